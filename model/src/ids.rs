@@ -1,0 +1,111 @@
+//! Names of things: sessions, instances, paths, flows, users, nodes.
+
+use std::fmt;
+
+/// A path of one session: one connection of one carrier.
+///
+/// The number is the counter of the HELLO or JOIN that brought the path up, so it is the same on
+/// both sides and is never used twice within a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathId(pub u64);
+
+/// A flow of one session: one TCP connection of a user. Never used twice within a session.
+///
+/// Zero names no flow: on the wire it stands for the session as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowId(pub u64);
+
+/// A user behind the gateway, as a number that says nothing about the user beyond equality.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserId(pub u64);
+
+/// A session between one gateway process and one cloud process, chosen by the cloud.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub [u8; 16]);
+
+/// One run of a gateway process, chosen at random when it starts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceId(pub [u8; 16]);
+
+macro_rules! display_number {
+    ($($name:ident),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    )*};
+}
+display_number!(PathId, FlowId, UserId);
+
+macro_rules! display_hex {
+    ($($name:ident),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({self})", stringify!($name))
+            }
+        }
+    )*};
+}
+display_hex!(SessionId, InstanceId);
+
+/// The name of a node (a gateway or a cloud) as its certificate states it.
+///
+/// 1 to 63 characters of `a-z 0-9 - . _`, beginning with a letter or digit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity(String);
+
+/// A text that is not a node name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a node name: use 1 to 63 of a-z, 0-9, '-', '.', '_', led by one of a-z, 0-9")]
+pub struct IdentityError(String);
+
+impl Identity {
+    /// Parses a node name.
+    ///
+    /// # Errors
+    /// The text is empty, too long, or has a character outside the permitted ones.
+    pub fn new(name: &str) -> Result<Self, IdentityError> {
+        let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let valid = (1..=63).contains(&name.len())
+            && plain(name.as_bytes()[0])
+            && name.bytes().all(|c| plain(c) || matches!(c, b'-' | b'.' | b'_'));
+        if valid { Ok(Self(name.to_owned())) } else { Err(IdentityError(name.to_owned())) }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_names_are_checked() {
+        for good in ["g", "train-7", "cloud.example_1", "0a"] {
+            assert_eq!(Identity::new(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "-a", ".a", "Train", "a b", "ä", &"x".repeat(64)] {
+            assert!(Identity::new(bad).is_err(), "{bad:?} passed");
+        }
+    }
+
+    #[test]
+    fn session_ids_print_as_hex() {
+        assert_eq!(SessionId([0xab; 16]).to_string(), "ab".repeat(16));
+    }
+}

@@ -1,0 +1,16 @@
+//! The words that all other Polyrail crates share: ids, units, link samples and destinations.
+//!
+//! Nothing here does I/O, reads a clock or decides anything. Every type is small, copyable where
+//! that makes sense, and cannot hold a value that makes no sense.
+
+#![forbid(unsafe_code)]
+
+mod destination;
+mod ids;
+mod link;
+mod units;
+
+pub use destination::{Destination, Families, HostName, HostNameError};
+pub use ids::{FlowId, Identity, IdentityError, InstanceId, PathId, SessionId, UserId};
+pub use link::LinkSample;
+pub use units::{Bitrate, Bytes, ParseUnitError};

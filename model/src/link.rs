@@ -1,0 +1,37 @@
+//! What a tunnel reports about its path.
+
+use std::time::{Duration, Instant};
+
+use crate::{Bitrate, Bytes};
+
+/// The state of one path's transport at one moment, as the tunnel measured it.
+///
+/// For TLS over TCP the figures come from the kernel's `TCP_INFO`. What the transport does not
+/// know is `None`; nothing is made up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkSample {
+    /// When it was taken.
+    pub at: Instant,
+    /// Smoothed round-trip time.
+    pub srtt: Duration,
+    /// Least round-trip time of the transport's own window.
+    pub rtt_min: Duration,
+    /// Mean deviation of the round-trip time (RFC 6298).
+    pub rtt_var: Duration,
+    /// Congestion window.
+    pub window: Bytes,
+    /// Sent and not yet acknowledged.
+    pub in_flight: Bytes,
+    /// Accepted by the transport and not yet sent.
+    pub unsent: Bytes,
+    /// Recent rate of delivery; `None` before the first measurement.
+    pub delivery_rate: Option<Bitrate>,
+    /// Whether the delivery rate was limited by what was offered, not by the path.
+    pub application_limited: bool,
+    /// Packets declared lost since the connection began.
+    pub lost_packets: u64,
+    /// Consecutive retransmission timeouts without progress; 0 when progress was made.
+    pub timeouts: u32,
+    /// Bytes acknowledged by the peer's transport since the connection began.
+    pub acked: Bytes,
+}
