@@ -1,1 +1,37 @@
-//! placeholder
+//! Which path carries the next segment, and whose segment is next: pure policy.
+//!
+//! A scheduler is a [`Chain`] of [`Schedulerlet`]s over three sets of paths (POLYCORN 4.2). A
+//! schedulerlet reads views and moves paths between the sets; it owns its own state and touches
+//! nothing else. The session acts on the [`Decision`]. [`FairQueue`] chooses the flow.
+//!
+//! Nothing here knows a socket, a clock or a random source.
+
+#![forbid(unsafe_code)]
+
+mod chain;
+mod fair_queue;
+mod min_rtt;
+mod redundancy;
+mod registry;
+mod round_robin;
+mod sets;
+mod view;
+
+pub use chain::{Chain, Decision, Kind, Schedulerlet};
+pub use fair_queue::{FairQueue, Turn};
+pub use min_rtt::MinRtt;
+pub use redundancy::Redundancy;
+pub use registry::{ChainSpec, ChainSpecError, chain_names, schedulerlet_names};
+pub use round_robin::RoundRobin;
+pub use sets::{PathSet, PathSets};
+pub use view::{Input, PathView, SegmentView};
+
+/// A segment: the unit that every rule counts (POLYCORN's packet), in bytes.
+pub const SEGMENT: u64 = 1_400;
+
+/// The most that one decision may grant: 11 segments, so that a run and its frame header fit
+/// into one TLS record of 16,384 bytes.
+pub const RUN_MAX: u64 = 11 * SEGMENT;
+
+/// The most paths that one session may have at once; one bit each in a [`PathSet`].
+pub const PATHS_MAX: usize = 64;

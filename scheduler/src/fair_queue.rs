@@ -1,0 +1,231 @@
+//! Whose turn it is: proportional fair between users, round-robin between a user's flows,
+//! interactive flows first within a user (POLYCORN 4.7).
+//!
+//! A user's weight is its recent rate: bytes over the last second, exponentially forgotten. All
+//! rates decay alike, so their order changes only when somebody sends: rates are kept scaled to
+//! one reference time and sorted in a set, which makes a turn cost O(log users). An idle user
+//! keeps its place until its rate has decayed to nothing, so that pausing gains no advantage.
+//!
+//! Invariant: a flow stands in at most one queue, that of its user and class.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use polyrail_model::{FlowId, UserId};
+
+/// A flow whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Its user.
+    pub user: UserId,
+    /// The flow.
+    pub flow: FlowId,
+    /// It waits in the interactive class.
+    pub interactive: bool,
+}
+
+/// The flows that have something to send, ordered by turn.
+#[derive(Debug)]
+pub struct FairQueue {
+    users: BTreeMap<UserId, User>,
+    /// Users with waiting flows, by scaled rate: the bits of a non-negative float sort like it.
+    order: BTreeSet<(u64, UserId)>,
+    interactive: usize,
+    /// The time to which all rates are scaled.
+    epoch: Instant,
+}
+
+#[derive(Debug, Default)]
+struct User {
+    /// Bytes sent, each counted e^((t - epoch) / WINDOW) times.
+    scaled: f64,
+    interactive: VecDeque<FlowId>,
+    bulk: VecDeque<FlowId>,
+}
+
+/// The window over which a user's rate is taken.
+const WINDOW: Duration = Duration::from_secs(1);
+/// Rates are rescaled when the exponent passes this, long before a double overflows.
+const RESCALE_AFTER: Duration = Duration::from_secs(60);
+/// A scaled rate of a user without waiting flows that is forgotten, in bytes.
+const NEGLIGIBLE: f64 = 1.0;
+
+impl FairQueue {
+    /// An empty queue.
+    pub fn new(now: Instant) -> Self {
+        Self { users: BTreeMap::new(), order: BTreeSet::new(), interactive: 0, epoch: now }
+    }
+
+    /// Puts a flow at the end of its user's queue of its class. The caller sees to it that a flow
+    /// is pushed only when it is not queued.
+    pub fn push(&mut self, turn: Turn) {
+        let user = self.users.entry(turn.user).or_default();
+        if turn.interactive { &mut user.interactive } else { &mut user.bulk }.push_back(turn.flow);
+        self.interactive += usize::from(turn.interactive);
+        self.order.insert((user.scaled.to_bits(), turn.user));
+    }
+
+    /// Takes the next flow out.
+    pub fn pop(&mut self) -> Option<Turn> {
+        let &(rate, id) = self.order.first()?;
+        let user = self.users.get_mut(&id)?;
+        let interactive = !user.interactive.is_empty();
+        let queue = if interactive { &mut user.interactive } else { &mut user.bulk };
+        let flow = queue.pop_front()?;
+        self.interactive -= usize::from(interactive);
+        if user.interactive.is_empty() && user.bulk.is_empty() {
+            self.order.remove(&(rate, id));
+        }
+        Some(Turn { user: id, flow, interactive })
+    }
+
+    /// Puts a flow back to the front: its turn was not used up.
+    pub fn push_front(&mut self, turn: Turn) {
+        let user = self.users.entry(turn.user).or_default();
+        if turn.interactive { &mut user.interactive } else { &mut user.bulk }.push_front(turn.flow);
+        self.interactive += usize::from(turn.interactive);
+        self.order.insert((user.scaled.to_bits(), turn.user));
+    }
+
+    /// Takes a flow out, wherever it stands. Costs as much as its user has flows waiting.
+    pub fn remove(&mut self, id: UserId, flow: FlowId) {
+        let Some(user) = self.users.get_mut(&id) else { return };
+        let before = user.interactive.len();
+        user.interactive.retain(|&f| f != flow);
+        self.interactive -= before - user.interactive.len();
+        user.bulk.retain(|&f| f != flow);
+        if user.interactive.is_empty() && user.bulk.is_empty() {
+            self.order.remove(&(user.scaled.to_bits(), id));
+        }
+    }
+
+    /// Counts bytes that a user has sent.
+    pub fn charge(&mut self, id: UserId, bytes: u64, now: Instant) {
+        if now.saturating_duration_since(self.epoch) > RESCALE_AFTER {
+            self.rescale(now);
+        }
+        let age = now.saturating_duration_since(self.epoch);
+        let weight = (age.as_secs_f64() / WINDOW.as_secs_f64()).exp();
+        let user = self.users.entry(id).or_default();
+        let waiting = self.order.remove(&(user.scaled.to_bits(), id));
+        user.scaled += bytes as f64 * weight;
+        if waiting {
+            self.order.insert((user.scaled.to_bits(), id));
+        }
+    }
+
+    /// Whether an interactive flow waits.
+    pub fn interactive_waits(&self) -> bool {
+        self.interactive > 0
+    }
+
+    /// Whether no flow waits.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Moves the reference time to now, and forgets users that send nothing any more.
+    fn rescale(&mut self, now: Instant) {
+        let age = now.saturating_duration_since(self.epoch).as_secs_f64();
+        let factor = (-age / WINDOW.as_secs_f64()).exp();
+        self.epoch = now;
+        for user in self.users.values_mut() {
+            user.scaled *= factor;
+        }
+        let waits = |u: &User| !u.interactive.is_empty() || !u.bulk.is_empty();
+        self.users.retain(|_, user| waits(user) || user.scaled > NEGLIGIBLE);
+        let waiting = self.users.iter().filter(|(_, user)| waits(user));
+        self.order = waiting.map(|(&id, user)| (user.scaled.to_bits(), id)).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(user: u64, flow: u64, interactive: bool) -> Turn {
+        Turn { user: UserId(user), flow: FlowId(flow), interactive }
+    }
+
+    fn base() -> Instant {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of these tables
+        Instant::now()
+    }
+
+    /// Serves `turns` runs of 1,000 bytes, one a millisecond; every flow always has more.
+    fn serve(queue: &mut FairQueue, start: Instant, turns: u32) -> BTreeMap<FlowId, u32> {
+        let mut served = BTreeMap::new();
+        for i in 0..turns {
+            let now = start + Duration::from_millis(i.into());
+            let Some(turn) = queue.pop() else { break };
+            *served.entry(turn.flow).or_default() += 1;
+            queue.charge(turn.user, 1_000, now);
+            queue.push(turn);
+        }
+        served
+    }
+
+    #[test]
+    fn users_share_equally_however_many_flows_they_have() {
+        let start = base();
+        let mut queue = FairQueue::new(start);
+        queue.push(turn(1, 10, false));
+        (0..9).for_each(|i| queue.push(turn(2, 20 + i, false)));
+        let served = serve(&mut queue, start, 1_800);
+        assert_eq!(served[&FlowId(10)], 900);
+        (0..9).for_each(|i| assert_eq!(served[&FlowId(20 + i)], 100));
+    }
+
+    #[test]
+    fn interactive_flows_go_first_within_their_user() {
+        let mut queue = FairQueue::new(base());
+        queue.push(turn(1, 10, false));
+        queue.push(turn(1, 11, true));
+        assert!(queue.interactive_waits());
+        assert_eq!(queue.pop(), Some(turn(1, 11, true)));
+        assert!(!queue.interactive_waits());
+        assert_eq!(queue.pop(), Some(turn(1, 10, false)));
+        assert!(queue.pop().is_none() && queue.is_empty());
+    }
+
+    #[test]
+    fn a_newcomer_goes_before_who_has_sent_and_the_past_is_forgotten() {
+        let start = base();
+        let mut queue = FairQueue::new(start);
+        queue.charge(UserId(1), 1_000_000, start);
+        queue.charge(UserId(2), 1_000, start + Duration::from_secs(8));
+        queue.push(turn(1, 10, false));
+        queue.push(turn(2, 20, false));
+        // After eight seconds 1,000,000 bytes weigh less than 1,000 fresh ones.
+        assert_eq!(queue.pop().map(|t| t.user), Some(UserId(1)));
+        assert_eq!(queue.pop().map(|t| t.user), Some(UserId(2)));
+    }
+
+    #[test]
+    fn rescaling_keeps_the_order_and_drops_the_idle() {
+        let start = base();
+        let mut queue = FairQueue::new(start);
+        queue.charge(UserId(3), 10, start);
+        for second in 0..300 {
+            let now = start + Duration::from_secs(second);
+            queue.charge(UserId(1), 5_000, now);
+            queue.charge(UserId(2), 4_000, now);
+        }
+        assert_eq!(queue.users.len(), 2);
+        queue.push(turn(1, 10, false));
+        queue.push(turn(2, 20, false));
+        assert_eq!(queue.pop().map(|t| t.user), Some(UserId(2)));
+    }
+
+    #[test]
+    fn a_removed_flow_is_gone() {
+        let mut queue = FairQueue::new(base());
+        queue.push(turn(1, 10, true));
+        queue.push_front(turn(1, 11, false));
+        queue.remove(UserId(1), FlowId(10));
+        queue.remove(UserId(9), FlowId(10));
+        assert!(!queue.interactive_waits());
+        assert_eq!(queue.pop(), Some(turn(1, 11, false)));
+        assert!(queue.is_empty());
+    }
+}

@@ -1,0 +1,91 @@
+//! `round_robin`: one segment a path in turn; full paths are skipped.
+//!
+//! Rule: the out-of-tree MPTCP round-robin scheduler with a quota of one segment. A turn ends when
+//! every available path has used its quota. Invariant: selects at most one available path, and
+//! grants a single segment.
+
+use std::time::Instant;
+
+use polyrail_model::PathId;
+
+use crate::min_rtt::among;
+use crate::{Input, Kind, PathSet, PathSets, SEGMENT, Schedulerlet};
+
+/// The soft selector that takes paths in turn.
+#[derive(Clone, Debug, Default)]
+pub struct RoundRobin {
+    /// The paths that have used their quota in this turn; at most as many as there are paths.
+    used: Vec<PathId>,
+}
+
+impl Schedulerlet for RoundRobin {
+    fn name(&self) -> &'static str {
+        "round_robin"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::SoftSelector
+    }
+
+    fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
+        let live = among(sets.candidates(), |i| !input.paths[i].stalled);
+        let regular = among(live, |i| !input.paths[i].backup);
+        let group = if regular.is_empty() { live } else { regular };
+        let fresh = group.without(input.segment.carried);
+        let group = if fresh.is_empty() { group } else { fresh };
+        let available = among(group, |i| input.paths[i].available());
+        let unused = |used: &[PathId]| among(available, |i| !used.contains(&input.paths[i].id));
+        let mut turn = unused(&self.used);
+        if turn.is_empty() && !available.is_empty() {
+            self.used.clear();
+            turn = available;
+        }
+        if let Some(path) = first(turn) {
+            sets.select(path);
+            sets.limit_run(SEGMENT);
+        }
+    }
+
+    fn sent(&mut self, path: PathId, _bytes: u64, _now: Instant) {
+        if self.used.len() < crate::PATHS_MAX && !self.used.contains(&path) {
+            self.used.push(path);
+        }
+    }
+}
+
+fn first(set: PathSet) -> Option<usize> {
+    set.iter().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::samples::{full, path, stalled};
+    use crate::{Chain, Decision, PathView, SegmentView};
+
+    fn turns(chain: &mut Chain, paths: &[PathView], count: usize) -> Vec<Option<usize>> {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of this table
+        let now = Instant::now();
+        let input = Input { paths, segment: SegmentView::default(), now };
+        let turn = |chain: &mut Chain| match chain.decide(&input) {
+            Decision::Send { primary, run_max, .. } => {
+                assert_eq!(run_max, SEGMENT);
+                chain.sent(paths[primary].id, run_max, now);
+                Some(primary)
+            }
+            Decision::Wait => None,
+        };
+        (0..count).map(|_| turn(chain)).collect()
+    }
+
+    #[test]
+    fn table() {
+        let mut chain = Chain::new(vec![Box::new(RoundRobin::default())]);
+        let (a, b, c) = (path(1, 40), path(2, 60), path(3, 10));
+        let some = |list: &[usize]| list.iter().map(|&i| Some(i)).collect::<Vec<_>>();
+        assert_eq!(turns(&mut chain, &[a, b, c], 6), some(&[0, 1, 2, 0, 1, 2]));
+        assert_eq!(turns(&mut chain, &[a, full(b), c], 4), some(&[0, 2, 0, 2]));
+        assert_eq!(turns(&mut chain, &[stalled(a), b], 2), some(&[1, 1]));
+        assert_eq!(turns(&mut chain, &[full(a), full(b)], 1), [None]);
+    }
+}

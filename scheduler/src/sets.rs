@@ -1,0 +1,226 @@
+//! Sets of paths, and the three sets that a chain works on.
+//!
+//! Invariant: the selected, candidate and unavailable sets are disjoint, and together hold all
+//! paths of the decision. A move that the kind of the schedulerlet does not permit is refused.
+
+use crate::Kind;
+
+/// A set of paths, by their index in the views of one decision (or by slot in the session).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathSet(u64);
+
+impl PathSet {
+    /// No path.
+    pub const EMPTY: Self = Self(0);
+
+    /// The paths `0..count`; `count` is at most [`crate::PATHS_MAX`].
+    pub fn first(count: usize) -> Self {
+        if count >= 64 { Self(u64::MAX) } else { Self((1 << count) - 1) }
+    }
+
+    /// Just this path.
+    pub fn only(path: usize) -> Self {
+        let mut set = Self::EMPTY;
+        set.insert(path);
+        set
+    }
+
+    /// Whether the path is a member.
+    pub fn contains(self, path: usize) -> bool {
+        path < 64 && self.0 & (1 << path) != 0
+    }
+
+    /// Adds a path; an index beyond the bound is ignored.
+    pub fn insert(&mut self, path: usize) {
+        if path < 64 {
+            self.0 |= 1 << path;
+        }
+    }
+
+    /// Takes a path out.
+    pub fn remove(&mut self, path: usize) {
+        if path < 64 {
+            self.0 &= !(1 << path);
+        }
+    }
+
+    /// Whether there is no member.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// How many members there are.
+    pub fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// The members of both.
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// The members of this set that are not in the other.
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The members in rising order.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            (rest != 0).then(|| {
+                let path = rest.trailing_zeros() as usize;
+                rest &= rest - 1;
+                path
+            })
+        })
+    }
+}
+
+/// The sets S (selected), C (candidates) and U (unavailable) of one decision.
+#[derive(Clone, Debug)]
+pub struct PathSets {
+    selected: PathSet,
+    candidates: PathSet,
+    unavailable: PathSet,
+    primary: Option<usize>,
+    run_max: u64,
+    kind: Kind,
+}
+
+impl PathSets {
+    /// All of the first `count` paths are candidates.
+    pub fn all_candidates(count: usize) -> Self {
+        Self {
+            selected: PathSet::EMPTY,
+            candidates: PathSet::first(count),
+            unavailable: PathSet::EMPTY,
+            primary: None,
+            run_max: crate::RUN_MAX,
+            kind: Kind::SoftSelector,
+        }
+    }
+
+    /// S: the paths that get the segment.
+    pub fn selected(&self) -> PathSet {
+        self.selected
+    }
+
+    /// C: the paths that may still be selected.
+    pub fn candidates(&self) -> PathSet {
+        self.candidates
+    }
+
+    /// U: the paths that only a hard selector may take.
+    pub fn unavailable(&self) -> PathSet {
+        self.unavailable
+    }
+
+    /// The path that was selected first; the others in S carry copies.
+    pub fn primary(&self) -> Option<usize> {
+        self.primary
+    }
+
+    /// The longest run that this decision may grant, in bytes.
+    pub fn run_max(&self) -> u64 {
+        self.run_max
+    }
+
+    /// Shortens the run to at most `bytes`, and at least one segment.
+    pub fn limit_run(&mut self, bytes: u64) {
+        self.run_max = self.run_max.min(bytes.max(crate::SEGMENT));
+    }
+
+    /// C to U (candidate filters). Returns whether the move was made.
+    pub fn reject(&mut self, path: usize) -> bool {
+        let permitted = self.permits(Kind::CandidateFilter) && self.candidates.contains(path);
+        if permitted {
+            self.candidates.remove(path);
+            self.unavailable.insert(path);
+        }
+        permitted
+    }
+
+    /// S to C (selection filters). Returns whether the move was made.
+    pub fn deselect(&mut self, path: usize) -> bool {
+        let permitted = self.permits(Kind::SelectionFilter) && self.selected.contains(path);
+        if permitted {
+            self.selected.remove(path);
+            self.candidates.insert(path);
+            if self.primary == Some(path) {
+                self.primary = self.selected.iter().next();
+            }
+        }
+        permitted
+    }
+
+    /// C to S (soft and hard selectors), or U to S (hard selectors alone). Returns whether the
+    /// move was made.
+    pub fn select(&mut self, path: usize) -> bool {
+        let soft = self.candidates.contains(path)
+            && (self.permits(Kind::SoftSelector) || self.permits(Kind::HardSelector));
+        let hard = self.unavailable.contains(path) && self.permits(Kind::HardSelector);
+        if soft || hard {
+            self.candidates.remove(path);
+            self.unavailable.remove(path);
+            self.selected.insert(path);
+            self.primary.get_or_insert(path);
+        }
+        soft || hard
+    }
+
+    pub(crate) fn begin(&mut self, kind: Kind) {
+        self.kind = kind;
+    }
+
+    fn permits(&self, kind: Kind) -> bool {
+        self.kind == kind
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_makes_only_its_own_moves() {
+        let moves = |kind| {
+            let mut sets = PathSets::all_candidates(3);
+            sets.begin(Kind::CandidateFilter);
+            assert!(sets.reject(2));
+            sets.begin(Kind::SoftSelector);
+            assert!(sets.select(1));
+            sets.begin(kind);
+            (
+                sets.clone().reject(0),
+                sets.clone().deselect(1),
+                sets.clone().select(0),
+                sets.select(2),
+            )
+        };
+        assert_eq!(moves(Kind::CandidateFilter), (true, false, false, false));
+        assert_eq!(moves(Kind::SelectionFilter), (false, true, false, false));
+        assert_eq!(moves(Kind::SoftSelector), (false, false, true, false));
+        assert_eq!(moves(Kind::HardSelector), (false, false, true, true));
+    }
+
+    #[test]
+    fn the_first_selected_path_is_the_primary() {
+        let mut sets = PathSets::all_candidates(3);
+        assert!(sets.select(2) && sets.select(0));
+        assert_eq!(sets.primary(), Some(2));
+        sets.begin(Kind::SelectionFilter);
+        assert!(sets.deselect(2));
+        assert_eq!(sets.primary(), Some(0));
+    }
+
+    #[test]
+    fn sets_iterate_in_order_and_ignore_what_is_out_of_bounds() {
+        let mut set = PathSet::only(63);
+        set.insert(2);
+        set.insert(64);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [2, 63]);
+        assert_eq!(PathSet::first(64).len(), 64);
+        assert!(!set.contains(64));
+    }
+}
