@@ -1,0 +1,152 @@
+//! The configuration of `polyrail-cloud`.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::path::Path;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use polyrail_model::Families;
+
+use super::common::{self, LogConfig, Mode, Overrides, SchedulerConfig, SessionConfig, TlsConfig};
+use super::error::ConfigError;
+use super::reader::{Section, Source};
+use super::values::{boolean, duration, listen_address, port, prefix};
+
+/// Everything that `cloud.toml` says, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloudConfig {
+    /// How tunnels travel.
+    pub mode: Mode,
+    /// What is logged.
+    pub log: LogConfig,
+    /// This cloud's certificate files.
+    pub tls: TlsConfig,
+    /// Where gateways are awaited; 1 to 8, each once.
+    pub listen: Vec<SocketAddr>,
+    /// Bounds of each session.
+    pub session: SessionConfig,
+    /// The chain of schedulerlets for the downlink.
+    pub scheduler: SchedulerConfig,
+    /// Which destinations gateways may ask for.
+    pub access: Access,
+    /// How destinations are dialed.
+    pub dial: Dial,
+}
+
+/// `[access]`: which destinations gateways may ask for, beside the built-in refusals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Prefixes that are permitted although the built-in rule refuses them; at most 1,024.
+    pub allow: Vec<IpNet>,
+    /// Prefixes that are refused in addition; at most 1,024.
+    pub deny: Vec<IpNet>,
+    /// Destination ports that are refused; at most 1,024, default 25.
+    pub deny_ports: Vec<NonZeroU16>,
+}
+
+/// `[dial]`: how destinations are dialed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dial {
+    /// How long a destination may take to answer; default 10 s, 100 ms to 5 min.
+    pub timeout: Duration,
+    /// Whether IPv4 destinations are reached; default true, `ipv4` or `ipv6` is.
+    pub ipv4: bool,
+    /// Whether IPv6 destinations are reached; default true.
+    pub ipv6: bool,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        let deny_ports = NonZeroU16::new(25).into_iter().collect();
+        Self { allow: Vec::new(), deny: Vec::new(), deny_ports }
+    }
+}
+
+impl Default for Dial {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(10), ipv4: true, ipv6: true }
+    }
+}
+
+impl Dial {
+    /// The address families that destinations are reached by.
+    pub fn families(&self) -> Families {
+        Families { v4: self.ipv4, v6: self.ipv6 }
+    }
+}
+
+impl CloudConfig {
+    /// Reads and checks `cloud.toml`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or it has mistakes; all of them are listed with their places.
+    pub fn load(file: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let file = file.as_ref();
+        Self::parse(&super::read_text(file)?, file)
+    }
+
+    /// Checks `text`, which is said to come from `file`: relative paths start at its folder.
+    ///
+    /// # Errors
+    /// The text has mistakes; all of them are listed with their places.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
+        let source = Source::new(text, file);
+        let config = source.root().and_then(read);
+        source.finish(config)
+    }
+
+    /// Puts the command line's wishes over what the file said.
+    pub fn apply(&mut self, overrides: &Overrides) {
+        overrides.apply(&mut self.mode, &mut self.log);
+    }
+}
+
+fn read(mut root: Section<'_, '_>) -> Option<CloudConfig> {
+    let common = common::read(&mut root);
+    let listen = root.need_list("listen", 1..=8, listen_address);
+    for (index, address) in listen.iter().flatten().enumerate() {
+        if listen.iter().flatten().take(index).any(|other| other == address) {
+            let key = format!("listen[{}]", index + 1);
+            root.source().blame(&key, format!("\"{address}\" stands in the list twice"));
+        }
+    }
+    let access = root.table("access").map(read_access).unwrap_or_default();
+    let dial = root.table("dial").map(read_dial).unwrap_or_default();
+    root.finish();
+    Some(CloudConfig {
+        mode: common.mode,
+        log: common.log,
+        tls: common.tls?,
+        listen: listen?,
+        session: common.session,
+        scheduler: common.scheduler,
+        access,
+        dial,
+    })
+}
+
+fn read_access(mut section: Section<'_, '_>) -> Access {
+    let usual = Access::default();
+    let allow = section.list("allow", 0..=PREFIXES_MAX, prefix).unwrap_or(usual.allow);
+    let deny = section.list("deny", 0..=PREFIXES_MAX, prefix).unwrap_or(usual.deny);
+    let ports = section.list("deny_ports", 0..=PREFIXES_MAX, port);
+    let deny_ports = ports.unwrap_or(usual.deny_ports);
+    section.finish();
+    Access { allow, deny, deny_ports }
+}
+
+fn read_dial(mut section: Section<'_, '_>) -> Dial {
+    let usual = Dial::default();
+    let bounds = Duration::from_millis(100)..=Duration::from_secs(300);
+    let timeout = section.get("timeout", duration(bounds)).unwrap_or(usual.timeout);
+    let ipv4 = section.get("ipv4", boolean).unwrap_or(usual.ipv4);
+    let ipv6 = section.get("ipv6", boolean).unwrap_or(usual.ipv6);
+    if !ipv4 && !ipv6 {
+        section.source().blame(&section.key("ipv6"), "ipv4 and ipv6 are both false");
+    }
+    section.finish();
+    Dial { timeout, ipv4, ipv6 }
+}
+
+const PREFIXES_MAX: usize = 1024;

@@ -1,0 +1,256 @@
+//! What the configurations of both daemons share: mode, log, TLS, session, scheduler.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use polyrail_model::Bytes;
+
+use super::reader::Section;
+use super::values::{bytes, choice, duration, integer, parsed, text};
+
+/// How tunnels travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// TLS 1.3 over TCP.
+    #[default]
+    Tls,
+}
+
+/// A tunnel mode that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModeError {
+    /// A mode that is planned and not there yet.
+    #[error("{0:?} is not available in this version: use tls")]
+    Unavailable(String),
+    /// A word that names no mode.
+    #[error("{0:?} is not a mode: use tls")]
+    Unknown(String),
+}
+
+/// The least urgent messages that are logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// What is broken.
+    Error,
+    /// What is odd as well.
+    Warn,
+    /// Paths and sessions coming and going as well.
+    #[default]
+    Info,
+    /// Changes of state as well.
+    Debug,
+    /// Single packets as well.
+    Trace,
+}
+
+/// A word that is not a log level.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a log level: use error, warn, info, debug or trace")]
+pub struct LogLevelError(String);
+
+/// The shape of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Readable text.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `[log]`: what is logged, where to and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogConfig {
+    /// Default `info`.
+    pub level: LogLevel,
+    /// The file to append to; standard error when there is none.
+    pub file: Option<PathBuf>,
+    /// Default `text`.
+    pub format: LogFormat,
+}
+
+/// `[tls]`: the files that prove who this node is and whom it trusts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// This node's certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// This node's private key, PEM, readable by its owner alone.
+    pub key: PathBuf,
+    /// The operator's certificate authority, PEM.
+    pub authority: PathBuf,
+    /// The authority's revocation list, PEM.
+    pub revocations: Option<PathBuf>,
+}
+
+/// `[session]`: bounds of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionConfig {
+    /// How long a session outlives its last path; default 120 s, 1 s to 1 h.
+    pub linger: Duration,
+    /// What all buffers of a session may hold; default 16 MiB, 256 KiB to 4 GiB.
+    pub memory: Bytes,
+    /// How many flows may be open at once; default 16,384, 1 to 1,000,000.
+    pub flows_max: usize,
+}
+
+/// `[scheduler]`: the chain of schedulerlets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchedulerConfig {
+    /// Known names, 1 to [`CHAIN_MAX`], each at most once; default `min_rtt` alone.
+    pub chain: Vec<String>,
+}
+
+/// The longest chain of schedulerlets.
+pub const CHAIN_MAX: usize = 16;
+
+/// What the command line says over the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct Overrides {
+    /// How tunnels travel (tls), instead of the file's `mode`
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<Mode>,
+    /// error, warn, info, debug or trace, instead of the file's `log.level`
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<LogLevel>,
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        let linger = Duration::from_secs(120);
+        Self { linger, memory: Bytes::from_mib(16), flows_max: 16_384 }
+    }
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self { chain: vec!["min_rtt".to_owned()] }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = ModeError;
+
+    fn from_str(text: &str) -> Result<Self, ModeError> {
+        match text {
+            "tls" => Ok(Self::Tls),
+            "quic" | "auto" => Err(ModeError::Unavailable(text.to_owned())),
+            _ => Err(ModeError::Unknown(text.to_owned())),
+        }
+    }
+}
+
+impl FromStr for LogLevel {
+    type Err = LogLevelError;
+
+    fn from_str(text: &str) -> Result<Self, LogLevelError> {
+        match text {
+            "error" => Ok(Self::Error),
+            "warn" => Ok(Self::Warn),
+            "info" => Ok(Self::Info),
+            "debug" => Ok(Self::Debug),
+            "trace" => Ok(Self::Trace),
+            _ => Err(LogLevelError(text.to_owned())),
+        }
+    }
+}
+
+impl Overrides {
+    /// Puts the command line's wishes over what the file said.
+    pub(super) fn apply(&self, mode: &mut Mode, log: &mut LogConfig) {
+        *mode = self.mode.unwrap_or(*mode);
+        log.level = self.log_level.unwrap_or(log.level);
+    }
+}
+
+/// The parts that stand in both files.
+pub(super) struct Common {
+    pub(super) mode: Mode,
+    pub(super) log: LogConfig,
+    pub(super) tls: Option<TlsConfig>,
+    pub(super) session: SessionConfig,
+    pub(super) scheduler: SchedulerConfig,
+}
+
+/// Reads what both files share from the top table.
+pub(super) fn read(root: &mut Section<'_, '_>) -> Common {
+    Common {
+        mode: root.get("mode", parsed(Mode::from_str)).unwrap_or_default(),
+        log: root.table("log").map(read_log).unwrap_or_default(),
+        tls: root.need_table("tls").and_then(read_tls),
+        session: root.table("session").map(read_session).unwrap_or_default(),
+        scheduler: root.table("scheduler").map(read_scheduler).unwrap_or_default(),
+    }
+}
+
+fn read_log(mut section: Section<'_, '_>) -> LogConfig {
+    let level = section.get("level", parsed(LogLevel::from_str)).unwrap_or_default();
+    let file = path(&mut section, "file", false);
+    let format = section.get("format", choice(FORMATS)).unwrap_or_default();
+    section.finish();
+    LogConfig { level, file, format }
+}
+
+fn read_tls(mut section: Section<'_, '_>) -> Option<TlsConfig> {
+    let certificate = path(&mut section, "certificate", true);
+    let key = path(&mut section, "key", true);
+    let authority = path(&mut section, "authority", true);
+    let revocations = path(&mut section, "revocations", false);
+    section.finish();
+    Some(TlsConfig { certificate: certificate?, key: key?, authority: authority?, revocations })
+}
+
+fn read_session(mut section: Section<'_, '_>) -> SessionConfig {
+    let usual = SessionConfig::default();
+    let seconds = Duration::from_secs(1)..=Duration::from_secs(3600);
+    let linger = section.get("linger", duration(seconds)).unwrap_or(usual.linger);
+    let amounts = Bytes::from_kib(256)..=Bytes::from_mib(4096);
+    let memory = section.get("memory", bytes(amounts)).unwrap_or(usual.memory);
+    let flows = section.get("flows_max", integer(1..=1_000_000));
+    let flows_max = flows.and_then(|n| usize::try_from(n).ok()).unwrap_or(usual.flows_max);
+    section.finish();
+    SessionConfig { linger, memory, flows_max }
+}
+
+fn read_scheduler(mut section: Section<'_, '_>) -> SchedulerConfig {
+    let usual = SchedulerConfig::default().chain;
+    let chain = match section.is_list("chain") {
+        true => section.list("chain", 1..=CHAIN_MAX, schedulerlet),
+        false => section.get("chain", schedulerlet).map(|name| vec![name]),
+    };
+    let chain = chain.unwrap_or(usual);
+    for (index, name) in chain.iter().enumerate() {
+        if chain[..index].contains(name) {
+            let key = section.key(&format!("chain[{}]", index + 1));
+            section.source().blame(&key, format!("{name:?} stands in the chain twice"));
+        }
+    }
+    section.finish();
+    SchedulerConfig { chain }
+}
+
+fn schedulerlet(value: &toml::de::DeValue<'_>) -> Result<String, String> {
+    let name = text(value)?;
+    if scheduler_names().contains(&name) {
+        return Ok(name.to_owned());
+    }
+    Err(format!("{name:?} is not a scheduler; known are: {}", scheduler_names().join(", ")))
+}
+
+/// The names that a chain may be made of.
+pub fn scheduler_names() -> &'static [&'static str] {
+    &["min_rtt", "round_robin", "redundant"]
+}
+
+fn path(section: &mut Section<'_, '_>, key: &'static str, needed: bool) -> Option<PathBuf> {
+    let source = section.source();
+    let parse = |value: &toml::de::DeValue<'_>| match text(value)? {
+        "" => Err("an empty path".to_owned()),
+        path if path.contains('\0') => Err("a path with a zero byte".to_owned()),
+        path => Ok(source.resolve(path)),
+    };
+    if needed { section.need(key, parse) } else { section.get(key, parse) }
+}
+
+const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];

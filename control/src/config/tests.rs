@@ -1,0 +1,302 @@
+//! Configurations in, values or mistakes with their places out.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use polyrail_model::Bytes;
+
+use super::*;
+
+const GATEWAY: &str = r#"[tls]
+certificate = "g.crt"
+key = "/keys/g.key"
+authority = "ca.crt"
+
+[cloud]
+name = "cloud"
+addresses = ["192.0.2.1:4433"]
+
+[[carrier]]
+name = "a"
+interface = "wwan0"
+
+[socks5]
+listen = ["127.0.0.1:1080"]
+"#;
+
+const CLOUD: &str = r#"listen = ["[::]:4433"]
+[tls]
+certificate = "c.crt"
+key = "c.key"
+authority = "ca.crt"
+"#;
+
+fn gateway(text: &str) -> Result<GatewayConfig, ConfigError> {
+    GatewayConfig::parse(text, Path::new("/etc/polyrail/gateway.toml"))
+}
+
+fn cloud(text: &str) -> Result<CloudConfig, ConfigError> {
+    CloudConfig::parse(text, Path::new("/etc/polyrail/cloud.toml"))
+}
+
+/// The example with `from` replaced by `to`, and the line number at which `mark` then stands.
+fn changed(from: &str, to: &str, mark: &str) -> (String, usize) {
+    assert!(GATEWAY.contains(from), "{from:?} is not in the example");
+    let text = GATEWAY.replacen(from, to, 1);
+    let at = text.find(mark).expect("the mark stands in the changed text");
+    let line = text[..at].matches('\n').count() + 1;
+    (text, line)
+}
+
+#[test]
+fn defaults_are_as_documented() {
+    let config = gateway(GATEWAY).unwrap();
+    assert_eq!(config.mode, Mode::Tls);
+    assert_eq!(config.log, LogConfig::default());
+    assert_eq!(config.tls.certificate, PathBuf::from("/etc/polyrail/g.crt"));
+    assert_eq!(config.tls.key, PathBuf::from("/keys/g.key"));
+    assert_eq!(config.tls.revocations, None);
+    assert_eq!(config.session.linger, Duration::from_secs(120));
+    assert_eq!(config.session.memory, Bytes::from_mib(16));
+    assert_eq!(config.session.flows_max, 16_384);
+    assert_eq!(config.scheduler.chain, ["min_rtt"]);
+    assert_eq!(config.carriers[0].congestion.as_str(), "bbr");
+    assert_eq!(config.carriers[0].role, CarrierRole::Primary);
+    assert!(config.carriers[0].usable());
+    assert_eq!(config.addresses(&config.carriers[0]), config.cloud.addresses);
+    assert_eq!(config.users.key, UserKey::LinkAddress);
+    assert!(config.intercept.is_none() && config.dns.is_none());
+
+    let with = format!("{GATEWAY}[intercept]\ninterfaces = [\"lan0\"]\n");
+    let intercept = gateway(&with).unwrap().intercept.unwrap();
+    assert_eq!((intercept.port.get(), intercept.mark.get(), intercept.table), (7801, 0x706f, 7801));
+    assert_eq!(intercept.other, OtherTraffic::Reject);
+    assert_eq!(intercept.private, PrivateTraffic::Bypass);
+    assert!(intercept.ipv4 && intercept.ipv6 && intercept.bypass.is_empty());
+
+    let config = cloud(CLOUD).unwrap();
+    assert_eq!(config.access, Access::default());
+    assert_eq!(config.access.deny_ports[0].get(), 25);
+    assert_eq!(config.dial, Dial::default());
+}
+
+#[test]
+fn both_examples_parse() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
+    let config = GatewayConfig::load(folder.join("gateway.toml")).unwrap();
+    assert_eq!(config.carriers.len(), 2);
+    let intercept = config.intercept.unwrap();
+    assert_eq!(intercept.mark.get(), 0x706f);
+    assert_eq!(intercept.bypass[0].to_string(), "198.51.100.0/24");
+    assert_eq!(config.dns.unwrap().resolver.port(), 53);
+    let config = CloudConfig::load(folder.join("cloud.toml")).unwrap();
+    assert_eq!(config.listen[0].port(), 4433);
+}
+
+/// Each row: what is replaced, by what, where the mistake then is, its key, words of its reason.
+#[test]
+fn mistakes_are_placed() {
+    let rows: &[[&str; 5]] = &[
+        ["name = \"cloud\"", "name = \"cloud\"\nnam = 1", "nam = 1", "cloud.nam", "unknown key"],
+        ["[tls]", "speed = 1\n[tls]", "speed", "speed", "unknown key at the top"],
+        ["[tls]", "[sesion]\n[tls]", "[sesion]", "sesion", "unknown key"],
+        ["\"cloud\"", "7", "name = 7", "cloud.name", "expected a string in quotes, found integer"],
+        ["\"cloud\"", "\"Cloud\"", "\"Cloud\"", "cloud.name", "not a node name"],
+        ["name = \"cloud\"\n", "", "[cloud]", "cloud.name", "missing"],
+        ["[tls]", "[session]\nlinger = \"2 days\"\n[tls]", "linger", "session.linger", "units: ms"],
+        ["[tls]", "[session]\nlinger = 120\n[tls]", "linger", "session.linger", "found integer"],
+        ["[tls]", "[session]\nlinger = \"2h\"\n[tls]", "linger", "session.linger", "not between"],
+        ["[tls]", "[session]\nmemory = \"16 Mb\"\n[tls]", "memory", "session.memory", "64 KiB"],
+        ["[tls]", "[session]\nmemory = \"1 B\"\n[tls]", "memory", "session.memory", "not between"],
+        ["[tls]", "[session]\nflows_max = 0\n[tls]", "flows", "session.flows_max", "not between"],
+        ["[tls]", "[scheduler]\nchain = \"x\"\n[tls]", "chain", "scheduler.chain", "min_rtt"],
+        [
+            "[tls]",
+            "[scheduler]\nchain = [\n\"min_rtt\",\n\"x\"]\n[tls]",
+            "\"x\"",
+            "scheduler.chain[2]",
+            "known are",
+        ],
+        [
+            "[tls]",
+            "mode = \"quic\"\n[tls]",
+            "mode",
+            "mode",
+            "not available in this version: use tls",
+        ],
+        ["[tls]", "mode = \"udp\"\n[tls]", "mode", "mode", "is not a mode"],
+        ["[tls]", "[log]\nlevel = \"loud\"\n[tls]", "level", "log.level", "use error, warn"],
+        ["[tls]", "[log]\nformat = \"xml\"\n[tls]", "format", "log.format", "\"json\""],
+        ["192.0.2.1:4433", "192.0.2.1", "\"192.0", "cloud.addresses[1]", "with a port"],
+        ["192.0.2.1:4433", "192.0.2.1:0", "\"192.0", "cloud.addresses[1]", "port 0"],
+        ["192.0.2.1:4433", "0.0.0.0:1", "\"0.0", "cloud.addresses[1]", "names no host"],
+        ["192.0.2.1:4433", "host:1", "\"host", "cloud.addresses[1]", "not an IP address"],
+        ["[\"192.0.2.1:4433\"]", "[]", "addresses", "cloud.addresses", "between 1 and 8"],
+        ["[\"192.0.2.1:4433\"]", "\"192.0.2.1:4433\"", "addresses", "cloud.addresses", "a list"],
+        ["\"wwan0\"", "\"wwan/0\"", "interface", "carrier[1].interface", "interface name"],
+        ["\"wwan0\"", "\"w\"\nsource = \"::1\"", "source", "carrier[1].source", "family"],
+        ["\"wwan0\"", "\"w\"\nsource = \"0.0.0.0\"", "source", "carrier[1].source", "no address"],
+        ["\"wwan0\"", "\"w\"\nrole = \"main\"", "role", "carrier[1].role", "\"primary\""],
+        ["\"wwan0\"", "\"w\"\nrole = \"never\"", "[[carrier]]", "carrier[1]", "no carrier may be"],
+        ["\"wwan0\"", "\"w\"\nenabled = false", "[[carrier]]", "carrier[1]", "no carrier may be"],
+        ["\"wwan0\"", "\"w\"\nenabled = 1", "enabled", "carrier[1].enabled", "true or false"],
+        ["\"wwan0\"", "\"w\"\ncongestion = \"B B\"", "cong", "carrier[1].congestion", "bbr"],
+        ["[socks5]", "[[carrier]]\nname=\"a\"\n[socks5]", "name=", "carrier[2].name", "already"],
+        ["name = \"a\"\n", "", "[[carrier]]", "carrier[1].name", "missing"],
+        ["127.0.0.1:1080", "localhost:1080", "\"localhost", "socks5.listen[1]", "IP address"],
+        ["[socks5]", "[dns]\nresolver = \"9.9.9.9:53\"\n[socks5]", "[dns]", "dns", "[intercept]"],
+        ["[socks5]", "[users]\nkey = \"mac\"\n[socks5]", "key = \"mac\"", "users.key", "address"],
+        ["[[carrier]]", "[carrier]", "[carrier]", "carrier", "[[carrier]]"],
+        ["[[carrier]]", "carrier = 5\n[x]", "carrier = 5", "cloud.carrier", "unknown key"],
+        ["\"g.crt\"", "\"\"", "certificate", "tls.certificate", "empty path"],
+    ];
+    for [from, to, mark, key, reason] in rows {
+        let (text, line) = changed(from, to, mark);
+        let error = gateway(&text).expect_err(to);
+        let problem = error.problems().iter().find(|problem| problem.key == *key);
+        let problem = problem.unwrap_or_else(|| panic!("{to:?} did not blame {key}: {error}"));
+        assert!(problem.reason.contains(reason), "{to:?}: {error}");
+        assert_eq!(problem.line, line, "{to:?}: {error}");
+        let shown = format!("/etc/polyrail/gateway.toml:{line}:{}: {key}: ", problem.column);
+        assert!(error.to_string().contains(&shown), "{error} is not {shown}");
+    }
+}
+
+#[test]
+fn interception_is_checked() {
+    let rows = [
+        ("port = 0", "intercept.port", "not between 1 and 65535"),
+        ("mark = 0", "intercept.mark", "not between"),
+        ("mark = 0x1_0000_0000", "intercept.mark", "not between"),
+        ("table = 254", "intercept.table", "belongs to the kernel"),
+        ("bypass = [\"10.0.0.1/8\"]", "intercept.bypass[1]", "\"10.0.0.0/8\""),
+        ("private = \"drop\"", "intercept.private", "\"carry\""),
+        ("ipv4 = false\nipv6 = false", "intercept.ipv6", "both false"),
+        ("other = \"direct\"", "intercept.other", "direct:<carrier>"),
+        ("other = \"direct:b\"", "intercept.other", "no carrier is named \"b\""),
+        ("other = \"direct:B\"", "intercept.other", "not a carrier name"),
+        ("port = 1080", "socks5.listen[1]", "the same"),
+        ("port = 7853\n[dns]\nresolver = \"9.9.9.9:53\"", "dns", "the same"),
+        ("[dns]", "dns.resolver", "missing"),
+    ];
+    for (extra, key, reason) in rows {
+        let text = format!("{GATEWAY}[intercept]\ninterfaces = [\"lan0\"]\n{extra}\n");
+        let error = gateway(&text).expect_err(extra);
+        let problem = &error.problems()[0];
+        assert!(problem.key.starts_with(key) && problem.reason.contains(reason), "{error}");
+    }
+    let listed = |list: &str| gateway(&format!("{GATEWAY}[intercept]\ninterfaces = {list}\n"));
+    assert!(listed("[\"wwan0\"]").unwrap_err().to_string().contains("belongs to the carrier"));
+    assert!(listed("[\"l\", \"l\"]").unwrap_err().to_string().contains("twice"));
+    let direct = format!("{GATEWAY}[intercept]\ninterfaces=[\"l\"]\nother = \"direct:a\"\n");
+    let other = gateway(&direct).unwrap().intercept.unwrap().other;
+    assert_eq!(other, OtherTraffic::Direct("a".parse().unwrap()));
+    let unused = direct.replacen("name = \"a\"", "name = \"b\"\n[[carrier]]\nname = \"a\"", 1);
+    let unused = unused.replacen("wwan0\"", "wwan0\"\nenabled = false", 1);
+    assert!(gateway(&unused).unwrap_err().to_string().contains("is disabled"));
+    let unbound = direct.replacen("interface = \"wwan0\"\n", "", 1);
+    assert!(gateway(&unbound).unwrap_err().to_string().contains("has no interface"));
+}
+
+#[test]
+fn missing_tables_and_sources_of_users_are_named() {
+    let text = GATEWAY.replacen("[socks5]\nlisten = [\"127.0.0.1:1080\"]\n", "", 1);
+    assert!(gateway(&text).unwrap_err().to_string().contains("add [intercept], [socks5]"));
+    let error = gateway("").unwrap_err();
+    let keys: Vec<_> = error.problems().iter().map(|problem| problem.key.as_str()).collect();
+    assert_eq!(keys, ["tls", "cloud", "carrier"]);
+    assert!(error.to_string().contains(":1:1: tls: the table [tls] is missing"), "{error}");
+    let error = cloud("listen = []").unwrap_err();
+    let keys: Vec<_> = error.problems().iter().map(|problem| problem.key.as_str()).collect();
+    assert_eq!(keys, ["tls", "listen"]);
+}
+
+#[test]
+fn all_mistakes_are_listed_in_the_order_of_the_file() {
+    let text = GATEWAY.replacen("\"wwan0\"", "\"\"\ncolour = 1", 1).replacen(
+        "name = \"cloud\"",
+        "name = \"?\"",
+        1,
+    );
+    let error = gateway(&text).unwrap_err();
+    let keys: Vec<_> = error.problems().iter().map(|problem| problem.key.as_str()).collect();
+    assert_eq!(keys, ["cloud.name", "carrier[1].interface", "carrier[1].colour"]);
+    assert_eq!(error.to_string().lines().count(), 3);
+}
+
+#[test]
+fn the_list_of_mistakes_is_bounded() {
+    let text: String = (0..1000).map(|n| format!("x{n} = 1\n")).collect();
+    assert_eq!(gateway(&text).unwrap_err().problems().len(), PROBLEMS_MAX);
+}
+
+#[test]
+fn a_text_that_is_not_toml_is_placed() {
+    let error = gateway("mode = \"tls\"\n[tls\n").unwrap_err();
+    assert_eq!(error.problems()[0].line, 2, "{error}");
+    let error = gateway("mode = \"tls\"\nmode = \"tls\"\n").unwrap_err();
+    assert_eq!(error.problems()[0].line, 2, "{error}");
+    assert!(error.to_string().contains("duplicate key"), "{error}");
+}
+
+#[test]
+fn too_many_carriers_are_refused() {
+    let more = |n| (0..n).map(|i| format!("[[carrier]]\nname=\"c{i}\"\nsource=\"192.0.2.9\"\n"));
+    let text = |n| format!("{GATEWAY}{}", more(n).collect::<String>());
+    assert_eq!(gateway(&text(CARRIERS_MAX - 1)).unwrap().carriers.len(), CARRIERS_MAX);
+    let error = gateway(&text(CARRIERS_MAX)).unwrap_err();
+    assert!(error.to_string().contains("carrier: 17 entries; between 1 and 16"), "{error}");
+}
+
+#[test]
+fn two_carriers_may_not_take_the_same_way_unknowingly() {
+    let more = "[[carrier]]\nname = \"b\"\n[[carrier]]\nname = \"c\"\n";
+    let error = gateway(&format!("{GATEWAY}{more}")).unwrap_err();
+    assert_eq!(error.problems()[0].key, "carrier[3]");
+    let more = more.replace("\"c\"", "\"c\"\naddresses = [\"192.0.2.2:4433\"]");
+    assert_eq!(gateway(&format!("{GATEWAY}{more}")).unwrap().carriers.len(), 3);
+}
+
+#[test]
+fn cloud_values_are_checked() {
+    let rows = [
+        ("[dial]\ntimeout = \"1ms\"", "dial.timeout", 7),
+        ("[dial]\nipv4 = false\nipv6 = false", "dial.ipv6", 8),
+        ("[access]\nallow = [\"10.0.0.0/8\", \"ten\"]", "access.allow[2]", 7),
+        ("[access]\ndeny_ports = [25, 65536]", "access.deny_ports[2]", 7),
+        ("[carrier]", "carrier", 6),
+    ];
+    for (extra, key, line) in rows {
+        let error = cloud(&format!("{CLOUD}{extra}\n")).expect_err(extra);
+        let problem = &error.problems()[0];
+        assert_eq!((problem.key.as_str(), problem.line), (key, line), "{error}");
+    }
+    let twice = CLOUD.replacen("[\"[::]:4433\"]", "[\"[::]:4433\", \"[::]:4433\"]", 1);
+    assert!(cloud(&twice).unwrap_err().to_string().contains("listen[2]"));
+    let open = format!("{CLOUD}[access]\nallow = [\"10.0.0.0/8\"]\ndeny_ports = []\n");
+    assert!(cloud(&open).unwrap().access.deny_ports.is_empty());
+}
+
+#[test]
+fn the_command_line_wins() {
+    let mut config = gateway(GATEWAY).unwrap();
+    config.apply(&Overrides { mode: Some(Mode::Tls), log_level: Some(LogLevel::Debug) });
+    assert_eq!(config.log.level, LogLevel::Debug);
+    config.apply(&Overrides::default());
+    assert_eq!(config.log.level, LogLevel::Debug);
+    let error = "auto".parse::<Mode>().unwrap_err().to_string();
+    assert_eq!(error, "\"auto\" is not available in this version: use tls");
+}
+
+#[test]
+fn unreadable_files_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.toml");
+    let error = GatewayConfig::load(&file).unwrap_err().to_string();
+    assert!(error.contains("x.toml") && error.contains("No such file"), "{error}");
+    std::fs::write(&file, b"mode = \"tls\"\n# \xff").unwrap();
+    let error = CloudConfig::load(&file).unwrap_err();
+    assert_eq!((error.problems()[0].line, error.problems()[0].column), (2, 3));
+    std::fs::write(&file, vec![b'#'; FILE_MAX as usize + 1]).unwrap();
+    assert!(CloudConfig::load(&file).unwrap_err().to_string().contains("over 1 MiB"));
+}
