@@ -1,1 +1,6 @@
-//! placeholder
+//! The daemon on board, as a library: interception, SOCKS5, DNS and users, around the session.
+
+#![deny(unsafe_code)]
+
+pub mod socks5;
+pub mod transparent;

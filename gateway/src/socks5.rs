@@ -1,0 +1,327 @@
+//! The server's half of a SOCKS5 negotiation (RFC 1928), without sockets.
+//!
+//! Offers the method "no authentication" and the command CONNECT, to IPv4 and IPv6 addresses and
+//! to host names; a name is passed through for the cloud to resolve. BIND and UDP ASSOCIATE are
+//! answered "command not supported". After any [`Negotiation::receive`] the caller polls
+//! [`Negotiation::poll`], then sends [`Negotiation::output`].
+//!
+//! ```text
+//! Greeting ---> Request ---+--> Waiting --dialed()--> Done        (reply = dialed)
+//!    |             |       +-------------------------> Done       (reply = immediate)
+//!    +-------------+---------------> Failed: send the output, then close
+//! ```
+//!
+//! Invariants: bytes behind the request are never consumed, they are the flow's first data;
+//! however the input is cut, events and output are the same; at most [`INPUT_MAX`] bytes are held.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use polyrail_model::{Destination, HostName};
+
+/// When the client learns that its connection stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplyPolicy {
+    /// At once: saves the client a round trip; a failed dial then resets its connection.
+    #[default]
+    Immediate,
+    /// When the cloud has dialed: costs a round trip, gives the true reply code.
+    Dialed,
+}
+
+/// The REP field (RFC 1928 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ReplyCode {
+    /// Succeeded.
+    Succeeded = 0,
+    /// General SOCKS server failure.
+    GeneralFailure = 1,
+    /// Connection not allowed by ruleset.
+    NotAllowed = 2,
+    /// Network unreachable.
+    NetworkUnreachable = 3,
+    /// Host unreachable.
+    HostUnreachable = 4,
+    /// Connection refused.
+    ConnectionRefused = 5,
+    /// TTL expired; servers commonly say so when a dial timed out.
+    TtlExpired = 6,
+    /// Command not supported.
+    CommandNotSupported = 7,
+    /// Address type not supported.
+    AddressTypeNotSupported = 8,
+}
+
+/// Why a negotiation failed; for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The first byte of a message was not 5.
+    #[error("the client speaks SOCKS version {0}, not 5")]
+    Version(u8),
+    /// The client insists on a way to authenticate.
+    #[error("the client offers no method without authentication")]
+    NoMethod,
+    /// A command other than CONNECT.
+    #[error("command {0} is not supported, only CONNECT is")]
+    Command(u8),
+    /// An address type other than IPv4, IPv6 and domain name.
+    #[error("address type {0} is not supported")]
+    AddressType(u8),
+    /// The name is not a host name.
+    #[error("the requested name is not a host name")]
+    Name,
+    /// The port is zero.
+    #[error("port 0 cannot be connected to")]
+    Port,
+    /// The dial failed; only with [`ReplyPolicy::Dialed`].
+    #[error("the dial failed: {0:?}")]
+    Dial(ReplyCode),
+}
+
+/// What a negotiation wants of its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Open a flow to the destination. What the client sends from here on is the flow's.
+    Connect(Destination),
+    /// Send the output, then close the connection.
+    Failed(Failure),
+}
+
+/// One client's negotiation.
+#[derive(Debug)]
+pub struct Negotiation {
+    policy: ReplyPolicy,
+    state: State,
+    /// The unfinished message of the client; at most [`INPUT_MAX`] bytes.
+    input: Vec<u8>,
+    output: Vec<u8>,
+    event: Option<Event>,
+}
+
+/// The longest message of a client: a greeting with 255 methods (257), or a request with a name
+/// of 255 bytes (262).
+pub const INPUT_MAX: usize = 4 + 1 + 255 + 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Greeting,
+    Request,
+    Waiting,
+    Done,
+    Failed,
+}
+
+/// What the bytes at hand amount to.
+enum Parsed<T> {
+    Incomplete,
+    Complete(T),
+    Invalid(Failure),
+}
+
+impl Negotiation {
+    /// A negotiation at its beginning.
+    pub fn new(policy: ReplyPolicy) -> Self {
+        Self { policy, state: State::Greeting, input: Vec::new(), output: Vec::new(), event: None }
+    }
+
+    /// Takes bytes from the client and returns how many belong to the negotiation. The rest is
+    /// the flow's first data. After a failure everything is consumed and ignored.
+    pub fn receive(&mut self, bytes: &[u8]) -> usize {
+        let mut consumed = 0;
+        while matches!(self.state, State::Greeting | State::Request) {
+            let Some(&byte) = bytes.get(consumed) else { return consumed };
+            // Byte by byte: a message ends where its own fields say, and nothing behind is taken.
+            self.input.push(byte);
+            consumed += 1;
+            self.step();
+        }
+        if self.state == State::Failed { bytes.len() } else { consumed }
+    }
+
+    /// The next event. At most one [`Event::Connect`]; [`Event::Failed`] is always the last.
+    pub fn poll(&mut self) -> Option<Event> {
+        self.event.take()
+    }
+
+    /// With [`ReplyPolicy::Dialed`]: the cloud has dialed, or failed with the given code. Later
+    /// calls, and calls under the other policy, change nothing.
+    pub fn dialed(&mut self, result: Result<(), ReplyCode>) {
+        if self.state != State::Waiting {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                self.reply(ReplyCode::Succeeded);
+                self.state = State::Done;
+            }
+            Err(code) => self.fail(Failure::Dial(code)),
+        }
+    }
+
+    /// What is to be sent to the client now.
+    pub fn output(&self) -> &[u8] {
+        &self.output
+    }
+
+    /// The first `sent` bytes of the output have left.
+    ///
+    /// # Panics
+    /// More was sent than there was.
+    pub fn sent(&mut self, sent: usize) {
+        self.output.drain(..sent);
+    }
+
+    /// The success reply was written to the output: relay data both ways once it is sent. Until
+    /// then bytes of the server must wait, or they would overtake the reply.
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// The negotiation failed: close when the output is sent.
+    pub fn is_failed(&self) -> bool {
+        self.state == State::Failed
+    }
+
+    fn step(&mut self) {
+        if self.state == State::Greeting {
+            match parse_greeting(&self.input) {
+                Parsed::Incomplete => {}
+                Parsed::Complete(()) => {
+                    self.output.extend([VERSION, METHOD_NONE]);
+                    self.input.clear();
+                    self.state = State::Request;
+                }
+                Parsed::Invalid(failure) => self.fail(failure),
+            }
+            return;
+        }
+        match parse_request(&self.input) {
+            Parsed::Incomplete => {}
+            Parsed::Complete(destination) => {
+                self.input = Vec::new();
+                self.event = Some(Event::Connect(destination));
+                self.state = match self.policy {
+                    ReplyPolicy::Immediate => {
+                        self.reply(ReplyCode::Succeeded);
+                        State::Done
+                    }
+                    ReplyPolicy::Dialed => State::Waiting,
+                };
+            }
+            Parsed::Invalid(failure) => self.fail(failure),
+        }
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        match (self.state, failure.reply_code()) {
+            (State::Greeting, _) => self.output.extend([VERSION, METHOD_UNACCEPTABLE]),
+            (_, code) => self.reply(code),
+        }
+        self.input = Vec::new();
+        self.state = State::Failed;
+        self.event = Some(Event::Failed(failure));
+    }
+
+    /// Replies with 0.0.0.0:0 as the bound address: the cloud's true one is of no use on board.
+    fn reply(&mut self, code: ReplyCode) {
+        self.output.extend([VERSION, code as u8, 0, ADDRESS_V4, 0, 0, 0, 0, 0, 0]);
+    }
+}
+
+impl Failure {
+    /// The reply code that tells the client, once it has sent a request.
+    fn reply_code(self) -> ReplyCode {
+        match self {
+            Self::Version(_) | Self::NoMethod | Self::Port => ReplyCode::GeneralFailure,
+            Self::Command(_) => ReplyCode::CommandNotSupported,
+            Self::AddressType(_) => ReplyCode::AddressTypeNotSupported,
+            Self::Name => ReplyCode::HostUnreachable,
+            Self::Dial(code) => code,
+        }
+    }
+}
+
+/// VER, NMETHODS, METHODS (RFC 1928 3).
+fn parse_greeting(input: &[u8]) -> Parsed<()> {
+    match input {
+        [] => Parsed::Incomplete,
+        [version, ..] if *version != VERSION => Parsed::Invalid(Failure::Version(*version)),
+        [_, count, methods @ ..] if methods.len() >= usize::from(*count) => {
+            if methods.contains(&METHOD_NONE) {
+                Parsed::Complete(())
+            } else {
+                Parsed::Invalid(Failure::NoMethod)
+            }
+        }
+        _ => Parsed::Incomplete,
+    }
+}
+
+/// VER, CMD, RSV, ATYP, DST.ADDR, DST.PORT (RFC 1928 4). RSV is not looked at.
+fn parse_request(input: &[u8]) -> Parsed<Destination> {
+    let (kind, rest) = match input {
+        [version, ..] if *version != VERSION => return Parsed::Invalid(Failure::Version(*version)),
+        [_, command, ..] if *command != COMMAND_CONNECT => {
+            return Parsed::Invalid(Failure::Command(*command));
+        }
+        [_, _, _, kind, rest @ ..] => (*kind, rest),
+        _ => return Parsed::Incomplete,
+    };
+    match kind {
+        ADDRESS_V4 => with_port(rest.split_at_checked(4), |octets| {
+            let octets: [u8; 4] = octets.try_into().ok()?;
+            Some(Host::Address(Ipv4Addr::from(octets).into()))
+        }),
+        ADDRESS_V6 => with_port(rest.split_at_checked(16), |octets| {
+            let octets: [u8; 16] = octets.try_into().ok()?;
+            Some(Host::Address(Ipv6Addr::from(octets).to_canonical()))
+        }),
+        ADDRESS_NAME => match rest {
+            [0, ..] => Parsed::Invalid(Failure::Name),
+            [length, rest @ ..] => with_port(rest.split_at_checked((*length).into()), host_of_name),
+            [] => Parsed::Incomplete,
+        },
+        other => Parsed::Invalid(Failure::AddressType(other)),
+    }
+}
+
+enum Host {
+    Address(IpAddr),
+    Name(HostName),
+}
+
+fn with_port(
+    split: Option<(&[u8], &[u8])>,
+    host: impl FnOnce(&[u8]) -> Option<Host>,
+) -> Parsed<Destination> {
+    let Some((address, [high, low, ..])) = split else { return Parsed::Incomplete };
+    let port = u16::from_be_bytes([*high, *low]);
+    match host(address) {
+        None => Parsed::Invalid(Failure::Name),
+        Some(_) if port == 0 => Parsed::Invalid(Failure::Port),
+        Some(Host::Address(ip)) => {
+            Parsed::Complete(Destination::Address(SocketAddr::new(ip, port)))
+        }
+        Some(Host::Name(name)) => Parsed::Complete(Destination::Name(name, port)),
+    }
+}
+
+/// Some clients send addresses as text in the name field; those are addresses.
+fn host_of_name(name: &[u8]) -> Option<Host> {
+    let text = std::str::from_utf8(name).ok()?;
+    match text.parse::<IpAddr>() {
+        Ok(ip) => Some(Host::Address(ip.to_canonical())),
+        Err(_) => HostName::new(text).ok().map(Host::Name),
+    }
+}
+
+const VERSION: u8 = 5;
+const METHOD_NONE: u8 = 0x00;
+const METHOD_UNACCEPTABLE: u8 = 0xff;
+const COMMAND_CONNECT: u8 = 1;
+const ADDRESS_V4: u8 = 1;
+const ADDRESS_NAME: u8 = 3;
+const ADDRESS_V6: u8 = 4;
+
+#[cfg(test)]
+mod tests;

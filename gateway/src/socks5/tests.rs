@@ -1,0 +1,147 @@
+//! Negotiations by table, by every cut of the input, and by random bytes.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const HELLO: &[u8] = &[5, 1, 0];
+const OK: [u8; 10] = [5, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+
+fn request(command: u8, kind: u8, address: &[u8], port: u16) -> Vec<u8> {
+    let mut bytes = HELLO.to_vec();
+    bytes.extend([5, command, 0, kind]);
+    bytes.extend(address);
+    bytes.extend(port.to_be_bytes());
+    bytes
+}
+
+fn named(name: &str, port: u16) -> Vec<u8> {
+    let mut address = vec![u8::try_from(name.len()).unwrap()];
+    address.extend(name.as_bytes());
+    request(1, 3, &address, port)
+}
+
+/// Everything that a client and the gateway see of one negotiation.
+#[derive(Debug, PartialEq, Eq)]
+struct Outcome {
+    events: Vec<Event>,
+    output: Vec<u8>,
+    first_data: Vec<u8>,
+}
+
+fn run(policy: ReplyPolicy, pieces: &[&[u8]]) -> Outcome {
+    let mut negotiation = Negotiation::new(policy);
+    let mut outcome = Outcome { events: vec![], output: vec![], first_data: vec![] };
+    for piece in pieces {
+        let consumed = negotiation.receive(piece);
+        assert!(negotiation.input.len() <= INPUT_MAX);
+        outcome.first_data.extend(&piece[consumed..]);
+        outcome.events.extend(std::iter::from_fn(|| negotiation.poll()));
+        outcome.output.extend(negotiation.output());
+        negotiation.sent(negotiation.output().len());
+    }
+    outcome
+}
+
+#[test]
+fn destinations_are_read_and_first_data_is_left() {
+    let v6 = "2001:db8::7".parse::<Ipv6Addr>().unwrap().octets();
+    let mapped = "::ffff:192.0.2.1".parse::<Ipv6Addr>().unwrap().octets();
+    let host = |name: &str, port| Destination::Name(HostName::new(name).unwrap(), port);
+    let address = |text: &str| Destination::Address(text.parse().unwrap());
+    for (bytes, destination) in [
+        (request(1, 1, &[192, 0, 2, 1], 80), address("192.0.2.1:80")),
+        (request(1, 4, &v6, 443), address("[2001:db8::7]:443")),
+        (request(1, 4, &mapped, 80), address("192.0.2.1:80")),
+        (named("example.com", 443), host("example.com", 443)),
+        (named("192.0.2.1", 22), address("192.0.2.1:22")),
+        (named("2001:db8::1", 22), address("[2001:db8::1]:22")),
+        (named(&format!("{}.fr", "a.".repeat(124) + "b"), 1), {
+            host(&format!("{}.fr", "a.".repeat(124) + "b"), 1)
+        }),
+    ] {
+        let bytes = [&bytes[..], b"GET /"].concat();
+        let outcome = run(ReplyPolicy::Immediate, &[&bytes]);
+        assert_eq!(outcome.events, [Event::Connect(destination)]);
+        assert_eq!(outcome.output, [&[5, 0][..], &OK].concat());
+        assert_eq!(outcome.first_data, b"GET /");
+    }
+}
+
+#[test]
+fn failures_are_answered_with_their_code() {
+    let long = "x".repeat(255);
+    for (bytes, failure, output) in [
+        (vec![4, 1, 0, 80], Failure::Version(4), &[5, 0xff][..]),
+        (b"GET / HTTP/1.1\r\n".to_vec(), Failure::Version(b'G'), &[5, 0xff]),
+        (vec![5, 0], Failure::NoMethod, &[5, 0xff]),
+        (vec![5, 2, 1, 2], Failure::NoMethod, &[5, 0xff]),
+        (vec![5, 1, 0, 4], Failure::Version(4), &[5, 0, 5, 1]),
+        (request(2, 1, &[1; 4], 80), Failure::Command(2), &[5, 0, 5, 7]),
+        (request(3, 1, &[1; 4], 80), Failure::Command(3), &[5, 0, 5, 7]),
+        (request(1, 2, &[1; 4], 80), Failure::AddressType(2), &[5, 0, 5, 8]),
+        (request(1, 3, &[0], 80), Failure::Name, &[5, 0, 5, 4]),
+        (named("-bad-", 80), Failure::Name, &[5, 0, 5, 4]),
+        (named("a b", 80), Failure::Name, &[5, 0, 5, 4]),
+        (named("\u{e9}.fr", 80), Failure::Name, &[5, 0, 5, 4]),
+        (named(&long, 80), Failure::Name, &[5, 0, 5, 4]),
+        (named("example.com", 0), Failure::Port, &[5, 0, 5, 1]),
+    ] {
+        let outcome = run(ReplyPolicy::Immediate, &[&bytes, b"more"]);
+        assert_eq!(outcome.events, [Event::Failed(failure)], "{bytes:?}");
+        assert_eq!(outcome.output[..output.len()], *output, "{failure}");
+        assert!(matches!(outcome.output.len(), 2 | 12));
+        assert_eq!(outcome.first_data, b"", "nothing is relayed after a failure");
+    }
+}
+
+#[test]
+fn a_dialed_reply_waits_and_tells_the_truth() {
+    for (result, code) in [(Ok(()), 0), (Err(ReplyCode::ConnectionRefused), 5)] {
+        let mut negotiation = Negotiation::new(ReplyPolicy::Dialed);
+        let bytes = [&named("example.com", 80)[..], b"early"].concat();
+        assert_eq!(negotiation.receive(&bytes), bytes.len() - 5);
+        assert!(matches!(negotiation.poll(), Some(Event::Connect(_))));
+        assert_eq!(negotiation.output(), [5, 0]);
+        assert!(!negotiation.is_done() && !negotiation.is_failed());
+        negotiation.sent(1);
+        negotiation.dialed(result);
+        negotiation.dialed(Ok(()));
+        assert_eq!(negotiation.output(), [&[0, 5, code][..], &OK[2..]].concat());
+        assert_eq!(negotiation.is_done(), result.is_ok());
+        assert_eq!(negotiation.is_failed(), result.is_err());
+        assert_eq!(negotiation.poll().is_some(), result.is_err());
+    }
+}
+
+fn messages() -> impl Strategy<Value = Vec<u8>> {
+    let address = prop_oneof![
+        prop::collection::vec(any::<u8>(), 4).prop_map(|a| request(1, 1, &a, 80)),
+        prop::collection::vec(any::<u8>(), 16).prop_map(|a| request(1, 4, &a, 80)),
+        "[a-z0-9.-]{0,255}".prop_map(|name| named(&name, 443)),
+        (any::<u8>(), any::<u8>(), prop::collection::vec(any::<u8>(), 0..40))
+            .prop_map(|(command, kind, a)| request(command, kind, &a, 7)),
+        prop::collection::vec(any::<u8>(), 0..300),
+        prop::collection::vec(0u8..6, 0..40),
+    ];
+    (address, prop::collection::vec(any::<u8>(), 0..50)).prop_map(|(m, tail)| [m, tail].concat())
+}
+
+proptest! {
+    #[test]
+    fn any_cut_gives_the_same_outcome(
+        bytes in messages(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        dialed in any::<bool>(),
+    ) {
+        let policy = if dialed { ReplyPolicy::Dialed } else { ReplyPolicy::Immediate };
+        let whole = run(policy, &[&bytes]);
+        let single: Vec<&[u8]> = bytes.chunks(1).collect();
+        prop_assert_eq!(&run(policy, &single), &whole);
+        let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+        at.extend([0, bytes.len()]);
+        at.sort_unstable();
+        let pieces: Vec<&[u8]> = at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+        prop_assert_eq!(&run(policy, &pieces), &whole);
+    }
+}
