@@ -1,1 +1,7 @@
-//! placeholder
+//! The emulated rail: a link model without clock or sockets, and drivers that carry real packets
+//! through it between network namespaces.
+
+#![deny(unsafe_code)]
+
+pub mod namespace;
+mod sys;

@@ -1,2 +1,3 @@
-//! placeholder
+//! The command `polyrail-emulator`.
+
 fn main() {}
