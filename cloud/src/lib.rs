@@ -1,1 +1,7 @@
-//! placeholder
+//! The daemon on the ground: accepts gateways, dials destinations, carries flows.
+
+#![forbid(unsafe_code)]
+
+pub mod access;
+pub mod dial;
+pub mod resolve;

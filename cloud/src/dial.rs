@@ -1,0 +1,83 @@
+//! Dialling out: from a flow's destination to a connection, or to the reason why there is none.
+//!
+//! `race` is the decision (happy eyeballs, RFC 8305) without sockets or clock; `dialer` feeds
+//! it from the resolver and from non-blocking sockets. The order is fixed: resolve, then check each
+//! address against the access list, then connect, so a forbidden address never sees a packet.
+
+mod dialer;
+mod race;
+
+pub use dialer::{DIALS_MAX, DialEvent, DialSettings, Dialer};
+pub use race::{ATTEMPT_DELAY, Attempt, Race, Step, candidates};
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::access::Denial;
+use crate::resolve::ResolveError;
+
+/// Why a destination has no connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DialError {
+    /// The server's host answered and refuses the port.
+    #[error("{0} refuses connections")]
+    Refused(SocketAddr),
+    /// Nothing answered in time.
+    #[error("no answer in {0:?}")]
+    TimedOut(std::time::Duration),
+    /// The cloud has no descriptor, port or slot left.
+    #[error("the cloud is at its limit: {0}")]
+    Overload(String),
+    /// The network says that the address cannot be reached.
+    #[error("{0} is unreachable: {1}")]
+    Unreachable(SocketAddr, String),
+    /// The cloud does not offer the address family of any of the addresses.
+    #[error("the cloud reaches no address family of the destination")]
+    NoFamily,
+    /// The access list permits none of the addresses.
+    #[error("{0}")]
+    Forbidden(#[from] Denial),
+    /// The name has no address.
+    #[error("{0}")]
+    Name(#[from] ResolveError),
+}
+
+impl DialError {
+    /// What a failed `connect` to `address` says.
+    pub fn from_connect(address: SocketAddr, error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ECONNREFUSED | libc::ECONNRESET) => Self::Refused(address),
+            // The kernel gave up before we did: its patience is as long as ours or longer.
+            Some(libc::ETIMEDOUT) => Self::TimedOut(race::KERNEL_PATIENCE),
+            Some(
+                libc::EMFILE
+                | libc::ENFILE
+                | libc::ENOBUFS
+                | libc::ENOMEM
+                | libc::EADDRNOTAVAIL
+                | libc::EAGAIN,
+            ) => Self::Overload(error.to_string()),
+            _ => Self::Unreachable(address, error.to_string()),
+        }
+    }
+
+    /// How much the error tells when the attempts of one dial failed in different ways; the highest
+    /// is reported. An answer tells more than silence, silence more than a missing route (which a
+    /// host without IPv6 has for every IPv6 address), and any attempt more than none.
+    fn weight(&self) -> u8 {
+        match self {
+            Self::Refused(_) => 6,
+            Self::TimedOut(_) => 5,
+            Self::Overload(_) => 4,
+            Self::Unreachable(..) => 3,
+            Self::Forbidden(_) => 2,
+            Self::NoFamily => 1,
+            Self::Name(_) => 0,
+        }
+    }
+
+    /// The more telling of two errors; the earlier at a tie.
+    fn or(self, later: Self) -> Self {
+        if later.weight() > self.weight() { later } else { self }
+    }
+}

@@ -1,0 +1,344 @@
+//! All dials under way in one mio loop: the resolver, the races and their sockets.
+//!
+//! Thin on purpose: what to try next is `race`'s to say. The caller hands over readiness
+//! of the tokens it lent, wake-ups of the resolver's waker and the time, and then polls
+//! [`Dialer::poll_event`] until `None`.
+//!
+//! Invariants: a dial that was taken ends in exactly one event, unless it is cancelled; when that
+//! event is out no socket, query or timer of the dial is left.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use polyrail_model::{Destination, Families};
+use slab::Slab;
+
+use super::{Attempt, DialError, Race, Step, candidates};
+use crate::access::AccessList;
+use crate::resolve::{QueryId, Resolver};
+
+/// What the operator decides about dialling.
+#[derive(Clone, Copy, Debug)]
+pub struct DialSettings {
+    /// How long a dial may take, name resolution included (`dial.timeout`).
+    pub timeout: Duration,
+    /// The address families to use.
+    pub families: Families,
+}
+
+/// The end of one dial.
+#[derive(Debug)]
+pub struct DialEvent<K> {
+    /// The caller's name of the dial.
+    pub key: K,
+    /// The connection, with the address that it leads to, not registered anywhere; or why not.
+    pub result: Result<(TcpStream, SocketAddr), DialError>,
+}
+
+/// The dials of one event loop, named by the caller's keys.
+pub struct Dialer<K> {
+    settings: DialSettings,
+    access: AccessList,
+    resolver: Resolver,
+    registry: Registry,
+    tokens: Range<usize>,
+    /// [`DIALS_MAX`], smaller in tests.
+    dials_max: usize,
+    dials: BTreeMap<K, Dial>,
+    queries: BTreeMap<QueryId, K>,
+    sockets: Slab<Connecting<K>>,
+    timers: BTreeSet<(Instant, K)>,
+    events: VecDeque<DialEvent<K>>,
+}
+
+struct Dial {
+    begun: Instant,
+    port: u16,
+    timer: Option<Instant>,
+    stage: Stage,
+}
+
+enum Stage {
+    Resolving(QueryId),
+    /// The race, and the slot of each attempt's socket.
+    Racing(Box<Race>, Vec<(Attempt, usize)>),
+}
+
+struct Connecting<K> {
+    key: K,
+    attempt: Attempt,
+    address: SocketAddr,
+    stream: TcpStream,
+}
+
+impl<K: Copy + Ord> Dialer<K> {
+    /// A dialer that registers its sockets with `registry` under `tokens`, which are its own.
+    ///
+    /// The number of tokens bounds the attempts under way; an attempt beyond it fails with
+    /// [`DialError::Overload`].
+    pub fn new(
+        settings: DialSettings,
+        access: AccessList,
+        resolver: Resolver,
+        registry: Registry,
+        tokens: Range<usize>,
+    ) -> Self {
+        Self {
+            settings,
+            access,
+            resolver,
+            registry,
+            tokens,
+            dials_max: DIALS_MAX,
+            dials: BTreeMap::new(),
+            queries: BTreeMap::new(),
+            sockets: Slab::new(),
+            timers: BTreeSet::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Begins a dial; `key` must not be in use.
+    pub fn dial(&mut self, now: Instant, key: K, destination: &Destination) {
+        debug_assert!(!self.dials.contains_key(&key), "a key names one dial at a time");
+        if self.dials.len() >= self.dials_max {
+            let error = DialError::Overload(format!("{} dials are under way", self.dials_max));
+            return self.events.push_back(DialEvent { key, result: Err(error) });
+        }
+        match destination {
+            Destination::Address(address) => {
+                self.race(now, key, now, &[address.ip()], address.port());
+            }
+            Destination::Name(name, port) => match self.resolver.submit(now, name.clone()) {
+                Ok(query) => {
+                    self.queries.insert(query, key);
+                    let stage = Stage::Resolving(query);
+                    self.dials.insert(key, Dial { begun: now, port: *port, timer: None, stage });
+                    self.arm(key, Some(now + self.settings.timeout));
+                }
+                Err(error) => {
+                    self.events.push_back(DialEvent { key, result: Err(error.into()) });
+                }
+            },
+        }
+    }
+
+    /// Gives up a dial; it ends without an event. A key that is not in use is ignored.
+    pub fn cancel(&mut self, key: K) {
+        self.forget(key);
+        self.events.retain(|event| event.key != key);
+    }
+
+    /// The number of dials under way.
+    pub fn len(&self) -> usize {
+        self.dials.len()
+    }
+
+    /// Whether no dial is under way.
+    pub fn is_empty(&self) -> bool {
+        self.dials.is_empty()
+    }
+
+    /// A token of this dialer's range is ready (to write, or in error).
+    pub fn on_ready(&mut self, now: Instant, token: Token) {
+        let Some(slot) = token.0.checked_sub(self.tokens.start) else { return };
+        let Some(socket) = self.sockets.get(slot) else { return };
+        let (key, attempt) = (socket.key, socket.attempt);
+        let outcome = match established(&socket.stream) {
+            Ok(true) => self.admit(slot),
+            Ok(false) => return,
+            Err(error) => Err(DialError::from_connect(socket.address, &error)),
+        };
+        if outcome.is_err() {
+            self.take_attempt(key, attempt);
+        }
+        self.with_race(now, key, |race| match outcome {
+            Ok(()) => race.connected(attempt),
+            Err(error) => race.failed(now, attempt, error),
+        });
+    }
+
+    /// The resolver's waker has fired.
+    pub fn on_wake(&mut self, now: Instant) {
+        while let Some(answer) = self.resolver.poll() {
+            let Some(key) = self.queries.remove(&answer.query) else { continue };
+            let Some(dial) = self.dials.get(&key) else { continue };
+            let (begun, port) = (dial.begun, dial.port);
+            match answer.result {
+                Ok(addresses) => self.race(now, key, begun, &addresses, port),
+                Err(error) => self.finish(key, Err(error.into())),
+            }
+        }
+    }
+
+    /// The time that [`Dialer::next_timeout`] named has come.
+    pub fn on_timeout(&mut self, now: Instant) {
+        self.resolver.on_timeout(now);
+        self.on_wake(now);
+        while let Some(&(at, key)) = self.timers.first()
+            && at <= now
+        {
+            match self.dials.get(&key).map(|dial| &dial.stage) {
+                Some(Stage::Racing(..)) => self.with_race(now, key, |race| race.on_timeout(now)),
+                Some(Stage::Resolving(_)) => {
+                    self.finish(key, Err(DialError::TimedOut(self.settings.timeout)));
+                }
+                None => drop(self.timers.pop_first()),
+            }
+        }
+    }
+
+    /// When [`Dialer::on_timeout`] is due.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let timer = self.timers.first().map(|(at, _)| *at);
+        timer.into_iter().chain(self.resolver.next_timeout()).min()
+    }
+
+    /// The next dial that ended.
+    pub fn poll_event(&mut self) -> Option<DialEvent<K>> {
+        self.events.pop_front()
+    }
+
+    /// Begins to connect, or ends the dial when no address may be tried.
+    fn race(&mut self, now: Instant, key: K, begun: Instant, addresses: &[IpAddr], port: u16) {
+        match candidates(addresses, port, self.settings.families, &self.access) {
+            Ok(order) => {
+                let race = Race::new(now, begun, self.settings.timeout, order);
+                let stage = Stage::Racing(Box::new(race), Vec::new());
+                let timer = self.dials.get(&key).and_then(|dial| dial.timer);
+                self.dials.insert(key, Dial { begun, port, timer, stage });
+                self.with_race(now, key, |_| {});
+            }
+            Err(error) => self.finish(key, Err(error)),
+        }
+    }
+
+    /// Gives the race of a dial an input and takes the steps that follow.
+    fn with_race(&mut self, now: Instant, key: K, input: impl FnOnce(&mut Race)) {
+        let Some(Dial { stage: Stage::Racing(race, _), .. }) = self.dials.get_mut(&key) else {
+            return;
+        };
+        input(race);
+        while let Some(Dial { stage: Stage::Racing(race, _), .. }) = self.dials.get_mut(&key) {
+            match race.poll() {
+                Some(Step::Connect(attempt, address)) => {
+                    if let Err(error) = self.connect(key, attempt, address)
+                        && let Some(Dial { stage: Stage::Racing(race, _), .. }) =
+                            self.dials.get_mut(&key)
+                    {
+                        race.failed(now, attempt, error);
+                    }
+                }
+                Some(Step::Cancel(attempt)) => drop(self.take_attempt(key, attempt)),
+                Some(Step::Won(attempt)) => {
+                    let won = self.take_attempt(key, attempt);
+                    let missing = || DialError::Overload("the winning socket is gone".into());
+                    self.finish(key, won.ok_or_else(missing));
+                }
+                Some(Step::Lost(error)) => self.finish(key, Err(error)),
+                None => {
+                    let timer = race.next_timeout();
+                    return self.arm(key, timer);
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self, key: K, attempt: Attempt, address: SocketAddr) -> Result<(), DialError> {
+        if self.sockets.len() >= self.tokens.len() {
+            return Err(DialError::Overload("too many connections are being made".into()));
+        }
+        let failed = |error: io::Error| DialError::from_connect(address, &error);
+        let mut stream = TcpStream::connect(address).map_err(failed)?;
+        let entry = self.sockets.vacant_entry();
+        let token = Token(self.tokens.start + entry.key());
+        self.registry.register(&mut stream, token, Interest::WRITABLE).map_err(failed)?;
+        let slot = entry.key();
+        entry.insert(Connecting { key, attempt, address, stream });
+        if let Some(Dial { stage: Stage::Racing(_, slots), .. }) = self.dials.get_mut(&key) {
+            slots.push((attempt, slot));
+        }
+        Ok(())
+    }
+
+    /// Whether a connection that stands may be used: not when it leads back to this host unasked.
+    fn admit(&self, slot: usize) -> Result<(), DialError> {
+        let Connecting { address, stream, .. } = &self.sockets[slot];
+        let own = stream.local_addr().map_err(|error| DialError::from_connect(*address, &error))?;
+        if own.ip().to_canonical() == address.ip() {
+            self.access.check_own(*address)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the socket of one attempt out of the dial and out of the loop.
+    fn take_attempt(&mut self, key: K, attempt: Attempt) -> Option<(TcpStream, SocketAddr)> {
+        let Dial { stage: Stage::Racing(_, slots), .. } = self.dials.get_mut(&key)? else {
+            return None;
+        };
+        let i = slots.iter().position(|(other, _)| *other == attempt)?;
+        let (_, slot) = slots.swap_remove(i);
+        self.close(slot)
+    }
+
+    /// Takes a socket out of the loop.
+    fn close(&mut self, slot: usize) -> Option<(TcpStream, SocketAddr)> {
+        let Connecting { mut stream, address, .. } = self.sockets.try_remove(slot)?;
+        // It fails only for a socket that is not registered, and then nothing is left to undo.
+        let _ = self.registry.deregister(&mut stream);
+        Some((stream, address))
+    }
+
+    fn finish(&mut self, key: K, result: Result<(TcpStream, SocketAddr), DialError>) {
+        self.forget(key);
+        self.events.push_back(DialEvent { key, result });
+    }
+
+    /// Drops all that a dial holds.
+    fn forget(&mut self, key: K) {
+        self.arm(key, None);
+        match self.dials.remove(&key).map(|dial| dial.stage) {
+            Some(Stage::Resolving(query)) => {
+                self.resolver.cancel(query);
+                self.queries.remove(&query);
+            }
+            Some(Stage::Racing(_, slots)) => {
+                for (_, slot) in slots {
+                    self.close(slot);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn arm(&mut self, key: K, at: Option<Instant>) {
+        let Some(dial) = self.dials.get_mut(&key) else { return };
+        if let Some(old) = std::mem::replace(&mut dial.timer, at) {
+            self.timers.remove(&(old, key));
+        }
+        self.timers.extend(at.map(|at| (at, key)));
+    }
+}
+
+/// Whether a connection stands; an error when it failed, `false` when it is still being made.
+fn established(stream: &TcpStream) -> io::Result<bool> {
+    if let Some(error) = stream.take_error()? {
+        return Err(error);
+    }
+    match stream.peer_addr() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Dials under way; one more ends at once with [`DialError::Overload`].
+pub const DIALS_MAX: usize = 4096;

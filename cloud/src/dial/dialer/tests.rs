@@ -1,0 +1,216 @@
+//! The dialer over loopback sockets, which the tests' access lists open.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use polyrail_model::HostName;
+
+use super::*;
+
+const WAKER: Token = Token(0);
+const TOKENS: Range<usize> = 100..108;
+
+struct Bench {
+    poll: mio::Poll,
+    dialer: Dialer<u32>,
+}
+
+impl Bench {
+    fn new(allow: &[&str], timeout: Duration) -> Self {
+        let poll = mio::Poll::new().unwrap();
+        let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER).unwrap());
+        let resolver = Resolver::start(waker).unwrap();
+        let allow: Vec<_> = allow.iter().map(|text| text.parse().unwrap()).collect();
+        let access = AccessList::new(&allow, &[], &[25]);
+        let settings = DialSettings { timeout, families: Families::BOTH };
+        let registry = poll.registry().try_clone().unwrap();
+        let dialer = Dialer::new(settings, access, resolver, registry, TOKENS);
+        Self { poll, dialer }
+    }
+
+    fn loopback() -> Self {
+        Self::new(&["127.0.0.0/8", "::1/128"], Duration::from_secs(20))
+    }
+
+    /// Runs the loop until a dial ends.
+    fn event(&mut self) -> DialEvent<u32> {
+        let mut events = mio::Events::with_capacity(16);
+        loop {
+            if let Some(event) = self.dialer.poll_event() {
+                return event;
+            }
+            let timeout = self.dialer.next_timeout().expect("a dial is under way");
+            let wait = timeout.saturating_duration_since(Instant::now());
+            self.poll.poll(&mut events, Some(wait)).unwrap();
+            let now = Instant::now();
+            for event in &events {
+                match event.token() {
+                    WAKER => self.dialer.on_wake(now),
+                    token => self.dialer.on_ready(now, token),
+                }
+            }
+            self.dialer.on_timeout(now);
+        }
+    }
+
+    #[track_caller]
+    fn assert_clean(&self) {
+        let Dialer { dials, queries, sockets, timers, .. } = &self.dialer;
+        let left = (dials.len(), queries.len(), sockets.len(), timers.len());
+        assert_eq!(left, (0, 0, 0, 0), "dials, queries, sockets, timers");
+        assert_eq!(self.dialer.next_timeout(), None);
+    }
+}
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// A port on which nobody listens: it is bound, so that nobody else takes it.
+fn closed_port() -> (socket2::Socket, SocketAddr) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
+fn named(name: &str, port: u16) -> Destination {
+    Destination::Name(HostName::new(name).unwrap(), port)
+}
+
+#[test]
+fn an_address_is_connected() {
+    let (server, address) = listener();
+    let mut bench = Bench::loopback();
+    bench.dialer.dial(Instant::now(), 7, &Destination::Address(address));
+    let event = bench.event();
+    assert_eq!(event.key, 7);
+    let (mut stream, to) = event.result.unwrap();
+    assert_eq!(to, address);
+    let (mut peer, _) = server.accept().unwrap();
+    peer.write_all(b"banner").unwrap();
+    drop(peer);
+    // The stream is not registered: the caller can do so, and finds what is there already.
+    bench.poll.registry().register(&mut stream, Token(5), Interest::READABLE).unwrap();
+    let mut events = mio::Events::with_capacity(4);
+    let mut got = Vec::new();
+    while got != b"banner" {
+        bench.poll.poll(&mut events, Some(Duration::from_secs(20))).unwrap();
+        assert!(!events.is_empty(), "no readiness");
+        let mut buffer = [0; 16];
+        while let Ok(n @ 1..) = stream.read(&mut buffer) {
+            got.extend_from_slice(&buffer[..n]);
+        }
+    }
+    bench.assert_clean();
+}
+
+#[test]
+fn a_name_is_resolved_and_the_family_that_listens_wins() {
+    let (_server, address) = listener();
+    let mut bench = Bench::loopback();
+    // On most machines localhost is ::1 as well, where nobody listens.
+    bench.dialer.dial(Instant::now(), 1, &named("localhost", address.port()));
+    let (_, to) = bench.event().result.unwrap();
+    assert_eq!(to, address);
+    bench.assert_clean();
+}
+
+#[test]
+fn a_closed_port_is_refused() {
+    let (_holder, address) = closed_port();
+    let mut bench = Bench::loopback();
+    bench.dialer.dial(Instant::now(), 1, &Destination::Address(address));
+    assert_eq!(bench.event().result.unwrap_err(), DialError::Refused(address));
+    bench.assert_clean();
+}
+
+#[test]
+fn forbidden_addresses_end_at_once_whatever_names_them() {
+    let (server, address) = listener();
+    server.set_nonblocking(true).unwrap();
+    let mut bench = Bench::new(&[], Duration::from_secs(20));
+    let mapped: SocketAddr = format!("[::ffff:127.0.0.1]:{}", address.port()).parse().unwrap();
+    let port = address.port();
+    let all =
+        [Destination::Address(address), Destination::Address(mapped), named("localhost", port)];
+    for destination in &all {
+        bench.dialer.dial(Instant::now(), 1, destination);
+        let error = bench.event().result.unwrap_err();
+        assert!(matches!(error, DialError::Forbidden(_)), "{destination}: {error:?}");
+    }
+    assert!(server.accept().is_err(), "a forbidden server was contacted");
+    bench.assert_clean();
+}
+
+#[test]
+fn silence_ends_with_the_deadline() {
+    // A listener whose queue is full answers nothing more.
+    let (server, address) = listener();
+    let socket = socket2::SockRef::from(&server);
+    socket.listen(0).unwrap();
+    let _first = std::net::TcpStream::connect(address).unwrap();
+    let timeout = Duration::from_millis(300);
+    let mut bench = Bench::new(&["127.0.0.0/8"], timeout);
+    let start = Instant::now();
+    bench.dialer.dial(start, 1, &Destination::Address(address));
+    assert_eq!(bench.event().result.unwrap_err(), DialError::TimedOut(timeout));
+    assert!(start.elapsed() >= timeout);
+    bench.assert_clean();
+}
+
+#[test]
+fn a_cancelled_dial_leaves_nothing_and_says_nothing() {
+    let (_server, address) = listener();
+    let mut bench = Bench::loopback();
+    let now = Instant::now();
+    bench.dialer.dial(now, 1, &Destination::Address(address));
+    bench.dialer.dial(now, 2, &named("localhost", address.port()));
+    assert_eq!(bench.dialer.len(), 2);
+    for key in [1, 2, 3] {
+        bench.dialer.cancel(key);
+    }
+    bench.assert_clean();
+    bench.dialer.dial(now, 3, &Destination::Address(address));
+    assert_eq!(bench.event().key, 3);
+    bench.assert_clean();
+}
+
+#[test]
+fn attempts_beyond_the_tokens_are_overload() {
+    let (server, address) = listener();
+    socket2::SockRef::from(&server).listen(0).unwrap();
+    let _first = std::net::TcpStream::connect(address).unwrap();
+    let mut bench = Bench::loopback();
+    let count = u32::try_from(TOKENS.len()).unwrap();
+    for key in 0..=count {
+        bench.dialer.dial(Instant::now(), key, &Destination::Address(address));
+    }
+    let event = bench.event();
+    assert_eq!(event.key, count);
+    assert!(matches!(event.result, Err(DialError::Overload(_))), "{event:?}");
+    for key in 0..count {
+        bench.dialer.cancel(key);
+    }
+    bench.assert_clean();
+}
+
+#[test]
+fn dials_beyond_the_bound_are_overload() {
+    let (_server, address) = listener();
+    let mut bench = Bench::loopback();
+    bench.dialer.dials_max = 3;
+    for key in 0..=3 {
+        bench.dialer.dial(Instant::now(), key, &Destination::Address(address));
+    }
+    let event = bench.event();
+    assert_eq!(event.key, 3);
+    assert!(matches!(event.result, Err(DialError::Overload(_))), "{event:?}");
+    for _ in 0..3 {
+        assert!(bench.event().result.is_ok(), "the others are not harmed");
+    }
+    bench.assert_clean();
+}

@@ -1,0 +1,211 @@
+//! Names to addresses, off the event loop.
+//!
+//! The system's resolver (`getaddrinfo`, so `/etc/hosts` and `/etc/resolv.conf` count) blocks; a
+//! small pool of threads calls it, and answers come back through a channel and a [`mio::Waker`].
+//! Each query has a deadline that the caller's timer enforces: what answers later is dropped, and
+//! what still waits in the queue then is never asked.
+//!
+//! Invariants: every query that was taken gets exactly one answer, unless it is cancelled; the
+//! addresses are in the system's order (RFC 6724) and say nothing about being permitted.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use polyrail_model::HostName;
+
+/// One query, numbered upwards; numbers are never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct QueryId(u64);
+
+/// The end of one query.
+#[derive(Debug)]
+pub struct Answer {
+    /// Which query.
+    pub query: QueryId,
+    /// At least one address, at most [`ADDRESSES_PER_FAMILY_MAX`] of each family; or the reason
+    /// why there is none.
+    pub result: Result<Vec<IpAddr>, ResolveError>,
+}
+
+/// Why a name has no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    /// The name does not exist, or has no address.
+    #[error("the name has no address ({0})")]
+    NotFound(String),
+    /// The name servers could not say; a later attempt may succeed.
+    #[error("the name servers do not answer ({0}): check /etc/resolv.conf of the cloud")]
+    Temporary(String),
+    /// No answer within [`QUERY_TIMEOUT`].
+    #[error("the name servers did not answer in {} s", QUERY_TIMEOUT.as_secs())]
+    TimedOut,
+    /// Too many queries wait already.
+    #[error("more than {QUEUE_MAX} names wait to be resolved")]
+    Overload,
+}
+
+/// The pool and the queries under way.
+pub struct Resolver {
+    jobs: SyncSender<Job>,
+    answers: Receiver<Answer>,
+    /// Open queries with their deadlines. Numbers rise with time and every query has the same
+    /// patience, so the first entry is the next to expire.
+    open: BTreeMap<QueryId, Instant>,
+    expired: VecDeque<QueryId>,
+    next: u64,
+}
+
+/// What turns a name into addresses; the system's resolver outside tests.
+type Lookup = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
+
+struct Job {
+    query: QueryId,
+    name: HostName,
+    deadline: Instant,
+}
+
+impl Resolver {
+    /// Starts the threads. They end when the resolver is dropped and their last lookup returns.
+    ///
+    /// # Errors
+    /// The system gives no threads.
+    pub fn start(waker: Arc<mio::Waker>) -> io::Result<Self> {
+        Self::with_lookup(waker, Arc::new(system_lookup))
+    }
+
+    fn with_lookup(waker: Arc<mio::Waker>, lookup: Arc<Lookup>) -> io::Result<Self> {
+        let (jobs, queue) = sync_channel(QUEUE_MAX);
+        let (done, answers) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        for i in 0..THREADS {
+            let worker = Worker {
+                queue: Arc::clone(&queue),
+                done: done.clone(),
+                waker: Arc::clone(&waker),
+                lookup: Arc::clone(&lookup),
+            };
+            std::thread::Builder::new()
+                .name(format!("resolve-{i}"))
+                .stack_size(STACK_BYTES)
+                .spawn(move || worker.run())?;
+        }
+        Ok(Self { jobs, answers, open: BTreeMap::new(), expired: VecDeque::new(), next: 0 })
+    }
+
+    /// Asks for the addresses of a name.
+    ///
+    /// # Errors
+    /// [`ResolveError::Overload`]: the queue is full; nothing was asked.
+    pub fn submit(&mut self, now: Instant, name: HostName) -> Result<QueryId, ResolveError> {
+        let query = QueryId(self.next);
+        let deadline = now + QUERY_TIMEOUT;
+        self.jobs.try_send(Job { query, name, deadline }).map_err(|_| ResolveError::Overload)?;
+        self.next += 1;
+        self.open.insert(query, deadline);
+        Ok(query)
+    }
+
+    /// Forgets a query; it gets no answer.
+    pub fn cancel(&mut self, query: QueryId) {
+        self.open.remove(&query);
+        self.expired.retain(|other| *other != query);
+    }
+
+    /// The next answer; call until `None` after a wake-up and after [`Resolver::on_timeout`].
+    pub fn poll(&mut self) -> Option<Answer> {
+        if let Some(query) = self.expired.pop_front() {
+            return Some(Answer { query, result: Err(ResolveError::TimedOut) });
+        }
+        // An answer to a query that expired or was cancelled is dropped.
+        std::iter::from_fn(|| self.answers.try_recv().ok())
+            .find(|answer| self.open.remove(&answer.query).is_some())
+    }
+
+    /// When [`Resolver::on_timeout`] is due.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.open.first_key_value().map(|(_, deadline)| *deadline)
+    }
+
+    /// Expires the queries whose time is over.
+    pub fn on_timeout(&mut self, now: Instant) {
+        while let Some(entry) = self.open.first_entry()
+            && *entry.get() <= now
+        {
+            self.expired.push_back(entry.remove_entry().0);
+        }
+    }
+}
+
+struct Worker {
+    queue: Arc<Mutex<Receiver<Job>>>,
+    done: Sender<Answer>,
+    waker: Arc<mio::Waker>,
+    lookup: Arc<Lookup>,
+}
+
+impl Worker {
+    fn run(self) {
+        loop {
+            // The lock is held while waiting: the others wait for the lock instead. A thread that
+            // panicked left no half-done state behind, so a poisoned lock is as good as any.
+            let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(Job { query, name, deadline }) = job else { return };
+            if Instant::now() >= deadline {
+                continue;
+            }
+            let result = match (self.lookup)(name.as_str()) {
+                Ok(addresses) => bounded(addresses),
+                Err(error) => Err(classify(&error)),
+            };
+            if self.done.send(Answer { query, result }).is_err() || self.waker.wake().is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn system_lookup(name: &str) -> io::Result<Vec<IpAddr>> {
+    Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
+}
+
+/// At most [`ADDRESSES_PER_FAMILY_MAX`] of each family, in order, each once.
+fn bounded(addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, ResolveError> {
+    let mut kept: Vec<IpAddr> = Vec::new();
+    for address in addresses {
+        let same_family = kept.iter().filter(|a| a.is_ipv4() == address.is_ipv4()).count();
+        if same_family < ADDRESSES_PER_FAMILY_MAX && !kept.contains(&address) {
+            kept.push(address);
+        }
+    }
+    if kept.is_empty() { Err(ResolveError::NotFound("no addresses".into())) } else { Ok(kept) }
+}
+
+/// The standard library tells `getaddrinfo`'s errors apart by their text alone.
+fn classify(error: &io::Error) -> ResolveError {
+    let full = error.to_string();
+    let text = full.strip_prefix("failed to lookup address information: ").unwrap_or(&full);
+    let temporary = ["Temporary failure", "Try again", "System error", "Memory allocation"];
+    if temporary.iter().any(|t| text.contains(t)) || error.raw_os_error().is_some() {
+        ResolveError::Temporary(text.to_owned())
+    } else {
+        ResolveError::NotFound(text.to_owned())
+    }
+}
+
+/// How long a query may take.
+pub const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Queries that wait for a thread; one more is refused.
+pub const QUEUE_MAX: usize = 1024;
+/// Addresses of one family in an answer; more are dropped from the end.
+pub const ADDRESSES_PER_FAMILY_MAX: usize = 8;
+/// Lookups under way at once.
+pub const THREADS: usize = 16;
+/// Stack of a thread; `getaddrinfo` needs up to about 100 KB.
+const STACK_BYTES: usize = 512 * 1024;

@@ -1,0 +1,199 @@
+//! The pool with a resolver of the test's own, and once with the system's.
+
+use std::sync::Condvar;
+
+use super::*;
+
+/// Lookups that wait until the test opens the gate.
+#[derive(Default)]
+struct Gate {
+    open: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn wait(&self) {
+        let open = self.open.lock().unwrap();
+        drop(self.changed.wait_while(open, |open| !*open).unwrap());
+    }
+
+    fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+}
+
+struct Bench {
+    poll: mio::Poll,
+    resolver: Resolver,
+}
+
+impl Bench {
+    fn new(lookup: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static) -> Self {
+        let poll = mio::Poll::new().unwrap();
+        let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
+        Self { poll, resolver: Resolver::with_lookup(waker, Arc::new(lookup)).unwrap() }
+    }
+
+    /// The next answer, found only through the waker; a lost wake-up fails the test.
+    fn answer(&mut self) -> Answer {
+        let mut events = mio::Events::with_capacity(4);
+        for _ in 0..2 {
+            if let Some(answer) = self.resolver.poll() {
+                return answer;
+            }
+            self.poll.poll(&mut events, Some(Duration::from_secs(20))).unwrap();
+        }
+        self.resolver.poll().expect("woken without an answer")
+    }
+}
+
+fn name(text: &str) -> HostName {
+    HostName::new(text).unwrap()
+}
+
+fn addresses(count: u8) -> Vec<IpAddr> {
+    let v4 = (0..count).map(|i| IpAddr::from([9, 0, 0, i]));
+    let v6 = (0..count).map(|i| IpAddr::from([0x2003, 0, 0, 0, 0, 0, 0, u16::from(i)]));
+    v4.chain(v6).collect()
+}
+
+#[test]
+fn answers_come_back_through_the_waker() {
+    let mut bench = Bench::new(|name| match name {
+        "one.example" => Ok(addresses(1)),
+        _ => Err(io::Error::other("Name or service not known")),
+    });
+    let now = Instant::now();
+    let good = bench.resolver.submit(now, name("one.example")).unwrap();
+    let answer = bench.answer();
+    assert_eq!((answer.query, answer.result), (good, Ok(addresses(1))));
+    let bad = bench.resolver.submit(now, name("two.example")).unwrap();
+    let answer = bench.answer();
+    assert_eq!(answer.query, bad);
+    assert!(matches!(answer.result, Err(ResolveError::NotFound(_))), "{:?}", answer.result);
+    assert_eq!(bench.resolver.next_timeout(), None);
+}
+
+#[test]
+fn long_answers_are_cut_in_each_family() {
+    let cap = u8::try_from(ADDRESSES_PER_FAMILY_MAX).unwrap();
+    let mut long = addresses(cap + 5);
+    long.extend(addresses(2));
+    assert_eq!(
+        bounded(long).unwrap(),
+        addresses(cap + 5).into_iter().filter(keep(cap)).collect::<Vec<_>>()
+    );
+    assert!(matches!(bounded(Vec::new()), Err(ResolveError::NotFound(_))));
+}
+
+fn keep(cap: u8) -> impl Fn(&IpAddr) -> bool {
+    move |address| match address {
+        IpAddr::V4(v4) => v4.octets()[3] < cap,
+        IpAddr::V6(v6) => v6.octets()[15] < cap,
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_and_recovers() {
+    let gate = Arc::new(Gate::default());
+    let inner = Arc::clone(&gate);
+    let mut bench = Bench::new(move |_| {
+        inner.wait();
+        Ok(addresses(1))
+    });
+    let now = Instant::now();
+    // The threads take some from the queue at their own pace: only the bounds are certain.
+    let mut taken = 0;
+    let error = loop {
+        match bench.resolver.submit(now, name("slow.example")) {
+            Ok(_) => taken += 1,
+            Err(error) => break error,
+        }
+        assert!(taken <= QUEUE_MAX + THREADS, "the queue has no bound");
+    };
+    assert_eq!(error, ResolveError::Overload);
+    assert!(taken >= QUEUE_MAX);
+    gate.open();
+    for _ in 0..taken {
+        while bench.resolver.poll().is_none() {
+            std::thread::yield_now();
+        }
+    }
+    bench.resolver.submit(now, name("slow.example")).unwrap();
+    assert_eq!(bench.answer().result, Ok(addresses(1)));
+}
+
+#[test]
+fn a_query_expires_once_and_its_late_answer_is_dropped() {
+    let gate = Arc::new(Gate::default());
+    let inner = Arc::clone(&gate);
+    let mut bench = Bench::new(move |name| {
+        if name == "slow.example" {
+            inner.wait();
+        }
+        Ok(addresses(1))
+    });
+    let start = Instant::now();
+    let slow = bench.resolver.submit(start, name("slow.example")).unwrap();
+    let gone = bench.resolver.submit(start, name("slow.example")).unwrap();
+    bench.resolver.cancel(gone);
+    assert_eq!(bench.resolver.next_timeout(), Some(start + QUERY_TIMEOUT));
+    bench.resolver.on_timeout(start + QUERY_TIMEOUT - Duration::from_nanos(1));
+    assert!(bench.resolver.poll().is_none());
+    bench.resolver.on_timeout(start + QUERY_TIMEOUT);
+    let answer = bench.resolver.poll().unwrap();
+    assert_eq!((answer.query, answer.result), (slow, Err(ResolveError::TimedOut)));
+    assert_eq!(bench.resolver.next_timeout(), None);
+    gate.open();
+    // The late answers are ahead of this one or behind it, and never seen.
+    let quick = bench.resolver.submit(start, name("quick.example")).unwrap();
+    let answer = loop {
+        match bench.resolver.poll() {
+            Some(answer) => break answer,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(answer.query, quick);
+}
+
+#[test]
+fn what_expired_in_the_queue_is_never_asked() {
+    let (asked, log) = channel();
+    let asked = Mutex::new(asked);
+    let mut bench = Bench::new(move |name| {
+        asked.lock().unwrap().send(name.to_owned()).unwrap();
+        Ok(addresses(1))
+    });
+    let now = Instant::now();
+    // Asked for so long ago that the patience is over already.
+    let past = now.checked_sub(QUERY_TIMEOUT).unwrap();
+    bench.resolver.submit(past, name("stale.example")).unwrap();
+    bench.resolver.submit(now, name("fresh.example")).unwrap();
+    bench.answer();
+    assert_eq!(log.try_iter().collect::<Vec<_>>(), ["fresh.example"]);
+}
+
+#[test]
+fn errors_are_told_apart() {
+    let lookup = |text: &str| {
+        classify(&io::Error::other(format!("failed to lookup address information: {text}")))
+    };
+    assert_eq!(
+        lookup("Temporary failure in name resolution"),
+        ResolveError::Temporary("Temporary failure in name resolution".into())
+    );
+    for text in ["Name or service not known", "No address associated with hostname"] {
+        assert_eq!(lookup(text), ResolveError::NotFound(text.into()));
+    }
+}
+
+#[test]
+fn the_system_knows_localhost() {
+    let poll = mio::Poll::new().unwrap();
+    let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
+    let mut bench = Bench { poll, resolver: Resolver::start(waker).unwrap() };
+    bench.resolver.submit(Instant::now(), name("localhost")).unwrap();
+    let found = bench.answer().result.unwrap();
+    assert!(found.iter().all(IpAddr::is_loopback), "{found:?}");
+}
