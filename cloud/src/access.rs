@@ -1,8 +1,8 @@
 //! Which destinations passengers may reach through the cloud.
 //!
-//! By default all that is globally reachable and nothing else (`access/special.rs`). The operator opens
-//! prefixes with `allow` and closes prefixes with `deny`. **The most specific prefix that covers an
-//! address decides; among equals `deny` beats `allow`, and `allow` beats the built-in table.** So
+//! By default all that is globally reachable and nothing else. The operator opens prefixes with
+//! `allow` and closes prefixes with `deny`. **The most specific prefix that covers an address
+//! decides; among equals `deny` beats `allow`, and `allow` beats the built-in table.** So
 //! `allow = ["10.0.0.0/8"]` opens that network, `deny = ["10.1.0.0/16"]` beside it takes a part
 //! back, and `allow = ["0.0.0.0/0"]` opens no private range: those are more specific. Metadata
 //! services have entries of their own and open only by name.
