@@ -1,1 +1,21 @@
-//! placeholder
+//! The real binaries of Polyrail in fresh network namespaces over emulated carriers.
+//!
+//! The library is the harness that the tests, `polyrail-demo` and `polyrail-bench` share: a
+//! [`Lab`](lab::Lab) holds the namespaces (passenger, gateway, cloud, server, and a server on
+//! board), the carriers between gateway and cloud, the web server and the daemons.
+//!
+//! Nothing outlives the harness, whatever ends it: namespaces are anonymous, files lie on a
+//! `tmpfs` in a private mount namespace, and every child asks the kernel to be killed with its
+//! parent. So there is nothing to clean up, not even after SIGKILL.
+
+#![forbid(unsafe_code)]
+
+pub mod addresses;
+pub mod dns;
+pub mod download;
+pub mod lab;
+pub mod privilege;
+pub mod process;
+pub mod programs;
+pub mod scratch;
+pub mod web;

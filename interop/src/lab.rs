@@ -1,0 +1,243 @@
+//! The namespaces of one experiment and the wires between them; no daemon runs yet.
+//!
+//! The gateway reaches the cloud's one public address through every carrier: routing by source
+//! address and by bound interface both work, as a real gateway with several modems has it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use polyrail_emulator::namespace::{Namespace, connect_veth};
+
+use crate::addresses::{
+    self, BYPASSED, CLOUD, CLOUD_INSIDE, FORBIDDEN, GATEWAY, GATEWAY_ONBOARD, ONBOARD, PASSENGER,
+    Pair, RESOLVER, SERVER, SERVER_DIRECT,
+};
+use crate::scratch;
+
+/// Size of the scratch folder: it lies in memory, and only what is written counts.
+const SCRATCH_SIZE: &str = "4g";
+
+/// The five namespaces, wired except for the carriers.
+#[derive(Debug)]
+pub struct Lab {
+    /// A passenger's device.
+    pub passenger: Namespace,
+    /// The train's gateway: `lan0`, `lan1` and one `wanN` a carrier.
+    pub gateway: Namespace,
+    /// The cloud proxy: one `carN` a carrier and `srv0`.
+    pub cloud: Namespace,
+    /// The servers of the Internet.
+    pub server: Namespace,
+    /// A server on board, beside the gateway.
+    pub onboard: Namespace,
+    folder: PathBuf,
+}
+
+impl Lab {
+    /// Makes the namespaces, and moves the calling thread to a private mount namespace whose
+    /// scratch folder holds all files of the experiment.
+    ///
+    /// # Errors
+    /// When the process may not make namespaces, or `ip` is missing.
+    pub fn new() -> Result<Lab> {
+        let folder = scratch::private_folder(SCRATCH_SIZE)?;
+        let lab = Lab {
+            passenger: quiet_namespace()?,
+            gateway: quiet_namespace()?,
+            cloud: quiet_namespace()?,
+            server: quiet_namespace()?,
+            onboard: quiet_namespace()?,
+            folder,
+        };
+        lab.set_forwarding()?;
+        lab.wire_lan()?;
+        lab.wire_onboard()?;
+        lab.wire_server()?;
+        lab.write_resolver(RESOLVER)?;
+        Ok(lab)
+    }
+
+    /// The scratch folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A carrier without limits or delay: a plain veth between gateway and cloud.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn wire_carrier(&self, index: u8) -> Result<()> {
+        connect_veth(
+            (&self.gateway, &format!("wan{index}")),
+            (&self.cloud, &format!("car{index}")),
+        )?;
+        self.route_carrier(index)
+    }
+
+    /// Addresses and routes of carrier `index`, whose interfaces `wanN` and `carN` exist.
+    ///
+    /// # Errors
+    /// When an interface is missing.
+    pub fn route_carrier(&self, index: u8) -> Result<()> {
+        let near = addresses::carrier_gateway(index);
+        let far = addresses::carrier_cloud(index);
+        let table = 100 + u32::from(index);
+        let metric = 10 + u32::from(index);
+        let (near4, near6, far4, far6) = (near.v4, near.v6, far.v4, far.v6);
+        ip_each(
+            &self.gateway,
+            &format!(
+                "addr add {near4}/24 dev wan{index}
+addr add {near6}/64 dev wan{index} nodad
+link set wan{index} up"
+            ),
+        )?;
+        ip_each(
+            &self.cloud,
+            &format!(
+                "addr add {far4}/24 dev car{index}
+addr add {far6}/64 dev car{index} nodad
+link set car{index} up"
+            ),
+        )?;
+        ip_each(
+            &self.gateway,
+            &format!(
+                "route add default via {far4} dev wan{index} metric {metric}
+route add default via {far4} dev wan{index} table {table}
+route add ::/0 via {far6} dev wan{index} metric {metric}
+route add ::/0 via {far6} dev wan{index} table {table}
+rule add from {near4} lookup {table} priority {table}
+-6 rule add from {near6} lookup {table} priority {table}"
+            ),
+        )?;
+        // The way back to the LAN, for what the gateway routes by itself along the first carrier.
+        if index == 0 {
+            ip_each(
+                &self.cloud,
+                &format!("route add 10.71.0.0/24 via {near4}\nroute add fd71::/64 via {near6}"),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The file that passengers' programs see as `/etc/resolv.conf`.
+    pub fn resolver_file(&self) -> PathBuf {
+        self.folder.join("resolv.conf")
+    }
+
+    /// Names the resolvers in [`Lab::resolver_file`].
+    ///
+    /// # Errors
+    /// When the scratch folder is full.
+    pub fn write_resolver(&self, resolver: Pair) -> Result<()> {
+        let text = format!(
+            "nameserver {}\nnameserver {}\noptions timeout:3 attempts:2\n",
+            resolver.v4, resolver.v6
+        );
+        std::fs::write(self.resolver_file(), text).context("resolv.conf")
+    }
+
+    fn set_forwarding(&self) -> Result<()> {
+        for router in [&self.gateway, &self.cloud] {
+            router.sysctl("net.ipv4.ip_forward", "1")?;
+            router.sysctl("net.ipv6.conf.all.forwarding", "1")?;
+            // Replies come in by the carrier that asked, not by the best route: loose check.
+            router.sysctl("net.ipv4.conf.all.rp_filter", "2")?;
+        }
+        Ok(())
+    }
+
+    fn wire_lan(&self) -> Result<()> {
+        join(&self.gateway, "lan0", GATEWAY, &self.passenger, "wlan0", PASSENGER)?;
+        ip_each(&self.passenger, &default_routes(GATEWAY))
+    }
+
+    fn wire_onboard(&self) -> Result<()> {
+        join(&self.gateway, "lan1", GATEWAY_ONBOARD, &self.onboard, "eth0", ONBOARD)?;
+        let (v4, v6) = (BYPASSED.v4, BYPASSED.v6);
+        ip_each(&self.onboard, &default_routes(GATEWAY_ONBOARD))?;
+        ip_each(
+            &self.onboard,
+            &format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad"),
+        )?;
+        let (via4, via6) = (ONBOARD.v4, ONBOARD.v6);
+        ip_each(&self.gateway, &format!("route add {v4} via {via4}\nroute add {v6} via {via6}"))
+    }
+
+    fn wire_server(&self) -> Result<()> {
+        join(&self.cloud, "srv0", CLOUD_INSIDE, &self.server, "eth0", SERVER)?;
+        ip_each(&self.server, &default_routes(CLOUD_INSIDE))?;
+        let (direct4, direct6) = (SERVER_DIRECT.v4, SERVER_DIRECT.v6);
+        let (forbidden4, forbidden6) = (FORBIDDEN.v4, FORBIDDEN.v6);
+        ip_each(
+            &self.server,
+            &format!(
+                "addr add {direct4}/24 dev eth0
+addr add {direct6}/64 dev eth0 nodad
+addr add {forbidden4}/32 dev lo
+addr add {forbidden6}/128 dev lo nodad"
+            ),
+        )?;
+        let (via4, via6) = (SERVER.v4, SERVER.v6);
+        let (cloud4, cloud6) = (CLOUD.v4, CLOUD.v6);
+        ip_each(
+            &self.cloud,
+            &format!(
+                "route add {forbidden4} via {via4}
+route add {forbidden6} via {via6}
+addr add {cloud4}/32 dev lo
+addr add {cloud6}/128 dev lo nodad"
+            ),
+        )
+    }
+}
+
+/// Joins two namespaces by a veth pair with a /24 and a /64 (a /25 for the networks on board).
+pub(crate) fn join(
+    near: &Namespace,
+    near_device: &str,
+    near_address: Pair,
+    far: &Namespace,
+    far_device: &str,
+    far_address: Pair,
+) -> Result<()> {
+    connect_veth((near, near_device), (far, far_device))?;
+    let length = if near_address == GATEWAY_ONBOARD { 25 } else { 24 };
+    for (side, device, address) in
+        [(near, near_device, near_address), (far, far_device, far_address)]
+    {
+        let (v4, v6) = (address.v4, address.v6);
+        ip_each(
+            side,
+            &format!(
+                "addr add {v4}/{length} dev {device}
+addr add {v6}/64 dev {device} nodad
+link set {device} up"
+            ),
+        )?;
+    }
+    Ok(())
+}
+
+/// A namespace in which IPv6 addresses are usable at once.
+fn quiet_namespace() -> Result<Namespace> {
+    let namespace = Namespace::new().context("network namespaces need root")?;
+    for scope in ["all", "default"] {
+        namespace.sysctl(&format!("net.ipv6.conf.{scope}.accept_dad"), "0")?;
+        namespace.sysctl(&format!("net.ipv6.conf.{scope}.router_solicitations"), "0")?;
+    }
+    Ok(namespace)
+}
+
+/// Runs `ip` once a line.
+fn ip_each(namespace: &Namespace, lines: &str) -> Result<()> {
+    for line in lines.lines() {
+        namespace.ip(line)?;
+    }
+    Ok(())
+}
+
+fn default_routes(via: Pair) -> String {
+    format!("route add default via {}\nroute add ::/0 via {}", via.v4, via.v6)
+}

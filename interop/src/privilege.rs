@@ -1,0 +1,59 @@
+//! What the lab needs of the machine: root, or a user namespace in which it is root.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, anyhow, bail};
+
+/// Names what tests may skip when the machine lacks it, separated by commas: `netns`.
+pub const SKIP_VARIABLE: &str = "POLYRAIL_ALLOW_SKIP";
+
+/// True when this process may make network namespaces.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Goes on as root, or starts the program again as root of a fresh user namespace.
+///
+/// # Errors
+/// When neither is possible, with what to do.
+pub fn become_root() -> Result<()> {
+    if is_root() {
+        return Ok(());
+    }
+    let probe = ["--user", "--map-root-user", "--net", "--mount"];
+    let allowed = Command::new("unshare")
+        .args(probe)
+        .arg("true")
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !allowed {
+        bail!(
+            "network namespaces need root, and this kernel gives no user namespaces to others: \
+             run it as root or with sudo"
+        );
+    }
+    let failure = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--"])
+        .arg(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .exec();
+    Err(anyhow!("unshare: {failure}"))
+}
+
+/// Whether a test that needs namespaces can run here: `false` when it may be skipped.
+///
+/// # Errors
+/// When it cannot run and skipping was not allowed.
+pub fn namespaces_or_skip(test: &str) -> Result<bool> {
+    if is_root() {
+        return Ok(true);
+    }
+    let allowed = std::env::var(SKIP_VARIABLE).unwrap_or_default();
+    if allowed.split(',').any(|word| word.trim() == "netns") {
+        println!("SKIP netns: {test} needs root for network namespaces");
+        return Ok(false);
+    }
+    bail!("{test} needs root for network namespaces; to skip it set {SKIP_VARIABLE}=netns")
+}

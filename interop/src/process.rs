@@ -1,0 +1,182 @@
+//! A child that cannot outlive the harness, with its log kept in the scratch folder.
+//!
+//! The kernel kills it when the thread that started it ends, however that happens. Dropping the
+//! guard kills it by its own id.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use polyrail_emulator::namespace::Namespace;
+
+/// How often a wait looks again.
+const POLL: Duration = Duration::from_millis(5);
+
+/// What to start: a program, its arguments, and where its output goes.
+#[derive(Clone, Debug)]
+pub struct Program {
+    name: String,
+    path: PathBuf,
+    arguments: Vec<OsString>,
+    log: PathBuf,
+}
+
+impl Program {
+    /// A program whose output is appended to `log`.
+    pub fn new(name: &str, path: impl Into<PathBuf>, log: PathBuf) -> Program {
+        Program { name: name.into(), path: path.into(), arguments: Vec::new(), log }
+    }
+
+    /// Adds an argument.
+    pub fn arg(mut self, argument: impl Into<OsString>) -> Program {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// Starts it inside a namespace, to die with the calling thread at the latest.
+    ///
+    /// # Errors
+    /// When the program or its log cannot be opened.
+    pub fn start(&self, namespace: &Namespace) -> Result<Process> {
+        let log = File::options().create(true).append(true).open(&self.log)?;
+        let errors = log.try_clone()?;
+        let child = namespace
+            .command(&self.path)
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .spawn()
+            .with_context(|| format!("starting {} ({})", self.name, self.path.display()))?;
+        Ok(Process { name: self.name.clone(), child, log: self.log.clone(), ended: None })
+    }
+}
+
+/// A running child; dropped, it is killed and reaped.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    ended: Option<ExitStatus>,
+}
+
+impl Process {
+    /// The name used in messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The process id, that of the program itself.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The file that holds what it wrote.
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
+    /// All that it wrote so far.
+    pub fn log(&self) -> String {
+        std::fs::read(&self.log)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// The exit status once it has ended.
+    ///
+    /// # Errors
+    /// When the kernel cannot tell.
+    pub fn exit(&mut self) -> Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait()?;
+        }
+        Ok(self.ended)
+    }
+
+    /// Sends a signal to it.
+    ///
+    /// # Errors
+    /// When it is already gone.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        if self.ended.is_some() {
+            bail!("{} has already ended", self.name);
+        }
+        let id = i32::try_from(self.child.id()).context("process id")?;
+        kill(Pid::from_raw(id), signal).with_context(|| format!("{signal} to {}", self.name))
+    }
+
+    /// Waits for it to end by itself.
+    ///
+    /// # Errors
+    /// When it still runs after `limit`.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.exit()? {
+                return Ok(status);
+            }
+            if Instant::now() >= deadline {
+                bail!("{} still runs after {limit:?}; its log:\n{}", self.name, self.log());
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Waits until its log holds `words`.
+    ///
+    /// # Errors
+    /// When it ends first or `limit` passes, with its log.
+    pub fn wait_for_log(&mut self, words: &str, limit: Duration) -> Result<()> {
+        self.wait_until(&format!("`{words}` in its log"), limit, |process| {
+            process.log().contains(words)
+        })
+    }
+
+    /// Waits until a condition holds while the process lives.
+    ///
+    /// # Errors
+    /// When it ends first or `limit` passes, with its log.
+    pub fn wait_until(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut holds: impl FnMut(&Process) -> bool,
+    ) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let ended = self.exit()?;
+            if holds(self) {
+                return Ok(());
+            }
+            if let Some(status) = ended {
+                bail!("{} ended ({status}) before {what}; its log:\n{}", self.name, self.log());
+            }
+            if Instant::now() >= deadline {
+                bail!("{}: no {what} within {limit:?}; its log:\n{}", self.name, self.log());
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Kills it at once, as a crash would.
+    pub fn kill(&mut self) {
+        if self.ended.is_none() {
+            // Both fail only when it is already gone, which is what is wanted.
+            let _ = self.child.kill();
+            self.ended = self.child.wait().ok();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

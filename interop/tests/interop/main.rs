@@ -1,0 +1,3 @@
+//! The real binaries end to end, one scenario a function, one at a time.
+
+mod plain;
