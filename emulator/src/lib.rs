@@ -3,5 +3,6 @@
 
 #![deny(unsafe_code)]
 
+pub mod link;
 pub mod namespace;
 mod sys;

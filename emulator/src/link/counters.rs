@@ -1,0 +1,48 @@
+//! What a link counts.
+
+/// Packets and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Tally {
+    /// How many packets.
+    pub packets: u64,
+    /// How many bytes in them.
+    pub bytes: u64,
+}
+
+/// Each packet offered ends in exactly one of the others: `offered + duplicated = delivered +
+/// queue_full + blackout + lost + flight_full + what is still inside`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counters {
+    /// Handed to the link.
+    pub offered: Tally,
+    /// Came out at the far end.
+    pub delivered: Tally,
+    /// Copies made on the way.
+    pub duplicated: Tally,
+    /// Dropped because the queue was full.
+    pub queue_full: Tally,
+    /// Dropped by a blackout, on arrival or in the queue.
+    pub blackout: Tally,
+    /// Lost at random or in a burst, after the queue.
+    pub lost: Tally,
+    /// Dropped because too much was in propagation.
+    pub flight_full: Tally,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.packets += 1;
+        self.bytes += bytes;
+    }
+}
+
+impl Counters {
+    /// All that was offered or made and will never be delivered.
+    pub fn dropped(&self) -> Tally {
+        let causes = [self.queue_full, self.blackout, self.lost, self.flight_full];
+        causes.iter().fold(Tally::default(), |sum, cause| Tally {
+            packets: sum.packets + cause.packets,
+            bytes: sum.bytes + cause.bytes,
+        })
+    }
+}

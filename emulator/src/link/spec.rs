@@ -1,0 +1,129 @@
+//! What one direction of a link is like.
+
+use std::time::Duration;
+
+use polyrail_model::{Bitrate, Bytes};
+
+use super::chance::{BurstLoss, Probability};
+use super::schedule::{Schedule, ScheduleError};
+
+/// The speed of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// A packet takes no time.
+    Unlimited,
+    /// So many bits of the packets' bytes a second; zero stops the server.
+    Limited(Bitrate),
+}
+
+/// What a blackout does to the queue. Where two overlap, the later in this list wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Blackout {
+    /// The server stands still; packets wait, within the queue's bound.
+    Hold,
+    /// What waits and what arrives is lost.
+    Drop,
+}
+
+/// One scheduled blackout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlackoutWindow {
+    /// Its beginning, counted from the epoch.
+    pub start: Duration,
+    /// How long it lasts.
+    pub length: Duration,
+    /// What it does.
+    pub mode: Blackout,
+}
+
+/// Packets that are held back on the way, so that later ones overtake them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reorder {
+    /// The share of the packets held back.
+    pub share: Probability,
+    /// How long beyond the delay of the link.
+    pub delay: Duration,
+}
+
+/// One direction of a link. The default has no limit, no delay and no faults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkSpec {
+    /// The speed over time.
+    pub rate: Schedule<Rate>,
+    /// The propagation delay over time.
+    pub delay: Schedule<Duration>,
+    /// What may wait, beside the packet being sent. Default: 256 KiB.
+    pub queue: Bytes,
+    /// Loss of each packet for itself.
+    pub loss: Probability,
+    /// Loss in bursts, beside the random loss.
+    pub burst_loss: Option<BurstLoss>,
+    /// The share of packets that arrive twice.
+    pub duplicate: Probability,
+    /// Packets that others overtake.
+    pub reorder: Option<Reorder>,
+    /// When the link is dark.
+    pub blackouts: Schedule<Option<Blackout>>,
+}
+
+impl Default for LinkSpec {
+    fn default() -> Self {
+        Self {
+            rate: Schedule::constant(Rate::Unlimited),
+            delay: Schedule::constant(Duration::ZERO),
+            queue: Bytes::from_kib(256),
+            loss: Probability::NEVER,
+            burst_loss: None,
+            duplicate: Probability::NEVER,
+            reorder: None,
+            blackouts: Schedule::constant(None),
+        }
+    }
+}
+
+impl LinkSpec {
+    /// A link of one rate and one delay with the given queue, and no faults.
+    pub fn steady(rate: Bitrate, delay: Duration, queue: Bytes) -> Self {
+        Self {
+            rate: Schedule::constant(Rate::Limited(rate)),
+            delay: Schedule::constant(delay),
+            queue,
+            ..Self::default()
+        }
+    }
+
+    /// The same link, dark in these windows; they may overlap and come in any order.
+    ///
+    /// # Errors
+    /// Too many windows.
+    pub fn with_blackouts(self, windows: &[BlackoutWindow]) -> Result<Self, ScheduleError> {
+        Ok(Self { blackouts: timeline(windows)?, ..self })
+    }
+}
+
+/// The strongest blackout at each time.
+fn timeline(windows: &[BlackoutWindow]) -> Result<Schedule<Option<Blackout>>, ScheduleError> {
+    let mut edges: Vec<(Duration, Blackout, bool)> = windows
+        .iter()
+        .flat_map(|w| [(w.start, w.mode, true), (w.start.saturating_add(w.length), w.mode, false)])
+        .collect();
+    edges.sort();
+    let (mut holds, mut drops) = (0_usize, 0_usize);
+    let (mut first, mut steps) = (None, Vec::<(Duration, Option<Blackout>)>::new());
+    for (at, mode, begins) in edges {
+        let open = if mode == Blackout::Hold { &mut holds } else { &mut drops };
+        // Within one instant an end may sort before its own beginning: wrap, and be even after.
+        *open = if begins { open.wrapping_add(1) } else { open.wrapping_sub(1) };
+        let now = match (drops, holds) {
+            (0, 0) => None,
+            (0, _) => Some(Blackout::Hold),
+            _ => Some(Blackout::Drop),
+        };
+        match steps.last_mut() {
+            _ if at.is_zero() => first = now,
+            Some(last) if last.0 == at => last.1 = now,
+            _ => steps.push((at, now)),
+        }
+    }
+    Schedule::new(first, steps, None)
+}
