@@ -204,9 +204,15 @@ pub enum PeerComplaint {
     /// `certificate_revoked`.
     #[error("our certificate is revoked")]
     CertificateRevoked,
-    /// `unsupported_certificate`, `bad_certificate`, `certificate_unknown`, `access_denied`.
-    #[error("our certificate is not acceptable there (wrong role or wrong name?)")]
-    CertificateRefused,
+    /// `unsupported_certificate`.
+    #[error("our certificate is for the other role")]
+    WrongRole,
+    /// `access_denied`.
+    #[error("our certificate does not carry the name that is expected there")]
+    WrongName,
+    /// `bad_certificate`, `certificate_unknown`.
+    #[error("our certificate is not acceptable there")]
+    CertificateMalformed,
     /// `no_application_protocol`.
     #[error("it does not speak polyrail/1")]
     WrongProtocol,
@@ -285,11 +291,13 @@ impl PeerComplaint {
     /// Which side can act on it.
     pub fn side(&self) -> Side {
         match self {
-            Self::CertificateMissing | Self::CertificateRevoked | Self::CertificateRefused => {
-                Side::Here
-            }
+            Self::CertificateMissing
+            | Self::CertificateRevoked
+            | Self::WrongRole
+            | Self::CertificateMalformed => Side::Here,
             Self::UnknownAuthority
             | Self::CertificateExpired
+            | Self::WrongName
             | Self::WrongProtocol
             | Self::Other(_) => Side::Either,
         }

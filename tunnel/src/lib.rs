@@ -1,13 +1,13 @@
 //! A carrier's tunnel: one reliable, authenticated connection between gateway and cloud.
 //!
 //! [`Tunnel`] is what the daemons see: whole frames go in, the peer's frame stream comes out, and
-//! the tunnel says how much it takes and how its link is doing. TLS 1.3 over TCP implements it, and
-//! a fake in memory, for tests of what stands above. The crate knows nothing of
+//! the tunnel says how much it takes and how its link is doing. [`tls`] implements it with TLS 1.3
+//! over TCP; [`fake`] in memory, for tests of what stands above. The crate knows nothing of
 //! sessions, flows or frames' contents.
 //!
 //! What is not here: which tunnel carries what (the scheduler), when to connect again (the
 //! gateway, with [`Backoff`] as its policy), and how many half-open handshakes the cloud keeps
-//! (the cloud; `tls::HANDSHAKES_MAX` is the default).
+//! (the cloud; [`tls::HANDSHAKES_MAX`] is the default).
 
 #![deny(unsafe_code)]
 
@@ -15,10 +15,15 @@ mod backoff;
 mod carrier;
 mod clock;
 mod close;
+pub mod fake;
+mod identity;
+mod kernel;
+pub mod tls;
 mod tunnel;
 
 pub use backoff::Backoff;
 pub use carrier::{CarrierSpec, SocketOptions, available_congestion_controls};
 pub use clock::{Clock, SystemClock};
 pub use close::{CertificateFault, CloseReason, PeerComplaint, Side};
+pub use identity::{IdentityPaths, LoadError, TlsIdentity};
 pub use tunnel::{CONTROL_EXCESS, Established, FRAMES_MAX, Tunnel, TunnelEvent};

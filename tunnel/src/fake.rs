@@ -1,0 +1,289 @@
+//! A tunnel without cryptography, for tests of what stands above: a pair over a local socket.
+//!
+//! It keeps the contract of [`Tunnel`] (order of events, room, one `send` one unit, readiness
+//! through a real poll), is up at once, and does what the test tells it: report a sample, be
+//! slow, break.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use mio::event::Source;
+use mio::net::UnixStream;
+use mio::{Interest, Registry, Token};
+use polyrail_model::{Identity, LinkSample};
+
+use crate::{CloseReason, Established, Tunnel, TunnelEvent};
+
+/// One end of a fake tunnel.
+#[derive(Debug)]
+pub struct FakeTunnel {
+    socket: UnixStream,
+    pending: VecDeque<u8>,
+    blocked: bool,
+    readable: bool,
+    up: Option<Established>,
+    closed: Option<CloseReason>,
+    over: bool,
+    control: FakeControl,
+}
+
+/// The test's hold on one end, also after the tunnel was boxed and given away.
+#[derive(Clone, Debug)]
+pub struct FakeControl(Rc<RefCell<Orders>>);
+
+#[derive(Debug)]
+struct Orders {
+    quantum: usize,
+    sample: Option<LinkSample>,
+    breaking: Option<CloseReason>,
+    units: Vec<usize>,
+}
+
+/// Makes the two ends of a tunnel between `gateway` and `cloud`; both are up at once.
+///
+/// `exporter` stands for the secret of the connection: give each pair its own.
+///
+/// # Errors
+/// No socket pair can be made.
+pub fn pair(
+    gateway: &Identity,
+    cloud: &Identity,
+    exporter: [u8; 32],
+) -> io::Result<(FakeTunnel, FakeTunnel)> {
+    let (near, far) = UnixStream::pair()?;
+    Ok((FakeTunnel::new(near, cloud, exporter), FakeTunnel::new(far, gateway, exporter)))
+}
+
+impl FakeTunnel {
+    fn new(socket: UnixStream, peer: &Identity, exporter: [u8; 32]) -> Self {
+        let up = Established {
+            peer: peer.clone(),
+            serial: "01".to_owned(),
+            peer_valid_until: SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 32),
+            exporter,
+            resumed: false,
+            handshake: Duration::ZERO,
+        };
+        let orders = Orders { quantum: 65_536, sample: None, breaking: None, units: Vec::new() };
+        Self {
+            socket,
+            pending: VecDeque::new(),
+            blocked: false,
+            readable: true,
+            up: Some(up),
+            closed: None,
+            over: false,
+            control: FakeControl(Rc::new(RefCell::new(orders))),
+        }
+    }
+
+    /// The test's hold on this end.
+    pub fn control(&self) -> FakeControl {
+        self.control.clone()
+    }
+
+    fn end(&mut self, reason: CloseReason) {
+        if !self.over {
+            self.over = true;
+            self.closed = Some(reason);
+            let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    fn obey(&mut self) {
+        let breaking = self.control.0.borrow_mut().breaking.take();
+        if let Some(reason) = breaking {
+            self.end(reason);
+        }
+    }
+
+    fn write_out(&mut self) {
+        while !self.over && !self.pending.is_empty() {
+            let (front, _) = self.pending.as_slices();
+            match self.socket.write(front) {
+                Ok(written) => drop(self.pending.drain(..written)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    return;
+                }
+                Err(_) => self.end(CloseReason::Reset),
+            }
+        }
+    }
+}
+
+impl FakeControl {
+    /// What [`Tunnel::sample`] answers from now on.
+    pub fn set_sample(&self, sample: LinkSample) {
+        self.0.borrow_mut().sample = Some(sample);
+    }
+
+    /// How much the tunnel takes at a time; 0 makes it look full. Default 64 KiB.
+    pub fn set_quantum(&self, bytes: usize) {
+        self.0.borrow_mut().quantum = bytes;
+    }
+
+    /// Ends the tunnel with `reason` at its next readiness, timeout or event poll.
+    pub fn break_with(&self, reason: CloseReason) {
+        self.0.borrow_mut().breaking = Some(reason);
+    }
+
+    /// The sizes of the units that were sent since the last call.
+    pub fn take_units(&self) -> Vec<usize> {
+        std::mem::take(&mut self.0.borrow_mut().units)
+    }
+}
+
+impl Tunnel for FakeTunnel {
+    fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.socket.register(registry, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        self.socket.deregister(registry)
+    }
+
+    fn on_ready(&mut self, _now: Instant, readable: bool, writable: bool) {
+        self.obey();
+        self.readable |= readable;
+        if writable {
+            self.blocked = false;
+            self.write_out();
+        }
+    }
+
+    fn on_timeout(&mut self, _now: Instant) {
+        self.obey();
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn poll_event(&mut self) -> Option<TunnelEvent> {
+        self.obey();
+        if let Some(established) = self.up.take() {
+            return Some(TunnelEvent::Up(established));
+        }
+        self.closed.take().map(TunnelEvent::Closed)
+    }
+
+    fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
+        if self.over || self.up.is_some() || !self.readable {
+            return 0;
+        }
+        let mut buffer = [0; 16_384];
+        match self.socket.read(&mut buffer) {
+            Ok(0) => {
+                self.end(CloseReason::PeerClosed);
+                0
+            }
+            Ok(read) => {
+                sink(&buffer[..read]);
+                read
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.readable = false;
+                0
+            }
+            Err(_) => {
+                self.end(CloseReason::Reset);
+                0
+            }
+        }
+    }
+
+    fn room(&self) -> usize {
+        if self.over || self.blocked {
+            return 0;
+        }
+        self.control.0.borrow().quantum.saturating_sub(self.pending.len())
+    }
+
+    fn send(&mut self, frames: &[u8]) {
+        if self.over {
+            return;
+        }
+        self.control.0.borrow_mut().units.push(frames.len());
+        self.pending.extend(frames);
+        let full = self.pending.len() >= self.control.0.borrow().quantum;
+        if full && !self.blocked {
+            self.write_out();
+        }
+    }
+
+    fn flush(&mut self, _now: Instant) {
+        if !self.blocked {
+            self.write_out();
+        }
+    }
+
+    fn sample(&mut self, now: Instant) -> Option<LinkSample> {
+        let sample = self.control.0.borrow().sample;
+        sample.filter(|_| !self.over).map(|sample| LinkSample { at: now, ..sample })
+    }
+
+    fn close(&mut self, now: Instant) {
+        self.flush(now);
+        self.end(CloseReason::Local);
+    }
+
+    fn local_addr(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    fn peer_addr(&self) -> Option<SocketAddr> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> (Identity, Identity) {
+        (Identity::new("train-7").unwrap(), Identity::new("cloud").unwrap())
+    }
+
+    #[test]
+    fn frames_cross_in_order_and_the_end_is_told() {
+        let (gateway, cloud) = names();
+        let (mut near, mut far) = pair(&gateway, &cloud, [7; 32]).unwrap();
+        let now = Instant::now();
+        assert!(matches!(near.poll_event(), Some(TunnelEvent::Up(up)) if up.peer == cloud));
+        assert_eq!(far.receive(&mut |_| panic!("nothing before Up")), 0);
+        assert!(matches!(far.poll_event(), Some(TunnelEvent::Up(up)) if up.peer == gateway));
+        near.send(b"ab");
+        near.send(b"c");
+        near.flush(now);
+        let mut got = Vec::new();
+        while far.receive(&mut |bytes| got.extend_from_slice(bytes)) > 0 {}
+        assert_eq!(got, b"abc");
+        assert_eq!(near.control().take_units(), [2, 1]);
+        near.close(now);
+        assert_eq!(near.poll_event(), Some(TunnelEvent::Closed(CloseReason::Local)));
+        far.on_ready(now, true, false);
+        far.receive(&mut |_| ());
+        assert_eq!(far.poll_event(), Some(TunnelEvent::Closed(CloseReason::PeerClosed)));
+        assert_eq!((far.poll_event(), far.room()), (None, 0));
+    }
+
+    #[test]
+    fn it_is_full_and_breaks_on_command() {
+        let (gateway, cloud) = names();
+        let (mut near, _far) = pair(&gateway, &cloud, [7; 32]).unwrap();
+        near.poll_event();
+        let mut sent = 0;
+        while near.room() > 0 {
+            near.send(&[0; 1_000]);
+            sent += 1_000;
+        }
+        assert!(sent > 65_536, "room is 0 only when the socket is full, not at {sent} bytes");
+        near.control().break_with(CloseReason::TimedOut);
+        assert_eq!(near.poll_event(), Some(TunnelEvent::Closed(CloseReason::TimedOut)));
+    }
+}

@@ -1,0 +1,115 @@
+//! The gateway's side: connects to the cloud over a carrier.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use polyrail_model::Identity;
+use rustls::client::Resumption;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
+
+use super::connection::{Start, TlsTunnel};
+use super::tickets::TicketStore;
+use super::verifier::{TlsTime, Verifier};
+use super::{ALPN, TICKETS_MAX};
+use crate::{CarrierSpec, Clock, CloseReason, LoadError, TlsIdentity, Tunnel, carrier};
+
+/// Makes tunnels to one cloud.
+#[derive(Debug)]
+pub struct Client {
+    cloud: Identity,
+    clock: Arc<dyn Clock>,
+    setup: Setup,
+    /// By carrier and address: a ticket seen by two carriers would link them. Bounded by the
+    /// configuration: at most `CARRIERS_MAX`, then all are dropped.
+    tickets: BTreeMap<(String, SocketAddr), Arc<TicketStore>>,
+}
+
+#[derive(Debug)]
+struct Setup {
+    config: ClientConfig,
+    verifier: Arc<Verifier>,
+    server_name: ServerName<'static>,
+}
+
+impl Client {
+    /// Prepares connections to the cloud named `cloud`.
+    ///
+    /// # Errors
+    /// TLS cannot use the identity or the name.
+    pub fn new(
+        identity: TlsIdentity,
+        cloud: Identity,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, LoadError> {
+        let setup = Setup::new(&identity, &cloud, &clock)?;
+        Ok(Self { cloud, clock, setup, tickets: BTreeMap::new() })
+    }
+
+    /// Uses another identity from now on; tickets earned under the old one are dropped. Tunnels
+    /// that exist stay: ask [`TlsIdentity::is_revoked`] about their peers.
+    ///
+    /// # Errors
+    /// TLS cannot use it; the old one stays.
+    pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), LoadError> {
+        self.setup = Setup::new(&identity, &self.cloud, &self.clock)?;
+        self.tickets.clear();
+        Ok(())
+    }
+
+    /// Begins to connect to the cloud at `peer` over a carrier.
+    ///
+    /// # Errors
+    /// The carrier cannot be used at all; such a failure counts like a tunnel's end.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        spec: &CarrierSpec,
+        peer: SocketAddr,
+    ) -> Result<Box<dyn Tunnel>, CloseReason> {
+        let socket = carrier::connect(spec, peer)?;
+        if self.tickets.len() >= CARRIERS_MAX {
+            self.tickets.clear();
+        }
+        let tickets = self.tickets.entry((spec.name.clone(), peer)).or_default().clone();
+        let mut config = self.setup.config.clone();
+        config.resumption = Resumption::store(tickets.clone());
+        let name = self.setup.server_name.clone();
+        let tls = ClientConnection::new(Arc::new(config), name).map_err(|error| {
+            CloseReason::Internal { action: "begin TLS".to_owned(), detail: error.to_string() }
+        })?;
+        let verifier = self.setup.verifier.clone();
+        let options = spec.options.clone();
+        let start =
+            Start { socket, tls: tls.into(), verifier, peer, options, tickets: Some(tickets) };
+        Ok(Box::new(TlsTunnel::connecting(now, start)))
+    }
+}
+
+impl Setup {
+    fn new(
+        identity: &TlsIdentity,
+        cloud: &Identity,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Self, LoadError> {
+        let failure = |detail: String| LoadError::Tls { detail };
+        let server_name = ServerName::try_from(cloud.as_str().to_owned())
+            .map_err(|_| failure(format!("{cloud} cannot be asked for as a server name")))?;
+        let verifier = Arc::new(Verifier::of_cloud(identity.clone(), cloud.clone(), clock.clone()));
+        let time = Arc::new(TlsTime(clock.clone()));
+        let mut config = ClientConfig::builder_with_details(identity.provider(), time)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|error| failure(error.to_string()))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier.clone())
+            .with_client_cert_resolver(identity.key());
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Self { config, verifier, server_name })
+    }
+}
+
+/// Carriers times addresses whose tickets are kept, of [`TICKETS_MAX`] tickets each.
+const CARRIERS_MAX: usize = 64;
+const _: () = assert!(CARRIERS_MAX * TICKETS_MAX <= 512);

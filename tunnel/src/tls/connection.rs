@@ -1,0 +1,532 @@
+//! One TLS connection as a [`Tunnel`]: handshake, records in, records out, orderly end.
+//!
+//! Nothing is buffered on the way in: `receive` reads the socket into a scratch buffer of the
+//! thread, decrypts and hands out at once, so that an idle tunnel holds no large buffer. On the
+//! way out records are encrypted when they are sent and wait, bounded by [`Feed`], until the
+//! kernel takes them; `send` flushes by itself when its quantum is full, so that room is used up
+//! only when the kernel takes no more.
+
+use std::cell::Cell;
+use std::io::{self, BufRead, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::event::Source;
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use polyrail_model::LinkSample;
+use rustls::{Connection, HandshakeKind};
+use socket2::SockRef;
+
+use super::feed::{AMOUNT_MAX, Feed};
+use super::tickets::TicketStore;
+use super::verifier::Verifier;
+use super::{ALPN, EXPORTER_LABEL, reason};
+use crate::carrier::{connect_failure, internal};
+use crate::kernel::TcpInfo;
+use crate::{
+    CONTROL_EXCESS, CloseReason, Established, FRAMES_MAX, SocketOptions, Tunnel, TunnelEvent,
+};
+
+/// What a tunnel begins with.
+pub(super) struct Start {
+    pub(super) socket: TcpStream,
+    pub(super) tls: Connection,
+    pub(super) verifier: Arc<Verifier>,
+    pub(super) peer: SocketAddr,
+    pub(super) options: SocketOptions,
+    pub(super) tickets: Option<Arc<TicketStore>>,
+}
+
+/// See [`Tunnel`] for how these follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Handshaking,
+    Up,
+    Closing,
+    Closed,
+}
+
+/// A tunnel of TLS 1.3 over TCP.
+pub(super) struct TlsTunnel {
+    socket: TcpStream,
+    tls: Connection,
+    verifier: Arc<Verifier>,
+    peer: SocketAddr,
+    options: SocketOptions,
+    tickets: Option<Arc<TicketStore>>,
+    state: State,
+    began: Instant,
+    /// Of the connect, the handshake or the orderly end.
+    deadline: Option<Instant>,
+    /// Events that wait to be polled, and whether `Up` was.
+    up: Option<Established>,
+    closed: Option<CloseReason>,
+    announced: bool,
+    /// Whether the socket may have something to read: edge-triggered.
+    readable: bool,
+    /// Whether the kernel took no more at the last write.
+    blocked: bool,
+    /// Bytes of ciphertext that wait for the kernel, as far as `send` made them.
+    pending: usize,
+    feed: Feed,
+    resumed: bool,
+    heard: bool,
+    write_ended: bool,
+}
+
+impl TlsTunnel {
+    /// A tunnel whose socket is being connected.
+    pub(super) fn connecting(now: Instant, start: Start) -> Self {
+        let deadline = now + start.options.connect_timeout;
+        Self::new(now, start, State::Connecting, deadline)
+    }
+
+    /// A tunnel whose socket was accepted.
+    pub(super) fn accepted(now: Instant, start: Start) -> Self {
+        let deadline = now + start.options.handshake_timeout;
+        Self::new(now, start, State::Handshaking, deadline)
+    }
+
+    fn new(now: Instant, start: Start, state: State, deadline: Instant) -> Self {
+        let Start { socket, mut tls, verifier, peer, options, tickets } = start;
+        // Our own bound is tighter and never refuses half a record.
+        tls.set_buffer_limit(None);
+        Self {
+            socket,
+            tls,
+            verifier,
+            peer,
+            options,
+            tickets,
+            state,
+            began: now,
+            deadline: Some(deadline),
+            up: None,
+            closed: None,
+            announced: false,
+            readable: false,
+            blocked: false,
+            pending: 0,
+            feed: Feed::new(),
+            resumed: false,
+            heard: false,
+            write_ended: false,
+        }
+    }
+
+    /// Goes on once the socket's connect has succeeded or failed.
+    fn check_connected(&mut self, now: Instant) {
+        if let Ok(Some(error)) | Err(error) = self.socket.take_error() {
+            let timeout = self.options.connect_timeout;
+            return self.end(connect_failure(&error, self.peer, timeout));
+        }
+        if self.socket.peer_addr().is_err() {
+            return;
+        }
+        self.state = State::Handshaking;
+        self.deadline = Some(now + self.options.handshake_timeout);
+        self.go_on_with_handshake(now);
+    }
+
+    fn go_on_with_handshake(&mut self, now: Instant) {
+        loop {
+            self.write_out();
+            if self.state != State::Handshaking {
+                return;
+            }
+            if !self.tls.is_handshaking() {
+                return self.finish_handshake(now);
+            }
+            if !self.readable {
+                return;
+            }
+            match self.tls.read_tls(&mut self.socket) {
+                Ok(0) => return self.fail(CloseReason::ClosedInHandshake),
+                Ok(_) => {
+                    if let Err(error) = self.tls.process_new_packets() {
+                        return self.fail(reason::of_tls(error, true));
+                    }
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => self.readable = false,
+                    io::ErrorKind::Interrupted => {}
+                    _ => return self.fail(reason::of_socket(&error, self.peer, true)),
+                },
+            }
+        }
+    }
+
+    /// Checks what the handshake brought, resumed or not, before any frame passes.
+    fn finish_handshake(&mut self, now: Instant) {
+        match self.established(now) {
+            Ok(established) => {
+                self.state = State::Up;
+                self.deadline = None;
+                self.resumed = established.resumed;
+                self.up = Some(established);
+            }
+            Err(reason) => self.fail(reason),
+        }
+    }
+
+    fn established(&self, now: Instant) -> Result<Established, CloseReason> {
+        if self.tls.alpn_protocol() != Some(ALPN) {
+            return Err(CloseReason::WrongProtocol);
+        }
+        let chain = self.tls.peer_certificates().unwrap_or_default();
+        let inspection = self.verifier.inspect(chain).map_err(CloseReason::PeerCertificate)?;
+        let exporter = self
+            .tls
+            .export_keying_material([0; 32], EXPORTER_LABEL, None)
+            .map_err(|error| internal("export a secret from TLS", &io::Error::other(error)))?;
+        Ok(Established {
+            peer: inspection.peer,
+            serial: inspection.serial,
+            peer_valid_until: inspection.valid_until,
+            exporter,
+            resumed: self.tls.handshake_kind() == Some(HandshakeKind::Resumed),
+            handshake: now.saturating_duration_since(self.began),
+        })
+    }
+
+    /// Gives the kernel what it takes of what TLS has to send.
+    fn write_out(&mut self) {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut self.socket) {
+                Ok(written) => self.pending = self.pending.saturating_sub(written),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => {
+                        self.blocked = true;
+                        return;
+                    }
+                    io::ErrorKind::Interrupted => {}
+                    _ => return self.fail_writing(&error),
+                },
+            }
+        }
+        self.pending = 0;
+    }
+
+    /// A write failed: the peer may have said why before it went.
+    fn fail_writing(&mut self, error: &io::Error) {
+        let handshaking = self.tls.is_handshaking();
+        let said = self.last_words(handshaking);
+        self.fail(said.unwrap_or_else(|| reason::of_socket(error, self.peer, handshaking)));
+    }
+
+    /// Reads on, up to a bound, for the alert or the notice of the end that a peer sent last.
+    fn last_words(&mut self, handshaking: bool) -> Option<CloseReason> {
+        for _ in 0..LAST_READS_MAX {
+            if !matches!(self.tls.read_tls(&mut self.socket), Ok(1..)) {
+                return None;
+            }
+            match self.tls.process_new_packets() {
+                Ok(io) if io.peer_has_closed() => return Some(CloseReason::PeerClosed),
+                Ok(_) => discard_plaintext(&mut self.tls),
+                Err(error) => return Some(reason::of_tls(error, handshaking)),
+            }
+        }
+        None
+    }
+
+    /// Ends the tunnel for a reason that the peer may hear of: TLS has its alert to send.
+    fn fail(&mut self, reason: CloseReason) {
+        if self.state == State::Closed {
+            return;
+        }
+        if !self.tls.is_handshaking() {
+            // Does nothing after a fatal alert.
+            self.tls.send_close_notify();
+        }
+        while self.tls.wants_write() && matches!(self.tls.write_tls(&mut self.socket), Ok(1..)) {}
+        let _ = self.socket.shutdown(Shutdown::Write);
+        // Closing with unread bytes would send a reset, which may overtake the alert.
+        self.discard_input();
+        self.end(reason);
+    }
+
+    fn end(&mut self, reason: CloseReason) {
+        if self.state == State::Closed {
+            return;
+        }
+        if let Some(tickets) = self.tickets.as_ref().filter(|_| self.resumed && !self.heard) {
+            // A resumed session that gets no answer may be one that the server no longer
+            // honours: a full handshake will tell why.
+            tickets.forget();
+        }
+        tracing::debug!(peer = %self.peer, state = ?self.state, %reason, "tunnel ended");
+        self.state = State::Closed;
+        self.deadline = None;
+        self.readable = false;
+        self.pending = 0;
+        self.up = None;
+        self.closed = Some(reason);
+    }
+
+    /// Throws away what waits in the socket, up to a bound; true at the end of the stream.
+    fn discard_input(&mut self) -> bool {
+        with_scratch(|scratch| {
+            for _ in 0..DISCARDED_READS_MAX {
+                match self.socket.read(scratch) {
+                    Ok(0) => return true,
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+                }
+            }
+            false
+        })
+    }
+
+    /// Goes on with an orderly end: out with what is left, then wait for the peer's end.
+    fn go_on_closing(&mut self) {
+        self.write_out();
+        if self.state != State::Closing {
+            return;
+        }
+        if !self.tls.wants_write() && !self.write_ended {
+            self.write_ended = true;
+            let _ = self.socket.shutdown(Shutdown::Write);
+        }
+        if self.discard_input() {
+            self.end(CloseReason::Local);
+        }
+    }
+
+    /// Decrypts what was read and hands it out.
+    fn take_in(&mut self, mut wire: &[u8], sink: &mut dyn FnMut(&[u8])) {
+        while !wire.is_empty() {
+            match self.tls.read_tls(&mut wire) {
+                Ok(1..) => {}
+                // After the peer's notice of the end nothing more is taken.
+                Ok(0) => return self.fail(CloseReason::PeerClosed),
+                Err(error) => return self.fail(internal("take a TLS record", &error)),
+            }
+            let progress = match self.tls.process_new_packets() {
+                Ok(progress) => progress,
+                Err(error) => return self.fail(reason::of_tls(error, false)),
+            };
+            if progress.plaintext_bytes_to_read() > 0 {
+                self.hand_out(sink);
+            }
+            if progress.peer_has_closed() {
+                return self.fail(CloseReason::PeerClosed);
+            }
+        }
+    }
+
+    /// Hands out what is decrypted; returns how much it was.
+    fn hand_out(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
+        let mut total = 0;
+        let mut reader = self.tls.reader();
+        while let Ok(chunk) = reader.fill_buf() {
+            if chunk.is_empty() {
+                break;
+            }
+            let length = chunk.len();
+            sink(chunk);
+            reader.consume(length);
+            total += length;
+        }
+        self.heard |= total > 0;
+        total
+    }
+
+    fn on_read_error(&mut self, error: &io::Error) {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => self.readable = false,
+            io::ErrorKind::Interrupted => {}
+            _ => self.fail(reason::of_socket(error, self.peer, false)),
+        }
+    }
+}
+
+impl Tunnel for TlsTunnel {
+    fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.socket.register(registry, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        self.socket.deregister(registry)
+    }
+
+    fn on_ready(&mut self, now: Instant, readable: bool, writable: bool) {
+        self.readable |= readable && self.state != State::Closed;
+        if writable {
+            self.blocked = false;
+        }
+        match self.state {
+            State::Connecting => self.check_connected(now),
+            State::Handshaking => self.go_on_with_handshake(now),
+            State::Up if writable => self.write_out(),
+            State::Up | State::Closed => {}
+            State::Closing => self.go_on_closing(),
+        }
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        match self.state {
+            State::Connecting => {
+                let after = self.options.connect_timeout;
+                self.end(CloseReason::ConnectTimedOut { peer: self.peer, after });
+            }
+            State::Handshaking => {
+                let after = self.options.handshake_timeout;
+                self.fail(CloseReason::HandshakeTimedOut { after });
+            }
+            State::Closing => self.end(CloseReason::Local),
+            State::Up | State::Closed => self.deadline = None,
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    fn poll_event(&mut self) -> Option<TunnelEvent> {
+        if let Some(established) = self.up.take() {
+            self.announced = true;
+            return Some(TunnelEvent::Up(established));
+        }
+        self.closed.take().map(TunnelEvent::Closed)
+    }
+
+    fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
+        if self.state != State::Up || !self.announced {
+            return 0;
+        }
+        // What came with the last flight of the handshake.
+        let early = self.hand_out(sink);
+        if !self.readable {
+            return early;
+        }
+        with_scratch(|scratch| match self.socket.read(scratch) {
+            Ok(0) => {
+                self.fail(CloseReason::Cut);
+                early
+            }
+            Ok(read) => {
+                self.take_in(&scratch[..read], sink);
+                if self.tls.wants_write() && !self.blocked {
+                    self.write_out();
+                }
+                early + read
+            }
+            Err(error) => {
+                self.on_read_error(&error);
+                early
+            }
+        })
+    }
+
+    fn room(&self) -> usize {
+        match self.state {
+            State::Up if !self.blocked => self.feed.quantum().saturating_sub(self.pending),
+            _ => 0,
+        }
+    }
+
+    fn send(&mut self, frames: &[u8]) {
+        if self.state != State::Up || frames.is_empty() {
+            return;
+        }
+        debug_assert!(frames.len() <= FRAMES_MAX, "one send is one record");
+        if self.pending + frames.len() > PENDING_MAX {
+            let detail = "more was sent than the tunnel has room for".to_owned();
+            return self.fail(CloseReason::Internal { action: "send".to_owned(), detail });
+        }
+        if let Err(error) = self.tls.writer().write_all(frames) {
+            return self.fail(internal("encrypt a TLS record", &error));
+        }
+        self.pending += frames.len() + RECORD_OVERHEAD;
+        if !self.blocked && self.pending + ROOM_MIN > self.feed.quantum() {
+            self.write_out();
+        }
+    }
+
+    fn flush(&mut self, _now: Instant) {
+        match self.state {
+            State::Up if !self.blocked => self.write_out(),
+            State::Closing => self.go_on_closing(),
+            _ => {}
+        }
+    }
+
+    fn sample(&mut self, now: Instant) -> Option<LinkSample> {
+        if self.state != State::Up {
+            return None;
+        }
+        let info = TcpInfo::read(self.socket.as_fd()).ok()?;
+        let sample = info.sample(now, self.pending);
+        if let Some(lowat) = self.feed.on_sample(&sample) {
+            // Only a matter of tuning: a kernel that refuses keeps the old value.
+            let _ = SockRef::from(&self.socket).set_tcp_notsent_lowat(lowat);
+        }
+        Some(sample)
+    }
+
+    fn close(&mut self, now: Instant) {
+        match self.state {
+            State::Connecting | State::Handshaking => self.end(CloseReason::Local),
+            State::Up => {
+                self.tls.send_close_notify();
+                self.state = State::Closing;
+                self.deadline = Some(now + CLOSING_TIME);
+                self.go_on_closing();
+            }
+            State::Closing | State::Closed => {}
+        }
+    }
+
+    fn local_addr(&self) -> Option<SocketAddr> {
+        let address = self.socket.local_addr().ok()?;
+        Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
+    }
+
+    fn peer_addr(&self) -> Option<SocketAddr> {
+        Some(self.peer)
+    }
+}
+
+fn discard_plaintext(tls: &mut Connection) {
+    let mut reader = tls.reader();
+    while let Ok(length @ 1..) = reader.fill_buf().map(<[u8]>::len) {
+        reader.consume(length);
+    }
+}
+
+thread_local! {
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Lends the thread's read buffer. It is taken out meanwhile, so that a sink which uses another
+/// tunnel finds an empty place and makes its own.
+fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
+    let mut buffer = SCRATCH.take();
+    buffer.resize(SCRATCH_SIZE, 0);
+    let result = work(&mut buffer);
+    SCRATCH.set(buffer);
+    result
+}
+
+/// How much one `receive` takes off the wire.
+const SCRATCH_SIZE: usize = 256 * 1024;
+/// Header, content type and tag of a TLS 1.3 record (RFC 8446 5.2).
+const RECORD_OVERHEAD: usize = 5 + 1 + 16;
+/// Less room than this is not worth offering: a segment with its header and record.
+const ROOM_MIN: usize = 2_048;
+/// The most that a caller which keeps to the rules can have pending.
+const PENDING_MAX: usize = AMOUNT_MAX + FRAMES_MAX + CONTROL_EXCESS;
+/// How long an orderly end may take.
+const CLOSING_TIME: Duration = Duration::from_secs(2);
+/// Reads of 4 KiB in search of the peer's last words.
+const LAST_READS_MAX: usize = 64;
+/// Reads that are thrown away before the socket is closed, of [`SCRATCH_SIZE`] each.
+const DISCARDED_READS_MAX: usize = 16;

@@ -1,0 +1,50 @@
+//! TLS 1.3 over TCP: the tunnel that works wherever TCP gets through.
+//!
+//! Mutual authentication, ALPN [`ALPN`], sessions resumed by single-use tickets, one
+//! [`send`](crate::Tunnel::send) a TLS record. [`Client`] (on the gateway) and [`Server`] (on the
+//! cloud) make tunnels; [`Listener`] takes the connections. No early data: it waits for the
+//! session's side of it (JOIN and segments only).
+//!
+//! Suites: AES-128-GCM first (three times cheaper than ChaCha20 where the processor has AES),
+//! then AES-256-GCM and ChaCha20-Poly1305. The provider is `ring` alone.
+
+mod client;
+mod connection;
+mod feed;
+mod listener;
+mod reason;
+mod server;
+mod tickets;
+mod verifier;
+
+use rustls::crypto::{CryptoProvider, ring};
+
+pub use client::Client;
+pub use listener::Listener;
+pub use server::Server;
+
+/// The application protocol that both sides insist on (RFC 7301).
+pub const ALPN: &[u8] = b"polyrail/1";
+
+/// How many connections the cloud lets be in the handshake at a time, by default.
+///
+/// The cloud counts them (accepted, not yet `Up`) and drops new ones at the bound. One costs about
+/// 20 KiB for at most the handshake timeout.
+pub const HANDSHAKES_MAX: usize = 1024;
+
+/// Tickets that one handshake leaves behind: as many attempts as path restarts may race before
+/// the next success (three at a time) find one, with room to spare.
+pub const TICKETS_MAX: usize = 8;
+
+/// Label of the exporter that binds a JOIN to its connection.
+const EXPORTER_LABEL: &[u8] = b"EXPORTER-polyrail-join";
+
+/// The cryptography of all tunnels.
+pub(crate) fn provider() -> CryptoProvider {
+    let cipher_suites = vec![
+        ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
+        ring::cipher_suite::TLS13_AES_256_GCM_SHA384,
+        ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+    ];
+    CryptoProvider { cipher_suites, ..ring::default_provider() }
+}

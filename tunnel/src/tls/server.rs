@@ -1,0 +1,95 @@
+//! The cloud's side: takes gateways in.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use mio::net::TcpStream;
+use rustls::server::ServerSessionMemoryCache;
+use rustls::{ServerConfig, ServerConnection};
+use socket2::SockRef;
+
+use super::connection::{Start, TlsTunnel};
+use super::verifier::{TlsTime, Verifier};
+use super::{ALPN, TICKETS_MAX};
+use crate::carrier::{apply_options, internal};
+use crate::{Clock, CloseReason, LoadError, SocketOptions, TlsIdentity, Tunnel};
+
+/// Makes tunnels of accepted connections.
+#[derive(Debug)]
+pub struct Server {
+    options: SocketOptions,
+    clock: Arc<dyn Clock>,
+    sessions: Arc<ServerSessionMemoryCache>,
+    config: Arc<ServerConfig>,
+    verifier: Arc<Verifier>,
+}
+
+impl Server {
+    /// Prepares for gateways.
+    ///
+    /// # Errors
+    /// TLS cannot use the identity.
+    pub fn new(
+        identity: TlsIdentity,
+        options: SocketOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, LoadError> {
+        let sessions = ServerSessionMemoryCache::new(SESSIONS_MAX);
+        let (config, verifier) = set_up(&identity, &clock, &sessions)?;
+        Ok(Self { options, clock, sessions, config, verifier })
+    }
+
+    /// Uses another identity from now on. Sessions made before may still be resumed, if their
+    /// certificates pass by the new identity. Tunnels that exist stay: ask
+    /// [`TlsIdentity::is_revoked`] about their peers.
+    ///
+    /// # Errors
+    /// TLS cannot use it; the old one stays.
+    pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), LoadError> {
+        (self.config, self.verifier) = set_up(&identity, &self.clock, &self.sessions)?;
+        Ok(())
+    }
+
+    /// Begins the handshake on an accepted connection.
+    ///
+    /// # Errors
+    /// The connection is gone already, or the kernel refuses an option.
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        socket: TcpStream,
+    ) -> Result<Box<dyn Tunnel>, CloseReason> {
+        let peer = socket.peer_addr().map_err(|_| CloseReason::ClosedInHandshake)?;
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        apply_options(&SockRef::from(&socket), &self.options)?;
+        let tls = ServerConnection::new(self.config.clone())
+            .map_err(|error| internal("begin TLS", &std::io::Error::other(error)))?;
+        let (verifier, options) = (self.verifier.clone(), self.options.clone());
+        let start = Start { socket, tls: tls.into(), verifier, peer, options, tickets: None };
+        Ok(Box::new(TlsTunnel::accepted(now, start)))
+    }
+}
+
+fn set_up(
+    identity: &TlsIdentity,
+    clock: &Arc<dyn Clock>,
+    sessions: &Arc<ServerSessionMemoryCache>,
+) -> Result<(Arc<ServerConfig>, Arc<Verifier>), LoadError> {
+    let verifier = Arc::new(Verifier::of_gateways(identity.clone(), clock.clone()));
+    let time = Arc::new(TlsTime(clock.clone()));
+    let mut config = ServerConfig::builder_with_details(identity.provider(), time)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| LoadError::Tls { detail: error.to_string() })?
+        .with_client_cert_verifier(verifier.clone())
+        .with_cert_resolver(identity.key());
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.session_storage = sessions.clone();
+    config.send_tls13_tickets = TICKETS_MAX;
+    Ok((Arc::new(config), verifier))
+}
+
+/// Sessions that can be resumed, of all gateways together: 256 carriers of gateways with
+/// [`TICKETS_MAX`] each, under 1 KiB a session. When full the oldest is forgotten, and its
+/// gateway's next handshake is a full one.
+const SESSIONS_MAX: usize = 256 * TICKETS_MAX;

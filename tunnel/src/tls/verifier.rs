@@ -1,0 +1,202 @@
+//! The bridge between rustls' certificate hooks and our judgement of certificates.
+//!
+//! rustls accepts one of its own errors from a hook, which decides the alert that the peer sees.
+//! The exact fault is kept aside for this side's log: hooks run inside `process_new_packets`, on
+//! the caller's thread, so a thread-local slot holds it until that call returns.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use polyrail_model::Identity;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::time_provider::TimeProvider;
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+
+use crate::identity::{Inspection, Role};
+use crate::{CertificateFault, Clock, TlsIdentity};
+
+/// Judges the peers of one daemon.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    identity: TlsIdentity,
+    wanted: Role,
+    expected: Option<Identity>,
+    clock: Arc<dyn Clock>,
+}
+
+thread_local! {
+    static FAULT: RefCell<Option<CertificateFault>> = const { RefCell::new(None) };
+}
+
+/// The fault that made a hook refuse in the last `process_new_packets` of this thread.
+pub(super) fn take_fault() -> Option<CertificateFault> {
+    FAULT.take()
+}
+
+impl Verifier {
+    /// Accepts gateways, whatever their name.
+    pub(super) fn of_gateways(identity: TlsIdentity, clock: Arc<dyn Clock>) -> Self {
+        Self { identity, wanted: Role::Gateway, expected: None, clock }
+    }
+
+    /// Accepts the cloud named `expected`.
+    pub(super) fn of_cloud(
+        identity: TlsIdentity,
+        expected: Identity,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self { identity, wanted: Role::Cloud, expected: Some(expected), clock }
+    }
+
+    /// Judges a chain by the current time.
+    pub(super) fn inspect(
+        &self,
+        chain: &[CertificateDer<'_>],
+    ) -> Result<Inspection, CertificateFault> {
+        self.judge(chain, self.clock.since_epoch())
+    }
+
+    fn judge(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: Duration,
+    ) -> Result<Inspection, CertificateFault> {
+        self.identity.contents().inspect(chain, self.wanted, self.expected.as_ref(), now)
+    }
+
+    fn hook(
+        &self,
+        leaf: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let chain: Vec<_> = std::iter::once(leaf).chain(between).cloned().collect();
+        let verdict = self.judge(&chain, Duration::from_secs(now.as_secs()));
+        verdict.map(|_| ()).map_err(|fault| {
+            let error = alerting(&fault);
+            FAULT.replace(Some(fault));
+            Error::InvalidCertificate(error)
+        })
+    }
+
+    fn check_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let provider = self.identity.provider();
+        let algorithms = &provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn schemes(&self) -> Vec<SignatureScheme> {
+        self.identity.provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The rustls error whose alert tells the peer what is wrong (RFC 8446 6.2).
+fn alerting(fault: &CertificateFault) -> CertificateError {
+    match fault {
+        CertificateFault::UnknownAuthority => CertificateError::UnknownIssuer,
+        CertificateFault::Expired { .. } | CertificateFault::NotYetValid { .. } => {
+            CertificateError::Expired
+        }
+        CertificateFault::WrongRole { .. } => CertificateError::InvalidPurpose,
+        CertificateFault::Revoked { .. } => CertificateError::Revoked,
+        CertificateFault::WrongName { .. } | CertificateFault::NoIdentity { .. } => {
+            CertificateError::ApplicationVerificationFailure
+        }
+        CertificateFault::Missing | CertificateFault::Malformed { .. } => {
+            CertificateError::BadEncoding
+        }
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.hook(end_entity, intermediates, now).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let provider = self.identity.provider();
+        verify_tls12_signature(message, cert, dss, &provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        // No hints: the gateway has one certificate, and strangers learn nothing.
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.hook(end_entity, intermediates, now).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        ServerCertVerifier::verify_tls12_signature(self, message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}
+
+/// Our clock, as rustls asks for the time.
+#[derive(Debug)]
+pub(super) struct TlsTime(pub(super) Arc<dyn Clock>);
+
+impl TimeProvider for TlsTime {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(self.0.since_epoch()))
+    }
+}
