@@ -1,0 +1,321 @@
+//! Log output of the daemons and the operator's command.
+//!
+//! A log that cannot be written must not stop a daemon. The [`Writer`] therefore never fails and
+//! never panics: lines that a full disk refuses are counted, standard error hears of it at once
+//! and then at most once a minute, and when writes work again the log simply goes on.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::level_filters::LevelFilter;
+use tracing::{Dispatch, Subscriber};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::config::{LogConfig, LogFormat, LogLevel};
+
+/// How often standard error hears of lost lines, at most.
+pub const NOTICE_EVERY: Duration = Duration::from_secs(60);
+
+/// Why logging could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The log file cannot be opened.
+    #[error("cannot open the log file {}: {source}", file.display())]
+    Open {
+        /// The file as the configuration names it.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The process logs already.
+    #[error("logging was set up before")]
+    Twice,
+}
+
+/// A running log: what can be asked of it. Cheap to clone; the log goes on without it.
+#[derive(Clone, Debug)]
+pub struct LogHandle {
+    shared: Arc<Mutex<Sink>>,
+}
+
+/// Begins logging for the whole process.
+///
+/// # Errors
+/// The log file cannot be opened, or the process logs already.
+pub fn init(config: &LogConfig) -> Result<LogHandle, LogError> {
+    let (dispatch, handle) = dispatch(config)?;
+    tracing::dispatcher::set_global_default(dispatch).map_err(|_| LogError::Twice)?;
+    Ok(handle)
+}
+
+/// Makes a log without setting it up for the process; see [`tracing::dispatcher`].
+///
+/// # Errors
+/// The log file cannot be opened.
+pub fn dispatch(config: &LogConfig) -> Result<(Dispatch, LogHandle), LogError> {
+    let file = config.file.as_deref().map(open).transpose()?;
+    let sink = Sink { path: config.file.clone(), file, lost: Lost::default() };
+    let handle = LogHandle { shared: Arc::new(Mutex::new(sink)) };
+    Ok((Dispatch::from(subscriber(config, handle.clone())), handle))
+}
+
+impl LogHandle {
+    /// Opens the log file anew, so that one that was moved away is left alone from now on.
+    /// Without a log file there is nothing to do.
+    ///
+    /// # Errors
+    /// The file cannot be opened; the log goes on where it was.
+    pub fn reopen(&self) -> Result<(), LogError> {
+        let mut sink = self.sink();
+        let Some(path) = sink.path.clone() else { return Ok(()) };
+        sink.file = Some(open(&path)?);
+        sink.lost.torn = false;
+        Ok(())
+    }
+
+    /// How many lines could not be written since the start.
+    pub fn lost_lines(&self) -> u64 {
+        self.sink().lost.total
+    }
+
+    fn sink(&self) -> MutexGuard<'_, Sink> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes one event, which `tracing-subscriber` hands over whole; never fails.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    sink: MutexGuard<'a, Sink>,
+}
+
+impl<'a> MakeWriter<'a> for LogHandle {
+    type Writer = Writer<'a>;
+
+    fn make_writer(&'a self) -> Writer<'a> {
+        Writer { sink: self.sink() }
+    }
+}
+
+impl Write for Writer<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let Sink { file, lost, .. } = &mut *self.sink;
+        match file {
+            Some(file) => lost.write(Instant::now(), line, file, &mut io::stderr()),
+            None => lost.write(Instant::now(), line, &mut io::stderr(), &mut io::sink()),
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Sink {
+    path: Option<PathBuf>,
+    file: Option<File>,
+    lost: Lost,
+}
+
+/// What was lost, and what standard error was told of it.
+#[derive(Debug, Default)]
+struct Lost {
+    /// Lines lost since the start.
+    total: u64,
+    /// Lines lost in the present trouble; 0 when writes work.
+    recent: u64,
+    /// When standard error was last told of trouble.
+    told: Option<Instant>,
+    /// Whether the last line stands in the log in part.
+    torn: bool,
+}
+
+impl Lost {
+    fn write(&mut self, now: Instant, line: &[u8], log: &mut dyn Write, notice: &mut dyn Write) {
+        let result = if self.torn { log.write_all(b"\n") } else { Ok(()) };
+        let result = result.and_then(|()| {
+            self.torn = false;
+            self.write_line(line, log)
+        });
+        match result {
+            Ok(()) if self.recent == 0 => {}
+            Ok(()) => {
+                let lost = std::mem::take(&mut self.recent);
+                let _ = writeln!(notice, "the log can be written again; {lost} lines were lost");
+            }
+            Err(error) => {
+                self.total = self.total.saturating_add(1);
+                self.recent = self.recent.saturating_add(1);
+                if self.told.is_none_or(|told| now.duration_since(told) >= NOTICE_EVERY) {
+                    self.told = Some(now);
+                    let lost = self.recent;
+                    let _ = writeln!(notice, "cannot write the log ({error}); {lost} lines lost");
+                }
+            }
+        }
+    }
+
+    /// Writes a line and notes when only its beginning got in.
+    fn write_line(&mut self, line: &[u8], log: &mut dyn Write) -> io::Result<()> {
+        let mut rest = line;
+        while !rest.is_empty() {
+            let written = match log.write(rest) {
+                Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+                other => other,
+            };
+            match written {
+                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                Err(error) => {
+                    self.torn = rest.len() < line.len();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open(path: &Path) -> Result<File, LogError> {
+    let opened = OpenOptions::new().append(true).create(true).mode(0o640).open(path);
+    opened.map_err(|source| LogError::Open { file: path.to_owned(), source })
+}
+
+fn subscriber(config: &LogConfig, writer: LogHandle) -> Box<dyn Subscriber + Send + Sync> {
+    let level = match config.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    // The default of reporting the writer's errors would print to standard error, and panic there.
+    let builder = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false)
+        .log_internal_errors(false)
+        .with_writer(writer);
+    match config.format {
+        LogFormat::Text => Box::new(builder.finish()),
+        LogFormat::Json => Box::new(builder.json().flatten_event(true).finish()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for so many bytes more.
+    struct Disk {
+        room: usize,
+        written: Vec<u8>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room);
+            if count == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= count;
+            self.written.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn config(file: &Path, format: LogFormat) -> LogConfig {
+        LogConfig { level: LogLevel::Info, file: Some(file.to_owned()), format }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_once_a_minute_and_forgiven() {
+        let (mut lost, mut notice) = (Lost::default(), Vec::new());
+        let mut disk = Disk { room: 8, written: Vec::new() };
+        let start = Instant::now();
+        let mut line = |s: u64, text: &str, disk: &mut Disk, notice: &mut Vec<u8>| {
+            lost.write(start + Duration::from_secs(s), text.as_bytes(), disk, notice);
+            lost.total
+        };
+        assert_eq!(line(0, "one\n", &mut disk, &mut notice), 0);
+        assert!(notice.is_empty());
+        // The second line gets in half, which is marked off when there is room again.
+        for s in 0..130 {
+            assert_eq!(line(s, "second\n", &mut disk, &mut notice), s + 1);
+        }
+        disk.room = 100;
+        assert_eq!(line(131, "three\n", &mut disk, &mut notice), 130);
+        assert_eq!(line(132, "four\n", &mut disk, &mut notice), 130);
+        assert_eq!(disk.written, b"one\nseco\nthree\nfour\n");
+        let notice = String::from_utf8(notice).unwrap();
+        let told: Vec<_> = notice.lines().collect();
+        assert_eq!(told.len(), 4, "{notice}");
+        assert!(told[0].ends_with("1 lines lost"), "{notice}");
+        assert!(told[1].ends_with("61 lines lost"), "{notice}");
+        assert!(told[2].ends_with("121 lines lost"), "{notice}");
+        assert!(told[3].ends_with("130 lines were lost"), "{notice}");
+    }
+
+    #[test]
+    fn a_notice_that_cannot_be_written_is_no_trouble() {
+        let mut full = Disk { room: 0, written: Vec::new() };
+        let mut deaf = Disk { room: 0, written: Vec::new() };
+        let mut lost = Lost::default();
+        lost.write(Instant::now(), b"x\n", &mut full, &mut deaf);
+        assert_eq!(lost.total, 1);
+    }
+
+    #[test]
+    fn the_kernels_full_device_loses_lines_and_nothing_else() {
+        let (dispatch, handle) =
+            super::dispatch(&config(Path::new("/dev/full"), LogFormat::Text)).unwrap();
+        tracing::dispatcher::with_default(&dispatch, || {
+            for n in 0..100 {
+                tracing::info!(n, "a line");
+            }
+            tracing::debug!("not of this level");
+        });
+        assert_eq!(handle.lost_lines(), 100);
+    }
+
+    #[test]
+    fn lines_go_on_in_the_new_file_after_reopening() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, moved) = (folder.path().join("log"), folder.path().join("log.1"));
+        let (dispatch, handle) = super::dispatch(&config(&file, LogFormat::Json)).unwrap();
+        tracing::dispatcher::with_default(&dispatch, || {
+            tracing::info!(path = "a", "first");
+            std::fs::rename(&file, &moved).unwrap();
+            tracing::warn!("second");
+            handle.reopen().unwrap();
+            tracing::info!("third");
+        });
+        let read = |path: &Path| {
+            let text = std::fs::read_to_string(path).unwrap();
+            let parse = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+            text.lines().map(parse).collect::<Vec<_>>()
+        };
+        let old = read(&moved);
+        assert_eq!((&old[0]["message"], &old[0]["path"]), (&"first".into(), &"a".into()));
+        assert_eq!(old[1]["level"], "WARN");
+        let new = read(&file);
+        assert_eq!((new.len(), &new[0]["message"]), (1, &"third".into()));
+        assert_eq!(handle.lost_lines(), 0);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let file = Path::new("/nonexistent/polyrail.log");
+        let error = super::dispatch(&config(file, LogFormat::Text)).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/polyrail.log"), "{error}");
+    }
+}
