@@ -11,11 +11,17 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod client;
+pub mod configuration;
 pub mod dns;
 pub mod download;
+pub mod exchange;
 pub mod lab;
 pub mod privilege;
 pub mod process;
 pub mod programs;
+pub mod report;
 pub mod scratch;
+pub mod services;
+pub mod usage;
 pub mod web;

@@ -1,0 +1,101 @@
+//! The configuration files of the lab's daemons, changed key by key where a test wants it.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use toml::{Table, Value};
+
+use crate::addresses::{BYPASS, CLOUD, CLOUD_PORT, Family, GATEWAY, OPENED, SERVER, SOCKS5_PORT};
+
+/// The name in the gateway's certificate.
+pub const GATEWAY_NAME: &str = "train-1";
+/// The name in the cloud's certificate.
+pub const CLOUD_NAME: &str = "cloud";
+
+/// One daemon's TOML file in the making.
+#[derive(Clone, Debug, Default)]
+pub struct Configuration {
+    root: Table,
+}
+
+impl Configuration {
+    /// The lab's gateway with carriers of these names on `wan0`, `wan1` and so on.
+    pub fn gateway(keys: &Path, carriers: &[String]) -> Configuration {
+        let mut file = Configuration::default();
+        file.set_identity(keys, GATEWAY_NAME);
+        file.set("cloud.name", CLOUD_NAME);
+        file.set("cloud.addresses", strings(CLOUD.both(CLOUD_PORT)));
+        file.set("intercept.interfaces", strings(["lan0"]));
+        file.set("intercept.bypass", strings(BYPASS));
+        file.set("dns.resolver", SERVER.at(Family::V4, 53).to_string());
+        file.set("socks5.listen", strings(GATEWAY.both(SOCKS5_PORT)));
+        let carriers = carriers.iter().enumerate().map(|(index, name)| {
+            let mut carrier = Table::new();
+            carrier.insert("name".into(), Value::from(name.as_str()));
+            carrier.insert("interface".into(), Value::from(format!("wan{index}")));
+            Value::Table(carrier)
+        });
+        file.root.insert("carrier".into(), Value::Array(carriers.collect()));
+        file
+    }
+
+    /// The lab's cloud, with the server's prefixes opened.
+    pub fn cloud(keys: &Path) -> Configuration {
+        let mut file = Configuration::default();
+        file.set_identity(keys, CLOUD_NAME);
+        file.set("listen", strings([format!("[::]:{CLOUD_PORT}")]));
+        file.set("access.allow", strings(OPENED));
+        file
+    }
+
+    /// Sets a key named by its dotted path, making the tables on the way.
+    pub fn set(&mut self, path: &str, value: impl Into<Value>) {
+        let mut table = &mut self.root;
+        let (tables, key) = path.rsplit_once('.').map_or((None, path), |(a, b)| (Some(a), b));
+        for name in tables.iter().flat_map(|names| names.split('.')) {
+            let entry = table.entry(name).or_insert_with(|| Value::Table(Table::new()));
+            if !entry.is_table() {
+                *entry = Value::Table(Table::new());
+            }
+            let Value::Table(next) = entry else { return };
+            table = next;
+        }
+        table.insert(key.into(), value.into());
+    }
+
+    /// Sets a key of the carrier at `index`.
+    pub fn set_carrier(&mut self, index: usize, key: &str, value: impl Into<Value>) {
+        let carrier = self.root.get_mut("carrier").and_then(|list| list.get_mut(index));
+        if let Some(Value::Table(carrier)) = carrier {
+            carrier.insert(key.into(), value.into());
+        }
+    }
+
+    /// Removes a table or key of the top level.
+    pub fn remove(&mut self, name: &str) {
+        self.root.remove(name);
+    }
+
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// When the scratch folder is full.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        std::fs::write(path, toml::to_string(&self.root)?)
+            .with_context(|| format!("{}", path.display()))
+    }
+
+    fn set_identity(&mut self, keys: &Path, name: &str) {
+        let file = |end: &str| keys.join(format!("{name}.{end}")).display().to_string();
+        self.set("mode", "tls");
+        self.set("log.level", "debug");
+        self.set("tls.certificate", file("crt"));
+        self.set("tls.key", file("key"));
+        self.set("tls.authority", keys.join("ca.crt").display().to_string());
+    }
+}
+
+/// A TOML list of strings.
+pub fn strings<T: ToString>(items: impl IntoIterator<Item = T>) -> Value {
+    Value::Array(items.into_iter().map(|item| Value::from(item.to_string())).collect())
+}

@@ -1,0 +1,32 @@
+//! What a process has used, as the kernel tells: processor time and memory.
+
+use anyhow::{Context, Result};
+
+/// The kernel's clock ticks a second in `/proc` (fixed for user space on Linux).
+const TICKS_PER_S: f64 = 100.0;
+
+/// Processor time of a process so far, user and system, s.
+///
+/// # Errors
+/// When the process is gone.
+pub fn processor_s(process: u32) -> Result<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The name may hold anything: fields are counted from the last parenthesis (proc(5)).
+    let (_, rest) = text.rsplit_once(')').context("stat")?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let ticks = |index: usize| -> Result<f64> {
+        Ok(fields.get(index).context("stat is short")?.parse::<u64>()? as f64)
+    };
+    Ok((ticks(11)? + ticks(12)?) / TICKS_PER_S)
+}
+
+/// Memory that belongs to a process, shared pages counted by their share (PSS), bytes.
+///
+/// # Errors
+/// When the process is gone.
+pub fn memory_bytes(process: u32) -> Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
+    let line = text.lines().find(|line| line.starts_with("Pss:")).context("no Pss line")?;
+    let kilobytes: u64 = line.split_whitespace().nth(1).context("Pss")?.parse()?;
+    Ok(kilobytes * 1024)
+}
