@@ -5,7 +5,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod config;
+pub mod kernel;
 pub mod log;
 pub mod pki;
 

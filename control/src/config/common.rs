@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use polyrail_model::Bytes;
+use polyrail_scheduler::{ChainSpec, ChainSpecError};
 
 use super::reader::Section;
 use super::values::{bytes, choice, duration, integer, parsed, text};
@@ -96,13 +97,13 @@ pub struct SessionConfig {
 }
 
 /// `[scheduler]`: the chain of schedulerlets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// Known names, 1 to [`CHAIN_MAX`], each at most once; default `min_rtt` alone.
-    pub chain: Vec<String>,
+    /// Default `min_rtt`.
+    pub chain: ChainSpec,
 }
 
-/// The longest chain of schedulerlets.
+/// The longest list of schedulerlets that a file may hold.
 pub const CHAIN_MAX: usize = 16;
 
 /// What the command line says over the file.
@@ -120,12 +121,6 @@ impl Default for SessionConfig {
     fn default() -> Self {
         let linger = Duration::from_secs(120);
         Self { linger, memory: Bytes::from_mib(16), flows_max: 16_384 }
-    }
-}
-
-impl Default for SchedulerConfig {
-    fn default() -> Self {
-        Self { chain: vec!["min_rtt".to_owned()] }
     }
 }
 
@@ -214,33 +209,20 @@ fn read_session(mut section: Section<'_, '_>) -> SessionConfig {
 }
 
 fn read_scheduler(mut section: Section<'_, '_>) -> SchedulerConfig {
-    let usual = SchedulerConfig::default().chain;
     let chain = match section.is_list("chain") {
-        true => section.list("chain", 1..=CHAIN_MAX, schedulerlet),
-        false => section.get("chain", schedulerlet).map(|name| vec![name]),
-    };
-    let chain = chain.unwrap_or(usual);
-    for (index, name) in chain.iter().enumerate() {
-        if chain[..index].contains(name) {
-            let key = section.key(&format!("chain[{}]", index + 1));
-            section.source().blame(&key, format!("{name:?} stands in the chain twice"));
+        true => {
+            let names = section.list("chain", 1..=CHAIN_MAX, parsed(schedulerlet));
+            names.and_then(|names| ChainSpec::of(&names).ok())
         }
-    }
+        false => section.get("chain", parsed(ChainSpec::named)),
+    };
     section.finish();
-    SchedulerConfig { chain }
+    SchedulerConfig { chain: chain.unwrap_or_default() }
 }
 
-fn schedulerlet(value: &toml::de::DeValue<'_>) -> Result<String, String> {
-    let name = text(value)?;
-    if scheduler_names().contains(&name) {
-        return Ok(name.to_owned());
-    }
-    Err(format!("{name:?} is not a scheduler; known are: {}", scheduler_names().join(", ")))
-}
-
-/// The names that a chain may be made of.
-pub fn scheduler_names() -> &'static [&'static str] {
-    &["min_rtt", "round_robin", "redundant"]
+/// A name that may stand in a list.
+fn schedulerlet(name: &str) -> Result<String, ChainSpecError> {
+    ChainSpec::of(&[name]).map(|_| name.to_owned())
 }
 
 fn path(section: &mut Section<'_, '_>, key: &'static str, needed: bool) -> Option<PathBuf> {

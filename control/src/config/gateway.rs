@@ -83,7 +83,7 @@ pub enum CarrierRole {
     /// Used whenever it helps.
     #[default]
     Primary,
-    /// Used as a primary one, listed after them.
+    /// In this version the same as primary.
     Secondary,
     /// Used only while no other carrier lives.
     Backup,

@@ -21,7 +21,7 @@ use std::path::Path;
 pub use cloud::{Access, CloudConfig, Dial};
 pub use common::{
     CHAIN_MAX, LogConfig, LogFormat, LogLevel, LogLevelError, Mode, ModeError, Overrides,
-    SchedulerConfig, SessionConfig, TlsConfig, scheduler_names,
+    SchedulerConfig, SessionConfig, TlsConfig,
 };
 pub use error::{ConfigError, PROBLEMS_MAX, Problem};
 pub use gateway::{

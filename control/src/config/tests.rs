@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use polyrail_model::Bytes;
+use polyrail_scheduler::ChainSpec;
 
 use super::*;
 
@@ -59,7 +60,7 @@ fn defaults_are_as_documented() {
     assert_eq!(config.session.linger, Duration::from_secs(120));
     assert_eq!(config.session.memory, Bytes::from_mib(16));
     assert_eq!(config.session.flows_max, 16_384);
-    assert_eq!(config.scheduler.chain, ["min_rtt"]);
+    assert_eq!(config.scheduler.chain, ChainSpec::named("min_rtt").unwrap());
     assert_eq!(config.carriers[0].congestion.as_str(), "bbr");
     assert_eq!(config.carriers[0].role, CarrierRole::Primary);
     assert!(config.carriers[0].usable());
@@ -115,7 +116,7 @@ fn mistakes_are_placed() {
             "[scheduler]\nchain = [\n\"min_rtt\",\n\"x\"]\n[tls]",
             "\"x\"",
             "scheduler.chain[2]",
-            "known are",
+            "no schedulerlet is named \"x\"; there are: min_rtt",
         ],
         [
             "[tls]",
@@ -275,6 +276,19 @@ fn cloud_values_are_checked() {
     assert!(cloud(&twice).unwrap_err().to_string().contains("listen[2]"));
     let open = format!("{CLOUD}[access]\nallow = [\"10.0.0.0/8\"]\ndeny_ports = []\n");
     assert!(cloud(&open).unwrap().access.deny_ports.is_empty());
+}
+
+#[test]
+fn chains_are_named_or_listed() {
+    let chain = |chain: &str| {
+        let config = gateway(&format!("{GATEWAY}[scheduler]\nchain = {chain}\n"));
+        config.map(|config| config.scheduler.chain)
+    };
+    assert_eq!(chain("\"redundant\"").unwrap(), ChainSpec::named("redundant").unwrap());
+    let listed = ChainSpec::of(&["round_robin", "redundancy"]).unwrap();
+    assert_eq!(chain("[\"round_robin\", \"redundancy\"]").unwrap(), listed);
+    let error = chain("[]").unwrap_err().to_string();
+    assert!(error.contains("0 entries; between 1 and 16"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,386 @@
+//! Looks a configuration over together with all that it names: files, interfaces, the kernel.
+//!
+//! What would stop the daemon is an error; what may be wrong, or soon will be, is a warning.
+//! Nothing is changed and nothing is contacted.
+
+use std::fmt;
+use std::path::Path;
+
+use ipnet::IpNet;
+use time::{Duration, OffsetDateTime};
+use toml::de::DeTable;
+
+use crate::config::{
+    Access, Carrier, CloudConfig, ConfigError, GatewayConfig, LogConfig, TlsConfig, read_text,
+};
+use crate::pki::{self, Certificate, PkiError, RevocationList, Role, read_certificates, shown};
+
+/// Which daemon a configuration is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `polyrail-gateway`.
+    Gateway,
+    /// `polyrail-cloud`.
+    Cloud,
+}
+
+/// What a look at a valid configuration found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Whose configuration it is.
+    pub kind: Kind,
+    /// What it sets up, in one line.
+    pub summary: String,
+    /// What would stop the daemon.
+    pub errors: Vec<String>,
+    /// What may be wrong, or soon will be.
+    pub warnings: Vec<String>,
+}
+
+/// Looks over the configuration in `file`; `kind` is told from its keys unless it is given.
+///
+/// # Errors
+/// The file cannot be read or has mistakes of its own.
+pub fn check(file: &Path, kind: Option<Kind>) -> Result<Report, ConfigError> {
+    let text = read_text(file)?;
+    match kind.unwrap_or_else(|| guess(&text)) {
+        Kind::Gateway => Ok(gateway(&GatewayConfig::parse(&text, file)?)),
+        Kind::Cloud => Ok(cloud(&CloudConfig::parse(&text, file)?)),
+    }
+}
+
+/// Whose configuration a text most likely is, by the top keys that one daemon alone knows.
+pub fn guess(text: &str) -> Kind {
+    let (table, _) = DeTable::parse_recoverable(text);
+    let has = |key: &&str| table.get_ref().contains_key(*key);
+    let cloud = ["listen", "access", "dial"].iter().filter(|key| has(key)).count();
+    let gateway = ["cloud", "carrier", "intercept", "dns", "socks5", "users"];
+    if cloud > gateway.iter().filter(|key| has(key)).count() { Kind::Cloud } else { Kind::Gateway }
+}
+
+/// What is wrong, or may be, with the files of a node's `[tls]`: errors, then warnings.
+///
+/// The daemons ask this at start too.
+pub fn check_tls(tls: &TlsConfig, kind: Kind) -> (Vec<String>, Vec<String>) {
+    let mut notes = Notes::default();
+    notes.tls(tls, kind, OffsetDateTime::now_utc());
+    (notes.errors, notes.warnings)
+}
+
+fn gateway(config: &GatewayConfig) -> Report {
+    let mut notes = Notes::default();
+    notes.tls(&config.tls, Kind::Gateway, OffsetDateTime::now_utc());
+    notes.log(&config.log);
+    notes.carriers(&config.carriers);
+    let interfaces = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
+    for interface in interfaces {
+        notes.interface("intercept.interfaces", interface.as_str());
+    }
+    for address in config.socks5.iter().flat_map(|socks5| &socks5.listen) {
+        if !address.ip().is_loopback() {
+            let text = "everyone who reaches it can use the session";
+            notes.warnings.push(format!("socks5.listen: {address} is not loopback: {text}"));
+        }
+    }
+    let usable: Vec<_> =
+        config.carriers.iter().filter(|c| c.usable()).map(|c| c.name.as_str()).collect();
+    let mut takes = Vec::new();
+    takes.extend(config.intercept.as_ref().map(|_| "interception"));
+    takes.extend(config.dns.as_ref().map(|_| "DNS"));
+    takes.extend(config.socks5.as_ref().map(|_| "SOCKS5"));
+    let summary = format!(
+        "a gateway to the cloud \"{}\" over {}; users come by {}",
+        config.cloud.name,
+        usable.join(", "),
+        takes.join(", ")
+    );
+    notes.report(Kind::Gateway, summary)
+}
+
+fn cloud(config: &CloudConfig) -> Report {
+    let mut notes = Notes::default();
+    notes.tls(&config.tls, Kind::Cloud, OffsetDateTime::now_utc());
+    notes.log(&config.log);
+    notes.access(&config.access);
+    let listen: Vec<_> = config.listen.iter().map(ToString::to_string).collect();
+    notes.report(Kind::Cloud, format!("a cloud that listens on {}", listen.join(", ")))
+}
+
+#[derive(Default)]
+struct Notes {
+    errors: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Notes {
+    fn report(self, kind: Kind, summary: String) -> Report {
+        Report { kind, summary, errors: self.errors, warnings: self.warnings }
+    }
+
+    /// The value, or its error on record under the key.
+    fn keep<T>(&mut self, key: &str, result: Result<T, PkiError>) -> Option<T> {
+        result.map_err(|error| self.errors.push(format!("{key}: {error}"))).ok()
+    }
+
+    fn tls(&mut self, tls: &TlsConfig, kind: Kind, now: OffsetDateTime) {
+        let chain = self.keep("tls.certificate", read_certificates(&tls.certificate));
+        let key = self.keep("tls.key", pki::read_key(&tls.key));
+        let authorities = self.keep("tls.authority", read_certificates(&tls.authority));
+        let list = tls.revocations.as_deref().map(RevocationList::read);
+        let list = list.and_then(|list| self.keep("tls.revocations", list));
+        let own = chain.as_ref().and_then(|chain| chain.first());
+        if let Some(own) = own {
+            self.own_certificate(own, kind, now);
+            if key.is_some_and(|key| !own.belongs_to(&key)) {
+                self.errors.push("tls.key: it belongs to another certificate".to_owned());
+            }
+        }
+        if let Some(authority) = authorities.as_ref().and_then(|all| all.first()) {
+            self.authority(authority, own, list.as_ref());
+            self.lifetime("tls.authority", authority, now);
+        }
+        let since = own.zip(list.as_ref()).and_then(|(own, list)| list.revoked_since(&own.serial));
+        if let Some(since) = since {
+            self.errors.push(format!("tls.certificate: revoked since {}", shown(since)));
+        }
+    }
+
+    fn own_certificate(&mut self, own: &Certificate, kind: Kind, now: OffsetDateTime) {
+        let wanted = match kind {
+            Kind::Gateway => Role::Gateway,
+            Kind::Cloud => Role::Cloud,
+        };
+        if own.role != wanted {
+            let reason = format!("its role is {}, this is a {wanted}", own.role);
+            self.errors.push(format!("tls.certificate: {reason}"));
+        }
+        if own.identity.is_none() {
+            let reason = "its common name and its one DNS name are not the same node name";
+            self.errors.push(format!("tls.certificate: {reason}"));
+        }
+        self.lifetime("tls.certificate", own, now);
+    }
+
+    fn authority(
+        &mut self,
+        authority: &Certificate,
+        own: Option<&Certificate>,
+        list: Option<&RevocationList>,
+    ) {
+        if authority.role != Role::Authority {
+            self.errors.push("tls.authority: this is no authority's certificate".to_owned());
+            return;
+        }
+        if own.is_some_and(|own| !own.is_signed_by(authority)) {
+            self.errors.push("tls.certificate: tls.authority did not issue it".to_owned());
+        }
+        if list.is_some_and(|list| !list.is_signed_by(authority)) {
+            self.errors.push("tls.revocations: tls.authority did not sign it".to_owned());
+        }
+    }
+
+    fn lifetime(&mut self, key: &str, certificate: &Certificate, now: OffsetDateTime) {
+        let (from, until) = (certificate.not_before, certificate.not_after);
+        if now > until {
+            self.errors.push(format!("{key}: it ended at {}", shown(until)));
+        } else if now < from {
+            self.warnings.push(format!("{key}: it begins at {} only", shown(from)));
+        } else if until - now < EXPIRY_WARNING {
+            self.warnings.push(format!("{key}: it ends at {}", shown(until)));
+        }
+    }
+
+    fn log(&mut self, log: &LogConfig) {
+        let folder = log.file.as_deref().and_then(Path::parent);
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            self.errors.push(format!("log.file: there is no folder {}", folder.display()));
+        }
+    }
+
+    fn carriers(&mut self, carriers: &[Carrier]) {
+        let available =
+            std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+        for (index, carrier) in carriers.iter().enumerate() {
+            let key = format!("carrier[{}]", index + 1);
+            let same = |other: &&Carrier| {
+                let way = |c: &Carrier| (c.interface.clone(), c.source, c.addresses.clone());
+                way(other) == way(carrier)
+            };
+            if let Some(other) = carriers[..index].iter().find(same) {
+                let text = format!("it takes the same way as \"{}\"", other.name);
+                self.warnings.push(format!("{key}: {text}: this adds no capacity"));
+            }
+            if let Some(interface) = &carrier.interface {
+                self.interface(&format!("{key}.interface"), interface.as_str());
+            }
+            let missing = |names: &String| {
+                !names.split_whitespace().any(|name| name == carrier.congestion.as_str())
+            };
+            if available.as_ref().is_ok_and(missing) {
+                let text = format!("this kernel has no {} now", carrier.congestion);
+                self.warnings.push(format!("{key}.congestion: {text} (see polyrail doctor)"));
+            }
+        }
+    }
+
+    fn interface(&mut self, key: &str, name: &str) {
+        if !Path::new("/sys/class/net").join(name).exists() {
+            self.warnings.push(format!("{key}: this machine has no interface {name} now"));
+        }
+    }
+
+    /// A prefix inside a sensitive one opens it: the most specific prefix decides.
+    fn access(&mut self, access: &Access) {
+        for (net, what) in SENSITIVE {
+            let Ok(net) = net.parse::<IpNet>() else { continue };
+            for allowed in access.allow.iter().filter(|allowed| net.contains(*allowed)) {
+                let text = format!("it opens {allowed} ({what}) to every gateway's users");
+                self.warnings.push(format!("access.allow: {text}"));
+            }
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gateway => "gateway",
+            Self::Cloud => "cloud",
+        })
+    }
+}
+
+/// How long before its end a certificate is warned of.
+const EXPIRY_WARNING: Duration = Duration::days(30);
+
+/// Prefixes whose opening is seldom meant.
+const SENSITIVE: &[(&str, &str)] = &[
+    ("127.0.0.0/8", "this machine itself"),
+    ("::1/128", "this machine itself"),
+    ("169.254.169.254/32", "the hosting provider's metadata"),
+    ("fd00:ec2::254/128", "the hosting provider's metadata"),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+
+    use polyrail_model::Identity;
+
+    use super::*;
+    use crate::pki::{Authority, IssueRequest, NodeRole};
+
+    /// A folder with an authority, a gateway's and a cloud's certificate.
+    fn world() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().to_owned();
+        let authority = Authority::create(&dir, "Test", false).unwrap();
+        for (name, role) in [("g", NodeRole::Gateway), ("c", NodeRole::Cloud)] {
+            let name = Identity::new(name).unwrap();
+            let request = IssueRequest { name, role, days: 397, out: dir.clone(), force: false };
+            authority.issue(&request).unwrap();
+        }
+        (folder, dir)
+    }
+
+    fn tls(dir: &Path, name: &str) -> TlsConfig {
+        TlsConfig {
+            certificate: dir.join(format!("{name}.crt")),
+            key: dir.join(format!("{name}.key")),
+            authority: dir.join("ca.crt"),
+            revocations: Some(dir.join("revoked.crl")),
+        }
+    }
+
+    fn at(tls: &TlsConfig, kind: Kind, days: i64) -> Notes {
+        let mut notes = Notes::default();
+        notes.tls(tls, kind, OffsetDateTime::now_utc() + Duration::days(days));
+        notes
+    }
+
+    #[test]
+    fn good_files_are_fine_in_their_time() {
+        let (_folder, dir) = world();
+        let good = tls(&dir, "g");
+        assert_eq!(check_tls(&good, Kind::Gateway), (vec![], vec![]));
+        assert_eq!(check_tls(&tls(&dir, "c"), Kind::Cloud), (vec![], vec![]));
+        let late = at(&good, Kind::Gateway, 370);
+        assert!(late.errors.is_empty() && late.warnings[0].contains("it ends at"));
+        assert!(at(&good, Kind::Gateway, 398).errors[0].contains("it ended at"));
+        assert!(at(&good, Kind::Gateway, -1).warnings[0].contains("begins at"));
+    }
+
+    #[test]
+    fn each_bad_file_is_named() {
+        let (_folder, dir) = world();
+        let (_other_folder, other) = world();
+        let (g, c) = (tls(&dir, "g"), tls(&dir, "c"));
+        let errors = |tls: TlsConfig| check_tls(&tls, Kind::Gateway).0.join("\n");
+        let has = |tls: TlsConfig, text: &str| {
+            let found = errors(tls);
+            assert!(found.contains(text), "{found:?} lacks {text:?}");
+        };
+        has(c.clone(), "its role is cloud, this is a gateway");
+        has(TlsConfig { key: c.key.clone(), ..g.clone() }, "tls.key: it belongs to another");
+        let foreign = TlsConfig { authority: other.join("ca.crt"), ..g.clone() };
+        has(foreign.clone(), "tls.certificate: tls.authority did not issue it");
+        has(foreign, "tls.revocations: tls.authority did not sign it");
+        has(TlsConfig { authority: g.certificate.clone(), ..g.clone() }, "no authority's");
+        has(TlsConfig { certificate: dir.join("x.crt"), ..g.clone() }, "No such file");
+        has(TlsConfig { certificate: g.key.clone(), ..g.clone() }, "among the certificates");
+        has(TlsConfig { revocations: Some(dir.join("ca.crt")), ..g.clone() }, "X509 CRL");
+        fs::set_permissions(&g.key, fs::Permissions::from_mode(0o644)).unwrap();
+        has(g.clone(), "g.key is mode 0644: run chmod 600");
+        fs::set_permissions(&g.key, fs::Permissions::from_mode(0o600)).unwrap();
+        Authority::open(&dir).unwrap().revoke_file(&g.certificate).unwrap();
+        has(g, "tls.certificate: revoked since 2");
+    }
+
+    #[test]
+    fn a_configuration_is_told_by_its_keys() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
+        let text = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+        assert_eq!(guess(&text("gateway.toml")), Kind::Gateway);
+        assert_eq!(guess(&text("cloud.toml")), Kind::Cloud);
+        assert_eq!(guess("[dial]\n"), Kind::Cloud);
+        assert_eq!(guess("[carrier\n"), Kind::Gateway);
+    }
+
+    #[test]
+    fn a_whole_configuration_is_looked_over() {
+        let (_folder, dir) = world();
+        let file = dir.join("cloud.toml");
+        let tls = "[tls]\ncertificate = \"c.crt\"\nkey = \"c.key\"\nauthority = \"ca.crt\"\n";
+        let head = "listen = [\"[::]:4433\"]\n";
+        fs::write(&file, format!("{head}{tls}[access]\nallow = [\"0.0.0.0/0\", \"127.0.0.1\"]\n"))
+            .unwrap();
+        let report = check(&file, None).unwrap();
+        assert_eq!((report.kind, report.errors.len()), (Kind::Cloud, 0));
+        let opened = "access.allow: it opens 127.0.0.1/32 (this machine itself)";
+        assert_eq!(report.warnings.len(), 1, "{:?}", report.warnings);
+        assert!(report.warnings[0].starts_with(opened), "{:?}", report.warnings);
+        assert!(check(&file, Some(Kind::Gateway)).is_err());
+        fs::write(&file, format!("{head}[log]\nfile = \"logs/x\"\n{tls}")).unwrap();
+        let report = check(&file, None).unwrap();
+        assert!(report.errors[0].starts_with("log.file: there is no folder"));
+
+        let file = dir.join("gateway.toml");
+        let tls = tls.replace("c.", "g.").replace("certifig.te", "certificate");
+        let carrier = |name| {
+            format!("[[carrier]]\nname = \"{name}\"\ninterface = \"no-such\"\ncongestion = \"x\"\n")
+        };
+        let rest = "[cloud]\nname = \"c\"\naddresses = [\"192.0.2.1:1\"]\n";
+        let socks = "[socks5]\nlisten = [\"0.0.0.0:1080\"]\n";
+        let text = format!("{tls}{rest}{}{}{socks}", carrier("a"), carrier("b"));
+        fs::write(&file, text).unwrap();
+        let report = check(&file, None).unwrap();
+        assert_eq!(report.errors, Vec::<String>::new());
+        let warnings = report.warnings.join("\n");
+        for text in ["same way as \"a\"", "no interface no-such", "has no x now", "not loopback"] {
+            assert!(warnings.contains(text), "{warnings}");
+        }
+        assert!(report.summary.contains("over a, b; users come by SOCKS5"), "{}", report.summary);
+    }
+}
