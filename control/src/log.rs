@@ -128,8 +128,10 @@ struct Sink {
 struct Lost {
     /// Lines lost since the start.
     total: u64,
-    /// Lines lost in the present trouble; 0 when writes work.
+    /// Lines lost since standard error was last told that writes work again.
     recent: u64,
+    /// Whether standard error was told of trouble and not yet of its end.
+    announced: bool,
     /// When standard error was last told of trouble.
     told: Option<Instant>,
     /// Whether the last line stands in the log in part.
@@ -143,17 +145,20 @@ impl Lost {
             self.torn = false;
             self.write_line(line, log)
         });
+        let due = self.told.is_none_or(|told| now.duration_since(told) >= NOTICE_EVERY);
         match result {
-            Ok(()) if self.recent == 0 => {}
+            Ok(()) if self.recent == 0 || !(self.announced || due) => {}
             Ok(()) => {
                 let lost = std::mem::take(&mut self.recent);
+                self.announced = false;
                 let _ = writeln!(notice, "the log can be written again; {lost} lines were lost");
             }
             Err(error) => {
                 self.total = self.total.saturating_add(1);
                 self.recent = self.recent.saturating_add(1);
-                if self.told.is_none_or(|told| now.duration_since(told) >= NOTICE_EVERY) {
+                if due {
                     self.told = Some(now);
+                    self.announced = true;
                     let lost = self.recent;
                     let _ = writeln!(notice, "cannot write the log ({error}); {lost} lines lost");
                 }
@@ -263,6 +268,25 @@ mod tests {
         assert!(told[1].ends_with("61 lines lost"), "{notice}");
         assert!(told[2].ends_with("121 lines lost"), "{notice}");
         assert!(told[3].ends_with("130 lines were lost"), "{notice}");
+    }
+
+    #[test]
+    fn a_disk_that_is_full_now_and_then_is_told_no_more_often() {
+        let (mut lost, mut notice) = (Lost::default(), Vec::new());
+        let start = Instant::now();
+        for s in 0..300 {
+            let mut disk = Disk { room: s % 2 * 10, written: Vec::new() };
+            let now = start + Duration::from_secs(s as u64);
+            lost.write(now, b"line\n", &mut disk, &mut notice);
+        }
+        let notice = String::from_utf8(notice).unwrap();
+        assert_eq!(notice.matches("cannot write").count(), 5, "{notice}");
+        assert_eq!(notice.matches("again").count(), 5, "{notice}");
+        assert_eq!((lost.total, lost.recent), (150, 29));
+        let mut disk = Disk { room: 10, written: Vec::new() };
+        let mut last = Vec::new();
+        lost.write(start + Duration::from_secs(400), b"line\n", &mut disk, &mut last);
+        assert!(String::from_utf8(last).unwrap().ends_with("29 lines were lost\n"));
     }
 
     #[test]

@@ -314,3 +314,41 @@ fn unreadable_files_are_named() {
     std::fs::write(&file, vec![b'#'; FILE_MAX as usize + 1]).unwrap();
     assert!(CloudConfig::load(&file).unwrap_err().to_string().contains("over 1 MiB"));
 }
+
+/// Every key that is read has a row in the reference.
+#[test]
+fn the_reference_has_every_key() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let reference = std::fs::read_to_string(file).unwrap();
+    let rows: Vec<&str> = reference.lines().filter(|line| line.starts_with("| `")).collect();
+    let documented = |key: &str| {
+        let quoted = format!("`{key}`");
+        rows.iter().any(|row| row.split('|').nth(1).is_some_and(|cell| cell.contains(&quoted)))
+    };
+    let tables = |names: &[&str]| {
+        let table = |name: &&str| match *name {
+            "carrier" => "[[carrier]]\nx = 1\n".to_owned(),
+            name => format!("[{name}]\nx = 1\n"),
+        };
+        format!("x = 1\n{}", names.iter().map(table).collect::<String>())
+    };
+    let common = ["log", "tls", "session", "scheduler"];
+    let gateways = ["cloud", "carrier", "intercept", "dns", "socks5", "users"];
+    let clouds = ["access", "dial"];
+    let errors = [
+        gateway(&tables(&[&common[..], &gateways].concat())).unwrap_err(),
+        cloud(&tables(&[&common[..], &clouds].concat())).unwrap_err(),
+    ];
+    let mut count = 0;
+    for problem in errors.iter().flat_map(ConfigError::problems) {
+        let Some((_, known)) = problem.reason.split_once("; known are: ") else { continue };
+        let table = problem.key.trim_end_matches('x').replace("[1]", "");
+        for key in known.split(", ") {
+            let full = format!("{table}{key}");
+            let is_table = common.iter().chain(&gateways).chain(&clouds).any(|name| *name == full);
+            assert!(is_table || documented(&full), "{full} is not in docs/operations.md");
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count} keys were found");
+}
