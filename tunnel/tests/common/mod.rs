@@ -1,0 +1,198 @@
+//! A scratch authority, a clock that tests move, and a loop that drives tunnels over loopback.
+
+#![allow(dead_code)] // each test file uses its part
+
+pub mod pki;
+pub mod raw;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mio::{Events, Interest, Poll, Token};
+use polyrail_model::Identity;
+use polyrail_tunnel::tls::{Client, Listener, Server};
+use polyrail_tunnel::{
+    CarrierSpec, Clock, CloseReason, Established, SocketOptions, TlsIdentity, Tunnel, TunnelEvent,
+};
+
+/// When the scratch certificates begin to be valid, in seconds since 1970.
+pub const BEGIN: u64 = 1_800_000_000;
+/// How long they are valid, in seconds.
+pub const LIFE: u64 = 10_000;
+
+/// A clock that stands still until it is set.
+#[derive(Debug)]
+pub struct TestClock(AtomicU64);
+
+impl TestClock {
+    /// A hundred seconds into the certificates' life.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self(AtomicU64::new(BEGIN + 100)))
+    }
+
+    pub fn set(&self, seconds: u64) {
+        self.0.store(seconds, Ordering::Relaxed);
+    }
+}
+
+impl Clock for TestClock {
+    fn since_epoch(&self) -> Duration {
+        Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+}
+
+pub fn name(text: &str) -> Identity {
+    Identity::new(text).unwrap()
+}
+
+pub fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// One end of a tunnel and what happened to it.
+pub struct End {
+    pub tunnel: Box<dyn Tunnel>,
+    pub up: Option<Established>,
+    pub closed: Option<CloseReason>,
+    pub received: Vec<u8>,
+    /// Whether to take data in at all.
+    pub reading: bool,
+}
+
+/// A poll with the ends of tunnels and at most one listening server.
+pub struct World {
+    poll: Poll,
+    pub ends: Vec<End>,
+    listener: Option<Listener>,
+    pub server: Option<Server>,
+}
+
+const LISTENER: Token = Token(usize::MAX);
+
+impl World {
+    pub fn new() -> Self {
+        Self { poll: Poll::new().unwrap(), ends: Vec::new(), listener: None, server: None }
+    }
+
+    /// Listens at a loopback port; whoever connects becomes a new end.
+    pub fn serve(&mut self, server: Server) -> SocketAddr {
+        let mut listener = Listener::bind(loopback()).unwrap();
+        self.poll.registry().register(&mut listener, LISTENER, Interest::READABLE).unwrap();
+        let address = listener.local_addr().unwrap();
+        self.listener = Some(listener);
+        self.server = Some(server);
+        address
+    }
+
+    pub fn add(&mut self, mut tunnel: Box<dyn Tunnel>) -> usize {
+        let index = self.ends.len();
+        tunnel.register(self.poll.registry(), Token(index)).unwrap();
+        self.ends.push(End { tunnel, up: None, closed: None, received: Vec::new(), reading: true });
+        index
+    }
+
+    pub fn connect(&mut self, client: &mut Client, peer: SocketAddr) -> usize {
+        let spec = CarrierSpec { name: "a".to_owned(), ..CarrierSpec::default() };
+        let tunnel = client.connect(Instant::now(), &spec, peer).unwrap();
+        self.add(tunnel)
+    }
+
+    /// Polls once for at most 10 ms and drains every end.
+    pub fn step(&mut self) {
+        let mut events = Events::with_capacity(64);
+        self.poll.poll(&mut events, Some(Duration::from_millis(10))).unwrap();
+        let now = Instant::now();
+        for event in &events {
+            if event.token() == LISTENER {
+                self.accept(now);
+            } else {
+                let end = &mut self.ends[event.token().0];
+                end.tunnel.on_ready(now, event.is_readable(), event.is_writable());
+            }
+        }
+        for end in &mut self.ends {
+            end.tunnel.on_timeout(now);
+            end.drain();
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        let listener = self.listener.take().unwrap();
+        while let Some((socket, _)) = listener.accept().unwrap() {
+            let tunnel = self.server.as_mut().unwrap().accept(now, socket).unwrap();
+            self.add(tunnel);
+        }
+        self.listener = Some(listener);
+    }
+
+    /// Steps until `done`, at most 20 s.
+    pub fn until(&mut self, what: &str, done: impl Fn(&[End]) -> bool) {
+        let give_up = Instant::now() + Duration::from_secs(20);
+        while !done(&self.ends) {
+            assert!(Instant::now() < give_up, "{what}: not reached; {}", self.told());
+            self.step();
+        }
+    }
+
+    /// Connects, runs until both ends are over or up, and answers with why the ends are over.
+    pub fn outcome(&mut self, client: &mut Client, peer: SocketAddr) -> [Option<CloseReason>; 2] {
+        let near = self.connect(client, peer);
+        self.until("both ends up or over", |ends| {
+            let settled = |end: &End| end.closed.is_some() || end.up.is_some();
+            ends.len() > near + 1 && ends[near..].iter().all(settled)
+        });
+        // A refusal by the server arrives after the client is up.
+        for _ in 0..5 {
+            self.step();
+        }
+        [self.ends[near].closed.clone(), self.ends[near + 1].closed.clone()]
+    }
+
+    fn told(&self) -> String {
+        let ends = self.ends.iter().map(|end| {
+            format!("[up {}, closed {:?}, {}]", end.up.is_some(), end.closed, end.received.len())
+        });
+        ends.collect()
+    }
+}
+
+impl End {
+    pub fn drain(&mut self) {
+        self.poll_events();
+        while self.reading && self.tunnel.receive(&mut |b| self.received.extend_from_slice(b)) > 0 {
+        }
+        self.poll_events();
+    }
+
+    fn poll_events(&mut self) {
+        while let Some(event) = self.tunnel.poll_event() {
+            assert!(self.closed.is_none(), "nothing comes after Closed");
+            match event {
+                TunnelEvent::Up(up) => assert!(self.up.replace(up).is_none(), "Up comes once"),
+                TunnelEvent::Closed(reason) => self.closed = Some(reason),
+            }
+        }
+    }
+
+    /// Sends all of `data` that there is room for, in units of `unit`; returns how much it was.
+    pub fn send(&mut self, data: &[u8], unit: usize) -> usize {
+        let mut sent = 0;
+        while sent < data.len() && self.tunnel.room() > 0 {
+            let size = unit.min(data.len() - sent).min(self.tunnel.room());
+            self.tunnel.send(&data[sent..sent + size]);
+            sent += size;
+        }
+        self.tunnel.flush(Instant::now());
+        sent
+    }
+}
+
+pub fn server(identity: TlsIdentity, clock: &Arc<TestClock>) -> Server {
+    Server::new(identity, SocketOptions::default(), clock.clone()).unwrap()
+}
+
+pub fn client(identity: TlsIdentity, clock: &Arc<TestClock>) -> Client {
+    Client::new(identity, name("cloud"), clock.clone()).unwrap()
+}

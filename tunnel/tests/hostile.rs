@@ -1,0 +1,251 @@
+//! Peers that are broken, foreign or gone, and carriers that cannot be used.
+
+#![allow(clippy::unwrap_used)] // also in the helpers
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::pki::{Authority, GATEWAY, Node};
+use common::raw::RawClient;
+use common::{TestClock, World, client, loopback, server};
+use polyrail_tunnel::tls::Client;
+use polyrail_tunnel::{
+    CarrierSpec, CertificateFault, CloseReason, PeerComplaint, SocketOptions, TunnelEvent,
+};
+
+/// Lets `act` loose on a cloud; answers with how the cloud's tunnel ended.
+fn attack(act: impl FnOnce(SocketAddr, Authority) + Send + 'static) -> CloseReason {
+    let authority = Authority::new();
+    let clock = TestClock::new();
+    let mut world = World::new();
+    let address = world.serve(server(authority.cloud(), &clock));
+    let attacker = thread::spawn(move || act(address, authority));
+    world.until("the tunnel over", |ends| ends.first().is_some_and(|end| end.closed.is_some()));
+    attacker.join().unwrap();
+    world.ends[0].closed.clone().unwrap()
+}
+
+/// Connects properly as a gateway, then lets `act` loose.
+fn attack_from_within(act: impl FnOnce(RawClient) + Send + 'static) -> CloseReason {
+    attack(|address, authority| {
+        let paths = authority.issue(&Node::new("train-7", GATEWAY, 7), &authority);
+        let mut raw = RawClient::connect(address, &[b"polyrail/1"], Some(&paths));
+        assert!(raw.shake());
+        // The tickets show that the cloud is through with the handshake.
+        assert!(raw.read());
+        act(raw);
+    })
+}
+
+fn until_end(mut raw: RawClient) -> RawClient {
+    while raw.read() {}
+    raw
+}
+
+#[test]
+fn a_client_without_certificate_is_refused() {
+    let reason = attack(|address, _| {
+        let mut raw = RawClient::connect(address, &[b"polyrail/1"], None);
+        raw.shake();
+        until_end(raw);
+    });
+    assert_eq!(reason, CloseReason::PeerCertificate(CertificateFault::Missing));
+}
+
+#[test]
+fn another_application_protocol_is_refused() {
+    const FOREIGN: &[&[u8]] = &[b"h2"];
+    for alpn in [FOREIGN, &[]] {
+        let reason = attack(move |address, authority| {
+            let paths = authority.issue(&Node::new("train-7", GATEWAY, 7), &authority);
+            let mut raw = RawClient::connect(address, alpn, Some(&paths));
+            raw.shake();
+            until_end(raw);
+        });
+        assert_eq!(reason, CloseReason::WrongProtocol, "offered {alpn:?}");
+    }
+}
+
+#[test]
+fn garbage_instead_of_a_handshake_is_refused() {
+    for garbage in [&b"GET / HTTP/1.1\r\nHost: cloud\r\n\r\n"[..], &[0xff; 600], b"SSH-2.0-x\r\n"] {
+        let reason = attack(move |address, _| {
+            let mut tcp = TcpStream::connect(address).unwrap();
+            tcp.write_all(garbage).unwrap();
+            let _ = tcp.read(&mut [0; 100]);
+        });
+        assert_eq!(reason, CloseReason::NotTls, "{garbage:?}");
+    }
+}
+
+#[test]
+fn a_garbage_record_ends_an_established_tunnel() {
+    let forged = [&[0x17, 3, 3, 0, 64][..], &[0xaa; 64]].concat();
+    let oversized = [&[0x17, 3, 3, 0xff, 0xff][..], &[0xaa; 20_000]].concat();
+    let untyped = vec![0xee; 64];
+    for garbage in [forged, oversized, untyped] {
+        let start = garbage[..5].to_vec();
+        let reason = attack_from_within(move |mut raw| {
+            raw.write_bare(&garbage);
+            until_end(raw);
+        });
+        assert_eq!(reason, CloseReason::BadRecord, "{start:x?}");
+    }
+}
+
+#[test]
+fn a_peer_that_goes_in_mid_handshake_is_noticed() {
+    let reason = attack(|address, _| {
+        let mut raw = RawClient::connect(address, &[b"polyrail/1"], None);
+        let mut hello = Vec::new();
+        raw.tls.write_tls(&mut hello).unwrap();
+        raw.write_bare(&hello[..hello.len() / 2]);
+        raw.cut();
+        let _ = raw.tcp.read(&mut [0; 100]);
+    });
+    assert_eq!(reason, CloseReason::ClosedInHandshake);
+    let reason = attack(|address, _| {
+        let mut raw = RawClient::connect(address, &[b"polyrail/1"], None);
+        raw.tls.write_tls(&mut raw.tcp).unwrap();
+        raw.tcp.read_exact(&mut [0; 1]).unwrap();
+        raw.reset();
+    });
+    assert_eq!(reason, CloseReason::ClosedInHandshake);
+}
+
+#[test]
+fn the_end_of_an_established_tunnel_is_told_apart() {
+    assert_eq!(
+        attack_from_within(|mut raw| {
+            raw.tls.send_close_notify();
+            raw.tls.write_tls(&mut raw.tcp).unwrap();
+            until_end(raw);
+        }),
+        CloseReason::PeerClosed
+    );
+    assert_eq!(attack_from_within(|mut raw| raw.cut()), CloseReason::Cut);
+    assert_eq!(attack_from_within(RawClient::reset), CloseReason::Reset);
+}
+
+#[test]
+fn a_silent_peer_runs_into_the_handshake_timeout() {
+    let authority = Authority::new();
+    let clock = TestClock::new();
+    let mut world = World::new();
+    let address = world.serve(server(authority.cloud(), &clock));
+    let _silent = TcpStream::connect(address).unwrap();
+    world.until("accepted", |ends| ends.len() == 1);
+    let tunnel = &mut world.ends[0].tunnel;
+    let due = tunnel.next_timeout().unwrap();
+    tunnel.on_timeout(due - Duration::from_millis(1));
+    assert_eq!(tunnel.poll_event(), None);
+    tunnel.on_timeout(due);
+    let after = Duration::from_secs(10);
+    let reason = CloseReason::HandshakeTimedOut { after };
+    assert_eq!(tunnel.poll_event(), Some(TunnelEvent::Closed(reason)));
+    assert_eq!((tunnel.next_timeout(), tunnel.poll_event()), (None, None));
+}
+
+/// How a client's connect to something that is no cloud ends.
+fn connect_to(spec: CarrierSpec, address: SocketAddr) -> CloseReason {
+    let authority = Authority::new();
+    let clock = TestClock::new();
+    let mut world = World::new();
+    let mut client: Client = client(authority.gateway(), &clock);
+    match client.connect(Instant::now(), &spec, address) {
+        Err(reason) => reason,
+        Ok(tunnel) => {
+            let near = world.add(tunnel);
+            world.until("over", |ends| ends[near].closed.is_some());
+            assert!(world.ends[near].up.is_none());
+            world.ends[near].closed.clone().unwrap()
+        }
+    }
+}
+
+/// A server that answers whatever comes with `answer`, then closes.
+fn impostor(answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut tcp = listener.accept().unwrap().0;
+        let _ = tcp.read(&mut [0; 4096]);
+        tcp.write_all(answer).unwrap();
+    });
+    address
+}
+
+#[test]
+fn a_server_that_is_no_cloud_is_told_apart() {
+    let http = impostor(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    assert_eq!(connect_to(CarrierSpec::default(), http), CloseReason::NotTls);
+    let closing = impostor(b"");
+    assert_eq!(connect_to(CarrierSpec::default(), closing), CloseReason::ClosedInHandshake);
+    let old = impostor(&[0x15, 3, 1, 0, 2, 2, 70]); // the alert protocol_version
+    let refused = CloseReason::PeerRefused(PeerComplaint::Other("ProtocolVersion".to_owned()));
+    assert_eq!(connect_to(CarrierSpec::default(), old), refused);
+}
+
+#[test]
+fn a_server_of_another_protocol_is_told_apart() {
+    let alert = impostor(&[0x15, 3, 3, 0, 2, 2, 120]); // no_application_protocol
+    let refused = CloseReason::PeerRefused(PeerComplaint::WrongProtocol);
+    assert_eq!(connect_to(CarrierSpec::default(), alert), refused);
+}
+
+#[test]
+fn a_closed_port_is_refused() {
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let peer = listener.local_addr().unwrap();
+    drop(listener);
+    assert_eq!(connect_to(CarrierSpec::default(), peer), CloseReason::Refused { peer });
+}
+
+#[test]
+fn an_unanswered_connect_times_out() {
+    // With a queue of one taken up, the kernel drops further connects.
+    let kind = socket2::Type::STREAM;
+    let full = socket2::Socket::new(socket2::Domain::IPV4, kind, None).unwrap();
+    full.bind(&loopback().into()).unwrap();
+    full.listen(0).unwrap();
+    let peer = full.local_addr().unwrap().as_socket().unwrap();
+    let _first = TcpStream::connect(peer).unwrap();
+    let after = Duration::from_millis(200);
+    let options = SocketOptions { connect_timeout: after, ..SocketOptions::default() };
+    let spec = CarrierSpec { options, ..CarrierSpec::default() };
+    let authority = Authority::new();
+    let mut client = client(authority.gateway(), &TestClock::new());
+    let mut tunnel = client.connect(Instant::now(), &spec, peer).unwrap();
+    let due = tunnel.next_timeout().unwrap();
+    tunnel.on_timeout(due);
+    let reason = CloseReason::ConnectTimedOut { peer, after };
+    assert_eq!(tunnel.poll_event(), Some(TunnelEvent::Closed(reason)));
+}
+
+#[test]
+fn a_carrier_that_cannot_be_used_says_what_is_missing() {
+    let peer: SocketAddr = "127.0.0.1:9".parse().unwrap();
+    let spec = CarrierSpec { interface: Some("wwan-none".to_owned()), ..CarrierSpec::default() };
+    let missing = CloseReason::InterfaceMissing { interface: "wwan-none".to_owned() };
+    assert_eq!(connect_to(spec, peer), missing);
+
+    let source_ip = "192.0.2.77".parse().unwrap();
+    let spec = CarrierSpec { source: Some(source_ip), ..CarrierSpec::default() };
+    assert_eq!(connect_to(spec, peer), CloseReason::SourceMissing { source_ip });
+
+    let source_ip = "::1".parse().unwrap();
+    let spec = CarrierSpec { source: Some(source_ip), ..CarrierSpec::default() };
+    assert_eq!(connect_to(spec, peer), CloseReason::FamilyMismatch { source_ip, peer });
+
+    let options = SocketOptions { congestion: Some("warp".to_owned()), ..SocketOptions::default() };
+    let spec = CarrierSpec { options, ..CarrierSpec::default() };
+    let CloseReason::CongestionControl { wanted, available } = connect_to(spec, peer) else {
+        panic!("another reason");
+    };
+    assert_eq!(wanted, "warp");
+    assert!(available.split(' ').any(|name| name == "reno" || name == "cubic"), "{available}");
+}
