@@ -2,5 +2,6 @@
 
 #![deny(unsafe_code)]
 
+pub mod intercept;
 pub mod socks5;
 pub mod transparent;

@@ -1,0 +1,351 @@
+//! The text of the rules: nftables and `ip` commands. Pure.
+
+use std::fmt::{self, Write};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use polyrail_control::config::PrivateTraffic;
+use polyrail_model::Families;
+
+use super::InterceptError;
+use super::plan::{Other, Plan};
+use super::system::{self, Hops};
+
+/// A sequence of `ip` commands around one nftables transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    routing: Vec<Step>,
+    ruleset: String,
+    /// Routes stand before marks do, and go after them.
+    routing_first: bool,
+}
+
+/// One command line, and the complaint that means that its work was done already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) line: String,
+    pub(super) harmless: &'static [&'static str],
+}
+
+/// The commands that remove all that is ours.
+pub fn removal() -> Script {
+    let flush = |family: &str| {
+        [
+            format!("ip {family} rule flush protocol {PROTOCOL}"),
+            format!("ip {family} route flush table all protocol {PROTOCOL}"),
+        ]
+    };
+    let lines = flush("-4").into_iter().chain(flush("-6"));
+    let harmless = &["not supported", "FIB table does not exist"];
+    Script {
+        routing: lines.map(|line| Step { line, harmless }).collect(),
+        ruleset: format!("add table {TABLE}\ndelete table {TABLE}\n"),
+        routing_first: false,
+    }
+}
+
+/// The change of the families whose new connections are taken, as one transaction in one line.
+pub(super) fn families_change(families: Families) -> String {
+    let flush = format!("flush set {TABLE} carried");
+    match elements(families) {
+        None => flush,
+        Some(elements) => format!("{flush}; add element {TABLE} carried {elements}"),
+    }
+}
+
+impl Script {
+    /// What sets a plan up. `families` are those taken at first; `owned` makes the table the
+    /// property of the process that sends it.
+    pub(super) fn new(plan: &Plan, hops: &Hops, families: Families, owned: bool) -> Self {
+        let Families { v4, v6 } = plan.families;
+        let hops = Hops { v4: hops.v4.clone().filter(|_| v4), v6: hops.v6.clone().filter(|_| v6) };
+        Self {
+            routing: routing(plan, &hops),
+            ruleset: Rules::new(plan, &hops, families, owned).text,
+            routing_first: true,
+        }
+    }
+
+    /// The nftables commands.
+    pub fn ruleset(&self) -> &str {
+        &self.ruleset
+    }
+
+    /// Runs everything.
+    pub(super) fn run(&self) -> Result<(), InterceptError> {
+        if self.routing_first {
+            self.run_routing()?;
+            system::nft(&self.ruleset)
+        } else {
+            system::nft(&self.ruleset)?;
+            self.run_routing()
+        }
+    }
+
+    /// Runs the `ip` commands only.
+    pub(super) fn run_routing(&self) -> Result<(), InterceptError> {
+        self.routing.iter().try_for_each(system::run)
+    }
+
+    fn print_routing(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.routing.iter().try_for_each(|step| writeln!(f, "{}", step.line))
+    }
+}
+
+impl fmt::Display for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.routing_first {
+            writeln!(f, "# A complaint that a rule exists already is no error here.")?;
+            self.print_routing(f)?;
+        }
+        write!(f, "nft -f - <<'END'\n{}END\n", self.ruleset)?;
+        if !self.routing_first {
+            self.print_routing(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// Marked packets are delivered here instead of being forwarded; with `direct:`, packets with
+/// the second mark leave through the carrier or not at all.
+fn routing(plan: &Plan, hops: &Hops) -> Vec<Step> {
+    let mut lines = Vec::new();
+    let mut rule = |family: &str, order: u32, mark: u32, table: u32, routes: &[String]| {
+        for route in routes {
+            lines.push(format!("ip {family} route replace {route} protocol {PROTOCOL}"));
+        }
+        lines.push(format!(
+            "ip {family} rule add pref {order} fwmark {mark:#x} lookup {table} protocol {PROTOCOL}"
+        ));
+    };
+    for (family, wanted) in [("-4", plan.families.v4), ("-6", plan.families.v6)] {
+        if wanted {
+            let local = format!("local default dev lo table {}", plan.table);
+            rule(family, RULE_ORDER, plan.mark, plan.table, &[local]);
+        }
+    }
+    if let Other::Direct { interface } = &plan.other {
+        let table = plan.direct_table();
+        for (family, hop) in [("-4", &hops.v4), ("-6", &hops.v6)] {
+            let Some(hop) = hop else { continue };
+            let via = hop.router.map_or(String::new(), |router| format!("via {router} "));
+            let onlink = if hop.router.is_some() { " onlink" } else { "" };
+            let routes = [
+                format!("prohibit default table {table} metric {METRIC_LAST}"),
+                format!("default {via}dev {interface} table {table} metric 1{onlink}"),
+            ];
+            rule(family, RULE_ORDER + 1, plan.direct_mark(), table, &routes);
+        }
+    }
+    let harmless = &["File exists"];
+    lines.into_iter().map(|line| Step { line, harmless }).collect()
+}
+
+/// The nftables text in the making.
+struct Rules<'a> {
+    plan: &'a Plan,
+    hops: &'a Hops,
+    text: String,
+}
+
+impl<'a> Rules<'a> {
+    fn new(plan: &'a Plan, hops: &'a Hops, families: Families, owned: bool) -> Self {
+        let mut rules = Self { plan, hops, text: String::new() };
+        rules.line(0, &format!("add table {TABLE}"));
+        rules.line(0, &format!("delete table {TABLE}"));
+        rules.line(0, &format!("table {TABLE} {{"));
+        if owned {
+            rules.line(1, "flags owner");
+        }
+        rules.sets(families);
+        let interfaces = rules.interfaces();
+        rules.chain("prerouting", |rules| {
+            rules.line(2, "type filter hook prerouting priority mangle; policy accept;");
+            rules.line(2, &format!("iifname {interfaces} jump passengers"));
+        });
+        rules.chain("passengers", Self::passengers);
+        rules.chain("flows", |rules| {
+            rules.line(2, "meta nfproto != @carried reject with tcp reset");
+            rules.line(2, "goto session");
+        });
+        rules.chain("session", |rules| {
+            rules.divert("tcp", rules.plan.port);
+            rules.line(2, "reject with tcp reset");
+        });
+        if let Some(port) = plan.dns_port {
+            rules.chain("dns", |rules| {
+                rules.divert("udp", port);
+                rules.line(2, "reject with icmpx type port-unreachable");
+            });
+        }
+        rules.chain("other", Self::other);
+        rules.masquerade();
+        rules.line(0, "}");
+        rules
+    }
+
+    fn sets(&mut self, families: Families) {
+        let carried = elements(families);
+        self.set("carried", "typeof meta nfproto", carried);
+        for (name, kind, prefixes) in self.prefix_sets() {
+            let list: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
+            if !list.is_empty() {
+                let kind = format!("type {kind}; flags interval; auto-merge");
+                self.set(name, &kind, Some(format!("{{ {} }}", list.join(", "))));
+            }
+        }
+    }
+
+    /// Name, type and content of each set of prefixes; the empty ones are left out.
+    fn prefix_sets(&self) -> [(&'static str, &'static str, Vec<IpNet>); 6] {
+        let of = |list: &[&str], v4: bool| -> Vec<IpNet> {
+            let parsed = list.iter().filter_map(|prefix| prefix.parse::<IpNet>().ok());
+            parsed.filter(|prefix| is_v4(prefix) == v4).collect()
+        };
+        let private: &[&str] =
+            if self.plan.private == PrivateTraffic::Bypass { &PRIVATE } else { &[] };
+        let bypass = |v4: bool| {
+            let nets = self.plan.bypass.iter().map(IpNet::trunc);
+            nets.filter(|prefix| is_v4(prefix) == v4).collect()
+        };
+        [
+            ("here4", "ipv4_addr", of(&HERE, true)),
+            ("here6", "ipv6_addr", of(&HERE, false)),
+            ("bypass4", "ipv4_addr", bypass(true)),
+            ("bypass6", "ipv6_addr", bypass(false)),
+            ("private4", "ipv4_addr", of(private, true)),
+            ("private6", "ipv6_addr", of(private, false)),
+        ]
+    }
+
+    /// The way of a passenger's packet. `return` leaves it untouched.
+    fn passengers(&mut self) {
+        let mark = self.plan.mark;
+        self.line(
+            2,
+            &format!(
+                "meta l4proto tcp socket transparent 1 socket wildcard 0 meta mark set {mark:#x} \
+                 accept"
+            ),
+        );
+        self.line(2, "fib daddr type { local, broadcast, anycast, multicast } return");
+        self.untouched("here");
+        let interfaces = self.interfaces();
+        self.line(2, &format!("fib daddr oifname {interfaces} return"));
+        self.untouched("bypass");
+        if self.plan.dns_port.is_some() {
+            self.line(2, "udp dport 53 goto dns");
+            self.line(2, "tcp dport 53 goto session");
+        }
+        self.untouched("private");
+        self.line(2, "meta l4proto tcp goto flows");
+        self.line(2, "udp dport 443 reject with icmpx type port-unreachable");
+        self.line(2, "goto other");
+    }
+
+    fn other(&mut self) {
+        if let Other::Direct { .. } = self.plan.other {
+            let mark = self.plan.direct_mark();
+            for (family, hop) in [("ipv4", &self.hops.v4), ("ipv6", &self.hops.v6)] {
+                if hop.is_some() {
+                    self.line(2, &format!("meta nfproto {family} meta mark set {mark:#x} accept"));
+                }
+            }
+        }
+        self.line(2, "reject with icmpx type admin-prohibited");
+    }
+
+    fn masquerade(&mut self) {
+        let Other::Direct { interface } = &self.plan.other else { return };
+        let mark = self.plan.direct_mark();
+        self.chain("postrouting", |rules| {
+            rules.line(2, "type nat hook postrouting priority srcnat; policy accept;");
+            rules.line(2, &format!("meta mark {mark:#x} oifname \"{interface}\" masquerade"));
+        });
+    }
+
+    /// To the listener on loopback. Without one the rule does not match and the next one decides.
+    fn divert(&mut self, protocol: &str, port: u16) {
+        let Plan { families, mark, .. } = *self.plan;
+        let targets = [
+            (families.v4, "ipv4", format!("ip to 127.0.0.1:{port}")),
+            (families.v6, "ipv6", format!("ip6 to [::1]:{port}")),
+        ];
+        for (_, family, target) in targets.into_iter().filter(|(wanted, ..)| *wanted) {
+            self.line(
+                2,
+                &format!(
+                    "meta nfproto {family} meta l4proto {protocol} tproxy {target} meta mark set \
+                     {mark:#x} accept"
+                ),
+            );
+        }
+    }
+
+    fn untouched(&mut self, set: &str) {
+        let sets = self.prefix_sets();
+        for (suffix, header) in [("4", "ip"), ("6", "ip6")] {
+            let name = format!("{set}{suffix}");
+            if sets.iter().any(|(other, _, prefixes)| *other == name && !prefixes.is_empty()) {
+                self.line(2, &format!("{header} daddr @{name} return"));
+            }
+        }
+    }
+
+    fn interfaces(&self) -> String {
+        let quoted: Vec<String> =
+            self.plan.interfaces.iter().map(|name| format!("\"{name}\"")).collect();
+        format!("{{ {} }}", quoted.join(", "))
+    }
+
+    fn set(&mut self, name: &str, kind: &str, elements: Option<String>) {
+        self.line(1, &format!("set {name} {{"));
+        kind.split("; ").for_each(|line| self.line(2, line));
+        if let Some(elements) = elements {
+            self.line(2, &format!("elements = {elements}"));
+        }
+        self.line(1, "}");
+    }
+
+    fn chain(&mut self, name: &str, body: impl FnOnce(&mut Self)) {
+        self.line(1, &format!("chain {name} {{"));
+        body(self);
+        self.line(1, "}");
+    }
+
+    fn line(&mut self, depth: usize, text: &str) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.text, "{}{text}", "\t".repeat(depth));
+    }
+}
+
+fn elements(families: Families) -> Option<String> {
+    let names: Vec<&str> = [(families.v4, "ipv4"), (families.v6, "ipv6")]
+        .into_iter()
+        .filter_map(|(wanted, name)| wanted.then_some(name))
+        .collect();
+    (!names.is_empty()).then(|| format!("{{ {} }}", names.join(", ")))
+}
+
+fn is_v4(prefix: &IpNet) -> bool {
+    matches!(prefix.addr(), IpAddr::V4(_))
+}
+
+/// The table that holds everything of ours.
+pub(super) const TABLE: &str = "inet polyrail";
+
+/// The protocol number (`rtm_protocol`) that marks our routes and routing rules.
+pub(super) const PROTOCOL: u8 = 112;
+
+/// Where our routing rules stand: after the kernel's local table, before all that is usual.
+const RULE_ORDER: u32 = 100;
+
+/// Behind the carrier's route. (`ip -6 route flush` leaves the very last metric alone.)
+const METRIC_LAST: u32 = 1_000_000;
+
+/// Never carried and never rejected: loopback and link-local (RFC 6890), with or without a route.
+const HERE: [&str; 4] = ["127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10"];
+
+/// Private by RFC 1918, RFC 6598 (shared by carriers' NAT) and RFC 4193.
+const PRIVATE: [&str; 5] =
+    ["10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"];

@@ -1,0 +1,147 @@
+//! The programs that change the kernel's rules (`nft`, `ip`), and what is read from the system.
+
+use std::fs;
+use std::io::Write;
+use std::net::IpAddr;
+use std::process::{Command, Output, Stdio};
+
+use polyrail_model::Families;
+
+use super::InterceptError;
+use super::ruleset::{PROTOCOL, Step, TABLE};
+
+/// The ways out of a carrier's interface, by family.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hops {
+    pub(super) v4: Option<Hop>,
+    pub(super) v6: Option<Hop>,
+}
+
+/// A default route's next hop; a point-to-point link has no router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hop {
+    pub(super) router: Option<IpAddr>,
+}
+
+/// Runs one command; a complaint that is harmless counts as done.
+pub(super) fn run(step: &Step) -> Result<(), InterceptError> {
+    let output = output(&step.line)?;
+    let message = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() || step.harmless.iter().any(|text| message.contains(text)) {
+        Ok(())
+    } else {
+        Err(refused(&step.line, &message))
+    }
+}
+
+/// Runs nftables commands as one transaction.
+pub(super) fn nft(commands: &str) -> Result<(), InterceptError> {
+    let failed = |source| InterceptError::Run { program: "nft".to_owned(), source };
+    let mut child = Command::new("nft")
+        .args(["-f", "-"])
+        .env("LC_ALL", "C")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(commands.as_bytes()).map_err(failed)?;
+    }
+    let output = child.wait_with_output().map_err(failed)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(nft_refusal(&String::from_utf8_lossy(&output.stderr)))
+}
+
+/// The error behind nft's words: a table that another process owns shows as "not permitted".
+pub(super) fn nft_refusal(message: &str) -> InterceptError {
+    let held = message.contains("not permitted")
+        && listed("table").is_some_and(|text| text.contains("flags owner"));
+    if held { InterceptError::Held } else { refused("nft -f -", message) }
+}
+
+/// Whether our table stands, owned by a process.
+pub(super) fn table_is_owned() -> bool {
+    listed("table").is_some_and(|text| text.contains("flags owner"))
+}
+
+/// The families whose new connections are taken, as the kernel has them.
+pub(super) fn carried() -> Option<Families> {
+    let text = listed("carried")?;
+    Some(Families { v4: text.contains("ipv4"), v6: text.contains("ipv6") })
+}
+
+/// The listing of our table or of a set in it.
+fn listed(what: &str) -> Option<String> {
+    let line = match what {
+        "table" => format!("nft list table {TABLE}"),
+        set => format!("nft list set {TABLE} {set}"),
+    };
+    let output = output(&line).ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Finds the ways out of `interface`, and checks that the kernel forwards.
+pub(super) fn hops(interface: &str) -> Result<Hops, InterceptError> {
+    let hops = Hops { v4: hop("-4", interface)?, v6: hop("-6", interface)? };
+    if hops.v4.is_none() && hops.v6.is_none() {
+        return Err(InterceptError::DirectRoute(interface.to_owned()));
+    }
+    for (wanted, parameter, path) in [
+        (hops.v4.is_some(), "net.ipv4.ip_forward", "/proc/sys/net/ipv4/ip_forward"),
+        (
+            hops.v6.is_some(),
+            "net.ipv6.conf.all.forwarding",
+            "/proc/sys/net/ipv6/conf/all/forwarding",
+        ),
+    ] {
+        let on = fs::read_to_string(path).is_ok_and(|value| value.trim() != "0");
+        if wanted && !on {
+            return Err(InterceptError::Forwarding(parameter));
+        }
+    }
+    Ok(hops)
+}
+
+fn hop(family: &str, interface: &str) -> Result<Option<Hop>, InterceptError> {
+    let line = format!("ip {family} route show default table all dev {interface}");
+    let output = output(&line)?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr);
+        // No such interface, or no such family: no way out either.
+        let absent = message.contains("Cannot find device") || message.contains("not supported");
+        return if absent { Ok(None) } else { Err(refused(&line, &message)) };
+    }
+    Ok(parse_hop(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The first default route of `ip route show` that is not of our making.
+pub(super) fn parse_hop(routes: &str) -> Option<Hop> {
+    let ours = format!(" proto {PROTOCOL} ");
+    let mut routes = routes.lines();
+    let route = routes.find(|route| route.starts_with("default ") && !route.contains(&ours))?;
+    let mut words = route.split_whitespace().skip_while(|word| *word != "via");
+    let router = words.nth(1).and_then(|word| match word {
+        "inet" | "inet6" => words.next()?.parse().ok(),
+        address => address.parse().ok(),
+    });
+    Some(Hop { router })
+}
+
+fn output(line: &str) -> Result<Output, InterceptError> {
+    let mut words = line.split_whitespace();
+    let program = words.next().unwrap_or_default();
+    Command::new(program)
+        .args(words)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| InterceptError::Run { program: program.to_owned(), source })
+}
+
+fn refused(command: &str, message: &str) -> InterceptError {
+    let message = message.trim().lines().next().unwrap_or("no reason given").to_owned();
+    InterceptError::Refused { command: command.to_owned(), message }
+}

@@ -1,0 +1,135 @@
+//! The text of the rules, by configuration.
+
+use std::path::Path;
+
+use polyrail_control::GatewayConfig;
+
+use super::ruleset::families_change;
+use super::system::{Hop, Hops, parse_hop};
+use super::*;
+
+const BASE: &str = r#"
+[tls]
+certificate = "c.pem"
+key = "k.pem"
+authority = "a.pem"
+[cloud]
+name = "cloud"
+addresses = ["192.0.2.1:4433"]
+[[carrier]]
+name = "a"
+interface = "wwan0"
+[[carrier]]
+name = "b"
+interface = "b\";flush"
+[[carrier]]
+name = "c"
+source = "198.51.100.2"
+"#;
+const DNS: &str = "[dns]\nresolver = \"192.0.2.53:53\"\n";
+
+fn plan_of(tables: &str) -> Result<Plan, InterceptError> {
+    let text = format!("{BASE}{tables}");
+    Plan::from_config(&GatewayConfig::parse(&text, Path::new("gateway.toml")).unwrap())
+}
+
+fn rules(plan: &Plan, hops: &Hops) -> String {
+    Script::new(plan, hops, plan.families(), false).to_string()
+}
+
+#[test]
+fn the_usual_rules_are_these() {
+    let plan = plan_of(&format!(
+        "[intercept]\ninterfaces = [\"lan0\", \"lan1\"]\n\
+         bypass = [\"203.0.113.0/24\", \"2001:db8:5::/48\"]\n{DNS}"
+    ));
+    assert_eq!(rules(&plan.unwrap(), &Hops::default()), include_str!("golden/usual.txt"));
+}
+
+#[test]
+fn direct_traffic_has_a_way_of_its_own() {
+    let plan = plan_of(
+        "[intercept]\ninterfaces = [\"lan0\"]\nipv6 = false\nprivate = \"carry\"\n\
+         port = 17\nmark = 0xffffffff\ntable = 252\nother = \"direct:a\"",
+    );
+    let router = Some("198.51.100.1".parse().unwrap());
+    let hops = Hops { v4: Some(Hop { router }), v6: Some(Hop { router: None }) };
+    assert_eq!(rules(&plan.unwrap(), &hops), include_str!("golden/direct.txt"));
+}
+
+#[test]
+fn removal_names_only_what_is_ours() {
+    assert_eq!(removal().to_string(), include_str!("golden/removal.txt"));
+}
+
+#[test]
+fn configurations_change_the_rules() {
+    let with = |tables: &str| {
+        let plan = plan_of(&format!("[intercept]\ninterfaces = [\"lan0\"]\n{tables}")).unwrap();
+        rules(&plan, &Hops::default())
+    };
+    for (tables, line, present) in [
+        ("", "elements = { ipv4, ipv6 }", true),
+        ("ipv4 = false", "elements = { ipv6 }", true),
+        ("ipv4 = false", "tproxy ip to", false),
+        ("ipv4 = false", "ip -4 ", false),
+        ("ipv6 = false", "tproxy ip6 to", false),
+        ("ipv6 = false", "ip -6 ", false),
+        ("", "dport 53", false),
+        (DNS, "udp dport 53 goto dns", true),
+        (DNS, "tproxy ip6 to [::1]:7853", true),
+        ("", "@private4", true),
+        ("private = \"carry\"", "@private", false),
+        ("private = \"carry\"", "@here4", true),
+        ("", "@bypass", false),
+        ("bypass = [\"192.0.2.0/24\"]", "@bypass6", false),
+        ("", "masquerade", false),
+        ("", "flags owner", false),
+    ] {
+        assert_eq!(with(tables).contains(line), present, "{tables:?} and {line:?}");
+    }
+    let plan = plan_of("[intercept]\ninterfaces = [\"lan0\"]\n").unwrap();
+    let owned = Script::new(&plan, &Hops::default(), Families { v4: true, v6: false }, true);
+    assert!(owned.ruleset().contains("\tflags owner\n"));
+    assert!(owned.ruleset().contains("elements = { ipv4 }"));
+}
+
+#[test]
+fn odd_configurations_are_refused() {
+    let none = plan_of("[socks5]\nlisten = [\"[::1]:1080\"]");
+    assert!(matches!(none, Err(InterceptError::NotConfigured)));
+    for name in ["lan\\\"", "lan*", "-6", "a;b", "{x}"] {
+        let plan = plan_of(&format!("[intercept]\ninterfaces = [\"{name}\"]"));
+        assert!(matches!(plan, Err(InterceptError::Interface(_))), "{name} passed");
+    }
+    let plan = plan_of("[intercept]\ninterfaces = [\"lan0\"]\nother = \"direct:b\"");
+    assert!(matches!(plan, Err(InterceptError::Interface(_))));
+}
+
+#[test]
+fn families_change_in_one_transaction() {
+    let change = |v4, v6| families_change(Families { v4, v6 });
+    assert_eq!(change(false, false), "flush set inet polyrail carried");
+    assert_eq!(
+        change(true, false),
+        "flush set inet polyrail carried; add element inet polyrail carried { ipv4 }"
+    );
+}
+
+#[test]
+fn default_routes_are_read() {
+    let hop = |text: &str| parse_hop(text).map(|hop| hop.router.map(|ip| ip.to_string()));
+    assert_eq!(hop(""), None);
+    assert_eq!(hop("default via 198.51.100.1 proto dhcp metric 100 \n"), {
+        Some(Some("198.51.100.1".to_owned()))
+    });
+    assert_eq!(hop("default scope link \n"), Some(None));
+    assert_eq!(hop("default via fe80::1 table 7 metric 1024 pref medium"), {
+        Some(Some("fe80::1".to_owned()))
+    });
+    assert_eq!(hop("default via inet6 fe80::1 proto ra"), Some(Some("fe80::1".to_owned())));
+    let both = "default via 10.0.0.9 table 7802 proto 112 metric 1 onlink \n\
+                default via 10.0.0.1 proto static";
+    assert_eq!(hop(both), Some(Some("10.0.0.1".to_owned())));
+    assert_eq!(hop("unreachable default table 7802 proto 112 metric 4294967295"), None);
+}

@@ -1,0 +1,337 @@
+//! The interception rules in real kernels' namespaces: what is caught, what is not, what stays.
+
+mod lab;
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lab::{Lab, Namespace, PATIENCE, ask, may_skip, ping, reflect};
+use polyrail_gateway::intercept::{self, InterceptError, Interception, OnExit, Plan};
+use polyrail_gateway::transparent::{Accepted, TransparentListener};
+use polyrail_model::Families;
+
+const RULES: &str = "[intercept]\ninterfaces = [\"lan0\", \"lan1\"]\n\
+                     bypass = [\"203.0.113.0/24\", \"2001:db8:bb::/48\"]\n";
+const DNS: &str = "[dns]\nresolver = \"192.0.2.53:53\"\n";
+
+fn plan(extra: &str) -> Plan {
+    Plan::from_config(&Lab::config(&format!("{RULES}{extra}"))).expect("plan")
+}
+
+fn apply(gateway: &Namespace, plan: &Plan) -> Result<(), InterceptError> {
+    let plan = plan.clone();
+    gateway.run(move || intercept::apply(&plan))
+}
+
+/// Connects from inside, says hello, and returns the first bytes that come back.
+fn greet(from: &Namespace, to: &str) -> io::Result<String> {
+    let to: SocketAddr = to.parse().expect("address");
+    from.run(move || {
+        let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"hello")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    })
+}
+
+/// Serves each connection on the port with the text, to which the client's address is added.
+fn serve(inside: &Namespace, address: &str, text: &'static str) {
+    let address: SocketAddr = address.parse().expect("address");
+    inside.run(move || {
+        let listener = TcpListener::bind(address).expect("bind");
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let peer = stream.peer_addr().expect("peer").ip();
+                answer(stream, &format!("{text} {peer}"));
+            }
+        });
+    });
+}
+
+fn answer(mut stream: TcpStream, text: &str) {
+    let mut hello = [0; 5];
+    stream.read_exact(&mut hello).expect("hello");
+    stream.write_all(text.as_bytes()).expect("answer");
+}
+
+/// The gateway's part: every intercepted connection is told what it asked for.
+fn take_connections(gateway: &Namespace) {
+    gateway.run(|| {
+        for listener in TransparentListener::bind_loopback(7801, true, true).expect("bind") {
+            thread::spawn(move || {
+                loop {
+                    match listener.accept() {
+                        Ok(Accepted { stream, original, peer }) => {
+                            let stream = TcpStream::from(stream);
+                            stream.set_nonblocking(false).expect("blocking");
+                            answer(stream, &format!("taken {original} from {}", peer.ip()));
+                        }
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                            thread::sleep(Duration::from_millis(2));
+                        }
+                        Err(error) => panic!("accept: {error}"),
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn rules_come_and_go_without_a_trace() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    lab.gateway.sh(
+        "nft add table inet theirs; nft add set inet theirs polyrail '{ type ipv4_addr; }'
+         ip rule add pref 99 fwmark 0x706f lookup 7801; ip route add 192.0.2.0/24 dev wan0 table 7801",
+    );
+    let before = lab.gateway.rules();
+    lab.gateway.run(|| intercept::remove().expect("nothing to remove"));
+    assert_eq!(lab.gateway.rules(), before);
+
+    for extra in [DNS, "other = \"direct:wan\"\n"] {
+        let plan = plan(extra);
+        apply(&lab.gateway, &plan).expect("apply");
+        let applied = lab.gateway.rules();
+        assert!(applied.contains("table inet polyrail"));
+        apply(&lab.gateway, &plan).expect("again");
+        assert_eq!(lab.gateway.rules(), applied, "applying twice is applying once");
+        // What is printed is what is applied: a shell that runs it changes nothing.
+        let text = lab.gateway.run(move || intercept::print(&plan)).expect("print");
+        lab.gateway
+            .sh(&text.replace("ip -4 rule", "! ip -4 rule").replace("ip -6 rule", "! ip -6 rule"));
+        assert_eq!(lab.gateway.rules(), applied);
+        lab.gateway.run(|| intercept::remove().expect("remove"));
+        assert_eq!(lab.gateway.rules(), before);
+    }
+}
+
+#[test]
+fn connections_arrive_with_their_destination() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    apply(&lab.gateway, &plan(DNS)).expect("apply");
+    let refused = greet(&lab.passenger, "192.0.2.80:80").expect_err("nobody listens");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "closed, not open, without a daemon");
+    take_connections(&lab.gateway);
+    for (to, from) in [
+        ("192.0.2.80:80", "10.9.0.2"),
+        ("233.252.0.1:1", ""),
+        ("192.0.2.200:7801", "10.9.0.2"),
+        ("[2001:db8:80::80]:443", "fd09::2"),
+        ("[2001:db8:ffff::1]:8443", "fd09::2"),
+        // TCP queries, even for a private resolver outside.
+        ("192.168.77.1:53", "10.9.0.2"),
+        ("[fd77::1]:53", "fd09::2"),
+    ] {
+        if from.is_empty() {
+            assert!(greet(&lab.passenger, to).is_err(), "multicast is no destination");
+            continue;
+        }
+        let text = greet(&lab.passenger, to).unwrap_or_else(|error| panic!("{to}: {error}"));
+        assert_eq!(text, format!("taken {to} from {from}"));
+    }
+    let text = greet(&lab.neighbour, "192.0.2.80:80").expect("the second interface");
+    assert_eq!(text, "taken 192.0.2.80:80 from 10.10.0.2");
+    // The listener's own port leads nowhere from outside.
+    for to in ["10.9.0.1:7801", "[fd09::1]:7801"] {
+        let error = greet(&lab.passenger, to).expect_err("the gateway's own address");
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    }
+}
+
+#[test]
+fn what_is_on_board_or_bypassed_stays_untouched() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    lab.outside.sh(
+        "ip route add 10.9.0.0/24 via 198.51.100.1; ip -6 route add fd09::/64 via 2001:db8:100::1",
+    );
+    apply(&lab.gateway, &plan(DNS)).expect("apply");
+    take_connections(&lab.gateway);
+    for address in ["0.0.0.0:8080", "[::]:8081"] {
+        serve(&lab.outside, address, "outside");
+        serve(&lab.gateway, address, "gateway");
+        serve(&lab.neighbour, address, "neighbour");
+    }
+    for (to, by, from) in [
+        ("203.0.113.9:8080", "outside", "10.9.0.2"),
+        ("[2001:db8:bb::9]:8081", "outside", "fd09::2"),
+        ("192.168.77.1:8080", "outside", "10.9.0.2"),
+        ("[fd77::1]:8081", "outside", "fd09::2"),
+        ("10.9.0.1:8080", "gateway", "10.9.0.2"),
+        ("198.51.100.1:8080", "gateway", "10.9.0.2"),
+        ("[fd09::1]:8081", "gateway", "fd09::2"),
+        ("10.10.0.2:8080", "neighbour", "10.9.0.2"),
+        ("[fd10::2]:8081", "neighbour", "fd09::2"),
+    ] {
+        let text = greet(&lab.passenger, to).unwrap_or_else(|error| panic!("{to}: {error}"));
+        assert_eq!(text, format!("{by} {from}"), "{to}");
+    }
+    for (server, to) in [
+        (&lab.neighbour, "10.10.0.2"),
+        (&lab.neighbour, "[fd10::2]"),
+        (&lab.outside, "203.0.113.9"),
+        (&lab.outside, "[2001:db8:bb::9]"),
+    ] {
+        for port in [53, 443, 9000] {
+            let to = format!("{to}:{port}");
+            reflect(server, &to);
+            let (_, text) = ask(&lab.passenger, &to, "q").unwrap_or_else(|e| panic!("{to}: {e}"));
+            assert!([&b"10.9.0.2"[..], b"fd09::2"].contains(&&text[..]), "{to}");
+        }
+    }
+    for to in ["203.0.113.9", "10.9.0.1", "10.10.0.2"] {
+        ping(&lab.passenger, to).unwrap_or_else(|error| panic!("{to}: {error}"));
+    }
+}
+
+#[test]
+fn quic_and_the_rest_are_rejected_at_once() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    apply(&lab.gateway, &plan(DNS)).expect("apply");
+    for (to, kinds) in [
+        ("192.0.2.80:443", &[ErrorKind::ConnectionRefused][..]),
+        ("[2001:db8:80::80]:443", &[ErrorKind::ConnectionRefused]),
+        // Nobody forwards queries in this test.
+        ("192.0.2.80:53", &[ErrorKind::ConnectionRefused]),
+        ("[2001:db8:80::80]:53", &[ErrorKind::ConnectionRefused]),
+        ("192.0.2.80:9000", &[ErrorKind::HostUnreachable]),
+        ("[2001:db8:80::80]:9000", &[ErrorKind::PermissionDenied]),
+    ] {
+        let begin = Instant::now();
+        let error = ask(&lab.passenger, to, "q").expect_err(to);
+        assert!(kinds.contains(&error.kind()), "{to}: {error}");
+        assert!(begin.elapsed() < PATIENCE / 2, "{to} was told after {:?}", begin.elapsed());
+    }
+    let error = ping(&lab.passenger, "192.0.2.80").expect_err("ICMP is rejected");
+    assert_eq!(error.kind(), ErrorKind::HostUnreachable);
+}
+
+#[test]
+fn direct_traffic_leaves_through_its_carrier() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    reflect(&lab.outside, "192.0.2.80:9000");
+    lab.gateway.sh("ip -6 route del default");
+    let plan = plan("other = \"direct:wan\"\n");
+    lab.gateway.sh("echo 0 > /proc/sys/net/ipv4/ip_forward");
+    let error = apply(&lab.gateway, &plan).expect_err("forwarding is off");
+    assert!(matches!(error, InterceptError::Forwarding("net.ipv4.ip_forward")), "{error}");
+    lab.gateway.sh("echo 1 > /proc/sys/net/ipv4/ip_forward");
+    apply(&lab.gateway, &plan).expect("apply");
+    let (_, text) = ask(&lab.passenger, "192.0.2.80:9000", "q").expect("an answer from outside");
+    assert_eq!(text, b"198.51.100.1", "the source is the gateway's");
+    ping(&lab.passenger, "192.0.2.80").expect("an echo");
+    let error = ask(&lab.passenger, "192.0.2.80:443", "q").expect_err("QUIC stays rejected");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    let error = ask(&lab.passenger, "[2001:db8:80::80]:9000", "q").expect_err("no v6 route");
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+
+    // Without the carrier's route nothing leaks to another way out.
+    lab.gateway.sh("ip route del default table 7802 metric 1");
+    let error = ask(&lab.passenger, "192.0.2.80:9000", "q").expect_err("the carrier is gone");
+    assert_eq!(error.kind(), ErrorKind::HostUnreachable);
+    lab.gateway.sh("ip link set wan0 down");
+    let error = apply(&lab.gateway, &plan).expect_err("no route");
+    assert!(matches!(error, InterceptError::DirectRoute(_)), "{error}");
+}
+
+#[test]
+fn families_are_switched_while_running() {
+    if may_skip() {
+        return;
+    }
+    for on_exit in [OnExit::Open, OnExit::Closed] {
+        let lab = Lab::new();
+        let before = lab.gateway.rules();
+        take_connections(&lab.gateway);
+        let plan = plan(DNS);
+        let start = plan.clone();
+        let mut interception =
+            lab.gateway.run(move || Interception::start(start, on_exit)).expect("start");
+        let to = ["192.0.2.80:80", "[2001:db8:80::80]:80"];
+        for (v4, v6) in [(true, true), (true, false), (false, false), (false, true), (true, true)] {
+            interception = lab.gateway.run(move || {
+                interception.set_families(Families { v4, v6 }).expect("switch");
+                interception
+            });
+            for (reachable, to) in [v4, v6].into_iter().zip(to) {
+                let outcome = greet(&lab.passenger, to).map_err(|error| error.kind());
+                match reachable {
+                    true => assert!(outcome.is_ok_and(|text| text.starts_with("taken")), "{to}"),
+                    false => assert_eq!(outcome, Err(ErrorKind::ConnectionRefused), "{to}"),
+                }
+            }
+        }
+        if on_exit == OnExit::Open {
+            let error = apply(&lab.gateway, &plan).expect_err("a daemon holds the table");
+            assert!(matches!(error, InterceptError::Held), "{error}");
+            let error = lab.gateway.run(intercept::remove).expect_err("a daemon holds the table");
+            assert!(matches!(error, InterceptError::Held), "{error}");
+        }
+        lab.gateway.run(move || drop(interception));
+        if on_exit == OnExit::Closed {
+            assert!(lab.gateway.rules().contains("table inet polyrail"), "the rules stay");
+            // A later daemon takes over what the earlier one left.
+            let next = lab.gateway.run(move || Interception::start(plan, OnExit::Open));
+            lab.gateway.run(move || drop(next.expect("start over")));
+        }
+        assert_eq!(lab.gateway.rules(), before);
+    }
+}
+
+#[test]
+fn rules_go_with_a_killed_daemon() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut daemon = lab.gateway.run(|| {
+        std::process::Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "daemon_that_is_killed", "--ignored"])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("spawn")
+    });
+    let table = || lab.gateway.sh("nft list tables").contains("inet polyrail");
+    let wait = |wanted: bool| {
+        let begin = Instant::now();
+        while table() != wanted {
+            assert!(begin.elapsed() < Duration::from_secs(10), "the table is there: {}", !wanted);
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait(true);
+    thread::sleep(Duration::from_millis(100));
+    daemon.kill().expect("kill");
+    daemon.wait().expect("wait");
+    wait(false);
+    // The next daemon starts over the routing that the killed one left; then all is gone.
+    let plan = plan("");
+    let next = lab.gateway.run(move || Interception::start(plan, OnExit::Open));
+    lab.gateway.run(move || drop(next.expect("start over")));
+    assert!(!lab.gateway.rules().contains("7801"));
+}
+
+#[test]
+#[ignore = "the process that `rules_go_with_a_killed_daemon` kills"]
+fn daemon_that_is_killed() {
+    let _interception = Interception::start(plan(""), OnExit::Open).expect("start");
+    thread::sleep(Duration::from_secs(60));
+}
