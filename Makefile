@@ -1,0 +1,57 @@
+# Polyrail's commands. `make help` lists them.
+#
+# Everything is built with the profile `ci`: optimised, quick to link, with assertions on.
+# `make PROFILE=dev test` uses another one.
+
+PROFILE ?= ci
+CARGO ?= cargo
+export PROFILE
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build test check fmt shell clippy doc deny tidy fuzz-smoke demo bench bench-smoke
+
+help: ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 14
+
+setup: ## install the Debian packages that are missing
+	@scripts/setup.sh
+
+build: ## build all programs
+	$(CARGO) build --locked --profile $(PROFILE) --workspace --bins
+
+test: build ## run all tests (as root: those in network namespaces too)
+	@scripts/test.sh --workspace
+
+check: fmt shell deny clippy doc test ## all that CI gates, except the benchmarks' smoke run
+
+fmt: ## is the code formatted?
+	$(CARGO) fmt --all --check
+
+shell: ## are the scripts sound?
+	@scripts/shell.sh
+
+clippy: ## lints, warnings denied
+	$(CARGO) clippy --locked --profile $(PROFILE) --workspace --all-targets -- -D warnings
+
+doc: ## documentation, warnings denied
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --profile $(PROFILE) --workspace --no-deps \
+		--document-private-items
+
+deny: ## licences, sources, bans and advisories of external crates
+	@scripts/deny.sh
+
+tidy: ## sizes, widths, arrows between crates
+	@scripts/test.sh -p polyrail-tests --test tidy
+
+fuzz-smoke: ## decoders and sessions against a million random frames
+	@POLYRAIL_FUZZ_FRAMES=1000000 scripts/test.sh --workspace fuzz
+
+demo: setup build ## a download over two emulated carriers, one of which fails
+	$(CARGO) run --locked --profile $(PROFILE) -p polyrail-interop --bin polyrail-demo
+
+bench: setup ## the measured figures, as RESULT lines (release build; takes a while)
+	$(CARGO) build --locked --release --workspace --bins
+	target/release/polyrail-bench
+
+bench-smoke: setup build ## the benchmarks in small: do they still run?
+	target/$(PROFILE)/polyrail-bench --smoke

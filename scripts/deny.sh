@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Licences, sources, bans and known vulnerabilities of the crates that Polyrail carries.
+#
+# cargo-deny is taken from the PATH, or built once into target/tools, which takes minutes.
+# Without a way to build it, or to reach the advisory database, that part says SKIP.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools=$PWD/target/tools
+log=target/deny.log
+mkdir -p "$tools"
+export PATH="$tools/bin:$PATH"
+
+if ! command -v cargo-deny >/dev/null; then
+    echo "deny: building cargo-deny into target/tools"
+    if ! cargo install --quiet --locked --root "$tools" cargo-deny >"$log" 2>&1; then
+        tail -n 3 "$log"
+        echo "SKIP cargo-deny: it is not installed and cannot be built here"
+        exit 0
+    fi
+fi
+cargo deny --locked check --hide-inclusion-graph bans licenses sources
+if ! cargo deny fetch db >"$log" 2>&1; then
+    tail -n 3 "$log"
+    echo "SKIP advisories: the advisory database cannot be fetched here"
+    exit 0
+fi
+cargo deny --locked --offline check advisories

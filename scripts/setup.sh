@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Installs the Debian packages of scripts/packages.txt that are missing, and says what it does.
+#
+# Does nothing when all is there. Asks nothing. Needs root or sudo only when something is missing.
+# Starts no service: Debian starts a freshly installed nginx at once and at each boot, which would
+# take port 80 of this machine; both are prevented here, an nginx that was there before is left as
+# it is.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+policy=/usr/sbin/policy-rc.d
+
+say() { echo "setup: $*"; }
+fail() { say "$*" >&2; exit 1; }
+present() { if [[ $1 == /* ]]; then [[ -e $1 ]]; else command -v "$1" >/dev/null; fi; }
+
+as_root() {
+    if [[ $EUID -eq 0 ]]; then "$@"; else sudo "$@"; fi
+}
+
+check_rust() {
+    command -v cargo >/dev/null || fail "no cargo: install Rust from https://rustup.rs"
+    local wanted have
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    have=$(rustc --version | cut -d' ' -f2)
+    [[ $(printf '%s\n' "$wanted" "$have" | sort -V | head -n1) == "$wanted" ]] ||
+        fail "Rust $have is too old: Polyrail needs $wanted or later (rustup update)"
+}
+
+install() {
+    command -v apt-get >/dev/null ||
+        fail "this machine has no apt-get: install by your own means: $*"
+    if [[ $EUID -ne 0 ]]; then
+        command -v sudo >/dev/null || fail "run this as root, or install sudo; missing: $*"
+        [[ -t 0 ]] || sudo -n true 2>/dev/null ||
+            fail "sudo asks for a password and nobody is there to type it; missing: $*"
+    fi
+    say "installing with apt-get: $*"
+    if [[ ! -e $policy ]]; then
+        trap 'as_root rm -f "$policy"' EXIT
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod 755 "$policy"
+    fi
+    as_root apt-get -qq update
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq install -y --no-install-recommends "$@" </dev/null
+    if [[ " $* " == *" nginx-light "* ]] && command -v systemctl >/dev/null; then
+        as_root systemctl --quiet disable nginx 2>/dev/null || true
+        say "nginx is installed for tests and not started at boot"
+    fi
+}
+
+check_rust
+missing=()
+while read -r package probe; do
+    present "$probe" || missing+=("$package")
+done < <(sed 's/#.*//' scripts/packages.txt | awk 'NF == 2')
+
+if [[ ${#missing[@]} -eq 0 ]]; then
+    say "all is there"
+else
+    install "${missing[@]}"
+    say "done"
+fi

@@ -1,0 +1,108 @@
+//! The tidy test: how the tree is written, where rustfmt and clippy have no say.
+//!
+//! Each rule is a function from a [`Tree`] to its findings. A test applies it to the real tree, and
+//! another one beside the rule to a small tree with the mistake in it, so that no rule can pass
+//! because it looks at nothing. The rules and their reasons are in `CONTRIBUTING.md`.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)] // A panic is how a rule fails.
+
+mod arrows;
+mod crates;
+mod documents;
+mod shape;
+mod source;
+mod tree;
+mod unsafety;
+mod words;
+
+use tree::{Finding, Tree};
+
+type Rule = fn(&Tree) -> Vec<Finding>;
+
+/// Applies one rule to the tree that this test was built from.
+#[track_caller]
+fn enforce(rule: Rule) {
+    let findings = rule(&Tree::load());
+    let list: String = findings.iter().map(|finding| format!("\n  {finding}")).collect();
+    assert!(findings.is_empty(), "{} findings:{list}", findings.len());
+}
+
+/// Checks that a rule finds exactly these places, given as `path:line`.
+#[track_caller]
+fn assert_finds(rule: Rule, tree: &Tree, places: &[&str]) {
+    let found: Vec<_> = rule(tree).iter().map(Finding::place).collect();
+    assert_eq!(found, places);
+}
+
+#[test]
+fn the_tree_is_seen() {
+    let tree = Tree::load();
+    for path in ["Cargo.toml", "model/src/lib.rs", "tests/tests/tidy/main.rs"] {
+        assert!(tree.files.iter().any(|file| file.path == path), "{path} is not seen");
+    }
+    assert!(tree.files.iter().all(|file| !file.path.starts_with("target/")));
+}
+
+#[test]
+fn files_are_at_most_800_lines() {
+    for note in shape::long_files(&Tree::load(), shape::FILE_LINES_REVIEW) {
+        println!("REVIEW {note}");
+    }
+    enforce(|tree| shape::long_files(tree, shape::FILE_LINES_MAX));
+}
+
+#[test]
+fn functions_fit_a_screen() {
+    enforce(shape::long_functions);
+}
+
+#[test]
+fn lines_are_at_most_100_columns() {
+    enforce(shape::wide_lines);
+}
+
+#[test]
+fn modules_begin_with_their_document() {
+    enforce(shape::undocumented_modules);
+}
+
+#[test]
+fn no_file_is_named_for_having_no_concept() {
+    enforce(words::nameless_files);
+}
+
+#[test]
+fn nothing_is_left_undone() {
+    enforce(words::leftovers);
+}
+
+#[test]
+fn crates_depend_along_the_arrows() {
+    enforce(arrows::wrong_arrows);
+}
+
+#[test]
+fn contributing_shows_the_arrows_that_are_enforced() {
+    enforce(arrows::stale_table);
+}
+
+#[test]
+fn pure_crates_stay_pure() {
+    enforce(crates::impure);
+}
+
+#[test]
+fn each_external_crate_has_its_reason() {
+    enforce(crates::unreasoned);
+}
+
+#[test]
+fn unsafe_code_is_where_it_may_be_and_explained() {
+    enforce(unsafety::unexplained);
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    enforce(documents::dead_links);
+}
