@@ -13,6 +13,8 @@ pub use race::{ATTEMPT_DELAY, Attempt, Race, Step, candidates};
 use std::io;
 use std::net::SocketAddr;
 
+use polyrail_session::ResetReason;
+
 use crate::access::Denial;
 use crate::resolve::ResolveError;
 
@@ -61,6 +63,20 @@ impl DialError {
         }
     }
 
+    /// What the gateway, and through it the passenger, is told.
+    pub fn reset_reason(&self) -> ResetReason {
+        match self {
+            Self::Refused(_) => ResetReason::Refused,
+            Self::TimedOut(_) | Self::Name(ResolveError::TimedOut) => ResetReason::TimedOut,
+            Self::Overload(_) | Self::Name(ResolveError::Overload) => ResetReason::Overload,
+            Self::Unreachable(..) | Self::NoFamily => ResetReason::Unreachable,
+            // The name may well exist: nobody was there to ask.
+            Self::Name(ResolveError::Temporary(_)) => ResetReason::Unreachable,
+            Self::Name(ResolveError::NotFound(_)) => ResetReason::NameNotFound,
+            Self::Forbidden(_) => ResetReason::Forbidden,
+        }
+    }
+
     /// How much the error tells when the attempts of one dial failed in different ways; the highest
     /// is reported. An answer tells more than silence, silence more than a missing route (which a
     /// host without IPv6 has for every IPv6 address), and any attempt more than none.
@@ -79,5 +95,34 @@ impl DialError {
     /// The more telling of two errors; the earlier at a tie.
     fn or(self, later: Self) -> Self {
         if later.weight() > self.weight() { later } else { self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_errors_become_reasons() {
+        let address = SocketAddr::from(([9, 0, 0, 1], 80));
+        let cases = [
+            (libc::ECONNREFUSED, ResetReason::Refused),
+            (libc::ECONNRESET, ResetReason::Refused),
+            (libc::ETIMEDOUT, ResetReason::TimedOut),
+            (libc::ENETUNREACH, ResetReason::Unreachable),
+            (libc::EHOSTUNREACH, ResetReason::Unreachable),
+            (libc::EACCES, ResetReason::Unreachable),
+            (libc::EMFILE, ResetReason::Overload),
+            (libc::EADDRNOTAVAIL, ResetReason::Overload),
+        ];
+        for (code, reason) in cases {
+            let error = DialError::from_connect(address, &io::Error::from_raw_os_error(code));
+            assert_eq!(error.reset_reason(), reason, "{error}");
+        }
+        let name = |error| DialError::Name(error).reset_reason();
+        assert_eq!(name(ResolveError::NotFound("x".into())), ResetReason::NameNotFound);
+        assert_eq!(name(ResolveError::Temporary("x".into())), ResetReason::Unreachable);
+        assert_eq!(name(ResolveError::TimedOut), ResetReason::TimedOut);
+        assert_eq!(name(ResolveError::Overload), ResetReason::Overload);
     }
 }
