@@ -1,8 +1,17 @@
 //! The emulated rail: a link model without clock or sockets, and drivers that carry real packets
 //! through it between network namespaces.
+//!
+//! - [`link`] is one direction of a link, for virtual time or real time.
+//! - [`scenario`] reads the links from a TOML file (`docs/emulation.md`).
+//! - [`driver`] runs a scenario, [`control`] steers it while it runs.
+//! - [`namespace`] makes network namespaces that leave nothing behind.
 
 #![deny(unsafe_code)]
 
+pub mod control;
+pub mod driver;
 pub mod link;
 pub mod namespace;
+pub mod report;
+pub mod scenario;
 mod sys;

@@ -87,3 +87,19 @@ pub(crate) fn before_exec(command: &mut Command, steps: BeforeExec) {
         });
     }
 }
+
+/// Gives the calling thread the lowest real-time priority, so that it runs when it has something
+/// to do.
+///
+/// # Errors
+/// No privilege.
+pub(crate) fn run_in_real_time() -> io::Result<()> {
+    let priority = libc::sched_param { sched_priority: 1 };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the kernel reads one `sched_param` at the address given, which lives until the call
+    // returns; 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const priority) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

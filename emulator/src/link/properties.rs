@@ -150,6 +150,8 @@ fn check_bounds(link: &LinkModel<Numbered>) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
     #[test]
     fn nothing_vanishes_and_bounds_hold(
         spec in specs(true), acts in acts(true), seed: u64,

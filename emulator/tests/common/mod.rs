@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod rail;
+
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 

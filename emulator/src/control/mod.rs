@@ -1,0 +1,210 @@
+//! The live control of a running emulator: lines of text over a Unix stream socket.
+//!
+//! ```text
+//! down LINK [hold|drop]      a blackout from now on (default: drop)
+//! up LINK                    the end of that blackout
+//! set LINK rate 5 Mbit/s     also `unlimited`
+//! set LINK delay 40 ms
+//! set LINK loss 0.05
+//! set LINK queue 64 KiB
+//! stats
+//! ```
+//! `LINK` is a link's name, or `NAME.up` or `NAME.down` for one direction. Each line is answered by
+//! one line of JSON: `{"ok":true}`, `{"error":"..."}`, or for `stats` `{"links":[...]}`.
+
+mod server;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use polyrail_model::Bytes;
+
+use crate::link::{Blackout, Probability, Rate};
+use crate::scenario::{parse_duration, parse_rate};
+
+pub(crate) use server::Server;
+
+/// How long a client waits for its answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Begin a blackout.
+    Down(Target, Blackout),
+    /// End it.
+    Up(Target),
+    /// Change a property for good.
+    Set(Target, Setting),
+    /// Tell all counters.
+    Stats,
+}
+
+/// Which link, and which of its directions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The link's name.
+    pub link: String,
+    /// From near to far is meant.
+    pub up: bool,
+    /// From far to near is meant.
+    pub down: bool,
+}
+
+/// A property and its new value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Setting {
+    /// The rate; a schedule of rates ends.
+    Rate(Rate),
+    /// The propagation delay; a schedule of delays ends.
+    Delay(Duration),
+    /// The random loss.
+    Loss(Probability),
+    /// The bound of the queue.
+    Queue(Bytes),
+}
+
+/// Why a line is no command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ParseCommandError(String);
+
+impl FromStr for Command {
+    type Err = ParseCommandError;
+
+    fn from_str(line: &str) -> Result<Self, ParseCommandError> {
+        let wrong = |text: String| Err(ParseCommandError(text));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["stats"] => Ok(Self::Stats),
+            ["up", link] => Ok(Self::Up(target(link)?)),
+            ["down", link] | ["down", link, "drop"] => {
+                Ok(Self::Down(target(link)?, Blackout::Drop))
+            }
+            ["down", link, "hold"] => Ok(Self::Down(target(link)?, Blackout::Hold)),
+            ["down", _, mode] => wrong(format!("{mode:?} is neither \"hold\" nor \"drop\"")),
+            ["set", link, property, value @ ..] if !value.is_empty() => {
+                Ok(Self::Set(target(link)?, setting(property, &value.join(" "))?))
+            }
+            _ => wrong(format!(
+                "{line:?} is none of: down LINK [hold|drop], up LINK, \
+                 set LINK rate|delay|loss|queue VALUE, stats"
+            )),
+        }
+    }
+}
+
+fn target(word: &str) -> Result<Target, ParseCommandError> {
+    let (link, up, down) = match word.rsplit_once('.') {
+        None => (word, true, true),
+        Some((link, "up")) => (link, true, false),
+        Some((link, "down")) => (link, false, true),
+        Some(_) => {
+            return Err(ParseCommandError(format!(
+                "{word:?}: after the dot of a link comes \"up\" or \"down\""
+            )));
+        }
+    };
+    Ok(Target { link: link.to_owned(), up, down })
+}
+
+fn setting(property: &str, value: &str) -> Result<Setting, ParseCommandError> {
+    let read = match property {
+        "rate" => parse_rate(value).map(Setting::Rate).map_err(|e| e.to_string()),
+        "delay" => parse_duration(value).map(Setting::Delay).map_err(|e| e.to_string()),
+        "queue" => value.parse().map(Setting::Queue).map_err(|e| format!("{e}")),
+        "loss" => (value.parse().ok())
+            .and_then(Probability::new)
+            .map(Setting::Loss)
+            .ok_or_else(|| format!("{value:?} is not a share between 0 and 1")),
+        _ => Err(format!("{property:?} is none of: rate, delay, loss, queue")),
+    };
+    read.map_err(ParseCommandError)
+}
+
+/// A connection to a running emulator's control socket.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the socket.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn connect(path: impl AsRef<Path>) -> std::io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(ANSWER_WAIT))?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// Sends one line and waits for its answer, at most 10 s.
+    ///
+    /// # Errors
+    /// The connection broke, or the emulator answered with an error, which is told.
+    pub fn command(&mut self, line: &str) -> std::io::Result<serde_json::Value> {
+        self.stream.get_mut().write_all(format!("{}\n", line.trim_end()).as_bytes())?;
+        let mut answer = String::new();
+        if self.stream.read_line(&mut answer)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let answer: serde_json::Value = serde_json::from_str(&answer)?;
+        match answer.get("error") {
+            Some(error) => Err(std::io::Error::other(error.as_str().unwrap_or("?").to_owned())),
+            None => Ok(answer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_model::Bitrate;
+
+    fn both(link: &str) -> Target {
+        Target { link: link.to_owned(), up: true, down: true }
+    }
+
+    #[test]
+    fn commands_are_read() {
+        let up = Target { down: false, ..both("a") };
+        let rate = Setting::Rate(Rate::Limited(Bitrate::from_mbps(5.0)));
+        for (line, command) in [
+            ("stats\n", Command::Stats),
+            ("down a", Command::Down(both("a"), Blackout::Drop)),
+            ("down a.up hold", Command::Down(up.clone(), Blackout::Hold)),
+            ("  up   a.up ", Command::Up(up)),
+            ("set a rate 5 Mbit/s", Command::Set(both("a"), rate)),
+            ("set a rate unlimited", Command::Set(both("a"), Setting::Rate(Rate::Unlimited))),
+            (
+                "set a delay 40ms",
+                Command::Set(both("a"), Setting::Delay(Duration::from_millis(40))),
+            ),
+            ("set a queue 64 KiB", Command::Set(both("a"), Setting::Queue(Bytes::from_kib(64)))),
+            ("set a loss 1", Command::Set(both("a"), Setting::Loss(Probability::ALWAYS))),
+        ] {
+            assert_eq!(line.parse(), Ok(command), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_command_is_explained() {
+        for (line, reason) in [
+            ("", "none of: down LINK"),
+            ("down", "none of: down LINK"),
+            ("down a never", "neither \"hold\" nor \"drop\""),
+            ("up a.left", "\"up\" or \"down\""),
+            ("set a rate fast", "is not \"unlimited\" or a rate"),
+            ("set a rate", "none of: down LINK"),
+            ("set a loss 2", "between 0 and 1"),
+            ("set a colour red", "rate, delay, loss, queue"),
+        ] {
+            let error = line.parse::<Command>().unwrap_err().to_string();
+            assert!(error.contains(reason), "{line}: {error}");
+        }
+    }
+}

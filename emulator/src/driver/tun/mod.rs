@@ -1,0 +1,211 @@
+//! The TUN driver: each end of a link is a TUN device, and this process carries the packets
+//! between the two through the link model.
+//!
+//! One thread sleeps until a packet arrives or is due. The kernel's timers wake it within some ten
+//! microseconds; it does not spin. Devices, addresses and routes vanish with the process.
+
+mod frame;
+mod lane;
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::time::TimeSpec;
+use nix::unistd::Pid;
+use serde_json::json;
+
+use super::outside::{self, Outside, system};
+use super::{Driver, Options, Rail, RunError, Sides};
+use crate::control::{Command, Target};
+use crate::link::LinkModel;
+use crate::report::{LinkReport, Timing};
+use crate::scenario::{End, LinkScenario, Scenario};
+use crate::sys;
+
+use frame::Pool;
+use lane::Lane;
+
+/// What lies beyond an MTU in a buffer: nothing that TUN gives is longer than the MTU.
+const BUFFER_SPARE: usize = 64;
+
+/// How long to sleep when nothing at all is due.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+
+/// The devices of one link.
+struct Devices {
+    near: File,
+    far: File,
+}
+
+struct TunRail<'f> {
+    /// Two for each link: up, then down.
+    lanes: Vec<Lane<'f>>,
+    names: Vec<String>,
+}
+
+pub(super) fn run(
+    scenario: &Scenario,
+    options: &Options,
+    sides: &Sides,
+    why: &str,
+) -> Result<(), RunError> {
+    let gate = outside::gate()?;
+    let mut outside = Outside::new(options, &gate)?;
+    let devices = scenario
+        .links
+        .iter()
+        .map(|link| {
+            let near = device(sides, link, &link.near, false)?;
+            Ok(Devices { near, far: device(sides, link, &link.far, true)? })
+        })
+        .collect::<Result<Vec<_>, RunError>>()?;
+    let realtime = prefer(options)?;
+    let epoch = Instant::now();
+    let mut rail = TunRail::new(scenario, &devices, epoch);
+    outside.begin(epoch, scenario.duration);
+    super::print_ready(scenario, options, Driver::Tun, why, realtime);
+    // The places of the lanes' devices in what is polled; the gate comes last.
+    let files = devices.iter().flat_map(|devices| [&devices.near, &devices.far]);
+    let mut polled: Vec<_> = files
+        .map(|file| file.as_fd())
+        .chain([gate.0.as_fd()])
+        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+        .collect();
+    loop {
+        rail.give_out();
+        let now = Instant::now();
+        let wake = rail.next_wake().into_iter().chain(outside.next_timeout()).min();
+        let sleep = wake.map_or(SLEEP_MAX, |wake| wake.saturating_duration_since(now));
+        match ppoll(&mut polled, Some(TimeSpec::from_duration(sleep)), None) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(system("waiting for packets")(error.into())),
+        }
+        for (lane, device) in polled[..rail.lanes.len()].iter().enumerate() {
+            if device.any() == Some(true) {
+                rail.give_out();
+                rail.lanes[lane].take_in();
+            }
+        }
+        let due = outside.next_timeout().is_some_and(|timeout| Instant::now() >= timeout);
+        let called = polled.last().is_some_and(|gate| gate.any() == Some(true));
+        if (due || called) && !outside.attend(Instant::now(), &gate, &mut rail) {
+            break;
+        }
+    }
+    outside::print_reports(Instant::now(), &mut rail);
+    outside::print_line(&json!({ "total": { "timing": rail.timing().report() } }));
+    Ok(())
+}
+
+fn device(sides: &Sides, link: &LinkScenario, end: &End, is_far: bool) -> Result<File, RunError> {
+    let namespace = sides.of(end, is_far)?;
+    let made = || {
+        let device = namespace.run(|| sys::open_tun(&end.interface))??;
+        super::bring_up(&namespace, end, link.mtu)?;
+        Ok(device)
+    };
+    made().map_err(|error| RunError::Interface {
+        link: link.name.clone(),
+        interface: end.interface.clone(),
+        error,
+    })
+}
+
+/// Asks the kernel to run this thread in time; true when it has real-time priority.
+fn prefer(options: &Options) -> Result<bool, RunError> {
+    if let Some(core) = options.core {
+        let mut cores = CpuSet::new();
+        cores
+            .set(core)
+            .and_then(|()| sched_setaffinity(Pid::from_raw(0), &cores))
+            .map_err(|e| system("staying on one core")(e.into()))?;
+    }
+    if let Err(error) = nix::sys::prctl::set_timerslack(1) {
+        tracing::warn!(%error, "timers stay coarse");
+    }
+    if !options.realtime {
+        return Ok(false);
+    }
+    let granted = sys::run_in_real_time();
+    if let Err(error) = &granted {
+        tracing::warn!(%error, "no real-time priority; a busy machine will delay packets");
+    }
+    Ok(granted.is_ok())
+}
+
+impl<'f> TunRail<'f> {
+    fn new(scenario: &Scenario, devices: &'f [Devices], epoch: Instant) -> Self {
+        let mut lanes = Vec::new();
+        for (number, (link, devices)) in scenario.links.iter().zip(devices).enumerate() {
+            let pool = Pool::new(usize::from(link.mtu) + BUFFER_SPARE);
+            let model = |spec: &crate::link::LinkSpec, down| {
+                LinkModel::new(spec.clone(), epoch, scenario.seed_of(number, down))
+            };
+            let (near, far) = (&devices.near, &devices.far);
+            lanes.push(Lane::new(near, far, model(&link.up, false), pool.clone()));
+            lanes.push(Lane::new(far, near, model(&link.down, true), pool));
+        }
+        Self { lanes, names: scenario.links.iter().map(|link| link.name.clone()).collect() }
+    }
+
+    fn give_out(&mut self) {
+        let now = Instant::now();
+        for lane in &mut self.lanes {
+            lane.give_out(now);
+        }
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        self.lanes.iter().filter_map(Lane::wake).min()
+    }
+
+    fn timing(&self) -> Timing {
+        let mut all = Timing::new();
+        for lane in &self.lanes {
+            all.add(lane.timing());
+        }
+        all
+    }
+
+    /// The lanes that a command is about.
+    fn aimed(&mut self, target: &Target) -> Result<Vec<&mut Lane<'f>>, String> {
+        let Some(link) = self.names.iter().position(|name| *name == target.link) else {
+            return Err(format!("no link {:?}; there are: {}", target.link, self.names.join(", ")));
+        };
+        let wanted = [target.up, target.down];
+        let lanes = self.lanes[2 * link..2 * link + 2].iter_mut().zip(wanted);
+        Ok(lanes.filter(|(_, wanted)| *wanted).map(|(lane, _)| lane).collect())
+    }
+}
+
+impl Rail for TunRail<'_> {
+    fn apply(&mut self, now: Instant, command: &Command) -> Result<(), String> {
+        match command {
+            Command::Down(target, mode) => {
+                self.aimed(target)?.into_iter().for_each(|l| l.set_blackout(now, Some(*mode)));
+            }
+            Command::Up(target) => {
+                self.aimed(target)?.into_iter().for_each(|l| l.set_blackout(now, None));
+            }
+            Command::Set(target, setting) => {
+                self.aimed(target)?.into_iter().for_each(|l| l.set(now, *setting));
+            }
+            Command::Stats => {}
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, _now: Instant) -> Vec<LinkReport> {
+        let pairs = self.lanes.chunks_exact(2).zip(&self.names);
+        pairs
+            .map(|(lanes, name)| LinkReport {
+                link: name.clone(),
+                up: lanes[0].report(),
+                down: lanes[1].report(),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,249 @@
+//! The TUN driver carries real traffic between real namespaces as the scenario has it.
+//!
+//! Bounds are loose on the slow side: these tests run on busy machines. What a link must never do
+//! (be faster than its model) is checked tightly.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use common::rail::Rail;
+use nix::sys::signal::{Signal, kill};
+
+const ONE_LINK: &str = r#"
+[[link]]
+name = "a"
+[link.near]
+interface = "wan0"
+addresses = ["10.1.0.1/24", "fd00:1::1/64"]
+[link.far]
+interface = "net0"
+addresses = ["10.1.0.2/24", "fd00:1::2/64"]
+[link.up]
+rate = "20 Mbit/s"
+delay = "20 ms"
+queue = "256 KiB"
+[link.down]
+rate = "20 Mbit/s"
+delay = "20 ms"
+queue = "256 KiB"
+"#;
+
+fn no_namespaces() -> bool {
+    common::skipped_without_root("netns")
+}
+
+/// Round trips of small datagrams through an echo at `address`, in order; lost ones are `None`.
+struct Pinger {
+    socket: UdpSocket,
+    serial: u32,
+}
+
+impl Pinger {
+    fn new(rail: &Rail, near: &str, far: &str) -> Self {
+        let echo = rail.far.run(|| UdpSocket::bind(far)).unwrap().unwrap();
+        let socket = rail.near.run(|| UdpSocket::bind(near)).unwrap().unwrap();
+        socket.connect(echo.local_addr().unwrap()).unwrap();
+        // The echo ends when its socket stays silent for as long as no test does.
+        echo.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 2048];
+            while let Ok((length, from)) = echo.recv_from(&mut buffer) {
+                let _ = echo.send_to(&buffer[..length], from);
+            }
+        });
+        Self { socket, serial: 0 }
+    }
+
+    fn ping(&mut self, patience: Duration) -> Option<Duration> {
+        self.serial += 1;
+        let start = Instant::now();
+        self.socket.send(&self.serial.to_be_bytes()).unwrap();
+        let end = start + patience;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            self.socket.set_read_timeout(Some(left)).unwrap();
+            let mut answer = [0; 16];
+            if let Ok(4) = self.socket.recv(&mut answer)
+                && answer[..4] == self.serial.to_be_bytes()
+            {
+                return Some(start.elapsed());
+            }
+        }
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(3);
+
+#[test]
+fn both_families_have_the_delay_of_both_directions() {
+    if no_namespaces() {
+        return;
+    }
+    let rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+    assert_eq!(rail.ready["driver"], "tun");
+    for (near, far) in [("10.1.0.1:0", "10.1.0.2:7"), ("[fd00:1::1]:0", "[fd00:1::2]:7")] {
+        let mut pinger = Pinger::new(&rail, near, far);
+        let best = (0..10).filter_map(|_| pinger.ping(PATIENCE)).min().unwrap();
+        assert!(best >= Duration::from_millis(40), "{best:?} is faster than the link");
+        assert!(best < Duration::from_millis(60), "{best:?} for 40 ms");
+    }
+    let lines = rail.stop();
+    let counters = &lines[0]["up"];
+    assert_eq!(lines[0]["link"], "a");
+    assert_eq!(counters["offered"]["packets"], counters["delivered"]["packets"]);
+    assert!(counters["delivered"]["packets"].as_u64().unwrap() >= 20);
+    assert!(lines.last().unwrap()["total"]["timing"]["p999_us"].is_number());
+}
+
+#[test]
+fn tcp_gets_the_rate_and_no_more() {
+    if no_namespaces() {
+        return;
+    }
+    const BYTES: usize = 5_000_000;
+    let rail = Rail::start(ONE_LINK, &["--driver", "tun", "--report", "200ms"]);
+    let listener = rail.far.run(|| TcpListener::bind("10.1.0.2:80")).unwrap().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(&vec![7; BYTES]).unwrap();
+    });
+    let mut client = rail.near.run(|| TcpStream::connect("10.1.0.2:80")).unwrap().unwrap();
+    let start = Instant::now();
+    let mut got = Vec::new();
+    client.read_to_end(&mut got).unwrap();
+    let rate = BYTES as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e6;
+    server.join().unwrap();
+    assert!(got.len() == BYTES && got.iter().all(|byte| *byte == 7));
+    println!("goodput {rate:.2} Mbit/s of 20");
+    assert!(rate < 20.0, "{rate} Mbit/s through 20");
+    assert!(rate > 10.0, "{rate} Mbit/s through 20");
+    assert!(rail.stop().len() > 4, "no reports while it ran");
+}
+
+#[test]
+fn commands_take_effect_and_errors_are_told() {
+    if no_namespaces() {
+        return;
+    }
+    let rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+    let mut control = rail.control();
+    let mut pinger = Pinger::new(&rail, "10.1.0.1:0", "10.1.0.2:7");
+    assert!(pinger.ping(PATIENCE).is_some());
+
+    control.command("down a drop").unwrap();
+    assert_eq!(pinger.ping(Duration::from_millis(300)), None);
+    control.command("up a").unwrap();
+    assert!(pinger.ping(PATIENCE).is_some(), "what was dropped came back or the link stayed down");
+
+    control.command("down a.down hold").unwrap();
+    let waiter = std::thread::spawn(move || (pinger.ping(PATIENCE), pinger));
+    std::thread::sleep(Duration::from_millis(300));
+    control.command("up a.down").unwrap();
+    let (held, mut pinger) = waiter.join().unwrap();
+    assert!(held.unwrap() > Duration::from_millis(280), "{held:?} through a blackout");
+
+    control.command("set a delay 100 ms").unwrap();
+    let slow = pinger.ping(PATIENCE).unwrap();
+    assert!(slow >= Duration::from_millis(200), "{slow:?}");
+    control.command("set a.up loss 1").unwrap();
+    assert_eq!(pinger.ping(Duration::from_millis(400)), None);
+    let stats = control.command("stats").unwrap();
+    assert_eq!(stats["links"][0]["up"]["lost"]["packets"], 1);
+    assert!(stats["links"][0]["up"]["blackout"]["packets"].as_u64().unwrap() >= 1);
+    for (line, reason) in [("up b", "no link \"b\"; there are: a"), ("nonsense", "is none of")] {
+        let error = control.command(line).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    let socket = rail.socket();
+    assert!(socket.exists());
+    rail.stop();
+}
+
+#[test]
+fn scheduled_blackouts_happen_at_their_time() {
+    if no_namespaces() {
+        return;
+    }
+    let dark = "[[link.blackout]]\nstart = \"1 s\"\nlength = \"1 s\"\nmode = \"drop\"\n";
+    let rail = Rail::start(&format!("{ONE_LINK}{dark}"), &["--driver", "tun"]);
+    let start = Instant::now();
+    let mut pinger = Pinger::new(&rail, "10.1.0.1:0", "10.1.0.2:7");
+    let mut lost = Vec::new();
+    while start.elapsed() < Duration::from_millis(2600) {
+        let sent = start.elapsed();
+        match pinger.ping(Duration::from_millis(150)) {
+            None => lost.push(sent),
+            Some(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    assert!(lost.len() >= 4, "lost only at {lost:?}");
+    // A round trip of 40 ms that began just before, and a late look at the clock.
+    let (first, last) = (lost[0], lost[lost.len() - 1]);
+    assert!(first > Duration::from_millis(850), "lost at {lost:?}");
+    assert!(last < Duration::from_millis(2150), "lost at {lost:?}");
+}
+
+#[test]
+fn nothing_is_left_when_it_is_killed_or_its_parent_dies() {
+    if no_namespaces() {
+        return;
+    }
+    let rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+    let links = || rail.near.tool("ip", "-o link").unwrap();
+    assert!(links().contains("wan0"));
+    kill(rail.pid(), Signal::SIGKILL).unwrap();
+    let end = Instant::now() + Duration::from_secs(5);
+    while links().contains("wan0") {
+        assert!(Instant::now() < end, "the device is still there");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // The thread that starts this one ends at once, and with it the emulator.
+    let (orphan, pid) = std::thread::spawn(|| {
+        let rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+        let pid = rail.pid();
+        (rail, pid)
+    })
+    .join()
+    .unwrap();
+    let end = Instant::now() + Duration::from_secs(5);
+    while std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.contains(") Z "))
+    {
+        assert!(Instant::now() < end, "the emulator outlived its parent");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(orphan);
+}
+
+#[test]
+fn what_cannot_run_is_explained() {
+    if no_namespaces() {
+        return;
+    }
+    let explain = |scenario: &str, flags: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("bad.toml");
+        std::fs::write(&file, scenario).unwrap();
+        let here = polyrail_emulator::namespace::Namespace::new().unwrap();
+        let mut command = here.command(env!("CARGO_BIN_EXE_polyrail-emulator"));
+        let output = command.arg("run").arg(&file).args(flags).output().unwrap();
+        assert!(!output.status.success());
+        assert_eq!(output.stdout, b"", "a ready line in spite of the error");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let typo = ONE_LINK.replace("queue", "quue");
+    let error = explain(&typo, &[]);
+    assert!(error.contains("bad.toml: line 14: unknown field `quue`"), "{error}");
+    assert!(explain(ONE_LINK, &["--near", "/nonexistent"]).contains("/nonexistent"));
+    let same = ONE_LINK.replace("net0", "wan0");
+    let error = explain(&same, &["--driver", "tun"]);
+    assert!(error.contains("link a: cannot set up wan0"), "{error}");
+    let error = explain(ONE_LINK, &["--control", "/nonexistent/socket"]);
+    assert!(error.contains("/nonexistent/socket"), "{error}");
+}
