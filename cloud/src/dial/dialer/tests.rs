@@ -147,6 +147,19 @@ fn forbidden_addresses_end_at_once_whatever_names_them() {
 }
 
 #[test]
+fn a_connection_back_to_this_host_is_judged_once_more() {
+    let (_server, address) = listener();
+    let mut bench = Bench::loopback();
+    bench.dialer.dial(Instant::now(), 1, &Destination::Address(address));
+    // No machine that tests run on has a global address of its own for certain: a list that no
+    // longer names the address stands for one that never did.
+    bench.dialer.access = AccessList::new(&[], &[], &[]);
+    let error = bench.event().result.unwrap_err();
+    assert!(matches!(error, DialError::Forbidden(_)), "{error:?}");
+    bench.assert_clean();
+}
+
+#[test]
 fn silence_ends_with_the_deadline() {
     // A listener whose queue is full answers nothing more.
     let (server, address) = listener();
