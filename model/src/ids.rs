@@ -12,7 +12,7 @@ pub struct PathId(pub u64);
 /// A flow of one session: one TCP connection of a user. Never used twice within a session.
 ///
 /// Zero names no flow: on the wire it stands for the session as a whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u64);
 
 /// A user behind the gateway, as a number that says nothing about the user beyond equality.

@@ -1,1 +1,34 @@
-//! placeholder
+//! The heart: flows, segments, acknowledgement, reassembly and reinjection, for both sides.
+//!
+//! An [`Endpoint`] knows no socket, thread, file or clock. Its caller owns tunnels and sockets.
+//!
+//! # Drain contract
+//! After every input (any method that takes `now`), in this order:
+//! 1. [`Endpoint::poll_event`] until it answers `None`, acting on each event;
+//! 2. [`Endpoint::transmit`], which hands frames to tunnels that have room;
+//! 3. [`Endpoint::next_timeout`]: call [`Endpoint::on_timeout`] then, at the latest.
+//!
+//! Inputs may be fed in batches before draining. Events name flows by [`FlowKey`]; after
+//! [`Event::Reset`] and [`Event::Closed`], and after the caller's own [`Endpoint::reset`], the key
+//! is dead and every call with it does nothing.
+//!
+//! The wire is specified in `docs/protocol.md`; all bounds are in [`limits`].
+
+#![forbid(unsafe_code)]
+
+mod core;
+mod endpoint;
+mod event;
+mod flow;
+pub mod limits;
+mod path;
+mod proof;
+mod ranges;
+mod settings;
+pub mod wire;
+
+pub use crate::core::Outlet;
+pub use endpoint::{Endpoint, OpenError, Role};
+pub use event::{Event, FlowKey, SessionKey, TunnelKey};
+pub use settings::{PathStatus, Reinjection, SessionStatus, Settings, Status, TunnelInfo};
+pub use wire::ResetReason;

@@ -1,0 +1,329 @@
+//! Frames of the peer.
+//!
+//! A breach that concerns one flow resets that flow; one that concerns the session is returned, and
+//! costs the peer the path on which it came.
+
+use std::time::Instant;
+
+use polyrail_model::{FlowId, UserId};
+use polyrail_scheduler::PathSet;
+
+use super::{Session, Tombstone};
+use crate::flow::{Flow, Life, Run, Violation};
+use crate::limits::{ACK_DELAY, ACK_EVERY, WINDOW_INITIAL};
+use crate::wire::{Ack, DataMarks, Echo, Frame, Open, Reset};
+use crate::{Event, FlowKey, ResetReason, Role, TunnelKey};
+
+impl Session {
+    /// Takes in a frame that came over this tunnel.
+    pub fn input(
+        &mut self,
+        now: Instant,
+        tunnel: TunnelKey,
+        frame: Frame<'_>,
+    ) -> Result<(), Violation> {
+        let Some(slot) = self.slot_of(tunnel) else { return Ok(()) };
+        match frame {
+            Frame::Open { open, data } => self.on_open(now, slot, &open, data),
+            Frame::Data { flow, sequence, sent_us, marks, data } => {
+                let run = Run { sequence, open: false, data, fin: marks.fin };
+                self.on_run(now, slot, flow, &run, sent_us)
+            }
+            Frame::Ack(ack) => {
+                self.on_ack(now, &ack);
+                Ok(())
+            }
+            Frame::Window { flow, limit, drained } => {
+                self.on_window(now, flow, limit, drained);
+                Ok(())
+            }
+            Frame::Reset(reset) => self.on_reset(now, &reset),
+            Frame::Ping { token, sent_us } => {
+                if self.pongs.len() < PONGS_MAX {
+                    self.pongs.push((slot, token, sent_us, self.clock(now)));
+                }
+                Ok(())
+            }
+            Frame::Pong { token, .. } => {
+                self.on_pong(now, slot, token);
+                Ok(())
+            }
+            Frame::GoAway { reason } => {
+                tracing::info!(reason, "the peer is going away");
+                self.peer_going = true;
+                Ok(())
+            }
+            Frame::Unknown { kind } => {
+                tracing::trace!(kind, "frame of an unknown type skipped");
+                Ok(())
+            }
+            Frame::Hello { .. }
+            | Frame::Join { .. }
+            | Frame::Welcome { .. }
+            | Frame::Reject { .. } => Err(Violation("a greeting inside a session")),
+        }
+    }
+
+    fn on_pong(&mut self, now: Instant, slot: usize, token: u64) {
+        let Some(path) = &mut self.paths[slot] else { return };
+        if let Some(rtt) = path.ponged(now, token) {
+            path.measured(rtt);
+            self.progress(now, slot);
+            self.refresh(slot);
+        }
+    }
+
+    fn on_open(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        open: &Open,
+        data: &[u8],
+    ) -> Result<(), Violation> {
+        if self.role == Role::Gateway {
+            return Err(Violation("an OPEN from the cloud"));
+        }
+        if !self.make_sure_of(now, open.flow)? {
+            return Ok(());
+        }
+        let full = self.flows.len() > self.settings.flows_max;
+        let key = FlowKey { session: self.key, flow: open.flow };
+        if let Some(flow) = self.flows.get_mut(&open.flow)
+            && flow.destination.is_none()
+            && flow.life == Life::Live
+        {
+            flow.user = open.user;
+            flow.destination = Some(open.destination.clone());
+            flow.send.limit = flow.send.limit.max(open.window);
+            if full || self.going_away.is_some() {
+                self.reset(now, open.flow, ResetReason::Overload);
+            } else {
+                let (user, destination) = (open.user, open.destination.clone());
+                self.events.push_back(Event::Opened { flow: key, user, destination });
+            }
+        }
+        let DataMarks { fin, .. } = open.marks;
+        self.on_run(now, slot, open.flow, &Run { sequence: 0, open: true, data, fin }, open.sent_us)
+    }
+
+    /// Whether the flow is there; makes an embryo for one that was never seen. An ended flow's end
+    /// is said again.
+    fn make_sure_of(&mut self, now: Instant, id: FlowId) -> Result<bool, Violation> {
+        if self.flows.contains_key(&id) {
+            return Ok(true);
+        }
+        if self.seen.contains(id.0) {
+            self.due_ended.insert(id);
+            return Ok(false);
+        }
+        if self.role == Role::Gateway {
+            return Err(Violation("data of a flow that was never opened"));
+        }
+        let highest = self.seen.iter().last().map_or(0, |range| range.end);
+        let bound = self.settings.flows_max as u64 * 2;
+        if id.0 > highest + bound || self.flows.len() as u64 >= bound {
+            return Err(Violation("more flows than the bound"));
+        }
+        self.seen.insert(id.0..id.0 + 1);
+        self.flows.insert(id, Flow::new(now, id, UserId(0), false, 0, WINDOW_INITIAL));
+        Ok(true)
+    }
+
+    fn on_run(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        id: FlowId,
+        run: &Run<'_>,
+        sent_us: u64,
+    ) -> Result<(), Violation> {
+        let received_us = self.clock(now);
+        if let Some(path) = &mut self.paths[slot] {
+            path.received += run.data.len() as u64;
+        }
+        if !self.make_sure_of(now, id)? {
+            return Ok(());
+        }
+        let path_id = self.paths[slot].as_ref().map(|path| path.id);
+        let Some(flow) = self.flows.get_mut(&id) else { return Ok(()) };
+        let (held, highest, unread) = (flow.recv.held(), flow.recv.highest(), flow.recv.unread());
+        let advanced = match flow.recv.accept(run) {
+            Ok(advanced) => advanced,
+            Err(Violation(what)) => {
+                tracing::warn!(flow = id.0, what, "the peer broke the protocol on a flow");
+                self.reset(now, id, ResetReason::Protocol);
+                return Ok(());
+            }
+        };
+        self.held_received += flow.recv.held();
+        self.held_received -= held;
+        self.credit.received += flow.recv.highest() - highest;
+        self.credit.arrived(flow.user, flow.recv.unread().saturating_sub(unread));
+        flow.recv.echo = path_id.map(|path| Echo { path, sent_us, received_us });
+        flow.recv.unacknowledged += 1;
+        let soon = flow.recv.unacknowledged >= ACK_EVERY || run.fin || run.open;
+        if soon {
+            flow.due.ack = true;
+            self.list(id);
+        } else if !flow.due.ack_delayed {
+            flow.due.ack_delayed = true;
+            self.ack_line.push_back((now + ACK_DELAY, id));
+        }
+        if advanced {
+            self.announce(id);
+            self.after_drain(now, id);
+        }
+        if self.credit.is_kept(self.flows.len()) {
+            Ok(())
+        } else {
+            Err(Violation("data beyond the session's credit"))
+        }
+    }
+
+    /// Tells the caller that there is something to read, once until it reads.
+    fn announce(&mut self, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        if flow.is_callers()
+            && flow.destination.is_some() | (self.role == Role::Gateway)
+            && !flow.told_readable
+        {
+            flow.told_readable = true;
+            self.events
+                .push_back(Event::Readable { flow: FlowKey { session: self.key, flow: id } });
+        }
+    }
+
+    fn on_ack(&mut self, now: Instant, ack: &Ack) {
+        let id = ack.flow;
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        let before = flow.send.held();
+        let (cumulative, drained) = if ack.done {
+            (flow.send.next(), flow.send.next())
+        } else {
+            (ack.cumulative, ack.drained)
+        };
+        let mut settled: Vec<(u64, PathSet)> = Vec::new();
+        let ranges = if ack.done { &[] } else { ack.ranges.as_slice() };
+        if !flow.send.acknowledge(cumulative, ranges, |length, live| settled.push((length, live))) {
+            tracing::warn!(flow = id.0, "the peer acknowledged what was never sent");
+            self.reset(now, id, ResetReason::Protocol);
+            return;
+        }
+        self.held_sent -= before - flow.send.held();
+        flow.send.limit = flow.send.limit.max(ack.limit);
+        let progressed = self.credit.drained(now, flow, drained);
+        if ack.dialed && !flow.dialed && self.role == Role::Gateway && flow.life == Life::Live {
+            flow.dialed = true;
+            self.events.push_back(Event::Dialed { flow: FlowKey { session: self.key, flow: id } });
+        }
+        if let (true, Life::Resetting { answered, .. }) = (ack.done, &mut flow.life) {
+            *answered = true;
+        }
+        let freed = before > flow.send.held();
+        let forgotten = ack.done && flow.life == Life::Live && !flow.send.is_done();
+        self.credit_paths(now, &settled);
+        if forgotten {
+            self.forget_flow(now, id);
+            return;
+        }
+        if freed {
+            self.relieve_one(now, id);
+            self.relieve(now);
+        }
+        self.enqueue(now, id);
+        if progressed && !self.starved.is_empty() {
+            self.feed_starved(now);
+        }
+        self.end_if_over(now, id);
+    }
+
+    /// Paths that carried what was acknowledged have made progress.
+    fn credit_paths(&mut self, now: Instant, settled: &[(u64, PathSet)]) {
+        let mut progressed = PathSet::EMPTY;
+        for &(length, live) in settled {
+            self.settle(length, live);
+            live.iter().for_each(|slot| progressed.insert(slot));
+        }
+        for slot in progressed.iter() {
+            if self.paths.get(slot).is_some_and(Option::is_some) {
+                self.trim_carried(slot);
+                self.progress(now, slot);
+            }
+        }
+    }
+
+    /// The peer does not know the flow any more, and it was not over.
+    fn forget_flow(&mut self, now: Instant, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        flow.life = Life::Ending { reason: ResetReason::Internal, after: 0 };
+        self.end_if_over(now, id);
+    }
+
+    fn on_window(&mut self, now: Instant, id: FlowId, limit: u64, drained: u64) {
+        if id == FlowId::default() {
+            self.credit.raise_limit(limit);
+            self.feed_starved(now);
+            return;
+        }
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        flow.send.limit = flow.send.limit.max(limit);
+        if self.credit.drained(now, flow, drained) && !self.starved.is_empty() {
+            self.feed_starved(now);
+        }
+        self.relieve_one(now, id);
+        self.enqueue(now, id);
+    }
+
+    fn on_reset(&mut self, now: Instant, reset: &Reset) -> Result<(), Violation> {
+        let id = reset.flow;
+        let after = reset.after.min(reset.last);
+        if !self.flows.contains_key(&id) {
+            return self.on_reset_of_none(reset);
+        }
+        let Some(flow) = self.flows.get_mut(&id) else { return Ok(()) };
+        let highest = flow.recv.highest();
+        flow.recv.raise(reset.last);
+        self.credit.received += flow.recv.highest() - highest;
+        if let Life::Resetting { answered, .. } = &mut flow.life {
+            *answered = true;
+            self.end_if_over(now, id);
+            return Ok(());
+        }
+        let known = flow.destination.is_some() || self.role == Role::Gateway;
+        let after = if known { after } else { 0 };
+        flow.life = Life::Ending { reason: reset.reason, after };
+        flow.due.reset = !reset.answer;
+        self.cut_sending(now, id, 0);
+        if after == 0 {
+            self.discard_received(id);
+        }
+        if !known {
+            self.bury(now, id);
+            return Ok(());
+        }
+        self.list(id);
+        self.end_if_over(now, id);
+        Ok(())
+    }
+
+    /// A RESET of a flow that is over, or whose OPEN was overtaken.
+    fn on_reset_of_none(&mut self, reset: &Reset) -> Result<(), Violation> {
+        let id = reset.flow;
+        if !self.seen.contains(id.0) {
+            if self.role == Role::Gateway {
+                return Err(Violation("a RESET of a flow that was never opened"));
+            }
+            self.seen.insert(id.0..id.0 + 1);
+            self.credit.received += reset.last;
+            self.credit.released += reset.last;
+            self.tombstones.insert(id, Tombstone::Reset { reason: reset.reason, last: 0 });
+        }
+        if !reset.answer {
+            self.due_ended.insert(id);
+        }
+        Ok(())
+    }
+}
+
+/// Unanswered PINGs that are remembered; more come only from a peer that misbehaves.
+const PONGS_MAX: usize = 64;

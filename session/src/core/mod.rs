@@ -1,0 +1,424 @@
+//! One session: its flows and paths, and the caller's operations on flows.
+//!
+//! The parts: `input` takes frames in, `control` says what is due, `transmit` asks the scheduler
+//! and sends, `paths` adds, loses and judges paths, `credit` keeps the memory bounds.
+//!
+//! Invariants: `held_sent` and `held_received` are the sums over all flows; a flow that has
+//! something to send and may send it stands in the queue; a flow with control due stands in `due`.
+
+mod control;
+mod credit;
+mod input;
+mod paths;
+mod resets;
+mod transmit;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Bytes, Destination, Families, FlowId, UserId};
+use polyrail_scheduler::{Chain, FairQueue, PathView, Turn};
+
+pub use transmit::Outlet;
+
+use crate::flow::{Flow, Life};
+use crate::limits::{
+    CREDIT_BEFORE_WELCOME, INTERACTIVE_MAX, OPEN_HOLD, TOMBSTONES_MAX, UNSENT_MAX,
+    UNSENT_STALLED_MAX, WINDOW_INITIAL, WRITABLE_MIN,
+};
+use crate::path::Path;
+use crate::ranges::RangeSet;
+use crate::wire::Terms;
+use crate::{
+    Event, FlowKey, OpenError, PathStatus, ResetReason, Role, SessionKey, SessionStatus, Settings,
+};
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    key: SessionKey,
+    role: Role,
+    settings: Settings,
+    /// Zero of this side's clock on the wire.
+    epoch: Instant,
+    flows: BTreeMap<FlowId, Flow>,
+    next_flow: u64,
+    /// What a flow may send before its first acknowledgement.
+    peer_window: u64,
+    /// All numbers that ever were a flow.
+    seen: RangeSet,
+    tombstones: BTreeMap<FlowId, Tombstone>,
+    /// By slot; slots of lost paths are used again.
+    paths: Vec<Option<Path>>,
+    views: Vec<PathView>,
+    chain: Chain,
+    queue: FairQueue,
+    /// Flows that wait for credit, not for a path.
+    starved: BTreeSet<FlowId>,
+    /// Writers that wait for memory.
+    cramped: BTreeSet<FlowId>,
+    /// Flows with control due, in order.
+    due: VecDeque<FlowId>,
+    /// Ended flows whose end is to be said (again).
+    due_ended: BTreeSet<FlowId>,
+    due_credit: bool,
+    ack_line: VecDeque<(Instant, FlowId)>,
+    open_line: VecDeque<(Instant, FlowId)>,
+    reset_line: VecDeque<(Instant, FlowId)>,
+    ack_tokens: f64,
+    ack_tokens_at: Instant,
+    ack_blocked_until: Option<Instant>,
+    credit: credit::Credit,
+    held_sent: u64,
+    held_received: u64,
+    pongs: Vec<(usize, u64, u64, u64)>,
+    next_ping: u64,
+    reinjected: u64,
+    pub families: Families,
+    pub alone_since: Option<Instant>,
+    pub going_away: Option<String>,
+    goaway_due: bool,
+    pub peer_going: bool,
+    pub events: VecDeque<Event>,
+    /// Scratch for frames.
+    scratch: Vec<u8>,
+}
+
+/// How a flow ended, for a peer that asks again.
+#[derive(Clone, Copy, Debug)]
+enum Tombstone {
+    Delivered,
+    Reset { reason: ResetReason, last: u64 },
+}
+
+impl Session {
+    pub fn new(now: Instant, key: SessionKey, role: Role, settings: Settings) -> Self {
+        let chain = settings.chain.build();
+        let memory = settings.memory.0;
+        Self {
+            key,
+            role,
+            settings,
+            epoch: now,
+            flows: BTreeMap::new(),
+            next_flow: 1,
+            peer_window: WINDOW_INITIAL,
+            seen: RangeSet::default(),
+            tombstones: BTreeMap::new(),
+            paths: Vec::new(),
+            views: Vec::new(),
+            chain,
+            queue: FairQueue::new(now),
+            starved: BTreeSet::new(),
+            cramped: BTreeSet::new(),
+            due: VecDeque::new(),
+            due_ended: BTreeSet::new(),
+            due_credit: false,
+            ack_line: VecDeque::new(),
+            open_line: VecDeque::new(),
+            reset_line: VecDeque::new(),
+            ack_tokens: 0.0,
+            ack_tokens_at: now,
+            ack_blocked_until: None,
+            credit: credit::Credit::new(memory, CREDIT_BEFORE_WELCOME),
+            held_sent: 0,
+            held_received: 0,
+            pongs: Vec::new(),
+            next_ping: 1,
+            reinjected: 0,
+            families: Families::default(),
+            alone_since: Some(now),
+            going_away: None,
+            goaway_due: false,
+            peer_going: false,
+            events: VecDeque::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// What this side grants from the start.
+    pub fn terms(&self) -> Terms {
+        Terms { window: WINDOW_INITIAL, credit: self.settings.memory.0 }
+    }
+
+    /// What the peer grants. Repeated terms of one session change nothing.
+    pub fn agree(&mut self, terms: Terms) {
+        self.credit.agree(terms.credit);
+        self.peer_window = terms.window;
+    }
+
+    pub fn open(
+        &mut self,
+        now: Instant,
+        user: UserId,
+        destination: Destination,
+    ) -> Result<FlowKey, OpenError> {
+        if self.going_away.is_some() || self.peer_going {
+            return Err(OpenError::GoingAway);
+        }
+        if self.flows.len() >= self.settings.flows_max {
+            return Err(OpenError::TooManyFlows);
+        }
+        let id = FlowId(self.next_flow);
+        self.next_flow += 1;
+        self.seen.insert(id.0..id.0 + 1);
+        let mut flow = Flow::new(now, id, user, true, self.peer_window, WINDOW_INITIAL);
+        flow.destination = Some(destination);
+        flow.hold = true;
+        self.flows.insert(id, flow);
+        self.open_line.push_back((now + OPEN_HOLD, id));
+        Ok(FlowKey { session: self.key, flow: id })
+    }
+
+    pub fn write_room(&mut self, now: Instant, id: FlowId) -> u64 {
+        let room = self.room_of(now, id);
+        if room < WRITABLE_MIN
+            && let Some(flow) = self.flows.get_mut(&id)
+        {
+            flow.wants_room = true;
+            self.cramped.insert(id);
+        }
+        room
+    }
+
+    fn room_of(&self, now: Instant, id: FlowId) -> u64 {
+        let Some(flow) = self.flows.get(&id) else { return 0 };
+        if flow.life != Life::Live || flow.send.is_finished() {
+            // What a reset flow still writes is taken and thrown away.
+            return UNSENT_MAX;
+        }
+        let send = &flow.send;
+        let window = send.limit.saturating_sub(send.next());
+        let ahead =
+            if window == 0 && self.is_stalled(now, flow) { UNSENT_STALLED_MAX } else { UNSENT_MAX };
+        let own = (window + ahead).saturating_sub(send.unsent());
+        let free = self.settings.memory.0.saturating_sub(self.held_sent);
+        let share = free / 4;
+        let least = if send.held() == 0 { polyrail_scheduler::SEGMENT } else { 0 };
+        own.min(share.saturating_sub(send.held() / 4)).max(least)
+    }
+
+    pub fn write(&mut self, now: Instant, id: FlowId, data: &[u8]) -> usize {
+        let room = self.room_of(now, id);
+        let Some(flow) = self.flows.get_mut(&id) else { return data.len() };
+        if flow.life != Life::Live || flow.send.is_finished() {
+            return data.len();
+        }
+        let taken = data.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        if taken < data.len() {
+            flow.wants_room = true;
+            self.cramped.insert(id);
+        }
+        if taken > 0 {
+            flow.send.write(&data[..taken]);
+            flow.hold = false;
+            self.held_sent += taken as u64;
+            self.enqueue(now, id);
+        }
+        taken
+    }
+
+    pub fn finish(&mut self, now: Instant, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        if flow.life == Life::Live && !flow.send.is_finished() {
+            flow.send.finish();
+            flow.hold = false;
+            self.enqueue(now, id);
+        }
+    }
+
+    pub fn dialed(&mut self, id: FlowId) {
+        if let Some(flow) = self.flows.get_mut(&id)
+            && !flow.dialed
+        {
+            flow.dialed = true;
+            flow.due.ack = true;
+            self.list(id);
+        }
+    }
+
+    pub fn readable(&self, id: FlowId) -> [&[u8]; 2] {
+        self.flows.get(&id).map_or([&[], &[]], |flow| flow.recv.readable())
+    }
+
+    pub fn finished(&self, id: FlowId) -> bool {
+        self.flows.get(&id).is_some_and(|flow| flow.life == Life::Live && flow.recv.finished())
+    }
+
+    pub fn consume(&mut self, now: Instant, id: FlowId, count: usize) {
+        let rtt = self.slowest_rtt();
+        let largest = self.largest_window();
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        let taken = flow.recv.consume(count);
+        flow.told_readable = false;
+        self.held_received -= taken as u64;
+        let user = flow.user;
+        flow.recv.tune(now, taken as u64, rtt, largest);
+        self.credit.read(user, taken as u64);
+        self.after_drain(now, id);
+    }
+
+    /// The reader has taken something, or the end was reached: credit flows back.
+    fn after_drain(&mut self, now: Instant, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        let drained = flow.recv.drained();
+        let released = drained - flow.recv.released;
+        flow.recv.released = drained;
+        let told = flow.recv.limit();
+        if flow.recv.wants_update(told) && flow.life == Life::Live {
+            flow.due.window = true;
+            self.list(id);
+        }
+        self.credit.released += released;
+        if self.credit.wants_update() {
+            self.due_credit = true;
+        }
+        self.end_if_over(now, id);
+    }
+
+    /// Puts the flow into the queue if it has something to send and may send it.
+    fn enqueue(&mut self, now: Instant, id: FlowId) {
+        let Some(flow) = self.flows.get(&id) else { return };
+        if flow.queued || flow.hold {
+            return;
+        }
+        let allowance = self.allowance(now, flow);
+        if flow.send.piece(allowance).is_none() {
+            if flow.send.unsent() > 0 && flow.send.limit > flow.send.next() {
+                self.starved.insert(id);
+            }
+            return;
+        }
+        let turn = self.turn(now, flow);
+        self.queue.push(turn);
+        if let Some(flow) = self.flows.get_mut(&id) {
+            flow.queued = true;
+        }
+    }
+
+    fn turn(&self, now: Instant, flow: &Flow) -> Turn {
+        let small = flow.send.unsent() <= polyrail_scheduler::RUN_MAX;
+        let interactive = small && flow.recent(now) < INTERACTIVE_MAX;
+        Turn { user: flow.user, flow: flow.id, interactive }
+    }
+
+    /// Puts the flow into the list of those with control due.
+    fn list(&mut self, id: FlowId) {
+        if let Some(flow) = self.flows.get_mut(&id)
+            && !flow.due.listed
+        {
+            flow.due.listed = true;
+            self.due.push_back(id);
+        }
+    }
+
+    /// Tells writers that wait for room, as far as there is some.
+    fn relieve(&mut self, now: Instant) {
+        let waiting: Vec<FlowId> = self.cramped.iter().copied().take(RELIEVED_AT_ONCE).collect();
+        for id in waiting {
+            self.relieve_one(now, id);
+        }
+    }
+
+    fn relieve_one(&mut self, now: Instant, id: FlowId) {
+        if !self.cramped.contains(&id) {
+            return;
+        }
+        let room = self.room_of(now, id);
+        let empty = self.flows.get(&id).is_none_or(|flow| flow.send.held() == 0);
+        if room >= WRITABLE_MIN || (empty && room > 0) {
+            self.cramped.remove(&id);
+            if let Some(flow) = self.flows.get_mut(&id)
+                && std::mem::take(&mut flow.wants_room)
+            {
+                self.events
+                    .push_back(Event::Writable { flow: FlowKey { session: self.key, flow: id } });
+            }
+        }
+    }
+
+    /// Ends the flow if nothing is left to do for it.
+    fn end_if_over(&mut self, now: Instant, id: FlowId) {
+        let Some(flow) = self.flows.get(&id) else { return };
+        if !flow.is_over() {
+            return;
+        }
+        let key = FlowKey { session: self.key, flow: id };
+        match flow.life {
+            Life::Live => self.events.push_back(Event::Closed { flow: key }),
+            Life::Ending { reason, .. } => {
+                self.events.push_back(Event::Reset { flow: key, reason })
+            }
+            Life::Resetting { .. } => {}
+        }
+        self.bury(now, id);
+    }
+
+    /// Takes the flow out, settles its accounts and remembers how it ended.
+    fn bury(&mut self, now: Instant, id: FlowId) {
+        let Some(flow) = self.flows.remove(&id) else { return };
+        let tombstone = match flow.life {
+            Life::Live => Tombstone::Delivered,
+            Life::Ending { reason, .. } | Life::Resetting { reason, .. } => {
+                Tombstone::Reset { reason, last: flow.send.next() }
+            }
+        };
+        if flow.due.ack || flow.due.ack_delayed || flow.due.reset || flow.recv.unacknowledged > 0 {
+            self.due_ended.insert(id);
+        }
+        self.tombstones.insert(id, tombstone);
+        if self.tombstones.len() > TOMBSTONES_MAX {
+            self.tombstones.pop_first();
+        }
+        if flow.queued {
+            self.queue.remove(flow.user, id);
+        }
+        self.starved.remove(&id);
+        self.cramped.remove(&id);
+        self.held_sent -= flow.send.held();
+        self.held_received -= flow.recv.held();
+        self.credit.read(flow.user, flow.recv.unread());
+        self.credit.released += flow.recv.highest() - flow.recv.released;
+        self.credit.forget(&flow);
+        self.due_credit |= self.credit.wants_update();
+        self.free_paths_of(&flow);
+        self.relieve(now);
+        if !self.starved.is_empty() {
+            self.feed_starved(now);
+        }
+    }
+
+    /// The greatest round-trip time of a live path; 100 ms when there is none.
+    fn slowest_rtt(&self) -> Duration {
+        let live = self.paths.iter().flatten().filter(|path| !path.stalled);
+        live.map(Path::srtt).max().unwrap_or(Duration::from_millis(100))
+    }
+
+    /// Microseconds of this side's clock.
+    fn clock(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    pub fn status(&self) -> SessionStatus {
+        let path = |path: &Path| PathStatus {
+            tunnel: path.tunnel,
+            path: path.id,
+            carrier: path.carrier.clone(),
+            srtt: path.srtt(),
+            stalled: path.stalled || path.superseded,
+            sent: Bytes(path.sent),
+            received: Bytes(path.received),
+        };
+        SessionStatus {
+            session: self.key,
+            peer: None,
+            flows: self.flows.len(),
+            memory_received: Bytes(self.held_received),
+            memory_sent: Bytes(self.held_sent),
+            reinjected: Bytes(self.reinjected),
+            paths: self.paths.iter().flatten().map(path).collect(),
+        }
+    }
+}
+
+/// Writers told in one go when memory becomes free.
+const RELIEVED_AT_ONCE: usize = 64;

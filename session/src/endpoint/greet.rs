@@ -1,0 +1,309 @@
+//! Greetings: HELLO, JOIN, WELCOME, REJECT, and the beginning and end of sessions.
+//!
+//! A gateway greets each tunnel once: with HELLO until it knows its session, with JOIN from then
+//! on. User data may follow the greeting at once. All HELLOs of one instance are one session; the
+//! one that the cloud saw first founds it, and its connection keys the proofs in JOINs.
+
+use std::time::Instant;
+
+use polyrail_model::{Identity, InstanceId, PathId, SessionId};
+
+use super::{Endpoint, Entry, Greeted, Phase, Role};
+use crate::core::Session;
+use crate::limits::SESSIONS_MAX;
+use crate::ranges::RangeSet;
+use crate::wire::{Frame, Greeting, RejectCode, encode};
+use crate::{Event, ResetReason, SessionKey, TunnelKey, proof};
+
+impl Endpoint {
+    /// Makes the gateway's next session, with an instance of its own.
+    pub(super) fn begin_session(&mut self, now: Instant) {
+        let key = self.new_key();
+        let count = u32::try_from(key.0).unwrap_or(u32::MAX).to_be_bytes();
+        let mut instance = self.instance;
+        instance.0[12..].copy_from_slice(&count);
+        self.insert(now, key, None, instance, None, None);
+        self.current = Some(key);
+    }
+
+    fn new_key(&mut self) -> SessionKey {
+        let key = SessionKey(self.next_session);
+        self.next_session += 1;
+        key
+    }
+
+    fn insert(
+        &mut self,
+        now: Instant,
+        key: SessionKey,
+        peer: Option<Identity>,
+        instance: InstanceId,
+        id: Option<SessionId>,
+        founder: Option<(u64, [u8; 32])>,
+    ) {
+        let mut session = Session::new(now, key, self.role, self.settings.clone());
+        if let Some(reason) = &self.going_away {
+            session.go_away(reason);
+        }
+        let counters = RangeSet::default();
+        let entry = Entry { session, peer, id, instance, founder, counters, up: false };
+        self.sessions.insert(key, entry);
+    }
+
+    /// Greets over a tunnel that came up (gateway), and makes it a path at once.
+    pub(super) fn greet(&mut self, now: Instant, key: TunnelKey) {
+        let Some(session) = self.current else { return };
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
+        let counter = self.next_counter;
+        self.next_counter += 1;
+        let carrier = tunnel.info.carrier.clone();
+        let greeting = Greeting { counter, backup: tunnel.info.backup, carrier: carrier.clone() };
+        let known = entry.id.zip(entry.founder);
+        let frame = match known {
+            Some((id, (_, exporter))) => {
+                let proof = proof::join_proof(&exporter, id, counter);
+                Frame::Join { session: id, proof, greeting }
+            }
+            None => {
+                let terms = entry.session.terms();
+                Frame::Hello { instance: entry.instance, greeting, terms }
+            }
+        };
+        encode(&frame, &mut tunnel.outbox);
+        tunnel.greeting = Some(Greeted { counter, hello: known.is_none(), at: now });
+        tunnel.phase = Phase::Bound(session);
+        let (backup, room) = (tunnel.info.backup, tunnel.room);
+        if !entry.session.add_path(now, PathId(counter), key, &carrier, backup) {
+            self.refuse(now, key, None, "too many paths");
+            return;
+        }
+        entry.session.set_room(key, room);
+        self.after(session);
+    }
+
+    /// WELCOME or REJECT (gateway).
+    pub(super) fn on_answer(&mut self, now: Instant, key: TunnelKey, frame: &Frame<'_>) {
+        let Some(tunnel) = self.tunnels.get(&key) else { return };
+        let (Phase::Bound(session), Some(greeted)) = (tunnel.phase, tunnel.greeting) else {
+            return;
+        };
+        match frame {
+            Frame::Welcome { session: id, counter, founder, families, terms } => {
+                if *counter != greeted.counter {
+                    return self.refuse(now, key, None, "a WELCOME for another greeting");
+                }
+                let founding = self.tunnels.values().find_map(|tunnel| {
+                    let greeting = tunnel.greeting.filter(|g| g.hello && g.counter == *founder)?;
+                    Some((greeting.counter, tunnel.info.exporter))
+                });
+                let Some(entry) = self.sessions.get_mut(&session) else { return };
+                if entry.id.is_some_and(|known| known != *id) {
+                    return self.refuse(now, key, None, "a WELCOME of another session");
+                }
+                entry.id = Some(*id);
+                entry.founder = entry.founder.or(founding);
+                entry.session.agree(*terms);
+                entry.session.families = *families;
+                let peer = tunnel.info.peer.clone();
+                entry.peer = Some(peer.clone());
+                let first = !std::mem::replace(&mut entry.up, true);
+                entry.session.measured(key, now.saturating_duration_since(greeted.at));
+                entry.session.brief_new_path();
+                let families = *families;
+                if first {
+                    self.events.push_back(Event::SessionUp { session, peer, families });
+                }
+                let path = PathId(greeted.counter);
+                self.events.push_back(Event::PathUp { tunnel: key, session, path });
+                self.after(session);
+            }
+            Frame::Reject { code, reason } => {
+                let text = format!("refused by the cloud: {code} ({reason})");
+                if *code == RejectCode::Unknown && !greeted.hello {
+                    self.events.push_back(Event::Alarm { text });
+                    self.restart(now, key, session);
+                } else {
+                    self.refuse(now, key, None, &text);
+                    if *code == RejectCode::Superseded {
+                        self.end_session(now, session, "taken over by another process", None);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The cloud does not know the session any more: its flows are reset, and the tunnel that
+    /// brought the news greets anew.
+    fn restart(&mut self, now: Instant, key: TunnelKey, session: SessionKey) {
+        if self.current == Some(session) {
+            self.end_session(now, session, "the cloud does not know the session", Some(key));
+        }
+        if let Some(tunnel) = self.tunnels.get_mut(&key)
+            && tunnel.phase != Phase::Refused
+        {
+            self.greet(now, key);
+        }
+    }
+
+    /// HELLO or JOIN (cloud).
+    pub(super) fn on_greeting(&mut self, now: Instant, key: TunnelKey, frame: &Frame<'_>) {
+        let Some(tunnel) = self.tunnels.get(&key) else { return };
+        let (peer, exporter) = (tunnel.info.peer.clone(), tunnel.info.exporter);
+        let outcome = match frame {
+            Frame::Hello { instance, greeting, terms } => {
+                let session = self.session_for(now, &peer, *instance, greeting, exporter);
+                if let Ok(session) = session
+                    && let Some(entry) = self.sessions.get_mut(&session)
+                {
+                    entry.session.agree(*terms);
+                }
+                session.map(|session| (session, greeting))
+            }
+            Frame::Join { session, proof, greeting } => {
+                self.check_join(&peer, *session, proof, greeting).map(|key| (key, greeting))
+            }
+            _ => return,
+        };
+        match outcome.and_then(|(session, greeting)| self.admit(now, key, session, greeting)) {
+            Ok(()) => {}
+            Err((RejectCode::Unknown, reason)) => {
+                // The tunnel stays: the gateway greets anew over it.
+                if let Some(tunnel) = self.tunnels.get_mut(&key) {
+                    let code = RejectCode::Unknown;
+                    encode(&Frame::Reject { code, reason: reason.to_owned() }, &mut tunnel.outbox);
+                    tunnel.since = now;
+                }
+            }
+            Err((code, reason)) => self.refuse(now, key, Some(code), reason),
+        }
+    }
+
+    /// The session of this instance: the one that is there, or a new one in its place.
+    fn session_for(
+        &mut self,
+        now: Instant,
+        peer: &Identity,
+        instance: InstanceId,
+        greeting: &Greeting,
+        exporter: [u8; 32],
+    ) -> Result<SessionKey, Refusal> {
+        if self.instances.greets(now, peer, instance) {
+            let text = format!("two processes use the certificate of {peer} at the same time");
+            self.events.push_back(Event::Alarm { text });
+        }
+        if let Some(&key) = self.by_peer.get(peer) {
+            let same = self.sessions.get(&key).is_some_and(|entry| entry.instance == instance);
+            if same {
+                return Ok(key);
+            }
+            self.end_session(now, key, "a new process of the gateway has taken over", None);
+        }
+        if self.sessions.len() >= SESSIONS_MAX {
+            return Err((RejectCode::Overload, "too many sessions"));
+        }
+        let key = self.new_key();
+        let id = proof::session_id(&self.seed, key.0);
+        let founder = Some((greeting.counter, exporter));
+        self.insert(now, key, Some(peer.clone()), instance, Some(id), founder);
+        self.by_id.insert(id, key);
+        self.by_peer.insert(peer.clone(), key);
+        Ok(key)
+    }
+
+    fn check_join(
+        &self,
+        peer: &Identity,
+        id: SessionId,
+        proof: &[u8; 32],
+        greeting: &Greeting,
+    ) -> Result<SessionKey, Refusal> {
+        let key = self.by_id.get(&id).ok_or((RejectCode::Unknown, "no such session here"))?;
+        let entry = self.sessions.get(key).ok_or((RejectCode::Unknown, "no such session here"))?;
+        if entry.peer.as_ref() != Some(peer) {
+            return Err((RejectCode::NotYours, "the session is bound to another certificate"));
+        }
+        let right = entry
+            .founder
+            .is_some_and(|(_, exporter)| proof::verify(&exporter, id, greeting.counter, proof));
+        if right { Ok(*key) } else { Err((RejectCode::NotYours, "the proof is wrong")) }
+    }
+
+    /// Makes the tunnel a path of the session and welcomes it.
+    fn admit(
+        &mut self,
+        now: Instant,
+        key: TunnelKey,
+        session: SessionKey,
+        greeting: &Greeting,
+    ) -> Result<(), Refusal> {
+        let families = self.settings.families;
+        let Some(entry) = self.sessions.get_mut(&session) else {
+            return Err((RejectCode::Unknown, "no such session here"));
+        };
+        let counter = greeting.counter;
+        if entry.counters.contains(counter) {
+            return Err((RejectCode::Replayed, "the path counter was used before"));
+        }
+        let Some(tunnel) = self.tunnels.get_mut(&key) else { return Ok(()) };
+        let path = PathId(counter);
+        if !entry.session.add_path(now, path, key, &greeting.carrier, greeting.backup) {
+            return Err((RejectCode::Overload, "too many paths"));
+        }
+        entry.counters.insert(counter..counter + 1);
+        if let (Some(id), Some((founder, _))) = (entry.id, entry.founder) {
+            let terms = entry.session.terms();
+            let welcome = Frame::Welcome { session: id, counter, founder, families, terms };
+            encode(&welcome, &mut tunnel.outbox);
+        }
+        tunnel.phase = Phase::Bound(session);
+        tunnel.info.carrier.clone_from(&greeting.carrier);
+        entry.session.set_room(key, tunnel.room);
+        entry.session.brief_new_path();
+        if !std::mem::replace(&mut entry.up, true) {
+            let peer = tunnel.info.peer.clone();
+            self.events.push_back(Event::SessionUp { session, peer, families });
+        }
+        self.events.push_back(Event::PathUp { tunnel: key, session, path });
+        self.after(session);
+        Ok(())
+    }
+
+    /// Ends a session: its flows are reset, its tunnels but `keep` closed. A gateway begins the next
+    /// one.
+    pub(super) fn end_session(
+        &mut self,
+        now: Instant,
+        key: SessionKey,
+        reason: &str,
+        keep: Option<TunnelKey>,
+    ) {
+        let Some(mut entry) = self.sessions.remove(&key) else { return };
+        entry.session.abandon(ResetReason::SessionLost);
+        self.events.append(&mut entry.session.events);
+        let reason_text = reason.to_owned();
+        self.events.push_back(Event::SessionEnded { session: key, reason: reason_text });
+        self.deadlines.remove(&key);
+        self.dirty.remove(&key);
+        if let Some(id) = entry.id {
+            self.by_id.remove(&id);
+        }
+        if let Some(peer) = &entry.peer
+            && self.by_peer.get(peer) == Some(&key)
+        {
+            self.by_peer.remove(peer);
+        }
+        let code = (self.role == Role::Cloud).then_some(RejectCode::Superseded);
+        for tunnel in entry.session.tunnels() {
+            if Some(tunnel) != keep {
+                self.refuse(now, tunnel, code, reason);
+            }
+        }
+        if self.role == Role::Gateway {
+            self.begin_session(now);
+        }
+    }
+}
+
+type Refusal = (RejectCode, &'static str);

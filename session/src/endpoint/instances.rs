@@ -1,0 +1,82 @@
+//! Which gateway processes use a certificate, to notice two at once.
+//!
+//! A process that was replaced and greets again while its replacement lives shows that both are
+//! alive: a certificate was copied. That is told at most once in ten seconds for each identity.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Identity, InstanceId};
+
+use crate::limits::INSTANCES_REMEMBERED;
+
+#[derive(Debug, Default)]
+pub(super) struct Instances {
+    by_peer: BTreeMap<Identity, Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// The newest last.
+    processes: VecDeque<([u8; PROCESS], Instant)>,
+    told_at: Option<Instant>,
+}
+
+/// The leading bytes of an instance that name the process; the rest counts its sessions.
+const PROCESS: usize = 12;
+/// Two processes must be seen over this time before it is told (DESIGN: 10 s).
+const ALIVE_FOR: Duration = Duration::from_secs(10);
+
+impl Instances {
+    /// A process greets. True when another process of the same certificate is alive beside it and
+    /// has been for ten seconds.
+    pub fn greets(&mut self, now: Instant, peer: &Identity, instance: InstanceId) -> bool {
+        let mut process = [0; PROCESS];
+        process.copy_from_slice(&instance.0[..PROCESS]);
+        let seen = self.by_peer.entry(peer.clone()).or_default();
+        let current = seen.processes.back().is_some_and(|(last, _)| *last == process);
+        if current {
+            return false;
+        }
+        let first = seen.processes.iter().find(|(known, _)| *known == process).map(|(_, at)| *at);
+        if first.is_none() && seen.processes.len() >= INSTANCES_REMEMBERED {
+            seen.processes.pop_front();
+        }
+        seen.processes.retain(|(known, _)| *known != process);
+        seen.processes.push_back((process, first.unwrap_or(now)));
+        let Some(first) = first else { return false };
+        let long = now.saturating_duration_since(first) >= ALIVE_FOR;
+        let told = seen.told_at.is_some_and(|at| now.saturating_duration_since(at) < ALIVE_FOR);
+        if long && !told {
+            seen.told_at = Some(now);
+        }
+        long && !told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_processes_are_told_but_restarts_are_not() {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of this test
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let peer = Identity::new("train-7").unwrap();
+        let instance = |process: u8, session: u8| {
+            let mut id = [process; 16];
+            id[15] = session;
+            InstanceId(id)
+        };
+        let mut instances = Instances::default();
+        assert!(!instances.greets(at(0), &peer, instance(1, 0)));
+        assert!(!instances.greets(at(5), &peer, instance(1, 1)), "its next session");
+        assert!(!instances.greets(at(6), &peer, instance(2, 0)), "a restart");
+        assert!(!instances.greets(at(7), &peer, instance(1, 2)), "both, but not for long");
+        assert!(!instances.greets(at(12), &peer, instance(2, 1)));
+        assert!(instances.greets(at(13), &peer, instance(1, 3)), "both for over ten seconds");
+        assert!(!instances.greets(at(17), &peer, instance(2, 2)), "told already");
+        assert!(instances.greets(at(24), &peer, instance(1, 4)), "told again later");
+    }
+}

@@ -1,0 +1,419 @@
+//! One process's side: its tunnels and its sessions (a gateway has one, a cloud many).
+//!
+//! ```text
+//!   tunnel_up --> Greeting --(HELLO/JOIN, WELCOME)--> Bound --> tunnel_down
+//!                    |                                  |
+//!                    +--- refused, silent, breach ------+--> Refused: close asked for
+//! ```
+//!
+//! Invariants: a tunnel belongs to at most one session; a session's certificate identity never
+//! changes; a path counter is accepted once.
+
+mod greet;
+mod instances;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+use polyrail_model::{Destination, Identity, InstanceId, LinkSample, SessionId, UserId};
+
+use crate::core::{Outlet, Session};
+use crate::limits::GREETING_TIMEOUT;
+use crate::wire::{Decoder, Frame, RejectCode, encode};
+use crate::{Event, FlowKey, ResetReason, SessionKey, Settings, Status, TunnelInfo, TunnelKey};
+
+/// The two ends of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// On board: opens sessions and flows.
+    Gateway,
+    /// On the ground: answers.
+    Cloud,
+}
+
+/// Why a flow cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The bound on flows is reached.
+    #[error("too many open flows")]
+    TooManyFlows,
+    /// This side or the cloud is going away.
+    #[error("the session is going away")]
+    GoingAway,
+    /// Only a gateway opens flows.
+    #[error("only a gateway opens flows")]
+    WrongRole,
+}
+
+/// One process's side of all its sessions. See the crate's documentation for the drain contract.
+#[derive(Debug)]
+pub struct Endpoint {
+    role: Role,
+    settings: Settings,
+    tunnels: BTreeMap<TunnelKey, Tunnel>,
+    sessions: BTreeMap<SessionKey, Entry>,
+    by_id: BTreeMap<SessionId, SessionKey>,
+    by_peer: BTreeMap<Identity, SessionKey>,
+    instances: instances::Instances,
+    next_session: u64,
+    seed: [u8; 32],
+    /// The gateway's process and how many sessions it has begun.
+    instance: InstanceId,
+    next_counter: u64,
+    /// The gateway's session.
+    current: Option<SessionKey>,
+    events: VecDeque<Event>,
+    dirty: BTreeSet<SessionKey>,
+    deadlines: BTreeMap<SessionKey, Instant>,
+    going_away: Option<String>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    session: Session,
+    peer: Option<Identity>,
+    /// The cloud's id of the session; the gateway learns it.
+    id: Option<SessionId>,
+    instance: InstanceId,
+    /// The counter and key of the HELLO that founded it.
+    founder: Option<(u64, [u8; 32])>,
+    /// Counters that were accepted (cloud).
+    counters: crate::ranges::RangeSet,
+    up: bool,
+}
+
+#[derive(Debug)]
+struct Tunnel {
+    info: TunnelInfo,
+    decoder: Decoder,
+    phase: Phase,
+    since: Instant,
+    /// Greeting frames that wait for the next transmit.
+    outbox: Vec<u8>,
+    /// The greeting that was sent (gateway).
+    greeting: Option<Greeted>,
+    /// The room last told, for when it is bound.
+    room: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Greeted {
+    counter: u64,
+    hello: bool,
+    at: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Greeting,
+    Bound(SessionKey),
+    Refused,
+}
+
+impl Endpoint {
+    /// A gateway's side. `instance` is chosen at random for each run of the process.
+    pub fn gateway(now: Instant, settings: Settings, instance: InstanceId) -> Self {
+        let mut endpoint = Self::new(Role::Gateway, settings, instance, [0; 32]);
+        endpoint.begin_session(now);
+        endpoint
+    }
+
+    /// A cloud's side. `seed` is random and secret; session ids are made from it.
+    pub fn cloud(_now: Instant, settings: Settings, seed: [u8; 32]) -> Self {
+        Self::new(Role::Cloud, settings, InstanceId([0; 16]), seed)
+    }
+
+    fn new(role: Role, settings: Settings, instance: InstanceId, seed: [u8; 32]) -> Self {
+        Self {
+            role,
+            settings,
+            tunnels: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+            by_peer: BTreeMap::new(),
+            instances: instances::Instances::default(),
+            next_session: 1,
+            seed,
+            instance,
+            next_counter: 1,
+            current: None,
+            events: VecDeque::new(),
+            dirty: BTreeSet::new(),
+            deadlines: BTreeMap::new(),
+            going_away: None,
+        }
+    }
+
+    /// A tunnel is up: its handshake and the checks of the peer's certificate are done.
+    pub fn tunnel_up(&mut self, now: Instant, key: TunnelKey, info: TunnelInfo) {
+        let tunnel = Tunnel {
+            info,
+            decoder: Decoder::default(),
+            phase: Phase::Greeting,
+            since: now,
+            outbox: Vec::new(),
+            greeting: None,
+            room: 0,
+        };
+        self.tunnels.insert(key, tunnel);
+        if self.role == Role::Gateway {
+            self.greet(now, key);
+        }
+    }
+
+    /// A tunnel is gone, for whatever reason. Unknown ones are ignored.
+    pub fn tunnel_down(&mut self, now: Instant, key: TunnelKey) {
+        let Some(tunnel) = self.tunnels.remove(&key) else { return };
+        if let Phase::Bound(session) = tunnel.phase {
+            self.with(session, |s| s.lose_path(now, key));
+        }
+    }
+
+    /// The tunnel takes this many bytes now.
+    pub fn tunnel_room(&mut self, key: TunnelKey, room: usize) {
+        let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
+        tunnel.room = room;
+        if let Phase::Bound(session) = tunnel.phase
+            && let Some(entry) = self.sessions.get_mut(&session)
+        {
+            entry.session.set_room(key, room);
+            self.dirty.insert(session);
+        }
+    }
+
+    /// What the tunnel's transport reports.
+    pub fn tunnel_sample(&mut self, now: Instant, key: TunnelKey, sample: &LinkSample) {
+        if let Some(session) = self.session_of(key) {
+            self.with(session, |s| s.sample(now, key, sample));
+        }
+    }
+
+    /// Bytes from the tunnel, cut anywhere.
+    pub fn receive(&mut self, now: Instant, key: TunnelKey, bytes: &[u8]) {
+        let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
+        if tunnel.phase == Phase::Refused {
+            return;
+        }
+        let mut decoder = std::mem::take(&mut tunnel.decoder);
+        let fed = decoder.feed(bytes, |frame| self.on_frame(now, key, frame));
+        if let Some(tunnel) = self.tunnels.get_mut(&key) {
+            tunnel.decoder = decoder;
+        }
+        if let Err(error) = fed {
+            self.refuse(now, key, None, &error.to_string());
+        }
+        if let Some(session) = self.session_of(key) {
+            self.after(session);
+        }
+    }
+
+    fn on_frame(&mut self, now: Instant, key: TunnelKey, frame: Frame<'_>) {
+        let Some(tunnel) = self.tunnels.get(&key) else { return };
+        match (tunnel.phase, &frame) {
+            (Phase::Refused, _) => {}
+            (_, Frame::Unknown { .. }) => {}
+            (_, Frame::Welcome { .. } | Frame::Reject { .. }) if self.role == Role::Gateway => {
+                self.on_answer(now, key, &frame);
+            }
+            (Phase::Greeting, Frame::Hello { .. } | Frame::Join { .. })
+                if self.role == Role::Cloud =>
+            {
+                self.on_greeting(now, key, &frame);
+            }
+            // What follows a greeting of a session that was lost has no home any more.
+            (Phase::Greeting, _) => {}
+            (Phase::Bound(session), _) => {
+                let Some(entry) = self.sessions.get_mut(&session) else { return };
+                if let Err(breach) = entry.session.input(now, key, frame) {
+                    self.refuse(now, key, Some(RejectCode::Protocol), breach.0);
+                }
+            }
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Hands frames to tunnels that have room.
+    pub fn transmit(&mut self, now: Instant, outlet: &mut dyn Outlet) {
+        for (key, tunnel) in &mut self.tunnels {
+            if !tunnel.outbox.is_empty() {
+                let frames = std::mem::take(&mut tunnel.outbox);
+                tunnel.room = outlet.send(*key, &frames);
+            }
+        }
+        for session in std::mem::take(&mut self.dirty) {
+            let Some(entry) = self.sessions.get_mut(&session) else { continue };
+            entry.session.transmit(now, outlet);
+            self.after(session);
+            self.dirty.remove(&session);
+        }
+    }
+
+    /// When [`Endpoint::on_timeout`] is to be called.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let greetings = self.tunnels.values().filter(|t| t.phase == Phase::Greeting);
+        let greetings = greetings.map(|tunnel| tunnel.since + GREETING_TIMEOUT);
+        greetings.chain(self.deadlines.values().copied()).min()
+    }
+
+    /// Does what has become due by now.
+    pub fn on_timeout(&mut self, now: Instant) {
+        let late: Vec<TunnelKey> = self
+            .tunnels
+            .iter()
+            .filter(|(_, tunnel)| {
+                tunnel.phase == Phase::Greeting && now >= tunnel.since + GREETING_TIMEOUT
+            })
+            .map(|(&key, _)| key)
+            .collect();
+        for key in late {
+            self.refuse(now, key, None, "no greeting in time");
+        }
+        let due: Vec<SessionKey> =
+            self.deadlines.iter().filter(|(_, at)| **at <= now).map(|(&key, _)| key).collect();
+        for key in due {
+            let Some(entry) = self.sessions.get_mut(&key) else { continue };
+            let linger = self.settings.linger;
+            if entry.up && entry.session.alone_since.is_some_and(|since| now >= since + linger) {
+                self.end_session(now, key, "no path came back in time", None);
+                continue;
+            }
+            self.with(key, |s| s.on_timeout(now));
+        }
+    }
+
+    /// Opens a flow (gateway). No session needs to be up yet; the flow waits for one.
+    ///
+    /// # Errors
+    /// Too many flows are open, or the session is going away.
+    pub fn open(
+        &mut self,
+        now: Instant,
+        user: UserId,
+        destination: Destination,
+    ) -> Result<FlowKey, OpenError> {
+        let key = self.current.ok_or(OpenError::WrongRole)?;
+        let entry = self.sessions.get_mut(&key).ok_or(OpenError::WrongRole)?;
+        let flow = entry.session.open(now, user, destination);
+        self.after(key);
+        flow
+    }
+
+    /// Takes bytes for the peer and returns how many; when fewer than offered,
+    /// [`Event::Writable`] follows.
+    pub fn write(&mut self, now: Instant, flow: FlowKey, bytes: &[u8]) -> usize {
+        self.with(flow.session, |s| s.write(now, flow.flow, bytes)).unwrap_or(bytes.len())
+    }
+
+    /// What [`Endpoint::write`] would take now. When that is little, [`Event::Writable`] follows
+    /// once there is more.
+    pub fn write_room(&mut self, now: Instant, flow: FlowKey) -> usize {
+        let entry = self.sessions.get_mut(&flow.session);
+        let room = entry.map_or(0, |entry| entry.session.write_room(now, flow.flow));
+        usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
+    /// Ends this side's direction of the flow; what was written is delivered.
+    pub fn finish(&mut self, now: Instant, flow: FlowKey) {
+        self.with(flow.session, |s| s.finish(now, flow.flow));
+    }
+
+    /// Ends the flow. For [`ResetReason::PeerReset`] what was written is delivered first. The key
+    /// is dead from here on.
+    pub fn reset(&mut self, now: Instant, flow: FlowKey, reason: ResetReason) {
+        self.with(flow.session, |s| s.reset(now, flow.flow, reason));
+    }
+
+    /// The connection to the flow's server stands (cloud).
+    pub fn dialed(&mut self, _now: Instant, flow: FlowKey) {
+        self.with(flow.session, |s| s.dialed(flow.flow));
+    }
+
+    /// Bytes of the peer in order that were not consumed yet, in two parts.
+    pub fn readable(&self, flow: FlowKey) -> [&[u8]; 2] {
+        self.sessions
+            .get(&flow.session)
+            .map_or([&[], &[]], |entry| entry.session.readable(flow.flow))
+    }
+
+    /// The reader has taken this many bytes.
+    pub fn consume(&mut self, now: Instant, flow: FlowKey, count: usize) {
+        self.with(flow.session, |s| s.consume(now, flow.flow, count));
+    }
+
+    /// The peer has ended its direction, and all of it was consumed.
+    pub fn finished(&self, flow: FlowKey) -> bool {
+        self.sessions.get(&flow.session).is_some_and(|entry| entry.session.finished(flow.flow))
+    }
+
+    /// Opens no more flows, tells the peers, and lets the open ones end.
+    pub fn go_away(&mut self, _now: Instant, reason: &str) {
+        self.going_away = Some(reason.to_owned());
+        let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
+        for key in keys {
+            self.with(key, |s| s.go_away(reason));
+        }
+    }
+
+    /// A snapshot for operators.
+    pub fn status(&self) -> Status {
+        let one = |entry: &Entry| crate::SessionStatus {
+            peer: entry.peer.clone(),
+            ..entry.session.status()
+        };
+        Status { sessions: self.sessions.values().map(one).collect() }
+    }
+
+    fn session_of(&self, key: TunnelKey) -> Option<SessionKey> {
+        match self.tunnels.get(&key)?.phase {
+            Phase::Bound(session) => Some(session),
+            Phase::Greeting | Phase::Refused => None,
+        }
+    }
+
+    /// Runs an operation on a session, then collects what came of it.
+    fn with<T>(&mut self, key: SessionKey, act: impl FnOnce(&mut Session) -> T) -> Option<T> {
+        let entry = self.sessions.get_mut(&key)?;
+        let result = act(&mut entry.session);
+        self.after(key);
+        Some(result)
+    }
+
+    /// Collects a session's events, notes its next deadline, and that it may have something to
+    /// send.
+    fn after(&mut self, key: SessionKey) {
+        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        self.events.append(&mut entry.session.events);
+        self.dirty.insert(key);
+        let linger = entry.session.alone_since.filter(|_| entry.up);
+        let linger = linger.map(|since| since + self.settings.linger);
+        match entry.session.next_timeout().into_iter().chain(linger).min() {
+            Some(at) => self.deadlines.insert(key, at),
+            None => self.deadlines.remove(&key),
+        };
+    }
+
+    /// Refuses a tunnel: says why if it can, and asks the caller to close it.
+    fn refuse(&mut self, now: Instant, key: TunnelKey, code: Option<RejectCode>, reason: &str) {
+        let session = self.session_of(key);
+        let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
+        if tunnel.phase == Phase::Refused {
+            return;
+        }
+        tunnel.phase = Phase::Refused;
+        if let (Some(code), Role::Cloud) = (code, self.role) {
+            encode(&Frame::Reject { code, reason: reason.to_owned() }, &mut tunnel.outbox);
+        }
+        self.events.push_back(Event::CloseTunnel { tunnel: key, reason: reason.to_owned() });
+        if let Some(session) = session
+            && let Some(entry) = self.sessions.get_mut(&session)
+        {
+            // Lost at once: nothing is sent over it any more.
+            entry.session.lose_path(now, key);
+            self.after(session);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What an endpoint tells its caller.
+
+use polyrail_model::{Destination, Families, FlowId, Identity, PathId, UserId};
+
+use crate::ResetReason;
+
+/// The caller's name of a tunnel; may be used again after [`crate::Endpoint::tunnel_down`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TunnelKey(pub usize);
+
+/// A session within one endpoint; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionKey(pub u64);
+
+/// A flow within one endpoint; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowKey {
+    /// Its session.
+    pub session: SessionKey,
+    /// Its number there.
+    pub flow: FlowId,
+}
+
+/// Something that the caller must know or act on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The session stands: the first path was welcomed.
+    SessionUp {
+        /// The session.
+        session: SessionKey,
+        /// The node at the other end.
+        peer: Identity,
+        /// The address families that the cloud reaches.
+        families: Families,
+    },
+    /// The session and all of its flows are gone; each open flow had its own [`Event::Reset`].
+    SessionEnded {
+        /// The session.
+        session: SessionKey,
+        /// Why, for people.
+        reason: String,
+    },
+    /// A tunnel has become a path of a session.
+    PathUp {
+        /// The tunnel.
+        tunnel: TunnelKey,
+        /// The session.
+        session: SessionKey,
+        /// The path's number.
+        path: PathId,
+    },
+    /// The caller is to flush and close the tunnel, then to report it down.
+    CloseTunnel {
+        /// The tunnel.
+        tunnel: TunnelKey,
+        /// Why, for people.
+        reason: String,
+    },
+    /// The peer opened a flow: dial its destination (cloud).
+    Opened {
+        /// The flow.
+        flow: FlowKey,
+        /// Whose it is.
+        user: UserId,
+        /// Where it wants to go.
+        destination: Destination,
+    },
+    /// The server's connection stands (gateway).
+    Dialed {
+        /// The flow.
+        flow: FlowKey,
+    },
+    /// There is something to read, or the end was reached.
+    Readable {
+        /// The flow.
+        flow: FlowKey,
+    },
+    /// A writer that was refused may go on.
+    Writable {
+        /// The flow.
+        flow: FlowKey,
+    },
+    /// The flow was reset, and all that had to be delivered before was consumed. It is gone.
+    Reset {
+        /// The flow.
+        flow: FlowKey,
+        /// Why.
+        reason: ResetReason,
+    },
+    /// Both directions have ended and everything is delivered. The flow is gone.
+    Closed {
+        /// The flow.
+        flow: FlowKey,
+    },
+    /// Something that an operator must look at.
+    Alarm {
+        /// What, for people.
+        text: String,
+    },
+}

@@ -1,0 +1,136 @@
+//! One flow: its two halves and what is due for it.
+//!
+//! ```text
+//!           open/accept          both halves done
+//!   (none) ------------> Live ----------------------> closed
+//!                         | reset()          RESET comes
+//!                         |                      |
+//!                         v                      v
+//!                      Resetting             Ending: delivers up to `after`, then Reset
+//!          until answered and `after` is acknowledged
+//! ```
+//!
+//! An embryonic flow (its OPEN has not come yet, data has) is Live without a destination.
+
+mod recv;
+mod send;
+
+use std::time::Instant;
+
+use polyrail_model::{Destination, FlowId, UserId};
+
+pub(crate) use recv::{RecvHalf, Run, Violation};
+pub(crate) use send::{Piece, SendHalf};
+
+use crate::ResetReason;
+
+/// A flow of a session.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub id: FlowId,
+    pub user: UserId,
+    /// The opener keeps it until the OPEN is acknowledged; the acceptor learns it from the OPEN.
+    pub destination: Option<Destination>,
+    pub send: SendHalf,
+    pub recv: RecvHalf,
+    pub life: Life,
+    /// Stands in the queue of flows that have something to send.
+    pub queued: bool,
+    /// The OPEN waits for first data until then.
+    pub hold: bool,
+    /// The peer's reader has shown within a short time that it drains.
+    pub draining: bool,
+    /// A writer was refused and waits to be told.
+    pub wants_room: bool,
+    /// An [`crate::Event::Readable`] is on its way to the caller.
+    pub told_readable: bool,
+    pub due: Due,
+    pub dialed: bool,
+    /// Recent bytes sent, exponentially forgotten over a second.
+    recent: f64,
+    recent_at: Instant,
+}
+
+/// Where a flow stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Open, at least in one direction.
+    Live,
+    /// Reset from here: the caller has let go of it.
+    Resetting {
+        reason: ResetReason,
+        /// Delivered before the reset takes effect.
+        after: u64,
+        /// The peer has answered.
+        answered: bool,
+    },
+    /// Reset by the peer: what precedes the reset is still to be read.
+    Ending { reason: ResetReason, after: u64 },
+}
+
+/// Control frames that are due for a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Due {
+    /// It stands in the list of flows with control due.
+    pub listed: bool,
+    pub ack: bool,
+    pub window: bool,
+    pub reset: bool,
+    /// An acknowledgement is on the delay line.
+    pub ack_delayed: bool,
+}
+
+impl Flow {
+    pub fn new(
+        now: Instant,
+        id: FlowId,
+        user: UserId,
+        opens: bool,
+        send_limit: u64,
+        window: u64,
+    ) -> Self {
+        Self {
+            id,
+            user,
+            destination: None,
+            send: SendHalf::new(now, opens, send_limit),
+            recv: RecvHalf::new(window),
+            life: Life::Live,
+            queued: false,
+            hold: false,
+            draining: false,
+            wants_room: false,
+            told_readable: false,
+            due: Due::default(),
+            dialed: false,
+            recent: 0.0,
+            recent_at: now,
+        }
+    }
+
+    /// Counts bytes sent.
+    pub fn charge(&mut self, now: Instant, bytes: u64) {
+        self.recent = self.recent(now) + bytes as f64;
+        self.recent_at = now;
+    }
+
+    /// Bytes sent in about the last second.
+    pub fn recent(&self, now: Instant) -> f64 {
+        let age = now.saturating_duration_since(self.recent_at).as_secs_f64();
+        self.recent * (-age).exp()
+    }
+
+    /// The caller still knows this flow.
+    pub fn is_callers(&self) -> bool {
+        !matches!(self.life, Life::Resetting { .. })
+    }
+
+    /// Both directions have ended and all is delivered.
+    pub fn is_over(&self) -> bool {
+        match self.life {
+            Life::Live => self.send.is_done() && self.recv.finished(),
+            Life::Resetting { after, answered, .. } => answered && self.send.acked() >= after,
+            Life::Ending { after, .. } => self.recv.drained() >= after,
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! The receiving half of a flow: reassembly, the window, and what is to be acknowledged.
+//!
+//! Sequence numbers count bytes; the OPEN takes number 0 in the opener's direction and the end
+//! mark takes the number behind the last byte, so that one cumulative number acknowledges all.
+//!
+//! Invariants: every byte is handed out once and in order; what is held is at most the window plus
+//! one segment; a piece is never dropped for lack of room, because the sender was held back.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::limits::{FRAGMENTS_MAX, WINDOW_INITIAL};
+use crate::ranges::RangeSet;
+use crate::wire::Echo;
+
+/// A run as it came in.
+pub(crate) struct Run<'a> {
+    /// Sequence number of the first byte, or of the OPEN.
+    pub sequence: u64,
+    /// The first number is an OPEN's.
+    pub open: bool,
+    /// The bytes.
+    pub data: &'a [u8],
+    /// The direction ends behind it.
+    pub fin: bool,
+}
+
+/// The peer broke the protocol on this flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Violation(pub &'static str);
+
+#[derive(Debug)]
+pub(crate) struct RecvHalf {
+    received: RangeSet,
+    /// The next number that is missing.
+    cumulative: u64,
+    /// One above the highest number that has come.
+    highest: u64,
+    /// The number of the end mark.
+    fin: Option<u64>,
+    /// In order, not yet read.
+    ready: VecDeque<u8>,
+    /// Out of order, by number.
+    ahead: BTreeMap<u64, Box<[u8]>>,
+    ahead_bytes: u64,
+    /// Nobody reads any more: bytes are counted and thrown away.
+    discarding: bool,
+    /// What the peer may send beyond what was drained.
+    window: u64,
+    /// The largest limit told to the peer.
+    limit: u64,
+    epoch: Option<(Instant, u64)>,
+    /// Runs since the last acknowledgement.
+    pub unacknowledged: u32,
+    /// The latest arrival.
+    pub echo: Option<Echo>,
+    /// What of `drained` the session has counted as released.
+    pub released: u64,
+}
+
+impl RecvHalf {
+    /// A half whose peer was granted `window` bytes.
+    pub fn new(window: u64) -> Self {
+        Self {
+            received: RangeSet::default(),
+            cumulative: 0,
+            highest: 0,
+            fin: None,
+            ready: VecDeque::new(),
+            ahead: BTreeMap::new(),
+            ahead_bytes: 0,
+            discarding: false,
+            window,
+            limit: window,
+            epoch: None,
+            unacknowledged: 0,
+            echo: None,
+            released: 0,
+        }
+    }
+
+    /// Takes a run in. Returns whether the reader has something new.
+    pub fn accept(&mut self, run: &Run<'_>) -> Result<bool, Violation> {
+        let data_start = run.sequence + u64::from(run.open);
+        let data_end = data_start + run.data.len() as u64;
+        let end = data_end + u64::from(run.fin);
+        self.check(run, data_start, data_end, end)?;
+        if run.fin {
+            self.fin = Some(data_end);
+        }
+        self.highest = self.highest.max(end);
+        if end <= self.cumulative {
+            return Ok(false);
+        }
+        if !self.discarding {
+            self.store(data_start, run.data);
+        }
+        let before = self.cumulative;
+        self.received.insert(run.sequence..end);
+        self.cumulative = self.received.advance(self.cumulative);
+        self.promote();
+        Ok(self.cumulative > before)
+    }
+
+    fn check(
+        &self,
+        run: &Run<'_>,
+        data_start: u64,
+        data_end: u64,
+        end: u64,
+    ) -> Result<(), Violation> {
+        if run.open && run.sequence != 0 {
+            return Err(Violation("an OPEN that is not at the beginning"));
+        }
+        if self.fin.is_some_and(|fin| data_end > fin || (run.fin && data_end != fin)) {
+            return Err(Violation("data beyond the end of the flow"));
+        }
+        if run.fin && self.highest > end {
+            return Err(Violation("an end before data that has arrived"));
+        }
+        // The segment at the cumulative number is always accepted.
+        let head = run.sequence <= self.cumulative && data_end - data_start <= HEAD_MAX;
+        if data_end > self.limit && !head {
+            return Err(Violation("data beyond the window"));
+        }
+        if self.ahead.len() > FRAGMENTS_MAX {
+            return Err(Violation("too many pieces out of order"));
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, start: u64, data: &[u8]) {
+        let end = start + data.len() as u64;
+        let fresh_front = start.max(self.cumulative);
+        if self.ahead.is_empty() && start <= self.cumulative && self.received.is_empty() {
+            let skip = (fresh_front - start) as usize;
+            self.ready.extend(data.get(skip..).unwrap_or_default());
+            return;
+        }
+        for gap in self.received.missing(fresh_front..end.max(fresh_front)) {
+            let piece = &data[(gap.start - start) as usize..(gap.end - start) as usize];
+            self.ahead_bytes += piece.len() as u64;
+            self.ahead.insert(gap.start, piece.into());
+        }
+    }
+
+    /// Moves what has become contiguous to the reader.
+    fn promote(&mut self) {
+        while let Some(entry) = self.ahead.first_entry() {
+            if *entry.key() >= self.cumulative {
+                break;
+            }
+            let piece = entry.remove();
+            self.ahead_bytes -= piece.len() as u64;
+            self.ready.extend(piece.iter());
+        }
+    }
+
+    /// What the reader may take.
+    pub fn readable(&self) -> [&[u8]; 2] {
+        let (front, back) = self.ready.as_slices();
+        [front, back]
+    }
+
+    /// The reader took `count` bytes; more than there are counts as all.
+    pub fn consume(&mut self, count: usize) -> usize {
+        let count = count.min(self.ready.len());
+        self.ready.drain(..count);
+        if self.ready.is_empty() && self.ready.capacity() > IDLE_CAPACITY {
+            self.ready = VecDeque::new();
+        }
+        count
+    }
+
+    /// The peer has used numbers up to here, whether they come or not.
+    pub fn raise(&mut self, last: u64) {
+        self.highest = self.highest.max(last);
+    }
+
+    /// Throws away what is held and what still comes.
+    pub fn discard(&mut self) {
+        self.discarding = true;
+        self.ready = VecDeque::new();
+        self.ahead = BTreeMap::new();
+        self.ahead_bytes = 0;
+    }
+
+    /// Lets the window grow by what was drained, while the reader is quick: half a window within
+    /// two round trips adds that half. A reader that takes more than sixteen round trips for it
+    /// has its window halved, down to the initial one.
+    pub fn tune(&mut self, now: Instant, drained: u64, rtt: Duration, largest: u64) {
+        let (since, sum) = self.epoch.unwrap_or((now, 0));
+        let (age, sum) = (now.saturating_duration_since(since), sum + drained);
+        self.epoch = Some((since, sum));
+        if sum < self.window / 2 {
+            return;
+        }
+        if age <= rtt * 2 {
+            self.window += sum;
+        } else if age > rtt * 16 {
+            self.window /= 2;
+        }
+        self.epoch = Some((now, 0));
+        self.window = self.window.min(largest).max(WINDOW_INITIAL.min(largest));
+    }
+
+    /// Raises the limit as far as the window allows, if `may_grow`; returns whether the peer should
+    /// be told: the limit moved by a quarter of the window since it was told last.
+    pub fn wants_update(&self, told: u64) -> bool {
+        self.fin.is_none() && self.next_limit().saturating_sub(told) >= self.window / 4
+    }
+
+    fn next_limit(&self) -> u64 {
+        self.limit.max(self.drained() + self.window)
+    }
+
+    /// The limit to tell the peer now.
+    pub fn advertise(&mut self, may_grow: bool) -> u64 {
+        if may_grow {
+            self.limit = self.next_limit();
+        }
+        self.limit
+    }
+
+    /// The limit that the peer knows at most.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// What the reader has taken, as a sequence number; marks count when they are passed.
+    pub fn drained(&self) -> u64 {
+        let mark = u64::from(!self.ready.is_empty() && self.fin_reached());
+        self.cumulative - self.ready.len() as u64 - mark
+    }
+
+    /// The next number that is missing.
+    pub fn cumulative(&self) -> u64 {
+        self.cumulative
+    }
+
+    /// One above the highest number that has come.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// What has come out of order.
+    pub fn ranges(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
+        self.received.iter()
+    }
+
+    /// Bytes held, in order and out of order.
+    pub fn held(&self) -> u64 {
+        self.ready.len() as u64 + self.ahead_bytes
+    }
+
+    /// Bytes in order that the reader leaves lying.
+    pub fn unread(&self) -> u64 {
+        self.ready.len() as u64
+    }
+
+    /// The end mark has been reached.
+    pub fn fin_reached(&self) -> bool {
+        self.fin.is_some_and(|fin| self.cumulative > fin)
+    }
+
+    /// The reader has seen all there will be.
+    pub fn finished(&self) -> bool {
+        self.fin_reached() && self.ready.is_empty()
+    }
+}
+
+/// What a segment at the cumulative number may carry beyond the window.
+const HEAD_MAX: u64 = polyrail_scheduler::SEGMENT;
+/// What an idle flow may keep allocated, in bytes.
+const IDLE_CAPACITY: usize = 2_048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(sequence: u64, data: &[u8], fin: bool) -> Run<'_> {
+        Run { sequence, open: false, data, fin }
+    }
+
+    fn read(half: &mut RecvHalf) -> Vec<u8> {
+        let all = half.readable().concat();
+        half.consume(all.len());
+        all
+    }
+
+    #[test]
+    fn pieces_come_out_once_and_in_order() {
+        let mut half = RecvHalf::new(100);
+        assert_eq!(half.accept(&run(3, b"def", false)), Ok(false));
+        assert_eq!(half.accept(&run(1, b"bcd", false)), Ok(false));
+        assert_eq!(half.accept(&run(0, b"a", false)), Ok(true));
+        assert_eq!(read(&mut half), b"abcdef");
+        assert_eq!(half.accept(&run(2, b"cdefgh", true)), Ok(true));
+        assert!(!half.finished());
+        assert_eq!(read(&mut half), b"gh");
+        assert!(half.finished());
+        assert_eq!((half.cumulative(), half.drained(), half.held()), (9, 9, 0));
+        assert_eq!(half.accept(&run(0, b"abcdefgh", true)), Ok(false));
+    }
+
+    #[test]
+    fn the_open_takes_the_first_number() {
+        let mut half = RecvHalf::new(100);
+        assert_eq!(half.accept(&run(4, b"d", false)), Ok(false));
+        let open = Run { sequence: 0, open: true, data: b"abc", fin: false };
+        assert_eq!(half.accept(&open), Ok(true));
+        assert_eq!(read(&mut half), b"abcd");
+        assert_eq!(half.drained(), 5);
+    }
+
+    #[test]
+    fn an_end_alone_ends() {
+        let mut half = RecvHalf::new(100);
+        assert_eq!(half.accept(&run(2, b"", true)), Ok(false));
+        assert_eq!(half.accept(&run(0, b"ab", false)), Ok(true));
+        assert_eq!(half.drained(), 0);
+        assert_eq!(read(&mut half), b"ab");
+        assert_eq!(half.drained(), 3);
+        assert!(half.finished());
+    }
+
+    #[test]
+    fn breaches_are_named() {
+        let mut half = RecvHalf::new(10);
+        assert!(half.accept(&run(8, b"xyz", false)).is_err(), "beyond the window");
+        assert_eq!(half.accept(&run(0, b"0123456789ab", false)), Ok(true), "the head is accepted");
+        assert!(half.accept(&run(5, b"", true)).is_err(), "an end inside the data");
+        assert_eq!(half.accept(&run(12, b"", true)), Ok(true));
+        assert!(half.accept(&run(12, b"x", false)).is_err(), "beyond the end");
+        assert!(half.accept(&run(11, b"", true)).is_err(), "another end");
+        let open = Run { sequence: 1, open: true, data: b"", fin: false };
+        assert!(RecvHalf::new(10).accept(&open).is_err(), "an OPEN in the middle");
+    }
+
+    #[test]
+    fn the_window_grows_by_what_is_drained_quickly_and_shrinks_when_slow() {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of this test
+        let now = Instant::now();
+        let rtt = Duration::from_millis(50);
+        let mut half = RecvHalf::new(WINDOW_INITIAL);
+        half.tune(now, WINDOW_INITIAL / 2, rtt, 1 << 20);
+        assert_eq!(half.window, WINDOW_INITIAL * 3 / 2);
+        half.tune(now, 1 << 20, rtt, 1 << 20);
+        assert_eq!(half.window, 1 << 20, "never above the largest");
+        half.tune(now + rtt * 20, 1 << 20, rtt, 1 << 20);
+        assert_eq!(half.window, 1 << 19);
+        assert!(half.wants_update(half.limit()));
+        assert_eq!(half.advertise(false), WINDOW_INITIAL);
+        assert_eq!(half.advertise(true), 1 << 19);
+    }
+
+    #[test]
+    fn a_discarding_half_holds_nothing() {
+        let mut half = RecvHalf::new(100);
+        half.accept(&run(0, b"abc", false)).unwrap();
+        half.accept(&run(5, b"fgh", false)).unwrap();
+        assert_eq!(half.held(), 6);
+        half.discard();
+        half.accept(&run(3, b"de", false)).unwrap();
+        assert_eq!((half.held(), half.cumulative(), half.drained()), (0, 8, 8));
+    }
+}

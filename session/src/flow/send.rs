@@ -1,0 +1,415 @@
+//! The sending half of a flow: the buffer, what is on its way, and what goes again.
+//!
+//! Sequence numbers are those of the receiving half. Segments stay in the buffer until they are
+//! acknowledged. A run that was sent is remembered with the paths that carried it and those from
+//! which it may still be expected; when the latter are none, it goes again.
+//!
+//! Invariants: runs are disjoint and cover exactly what was sent and not acknowledged; every run
+//! without a live path is queued to go again.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::time::Instant;
+
+use polyrail_scheduler::PathSet;
+
+use crate::limits::RUNS_MAX;
+
+#[derive(Debug)]
+pub(crate) struct SendHalf {
+    /// 1 when an OPEN leads, else 0.
+    first: u64,
+    /// From `buffer_start` on; ends at `written`.
+    buffer: VecDeque<u8>,
+    buffer_start: u64,
+    written: u64,
+    fin: bool,
+    /// The first number never sent.
+    next: u64,
+    /// All below is acknowledged.
+    acked: u64,
+    runs: BTreeMap<u64, Run>,
+    /// Starts of the runs that go again.
+    again: BTreeSet<u64>,
+    /// The peer's window, as a number that may not be passed.
+    pub limit: u64,
+    /// What the peer's reader has taken.
+    pub drained: u64,
+    /// When that moved last, or when the peer began to hold something.
+    pub drained_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    end: u64,
+    carried: PathSet,
+    live: PathSet,
+}
+
+/// The next thing to send of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Its first number.
+    pub start: u64,
+    /// One above the last number that may go along.
+    pub end: u64,
+    /// It was sent before.
+    pub again: bool,
+    /// The paths (slots) that carried it.
+    pub carried: PathSet,
+}
+
+/// A piece as it goes into a frame.
+pub(crate) struct Content<'a> {
+    /// An OPEN leads.
+    pub open: bool,
+    /// The bytes.
+    pub data: &'a [u8],
+    /// The end mark follows.
+    pub fin: bool,
+    /// One above its last number.
+    pub end: u64,
+}
+
+impl SendHalf {
+    /// A half that may send `limit` numbers; `opens` when an OPEN leads.
+    pub fn new(now: Instant, opens: bool, limit: u64) -> Self {
+        let first = u64::from(opens);
+        Self {
+            first,
+            buffer: VecDeque::new(),
+            buffer_start: first,
+            written: first,
+            fin: false,
+            next: 0,
+            acked: 0,
+            runs: BTreeMap::new(),
+            again: BTreeSet::new(),
+            limit,
+            drained: 0,
+            drained_at: now,
+        }
+    }
+
+    /// Appends bytes behind what is there. The caller has asked for room; after the end was
+    /// marked nothing is taken.
+    pub fn write(&mut self, data: &[u8]) {
+        if !self.fin {
+            self.buffer.extend(data);
+            self.written += data.len() as u64;
+        }
+    }
+
+    /// Marks the end.
+    pub fn finish(&mut self) {
+        self.fin = true;
+    }
+
+    /// Whether the end was marked.
+    pub fn is_finished(&self) -> bool {
+        self.fin
+    }
+
+    /// The next piece: what goes again first, else what was never sent, as far as window and
+    /// `allowance` (numbers never sent before) reach.
+    pub fn piece(&self, allowance: u64) -> Option<Piece> {
+        if let Some(&start) = self.again.first() {
+            let run = self.runs.get(&start)?;
+            return Some(Piece { start, end: run.end, again: true, carried: run.carried });
+        }
+        let open = self.next < self.first;
+        if self.runs.len() >= RUNS_MAX && !open {
+            return None;
+        }
+        let data_end = self.written.min(self.limit).min(self.next + allowance).max(self.next);
+        let data_end = if open { data_end.max(self.first) } else { data_end };
+        let fin = self.fin && data_end == self.written;
+        let end = data_end + u64::from(fin);
+        let fresh = Piece { start: self.next, end, again: false, carried: PathSet::EMPTY };
+        (end > self.next).then_some(fresh)
+    }
+
+    /// What is left of the flow from this number on.
+    pub fn remaining(&self, start: u64) -> u64 {
+        self.written.saturating_sub(start)
+    }
+
+    /// The content of the piece cut to at most `most` bytes; shorter where the buffer wraps.
+    pub fn content(&self, piece: &Piece, most: u64) -> Content<'_> {
+        let open = piece.start < self.first;
+        let start = piece.start.max(self.first);
+        let data_end = piece.end.min(self.written).min(start + most).max(start);
+        let data = self.slice(start, data_end);
+        let data_end = start + data.len() as u64;
+        let fin = self.fin && data_end == self.written && piece.end > self.written;
+        Content { open, data, fin, end: data_end + u64::from(fin) }
+    }
+
+    fn slice(&self, start: u64, end: u64) -> &[u8] {
+        let (front, back) = self.buffer.as_slices();
+        let from = (start - self.buffer_start) as usize;
+        let to = (end - self.buffer_start) as usize;
+        if from < front.len() {
+            &front[from..to.min(front.len())]
+        } else {
+            &back[from - front.len()..to - front.len()]
+        }
+    }
+
+    /// The piece up to `end` went out on these paths (slots).
+    pub fn sent(&mut self, piece: &Piece, end: u64, on: PathSet) {
+        if piece.again {
+            self.split(end);
+            self.again.remove(&piece.start);
+        } else {
+            self.next = end;
+        }
+        let fresh = Run { end, carried: PathSet::EMPTY, live: PathSet::EMPTY };
+        let run = self.runs.entry(piece.start).or_insert(fresh);
+        on.iter().for_each(|slot| {
+            run.carried.insert(slot);
+            run.live.insert(slot);
+        });
+    }
+
+    /// Makes `at` the edge of a run if it lies inside one.
+    fn split(&mut self, at: u64) {
+        let Some((&start, run)) = self.runs.range_mut(..at).next_back() else { return };
+        if run.end <= at {
+            return;
+        }
+        let tail = *run;
+        run.end = at;
+        self.runs.insert(at, tail);
+        if self.again.contains(&start) {
+            self.again.insert(at);
+        }
+    }
+
+    /// Takes an acknowledgement in; tells `each` the length of every run that it covers and the
+    /// slots from which the run was expected. Returns false when it covers what was never sent.
+    pub fn acknowledge(
+        &mut self,
+        cumulative: u64,
+        ranges: &[Range<u64>],
+        mut each: impl FnMut(u64, PathSet),
+    ) -> bool {
+        let top = ranges.last().map_or(cumulative, |range| range.end.max(cumulative));
+        if top > self.next {
+            return false;
+        }
+        let whole = self.acked..cumulative.max(self.acked);
+        for range in std::iter::once(&whole).chain(ranges) {
+            self.settle(range.clone(), &mut each);
+        }
+        if cumulative > self.acked {
+            self.acked = cumulative;
+            let keep = cumulative.clamp(self.buffer_start, self.written);
+            self.buffer.drain(..(keep - self.buffer_start) as usize);
+            self.buffer_start = keep;
+            if self.buffer.is_empty() && self.buffer.capacity() > IDLE_CAPACITY {
+                self.buffer = VecDeque::new();
+            }
+        }
+        true
+    }
+
+    fn settle(&mut self, range: Range<u64>, each: &mut impl FnMut(u64, PathSet)) {
+        if range.is_empty() || self.runs.is_empty() {
+            return;
+        }
+        self.split(range.start);
+        self.split(range.end);
+        while let Some((&start, run)) = self.runs.range(range.clone()).next() {
+            each(run.end - start, run.live);
+            self.runs.remove(&start);
+            self.again.remove(&start);
+        }
+    }
+
+    /// A path will not deliver the run that contains this number, or may not. Returns how much of
+    /// it is not expected from there any more; with `forget`, the path may carry it again.
+    pub fn give_up(&mut self, start: u64, end: u64, slot: usize, forget: bool) -> u64 {
+        let mut freed = 0;
+        for (&at, run) in self.runs.range_mut(start..end) {
+            if forget {
+                run.carried.remove(slot);
+            }
+            if !run.live.contains(slot) {
+                continue;
+            }
+            run.live.remove(slot);
+            freed += run.end - at;
+            if run.live.is_empty() {
+                self.again.insert(at);
+            }
+        }
+        freed
+    }
+
+    /// Whether any part of these numbers is out and not acknowledged.
+    pub fn is_out(&self, start: u64, end: u64) -> bool {
+        self.runs.range(start..end).next().is_some()
+    }
+
+    /// Ends the direction at `after`: what lies beyond is thrown away. Tells `each` the length of
+    /// every run that goes, and the slots from which it was expected.
+    pub fn truncate(&mut self, after: u64, mut each: impl FnMut(u64, PathSet)) {
+        self.fin = false;
+        self.written = self.written.min(after.max(self.buffer_start));
+        self.buffer.truncate((self.written - self.buffer_start) as usize);
+        self.split(after);
+        for (start, run) in self.runs.split_off(&after) {
+            each(run.end - start, run.live);
+        }
+        self.again.retain(|&start| start < after);
+        if self.buffer.is_empty() {
+            self.buffer = VecDeque::new();
+        }
+    }
+
+    /// One above the highest number used.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// All below is acknowledged.
+    pub fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    /// One above the last byte written.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Bytes held until they are acknowledged.
+    pub fn held(&self) -> u64 {
+        self.buffer.len() as u64
+    }
+
+    /// Bytes never sent.
+    pub fn unsent(&self) -> u64 {
+        self.written.saturating_sub(self.next.max(self.first))
+    }
+
+    /// The length of every run that is out, and the slots from which it is expected.
+    pub fn out(&self) -> impl Iterator<Item = (u64, PathSet)> {
+        self.runs.iter().map(|(&start, run)| (run.end - start, run.live))
+    }
+
+    /// What the peer may hold for its reader: sent, and not known to be drained.
+    pub fn at_peer(&self) -> u64 {
+        self.next.saturating_sub(self.drained)
+    }
+
+    /// Everything, the end included, is acknowledged.
+    pub fn is_done(&self) -> bool {
+        self.fin && self.acked > self.written
+    }
+}
+
+/// What an idle flow may keep allocated, in bytes.
+const IDLE_CAPACITY: usize = 2_048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn half(opens: bool, text: &[u8]) -> SendHalf {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of these tests
+        let mut half = SendHalf::new(Instant::now(), opens, 1_000);
+        half.write(text);
+        half
+    }
+
+    /// Sends the next piece of at most `most` bytes on a slot.
+    fn send(half: &mut SendHalf, most: u64, slot: usize) -> Option<(u64, bool, Vec<u8>, bool)> {
+        let piece = half.piece(u64::MAX >> 8)?;
+        let content = half.content(&piece, most);
+        let (end, out) =
+            (content.end, (piece.start, content.open, content.data.to_vec(), content.fin));
+        half.sent(&piece, end, PathSet::only(slot));
+        Some(out)
+    }
+
+    #[test]
+    fn an_open_leads_and_an_end_follows() {
+        let mut half = half(true, b"abcde");
+        half.finish();
+        assert_eq!(send(&mut half, 3, 0), Some((0, true, b"abc".to_vec(), false)));
+        assert_eq!(send(&mut half, 3, 0), Some((4, false, b"de".to_vec(), true)));
+        assert_eq!(send(&mut half, 3, 0), None);
+        assert_eq!(half.next(), 7);
+        assert!(half.acknowledge(7, &[], |_, _| {}));
+        assert!(half.is_done());
+    }
+
+    #[test]
+    fn an_open_goes_without_data_and_an_end_alone() {
+        let mut half = half(true, b"");
+        assert_eq!(send(&mut half, 9, 0), Some((0, true, vec![], false)));
+        assert_eq!(send(&mut half, 9, 0), None);
+        half.finish();
+        assert_eq!(send(&mut half, 9, 0), Some((1, false, vec![], true)));
+    }
+
+    #[test]
+    fn the_window_holds_data_but_not_the_end() {
+        let mut half = half(false, b"abcdef");
+        half.limit = 4;
+        half.finish();
+        assert_eq!(send(&mut half, 9, 0), Some((0, false, b"abcd".to_vec(), false)));
+        assert_eq!(send(&mut half, 9, 0), None);
+        half.limit = 6;
+        assert_eq!(send(&mut half, 9, 0), Some((4, false, b"ef".to_vec(), true)));
+    }
+
+    #[test]
+    fn what_a_path_gives_up_goes_again_unless_another_has_it() {
+        let mut half = half(false, b"abcdef");
+        send(&mut half, 3, 0);
+        let piece = half.piece(99).unwrap();
+        let mut both = PathSet::only(0);
+        both.insert(1);
+        half.sent(&piece, 6, both);
+        assert_eq!(half.give_up(0, 6, 0, false), 6);
+        let again = half.piece(99).unwrap();
+        assert_eq!((again.start, again.end, again.again), (0, 3, true));
+        assert!(again.carried.contains(0));
+        assert_eq!(send(&mut half, 2, 1), Some((0, false, b"ab".to_vec(), false)));
+        assert_eq!(send(&mut half, 2, 1), Some((2, false, b"c".to_vec(), false)));
+        assert_eq!(send(&mut half, 2, 1), None);
+    }
+
+    #[test]
+    fn acknowledgements_settle_runs_and_cut_them_where_they_must() {
+        let mut half = half(false, b"abcdefgh");
+        send(&mut half, 4, 0);
+        send(&mut half, 4, 1);
+        let mut settled = Vec::new();
+        assert!(half.acknowledge(2, &[5..8], |n, live| settled.push((n, live.iter().next()))));
+        assert_eq!(settled, [(2, Some(0)), (3, Some(1))]);
+        assert_eq!(half.held(), 6);
+        half.give_up(0, 8, 0, true);
+        assert_eq!(send(&mut half, 9, 1), Some((2, false, b"cd".to_vec(), false)));
+        assert!(!half.acknowledge(9, &[], |_, _| {}), "never sent");
+        assert!(half.acknowledge(8, &[], |_, _| {}));
+        assert_eq!((half.held(), half.runs.len(), half.again.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn truncation_keeps_what_must_be_delivered() {
+        let mut half = half(false, b"abcdefgh");
+        half.finish();
+        send(&mut half, 4, 0);
+        half.truncate(6, |_, _| {});
+        assert_eq!(send(&mut half, 9, 0), Some((4, false, b"ef".to_vec(), false)));
+        assert_eq!(send(&mut half, 9, 0), None);
+        half.give_up(0, 9, 0, false);
+        half.truncate(2, |_, _| {});
+        assert_eq!(send(&mut half, 9, 0), Some((0, false, b"ab".to_vec(), false)));
+        half.truncate(0, |_, _| {});
+        assert_eq!((half.held(), send(&mut half, 9, 0)), (0, None));
+    }
+}

@@ -1,0 +1,99 @@
+//! Every bound of the session by name, with its unit and what happens at the bound.
+
+use std::time::Duration;
+
+/// Window of a new flow, in bytes: it grows only by what its reader drains (DESIGN: 64 KB).
+pub const WINDOW_INITIAL: u64 = 64 * 1024;
+
+/// A flow's window never exceeds this part of the session's memory.
+pub const WINDOW_SHARE: u64 = 4;
+
+/// Credit that a gateway may use before WELCOME tells it more, in bytes.
+pub const CREDIT_BEFORE_WELCOME: u64 = 1024 * 1024;
+
+/// Of flows whose readers do not drain, all together may hold this part of the peer's memory;
+/// beyond, the sender holds back all but [`STALLED_FLOOR`] a flow.
+pub const STALLED_SHARE: u64 = 2;
+
+/// Of such flows, those of one user may hold this part of the peer's memory.
+pub const STALLED_USER_SHARE: u64 = 8;
+
+/// What each such flow may hold in any case, in bytes, so that it can prove that it drains.
+pub const STALLED_FLOOR: u64 = 4 * polyrail_scheduler::SEGMENT;
+
+/// A flow whose reader has drained nothing for so long counts as stalled; at least four round
+/// trips.
+pub const STALLED_AFTER: Duration = Duration::from_millis(500);
+
+/// How long an OPEN waits for the first data to ride along.
+pub const OPEN_HOLD: Duration = Duration::from_millis(5);
+
+/// How long an acknowledgement may wait for a second run.
+pub const ACK_DELAY: Duration = Duration::from_millis(10);
+
+/// Runs that one acknowledgement covers.
+pub const ACK_EVERY: u32 = 2;
+
+/// The share of the uplink that acknowledgements may take.
+pub const ACK_UPLINK_SHARE: f64 = 0.03;
+
+/// An acknowledgement that the share holds back goes out after this time all the same.
+pub const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
+
+/// Control frames that travel together, in bytes; also what a full tunnel still takes.
+pub const CONTROL_BATCH: usize = 4 * 1024;
+
+/// Acknowledgements up to this size are repeated on a second path.
+pub const ACK_REPEAT_MAX: usize = 256;
+
+/// Out-of-order pieces that a flow may hold; a peer that makes more breaks the protocol.
+pub const FRAGMENTS_MAX: usize = 8_192;
+
+/// Runs that a flow may have unacknowledged; at the bound it waits.
+pub const RUNS_MAX: usize = 2_048;
+
+/// What a local writer may hold unsent beyond the flow's window, in bytes.
+pub const UNSENT_MAX: u64 = 64 * 1024;
+
+/// The same for a flow whose reader has stalled.
+pub const UNSENT_STALLED_MAX: u64 = 16 * 1024;
+
+/// A writer that was refused is told when at least this much room is there, in bytes.
+pub const WRITABLE_MIN: u64 = 8 * 1024;
+
+/// Ended flows whose outcome is remembered, to answer a peer that missed it. The oldest is
+/// forgotten first; it is then answered as delivered.
+pub const TOMBSTONES_MAX: usize = 16_384;
+
+/// How long a reset flow goes on delivering what was written before the reset.
+pub const RESET_LINGER: Duration = Duration::from_secs(30);
+
+/// Sessions that a cloud holds; a HELLO beyond is refused.
+pub const SESSIONS_MAX: usize = 4_096;
+
+/// Paths of a session; a HELLO or JOIN beyond is refused.
+pub const SESSION_PATHS_MAX: usize = 32;
+
+/// A tunnel that does not greet within this time is closed.
+pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A path without session progress for max(3 srtt + 4 rttvar, this) with data waiting stalls.
+pub const STALL_MIN: Duration = Duration::from_millis(300);
+
+/// Consecutive timeouts after which a path's segments are reinjected (POLYCORN 4.5: k = 3).
+pub const TIMEOUTS_MAX: u32 = 3;
+
+/// Interval of pings on a path that carried control frames since the last one.
+pub const PING_ACTIVE: Duration = Duration::from_secs(1);
+
+/// Interval of pings on an idle path.
+pub const PING_IDLE: Duration = Duration::from_secs(20);
+
+/// Flows put aside in one round because only other paths may carry them.
+pub const ASIDE_MAX: usize = 16;
+
+/// A flow that sent less than this in the last second is interactive, in bytes.
+pub const INTERACTIVE_MAX: f64 = 16.0 * 1024.0;
+
+/// Gateway processes of one certificate that are remembered, to notice two at once.
+pub const INSTANCES_REMEMBERED: usize = 4;

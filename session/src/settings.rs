@@ -1,0 +1,114 @@
+//! What an endpoint is told at its making, and what it reports of itself.
+
+use std::time::Duration;
+
+use polyrail_model::{Bytes, Families, Identity, PathId};
+use polyrail_scheduler::ChainSpec;
+
+use crate::{SessionKey, TunnelKey};
+
+/// How an endpoint behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long a session lives without any path; default 120 s.
+    pub linger: Duration,
+    /// What a session may hold for each direction: received and not yet read, and written and not
+    /// yet acknowledged; default 16 MiB, at least 1 MiB.
+    pub memory: Bytes,
+    /// Flows open at once in a session; default 16,384. Beyond, a flow is refused.
+    pub flows_max: usize,
+    /// The address families that this host reaches (a cloud tells its gateways).
+    pub families: Families,
+    /// The scheduler.
+    pub chain: ChainSpec,
+    /// When segments are taken back from a path that makes no progress.
+    pub reinjection: Reinjection,
+}
+
+/// When the segments of a path that lives on go back to their flows; those of a path that was
+/// lost always do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reinjection {
+    /// At this many consecutive timeouts of the path's transport.
+    pub timeouts: Option<u32>,
+    /// When the session has seen no progress for max(3 srtt + 4 rttvar, 300 ms).
+    pub stall: bool,
+}
+
+/// What is known of a tunnel when its handshake is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelInfo {
+    /// The carrier's name; a newer tunnel of the same carrier takes the place of an older one. The
+    /// cloud learns it from the gateway: it passes an empty text.
+    pub carrier: String,
+    /// The certificate's identity.
+    pub peer: Identity,
+    /// The key exported from the connection.
+    pub exporter: [u8; 32],
+    /// Use it only when no other path is left (gateway).
+    pub backup: bool,
+}
+
+/// A snapshot for operators.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The sessions.
+    pub sessions: Vec<SessionStatus>,
+}
+
+/// A snapshot of one session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionStatus {
+    /// The session.
+    pub session: SessionKey,
+    /// The node at the other end.
+    pub peer: Option<Identity>,
+    /// Open flows.
+    pub flows: usize,
+    /// Held for readers and out-of-order.
+    pub memory_received: Bytes,
+    /// Held for writers until acknowledged.
+    pub memory_sent: Bytes,
+    /// Bytes that were sent more than once.
+    pub reinjected: Bytes,
+    /// Its paths.
+    pub paths: Vec<PathStatus>,
+}
+
+/// A snapshot of one path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathStatus {
+    /// Its tunnel.
+    pub tunnel: TunnelKey,
+    /// Its number.
+    pub path: PathId,
+    /// Its carrier's name.
+    pub carrier: String,
+    /// Smoothed round-trip time.
+    pub srtt: Duration,
+    /// It makes no progress and is left alone.
+    pub stalled: bool,
+    /// User bytes sent over it, copies included.
+    pub sent: Bytes,
+    /// User bytes received over it, copies included.
+    pub received: Bytes,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            linger: Duration::from_secs(120),
+            memory: Bytes::from_mib(16),
+            flows_max: 16_384,
+            families: Families::BOTH,
+            chain: ChainSpec::default(),
+            reinjection: Reinjection::default(),
+        }
+    }
+}
+
+impl Default for Reinjection {
+    fn default() -> Self {
+        Self { timeouts: Some(crate::limits::TIMEOUTS_MAX), stall: true }
+    }
+}
