@@ -81,6 +81,14 @@ impl Pair {
         SocketAddr::new(self.of(family), port)
     }
 
+    /// The address as the host of a URL.
+    pub fn host(self, family: Family) -> String {
+        match family {
+            Family::V4 => self.v4.to_string(),
+            Family::V6 => format!("[{}]", self.v6),
+        }
+    }
+
     /// Both with a port.
     pub fn both(self, port: u16) -> [SocketAddr; 2] {
         [self.at(Family::V4, port), self.at(Family::V6, port)]

@@ -53,13 +53,18 @@ impl Lab {
         lab.wire_lan()?;
         lab.wire_onboard()?;
         lab.wire_server()?;
-        lab.write_resolver(RESOLVER)?;
+        lab.write_resolvers()?;
         Ok(lab)
     }
 
     /// The scratch folder.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// The log file of a program.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.log"))
     }
 
     /// A carrier without limits or delay: a plain veth between gateway and cloud.
@@ -81,61 +86,76 @@ impl Lab {
     pub fn route_carrier(&self, index: u8) -> Result<()> {
         let near = addresses::carrier_gateway(index);
         let far = addresses::carrier_cloud(index);
-        let table = 100 + u32::from(index);
-        let metric = 10 + u32::from(index);
-        let (near4, near6, far4, far6) = (near.v4, near.v6, far.v4, far.v6);
-        ip_each(
-            &self.gateway,
-            &format!(
-                "addr add {near4}/24 dev wan{index}
-addr add {near6}/64 dev wan{index} nodad
-link set wan{index} up"
-            ),
-        )?;
+        let table = routing_table(index);
         ip_each(
             &self.cloud,
             &format!(
-                "addr add {far4}/24 dev car{index}
-addr add {far6}/64 dev car{index} nodad
-link set car{index} up"
+                "addr add {}/24 dev car{index}
+addr add {}/64 dev car{index} nodad
+link set car{index} up",
+                far.v4, far.v6
             ),
         )?;
+        self.restore_carrier(index)?;
         ip_each(
             &self.gateway,
             &format!(
-                "route add default via {far4} dev wan{index} metric {metric}
-route add default via {far4} dev wan{index} table {table}
-route add ::/0 via {far6} dev wan{index} metric {metric}
-route add ::/0 via {far6} dev wan{index} table {table}
-rule add from {near4} lookup {table} priority {table}
--6 rule add from {near6} lookup {table} priority {table}"
+                "rule add from {} lookup {table} priority {table}
+-6 rule add from {} lookup {table} priority {table}",
+                near.v4, near.v6
             ),
         )?;
         // The way back to the LAN, for what the gateway routes by itself along the first carrier.
         if index == 0 {
+            let (v4, v6) = (near.v4, near.v6);
             ip_each(
                 &self.cloud,
-                &format!("route add 10.71.0.0/24 via {near4}\nroute add fd71::/64 via {near6}"),
+                &format!("route add 10.71.0.0/24 via {v4}\nroute add fd71::/64 via {v6}"),
             )?;
         }
         Ok(())
     }
 
-    /// The file that passengers' programs see as `/etc/resolv.conf`.
-    pub fn resolver_file(&self) -> PathBuf {
-        self.folder.join("resolv.conf")
-    }
-
-    /// Names the resolvers in [`Lab::resolver_file`].
+    /// Brings the gateway's interface of a carrier up with its addresses and routes.
     ///
     /// # Errors
-    /// When the scratch folder is full.
-    pub fn write_resolver(&self, resolver: Pair) -> Result<()> {
-        let text = format!(
-            "nameserver {}\nnameserver {}\noptions timeout:3 attempts:2\n",
-            resolver.v4, resolver.v6
-        );
-        std::fs::write(self.resolver_file(), text).context("resolv.conf")
+    /// When the interface is missing.
+    pub fn restore_carrier(&self, index: u8) -> Result<()> {
+        let near = addresses::carrier_gateway(index);
+        let far = addresses::carrier_cloud(index);
+        let (far4, far6) = (far.v4, far.v6);
+        let table = routing_table(index);
+        let metric = 10 + u32::from(index);
+        ip_each(
+            &self.gateway,
+            &format!(
+                "addr replace {}/24 dev wan{index}
+addr replace {}/64 dev wan{index} nodad
+link set wan{index} up
+route replace default via {far4} dev wan{index} metric {metric}
+route replace default via {far4} dev wan{index} table {table}
+route replace ::/0 via {far6} dev wan{index} metric {metric}
+route replace ::/0 via {far6} dev wan{index} table {table}",
+                near.v4, near.v6
+            ),
+        )
+    }
+
+    /// What programs see as `/etc/resolv.conf`: the passenger's names a resolver that does not
+    /// exist, because the gateway's forwarder answers in its place; the cloud's names the lab's.
+    pub fn resolver_file(&self, of_cloud: bool) -> PathBuf {
+        self.folder.join(if of_cloud { "cloud-resolv.conf" } else { "resolv.conf" })
+    }
+
+    fn write_resolvers(&self) -> Result<()> {
+        for (of_cloud, resolver) in [(false, RESOLVER), (true, SERVER)] {
+            let text = format!(
+                "nameserver {}\nnameserver {}\noptions timeout:3 attempts:2\n",
+                resolver.v4, resolver.v6
+            );
+            std::fs::write(self.resolver_file(of_cloud), text).context("resolv.conf")?;
+        }
+        Ok(())
     }
 
     fn set_forwarding(&self) -> Result<()> {
@@ -236,6 +256,11 @@ fn ip_each(namespace: &Namespace, lines: &str) -> Result<()> {
         namespace.ip(line)?;
     }
     Ok(())
+}
+
+/// The routing table of one carrier's source addresses.
+fn routing_table(index: u8) -> u32 {
+    100 + u32::from(index)
 }
 
 fn default_routes(via: Pair) -> String {

@@ -11,11 +11,13 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod carrier;
 pub mod client;
 pub mod configuration;
 pub mod dns;
 pub mod download;
 pub mod exchange;
+pub mod keys;
 pub mod lab;
 pub mod privilege;
 pub mod process;
@@ -25,3 +27,4 @@ pub mod scratch;
 pub mod services;
 pub mod usage;
 pub mod web;
+pub mod world;

@@ -24,17 +24,24 @@ pub struct Program {
     path: PathBuf,
     arguments: Vec<OsString>,
     log: PathBuf,
+    resolver: Option<PathBuf>,
 }
 
 impl Program {
     /// A program whose output is appended to `log`.
     pub fn new(name: &str, path: impl Into<PathBuf>, log: PathBuf) -> Program {
-        Program { name: name.into(), path: path.into(), arguments: Vec::new(), log }
+        Program { name: name.into(), path: path.into(), arguments: Vec::new(), log, resolver: None }
     }
 
     /// Adds an argument.
     pub fn arg(mut self, argument: impl Into<OsString>) -> Program {
         self.arguments.push(argument.into());
+        self
+    }
+
+    /// Has it see this file as `/etc/resolv.conf`.
+    pub fn resolver(mut self, file: &Path) -> Program {
+        self.resolver = Some(file.to_path_buf());
         self
     }
 
@@ -45,8 +52,11 @@ impl Program {
     pub fn start(&self, namespace: &Namespace) -> Result<Process> {
         let log = File::options().create(true).append(true).open(&self.log)?;
         let errors = log.try_clone()?;
-        let child = namespace
-            .command(&self.path)
+        let mut command = match &self.resolver {
+            Some(file) => namespace.command_with_resolver(&self.path, file)?,
+            None => namespace.command(&self.path),
+        };
+        let child = command
             .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(log)

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// Which side of the goal is good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
     /// At least so much.
     AtLeast(f64),
@@ -110,7 +110,7 @@ fn shown(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
-        size if size == 0.0 => "0".into(),
+        0.0 => "0".into(),
         _ => format!("{value:.3}"),
     }
 }

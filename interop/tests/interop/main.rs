@@ -1,3 +1,76 @@
 //! The real binaries end to end, one scenario a function, one at a time.
+//!
+//! Each scenario names its links, its faults, and the time within which it must be over. It runs
+//! in fresh namespaces on a thread of its own; when it fails, the ends of all logs are printed.
 
-mod plain;
+mod around;
+mod dark;
+mod download;
+mod faults;
+mod flapping;
+mod hostile;
+mod refusals;
+mod restart;
+mod semantics;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use polyrail_interop::privilege;
+use polyrail_interop::world::{Plan, World};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Runs one scenario in a world of its own.
+fn scenario<F>(plan: &Plan, bound: Duration, work: F) -> Result<()>
+where
+    F: FnOnce(&mut World) -> Result<()> + Send,
+{
+    let name = std::thread::current().name().unwrap_or("scenario").to_string();
+    if !privilege::namespaces_or_skip(&name)? {
+        return Ok(());
+    }
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // The thread moves to a mount namespace of its own, and its children end with it.
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(move || in_world(plan, bound, work));
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn in_world<F>(plan: &Plan, bound: Duration, work: F) -> Result<()>
+where
+    F: FnOnce(&mut World) -> Result<()>,
+{
+    let mut world = World::start(plan).context("setting up")?;
+    let started = Instant::now();
+    let outcome = work(&mut world).and_then(|()| {
+        let took = started.elapsed();
+        ensure!(took <= bound, "took {took:?}, bound {bound:?}");
+        for daemon in [&mut world.gateway, &mut world.cloud] {
+            ensure!(daemon.exit()?.is_none(), "the {} has ended", daemon.name());
+        }
+        Ok(())
+    });
+    if outcome.is_err() {
+        println!("{}", world.tails());
+    }
+    outcome
+}
+
+/// True when the whole scenario is wanted and not CI's shorter one.
+fn full() -> bool {
+    std::env::var("POLYRAIL_FULL").is_ok_and(|value| value == "1")
+}
+
+/// A fresh seed, or the one in `POLYRAIL_SEED`; always printed.
+fn seed(what: &str) -> u64 {
+    let seed = std::env::var("POLYRAIL_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| RandomState::new().hash_one(what));
+    println!("{what}: POLYRAIL_SEED={seed}");
+    seed
+}

@@ -1,0 +1,235 @@
+//! One carrier between gateway and cloud: an emulated link, or a bare wire.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use polyrail_emulator::control::Client;
+use polyrail_emulator::namespace::Namespace;
+use serde_json::Value;
+
+use crate::lab::Lab;
+use crate::process::{Process, Program};
+use crate::programs::Programs;
+
+/// How long the emulator may take to make its devices.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// What an emulated carrier is like, both directions alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// Rate, Mbit/s.
+    pub mbit_s: f64,
+    /// Round-trip time without load, ms.
+    pub round_trip_ms: u32,
+    /// Random loss in each direction, percent.
+    pub loss_percent: f64,
+    /// Queue, KiB.
+    pub queue_kib: u32,
+}
+
+/// A carrier in the making.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CarrierPlan {
+    /// The operator's name for it.
+    pub name: String,
+    /// Its link; `None` is a bare wire without limit or delay.
+    pub link: Option<Link>,
+}
+
+/// A carrier in place.
+#[derive(Debug)]
+pub struct Carrier {
+    name: String,
+    index: u8,
+}
+
+impl Link {
+    /// A link of this rate and unloaded round-trip time, with the usual queue and no loss.
+    pub fn new(mbit_s: f64, round_trip_ms: u32) -> Link {
+        Link { mbit_s, round_trip_ms, loss_percent: 0.0, queue_kib: 256 }
+    }
+
+    /// With random loss in each direction.
+    pub fn loss_percent(mut self, percent: f64) -> Link {
+        self.loss_percent = percent;
+        self
+    }
+
+    fn direction(&self) -> String {
+        format!(
+            "rate = \"{} kbit/s\"\ndelay = \"{} us\"\nqueue = \"{} KiB\"\nloss = {}\n",
+            self.mbit_s * 1000.0,
+            self.round_trip_ms * 500,
+            self.queue_kib,
+            self.loss_percent / 100.0
+        )
+    }
+}
+
+/// Puts all carriers between gateway and cloud and routes them; the process is the emulator, when
+/// any carrier needs it.
+///
+/// # Errors
+/// When the emulator does not come up, with its log.
+pub fn start(
+    lab: &Lab,
+    programs: &Programs,
+    plans: &[CarrierPlan],
+) -> Result<(Vec<Carrier>, Option<Process>)> {
+    let emulated = plans.iter().any(|plan| plan.link.is_some());
+    let emulator = if emulated { Some(start_emulator(lab, programs, plans)?) } else { None };
+    let mut carriers = Vec::new();
+    for (index, plan) in plans.iter().enumerate() {
+        let index = u8::try_from(index).context("too many carriers")?;
+        if plan.link.is_some() {
+            lab.route_carrier(index)?;
+        } else {
+            lab.wire_carrier(index)?;
+        }
+        carriers.push(Carrier { name: plan.name.clone(), index });
+    }
+    Ok((carriers, emulator))
+}
+
+impl Carrier {
+    /// The operator's name for it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The gateway's interface.
+    pub fn interface(&self) -> String {
+        format!("wan{}", self.index)
+    }
+
+    /// Turns the carrier dark: what waits in it and what arrives is lost, silently.
+    ///
+    /// # Errors
+    /// When the carrier is a bare wire, or the emulator refuses.
+    pub fn darken(&self, lab: &Lab) -> Result<()> {
+        command(lab, &format!("down {} drop", self.name)).map(|_| ())
+    }
+
+    /// Brings a dark carrier back.
+    ///
+    /// # Errors
+    /// When the carrier is a bare wire, or the emulator refuses.
+    pub fn brighten(&self, lab: &Lab) -> Result<()> {
+        command(lab, &format!("up {}", self.name)).map(|_| ())
+    }
+
+    /// Dark for `time`, on the calling thread.
+    ///
+    /// # Errors
+    /// When nft refuses.
+    pub fn dark_for(&self, lab: &Lab, time: Duration) -> Result<()> {
+        self.darken(lab)?;
+        std::thread::sleep(time);
+        self.brighten(lab)
+    }
+
+    /// Takes the gateway's interface down, as a modem that resets does; its routes are lost.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn unplug(&self, lab: &Lab) -> Result<()> {
+        Ok(lab.gateway.ip(&format!("link set {} down", self.interface()))?)
+    }
+
+    /// Brings the interface back with its routes, as the connection manager does.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn replug(&self, lab: &Lab) -> Result<()> {
+        lab.restore_carrier(self.index)
+    }
+}
+
+/// What each emulated carrier has delivered so far, in their order.
+///
+/// # Errors
+/// When no emulator runs.
+pub fn counters(lab: &Lab) -> Result<Vec<Delivered>> {
+    let statistics = command(lab, "stats")?;
+    let links = statistics.get("links").and_then(Value::as_array).context("no links")?;
+    links.iter().map(Delivered::from_json).collect()
+}
+
+/// Bytes of packets that came out of one carrier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivered {
+    /// The carrier's name.
+    pub carrier: String,
+    /// From the gateway to the cloud.
+    pub up_bytes: u64,
+    /// From the cloud to the gateway.
+    pub down_bytes: u64,
+    /// Whether a blackout is on.
+    pub dark: bool,
+}
+
+impl Delivered {
+    fn from_json(link: &Value) -> Result<Delivered> {
+        let bytes = |direction: &str| {
+            link.pointer(&format!("/{direction}/delivered/bytes")).and_then(Value::as_u64)
+        };
+        Ok(Delivered {
+            carrier: link.get("link").and_then(Value::as_str).context("link")?.to_string(),
+            up_bytes: bytes("up").context("bytes up")?,
+            down_bytes: bytes("down").context("bytes down")?,
+            dark: link.pointer("/down/dark").and_then(Value::as_bool).context("dark")?,
+        })
+    }
+}
+
+/// Tells the running emulator something.
+fn command(lab: &Lab, line: &str) -> Result<Value> {
+    let answer = Client::connect(control_path(lab)).and_then(|mut client| client.command(line));
+    answer.with_context(|| format!("emulator: {line}"))
+}
+
+fn control_path(lab: &Lab) -> PathBuf {
+    lab.folder().join("emulator.sock")
+}
+
+fn start_emulator(lab: &Lab, programs: &Programs, plans: &[CarrierPlan]) -> Result<Process> {
+    let mut scenario = String::new();
+    let mut devices = Vec::new();
+    for (index, plan) in plans.iter().enumerate() {
+        let Some(link) = &plan.link else { continue };
+        let direction = link.direction();
+        // Writing to a String cannot fail.
+        let _ = write!(
+            scenario,
+            "[[link]]\nname = \"{}\"\nnear.interface = \"wan{index}\"\n\
+             far.interface = \"car{index}\"\n[link.up]\n{direction}[link.down]\n{direction}",
+            plan.name
+        );
+        devices.push((&lab.gateway, format!("wan{index}")));
+        devices.push((&lab.cloud, format!("car{index}")));
+    }
+    let file = lab.folder().join("carriers.toml");
+    std::fs::write(&file, scenario)?;
+    let mut process =
+        Program::new("emulator", programs.path("polyrail-emulator"), lab.log("emulator"))
+            .arg("run")
+            .arg(&file)
+            .arg("--near")
+            .arg(lab.gateway.path())
+            .arg("--far")
+            .arg(lab.cloud.path())
+            .arg("--control")
+            .arg(control_path(lab))
+            .start(&lab.gateway)?;
+    process.wait_until("devices of the carriers", START_LIMIT, |_| {
+        devices.iter().all(|(namespace, device)| has_device(namespace, device))
+            && control_path(lab).exists()
+    })?;
+    Ok(process)
+}
+
+fn has_device(namespace: &Namespace, device: &str) -> bool {
+    namespace.ip(&format!("link show {device}")).is_ok()
+}

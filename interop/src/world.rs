@@ -1,0 +1,289 @@
+//! A lab with everything running: carriers, servers, resolver, cloud and gateway.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use toml::Value;
+
+use crate::addresses::{Family, GATEWAY, SERVER, SERVER_NAME, SOCKS5_PORT, WEB_PORT};
+use crate::carrier::{self, Carrier, CarrierPlan, Link};
+use crate::client::{self, Target};
+use crate::configuration::{CLOUD_NAME, Configuration, GATEWAY_NAME};
+use crate::dns::{self, Asked};
+use crate::download::Download;
+use crate::keys::Keys;
+use crate::lab::Lab;
+use crate::process::{Process, Program};
+use crate::programs::Programs;
+use crate::web::{WebFile, WebServer};
+
+/// How long daemons may take until a first flow crosses.
+const START_LIMIT: Duration = Duration::from_secs(15);
+/// Lines of each log shown after a failure.
+const TAIL_LINES: usize = 40;
+
+/// What is to be set up.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    carriers: Vec<CarrierPlan>,
+    gateway: Vec<(String, Value)>,
+    cloud: Vec<(String, Value)>,
+    sysctls: Vec<(String, String)>,
+}
+
+impl Plan {
+    /// Nothing yet.
+    pub fn new() -> Plan {
+        Plan::default()
+    }
+
+    /// Two carriers of 20 Mbit/s and 40 ms, as most scenarios have it.
+    pub fn twins() -> Plan {
+        Plan::new().carrier("alpha", Link::new(20.0, 40)).carrier("beta", Link::new(20.0, 40))
+    }
+
+    /// Another emulated carrier.
+    pub fn carrier(mut self, name: &str, link: Link) -> Plan {
+        self.carriers.push(CarrierPlan { name: name.into(), link: Some(link) });
+        self
+    }
+
+    /// Another carrier without limit or delay.
+    pub fn wire(mut self, name: &str) -> Plan {
+        self.carriers.push(CarrierPlan { name: name.into(), link: None });
+        self
+    }
+
+    /// Sets a key of `gateway.toml`.
+    pub fn gateway(mut self, key: &str, value: impl Into<Value>) -> Plan {
+        self.gateway.push((key.into(), value.into()));
+        self
+    }
+
+    /// Sets a key of `cloud.toml`.
+    pub fn cloud(mut self, key: &str, value: impl Into<Value>) -> Plan {
+        self.cloud.push((key.into(), value.into()));
+        self
+    }
+
+    /// Sets a kernel parameter in the namespaces of gateway and cloud.
+    pub fn sysctl(mut self, key: &str, value: &str) -> Plan {
+        self.sysctls.push((key.into(), value.into()));
+        self
+    }
+}
+
+/// Everything running. Fields are dropped in order: daemons first, the lab last.
+#[derive(Debug)]
+pub struct World {
+    /// The gateway daemon.
+    pub gateway: Process,
+    /// The cloud daemon.
+    pub cloud: Process,
+    /// The emulator, when a carrier is emulated.
+    pub emulator: Option<Process>,
+    /// The carriers.
+    pub carriers: Vec<Carrier>,
+    /// The web server.
+    pub web: WebServer,
+    /// What the lab's resolver was asked.
+    pub asked: Arc<Asked>,
+    /// The authority that issued both certificates.
+    pub keys: Keys,
+    /// Where the programs are.
+    pub programs: Programs,
+    /// The namespaces.
+    pub lab: Lab,
+    downloads: u32,
+}
+
+impl World {
+    /// Sets everything up and waits until a flow crosses and every carrier is in use.
+    ///
+    /// # Errors
+    /// When something does not come up, with its log.
+    pub fn start(plan: &Plan) -> Result<World> {
+        let programs = Programs::find()?;
+        let lab = Lab::new()?;
+        for (key, value) in &plan.sysctls {
+            lab.gateway.sysctl(key, value)?;
+            lab.cloud.sysctl(key, value)?;
+        }
+        let (carriers, emulator) = carrier::start(&lab, &programs, &plan.carriers)?;
+        let web = WebServer::start(&lab.server, lab.folder(), WEB_PORT)?;
+        let asked = dns::serve(&lab.server)?;
+        let keys = Keys::create(&programs, &lab.folder().join("pki"))?;
+        keys.issue_cloud(CLOUD_NAME)?;
+        keys.issue_gateway(GATEWAY_NAME)?;
+        write_configurations(plan, &lab, &keys, &carriers)?;
+        let cloud = start_daemon(&lab, &programs, Side::Cloud)?;
+        let gateway = start_daemon(&lab, &programs, Side::Gateway)?;
+        let downloads = 0;
+        let mut world = World {
+            gateway,
+            cloud,
+            emulator,
+            carriers,
+            web,
+            asked,
+            keys,
+            programs,
+            lab,
+            downloads,
+        };
+        world.wait_until_up()?;
+        Ok(world)
+    }
+
+    /// The SOCKS5 server as the passenger reaches it.
+    pub fn proxy(&self) -> std::net::SocketAddr {
+        GATEWAY.at(Family::V4, SOCKS5_PORT)
+    }
+
+    /// A download of a file by the web server's name, intercepted.
+    pub fn download(&mut self, file: &WebFile) -> Download {
+        self.download_from(SERVER_NAME, file)
+    }
+
+    /// A download of a file from a host that may be a name or an address.
+    pub fn download_from(&mut self, host: &str, file: &WebFile) -> Download {
+        self.downloads += 1;
+        let target = self.lab.folder().join(format!("download{}", self.downloads));
+        Download::new(host, &file.name, &target).resolver(&self.lab.resolver_file(false))
+    }
+
+    /// Kills the cloud at once and starts it anew.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn restart_cloud(&mut self) -> Result<()> {
+        self.cloud.kill();
+        self.cloud = start_daemon(&self.lab, &self.programs, Side::Cloud)?;
+        Ok(())
+    }
+
+    /// Kills the gateway at once and starts it anew.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn restart_gateway(&mut self) -> Result<()> {
+        self.gateway.kill();
+        self.gateway = start_daemon(&self.lab, &self.programs, Side::Gateway)?;
+        Ok(())
+    }
+
+    /// Waits until a flow crosses from the passenger to the server.
+    ///
+    /// # Errors
+    /// When none does in time, or a daemon ends.
+    pub fn wait_until_up(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START_LIMIT;
+        let target = Target::Address(SERVER.at(Family::V4, WEB_PORT));
+        loop {
+            for daemon in [&mut self.gateway, &mut self.cloud] {
+                if let Some(status) = daemon.exit()? {
+                    bail!("{} ended ({status}):\n{}", daemon.name(), daemon.log());
+                }
+            }
+            if crosses(self, &target).is_ok() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("no flow crosses within {START_LIMIT:?}\n{}", self.tails());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Bytes that each emulated carrier has delivered to the gateway so far.
+    ///
+    /// # Errors
+    /// When no carrier is emulated.
+    pub fn carried(&self) -> Result<Vec<u64>> {
+        let counters = carrier::counters(&self.lab)?;
+        Ok(counters.iter().map(|carrier| carrier.down_bytes).collect())
+    }
+
+    /// The last lines of every log, for a failure's report.
+    pub fn tails(&self) -> String {
+        let mut text = String::new();
+        for process in [&self.gateway, &self.cloud].into_iter().chain(&self.emulator) {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "--- {} ---\n{}", process.name(), tail(&process.log()));
+        }
+        text
+    }
+}
+
+/// Which daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The gateway.
+    Gateway,
+    /// The cloud.
+    Cloud,
+}
+
+impl Side {
+    fn name(self) -> &'static str {
+        match self {
+            Side::Gateway => "gateway",
+            Side::Cloud => "cloud",
+        }
+    }
+
+    /// Its configuration file in the lab's scratch folder.
+    pub fn configuration(self, lab: &Lab) -> PathBuf {
+        lab.folder().join(format!("{}.toml", self.name()))
+    }
+}
+
+/// Starts a daemon on its configuration file.
+///
+/// # Errors
+/// When the program is missing.
+pub fn start_daemon(lab: &Lab, programs: &Programs, side: Side) -> Result<Process> {
+    let name = side.name();
+    let namespace = if side == Side::Gateway { &lab.gateway } else { &lab.cloud };
+    Program::new(name, programs.path(&format!("polyrail-{name}")), lab.log(name))
+        .arg("--config")
+        .arg(side.configuration(lab))
+        .resolver(&lab.resolver_file(side == Side::Cloud))
+        .start(namespace)
+}
+
+fn write_configurations(plan: &Plan, lab: &Lab, keys: &Keys, carriers: &[Carrier]) -> Result<()> {
+    let names: Vec<String> = carriers.iter().map(|carrier| carrier.name().to_string()).collect();
+    let mut gateway = Configuration::gateway(keys.folder(), &names);
+    let mut cloud = Configuration::cloud(keys.folder());
+    for (key, value) in &plan.gateway {
+        gateway.set(key, value.clone());
+    }
+    for (key, value) in &plan.cloud {
+        cloud.set(key, value.clone());
+    }
+    gateway.write(&Side::Gateway.configuration(lab))?;
+    cloud.write(&Side::Cloud.configuration(lab))
+}
+
+/// One request over a flow of its own.
+fn crosses(world: &World, target: &Target) -> Result<()> {
+    use std::io::{Read, Write};
+    let (mut stream, code) = client::socks5(&world.lab.passenger, world.proxy(), target)?;
+    if code != 0 {
+        bail!("SOCKS5 reply {code}");
+    }
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.write_all(b"HEAD / HTTP/1.0\r\n\r\n")?;
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer)?;
+    Ok(())
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}

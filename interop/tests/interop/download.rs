@@ -1,0 +1,65 @@
+//! A browser-like client downloads over two carriers at once.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use polyrail_interop::addresses::{Family, SERVER, SERVER_NAME};
+use polyrail_interop::world::{Plan, World};
+
+use crate::scenario;
+
+const BOUND: Duration = Duration::from_secs(20);
+const SIZE: u64 = 4_000_000;
+
+#[test]
+fn intercepted_by_name_over_ipv4_uses_both_carriers() -> Result<()> {
+    scenario(&Plan::twins(), BOUND, |world| intercepted(world, Family::V4))
+}
+
+#[test]
+fn intercepted_by_name_over_ipv6_uses_both_carriers() -> Result<()> {
+    scenario(&Plan::twins(), BOUND, |world| intercepted(world, Family::V6))
+}
+
+fn intercepted(world: &mut World, family: Family) -> Result<()> {
+    let file = world.web.add(SIZE, 1)?;
+    let before = world.carried()?;
+    let report = world.download(&file).family(family).verify(&world.lab.passenger, &file)?;
+    ensure!(report.remote_ip == SERVER.of(family).to_string(), "went to {}", report.remote_ip);
+    let after = world.carried()?;
+    for (carrier, (before, after)) in world.carriers.iter().zip(before.iter().zip(&after)) {
+        let share = (after - before) as f64 / SIZE as f64;
+        println!("{} carried {share:.2}", carrier.name());
+        ensure!(share > 0.2, "{} carried only {share:.2} of the file", carrier.name());
+    }
+    Ok(())
+}
+
+#[test]
+fn through_socks5_by_address_and_by_name() -> Result<()> {
+    scenario(&Plan::twins(), BOUND, |world| {
+        let file = world.web.add(SIZE, 2)?;
+        let proxy = world.proxy();
+        let name = world.download(&file).socks5_with_names(proxy);
+        name.verify(&world.lab.passenger, &file)?;
+        for family in Family::BOTH {
+            let by_address = world.download_from(&SERVER.host(family), &file).socks5(proxy);
+            by_address.verify(&world.lab.passenger, &file)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn many_small_downloads_at_once() -> Result<()> {
+    scenario(&Plan::twins(), BOUND, |world| {
+        let file = world.web.add(50_000, 3)?;
+        let mut running = Vec::new();
+        for index in 0..40 {
+            let family = Family::BOTH[index % 2];
+            let download = world.download_from(SERVER_NAME, &file).family(family);
+            running.push(download.start(&world.lab.passenger)?);
+        }
+        running.into_iter().try_for_each(|download| download.verify(&file).map(|_| ()))
+    })
+}

@@ -1,0 +1,79 @@
+//! What an operator gets wrong, and disks that are full.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use polyrail_interop::configuration::Configuration;
+use polyrail_interop::process::Program;
+use polyrail_interop::scratch;
+use polyrail_interop::world::{Plan, Side};
+
+use crate::scenario;
+
+const BOUND: Duration = Duration::from_secs(20);
+
+#[test]
+fn an_unknown_key_is_named_with_file_and_line() -> Result<()> {
+    scenario(&Plan::twins(), BOUND, |world| {
+        let file = world.web.add(3_000_000, 10)?;
+        let healthy = world.download(&file).start(&world.lab.passenger)?;
+        for (side, key) in [(Side::Gateway, "session.lingers"), (Side::Cloud, "acess.allow")] {
+            let path = world.lab.folder().join("unknown.toml");
+            let mut configuration = Configuration::cloud(world.keys.folder());
+            if side == Side::Gateway {
+                configuration = Configuration::gateway(world.keys.folder(), &["alpha".into()]);
+            }
+            configuration.set(key, "1s");
+            configuration.write(&path)?;
+            let program = match side {
+                Side::Gateway => "polyrail-gateway",
+                Side::Cloud => "polyrail-cloud",
+            };
+            let mut process =
+                Program::new(program, world.programs.path(program), world.lab.log("unknown"))
+                    .arg("--config")
+                    .arg(&path)
+                    .start(&world.lab.onboard)?;
+            let status = process.wait(Duration::from_secs(5))?;
+            ensure!(!status.success(), "{program} took an unknown key");
+            let log = process.log();
+            println!("{}", log.trim());
+            let word = key.rsplit('.').next().context("key")?;
+            let word = if side == Side::Cloud { "acess" } else { word };
+            for part in ["unknown.toml", word] {
+                ensure!(log.contains(part), "{program} does not name {part}:\n{log}");
+            }
+        }
+        healthy.verify(&file)?;
+        Ok(())
+    })
+}
+
+#[test]
+fn a_full_disk_for_logs_stops_no_flow() -> Result<()> {
+    // Each daemon logs to a file system of 16 KiB, full before it starts to run.
+    scenario(&Plan::twins(), BOUND, |world| {
+        let disk = world.lab.folder().join("disk");
+        std::fs::create_dir(&disk)?;
+        scratch::mount_tmpfs(&disk, "16k")?;
+        let filler = std::fs::write(disk.join("filler"), vec![0; 64 * 1024]);
+        ensure!(filler.is_err(), "the disk is not full");
+        for (side, name) in [(Side::Cloud, "cloud"), (Side::Gateway, "gateway")] {
+            let path = side.configuration(&world.lab);
+            let text = std::fs::read_to_string(&path)?;
+            let log = disk.join(format!("{name}.log"));
+            let text = text.replace("[log]", &format!("[log]\nfile = \"{}\"", log.display()));
+            std::fs::write(&path, text)?;
+        }
+        world.restart_cloud()?;
+        world.restart_gateway()?;
+        world.wait_until_up()?;
+        let file = world.web.add(1_000_000, 11)?;
+        world.download(&file).verify(&world.lab.passenger, &file)?;
+        for daemon in [&mut world.cloud, &mut world.gateway] {
+            // Standard error, which the harness keeps, is the side that can still be heard.
+            daemon.wait_for_log("No space left", Duration::from_secs(2))?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,273 @@
+//! Peers of the cloud that are wrong or mean; a healthy flow goes on beside each.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use polyrail_interop::addresses::{CLOUD, CLOUD_PORT, Family};
+use polyrail_interop::client;
+use polyrail_interop::configuration::{CLOUD_NAME, Configuration, GATEWAY_NAME, strings};
+use polyrail_interop::keys::Keys;
+use polyrail_interop::process::Program;
+use polyrail_interop::world::{Plan, World};
+use polyrail_session::wire::{self, Decoder, Frame, Greeting, Terms, VERSION};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::scenario;
+
+const BOUND: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(5);
+const ALPN: &str = "polyrail/1";
+
+type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+/// Runs `attack` beside a download that must complete, and finds `words` in one new line of the
+/// cloud's log.
+fn attacked(words: &'static [&'static str], attack: fn(&World) -> Result<()>) -> Result<()> {
+    scenario(&Plan::twins(), BOUND, move |world| {
+        let file = world.web.add(3_000_000, 20)?;
+        let mut healthy = world.download(&file).start(&world.lab.passenger)?;
+        healthy.wait_for_bytes(100_000)?;
+        let before = world.cloud.log().len();
+        attack(world)?;
+        world.cloud.wait_until(&format!("{words:?} in one line"), SOON, |cloud| {
+            let log = cloud.log();
+            log[before..].lines().any(|line| {
+                let hit = words.iter().all(|word| line.contains(word));
+                if hit {
+                    println!("{line}");
+                }
+                hit
+            })
+        })?;
+        healthy.verify(&file).context("the healthy flow")?;
+        Ok(())
+    })
+}
+
+#[test]
+fn a_certificate_of_another_authority() -> Result<()> {
+    attacked(&["WARN", "not issued by the authority"], |world| {
+        let foreign = Keys::create(&world.programs, &world.lab.folder().join("foreign"))?;
+        foreign.issue_gateway("stranger")?;
+        refused(dial(world, Some((foreign.folder(), "stranger")), ALPN))
+    })
+}
+
+#[test]
+fn no_certificate() -> Result<()> {
+    attacked(&["WARN", "no certificate"], |world| refused(dial(world, None, ALPN)))
+}
+
+#[test]
+fn a_certificate_for_the_other_role() -> Result<()> {
+    attacked(&["WARN", "not one of a gateway"], |world| {
+        world.keys.issue_cloud("other-cloud")?;
+        refused(dial(world, Some((world.keys.folder(), "other-cloud")), ALPN))
+    })
+}
+
+#[test]
+fn another_protocol_by_alpn() -> Result<()> {
+    attacked(&["WARN", "does not speak polyrail/1"], |world| {
+        refused(dial(world, Some((world.keys.folder(), GATEWAY_NAME)), "h2"))
+    })
+}
+
+#[test]
+fn garbage_instead_of_tls() -> Result<()> {
+    attacked(&["WARN", "does not speak TLS"], |world| {
+        let mut stream = client::connect(&world.lab.gateway, cloud())?;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: cloud\r\n\r\n")?;
+        closes(&mut stream)
+    })
+}
+
+#[test]
+fn garbage_instead_of_frames() -> Result<()> {
+    attacked(&["WARN", "version"], |world| {
+        let mut tls = intruder(world)?;
+        tls.write_all(&[0xff; 600])?;
+        closes(&mut tls)
+    })
+}
+
+#[test]
+fn an_oversized_frame() -> Result<()> {
+    attacked(&["WARN", "16380"], |world| {
+        let mut tls = intruder(world)?;
+        let mut bytes = Vec::new();
+        wire::encode(&hello(1), &mut bytes);
+        bytes.extend_from_slice(&[VERSION, 0x06, 0xff, 0xff]);
+        bytes.extend_from_slice(&[0; 0xffff]);
+        // The cloud may close before all is written.
+        let _ = tls.write_all(&bytes);
+        closes(&mut tls)
+    })
+}
+
+#[test]
+fn a_join_to_the_session_of_another_gateway() -> Result<()> {
+    attacked(&["WARN", "thief"], |world| {
+        let mut owner = intruder(world)?;
+        let mut bytes = Vec::new();
+        wire::encode(&hello(1), &mut bytes);
+        owner.write_all(&bytes)?;
+        let (mut session, mut key) = (None, [0; 32]);
+        until(&mut owner, |frame| match frame {
+            Frame::Welcome { session: id, .. } => {
+                session = Some(*id);
+                true
+            }
+            _ => false,
+        })?;
+        owner.conn.export_keying_material(&mut key, b"EXPORTER-polyrail-join", None)?;
+        let session = session.context("no session")?;
+        // Even with the right proof, which only the owner can make.
+        world.keys.issue_gateway("thief")?;
+        let mut thief = dial(world, Some((world.keys.folder(), "thief")), ALPN)?;
+        let proof = proof(&key, &session.0, 2);
+        let mut bytes = Vec::new();
+        wire::encode(&Frame::Join { session, proof, greeting: greeting(2) }, &mut bytes);
+        thief.write_all(&bytes)?;
+        let mut reason = String::new();
+        until(&mut thief, |frame| match frame {
+            Frame::Reject { reason: words, .. } => {
+                reason.clone_from(words);
+                true
+            }
+            Frame::Welcome { .. } => true,
+            _ => false,
+        })?;
+        ensure!(!reason.is_empty(), "the thief was welcomed");
+        println!("the thief is told: {reason}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_cloud_of_another_name_is_refused_by_the_gateway() -> Result<()> {
+    scenario(&Plan::twins(), BOUND, |world| {
+        let file = world.web.add(3_000_000, 21)?;
+        let healthy = world.download(&file).start(&world.lab.passenger)?;
+        let mut configuration = Configuration::gateway(world.keys.folder(), &["alpha".to_string()]);
+        configuration.set("cloud.name", "cloud-2");
+        configuration.remove("intercept");
+        configuration.remove("dns");
+        configuration.set("socks5.listen", strings(["127.0.0.1:1081"]));
+        let path = world.lab.folder().join("mistaken.toml");
+        configuration.write(&path)?;
+        let program = world.programs.path("polyrail-gateway");
+        let mut mistaken = Program::new("mistaken gateway", program, world.lab.log("mistaken"))
+            .arg("--config")
+            .arg(&path)
+            .start(&world.lab.gateway)?;
+        mistaken.wait_for_log("expected was", SOON)?;
+        healthy.verify(&file).context("the healthy flow")?;
+        Ok(())
+    })
+}
+
+fn cloud() -> std::net::SocketAddr {
+    CLOUD.at(Family::V4, CLOUD_PORT)
+}
+
+/// A second gateway of the same operator, over a connection of the test's own.
+fn intruder(world: &World) -> Result<Tls> {
+    world.keys.issue_gateway("train-2")?;
+    dial(world, Some((world.keys.folder(), "train-2")), ALPN)
+}
+
+/// A TLS connection to the cloud with a certificate from a folder, handshake done.
+fn dial(world: &World, identity: Option<(&Path, &str)>, alpn: &str) -> Result<Tls> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(world.keys.folder().join("ca.crt"))?)?;
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots);
+    let mut config = match identity {
+        Some((folder, name)) => {
+            let chain = CertificateDer::pem_file_iter(folder.join(format!("{name}.crt")))?
+                .collect::<Result<Vec<_>, _>>()?;
+            let key = PrivateKeyDer::from_pem_file(folder.join(format!("{name}.key")))?;
+            builder.with_client_auth_cert(chain, key)?
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    let stream = client::connect(&world.lab.gateway, cloud())?;
+    stream.set_read_timeout(Some(SOON))?;
+    let name = ServerName::try_from(CLOUD_NAME)?;
+    let connection = ClientConnection::new(Arc::new(config), name)?;
+    let mut tls = StreamOwned::new(connection, stream);
+    while tls.conn.is_handshaking() {
+        tls.conn.complete_io(&mut tls.sock)?;
+    }
+    Ok(tls)
+}
+
+/// In TLS 1.3 the client may believe the handshake done before the cloud has looked at it.
+fn refused(attempt: Result<Tls>) -> Result<()> {
+    match attempt {
+        Ok(mut tls) => closes(&mut tls),
+        Err(error) => {
+            println!("the client is told: {error}");
+            Ok(())
+        }
+    }
+}
+
+/// The peer closes, by whatever means, within the read timeout.
+fn closes(stream: &mut impl Read) -> Result<()> {
+    let mut chunk = [0; 4096];
+    loop {
+        match stream.read(&mut chunk) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                bail!("the cloud keeps the connection")
+            }
+            Err(_) => return Ok(()),
+        }
+    }
+}
+
+/// Reads frames until one is the wanted one.
+fn until(tls: &mut Tls, mut wanted: impl FnMut(&Frame<'_>) -> bool) -> Result<()> {
+    let mut decoder = Decoder::default();
+    let mut chunk = [0; 4096];
+    let mut found = false;
+    while !found {
+        let length = tls.read(&mut chunk).context("the cloud's frames")?;
+        ensure!(length > 0, "the cloud closed instead of answering");
+        decoder.feed(&chunk[..length], |frame| found = found || wanted(&frame))?;
+    }
+    Ok(())
+}
+
+fn hello(counter: u64) -> Frame<'static> {
+    let terms = Terms { window: 65_536, credit: 16 << 20 };
+    let instance = polyrail_model::InstanceId([9; 16]);
+    Frame::Hello { instance, greeting: greeting(counter), terms }
+}
+
+fn greeting(counter: u64) -> Greeting {
+    Greeting { counter, backup: false, carrier: "own".into() }
+}
+
+/// The proof of a JOIN as docs/protocol.md has it.
+fn proof(key: &[u8; 32], session: &[u8; 16], counter: u64) -> [u8; 32] {
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key);
+    let mut message = b"polyrail join 1".to_vec();
+    message.extend_from_slice(session);
+    message.extend_from_slice(&counter.to_be_bytes());
+    let mut proof = [0; 32];
+    proof.copy_from_slice(ring::hmac::sign(&key, &message).as_ref());
+    proof
+}
