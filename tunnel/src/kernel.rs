@@ -115,6 +115,17 @@ impl TcpInfo {
     }
 }
 
+/// What a TCP socket has taken and its peer's kernel has not yet acknowledged, in bytes, rounded up
+/// to whole packets.
+///
+/// # Errors
+/// It is not a TCP socket.
+pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let info = TcpInfo::read(socket)?;
+    let in_flight = u64::from(info.unacked_packets) * u64::from(info.mss.max(1));
+    Ok(in_flight + u64::from(info.unsent_bytes))
+}
+
 /// The C bit field's first bit, which is the lowest on little-endian machines only.
 fn app_limited_bit(byte: u8) -> bool {
     byte & if cfg!(target_endian = "little") { 0x01 } else { 0x80 } != 0

@@ -26,4 +26,5 @@ pub use carrier::{CarrierSpec, SocketOptions, available_congestion_controls};
 pub use clock::{Clock, SystemClock};
 pub use close::{CertificateFault, CloseReason, PeerComplaint, Side};
 pub use identity::{IdentityPaths, LoadError, TlsIdentity};
+pub use kernel::unacknowledged;
 pub use tunnel::{CONTROL_EXCESS, Established, FRAMES_MAX, Tunnel, TunnelEvent};

@@ -22,8 +22,9 @@ pub const CONTROL_EXCESS: usize = 4_096;
 ///                                    └───────────┴── any failure ──┴──────────┘
 /// ```
 ///
-/// `Up` is announced once, after the handshake and the checks of the peer's certificate; `Closed`
-/// once, as the last event. A tunnel that is dropped closes its socket at once.
+/// `Up` is announced once, after the handshake and the checks of the peer's certificate, unless
+/// the tunnel ends before it was polled; `Closed` once, as the last event. A tunnel that is
+/// dropped closes its socket at once.
 ///
 /// **The drain contract.** The registration is edge-triggered. After `register`, `on_ready`,
 /// `on_timeout` or `close`:
@@ -50,6 +51,8 @@ pub trait Tunnel {
     fn deregister(&mut self, registry: &mio::Registry) -> io::Result<()>;
 
     /// Takes a readiness event: goes on with connect and handshake, flushes what is pending.
+    ///
+    /// `readable` and `writable` are what mio's event says; an error or a hang-up comes with both.
     fn on_ready(&mut self, now: Instant, readable: bool, writable: bool);
 
     /// Takes the passing of time; early or needless calls do no harm.

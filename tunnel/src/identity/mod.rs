@@ -152,8 +152,12 @@ impl TlsIdentity {
         for authority in &self.0.authorities {
             warnings.extend(inspect::validity_warning("the authority", authority, now));
         }
-        let issued = |role| inspect::check_chain(&self.0, &self.0.chain, role, now).is_ok();
-        if warnings.is_empty() && !issued(Role::Gateway) && !issued(Role::Cloud) {
+        let unfit = |role| {
+            use crate::CertificateFault::{UnknownAuthority, WrongRole};
+            let verdict = inspect::check_chain(&self.0, &self.0.chain, role, now);
+            matches!(verdict, Err(UnknownAuthority | WrongRole { .. }))
+        };
+        if unfit(Role::Gateway) && unfit(Role::Cloud) {
             warnings.push(format!(
                 "our own certificate ({}) was not issued by the authority configured here, or is \
                  neither a gateway's nor a cloud's",

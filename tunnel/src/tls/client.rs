@@ -70,10 +70,11 @@ impl Client {
         peer: SocketAddr,
     ) -> Result<Box<dyn Tunnel>, CloseReason> {
         let socket = carrier::connect(spec, peer)?;
-        if self.tickets.len() >= CARRIERS_MAX {
+        let key = (spec.name.clone(), peer);
+        if self.tickets.len() >= CARRIERS_MAX && !self.tickets.contains_key(&key) {
             self.tickets.clear();
         }
-        let tickets = self.tickets.entry((spec.name.clone(), peer)).or_default().clone();
+        let tickets = self.tickets.entry(key).or_default().clone();
         let mut config = self.setup.config.clone();
         config.resumption = Resumption::store(tickets.clone());
         let name = self.setup.server_name.clone();

@@ -253,7 +253,8 @@ impl TlsTunnel {
         if self.state == State::Closed {
             return;
         }
-        if let Some(tickets) = self.tickets.as_ref().filter(|_| self.resumed && !self.heard) {
+        let unheard = self.resumed && !self.heard && reason != CloseReason::Local;
+        if let Some(tickets) = self.tickets.as_ref().filter(|_| unheard) {
             // A resumed session that gets no answer may be one that the server no longer
             // honours: a full handshake will tell why.
             tickets.forget();

@@ -1,7 +1,7 @@
 //! The cloud's listening socket.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token, event};
@@ -17,8 +17,21 @@ impl Listener {
     /// # Errors
     /// The address is taken, not on this host, or its port needs privileges.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let kind = Type::STREAM.nonblocking().cloexec();
-        let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+        let open = |address| {
+            let kind = Type::STREAM.nonblocking().cloexec();
+            Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))
+        };
+        let (socket, address) = match open(address) {
+            // A host without IPv6 still serves the default address.
+            Err(error)
+                if error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+                    && address == SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port())) =>
+            {
+                let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+                (open(address)?, address)
+            }
+            socket => (socket?, address),
+        };
         if address.is_ipv6() {
             socket.set_only_v6(!address.ip().is_unspecified())?;
         }
