@@ -26,7 +26,7 @@ mod rand_free {
 }
 
 fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![0u64..100, 0..1 << 14, 0..1 << 30, 0..=NUMBER_MAX]
+    prop_oneof![0u64..100, 0u64..1 << 14, 0u64..1 << 30, 0u64..=NUMBER_MAX]
 }
 
 fn greeting_strategy() -> impl Strategy<Value = Greeting> {
