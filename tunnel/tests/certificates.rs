@@ -7,6 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::pki::{Authority, CLOUD, GATEWAY, Node, serial_text};
+use common::raw::RawClient;
 use common::{BEGIN, LIFE, TestClock, World, client, name, server};
 use polyrail_tunnel::tls::Client;
 use polyrail_tunnel::{CertificateFault, CloseReason, PeerComplaint, Side, TlsIdentity};
@@ -242,6 +243,26 @@ fn a_session_whose_certificate_was_revoked_meanwhile_is_not_resumed() {
     // The client has forgotten its tickets, so the next attempt tells its operator why.
     let outcome = world.outcome(&mut client, address);
     assert_eq!(outcome, [complaint(PeerComplaint::CertificateRevoked), fault(revoked)]);
+}
+
+#[test]
+fn a_reload_counts_for_handshakes_under_way() {
+    let authority = Authority::new();
+    let mut world = World::new();
+    let address = world.serve(server(authority.cloud(), &TestClock::new()));
+    let paths = authority.issue(&Node::new("train-7", GATEWAY, 7), &authority);
+    let mut raw = RawClient::connect(address, &[b"polyrail/1"], Some(&paths));
+    world.until("accepted", |ends| ends.len() == 1);
+    let revoking = TlsIdentity::load(&authority.cloud_revoking(&[7], BEGIN + LIFE)).unwrap();
+    world.server.as_mut().unwrap().set_identity(revoking).unwrap();
+    let gateway = std::thread::spawn(move || {
+        raw.shake();
+        while raw.read() {}
+    });
+    world.until("over", |ends| ends[0].closed.is_some());
+    gateway.join().unwrap();
+    let revoked = CertificateFault::Revoked { name: "train-7".to_owned(), serial: serial_text(7) };
+    assert_eq!(world.ends[0].closed, fault(revoked));
 }
 
 #[test]

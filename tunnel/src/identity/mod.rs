@@ -74,7 +74,7 @@ pub enum LoadError {
         detail: String,
     },
     /// Everybody on the machine may read the private key.
-    #[error("{}: everybody may read this private key (mode {mode:o}); chmod 600 it", file.display())]
+    #[error("{}: everybody may read this private key (mode {mode:o}): chmod 600", file.display())]
     KeyExposed {
         /// The file.
         file: PathBuf,

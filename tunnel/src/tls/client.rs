@@ -19,19 +19,13 @@ use crate::{CarrierSpec, Clock, CloseReason, LoadError, TlsIdentity, Tunnel, car
 /// Makes tunnels to one cloud.
 #[derive(Debug)]
 pub struct Client {
-    cloud: Identity,
     clock: Arc<dyn Clock>,
-    setup: Setup,
-    /// By carrier and address: a ticket seen by two carriers would link them. Bounded by the
-    /// configuration: at most `CARRIERS_MAX`, then all are dropped.
-    tickets: BTreeMap<(String, SocketAddr), Arc<TicketStore>>,
-}
-
-#[derive(Debug)]
-struct Setup {
     config: ClientConfig,
     verifier: Arc<Verifier>,
     server_name: ServerName<'static>,
+    /// By carrier and address: a ticket seen by two carriers would link them. Bounded by the
+    /// configuration: at most `CARRIERS_MAX`, then all are dropped.
+    tickets: BTreeMap<(String, SocketAddr), Arc<TicketStore>>,
 }
 
 impl Client {
@@ -44,8 +38,12 @@ impl Client {
         cloud: Identity,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, LoadError> {
-        let setup = Setup::new(&identity, &cloud, &clock)?;
-        Ok(Self { cloud, clock, setup, tickets: BTreeMap::new() })
+        let verifier = Arc::new(Verifier::of_cloud(identity.clone(), cloud.clone(), clock.clone()));
+        let config = set_up(&identity, &clock, &verifier)?;
+        let server_name = ServerName::try_from(cloud.as_str().to_owned()).map_err(|_| {
+            LoadError::Tls { detail: format!("{cloud} cannot be asked for as a server name") }
+        })?;
+        Ok(Self { clock, config, verifier, server_name, tickets: BTreeMap::new() })
     }
 
     /// Uses another identity from now on; tickets earned under the old one are dropped. Tunnels
@@ -54,7 +52,8 @@ impl Client {
     /// # Errors
     /// TLS cannot use it; the old one stays.
     pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), LoadError> {
-        self.setup = Setup::new(&identity, &self.cloud, &self.clock)?;
+        self.config = set_up(&identity, &self.clock, &self.verifier)?;
+        self.verifier.replace_identity(identity);
         self.tickets.clear();
         Ok(())
     }
@@ -75,13 +74,13 @@ impl Client {
             self.tickets.clear();
         }
         let tickets = self.tickets.entry(key).or_default().clone();
-        let mut config = self.setup.config.clone();
+        let mut config = self.config.clone();
         config.resumption = Resumption::store(tickets.clone());
-        let name = self.setup.server_name.clone();
+        let name = self.server_name.clone();
         let tls = ClientConnection::new(Arc::new(config), name).map_err(|error| {
             CloseReason::Internal { action: "begin TLS".to_owned(), detail: error.to_string() }
         })?;
-        let verifier = self.setup.verifier.clone();
+        let verifier = self.verifier.clone();
         let options = spec.options.clone();
         let start =
             Start { socket, tls: tls.into(), verifier, peer, options, tickets: Some(tickets) };
@@ -89,26 +88,20 @@ impl Client {
     }
 }
 
-impl Setup {
-    fn new(
-        identity: &TlsIdentity,
-        cloud: &Identity,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<Self, LoadError> {
-        let failure = |detail: String| LoadError::Tls { detail };
-        let server_name = ServerName::try_from(cloud.as_str().to_owned())
-            .map_err(|_| failure(format!("{cloud} cannot be asked for as a server name")))?;
-        let verifier = Arc::new(Verifier::of_cloud(identity.clone(), cloud.clone(), clock.clone()));
-        let time = Arc::new(TlsTime(clock.clone()));
-        let mut config = ClientConfig::builder_with_details(identity.provider(), time)
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|error| failure(error.to_string()))?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier.clone())
-            .with_client_cert_resolver(identity.key());
-        config.alpn_protocols = vec![ALPN.to_vec()];
-        Ok(Self { config, verifier, server_name })
-    }
+fn set_up(
+    identity: &TlsIdentity,
+    clock: &Arc<dyn Clock>,
+    verifier: &Arc<Verifier>,
+) -> Result<ClientConfig, LoadError> {
+    let time = Arc::new(TlsTime(clock.clone()));
+    let mut config = ClientConfig::builder_with_details(identity.provider(), time)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| LoadError::Tls { detail: error.to_string() })?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier.clone())
+        .with_client_cert_resolver(identity.key());
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(config)
 }
 
 /// Carriers times addresses whose tickets are kept, of [`TICKETS_MAX`] tickets each.

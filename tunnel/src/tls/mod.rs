@@ -29,7 +29,7 @@ pub const ALPN: &[u8] = b"polyrail/1";
 /// How many connections the cloud lets be in the handshake at a time, by default.
 ///
 /// The cloud counts them (accepted, not yet `Up`) and drops new ones at the bound. One costs about
-/// 20 KiB for at most the handshake timeout.
+/// 10 KiB beside the kernel's share, for at most the handshake timeout.
 pub const HANDSHAKES_MAX: usize = 1024;
 
 /// Tickets that one handshake leaves behind: as many attempts as path restarts may race before

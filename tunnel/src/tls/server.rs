@@ -36,18 +36,20 @@ impl Server {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, LoadError> {
         let sessions = ServerSessionMemoryCache::new(SESSIONS_MAX);
-        let (config, verifier) = set_up(&identity, &clock, &sessions)?;
+        let verifier = Arc::new(Verifier::of_gateways(identity.clone(), clock.clone()));
+        let config = set_up(&identity, &clock, &sessions, &verifier)?;
         Ok(Self { options, clock, sessions, config, verifier })
     }
 
-    /// Uses another identity from now on. Sessions made before may still be resumed, if their
+    /// Uses another identity from now on, also for judging in handshakes under way. Sessions made before may still be resumed, if their
     /// certificates pass by the new identity. Tunnels that exist stay: ask
     /// [`TlsIdentity::is_revoked`] about their peers.
     ///
     /// # Errors
     /// TLS cannot use it; the old one stays.
     pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), LoadError> {
-        (self.config, self.verifier) = set_up(&identity, &self.clock, &self.sessions)?;
+        self.config = set_up(&identity, &self.clock, &self.sessions, &self.verifier)?;
+        self.verifier.replace_identity(identity);
         Ok(())
     }
 
@@ -75,8 +77,8 @@ fn set_up(
     identity: &TlsIdentity,
     clock: &Arc<dyn Clock>,
     sessions: &Arc<ServerSessionMemoryCache>,
-) -> Result<(Arc<ServerConfig>, Arc<Verifier>), LoadError> {
-    let verifier = Arc::new(Verifier::of_gateways(identity.clone(), clock.clone()));
+    verifier: &Arc<Verifier>,
+) -> Result<Arc<ServerConfig>, LoadError> {
     let time = Arc::new(TlsTime(clock.clone()));
     let mut config = ServerConfig::builder_with_details(identity.provider(), time)
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -86,7 +88,7 @@ fn set_up(
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = sessions.clone();
     config.send_tls13_tickets = TICKETS_MAX;
-    Ok((Arc::new(config), verifier))
+    Ok(Arc::new(config))
 }
 
 /// Sessions that can be resumed, of all gateways together: 256 carriers of gateways with

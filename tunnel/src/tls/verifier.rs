@@ -5,7 +5,7 @@
 //! the caller's thread, so a thread-local slot holds it until that call returns.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use polyrail_model::Identity;
@@ -19,10 +19,11 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use crate::identity::{Inspection, Role};
 use crate::{CertificateFault, Clock, TlsIdentity};
 
-/// Judges the peers of one daemon.
+/// Judges the peers of one daemon, always by its newest identity: a reload also counts for the
+/// handshakes that are under way.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    identity: TlsIdentity,
+    identity: RwLock<TlsIdentity>,
     wanted: Role,
     expected: Option<Identity>,
     clock: Arc<dyn Clock>,
@@ -40,7 +41,7 @@ pub(super) fn take_fault() -> Option<CertificateFault> {
 impl Verifier {
     /// Accepts gateways, whatever their name.
     pub(super) fn of_gateways(identity: TlsIdentity, clock: Arc<dyn Clock>) -> Self {
-        Self { identity, wanted: Role::Gateway, expected: None, clock }
+        Self { identity: RwLock::new(identity), wanted: Role::Gateway, expected: None, clock }
     }
 
     /// Accepts the cloud named `expected`.
@@ -49,7 +50,21 @@ impl Verifier {
         expected: Identity,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { identity, wanted: Role::Cloud, expected: Some(expected), clock }
+        Self {
+            identity: RwLock::new(identity),
+            wanted: Role::Cloud,
+            expected: Some(expected),
+            clock,
+        }
+    }
+
+    /// Judges by another identity from now on.
+    pub(super) fn replace_identity(&self, identity: TlsIdentity) {
+        *self.identity.write().unwrap_or_else(PoisonError::into_inner) = identity;
+    }
+
+    fn identity(&self) -> TlsIdentity {
+        self.identity.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Judges a chain by the current time.
@@ -65,7 +80,7 @@ impl Verifier {
         chain: &[CertificateDer<'_>],
         now: Duration,
     ) -> Result<Inspection, CertificateFault> {
-        self.identity.contents().inspect(chain, self.wanted, self.expected.as_ref(), now)
+        self.identity().contents().inspect(chain, self.wanted, self.expected.as_ref(), now)
     }
 
     fn hook(
@@ -89,13 +104,13 @@ impl Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let provider = self.identity.provider();
+        let provider = self.identity().provider();
         let algorithms = &provider.signature_verification_algorithms;
         verify_tls13_signature(message, certificate, signature, algorithms)
     }
 
     fn schemes(&self) -> Vec<SignatureScheme> {
-        self.identity.provider().signature_verification_algorithms.supported_schemes()
+        self.identity().provider().signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -135,7 +150,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let provider = self.identity.provider();
+        let provider = self.identity().provider();
         verify_tls12_signature(message, cert, dss, &provider.signature_verification_algorithms)
     }
 
