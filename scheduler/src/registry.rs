@@ -15,7 +15,10 @@ pub enum ChainSpecError {
     #[error("no chain is named {0:?}; there are: {list}", list = CHAINS.map(|c| c.0).join(", "))]
     UnknownChain(String),
     /// There is no schedulerlet of this name.
-    #[error("no schedulerlet is named {0:?}; there are: {list}", list = LINKS.map(|l| l.0).join(", "))]
+    #[error(
+        "no schedulerlet is named {0:?}; there are: {list}",
+        list = LINKS.map(|l| l.0).join(", ")
+    )]
     UnknownSchedulerlet(String),
     /// The list is empty or longer than [`LINKS_MAX`].
     #[error("a chain has 1 to {LINKS_MAX} schedulerlets, not {0}")]

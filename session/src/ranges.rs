@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(ranges.advance(1), 1);
         assert_eq!(ranges.advance(2), 4);
         assert_eq!(ranges.advance(6), 8);
-        assert_eq!(ranges.iter().collect::<Vec<_>>(), [10..12]);
+        assert!(ranges.iter().eq(std::iter::once(10..12)));
         assert_eq!(ranges.advance(20), 20);
         assert!(ranges.is_empty());
     }

@@ -1,5 +1,7 @@
 //! Two endpoints back to back: what one sends the other receives at once, path by path.
 
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
+
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, Destination, HostName, Identity, InstanceId, UserId};
@@ -243,7 +245,10 @@ fn a_foreign_join_is_refused() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     pair.up_as(1, "b", "train-8");
-    let refused = |e: &Event| matches!(e, Event::CloseTunnel { tunnel: TunnelKey(1), reason } if reason.contains("another certificate"));
+    let refused = |e: &Event| match e {
+        Event::CloseTunnel { tunnel: TunnelKey(1), reason } => reason.contains("certificate"),
+        _ => false,
+    };
     assert!(pair.at_cloud.iter().any(refused), "{:?}", pair.at_cloud);
 }
 

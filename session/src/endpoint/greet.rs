@@ -270,8 +270,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Ends a session: its flows are reset, its tunnels but `keep` closed. A gateway begins the next
-    /// one.
+    /// Ends a session: its flows are reset, its tunnels but `keep` closed. A gateway begins the
+    /// next one.
     pub(super) fn end_session(
         &mut self,
         now: Instant,

@@ -387,8 +387,8 @@ mod tests {
         let mut half = half(false, b"abcdefgh");
         send(&mut half, 4, 0);
         send(&mut half, 4, 1);
-        let mut settled = Vec::new();
-        assert!(half.acknowledge(2, &[5..8], |n, live| settled.push((n, live.iter().next()))));
+        let (mut settled, ranges) = (Vec::new(), std::iter::once(5..8).collect::<Vec<_>>());
+        assert!(half.acknowledge(2, &ranges, |n, live| settled.push((n, live.iter().next()))));
         assert_eq!(settled, [(2, Some(0)), (3, Some(1))]);
         assert_eq!(half.held(), 6);
         half.give_up(0, 8, 0, true);

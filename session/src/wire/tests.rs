@@ -104,7 +104,8 @@ proptest! {
         v6 in any::<bool>(), reason in ".{0,60}", cut in 1usize..40,
     ) {
         let session = SessionId(array);
-        round_trip(&Frame::Hello { instance: InstanceId(array), greeting: greeting.clone(), terms }, cut);
+        let instance = InstanceId(array);
+        round_trip(&Frame::Hello { instance, greeting: greeting.clone(), terms }, cut);
         round_trip(&Frame::Join { session, proof, greeting }, cut);
         let (counter, founder) = numbers;
         let families = Families { v4, v6 };
@@ -115,7 +116,8 @@ proptest! {
 
     #[test]
     fn flows(
-        flow in 1..=NUMBER_MAX, user in number(), sequence in number(), times in (number(), number()),
+        flow in 1..=NUMBER_MAX, user in number(), sequence in number(),
+        times in (number(), number()),
         marks in marks_strategy(), destination in destination_strategy(),
         data in prop::collection::vec(any::<u8>(), 0..2_000), cut in 1usize..600,
     ) {
@@ -135,7 +137,8 @@ proptest! {
         let (a, b, c) = numbers;
         round_trip(&Frame::Window { flow: FlowId(a), limit: b, drained: c }, cut);
         let reason = ResetReason::ALL[reason];
-        round_trip(&Frame::Reset(Reset { flow: FlowId(flow), answer, reason, last: a, after: b }), cut);
+        let reset = Reset { flow: FlowId(flow), answer, reason, last: a, after: b };
+        round_trip(&Frame::Reset(reset), cut);
         round_trip(&Frame::Ping { token: a, sent_us: b }, cut);
         round_trip(&Frame::Pong { token: a, sent_us: b, received_us: c }, cut);
     }
@@ -192,6 +195,23 @@ fn a_million_damaged_frames_do_not_panic() {
     }
     println!("1000000 frames from seed {seed:#x}: {decoded} decoded, {refused} refused");
     assert!(decoded > 100_000 && refused > 100_000, "{decoded} {refused}");
+}
+
+/// The bytes in the tree are the wire: a change of them is a change of the protocol.
+#[test]
+fn golden_vectors_hold() {
+    let golden = include_str!("../../vectors/frames.txt");
+    let lines: Vec<&str> = golden.lines().filter(|line| !line.starts_with('#')).collect();
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let encoded: Vec<String> = samples().iter().map(|bytes| hex(bytes)).collect();
+    let vectors: Vec<&str> = lines.iter().filter_map(|line| line.split(' ').nth(1)).collect();
+    assert_eq!(vectors, encoded);
+    for (line, bytes) in lines.iter().zip(samples()) {
+        let mut names = Vec::new();
+        let seen = |frame: Frame<'_>| names.push(format!("{frame:?}").to_uppercase());
+        Decoder::default().feed(&bytes, seen).unwrap();
+        assert!(names[0].starts_with(line.split(' ').next().unwrap()), "{line}: {names:?}");
+    }
 }
 
 /// One frame of each type.
