@@ -11,9 +11,11 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod bench;
 pub mod carrier;
 pub mod client;
 pub mod configuration;
+pub mod demo;
 pub mod dns;
 pub mod download;
 pub mod exchange;
@@ -25,6 +27,7 @@ pub mod programs;
 pub mod report;
 pub mod scratch;
 pub mod services;
+pub mod status;
 pub mod usage;
 pub mod web;
 pub mod world;

@@ -18,6 +18,7 @@ use crate::keys::Keys;
 use crate::lab::Lab;
 use crate::process::{Process, Program};
 use crate::programs::Programs;
+use crate::status::Status;
 use crate::web::{WebFile, WebServer};
 
 /// How long daemons may take until a first flow crosses.
@@ -198,6 +199,26 @@ impl World {
         }
     }
 
+    /// Waits until the gateway says that the tunnels of all carriers stand.
+    ///
+    /// # Errors
+    /// When they do not within 15 s.
+    pub fn wait_for_carriers(&mut self) -> Result<()> {
+        let path = status_path(&self.lab);
+        let limit = START_LIMIT;
+        self.gateway.wait_until("tunnels over all carriers", limit, |_| {
+            Status::read(&path).is_ok_and(|status| status.all_up())
+        })
+    }
+
+    /// The gateway's own view of its carriers, at most about a second old.
+    ///
+    /// # Errors
+    /// When the gateway has not written it yet.
+    pub fn status(&self) -> Result<Status> {
+        Status::read(&status_path(&self.lab))
+    }
+
     /// Bytes that each emulated carrier has delivered to the gateway so far.
     ///
     /// # Errors
@@ -248,11 +269,17 @@ impl Side {
 pub fn start_daemon(lab: &Lab, programs: &Programs, side: Side) -> Result<Process> {
     let name = side.name();
     let namespace = if side == Side::Gateway { &lab.gateway } else { &lab.cloud };
-    Program::new(name, programs.path(&format!("polyrail-{name}")), lab.log(name))
+    let mut program = Program::new(name, programs.path(&format!("polyrail-{name}")), lab.log(name))
         .arg("--config")
-        .arg(side.configuration(lab))
-        .resolver(&lab.resolver_file(side == Side::Cloud))
-        .start(namespace)
+        .arg(side.configuration(lab));
+    if side == Side::Gateway {
+        program = program.arg("--status-file").arg(status_path(lab));
+    }
+    program.resolver(&lab.resolver_file(side == Side::Cloud)).start(namespace)
+}
+
+fn status_path(lab: &Lab) -> PathBuf {
+    lab.folder().join("gateway-status.json")
 }
 
 fn write_configurations(plan: &Plan, lab: &Lab, keys: &Keys, carriers: &[Carrier]) -> Result<()> {

@@ -1,0 +1,92 @@
+//! What an idle flow costs each daemon in memory of its own.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::Effort;
+use crate::addresses::{Family, SERVER};
+use crate::client::{self, Target};
+use crate::process::{Process, Program};
+use crate::report::{Goal, Report};
+use crate::usage;
+use crate::world::{Plan, World};
+
+const PORT: u16 = 6000;
+const AIM_BYTES: f64 = 8192.0;
+
+/// Opens the flows through SOCKS5, waits, and takes the difference of the proportional set sizes.
+pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
+    let flows = effort.pick(10_000, 500);
+    let plan = Plan::new().wire("alpha").wire("beta").gateway("socks5.reply", "dialed");
+    let (gateway, cloud) = super::in_world(&plan, move |world| measure(world, flows))?;
+    let goal = if effort == Effort::Full { Goal::AtMost(AIM_BYTES) } else { Goal::None };
+    report.result("idle_flow_memory_gateway", gateway, "bytes", goal, &[]);
+    report.result("idle_flow_memory_cloud", cloud, "bytes", goal, &[]);
+    Ok(())
+}
+
+fn measure(world: &mut World, flows: usize) -> Result<(f64, f64)> {
+    let holder = start_holder(world, flows)?;
+    // A few flows first, so that what is made once is not counted.
+    let few = open(world, 100)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let before = [memory(&world.gateway)?, memory(&world.cloud)?];
+    let started = Instant::now();
+    let many = open(world, flows - few.len())?;
+    println!("{} flows opened in {:?}", many.len(), started.elapsed());
+    std::thread::sleep(Duration::from_secs(3));
+    let after = [memory(&world.gateway)?, memory(&world.cloud)?];
+    let each = |side: usize| (after[side] - before[side]) / many.len() as f64;
+    ensure!(holder.log().contains("all there"), "the server holds too few: {}", holder.log());
+    Ok((each(0), each(1)))
+}
+
+fn memory(process: &Process) -> Result<f64> {
+    Ok(usage::memory_bytes(process.id())? as f64)
+}
+
+fn open(world: &World, count: usize) -> Result<Vec<TcpStream>> {
+    let (proxy, target) = (world.proxy(), Target::Address(SERVER.at(Family::V4, PORT)));
+    let connect = || -> Result<Vec<TcpStream>> {
+        (0..count)
+            .map(|index| {
+                let mut stream = TcpStream::connect_timeout(&proxy, client::PATIENCE)?;
+                stream.set_read_timeout(Some(client::PATIENCE))?;
+                let code = client::negotiate(&mut stream, &target)
+                    .with_context(|| format!("flow {index}"))?;
+                ensure!(code == 0, "flow {index}: SOCKS5 reply {code}");
+                Ok(stream)
+            })
+            .collect()
+    };
+    world.lab.passenger.run(connect)?
+}
+
+/// The server is a process of its own: 20,000 descriptors are the most that one may have.
+fn start_holder(world: &World, flows: usize) -> Result<Process> {
+    let program = std::env::current_exe()?;
+    let mut holder = Program::new("holder", program, world.lab.log("holder"))
+        .arg("--hold")
+        .arg(format!("{}={flows}", SERVER.at(Family::V4, PORT)))
+        .start(&world.lab.server)?;
+    holder.wait_for_log("listening", Duration::from_secs(5))?;
+    Ok(holder)
+}
+
+/// The server's part, in a process of its own: accepts so many connections and holds them.
+///
+/// # Errors
+/// When the text is not `ADDRESS=COUNT` or the address cannot be bound.
+pub fn hold(what: &str) -> Result<()> {
+    let (address, count) = what.split_once('=').context("ADDRESS=COUNT")?;
+    let (address, count): (SocketAddr, usize) = (address.parse()?, count.parse()?);
+    let listener = TcpListener::bind(address)?;
+    println!("listening");
+    let held: Vec<TcpStream> = listener.incoming().take(count).collect::<Result<_, _>>()?;
+    println!("{} all there", held.len());
+    loop {
+        std::thread::park();
+    }
+}

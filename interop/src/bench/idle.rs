@@ -1,0 +1,77 @@
+//! A 256 KB download after the tunnels were idle, with Debian's kernel parameters and with ours.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::Effort;
+use crate::addresses::{Family, SERVER};
+use crate::report::{Goal, Report, median};
+use crate::world::{Plan, World};
+
+const SIZE: u64 = 256_000;
+/// What Polyrail's package installs.
+const OURS: &str = include_str!("../../../packaging/sysctl.d/60-polyrail.conf");
+/// Debian 12's values of the same parameters, and its congestion control.
+const DEBIAN: &str = "
+net.ipv4.tcp_slow_start_after_idle = 1
+net.ipv4.tcp_fastopen = 1
+net.ipv4.tcp_rmem = 4096 131072 6291456
+net.ipv4.tcp_wmem = 4096 16384 4194304
+net.ipv4.tcp_congestion_control = cubic
+";
+
+/// Each pause with both sets of parameters.
+pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
+    let pauses: &[(u64, usize)] =
+        effort.pick(&[(0, 5), (1, 5), (10, 3), (60, 2)], &[(0, 1), (1, 1)]);
+    for (name, parameters) in [("debian", DEBIAN), ("polyrail", OURS)] {
+        let plan = assignments(parameters).fold(Plan::twins(), |plan, (key, value)| {
+            // The list of allowed congestion controls belongs to the machine, not to a namespace.
+            if key.ends_with("allowed_congestion_control") { plan } else { plan.sysctl(key, value) }
+        });
+        let pauses = pauses.to_vec();
+        let times = super::in_world(&plan, move |world| {
+            pauses.iter().map(|pause| after(world, *pause)).collect::<Result<Vec<_>>>()
+        })?;
+        for (pause, times) in times {
+            let name = format!("download_256kb_after_{pause}s_{name}");
+            report.result(&name, median(&times), "ms", Goal::None, &times);
+        }
+    }
+    Ok(())
+}
+
+/// The lines `key = value` of a sysctl.d file.
+fn assignments(text: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    lines.filter_map(|line| line.split_once('=')).map(|(key, value)| (key.trim(), value.trim()))
+}
+
+/// The times of downloads, each after a pause, ms.
+fn after(world: &mut World, (pause_s, count): (u64, usize)) -> Result<(u64, Vec<f64>)> {
+    let warm = world.web.add(4_000_000, 6)?;
+    let file = world.web.add(SIZE, 7)?;
+    let host = SERVER.host(Family::V4);
+    let mut times = Vec::new();
+    for _ in 0..count {
+        world.download_from(&host, &warm).verify(&world.lab.passenger, &warm)?;
+        std::thread::sleep(Duration::from_secs(pause_s));
+        let download = world.download_from(&host, &file);
+        times.push(download.verify(&world.lab.passenger, &file)?.total_s * 1000.0);
+    }
+    Ok((pause_s, times))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sets_name_what_they_set() {
+        for text in [OURS, DEBIAN] {
+            assert!(assignments(text).any(|(key, _)| key == "net.ipv4.tcp_slow_start_after_idle"));
+            assert!(assignments(text).all(|(key, value)| !key.is_empty() && !value.is_empty()));
+        }
+    }
+}

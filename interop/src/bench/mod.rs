@@ -1,0 +1,111 @@
+//! The figures that the issue asks for, each measured in a world of its own.
+
+mod bonding;
+mod dark;
+mod footprint;
+mod idle;
+mod latency;
+mod stalled;
+mod throughput;
+
+use std::hash::{BuildHasher, RandomState};
+
+use anyhow::{Context, Result};
+
+use crate::report::Report;
+use crate::world::{Plan, World};
+
+pub use footprint::hold;
+
+/// How thorough a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// As the figures are published.
+    Full,
+    /// Only to see that everything measures; the figures say little.
+    Smoke,
+}
+
+impl Effort {
+    /// The full value, or the one for a smoke run.
+    pub(crate) fn pick<T>(self, full: T, smoke: T) -> T {
+        match self {
+            Effort::Full => full,
+            Effort::Smoke => smoke,
+        }
+    }
+}
+
+/// One benchmark: its name and what measures it.
+type Benchmark = (&'static str, fn(&mut Report, Effort) -> Result<()>);
+
+/// All benchmarks in the order in which they run.
+const BENCHMARKS: [Benchmark; 8] = [
+    ("bonding", bonding::symmetric),
+    ("asymmetric", bonding::asymmetric),
+    ("dark", dark::one_carrier),
+    ("night", dark::all_carriers),
+    ("stalled", stalled::run),
+    ("idle", idle::run),
+    ("footprint", footprint::run),
+    ("local", local),
+];
+
+/// The names that `--only` takes.
+pub fn names() -> Vec<&'static str> {
+    BENCHMARKS.iter().map(|(name, _)| *name).collect()
+}
+
+/// Runs all benchmarks, or the one named; a benchmark that fails does not stop the others.
+///
+/// # Errors
+/// When one could not measure, after the others have run.
+pub fn run(report: &mut Report, effort: Effort, only: Option<&str>) -> Result<()> {
+    let mut outcome = Ok(());
+    for (name, benchmark) in BENCHMARKS {
+        if only.is_some_and(|only| only != name) {
+            continue;
+        }
+        let result = benchmark(report, effort);
+        if let Err(error) = result.with_context(|| format!("benchmark {name}")) {
+            eprintln!("{error:#}");
+            outcome = Err(error);
+        }
+    }
+    outcome
+}
+
+/// What needs no emulated link.
+fn local(report: &mut Report, effort: Effort) -> Result<()> {
+    latency::run(report, effort)?;
+    throughput::run(report, effort)
+}
+
+/// Sets up a world on a thread of its own and measures in it; all logs' ends are shown when that
+/// fails.
+fn in_world<T, F>(plan: &Plan, measure: F) -> Result<T>
+where
+    T: Send,
+    F: FnOnce(&mut World) -> Result<T> + Send,
+{
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(move || {
+            let mut world = World::start(plan)?;
+            world.wait_for_carriers()?;
+            let outcome = measure(&mut world);
+            if outcome.is_err() {
+                eprintln!("{}", world.tails());
+            }
+            outcome
+        });
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A seed from the system, printed; `POLYRAIL_SEED` sets it.
+fn fresh_seed(what: &str) -> u64 {
+    let given = std::env::var("POLYRAIL_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = given.unwrap_or_else(|| RandomState::new().hash_one(what));
+    println!("{what}: POLYRAIL_SEED={seed}");
+    seed
+}

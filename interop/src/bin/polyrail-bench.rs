@@ -1,0 +1,35 @@
+//! `polyrail-bench`: measures the real binaries in namespaces and prints RESULT lines.
+
+use anyhow::Result;
+use clap::Parser;
+use polyrail_interop::bench::{self, Effort};
+use polyrail_interop::privilege;
+use polyrail_interop::report::{Report, results_folder};
+
+/// Measures Polyrail end to end; needs root, or user namespaces.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// Only to see that everything measures: short runs whose figures say little
+    #[arg(long)]
+    smoke: bool,
+    /// Only one benchmark
+    #[arg(long, value_name = "NAME", value_parser = bench::names())]
+    only: Option<String>,
+    /// Hold connections, as the server of a benchmark
+    #[arg(long, hide = true, value_name = "ADDRESS=COUNT")]
+    hold: Option<String>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if let Some(what) = &arguments.hold {
+        return bench::hold(what);
+    }
+    privilege::become_root()?;
+    let effort = if arguments.smoke { Effort::Smoke } else { Effort::Full };
+    let mut report = Report::default();
+    let outcome = bench::run(&mut report, effort, arguments.only.as_deref());
+    report.write(&results_folder()?.join("interop.json"))?;
+    outcome
+}

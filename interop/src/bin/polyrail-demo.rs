@@ -1,0 +1,22 @@
+//! `polyrail-demo`: a download crosses two emulated carriers, one of which fails on the way.
+//!
+//! Nothing is left behind, also when interrupted: see the library's first page.
+
+use anyhow::Result;
+use polyrail_interop::{demo, privilege};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+fn main() -> Result<()> {
+    demo::check_tools()?;
+    privilege::become_root()?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            println!("\ninterrupted: nothing is left behind");
+            // Children and namespaces end with this process.
+            std::process::exit(128 + signal);
+        }
+    });
+    demo::run()
+}
