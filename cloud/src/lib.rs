@@ -5,3 +5,6 @@
 pub mod access;
 pub mod dial;
 pub mod resolve;
+pub mod shell;
+
+mod reach;

@@ -1,2 +1,41 @@
-//! placeholder
-fn main() {}
+//! `polyrail-cloud`: the proxy on the ground.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use polyrail_control::{CloudConfig, Overrides};
+
+/// The proxy on the ground: gateways connect here, and from here the servers are reached.
+#[derive(Debug, Parser)]
+#[command(name = "polyrail-cloud", version)]
+struct Arguments {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", default_value = "/etc/polyrail/cloud.toml")]
+    config: PathBuf,
+    #[command(flatten)]
+    overrides: Overrides,
+    /// Write the status to this file every second, as JSON
+    #[arg(long, value_name = "FILE")]
+    status_file: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("polyrail-cloud: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let mut config = CloudConfig::load(&arguments.config)?;
+    config.apply(&arguments.overrides);
+    let _log = polyrail_control::log::init(&config.log)?;
+    polyrail_cloud::shell::run(&config, arguments.status_file)
+}

@@ -1,0 +1,75 @@
+//! The loop that both daemons run, around a [`Shell`] of their own.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll};
+
+use crate::{Relay, RelayEvent};
+
+/// What a daemon adds to the relay: listeners, dials or carriers, signals.
+pub trait Shell {
+    /// Takes an event of the daemon's own tokens.
+    fn on_event(&mut self, now: Instant, relay: &mut Relay, event: &mio::event::Event);
+
+    /// Takes what the relay reports.
+    fn on_relay_event(&mut self, now: Instant, relay: &mut Relay, event: RelayEvent);
+
+    /// Does what is due by now; called once a turn.
+    fn on_turn(&mut self, now: Instant, relay: &mut Relay);
+
+    /// When [`Shell::on_turn`] is next wanted without an event.
+    fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant>;
+
+    /// Whether the daemon may end.
+    fn is_over(&self) -> bool;
+}
+
+/// Runs until the shell is over.
+///
+/// # Errors
+/// The poll fails.
+pub fn run(poll: &mut Poll, relay: &mut Relay, shell: &mut dyn Shell) -> io::Result<()> {
+    let mut events = Events::with_capacity(EVENTS_MAX);
+    while !shell.is_over() {
+        let now = Instant::now();
+        let shell_timeout =
+            shell.next_timeout(now, relay).map(|at| at.saturating_duration_since(now));
+        let timeout = relay.timeout(now).into_iter().chain(shell_timeout).min();
+        if let Err(error) = poll.poll(&mut events, timeout.map(round_up)) {
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+            events.clear();
+        }
+        let now = Instant::now();
+        for event in &events {
+            if !relay.on_event(now, event) {
+                shell.on_event(now, relay, event);
+            }
+        }
+        shell.on_turn(now, relay);
+        for _ in 0..ROUNDS_MAX {
+            relay.turn(now);
+            let mut any = false;
+            while let Some(event) = relay.poll_event() {
+                any = true;
+                shell.on_relay_event(now, relay, event);
+            }
+            if !any {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The poll cannot sleep shorter than a millisecond, and must not wake before a timer is due.
+fn round_up(timeout: Duration) -> Duration {
+    if timeout.is_zero() { timeout } else { timeout.max(Duration::from_millis(1)) }
+}
+
+/// Events that one poll takes.
+const EVENTS_MAX: usize = 1024;
+/// Rounds of turn and events before the poll is asked again.
+const ROUNDS_MAX: usize = 4;

@@ -1,0 +1,15 @@
+//! The process's limit of open descriptors.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Raises the soft limit of open descriptors to the hard one; returns what holds now.
+///
+/// Every flow needs one descriptor, and the usual soft limit of 1,024 is far below what a train
+/// needs. A failure leaves the limit as it was.
+pub fn raise_descriptor_limit() -> u64 {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
+    if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
+        return hard;
+    }
+    soft
+}

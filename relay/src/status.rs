@@ -1,0 +1,226 @@
+//! The status as a file: one JSON object, replaced as a whole about once a second.
+//!
+//! For demonstrations and benchmarks, until there is an admin socket. The object:
+//!
+//! ```json
+//! {"role": "gateway", "pid": 1, "uptime_s": 12.5, "cpu_s": 0.42, "legs": 3, "tunnels": 2,
+//!  "carriers": [{"name": "a", "peer": "cloud", "state": "up", "sent_bytes": 1,
+//!                "received_bytes": 2, "srtt_us": 40123}],
+//!  "sessions": [{"peer": "cloud", "flows": 3, "memory_received_bytes": 0,
+//!                "memory_sent_bytes": 0, "reinjected_bytes": 0}]}
+//! ```
+//!
+//! `state` is `up`, `stalled` or, on the gateway, `down`. Bytes of a carrier are users' bytes with
+//! copies, summed over its connections since the start; what a connection carried after the last
+//! writing before its end is missing.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use polyrail_session::{SessionKey, SessionStatus};
+use serde::Serialize;
+
+use crate::Relay;
+
+/// The file, when it is due, and what is summed up for it.
+#[derive(Debug)]
+pub struct StatusFile {
+    role: &'static str,
+    path: PathBuf,
+    started: Instant,
+    due_at: Instant,
+    failed: bool,
+    /// Bytes sent and received over each connection that was ever a path, by carrier.
+    paths: BTreeMap<(SessionKey, u64), (u64, u64)>,
+    ended: BTreeMap<(String, String), (u64, u64)>,
+    names: BTreeMap<(SessionKey, u64), (String, String)>,
+}
+
+#[derive(Debug, Serialize)]
+struct Snapshot {
+    role: &'static str,
+    pid: u32,
+    uptime_s: f64,
+    cpu_s: f64,
+    legs: usize,
+    tunnels: usize,
+    carriers: Vec<CarrierLine>,
+    sessions: Vec<SessionLine>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct CarrierLine {
+    name: String,
+    peer: String,
+    state: &'static str,
+    sent_bytes: u64,
+    received_bytes: u64,
+    srtt_us: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct SessionLine {
+    peer: String,
+    flows: usize,
+    memory_received_bytes: u64,
+    memory_sent_bytes: u64,
+    reinjected_bytes: u64,
+}
+
+impl StatusFile {
+    /// A file that is written at once, and then every [`EVERY`].
+    pub fn new(now: Instant, role: &'static str, path: PathBuf) -> Self {
+        Self {
+            role,
+            path,
+            started: now,
+            due_at: now,
+            failed: false,
+            paths: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            names: BTreeMap::new(),
+        }
+    }
+
+    /// When [`StatusFile::on_turn`] is due.
+    pub fn next_timeout(&self) -> Instant {
+        self.due_at
+    }
+
+    /// Writes the file if it is due. `expected` are the carriers that are listed in any case. A
+    /// failure is logged once and tried again.
+    pub fn on_turn(&mut self, now: Instant, relay: &Relay, expected: &[String]) {
+        if now < self.due_at {
+            return;
+        }
+        self.due_at = now + EVERY;
+        let snapshot = self.snapshot(now, relay, expected);
+        match self.replace(&snapshot) {
+            Ok(()) => self.failed = false,
+            Err(error) if !std::mem::replace(&mut self.failed, true) => {
+                tracing::warn!(%error, file = %self.path.display(), "cannot write the status");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Writes the file at the next turn.
+    pub fn hurry(&mut self, now: Instant) {
+        self.due_at = now;
+    }
+
+    fn snapshot(&mut self, now: Instant, relay: &Relay, expected: &[String]) -> Snapshot {
+        let status = relay.endpoint_ref().status();
+        Snapshot {
+            role: self.role,
+            pid: std::process::id(),
+            uptime_s: now.saturating_duration_since(self.started).as_secs_f64(),
+            cpu_s: cpu_seconds(),
+            legs: relay.leg_count(),
+            tunnels: relay.tunnel_count(),
+            carriers: self.carriers(&status.sessions, expected),
+            sessions: status.sessions.iter().map(session_line).collect(),
+        }
+    }
+
+    fn carriers(&mut self, sessions: &[SessionStatus], expected: &[String]) -> Vec<CarrierLine> {
+        let mut lines: BTreeMap<(String, String), CarrierLine> = BTreeMap::new();
+        let line = |peer: &str, name: &str| CarrierLine {
+            name: name.to_owned(),
+            peer: peer.to_owned(),
+            state: "down",
+            sent_bytes: 0,
+            received_bytes: 0,
+            srtt_us: 0,
+        };
+        self.fold_ended(sessions);
+        for session in sessions {
+            let peer = peer_name(session);
+            for path in &session.paths {
+                let key = (session.session, path.path.0);
+                self.paths.insert(key, (path.sent.0, path.received.0));
+                let name = (peer.clone(), path.carrier.clone());
+                self.names.insert(key, name.clone());
+                let entry = lines.entry(name).or_insert_with(|| line(&peer, &path.carrier));
+                entry.state = if path.stalled && entry.state != "up" { "stalled" } else { "up" };
+                entry.sent_bytes += path.sent.0;
+                entry.received_bytes += path.received.0;
+                entry.srtt_us = u64::try_from(path.srtt.as_micros()).unwrap_or(u64::MAX);
+            }
+        }
+        for ((peer, name), (sent, received)) in &self.ended {
+            let key = (peer.clone(), name.clone());
+            let entry = lines.entry(key).or_insert_with(|| line(peer, name));
+            entry.sent_bytes += sent;
+            entry.received_bytes += received;
+        }
+        let mut list: Vec<CarrierLine> = lines.into_values().collect();
+        for name in expected {
+            if !list.iter().any(|known| known.name == *name) {
+                list.push(line("", name));
+            }
+        }
+        list.sort_by(|a, b| (&a.name, &a.peer).cmp(&(&b.name, &b.peer)));
+        list
+    }
+
+    /// Adds what paths carried that are gone to their carriers.
+    fn fold_ended(&mut self, sessions: &[SessionStatus]) {
+        let lives = |key: &(SessionKey, u64)| {
+            let session = sessions.iter().find(|session| session.session == key.0);
+            session.is_some_and(|session| session.paths.iter().any(|path| path.path.0 == key.1))
+        };
+        let gone: Vec<_> = self.paths.keys().filter(|key| !lives(key)).copied().collect();
+        for key in gone {
+            let counts = self.paths.remove(&key).unwrap_or_default();
+            let Some(name) = self.names.remove(&key) else { continue };
+            if self.ended.len() >= CARRIERS_MAX && !self.ended.contains_key(&name) {
+                continue;
+            }
+            let total = self.ended.entry(name).or_default();
+            total.0 += counts.0;
+            total.1 += counts.1;
+        }
+    }
+
+    fn replace(&self, snapshot: &Snapshot) -> io::Result<()> {
+        let mut text = serde_json::to_string(snapshot)?;
+        text.push('\n');
+        let mut beside = self.path.clone().into_os_string();
+        beside.push(".new");
+        fs::write(&beside, text)?;
+        fs::rename(&beside, &self.path)
+    }
+}
+
+fn peer_name(session: &SessionStatus) -> String {
+    session.peer.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+fn session_line(session: &SessionStatus) -> SessionLine {
+    SessionLine {
+        peer: peer_name(session),
+        flows: session.flows,
+        memory_received_bytes: session.memory_received.0,
+        memory_sent_bytes: session.memory_sent.0,
+        reinjected_bytes: session.reinjected.0,
+    }
+}
+
+/// User and system time of this process so far.
+fn cpu_seconds() -> f64 {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| {
+        let us = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+        us as f64 / 1e6
+    })
+}
+
+/// How often the file is written.
+const EVERY: Duration = Duration::from_secs(1);
+/// Carriers of gateways that are gone whose sums are kept; more are left out.
+const CARRIERS_MAX: usize = 4096;
