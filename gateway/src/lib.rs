@@ -2,6 +2,8 @@
 
 #![deny(unsafe_code)]
 
+pub mod dns;
 pub mod intercept;
 pub mod socks5;
 pub mod transparent;
+pub mod users;

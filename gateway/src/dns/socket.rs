@@ -1,0 +1,133 @@
+//! UDP sockets for queries that were asked of others (TPROXY), and for answers in their name.
+
+use std::io::{self, IoSliceMut};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::AsRawFd;
+
+use mio::event::Source;
+use mio::net::UdpSocket;
+use mio::{Interest, Registry, Token};
+use nix::sys::socket::sockopt::{Ipv4OrigDstAddr, Ipv6OrigDstAddr};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt};
+use socket2::{Protocol, SockAddr, Type};
+
+use super::forwarder::{Client, Reply};
+use crate::transparent::transparent_socket;
+
+/// A socket that receives the queries of one address family.
+#[derive(Debug)]
+pub struct DnsSocket {
+    socket: UdpSocket,
+    local: SocketAddr,
+    control: Vec<u8>,
+}
+
+/// A received datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Its length in the buffer; never more than fits.
+    pub length: usize,
+    /// Who asked, and whom.
+    pub client: Client,
+}
+
+impl DnsSocket {
+    /// Listens on 127.0.0.1 and, when `ipv6`, on ::1. Queries sent to these addresses themselves
+    /// (by a resolver on the gateway) are taken too.
+    ///
+    /// # Errors
+    /// The port is taken, or the process lacks `CAP_NET_ADMIN`.
+    pub fn bind_loopback(port: u16, ipv4: bool, ipv6: bool) -> io::Result<Vec<Self>> {
+        let v4 = ipv4.then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let v6 = ipv6.then(|| SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
+        v4.into_iter().chain(v6).map(Self::bind).collect()
+    }
+
+    /// Takes one waiting datagram into the buffer. What is longer than the buffer is cut.
+    ///
+    /// # Errors
+    /// `WouldBlock` when none waits; otherwise the kernel's.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Datagram> {
+        let fd = self.socket.as_raw_fd();
+        let control = &mut self.control;
+        self.socket.try_io(|| {
+            let mut slices = [IoSliceMut::new(buffer)];
+            let flags = MsgFlags::MSG_DONTWAIT;
+            let message = recvmsg::<SockaddrStorage>(fd, &mut slices, Some(control), flags)?;
+            let from = message.address.as_ref().and_then(socket_address);
+            let asked = message.cmsgs()?.find_map(|control| match control {
+                ControlMessageOwned::Ipv4OrigDstAddr(raw) => Some(SocketAddr::V4(
+                    SocketAddrV4::new(u32::from_be(raw.sin_addr.s_addr).into(), {
+                        u16::from_be(raw.sin_port)
+                    }),
+                )),
+                ControlMessageOwned::Ipv6OrigDstAddr(raw) => {
+                    let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+                    let port = u16::from_be(raw.sin6_port);
+                    Some(SocketAddr::V6(SocketAddrV6::new(ip, port, 0, 0)))
+                }
+                _ => None,
+            });
+            match (from, asked) {
+                (Some(address), Some(asked)) => {
+                    Ok(Datagram { length: message.bytes, client: Client { address, asked } })
+                }
+                _ => Err(io::Error::other("a datagram without addresses")),
+            }
+        })
+    }
+
+    /// Sends an answer from the address that was asked. Never waits: what the kernel cannot take
+    /// is lost, as datagrams may be.
+    ///
+    /// # Errors
+    /// The kernel's; nothing is left open.
+    pub fn reply(&self, reply: &Reply) -> io::Result<()> {
+        let Client { address, asked } = reply.client;
+        if asked == self.local {
+            // A second socket on our own address would steal queries while it lives.
+            return self.socket.send_to(&reply.bytes, address).map(drop);
+        }
+        let socket = transparent_socket(asked, Type::DGRAM, Protocol::UDP)?;
+        socket.bind(&SockAddr::from(asked))?;
+        socket.send_to(&reply.bytes, &SockAddr::from(address)).map(drop)
+    }
+
+    /// Whether the address belongs to this socket's family.
+    pub fn serves(&self, address: SocketAddr) -> bool {
+        self.local.is_ipv4() == address.is_ipv4()
+    }
+
+    fn bind(local: SocketAddr) -> io::Result<Self> {
+        let socket = transparent_socket(local, Type::DGRAM, Protocol::UDP)?;
+        if local.is_ipv4() {
+            setsockopt(&socket, Ipv4OrigDstAddr, &true)?;
+        } else {
+            setsockopt(&socket, Ipv6OrigDstAddr, &true)?;
+        }
+        socket.bind(&SockAddr::from(local))?;
+        let socket = UdpSocket::from_std(socket.into());
+        let local = socket.local_addr()?;
+        let control = nix::cmsg_space!(libc::sockaddr_in6, libc::sockaddr_in);
+        Ok(Self { socket, local, control })
+    }
+}
+
+impl Source for DnsSocket {
+    fn register(&mut self, registry: &Registry, token: Token, want: Interest) -> io::Result<()> {
+        self.socket.register(registry, token, want)
+    }
+
+    fn reregister(&mut self, registry: &Registry, token: Token, want: Interest) -> io::Result<()> {
+        self.socket.reregister(registry, token, want)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        self.socket.deregister(registry)
+    }
+}
+
+fn socket_address(storage: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = storage.as_sockaddr_in().map(|v4| SocketAddrV4::from(*v4).into());
+    v4.or_else(|| storage.as_sockaddr_in6().map(|v6| SocketAddrV6::from(*v6).into()))
+}

@@ -1,0 +1,77 @@
+//! Users by table, with a neighbour table that the test fills.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+#[derive(Default)]
+struct Fake {
+    known: BTreeMap<IpAddr, [u8; 6]>,
+    questions: usize,
+}
+
+impl Neighbours for Fake {
+    fn link_address(&mut self, address: IpAddr) -> Option<LinkAddress> {
+        self.questions += 1;
+        LinkAddress::new(self.known.get(&address)?)
+    }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn users(kind: UserKey) -> Users<Fake> {
+    let known = [
+        ("10.9.0.2", [2, 0, 0, 0, 0, 1]),
+        ("fd09::1111", [2, 0, 0, 0, 0, 1]),
+        ("fd09::2222", [2, 0, 0, 0, 0, 1]),
+        ("10.9.0.3", [2, 0, 0, 0, 0, 3]),
+    ];
+    let known = known.into_iter().map(|(address, link)| (ip(address), link)).collect();
+    Users::with_neighbours(kind, Fake { known, questions: 0 }).unwrap()
+}
+
+#[test]
+fn one_device_is_one_user_whatever_its_addresses() {
+    let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
+    let mut of = |address| users.user(now, ip(address));
+    let device = of("10.9.0.2");
+    for address in ["fd09::1111", "fd09::2222", "::ffff:10.9.0.2", "10.9.0.2"] {
+        assert_eq!(of(address), device, "{address}");
+    }
+    assert_ne!(of("10.9.0.3"), device);
+    // Unknown to the neighbour table: the address is the user.
+    let routed = of("10.77.0.1");
+    assert_eq!(of("10.77.0.1"), routed);
+    assert_ne!(of("10.77.0.2"), routed);
+}
+
+#[test]
+fn addresses_are_users_when_that_is_wanted() {
+    let (mut users, now) = (users(UserKey::Address), Instant::now());
+    assert_ne!(users.user(now, ip("10.9.0.2")), users.user(now, ip("fd09::1111")));
+    assert_eq!(users.user(now, ip("10.9.0.2")), users.user(now, ip("::ffff:10.9.0.2")));
+    assert_eq!(users.neighbours.questions, 0);
+}
+
+#[test]
+fn numbers_say_nothing_to_another_process() {
+    let now = Instant::now();
+    let of = || users(UserKey::LinkAddress).user(now, ip("10.9.0.2"));
+    assert_ne!(of(), of());
+}
+
+#[test]
+fn answers_are_remembered_for_a_while_and_within_bounds() {
+    let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
+    let first = users.user(now, ip("10.9.0.2"));
+    users.neighbours.known.insert(ip("10.9.0.2"), [2, 0, 0, 0, 0, 9]);
+    assert_eq!(users.user(now + CACHE_AGE / 2, ip("10.9.0.2")), first);
+    assert_eq!(users.neighbours.questions, 1);
+    assert_ne!(users.user(now + CACHE_AGE, ip("10.9.0.2")), first, "another device has it now");
+    for number in 0..20_000u32 {
+        users.user(now + CACHE_AGE, IpAddr::from(number.to_be_bytes()));
+        assert!(users.cache.len() <= CACHE_MAX);
+    }
+}

@@ -1,0 +1,109 @@
+//! DNS in other servers' names, and users by link address, in real kernels' namespaces.
+
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::lab::{Lab, Namespace, ask, may_skip};
+use polyrail_control::config::UserKey;
+use polyrail_gateway::dns::{Client, DnsSocket, Reply};
+use polyrail_gateway::intercept::{self, Plan};
+use polyrail_gateway::users::Users;
+
+const RULES: &str = "[intercept]\ninterfaces = [\"lan0\", \"lan1\"]\n\
+                     [dns]\nresolver = \"192.0.2.53:53\"\n";
+
+/// Answers each query with the address that was asked.
+fn answer_queries(gateway: &Namespace) {
+    let (bound, waiting) = channel();
+    gateway.run(move || {
+        for mut socket in DnsSocket::bind_loopback(7853, true, true).expect("bind") {
+            bound.send(()).expect("the test waits");
+            thread::spawn(move || {
+                let mut buffer = [0; 1500];
+                loop {
+                    match socket.receive(&mut buffer) {
+                        Ok(datagram) => {
+                            let Client { address, asked } = datagram.client;
+                            assert!(socket.serves(address));
+                            let told = format!(" asked of {asked}");
+                            let bytes = [&buffer[..datagram.length], told.as_bytes()].concat();
+                            let reply = Reply { client: datagram.client, bytes };
+                            socket.reply(&reply).expect("reply");
+                        }
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                            thread::sleep(Duration::from_millis(1));
+                        }
+                        Err(error) => panic!("receive: {error}"),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(waiting.iter().count(), 2);
+}
+
+#[test]
+fn queries_are_answered_in_the_name_of_who_was_asked() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    let plan = Plan::from_config(&Lab::config(RULES)).expect("plan");
+    lab.gateway.run(move || intercept::apply(&plan)).expect("apply");
+    answer_queries(&lab.gateway);
+    // Public servers, with or without a route, and a private one outside.
+    let servers =
+        ["192.0.2.80:53", "9.9.9.9:53", "192.168.77.1:53", "[2001:db8:80::80]:53", "[fd77::1]:53"];
+    for _ in 0..20 {
+        for server in servers {
+            // The socket is connected: it hears no other sender.
+            let answer =
+                ask(&lab.passenger, server, "q").unwrap_or_else(|e| panic!("{server}: {e}"));
+            assert_eq!(answer.0.to_string(), server);
+            assert_eq!(answer.1, format!("q asked of {server}").as_bytes());
+        }
+    }
+    // A resolver on the gateway may ask the forwarder itself.
+    for server in ["127.0.0.1:7853", "[::1]:7853"] {
+        let (_, answer) = ask(&lab.gateway, server, "q").expect(server);
+        assert_eq!(answer, format!("q asked of {server}").as_bytes());
+    }
+    // A passenger may not: the port is on loopback alone.
+    let error = ask(&lab.passenger, "10.9.0.1:7853", "q").expect_err("not from outside");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn addresses_of_one_device_are_one_user() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    lab.passenger.sh("ip addr add 10.9.0.77/24 dev eth0; ip addr add fd09::aaaa/64 dev eth0 nodad
+         ip addr add fd09::bbbb/64 dev eth0 nodad");
+    // The gateway hears of each address, as it does by its answer to a connection.
+    let addresses = ["10.9.0.2", "10.9.0.77", "fd09::2", "fd09::aaaa", "fd09::bbbb"];
+    let known = addresses.map(|text| text.parse::<IpAddr>().expect("address"));
+    let neighbour: IpAddr = "10.10.0.2".parse().expect("address");
+    for address in known.into_iter().chain([neighbour]) {
+        let error = ask(&lab.gateway, &std::net::SocketAddr::new(address, 9).to_string(), "?");
+        assert_eq!(error.expect_err("nobody there").kind(), ErrorKind::ConnectionRefused);
+    }
+    for interfaces in [vec!["lan0".to_owned(), "lan1".to_owned()], vec![]] {
+        let names = lab.gateway.run(move || {
+            let mut users = Users::new(UserKey::LinkAddress, interfaces).expect("users");
+            let begin = Instant::now();
+            let strange = "10.9.0.200".parse().expect("address");
+            let asked = known.into_iter().chain([neighbour, strange]);
+            let names: Vec<_> = asked.map(|ip| users.user(begin, ip)).collect();
+            assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
+            names
+        });
+        let (device, others) = names.split_at(known.len());
+        assert!(device.iter().all(|name| *name == device[0]), "{device:?}");
+        assert!(!others.contains(&device[0]) && others[0] != others[1]);
+    }
+}
