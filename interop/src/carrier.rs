@@ -216,6 +216,7 @@ fn start_emulator(lab: &Lab, programs: &Programs, plans: &[CarrierPlan]) -> Resu
         Program::new("emulator", programs.path("polyrail-emulator"), lab.log("emulator"))
             .arg("run")
             .arg(&file)
+            .args(["--driver", "tun"])
             .arg("--near")
             .arg(lab.gateway.path())
             .arg("--far")

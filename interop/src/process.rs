@@ -39,6 +39,12 @@ impl Program {
         self
     }
 
+    /// Adds several arguments.
+    pub fn args(mut self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Program {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
     /// Has it see this file as `/etc/resolv.conf`.
     pub fn resolver(mut self, file: &Path) -> Program {
         self.resolver = Some(file.to_path_buf());

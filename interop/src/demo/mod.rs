@@ -90,12 +90,7 @@ fn one_download(world: &mut World, file: &WebFile, family: Family, failing: usiz
 }
 
 /// Shows progress until curl has ended, and has one carrier fail and come back meanwhile.
-fn watch(
-    world: &World,
-    mut running: Running,
-    failing: usize,
-    before: &[u64],
-) -> Result<Running> {
+fn watch(world: &World, mut running: Running, failing: usize, before: &[u64]) -> Result<Running> {
     let carrier = &world.carriers[failing];
     let mut screen = Screen::new();
     let mut last: Vec<u64> = before.to_vec();

@@ -64,7 +64,11 @@ impl Screen {
     }
 
     fn up(&self) -> String {
-        if self.terminal && self.drawn > 0 { format!("\x1b[{}A", self.drawn) } else { String::new() }
+        if self.terminal && self.drawn > 0 {
+            format!("\x1b[{}A", self.drawn)
+        } else {
+            String::new()
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod download;
 mod faults;
 mod flapping;
 mod hostile;
+mod plain;
 mod refusals;
 mod restart;
 mod semantics;
@@ -28,14 +29,22 @@ fn scenario<F>(plan: &Plan, bound: Duration, work: F) -> Result<()>
 where
     F: FnOnce(&mut World) -> Result<()> + Send,
 {
+    alone(|| in_world(plan, bound, work))
+}
+
+/// Runs what needs namespaces, one at a time, on a thread that may move to namespaces of its own
+/// and with which its children end.
+fn alone<F>(work: F) -> Result<()>
+where
+    F: FnOnce() -> Result<()> + Send,
+{
     let name = std::thread::current().name().unwrap_or("scenario").to_string();
     if !privilege::namespaces_or_skip(&name)? {
         return Ok(());
     }
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // The thread moves to a mount namespace of its own, and its children end with it.
     std::thread::scope(|scope| {
-        let worker = scope.spawn(move || in_world(plan, bound, work));
+        let worker = scope.spawn(work);
         worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
