@@ -31,6 +31,8 @@ pub(crate) struct Path {
     srtt: Option<Duration>,
     rtt_var: Duration,
     rate: Option<Bitrate>,
+    /// The rate that was reached while the path was the limit, not what was offered.
+    proven_rate: Option<Bitrate>,
     timeouts: u32,
     /// What it carries, in sending order; settled entries leave lazily.
     pub carried: VecDeque<Carried>,
@@ -40,6 +42,8 @@ pub(crate) struct Path {
     pub stalled: bool,
     /// A newer tunnel of the carrier has taken over.
     pub superseded: bool,
+    /// The caller was asked to close it.
+    pub dismissed: bool,
     ping: Option<(u64, Instant)>,
     next_ping_at: Instant,
     /// Flows whose control frames went out here: since the last PING, and before it. What the
@@ -70,12 +74,14 @@ impl Path {
             srtt: None,
             rtt_var: Duration::ZERO,
             rate: None,
+            proven_rate: None,
             timeouts: 0,
             carried: VecDeque::new(),
             outstanding: 0,
             progress_at: now,
             stalled: false,
             superseded: false,
+            dismissed: false,
             ping: None,
             next_ping_at: now + PING_ACTIVE,
             spoken: BTreeSet::new(),
@@ -103,8 +109,9 @@ impl Path {
         self.srtt.unwrap_or(Duration::from_millis(100))
     }
 
-    pub fn rate(&self) -> Option<Bitrate> {
-        self.rate
+    /// The rate that the path is known to carry.
+    pub fn proven_rate(&self) -> Option<Bitrate> {
+        self.proven_rate
     }
 
     /// A round-trip time that the session measured; the transport's own figures come before it.
@@ -119,6 +126,9 @@ impl Path {
         self.srtt = Some(sample.srtt);
         self.rtt_var = sample.rtt_var;
         self.timeouts = sample.timeouts;
+        if !sample.application_limited {
+            self.proven_rate = sample.delivery_rate.or(self.proven_rate);
+        }
         // What the application limits says nothing, unless it is more than was known.
         if let Some(rate) = sample.delivery_rate
             && (!sample.application_limited || self.rate.is_none_or(|known| rate > known))

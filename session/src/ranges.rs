@@ -75,6 +75,11 @@ impl RangeSet {
         self.ranges.iter().map(|(&start, &end)| start..end)
     }
 
+    /// One above the highest number that is in; 0 when nothing is.
+    pub fn end(&self) -> u64 {
+        self.ranges.last_key_value().map_or(0, |(_, &end)| end)
+    }
+
     /// Whether nothing is in.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()

@@ -173,7 +173,7 @@ impl Session {
     fn may_acknowledge(&mut self, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.ack_tokens_at).as_secs_f64();
         self.ack_tokens_at = now;
-        let rates = self.paths.iter().flatten().filter_map(Path::rate);
+        let rates = self.paths.iter().flatten().filter_map(Path::proven_rate);
         let uplink: u64 = rates.map(|rate| rate.as_bps() / 8).sum();
         if uplink == 0 {
             self.ack_tokens = ACK_BURST;

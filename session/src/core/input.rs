@@ -119,7 +119,7 @@ impl Session {
         if self.role == Role::Gateway {
             return Err(Violation("data of a flow that was never opened"));
         }
-        let highest = self.seen.iter().last().map_or(0, |range| range.end);
+        let highest = self.seen.end();
         let bound = self.settings.flows_max as u64 * 2;
         if id.0 > highest + bound || self.flows.len() as u64 >= bound {
             return Err(Violation("more flows than the bound"));

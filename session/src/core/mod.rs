@@ -56,6 +56,8 @@ pub(crate) struct Session {
     starved: BTreeSet<FlowId>,
     /// Writers that wait for memory.
     cramped: BTreeSet<FlowId>,
+    /// Whose turn it is among them.
+    cramped_next: FlowId,
     /// Flows with control due, in order.
     due: VecDeque<FlowId>,
     /// Ended flows whose end is to be said (again).
@@ -75,6 +77,8 @@ pub(crate) struct Session {
     reinjected: u64,
     pub families: Families,
     pub alone_since: Option<Instant>,
+    /// It has had a path.
+    greeted: bool,
     pub going_away: Option<String>,
     goaway_due: bool,
     pub peer_going: bool,
@@ -110,6 +114,7 @@ impl Session {
             queue: FairQueue::new(now),
             starved: BTreeSet::new(),
             cramped: BTreeSet::new(),
+            cramped_next: FlowId(0),
             due: VecDeque::new(),
             due_ended: BTreeSet::new(),
             due_credit: false,
@@ -127,12 +132,18 @@ impl Session {
             reinjected: 0,
             families: Families::default(),
             alone_since: Some(now),
+            greeted: false,
             going_away: None,
             goaway_due: false,
             peer_going: false,
             events: VecDeque::new(),
             scratch: Vec::new(),
         }
+    }
+
+    /// Since when the session has been without a path while something depended on it.
+    pub fn lingers_since(&self) -> Option<Instant> {
+        self.alone_since.filter(|_| self.greeted || !self.flows.is_empty())
     }
 
     /// What this side grants from the start.
@@ -157,6 +168,10 @@ impl Session {
         }
         if self.flows.len() >= self.settings.flows_max {
             return Err(OpenError::TooManyFlows);
+        }
+        if self.flows.is_empty() {
+            // A session that never had a path waits for one from now on.
+            self.alone_since = self.alone_since.map(|since| if self.greeted { since } else { now });
         }
         let id = FlowId(self.next_flow);
         self.next_flow += 1;
@@ -311,9 +326,12 @@ impl Session {
         }
     }
 
-    /// Tells writers that wait for room, as far as there is some.
+    /// Tells writers that wait for room, as far as there is some; a few at a time, in turn.
     fn relieve(&mut self, now: Instant) {
-        let waiting: Vec<FlowId> = self.cramped.iter().copied().take(RELIEVED_AT_ONCE).collect();
+        let from = self.cramped_next;
+        let turn = self.cramped.range(from..).chain(self.cramped.range(..from));
+        let waiting: Vec<FlowId> = turn.copied().take(RELIEVED_AT_ONCE).collect();
+        self.cramped_next = waiting.last().map_or(FlowId(0), |last| FlowId(last.0 + 1));
         for id in waiting {
             self.relieve_one(now, id);
         }
@@ -421,4 +439,4 @@ impl Session {
 }
 
 /// Writers told in one go when memory becomes free.
-const RELIEVED_AT_ONCE: usize = 64;
+const RELIEVED_AT_ONCE: usize = 16;

@@ -39,6 +39,7 @@ impl Session {
         self.views[slot] = path.view();
         self.paths[slot] = Some(path);
         self.alone_since = None;
+        self.greeted = true;
         for old in older {
             if let Some(path) = &mut self.paths[old] {
                 path.superseded = true;
@@ -140,8 +141,10 @@ impl Session {
         if superseded {
             return;
         }
-        let older = |path: &&Path| path.superseded && path.carrier == carrier;
-        for path in self.paths.iter().flatten().filter(older) {
+        let older =
+            |path: &&mut Path| path.superseded && !path.dismissed && path.carrier == carrier;
+        for path in self.paths.iter_mut().flatten().filter(older) {
+            path.dismissed = true;
             let reason = "superseded by a newer tunnel of the same carrier".to_owned();
             self.events.push_back(Event::CloseTunnel { tunnel: path.tunnel, reason });
         }

@@ -284,7 +284,7 @@ impl Endpoint {
         self.events.append(&mut entry.session.events);
         let reason_text = reason.to_owned();
         self.events.push_back(Event::SessionEnded { session: key, reason: reason_text });
-        self.deadlines.remove(&key);
+        self.deadlines.set(key, None);
         self.dirty.remove(&key);
         if let Some(id) = entry.id {
             self.by_id.remove(&id);

@@ -9,6 +9,7 @@
 //! Invariants: a tunnel belongs to at most one session; a session's certificate identity never
 //! changes; a path counter is accepted once.
 
+mod deadlines;
 mod greet;
 mod instances;
 
@@ -64,7 +65,7 @@ pub struct Endpoint {
     current: Option<SessionKey>,
     events: VecDeque<Event>,
     dirty: BTreeSet<SessionKey>,
-    deadlines: BTreeMap<SessionKey, Instant>,
+    deadlines: deadlines::Deadlines,
     going_away: Option<String>,
 }
 
@@ -139,7 +140,7 @@ impl Endpoint {
             current: None,
             events: VecDeque::new(),
             dirty: BTreeSet::new(),
-            deadlines: BTreeMap::new(),
+            deadlines: deadlines::Deadlines::default(),
             going_away: None,
         }
     }
@@ -256,7 +257,7 @@ impl Endpoint {
     pub fn next_timeout(&self) -> Option<Instant> {
         let greetings = self.tunnels.values().filter(|t| t.phase == Phase::Greeting);
         let greetings = greetings.map(|tunnel| tunnel.since + GREETING_TIMEOUT);
-        greetings.chain(self.deadlines.values().copied()).min()
+        greetings.chain(self.deadlines.first()).min()
     }
 
     /// Does what has become due by now.
@@ -272,12 +273,10 @@ impl Endpoint {
         for key in late {
             self.refuse(now, key, None, "no greeting in time");
         }
-        let due: Vec<SessionKey> =
-            self.deadlines.iter().filter(|(_, at)| **at <= now).map(|(&key, _)| key).collect();
-        for key in due {
+        for key in self.deadlines.due(now) {
             let Some(entry) = self.sessions.get_mut(&key) else { continue };
             let linger = self.settings.linger;
-            if entry.up && entry.session.alone_since.is_some_and(|since| now >= since + linger) {
+            if entry.session.lingers_since().is_some_and(|since| now >= since + linger) {
                 self.end_session(now, key, "no path came back in time", None);
                 continue;
             }
@@ -388,12 +387,9 @@ impl Endpoint {
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         self.events.append(&mut entry.session.events);
         self.dirty.insert(key);
-        let linger = entry.session.alone_since.filter(|_| entry.up);
-        let linger = linger.map(|since| since + self.settings.linger);
-        match entry.session.next_timeout().into_iter().chain(linger).min() {
-            Some(at) => self.deadlines.insert(key, at),
-            None => self.deadlines.remove(&key),
-        };
+        let linger = entry.session.lingers_since().map(|since| since + self.settings.linger);
+        let next = entry.session.next_timeout().into_iter().chain(linger).min();
+        self.deadlines.set(key, next);
     }
 
     /// Refuses a tunnel: says why if it can, and asks the caller to close it.
