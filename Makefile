@@ -19,7 +19,7 @@ setup: ## install the Debian packages that are missing
 build: ## build all programs
 	$(CARGO) build --locked --profile $(PROFILE) --workspace --bins
 
-test: build ## run all tests (as root: those in network namespaces too)
+test: setup build ## run all tests (as root: those in network namespaces too)
 	@scripts/test.sh --workspace
 
 check: fmt shell deny clippy doc test ## all that CI gates, except the benchmarks' smoke run
