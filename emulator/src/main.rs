@@ -1,7 +1,10 @@
 //! The command `polyrail-emulator`.
 
+mod bench;
+
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -32,6 +35,8 @@ enum Task {
         /// The scenario file.
         scenario: PathBuf,
     },
+    /// Measure how late packets leave under a load; needs root.
+    Bench(bench::BenchArgs),
     /// Send one command to a running emulator and print its answer.
     Control {
         /// The socket of its `--control`.
@@ -70,8 +75,17 @@ struct RunArgs {
     no_realtime: bool,
 }
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
+fn main() -> ExitCode {
+    match obey(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("polyrail-emulator: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn obey(cli: Cli) -> Result<()> {
     let filter = EnvFilter::try_new(&cli.log_level)
         .with_context(|| format!("--log-level {}", cli.log_level))?;
     tracing_subscriber::fmt()
@@ -81,6 +95,7 @@ fn main() -> Result<()> {
         .init();
     match cli.task {
         Task::Run(args) => run(args),
+        Task::Bench(args) => bench::run(&args),
         Task::Check { scenario } => {
             let read = Scenario::load(&scenario)?;
             println!("{}: {} links", scenario.display(), read.links.len());

@@ -162,7 +162,8 @@ impl Namespace {
 pub fn connect_veth(a: (&Namespace, &str), b: (&Namespace, &str)) -> io::Result<()> {
     let (here, far) = (a.1, b.1);
     let target = b.0.path();
-    let arguments = format!("link add {here} type veth peer name {far} netns {}", target.display());
+    let arguments =
+        format!("link add name {here} type veth peer name {far} netns {}", target.display());
     a.0.ip(&arguments)
 }
 

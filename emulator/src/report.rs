@@ -30,6 +30,9 @@ pub struct DirectionReport {
     pub in_flight: Tally,
     /// Packets that the kernel did not take at the far end.
     pub refused: u64,
+    /// All drops together, from a driver that cannot tell their causes apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsorted_drops: Option<u64>,
     /// Whether a blackout is on now.
     pub dark: bool,
     /// Actual departure minus the model's, where the driver can tell.

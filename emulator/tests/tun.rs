@@ -6,10 +6,10 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use common::rail::Rail;
+use common::rail::{Pinger, Rail};
 use nix::sys::signal::{Signal, kill};
 
 const ONE_LINK: &str = r#"
@@ -33,49 +33,6 @@ queue = "256 KiB"
 
 fn no_namespaces() -> bool {
     common::skipped_without_root("netns")
-}
-
-/// Round trips of small datagrams through an echo at `address`, in order; lost ones are `None`.
-struct Pinger {
-    socket: UdpSocket,
-    serial: u32,
-}
-
-impl Pinger {
-    fn new(rail: &Rail, near: &str, far: &str) -> Self {
-        let echo = rail.far.run(|| UdpSocket::bind(far)).unwrap().unwrap();
-        let socket = rail.near.run(|| UdpSocket::bind(near)).unwrap().unwrap();
-        socket.connect(echo.local_addr().unwrap()).unwrap();
-        // The echo ends when its socket stays silent for as long as no test does.
-        echo.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        std::thread::spawn(move || {
-            let mut buffer = [0; 2048];
-            while let Ok((length, from)) = echo.recv_from(&mut buffer) {
-                let _ = echo.send_to(&buffer[..length], from);
-            }
-        });
-        Self { socket, serial: 0 }
-    }
-
-    fn ping(&mut self, patience: Duration) -> Option<Duration> {
-        self.serial += 1;
-        let start = Instant::now();
-        self.socket.send(&self.serial.to_be_bytes()).unwrap();
-        let end = start + patience;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
-            }
-            self.socket.set_read_timeout(Some(left)).unwrap();
-            let mut answer = [0; 16];
-            if let Ok(4) = self.socket.recv(&mut answer)
-                && answer[..4] == self.serial.to_be_bytes()
-            {
-                return Some(start.elapsed());
-            }
-        }
-    }
 }
 
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -237,9 +194,9 @@ fn what_cannot_run_is_explained() {
         assert_eq!(output.stdout, b"", "a ready line in spite of the error");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let typo = ONE_LINK.replace("queue", "quue");
+    let typo = ONE_LINK.replacen("queue", "quue", 1);
     let error = explain(&typo, &[]);
-    assert!(error.contains("bad.toml: line 14: unknown field `quue`"), "{error}");
+    assert!(error.contains("bad.toml: line 13: unknown field `quue`"), "{error}");
     assert!(explain(ONE_LINK, &["--near", "/nonexistent"]).contains("/nonexistent"));
     let same = ONE_LINK.replace("net0", "wan0");
     let error = explain(&same, &["--driver", "tun"]);

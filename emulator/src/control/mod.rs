@@ -97,6 +97,17 @@ impl FromStr for Command {
     }
 }
 
+impl Target {
+    /// The places of the directions that are meant, where those of the links stand in pairs, up
+    /// first, in the order of `names`.
+    pub(crate) fn places(&self, names: &[String]) -> Result<[Option<usize>; 2], String> {
+        let link = names.iter().position(|name| *name == self.link);
+        let link = link
+            .ok_or_else(|| format!("no link {:?}; there are: {}", self.link, names.join(", ")))?;
+        Ok([self.up.then_some(2 * link), self.down.then_some(2 * link + 1)])
+    }
+}
+
 fn target(word: &str) -> Result<Target, ParseCommandError> {
     let (link, up, down) = match word.rsplit_once('.') {
         None => (word, true, true),

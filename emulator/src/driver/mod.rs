@@ -102,7 +102,7 @@ pub fn run(scenario: &Scenario, options: &Options) -> Result<(), RunError> {
     tracing::info!(%driver, why, "driver chosen");
     match driver {
         Driver::Tun => tun::run(scenario, options, &sides, &why),
-        Driver::Netem => Err(RunError::Unsuitable { driver, reason: "not yet".into() }),
+        Driver::Netem => netem::run(scenario, options, &sides, &why),
     }
 }
 

@@ -250,7 +250,7 @@ fn window(raw: &RawBlackout) -> BlackoutWindow {
 
 fn end(raw: RawEnd, link: &str) -> Result<End, String> {
     let interface = raw.interface.unwrap_or_else(|| link.to_owned());
-    let sound = |c: char| c.is_ascii_graphic() && c != '/' && c != ':';
+    let sound = |c: char| c.is_ascii_graphic() && !"/:%".contains(c);
     let dots = interface == "." || interface == "..";
     if interface.is_empty()
         || interface.len() > INTERFACE_CHARS_MAX
@@ -259,7 +259,7 @@ fn end(raw: RawEnd, link: &str) -> Result<End, String> {
     {
         return Err(format!(
             "link {link}: {interface:?} cannot be the name of an interface \
-             (1 to {INTERFACE_CHARS_MAX} printable characters without '/' and ':')"
+             (1 to {INTERFACE_CHARS_MAX} printable characters without '/', ':' and '%')"
         ));
     }
     Ok(End { interface, addresses: raw.addresses, namespace: raw.namespace })

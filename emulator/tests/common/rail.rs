@@ -1,14 +1,15 @@
 //! A running emulator between two fresh namespaces.
 
 use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Stdio};
-use std::time::Duration;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use polyrail_emulator::control::Client;
-use polyrail_emulator::namespace::Namespace;
+use polyrail_emulator::namespace::{Namespace, die_with_parent};
 use serde_json::Value;
 
 /// Kills the emulator when it goes out of scope.
@@ -28,9 +29,9 @@ impl Rail {
         let file = folder.path().join("scenario.toml");
         std::fs::write(&file, scenario).unwrap();
         let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-        let here = Namespace::current().unwrap();
-        let mut child = here
-            .command(env!("CARGO_BIN_EXE_polyrail-emulator"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail-emulator"));
+        die_with_parent(&mut command);
+        let mut child = command
             .arg("run")
             .arg(&file)
             .arg("--near")
@@ -79,5 +80,49 @@ impl Drop for Rail {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Round trips of small datagrams through an echo at `address`, in order; lost ones are `None`.
+pub struct Pinger {
+    socket: UdpSocket,
+    serial: u32,
+}
+
+impl Pinger {
+    pub fn new(rail: &Rail, near: &str, far: &str) -> Self {
+        let echo = rail.far.run(|| UdpSocket::bind(far)).unwrap().unwrap();
+        let socket = rail.near.run(|| UdpSocket::bind(near)).unwrap().unwrap();
+        socket.connect(echo.local_addr().unwrap()).unwrap();
+        // The echo ends when its socket stays silent for as long as no test does.
+        echo.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 2048];
+            while let Ok((length, from)) = echo.recv_from(&mut buffer) {
+                let _ = echo.send_to(&buffer[..length], from);
+            }
+        });
+        Self { socket, serial: 0 }
+    }
+
+    /// One round trip, waited for so long.
+    pub fn ping(&mut self, patience: Duration) -> Option<Duration> {
+        self.serial += 1;
+        let start = Instant::now();
+        self.socket.send(&self.serial.to_be_bytes()).unwrap();
+        let end = start + patience;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            self.socket.set_read_timeout(Some(left)).unwrap();
+            let mut answer = [0; 16];
+            if let Ok(4) = self.socket.recv(&mut answer)
+                && answer[..4] == self.serial.to_be_bytes()
+            {
+                return Some(start.elapsed());
+            }
+        }
     }
 }

@@ -92,6 +92,7 @@ impl<'f> Lane<'f> {
             queued: self.model.queued(),
             in_flight: self.model.in_flight(),
             refused: self.refused,
+            unsorted_drops: None,
             dark: self.model.blackout().is_some(),
             timing: Some(self.timing.report()),
         }

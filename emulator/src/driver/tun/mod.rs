@@ -171,13 +171,10 @@ impl<'f> TunRail<'f> {
     }
 
     /// The lanes that a command is about.
-    fn aimed(&mut self, target: &Target) -> Result<Vec<&mut Lane<'f>>, String> {
-        let Some(link) = self.names.iter().position(|name| *name == target.link) else {
-            return Err(format!("no link {:?}; there are: {}", target.link, self.names.join(", ")));
-        };
-        let wanted = [target.up, target.down];
-        let lanes = self.lanes[2 * link..2 * link + 2].iter_mut().zip(wanted);
-        Ok(lanes.filter(|(_, wanted)| *wanted).map(|(lane, _)| lane).collect())
+    fn aimed(&mut self, target: &Target) -> Result<impl Iterator<Item = &mut Lane<'f>>, String> {
+        let places = target.places(&self.names)?;
+        let lanes = self.lanes.iter_mut().enumerate();
+        Ok(lanes.filter(move |(place, _)| places.contains(&Some(*place))).map(|(_, lane)| lane))
     }
 }
 
@@ -185,13 +182,13 @@ impl Rail for TunRail<'_> {
     fn apply(&mut self, now: Instant, command: &Command) -> Result<(), String> {
         match command {
             Command::Down(target, mode) => {
-                self.aimed(target)?.into_iter().for_each(|l| l.set_blackout(now, Some(*mode)));
+                self.aimed(target)?.for_each(|lane| lane.set_blackout(now, Some(*mode)));
             }
             Command::Up(target) => {
-                self.aimed(target)?.into_iter().for_each(|l| l.set_blackout(now, None));
+                self.aimed(target)?.for_each(|lane| lane.set_blackout(now, None));
             }
             Command::Set(target, setting) => {
-                self.aimed(target)?.into_iter().for_each(|l| l.set(now, *setting));
+                self.aimed(target)?.for_each(|lane| lane.set(now, *setting));
             }
             Command::Stats => {}
         }
