@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 /// Names what tests may skip when the machine lacks it, separated by commas: `netns`.
 pub const SKIP_VARIABLE: &str = "POLYRAIL_ALLOW_SKIP";
@@ -21,6 +21,10 @@ pub fn become_root() -> Result<()> {
     if is_root() {
         return Ok(());
     }
+    std::fs::File::options().read(true).write(true).open("/dev/net/tun").context(
+        "/dev/net/tun, which the emulated carriers need, is for root alone here: \
+         run it as root or with sudo",
+    )?;
     let probe = ["--user", "--map-root-user", "--net", "--mount"];
     let allowed = Command::new("unshare")
         .args(probe)

@@ -1,5 +1,7 @@
 //! `polyrail-bench`: measures the real binaries in namespaces and prints RESULT lines.
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::Parser;
 use polyrail_interop::bench::{self, Effort};
@@ -21,8 +23,17 @@ struct Arguments {
     hold: Option<String>,
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    match measure(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("polyrail-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(arguments: &Arguments) -> Result<()> {
     if let Some(what) = &arguments.hold {
         return bench::hold(what);
     }

@@ -2,12 +2,24 @@
 //!
 //! Nothing is left behind, also when interrupted: see the library's first page.
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use polyrail_interop::{demo, privilege};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match show() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("polyrail-demo: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn show() -> Result<()> {
     demo::check_tools()?;
     privilege::become_root()?;
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;

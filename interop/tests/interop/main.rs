@@ -5,6 +5,7 @@
 
 mod around;
 mod dark;
+mod demo;
 mod download;
 mod faults;
 mod flapping;

@@ -1,0 +1,146 @@
+//! The demonstration shows what it promises, and leaves nothing behind however it ends.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::alone;
+
+/// Every process of one demonstration carries this variable with a value of its own.
+const MARK: &str = "POLYRAIL_DEMO_MARK";
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// A demonstration; dropped, it is killed.
+struct Demo {
+    child: Child,
+    mark: String,
+}
+
+impl Demo {
+    fn start(name: &str) -> Result<Demo> {
+        let mark = format!("{name}-{}", std::process::id());
+        let child = Command::new(env!("CARGO_BIN_EXE_polyrail-demo"))
+            .env(MARK, &mark)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        Ok(Demo { child, mark })
+    }
+
+    /// Its output until a line holds `words`, or all of it.
+    fn output_until(&mut self, words: Option<&str>) -> Result<String> {
+        let started = Instant::now();
+        let pipe = self.child.stdout.as_mut().context("no output")?;
+        let mut text = String::new();
+        for line in BufReader::new(pipe).lines() {
+            let line = line?;
+            text.push_str(&line);
+            text.push('\n');
+            if words.is_some_and(|words| line.contains(words)) {
+                return Ok(text);
+            }
+            ensure!(started.elapsed() < LIMIT, "still running:\n{text}");
+        }
+        match words {
+            Some(words) => bail!("it ended without `{words}`:\n{text}"),
+            None => Ok(text),
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(i32::try_from(self.child.id())?), signal)?)
+    }
+
+    /// Waits until no process with its mark is left.
+    fn expect_nothing_left(mut self) -> Result<()> {
+        self.child.wait()?;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let mut left = marked(&self.mark)?;
+        while !left.is_empty() {
+            ensure!(Instant::now() < deadline, "left behind: {left:?}");
+            std::thread::sleep(Duration::from_millis(20));
+            left = marked(&self.mark)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        // Both fail only when it has already ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The command lines of living processes with this mark.
+fn marked(mark: &str) -> Result<Vec<String>> {
+    let wanted = format!("{MARK}={mark}");
+    let mut found = Vec::new();
+    for process in std::fs::read_dir("/proc")?.flatten() {
+        // Processes end while they are looked at.
+        let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        if environment.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes()) {
+            let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            found.push(String::from_utf8_lossy(&line).replace('\0', " "));
+        }
+    }
+    Ok(found)
+}
+
+/// What a demonstration could leave in the file system, each with its entries.
+fn traces() -> Vec<String> {
+    let mut names = Vec::new();
+    for folder in ["/run/netns", "/mnt", "/tmp"] {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        names.extend(entries.map(|entry| entry.path().display().to_string()));
+    }
+    names.retain(|name| !name.starts_with("/tmp") || name.contains("polyrail"));
+    names.sort();
+    names
+}
+
+#[test]
+fn the_demo_downloads_both_files_and_shows_each_carrier() -> Result<()> {
+    alone(|| {
+        let mut demo = Demo::start("whole")?;
+        let output = demo.output_until(None)?;
+        ensure!(demo.child.wait()?.success(), "the demo failed:\n{output}");
+        for words in [
+            "alpha",
+            "beta",
+            "goes dark",
+            "is back",
+            "right SHA-256",
+            "share",
+            "RTT",
+            "curl -4",
+            "curl -6",
+            "Both files are whole",
+        ] {
+            ensure!(output.contains(words), "no `{words}` in:\n{output}");
+        }
+        demo.expect_nothing_left()
+    })
+}
+
+#[test]
+fn an_interrupted_demo_leaves_nothing_behind() -> Result<()> {
+    alone(|| {
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
+            let before = traces();
+            let mut demo = Demo::start(signal.as_str())?;
+            demo.output_until(Some("goes dark"))?;
+            ensure!(marked(&demo.mark)?.len() > 4, "no daemons are marked: the check sees nothing");
+            demo.signal(signal)?;
+            demo.expect_nothing_left()?;
+            let after = traces();
+            ensure!(before == after, "{signal}: {before:?} became {after:?}");
+        }
+        Ok(())
+    })
+}
