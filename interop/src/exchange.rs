@@ -323,3 +323,71 @@ fn drain(mut stream: &TcpStream, bytes: &mut Pcg64, size: u64) -> Result<(u64, E
 fn is_reset(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    fn exchange(ending: Ending) -> Exchange {
+        Exchange { seed: 5, up: 70_001, down: 90_001, ending }
+    }
+
+    #[test]
+    fn every_ending_is_right_at_both_ends_of_plain_tcp() {
+        for ending in ENDINGS {
+            let (client, server) = pair();
+            let ledger = Ledger::default();
+            let there = ledger.clone();
+            let thread = std::thread::spawn(move || there.handle(&server));
+            exchange(ending).perform(client).unwrap();
+            ledger.verdict(&exchange(ending), Duration::from_secs(10)).unwrap();
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn wrong_missing_and_superfluous_bytes_are_seen() {
+        let right: Vec<u8> = {
+            let mut bytes = vec![0; CHUNK * 2];
+            generator(5, DOWN).fill_bytes(&mut bytes);
+            bytes
+        };
+        let mut wrong = right.clone();
+        wrong[20_000] ^= 1;
+        for (bytes, size, words) in [
+            (&right[..30_000], 30_000, None),
+            (&right[..29_999], 30_000, Some("29999 of 30000")),
+            (&right[..30_001], 30_000, Some("more than 30000")),
+            (&wrong[..30_000], 30_000, Some("offset 20000")),
+        ] {
+            let (client, mut server) = pair();
+            server.write_all(bytes).unwrap();
+            drop(server);
+            let seen = exchange(Ending::Together).check(&client, DOWN, size, End::Finished);
+            match words {
+                None => seen.unwrap(),
+                Some(words) => {
+                    let error = format!("{:#}", seen.unwrap_err());
+                    assert!(error.contains(words), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        for ending in ENDINGS {
+            let read = Exchange::from_header(&exchange(ending).header()).unwrap();
+            assert_eq!(format!("{read:?}"), format!("{:?}", exchange(ending)));
+        }
+    }
+}

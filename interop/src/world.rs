@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use nix::sys::signal::Signal;
 use toml::Value;
 
 use crate::addresses::{Family, GATEWAY, SERVER, SERVER_NAME, SOCKS5_PORT, WEB_PORT};
@@ -135,6 +136,7 @@ impl World {
             lab,
             downloads,
         };
+        world.wait_for_carriers()?;
         world.wait_until_up()?;
         Ok(world)
     }
@@ -205,10 +207,17 @@ impl World {
     /// When they do not within 15 s.
     pub fn wait_for_carriers(&mut self) -> Result<()> {
         let path = status_path(&self.lab);
-        let limit = START_LIMIT;
-        self.gateway.wait_until("tunnels over all carriers", limit, |_| {
-            Status::read(&path).is_ok_and(|status| status.all_up())
-        })
+        let up = |gateway: &Process| match Status::read(&path) {
+            Ok(status) if status.all_up() => true,
+            // Once it has written the file, the signal has it write again at once.
+            Ok(_) => {
+                // Fails only when the gateway has ended, which the wait reports.
+                let _ = gateway.signal(Signal::SIGUSR1);
+                false
+            }
+            Err(_) => false,
+        };
+        self.gateway.wait_until("tunnels over all carriers", START_LIMIT, up)
     }
 
     /// The gateway's own view of its carriers, at most about a second old.

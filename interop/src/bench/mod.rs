@@ -91,7 +91,6 @@ where
     std::thread::scope(|scope| {
         let worker = scope.spawn(move || {
             let mut world = World::start(plan)?;
-            world.wait_for_carriers()?;
             let outcome = measure(&mut world);
             if outcome.is_err() {
                 eprintln!("{}", world.tails());

@@ -47,7 +47,6 @@ pub fn run() -> Result<()> {
     }
     let started = Instant::now();
     let mut world = World::start(&plan)?;
-    world.wait_for_carriers()?;
     println!("  namespaces, carriers, nginx, cloud and gateway are up after {:.1} s", s(started));
     let outcome = both_families(&mut world);
     if outcome.is_err() {
