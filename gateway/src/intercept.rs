@@ -167,6 +167,22 @@ impl Interception {
         let script = script(&self.plan, self.families, self.owned.is_some())?;
         script.run_routing()
     }
+
+    /// Sets the rules up anew when the program that holds them has died, and says so in the log.
+    /// To be called every second or so; costs one system call.
+    ///
+    /// # Errors
+    /// As for [`Self::start`]; the next call tries again.
+    pub fn watch(&mut self) -> Result<(), InterceptError> {
+        if let Some(owned) = &mut self.owned
+            && !owned.lives()
+        {
+            tracing::warn!("the program that holds the interception rules died; starting it anew");
+            let script = script(&self.plan, self.families, true)?;
+            *owned = OwnedTable::start(script.ruleset())?;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Interception {

@@ -17,16 +17,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use polyrail_model::{Destination, HostName};
+use polyrail_session::ResetReason;
 
-/// When the client learns that its connection stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReplyPolicy {
-    /// At once: saves the client a round trip; a failed dial then resets its connection.
-    #[default]
-    Immediate,
-    /// When the cloud has dialed: costs a round trip, gives the true reply code.
-    Dialed,
-}
+pub use polyrail_control::config::SocksReply as ReplyPolicy;
 
 /// The REP field (RFC 1928 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,6 +218,24 @@ impl Negotiation {
     /// Replies with 0.0.0.0:0 as the bound address: the cloud's true one is of no use on board.
     fn reply(&mut self, code: ReplyCode) {
         self.output.extend([VERSION, code as u8, 0, ADDRESS_V4, 0, 0, 0, 0, 0, 0]);
+    }
+}
+
+impl From<ResetReason> for ReplyCode {
+    /// What a client is told when its flow was reset before the cloud had dialed.
+    fn from(reason: ResetReason) -> Self {
+        match reason {
+            ResetReason::Refused => Self::ConnectionRefused,
+            ResetReason::Unreachable | ResetReason::NameNotFound => Self::HostUnreachable,
+            ResetReason::TimedOut => Self::TtlExpired,
+            ResetReason::Forbidden => Self::NotAllowed,
+            ResetReason::SessionLost => Self::NetworkUnreachable,
+            ResetReason::PeerReset
+            | ResetReason::Overload
+            | ResetReason::Idle
+            | ResetReason::Protocol
+            | ResetReason::Internal => Self::GeneralFailure,
+        }
     }
 }
 

@@ -29,6 +29,8 @@ impl OwnedTable {
         let nft = Command::new("nft")
             .arg("-i")
             .env("LC_ALL", "C")
+            // Interactive mode would leave its history there.
+            .env("HOME", "/nonexistent")
             // A key press that ends the daemon is not for its child: the pipe tells it.
             .process_group(0)
             .stdin(Stdio::piped())
@@ -66,6 +68,11 @@ impl OwnedTable {
             return Err(InterceptError::Refused { command: "nft -i".to_owned(), message });
         }
         Ok(())
+    }
+
+    /// Whether nft still runs, and with it the table.
+    pub(super) fn lives(&mut self) -> bool {
+        self.nft.try_wait().is_ok_and(|status| status.is_none())
     }
 
     /// Ends nft and returns what it wrote to its standard error.

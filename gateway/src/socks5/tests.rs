@@ -114,6 +114,22 @@ fn a_dialed_reply_waits_and_tells_the_truth() {
     }
 }
 
+#[test]
+fn reasons_have_their_codes() {
+    for (reason, code) in [
+        (ResetReason::Refused, 5),
+        (ResetReason::Unreachable, 4),
+        (ResetReason::NameNotFound, 4),
+        (ResetReason::TimedOut, 6),
+        (ResetReason::Forbidden, 2),
+        (ResetReason::SessionLost, 3),
+        (ResetReason::Overload, 1),
+    ] {
+        assert_eq!(ReplyCode::from(reason) as u8, code, "{reason:?}");
+    }
+    assert!(ResetReason::ALL.iter().all(|reason| ReplyCode::from(*reason) as u8 != 0));
+}
+
 fn messages() -> impl Strategy<Value = Vec<u8>> {
     let address = prop_oneof![
         prop::collection::vec(any::<u8>(), 4).prop_map(|a| request(1, 1, &a, 80)),

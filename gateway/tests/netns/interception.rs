@@ -332,6 +332,34 @@ fn rules_go_with_a_killed_daemon() {
 }
 
 #[test]
+fn rules_come_back_when_their_holder_dies() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    let plan = plan("");
+    let mut interception =
+        lab.gateway.run(move || Interception::start(plan, OnExit::Open)).expect("start");
+    let rules = lab.gateway.rules();
+    // The holder is the one `nft` in the gateway's namespace.
+    lab.gateway.sh("here=$(readlink /proc/self/ns/net)
+         for p in $(pgrep -x nft); do
+             if [ \"$(readlink /proc/$p/ns/net)\" = \"$here\" ]; then kill -9 $p; fi
+         done");
+    let begin = Instant::now();
+    while lab.gateway.rules() == rules {
+        assert!(begin.elapsed() < Duration::from_secs(10), "the table outlived its holder");
+    }
+    interception = lab.gateway.run(move || {
+        interception.watch().expect("watch");
+        interception
+    });
+    assert_eq!(lab.gateway.rules(), rules);
+    lab.gateway.run(move || drop(interception));
+    assert!(!lab.gateway.rules().contains("polyrail"));
+}
+
+#[test]
 #[ignore = "the process that `rules_go_with_a_killed_daemon` kills"]
 fn daemon_that_is_killed() {
     // By itself it would change the machine's own rules.
