@@ -31,8 +31,8 @@ use signal_hook_mio::v1_0::Signals;
 
 use crate::access::AccessList;
 use crate::dial::{DialError, DialSettings, Dialer};
-use crate::resolve::{ResolveError, Resolver};
 use crate::reach;
+use crate::resolve::{ResolveError, Resolver};
 
 /// Runs the daemon until a signal ends it.
 ///

@@ -2,8 +2,12 @@
 
 #![deny(unsafe_code)]
 
+mod carriers;
 pub mod dns;
 pub mod intercept;
+mod name_service;
+pub mod shell;
 pub mod socks5;
+mod socks_clients;
 pub mod transparent;
 pub mod users;

@@ -1,2 +1,76 @@
-//! placeholder
-fn main() {}
+//! `polyrail-gateway`: the daemon on board.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use polyrail_control::{GatewayConfig, Overrides};
+use polyrail_gateway::intercept::{self, Plan};
+
+/// The daemon on board: takes passengers' connections and carries them to the cloud.
+#[derive(Debug, Parser)]
+#[command(name = "polyrail-gateway", version)]
+struct Arguments {
+    /// The configuration file
+    #[arg(long, global = true, value_name = "FILE", default_value = "/etc/polyrail/gateway.toml")]
+    config: PathBuf,
+    #[command(flatten)]
+    overrides: Overrides,
+    /// Write the status to this file every second, as JSON
+    #[arg(long, value_name = "FILE")]
+    status_file: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print, apply or remove the rules of transparent interception
+    Intercept(Intercept),
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Intercept {
+    /// Print the commands and rules
+    #[arg(long)]
+    print: bool,
+    /// Apply the rules; they stay until they are removed
+    #[arg(long)]
+    apply: bool,
+    /// Remove the rules
+    #[arg(long)]
+    remove: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("polyrail-gateway: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(Command::Intercept(Intercept { remove: true, .. })) = arguments.command {
+        return Ok(intercept::remove()?);
+    }
+    let mut config = GatewayConfig::load(&arguments.config)?;
+    config.apply(&arguments.overrides);
+    if let Some(Command::Intercept(wanted)) = arguments.command {
+        let plan = Plan::from_config(&config)?;
+        if wanted.print {
+            print!("{}", intercept::print(&plan)?);
+        } else {
+            intercept::apply(&plan)?;
+        }
+        return Ok(());
+    }
+    let _log = polyrail_control::log::init(&config.log)?;
+    polyrail_gateway::shell::run(&config, arguments.status_file)
+}

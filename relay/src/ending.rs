@@ -51,6 +51,11 @@ impl Ending {
         self.stage == Stage::Serving
     }
 
+    /// Whether tunnels are still wanted.
+    pub fn wants_tunnels(&self) -> bool {
+        matches!(self.stage, Stage::Serving | Stage::Draining { .. })
+    }
+
     /// Whether the daemon may end.
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Over

@@ -12,7 +12,8 @@
 //!
 //! `state` is `up`, `stalled` or, on the gateway, `down`. Bytes of a carrier are users' bytes with
 //! copies, summed over its connections since the start; what a connection carried after the last
-//! writing before its end is missing.
+//! writing before its end is missing. On the gateway `peer` of a carrier is empty, and carriers
+//! stand in the order of the configuration.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -140,7 +141,7 @@ impl StatusFile {
         };
         self.fold_ended(sessions);
         for session in sessions {
-            let peer = peer_name(session);
+            let peer = if expected.is_empty() { peer_name(session) } else { String::new() };
             for path in &session.paths {
                 let key = (session.session, path.path.0);
                 self.paths.insert(key, (path.sent.0, path.received.0));
@@ -165,7 +166,10 @@ impl StatusFile {
                 list.push(line("", name));
             }
         }
-        list.sort_by(|a, b| (&a.name, &a.peer).cmp(&(&b.name, &b.peer)));
+        list.sort_by_key(|line| {
+            let place = expected.iter().position(|name| *name == line.name);
+            (place.unwrap_or(usize::MAX), line.peer.clone(), line.name.clone())
+        });
         list
     }
 

@@ -1,0 +1,171 @@
+//! The DNS forwarder's place in the loop: its sockets, and its flow to the resolver.
+//!
+//! The flow is opened when queries wait and there is none, and kept until the resolver ends it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use mio::{Interest, Registry, Token};
+use polyrail_model::{Destination, UserId};
+use polyrail_relay::{AcceptGate, Notices, Relay};
+use polyrail_session::{Endpoint, FlowKey, ResetReason};
+
+use crate::dns::{DnsSocket, Forwarder, QUERY_MAX};
+
+pub(crate) struct NameService {
+    resolver: SocketAddr,
+    forwarder: Forwarder,
+    sockets: Vec<(DnsSocket, AcceptGate)>,
+    flow: Option<FlowKey>,
+    buffer: Box<[u8]>,
+    notices: Notices,
+}
+
+impl NameService {
+    /// Registers the sockets under `base` and the following tokens.
+    pub(crate) fn new(
+        registry: &Registry,
+        base: usize,
+        sockets: Vec<DnsSocket>,
+        resolver: SocketAddr,
+        seed: u64,
+    ) -> io::Result<Self> {
+        let mut gated = Vec::new();
+        for (index, mut socket) in sockets.into_iter().enumerate() {
+            registry.register(&mut socket, Token(base + index), Interest::READABLE)?;
+            gated.push((socket, AcceptGate::default()));
+        }
+        Ok(Self {
+            resolver,
+            forwarder: Forwarder::new(seed),
+            sockets: gated,
+            flow: None,
+            buffer: vec![0; QUERY_MAX + 1].into_boxed_slice(),
+            notices: Notices::default(),
+        })
+    }
+
+    /// The socket at this place among the tokens is readable.
+    pub(crate) fn on_ready(&mut self, index: usize) {
+        if let Some((_, gate)) = self.sockets.get_mut(index) {
+            gate.on_ready();
+        }
+    }
+
+    /// Takes queries, moves the flow and sends answers.
+    pub(crate) fn on_turn(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        mut user_of: impl FnMut(IpAddr) -> UserId,
+    ) {
+        for (socket, gate) in &mut self.sockets {
+            for _ in 0..QUERIES_PER_TURN {
+                let received = gate.take(now, || socket.receive(&mut self.buffer).map(Some));
+                let Some(datagram) = received else { break };
+                let user = user_of(datagram.client.address.ip());
+                let query = &self.buffer[..datagram.length];
+                self.forwarder.query(now, user, datagram.client, query);
+            }
+        }
+        if self.forwarder.next_timeout().is_some_and(|at| at <= now)
+            && self.forwarder.on_timeout(now)
+            && let Some(flow) = self.flow.take()
+        {
+            relay.endpoint().reset(now, flow, ResetReason::TimedOut);
+        }
+        self.move_flow(now, relay.endpoint());
+        self.answer(now);
+    }
+
+    /// When [`NameService::on_turn`] is due.
+    pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        let gates = self.sockets.iter().filter_map(|(_, gate)| match gate.is_open(now) {
+            true => Some(now),
+            false => gate.next_timeout(),
+        });
+        gates.chain(self.forwarder.next_timeout()).min()
+    }
+
+    /// Something happened to a flow; true when it is this one.
+    pub(crate) fn on_flow(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey) -> bool {
+        if self.flow != Some(flow) {
+            return false;
+        }
+        self.move_flow(now, relay.endpoint());
+        self.answer(now);
+        true
+    }
+
+    /// A flow is gone; true when it was this one.
+    pub(crate) fn on_gone(&mut self, now: Instant, flow: FlowKey) -> bool {
+        if self.flow != Some(flow) {
+            return false;
+        }
+        self.flow = None;
+        self.forwarder.stream_lost();
+        self.answer(now);
+        true
+    }
+
+    fn move_flow(&mut self, now: Instant, endpoint: &mut Endpoint) {
+        if self.flow.is_none() && self.forwarder.wants_stream() {
+            let to = Destination::Address(self.resolver);
+            match endpoint.open(now, FORWARDER, to) {
+                Ok(flow) => self.flow = Some(flow),
+                Err(error) => {
+                    if self.notices.permit(now).is_some() {
+                        tracing::warn!(%error, "no flow to the DNS resolver");
+                    }
+                }
+            }
+        }
+        let Some(flow) = self.flow else { return };
+        loop {
+            let output = self.forwarder.output();
+            if output.is_empty() {
+                break;
+            }
+            let taken = endpoint.write(now, flow, output);
+            self.forwarder.written(now, taken);
+            if taken == 0 {
+                break;
+            }
+        }
+        loop {
+            let [first, _] = endpoint.readable(flow);
+            if first.is_empty() {
+                break;
+            }
+            self.forwarder.receive(now, first);
+            let read = first.len();
+            endpoint.consume(now, flow, read);
+        }
+        if endpoint.finished(flow) {
+            self.flow = None;
+            endpoint.finish(now, flow);
+            self.forwarder.stream_lost();
+        }
+    }
+
+    fn answer(&mut self, now: Instant) {
+        while let Some(reply) = self.forwarder.poll_reply() {
+            let mut sockets = self.sockets.iter();
+            let Some((socket, _)) = sockets.find(|(socket, _)| socket.serves(reply.client.asked))
+            else {
+                continue;
+            };
+            if let Err(error) = socket.reply(&reply)
+                && let Some(left_out) = self.notices.permit(now)
+            {
+                tracing::warn!(%error, left_out, "a DNS answer cannot be sent");
+            }
+        }
+    }
+}
+
+/// The user that the forwarder's flow belongs to: nobody's in particular.
+const FORWARDER: UserId = UserId(0);
+/// Queries that one socket's turn takes.
+const QUERIES_PER_TURN: usize = 64;

@@ -1,0 +1,401 @@
+//! The gateway daemon around the relay: listeners, SOCKS5, DNS, carriers, signals.
+//!
+//! A connection's way: accepted transparently (its local address is where it wants to go) or by
+//! SOCKS5 (its request says so), it becomes a flow at once, session or not, and its socket the
+//! flow's leg. No round trip is spent; what fails later resets the connection.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context;
+use mio::event::Event as Readiness;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Poll, Registry, Token};
+use polyrail_control::GatewayConfig;
+use polyrail_control::config::SocksReply;
+use polyrail_model::{Destination, InstanceId};
+use polyrail_relay::{
+    AcceptGate, Ending, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
+};
+use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, Settings};
+use polyrail_tunnel::{IdentityPaths, SystemClock, TlsIdentity, tls};
+use ring::rand::{SecureRandom, SystemRandom};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook_mio::v1_0::Signals;
+
+use crate::carriers::Carriers;
+use crate::dns::{DnsSocket, is_dns};
+use crate::intercept::{Interception, OnExit, Plan};
+use crate::name_service::NameService;
+use crate::socks_clients::SocksClients;
+use crate::socks5::ReplyPolicy;
+use crate::transparent::{Accepted, TransparentListener};
+use crate::users::Users;
+
+/// Runs the daemon until a signal ends it.
+///
+/// # Errors
+/// Something that the operator must mend before the daemon can start: certificates, addresses,
+/// privileges. A carrier that is missing is no such thing.
+pub fn run(config: &GatewayConfig, status_file: Option<PathBuf>) -> anyhow::Result<()> {
+    let now = Instant::now();
+    let descriptors = polyrail_relay::raise_descriptor_limit();
+    for finding in polyrail_control::kernel::findings() {
+        tracing::warn!("{finding}");
+    }
+    let mut poll = Poll::new().context("no epoll")?;
+    let identity = load_identity(config)?;
+    let name = identity.name().clone();
+    let client = tls::Client::new(identity, config.cloud.name.clone(), Arc::new(SystemClock))?;
+    let settings = Settings {
+        linger: config.session.linger,
+        memory: config.session.memory,
+        flows_max: config.session.flows_max,
+        chain: config.scheduler.chain.clone(),
+        ..Settings::default()
+    };
+    let endpoint = Endpoint::gateway(now, settings, InstanceId(random()?));
+    let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
+    let carriers = Carriers::new(now, config, client, u64::from_ne_bytes(random()?));
+    let mut gateway = Gateway::new(config, carriers, poll.registry())?;
+    gateway.status = status_file.map(|path| StatusFile::new(now, "gateway", path));
+    tracing::info!(%name, cloud = %config.cloud.name, descriptors, "polyrail-gateway is ready");
+    polyrail_relay::run(&mut poll, &mut relay, &mut gateway).context("the event loop failed")?;
+    tracing::info!("polyrail-gateway ends");
+    Ok(())
+}
+
+fn load_identity(config: &GatewayConfig) -> anyhow::Result<TlsIdentity> {
+    let paths = IdentityPaths {
+        certificate: config.tls.certificate.clone(),
+        key: config.tls.key.clone(),
+        authority: config.tls.authority.clone(),
+        revocations: config.tls.revocations.clone(),
+    };
+    let identity = TlsIdentity::load(&paths)?;
+    for warning in identity.warnings(&SystemClock) {
+        tracing::warn!("{warning}");
+    }
+    Ok(identity)
+}
+
+fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow::anyhow!("no system randomness"))?;
+    Ok(bytes)
+}
+
+struct Gateway {
+    transparent: Vec<(TransparentListener, AcceptGate)>,
+    socks: Vec<(TcpListener, AcceptGate)>,
+    clients: SocksClients,
+    names: Option<NameService>,
+    /// Where DNS over TCP goes instead.
+    resolver: Option<SocketAddr>,
+    users: Users,
+    carriers: Carriers,
+    carrier_names: Vec<String>,
+    interception: Option<Interception>,
+    signals: Signals,
+    ending: Ending,
+    status: Option<StatusFile>,
+    refused_flows: Notices,
+}
+
+impl Gateway {
+    fn new(
+        config: &GatewayConfig,
+        carriers: Carriers,
+        registry: &Registry,
+    ) -> anyhow::Result<Self> {
+        let transparent = listen_transparently(config, registry)?;
+        let socks = listen_for_socks(config, registry)?;
+        let names = name_service(config, registry)?;
+        let reply = config.socks5.as_ref().map(|socks5| socks5.reply).unwrap_or_default();
+        let policy = match reply {
+            SocksReply::Immediate => ReplyPolicy::Immediate,
+            SocksReply::Dialed => ReplyPolicy::Dialed,
+        };
+        let inside = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
+        let users = Users::new(config.users.key, inside.map(ToString::to_string).collect())
+            .context("cannot ask the kernel for users' link addresses (users.key)")?;
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
+        registry.register(&mut signals, SIGNALS, Interest::READABLE)?;
+        // Last: from here on passengers' traffic comes.
+        let interception = match &config.intercept {
+            Some(_) => Some(Interception::start(Plan::from_config(config)?, OnExit::Open)?),
+            None => None,
+        };
+        Ok(Self {
+            transparent,
+            socks,
+            clients: SocksClients::new(registry.try_clone()?, SOCKS_CLIENTS, policy),
+            names,
+            resolver: config.dns.as_ref().map(|dns| dns.resolver),
+            users,
+            carrier_names: carriers.names(),
+            carriers,
+            interception,
+            signals,
+            ending: Ending::default(),
+            status: None,
+            refused_flows: Notices::default(),
+        })
+    }
+
+    fn on_signals(&mut self, now: Instant, relay: &mut Relay) {
+        let pending: Vec<i32> = self.signals.pending().collect();
+        for signal in pending {
+            match signal {
+                SIGTERM | SIGINT => self.ending.begin(now, relay, "the gateway is shutting down"),
+                SIGHUP => tracing::warn!("reloading is not available in this version: restart"),
+                SIGUSR1 => self.hurry_status(now),
+                _ => {}
+            }
+        }
+    }
+
+    fn hurry_status(&mut self, now: Instant) {
+        if let Some(status) = &mut self.status {
+            status.hurry(now);
+        }
+    }
+
+    fn accept(&mut self, now: Instant, relay: &mut Relay) {
+        for index in 0..self.transparent.len() {
+            for _ in 0..ACCEPTS_PER_TURN {
+                let (listener, gate) = &mut self.transparent[index];
+                let own = listener.local_addr().ok();
+                let Some(accepted) = gate.take(now, || listener.accept().map(Some)) else { break };
+                self.take_intercepted(now, relay, accepted, own);
+            }
+        }
+        for index in 0..self.socks.len() {
+            for _ in 0..ACCEPTS_PER_TURN {
+                let (listener, gate) = &mut self.socks[index];
+                if self.clients.is_full() {
+                    if gate.is_open(now) {
+                        gate.pause(now);
+                    }
+                    break;
+                }
+                let Some((stream, peer)) = gate.take(now, || listener.accept().map(Some)) else {
+                    break;
+                };
+                let user = self.users.user(now, peer.ip());
+                self.clients.add(now, relay, stream, peer, user);
+            }
+        }
+    }
+
+    fn take_intercepted(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        accepted: Accepted,
+        own: Option<SocketAddr>,
+    ) {
+        let Accepted { stream, original, peer } = accepted;
+        let wanted = SocketAddr::new(original.ip().to_canonical(), original.port());
+        if Some(wanted) == own {
+            // Somebody connected to the listener itself: there is no destination.
+            return polyrail_relay::reset_socket(stream);
+        }
+        let to = self.resolver.filter(|_| is_dns(&wanted)).unwrap_or(wanted);
+        let user = self.users.user(now, peer.ip());
+        match relay.endpoint().open(now, user, Destination::Address(to)) {
+            Ok(flow) => relay.attach(now, flow, stream),
+            Err(error) => self.refuse(now, stream, peer, &error.to_string()),
+        }
+    }
+
+    fn refuse(&mut self, now: Instant, stream: TcpStream, peer: SocketAddr, error: &str) {
+        if let Some(left_out) = self.refused_flows.permit(now) {
+            tracing::warn!(%peer, error, left_out, "a flow was refused");
+        }
+        polyrail_relay::reset_socket(stream);
+    }
+
+    fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
+        match event {
+            Event::SessionUp { peer, families, .. } => {
+                let (ipv4, ipv6) = (families.v4, families.v6);
+                tracing::info!(cloud = %peer, ipv4, ipv6, "session up");
+                if let Some(interception) = &mut self.interception
+                    && let Err(error) = interception.set_families(families)
+                {
+                    tracing::warn!(%error, "the interception rules could not be changed");
+                }
+            }
+            Event::SessionEnded { reason, .. } => {
+                tracing::warn!(%reason, "session ended: its flows were reset");
+            }
+            Event::PathUp { tunnel, .. } => {
+                self.carriers.on_path(now, relay, tunnel);
+                self.hurry_status(now);
+            }
+            Event::Dialed { flow } => drop(self.clients.on_dialed(now, relay, flow)),
+            Event::Readable { flow } | Event::Writable { flow } => {
+                if let Some(names) = &mut self.names {
+                    names.on_flow(now, relay, flow);
+                }
+            }
+            Event::Reset { flow, reason } => self.on_gone(now, relay, flow, reason),
+            Event::Closed { flow } => self.on_gone(now, relay, flow, ResetReason::PeerReset),
+            Event::Alarm { text } => tracing::warn!("{text}"),
+            _ => {}
+        }
+    }
+
+    fn on_gone(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey, reason: ResetReason) {
+        let ours = self.names.as_mut().is_some_and(|names| names.on_gone(now, flow));
+        if !ours {
+            self.clients.on_gone(now, relay, flow, reason);
+        }
+    }
+}
+
+impl Shell for Gateway {
+    fn on_event(&mut self, now: Instant, relay: &mut Relay, event: &Readiness) {
+        let token = event.token();
+        match token.0 {
+            _ if token == SIGNALS => self.on_signals(now, relay),
+            SOCKS_CLIENTS.. => self.clients.on_event(now, relay, event),
+            NAMES.. => {
+                if let Some(names) = &mut self.names {
+                    names.on_ready(token.0 - NAMES);
+                }
+            }
+            SOCKS.. => {
+                if let Some((_, gate)) = self.socks.get_mut(token.0 - SOCKS) {
+                    gate.on_ready();
+                }
+            }
+            TRANSPARENT.. => {
+                if let Some((_, gate)) = self.transparent.get_mut(token.0 - TRANSPARENT) {
+                    gate.on_ready();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_relay_event(&mut self, now: Instant, relay: &mut Relay, event: RelayEvent) {
+        match event {
+            RelayEvent::Session(event) => self.on_session_event(now, relay, event),
+            RelayEvent::TunnelUp { tunnel, established } => {
+                tracing::debug!(
+                    serial = established.serial,
+                    resumed = established.resumed,
+                    handshake = ?established.handshake,
+                    "tunnel up"
+                );
+                self.carriers.on_up(tunnel);
+            }
+            RelayEvent::TunnelRefused { tunnel, reason, .. } => {
+                self.carriers.on_refused(now, tunnel, &reason);
+            }
+            RelayEvent::TunnelClosed { tunnel, reason, .. } => {
+                self.carriers.on_closed(now, tunnel, &reason);
+                self.hurry_status(now);
+            }
+        }
+    }
+
+    fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
+        if self.ending.takes_new() {
+            self.accept(now, relay);
+        }
+        self.clients.on_timeout(now);
+        if let Some(names) = &mut self.names {
+            let users = &mut self.users;
+            names.on_turn(now, relay, |source: IpAddr| users.user(now, source));
+        }
+        if self.ending.wants_tunnels() {
+            self.carriers.on_turn(now, relay);
+        }
+        self.ending.on_turn(now, relay);
+        if let Some(status) = &mut self.status {
+            status.on_turn(now, relay, &self.carrier_names);
+        }
+    }
+
+    fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
+        let transparent = self.transparent.iter().map(|(_, gate)| gate);
+        let gates = transparent.chain(self.socks.iter().map(|(_, gate)| gate));
+        let gates = gates
+            .filter(|_| self.ending.takes_new())
+            .filter_map(|gate| if gate.is_open(now) { Some(now) } else { gate.next_timeout() });
+        let carriers = self.ending.wants_tunnels().then(|| self.carriers.next_timeout(now, relay));
+        let others = [
+            self.clients.next_timeout(),
+            self.names.as_ref().and_then(|names| names.next_timeout(now)),
+            carriers.flatten(),
+            self.ending.next_timeout(),
+            self.status.as_ref().map(StatusFile::next_timeout),
+        ];
+        gates.chain(others.into_iter().flatten()).min()
+    }
+
+    fn is_over(&self) -> bool {
+        self.ending.is_over()
+    }
+}
+
+fn listen_transparently(
+    config: &GatewayConfig,
+    registry: &Registry,
+) -> anyhow::Result<Vec<(TransparentListener, AcceptGate)>> {
+    let Some(intercept) = &config.intercept else { return Ok(Vec::new()) };
+    let port = intercept.port.get();
+    let listeners = TransparentListener::bind_loopback(port, intercept.ipv4, intercept.ipv6)
+        .with_context(|| {
+            format!(
+                "cannot listen transparently on port {port} (intercept.port): the port must be \
+                 free, and the process needs CAP_NET_ADMIN"
+            )
+        })?;
+    let mut gated = Vec::new();
+    for (index, mut listener) in listeners.into_iter().enumerate() {
+        registry.register(&mut listener, Token(TRANSPARENT + index), Interest::READABLE)?;
+        gated.push((listener, AcceptGate::default()));
+    }
+    Ok(gated)
+}
+
+fn listen_for_socks(
+    config: &GatewayConfig,
+    registry: &Registry,
+) -> anyhow::Result<Vec<(TcpListener, AcceptGate)>> {
+    let mut gated = Vec::new();
+    let addresses = config.socks5.iter().flat_map(|socks5| &socks5.listen);
+    for (index, address) in addresses.enumerate() {
+        let mut listener = TcpListener::bind(*address)
+            .with_context(|| format!("cannot listen on {address} (socks5.listen)"))?;
+        registry.register(&mut listener, Token(SOCKS + index), Interest::READABLE)?;
+        gated.push((listener, AcceptGate::default()));
+    }
+    Ok(gated)
+}
+
+fn name_service(
+    config: &GatewayConfig,
+    registry: &Registry,
+) -> anyhow::Result<Option<NameService>> {
+    let (Some(dns), Some(intercept)) = (&config.dns, &config.intercept) else { return Ok(None) };
+    let port = dns.port.get();
+    let sockets = DnsSocket::bind_loopback(port, intercept.ipv4, intercept.ipv6)
+        .with_context(|| format!("cannot take DNS queries on port {port} (dns.port)"))?;
+    let seed = u64::from_ne_bytes(random()?);
+    Ok(Some(NameService::new(registry, NAMES, sockets, dns.resolver, seed)?))
+}
+
+const SIGNALS: Token = Token(0);
+const TRANSPARENT: usize = 16;
+const SOCKS: usize = 32;
+const NAMES: usize = 64;
+const SOCKS_CLIENTS: usize = 1024;
+/// Connections that one listener's turn takes.
+const ACCEPTS_PER_TURN: usize = 64;

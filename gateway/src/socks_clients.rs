@@ -1,0 +1,277 @@
+//! SOCKS5 clients from their connect until their flow has a leg.
+//!
+//! ```text
+//!   Negotiating ──request──> (flow opened) ──reply sent──> handed to the relay
+//!        │                        │
+//!        └───────── failure ──────┴──> Parting: the reply is sent, the end awaited, then closed
+//! ```
+//!
+//! At most [`CLIENTS_MAX`] at once, each for at most [`NEGOTIATION_MAX`] before its request; with
+//! the policy `dialed` the dial's end is waited for beyond that.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::time::{Duration, Instant};
+
+use mio::event::Event as Readiness;
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use polyrail_model::{Destination, UserId};
+use polyrail_relay::Relay;
+use polyrail_session::{FlowKey, ResetReason};
+use slab::Slab;
+
+use crate::socks5::{Event, Negotiation, ReplyCode, ReplyPolicy};
+
+/// Clients that negotiate or wait for a dial at once; more wait in the kernel's queue.
+pub const CLIENTS_MAX: usize = 4096;
+
+/// How long a client may take for its request.
+pub const NEGOTIATION_MAX: Duration = Duration::from_secs(15);
+
+/// The clients.
+pub(crate) struct SocksClients {
+    registry: Registry,
+    base: usize,
+    policy: ReplyPolicy,
+    clients: Slab<Client>,
+    by_flow: HashMap<FlowKey, usize>,
+    scan_at: Option<Instant>,
+}
+
+struct Client {
+    stream: TcpStream,
+    user: UserId,
+    peer: SocketAddr,
+    negotiation: Negotiation,
+    flow: Option<FlowKey>,
+    /// What the client sent behind its request and the flow has not taken.
+    deadline: Option<Instant>,
+    parting: bool,
+}
+
+impl SocksClients {
+    pub(crate) fn new(registry: Registry, base: usize, policy: ReplyPolicy) -> Self {
+        let (clients, by_flow) = (Slab::new(), HashMap::new());
+        Self { registry, base, policy, clients, by_flow, scan_at: None }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.clients.len() >= CLIENTS_MAX
+    }
+
+    /// Takes a new client in.
+    pub(crate) fn add(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        user: UserId,
+    ) {
+        let entry = self.clients.vacant_entry();
+        let (index, token) = (entry.key(), Token(self.base + entry.key()));
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if let Err(error) = self.registry.register(&mut stream, token, both) {
+            tracing::warn!(%error, "a SOCKS5 client cannot be watched");
+            return;
+        }
+        entry.insert(Client {
+            stream,
+            user,
+            peer,
+            negotiation: Negotiation::new(self.policy),
+            flow: None,
+            deadline: Some(now + NEGOTIATION_MAX),
+            parting: false,
+        });
+        self.scan_at.get_or_insert(now + SCAN_EVERY);
+        self.go_on(now, relay, index);
+    }
+
+    /// Takes an event under one of this module's tokens.
+    pub(crate) fn on_event(&mut self, now: Instant, relay: &mut Relay, event: &Readiness) {
+        let Some(index) = event.token().0.checked_sub(self.base) else { return };
+        let gone = event.is_error() || event.is_write_closed();
+        let Some(client) = self.clients.get(index) else { return };
+        if gone && client.flow.is_some() {
+            let flow = client.flow;
+            self.remove(index);
+            if let Some(flow) = flow {
+                relay.endpoint().reset(now, flow, ResetReason::PeerReset);
+            }
+            return;
+        }
+        self.go_on(now, relay, index);
+    }
+
+    /// The cloud has dialed for a flow; true when it is one of ours.
+    pub(crate) fn on_dialed(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey) -> bool {
+        let Some(&index) = self.by_flow.get(&flow) else { return false };
+        self.clients[index].negotiation.dialed(Ok(()));
+        self.go_on(now, relay, index);
+        true
+    }
+
+    /// A flow is gone before it had a leg; true when it is one of ours.
+    pub(crate) fn on_gone(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        flow: FlowKey,
+        reason: ResetReason,
+    ) -> bool {
+        let Some(index) = self.by_flow.remove(&flow) else { return false };
+        let client = &mut self.clients[index];
+        client.flow = None;
+        client.negotiation.dialed(Err(reply_code(reason)));
+        self.go_on(now, relay, index);
+        true
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.scan_at
+    }
+
+    /// Drops clients that take too long.
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
+        if self.scan_at.is_none_or(|at| now < at) {
+            return;
+        }
+        let late = |client: &Client| client.deadline.is_some_and(|deadline| deadline <= now);
+        let over: Vec<usize> =
+            self.clients.iter().filter(|(_, client)| late(client)).map(|(i, _)| i).collect();
+        for index in over {
+            self.remove(index);
+        }
+        self.scan_at = (!self.clients.is_empty()).then(|| now + SCAN_EVERY);
+    }
+
+    /// Reads, negotiates and answers as far as it goes now.
+    fn go_on(&mut self, now: Instant, relay: &mut Relay, index: usize) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        let read = client.read(now, relay);
+        if let Some(flow) = client.flow {
+            self.by_flow.insert(flow, index);
+        }
+        let sent = client.send();
+        let over = read.is_err() || sent.is_err();
+        let done = client.negotiation.is_done() && client.negotiation.output().is_empty();
+        match (over, done, client.flow) {
+            (true, _, flow) => {
+                self.remove(index);
+                if let Some(flow) = flow {
+                    relay.endpoint().reset(now, flow, ResetReason::PeerReset);
+                }
+            }
+            (false, true, Some(flow)) => {
+                if let Some(client) = self.remove(index) {
+                    relay.attach(now, flow, client.stream);
+                }
+            }
+            // The flow was reset after the success reply: so is the client.
+            (false, true, None) => {
+                if let Some(client) = self.remove(index) {
+                    polyrail_relay::reset_socket(client.stream);
+                }
+            }
+            (false, false, _) => self.part(now, index),
+        }
+    }
+
+    /// After a failure's reply the client's end of the stream is awaited: closing at once, with
+    /// something unread, would send RST and may destroy the reply.
+    fn part(&mut self, now: Instant, index: usize) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        let ready = client.negotiation.is_failed() && client.negotiation.output().is_empty();
+        if ready && !std::mem::replace(&mut client.parting, true) {
+            let _ = client.stream.shutdown(Shutdown::Write);
+            client.deadline = Some(now + PARTING_MAX);
+        }
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Client> {
+        let mut client = self.clients.try_remove(index)?;
+        if let Some(flow) = client.flow {
+            self.by_flow.remove(&flow);
+        }
+        // It fails only for a socket that the poll does not know.
+        let _ = self.registry.deregister(&mut client.stream);
+        Some(client)
+    }
+}
+
+impl Client {
+    /// Reads until the request is whole; what follows it is the flow's. After a failure what comes
+    /// is thrown away.
+    fn read(&mut self, now: Instant, relay: &mut Relay) -> io::Result<()> {
+        let mut buffer = [0; READ_BYTES];
+        while self.flow.is_none() && !self.negotiation.is_done() {
+            let read = match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let taken = self.negotiation.receive(&buffer[..read]);
+            match self.negotiation.poll() {
+                Some(Event::Connect(destination)) => {
+                    self.open(now, relay, destination, &buffer[taken..read]);
+                }
+                Some(Event::Failed(failure)) => {
+                    tracing::debug!(peer = %self.peer, %failure, "a SOCKS5 client was refused");
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, now: Instant, relay: &mut Relay, to: Destination, first: &[u8]) {
+        self.deadline = None;
+        match relay.endpoint().open(now, self.user, to) {
+            Ok(flow) => {
+                self.flow = Some(flow);
+                let taken = relay.endpoint().write(now, flow, first);
+                debug_assert_eq!(taken, first.len(), "a new flow has room for the first data");
+            }
+            Err(error) => {
+                tracing::warn!(peer = %self.peer, %error, "a flow was refused");
+                self.negotiation.dialed(Err(ReplyCode::GeneralFailure));
+            }
+        }
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        while !self.negotiation.output().is_empty() {
+            match self.stream.write(self.negotiation.output()) {
+                Ok(sent) => self.negotiation.sent(sent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the client is told of a failed dial (RFC 1928 6).
+fn reply_code(reason: ResetReason) -> ReplyCode {
+    match reason {
+        ResetReason::Refused | ResetReason::PeerReset => ReplyCode::ConnectionRefused,
+        ResetReason::Unreachable => ReplyCode::NetworkUnreachable,
+        ResetReason::TimedOut => ReplyCode::TtlExpired,
+        ResetReason::Forbidden => ReplyCode::NotAllowed,
+        ResetReason::NameNotFound => ReplyCode::HostUnreachable,
+        _ => ReplyCode::GeneralFailure,
+    }
+}
+
+/// What is read from a client at a time: the request and a browser's first flight.
+const READ_BYTES: usize = 4096;
+/// How long a refused client may take to close.
+const PARTING_MAX: Duration = Duration::from_secs(2);
+/// How often late clients are looked for, while there are clients.
+const SCAN_EVERY: Duration = Duration::from_secs(1);
