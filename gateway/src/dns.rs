@@ -16,7 +16,8 @@ mod socket;
 use std::net::SocketAddr;
 
 pub use forwarder::{
-    Client, Forwarder, PENDING_MAX, PENDING_USER_MAX, QUERY_TIMEOUT, Reply, STREAM_PATIENCE,
+    ATTEMPTS_MAX, Client, Forwarder, PENDING_MAX, PENDING_USER_MAX, QUERY_TIMEOUT, Reply,
+    STREAM_PATIENCE,
 };
 pub use message::{QUERY_MAX, UDP_ANSWER_MAX};
 pub use socket::{Datagram, DnsSocket};

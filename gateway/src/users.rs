@@ -20,7 +20,7 @@ use polyrail_model::UserId;
 use ring::hmac;
 use ring::rand::SystemRandom;
 
-pub use neighbours::{KernelNeighbours, LinkAddress, Neighbours};
+pub use neighbours::{KernelNeighbours, LINK_ADDRESS_MAX, LinkAddress, Neighbours};
 
 /// Names users. Answers at once: at worst after some system calls that do not wait.
 #[derive(Debug)]

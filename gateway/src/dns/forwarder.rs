@@ -303,7 +303,7 @@ fn is_waiting(pending: &HashMap<u16, Pending>, id: u16, serial: u64) -> bool {
 }
 
 /// How many streams a query is tried on.
-const ATTEMPTS_MAX: u32 = 3;
+pub const ATTEMPTS_MAX: u32 = 3;
 
 /// How many bytes are framed ahead of the stream.
 const OUTPUT_STEP: usize = 4096;
