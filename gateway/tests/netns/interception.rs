@@ -68,7 +68,8 @@ fn take_connections(gateway: &Namespace) {
                         Ok(Accepted { stream, original, peer }) => {
                             let stream = TcpStream::from(stream);
                             stream.set_nonblocking(false).expect("blocking");
-                            answer(stream, &format!("taken {original} from {}", peer.ip()));
+                            let text = format!("taken {original} from {}", peer.ip());
+                            thread::spawn(move || answer(stream, &text));
                         }
                         Err(error) if error.kind() == ErrorKind::WouldBlock => {
                             thread::sleep(Duration::from_millis(2));
@@ -267,11 +268,19 @@ fn families_are_switched_while_running() {
         let mut interception =
             lab.gateway.run(move || Interception::start(start, on_exit)).expect("start");
         let to = ["192.0.2.80:80", "[2001:db8:80::80]:80"];
+        let mut standing = to.map(|to| {
+            let to: SocketAddr = to.parse().expect("address");
+            lab.passenger.run(move || TcpStream::connect_timeout(&to, PATIENCE)).expect("connect")
+        });
         for (v4, v6) in [(true, true), (true, false), (false, false), (false, true), (true, true)] {
             interception = lab.gateway.run(move || {
                 interception.set_families(Families { v4, v6 }).expect("switch");
                 interception
             });
+            for stream in &mut standing {
+                // A piece of "hello" in each state.
+                stream.write_all(b"h").expect("a standing connection goes on");
+            }
             for (reachable, to) in [v4, v6].into_iter().zip(to) {
                 let outcome = greet(&lab.passenger, to).map_err(|error| error.kind());
                 match reachable {
@@ -279,6 +288,12 @@ fn families_are_switched_while_running() {
                     false => assert_eq!(outcome, Err(ErrorKind::ConnectionRefused), "{to}"),
                 }
             }
+        }
+        for (mut stream, to) in standing.into_iter().zip(to) {
+            let mut text = String::new();
+            stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+            stream.read_to_string(&mut text).expect("an answer");
+            assert!(text.starts_with(&format!("taken {to}")), "{text}");
         }
         if on_exit == OnExit::Open {
             let error = apply(&lab.gateway, &plan).expect_err("a daemon holds the table");
