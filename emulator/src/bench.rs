@@ -192,13 +192,17 @@ fn loads(args: &BenchArgs) -> [f64; 2] {
 
 fn scenario(args: &BenchArgs) -> String {
     let [up, down] = loads(args).map(|mbit| (mbit * HEADROOM * 1e6) as u64);
+    let direction = |rate| {
+        format!("{{ rate = \"{rate} bit/s\", delay = \"{DELAY_US} us\", queue = \"1 MiB\" }}")
+    };
     (0..args.links)
         .map(|link| {
             format!(
-                "[[link]]\nname = \"l{link}\"\n\
-                 near.addresses = [\"10.77.{link}.1/24\"]\nfar.addresses = [\"10.77.{link}.2/24\"]\n\
-                 up = {{ rate = \"{up} bit/s\", delay = \"{DELAY_US} us\", queue = \"1 MiB\" }}\n\
-                 down = {{ rate = \"{down} bit/s\", delay = \"{DELAY_US} us\", queue = \"1 MiB\" }}\n"
+                "[[link]]\nname = \"l{link}\"\nup = {}\ndown = {}\n\
+                 near.addresses = [\"10.77.{link}.1/24\"]\n\
+                 far.addresses = [\"10.77.{link}.2/24\"]\n",
+                direction(up),
+                direction(down)
             )
         })
         .collect()

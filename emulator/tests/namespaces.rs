@@ -1,5 +1,7 @@
 //! Namespaces are separate, hold by descriptor alone, and their children die with their parent.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::io::{Read, Write};

@@ -3,6 +3,8 @@
 //! Bounds are loose on the slow side: these tests run on busy machines. What a link must never do
 //! (be faster than its model) is checked tightly.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::io::{Read, Write};
@@ -176,6 +178,23 @@ fn nothing_is_left_when_it_is_killed_or_its_parent_dies() {
         std::thread::sleep(Duration::from_millis(10));
     }
     drop(orphan);
+}
+
+#[test]
+fn an_interface_may_go_down_but_not_away() {
+    if no_namespaces() {
+        return;
+    }
+    let mut rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+    let mut pinger = Pinger::new(&rail, "10.1.0.1:0", "10.1.0.2:7");
+    rail.far.ip("link set net0 down").unwrap();
+    assert_eq!(pinger.ping(Duration::from_millis(200)), None);
+    let stats = rail.control().command("stats").unwrap();
+    assert_eq!(stats["links"][0]["up"]["refused"], 1, "{stats}");
+    rail.far.ip("link set net0 up").unwrap();
+    assert!(pinger.ping(PATIENCE).is_some(), "the link did not come back");
+    rail.far.ip("link del net0").unwrap();
+    assert!(!rail.wait().success(), "the emulator goes on without its device");
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! The host's files are the root of that kernel, read-only; its first process runs this test's own
 //! program again, to measure inside. No privilege is needed outside.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::fs::{File, Permissions};

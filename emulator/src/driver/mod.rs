@@ -73,6 +73,12 @@ pub enum RunError {
         /// Why.
         reason: String,
     },
+    /// A device of the run was deleted.
+    #[error("interface {interface} was deleted while the emulator ran")]
+    Gone {
+        /// The interface.
+        interface: String,
+    },
     /// A system call failed that should not.
     #[error("{doing}: {error}")]
     System {

@@ -12,12 +12,12 @@
 //! Both ends have the same link address and no ARP, so that a link carries nothing but its traffic,
 //! as a TUN device does.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use polyrail_model::{Bitrate, Bytes};
 use serde_json::{Value, json};
-use std::os::fd::AsFd;
 
 use super::outside::{self, Outside, system};
 use super::{Driver, Options, Rail, RunError, Sides};
@@ -130,7 +130,8 @@ fn timeout(sleep: Option<Duration>) -> PollTimeout {
 fn lanes(sides: &Sides, link: &LinkScenario) -> Result<[Lane; 2], RunError> {
     let (near, far) = (sides.of(&link.near, false)?, sides.of(&link.far, true)?);
     let pair = format!(
-        "link add name {} address {LINK_ADDRESS} type veth peer name {} address {LINK_ADDRESS} netns {}",
+        "link add name {} address {LINK_ADDRESS} type veth \
+         peer name {} address {LINK_ADDRESS} netns {}",
         link.near.interface,
         link.far.interface,
         far.path().display()

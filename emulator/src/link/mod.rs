@@ -41,7 +41,7 @@ use polyrail_model::Bytes;
 
 pub use chance::{BurstLoss, Probability};
 pub use counters::{Counters, Tally};
-pub use schedule::{Schedule, ScheduleError, Step};
+pub use schedule::{STEPS_MAX, Schedule, ScheduleError, Step};
 pub use spec::{Blackout, BlackoutWindow, LinkSpec, Rate, Reorder};
 
 use chance::Chance;

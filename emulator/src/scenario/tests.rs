@@ -126,3 +126,11 @@ fn a_missing_file_is_named() {
     let error = Scenario::load(Path::new("/nonexistent/x.toml")).unwrap_err().to_string();
     assert!(error.contains("/nonexistent/x.toml"), "{error}");
 }
+
+#[test]
+fn the_example_of_the_documentation_is_right() {
+    let page = include_str!("../../../docs/emulation.md");
+    let example = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let scenario = Scenario::parse(example).unwrap();
+    assert_eq!(scenario.links[0].down.queue, LinkSpec::default().queue);
+}

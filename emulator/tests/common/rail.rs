@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -32,7 +32,7 @@ impl Rail {
         let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail-emulator"));
         die_with_parent(&mut command);
         let mut child = command
-            .arg("run")
+            .args(["--log-level", "warn", "run"])
             .arg(&file)
             .arg("--near")
             .arg(near.path())
@@ -66,10 +66,15 @@ impl Rail {
         Pid::from_raw(self.child.id() as i32)
     }
 
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        super::wait_at_most(&mut self.child, Duration::from_secs(5))
+    }
+
     /// Ends it in an orderly way; returns the lines it printed since the ready line.
     pub fn stop(mut self) -> Vec<Value> {
         kill(self.pid(), Signal::SIGTERM).unwrap();
-        let status = super::wait_at_most(&mut self.child, Duration::from_secs(5));
+        let status = self.wait();
         assert!(status.success(), "{status}");
         let lines = std::io::Read::by_ref(&mut self.out).lines().map(|line| line.unwrap());
         lines.map(|line| serde_json::from_str(&line).unwrap()).collect()

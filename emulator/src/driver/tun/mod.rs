@@ -83,10 +83,14 @@ pub(super) fn run(
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(error) => return Err(system("waiting for packets")(error.into())),
         }
-        for (lane, device) in polled[..rail.lanes.len()].iter().enumerate() {
-            if device.any() == Some(true) {
+        for (place, device) in polled[..rail.lanes.len()].iter().enumerate() {
+            let events = device.revents().unwrap_or(PollFlags::empty());
+            if events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL) {
+                return Err(RunError::Gone { interface: interface(scenario, place) });
+            }
+            if events.contains(PollFlags::POLLIN) {
                 rail.give_out();
-                rail.lanes[lane].take_in();
+                rail.lanes[place].take_in();
             }
         }
         let due = outside.next_timeout().is_some_and(|timeout| Instant::now() >= timeout);
@@ -112,6 +116,12 @@ fn device(sides: &Sides, link: &LinkScenario, end: &End, is_far: bool) -> Result
         interface: end.interface.clone(),
         error,
     })
+}
+
+/// The interface whose device stands at a place: those of a link in pairs, near first.
+fn interface(scenario: &Scenario, place: usize) -> String {
+    let link = &scenario.links[place / 2];
+    if place.is_multiple_of(2) { &link.near } else { &link.far }.interface.clone()
 }
 
 /// Asks the kernel to run this thread in time; true when it has real-time priority.
