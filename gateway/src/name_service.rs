@@ -94,6 +94,8 @@ impl NameService {
             return false;
         }
         self.move_flow(now, relay.endpoint());
+        // Whatever was read or not: the session is to tell of the next bytes.
+        relay.endpoint().consume(now, flow, 0);
         self.answer(now);
         true
     }

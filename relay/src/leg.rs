@@ -35,6 +35,9 @@ pub(crate) struct Leg {
     pub(crate) moved_at: Instant,
     /// Stands in the queue of legs to be served.
     pub(crate) queued: bool,
+    /// The session said that there is something to read, or may have said so before the leg was
+    /// there. It says so once until it is read.
+    pub(crate) told: bool,
     readable: bool,
     writable: bool,
     read_ended: bool,
@@ -67,6 +70,7 @@ impl Leg {
             flow,
             moved_at: now,
             queued: false,
+            told: true,
             readable: true,
             writable: true,
             read_ended: false,
@@ -133,6 +137,8 @@ impl Leg {
                     // It fails only when the connection is gone, which reading tells as well.
                     let _ = self.stream.shutdown(Shutdown::Write);
                     self.write_ended = true;
+                } else if std::mem::take(&mut self.told) {
+                    endpoint.consume(now, self.flow, 0);
                 }
                 return false;
             }
@@ -146,6 +152,7 @@ impl Leg {
             };
             match result {
                 Ok(written) => {
+                    self.told = false;
                     endpoint.consume(now, self.flow, written);
                     *moved += written;
                     budget = budget.saturating_sub(written);

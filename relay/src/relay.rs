@@ -288,7 +288,11 @@ impl Relay {
                 _ => None,
             };
             match (event, leg) {
-                (Event::Readable { .. } | Event::Writable { .. }, Some(leg)) => self.enqueue(leg),
+                (Event::Readable { .. }, Some(leg)) => {
+                    self.legs[leg].told = true;
+                    self.enqueue(leg);
+                }
+                (Event::Writable { .. }, Some(leg)) => self.enqueue(leg),
                 (Event::Reset { .. }, Some(leg)) => {
                     if let Some(leg) = self.remove_leg(leg) {
                         self.farewells.add(now, leg.stream);
