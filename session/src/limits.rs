@@ -65,6 +65,14 @@ pub const WRITABLE_MIN: u64 = 8 * 1024;
 /// forgotten first; it is then answered as delivered.
 pub const TOMBSTONES_MAX: usize = 16_384;
 
+/// Flows beyond the bound of its settings that a cloud keeps until their refusal is answered; a
+/// gateway that opens more breaks the protocol.
+pub const FLOWS_REFUSED_MAX: usize = 16_384;
+
+/// How far flow numbers may leap ahead: those of flows that ended before anything of them was
+/// sent are missing.
+pub const FLOWS_AHEAD_MAX: u64 = 1 << 20;
+
 /// How long a reset flow goes on delivering what was written before the reset.
 pub const RESET_LINGER: Duration = Duration::from_secs(30);
 

@@ -155,9 +155,10 @@ impl Path {
         std::mem::take(&mut self.stalled)
     }
 
-    /// When the path must be looked at again.
-    pub fn deadline(&self) -> Instant {
-        let waits = self.outstanding > 0 || self.ping.is_some();
+    /// When the path must be looked at again: for a PING, and if it is `judged`, to see whether it
+    /// stalls.
+    pub fn deadline(&self, judged: bool) -> Instant {
+        let waits = judged && (self.outstanding > 0 || self.ping.is_some());
         let stall = (waits && !self.stalled).then(|| self.waiting_since() + self.patience());
         let ping = self.ping.is_none().then_some(self.next_ping_at);
         [stall, ping].into_iter().flatten().min().unwrap_or(self.progress_at + FAR)

@@ -10,7 +10,9 @@ use polyrail_scheduler::PathSet;
 
 use super::{Session, Tombstone};
 use crate::flow::{Flow, Life, Run, Violation};
-use crate::limits::{ACK_DELAY, ACK_EVERY, WINDOW_INITIAL};
+use crate::limits::{
+    ACK_DELAY, ACK_EVERY, FLOWS_AHEAD_MAX, FLOWS_REFUSED_MAX, WINDOW_INITIAL,
+};
 use crate::wire::{Ack, DataMarks, Echo, Frame, Open, Reset};
 use crate::{Event, FlowKey, ResetReason, Role, TunnelKey};
 
@@ -120,8 +122,8 @@ impl Session {
             return Err(Violation("data of a flow that was never opened"));
         }
         let highest = self.seen.end();
-        let bound = self.settings.flows_max as u64 * 2;
-        if id.0 > highest + bound || self.flows.len() as u64 >= bound {
+        let bound = self.settings.flows_max + FLOWS_REFUSED_MAX;
+        if id.0 > highest + FLOWS_AHEAD_MAX || self.flows.len() >= bound {
             return Err(Violation("more flows than the bound"));
         }
         self.seen.insert(id.0..id.0 + 1);

@@ -158,7 +158,8 @@ impl Session {
     pub fn next_timeout(&self) -> Option<Instant> {
         let lines = [&self.ack_line, &self.open_line, &self.reset_line];
         let lines = lines.into_iter().filter_map(|line| line.front().map(|&(at, _)| at));
-        let paths = self.paths.iter().flatten().map(crate::path::Path::deadline);
+        let judged = self.settings.reinjection.stall;
+        let paths = self.paths.iter().flatten().map(|path| path.deadline(judged));
         let others = [self.credit.check_at(), self.ack_blocked_until];
         lines.chain(paths).chain(others.into_iter().flatten()).min()
     }
