@@ -43,7 +43,7 @@ const DELAY_US: u64 = 20_000;
 #[derive(clap::Args)]
 pub struct BenchArgs {
     /// How long to send, in seconds.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=120))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=120))]
     seconds: u64,
     /// How many links share the load.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=16))]
