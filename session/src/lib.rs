@@ -12,6 +12,11 @@
 //! [`Event::Reset`] and [`Event::Closed`], and after the caller's own [`Endpoint::reset`], the key
 //! is dead and every call with it does nothing.
 //!
+//! # Tunnels
+//! A tunnel delivers each call's frames whole and at least once while it lives. It may change the
+//! order of calls, except around greetings (HELLO, JOIN, WELCOME, REJECT): what was sent before one
+//! arrives before it or never, what was sent behind it arrives behind it.
+//!
 //! The wire is specified in `docs/protocol.md`; all bounds are in [`limits`].
 
 #![forbid(unsafe_code)]

@@ -10,9 +10,7 @@ use polyrail_scheduler::PathSet;
 
 use super::{Session, Tombstone};
 use crate::flow::{Flow, Life, Run, Violation};
-use crate::limits::{
-    ACK_DELAY, ACK_EVERY, FLOWS_AHEAD_MAX, FLOWS_REFUSED_MAX, WINDOW_INITIAL,
-};
+use crate::limits::{ACK_DELAY, ACK_EVERY, FLOWS_AHEAD_MAX, FLOWS_REFUSED_MAX, WINDOW_INITIAL};
 use crate::wire::{Ack, DataMarks, Echo, Frame, Open, Reset};
 use crate::{Event, FlowKey, ResetReason, Role, TunnelKey};
 
@@ -153,7 +151,7 @@ impl Session {
             Ok(advanced) => advanced,
             Err(Violation(what)) => {
                 tracing::warn!(flow = id.0, what, "the peer broke the protocol on a flow");
-                self.reset(now, id, ResetReason::Protocol);
+                self.break_off(now, id);
                 return Ok(());
             }
         };
@@ -208,7 +206,7 @@ impl Session {
         let ranges = if ack.done { &[] } else { ack.ranges.as_slice() };
         if !flow.send.acknowledge(cumulative, ranges, |length, live| settled.push((length, live))) {
             tracing::warn!(flow = id.0, "the peer acknowledged what was never sent");
-            self.reset(now, id, ResetReason::Protocol);
+            self.break_off(now, id);
             return;
         }
         self.held_sent -= before - flow.send.held();
@@ -289,6 +287,10 @@ impl Session {
         if let Life::Resetting { answered, .. } = &mut flow.life {
             *answered = true;
             self.end_if_over(now, id);
+            return Ok(());
+        }
+        if reset.answer && matches!(flow.life, Life::Ending { .. }) {
+            // Both have let go; what precedes the reset is still to be read.
             return Ok(());
         }
         let known = flow.destination.is_some() || self.role == Role::Gateway;

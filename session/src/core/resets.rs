@@ -41,6 +41,18 @@ impl Session {
         self.list(id);
     }
 
+    /// Resets a flow on which the peer broke the protocol. The caller hears of it at once.
+    pub(super) fn break_off(&mut self, now: Instant, id: FlowId) {
+        let reason = ResetReason::Protocol;
+        let Some(flow) = self.flows.get(&id) else { return };
+        let known = flow.destination.is_some() || self.role == crate::Role::Gateway;
+        if known && flow.is_callers() {
+            let flow = FlowKey { session: self.key, flow: id };
+            self.events.push_back(Event::Reset { flow, reason });
+        }
+        self.reset(now, id, reason);
+    }
+
     fn opens(&self, id: FlowId) -> bool {
         self.role == crate::Role::Gateway && self.flows.contains_key(&id)
     }
