@@ -1,0 +1,282 @@
+//! The operations, and one run from the first to the last flow's end.
+
+use std::time::Duration;
+
+use polyrail_emulator::link::{Blackout, Probability, Rate, Schedule};
+use polyrail_model::Bitrate;
+use polyrail_session::ResetReason;
+
+use super::Plan;
+use crate::dice::Dice;
+use crate::world::{Dial, FlowNo, Reader, Side, Verbosity, World};
+
+/// What one run came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The hash over all that happened.
+    pub hash: u64,
+    /// The virtual time it took.
+    pub time: Duration,
+    /// Flows that were opened.
+    pub flows: usize,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Packets and timers.
+    pub steps: u64,
+}
+
+type Operation = fn(&mut Run<'_>);
+
+/// All operations with their usual weights.
+pub(super) const OPERATIONS: [(Operation, u64); 22] = [
+    (open, 25),
+    (|run| run.write(Side::Gateway), 15),
+    (|run| run.write(Side::Cloud), 25),
+    (|run| run.finish(Side::Gateway), 10),
+    (|run| run.finish(Side::Cloud), 10),
+    (|run| run.reset(Side::Gateway), 4),
+    (|run| run.reset(Side::Cloud), 4),
+    (|run| run.reader(Reader::Stalled), 6),
+    (slow_reader, 4),
+    (|run| run.reader(Reader::Quick), 6),
+    (blackout, 6),
+    (light, 8),
+    (break_connection, 4),
+    (change_address, 4),
+    (disable, 2),
+    (enable, 4),
+    (race, 2),
+    (change_quality, 3),
+    (|run| run.world.restart(Side::Gateway), 1),
+    (|run| run.world.restart(Side::Cloud), 1),
+    (go_away, 1),
+    (long_pause, 2),
+];
+
+/// A run under way.
+pub(super) struct Run<'a> {
+    plan: &'a Plan,
+    world: World,
+    dice: Dice,
+    volume: u64,
+    going: bool,
+}
+
+/// Runs the world of a seed to its end.
+///
+/// # Panics
+/// Where the session does what it must not.
+pub fn run(seed: u64, verbosity: Verbosity) -> Outcome {
+    let plan = Plan::new(seed, verbosity);
+    if verbosity > Verbosity::Silent {
+        eprintln!("seed {seed}: {plan:#?}");
+    }
+    let world =
+        World::new(plan.habits.clone(), plan.gateway.clone(), plan.cloud.clone(), &plan.carriers);
+    let dice = Dice::new(seed ^ RUN);
+    let mut run = Run { plan: &plan, world, dice, volume: plan.volume, going: false };
+    let most = operations_max().unwrap_or(plan.operations);
+    for _ in 0..plan.operations.min(most) {
+        let pause = run.dice.unit().powi(3) * plan.pause.as_secs_f64();
+        run.world.run_for(Duration::from_secs_f64(pause));
+        let operation = run.dice.weighted(&plan.weights);
+        OPERATIONS[operation].0(&mut run);
+    }
+    run.end()
+}
+
+/// To make a failing run shorter: only so many operations.
+fn operations_max() -> Option<u64> {
+    std::env::var("POLYRAIL_OPERATIONS").ok()?.parse().ok()
+}
+
+impl Run<'_> {
+    /// The troubles stop; every flow must end.
+    fn end(mut self) -> Outcome {
+        let world = &mut self.world;
+        for carrier in 0..world.carrier_count() {
+            world.change_links(carrier, |now, link| {
+                link.set_loss(now, Probability::NEVER);
+                link.set_blackout(now, None);
+            });
+            world.enable(carrier, true);
+        }
+        world.run_for(Duration::from_secs(2));
+        world.wind_up();
+        let ended = world.run_until(QUIET_WITHIN, World::is_quiet);
+        let open: Vec<(Side, Vec<FlowNo>)> =
+            Side::BOTH.into_iter().map(|side| (side, world.open_legs(side))).collect();
+        if ended.is_none() {
+            let first = open.iter().flat_map(|(_, flows)| flows).min().copied();
+            let flow = first.map(|flow| world.flow(flow).clone());
+            let status = Side::BOTH.map(|side| world.status(side));
+            panic!("flows do not end: {open:?}\nthe first is {flow:?}\n{status:?}");
+        }
+        world.run_for(AFTERMATH);
+        Side::BOTH.into_iter().for_each(|side| world.check_bounds(side));
+        world.check_end();
+        let bytes = world.flows().iter().flat_map(|flow| &flow.legs).map(|leg| leg.read).sum();
+        Outcome {
+            hash: world.trace().hash(),
+            time: world.elapsed(),
+            flows: world.flows().len(),
+            bytes,
+            steps: world.steps(),
+        }
+    }
+
+    fn flow(&mut self, side: Side) -> Option<FlowNo> {
+        let open = self.world.open_legs(side);
+        (!open.is_empty()).then(|| self.dice.pick(&open))
+    }
+
+    fn bytes(&mut self) -> u64 {
+        let bytes = self.dice.scale(1, self.plan.write_max).min(self.volume);
+        self.volume -= bytes;
+        bytes
+    }
+
+    fn carrier(&mut self) -> usize {
+        self.dice.between(0, self.plan.carriers.len() as u64) as usize
+    }
+
+    fn side(&mut self) -> Side {
+        self.dice.pick(&Side::BOTH)
+    }
+
+    fn write(&mut self, side: Side) {
+        if let Some(flow) = self.flow(side) {
+            let bytes = self.bytes();
+            self.world.write(flow, side, bytes);
+        }
+    }
+
+    fn finish(&mut self, side: Side) {
+        if let Some(flow) = self.flow(side) {
+            self.world.finish(flow, side);
+        }
+    }
+
+    fn reset(&mut self, side: Side) {
+        if let Some(flow) = self.flow(side) {
+            let other = self.dice.pick(ResetReason::ALL);
+            // These two are the session's own.
+            let own = [ResetReason::SessionLost, ResetReason::Protocol];
+            let plain = self.dice.chance(0.6) || own.contains(&other);
+            let reason = if plain { ResetReason::PeerReset } else { other };
+            self.world.reset(flow, side, reason);
+        }
+    }
+
+    fn reader(&mut self, reader: Reader) {
+        let side = self.side();
+        if let Some(flow) = self.flow(side) {
+            self.world.set_reader(flow, side, reader);
+        }
+    }
+}
+
+fn open(run: &mut Run<'_>) {
+    let user = run.dice.between(1, run.plan.users + 1);
+    let time = Duration::from_micros(run.dice.scale(1, 20_000_000));
+    let named = run.dice.chance(0.3);
+    let dial = if run.dice.chance(0.85) {
+        Dial::Stands(time)
+    } else {
+        let reasons = [ResetReason::Refused, ResetReason::TimedOut, ResetReason::NameNotFound];
+        Dial::Fails(time, run.dice.pick(&reasons))
+    };
+    let Ok(flow) = run.world.open_with(user, dial, named) else { return };
+    if run.dice.chance(0.3) {
+        // The server speaks first, and perhaps last.
+        run.world.flow_mut(flow).server = (run.bytes(), run.dice.chance(0.5));
+    }
+    if run.dice.chance(0.7) {
+        let bytes = run.bytes();
+        run.world.write(flow, Side::Gateway, bytes);
+        if run.dice.chance(0.3) {
+            run.world.finish(flow, Side::Gateway);
+        }
+        if run.dice.chance(0.03) {
+            run.world.reset(flow, Side::Gateway, ResetReason::PeerReset);
+        }
+    }
+}
+
+fn slow_reader(run: &mut Run<'_>) {
+    let bytes = run.dice.scale(500, 50_000) as usize;
+    let pause = run.dice.millis(1, 200);
+    run.reader(Reader::Slow(bytes, pause));
+}
+
+fn blackout(run: &mut Run<'_>) {
+    let mode = run.dice.pick(&[Blackout::Hold, Blackout::Drop]);
+    if run.dice.chance(0.3) {
+        (0..run.world.carrier_count()).for_each(|c| run.world.blackout(c, Some(mode)));
+    } else {
+        let carrier = run.carrier();
+        run.world.blackout(carrier, Some(mode));
+    }
+}
+
+fn light(run: &mut Run<'_>) {
+    (0..run.world.carrier_count()).for_each(|c| run.world.blackout(c, None));
+}
+
+fn break_connection(run: &mut Run<'_>) {
+    let (carrier, most) = (run.carrier(), run.dice.scale(1, 20_000));
+    let learns = [run.dice.millis(0, most), run.dice.millis(0, most)];
+    run.world.break_connection(carrier, learns);
+}
+
+fn change_address(run: &mut Run<'_>) {
+    let (carrier, overlap) = (run.carrier(), run.dice.chance(0.5));
+    let learns = run.dice.millis(0, 5_000);
+    run.world.change_address(carrier, learns, overlap);
+}
+
+fn disable(run: &mut Run<'_>) {
+    let carrier = run.carrier();
+    run.world.enable(carrier, false);
+}
+
+fn enable(run: &mut Run<'_>) {
+    (0..run.world.carrier_count()).for_each(|c| run.world.enable(c, true));
+}
+
+fn race(run: &mut Run<'_>) {
+    let carrier = run.carrier();
+    run.world.race(carrier);
+}
+
+fn change_quality(run: &mut Run<'_>) {
+    let carrier = run.carrier();
+    let rate = Rate::Limited(Bitrate::from_bps(run.dice.scale(500_000, 50_000_000)));
+    let delay = Duration::from_micros(run.dice.scale(500, 300_000));
+    let loss = Probability::new(run.dice.unit() * 0.1).unwrap_or_default();
+    run.world.change_links(carrier, |now, link| {
+        link.set_rate(now, Schedule::constant(rate));
+        link.set_delay(now, Schedule::constant(delay));
+        link.set_loss(now, loss);
+    });
+}
+
+/// At most once in a run: nothing opens after it.
+fn go_away(run: &mut Run<'_>) {
+    if !std::mem::replace(&mut run.going, true) && run.dice.chance(0.5) {
+        let side = run.side();
+        run.world.go_away(side);
+    }
+}
+
+fn long_pause(run: &mut Run<'_>) {
+    let linger = run.plan.gateway.linger.as_millis() as u64;
+    let pause = run.dice.millis(linger / 2, linger * 3 / 2);
+    run.world.run_for(pause);
+}
+
+const RUN: u64 = 0x7275_6e00;
+/// Every flow must have ended so long after the troubles.
+const QUIET_WITHIN: Duration = Duration::from_secs(240);
+/// Longer than a reset flow lingers and an acknowledgement waits.
+const AFTERMATH: Duration = Duration::from_secs(45);

@@ -1,0 +1,126 @@
+//! What a seed makes: carriers, settings, and how likely each operation is.
+
+use std::time::Duration;
+
+use polyrail_emulator::link::{BurstLoss, LinkSpec, Probability, Reorder};
+use polyrail_model::{Bitrate, Bytes};
+use polyrail_scheduler::{ChainSpec, chain_names};
+use polyrail_session::{Reinjection, Settings};
+
+use super::operations::OPERATIONS;
+use crate::dice::Dice;
+use crate::world::{CarrierSpec, Habits, Verbosity};
+
+/// One random world before it begins.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The world's own habits.
+    pub habits: Habits,
+    /// The gateway's settings.
+    pub gateway: Settings,
+    /// The cloud's settings.
+    pub cloud: Settings,
+    /// The carriers.
+    pub carriers: Vec<CarrierSpec>,
+    /// How many operations there are.
+    pub operations: u64,
+    /// The longest usual pause between two.
+    pub pause: Duration,
+    /// How likely each operation is.
+    pub weights: Vec<u64>,
+    /// Bytes that may be written in all.
+    pub volume: u64,
+    /// The largest single write.
+    pub write_max: u64,
+    /// How many users there are.
+    pub users: u64,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn new(seed: u64, verbosity: Verbosity) -> Self {
+        let mut dice = Dice::new(seed ^ PLAN);
+        let dice = &mut dice;
+        let calm = dice.chance(0.15);
+        let linger = Duration::from_secs(dice.scale(3, 120));
+        let chains: Vec<&str> = chain_names().collect();
+        let chain = ChainSpec::named(dice.pick(&chains)).unwrap_or_default();
+        let settings = |dice: &mut Dice| Settings {
+            linger,
+            memory: Bytes::from_mib(dice.pick(&[1, 1, 2, 16])),
+            flows_max: dice.pick(&[3, 10, 100, 1_000]),
+            chain: chain.clone(),
+            reinjection: Reinjection {
+                timeouts: dice.pick(&[None, Some(1), Some(3)]),
+                stall: dice.chance(0.85),
+            },
+            ..Settings::default()
+        };
+        let (gateway, cloud) = (settings(dice), settings(dice));
+        let count = dice.pick(&[1, 1, 2, 2, 2, 3, 4]);
+        let carriers = (0..count).map(|i| carrier(dice, i, calm)).collect();
+        let weights = OPERATIONS.iter().map(|(_, weight)| {
+            let part = dice.pick(&[0, 1, 1, 2, 4]);
+            weight * part
+        });
+        let weights = weights.collect();
+        Self {
+            habits: Habits {
+                seed: dice.number(),
+                drains_at_once: dice.chance(0.7),
+                repeats: dice.pick(&[0.0, 0.0, 0.05]),
+                patience: dice.millis(5_000, 40_000),
+                verbosity,
+            },
+            gateway,
+            cloud,
+            carriers,
+            operations: dice.scale(10, 150),
+            pause: Duration::from_millis(dice.scale(20, 2_000)),
+            weights,
+            volume: dice.scale(100_000, 3_000_000),
+            write_max: dice.scale(100, 300_000),
+            users: dice.scale(1, 40),
+        }
+    }
+}
+
+fn carrier(dice: &mut Dice, index: usize, calm: bool) -> CarrierSpec {
+    let link = |dice: &mut Dice| {
+        let rate = Bitrate::from_bps(dice.scale(500_000, 50_000_000));
+        let delay = Duration::from_micros(dice.scale(500, 300_000));
+        let queue = Bytes::from_kib(dice.scale(16, 512));
+        let steady = LinkSpec::steady(rate, delay, queue);
+        if calm { steady } else { spoil(dice, steady) }
+    };
+    CarrierSpec {
+        name: format!("c{index}"),
+        links: [link(dice), link(dice)],
+        stream: dice.chance(0.6),
+        backup: dice.chance(0.1),
+        room: dice.scale(8_000, 64_000) as usize,
+    }
+}
+
+fn spoil(dice: &mut Dice, spec: LinkSpec) -> LinkSpec {
+    let some = |dice: &mut Dice, most: f64| {
+        let share = if dice.chance(0.4) { dice.unit() * most } else { 0.0 };
+        Probability::new(share).unwrap_or_default()
+    };
+    let burst = dice.chance(0.2).then(|| BurstLoss {
+        enter: some(dice, 0.02),
+        leave: Probability::new(0.2).unwrap_or_default(),
+        loss: Probability::new(0.7).unwrap_or_default(),
+        loss_good: Probability::NEVER,
+    });
+    let delay = dice.millis(1, 60);
+    LinkSpec {
+        loss: some(dice, 0.05),
+        burst_loss: burst,
+        duplicate: some(dice, 0.05),
+        reorder: Some(Reorder { share: some(dice, 0.05), delay }),
+        ..spec
+    }
+}
+
+const PLAN: u64 = 0x706c_616e;

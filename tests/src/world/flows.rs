@@ -1,0 +1,548 @@
+//! Passengers and servers, and the reference: what was written, and what must be read.
+//!
+//! Each flow has two legs, one a side. A leg writes what its owner wants as far as the session
+//! takes it, and reads as its reader is in the mood. All that the session says is compared with
+//! what both legs have done.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Destination, HostName, UserId};
+use polyrail_session::{FlowKey, OpenError, ResetReason};
+
+use super::content::Content;
+use super::{Side, Timer, Verbosity, World};
+
+/// A flow of the world, numbered from 0.
+pub type FlowNo = usize;
+
+/// One flow and its two legs.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// Whose it is.
+    pub user: UserId,
+    destination: Destination,
+    /// How the server's connection turns out.
+    pub dial: Dial,
+    dialed: bool,
+    told_dialed: bool,
+    /// At the gateway and at the cloud.
+    pub legs: [Leg; 2],
+    /// What the server does by itself once it is dialled: bytes to write, and whether it then ends.
+    pub server: (u64, bool),
+    /// How the server reads.
+    pub server_reader: Reader,
+}
+
+/// How a server's connection turns out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dial {
+    /// It stands after this time.
+    Stands(Duration),
+    /// It fails after this time.
+    Fails(Duration, ResetReason),
+}
+
+/// How a leg's owner reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// All that there is, at once.
+    Quick,
+    /// So many bytes, then a pause.
+    Slow(usize, Duration),
+    /// Nothing.
+    Stalled,
+}
+
+/// One end of a flow.
+#[derive(Clone, Debug)]
+pub struct Leg {
+    /// What the session calls it.
+    pub key: Option<FlowKey>,
+    /// How it stands.
+    pub state: LegState,
+    /// How it reads.
+    pub reader: Reader,
+    /// What its owner wants written in all.
+    pub goal: u64,
+    /// What the session took.
+    pub written: u64,
+    /// What it has read.
+    pub read: u64,
+    /// The owner ends its direction when all is written.
+    pub ends: bool,
+    /// The session was told so.
+    pub finished: bool,
+    /// The end of the other direction was reached.
+    pub end_seen: bool,
+    /// When the last byte was read.
+    pub last_read: Option<Instant>,
+    blocked: bool,
+    asks_room: bool,
+    read_timer: bool,
+}
+
+/// How a leg stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LegState {
+    /// The cloud has not heard of it.
+    Unknown,
+    /// Open.
+    Open,
+    /// The session said that all is done.
+    Closed,
+    /// The session said that it was reset.
+    Reset(ResetReason),
+    /// Its owner reset it then.
+    Aborted(ResetReason, Instant),
+    /// Its process died, or the flow was never opened.
+    Gone,
+}
+
+impl Leg {
+    fn new(state: LegState) -> Self {
+        Self {
+            key: None,
+            state,
+            reader: Reader::Quick,
+            goal: 0,
+            written: 0,
+            read: 0,
+            ends: false,
+            finished: false,
+            end_seen: false,
+            last_read: None,
+            blocked: false,
+            asks_room: false,
+            read_timer: false,
+        }
+    }
+}
+
+impl World {
+    /// A passenger opens a flow.
+    ///
+    /// # Errors
+    /// As the session says.
+    pub fn open(&mut self, user: u64) -> Result<FlowNo, OpenError> {
+        self.open_with(user, Dial::Stands(Duration::from_millis(5)), false)
+    }
+
+    /// As [`World::open`], with the outcome of the dial, and a name in place of an address.
+    ///
+    /// # Errors
+    /// As the session says.
+    pub fn open_with(&mut self, user: u64, dial: Dial, named: bool) -> Result<FlowNo, OpenError> {
+        let flow = self.flows.len();
+        let destination = destination(flow, named);
+        let now = self.now;
+        let node = &mut self.nodes[Side::Gateway as usize];
+        node.dirty = true;
+        let opened = node.endpoint.open(now, UserId(user), destination.clone());
+        let key = match opened {
+            Ok(key) => key,
+            Err(error) => {
+                self.drain();
+                return Err(error);
+            }
+        };
+        assert!(node.keys.insert(key, flow).is_none(), "{key:?} was used before");
+        let mut leg = Leg::new(LegState::Open);
+        leg.key = Some(key);
+        leg.asks_room = self.dice.chance(0.5);
+        self.flows.push(Flow {
+            user: UserId(user),
+            destination,
+            dial,
+            dialed: false,
+            told_dialed: false,
+            legs: [leg, Leg::new(LegState::Unknown)],
+            server: (0, false),
+            server_reader: Reader::Quick,
+        });
+        self.say(Verbosity::Operations, || format!("flow {flow} opened by user {user}: {key:?}"));
+        self.drain();
+        Ok(flow)
+    }
+
+    /// A flow of the world.
+    pub fn flow(&self, flow: FlowNo) -> &Flow {
+        &self.flows[flow]
+    }
+
+    /// A flow of the world, to change what its server will do.
+    pub fn flow_mut(&mut self, flow: FlowNo) -> &mut Flow {
+        &mut self.flows[flow]
+    }
+
+    /// All flows that ever were.
+    pub fn flows(&self) -> &[Flow] {
+        &self.flows
+    }
+
+    fn leg(&mut self, flow: FlowNo, side: Side) -> &mut Leg {
+        &mut self.flows[flow].legs[side as usize]
+    }
+
+    /// The owner of a leg wants to write more.
+    pub fn write(&mut self, flow: FlowNo, side: Side, bytes: u64) {
+        let leg = self.leg(flow, side);
+        if leg.state == LegState::Open && !leg.ends {
+            leg.goal += bytes;
+            self.say(Verbosity::Operations, || format!("flow {flow} {side:?} writes {bytes}"));
+            self.write_on(flow, side);
+            self.drain();
+        }
+    }
+
+    /// The owner of a leg ends its direction.
+    pub fn finish(&mut self, flow: FlowNo, side: Side) {
+        let leg = self.leg(flow, side);
+        if leg.state == LegState::Open && !leg.ends {
+            leg.ends = true;
+            self.say(Verbosity::Operations, || format!("flow {flow} {side:?} ends"));
+            self.write_on(flow, side);
+            self.drain();
+        }
+    }
+
+    /// The owner of a leg resets the flow.
+    pub fn reset(&mut self, flow: FlowNo, side: Side, reason: ResetReason) {
+        let now = self.now;
+        let leg = self.leg(flow, side);
+        if leg.state != LegState::Open {
+            return;
+        }
+        leg.state = LegState::Aborted(reason, now);
+        let key = leg.key.unwrap_or_else(|| panic!("an open leg without a key"));
+        self.say(Verbosity::Operations, || format!("flow {flow} {side:?} resets: {reason}"));
+        let node = &mut self.nodes[side as usize];
+        node.keys.remove(&key);
+        node.endpoint.reset(now, key, reason);
+        // A dead key does nothing.
+        assert_eq!(node.endpoint.readable(key), [&[] as &[u8], &[]]);
+        node.endpoint.consume(now, key, 10);
+        node.endpoint.finish(now, key);
+        node.dirty = true;
+        self.drain();
+    }
+
+    /// The owner of a leg reads in another way from now on.
+    pub fn set_reader(&mut self, flow: FlowNo, side: Side, reader: Reader) {
+        if std::mem::replace(&mut self.leg(flow, side).reader, reader) == reader {
+            return;
+        }
+        self.say(Verbosity::Operations, || format!("flow {flow} {side:?} reads {reader:?}"));
+        self.read(flow, side);
+        self.drain();
+    }
+
+    /// Writes what is wanted as far as the session takes it, then ends if that is wanted.
+    fn write_on(&mut self, flow: FlowNo, side: Side) {
+        let content = Content::of(flow, side);
+        let now = self.now;
+        let leg = &mut self.flows[flow].legs[side as usize];
+        let (Some(key), LegState::Open) = (leg.key, leg.state) else { return };
+        let node = &mut self.nodes[side as usize];
+        let mut buffer = Vec::new();
+        while leg.written < leg.goal && !leg.blocked {
+            let wanted = (leg.goal - leg.written).min(CHUNK);
+            let offered = if leg.asks_room {
+                let room = node.endpoint.write_room(now, key) as u64;
+                leg.blocked = room == 0;
+                wanted.min(room)
+            } else {
+                wanted
+            };
+            buffer.clear();
+            content.extend(&mut buffer, leg.written, offered as usize);
+            let taken = node.endpoint.write(now, key, &buffer) as u64;
+            assert!(taken <= offered, "more was taken than offered");
+            assert!(taken == offered || !leg.asks_room, "less was taken than there was room");
+            leg.written += taken;
+            leg.blocked |= taken < offered;
+            node.dirty = true;
+        }
+        if leg.ends && leg.written == leg.goal && !leg.finished {
+            leg.finished = true;
+            node.endpoint.finish(now, key);
+            node.dirty = true;
+        }
+    }
+
+    /// Reads as the leg's reader does.
+    fn read(&mut self, flow: FlowNo, side: Side) {
+        if side == Side::Cloud && !self.flows[flow].dialed {
+            return;
+        }
+        match self.leg(flow, side).reader {
+            Reader::Stalled => {}
+            Reader::Quick => self.read_up_to(flow, side, usize::MAX),
+            Reader::Slow(_, pause) => {
+                if !std::mem::replace(&mut self.leg(flow, side).read_timer, true) {
+                    self.timer(pause, Timer::Read { flow, side });
+                }
+            }
+        }
+    }
+
+    /// A slow reader's pause is over.
+    pub(super) fn read_some(&mut self, flow: FlowNo, side: Side) {
+        self.leg(flow, side).read_timer = false;
+        if let Reader::Slow(bytes, _) = self.leg(flow, side).reader {
+            self.read_up_to(flow, side, bytes);
+            let leg = self.leg(flow, side);
+            let more = leg.key.filter(|_| leg.state == LegState::Open).is_some_and(|key| {
+                self.nodes[side as usize].endpoint.readable(key).iter().any(|p| !p.is_empty())
+            });
+            if more {
+                self.read(flow, side);
+            }
+        } else {
+            self.read(flow, side);
+        }
+    }
+
+    fn read_up_to(&mut self, flow: FlowNo, side: Side, most: usize) {
+        let content = Content::of(flow, side.other());
+        let other = self.flows[flow].legs[side.other() as usize].clone();
+        let now = self.now;
+        let leg = &mut self.flows[flow].legs[side as usize];
+        let (Some(key), LegState::Open) = (leg.key, leg.state) else { return };
+        let node = &mut self.nodes[side as usize];
+        let mut taken = 0;
+        for part in node.endpoint.readable(key) {
+            let part = &part[..part.len().min(most - taken)];
+            let at = leg.read + taken as u64;
+            if let Some(wrong) = content.differs(at, part) {
+                panic!("flow {flow} {side:?}: wrong byte at {wrong} (read from {at})");
+            }
+            taken += part.len();
+        }
+        assert!(taken == 0 || !leg.end_seen, "flow {flow} {side:?}: bytes after the end");
+        leg.read += taken as u64;
+        assert!(leg.read <= other.written, "flow {flow} {side:?}: more was read than written");
+        if taken > 0 {
+            leg.last_read = Some(now);
+        }
+        node.endpoint.consume(now, key, taken);
+        node.dirty = true;
+        if node.endpoint.finished(key) {
+            leg.end_seen = true;
+            assert!(other.finished, "flow {flow} {side:?}: an end that was not written");
+            assert_eq!(leg.read, other.written, "flow {flow} {side:?}: an early end");
+        }
+        let total = leg.read;
+        self.trace.note(&[5, side as u64, flow as u64, total]);
+    }
+
+    fn known(&self, side: Side, key: FlowKey, what: &str) -> FlowNo {
+        match self.nodes[side as usize].keys.get(&key) {
+            Some(&flow) => flow,
+            None => panic!("{side:?}: {what} for {key:?}, which is dead"),
+        }
+    }
+
+    pub(super) fn on_opened(
+        &mut self,
+        side: Side,
+        key: FlowKey,
+        user: UserId,
+        wanted: &Destination,
+    ) {
+        assert_eq!(side, Side::Cloud, "the gateway was asked to dial");
+        let flow = flow_of(wanted);
+        let first = self.nodes[side as usize].keys.insert(key, flow).is_none();
+        assert!(first, "{key:?} was used before");
+        let asks_room = self.dice.chance(0.5);
+        let record = &mut self.flows[flow];
+        assert_eq!((record.user, &record.destination), (user, wanted), "flow {flow}");
+        assert_eq!(record.legs[1].state, LegState::Unknown, "flow {flow} was opened twice");
+        record.legs[1] = Leg {
+            key: Some(key),
+            asks_room,
+            reader: record.server_reader,
+            ..Leg::new(LegState::Open)
+        };
+        let (Dial::Stands(time) | Dial::Fails(time, _)) = record.dial;
+        self.trace.note(&[6, flow as u64]);
+        self.timer(time, Timer::Dial { flow });
+    }
+
+    pub(super) fn dial_over(&mut self, flow: FlowNo) {
+        let record = &mut self.flows[flow];
+        let (Some(key), LegState::Open) = (record.legs[1].key, record.legs[1].state) else {
+            return;
+        };
+        match record.dial {
+            Dial::Stands(_) => {
+                record.dialed = true;
+                let (bytes, ends) = record.server;
+                let now = self.now;
+                let node = &mut self.nodes[Side::Cloud as usize];
+                node.endpoint.dialed(now, key);
+                node.dirty = true;
+                self.write(flow, Side::Cloud, bytes);
+                if ends {
+                    self.finish(flow, Side::Cloud);
+                }
+                self.read(flow, Side::Cloud);
+            }
+            Dial::Fails(_, reason) => self.reset(flow, Side::Cloud, reason),
+        }
+    }
+
+    pub(super) fn on_dialed(&mut self, side: Side, key: FlowKey) {
+        let flow = self.known(side, key, "Dialed");
+        let record = &mut self.flows[flow];
+        assert!(side == Side::Gateway && record.dialed, "flow {flow}: dialled without a dial");
+        assert!(!std::mem::replace(&mut record.told_dialed, true), "flow {flow}: dialled twice");
+    }
+
+    pub(super) fn on_readable(&mut self, side: Side, key: FlowKey) {
+        // The world reads as it likes: by now the flow may have ended by its own reset.
+        if let Some(&flow) = self.nodes[side as usize].keys.get(&key) {
+            self.read(flow, side);
+        } else {
+            self.was_aborted(side, key, "Readable");
+        }
+    }
+
+    pub(super) fn on_writable(&mut self, side: Side, key: FlowKey) {
+        if let Some(&flow) = self.nodes[side as usize].keys.get(&key) {
+            self.leg(flow, side).blocked = false;
+            self.write_on(flow, side);
+        } else {
+            self.was_aborted(side, key, "Writable");
+        }
+    }
+
+    /// An event that was queued when its flow was reset by its owner may still come; no other may.
+    fn was_aborted(&self, side: Side, key: FlowKey, what: &str) {
+        let leg = |flow: &Flow| flow.legs[side as usize].clone();
+        let aborted = self.flows.iter().map(leg).any(|leg| {
+            leg.key == Some(key) && matches!(leg.state, LegState::Aborted(_, at) if at == self.now)
+        });
+        assert!(aborted, "{side:?}: {what} for {key:?}, which is dead");
+    }
+
+    pub(super) fn on_closed(&mut self, side: Side, key: FlowKey) {
+        let flow = self.known(side, key, "Closed");
+        self.nodes[side as usize].keys.remove(&key);
+        let other = self.flows[flow].legs[side.other() as usize].clone();
+        let leg = self.leg(flow, side);
+        assert!(leg.finished, "flow {flow} {side:?}: closed, but not ended here");
+        assert_eq!(leg.written, leg.goal);
+        assert!(other.finished, "flow {flow} {side:?}: closed, but not ended there");
+        assert_eq!(leg.read, other.written, "flow {flow} {side:?}: closed before all was read");
+        leg.state = LegState::Closed;
+        leg.end_seen = true;
+        self.trace.note(&[7, side as u64, flow as u64]);
+        self.say(Verbosity::Operations, || format!("flow {flow} {side:?} closed"));
+    }
+
+    pub(super) fn on_reset(&mut self, side: Side, key: FlowKey, reason: ResetReason) {
+        let flow = self.known(side, key, "Reset");
+        self.nodes[side as usize].keys.remove(&key);
+        self.say(Verbosity::Operations, || format!("flow {flow} {side:?} was reset: {reason}"));
+        self.trace.note(&[8, side as u64, flow as u64, reason.code()]);
+        let other = self.flows[flow].legs[side.other() as usize].clone();
+        let leg = &mut self.flows[flow].legs[side as usize];
+        leg.state = LegState::Reset(reason);
+        let read = leg.read;
+        match (reason, other.state) {
+            // The end of the session follows, and has its own reasons.
+            (ResetReason::SessionLost, _) => self.nodes[side as usize].orphans += 1,
+            (_, LegState::Aborted(given, at)) => {
+                assert_eq!(given, reason, "flow {flow} {side:?}: reset for another reason");
+                let late = self.now - at >= polyrail_session::limits::RESET_LINGER;
+                if reason == ResetReason::PeerReset && !late {
+                    assert_eq!(read, other.written, "flow {flow} {side:?}: reset too early");
+                }
+            }
+            (ResetReason::Overload, LegState::Unknown) => {}
+            (_, state) => panic!("flow {flow} {side:?}: reset ({reason}) by nobody: {state:?}"),
+        }
+    }
+
+    /// The process of one side is gone, and its legs with it.
+    pub(super) fn flows_die(&mut self, side: Side) {
+        for flow in &mut self.flows {
+            let leg = &mut flow.legs[side as usize];
+            if leg.state == LegState::Open {
+                leg.state = LegState::Gone;
+            }
+        }
+    }
+
+    /// Open legs of one side.
+    pub fn open_legs(&self, side: Side) -> Vec<FlowNo> {
+        let open = |&flow: &FlowNo| self.flows[flow].legs[side as usize].state == LegState::Open;
+        (0..self.flows.len()).filter(open).collect()
+    }
+
+    /// Brings every flow to its end: all readers read, and all writers end.
+    pub fn wind_up(&mut self) {
+        for flow in 0..self.flows.len() {
+            let record = &mut self.flows[flow];
+            record.server.1 = true;
+            record.server_reader = Reader::Quick;
+            for side in Side::BOTH {
+                self.set_reader(flow, side, Reader::Quick);
+                // A server that is not dialled yet ends later.
+                if side == Side::Gateway || self.flows[flow].dialed {
+                    self.finish(flow, side);
+                }
+            }
+        }
+    }
+
+    /// Whether all flows have ended on both sides.
+    pub fn is_quiet(&self) -> bool {
+        self.nodes.iter().all(|node| node.keys.is_empty())
+    }
+
+    /// All that must hold when every flow has ended, some time after.
+    pub fn check_end(&self) {
+        for (number, flow) in self.flows.iter().enumerate() {
+            let [gateway, cloud] = &flow.legs;
+            for (leg, other) in [(gateway, cloud), (cloud, gateway)] {
+                if leg.state == LegState::Closed {
+                    let fair = !matches!(other.state, LegState::Open | LegState::Unknown);
+                    assert!(fair, "flow {number}: one side closed, the other is {other:?}");
+                }
+                assert!(!leg.read_timer || leg.state != LegState::Open);
+            }
+        }
+        for side in Side::BOTH {
+            for session in self.status(side).sessions {
+                let held = (session.memory_received.0, session.memory_sent.0);
+                assert_eq!((session.flows, held), (0, (0, 0)), "{side:?} keeps something");
+            }
+        }
+    }
+}
+
+fn destination(flow: FlowNo, named: bool) -> Destination {
+    if named {
+        let name = HostName::new(&format!("f{flow}.example"));
+        return Destination::Name(name.unwrap_or_else(|error| panic!("{error}")), 443);
+    }
+    let ip = Ipv4Addr::from(0x0a00_0000 + u32::try_from(flow).unwrap_or(0));
+    Destination::Address(SocketAddr::from((ip, 80)))
+}
+
+fn flow_of(destination: &Destination) -> FlowNo {
+    match destination {
+        Destination::Name(name, _) => {
+            let digits = name.as_str().trim_start_matches('f').trim_end_matches(".example");
+            digits.parse().unwrap_or(usize::MAX)
+        }
+        Destination::Address(SocketAddr::V4(address)) => {
+            (u32::from(*address.ip()) - 0x0a00_0000) as usize
+        }
+        Destination::Address(SocketAddr::V6(_)) => usize::MAX,
+    }
+}
+
+const CHUNK: u64 = 100_000;

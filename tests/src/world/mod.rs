@@ -1,0 +1,275 @@
+//! The simulated world: one gateway and one cloud over emulated carriers, in virtual time.
+//!
+//! ```text
+//!   passengers           gateway Endpoint                 cloud Endpoint           servers
+//!   flows.rs  <-- keys --> node.rs <-- tunnels.rs --> node.rs <-- keys --> flows.rs
+//!                                transport.rs (reliable)
+//!                                LinkModel each way (carriers)
+//! ```
+//!
+//! The world keeps the drain contract: it calls `on_timeout` only when `next_timeout` says so, and
+//! drains an endpoint only after an input to it. So a wake-up that the session forgets shows as a
+//! flow that does not end. [`flows`] compares what is read with what was written, byte for byte.
+//! Every breach is a panic.
+
+pub mod content;
+mod flows;
+mod node;
+mod tap;
+mod trace;
+pub mod transport;
+mod tunnels;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::{Duration, Instant};
+
+use polyrail_emulator::link::LinkModel;
+use polyrail_session::Settings;
+
+use crate::dice::Dice;
+pub use flows::{Dial, Flow, FlowNo, Leg, LegState, Reader};
+use node::Node;
+pub use tap::Tap;
+pub use trace::{Trace, Verbosity};
+use transport::Packet;
+use tunnels::Connection;
+pub use tunnels::{Carrier, CarrierSpec};
+
+/// The two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// On board.
+    Gateway = 0,
+    /// On the ground.
+    Cloud = 1,
+}
+
+impl Side {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::Gateway, Self::Cloud];
+
+    /// The other one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Gateway => Self::Cloud,
+            Self::Cloud => Self::Gateway,
+        }
+    }
+}
+
+/// How a world behaves beside its carriers.
+#[derive(Clone, Debug)]
+pub struct Habits {
+    /// Seed of all that is random in the world itself.
+    pub seed: u64,
+    /// Endpoints are drained after each input, else after all inputs of an instant.
+    pub drains_at_once: bool,
+    /// The share of messages that an unordered tunnel hands over twice.
+    pub repeats: f64,
+    /// A transport without progress for so long gives its connection up.
+    pub patience: Duration,
+    /// What is printed.
+    pub verbosity: Verbosity,
+}
+
+impl Default for Habits {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            drains_at_once: true,
+            repeats: 0.0,
+            patience: Duration::from_secs(20),
+            verbosity: Verbosity::Silent,
+        }
+    }
+}
+
+/// One gateway, one cloud, and carriers between them.
+pub struct World {
+    now: Instant,
+    start: Instant,
+    habits: Habits,
+    dice: Dice,
+    nodes: [Node; 2],
+    carriers: Vec<Carrier>,
+    connections: BTreeMap<usize, Connection>,
+    next_connection: usize,
+    timers: BinaryHeap<Reverse<(Instant, u64, Timer)>>,
+    next_timer: u64,
+    flows: Vec<Flow>,
+    trace: Trace,
+    /// What ended sessions so far: flows may then be lost.
+    upheavals: Upheavals,
+    /// When connections die is the world's business alone; scenarios may look.
+    steps: u64,
+}
+
+/// What may end a session.
+#[derive(Clone, Copy, Debug, Default)]
+struct Upheavals {
+    gateway_restarts: u32,
+    cloud_restarts: u32,
+    lingers: [u32; 2],
+    impostors: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Connect { carrier: usize },
+    Deadline { connection: usize },
+    EndDown { connection: usize, side: Side },
+    Dial { flow: FlowNo },
+    Read { flow: FlowNo, side: Side },
+}
+
+impl World {
+    /// A world at time zero; its carriers begin to connect at once.
+    pub fn new(habits: Habits, gateway: Settings, cloud: Settings, specs: &[CarrierSpec]) -> Self {
+        // The base of virtual time: only differences from it matter.
+        let start = Instant::now();
+        let mut dice = Dice::new(habits.seed);
+        let nodes = [
+            Node::new(start, Side::Gateway, gateway, &mut dice),
+            Node::new(start, Side::Cloud, cloud, &mut dice),
+        ];
+        let carriers = specs.iter().map(|spec| Carrier::new(start, spec, &mut dice)).collect();
+        let mut world = Self {
+            now: start,
+            start,
+            trace: Trace::new(habits.verbosity),
+            habits,
+            dice,
+            nodes,
+            carriers,
+            connections: BTreeMap::new(),
+            next_connection: 0,
+            timers: BinaryHeap::new(),
+            next_timer: 0,
+            flows: Vec::new(),
+            upheavals: Upheavals::default(),
+            steps: 0,
+        };
+        for carrier in 0..world.carriers.len() {
+            world.timer(Duration::ZERO, Timer::Connect { carrier });
+        }
+        world.drain();
+        world
+    }
+
+    /// The time since the beginning.
+    pub fn elapsed(&self) -> Duration {
+        self.now - self.start
+    }
+
+    /// The record of what happened.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// How many packets and timers there were.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Lets this much time pass.
+    pub fn run_for(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.step(until) {}
+        self.now = until;
+    }
+
+    /// Lets time pass until the condition holds, at most so long. Returns the time it took, or
+    /// `None`.
+    pub fn run_until(
+        &mut self,
+        most: Duration,
+        mut done: impl FnMut(&Self) -> bool,
+    ) -> Option<Duration> {
+        let (from, until) = (self.now, self.now + most);
+        loop {
+            if done(self) {
+                return Some(self.now - from);
+            }
+            if !self.step(until) {
+                self.now = until;
+                return done(self).then_some(most);
+            }
+        }
+    }
+
+    /// Does the next thing that is due by `until`; false when there is none.
+    fn step(&mut self, until: Instant) -> bool {
+        let Some((at, source)) = self.next_source() else { return false };
+        if at > until {
+            return false;
+        }
+        assert!(at >= self.now, "time runs backwards: {source:?}");
+        self.now = at;
+        self.steps += 1;
+        match source {
+            Source::Timer => self.fire_timer(),
+            Source::Link { carrier, side } => self.poll_link(carrier, side),
+            Source::Transport { connection, side } => self.transport_timeout(connection, side),
+            Source::Endpoint(side) => self.endpoint_timeout(side),
+        }
+        let more_now = || self.next_source().is_some_and(|(next, _)| next == at);
+        if self.habits.drains_at_once || !more_now() {
+            self.drain();
+        }
+        true
+    }
+
+    fn next_source(&self) -> Option<(Instant, Source)> {
+        let timer = self.timers.peek().map(|Reverse((at, ..))| (*at, Source::Timer));
+        let links = self.carriers.iter().enumerate().flat_map(|(carrier, c)| {
+            Side::BOTH.into_iter().filter_map(move |side| {
+                let at = c.departures[side as usize]?;
+                Some((at, Source::Link { carrier, side }))
+            })
+        });
+        let transports = self.connections.iter().flat_map(|(&connection, c)| {
+            Side::BOTH.into_iter().filter_map(move |side| {
+                let at = c.ends[side as usize].as_ref()?.transport.sender.next_timeout()?;
+                Some((at, Source::Transport { connection, side }))
+            })
+        });
+        let endpoints = Side::BOTH.into_iter().filter_map(|side| {
+            let at = self.nodes[side as usize].wake?;
+            Some((at.max(self.now), Source::Endpoint(side)))
+        });
+        let all = timer.into_iter().chain(links).chain(transports).chain(endpoints);
+        all.map(|(at, source)| (at.max(self.now), source)).min_by_key(|(at, _)| *at)
+    }
+
+    fn fire_timer(&mut self) {
+        let Some(Reverse((_, _, timer))) = self.timers.pop() else { return };
+        match timer {
+            Timer::Connect { carrier } => self.connect(carrier),
+            Timer::Deadline { connection } => self.connect_deadline(connection),
+            Timer::EndDown { connection, side } => self.end_down(connection, side, "timer"),
+            Timer::Dial { flow } => self.dial_over(flow),
+            Timer::Read { flow, side } => self.read_some(flow, side),
+        }
+    }
+
+    fn timer(&mut self, after: Duration, timer: Timer) {
+        self.next_timer += 1;
+        self.timers.push(Reverse((self.now + after, self.next_timer, timer)));
+    }
+
+    fn say(&self, level: Verbosity, line: impl FnOnce() -> String) {
+        self.trace.say(level, self.now - self.start, line);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Timer,
+    Link { carrier: usize, side: Side },
+    Transport { connection: usize, side: Side },
+    Endpoint(Side),
+}
+
+/// The links of one carrier, by the side that sends into them.
+type Links = [LinkModel<Packet>; 2];

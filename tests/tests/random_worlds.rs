@@ -1,0 +1,51 @@
+//! Random worlds: at least 10,000 of them in CI's time.
+//!
+//! `POLYRAIL_SEED=n` replays one world with its operations, `POLYRAIL_TRACE=1` with everything;
+//! `POLYRAIL_RUNS=n` changes how many there are, `POLYRAIL_FIRST=n` with which seed they begin.
+
+use polyrail_tests::random::{run, run_many};
+use polyrail_tests::world::Verbosity;
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
+}
+
+#[test]
+fn every_random_world_keeps_the_promise() {
+    if let Some(seed) = variable("POLYRAIL_SEED") {
+        let everything = variable("POLYRAIL_TRACE").is_some();
+        let verbosity = if everything { Verbosity::Everything } else { Verbosity::Operations };
+        println!("seed {seed}: {:?}", run(seed, verbosity));
+        return;
+    }
+    let count = variable("POLYRAIL_RUNS").unwrap_or(RUNS);
+    let first = variable("POLYRAIL_FIRST").unwrap_or(1);
+    let summary = run_many(first, count, THREADS);
+    let seconds = summary.real_time.as_secs_f64();
+    println!(
+        "{} flows, {} MB read, {:.0} h of virtual time",
+        summary.flows,
+        summary.bytes / 1_000_000,
+        summary.virtual_time.as_secs_f64() / 3_600.0,
+    );
+    let word = if summary.runs >= RUNS { "ok" } else { "short" };
+    println!("RESULT simulated_runs {} runs goal >= {RUNS} {word}", summary.runs);
+    println!("RESULT simulated_runs_rate {:.0} runs/s", summary.runs as f64 / seconds);
+    assert!(summary.failed.is_empty(), "failing seeds: {:?}", summary.failed);
+    assert_eq!(summary.runs, count);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_course_of_events() {
+    for seed in 1..20 {
+        let (first, second) = (run(seed, Verbosity::Silent), run(seed, Verbosity::Silent));
+        assert_eq!(first, second, "seed {seed}");
+    }
+    let hashes: std::collections::BTreeSet<u64> =
+        (1..20).map(|seed| run(seed, Verbosity::Silent).hash).collect();
+    assert_eq!(hashes.len(), 19, "different seeds, different courses");
+}
+
+const RUNS: u64 = 10_000;
+const THREADS: usize = 2;
