@@ -125,7 +125,7 @@ impl SocksClients {
         let Some(index) = self.by_flow.remove(&flow) else { return false };
         let client = &mut self.clients[index];
         client.flow = None;
-        client.negotiation.dialed(Err(reply_code(reason)));
+        client.negotiation.dialed(Err(reason.into()));
         self.go_on(now, relay, index);
         true
     }
@@ -254,18 +254,6 @@ impl Client {
             }
         }
         Ok(())
-    }
-}
-
-/// What the client is told of a failed dial (RFC 1928 6).
-fn reply_code(reason: ResetReason) -> ReplyCode {
-    match reason {
-        ResetReason::Refused | ResetReason::PeerReset => ReplyCode::ConnectionRefused,
-        ResetReason::Unreachable => ReplyCode::NetworkUnreachable,
-        ResetReason::TimedOut => ReplyCode::TtlExpired,
-        ResetReason::Forbidden => ReplyCode::NotAllowed,
-        ResetReason::NameNotFound => ReplyCode::HostUnreachable,
-        _ => ReplyCode::GeneralFailure,
     }
 }
 
