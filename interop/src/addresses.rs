@@ -38,6 +38,9 @@ pub const FORBIDDEN: Pair = pair([198, 18, 0, 10], [0x2001, 2, 0, 0x10]);
 /// The resolver in the passenger's settings: nobody is there, the forwarder answers for it.
 pub const RESOLVER: Pair = pair([192, 0, 2, 53], [0x2001, 0xdb8, 1, 0x53]);
 
+/// A resolver in a private range that the train does not know, as devices bring it from home.
+pub const RESOLVER_AT_HOME: Pair = pair([192, 168, 88, 1], [0xfd88, 0, 0, 1]);
+
 /// The prefixes opened in the cloud's access list.
 pub const OPENED: [&str; 2] = ["198.51.100.0/24", "2001:db8:51::/64"];
 /// The prefixes that the gateway leaves alone.

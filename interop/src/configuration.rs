@@ -25,7 +25,7 @@ impl Configuration {
         file.set_identity(keys, GATEWAY_NAME);
         file.set("cloud.name", CLOUD_NAME);
         file.set("cloud.addresses", strings(CLOUD.both(CLOUD_PORT)));
-        file.set("intercept.interfaces", strings(["lan0"]));
+        file.set("intercept.interfaces", strings(["lan0", "lan1"]));
         file.set("intercept.bypass", strings(BYPASS));
         file.set("dns.resolver", SERVER.at(Family::V4, 53).to_string());
         file.set("socks5.listen", strings(GATEWAY.both(SOCKS5_PORT)));

@@ -75,7 +75,8 @@ impl Exchange {
             let bits = generator.random_range(0.0..(size_max as f64).log2());
             bits.exp2() as u64
         };
-        let (up, down) = (size(), size());
+        // Two bytes at least, so that a reset in the middle comes after a byte was seen.
+        let (up, down) = (size(), size().max(2));
         let ending = ENDINGS[generator.random_range(0..ENDINGS.len())];
         Exchange { seed: generator.random(), up, down, ending }
     }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use polyrail_emulator::namespace::Namespace;
 use polyrail_interop::addresses::{
-    BYPASSED, Family, GATEWAY, ONBOARD, PASSENGER, RESOLVER, SERVER, SERVER_DIRECT, SERVER_NAME,
-    SERVER_NAME_V6,
+    BYPASSED, Family, ONBOARD, PASSENGER, RESOLVER, RESOLVER_AT_HOME, SERVER, SERVER_DIRECT,
+    SERVER_NAME, SERVER_NAME_V6,
 };
 use polyrail_interop::world::Plan;
 use polyrail_interop::{client, dns, services};
@@ -65,8 +65,8 @@ fn udp_socket(namespace: &Namespace, to: SocketAddr) -> Result<UdpSocket> {
 fn dns_is_answered_over_udp_and_tcp_whatever_resolver_the_client_names() -> Result<()> {
     scenario(&Plan::twins(), BOUND, |world| {
         let passenger = &world.lab.passenger;
-        // A resolver that does not exist, and the gateway itself as DHCP would hand it out.
-        for resolver in [RESOLVER, GATEWAY] {
+        // A public resolver that does not exist, and one that a device brings from home.
+        for resolver in [RESOLVER, RESOLVER_AT_HOME] {
             for family in Family::BOTH {
                 let to = resolver.at(family, 53);
                 let over_udp = passenger.run(|| dns::ask_udp(to, SERVER_NAME, family))?;

@@ -89,12 +89,14 @@ fn replies(world: &World, to: &Target, expected: u8) -> Result<()> {
 fn a_forbidden_destination_is_named_in_the_clouds_log() -> Result<()> {
     scenario(&patient(), BOUND, |world| {
         ends_by_reset(world, FORBIDDEN.at(Family::V4, 80))?;
-        let address = FORBIDDEN.v4.to_string();
-        world.cloud.wait_for_log(&address, Duration::from_secs(2))?;
+        let words = format!("{}:80 is not permitted", FORBIDDEN.v4);
+        world.cloud.wait_for_log(&words, Duration::from_secs(2))?;
         let log = world.cloud.log();
-        let line = log.lines().find(|line| line.contains(&address)).unwrap_or_default();
+        let line = log.lines().find(|line| line.contains(&words)).unwrap_or_default();
         println!("{line}");
-        ensure!(line.contains("not permitted"), "the line does not say why: {line}");
+        for part in ["WARN", "train-1", "access.allow"] {
+            ensure!(line.contains(part), "no {part} in: {line}");
+        }
         Ok(())
     })
 }
