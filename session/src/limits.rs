@@ -79,6 +79,10 @@ pub const RESET_LINGER: Duration = Duration::from_secs(30);
 /// Sessions that a cloud holds; a HELLO beyond is refused.
 pub const SESSIONS_MAX: usize = 4_096;
 
+/// HELLOs whose keys a gateway remembers until it knows which one founded the session; without the
+/// key it goes on with HELLOs.
+pub const HELLOS_REMEMBERED: usize = 64;
+
 /// Paths of a session; a HELLO or JOIN beyond is refused.
 pub const SESSION_PATHS_MAX: usize = 32;
 

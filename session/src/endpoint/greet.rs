@@ -4,13 +4,14 @@
 //! on. User data may follow the greeting at once. All HELLOs of one instance are one session; the
 //! one that the cloud saw first founds it, and its connection keys the proofs in JOINs.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use polyrail_model::{Identity, InstanceId, PathId, SessionId};
 
 use super::{Endpoint, Entry, Greeted, Phase, Role};
 use crate::core::Session;
-use crate::limits::SESSIONS_MAX;
+use crate::limits::{HELLOS_REMEMBERED, SESSIONS_MAX};
 use crate::ranges::RangeSet;
 use crate::wire::{Frame, Greeting, RejectCode, encode};
 use crate::{Event, ResetReason, SessionKey, TunnelKey, proof};
@@ -46,7 +47,8 @@ impl Endpoint {
             session.go_away(reason);
         }
         let counters = RangeSet::default();
-        let entry = Entry { session, peer, id, instance, founder, counters, up: false };
+        let hellos = VecDeque::new();
+        let entry = Entry { session, peer, id, instance, founder, hellos, counters, up: false };
         self.sessions.insert(key, entry);
     }
 
@@ -66,6 +68,10 @@ impl Endpoint {
                 Frame::Join { session: id, proof, greeting }
             }
             None => {
+                if entry.hellos.len() >= HELLOS_REMEMBERED {
+                    entry.hellos.pop_front();
+                }
+                entry.hellos.push_back((counter, tunnel.info.exporter));
                 let terms = entry.session.terms();
                 Frame::Hello { instance: entry.instance, greeting, terms }
             }
@@ -93,16 +99,18 @@ impl Endpoint {
                 if *counter != greeted.counter {
                     return self.refuse(now, key, None, "a WELCOME for another greeting");
                 }
-                let founding = self.tunnels.values().find_map(|tunnel| {
-                    let greeting = tunnel.greeting.filter(|g| g.hello && g.counter == *founder)?;
-                    Some((greeting.counter, tunnel.info.exporter))
-                });
                 let Some(entry) = self.sessions.get_mut(&session) else { return };
                 if entry.id.is_some_and(|known| known != *id) {
-                    return self.refuse(now, key, None, "a WELCOME of another session");
+                    // The cloud was restarted, and a HELLO was under way.
+                    let reason = "the cloud does not know the session";
+                    return self.end_session(now, session, reason, None);
                 }
                 entry.id = Some(*id);
-                entry.founder = entry.founder.or(founding);
+                let founding = entry.hellos.iter().find(|(counter, _)| counter == founder);
+                entry.founder = entry.founder.or(founding.copied());
+                if entry.founder.is_some() {
+                    entry.hellos.clear();
+                }
                 entry.session.agree(*terms);
                 entry.session.families = *families;
                 let peer = tunnel.info.peer.clone();

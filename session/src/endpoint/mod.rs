@@ -78,6 +78,8 @@ struct Entry {
     instance: InstanceId,
     /// The counter and key of the HELLO that founded it.
     founder: Option<(u64, [u8; 32])>,
+    /// The HELLOs that were sent and may have founded it, while that is not known (gateway).
+    hellos: VecDeque<(u64, [u8; 32])>,
     /// Counters that were accepted (cloud).
     counters: crate::ranges::RangeSet,
     up: bool,
