@@ -24,8 +24,12 @@ use polyrail_relay::{Label, Relay};
 use polyrail_session::TunnelKey;
 use polyrail_tunnel::{Backoff, CarrierSpec, CloseReason, SocketOptions, tls};
 
-/// How long data may be out without an acknowledgement before a fresh connection is raced.
+/// How long data may be out without an acknowledgement before a fresh connection is raced; longer
+/// on slow links: 3 srtt + 4 rttvar, at most [`STALL_AFTER_MAX`].
 pub const STALL_AFTER: Duration = Duration::from_secs(1);
+
+/// The longest such time.
+pub const STALL_AFTER_MAX: Duration = Duration::from_secs(4);
 
 /// The time between two attempts of a race.
 pub const RACE_EVERY: Duration = Duration::from_secs(1);
@@ -50,6 +54,8 @@ struct Carrier {
     retry_at: Option<Instant>,
     /// When the next attempt of a race may begin.
     race_at: Instant,
+    /// The log has heard of the race.
+    racing: bool,
     alive: Vec<Alive>,
     /// The failure that the log heard last, and when.
     told: Option<(String, Instant)>,
@@ -101,6 +107,7 @@ impl Carriers {
                 backoff: Backoff::with_max(RETRY_MAX, seed),
                 retry_at: Some(now),
                 race_at: now,
+                racing: false,
                 alive: Vec::new(),
                 told: None,
             }
@@ -120,8 +127,11 @@ impl Carriers {
                 carrier.retry_at = None;
                 carrier.connect(now, relay, &mut self.client);
             }
-            if carrier.race_due(now, relay).is_some_and(|at| at <= now) {
-                tracing::debug!(carrier = carrier.spec.name, "stalled: racing a fresh connection");
+            if carrier.race_due(relay).is_some_and(|at| at <= now) {
+                if !std::mem::replace(&mut carrier.racing, true) {
+                    let name = &carrier.spec.name;
+                    tracing::info!(carrier = name, "carrier stalls: racing a fresh connection");
+                }
                 carrier.race_at = now + RACE_EVERY;
                 carrier.connect(now, relay, &mut self.client);
             }
@@ -130,10 +140,9 @@ impl Carriers {
     }
 
     /// When [`Carriers::on_turn`] is due.
-    pub(crate) fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
-        let due = |carrier: &Carrier| {
-            carrier.retry_at.into_iter().chain(carrier.race_due(now, relay)).min()
-        };
+    pub(crate) fn next_timeout(&self, relay: &Relay) -> Option<Instant> {
+        let due =
+            |carrier: &Carrier| carrier.retry_at.into_iter().chain(carrier.race_due(relay)).min();
         self.carriers.iter().filter_map(due).min()
     }
 
@@ -156,6 +165,7 @@ impl Carriers {
             tracing::info!(carrier = name, cloud, ?srtt, "carrier up");
         }
         carrier.told = None;
+        carrier.racing = false;
         carrier.backoff.reset();
         carrier.race_at = now + RACE_EVERY;
         self.set_stage(tunnel, Stage::Path);
@@ -243,14 +253,17 @@ impl Carrier {
     }
 
     /// When the next attempt of a race is due; `None` while the carrier makes progress.
-    fn race_due(&self, now: Instant, relay: &Relay) -> Option<Instant> {
+    fn race_due(&self, relay: &Relay) -> Option<Instant> {
         // The newest path counts: the older ones are about to be closed.
         let path = self.alive.iter().rfind(|alive| alive.stage == Stage::Path)?;
-        let since = relay.tunnel(path.key)?.waiting_since?;
+        let view = relay.tunnel(path.key)?;
+        let since = view.waiting_since?;
         if self.racers() >= RACERS_MAX {
             return None;
         }
-        Some((since + STALL_AFTER).max(self.race_at).max(now - Duration::ZERO))
+        let patience = view.sample.map(|sample| sample.srtt * 3 + sample.rtt_var * 4);
+        let patience = patience.unwrap_or_default().clamp(STALL_AFTER, STALL_AFTER_MAX);
+        Some((since + patience).max(self.race_at))
     }
 
     fn racers(&self) -> usize {
@@ -268,6 +281,7 @@ impl Carrier {
         if waiting.is_some_and(|since| now.saturating_duration_since(since) >= STALL_AFTER / 2) {
             return;
         }
+        self.racing = false;
         for alive in self.alive.iter_mut().filter(|alive| alive.stage == Stage::Dialing) {
             alive.stage = Stage::Dismissed;
             relay.close_tunnel(now, alive.key);

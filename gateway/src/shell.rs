@@ -328,7 +328,7 @@ impl Shell for Gateway {
         let gates = gates
             .filter(|_| self.ending.takes_new())
             .filter_map(|gate| if gate.is_open(now) { Some(now) } else { gate.next_timeout() });
-        let carriers = self.ending.wants_tunnels().then(|| self.carriers.next_timeout(now, relay));
+        let carriers = self.ending.wants_tunnels().then(|| self.carriers.next_timeout(relay));
         let others = [
             self.clients.next_timeout(),
             self.names.as_ref().and_then(|names| names.next_timeout(now)),
