@@ -86,7 +86,7 @@ pub const HELLOS_REMEMBERED: usize = 64;
 /// Paths of a session; a HELLO or JOIN beyond is refused.
 pub const SESSION_PATHS_MAX: usize = 32;
 
-/// A tunnel that does not greet within this time is closed.
+/// A tunnel that does not greet within this time, or is not answered, is closed.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A path without session progress for max(3 srtt + 4 rttvar, this) with data waiting stalls.

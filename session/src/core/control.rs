@@ -9,11 +9,11 @@ use std::time::Instant;
 use polyrail_model::{Bytes, FlowId};
 
 use super::{Outlet, Session, Tombstone};
+use crate::Role;
 use crate::flow::{Due, Flow, Life};
 use crate::limits::{ACK_DELAY_MAX, ACK_REPEAT_MAX, ACK_UPLINK_SHARE, CONTROL_BATCH};
 use crate::path::Path;
 use crate::wire::{ACK_RANGES_MAX, Ack, Frame, NUMBER_MAX, Reset, encode};
-use crate::{ResetReason, Role};
 
 impl Session {
     pub(super) fn send_control(&mut self, now: Instant, outlet: &mut dyn Outlet) {
@@ -141,8 +141,8 @@ impl Session {
     /// Says again how a flow ended.
     fn say_ended(&mut self, id: FlowId, batch: &mut Vec<u8>) {
         match self.tombstones.get(&id) {
-            Some(&Tombstone::Reset { reason, last }) => {
-                let reset = Reset { flow: id, answer: true, reason, last, after: 0 };
+            Some(&Tombstone::Reset { reason, last, after }) => {
+                let reset = Reset { flow: id, answer: true, reason, last, after };
                 encode(&Frame::Reset(reset), batch);
             }
             Some(Tombstone::Delivered) | None => {
@@ -224,14 +224,17 @@ fn ack_of(flow: &mut Flow, role: Role, may_grow: bool) -> Ack {
 }
 
 fn reset_of(flow: &Flow) -> Option<Reset> {
-    let answer = matches!(flow.life, Life::Ending { .. });
-    let (reason, after) = match flow.life {
-        Life::Live => return None,
-        Life::Resetting { reason, after, .. } => (reason, after),
-        Life::Ending { .. } => (ResetReason::PeerReset, 0),
-    };
-    let last = flow.send.next().max(after);
-    Some(Reset { flow: flow.id, answer, reason, last, after })
+    let (id, next) = (flow.id, flow.send.next());
+    match flow.life {
+        Life::Live => None,
+        Life::Resetting { reason, after, .. } => {
+            Some(Reset { flow: id, answer: false, reason, last: next.max(after), after })
+        }
+        // The answer: how far this side still reads.
+        Life::Ending { reason, after } => {
+            Some(Reset { flow: id, answer: true, reason, last: next, after })
+        }
+    }
 }
 
 /// More than the longest control frame, in bytes.

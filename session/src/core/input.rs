@@ -90,7 +90,7 @@ impl Session {
         let key = FlowKey { session: self.key, flow: open.flow };
         if let Some(flow) = self.flows.get_mut(&open.flow)
             && flow.destination.is_none()
-            && flow.life == Life::Live
+            && flow.is_callers()
         {
             flow.user = open.user;
             flow.destination = Some(open.destination.clone());
@@ -216,8 +216,8 @@ impl Session {
             flow.dialed = true;
             self.events.push_back(Event::Dialed { flow: FlowKey { session: self.key, flow: id } });
         }
-        if let (true, Life::Resetting { answered, .. }) = (ack.done, &mut flow.life) {
-            *answered = true;
+        if let (true, Life::Resetting { answered, after, .. }) = (ack.done, &mut flow.life) {
+            (*answered, *after) = (true, 0);
         }
         let freed = before > flow.send.held();
         let forgotten = ack.done && flow.life == Life::Live && !flow.send.is_done();
@@ -276,38 +276,52 @@ impl Session {
 
     fn on_reset(&mut self, now: Instant, reset: &Reset) -> Result<(), Violation> {
         let id = reset.flow;
-        let after = reset.after.min(reset.last);
-        if !self.flows.contains_key(&id) {
+        if !self.flows.contains_key(&id) && !self.awaits(reset) {
             return self.on_reset_of_none(reset);
+        }
+        if !self.make_sure_of(now, id)? {
+            return Ok(());
         }
         let Some(flow) = self.flows.get_mut(&id) else { return Ok(()) };
         let highest = flow.recv.highest();
         flow.recv.raise(reset.last);
         self.credit.received += flow.recv.highest() - highest;
-        if let Life::Resetting { answered, .. } = &mut flow.life {
-            *answered = true;
-            self.end_if_over(now, id);
-            return Ok(());
-        }
-        if reset.answer && matches!(flow.life, Life::Ending { .. }) {
-            // Both have let go; what precedes the reset is still to be read.
-            return Ok(());
-        }
-        let known = flow.destination.is_some() || self.role == Role::Gateway;
-        let after = if known { after } else { 0 };
-        flow.life = Life::Ending { reason: reset.reason, after };
-        flow.due.reset = !reset.answer;
+        let after = reset.after.min(reset.last);
+        flow.life = match flow.life {
+            Life::Resetting { reason, after: before, .. } => {
+                // An answer says how far the other side still reads; who resets reads no more.
+                let after = if reset.answer { before.min(reset.after) } else { 0 };
+                flow.life = Life::Resetting { reason, after, answered: true };
+                self.cut_sending(now, id, after);
+                self.end_if_over(now, id);
+                return Ok(());
+            }
+            // Said again, a RESET may shorten what is still to be read, and never lengthens it.
+            Life::Ending { reason, after: before } => {
+                Life::Ending { reason, after: before.min(after) }
+            }
+            Life::Live => Life::Ending { reason: reset.reason, after },
+        };
+        flow.due.reset |= !reset.answer;
         self.cut_sending(now, id, 0);
-        if after == 0 {
+        let Some(flow) = self.flows.get(&id) else { return Ok(()) };
+        let (gone, known) = (after == 0, flow.destination.is_some() || self.role == Role::Gateway);
+        if gone {
             self.discard_received(id);
         }
-        if !known {
+        if gone && !known {
             self.bury(now, id);
             return Ok(());
         }
         self.list(id);
         self.end_if_over(now, id);
         Ok(())
+    }
+
+    /// A RESET has overtaken its OPEN, and what precedes it is still to be delivered.
+    fn awaits(&self, reset: &Reset) -> bool {
+        let delivers = !reset.answer && reset.after > 0;
+        delivers && self.role == Role::Cloud && !self.seen.contains(reset.flow.0)
     }
 
     /// A RESET of a flow that is over, or whose OPEN was overtaken.
@@ -320,7 +334,8 @@ impl Session {
             self.seen.insert(id.0..id.0 + 1);
             self.credit.received += reset.last;
             self.credit.released += reset.last;
-            self.tombstones.insert(id, Tombstone::Reset { reason: reset.reason, last: 0 });
+            self.tombstones
+                .insert(id, Tombstone::Reset { reason: reset.reason, last: 0, after: 0 });
         }
         if !reset.answer {
             self.due_ended.insert(id);

@@ -91,7 +91,12 @@ pub(crate) struct Session {
 #[derive(Clone, Copy, Debug)]
 enum Tombstone {
     Delivered,
-    Reset { reason: ResetReason, last: u64 },
+    Reset {
+        reason: ResetReason,
+        last: u64,
+        /// Delivered before the reset.
+        after: u64,
+    },
 }
 
 impl Session {
@@ -279,7 +284,7 @@ impl Session {
         let released = drained - flow.recv.released;
         flow.recv.released = drained;
         let told = flow.recv.limit();
-        if flow.recv.wants_update(told) && flow.life == Life::Live {
+        if flow.recv.wants_update(told) && flow.is_callers() {
             flow.due.window = true;
             self.list(id);
         }
@@ -376,8 +381,11 @@ impl Session {
         let Some(flow) = self.flows.remove(&id) else { return };
         let tombstone = match flow.life {
             Life::Live => Tombstone::Delivered,
-            Life::Ending { reason, .. } | Life::Resetting { reason, .. } => {
-                Tombstone::Reset { reason, last: flow.send.next() }
+            Life::Ending { reason, .. } => {
+                Tombstone::Reset { reason, last: flow.send.next(), after: 0 }
+            }
+            Life::Resetting { reason, after, .. } => {
+                Tombstone::Reset { reason, last: flow.send.next(), after }
             }
         };
         if flow.due.ack || flow.due.ack_delayed || flow.due.reset || flow.recv.unacknowledged > 0 {

@@ -61,10 +61,6 @@ impl Session {
         }
     }
 
-    pub fn tunnels(&self) -> Vec<TunnelKey> {
-        self.paths.iter().flatten().map(|path| path.tunnel).collect()
-    }
-
     pub(super) fn slot_of(&self, tunnel: TunnelKey) -> Option<usize> {
         self.paths.iter().position(|path| path.as_ref().is_some_and(|p| p.tunnel == tunnel))
     }

@@ -17,7 +17,11 @@ impl Session {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         match flow.life {
             Life::Resetting { .. } => return,
-            Life::Ending { .. } => return self.bury(now, id),
+            Life::Ending { .. } => {
+                self.bury(now, id);
+                self.due_ended.insert(id);
+                return;
+            }
             Life::Live => {}
         }
         if flow.hold || (flow.send.next() == 0 && flow.recv.highest() == 0 && self.opens(id)) {

@@ -1,7 +1,7 @@
 //! Greetings: HELLO, JOIN, WELCOME, REJECT, and the beginning and end of sessions.
 //!
 //! A gateway greets each tunnel once: with HELLO until it knows its session, with JOIN from then
-//! on. User data may follow the greeting at once. All HELLOs of one instance are one session; the
+//! on. User data may follow a JOIN at once, and a HELLO when it is answered. All HELLOs of one instance are one session; the
 //! one that the cloud saw first founds it, and its connection keys the proofs in JOINs.
 
 use std::collections::VecDeque;
@@ -59,8 +59,8 @@ impl Endpoint {
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
         let counter = self.next_counter;
         self.next_counter += 1;
-        let carrier = tunnel.info.carrier.clone();
-        let greeting = Greeting { counter, backup: tunnel.info.backup, carrier: carrier.clone() };
+        let (carrier, backup) = (tunnel.info.carrier.clone(), tunnel.info.backup);
+        let greeting = Greeting { counter, backup, carrier };
         let known = entry.id.zip(entry.founder);
         let frame = match known {
             Some((id, (_, exporter))) => {
@@ -77,15 +77,27 @@ impl Endpoint {
             }
         };
         encode(&frame, &mut tunnel.outbox);
-        tunnel.greeting = Some(Greeted { counter, hello: known.is_none(), at: now });
+        let hello = known.is_none();
+        tunnel.greeting = Some(Greeted { counter, hello, at: now, answered: false });
         tunnel.phase = Phase::Bound(session);
-        let (backup, room) = (tunnel.info.backup, tunnel.room);
-        if !entry.session.add_path(now, PathId(counter), key, &carrier, backup) {
-            self.refuse(now, key, None, "too many paths");
-            return;
+        tunnel.since = now;
+        if known.is_some() {
+            self.make_path(now, key, session, PathId(counter));
         }
-        entry.session.set_room(key, room);
-        self.after(session);
+    }
+
+    /// The tunnel carries flows from here on (gateway): one greeted with HELLO when it is welcomed,
+    /// because data of a HELLO that another cloud process takes would be delivered twice.
+    fn make_path(&mut self, now: Instant, key: TunnelKey, session: SessionKey, path: PathId) {
+        let Some(tunnel) = self.tunnels.get(&key) else { return };
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let info = &tunnel.info;
+        if entry.session.add_path(now, path, key, &info.carrier, info.backup) {
+            entry.session.set_room(key, tunnel.room);
+            self.after(session);
+        } else {
+            self.refuse(now, key, None, "too many paths");
+        }
     }
 
     /// WELCOME or REJECT (gateway).
@@ -95,36 +107,11 @@ impl Endpoint {
             return;
         };
         match frame {
-            Frame::Welcome { session: id, counter, founder, families, terms } => {
-                if *counter != greeted.counter {
+            Frame::Welcome { counter, .. } => {
+                if *counter != greeted.counter || greeted.answered {
                     return self.refuse(now, key, None, "a WELCOME for another greeting");
                 }
-                let Some(entry) = self.sessions.get_mut(&session) else { return };
-                if entry.id.is_some_and(|known| known != *id) {
-                    // The cloud was restarted, and a HELLO was under way.
-                    let reason = "the cloud does not know the session";
-                    return self.end_session(now, session, reason, None);
-                }
-                entry.id = Some(*id);
-                let founding = entry.hellos.iter().find(|(counter, _)| counter == founder);
-                entry.founder = entry.founder.or(founding.copied());
-                if entry.founder.is_some() {
-                    entry.hellos.clear();
-                }
-                entry.session.agree(*terms);
-                entry.session.families = *families;
-                let peer = tunnel.info.peer.clone();
-                entry.peer = Some(peer.clone());
-                let first = !std::mem::replace(&mut entry.up, true);
-                entry.session.measured(key, now.saturating_duration_since(greeted.at));
-                entry.session.brief_new_path();
-                let families = *families;
-                if first {
-                    self.events.push_back(Event::SessionUp { session, peer, families });
-                }
-                let path = PathId(greeted.counter);
-                self.events.push_back(Event::PathUp { tunnel: key, session, path });
-                self.after(session);
+                self.on_welcome(now, key, session, greeted, frame);
             }
             Frame::Reject { code, reason } => {
                 let text = format!("refused by the cloud: {code} ({reason})");
@@ -140,6 +127,49 @@ impl Endpoint {
             }
             _ => {}
         }
+    }
+
+    fn on_welcome(
+        &mut self,
+        now: Instant,
+        key: TunnelKey,
+        session: SessionKey,
+        greeted: Greeted,
+        frame: &Frame<'_>,
+    ) {
+        let &Frame::Welcome { session: id, founder, families, terms, .. } = frame else { return };
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
+        if entry.id.is_some_and(|known| known != id) {
+            // The cloud was restarted, and a HELLO was under way.
+            let reason = "the cloud does not know the session";
+            return self.end_session(now, session, reason, None);
+        }
+        tunnel.greeting = Some(Greeted { answered: true, ..greeted });
+        entry.id = Some(id);
+        let founding = entry.hellos.iter().find(|(counter, _)| *counter == founder);
+        entry.founder = entry.founder.or(founding.copied());
+        if entry.founder.is_some() {
+            entry.hellos.clear();
+        }
+        entry.session.agree(terms);
+        entry.session.families = families;
+        let peer = tunnel.info.peer.clone();
+        entry.peer = Some(peer.clone());
+        if !std::mem::replace(&mut entry.up, true) {
+            self.events.push_back(Event::SessionUp { session, peer, families });
+        }
+        let path = PathId(greeted.counter);
+        if greeted.hello {
+            self.make_path(now, key, session, path);
+        }
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        entry.session.measured(key, now.saturating_duration_since(greeted.at));
+        entry.session.brief_new_path();
+        if self.session_of(key) == Some(session) {
+            self.events.push_back(Event::PathUp { tunnel: key, session, path });
+        }
+        self.after(session);
     }
 
     /// The cloud does not know the session any more: its flows are reset, and the tunnel that
@@ -303,7 +333,9 @@ impl Endpoint {
             self.by_peer.remove(peer);
         }
         let code = (self.role == Role::Cloud).then_some(RejectCode::Superseded);
-        for tunnel in entry.session.tunnels() {
+        let bound = self.tunnels.iter().filter(|(_, tunnel)| tunnel.phase == Phase::Bound(key));
+        let bound: Vec<TunnelKey> = bound.map(|(&tunnel, _)| tunnel).collect();
+        for tunnel in bound {
             if Some(tunnel) != keep {
                 self.refuse(now, tunnel, code, reason);
             }

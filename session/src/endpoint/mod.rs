@@ -104,6 +104,18 @@ struct Greeted {
     counter: u64,
     hello: bool,
     at: Instant,
+    answered: bool,
+}
+
+impl Tunnel {
+    /// Greeted nobody yet, or was not answered.
+    fn is_greeting(&self) -> bool {
+        match self.phase {
+            Phase::Greeting => true,
+            Phase::Bound(_) => self.greeting.is_some_and(|greeting| !greeting.answered),
+            Phase::Refused => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,7 +269,7 @@ impl Endpoint {
 
     /// When [`Endpoint::on_timeout`] is to be called.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let greetings = self.tunnels.values().filter(|t| t.phase == Phase::Greeting);
+        let greetings = self.tunnels.values().filter(|tunnel| tunnel.is_greeting());
         let greetings = greetings.map(|tunnel| tunnel.since + GREETING_TIMEOUT);
         greetings.chain(self.deadlines.first()).min()
     }
@@ -267,9 +279,7 @@ impl Endpoint {
         let late: Vec<TunnelKey> = self
             .tunnels
             .iter()
-            .filter(|(_, tunnel)| {
-                tunnel.phase == Phase::Greeting && now >= tunnel.since + GREETING_TIMEOUT
-            })
+            .filter(|(_, tunnel)| tunnel.is_greeting() && now >= tunnel.since + GREETING_TIMEOUT)
             .map(|(&key, _)| key)
             .collect();
         for key in late {
