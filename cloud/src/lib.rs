@@ -7,4 +7,5 @@ pub mod dial;
 pub mod resolve;
 pub mod shell;
 
+mod congestion;
 mod reach;

@@ -30,6 +30,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook_mio::v1_0::Signals;
 
 use crate::access::AccessList;
+use crate::congestion;
 use crate::dial::{DialError, DialSettings, Dialer};
 use crate::reach;
 use crate::resolve::{ResolveError, Resolver};
@@ -110,7 +111,9 @@ impl Cloud {
         families: polyrail_model::Families,
         registry: &Registry,
     ) -> anyhow::Result<Self> {
-        let server = tls::Server::new(identity, SocketOptions::default(), Arc::new(SystemClock))?;
+        let options =
+            SocketOptions { congestion: congestion::choose(), ..SocketOptions::default() };
+        let server = tls::Server::new(identity, options, Arc::new(SystemClock))?;
         let mut listeners = Vec::new();
         for (index, address) in config.listen.iter().enumerate() {
             let mut listener = tls::Listener::bind(*address)
