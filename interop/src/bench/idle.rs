@@ -12,13 +12,12 @@ use crate::world::{Plan, World};
 const SIZE: u64 = 256_000;
 /// What Polyrail's package installs.
 const OURS: &str = include_str!("../../../packaging/sysctl.d/60-polyrail.conf");
-/// Debian 12's values of the same parameters, and its congestion control.
+/// Debian 12's values of the same parameters.
 const DEBIAN: &str = "
 net.ipv4.tcp_slow_start_after_idle = 1
 net.ipv4.tcp_fastopen = 1
 net.ipv4.tcp_rmem = 4096 131072 6291456
 net.ipv4.tcp_wmem = 4096 16384 4194304
-net.ipv4.tcp_congestion_control = cubic
 ";
 
 /// Each pause with both sets of parameters.

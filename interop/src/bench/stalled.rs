@@ -6,9 +6,9 @@
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use socket2::{Domain, Socket, Type};
 
 use super::Effort;
@@ -21,7 +21,10 @@ use crate::world::{Plan, World};
 const READERS: usize = 200;
 const USERS: u8 = 8;
 const SIZE: u64 = 8_000_000;
-const SETTLE: Duration = Duration::from_secs(3);
+/// The carriers are quiet when they carried less than so much within [`LOOK_EVERY`].
+const QUIET_BYTES: u64 = 50_000;
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const QUIET_LIMIT: Duration = Duration::from_secs(60);
 
 /// Interleaved pairs, with the stalled readers and without.
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
@@ -53,14 +56,29 @@ fn shares(world: &mut World, pairs: usize, user: u8) -> Result<Vec<f64>> {
     for pair in 0..pairs {
         let alone = rate(world, &file, user)?;
         let stalled = stall(world, &large)?;
-        std::thread::sleep(SETTLE);
+        wait_until_quiet(world)?;
         let beside = rate(world, &file, user)?;
         drop(stalled);
         println!("pair {pair}: {alone:.2} Mbit/s alone, {beside:.2} beside {READERS} stalled");
         shares.push(beside / alone);
-        std::thread::sleep(SETTLE);
+        wait_until_quiet(world)?;
     }
     Ok(shares)
+}
+
+/// Waits until the stalled readers have what they will ever get, or are gone.
+fn wait_until_quiet(world: &World) -> Result<()> {
+    let started = Instant::now();
+    let mut last: u64 = world.carried()?.iter().sum();
+    loop {
+        std::thread::sleep(LOOK_EVERY);
+        let now = world.carried()?.iter().sum();
+        if now - last < QUIET_BYTES {
+            return Ok(());
+        }
+        last = now;
+        ensure!(started.elapsed() < QUIET_LIMIT, "the carriers do not become quiet");
+    }
 }
 
 fn rate(world: &mut World, file: &WebFile, user: u8) -> Result<f64> {

@@ -41,6 +41,10 @@ fn measure(arguments: &Arguments) -> Result<()> {
     let effort = if arguments.smoke { Effort::Smoke } else { Effort::Full };
     let mut report = Report::default();
     let outcome = bench::run(&mut report, effort, arguments.only.as_deref());
-    report.write(&results_folder()?.join("interop.json"))?;
+    let name = arguments
+        .only
+        .as_deref()
+        .map_or("interop.json".into(), |only| format!("interop-{only}.json"));
+    report.write(&results_folder()?.join(name))?;
     outcome
 }

@@ -63,3 +63,16 @@ fn many_small_downloads_at_once() -> Result<()> {
         running.into_iter().try_for_each(|download| download.verify(&file).map(|_| ()))
     })
 }
+
+#[test]
+fn tunnels_use_bbr_in_both_directions_whatever_the_kernels_default() -> Result<()> {
+    let plan = Plan::twins().sysctl("net.ipv4.tcp_congestion_control", "reno");
+    scenario(&plan, BOUND, |world| {
+        for (side, port) in [(&world.lab.gateway, "dport"), (&world.lab.cloud, "sport")] {
+            let sockets = side.tool("ss", &format!("-tinH state established {port} = :4433"))?;
+            println!("{sockets}");
+            ensure!(sockets.matches(" bbr wscale").count() == 2, "not two tunnels with bbr:\n{sockets}");
+        }
+        Ok(())
+    })
+}
