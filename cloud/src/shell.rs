@@ -63,6 +63,7 @@ pub fn run(config: &CloudConfig, status_file: Option<PathBuf>) -> anyhow::Result
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
     let name = identity.name().clone();
     let mut cloud = Cloud::new(config, identity, families, poll.registry())?;
+    cloud.sockets_max = polyrail_relay::flows_within(descriptors);
     cloud.status = status_file.map(|path| StatusFile::new(now, "cloud", path));
     tracing::info!(
         %name,
@@ -102,6 +103,8 @@ struct Cloud {
     gateways: BTreeMap<SessionKey, Identity>,
     strangers: Notices,
     failed_dials: Notices,
+    /// Servers' sockets at once; further flows are reset.
+    sockets_max: usize,
 }
 
 impl Cloud {
@@ -139,6 +142,7 @@ impl Cloud {
             gateways: BTreeMap::new(),
             strangers: Notices::default(),
             failed_dials: Notices::default(),
+            sockets_max: usize::MAX,
         })
     }
 
@@ -162,9 +166,7 @@ impl Cloud {
         for (listener, gate) in &mut self.listeners {
             for _ in 0..ACCEPTS_PER_TURN {
                 if relay.handshaking() >= tls::HANDSHAKES_MAX {
-                    if gate.is_open(now) {
-                        gate.pause(now);
-                    }
+                    gate.pause_if_open(now);
                     break;
                 }
                 let Some((socket, peer)) = gate.take(now, || listener.accept()) else { break };
@@ -190,26 +192,32 @@ impl Cloud {
                     relay.endpoint().dialed(now, dial.key);
                     relay.attach(now, dial.key, stream);
                 }
-                Err(error) => {
-                    if let Some(left_out) = self.failed_dials.permit(now) {
-                        let gateway = self.gateways.get(&dial.key.session).map(Identity::as_str);
-                        tracing::warn!(
-                            gateway = gateway.unwrap_or_default(),
-                            flow = %dial.key.flow,
-                            left_out,
-                            "cannot reach a destination: {error}"
-                        );
-                    }
-                    relay.endpoint().reset(now, dial.key, reset_reason(&error));
-                }
+                Err(error) => self.fail_dial(now, relay, dial.key, &error),
             }
         }
+    }
+
+    fn fail_dial(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey, error: &DialError) {
+        if let Some(left_out) = self.failed_dials.permit(now) {
+            let gateway = self.gateways.get(&flow.session).map(Identity::as_str);
+            tracing::warn!(
+                gateway = gateway.unwrap_or_default(),
+                flow = %flow.flow,
+                left_out,
+                "cannot reach a destination: {error}"
+            );
+        }
+        relay.endpoint().reset(now, flow, reset_reason(error));
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
         match event {
             Event::Opened { flow, destination, .. } => {
                 tracing::debug!(?flow, %destination, "opened");
+                if relay.leg_count() + self.dialer.len() >= self.sockets_max {
+                    let error = DialError::Overload("too many open files (LimitNOFILE)".into());
+                    return self.fail_dial(now, relay, flow, &error);
+                }
                 self.dialer.dial(now, flow, &destination);
             }
             // Gone before its dial came to an end.

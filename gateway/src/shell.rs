@@ -60,6 +60,7 @@ pub fn run(config: &GatewayConfig, status_file: Option<PathBuf>) -> anyhow::Resu
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
     let carriers = Carriers::new(now, config, client, u64::from_ne_bytes(random()?));
     let mut gateway = Gateway::new(config, carriers, poll.registry())?;
+    gateway.sockets_max = polyrail_relay::flows_within(descriptors);
     gateway.status = status_file.map(|path| StatusFile::new(now, "gateway", path));
     tracing::info!(%name, cloud = %config.cloud.name, descriptors, "polyrail-gateway is ready");
     polyrail_relay::run(&mut poll, &mut relay, &mut gateway).context("the event loop failed")?;
@@ -102,6 +103,9 @@ struct Gateway {
     ending: Ending,
     status: Option<StatusFile>,
     refused_flows: Notices,
+    /// Users' sockets at once; further ones wait in the kernel's queue.
+    sockets_max: usize,
+    full: Notices,
 }
 
 impl Gateway {
@@ -142,6 +146,8 @@ impl Gateway {
             ending: Ending::default(),
             status: None,
             refused_flows: Notices::default(),
+            sockets_max: usize::MAX,
+            full: Notices::default(),
         })
     }
 
@@ -166,7 +172,12 @@ impl Gateway {
     fn accept(&mut self, now: Instant, relay: &mut Relay) {
         for index in 0..self.transparent.len() {
             for _ in 0..ACCEPTS_PER_TURN {
+                let full = self.is_full(now, relay);
                 let (listener, gate) = &mut self.transparent[index];
+                if full {
+                    gate.pause_if_open(now);
+                    break;
+                }
                 let own = listener.local_addr().ok();
                 let Some(accepted) = gate.take(now, || listener.accept().map(Some)) else { break };
                 self.take_intercepted(now, relay, accepted, own);
@@ -174,11 +185,10 @@ impl Gateway {
         }
         for index in 0..self.socks.len() {
             for _ in 0..ACCEPTS_PER_TURN {
+                let full = self.clients.is_full() || self.is_full(now, relay);
                 let (listener, gate) = &mut self.socks[index];
-                if self.clients.is_full() {
-                    if gate.is_open(now) {
-                        gate.pause(now);
-                    }
+                if full {
+                    gate.pause_if_open(now);
                     break;
                 }
                 let Some((stream, peer)) = gate.take(now, || listener.accept().map(Some)) else {
@@ -188,6 +198,20 @@ impl Gateway {
                 self.clients.add(now, relay, stream, peer, user);
             }
         }
+    }
+
+    /// Whether users' sockets have reached their bound: the rest of the descriptors are the
+    /// carriers'.
+    fn is_full(&mut self, now: Instant, relay: &Relay) -> bool {
+        let full = relay.leg_count() + self.clients.len() >= self.sockets_max;
+        if full && self.full.permit(now).is_some() {
+            tracing::warn!(
+                sockets = self.sockets_max,
+                "no new connections are taken for now: raise the limit of open files (LimitNOFILE) \
+                 if this goes on"
+            );
+        }
+        full
     }
 
     fn take_intercepted(

@@ -57,6 +57,10 @@ impl SocksClients {
         Self { registry, base, policy, clients, by_flow, scan_at: None }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.clients.len()
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.clients.len() >= CLIENTS_MAX
     }

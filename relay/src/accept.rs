@@ -30,9 +30,11 @@ impl AcceptGate {
         self.ready && self.paused_until.is_none_or(|until| until <= now)
     }
 
-    /// Stops asking for [`PAUSE`]: a bound of the caller's own is reached.
-    pub fn pause(&mut self, now: Instant) {
-        self.paused_until = Some(now + PAUSE);
+    /// Stops asking for [`PAUSE`] when connections may wait: a bound of the caller's is reached.
+    pub fn pause_if_open(&mut self, now: Instant) {
+        if self.is_open(now) {
+            self.pause(now);
+        }
     }
 
     /// Asks `accept` for one connection; it answers `WouldBlock` when none waits.
@@ -57,6 +59,10 @@ impl AcceptGate {
             }
         }
         None
+    }
+
+    fn pause(&mut self, now: Instant) {
+        self.paused_until = Some(now + PAUSE);
     }
 
     fn fail(&mut self, now: Instant, error: &io::Error) {

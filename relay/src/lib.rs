@@ -34,7 +34,7 @@ pub use daemon::{Shell, run};
 pub use ending::{DRAIN_MAX, Ending};
 pub use farewell::{FAREWELL_MAX, FAREWELLS_MAX, reset_socket};
 pub use leg::{KEEPALIVE, LEG_BYTES, USER_TIMEOUT};
-pub use limits::raise_descriptor_limit;
+pub use limits::{RESERVED_DESCRIPTORS, flows_within, raise_descriptor_limit};
 pub use notice::Notices;
 pub use relay::{Relay, RelayEvent, RelaySettings, SHELL_TOKENS, TURN_BYTES};
 pub use status::StatusFile;
