@@ -160,8 +160,12 @@ impl Path {
     pub fn deadline(&self, judged: bool) -> Instant {
         let waits = judged && (self.outstanding > 0 || self.ping.is_some());
         let stall = (waits && !self.stalled).then(|| self.waiting_since() + self.patience());
-        let ping = self.ping.is_none().then_some(self.next_ping_at);
-        [stall, ping].into_iter().flatten().min().unwrap_or(self.progress_at + FAR)
+        stall.into_iter().chain([self.ping_at()]).min().unwrap_or(self.next_ping_at)
+    }
+
+    /// One PING is out at a time; an old one is given up, so that a dead connection is noticed.
+    fn ping_at(&self) -> Instant {
+        self.ping.map_or(self.next_ping_at, |(_, at)| at + PING_IDLE)
     }
 
     fn waiting_since(&self) -> Instant {
@@ -180,7 +184,7 @@ impl Path {
 
     /// Whether a PING is due.
     pub fn wants_ping(&self, now: Instant) -> bool {
-        self.ping.is_none() && now >= self.next_ping_at
+        now >= self.ping_at()
     }
 
     /// A PING goes out. What was said before it is confirmed by its PONG.
@@ -215,5 +219,3 @@ impl Path {
 
 /// How much patience a long queue may add.
 const PATIENCE_QUEUE_MAX: Duration = Duration::from_secs(2);
-/// A deadline of a path that waits for nothing.
-const FAR: Duration = Duration::from_secs(3_600);
