@@ -267,3 +267,6 @@ const READ_BYTES: usize = 4096;
 const PARTING_MAX: Duration = Duration::from_secs(2);
 /// How often late clients are looked for, while there are clients.
 const SCAN_EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;
