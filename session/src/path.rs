@@ -7,7 +7,8 @@
 //!     +------ a PONG, or an acknowledgement -----+
 //!                of what it carries
 //!   either --- a newer tunnel of the same carrier ---> Superseded --- first progress of the newer
-//!                                                                      or lost ---> gone
+//!     ^                                                    |           or lost ---> gone
+//!     +--- the newer one is lost before its progress ------+
 //! ```
 
 use std::collections::{BTreeSet, VecDeque};

@@ -54,10 +54,27 @@ impl Session {
     pub fn lose_path(&mut self, now: Instant, tunnel: TunnelKey) {
         let Some(slot) = self.slot_of(tunnel) else { return };
         self.take_back(now, slot, true);
-        self.paths[slot] = None;
+        let lost = self.paths[slot].take();
         self.views[slot] = absent(self.views[slot]);
+        if let Some(lost) = lost.filter(|path| !path.superseded) {
+            self.reinstate(&lost.carrier);
+        }
         if self.paths.iter().all(Option::is_none) {
             self.alone_since = Some(now);
+        }
+    }
+
+    /// The path that had taken over is gone before it delivered: the one before it goes on.
+    fn reinstate(&mut self, carrier: &str) {
+        let older = |path: &Path| path.carrier == carrier && path.superseded && !path.dismissed;
+        let slots = 0..self.paths.len();
+        let older = slots.filter(|&slot| self.paths[slot].as_ref().is_some_and(older));
+        let newest = older.max_by_key(|&slot| self.paths[slot].as_ref().map(|path| path.id));
+        if let Some(slot) = newest {
+            if let Some(path) = &mut self.paths[slot] {
+                path.superseded = false;
+            }
+            self.refresh(slot);
         }
     }
 
