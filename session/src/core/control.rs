@@ -121,6 +121,9 @@ impl Session {
         flow.due = Due { ack_delayed: due.ack_delayed, ..Due::default() };
         let length = batch.len();
         let may_grow = self.credit.may_grow(flow.user);
+        if !may_grow && flow.recv.wants_update(flow.recv.limit()) {
+            self.withheld.insert((flow.user, id));
+        }
         if due.reset
             && let Some(reset) = reset_of(flow)
         {

@@ -214,6 +214,22 @@ impl Session {
         self.credit.check_at = again.then(|| now + STALLED_AFTER);
     }
 
+    /// Raises the windows that were withheld from this user's flows, if they may grow again.
+    pub(super) fn release_windows(&mut self, user: UserId) {
+        if self.withheld.is_empty() || !self.credit.may_grow(user) {
+            return;
+        }
+        let flows = (user, FlowId(0))..=(user, FlowId(u64::MAX));
+        let ids: Vec<FlowId> = self.withheld.range(flows).map(|&(_, id)| id).collect();
+        for id in ids {
+            self.withheld.remove(&(user, id));
+            if let Some(flow) = self.flows.get_mut(&id) {
+                flow.due.window = true;
+                self.list(id);
+            }
+        }
+    }
+
     /// Lets flows that waited for credit try again.
     pub(super) fn feed_starved(&mut self, now: Instant) {
         for id in std::mem::take(&mut self.starved) {

@@ -58,6 +58,8 @@ pub(crate) struct Session {
     cramped: BTreeSet<FlowId>,
     /// Whose turn it is among them.
     cramped_next: FlowId,
+    /// Flows whose windows wait until their user's readers have taken more.
+    withheld: BTreeSet<(UserId, FlowId)>,
     /// Flows with control due, in order.
     due: VecDeque<FlowId>,
     /// Ended flows whose end is to be said (again).
@@ -119,6 +121,7 @@ impl Session {
             queue: FairQueue::new(now),
             starved: BTreeSet::new(),
             cramped: BTreeSet::new(),
+            withheld: BTreeSet::new(),
             cramped_next: FlowId(0),
             due: VecDeque::new(),
             due_ended: BTreeSet::new(),
@@ -274,6 +277,7 @@ impl Session {
         let user = flow.user;
         flow.recv.tune(now, taken as u64, rtt, largest);
         self.credit.read(user, taken as u64);
+        self.release_windows(user);
         self.after_drain(now, id);
     }
 
@@ -403,6 +407,8 @@ impl Session {
         self.held_sent -= flow.send.held();
         self.held_received -= flow.recv.held();
         self.credit.read(flow.user, flow.recv.unread());
+        self.withheld.remove(&(flow.user, id));
+        self.release_windows(flow.user);
         self.credit.released += flow.recv.highest() - flow.recv.released;
         self.credit.forget(&flow);
         self.due_credit |= self.credit.wants_update();

@@ -92,7 +92,9 @@ impl Session {
         let (held, unread) = (flow.recv.held(), flow.recv.unread());
         flow.recv.discard();
         self.held_received -= held;
-        self.credit.read(flow.user, unread);
+        let user = flow.user;
+        self.credit.read(user, unread);
+        self.release_windows(user);
     }
 
     /// Reset flows that could not deliver in time deliver no more.
