@@ -26,6 +26,11 @@ impl Session {
             let mut batch = std::mem::take(&mut self.scratch);
             batch.clear();
             let repeatable = self.fill(now, slot, &mut batch);
+            if batch.is_empty() {
+                // What was due has become needless.
+                self.scratch = batch;
+                continue;
+            }
             self.ack_tokens -= batch.len() as f64;
             self.put(slot, &batch, outlet);
             if repeatable && batch.len() <= ACK_REPEAT_MAX {
