@@ -131,7 +131,10 @@ impl Run<'_> {
     }
 
     fn bytes(&mut self) -> u64 {
-        let bytes = self.dice.scale(1, self.plan.write_max).min(self.volume);
+        let most = self.plan.write_max;
+        let bulk = self.dice.chance(0.3);
+        let bytes = if bulk { self.dice.between(1, most) } else { self.dice.scale(1, most) };
+        let bytes = bytes.min(self.volume);
         self.volume -= bytes;
         bytes
     }

@@ -75,11 +75,11 @@ impl Plan {
             gateway,
             cloud,
             carriers,
-            operations: dice.scale(10, 150),
+            operations: dice.scale(30, 400),
             pause: Duration::from_millis(dice.scale(20, 2_000)),
             weights,
-            volume: dice.scale(100_000, 3_000_000),
-            write_max: dice.scale(100, 300_000),
+            volume: dice.scale(100_000, 20_000_000),
+            write_max: dice.scale(10_000, 300_000),
             users: dice.scale(1, 40),
         }
     }

@@ -517,6 +517,11 @@ impl World {
         for side in Side::BOTH {
             for session in self.status(side).sessions {
                 let held = (session.memory_received.0, session.memory_sent.0);
+                if session.flows > 0 {
+                    self.say(Verbosity::Operations, || {
+                        format!("{:?}", self.nodes[side as usize].endpoint)
+                    });
+                }
                 assert_eq!((session.flows, held), (0, (0, 0)), "{side:?} keeps something");
             }
         }

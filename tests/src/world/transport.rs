@@ -5,7 +5,8 @@
 //! link: it takes and makes [`Packet`]s.
 //!
 //! Two flavours: a stream hands over segments in order, cut anywhere; the other one hands over
-//! whole messages as they become complete, but greetings keep their place.
+//! whole messages as they become complete, but greetings keep their place, and control frames their
+//! order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -113,6 +114,14 @@ impl Segment {
 }
 
 impl Message {
+    /// Keeps its place among its like: all but data.
+    fn is_control(&self) -> bool {
+        match &self.content {
+            Content::Hello | Content::Close => true,
+            Content::Frames(bytes) => !matches!(bytes.get(1), Some(5 | 6)),
+        }
+    }
+
     fn is_barrier(&self) -> bool {
         match &self.content {
             Content::Hello => true,
@@ -144,6 +153,7 @@ pub struct Sender {
     room_bound: usize,
     next_message: u64,
     barrier: u64,
+    control: u64,
     unsent: VecDeque<Rc<Segment>>,
     unsent_bytes: usize,
     out: BTreeMap<u64, Out>,
@@ -215,6 +225,7 @@ impl Sender {
             room_bound,
             next_message: 0,
             barrier: 0,
+            control: 0,
             unsent: VecDeque::new(),
             unsent_bytes: 0,
             out: BTreeMap::new(),
@@ -241,7 +252,13 @@ impl Sender {
 
     /// Takes a message, whatever the room.
     pub fn push(&mut self, content: Content) {
-        let message = Rc::new(Message { number: self.next_message, after: self.barrier, content });
+        let number = self.next_message;
+        let mut message = Message { number, after: self.barrier, content };
+        if message.is_control() {
+            message.after = self.control.max(self.barrier);
+            self.control = number;
+        }
+        let message = Rc::new(message);
         self.next_message += 1;
         if message.is_barrier() {
             self.barrier = message.number;
