@@ -151,9 +151,9 @@ impl Carriers {
         self.set_stage(tunnel, Stage::Greeting);
     }
 
-    /// A tunnel has become a path.
-    pub(crate) fn on_path(&mut self, now: Instant, relay: &Relay, tunnel: TunnelKey) {
-        let Some(carrier) = self.of(tunnel) else { return };
+    /// A tunnel has become a path. Returns whether its carrier had none before.
+    pub(crate) fn on_path(&mut self, now: Instant, relay: &Relay, tunnel: TunnelKey) -> bool {
+        let Some(carrier) = self.of(tunnel) else { return false };
         let name = &carrier.spec.name;
         let again = carrier.alive.iter().any(|alive| alive.stage == Stage::Path);
         let view = relay.tunnel(tunnel);
@@ -169,6 +169,7 @@ impl Carriers {
         carrier.backoff.reset();
         carrier.race_at = now + RACE_EVERY;
         self.set_stage(tunnel, Stage::Path);
+        !again
     }
 
     /// The session does not want a tunnel any more.

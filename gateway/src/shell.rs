@@ -26,8 +26,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook_mio::v1_0::Signals;
 
 use crate::carriers::Carriers;
+use crate::diversion::Diversion;
 use crate::dns::{DnsSocket, is_dns};
-use crate::intercept::{Interception, OnExit, Plan};
 use crate::name_service::NameService;
 use crate::socks_clients::SocksClients;
 use crate::socks5::ReplyPolicy;
@@ -59,7 +59,7 @@ pub fn run(config: &GatewayConfig, status_file: Option<PathBuf>) -> anyhow::Resu
     let endpoint = Endpoint::gateway(now, settings, InstanceId(random()?));
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
     let carriers = Carriers::new(now, config, client, u64::from_ne_bytes(random()?));
-    let mut gateway = Gateway::new(config, carriers, poll.registry())?;
+    let mut gateway = Gateway::new(now, config, carriers, poll.registry())?;
     gateway.sockets_max = polyrail_relay::flows_within(descriptors);
     gateway.status = status_file.map(|path| StatusFile::new(now, "gateway", path));
     tracing::info!(%name, cloud = %config.cloud.name, descriptors, "polyrail-gateway is ready");
@@ -98,7 +98,7 @@ struct Gateway {
     users: Users,
     carriers: Carriers,
     carrier_names: Vec<String>,
-    interception: Option<Interception>,
+    diversion: Option<Diversion>,
     signals: Signals,
     ending: Ending,
     status: Option<StatusFile>,
@@ -110,6 +110,7 @@ struct Gateway {
 
 impl Gateway {
     fn new(
+        now: Instant,
         config: &GatewayConfig,
         carriers: Carriers,
         registry: &Registry,
@@ -128,8 +129,8 @@ impl Gateway {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
         registry.register(&mut signals, SIGNALS, Interest::READABLE)?;
         // Last: from here on passengers' traffic comes.
-        let interception = match &config.intercept {
-            Some(_) => Some(Interception::start(Plan::from_config(config)?, OnExit::Open)?),
+        let diversion = match &config.intercept {
+            Some(_) => Some(Diversion::start(now, config)?),
             None => None,
         };
         Ok(Self {
@@ -141,7 +142,7 @@ impl Gateway {
             users,
             carrier_names: carriers.names(),
             carriers,
-            interception,
+            diversion,
             signals,
             ending: Ending::default(),
             status: None,
@@ -247,17 +248,18 @@ impl Gateway {
             Event::SessionUp { peer, families, .. } => {
                 let (ipv4, ipv6) = (families.v4, families.v6);
                 tracing::info!(cloud = %peer, ipv4, ipv6, "session up");
-                if let Some(interception) = &mut self.interception
-                    && let Err(error) = interception.set_families(families)
-                {
-                    tracing::warn!(%error, "the interception rules could not be changed");
+                if let Some(diversion) = &mut self.diversion {
+                    diversion.set_families(families);
                 }
             }
             Event::SessionEnded { reason, .. } => {
                 tracing::warn!(%reason, "session ended: its flows were reset");
             }
             Event::PathUp { tunnel, .. } => {
-                self.carriers.on_path(now, relay, tunnel);
+                let was_down = self.carriers.on_path(now, relay, tunnel);
+                if let Some(diversion) = self.diversion.as_mut().filter(|_| was_down) {
+                    diversion.carrier_up(now);
+                }
                 self.hurry_status(now);
             }
             Event::Dialed { flow } => drop(self.clients.on_dialed(now, relay, flow)),
@@ -333,6 +335,9 @@ impl Shell for Gateway {
             self.accept(now, relay);
         }
         self.clients.on_timeout(now);
+        if let Some(diversion) = &mut self.diversion {
+            diversion.on_turn(now);
+        }
         if let Some(names) = &mut self.names {
             let users = &mut self.users;
             names.on_turn(now, relay, |source: IpAddr| users.user(now, source));
@@ -355,6 +360,7 @@ impl Shell for Gateway {
         let carriers = self.ending.wants_tunnels().then(|| self.carriers.next_timeout(relay));
         let others = [
             self.clients.next_timeout(),
+            self.diversion.as_ref().and_then(Diversion::next_timeout),
             self.names.as_ref().and_then(|names| names.next_timeout(now)),
             carriers.flatten(),
             self.ending.next_timeout(),

@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use polyrail_session::SessionStatus;
+
 use crate::Relay;
 
 /// How long open flows may go on after the daemon was told to end.
@@ -78,7 +80,10 @@ impl Ending {
                 if now >= *look_at {
                     *look_at = now + LOOK_EVERY;
                     let sessions = relay.endpoint_ref().status().sessions;
-                    if sessions.iter().all(|session| session.flows == 0) || now >= *until {
+                    // What has no path left cannot finish.
+                    let open =
+                        |session: &SessionStatus| session.flows > 0 && !session.paths.is_empty();
+                    if !sessions.iter().any(open) || now >= *until {
                         self.close(now, relay);
                     }
                 }
