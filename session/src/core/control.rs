@@ -126,7 +126,7 @@ impl Session {
         flow.due = Due { ack_delayed: due.ack_delayed, ..Due::default() };
         let length = batch.len();
         let may_grow = self.credit.may_grow(flow.user);
-        if !may_grow && flow.recv.wants_update(flow.recv.limit()) {
+        if !may_grow && flow.recv.wants_window() {
             self.withheld.insert((flow.user, id));
         }
         if due.reset
@@ -137,10 +137,11 @@ impl Session {
         if due.ack {
             encode(&Frame::Ack(ack_of(flow, self.role, may_grow)), batch);
         } else if due.window {
-            let told = flow.recv.limit();
-            let limit = flow.recv.advertise(may_grow);
-            if limit > told {
-                encode(&Frame::Window { flow: id, limit, drained: flow.recv.drained() }, batch);
+            let (told, owes) = (flow.recv.limit(), flow.recv.owes_drained());
+            let quarter = flow.recv.wants_drained();
+            let (limit, drained) = flow.recv.advertise(may_grow);
+            if limit > told || owes || quarter {
+                encode(&Frame::Window { flow: id, limit, drained }, batch);
             }
         }
         batch.len() > length
@@ -212,6 +213,9 @@ impl Session {
             if flow.recv.unacknowledged > 0 {
                 flow.due.ack = true;
                 self.list(id);
+            } else if flow.recv.owes_drained() {
+                flow.due.window = true;
+                self.list(id);
             }
         }
     }
@@ -219,13 +223,14 @@ impl Session {
 
 fn ack_of(flow: &mut Flow, role: Role, may_grow: bool) -> Ack {
     flow.recv.unacknowledged = 0;
+    let (limit, drained) = flow.recv.advertise(may_grow);
     Ack {
         flow: flow.id,
         done: false,
         dialed: role == Role::Cloud && flow.dialed,
         cumulative: flow.recv.cumulative(),
-        limit: flow.recv.advertise(may_grow),
-        drained: flow.recv.drained(),
+        limit,
+        drained,
         echo: flow.recv.echo.take(),
         ranges: flow.recv.ranges().take(ACK_RANGES_MAX).collect(),
     }

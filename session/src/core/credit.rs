@@ -40,6 +40,8 @@ pub(super) struct Credit {
     used: u64,
     stalled: u64,
     stalled_of: BTreeMap<UserId, u64>,
+    /// What this side holds for the writers of flows whose readers do not drain.
+    pub kept: u64,
     draining: BTreeSet<FlowId>,
     check_at: Option<Instant>,
 }
@@ -57,6 +59,7 @@ impl Credit {
             used: 0,
             stalled: 0,
             stalled_of: BTreeMap::new(),
+            kept: 0,
             draining: BTreeSet::new(),
             check_at: None,
         }
@@ -122,6 +125,20 @@ impl Credit {
         subtract(&mut self.stalled_of, user, bytes);
     }
 
+    /// The flow's writer has put so much into this side's memory.
+    pub fn keep(&mut self, flow: &Flow, bytes: u64) {
+        if !flow.draining {
+            self.kept += bytes;
+        }
+    }
+
+    /// So much of it has gone.
+    pub fn unkeep(&mut self, flow: &Flow, bytes: u64) {
+        if !flow.draining {
+            self.kept -= bytes;
+        }
+    }
+
     /// The peer's reader has taken all below `drained`. Returns whether it took anything.
     pub fn drained(&mut self, now: Instant, flow: &mut Flow, drained: u64) -> bool {
         let drained = drained.min(flow.send.next());
@@ -130,6 +147,7 @@ impl Credit {
         }
         if !flow.draining {
             self.unhold(flow.user, flow.send.at_peer());
+            self.kept -= flow.send.held();
             flow.draining = true;
             self.draining.insert(flow.id);
             self.check_at.get_or_insert(now + STALLED_AFTER);
@@ -155,6 +173,7 @@ impl Credit {
     }
 
     pub fn forget(&mut self, flow: &Flow) {
+        self.unkeep(flow, flow.send.held());
         if !self.draining.remove(&flow.id) && !flow.draining {
             self.unhold(flow.user, flow.send.at_peer());
         }
@@ -201,6 +220,7 @@ impl Session {
             };
             if now.saturating_duration_since(flow.send.drained_at) >= patience {
                 flow.draining = false;
+                self.credit.kept += flow.send.held();
                 gone.push((id, Some((flow.user, flow.send.at_peer()))));
             }
         }

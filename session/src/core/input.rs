@@ -209,7 +209,9 @@ impl Session {
             self.break_off(now, id);
             return;
         }
-        self.held_sent -= before - flow.send.held();
+        let freed = before - flow.send.held();
+        self.held_sent -= freed;
+        self.credit.unkeep(flow, freed);
         flow.send.limit = flow.send.limit.max(ack.limit);
         let progressed = self.credit.drained(now, flow, drained);
         if ack.dialed && !flow.dialed && self.role == Role::Gateway && flow.life == Life::Live {

@@ -23,8 +23,8 @@ pub use transmit::Outlet;
 
 use crate::flow::{Flow, Life};
 use crate::limits::{
-    CREDIT_BEFORE_WELCOME, INTERACTIVE_MAX, OPEN_HOLD, TOMBSTONES_MAX, UNSENT_MAX,
-    UNSENT_STALLED_MAX, WINDOW_INITIAL, WRITABLE_MIN,
+    ACK_DELAY, CREDIT_BEFORE_WELCOME, INTERACTIVE_MAX, OPEN_HOLD, STALLED_SHARE, TOMBSTONES_MAX,
+    UNSENT_MAX, UNSENT_STALLED_MAX, WINDOW_INITIAL, WRITABLE_MIN,
 };
 use crate::path::Path;
 use crate::ranges::RangeSet;
@@ -214,8 +214,12 @@ impl Session {
         let ahead =
             if window == 0 && self.is_stalled(now, flow) { UNSENT_STALLED_MAX } else { UNSENT_MAX };
         let own = (window + ahead).saturating_sub(send.unsent());
-        let free = self.settings.memory.0.saturating_sub(self.held_sent);
-        let share = free / 4;
+        // Writers whose readers drain share one half of the memory, the others the other half: what
+        // readers that stop leave here slows nobody who reads.
+        let memory = self.settings.memory.0;
+        let kept = if flow.draining { self.held_sent - self.credit.kept } else { self.credit.kept };
+        let half = (memory / STALLED_SHARE).saturating_sub(kept);
+        let share = half.min(2 * memory.saturating_sub(self.held_sent)) / 4;
         let least = if send.held() == 0 { polyrail_scheduler::SEGMENT } else { 0 };
         own.min(share.saturating_sub(send.held() / 4)).max(least)
     }
@@ -235,6 +239,7 @@ impl Session {
             flow.send.write(&data[..taken]);
             flow.hold = false;
             self.held_sent += taken as u64;
+            self.credit.keep(flow, taken as u64);
             self.enqueue(now, id);
         }
         taken
@@ -287,10 +292,14 @@ impl Session {
         let drained = flow.recv.drained();
         let released = drained - flow.recv.released;
         flow.recv.released = drained;
-        let told = flow.recv.limit();
-        if flow.recv.wants_update(told) && flow.is_callers() {
-            flow.due.window = true;
-            self.list(id);
+        if flow.is_callers() {
+            if flow.recv.wants_window() || flow.recv.wants_drained() {
+                flow.due.window = true;
+                self.list(id);
+            } else if flow.recv.owes_drained() && !flow.due.ack_delayed {
+                flow.due.ack_delayed = true;
+                self.ack_line.push_back((now + ACK_DELAY, id));
+            }
         }
         self.credit.released += released;
         if self.credit.wants_update() {

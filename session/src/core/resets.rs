@@ -80,7 +80,9 @@ impl Session {
         let before = flow.send.held();
         let mut dropped: Vec<(u64, PathSet)> = Vec::new();
         flow.send.truncate(after, |length, live| dropped.push((length, live)));
-        self.held_sent -= before - flow.send.held();
+        let freed = before - flow.send.held();
+        self.held_sent -= freed;
+        self.credit.unkeep(flow, freed);
         dropped.into_iter().for_each(|(length, live)| self.settle(length, live));
         self.cramped.remove(&id);
         self.relieve(now);

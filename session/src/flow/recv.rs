@@ -49,6 +49,8 @@ pub(crate) struct RecvHalf {
     window: u64,
     /// The largest limit told to the peer.
     limit: u64,
+    /// What the peer knows to be drained.
+    told_drained: u64,
     epoch: Option<(Instant, u64)>,
     /// Runs since the last acknowledgement.
     pub unacknowledged: u32,
@@ -72,6 +74,7 @@ impl RecvHalf {
             discarding: false,
             window,
             limit: window,
+            told_drained: 0,
             epoch: None,
             unacknowledged: 0,
             echo: None,
@@ -204,22 +207,33 @@ impl RecvHalf {
         self.window = self.window.min(largest).max(WINDOW_INITIAL.min(largest));
     }
 
-    /// Raises the limit as far as the window allows, if `may_grow`; returns whether the peer should
-    /// be told: the limit moved by a quarter of the window since it was told last.
-    pub fn wants_update(&self, told: u64) -> bool {
-        self.fin.is_none() && self.next_limit().saturating_sub(told) >= self.window / 4
+    /// Whether the peer should be told of a larger window: by a quarter of it.
+    pub fn wants_window(&self) -> bool {
+        self.fin.is_none() && self.next_limit() - self.limit >= self.window / 4
+    }
+
+    /// Whether the peer should hear what was drained: a quarter of the window.
+    pub fn wants_drained(&self) -> bool {
+        self.drained() - self.told_drained >= self.window / 4
+    }
+
+    /// Whether the reader has drained everything, and the peer may hold the flow for stalled.
+    pub fn owes_drained(&self) -> bool {
+        self.ready.is_empty() && self.drained() > self.told_drained
     }
 
     fn next_limit(&self) -> u64 {
         self.limit.max(self.drained() + self.window)
     }
 
-    /// The limit to tell the peer now.
-    pub fn advertise(&mut self, may_grow: bool) -> u64 {
+    /// The limit and what was drained, to tell the peer now. The limit is raised as far as the
+    /// window allows if it `may_grow`.
+    pub fn advertise(&mut self, may_grow: bool) -> (u64, u64) {
         if may_grow {
             self.limit = self.next_limit();
         }
-        self.limit
+        self.told_drained = self.drained();
+        (self.limit, self.told_drained)
     }
 
     /// The limit that the peer knows at most.
@@ -349,9 +363,24 @@ mod tests {
         assert_eq!(half.window, 1 << 20, "never above the largest");
         half.tune(now + rtt * 20, 1 << 20, rtt, 1 << 20);
         assert_eq!(half.window, 1 << 19);
-        assert!(half.wants_update(half.limit()));
-        assert_eq!(half.advertise(false), WINDOW_INITIAL);
-        assert_eq!(half.advertise(true), 1 << 19);
+        assert!(half.wants_window() && !half.owes_drained());
+        assert_eq!(half.advertise(false), (WINDOW_INITIAL, 0));
+        assert_eq!(half.advertise(true), (1 << 19, 0));
+    }
+
+    #[test]
+    fn the_peer_is_owed_what_was_drained_without_a_larger_window() {
+        let mut half = RecvHalf::new(100);
+        half.accept(&run(0, &[0; 60], true)).unwrap();
+        half.consume(20);
+        assert!(!half.wants_window() && !half.wants_drained() && !half.owes_drained());
+        half.consume(20);
+        assert!(half.wants_drained());
+        assert_eq!(half.advertise(true), (140, 40));
+        half.consume(20);
+        assert!(half.owes_drained() && !half.wants_window());
+        assert_eq!(half.advertise(true), (161, 61));
+        assert!(!half.owes_drained());
     }
 
     #[test]
