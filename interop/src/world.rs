@@ -206,7 +206,7 @@ impl World {
     /// # Errors
     /// When they do not within 15 s.
     pub fn wait_for_carriers(&mut self) -> Result<()> {
-        let path = status_path(&self.lab);
+        let path = status_path(&self.lab, Side::Gateway);
         let up = |gateway: &Process| match Status::read(&path) {
             Ok(status) if status.all_up() => true,
             // Once it has written the file, the signal has it write again at once.
@@ -225,7 +225,7 @@ impl World {
     /// # Errors
     /// When the gateway has not written it yet.
     pub fn status(&self) -> Result<Status> {
-        Status::read(&status_path(&self.lab))
+        Status::read(&status_path(&self.lab, Side::Gateway))
     }
 
     /// Bytes that each emulated carrier has delivered to the gateway so far.
@@ -278,17 +278,17 @@ impl Side {
 pub fn start_daemon(lab: &Lab, programs: &Programs, side: Side) -> Result<Process> {
     let name = side.name();
     let namespace = if side == Side::Gateway { &lab.gateway } else { &lab.cloud };
-    let mut program = Program::new(name, programs.path(&format!("polyrail-{name}")), lab.log(name))
+    Program::new(name, programs.path(&format!("polyrail-{name}")), lab.log(name))
         .arg("--config")
-        .arg(side.configuration(lab));
-    if side == Side::Gateway {
-        program = program.arg("--status-file").arg(status_path(lab));
-    }
-    program.resolver(&lab.resolver_file(side == Side::Cloud)).start(namespace)
+        .arg(side.configuration(lab))
+        .arg("--status-file")
+        .arg(status_path(lab, side))
+        .resolver(&lab.resolver_file(side == Side::Cloud))
+        .start(namespace)
 }
 
-fn status_path(lab: &Lab) -> PathBuf {
-    lab.folder().join("gateway-status.json")
+fn status_path(lab: &Lab, side: Side) -> PathBuf {
+    lab.folder().join(format!("{}-status.json", side.name()))
 }
 
 fn write_configurations(plan: &Plan, lab: &Lab, keys: &Keys, carriers: &[Carrier]) -> Result<()> {

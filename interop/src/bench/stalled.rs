@@ -20,7 +20,7 @@ use crate::world::{Plan, World};
 
 const READERS: usize = 200;
 const USERS: u8 = 8;
-const SIZE: u64 = 8_000_000;
+const SIZE: u64 = 20_000_000;
 /// The carriers are quiet when they carried less than so much within [`LOOK_EVERY`].
 const QUIET_BYTES: u64 = 50_000;
 const LOOK_EVERY: Duration = Duration::from_millis(500);

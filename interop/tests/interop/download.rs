@@ -71,7 +71,10 @@ fn tunnels_use_bbr_in_both_directions_whatever_the_kernels_default() -> Result<(
         for (side, port) in [(&world.lab.gateway, "dport"), (&world.lab.cloud, "sport")] {
             let sockets = side.tool("ss", &format!("-tinH state established {port} = :4433"))?;
             println!("{sockets}");
-            ensure!(sockets.matches(" bbr wscale").count() == 2, "not two tunnels with bbr:\n{sockets}");
+            ensure!(
+                sockets.matches(" bbr wscale").count() == 2,
+                "not two tunnels with bbr:\n{sockets}"
+            );
         }
         Ok(())
     })
