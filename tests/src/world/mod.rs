@@ -157,6 +157,11 @@ impl World {
         world
     }
 
+    /// What the clock says.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
     /// The time since the beginning.
     pub fn elapsed(&self) -> Duration {
         self.now - self.start

@@ -23,6 +23,8 @@ pub struct Tap {
     pub resets: u64,
     /// When OPENs left.
     pub opens: Vec<Instant>,
+    /// When JOINs left.
+    pub joins: Vec<Instant>,
 }
 
 impl Tap {
@@ -48,6 +50,7 @@ impl Tap {
                 self.data += data.len() as u64;
                 self.opens.push(now);
             }
+            Frame::Join { .. } => self.joins.push(now),
             Frame::Ack(_) => {
                 self.acks += 1;
                 control = true;

@@ -1,0 +1,50 @@
+//! Several carriers as one: sharing, and never worse than the best one alone.
+
+use crate::lab::{at_least, chain, download, line, ms, s, world, world_with};
+
+const MB: u64 = 1_000_000;
+
+#[test]
+fn two_equal_paths_share_a_download() {
+    let alone = download(&mut world(&[line("a", 20.0, ms(40))]), 20 * MB, s(20));
+    let mut both = world(&[line("a", 20.0, ms(40)), line("b", 20.0, ms(40))]);
+    let together = download(&mut both, 20 * MB, s(20));
+    let ratio = alone.as_secs_f64() / together.as_secs_f64();
+    at_least("two_equal_paths", ratio, 1.7);
+}
+
+#[test]
+fn a_slow_path_beside_a_fast_one_does_no_harm() {
+    for rtt in [40, 200] {
+        let alone = download(&mut world(&[line("a", 20.0, ms(40))]), 20 * MB, s(20));
+        let mut both = world(&[line("a", 20.0, ms(40)), line("b", 5.0, ms(rtt))]);
+        let together = download(&mut both, 20 * MB, s(20));
+        let ratio = alone.as_secs_f64() / together.as_secs_f64();
+        at_least(&format!("20_and_5_at_{rtt}_ms"), ratio, 0.97);
+    }
+}
+
+#[test]
+fn every_chain_downloads_over_three_different_paths() {
+    for (name, bound) in [("min_rtt", 4), ("round_robin", 8), ("redundant", 12)] {
+        let lines = [line("a", 10.0, ms(40)), line("b", 8.0, ms(60)), line("c", 6.0, ms(90))];
+        let time = download(&mut world_with(&lines, chain(name)), 5 * MB, s(30));
+        assert!(time <= s(bound), "{name} took {time:?}");
+    }
+}
+
+#[test]
+fn a_backup_carries_nothing_while_another_path_lives() {
+    let mut backup = line("b", 20.0, ms(20));
+    backup.backup = true;
+    let mut world = world(&[line("a", 10.0, ms(40)), backup]);
+    download(&mut world, 2 * MB, s(5));
+    for side in [crate::lab::GATEWAY, crate::lab::CLOUD] {
+        let session = &world.status(side).sessions[0];
+        let sent: Vec<u64> = session.paths.iter().map(|path| path.sent.0).collect();
+        let backup = session.paths.iter().position(|path| path.carrier == "b").unwrap();
+        assert_eq!(sent[backup], 0, "{side:?}");
+    }
+    world.enable(0, false);
+    download(&mut world, 2 * MB, s(5));
+}

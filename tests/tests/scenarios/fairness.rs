@@ -1,0 +1,121 @@
+//! Nobody slows anybody else down.
+
+use std::time::Duration;
+
+use polyrail_tests::world::{CarrierSpec, Reader, World};
+
+use crate::lab::{
+    GATEWAY, at_least, begin_download, download, echo, is_downloaded, line, lossy, median, ms, s,
+    seeded_world, talk, world,
+};
+
+const MB: u64 = 1_000_000;
+
+/// Opens so many downloads that nobody reads, of as many users, and lets them fill what they may.
+fn stall(world: &mut World, flows: u64, users: u64) {
+    for number in 0..flows {
+        let flow = begin_download(world, 100 + number % users, MB);
+        world.set_reader(flow, GATEWAY, Reader::Stalled);
+    }
+    world.run_for(s(20));
+}
+
+fn rate_beside_stalled(carriers: &[CarrierSpec], flows: u64, users: u64) -> f64 {
+    let alone = download(&mut world(carriers), 5 * MB, s(120));
+    let mut world = world(carriers);
+    stall(&mut world, flows, users);
+    let beside = download(&mut world, 5 * MB, s(120));
+    alone.as_secs_f64() / beside.as_secs_f64()
+}
+
+#[test]
+fn two_hundred_stalled_readers_leave_another_flow_its_rate() {
+    for (name, users) in [("one_user", 1), ("many_users", 200)] {
+        let share = rate_beside_stalled(&[line("a", 20.0, ms(40))], 200, users);
+        at_least(&format!("rate_beside_200_stalled_of_{name}"), share, 0.9);
+    }
+}
+
+#[test]
+fn two_hundred_stalled_readers_and_loss_leave_another_flow_its_rate() {
+    let carriers = [lossy(line("a", 20.0, ms(40)), 0.05), lossy(line("b", 20.0, ms(40)), 0.05)];
+    // Random loss makes each run differ: the sum over five seeds counts.
+    let times = |stalled: u64| -> Duration {
+        let time = |seed| {
+            let mut world = seeded_world(&carriers, seed);
+            stall(&mut world, stalled, 200);
+            // The transports' windows have been through loss in both cases.
+            download(&mut world, 2 * MB, s(120));
+            download(&mut world, 5 * MB, s(120))
+        };
+        (1..=5).map(time).sum()
+    };
+    let (alone, beside) = (times(0), times(200));
+    at_least("rate_beside_200_stalled_and_loss", alone.as_secs_f64() / beside.as_secs_f64(), 0.9);
+}
+
+#[test]
+fn what_stalled_flows_hold_is_bounded_by_user_and_in_all() {
+    let floor =
+        polyrail_session::limits::STALLED_FLOOR + polyrail_session::limits::ACK_EVERY as u64;
+    for (users, share) in [(1, 8), (100, 2)] {
+        let mut world = world(&[line("a", 50.0, ms(20))]);
+        stall(&mut world, 100, users);
+        let held = world.status(GATEWAY).sessions[0].memory_received.0;
+        let bound = (16 << 20) / share + 100 * floor;
+        println!("{users} users hold {held} bytes, the bound is {bound}");
+        assert!(held <= bound, "{users} users hold {held} bytes, the bound is {bound}");
+        assert!(held >= bound / 2, "{users} users hold only {held} bytes");
+    }
+}
+
+#[test]
+fn stalled_readers_that_wake_get_all() {
+    let mut world = world(&[line("a", 50.0, ms(20))]);
+    stall(&mut world, 60, 5);
+    for flow in 0..60 {
+        world.set_reader(flow, GATEWAY, Reader::Quick);
+    }
+    let all = |world: &World| (0..60).all(|flow| is_downloaded(world, flow));
+    // 60 MB at 50 Mbit/s take 9.6 s.
+    let time = world.run_until(s(20), all).unwrap();
+    assert!(time <= s(12), "{time:?}");
+}
+
+#[test]
+fn users_share_a_carrier_equally_however_many_flows_they_have() {
+    let mut world = world(&[line("a", 20.0, ms(40))]);
+    let one = begin_download(&mut world, 1, 50 * MB);
+    let many: Vec<_> = (0..9).map(|_| begin_download(&mut world, 2, 50 * MB)).collect();
+    world.run_for(s(10));
+    let read = |flow| crate::lab::read(&world, flow);
+    let share = read(one) as f64 / many.iter().map(|&flow| read(flow)).sum::<u64>() as f64;
+    assert!((0.85..=1.15).contains(&share), "one flow got {share:.2} of nine of another user");
+}
+
+/// The median of echoes of 100 bytes beside a download.
+fn echo_beside(bulk_user: Option<u64>) -> Duration {
+    let mut world = world(&[line("a", 20.0, ms(40))]);
+    let flow = talk(&mut world, 1);
+    if let Some(user) = bulk_user {
+        begin_download(&mut world, user, 100 * MB);
+        world.run_for(s(2));
+    }
+    let times = (0..30).map(|_| {
+        world.run_for(ms(100));
+        echo(&mut world, flow)
+    });
+    median(times.collect())
+}
+
+#[test]
+fn an_interactive_flow_waits_little_behind_a_download() {
+    let alone = echo_beside(None);
+    assert!(alone <= ms(42), "{alone:?} alone");
+    for (name, user) in [("same_user", 1), ("another_user", 2)] {
+        let beside = echo_beside(Some(user));
+        println!("RESULT simulated_echo_beside_{name} {} ms", beside.as_millis());
+        // The link's own queue takes 42 ms when it is full, the tunnel's 13 ms.
+        assert!(beside <= alone + ms(60), "{name}: {beside:?}, alone {alone:?}");
+    }
+}

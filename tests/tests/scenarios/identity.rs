@@ -1,0 +1,175 @@
+//! Who may join whose session. The frames are those of a real gateway, tampered with on the way.
+
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Destination, HostName, Identity, InstanceId, UserId};
+use polyrail_session::wire::{Decoder, Frame, RejectCode};
+use polyrail_session::{Endpoint, Event, Outlet, Settings, TunnelInfo, TunnelKey};
+
+/// Collects what is sent on each tunnel.
+#[derive(Default)]
+struct Wire(Vec<(TunnelKey, Vec<u8>)>);
+
+impl Outlet for Wire {
+    fn send(&mut self, tunnel: TunnelKey, frames: &[u8]) -> usize {
+        self.0.push((tunnel, frames.to_vec()));
+        16_384
+    }
+}
+
+fn info(carrier: &str, peer: &str, exporter: u8) -> TunnelInfo {
+    let peer = Identity::new(peer).unwrap();
+    TunnelInfo { carrier: carrier.to_owned(), peer, exporter: [exporter; 32], backup: false }
+}
+
+/// Everything that the endpoint sends now.
+fn sent(endpoint: &mut Endpoint, now: Instant) -> Vec<u8> {
+    let mut wire = Wire::default();
+    endpoint.transmit(now, &mut wire);
+    wire.0.into_iter().flat_map(|(_, frames)| frames).collect()
+}
+
+fn events(endpoint: &mut Endpoint) -> Vec<Event> {
+    std::iter::from_fn(|| endpoint.poll_event()).collect()
+}
+
+fn up(endpoint: &mut Endpoint, now: Instant, key: usize, info: TunnelInfo) {
+    endpoint.tunnel_up(now, TunnelKey(key), info);
+    endpoint.tunnel_room(TunnelKey(key), 16_384);
+}
+
+fn rejected(bytes: &[u8]) -> Option<RejectCode> {
+    let mut code = None;
+    let look = |frame: Frame<'_>| {
+        if let Frame::Reject { code: found, .. } = frame {
+            code = Some(found);
+        }
+    };
+    Decoder::default().feed(bytes, look).unwrap();
+    code
+}
+
+/// A session with one path, and the bytes of a good JOIN for a second one.
+fn session() -> (Instant, Endpoint, Endpoint, Vec<u8>) {
+    let now = Instant::now();
+    let mut gateway = Endpoint::gateway(now, Settings::default(), InstanceId([7; 16]));
+    let mut cloud = Endpoint::cloud(now, Settings::default(), [9; 32]);
+    up(&mut gateway, now, 1, info("a", "cloud", 1));
+    up(&mut cloud, now, 1, info("", "train-7", 1));
+    let hello = sent(&mut gateway, now);
+    cloud.receive(now, TunnelKey(1), &hello);
+    let welcome = sent(&mut cloud, now);
+    gateway.receive(now, TunnelKey(1), &welcome);
+    assert!(matches!(events(&mut gateway)[0], Event::SessionUp { .. }));
+    assert!(matches!(events(&mut cloud)[0], Event::SessionUp { .. }));
+    sent(&mut gateway, now);
+    up(&mut gateway, now, 2, info("b", "cloud", 2));
+    let mut wire = Wire::default();
+    gateway.transmit(now, &mut wire);
+    let join = wire.0.into_iter().find(|(key, _)| *key == TunnelKey(2)).unwrap().1;
+    (now, gateway, cloud, join)
+}
+
+/// Feeds a JOIN over a new tunnel of this certificate; returns what the cloud says.
+fn join(cloud: &mut Endpoint, now: Instant, key: usize, peer: &str, join: &[u8]) -> Answer {
+    up(cloud, now, key, info("", peer, 50 + key as u8));
+    cloud.receive(now, TunnelKey(key), join);
+    let events = events(cloud);
+    let closed = |event: &Event| matches!(event, Event::CloseTunnel { tunnel, .. } if *tunnel == TunnelKey(key));
+    let joined = events.iter().any(|event| matches!(event, Event::PathUp { .. }));
+    Answer { code: rejected(&sent(cloud, now)), closed: events.iter().any(closed), joined }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    code: Option<RejectCode>,
+    closed: bool,
+    joined: bool,
+}
+
+const REFUSED: fn(RejectCode) -> Answer =
+    |code| Answer { code: Some(code), closed: true, joined: false };
+
+#[test]
+fn a_good_join_is_taken_once() {
+    let (now, _, mut cloud, frames) = session();
+    let good = Answer { code: None, closed: false, joined: true };
+    assert_eq!(join(&mut cloud, now, 2, "train-7", &frames), good);
+    let replayed = join(&mut cloud, now, 3, "train-7", &frames);
+    assert_eq!(replayed, REFUSED(RejectCode::Replayed));
+}
+
+#[test]
+fn a_join_of_another_certificate_is_refused() {
+    let (now, _, mut cloud, frames) = session();
+    let stranger = join(&mut cloud, now, 2, "train-8", &frames);
+    assert_eq!(stranger, REFUSED(RejectCode::NotYours));
+    // The session itself has not noticed.
+    assert!(join(&mut cloud, now, 3, "train-7", &frames).joined);
+}
+
+#[test]
+fn a_join_with_a_wrong_proof_is_refused() {
+    let (now, _, mut cloud, frames) = session();
+    for place in [20, 35, 51] {
+        let mut wrong = frames.clone();
+        wrong[place] ^= 1;
+        let answer = join(&mut cloud, now, place, "train-7", &wrong);
+        assert_eq!(answer, REFUSED(RejectCode::NotYours), "byte {place}");
+    }
+    assert!(join(&mut cloud, now, 3, "train-7", &frames).joined);
+}
+
+#[test]
+fn a_join_for_an_unknown_session_may_greet_anew() {
+    let (now, _, mut cloud, frames) = session();
+    let mut unknown = frames.clone();
+    unknown[4] ^= 1;
+    let answer = join(&mut cloud, now, 2, "train-7", &unknown);
+    let open = Answer { code: Some(RejectCode::Unknown), closed: false, joined: false };
+    assert_eq!(answer, open);
+    cloud.receive(now, TunnelKey(2), &frames);
+    assert!(events(&mut cloud).iter().any(|event| matches!(event, Event::PathUp { .. })));
+}
+
+#[test]
+fn a_tunnel_that_does_not_greet_is_closed() {
+    let (now, _, mut cloud, _) = session();
+    up(&mut cloud, now, 5, info("", "train-9", 5));
+    let late = now + Duration::from_secs(10);
+    assert!(cloud.next_timeout().is_some_and(|at| at <= late));
+    cloud.on_timeout(late);
+    let closed = events(&mut cloud).into_iter().any(|event| {
+        matches!(event, Event::CloseTunnel { tunnel: TunnelKey(5), reason } if reason.contains("no greeting"))
+    });
+    assert!(closed);
+}
+
+/// Two processes with one certificate greet by turns.
+#[test]
+fn one_certificate_in_two_processes_is_alarmed_after_ten_seconds() {
+    let start = Instant::now();
+    let mut cloud = Endpoint::cloud(start, Settings::default(), [9; 32]);
+    let mut alarms = Vec::new();
+    for turn in 0..16_u64 {
+        let now = start + Duration::from_secs(turn);
+        let process = 1 + (turn % 2) as u8;
+        let mut gateway = Endpoint::gateway(now, Settings::default(), InstanceId([process; 16]));
+        let name = HostName::new("a.example").unwrap();
+        gateway.open(now, UserId(1), Destination::Name(name, 80)).unwrap();
+        up(&mut gateway, now, 1, info("a", "cloud", 1));
+        let hello = sent(&mut gateway, now);
+        let key = 100 + turn as usize;
+        up(&mut cloud, now, key, info("", "train-7", 1));
+        cloud.receive(now, TunnelKey(key), &hello);
+        for event in events(&mut cloud) {
+            if let Event::Alarm { text } = event {
+                alarms.push((turn, text));
+            }
+        }
+        sent(&mut cloud, now);
+    }
+    assert_eq!(alarms.len(), 1, "{alarms:?}");
+    assert!(alarms[0].0 >= 10 && alarms[0].1.contains("train-7"), "{alarms:?}");
+    assert_eq!(cloud.status().sessions.len(), 1);
+}

@@ -1,0 +1,13 @@
+//! Short scenarios in virtual time: each names its links, its faults, and the bound by which it
+//! must be over. The same scenario always gives the same figures.
+
+#![allow(clippy::unwrap_used)] // A panic is how a scenario fails.
+
+mod bonding;
+mod dark;
+mod fairness;
+mod identity;
+mod lab;
+mod memory;
+mod restarts;
+mod semantics;
