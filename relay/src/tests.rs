@@ -28,6 +28,8 @@ struct World {
     accepted: VecDeque<TcpStream>,
     turns: usize,
     users: u64,
+    /// All flows belong to one user.
+    one_user: bool,
     tunnels: u8,
 }
 
@@ -63,7 +65,9 @@ impl World {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let (gateway, cloud) = (Side::new(gateway, relay), Side::new(cloud, relay));
         let accepted = VecDeque::new();
-        let mut world = Self { gateway, cloud, server, accepted, turns: 0, users: 0, tunnels: 0 };
+        let (turns, users, one_user, tunnels_up) = (0, 0, false, 0);
+        let mut world =
+            Self { gateway, cloud, server, accepted, turns, users, one_user, tunnels: tunnels_up };
         for _ in 0..tunnels {
             world.add_tunnel();
         }
@@ -122,7 +126,7 @@ impl World {
         let now = Instant::now();
         let to: SocketAddr = self.server.local_addr().unwrap();
         let endpoint = self.gateway.relay.endpoint();
-        self.users += 1;
+        self.users += u64::from(self.users == 0 || !self.one_user);
         let flow = endpoint.open(now, UserId(self.users), Destination::Address(to)).unwrap();
         self.gateway.relay.attach(now, flow, mio::net::TcpStream::from_std(leg));
         client
@@ -291,7 +295,17 @@ fn a_reset_after_a_half_close_is_noticed() {
 
 #[test]
 fn a_slow_reader_is_held_back_and_slows_nobody() {
+    slow_reader(false);
+}
+
+#[test]
+fn a_slow_reader_does_not_stop_other_flows_of_its_user() {
+    slow_reader(true);
+}
+
+fn slow_reader(one_user: bool) {
     let mut world = World::new(2);
+    world.one_user = one_user;
     let (mut client, mut server) = world.connect();
     let (mut other_client, mut other_server) = world.connect();
     let sent = pattern(32_000_000, 4);

@@ -227,10 +227,13 @@ impl RecvHalf {
     }
 
     /// The limit and what was drained, to tell the peer now. The limit is raised as far as the
-    /// window allows if it `may_grow`.
+    /// window allows if it `may_grow`, else no further than an initial window: a reader that drains
+    /// goes on, however much another of the same user leaves lying.
     pub fn advertise(&mut self, may_grow: bool) -> (u64, u64) {
         if may_grow {
             self.limit = self.next_limit();
+        } else {
+            self.limit = self.limit.max(self.drained() + self.window.min(WINDOW_INITIAL));
         }
         self.told_drained = self.drained();
         (self.limit, self.told_drained)
