@@ -14,6 +14,7 @@ use crate::usage;
 use crate::world::{Plan, World};
 
 const PORT: u16 = 6000;
+const OPENERS: usize = 16;
 const AIM_BYTES: f64 = 8192.0;
 
 /// Opens the flows through SOCKS5, waits, and takes the difference of the proportional set sizes.
@@ -49,19 +50,26 @@ fn memory(process: &Process) -> Result<f64> {
 
 fn open(world: &World, count: usize) -> Result<Vec<TcpStream>> {
     let (proxy, target) = (world.proxy(), Target::Address(SERVER.at(Family::V4, PORT)));
-    let connect = || -> Result<Vec<TcpStream>> {
-        (0..count)
-            .map(|index| {
-                let mut stream = TcpStream::connect_timeout(&proxy, client::PATIENCE)?;
-                stream.set_read_timeout(Some(client::PATIENCE))?;
-                let code = client::negotiate(&mut stream, &target)
-                    .with_context(|| format!("flow {index}"))?;
-                ensure!(code == 0, "flow {index}: SOCKS5 reply {code}");
-                Ok(stream)
-            })
-            .collect()
+    let connect = |index: usize| -> Result<TcpStream> {
+        let mut stream = TcpStream::connect_timeout(&proxy, client::PATIENCE)?;
+        stream.set_read_timeout(Some(client::PATIENCE))?;
+        let code =
+            client::negotiate(&mut stream, &target).with_context(|| format!("flow {index}"))?;
+        ensure!(code == 0, "flow {index}: SOCKS5 reply {code}");
+        Ok(stream)
     };
-    world.lab.passenger.run(connect)?
+    // Several at once: each waits for the cloud's dial.
+    world.lab.passenger.run(|| {
+        std::thread::scope(|scope| {
+            let part = |first: usize| (first..count).step_by(OPENERS).map(connect).collect();
+            let openers: Vec<_> = (0..OPENERS).map(|n| scope.spawn(move || part(n))).collect();
+            let parts = openers.into_iter().map(|opener| {
+                opener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            let parts: Result<Vec<Vec<TcpStream>>> = parts.collect();
+            parts.map(|parts| parts.into_iter().flatten().collect())
+        })
+    })?
 }
 
 /// The server is a process of its own: 20,000 descriptors are the most that one may have.

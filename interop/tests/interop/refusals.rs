@@ -43,7 +43,21 @@ fn an_intercepted_flow_that_cannot_be_dialed_is_reset() -> Result<()> {
                 ends_by_reset(world, FORBIDDEN.at(family, 80))?;
             }
             Ok(())
-        })
+        })?;
+        // The cloud's operator reads which destination it was and what was wrong with it.
+        let log = world.cloud.log();
+        for (address, words) in [
+            (SERVER.at(Family::V4, CLOSED_PORT), "refuses connections"),
+            (NOBODY.at(Family::V4, 80), "unreachable"),
+            (FORBIDDEN.at(Family::V4, 80), "not permitted"),
+        ] {
+            let address = address.to_string();
+            let told = log.lines().any(|line| {
+                line.contains("WARN") && line.contains(&address) && line.contains(words)
+            });
+            ensure!(told, "the cloud's log does not say that {address} is {words}:\n{log}");
+        }
+        Ok(())
     })
 }
 
