@@ -380,6 +380,8 @@ impl Session {
         }
         let key = FlowKey { session: self.key, flow: id };
         match flow.life {
+            // The caller never heard of it: its OPEN has not come.
+            _ if flow.destination.is_none() && self.role == Role::Cloud => {}
             Life::Live => self.events.push_back(Event::Closed { flow: key }),
             Life::Ending { reason, .. } => {
                 self.events.push_back(Event::Reset { flow: key, reason })

@@ -94,7 +94,7 @@ impl Flow {
             user,
             destination: None,
             send: SendHalf::new(now, opens, send_limit),
-            recv: RecvHalf::new(window),
+            recv: RecvHalf::new(window, !opens),
             life: Life::Live,
             queued: false,
             hold: false,

@@ -31,6 +31,8 @@ pub(crate) struct Violation(pub &'static str);
 
 #[derive(Debug)]
 pub(crate) struct RecvHalf {
+    /// Number 0 is an OPEN.
+    opened: bool,
     received: RangeSet,
     /// The next number that is missing.
     cumulative: u64,
@@ -61,9 +63,10 @@ pub(crate) struct RecvHalf {
 }
 
 impl RecvHalf {
-    /// A half whose peer was granted `window` bytes.
-    pub fn new(window: u64) -> Self {
+    /// A half whose peer was granted `window` bytes; `opened` when the peer leads with an OPEN.
+    pub fn new(window: u64, opened: bool) -> Self {
         Self {
+            opened,
             received: RangeSet::default(),
             cumulative: 0,
             highest: 0,
@@ -112,8 +115,8 @@ impl RecvHalf {
         data_end: u64,
         end: u64,
     ) -> Result<(), Violation> {
-        if run.open && run.sequence != 0 {
-            return Err(Violation("an OPEN that is not at the beginning"));
+        if run.open != (self.opened && run.sequence == 0) {
+            return Err(Violation("an OPEN that is not at the beginning, or data in its place"));
         }
         if self.fin.is_some_and(|fin| data_end > fin || (run.fin && data_end != fin)) {
             return Err(Violation("data beyond the end of the flow"));
@@ -307,7 +310,7 @@ mod tests {
 
     #[test]
     fn pieces_come_out_once_and_in_order() {
-        let mut half = RecvHalf::new(100);
+        let mut half = RecvHalf::new(100, false);
         assert_eq!(half.accept(&run(3, b"def", false)), Ok(false));
         assert_eq!(half.accept(&run(1, b"bcd", false)), Ok(false));
         assert_eq!(half.accept(&run(0, b"a", false)), Ok(true));
@@ -322,8 +325,9 @@ mod tests {
 
     #[test]
     fn the_open_takes_the_first_number() {
-        let mut half = RecvHalf::new(100);
+        let mut half = RecvHalf::new(100, true);
         assert_eq!(half.accept(&run(4, b"d", false)), Ok(false));
+        assert!(half.accept(&run(0, b"abc", false)).is_err(), "data in its place");
         let open = Run { sequence: 0, open: true, data: b"abc", fin: false };
         assert_eq!(half.accept(&open), Ok(true));
         assert_eq!(read(&mut half), b"abcd");
@@ -332,7 +336,7 @@ mod tests {
 
     #[test]
     fn an_end_alone_ends() {
-        let mut half = RecvHalf::new(100);
+        let mut half = RecvHalf::new(100, false);
         assert_eq!(half.accept(&run(2, b"", true)), Ok(false));
         assert_eq!(half.accept(&run(0, b"ab", false)), Ok(true));
         assert_eq!(half.drained(), 0);
@@ -343,7 +347,7 @@ mod tests {
 
     #[test]
     fn breaches_are_named() {
-        let mut half = RecvHalf::new(10);
+        let mut half = RecvHalf::new(10, false);
         assert!(half.accept(&run(8, b"xyz", false)).is_err(), "beyond the window");
         assert_eq!(half.accept(&run(0, b"0123456789ab", false)), Ok(true), "the head is accepted");
         assert!(half.accept(&run(5, b"", true)).is_err(), "an end inside the data");
@@ -351,7 +355,7 @@ mod tests {
         assert!(half.accept(&run(12, b"x", false)).is_err(), "beyond the end");
         assert!(half.accept(&run(11, b"", true)).is_err(), "another end");
         let open = Run { sequence: 1, open: true, data: b"", fin: false };
-        assert!(RecvHalf::new(10).accept(&open).is_err(), "an OPEN in the middle");
+        assert!(RecvHalf::new(10, false).accept(&open).is_err(), "an OPEN in the middle");
     }
 
     #[test]
@@ -359,7 +363,7 @@ mod tests {
         #[allow(clippy::disallowed_methods)] // a base for the clock of this test
         let now = Instant::now();
         let rtt = Duration::from_millis(50);
-        let mut half = RecvHalf::new(WINDOW_INITIAL);
+        let mut half = RecvHalf::new(WINDOW_INITIAL, false);
         half.tune(now, WINDOW_INITIAL / 2, rtt, 1 << 20);
         assert_eq!(half.window, WINDOW_INITIAL * 3 / 2);
         half.tune(now, 1 << 20, rtt, 1 << 20);
@@ -373,7 +377,7 @@ mod tests {
 
     #[test]
     fn the_peer_is_owed_what_was_drained_without_a_larger_window() {
-        let mut half = RecvHalf::new(100);
+        let mut half = RecvHalf::new(100, false);
         half.accept(&run(0, &[0; 60], true)).unwrap();
         half.consume(20);
         assert!(!half.wants_window() && !half.wants_drained() && !half.owes_drained());
@@ -388,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_discarding_half_holds_nothing() {
-        let mut half = RecvHalf::new(100);
+        let mut half = RecvHalf::new(100, false);
         half.accept(&run(0, b"abc", false)).unwrap();
         half.accept(&run(5, b"fgh", false)).unwrap();
         assert_eq!(half.held(), 6);
