@@ -1,0 +1,179 @@
+//! Hostile bytes: noise, frames with made-up fields, and real traffic with changes.
+
+use polyrail_model::{
+    Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId, UserId,
+};
+use polyrail_session::wire::{
+    Ack, DataMarks, Echo, Frame, Greeting, NUMBER_MAX, Open, RejectCode, Reset, Terms, encode,
+};
+use polyrail_session::{ResetReason, Role};
+use polyrail_tests::dice::Dice;
+
+/// Bytes for one feed, and how many frames they had before they were changed.
+pub fn hostile(dice: &mut Dice, recorded: &[Vec<u8>], target: Role) -> (Vec<u8>, u64) {
+    let mut bytes = Vec::new();
+    let count = dice.scale(1, 40);
+    match dice.weighted(&[1, 10, 6]) {
+        0 => bytes.extend((0..count * 8).map(|_| dice.number() as u8)),
+        1 => {
+            for _ in 0..count {
+                made_up(dice, target, &mut bytes);
+            }
+        }
+        _ => {
+            for _ in 0..count {
+                let from = dice.between(0, recorded.len() as u64) as usize;
+                bytes.extend_from_slice(&recorded[from]);
+            }
+        }
+    }
+    if dice.chance(0.4) {
+        damage(dice, &mut bytes);
+    }
+    (bytes, count)
+}
+
+fn damage(dice: &mut Dice, bytes: &mut Vec<u8>) {
+    for _ in 0..dice.scale(1, 10) {
+        if bytes.is_empty() {
+            return;
+        }
+        let at = dice.between(0, bytes.len() as u64) as usize;
+        match dice.between(0, 4) {
+            0 => bytes[at] ^= 1 << dice.between(0, 8),
+            1 => bytes[at] = dice.pick(&[0, 1, 0x3f, 0x40, 0x7f, 0x80, 0xc0, 0xff]),
+            2 => bytes.truncate(at),
+            _ => {
+                bytes.remove(at);
+            }
+        }
+    }
+}
+
+/// A flow: mostly one that is there, or near it.
+fn flow(dice: &mut Dice) -> FlowId {
+    FlowId(match dice.between(0, 20) {
+        0 => dice.number() & NUMBER_MAX,
+        1 => 0,
+        _ => dice.between(1, 12),
+    })
+}
+
+/// A number that the session counts with: mostly small, at times at an edge.
+fn number(dice: &mut Dice) -> u64 {
+    match dice.between(0, 10) {
+        0 => NUMBER_MAX - dice.between(0, 3),
+        1 => dice.number() & NUMBER_MAX,
+        2 => 65_536 + dice.between(0, 3),
+        3 => dice.between(0, 2_000_000),
+        _ => dice.between(0, 4_000),
+    }
+}
+
+fn marks(dice: &mut Dice) -> DataMarks {
+    DataMarks { fin: dice.chance(0.2), tail: dice.chance(0.2) }
+}
+
+fn data(dice: &mut Dice) -> Vec<u8> {
+    let length = dice.pick(&[0, 0, 1, 10, 1_400, 1_400, 15_400]);
+    vec![dice.number() as u8; length]
+}
+
+fn greeting(dice: &mut Dice) -> Greeting {
+    let carrier = dice.pick(&["", "a", "b", "another"]).to_owned();
+    Greeting { counter: dice.between(0, 6), backup: dice.chance(0.2), carrier }
+}
+
+fn made_up(dice: &mut Dice, target: Role, out: &mut Vec<u8>) {
+    // Mostly what the other role may say at all.
+    let weights: [u64; 12] = match target {
+        Role::Cloud => [1, 1, 1, 1, 6, 20, 12, 5, 8, 2, 2, 1],
+        Role::Gateway => [1, 1, 3, 2, 1, 20, 14, 6, 9, 2, 2, 1],
+    };
+    let data = data(dice);
+    let frame = match dice.weighted(&weights) {
+        0 => Frame::Hello {
+            instance: InstanceId([dice.between(7, 9) as u8; 16]),
+            greeting: greeting(dice),
+            terms: terms(dice),
+        },
+        1 => Frame::Join {
+            session: SessionId([dice.number() as u8; 16]),
+            proof: dice.key(),
+            greeting: greeting(dice),
+        },
+        2 => Frame::Welcome {
+            session: SessionId([dice.number() as u8; 16]),
+            counter: dice.between(0, 6),
+            founder: dice.between(0, 6),
+            families: Families::BOTH,
+            terms: terms(dice),
+        },
+        3 => Frame::Reject { code: dice.pick(RejectCode::ALL), reason: "it is so".to_owned() },
+        4 => Frame::Open { open: open(dice), data: &data },
+        5 => {
+            let (flow, sequence, sent_us) = (flow(dice), number(dice), number(dice));
+            Frame::Data { flow, sequence, sent_us, marks: marks(dice), data: &data }
+        }
+        6 => Frame::Ack(ack(dice)),
+        7 => Frame::Window { flow: flow(dice), limit: number(dice), drained: number(dice) },
+        8 => Frame::Reset(Reset {
+            flow: flow(dice),
+            answer: dice.chance(0.3),
+            reason: dice.pick(ResetReason::ALL),
+            last: number(dice),
+            after: number(dice),
+        }),
+        9 => Frame::Ping { token: number(dice), sent_us: number(dice) },
+        10 => Frame::Pong {
+            token: dice.between(0, 9),
+            sent_us: number(dice),
+            received_us: number(dice),
+        },
+        _ => Frame::GoAway { reason: "why not".to_owned() },
+    };
+    // Flow zero is no flow: the encoder would write what no peer of ours writes, which is fine.
+    encode(&frame, out);
+}
+
+fn terms(dice: &mut Dice) -> Terms {
+    Terms { window: number(dice), credit: number(dice) }
+}
+
+fn open(dice: &mut Dice) -> Open {
+    let name = HostName::new("somewhere.example").unwrap();
+    Open {
+        flow: flow(dice),
+        user: UserId(dice.between(0, 4)),
+        window: number(dice),
+        sent_us: number(dice),
+        marks: marks(dice),
+        destination: Destination::Name(name, 80),
+    }
+}
+
+fn ack(dice: &mut Dice) -> Ack {
+    let cumulative = number(dice);
+    let mut edge = cumulative;
+    let mut ranges = Vec::new();
+    for _ in 0..dice.pick(&[0, 0, 1, 3, 32]) {
+        let start = edge + dice.between(0, 2_000);
+        let end = start + 1 + dice.between(0, 3_000);
+        if end > NUMBER_MAX {
+            break;
+        }
+        ranges.push(start..end);
+        edge = end;
+    }
+    let echo = Echo { path: PathId(number(dice)), sent_us: number(dice), received_us: 5 };
+    Ack {
+        flow: flow(dice),
+        done: dice.chance(0.1),
+        dialed: dice.chance(0.2),
+        cumulative,
+        limit: number(dice),
+        drained: number(dice),
+        echo: dice.chance(0.5).then_some(echo),
+        ranges,
+    }
+}
