@@ -9,5 +9,6 @@ mod fairness;
 mod identity;
 mod lab;
 mod memory;
+mod regressions;
 mod restarts;
 mod semantics;
