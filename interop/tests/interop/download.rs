@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use polyrail_interop::addresses::{Family, SERVER, SERVER_NAME};
+use polyrail_interop::exchange::{Ending, Exchange, Ledger};
 use polyrail_interop::world::{Plan, World};
+use polyrail_interop::{carrier, client};
 
 use crate::scenario;
 
 const BOUND: Duration = Duration::from_secs(20);
 const SIZE: u64 = 4_000_000;
+const PORT: u16 = 3000;
 
 #[test]
 fn intercepted_by_name_over_ipv4_uses_both_carriers() -> Result<()> {
@@ -33,6 +36,24 @@ fn intercepted(world: &mut World, family: Family) -> Result<()> {
         ensure!(share > 0.2, "{} carried only {share:.2} of the file", carrier.name());
     }
     Ok(())
+}
+
+#[test]
+fn an_upload_uses_both_carriers() -> Result<()> {
+    scenario(&Plan::twins(), BOUND, |world| {
+        let ledger = Ledger::default();
+        let to = SERVER.at(Family::V6, PORT);
+        ledger.serve(&world.lab.server, to)?;
+        let exchange = Exchange { seed: 7, up: SIZE, down: 1000, ending: Ending::ClientFirst };
+        exchange.perform(client::connect(&world.lab.passenger, to)?)?;
+        ledger.verdict(&exchange, BOUND)?;
+        for carrier in carrier::counters(&world.lab)? {
+            let share = carrier.up_bytes as f64 / SIZE as f64;
+            println!("{} carried {share:.2}", carrier.carrier);
+            ensure!(share > 0.2, "{} carried only {share:.2}", carrier.carrier);
+        }
+        Ok(())
+    })
 }
 
 #[test]
