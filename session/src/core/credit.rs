@@ -85,10 +85,12 @@ impl Credit {
         (self.told, self.released)
     }
 
-    /// Whether the peer has kept to what it was told, `flows` segments at the cumulative numbers
-    /// and two marks a flow apart.
+    /// Whether the peer has kept to its credit, `flows` segments at the cumulative numbers and two
+    /// marks a flow apart. Such segments need no credit, one after the other as they are drained:
+    /// so what was released counts, although the peer was not told yet.
     pub fn is_kept(&self, flows: usize) -> bool {
-        self.received <= self.told + (flows as u64 + 1) * (SEGMENT + 2)
+        let limit = self.told.max(self.released + self.memory);
+        self.received <= limit + (flows as u64 + 1) * (SEGMENT + 2)
     }
 
     pub fn arrived(&mut self, user: UserId, bytes: u64) {
