@@ -1,5 +1,7 @@
 //! The command `polyrail-emulator`.
 
+#![deny(unsafe_code)]
+
 mod bench;
 
 use std::io::IsTerminal;

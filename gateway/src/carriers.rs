@@ -1,4 +1,5 @@
-//! The carriers: a tunnel over each, brought up again whenever it is lost, and raced when it stalls.
+//! The carriers: a tunnel over each, brought up again whenever it is lost, and raced when it
+//! stalls.
 //!
 //! ```text
 //!            connect           handshake            WELCOME

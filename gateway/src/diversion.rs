@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use polyrail_control::GatewayConfig;
 use polyrail_model::Families;
 
-use crate::intercept::{InterceptError, Interception, OnExit, Other, Plan};
+use crate::intercept::{InterceptError, Interception, Other, Plan};
 
 pub(crate) struct Diversion {
     plan: Plan,
@@ -31,7 +31,7 @@ impl Diversion {
     pub(crate) fn start(now: Instant, config: &GatewayConfig) -> Result<Self, InterceptError> {
         let plan = Plan::from_config(config)?;
         let mut diversion = Self { plan, held: None, reachable: None, retry_at: None };
-        match Interception::start(diversion.plan.clone(), OnExit::Open) {
+        match Interception::start(diversion.plan.clone(), diversion.plan.on_exit()) {
             Ok(interception) => diversion.held = Some(interception),
             Err(error @ InterceptError::DirectRoute(_)) => {
                 tracing::warn!(%error, "interception waits");
@@ -76,7 +76,7 @@ impl Diversion {
             return;
         }
         self.retry_at = None;
-        match Interception::start(self.plan.clone(), OnExit::Open) {
+        match Interception::start(self.plan.clone(), self.plan.on_exit()) {
             Ok(interception) => {
                 tracing::info!("interception begins");
                 self.held = Some(interception);

@@ -18,6 +18,7 @@ mod tests;
 
 use std::io;
 
+pub use polyrail_control::config::OnExit;
 use polyrail_model::Families;
 
 pub use plan::{Other, Plan};
@@ -34,17 +35,6 @@ pub struct Interception {
     families: Families,
     /// `None` when the rules outlive the process.
     owned: Option<OwnedTable>,
-}
-
-/// What becomes of passengers' traffic when the daemon ends, crashes included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnExit {
-    /// The rules go with the process: traffic goes where the machine's own routes lead it.
-    #[default]
-    Open,
-    /// The rules stay: new connections are refused until the daemon is back or
-    /// `polyrail-gateway intercept --remove` was run.
-    Closed,
 }
 
 /// Why interception could not be set up, changed or removed.

@@ -13,11 +13,11 @@
 //! is dead and every call with it does nothing.
 //!
 //! # Tunnels
-//! A tunnel delivers each call's frames whole and at least once while it lives. Calls that begin with
-//! DATA or OPEN may overtake others and be overtaken, except around greetings (HELLO, JOIN, WELCOME,
-//! REJECT): what was sent before one arrives before it or never, what was sent behind it arrives
-//! behind it. All other calls keep their order among themselves: a PONG confirms what was said
-//! before its PING.
+//! A tunnel delivers each call's frames whole and at least once while it lives. Calls that begin
+//! with DATA or OPEN may overtake others and be overtaken, except around greetings (HELLO, JOIN,
+//! WELCOME, REJECT): what was sent before one arrives before it or never, what was sent behind it
+//! arrives behind it. All other calls keep their order among themselves: a PONG confirms what was
+//! said before its PING.
 //!
 //! The wire is specified in `docs/protocol.md`; all bounds are in [`limits`].
 

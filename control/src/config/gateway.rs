@@ -112,6 +112,19 @@ pub struct Intercept {
     pub ipv6: bool,
     /// What happens to what is neither TCP nor DNS; default reject.
     pub other: OtherTraffic,
+    /// What becomes of users' traffic when the daemon ends; default open.
+    pub on_exit: OnExit,
+}
+
+/// What becomes of users' traffic when the daemon ends, crashes included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExit {
+    /// The rules go with the process: traffic goes where the machine's own routes lead it.
+    #[default]
+    Open,
+    /// The rules stay: new connections are refused until the daemon is back or
+    /// `polyrail-gateway intercept --remove` was run.
+    Closed,
 }
 
 /// What happens to traffic for private destinations.
@@ -289,6 +302,7 @@ fn read_intercept(mut section: Section<'_, '_>) -> Option<Intercept> {
     let table = section.get("table", routing_table).unwrap_or(7801);
     let bypass = section.list("bypass", 0..=256, prefix).unwrap_or_default();
     let private = section.get("private", choice(PRIVATE)).unwrap_or_default();
+    let on_exit = section.get("on_exit", choice(ON_EXIT)).unwrap_or_default();
     let ipv4 = section.get("ipv4", boolean).unwrap_or(true);
     let ipv6 = section.get("ipv6", boolean).unwrap_or(true);
     let other = section.get("other", other).unwrap_or_default();
@@ -297,7 +311,7 @@ fn read_intercept(mut section: Section<'_, '_>) -> Option<Intercept> {
     }
     section.finish();
     let (port, interfaces, mark) = (port?, interfaces?, mark?);
-    Some(Intercept { port, interfaces, mark, table, bypass, private, ipv4, ipv6, other })
+    Some(Intercept { port, interfaces, mark, table, bypass, private, ipv4, ipv6, other, on_exit })
 }
 
 fn routing_table(value: &toml::de::DeValue<'_>) -> Result<u32, String> {
@@ -442,6 +456,7 @@ const ROLES: &[(&str, CarrierRole)] = &[
     ("backup", CarrierRole::Backup),
     ("never", CarrierRole::Never),
 ];
+const ON_EXIT: &[(&str, OnExit)] = &[("open", OnExit::Open), ("closed", OnExit::Closed)];
 const PRIVATE: &[(&str, PrivateTraffic)] =
     &[("bypass", PrivateTraffic::Bypass), ("carry", PrivateTraffic::Carry)];
 const REPLIES: &[(&str, SocksReply)] =

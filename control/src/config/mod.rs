@@ -25,8 +25,8 @@ pub use common::{
 };
 pub use error::{ConfigError, PROBLEMS_MAX, Problem};
 pub use gateway::{
-    CARRIERS_MAX, Carrier, CarrierRole, CloudPeer, Dns, GatewayConfig, Intercept, OtherTraffic,
-    PrivateTraffic, Socks5, SocksReply, UserKey, Users,
+    CARRIERS_MAX, Carrier, CarrierRole, CloudPeer, Dns, GatewayConfig, Intercept, OnExit,
+    OtherTraffic, PrivateTraffic, Socks5, SocksReply, UserKey, Users,
 };
 pub use names::{CarrierName, CongestionControl, InterfaceName, NameError};
 

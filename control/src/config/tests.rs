@@ -73,6 +73,7 @@ fn defaults_are_as_documented() {
     assert_eq!((intercept.port.get(), intercept.mark.get(), intercept.table), (7801, 0x706f, 7801));
     assert_eq!(intercept.other, OtherTraffic::Reject);
     assert_eq!(intercept.private, PrivateTraffic::Bypass);
+    assert_eq!(intercept.on_exit, OnExit::Open);
     assert!(intercept.ipv4 && intercept.ipv6 && intercept.bypass.is_empty());
 
     let config = cloud(CLOUD).unwrap();
@@ -172,6 +173,7 @@ fn interception_is_checked() {
         ("table = 254", "intercept.table", "belongs to the kernel"),
         ("bypass = [\"10.0.0.1/8\"]", "intercept.bypass[1]", "\"10.0.0.0/8\""),
         ("private = \"drop\"", "intercept.private", "\"carry\""),
+        ("on_exit = \"shut\"", "intercept.on_exit", "\"closed\""),
         ("ipv4 = false\nipv6 = false", "intercept.ipv6", "both false"),
         ("other = \"direct\"", "intercept.other", "direct:<carrier>"),
         ("other = \"direct:b\"", "intercept.other", "no carrier is named \"b\""),

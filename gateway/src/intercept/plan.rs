@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use polyrail_control::GatewayConfig;
-use polyrail_control::config::{InterfaceName, OtherTraffic, PrivateTraffic};
+use polyrail_control::config::{InterfaceName, OnExit, OtherTraffic, PrivateTraffic};
 use polyrail_model::Families;
 
 use super::InterceptError;
@@ -19,6 +19,7 @@ pub struct Plan {
     pub(super) private: PrivateTraffic,
     pub(super) families: Families,
     pub(super) other: Other,
+    on_exit: OnExit,
 }
 
 /// What happens to what is neither TCP nor DNS.
@@ -62,12 +63,18 @@ impl Plan {
             private: intercept.private,
             families: Families { v4: intercept.ipv4, v6: intercept.ipv6 },
             other,
+            on_exit: intercept.on_exit,
         })
     }
 
     /// The families that the configuration lets be intercepted; the others are rejected.
     pub fn families(&self) -> Families {
         self.families
+    }
+
+    /// What becomes of the rules when the daemon ends.
+    pub fn on_exit(&self) -> OnExit {
+        self.on_exit
     }
 
     /// What happens to what is neither TCP nor DNS.

@@ -1,3 +1,5 @@
+//! SOCKS5 clients over real sockets.
+
 use std::net::TcpListener;
 use std::net::TcpStream as StdStream;
 

@@ -1,5 +1,7 @@
 //! `polyrail-bench`: measures the real binaries in namespaces and prints RESULT lines.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use anyhow::Result;

@@ -2,6 +2,8 @@
 //!
 //! Nothing is left behind, also when interrupted: see the library's first page.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use anyhow::Result;

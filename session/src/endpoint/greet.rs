@@ -1,8 +1,9 @@
 //! Greetings: HELLO, JOIN, WELCOME, REJECT, and the beginning and end of sessions.
 //!
 //! A gateway greets each tunnel once: with HELLO until it knows its session, with JOIN from then
-//! on. User data may follow a JOIN at once, and a HELLO when it is answered. All HELLOs of one instance are one session; the
-//! one that the cloud saw first founds it, and its connection keys the proofs in JOINs.
+//! on. User data may follow a JOIN at once, and a HELLO when it is answered. All HELLOs of one
+//! instance are one session; the one that the cloud saw first founds it, and its connection keys
+//! the proofs in JOINs.
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -88,7 +88,7 @@ const ARROWS: &[Arrow] = &[
     ("gateway", &["session", "scheduler", "tunnel", "control", "relay"], &["emulator"]),
     ("cloud", &["session", "scheduler", "tunnel", "control", "relay"], &["emulator"]),
     ("emulator", &[], &[]),
-    ("interop", &["emulator"], &["control"]),
+    ("interop", &["emulator"], &["control", "session"]),
     ("tests", &["scheduler", "session", "tunnel", "control", "relay", "emulator"], &[]),
 ];
 

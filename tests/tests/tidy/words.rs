@@ -23,7 +23,8 @@ pub fn leftovers(tree: &Tree) -> Vec<Finding> {
         });
         let marks =
             MARKS.iter().flat_map(|word| words(&source.comments, word).map(move |at| (at, *word)));
-        let ignored = source.code.match_indices("#[ignore");
+        let alone = |(at, _): &(usize, &str)| !is_run_by_another(&file.text, &source.code[*at..]);
+        let ignored = source.code.match_indices("#[ignore").filter(alone);
         for (at, word) in macros.chain(marks).chain(ignored) {
             // Blanking keeps lines, not bytes: each text counts its own.
             let text = if MARKS.contains(&word) { &source.comments } else { &source.code };
@@ -32,6 +33,13 @@ pub fn leftovers(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Whether the ignored test that begins here is one that another test of its file names, to run it
+/// in a process or a kernel of its own.
+fn is_run_by_another(text: &str, ignored: &str) -> bool {
+    let name = ignored.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
+    name.is_some_and(|(name, _)| text.matches(name).count() > 1)
 }
 
 fn stem(name: &str) -> &str {
@@ -57,8 +65,9 @@ fn a_nameless_file_is_found() {
 #[test]
 fn leftovers_are_found_and_texts_about_them_are_not() {
     let bad = "fn a() { todo!() }\nfn b() { dbg!(1); }\n// é FIXME: later\n#[test]\n#[ignore]\n\
-               fn c() {}\n#[ignore = \"slow\"]\nfn d() {}\nfn e() { unimplemented!(\"x\") }\n";
-    let good = "fn a() { print(\"todo! FIXME\"); my_dbg!(1); }\n// 0xXXXX is no mark\n";
+               fn slow() {}\n#[ignore = \"x\"]\nfn alone() {}\nfn e() { unimplemented!(\"x\") }\n";
+    let good = "fn a() { print(\"todo! FIXME\"); my_dbg!(1); }\n// 0xXXXX is no mark\n\
+                #[ignore = \"run by `parent`\"]\nfn child() {}\nfn parent() { run(\"child\") }\n";
     let tree = Tree::of(&[("a/src/bad.rs", bad), ("a/src/good.rs", good)]);
     let mut found: Vec<_> = leftovers(&tree).iter().map(Finding::place).collect();
     found.sort();

@@ -41,9 +41,9 @@ impl Server {
         Ok(Self { options, clock, sessions, config, verifier })
     }
 
-    /// Uses another identity from now on, also for judging in handshakes under way. Sessions made before may still be resumed, if their
-    /// certificates pass by the new identity. Tunnels that exist stay: ask
-    /// [`TlsIdentity::is_revoked`] about their peers.
+    /// Uses another identity from now on, also for judging in handshakes under way. Sessions made
+    /// before may still be resumed, if their certificates pass by the new identity. Tunnels that
+    /// exist stay: ask [`TlsIdentity::is_revoked`] about their peers.
     ///
     /// # Errors
     /// TLS cannot use it; the old one stays.
