@@ -51,7 +51,9 @@ demo: setup build ## a download over two emulated carriers, one of which fails
 
 bench: setup ## the measured figures, as RESULT lines (release build; takes a while)
 	$(CARGO) build --locked --release --workspace --bins
+	target/release/polyrail-emulator bench --results target/results
 	target/release/polyrail-bench
 
 bench-smoke: setup build ## the benchmarks in small: do they still run?
+	target/$(PROFILE)/polyrail-emulator bench --seconds 3 --results target/results
 	target/$(PROFILE)/polyrail-bench --smoke
