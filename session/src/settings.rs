@@ -69,6 +69,8 @@ pub struct SessionStatus {
     pub memory_received: Bytes,
     /// Held for writers until acknowledged.
     pub memory_sent: Bytes,
+    /// What may be sent before the peer grants more.
+    pub credit: Bytes,
     /// Bytes that were sent more than once.
     pub reinjected: Bytes,
     /// Its paths.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use polyrail_model::{Bytes, FlowId};
 
-use super::{Outlet, Session, Tombstone};
+use super::{Outcome, Outlet, Session};
 use crate::Role;
 use crate::flow::{Due, Flow, Life};
 use crate::limits::{ACK_DELAY_MAX, ACK_REPEAT_MAX, ACK_UPLINK_SHARE, CONTROL_BATCH};
@@ -149,12 +149,12 @@ impl Session {
 
     /// Says again how a flow ended.
     fn say_ended(&mut self, id: FlowId, batch: &mut Vec<u8>) {
-        match self.tombstones.get(&id) {
-            Some(&Tombstone::Reset { reason, last, after }) => {
+        match self.tombstones.get(&id).map(|tombstone| tombstone.outcome) {
+            Some(Outcome::Reset { reason, last, after }) => {
                 let reset = Reset { flow: id, answer: true, reason, last, after };
                 encode(&Frame::Reset(reset), batch);
             }
-            Some(Tombstone::Delivered) | None => {
+            Some(Outcome::Delivered) | None => {
                 let ack = Ack {
                     flow: id,
                     done: true,
@@ -241,7 +241,7 @@ fn reset_of(flow: &Flow) -> Option<Reset> {
     match flow.life {
         Life::Live => None,
         Life::Resetting { reason, after, .. } => {
-            Some(Reset { flow: id, answer: false, reason, last: next.max(after), after })
+            Some(Reset { flow: id, answer: false, reason, last: next, after })
         }
         // The answer: how far this side still reads.
         Life::Ending { reason, after } => {

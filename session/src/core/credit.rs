@@ -26,9 +26,9 @@ pub(super) struct Credit {
     /// What this side may hold.
     memory: u64,
     /// The sum of what readers have taken.
-    pub released: u64,
+    released: u64,
     /// The sum of the highest numbers that came.
-    pub received: u64,
+    received: u64,
     /// The limit that the peer knows.
     told: u64,
     /// In order and unread, by user.
@@ -74,14 +74,34 @@ impl Credit {
         self.limit = self.limit.max(limit);
     }
 
+    /// What may be sent before the peer grants more.
+    pub fn left(&self) -> u64 {
+        self.limit.saturating_sub(self.used)
+    }
+
+    /// What the peer may have sent in all. Sums saturate: a peer that lies may reach their end.
+    fn allowed(&self) -> u64 {
+        self.released.saturating_add(self.memory)
+    }
+
+    /// The peer has used so many more numbers.
+    pub fn receive(&mut self, more: u64) {
+        self.received = self.received.saturating_add(more);
+    }
+
+    /// So many of them are free again.
+    pub fn release(&mut self, more: u64) {
+        self.released = self.released.saturating_add(more);
+    }
+
     /// Whether the peer should learn how much was released: an eighth of the memory.
     pub fn wants_update(&self) -> bool {
-        self.released + self.memory >= self.told + self.memory / 8
+        self.allowed() >= self.told.saturating_add(self.memory / 8)
     }
 
     /// The limit to tell the peer, and what was released.
     pub fn advertise(&mut self) -> (u64, u64) {
-        self.told = self.released + self.memory;
+        self.told = self.allowed();
         (self.told, self.released)
     }
 
@@ -89,8 +109,8 @@ impl Credit {
     /// marks a flow apart. Such segments need no credit, one after the other as they are drained:
     /// so what was released counts, although the peer was not told yet.
     pub fn is_kept(&self, flows: usize) -> bool {
-        let limit = self.told.max(self.released + self.memory);
-        self.received <= limit + (flows as u64 + 1) * (SEGMENT + 2)
+        let limit = self.told.max(self.allowed());
+        self.received <= limit.saturating_add((flows as u64 + 1) * (SEGMENT + 2))
     }
 
     pub fn arrived(&mut self, user: UserId, bytes: u64) {
@@ -162,7 +182,7 @@ impl Credit {
     /// How many new numbers the flow may use now.
     pub fn allowance(&self, flow: &Flow) -> u64 {
         let at_peer = flow.send.at_peer();
-        let room = self.limit.saturating_sub(self.used);
+        let room = self.left();
         let mut allowance = room;
         if !flow.draining {
             let all = (self.peer_memory / STALLED_SHARE).saturating_sub(self.stalled);

@@ -8,7 +8,7 @@ use std::time::Instant;
 use polyrail_model::{FlowId, UserId};
 use polyrail_scheduler::PathSet;
 
-use super::{Session, Tombstone};
+use super::{Outcome, Session, Tombstone};
 use crate::flow::{Flow, Life, Run, Violation};
 use crate::limits::{ACK_DELAY, ACK_EVERY, FLOWS_AHEAD_MAX, FLOWS_REFUSED_MAX, WINDOW_INITIAL};
 use crate::wire::{Ack, DataMarks, Echo, Frame, Open, Reset};
@@ -142,6 +142,7 @@ impl Session {
             path.received += run.data.len() as u64;
         }
         if !self.make_sure_of(now, id)? {
+            self.count_ended(id, run.end());
             return Ok(());
         }
         let path_id = self.paths[slot].as_ref().map(|path| path.id);
@@ -157,7 +158,7 @@ impl Session {
         };
         self.held_received += flow.recv.held();
         self.held_received -= held;
-        self.credit.received += flow.recv.highest() - highest;
+        self.credit.receive(flow.recv.highest() - highest);
         self.credit.arrived(flow.user, flow.recv.unread().saturating_sub(unread));
         flow.recv.echo = path_id.map(|path| Echo { path, sent_us, received_us });
         flow.recv.unacknowledged += 1;
@@ -287,8 +288,11 @@ impl Session {
         let Some(flow) = self.flows.get_mut(&id) else { return Ok(()) };
         let highest = flow.recv.highest();
         flow.recv.raise(reset.last);
-        self.credit.received += flow.recv.highest() - highest;
-        let after = reset.after.min(reset.last);
+        self.credit.receive(flow.recv.highest() - highest);
+        if !self.credit.is_kept(self.flows.len()) {
+            return Err(Violation("a RESET beyond the session's credit"));
+        }
+        let Some(flow) = self.flows.get_mut(&id) else { return Ok(()) };
         flow.life = match flow.life {
             Life::Resetting { reason, after: before, .. } => {
                 // An answer says how far the other side still reads; who resets reads no more.
@@ -296,18 +300,23 @@ impl Session {
                 flow.life = Life::Resetting { reason, after, answered: true };
                 self.cut_sending(now, id, after);
                 self.end_if_over(now, id);
+                if after < before && !self.flows.contains_key(&id) {
+                    // The other side is to hear how many numbers were used in the end.
+                    self.due_ended.insert(id);
+                }
                 return Ok(());
             }
             // Said again, a RESET may shorten what is still to be read, and never lengthens it.
             Life::Ending { reason, after: before } => {
-                Life::Ending { reason, after: before.min(after) }
+                Life::Ending { reason, after: before.min(reset.after) }
             }
-            Life::Live => Life::Ending { reason: reset.reason, after },
+            Life::Live => Life::Ending { reason: reset.reason, after: reset.after },
         };
         flow.due.reset |= !reset.answer;
         self.cut_sending(now, id, 0);
         let Some(flow) = self.flows.get(&id) else { return Ok(()) };
-        let (gone, known) = (after == 0, flow.destination.is_some() || self.role == Role::Gateway);
+        let (gone, known) =
+            (reset.after == 0, flow.destination.is_some() || self.role == Role::Gateway);
         if gone {
             self.discard_received(id);
         }
@@ -326,6 +335,17 @@ impl Session {
         delivers && self.role == Role::Cloud && !self.seen.contains(reset.flow.0)
     }
 
+    /// The peer has used numbers of a flow that is over: they count, and are free again.
+    fn count_ended(&mut self, id: FlowId, end: u64) {
+        if let Some(tombstone) = self.tombstones.get_mut(&id) {
+            let more = end.saturating_sub(tombstone.counted);
+            tombstone.counted += more;
+            self.credit.receive(more);
+            self.credit.release(more);
+            self.due_credit |= self.credit.wants_update();
+        }
+    }
+
     /// A RESET of a flow that is over, or whose OPEN was overtaken.
     fn on_reset_of_none(&mut self, reset: &Reset) -> Result<(), Violation> {
         let id = reset.flow;
@@ -334,11 +354,10 @@ impl Session {
                 return Err(Violation("a RESET of a flow that was never opened"));
             }
             self.seen.insert(id.0..id.0 + 1);
-            self.credit.received += reset.last;
-            self.credit.released += reset.last;
-            self.tombstones
-                .insert(id, Tombstone::Reset { reason: reset.reason, last: 0, after: 0 });
+            let outcome = Outcome::Reset { reason: reset.reason, last: 0, after: 0 };
+            self.tombstones.insert(id, Tombstone { outcome, counted: 0 });
         }
+        self.count_ended(id, reset.last);
         if !reset.answer {
             self.due_ended.insert(id);
         }

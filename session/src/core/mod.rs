@@ -89,9 +89,18 @@ pub(crate) struct Session {
     scratch: Vec<u8>,
 }
 
+/// A flow that is over.
+#[derive(Clone, Copy, Debug)]
+struct Tombstone {
+    outcome: Outcome,
+    /// The peer's numbers that were counted as credit: what it used beyond may still come or be
+    /// told.
+    counted: u64,
+}
+
 /// How a flow ended, for a peer that asks again.
 #[derive(Clone, Copy, Debug)]
-enum Tombstone {
+enum Outcome {
     Delivered,
     Reset {
         reason: ResetReason,
@@ -301,7 +310,7 @@ impl Session {
                 self.ack_line.push_back((now + ACK_DELAY, id));
             }
         }
-        self.credit.released += released;
+        self.credit.release(released);
         if self.credit.wants_update() {
             self.due_credit = true;
         }
@@ -394,19 +403,19 @@ impl Session {
     /// Takes the flow out, settles its accounts and remembers how it ended.
     fn bury(&mut self, now: Instant, id: FlowId) {
         let Some(flow) = self.flows.remove(&id) else { return };
-        let tombstone = match flow.life {
-            Life::Live => Tombstone::Delivered,
+        let outcome = match flow.life {
+            Life::Live => Outcome::Delivered,
             Life::Ending { reason, .. } => {
-                Tombstone::Reset { reason, last: flow.send.next(), after: 0 }
+                Outcome::Reset { reason, last: flow.send.next(), after: 0 }
             }
             Life::Resetting { reason, after, .. } => {
-                Tombstone::Reset { reason, last: flow.send.next(), after }
+                Outcome::Reset { reason, last: flow.send.next(), after }
             }
         };
         if flow.due.ack || flow.due.ack_delayed || flow.due.reset || flow.recv.unacknowledged > 0 {
             self.due_ended.insert(id);
         }
-        self.tombstones.insert(id, tombstone);
+        self.tombstones.insert(id, Tombstone { outcome, counted: flow.recv.highest() });
         if self.tombstones.len() > TOMBSTONES_MAX {
             self.tombstones.pop_first();
         }
@@ -420,7 +429,7 @@ impl Session {
         self.credit.read(flow.user, flow.recv.unread());
         self.withheld.remove(&(flow.user, id));
         self.release_windows(flow.user);
-        self.credit.released += flow.recv.highest() - flow.recv.released;
+        self.credit.release(flow.recv.highest() - flow.recv.released);
         self.credit.forget(&flow);
         self.due_credit |= self.credit.wants_update();
         self.free_paths_of(&flow);
@@ -457,6 +466,7 @@ impl Session {
             flows: self.flows.len(),
             memory_received: Bytes(self.held_received),
             memory_sent: Bytes(self.held_sent),
+            credit: Bytes(self.credit.left()),
             reinjected: Bytes(self.reinjected),
             paths: self.paths.iter().flatten().map(path).collect(),
         }

@@ -25,6 +25,13 @@ pub(crate) struct Run<'a> {
     pub fin: bool,
 }
 
+impl Run<'_> {
+    /// One above its last number.
+    pub fn end(&self) -> u64 {
+        self.sequence + u64::from(self.open) + self.data.len() as u64 + u64::from(self.fin)
+    }
+}
+
 /// The peer broke the protocol on this flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violation(pub &'static str);
@@ -89,7 +96,7 @@ impl RecvHalf {
     pub fn accept(&mut self, run: &Run<'_>) -> Result<bool, Violation> {
         let data_start = run.sequence + u64::from(run.open);
         let data_end = data_start + run.data.len() as u64;
-        let end = data_end + u64::from(run.fin);
+        let end = run.end();
         self.check(run, data_start, data_end, end)?;
         if run.fin {
             self.fin = Some(data_end);
