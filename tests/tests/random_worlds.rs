@@ -32,8 +32,12 @@ fn every_random_world_keeps_the_promise() {
     let word = if summary.runs >= RUNS { "ok" } else { "short" };
     println!("RESULT simulated_runs {} runs goal >= {RUNS} {word}", summary.runs);
     println!("RESULT simulated_runs_rate {:.0} runs/s", summary.runs as f64 / seconds);
+    println!("{:?}", summary.coverage);
     assert!(summary.failed.is_empty(), "failing seeds: {:?}", summary.failed);
     assert_eq!(summary.runs, count);
+    for (name, often) in summary.coverage.entries() {
+        assert!(often >= count / 100, "only {often} times {name} in {count} worlds");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use polyrail_session::ResetReason;
 
 use super::Plan;
 use crate::dice::Dice;
-use crate::world::{Dial, FlowNo, Reader, Side, Verbosity, World};
+use crate::world::{Coverage, Dial, FlowNo, Reader, Side, Verbosity, World};
 
 /// What one run came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,34 +23,51 @@ pub struct Outcome {
     pub bytes: u64,
     /// Packets and timers.
     pub steps: u64,
+    /// What happened how often.
+    pub coverage: Coverage,
 }
 
-type Operation = fn(&mut Run<'_>);
+/// Something that may happen to a world.
+pub(super) struct Operation {
+    act: fn(&mut Run<'_>),
+    /// How likely it usually is.
+    pub weight: u64,
+    /// It may cost all flows their session.
+    pub ends_sessions: bool,
+}
 
-/// All operations with their usual weights.
-pub(super) const OPERATIONS: [(Operation, u64); 22] = [
-    (open, 25),
-    (|run| run.write(Side::Gateway), 15),
-    (|run| run.write(Side::Cloud), 25),
-    (|run| run.finish(Side::Gateway), 10),
-    (|run| run.finish(Side::Cloud), 10),
-    (|run| run.reset(Side::Gateway), 4),
-    (|run| run.reset(Side::Cloud), 4),
-    (|run| run.reader(Reader::Stalled), 6),
-    (slow_reader, 4),
-    (|run| run.reader(Reader::Quick), 6),
-    (blackout, 6),
-    (light, 8),
-    (break_connection, 4),
-    (change_address, 4),
-    (disable, 2),
-    (enable, 4),
-    (race, 2),
-    (change_quality, 3),
-    (|run| run.world.restart(Side::Gateway), 1),
-    (|run| run.world.restart(Side::Cloud), 1),
-    (go_away, 1),
-    (long_pause, 2),
+const fn usual(weight: u64, act: fn(&mut Run<'_>)) -> Operation {
+    Operation { act, weight, ends_sessions: false }
+}
+
+const fn grave(weight: u64, act: fn(&mut Run<'_>)) -> Operation {
+    Operation { act, weight, ends_sessions: true }
+}
+
+/// All operations.
+pub(super) const OPERATIONS: [Operation; 22] = [
+    usual(25, open),
+    usual(15, |run| run.write(Side::Gateway)),
+    usual(25, |run| run.write(Side::Cloud)),
+    usual(10, |run| run.finish(Side::Gateway)),
+    usual(10, |run| run.finish(Side::Cloud)),
+    usual(4, |run| run.reset(Side::Gateway)),
+    usual(4, |run| run.reset(Side::Cloud)),
+    usual(6, |run| run.reader(Reader::Stalled)),
+    usual(4, slow_reader),
+    usual(6, |run| run.reader(Reader::Quick)),
+    usual(6, blackout),
+    usual(8, light),
+    usual(4, break_connection),
+    usual(4, change_address),
+    usual(2, disable),
+    usual(4, enable),
+    usual(2, race),
+    usual(3, change_quality),
+    grave(1, |run| run.world.restart(Side::Gateway)),
+    grave(1, |run| run.world.restart(Side::Cloud)),
+    grave(2, long_pause),
+    usual(1, go_away),
 ];
 
 /// A run under way.
@@ -80,7 +97,7 @@ pub fn run(seed: u64, verbosity: Verbosity) -> Outcome {
         let pause = run.dice.unit().powi(3) * plan.pause.as_secs_f64();
         run.world.run_for(Duration::from_secs_f64(pause));
         let operation = run.dice.weighted(&plan.weights);
-        OPERATIONS[operation].0(&mut run);
+        (OPERATIONS[operation].act)(&mut run);
     }
     run.end()
 }
@@ -122,6 +139,7 @@ impl Run<'_> {
             flows: world.flows().len(),
             bytes,
             steps: world.steps(),
+            coverage: *world.coverage(),
         }
     }
 
@@ -190,6 +208,12 @@ fn open(run: &mut Run<'_>) {
         Dial::Fails(time, run.dice.pick(&reasons))
     };
     let Ok(flow) = run.world.open_with(user, dial, named) else { return };
+    if run.dice.chance(run.plan.stalls) {
+        run.world.set_reader(flow, Side::Gateway, Reader::Stalled);
+    }
+    if run.dice.chance(run.plan.stalls) {
+        run.world.flow_mut(flow).server_reader = Reader::Stalled;
+    }
     if run.dice.chance(0.3) {
         // The server speaks first, and perhaps last.
         run.world.flow_mut(flow).server = (run.bytes(), run.dice.chance(0.5));

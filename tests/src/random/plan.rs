@@ -34,6 +34,8 @@ pub struct Plan {
     pub write_max: u64,
     /// How many users there are.
     pub users: u64,
+    /// How likely a new flow's readers do not read at first.
+    pub stalls: f64,
 }
 
 impl Plan {
@@ -42,13 +44,15 @@ impl Plan {
         let mut dice = Dice::new(seed ^ PLAN);
         let dice = &mut dice;
         let calm = dice.chance(0.15);
+        // Many flows that are not read, in little memory.
+        let crowded = dice.chance(0.1);
         let linger = Duration::from_secs(dice.scale(3, 120));
         let chains: Vec<&str> = chain_names().collect();
         let chain = ChainSpec::named(dice.pick(&chains)).unwrap_or_default();
         let settings = |dice: &mut Dice| Settings {
             linger,
-            memory: Bytes::from_mib(dice.pick(&[1, 1, 2, 16])),
-            flows_max: dice.pick(&[3, 10, 100, 1_000]),
+            memory: Bytes::from_mib(if crowded { 1 } else { dice.pick(&[1, 1, 2, 16]) }),
+            flows_max: if crowded { 1_000 } else { dice.pick(&[3, 10, 100, 1_000]) },
             chain: chain.clone(),
             reinjection: Reinjection {
                 timeouts: dice.pick(&[None, Some(1), Some(3)]),
@@ -59,9 +63,10 @@ impl Plan {
         let (gateway, cloud) = (settings(dice), settings(dice));
         let count = dice.pick(&[1, 1, 2, 2, 2, 3, 4]);
         let carriers = (0..count).map(|i| carrier(dice, i, calm)).collect();
-        let weights = OPERATIONS.iter().map(|(_, weight)| {
+        let restarts = dice.chance(0.4);
+        let weights = OPERATIONS.iter().map(|operation| {
             let part = dice.pick(&[0, 1, 1, 2, 4]);
-            weight * part
+            operation.weight * if operation.ends_sessions && !restarts { 0 } else { part }
         });
         let weights = weights.collect();
         Self {
@@ -78,9 +83,10 @@ impl Plan {
             operations: dice.scale(30, 400),
             pause: Duration::from_millis(dice.scale(20, 2_000)),
             weights,
-            volume: dice.scale(100_000, 20_000_000),
-            write_max: dice.scale(10_000, 300_000),
-            users: dice.scale(1, 40),
+            volume: if crowded { 20_000_000 } else { dice.scale(100_000, 20_000_000) },
+            write_max: if crowded { 300_000 } else { dice.scale(10_000, 300_000) },
+            users: if crowded { 40 } else { dice.scale(1, 40) },
+            stalls: if crowded { 0.7 } else { 0.0 },
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::operations::run;
-use crate::world::Verbosity;
+use crate::world::{Coverage, Verbosity};
 
 /// What many runs came to.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,8 @@ pub struct Summary {
     pub flows: u64,
     /// Bytes that were read.
     pub bytes: u64,
+    /// What happened how often.
+    pub coverage: Coverage,
     /// Virtual time.
     pub virtual_time: Duration,
     /// Real time.
@@ -43,6 +45,7 @@ pub fn run_many(first: u64, count: u64, threads: usize) -> Summary {
                         summary.flows += outcome.flows as u64;
                         summary.bytes += outcome.bytes;
                         summary.virtual_time += outcome.time;
+                        summary.coverage.add(&outcome.coverage);
                     }
                     Err(_) => {
                         eprintln!("seed {seed} failed; POLYRAIL_SEED={seed} replays it");
@@ -63,6 +66,7 @@ pub fn run_many(first: u64, count: u64, threads: usize) -> Summary {
         summary.flows += part.flows;
         summary.bytes += part.bytes;
         summary.virtual_time += part.virtual_time;
+        summary.coverage.add(&part.coverage);
     }
     summary.failed.sort_unstable();
     summary

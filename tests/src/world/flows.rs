@@ -261,6 +261,7 @@ impl World {
             assert!(taken == offered || !leg.asks_room, "less was taken than there was room");
             leg.written += taken;
             leg.blocked |= taken < offered;
+            self.coverage.held_back += u64::from(leg.blocked);
             node.dirty = true;
         }
         if leg.ends && leg.written == leg.goal && !leg.finished {
@@ -437,6 +438,7 @@ impl World {
         assert_eq!(leg.read, other.written, "flow {flow} {side:?}: closed before all was read");
         leg.state = LegState::Closed;
         leg.end_seen = true;
+        self.coverage.closed += 1;
         self.trace.note(&[7, side as u64, flow as u64]);
         self.say(Verbosity::Operations, || format!("flow {flow} {side:?} closed"));
     }
@@ -452,15 +454,19 @@ impl World {
         let read = leg.read;
         match (reason, other.state) {
             // The end of the session follows, and has its own reasons.
-            (ResetReason::SessionLost, _) => self.nodes[side as usize].orphans += 1,
+            (ResetReason::SessionLost, _) => {
+                self.nodes[side as usize].orphans += 1;
+                self.coverage.lost += 1;
+            }
             (_, LegState::Aborted(given, at)) => {
+                self.coverage.reset += 1;
                 assert_eq!(given, reason, "flow {flow} {side:?}: reset for another reason");
                 let late = self.now - at >= polyrail_session::limits::RESET_LINGER;
                 if reason == ResetReason::PeerReset && !late {
                     assert_eq!(read, other.written, "flow {flow} {side:?}: reset too early");
                 }
             }
-            (ResetReason::Overload, LegState::Unknown) => {}
+            (ResetReason::Overload, LegState::Unknown) => self.coverage.refused += 1,
             (_, state) => panic!("flow {flow} {side:?}: reset ({reason}) by nobody: {state:?}"),
         }
     }
@@ -523,6 +529,12 @@ impl World {
                     });
                 }
                 assert_eq!((session.flows, held), (0, (0, 0)), "{side:?} keeps something");
+                // Credit that flows used and did not give back would be lost for ever.
+                let told = session.peer.is_some() && !session.paths.is_empty();
+                let memory = self.nodes[side.other() as usize].settings.memory.0;
+                let least = if told { memory - memory / 8 } else { 0 };
+                let left = session.credit.0;
+                assert!(left >= least, "{side:?} has {left} credit left, not {least}");
             }
         }
     }

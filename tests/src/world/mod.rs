@@ -13,6 +13,7 @@
 //! Every breach is a panic.
 
 pub mod content;
+mod coverage;
 mod flows;
 mod node;
 mod tap;
@@ -28,6 +29,7 @@ use polyrail_emulator::link::LinkModel;
 use polyrail_session::Settings;
 
 use crate::dice::Dice;
+pub use coverage::Coverage;
 pub use flows::{Dial, Flow, FlowNo, Leg, LegState, Reader};
 use node::Node;
 pub use tap::Tap;
@@ -101,7 +103,8 @@ pub struct World {
     trace: Trace,
     /// What ended sessions so far: flows may then be lost.
     upheavals: Upheavals,
-    /// When connections die is the world's business alone; scenarios may look.
+    coverage: Coverage,
+    /// Packets and timers so far.
     steps: u64,
 }
 
@@ -148,6 +151,7 @@ impl World {
             next_timer: 0,
             flows: Vec::new(),
             upheavals: Upheavals::default(),
+            coverage: Coverage::default(),
             steps: 0,
         };
         for carrier in 0..world.carriers.len() {
@@ -170,6 +174,11 @@ impl World {
     /// The record of what happened.
     pub fn trace(&self) -> &Trace {
         &self.trace
+    }
+
+    /// What has happened how often.
+    pub fn coverage(&self) -> &Coverage {
+        &self.coverage
     }
 
     /// How many packets and timers there were.

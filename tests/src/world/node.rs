@@ -201,6 +201,7 @@ impl World {
                 // Inputs that are fed together may end what they began.
                 if known {
                     node.paths.insert(tunnel);
+                    self.coverage.paths += 1;
                 }
             }
             Event::CloseTunnel { tunnel, reason } => {
@@ -210,6 +211,7 @@ impl World {
                 if !reason.contains("superseded by a newer tunnel") {
                     self.nodes[side as usize].drop_path(self.now, tunnel);
                 }
+                self.coverage.dismissed += 1;
                 self.close_tunnel(side, tunnel);
             }
             Event::Alarm { text } => {
@@ -237,6 +239,7 @@ impl World {
             let since = self.now - node.alone_since;
             assert!(since >= node.settings.linger, "{side:?} lingered for {since:?} alone");
             upheavals.lingers[side as usize] += 1;
+            self.coverage.lingered += 1;
         } else if reason.starts_with("the cloud does not know") {
             // A late HELLO of a process that is dead may have taken over, too.
             let lost = upheavals.cloud_restarts + upheavals.lingers[Side::Cloud as usize];
@@ -307,14 +310,20 @@ impl World {
     }
 
     /// The bounds of memory that can be seen from outside.
-    pub fn check_bounds(&self, side: Side) {
+    pub fn check_bounds(&mut self, side: Side) {
         let node = &self.nodes[side as usize];
+        let coverage = &mut self.coverage;
         for session in node.endpoint.status().sessions {
             let flows = session.flows as u64 + 1;
             let bound = node.settings.memory.0 + flows * (polyrail_scheduler::SEGMENT + 2);
             let (received, sent) = (session.memory_received.0, session.memory_sent.0);
             assert!(received <= bound, "{side:?} holds {received} received, bound {bound}");
             assert!(sent <= bound, "{side:?} holds {sent} to send, bound {bound}");
+            let eighth = node.settings.memory.0 / 8;
+            coverage.full_received += u64::from(received >= 3 * eighth);
+            coverage.full_sent += u64::from(sent >= 3 * eighth);
+            coverage.stalled += u64::from(session.paths.iter().any(|path| path.stalled));
+            coverage.reinjected += u64::from(session.reinjected.0 > 0);
             let most = match side {
                 Side::Gateway => node.settings.flows_max,
                 Side::Cloud => node.settings.flows_max + FLOWS_REFUSED_MAX,
