@@ -128,16 +128,20 @@ fn windows_grow_again_when_a_users_readers_go_on() {
 #[test]
 fn a_sender_hears_that_a_stalled_reader_has_gone_on() {
     let settings = Settings { memory: Bytes::from_mib(1), ..Settings::default() };
-    for quick in (100..1_000).step_by(50) {
+    for first in [300_000, 600_000, 1_000_000, 2_000_000] {
         let mut world = world_with(&[line("a", 20.0, ms(40))], settings.clone());
-        let flow = begin_download(&mut world, 1, 4_000_000);
-        // The window grows, then the reader stops: the sender leaves it an eighth of the memory.
-        world.run_for(ms(quick));
+        let flow = talk(&mut world, 1);
+        // The window grows; then the reader stops, and the sender leaves it an eighth of the
+        // memory, which is half of its window.
+        world.write(flow, CLOUD, first);
+        world.run_until(s(5), |world| read(world, flow) == first).unwrap();
         world.set_reader(flow, GATEWAY, Reader::Stalled);
+        world.run_for(s(2));
+        world.write(flow, CLOUD, 700_000);
         world.run_for(s(4));
         world.set_reader(flow, GATEWAY, Reader::Quick);
-        let time = world.run_until(s(10), |world| is_downloaded(world, flow));
-        assert!(time.is_some_and(|time| time <= s(4)), "after {quick} ms: {time:?}");
+        let time = world.run_until(s(10), |world| read(world, flow) == first + 700_000);
+        assert!(time.is_some_and(|time| time <= s(1)), "after {first}: {time:?}");
     }
 }
 
