@@ -15,6 +15,15 @@ pub struct PathView {
     pub srtt: Duration,
     /// Mean deviation of the round-trip time.
     pub rtt_var: Duration,
+    /// One-way delay towards the peer, the least of the last second; `None` while unknown. Only
+    /// differences between paths mean something: the least delay of all paths stands as half the
+    /// least round-trip time. Source: the timestamps that the peer echoes.
+    pub owd: Option<Duration>,
+    /// Time since the newest run that `owd` rests on was sent; zero while it is unknown.
+    pub owd_age: Duration,
+    /// How far a drift of the two clocks may have moved `owd`: 100 ppm of the time that it rests
+    /// on, so it grows with age. Two paths whose delays differ by less than their errors are equal.
+    pub owd_error: Duration,
     /// What the tunnel takes now without queueing it too early; zero when it is full.
     pub room: Bytes,
     /// Sent over this path and not yet acknowledged by the session.
@@ -79,6 +88,9 @@ pub(crate) mod samples {
             id: PathId(id),
             srtt: Duration::from_millis(srtt_ms),
             rtt_var: Duration::ZERO,
+            owd: None,
+            owd_age: Duration::ZERO,
+            owd_error: Duration::ZERO,
             room: Bytes(16_384),
             outstanding: Bytes::ZERO,
             rate: None,

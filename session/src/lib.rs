@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod core;
+mod delay;
 mod endpoint;
 mod event;
 mod flow;

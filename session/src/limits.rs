@@ -8,9 +8,6 @@ pub const WINDOW_INITIAL: u64 = 64 * 1024;
 /// A flow's window never exceeds this part of the session's memory.
 pub const WINDOW_SHARE: u64 = 4;
 
-/// Credit that a gateway may use before WELCOME tells it more, in bytes.
-pub const CREDIT_BEFORE_WELCOME: u64 = 1024 * 1024;
-
 /// Of flows whose readers do not drain, all together may hold this part of the peer's memory;
 /// beyond, the sender holds back all but [`STALLED_FLOOR`] a flow.
 pub const STALLED_SHARE: u64 = 2;

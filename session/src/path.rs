@@ -18,6 +18,7 @@ use polyrail_model::{Bitrate, Bytes, FlowId, LinkSample, PathId};
 use polyrail_scheduler::PathView;
 
 use crate::TunnelKey;
+use crate::delay::{Delay, Relative};
 use crate::limits::{PING_ACTIVE, PING_IDLE, STALL_MIN};
 
 #[derive(Debug)]
@@ -31,6 +32,11 @@ pub(crate) struct Path {
     pub control_debt: usize,
     srtt: Option<Duration>,
     rtt_var: Duration,
+    rtt_min: Option<Duration>,
+    /// What the peer's echoes tell of the way there.
+    pub delay: Delay,
+    /// The same, compared with the other paths when the views were last brought up to date.
+    pub relative: Option<Relative>,
     rate: Option<Bitrate>,
     /// The rate that was reached while the path was the limit, not what was offered.
     proven_rate: Option<Bitrate>,
@@ -74,6 +80,9 @@ impl Path {
             control_debt: 0,
             srtt: None,
             rtt_var: Duration::ZERO,
+            rtt_min: None,
+            delay: Delay::default(),
+            relative: None,
             rate: None,
             proven_rate: None,
             timeouts: 0,
@@ -93,16 +102,33 @@ impl Path {
     }
 
     pub fn view(&self) -> PathView {
-        PathView {
+        let mut view = PathView {
             id: self.id,
             srtt: self.srtt(),
             rtt_var: self.rtt_var,
+            owd: None,
+            owd_age: Duration::ZERO,
+            owd_error: Duration::ZERO,
             room: Bytes(self.room),
             outstanding: Bytes(self.outstanding),
             rate: self.rate,
             stalled: self.stalled || self.superseded,
             backup: self.backup,
-        }
+        };
+        self.show_delay(&mut view);
+        view
+    }
+
+    /// Fills in what is known of the one-way delay.
+    pub fn show_delay(&self, view: &mut PathView) {
+        view.owd = self.relative.map(|relative| relative.owd);
+        view.owd_age = self.relative.map_or(Duration::ZERO, |relative| relative.age);
+        view.owd_error = self.relative.map_or(Duration::ZERO, |relative| relative.error);
+    }
+
+    /// The least round-trip time of the transport's window; the smoothed one before it is known.
+    pub fn rtt_min(&self) -> Duration {
+        self.rtt_min.unwrap_or_else(|| self.srtt())
     }
 
     /// The smoothed round-trip time; a guess of 100 ms before the first measurement.
@@ -126,6 +152,7 @@ impl Path {
     pub fn sample(&mut self, sample: &LinkSample) {
         self.srtt = Some(sample.srtt);
         self.rtt_var = sample.rtt_var;
+        self.rtt_min = Some(sample.rtt_min);
         self.timeouts = sample.timeouts;
         if !sample.application_limited {
             self.proven_rate = sample.delivery_rate.or(self.proven_rate);

@@ -32,7 +32,7 @@ impl Session {
                 continue;
             }
             self.ack_tokens -= batch.len() as f64;
-            self.put(slot, &batch, outlet);
+            self.put_control(slot, &batch, outlet);
             if repeatable && batch.len() <= ACK_REPEAT_MAX {
                 let other = self.control_slot(Some(slot));
                 let roomy = |slot: &usize| {
@@ -40,7 +40,7 @@ impl Session {
                 };
                 if let Some(other) = other.filter(roomy) {
                     self.ack_tokens -= batch.len() as f64;
-                    self.put(other, &batch, outlet);
+                    self.put_control(other, &batch, outlet);
                 }
             }
             self.scratch = batch;
@@ -58,7 +58,7 @@ impl Session {
         for (slot, token, sent_us, received_us) in std::mem::take(&mut self.pongs) {
             batch.clear();
             encode(&Frame::Pong { token, sent_us, received_us }, &mut batch);
-            self.put(slot, &batch, outlet);
+            self.put_control(slot, &batch, outlet);
         }
         let goaway = self.going_away.clone().filter(|_| std::mem::take(&mut self.goaway_due));
         for slot in 0..self.paths.len() {
@@ -73,7 +73,7 @@ impl Session {
                 self.next_ping += 1;
             }
             if !batch.is_empty() {
-                self.put(slot, &batch, outlet);
+                self.put_control(slot, &batch, outlet);
             }
         }
         self.scratch = batch;
@@ -168,11 +168,23 @@ impl Session {
         }
     }
 
+    /// Sends control on a path; what goes beyond its room is counted.
+    fn put_control(&mut self, slot: usize, bytes: &[u8], outlet: &mut dyn Outlet) {
+        self.put(slot, bytes, outlet);
+        if let Some(Some(path)) = self.paths.get_mut(slot)
+            && path.room == 0
+        {
+            path.control_debt += bytes.len();
+        }
+    }
+
     /// Sends bytes on a path; the tunnel answers with the room that is left.
     pub(super) fn put(&mut self, slot: usize, bytes: &[u8], outlet: &mut dyn Outlet) {
         let Some(Some(path)) = self.paths.get_mut(slot) else { return };
         let room = outlet.send(path.tunnel, bytes) as u64;
-        path.control_debt = if room > 0 { 0 } else { path.control_debt + bytes.len() };
+        if room > 0 {
+            path.control_debt = 0;
+        }
         path.room = room;
         self.views[slot].room = Bytes(room);
     }

@@ -47,15 +47,16 @@ pub(super) struct Credit {
 }
 
 impl Credit {
-    pub fn new(memory: u64, before_welcome: u64) -> Self {
+    /// Nothing is granted by the peer before its terms are known.
+    pub fn new(memory: u64) -> Self {
         Self {
             memory,
             released: 0,
             received: 0,
             told: memory,
             unread: BTreeMap::new(),
-            peer_memory: before_welcome,
-            limit: before_welcome,
+            peer_memory: 0,
+            limit: 0,
             used: 0,
             stalled: 0,
             stalled_of: BTreeMap::new(),

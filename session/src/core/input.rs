@@ -30,6 +30,9 @@ impl Session {
                 self.on_run(now, slot, flow, &run, sent_us)
             }
             Frame::Ack(ack) => {
+                if let Some(echo) = ack.echo {
+                    self.hear_echo(now, echo);
+                }
                 self.on_ack(now, &ack);
                 Ok(())
             }
@@ -44,7 +47,10 @@ impl Session {
                 }
                 Ok(())
             }
-            Frame::Pong { token, .. } => {
+            Frame::Pong { token, sent_us, received_us } => {
+                if let Some(path) = self.paths[slot].as_ref().map(|path| path.id) {
+                    self.hear_echo(now, Echo { path, sent_us, received_us });
+                }
                 self.on_pong(now, slot, token);
                 Ok(())
             }
@@ -113,20 +119,27 @@ impl Session {
             return Ok(true);
         }
         if self.seen.contains(id.0) {
-            self.due_ended.insert(id);
+            self.say_end_again(id);
             return Ok(false);
         }
-        if self.role == Role::Gateway {
-            return Err(Violation("data of a flow that was never opened"));
-        }
-        let highest = self.seen.end();
-        let bound = self.settings.flows_max + FLOWS_REFUSED_MAX;
-        if id.0 > highest + FLOWS_AHEAD_MAX || self.flows.len() >= bound {
+        self.see(id)?;
+        if self.flows.len() >= self.settings.flows_max + FLOWS_REFUSED_MAX {
             return Err(Violation("more flows than the bound"));
         }
-        self.seen.insert(id.0..id.0 + 1);
         self.flows.insert(id, Flow::new(now, id, UserId(0), false, 0, WINDOW_INITIAL));
         Ok(true)
+    }
+
+    /// Notes that the peer uses a number for a flow that was not seen before.
+    fn see(&mut self, id: FlowId) -> Result<(), Violation> {
+        if self.role == Role::Gateway {
+            return Err(Violation("a flow that was never opened"));
+        }
+        if id.0 > self.seen.end() + FLOWS_AHEAD_MAX {
+            return Err(Violation("a flow far ahead of all others"));
+        }
+        self.seen.insert(id.0..id.0 + 1);
+        Ok(())
     }
 
     fn on_run(
@@ -277,6 +290,17 @@ impl Session {
         self.enqueue(now, id);
     }
 
+    /// A server whose bytes are still to come was reached, also when the RESET overtakes the word.
+    fn prove_dialed(&mut self, id: FlowId, reset: &Reset) {
+        if let (Role::Gateway, Some(flow)) = (self.role, self.flows.get_mut(&id))
+            && reset.after > 0
+            && flow.life == Life::Live
+            && !std::mem::replace(&mut flow.dialed, true)
+        {
+            self.events.push_back(Event::Dialed { flow: FlowKey { session: self.key, flow: id } });
+        }
+    }
+
     fn on_reset(&mut self, now: Instant, reset: &Reset) -> Result<(), Violation> {
         let id = reset.flow;
         if !self.flows.contains_key(&id) && !self.awaits(reset) {
@@ -292,6 +316,7 @@ impl Session {
         if !self.credit.is_kept(self.flows.len()) {
             return Err(Violation("a RESET beyond the session's credit"));
         }
+        self.prove_dialed(id, reset);
         let Some(flow) = self.flows.get_mut(&id) else { return Ok(()) };
         flow.life = match flow.life {
             Life::Resetting { reason, after: before, .. } => {
@@ -302,7 +327,7 @@ impl Session {
                 self.end_if_over(now, id);
                 if after < before && !self.flows.contains_key(&id) {
                     // The other side is to hear how many numbers were used in the end.
-                    self.due_ended.insert(id);
+                    self.say_end_again(id);
                 }
                 return Ok(());
             }
@@ -350,16 +375,13 @@ impl Session {
     fn on_reset_of_none(&mut self, reset: &Reset) -> Result<(), Violation> {
         let id = reset.flow;
         if !self.seen.contains(id.0) {
-            if self.role == Role::Gateway {
-                return Err(Violation("a RESET of a flow that was never opened"));
-            }
-            self.seen.insert(id.0..id.0 + 1);
+            self.see(id)?;
             let outcome = Outcome::Reset { reason: reset.reason, last: 0, after: 0 };
-            self.tombstones.insert(id, Tombstone { outcome, counted: 0 });
+            self.remember(id, Tombstone { outcome, counted: 0 });
         }
         self.count_ended(id, reset.last);
         if !reset.answer {
-            self.due_ended.insert(id);
+            self.say_end_again(id);
         }
         Ok(())
     }

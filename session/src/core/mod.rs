@@ -1,13 +1,15 @@
 //! One session: its flows and paths, and the caller's operations on flows.
 //!
 //! The parts: `input` takes frames in, `control` says what is due, `transmit` asks the scheduler
-//! and sends, `paths` adds, loses and judges paths, `credit` keeps the memory bounds.
+//! and sends, `paths` adds, loses and judges paths, `delays` compares them, `credit` keeps the
+//! memory bounds.
 //!
 //! Invariants: `held_sent` and `held_received` are the sums over all flows; a flow that has
 //! something to send and may send it stands in the queue; a flow with control due stands in `due`.
 
 mod control;
 mod credit;
+mod delays;
 mod input;
 mod paths;
 mod resets;
@@ -23,8 +25,8 @@ pub use transmit::Outlet;
 
 use crate::flow::{Flow, Life};
 use crate::limits::{
-    ACK_DELAY, CREDIT_BEFORE_WELCOME, INTERACTIVE_MAX, OPEN_HOLD, STALLED_SHARE, TOMBSTONES_MAX,
-    UNSENT_MAX, UNSENT_STALLED_MAX, WINDOW_INITIAL, WRITABLE_MIN,
+    ACK_DELAY, INTERACTIVE_MAX, OPEN_HOLD, STALLED_SHARE, TOMBSTONES_MAX, UNSENT_MAX,
+    UNSENT_STALLED_MAX, WINDOW_INITIAL, WRITABLE_MIN,
 };
 use crate::path::Path;
 use crate::ranges::RangeSet;
@@ -47,6 +49,8 @@ pub(crate) struct Session {
     /// All numbers that ever were a flow.
     seen: RangeSet,
     tombstones: BTreeMap<FlowId, Tombstone>,
+    /// The flows with a tombstone, in the order in which they ended.
+    burials: VecDeque<FlowId>,
     /// By slot; slots of lost paths are used again.
     paths: Vec<Option<Path>>,
     views: Vec<PathView>,
@@ -124,6 +128,7 @@ impl Session {
             peer_window: WINDOW_INITIAL,
             seen: RangeSet::default(),
             tombstones: BTreeMap::new(),
+            burials: VecDeque::new(),
             paths: Vec::new(),
             views: Vec::new(),
             chain,
@@ -141,7 +146,7 @@ impl Session {
             ack_tokens: 0.0,
             ack_tokens_at: now,
             ack_blocked_until: None,
-            credit: credit::Credit::new(memory, CREDIT_BEFORE_WELCOME),
+            credit: credit::Credit::new(memory),
             held_sent: 0,
             held_received: 0,
             pongs: Vec::new(),
@@ -413,12 +418,9 @@ impl Session {
             }
         };
         if flow.due.ack || flow.due.ack_delayed || flow.due.reset || flow.recv.unacknowledged > 0 {
-            self.due_ended.insert(id);
+            self.say_end_again(id);
         }
-        self.tombstones.insert(id, Tombstone { outcome, counted: flow.recv.highest() });
-        if self.tombstones.len() > TOMBSTONES_MAX {
-            self.tombstones.pop_first();
-        }
+        self.remember(id, Tombstone { outcome, counted: flow.recv.highest() });
         if flow.queued {
             self.queue.remove(flow.user, id);
         }
@@ -439,6 +441,25 @@ impl Session {
         }
     }
 
+    /// Remembers how a flow ended; of too many, the one that ended first is forgotten.
+    fn remember(&mut self, id: FlowId, tombstone: Tombstone) {
+        if self.tombstones.insert(id, tombstone).is_none() {
+            self.burials.push_back(id);
+        }
+        if self.burials.len() > TOMBSTONES_MAX
+            && let Some(oldest) = self.burials.pop_front()
+        {
+            self.tombstones.remove(&oldest);
+        }
+    }
+
+    /// The end of a flow is to be said (again). Of too many at once the peer asks again.
+    fn say_end_again(&mut self, id: FlowId) {
+        if self.due_ended.len() < TOMBSTONES_MAX {
+            self.due_ended.insert(id);
+        }
+    }
+
     /// The greatest round-trip time of a live path; 100 ms when there is none.
     fn slowest_rtt(&self) -> Duration {
         let live = self.paths.iter().flatten().filter(|path| !path.stalled);
@@ -456,6 +477,7 @@ impl Session {
             path: path.id,
             carrier: path.carrier.clone(),
             srtt: path.srtt(),
+            owd: path.relative.map(|relative| relative.owd),
             stalled: path.stalled || path.superseded,
             sent: Bytes(path.sent),
             received: Bytes(path.received),

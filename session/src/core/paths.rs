@@ -15,7 +15,8 @@ use crate::path::{Carried, Path};
 use crate::{Event, TunnelKey};
 
 impl Session {
-    /// Adds a path; false when there are too many. An older path of the same carrier is superseded.
+    /// Adds a path; false when there are too many. Of the paths of one carrier the one with the
+    /// highest number supersedes the others.
     pub fn add_path(
         &mut self,
         now: Instant,
@@ -27,10 +28,14 @@ impl Session {
         if self.paths.iter().flatten().count() >= SESSION_PATHS_MAX {
             return false;
         }
+        let same = |path: &&Path| path.carrier == carrier;
+        // Greetings may come in another order than they left: the number decides, on both sides.
+        let superseded = self.paths.iter().flatten().filter(same).any(|path| path.id > id);
         let older: Vec<usize> = (0..self.paths.len())
-            .filter(|&slot| self.paths[slot].as_ref().is_some_and(|path| path.carrier == carrier))
+            .filter(|&slot| self.paths[slot].as_ref().filter(same).is_some_and(|path| path.id < id))
             .collect();
-        let path = Path::new(now, id, tunnel, carrier.to_owned(), backup);
+        let mut path = Path::new(now, id, tunnel, carrier.to_owned(), backup);
+        path.superseded = superseded;
         let slot = self.paths.iter().position(Option::is_none).unwrap_or(self.paths.len());
         if slot == self.paths.len() {
             self.paths.push(None);
@@ -215,7 +220,7 @@ impl Session {
             flow.due.reset = !matches!(flow.life, crate::flow::Life::Live);
             self.list(id);
         } else if self.seen.contains(id.0) {
-            self.due_ended.insert(id);
+            self.say_end_again(id);
         }
     }
 

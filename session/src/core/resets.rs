@@ -19,7 +19,7 @@ impl Session {
             Life::Resetting { .. } => return,
             Life::Ending { .. } => {
                 self.bury(now, id);
-                self.due_ended.insert(id);
+                self.say_end_again(id);
                 return;
             }
             Life::Live => {}

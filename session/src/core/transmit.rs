@@ -26,6 +26,7 @@ impl Session {
     /// Sends what is due and what the scheduler lets go, until tunnels are full or nothing is left.
     pub fn transmit(&mut self, now: Instant, outlet: &mut dyn Outlet) {
         self.send_control(now, outlet);
+        self.refresh_delays(now);
         let mut aside: Vec<Turn> = Vec::new();
         while self.views.iter().any(|view| view.available()) {
             let Some(turn) = self.queue.pop() else { break };

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use polyrail_model::{Identity, InstanceId, PathId, SessionId};
 
-use super::{Endpoint, Entry, Greeted, Phase, Role};
+use super::{Endpoint, Entry, Greeted, Phase, Role, instances};
 use crate::core::Session;
 use crate::limits::{HELLOS_REMEMBERED, SESSIONS_MAX};
 use crate::ranges::RangeSet;
@@ -236,6 +236,10 @@ impl Endpoint {
             let same = self.sessions.get(&key).is_some_and(|entry| entry.instance == instance);
             if same {
                 return Ok(key);
+            }
+            let current = self.sessions.get(&key).map(|entry| entry.instance);
+            if current.is_some_and(|current| instances::is_earlier(instance, current)) {
+                return Err((RejectCode::Superseded, "the process has begun a later session"));
             }
             self.end_session(now, key, "a new process of the gateway has taken over", None);
         }

@@ -27,6 +27,11 @@ const PROCESS: usize = 12;
 /// Two processes must be seen over this time before it is told (DESIGN: 10 s).
 const ALIVE_FOR: Duration = Duration::from_secs(10);
 
+/// Whether `one` is an earlier session of the process that `other` names.
+pub(super) fn is_earlier(one: InstanceId, other: InstanceId) -> bool {
+    one.0[..PROCESS] == other.0[..PROCESS] && one.0[PROCESS..] < other.0[PROCESS..]
+}
+
 impl Instances {
     /// A process greets. True when another process of the same certificate is alive beside it and
     /// has been for ten seconds.
@@ -57,6 +62,19 @@ impl Instances {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sessions_of_one_process_have_an_order() {
+        let id = |process: u8, session: u8| {
+            let mut id = [process; 16];
+            id[15] = session;
+            InstanceId(id)
+        };
+        assert!(is_earlier(id(1, 3), id(1, 4)));
+        assert!(!is_earlier(id(1, 4), id(1, 4)));
+        assert!(!is_earlier(id(1, 5), id(1, 4)));
+        assert!(!is_earlier(id(2, 3), id(1, 4)));
+    }
 
     #[test]
     fn two_processes_are_told_but_restarts_are_not() {

@@ -3,8 +3,9 @@
 //! Sequence numbers count bytes; the OPEN takes number 0 in the opener's direction and the end
 //! mark takes the number behind the last byte, so that one cumulative number acknowledges all.
 //!
-//! Invariants: every byte is handed out once and in order; what is held is at most the window plus
-//! one segment; a piece is never dropped for lack of room, because the sender was held back.
+//! Invariants: every byte is handed out once and in order; what is held is at most the window, and
+//! single segments at the cumulative number beyond it, which the session's credit bounds; a piece
+//! is never dropped for lack of room, because the sender was held back.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

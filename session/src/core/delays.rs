@@ -1,0 +1,31 @@
+//! One-way delays: echoes come in, views of the paths are filled.
+
+use std::time::{Duration, Instant};
+
+use super::Session;
+use crate::delay::Common;
+use crate::path::Path;
+use crate::wire::Echo;
+
+impl Session {
+    /// An arrival that the peer echoes. Paths that are gone are passed over.
+    pub(super) fn hear_echo(&mut self, now: Instant, echo: Echo) {
+        let Echo { path: id, sent_us, received_us } = echo;
+        let Some(path) = self.paths.iter_mut().flatten().find(|path| path.id == id) else { return };
+        let Some(sent_at) = self.epoch.checked_add(Duration::from_micros(sent_us)) else { return };
+        let signed = |micros: u64| i64::try_from(micros).unwrap_or(i64::MAX);
+        path.delay.sample(now, sent_at, signed(received_us).saturating_sub(signed(sent_us)));
+    }
+
+    /// Brings the delays of all views up to date: they age, and each depends on the others.
+    pub(super) fn refresh_delays(&mut self, now: Instant) {
+        let rtt_min = self.paths.iter().flatten().map(Path::rtt_min).min().unwrap_or_default();
+        let delays = self.paths.iter().flatten().map(|path| &path.delay);
+        let common = Common::of(now, rtt_min, delays);
+        for (path, view) in self.paths.iter_mut().zip(&mut self.views) {
+            let Some(path) = path else { continue };
+            path.relative = common.as_ref().and_then(|common| common.relative(&path.delay));
+            path.show_delay(view);
+        }
+    }
+}
