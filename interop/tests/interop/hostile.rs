@@ -113,7 +113,7 @@ fn an_oversized_frame() -> Result<()> {
 
 #[test]
 fn a_join_to_the_session_of_another_gateway() -> Result<()> {
-    attacked(&["WARN", "thief"], |world| {
+    attacked(&["WARN", "thief", "the session is bound to another certificate"], |world| {
         let mut owner = intruder(world)?;
         let mut bytes = Vec::new();
         wire::encode(&hello(1), &mut bytes);
