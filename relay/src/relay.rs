@@ -145,6 +145,14 @@ impl Relay {
         self.tunnels.view(tunnel)
     }
 
+    /// Sets the congestion control of what goes out through a tunnel, by the kernel's name.
+    ///
+    /// # Errors
+    /// The tunnel is gone, or the kernel has no such control or does not allow it.
+    pub fn set_congestion(&mut self, tunnel: TunnelKey, name: &str) -> io::Result<()> {
+        self.tunnels.set_congestion(tunnel, name)
+    }
+
     /// How many tunnels have not finished their handshake.
     pub fn handshaking(&self) -> usize {
         self.tunnels.handshaking()

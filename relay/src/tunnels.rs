@@ -151,6 +151,11 @@ impl Tunnels {
         })
     }
 
+    pub(crate) fn set_congestion(&mut self, key: TunnelKey, name: &str) -> io::Result<()> {
+        let slot = self.slots.get_mut(&key.0).ok_or(io::ErrorKind::NotFound)?;
+        slot.tunnel.set_congestion(name)
+    }
+
     pub(crate) fn on_ready(&mut self, now: Instant, key: usize, readable: bool, writable: bool) {
         let Some(slot) = self.slots.get_mut(&key) else { return };
         slot.tunnel.on_ready(now, readable, writable);

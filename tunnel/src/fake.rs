@@ -41,6 +41,7 @@ struct Orders {
     sample: Option<LinkSample>,
     breaking: Option<CloseReason>,
     units: Vec<usize>,
+    congestion: Option<String>,
 }
 
 /// Makes the two ends of a tunnel between `gateway` and `cloud`; both are up at once.
@@ -68,7 +69,13 @@ impl FakeTunnel {
             resumed: false,
             handshake: Duration::ZERO,
         };
-        let orders = Orders { quantum: 65_536, sample: None, breaking: None, units: Vec::new() };
+        let orders = Orders {
+            quantum: 65_536,
+            sample: None,
+            breaking: None,
+            units: Vec::new(),
+            congestion: None,
+        };
         Self {
             socket,
             pending: VecDeque::new(),
@@ -135,6 +142,11 @@ impl FakeControl {
     /// The sizes of the units that were sent since the last call.
     pub fn take_units(&self) -> Vec<usize> {
         std::mem::take(&mut self.0.borrow_mut().units)
+    }
+
+    /// The congestion control that was set last.
+    pub fn congestion(&self) -> Option<String> {
+        self.0.borrow().congestion.clone()
     }
 }
 
@@ -230,6 +242,11 @@ impl Tunnel for FakeTunnel {
     fn close(&mut self, now: Instant) {
         self.flush(now);
         self.end(CloseReason::Local);
+    }
+
+    fn set_congestion(&mut self, name: &str) -> io::Result<()> {
+        self.control.0.borrow_mut().congestion = Some(name.to_owned());
+        Ok(())
     }
 
     fn local_addr(&self) -> Option<SocketAddr> {

@@ -92,6 +92,12 @@ pub trait Tunnel {
     /// `Closed` follows within 2 s. Nothing can be sent afterwards.
     fn close(&mut self, now: Instant);
 
+    /// Sets the congestion control of what this side sends from now on, by the kernel's name.
+    ///
+    /// # Errors
+    /// The kernel has no such control or does not allow it; the old one stays.
+    fn set_congestion(&mut self, name: &str) -> io::Result<()>;
+
     /// Our end of the connection, once it is known.
     fn local_addr(&self) -> Option<SocketAddr>;
 

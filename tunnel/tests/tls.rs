@@ -203,6 +203,10 @@ fn a_carrier_is_bound_and_tuned() {
     assert_eq!(end.tunnel.peer_addr(), Some(address));
     assert_eq!(world.ends[1].tunnel.peer_addr().unwrap().ip(), source);
     assert!(end.up.as_ref().unwrap().handshake < Duration::from_secs(10));
+    let cloud = &mut world.ends[1];
+    cloud.tunnel.set_congestion("reno").unwrap();
+    let error = cloud.tunnel.set_congestion("warp").unwrap_err().to_string();
+    assert!(error.contains("\"warp\" cannot be used here; available are: "), "{error}");
 }
 
 #[test]

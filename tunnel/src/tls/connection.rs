@@ -24,7 +24,7 @@ use super::feed::{AMOUNT_MAX, Feed};
 use super::tickets::TicketStore;
 use super::verifier::Verifier;
 use super::{ALPN, EXPORTER_LABEL, reason};
-use crate::carrier::{connect_failure, internal};
+use crate::carrier::{connect_failure, internal, set_congestion};
 use crate::kernel::TcpInfo;
 use crate::{
     CONTROL_EXCESS, CloseReason, Established, FRAMES_MAX, SocketOptions, Tunnel, TunnelEvent,
@@ -484,6 +484,10 @@ impl Tunnel for TlsTunnel {
             }
             State::Closing | State::Closed => {}
         }
+    }
+
+    fn set_congestion(&mut self, name: &str) -> io::Result<()> {
+        set_congestion(&SockRef::from(&self.socket), name).map_err(io::Error::other)
     }
 
     fn local_addr(&self) -> Option<SocketAddr> {
