@@ -88,6 +88,8 @@ pub struct PathStatus {
     pub carrier: String,
     /// Smoothed round-trip time.
     pub srtt: Duration,
+    /// One-way delay towards the peer, comparable between paths only; `None` while unknown.
+    pub owd: Option<Duration>,
     /// It makes no progress and is left alone.
     pub stalled: bool,
     /// User bytes sent over it, copies included.
