@@ -82,8 +82,15 @@ fn a_key_must_be_secret_and_fit() {
     let none = authority.path("none.key");
     write_key(&none, authority.pem());
     fails_with(&IdentityPaths { key: none.clone(), ..paths.clone() }, &none, "no private key");
-    fs::set_permissions(&paths.key, fs::Permissions::from_mode(0o644)).unwrap();
-    fails_with(&paths, &paths.key, "everybody may read this private key (mode 644)");
+    for mode in [0o644, 0o640, 0o620, 0o610, 0o604, 0o602, 0o601] {
+        fs::set_permissions(&paths.key, fs::Permissions::from_mode(mode)).unwrap();
+        let remedy = format!("is mode {mode:04o}: run chmod 600 {}", paths.key.display());
+        fails_with(&paths, &paths.key, &remedy);
+    }
+    for mode in [0o600, 0o400] {
+        fs::set_permissions(&paths.key, fs::Permissions::from_mode(mode)).unwrap();
+        assert!(TlsIdentity::load(&paths).is_ok(), "mode {mode:o}");
+    }
 }
 
 #[test]

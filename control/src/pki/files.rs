@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all, and private keys that only their owner reads.
+//! Files that appear whole or not at all, and private keys that group and others cannot touch.
 //!
 //! A group of files (a key and its certificate) is first written to a hidden staging folder
 //! beside its place, then the folder is renamed to `.STEM.ready`, then the files are moved out of
@@ -19,7 +19,7 @@ pub(super) struct Draft<'a> {
     pub(super) mode: u32,
 }
 
-/// Refuses a private key file that its group or others may read, write or run.
+/// Refuses a private key file that group or others can read, write or execute.
 ///
 /// # Errors
 /// The file cannot be looked at, is not a regular file, or has too wide a mode; the message names

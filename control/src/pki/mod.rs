@@ -40,7 +40,7 @@ pub enum PkiError {
         /// What the system said.
         source: io::Error,
     },
-    /// A private key can be read by others than its owner.
+    /// Group or others can read, write or execute a private key.
     #[error("{} is mode {mode:04o}: run chmod 600 {}", path.display(), path.display())]
     KeyPermissions {
         /// The key file.

@@ -73,8 +73,8 @@ pub enum LoadError {
         /// What is wrong in it.
         detail: String,
     },
-    /// Everybody on the machine may read the private key.
-    #[error("{}: everybody may read this private key (mode {mode:o}): chmod 600", file.display())]
+    /// Group or others can read, write or execute the private key.
+    #[error("{} is mode {mode:04o}: run chmod 600 {}", file.display(), file.display())]
     KeyExposed {
         /// The file.
         file: PathBuf,
@@ -93,8 +93,8 @@ impl TlsIdentity {
     /// Reads and checks the files.
     ///
     /// # Errors
-    /// A file is missing, unreadable or not what it should be; the key is not the certificate's or
-    /// is readable by everybody; a revocation list is not signed by the authority.
+    /// A file is missing, unreadable or not what it should be; the key is not the certificate's, or
+    /// group or others can read, write or execute it; a revocation list is not signed by the authority.
     pub fn load(paths: &IdentityPaths) -> Result<Self, LoadError> {
         let provider = Arc::new(crate::tls::provider());
         let chain = certificates(&paths.certificate)?;
@@ -216,7 +216,7 @@ fn revocation_lists(file: &Path) -> Result<Vec<CertificateRevocationListDer<'sta
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, LoadError> {
     let text = read(file)?;
     let mode = fs::metadata(file).map_or(0, |metadata| metadata.permissions().mode() & 0o7777);
-    if mode & 0o007 != 0 {
+    if mode & 0o077 != 0 {
         return Err(LoadError::KeyExposed { file: file.to_owned(), mode });
     }
     PrivateKeyDer::from_pem_slice(&text).map_err(|error| LoadError::Content {
