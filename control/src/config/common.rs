@@ -90,7 +90,8 @@ pub struct TlsConfig {
 pub struct SessionConfig {
     /// How long a session outlives its last path; default 120 s, 1 s to 1 h.
     pub linger: Duration,
-    /// What all buffers of a session may hold; default 16 MiB, 256 KiB to 4 GiB.
+    /// What all buffers of a session may hold; default 16 MiB, 1 MiB (what a session
+    /// needs at least) to 4 GiB.
     pub memory: Bytes,
     /// How many flows may be open at once; default 16,384, 1 to 1,000,000.
     pub flows_max: usize,
@@ -200,7 +201,7 @@ fn read_session(mut section: Section<'_, '_>) -> SessionConfig {
     let usual = SessionConfig::default();
     let seconds = Duration::from_secs(1)..=Duration::from_secs(3600);
     let linger = section.get("linger", duration(seconds)).unwrap_or(usual.linger);
-    let amounts = Bytes::from_kib(256)..=Bytes::from_mib(4096);
+    let amounts = Bytes::from_mib(1)..=Bytes::from_mib(4096);
     let memory = section.get("memory", bytes(amounts)).unwrap_or(usual.memory);
     let flows = section.get("flows_max", integer(1..=1_000_000));
     let flows_max = flows.and_then(|n| usize::try_from(n).ok()).unwrap_or(usual.flows_max);

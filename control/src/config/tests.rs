@@ -261,6 +261,21 @@ fn two_carriers_may_not_take_the_same_way_unknowingly() {
 }
 
 #[test]
+fn a_session_gets_the_memory_that_it_needs() {
+    let memory = |amount: &str| {
+        let config = cloud(&format!("{CLOUD}[session]\nmemory = \"{amount}\"\n"));
+        config.map(|config| config.session.memory)
+    };
+    assert_eq!(memory("1 MiB").unwrap(), Bytes::from_mib(1));
+    assert_eq!(memory("4 GiB").unwrap(), Bytes::from_mib(4096));
+    for bad in ["256 KiB", "1023 KiB", "5 GiB"] {
+        let error = memory(bad).unwrap_err().to_string();
+        assert!(error.contains("session.memory: "), "{error}");
+        assert!(error.contains(" is not between 1.0 MiB and 4096.0 MiB"), "{error}");
+    }
+}
+
+#[test]
 fn cloud_values_are_checked() {
     let rows = [
         ("[dial]\ntimeout = \"1ms\"", "dial.timeout", 7),
