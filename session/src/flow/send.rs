@@ -195,7 +195,8 @@ impl SendHalf {
         mut each: impl FnMut(u64, PathSet),
     ) -> bool {
         let top = ranges.last().map_or(cumulative, |range| range.end.max(cumulative));
-        if top > self.next {
+        // An honest peer acknowledges whole runs: one that cuts them small makes up what it says.
+        if top > self.next || self.runs.len() > 4 * RUNS_MAX {
             return false;
         }
         let whole = self.acked..cumulative.max(self.acked);
@@ -396,6 +397,21 @@ mod tests {
         assert!(!half.acknowledge(9, &[], |_, _| {}), "never sent");
         assert!(half.acknowledge(8, &[], |_, _| {}));
         assert_eq!((half.held(), half.runs.len(), half.again.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_peer_that_cuts_runs_to_pieces_is_refused() {
+        let mut half = half(false, &vec![7; 65_536]);
+        half.limit = 1 << 20;
+        while send(&mut half, 15_400, 0).is_some() {}
+        let cut =
+            |n: u64| (n * 64..n * 64 + 64).step_by(2).map(|at| at..at + 1).collect::<Vec<_>>();
+        let mut taken = 0;
+        while taken < 1_024 && half.acknowledge(0, &cut(taken), |_, _| {}) {
+            taken += 1;
+        }
+        assert!(half.runs.len() < 5 * RUNS_MAX, "{} runs", half.runs.len());
+        assert!(taken < 1_024, "never refused");
     }
 
     #[test]
