@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use polyrail_control::check::{Kind, log_tls};
 use polyrail_control::{CloudConfig, Overrides};
 
 /// The proxy on the ground: gateways connect here, and from here the servers are reached.
@@ -37,5 +38,6 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut config = CloudConfig::load(&arguments.config)?;
     config.apply(&arguments.overrides);
     let _log = polyrail_control::log::init(&config.log)?;
+    log_tls(&config.tls, Kind::Cloud);
     polyrail_cloud::shell::run(&config, arguments.status_file)
 }

@@ -11,7 +11,8 @@ use time::{Duration, OffsetDateTime};
 use toml::de::DeTable;
 
 use crate::config::{
-    Access, Carrier, CloudConfig, ConfigError, GatewayConfig, LogConfig, TlsConfig, read_text,
+    Access, Carrier, CloudConfig, ConfigError, CongestionControl, GatewayConfig, LogConfig,
+    TlsConfig, read_text,
 };
 use crate::pki::{self, Certificate, PkiError, RevocationList, Role, read_certificates, shown};
 
@@ -53,18 +54,32 @@ pub fn check(file: &Path, kind: Option<Kind>) -> Result<Report, ConfigError> {
 pub fn guess(text: &str) -> Kind {
     let (table, _) = DeTable::parse_recoverable(text);
     let has = |key: &&str| table.get_ref().contains_key(*key);
-    let cloud = ["listen", "access", "dial"].iter().filter(|key| has(key)).count();
+    let cloud = ["listen", "congestion", "carrier_congestion", "access", "dial"]
+        .iter()
+        .filter(|key| has(key))
+        .count();
     let gateway = ["cloud", "carrier", "intercept", "dns", "socks5", "users"];
     if cloud > gateway.iter().filter(|key| has(key)).count() { Kind::Cloud } else { Kind::Gateway }
 }
 
 /// What is wrong, or may be, with the files of a node's `[tls]`: errors, then warnings.
 ///
-/// The daemons ask this at start too.
+/// None of it stops a daemon by itself: what does is a file that cannot be used at all.
 pub fn check_tls(tls: &TlsConfig, kind: Kind) -> (Vec<String>, Vec<String>) {
     let mut notes = Notes::default();
     notes.tls(tls, kind, OffsetDateTime::now_utc());
     (notes.errors, notes.warnings)
+}
+
+/// Logs what [`check_tls`] finds; the daemons call this at start.
+pub fn log_tls(tls: &TlsConfig, kind: Kind) {
+    let (errors, warnings) = check_tls(tls, kind);
+    for text in errors {
+        tracing::error!("{text}");
+    }
+    for text in warnings {
+        tracing::warn!("{text}");
+    }
 }
 
 fn gateway(config: &GatewayConfig) -> Report {
@@ -102,6 +117,12 @@ fn cloud(config: &CloudConfig) -> Report {
     notes.tls(&config.tls, Kind::Cloud, OffsetDateTime::now_utc());
     notes.log(&config.log);
     notes.access(&config.access);
+    if let Some(control) = &config.congestion {
+        notes.congestion("congestion", control);
+    }
+    for (carrier, control) in &config.carrier_congestion {
+        notes.congestion(&format!("carrier_congestion.{carrier}"), control);
+    }
     let listen: Vec<_> = config.listen.iter().map(ToString::to_string).collect();
     notes.report(Kind::Cloud, format!("a cloud that listens on {}", listen.join(", ")))
 }
@@ -128,16 +149,19 @@ impl Notes {
         let authorities = self.keep("tls.authority", read_certificates(&tls.authority));
         let list = tls.revocations.as_deref().map(RevocationList::read);
         let list = list.and_then(|list| self.keep("tls.revocations", list));
-        let own = chain.as_ref().and_then(|chain| chain.first());
+        let own = chain.as_deref().and_then(<[Certificate]>::first);
         if let Some(own) = own {
             self.own_certificate(own, kind, now);
             if key.is_some_and(|key| !own.belongs_to(&key)) {
                 self.errors.push("tls.key: it belongs to another certificate".to_owned());
             }
         }
-        if let Some(authority) = authorities.as_ref().and_then(|all| all.first()) {
-            self.authority(authority, own, list.as_ref());
-            self.lifetime("tls.authority", authority, now);
+        let chain = chain.as_deref().unwrap_or_default();
+        if let Some(authorities) = authorities.filter(|all| !all.is_empty()) {
+            self.authorities(&authorities, chain, list.as_ref());
+            for authority in &authorities {
+                self.lifetime("tls.authority", authority, now);
+            }
         }
         let since = own.zip(list.as_ref()).and_then(|(own, list)| list.revoked_since(&own.serial));
         if let Some(since) = since {
@@ -161,20 +185,26 @@ impl Notes {
         self.lifetime("tls.certificate", own, now);
     }
 
-    fn authority(
+    /// While one authority replaces another there are several; `chain` is the node's certificate
+    /// with what lies between it and an authority, if anything.
+    fn authorities(
         &mut self,
-        authority: &Certificate,
-        own: Option<&Certificate>,
+        authorities: &[Certificate],
+        chain: &[Certificate],
         list: Option<&RevocationList>,
     ) {
-        if authority.role != Role::Authority {
+        if authorities.iter().any(|authority| authority.role != Role::Authority) {
             self.errors.push("tls.authority: this is no authority's certificate".to_owned());
             return;
         }
-        if own.is_some_and(|own| !own.is_signed_by(authority)) {
+        let is_issued = |(index, own): (usize, &Certificate)| {
+            let above = chain.get(index + 1);
+            above.into_iter().chain(authorities).any(|issuer| own.is_signed_by(issuer))
+        };
+        if !chain.iter().enumerate().all(is_issued) {
             self.errors.push("tls.certificate: tls.authority did not issue it".to_owned());
         }
-        if list.is_some_and(|list| !list.is_signed_by(authority)) {
+        if list.is_some_and(|list| !authorities.iter().any(|issuer| list.is_signed_by(issuer))) {
             self.errors.push("tls.revocations: tls.authority did not sign it".to_owned());
         }
     }
@@ -198,8 +228,6 @@ impl Notes {
     }
 
     fn carriers(&mut self, carriers: &[Carrier]) {
-        let available =
-            std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
         for (index, carrier) in carriers.iter().enumerate() {
             let key = format!("carrier[{}]", index + 1);
             let same = |other: &&Carrier| {
@@ -213,13 +241,18 @@ impl Notes {
             if let Some(interface) = &carrier.interface {
                 self.interface(&format!("{key}.interface"), interface.as_str());
             }
-            let missing = |names: &String| {
-                !names.split_whitespace().any(|name| name == carrier.congestion.as_str())
-            };
-            if available.as_ref().is_ok_and(missing) {
-                let text = format!("this kernel has no {} now", carrier.congestion);
-                self.warnings.push(format!("{key}.congestion: {text} (see polyrail doctor)"));
-            }
+            self.congestion(&format!("{key}.congestion"), &carrier.congestion);
+        }
+    }
+
+    fn congestion(&mut self, key: &str, control: &CongestionControl) {
+        let available =
+            std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+        let missing =
+            |names: &String| !names.split_whitespace().any(|name| name == control.as_str());
+        if available.as_ref().is_ok_and(missing) {
+            let text = format!("this kernel has no {control} now");
+            self.warnings.push(format!("{key}: {text} (see polyrail doctor)"));
         }
     }
 
@@ -328,6 +361,10 @@ mod tests {
         has(foreign.clone(), "tls.certificate: tls.authority did not issue it");
         has(foreign, "tls.revocations: tls.authority did not sign it");
         has(TlsConfig { authority: g.certificate.clone(), ..g.clone() }, "no authority's");
+        let both = dir.join("both.crt");
+        let texts = [other.join("ca.crt"), dir.join("ca.crt")].map(|f| fs::read(f).unwrap());
+        fs::write(&both, texts.concat()).unwrap();
+        assert_eq!(errors(TlsConfig { authority: both, ..g.clone() }), "", "one of them did");
         has(TlsConfig { certificate: dir.join("x.crt"), ..g.clone() }, "No such file");
         has(TlsConfig { certificate: g.key.clone(), ..g.clone() }, "among the certificates");
         has(TlsConfig { revocations: Some(dir.join("ca.crt")), ..g.clone() }, "X509 CRL");
@@ -365,6 +402,13 @@ mod tests {
         fs::write(&file, format!("{head}[log]\nfile = \"logs/x\"\n{tls}")).unwrap();
         let report = check(&file, None).unwrap();
         assert!(report.errors[0].starts_with("log.file: there is no folder"));
+        let controls = "congestion = \"x\"\n";
+        let carriers = "[carrier_congestion]\na = \"y\"\nb = \"reno\"\n";
+        fs::write(&file, format!("{controls}{head}{tls}{carriers}")).unwrap();
+        let missing =
+            |key, name| format!("{key}: this kernel has no {name} now (see polyrail doctor)");
+        let expected = [missing("congestion", "x"), missing("carrier_congestion.a", "y")];
+        assert_eq!(check(&file, None).unwrap().warnings, expected);
 
         let file = dir.join("gateway.toml");
         let tls = tls.replace("c.", "g.").replace("certifig.te", "certificate");

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use polyrail_control::check::{Kind, log_tls};
 use polyrail_control::{GatewayConfig, Overrides};
 use polyrail_gateway::intercept::{self, Plan};
 
@@ -72,5 +73,6 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     let _log = polyrail_control::log::init(&config.log)?;
+    log_tls(&config.tls, Kind::Gateway);
     polyrail_gateway::shell::run(&config, arguments.status_file)
 }

@@ -1,8 +1,10 @@
 //! The configuration of `polyrail-cloud`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -10,8 +12,9 @@ use polyrail_model::Families;
 
 use super::common::{self, LogConfig, Mode, Overrides, SchedulerConfig, SessionConfig, TlsConfig};
 use super::error::ConfigError;
+use super::names::{CarrierName, CongestionControl};
 use super::reader::{Section, Source};
-use super::values::{boolean, duration, listen_address, port, prefix};
+use super::values::{boolean, duration, listen_address, parsed, port, prefix};
 
 /// Everything that `cloud.toml` says, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +27,11 @@ pub struct CloudConfig {
     pub tls: TlsConfig,
     /// Where gateways are awaited; 1 to 8, each once.
     pub listen: Vec<SocketAddr>,
+    /// The congestion control of the downlink; by default bbr where the kernel has it.
+    pub congestion: Option<CongestionControl>,
+    /// `[carrier_congestion]`: other ones for carriers, by the names that gateways give them; at
+    /// most 256.
+    pub carrier_congestion: BTreeMap<CarrierName, CongestionControl>,
     /// Bounds of each session.
     pub session: SessionConfig,
     /// The chain of schedulerlets for the downlink.
@@ -111,6 +119,9 @@ fn read(mut root: Section<'_, '_>) -> Option<CloudConfig> {
             root.source().blame(&key, format!("\"{address}\" stands in the list twice"));
         }
     }
+    let congestion = root.get("congestion", parsed(CongestionControl::from_str));
+    let carrier_congestion =
+        root.table("carrier_congestion").map(read_carrier_congestion).unwrap_or_default();
     let access = root.table("access").map(read_access).unwrap_or_default();
     let dial = root.table("dial").map(read_dial).unwrap_or_default();
     root.finish();
@@ -119,11 +130,18 @@ fn read(mut root: Section<'_, '_>) -> Option<CloudConfig> {
         log: common.log,
         tls: common.tls?,
         listen: listen?,
+        congestion,
+        carrier_congestion,
         session: common.session,
         scheduler: common.scheduler,
         access,
         dial,
     })
+}
+
+fn read_carrier_congestion(section: Section<'_, '_>) -> BTreeMap<CarrierName, CongestionControl> {
+    let control = parsed(CongestionControl::from_str);
+    section.entries(0..=CARRIERS_MAX, CarrierName::from_str, control).into_iter().collect()
 }
 
 fn read_access(mut section: Section<'_, '_>) -> Access {
@@ -150,3 +168,4 @@ fn read_dial(mut section: Section<'_, '_>) -> Dial {
 }
 
 const PREFIXES_MAX: usize = 1024;
+const CARRIERS_MAX: usize = 256;

@@ -250,6 +250,29 @@ impl<'s, 't> Section<'s, 't> {
         array.into_iter().take(*bounds.end()).enumerate().filter_map(enter).collect()
     }
 
+    /// All entries of a table whose keys the operator chooses, as many as `bounds` says; bad ones
+    /// are on record and left out.
+    pub(super) fn entries<K, V, E: ToString>(
+        mut self,
+        bounds: RangeInclusive<usize>,
+        key: impl Fn(&str) -> Result<K, E>,
+        value: impl Fn(&DeValue<'_>) -> Parsed<V>,
+    ) -> Vec<(K, V)> {
+        let entries = std::mem::take(&mut self.entries);
+        if !self.count_is_in(&self.path, entries.len(), &bounds) {
+            return Vec::new();
+        }
+        let mut read = Vec::with_capacity(entries.len());
+        for (name, entry) in entries {
+            let parsed = key(&name).map_err(|error| error.to_string());
+            match parsed.and_then(|key| Ok((key, value(entry.value.get_ref())?))) {
+                Ok(pair) => read.push(pair),
+                Err(reason) => self.source.record(entry.key, self.key(&name), reason),
+            }
+        }
+        read
+    }
+
     /// Puts every key that nobody asked for on record.
     pub(super) fn finish(mut self) {
         let known = if self.known.is_empty() { "none".to_owned() } else { self.known.join(", ") };

@@ -276,6 +276,38 @@ fn a_session_gets_the_memory_that_it_needs() {
 }
 
 #[test]
+fn congestion_controls_of_the_downlink_are_read() {
+    let read = |text: &str| cloud(&format!("{text}{CLOUD}"));
+    let usual = cloud(CLOUD).unwrap();
+    assert!(usual.congestion.is_none() && usual.carrier_congestion.is_empty());
+    let cubic: CongestionControl = "cubic".parse().unwrap();
+    assert_eq!(read("congestion = \"cubic\"\n").unwrap().congestion.as_ref(), Some(&cubic));
+    let table = "[carrier_congestion]\nsatellite = \"cubic\"\nlte-a = \"bbr\"\n";
+    let config = cloud(&format!("{CLOUD}{table}")).unwrap();
+    let satellite: CarrierName = "satellite".parse().unwrap();
+    assert_eq!(config.carrier_congestion.get(&satellite), Some(&cubic));
+    assert_eq!(config.carrier_congestion.len(), 2);
+    let rows = [
+        ("[carrier_congestion]\nLTE = \"bbr\"", "carrier_congestion.LTE", "not a carrier name"),
+        ("[carrier_congestion]\na = 1", "carrier_congestion.a", "a string in quotes"),
+        ("[carrier_congestion]\na = \"B\"", "carrier_congestion.a", "a congestion control"),
+    ];
+    for (extra, key, reason) in rows {
+        let error = cloud(&format!("{CLOUD}{extra}\n")).expect_err(extra);
+        let problem = &error.problems()[0];
+        assert_eq!((problem.key.as_str(), problem.line), (key, 7), "{error}");
+        assert!(problem.reason.contains(reason), "{error}");
+    }
+    let many = |n: usize| {
+        let lines = (0..n).map(|i| format!("c{i} = \"bbr\"\n")).collect::<String>();
+        cloud(&format!("{CLOUD}[carrier_congestion]\n{lines}"))
+    };
+    assert_eq!(many(256).unwrap().carrier_congestion.len(), 256);
+    let error = many(257).unwrap_err().to_string();
+    assert!(error.contains("carrier_congestion: 257 entries"), "{error}");
+}
+
+#[test]
 fn cloud_values_are_checked() {
     let rows = [
         ("[dial]\ntimeout = \"1ms\"", "dial.timeout", 7),
