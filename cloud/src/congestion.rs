@@ -1,41 +1,167 @@
 //! The congestion control of the tunnels towards gateways.
 //!
-//! Most bytes flow this way, over radio links that lose packets at random: bbr is taken wherever
-//! the kernel lets us, and its default otherwise, with a warning that names the remedy. (The
-//! gateway's own direction is configured for each carrier.)
+//! Most bytes flow this way, over radio links that lose packets at random: bbr is taken unless the
+//! operator wants another, and the kernel's default where the kernel does not let us, with a
+//! warning that names the remedy. Carriers may have their own: a tunnel begins with the usual one
+//! and changes when the gateway has told which carrier it is. (The gateway's own direction is
+//! configured there.)
 
+use std::collections::BTreeMap;
+use std::io;
+
+use polyrail_control::CloudConfig;
+use polyrail_relay::Relay;
+use polyrail_session::TunnelKey;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-/// The kernel's name of the congestion control to use; `None` is the kernel's default.
-pub(crate) fn choose() -> Option<String> {
-    match try_on_a_socket(WANTED) {
-        Ok(()) => Some(WANTED.to_owned()),
-        Err(error) => {
-            tracing::warn!(
-                "congestion control {WANTED} cannot be used ({error}): downloads slow down at \
-                 every random loss. Remedy: modprobe tcp_{WANTED}, and list it in \
-                 net.ipv4.tcp_allowed_congestion_control"
-            );
-            None
+/// The congestion controls that can be used here, by the kernel's names.
+#[derive(Debug)]
+pub(crate) struct Congestion {
+    usual: Option<String>,
+    by_carrier: BTreeMap<String, String>,
+}
+
+impl Congestion {
+    /// Takes what the operator wants, as far as the kernel has it; warns of the rest.
+    pub(crate) fn choose(config: &CloudConfig) -> Self {
+        let wanted = config.congestion.as_ref().map_or(USUAL, |control| control.as_str());
+        let carriers = config.carrier_congestion.iter().filter(|(carrier, control)| {
+            let key = format!("carrier_congestion.{carrier}");
+            can_be_used(&key, control.as_str(), "that of the other carriers")
+        });
+        let by_carrier =
+            carriers.map(|(carrier, control)| (carrier.to_string(), control.to_string())).collect();
+        let usable = can_be_used("congestion", wanted, "the kernel's default");
+        Self { usual: usable.then(|| wanted.to_owned()), by_carrier }
+    }
+
+    /// What tunnels begin with; `None` is the kernel's default.
+    pub(crate) fn usual(&self) -> Option<&str> {
+        self.usual.as_deref()
+    }
+
+    /// A tunnel has become a path: its carrier is known now.
+    pub(crate) fn on_path_up(&self, relay: &mut Relay, tunnel: TunnelKey) {
+        if self.by_carrier.is_empty() {
+            return;
+        }
+        let status = relay.endpoint_ref().status();
+        let mut paths = status.sessions.iter().flat_map(|session| &session.paths);
+        let Some(path) = paths.find(|path| path.tunnel == tunnel) else { return };
+        let carrier = path.carrier.as_str();
+        let Some(congestion) = self.by_carrier.get(carrier) else { return };
+        match relay.set_congestion(tunnel, congestion) {
+            Ok(()) => tracing::debug!(carrier, congestion, "congestion control set"),
+            Err(error) => tracing::warn!(carrier, congestion, %error, "it cannot be used"),
         }
     }
 }
 
-fn try_on_a_socket(name: &str) -> std::io::Result<()> {
+fn can_be_used(key: &str, name: &str, instead: &str) -> bool {
+    let tried = try_on_a_socket(name);
+    if let Err(error) = &tried {
+        tracing::warn!(
+            "{key}: congestion control {name} cannot be used ({error}); {instead} is taken, and \
+             downloads may slow down at every random loss. Remedy: modprobe tcp_{name}, list it \
+             in net.ipv4.tcp_allowed_congestion_control, restart"
+        );
+    }
+    tried.is_ok()
+}
+
+fn try_on_a_socket(name: &str) -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
     SockRef::from(&socket).set_tcp_congestion(name.as_bytes())
 }
 
-const WANTED: &str = "bbr";
+const USUAL: &str = "bbr";
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use mio::{Events, Poll};
+    use polyrail_model::{Identity, InstanceId};
+    use polyrail_relay::{Label, RelayEvent, RelaySettings};
+    use polyrail_session::{Endpoint, Event, Settings};
+    use polyrail_tunnel::fake;
+
     use super::*;
 
+    fn chosen(top: &str, table: &str) -> Congestion {
+        let tls = "[tls]\ncertificate = \"c\"\nkey = \"k\"\nauthority = \"a\"\n";
+        let text = format!("listen = [\"[::]:4433\"]\n{top}\n{tls}{table}");
+        Congestion::choose(&CloudConfig::parse(&text, Path::new("cloud.toml")).unwrap())
+    }
+
+    // reno is built into every kernel and allowed to everybody.
     #[test]
-    fn what_the_kernel_has_is_taken_and_what_it_lacks_is_an_error() {
-        // reno is built into every kernel and allowed to everybody.
-        assert!(try_on_a_socket("reno").is_ok());
-        assert!(try_on_a_socket("no-such-control").is_err());
+    fn what_the_kernel_has_is_taken_and_what_it_lacks_is_not() {
+        let bbr = try_on_a_socket("bbr").is_ok().then_some("bbr");
+        assert_eq!(chosen("", "").usual(), bbr);
+        assert_eq!(chosen("congestion = \"reno\"", "").usual(), Some("reno"));
+        assert_eq!(chosen("congestion = \"warp\"", "").usual(), None);
+        let table = "[carrier_congestion]\na = \"reno\"\nb = \"warp\"\n";
+        let carriers = chosen("", table).by_carrier;
+        assert_eq!(carriers, BTreeMap::from([("a".to_owned(), "reno".to_owned())]));
+    }
+
+    struct Side {
+        poll: Poll,
+        relay: Relay,
+    }
+
+    impl Side {
+        fn new(endpoint: Endpoint) -> Self {
+            let poll = Poll::new().unwrap();
+            let registry = poll.registry().try_clone().unwrap();
+            Self { poll, relay: Relay::new(registry, endpoint, RelaySettings::default()) }
+        }
+
+        fn turn(&mut self) -> Vec<RelayEvent> {
+            let mut events = Events::with_capacity(64);
+            self.poll.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
+            let now = Instant::now();
+            for event in &events {
+                self.relay.on_event(now, event);
+            }
+            self.relay.turn(now);
+            std::iter::from_fn(|| self.relay.poll_event()).collect()
+        }
+    }
+
+    #[test]
+    fn a_carrier_has_its_own_once_its_path_is_up() {
+        let now = Instant::now();
+        let congestion = chosen("", "[carrier_congestion]\nsatellite = \"reno\"\n");
+        let gateway = Endpoint::gateway(now, Settings::default(), InstanceId([7; 16]));
+        let mut gateway = Side::new(gateway);
+        let mut cloud = Side::new(Endpoint::cloud(now, Settings::default(), [9; 32]));
+        let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
+        let mut controls = Vec::new();
+        for (carrier, secret) in [("lte", 1), ("satellite", 2)] {
+            let (near, far) = fake::pair(&train, &ground, [secret; 32]).unwrap();
+            controls.push((near.control(), far.control()));
+            let label = Label { carrier: carrier.to_owned(), backup: false };
+            gateway.relay.add_tunnel(Box::new(near), label).unwrap();
+            cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
+        }
+        let mut up = 0;
+        while up < 2 {
+            assert!(now.elapsed() < Duration::from_secs(30), "{up} paths are up");
+            gateway.turn();
+            for event in cloud.turn() {
+                if let RelayEvent::Session(Event::PathUp { tunnel, .. }) = event {
+                    up += 1;
+                    congestion.on_path_up(&mut cloud.relay, tunnel);
+                }
+            }
+        }
+        let set: Vec<_> =
+            controls.iter().map(|(near, far)| (near.congestion(), far.congestion())).collect();
+        assert_eq!(set, [(None, None), (None, Some("reno".to_owned()))]);
+        let gone = cloud.relay.set_congestion(TunnelKey(99), "reno").unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -5,9 +5,11 @@
 //! address against the access list, then connect, so a forbidden address never sees a packet.
 
 mod dialer;
+mod failures;
 mod race;
 
 pub use dialer::{DIALS_MAX, DialEvent, DialSettings, Dialer};
+pub(crate) use failures::Failures;
 pub use race::{ATTEMPT_DELAY, Attempt, Race, Step, candidates};
 
 use std::io;
@@ -124,5 +126,6 @@ mod tests {
         assert_eq!(name(ResolveError::Temporary("x".into())), ResetReason::Unreachable);
         assert_eq!(name(ResolveError::TimedOut), ResetReason::TimedOut);
         assert_eq!(name(ResolveError::Overload), ResetReason::Overload);
+        assert_eq!(DialError::NoFamily.reset_reason(), ResetReason::Unreachable);
     }
 }

@@ -8,4 +8,5 @@ pub mod resolve;
 pub mod shell;
 
 mod congestion;
+mod descriptors;
 mod reach;

@@ -19,21 +19,22 @@ use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Interest, Poll, Registry, Token};
 use polyrail_control::CloudConfig;
-use polyrail_model::Identity;
+use polyrail_model::{Destination, Identity};
 use polyrail_relay::{
     AcceptGate, Ending, Label, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
 };
-use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, SessionKey, Settings};
+use polyrail_session::{Endpoint, Event, FlowKey, SessionKey, Settings};
 use polyrail_tunnel::{CloseReason, IdentityPaths, SocketOptions, SystemClock, TlsIdentity, tls};
 use ring::rand::{SecureRandom, SystemRandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook_mio::v1_0::Signals;
 
 use crate::access::AccessList;
-use crate::congestion;
-use crate::dial::{DialError, DialSettings, Dialer};
+use crate::congestion::Congestion;
+use crate::descriptors::Descriptors;
+use crate::dial::{DialError, DialSettings, Dialer, Failures};
 use crate::reach;
-use crate::resolve::{ResolveError, Resolver};
+use crate::resolve::Resolver;
 
 /// Runs the daemon until a signal ends it.
 ///
@@ -63,7 +64,7 @@ pub fn run(config: &CloudConfig, status_file: Option<PathBuf>) -> anyhow::Result
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
     let name = identity.name().clone();
     let mut cloud = Cloud::new(config, identity, families, poll.registry())?;
-    cloud.sockets_max = polyrail_relay::flows_within(descriptors);
+    cloud.descriptors = Descriptors::within(descriptors);
     cloud.status = status_file.map(|path| StatusFile::new(now, "cloud", path));
     tracing::info!(
         %name,
@@ -102,9 +103,10 @@ struct Cloud {
     /// Who is behind a session.
     gateways: BTreeMap<SessionKey, Identity>,
     strangers: Notices,
-    failed_dials: Notices,
-    /// Servers' sockets at once; further flows are reset.
-    sockets_max: usize,
+    failed_dials: Failures,
+    /// Flows beyond them are reset.
+    descriptors: Descriptors,
+    congestion: Congestion,
 }
 
 impl Cloud {
@@ -114,8 +116,9 @@ impl Cloud {
         families: polyrail_model::Families,
         registry: &Registry,
     ) -> anyhow::Result<Self> {
-        let options =
-            SocketOptions { congestion: congestion::choose(), ..SocketOptions::default() };
+        let congestion = Congestion::choose(config);
+        let usual = congestion.usual().map(str::to_owned);
+        let options = SocketOptions { congestion: usual, ..SocketOptions::default() };
         let server = tls::Server::new(identity, options, Arc::new(SystemClock))?;
         let mut listeners = Vec::new();
         for (index, address) in config.listen.iter().enumerate() {
@@ -141,8 +144,9 @@ impl Cloud {
             status: None,
             gateways: BTreeMap::new(),
             strangers: Notices::default(),
-            failed_dials: Notices::default(),
-            sockets_max: usize::MAX,
+            failed_dials: Failures::default(),
+            descriptors: Descriptors::within(u64::MAX),
+            congestion,
         })
     }
 
@@ -192,31 +196,32 @@ impl Cloud {
                     relay.endpoint().dialed(now, dial.key);
                     relay.attach(now, dial.key, stream);
                 }
-                Err(error) => self.fail_dial(now, relay, dial.key, &error),
+                Err(error) => self.fail_dial(now, relay, dial.key, &dial.destination, &error),
             }
         }
     }
 
-    fn fail_dial(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey, error: &DialError) {
-        if let Some(left_out) = self.failed_dials.permit(now) {
-            let gateway = self.gateways.get(&flow.session).map(Identity::as_str);
-            tracing::warn!(
-                gateway = gateway.unwrap_or_default(),
-                flow = %flow.flow,
-                left_out,
-                "cannot reach a destination: {error}"
-            );
-        }
-        relay.endpoint().reset(now, flow, reset_reason(error));
+    fn fail_dial(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        flow: FlowKey,
+        destination: &Destination,
+        error: &DialError,
+    ) {
+        let gateway = self.gateways.get(&flow.session).map(Identity::as_str).unwrap_or_default();
+        self.failed_dials.log(now, gateway, flow, destination, error);
+        relay.endpoint().reset(now, flow, error.reset_reason());
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
         match event {
             Event::Opened { flow, destination, .. } => {
                 tracing::debug!(?flow, %destination, "opened");
-                if relay.leg_count() + self.dialer.len() >= self.sockets_max {
+                let (tunnels, legs) = (relay.tunnel_count(), relay.leg_count());
+                if !self.descriptors.have_room(tunnels, legs, self.dialer.descriptors()) {
                     let error = DialError::Overload("too many open files (LimitNOFILE)".into());
-                    return self.fail_dial(now, relay, flow, &error);
+                    return self.fail_dial(now, relay, flow, &destination, &error);
                 }
                 self.dialer.dial(now, flow, &destination);
             }
@@ -236,6 +241,7 @@ impl Cloud {
                 let address = relay.tunnel(tunnel).and_then(|view| view.address);
                 let address = address.map(tracing::field::display);
                 tracing::info!(gateway, address, %path, "path up");
+                self.congestion.on_path_up(relay, tunnel);
             }
             Event::Alarm { text } => tracing::warn!("{text}"),
             _ => {}
@@ -325,18 +331,6 @@ impl Shell for Cloud {
 
     fn is_over(&self) -> bool {
         self.ending.is_over()
-    }
-}
-
-/// What the gateway is told of a failed dial.
-fn reset_reason(error: &DialError) -> ResetReason {
-    match error {
-        DialError::Refused(_) => ResetReason::Refused,
-        DialError::TimedOut(_) => ResetReason::TimedOut,
-        DialError::Overload(_) | DialError::Name(ResolveError::Overload) => ResetReason::Overload,
-        DialError::Unreachable(..) | DialError::NoFamily => ResetReason::Unreachable,
-        DialError::Forbidden(_) => ResetReason::Forbidden,
-        DialError::Name(_) => ResetReason::NameNotFound,
     }
 }
 

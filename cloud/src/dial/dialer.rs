@@ -39,6 +39,8 @@ pub struct DialSettings {
 pub struct DialEvent<K> {
     /// The caller's name of the dial.
     pub key: K,
+    /// Where it was to lead.
+    pub destination: Destination,
     /// The connection, with the address that it leads to, not registered anywhere; or why not.
     pub result: Result<(TcpStream, SocketAddr), DialError>,
 }
@@ -61,7 +63,7 @@ pub struct Dialer<K> {
 
 struct Dial {
     begun: Instant,
-    port: u16,
+    destination: Destination,
     timer: Option<Instant>,
     stage: Stage,
 }
@@ -111,22 +113,21 @@ impl<K: Copy + Ord> Dialer<K> {
         debug_assert!(!self.dials.contains_key(&key), "a key names one dial at a time");
         if self.dials.len() >= self.dials_max {
             let error = DialError::Overload(format!("{} dials are under way", self.dials_max));
-            return self.events.push_back(DialEvent { key, result: Err(error) });
+            return self.report(key, destination.clone(), Err(error));
         }
         match destination {
             Destination::Address(address) => {
-                self.race(now, key, now, &[address.ip()], address.port());
+                self.race(now, key, now, &[address.ip()], destination.clone());
             }
-            Destination::Name(name, port) => match self.resolver.submit(now, name.clone()) {
+            Destination::Name(name, _) => match self.resolver.submit(now, name.clone()) {
                 Ok(query) => {
                     self.queries.insert(query, key);
                     let stage = Stage::Resolving(query);
-                    self.dials.insert(key, Dial { begun: now, port: *port, timer: None, stage });
+                    let destination = destination.clone();
+                    self.dials.insert(key, Dial { begun: now, destination, timer: None, stage });
                     self.arm(key, Some(now + self.settings.timeout));
                 }
-                Err(error) => {
-                    self.events.push_back(DialEvent { key, result: Err(error.into()) });
-                }
+                Err(error) => self.report(key, destination.clone(), Err(error.into())),
             },
         }
     }
@@ -140,6 +141,12 @@ impl<K: Copy + Ord> Dialer<K> {
     /// The number of dials under way.
     pub fn len(&self) -> usize {
         self.dials.len()
+    }
+
+    /// How many descriptors the dials take: the sockets that are open, and one more for each dial,
+    /// which may yet begin another attempt.
+    pub fn descriptors(&self) -> usize {
+        self.sockets.len() + self.dials.len()
     }
 
     /// Whether no dial is under way.
@@ -171,9 +178,9 @@ impl<K: Copy + Ord> Dialer<K> {
         while let Some(answer) = self.resolver.poll() {
             let Some(key) = self.queries.remove(&answer.query) else { continue };
             let Some(dial) = self.dials.get(&key) else { continue };
-            let (begun, port) = (dial.begun, dial.port);
+            let (begun, destination) = (dial.begun, dial.destination.clone());
             match answer.result {
-                Ok(addresses) => self.race(now, key, begun, &addresses, port),
+                Ok(addresses) => self.race(now, key, begun, &addresses, destination),
                 Err(error) => self.finish(key, Err(error.into())),
             }
         }
@@ -208,16 +215,26 @@ impl<K: Copy + Ord> Dialer<K> {
     }
 
     /// Begins to connect, or ends the dial when no address may be tried.
-    fn race(&mut self, now: Instant, key: K, begun: Instant, addresses: &[IpAddr], port: u16) {
-        match candidates(addresses, port, self.settings.families, &self.access) {
+    fn race(
+        &mut self,
+        now: Instant,
+        key: K,
+        begun: Instant,
+        addresses: &[IpAddr],
+        destination: Destination,
+    ) {
+        match candidates(addresses, destination.port(), self.settings.families, &self.access) {
             Ok(order) => {
                 let race = Race::new(now, begun, self.settings.timeout, order);
                 let stage = Stage::Racing(Box::new(race), Vec::new());
                 let timer = self.dials.get(&key).and_then(|dial| dial.timer);
-                self.dials.insert(key, Dial { begun, port, timer, stage });
+                self.dials.insert(key, Dial { begun, destination, timer, stage });
                 self.with_race(now, key, |_| {});
             }
-            Err(error) => self.finish(key, Err(error)),
+            Err(error) => {
+                self.forget(key);
+                self.report(key, destination, Err(error));
+            }
         }
     }
 
@@ -298,25 +315,36 @@ impl<K: Copy + Ord> Dialer<K> {
     }
 
     fn finish(&mut self, key: K, result: Result<(TcpStream, SocketAddr), DialError>) {
-        self.forget(key);
-        self.events.push_back(DialEvent { key, result });
+        if let Some(destination) = self.forget(key) {
+            self.report(key, destination, result);
+        }
     }
 
-    /// Drops all that a dial holds.
-    fn forget(&mut self, key: K) {
+    fn report(
+        &mut self,
+        key: K,
+        destination: Destination,
+        result: Result<(TcpStream, SocketAddr), DialError>,
+    ) {
+        self.events.push_back(DialEvent { key, destination, result });
+    }
+
+    /// Drops all that a dial holds; tells where it was to lead.
+    fn forget(&mut self, key: K) -> Option<Destination> {
         self.arm(key, None);
-        match self.dials.remove(&key).map(|dial| dial.stage) {
-            Some(Stage::Resolving(query)) => {
+        let dial = self.dials.remove(&key)?;
+        match dial.stage {
+            Stage::Resolving(query) => {
                 self.resolver.cancel(query);
                 self.queries.remove(&query);
             }
-            Some(Stage::Racing(_, slots)) => {
+            Stage::Racing(_, slots) => {
                 for (_, slot) in slots {
                     self.close(slot);
                 }
             }
-            None => {}
         }
+        Some(dial.destination)
     }
 
     fn arm(&mut self, key: K, at: Option<Instant>) {

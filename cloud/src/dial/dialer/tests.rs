@@ -113,8 +113,11 @@ fn a_name_is_resolved_and_the_family_that_listens_wins() {
     let (_server, address) = listener();
     let mut bench = Bench::loopback();
     // On most machines localhost is ::1 as well, where nobody listens.
-    bench.dialer.dial(Instant::now(), 1, &named("localhost", address.port()));
-    let (_, to) = bench.event().result.unwrap();
+    let destination = named("localhost", address.port());
+    bench.dialer.dial(Instant::now(), 1, &destination);
+    let event = bench.event();
+    assert_eq!(event.destination, destination);
+    let (_, to) = event.result.unwrap();
     assert_eq!(to, address);
     bench.assert_clean();
 }
@@ -139,7 +142,9 @@ fn forbidden_addresses_end_at_once_whatever_names_them() {
         [Destination::Address(address), Destination::Address(mapped), named("localhost", port)];
     for destination in &all {
         bench.dialer.dial(Instant::now(), 1, destination);
-        let error = bench.event().result.unwrap_err();
+        let event = bench.event();
+        assert_eq!(event.destination, *destination);
+        let error = event.result.unwrap_err();
         assert!(matches!(error, DialError::Forbidden(_)), "{destination}: {error:?}");
     }
     assert!(server.accept().is_err(), "a forbidden server was contacted");
@@ -170,7 +175,9 @@ fn silence_ends_with_the_deadline() {
     let mut bench = Bench::new(&["127.0.0.0/8"], timeout);
     let start = Instant::now();
     bench.dialer.dial(start, 1, &Destination::Address(address));
-    assert_eq!(bench.event().result.unwrap_err(), DialError::TimedOut(timeout));
+    let event = bench.event();
+    assert_eq!(event.destination, Destination::Address(address));
+    assert_eq!(event.result.unwrap_err(), DialError::TimedOut(timeout));
     assert!(start.elapsed() >= timeout);
     bench.assert_clean();
 }
@@ -183,6 +190,8 @@ fn a_cancelled_dial_leaves_nothing_and_says_nothing() {
     bench.dialer.dial(now, 1, &Destination::Address(address));
     bench.dialer.dial(now, 2, &named("localhost", address.port()));
     assert_eq!(bench.dialer.len(), 2);
+    let descriptors = bench.dialer.descriptors();
+    assert_eq!(descriptors, 3, "a socket, and what each of the two may need next");
     for key in [1, 2, 3] {
         bench.dialer.cancel(key);
     }
@@ -220,7 +229,7 @@ fn dials_beyond_the_bound_are_overload() {
         bench.dialer.dial(Instant::now(), key, &Destination::Address(address));
     }
     let event = bench.event();
-    assert_eq!(event.key, 3);
+    assert_eq!((event.key, &event.destination), (3, &Destination::Address(address)));
     assert!(matches!(event.result, Err(DialError::Overload(_))), "{event:?}");
     for _ in 0..3 {
         assert!(bench.event().result.is_ok(), "the others are not harmed");

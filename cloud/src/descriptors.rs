@@ -1,0 +1,58 @@
+//! How many descriptors users may take of those that the process has.
+//!
+//! Everything that has a descriptor counts: legs, dials, tunnels. A margin stays free of flows, so
+//! that gateways can come back and bring further carriers up, whatever passengers do. What one
+//! gateway may take of the rest is bounded by `session.flows_max` alone.
+
+use polyrail_tunnel::tls::HANDSHAKES_MAX;
+
+/// What the process's limit leaves to flows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Descriptors {
+    /// For tunnels and users' sockets together.
+    total: usize,
+    /// Of these, kept for tunnels that are not there yet.
+    margin: usize,
+}
+
+impl Descriptors {
+    /// `limit` is the process's limit of open descriptors.
+    pub(crate) fn within(limit: u64) -> Self {
+        // The reserve covers listeners, the resolver's threads, the log and the status.
+        let total = polyrail_relay::flows_within(limit);
+        Self { total, margin: (total / MARGIN_PART).min(HANDSHAKES_MAX) }
+    }
+
+    /// Whether one more flow fits beside so many tunnels, legs, and descriptors of dials.
+    pub(crate) fn have_room(&self, tunnels: usize, legs: usize, dials: usize) -> bool {
+        // A new dial takes two: a socket, and the one that may join it in the race.
+        tunnels + legs + dials + 2 <= self.total.saturating_sub(self.margin)
+    }
+}
+
+/// The margin is this part of all.
+const MARGIN_PART: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tunnels_and_dials_count_and_a_margin_stays() {
+        // 1,024 less 64 are 960; a sixteenth of that is kept for tunnels.
+        let small = Descriptors::within(1024);
+        assert!(small.have_room(0, 898, 0));
+        assert!(!small.have_room(0, 899, 0));
+        for (tunnels, legs, dials) in [(100, 798, 0), (0, 798, 100), (300, 300, 298)] {
+            assert!(small.have_room(tunnels, legs, dials));
+            assert!(!small.have_room(tunnels + 1, legs, dials));
+            assert!(!small.have_room(tunnels, legs + 1, dials));
+            assert!(!small.have_room(tunnels, legs, dials + 1));
+        }
+        // As many gateways as may come at once find room, whatever users hold.
+        let large = Descriptors::within(65_536);
+        assert!(large.have_room(0, 65_536 - 64 - HANDSHAKES_MAX - 2, 0));
+        assert!(!large.have_room(0, 65_536 - 64 - HANDSHAKES_MAX - 1, 0));
+        assert!(!Descriptors::within(0).have_room(0, 0, 0));
+    }
+}
