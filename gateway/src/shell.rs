@@ -262,16 +262,19 @@ impl Gateway {
                 }
                 self.hurry_status(now);
             }
-            Event::Dialed { flow } => drop(self.clients.on_dialed(now, relay, flow)),
-            Event::Readable { flow } | Event::Writable { flow } => {
-                if let Some(names) = &mut self.names {
-                    names.on_flow(now, relay, flow);
-                }
+            Event::Dialed { flow } | Event::Readable { flow } | Event::Writable { flow } => {
+                self.on_flow(now, relay, flow, &event);
             }
             Event::Reset { flow, reason } => self.on_gone(now, relay, flow, reason),
             Event::Closed { flow } => self.on_gone(now, relay, flow, ResetReason::PeerReset),
             Event::Alarm { text } => tracing::warn!("{text}"),
             _ => {}
+        }
+    }
+
+    fn on_flow(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey, event: &Event) {
+        if !self.names.as_mut().is_some_and(|names| names.on_flow(now, relay, flow)) {
+            self.clients.on_flow(now, relay, flow, event);
         }
     }
 
@@ -331,10 +334,11 @@ impl Shell for Gateway {
     }
 
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
+        // First: the relay has reported all, and nothing has been changed since.
+        self.clients.on_turn(now, relay);
         if self.ending.takes_new() {
             self.accept(now, relay);
         }
-        self.clients.on_timeout(now);
         if let Some(diversion) = &mut self.diversion {
             diversion.on_turn(now);
         }

@@ -1,13 +1,18 @@
 //! SOCKS5 clients from their connect until their flow has a leg.
 //!
 //! ```text
-//!   Negotiating ──request──> (flow opened) ──reply sent──> handed to the relay
+//!   Negotiating ──request──> (flow opened) ──reply sent, first data taken──> the relay's leg
 //!        │                        │
 //!        └───────── failure ──────┴──> Parting: the reply is sent, the end awaited, then closed
 //! ```
 //!
-//! At most [`CLIENTS_MAX`] at once, each for at most [`NEGOTIATION_MAX`] before its request; with
-//! the policy `dialed` the dial's end is waited for beyond that.
+//! At most [`CLIENTS_MAX`] at once, each for at most [`NEGOTIATION_MAX`] before its request and at
+//! most [`DIAL_MAX`] between its request and its leg.
+//!
+//! Invariants: what a client sent behind its request reaches the flow before anything that the leg
+//! reads; a flow that the relay reported on gets its leg only when everything else that was
+//! reported in that turn is known ([`SocksClients::on_turn`]): a leg of a flow that was reset
+//! meanwhile would hang for ever.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -19,7 +24,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use polyrail_model::{Destination, UserId};
 use polyrail_relay::Relay;
-use polyrail_session::{FlowKey, ResetReason};
+use polyrail_session::{Event as SessionEvent, FlowKey, ResetReason};
 use slab::Slab;
 
 use crate::socks5::{Event, Negotiation, ReplyCode, ReplyPolicy};
@@ -30,6 +35,11 @@ pub const CLIENTS_MAX: usize = 4096;
 /// How long a client may take for its request.
 pub const NEGOTIATION_MAX: Duration = Duration::from_secs(15);
 
+/// How long a client waits for the dial's end, and for its flow to take its first data. Longer
+/// than a session lingers without a path (120 s by default) and the cloud dials (10 s) together,
+/// so that it ends only waits whose answer was lost.
+pub const DIAL_MAX: Duration = Duration::from_secs(130);
+
 /// The clients.
 pub(crate) struct SocksClients {
     registry: Registry,
@@ -37,6 +47,10 @@ pub(crate) struct SocksClients {
     policy: ReplyPolicy,
     clients: Slab<Client>,
     by_flow: HashMap<FlowKey, usize>,
+    /// Flows whose clients go on in the next turn; each once, and so at most
+    /// [`CLIENTS_MAX`].
+    moved: Vec<FlowKey>,
+    moved_at: Option<Instant>,
     scan_at: Option<Instant>,
 }
 
@@ -46,15 +60,29 @@ struct Client {
     peer: SocketAddr,
     negotiation: Negotiation,
     flow: Option<FlowKey>,
-    /// What the client sent behind its request and the flow has not taken.
-    deadline: Option<Instant>,
+    /// What the client sent behind its request and the flow has not taken; at most [`READ_BYTES`].
+    first: Vec<u8>,
+    /// When the wait of the client's present state is given up.
+    deadline: Instant,
+    /// The server was reached.
+    reached: bool,
+    /// Stands among [`SocksClients::moved`].
+    moved: bool,
     parting: bool,
 }
 
 impl SocksClients {
     pub(crate) fn new(registry: Registry, base: usize, policy: ReplyPolicy) -> Self {
-        let (clients, by_flow) = (Slab::new(), HashMap::new());
-        Self { registry, base, policy, clients, by_flow, scan_at: None }
+        Self {
+            registry,
+            base,
+            policy,
+            clients: Slab::new(),
+            by_flow: HashMap::new(),
+            moved: Vec::new(),
+            moved_at: None,
+            scan_at: None,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -87,7 +115,10 @@ impl SocksClients {
             peer,
             negotiation: Negotiation::new(self.policy),
             flow: None,
-            deadline: Some(now + NEGOTIATION_MAX),
+            first: Vec::new(),
+            deadline: now + NEGOTIATION_MAX,
+            reached: false,
+            moved: false,
             parting: false,
         });
         self.scan_at.get_or_insert(now + SCAN_EVERY);
@@ -110,11 +141,26 @@ impl SocksClients {
         self.go_on(now, relay, index);
     }
 
-    /// The cloud has dialed for a flow; true when it is one of ours.
-    pub(crate) fn on_dialed(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey) -> bool {
+    /// Takes what the session says of a flow that has no leg; true when it is one of ours.
+    pub(crate) fn on_flow(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        flow: FlowKey,
+        event: &SessionEvent,
+    ) -> bool {
         let Some(&index) = self.by_flow.get(&flow) else { return false };
-        self.clients[index].negotiation.dialed(Ok(()));
-        self.go_on(now, relay, index);
+        let client = &mut self.clients[index];
+        match event {
+            // Bytes of the server prove that it was reached, whatever became of the word of it.
+            SessionEvent::Dialed { .. } | SessionEvent::Readable { .. } => client.reached = true,
+            SessionEvent::Writable { .. } => client.write_first(now, relay),
+            _ => return true,
+        }
+        if !std::mem::replace(&mut client.moved, true) {
+            self.moved.push(flow);
+            self.moved_at.get_or_insert(now);
+        }
         true
     }
 
@@ -128,26 +174,46 @@ impl SocksClients {
     ) -> bool {
         let Some(index) = self.by_flow.remove(&flow) else { return false };
         let client = &mut self.clients[index];
-        client.flow = None;
-        client.negotiation.dialed(Err(reason.into()));
+        client.lose_flow(now, reason);
         self.go_on(now, relay, index);
         true
     }
 
+    /// When [`SocksClients::on_turn`] is due.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.scan_at
+        self.moved_at.into_iter().chain(self.scan_at).min()
     }
 
-    /// Drops clients that take too long.
-    pub(crate) fn on_timeout(&mut self, now: Instant) {
-        if self.scan_at.is_none_or(|at| now < at) {
-            return;
+    /// Goes on with the clients whose flows moved, and gives up those that take too long. To
+    /// be called when all that the relay reported has been handed on.
+    pub(crate) fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
+        self.moved_at = None;
+        for flow in std::mem::take(&mut self.moved) {
+            if let Some(&index) = self.by_flow.get(&flow) {
+                let client = &mut self.clients[index];
+                client.moved = false;
+                if client.reached {
+                    client.negotiation.dialed(Ok(()));
+                }
+                self.go_on(now, relay, index);
+            }
         }
-        let late = |client: &Client| client.deadline.is_some_and(|deadline| deadline <= now);
-        let over: Vec<usize> =
-            self.clients.iter().filter(|(_, client)| late(client)).map(|(i, _)| i).collect();
-        for index in over {
-            self.remove(index);
+        if self.scan_at.is_some_and(|at| at <= now) {
+            self.scan(now, relay);
+        }
+    }
+
+    fn scan(&mut self, now: Instant, relay: &mut Relay) {
+        let late = self.clients.iter().filter(|(_, client)| client.deadline <= now);
+        let late: Vec<usize> = late.map(|(index, _)| index).collect();
+        for index in late {
+            match self.clients[index].flow {
+                Some(flow) => {
+                    relay.endpoint().reset(now, flow, ResetReason::TimedOut);
+                    self.on_gone(now, relay, flow, ResetReason::TimedOut);
+                }
+                None => drop(self.remove(index)),
+            }
         }
         self.scan_at = (!self.clients.is_empty()).then(|| now + SCAN_EVERY);
     }
@@ -159,9 +225,11 @@ impl SocksClients {
         if let Some(flow) = client.flow {
             self.by_flow.insert(flow, index);
         }
+        client.write_first(now, relay);
         let sent = client.send();
         let over = read.is_err() || sent.is_err();
-        let done = client.negotiation.is_done() && client.negotiation.output().is_empty();
+        let replied = client.negotiation.is_done() && client.negotiation.output().is_empty();
+        let done = replied && client.first.is_empty();
         match (over, done, client.flow) {
             (true, _, flow) => {
                 self.remove(index);
@@ -191,7 +259,7 @@ impl SocksClients {
         let ready = client.negotiation.is_failed() && client.negotiation.output().is_empty();
         if ready && !std::mem::replace(&mut client.parting, true) {
             let _ = client.stream.shutdown(Shutdown::Write);
-            client.deadline = Some(now + PARTING_MAX);
+            client.deadline = now + PARTING_MAX;
         }
     }
 
@@ -234,18 +302,34 @@ impl Client {
     }
 
     fn open(&mut self, now: Instant, relay: &mut Relay, to: Destination, first: &[u8]) {
-        self.deadline = None;
         match relay.endpoint().open(now, self.user, to) {
             Ok(flow) => {
                 self.flow = Some(flow);
-                let taken = relay.endpoint().write(now, flow, first);
-                debug_assert_eq!(taken, first.len(), "a new flow has room for the first data");
+                self.deadline = now + DIAL_MAX;
+                self.first = first.to_vec();
             }
             Err(error) => {
                 tracing::warn!(peer = %self.peer, %error, "a flow was refused");
                 self.negotiation.dialed(Err(ReplyCode::GeneralFailure));
             }
         }
+    }
+
+    /// Writes what was sent behind the request, as far as the flow takes it; the session tells
+    /// when it takes more.
+    fn write_first(&mut self, now: Instant, relay: &mut Relay) {
+        if let Some(flow) = self.flow.filter(|_| !self.first.is_empty()) {
+            let taken = relay.endpoint().write(now, flow, &self.first);
+            self.first.drain(..taken);
+        }
+    }
+
+    /// The flow is gone: what it has not taken goes with it, and the client is told if it waits.
+    fn lose_flow(&mut self, now: Instant, reason: ResetReason) {
+        self.flow = None;
+        self.first = Vec::new();
+        self.deadline = now + PARTING_MAX;
+        self.negotiation.dialed(Err(reason.into()));
     }
 
     fn send(&mut self) -> io::Result<()> {

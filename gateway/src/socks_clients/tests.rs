@@ -4,8 +4,8 @@ use std::net::TcpListener;
 use std::net::TcpStream as StdStream;
 
 use mio::{Events, Poll};
-use polyrail_model::{FlowId, InstanceId};
-use polyrail_relay::RelaySettings;
+use polyrail_model::{Bytes, FlowId, InstanceId};
+use polyrail_relay::{RelayEvent, RelaySettings};
 use polyrail_session::{Endpoint, SessionKey, Settings};
 
 use super::*;
@@ -20,9 +20,13 @@ struct Rig {
 
 impl Rig {
     fn new(policy: ReplyPolicy) -> Self {
+        Self::with(policy, Settings::default())
+    }
+
+    fn with(policy: ReplyPolicy, settings: Settings) -> Self {
         let poll = Poll::new().unwrap();
         let registry = || poll.registry().try_clone().unwrap();
-        let endpoint = Endpoint::gateway(Instant::now(), Settings::default(), InstanceId([1; 16]));
+        let endpoint = Endpoint::gateway(Instant::now(), settings, InstanceId([1; 16]));
         let relay = Relay::new(registry(), endpoint, RelaySettings::default());
         let clients = SocksClients::new(registry(), 1024, policy);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -48,9 +52,22 @@ impl Rig {
                     self.clients.on_event(now, &mut self.relay, event);
                 }
             }
+            self.clients.on_turn(now, &mut self.relay);
             self.relay.turn(now);
-            while self.relay.poll_event().is_some() {}
+            while let Some(event) = self.relay.poll_event() {
+                if let RelayEvent::Session(event @ SessionEvent::Writable { flow }) = event {
+                    self.clients.on_flow(now, &mut self.relay, flow, &event);
+                }
+            }
         }
+    }
+
+    fn dialed(&mut self, flow: FlowKey) -> bool {
+        self.clients.on_flow(Instant::now(), &mut self.relay, flow, &SessionEvent::Dialed { flow })
+    }
+
+    fn held(&self) -> u64 {
+        self.relay.endpoint_ref().status().sessions[0].memory_sent.0
     }
 
     fn flows(&self) -> usize {
@@ -75,6 +92,8 @@ fn read_now(stream: &mut StdStream) -> (Vec<u8>, bool) {
 }
 
 const FLOW: FlowKey = FlowKey { session: SessionKey(1), flow: FlowId(1) };
+/// Flows that fill a session's memory.
+const OTHERS: u64 = 100;
 const HELLO_AND_REQUEST: &[u8] = b"\x05\x01\x00\x05\x01\x00\x03\x0bexample.com\x00\x50";
 const REPLY: usize = 10;
 
@@ -87,8 +106,7 @@ fn an_eager_client_is_answered_at_once_and_its_first_data_rides_along() {
     let (got, ended) = read_now(&mut client);
     assert_eq!((&got[..4], got.len(), ended), (&b"\x05\x00\x05\x00"[..], 2 + REPLY, false));
     assert_eq!((rig.relay.leg_count(), rig.clients.len(), rig.flows()), (1, 0, 1));
-    let held = rig.relay.endpoint_ref().status().sessions[0].memory_sent;
-    assert_eq!(held.0, 18, "the first data is the flow's");
+    assert_eq!(rig.held(), 18, "the first data is the flow's");
 }
 
 #[test]
@@ -98,12 +116,12 @@ fn the_true_outcome_is_told_when_it_is_wanted() {
     client.write_all(HELLO_AND_REQUEST).unwrap();
     rig.turns();
     assert_eq!(read_now(&mut client), (b"\x05\x00".to_vec(), false), "nothing before the dial");
-    assert!(rig.clients.on_dialed(Instant::now(), &mut rig.relay, FLOW));
+    assert!(rig.dialed(FLOW));
     rig.turns();
     let (got, ended) = read_now(&mut client);
     assert_eq!((&got[..2], got.len(), ended), (&b"\x05\x00"[..], REPLY, false));
     assert_eq!((rig.relay.leg_count(), rig.clients.len()), (1, 0));
-    assert!(!rig.clients.on_dialed(Instant::now(), &mut rig.relay, FLOW), "it is the relay's now");
+    assert!(!rig.dialed(FLOW), "it is the relay's now");
 }
 
 #[test]
@@ -154,8 +172,7 @@ fn a_client_that_leaves_before_the_dial_takes_its_flow_along() {
     drop(client);
     rig.turns();
     assert_eq!(rig.clients.len(), 0);
-    let known = rig.clients.on_dialed(Instant::now(), &mut rig.relay, FLOW);
-    assert!(!known, "the flow is not waited for any more");
+    assert!(!rig.dialed(FLOW), "the flow is not waited for any more");
 }
 
 #[test]
@@ -165,9 +182,104 @@ fn a_client_that_never_asks_is_dropped() {
     client.write_all(b"\x05").unwrap();
     rig.turns();
     let now = Instant::now();
-    rig.clients.on_timeout(now + NEGOTIATION_MAX - Duration::from_secs(1));
+    rig.clients.on_turn(now + NEGOTIATION_MAX - Duration::from_secs(1), &mut rig.relay);
     assert_eq!(rig.clients.len(), 1);
-    rig.clients.on_timeout(now + NEGOTIATION_MAX + Duration::from_secs(2));
+    rig.clients.on_turn(now + NEGOTIATION_MAX + Duration::from_secs(2), &mut rig.relay);
     assert_eq!((rig.clients.len(), rig.clients.next_timeout()), (0, None));
     assert!(read_now(&mut client).1);
+}
+
+#[test]
+fn first_data_that_the_flow_has_no_room_for_waits() {
+    for policy in [ReplyPolicy::Immediate, ReplyPolicy::Dialed] {
+        let mut rig = Rig::with(policy, Settings { memory: Bytes(1 << 20), ..Settings::default() });
+        let now = Instant::now();
+        let mut client = rig.client();
+        client.write_all(&HELLO_AND_REQUEST[..HELLO_AND_REQUEST.len() - 1]).unwrap();
+        rig.turns();
+        // Other flows use up the session's memory; a new flow still gets room for a segment.
+        let to = Destination::Address("192.0.2.1:80".parse().unwrap());
+        let open = |_| rig.relay.endpoint().open(now, UserId(4), to.clone()).unwrap();
+        let others: Vec<FlowKey> = (0..OTHERS).map(open).collect();
+        for flow in &others {
+            rig.relay.endpoint().write(now, *flow, &[0; 1 << 20]);
+        }
+        let full = rig.held();
+        let end = &HELLO_AND_REQUEST[HELLO_AND_REQUEST.len() - 1..];
+        let first = [1; polyrail_scheduler::SEGMENT as usize + 1000];
+        client.write_all(&[end, &first].concat()).unwrap();
+        rig.turns();
+        assert_eq!(rig.held(), full + polyrail_scheduler::SEGMENT, "the flow cannot take all");
+        rig.dialed(FlowKey { session: SessionKey(1), flow: FlowId(OTHERS + 1) });
+        rig.turns();
+        client.write_all(b"and more").unwrap();
+        rig.turns();
+        let waits = (rig.relay.leg_count(), rig.clients.len());
+        assert_eq!(waits, (0, 1), "a leg would read what follows first");
+        for flow in others {
+            rig.relay.endpoint().reset(now, flow, ResetReason::Internal);
+        }
+        rig.turns();
+        let (got, ended) = read_now(&mut client);
+        assert_eq!((got.len(), ended), (2 + REPLY, false));
+        assert_eq!((rig.relay.leg_count(), rig.clients.len()), (1, 0));
+        assert_eq!(rig.held(), first.len() as u64 + 8, "all of it, and what followed");
+    }
+}
+
+#[test]
+fn a_flow_that_is_reset_in_the_turn_of_its_dial_has_no_leg() {
+    let mut rig = Rig::new(ReplyPolicy::Dialed);
+    let mut client = rig.client();
+    client.write_all(HELLO_AND_REQUEST).unwrap();
+    rig.turns();
+    assert!(rig.dialed(FLOW));
+    assert!(
+        rig.clients.next_timeout().is_some_and(|at| at <= Instant::now()),
+        "to be gone on with"
+    );
+    assert!(rig.clients.on_gone(Instant::now(), &mut rig.relay, FLOW, ResetReason::PeerReset));
+    rig.turns();
+    let (got, ended) = read_now(&mut client);
+    assert_eq!((got.len(), ended), (2 + REPLY, true), "it is told, and not left hanging");
+    assert_ne!(got[3], 0);
+    drop(client);
+    rig.turns();
+    assert_eq!((rig.clients.len(), rig.relay.leg_count()), (0, 0));
+}
+
+#[test]
+fn a_dial_that_never_ends_is_given_up() {
+    let mut rig = Rig::new(ReplyPolicy::Dialed);
+    let mut client = rig.client();
+    client.write_all(HELLO_AND_REQUEST).unwrap();
+    rig.turns();
+    let now = Instant::now();
+    rig.clients.on_turn(now + DIAL_MAX - Duration::from_secs(1), &mut rig.relay);
+    assert_eq!(read_now(&mut client), (b"\x05\x00".to_vec(), false), "it waits");
+    rig.clients.on_turn(now + DIAL_MAX + Duration::from_secs(1), &mut rig.relay);
+    let (got, ended) = read_now(&mut client);
+    assert_eq!((got[1], got.len(), ended), (ReplyCode::TtlExpired as u8, REPLY, true));
+    assert_eq!(rig.flows(), 0, "the flow was reset");
+    drop(client);
+    rig.turns();
+    assert_eq!((rig.clients.len(), rig.relay.leg_count()), (0, 0));
+}
+
+#[test]
+fn bytes_of_the_server_prove_its_dial() {
+    let mut rig = Rig::new(ReplyPolicy::Dialed);
+    let mut client = rig.client();
+    client.write_all(HELLO_AND_REQUEST).unwrap();
+    rig.turns();
+    let event = SessionEvent::Writable { flow: FLOW };
+    assert!(rig.clients.on_flow(Instant::now(), &mut rig.relay, FLOW, &event));
+    rig.turns();
+    assert_eq!(read_now(&mut client), (b"\x05\x00".to_vec(), false), "room proves nothing");
+    let event = SessionEvent::Readable { flow: FLOW };
+    assert!(rig.clients.on_flow(Instant::now(), &mut rig.relay, FLOW, &event));
+    rig.turns();
+    let (got, ended) = read_now(&mut client);
+    assert_eq!((&got[..2], got.len(), ended), (&b"\x05\x00"[..], REPLY, false));
+    assert_eq!((rig.relay.leg_count(), rig.clients.len()), (1, 0));
 }
