@@ -33,6 +33,8 @@ use owned::OwnedTable;
 pub struct Interception {
     plan: Plan,
     families: Families,
+    /// The direct carrier's ways out, as they were seen last.
+    hops: system::Hops,
     /// `None` when the rules outlive the process.
     owned: Option<OwnedTable>,
 }
@@ -71,6 +73,9 @@ pub enum InterceptError {
         /// What it wrote to its standard error.
         message: String,
     },
+    /// The thread that keeps the rules could not be started.
+    #[error("cannot start a thread: {0}")]
+    Worker(io::Error),
     /// Another process holds the table.
     #[error("the table `inet polyrail` is held by a running polyrail-gateway; stop that first")]
     Held,
@@ -107,18 +112,19 @@ impl Interception {
     /// A needed thing is missing, a command failed, or another daemon holds the rules.
     pub fn start(plan: Plan, on_exit: OnExit) -> Result<Self, InterceptError> {
         let families = plan.families();
+        let hops = hops(&plan)?;
         let owned = match on_exit {
             OnExit::Closed => {
-                script(&plan, families, false)?.run()?;
+                Script::new(&plan, &hops, families, false).run()?;
                 None
             }
             OnExit::Open => {
-                let script = script(&plan, families, true)?;
+                let script = Script::new(&plan, &hops, families, true);
                 script.run_routing()?;
                 Some(OwnedTable::start(script.ruleset()).inspect_err(|_| clear_routing())?)
             }
         };
-        Ok(Self { plan, families, owned })
+        Ok(Self { plan, families, hops, owned })
     }
 
     /// Rejects new TCP connections of the families that the cloud cannot reach, and takes those
@@ -154,24 +160,24 @@ impl Interception {
     /// # Errors
     /// The carrier has no route, or a command failed.
     pub fn refresh(&mut self) -> Result<(), InterceptError> {
-        let script = script(&self.plan, self.families, self.owned.is_some())?;
-        script.run_routing()
+        self.hops = hops(&self.plan)?;
+        Script::new(&self.plan, &self.hops, self.families, self.owned.is_some()).run_routing()
     }
 
-    /// Sets the rules up anew when the program that holds them has died, and says so in the log.
+    /// Sets the rules up anew when the program that holds them has died; returns whether it had.
     /// To be called every second or so; costs one system call.
     ///
     /// # Errors
     /// As for [`Self::start`]; the next call tries again.
-    pub fn watch(&mut self) -> Result<(), InterceptError> {
-        if let Some(owned) = &mut self.owned
-            && !owned.lives()
-        {
-            tracing::warn!("the program that holds the interception rules died; starting it anew");
-            let script = script(&self.plan, self.families, true)?;
-            *owned = OwnedTable::start(script.ruleset())?;
+    pub fn watch(&mut self) -> Result<bool, InterceptError> {
+        let Some(owned) = &mut self.owned else { return Ok(false) };
+        if owned.lives() {
+            return Ok(false);
         }
-        Ok(())
+        // With the carrier's ways as they were: it may be down just now.
+        let script = Script::new(&self.plan, &self.hops, self.families, true);
+        *owned = OwnedTable::start(script.ruleset())?;
+        Ok(true)
     }
 }
 
@@ -185,11 +191,14 @@ impl Drop for Interception {
 }
 
 fn script(plan: &Plan, families: Families, owned: bool) -> Result<Script, InterceptError> {
-    let hops = match plan.other() {
-        Other::Reject => system::Hops::default(),
-        Other::Direct { interface } => system::hops(interface)?,
-    };
-    Ok(Script::new(plan, &hops, families, owned))
+    Ok(Script::new(plan, &hops(plan)?, families, owned))
+}
+
+fn hops(plan: &Plan) -> Result<system::Hops, InterceptError> {
+    match plan.other() {
+        Other::Reject => Ok(system::Hops::default()),
+        Other::Direct { interface } => system::hops(interface),
+    }
 }
 
 fn clear_routing() {

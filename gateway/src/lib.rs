@@ -3,7 +3,7 @@
 #![deny(unsafe_code)]
 
 mod carriers;
-mod diversion;
+pub mod diversion;
 pub mod dns;
 pub mod intercept;
 mod name_service;

@@ -248,7 +248,7 @@ impl Gateway {
             Event::SessionUp { peer, families, .. } => {
                 let (ipv4, ipv6) = (families.v4, families.v6);
                 tracing::info!(cloud = %peer, ipv4, ipv6, "session up");
-                if let Some(diversion) = &mut self.diversion {
+                if let Some(diversion) = &self.diversion {
                     diversion.set_families(families);
                 }
             }
@@ -257,8 +257,8 @@ impl Gateway {
             }
             Event::PathUp { tunnel, .. } => {
                 let was_down = self.carriers.on_path(now, relay, tunnel);
-                if let Some(diversion) = self.diversion.as_mut().filter(|_| was_down) {
-                    diversion.carrier_up(now);
+                if let Some(diversion) = self.diversion.as_ref().filter(|_| was_down) {
+                    diversion.carrier_up();
                 }
                 self.hurry_status(now);
             }
@@ -339,9 +339,6 @@ impl Shell for Gateway {
         if self.ending.takes_new() {
             self.accept(now, relay);
         }
-        if let Some(diversion) = &mut self.diversion {
-            diversion.on_turn(now);
-        }
         if let Some(names) = &mut self.names {
             let users = &mut self.users;
             names.on_turn(now, relay, |source: IpAddr| users.user(now, source));
@@ -364,7 +361,6 @@ impl Shell for Gateway {
         let carriers = self.ending.wants_tunnels().then(|| self.carriers.next_timeout(relay));
         let others = [
             self.clients.next_timeout(),
-            self.diversion.as_ref().and_then(Diversion::next_timeout),
             self.names.as_ref().and_then(|names| names.next_timeout(now)),
             carriers.flatten(),
             self.ending.next_timeout(),

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::lab::{Lab, Namespace, PATIENCE, ask, may_skip, ping, reflect};
+use polyrail_gateway::diversion::Diversion;
 use polyrail_gateway::intercept::{self, InterceptError, Interception, OnExit, Plan};
 use polyrail_gateway::transparent::{Accepted, TransparentListener};
 use polyrail_model::Families;
@@ -352,26 +353,88 @@ fn rules_come_back_when_their_holder_dies() {
         return;
     }
     let lab = Lab::new();
-    let plan = plan("");
-    let mut interception =
-        lab.gateway.run(move || Interception::start(plan, OnExit::Open)).expect("start");
+    let diversion = divert(&lab, RULES);
     let rules = lab.gateway.rules();
-    // The holder is the one `nft` in the gateway's namespace.
-    lab.gateway.sh("here=$(readlink /proc/self/ns/net)
-         for p in $(pgrep -x nft); do
-             if [ \"$(readlink /proc/$p/ns/net)\" = \"$here\" ]; then kill -9 $p; fi
-         done");
-    let begin = Instant::now();
-    while lab.gateway.rules() == rules {
-        assert!(begin.elapsed() < Duration::from_secs(10), "the table outlived its holder");
-    }
-    interception = lab.gateway.run(move || {
-        interception.watch().expect("watch");
-        interception
+    let killed = signal_holder(&lab, "KILL");
+    // Nobody asks for it.
+    wait_for("the rules are back", || {
+        ![String::new(), killed.clone()].contains(&holder(&lab)) && lab.gateway.rules() == rules
     });
-    assert_eq!(lab.gateway.rules(), rules);
-    lab.gateway.run(move || drop(interception));
+    lab.gateway.run(move || drop(diversion));
     assert!(!lab.gateway.rules().contains("polyrail"));
+}
+
+#[test]
+fn rules_come_back_while_the_direct_carrier_is_down() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    let diversion = divert(&lab, &format!("{RULES}other = \"direct:wan\"\n"));
+    let table = "nft list table inet polyrail";
+    lab.gateway.sh("ip link set wan0 down");
+    let before = lab.gateway.sh(table);
+    let killed = signal_holder(&lab, "KILL");
+    wait_for("the rules are back", || {
+        let table = lab.gateway.sh(&format!("{table} || true"));
+        ![String::new(), killed.clone()].contains(&holder(&lab)) && table == before
+    });
+    lab.gateway.sh("ip link set wan0 up; ip route add default via 198.51.100.2");
+    let direct = "ip route show table 7802";
+    assert!(!lab.gateway.sh(direct).contains("default via"), "lost with the interface");
+    diversion.carrier_up();
+    wait_for("the route is back", || lab.gateway.sh(direct).contains("default via"));
+}
+
+#[test]
+fn changes_of_the_rules_are_not_waited_for() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    let diversion = divert(&lab, RULES);
+    signal_holder(&lab, "STOP");
+    let begin = Instant::now();
+    diversion.set_families(Families { v4: false, v6: true });
+    diversion.set_families(Families { v4: true, v6: false });
+    // The change itself gives up only after seconds.
+    assert!(begin.elapsed() < Duration::from_secs(1), "the caller's flows would stand still");
+    thread::sleep(Duration::from_secs(4));
+    signal_holder(&lab, "CONT");
+    wait_for("the change is made after all", || {
+        let carried = lab.gateway.sh("nft list set inet polyrail carried");
+        carried.contains("ipv4") && !carried.contains("ipv6")
+    });
+}
+
+/// Interception as the daemon runs it.
+fn divert(lab: &Lab, tables: &str) -> Diversion {
+    let config = Lab::config(tables);
+    lab.gateway.run(move || Diversion::start(Instant::now(), &config)).expect("start")
+}
+
+/// The process number of the `nft` that holds the table; empty when there is none.
+fn holder(lab: &Lab) -> String {
+    let script = "here=$(readlink /proc/self/ns/net)
+         for p in $(pgrep -fx 'nft -i'); do
+             if [ \"$(readlink /proc/$p/ns/net)\" = \"$here\" ]; then echo $p; fi
+         done";
+    lab.gateway.sh(script).trim().to_owned()
+}
+
+/// Signals the holder and returns its process number.
+fn signal_holder(lab: &Lab, signal: &str) -> String {
+    let holder = holder(lab);
+    lab.gateway.sh(&format!("kill -{signal} {holder}"));
+    holder
+}
+
+fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !reached() {
+        assert!(begin.elapsed() < Duration::from_secs(15), "in vain: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
