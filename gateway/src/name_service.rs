@@ -8,15 +8,15 @@ use std::time::Instant;
 
 use mio::{Interest, Registry, Token};
 use polyrail_model::{Destination, UserId};
-use polyrail_relay::{AcceptGate, Notices, Relay};
+use polyrail_relay::{Notices, Relay};
 use polyrail_session::{Endpoint, FlowKey, ResetReason};
 
-use crate::dns::{DnsSocket, Forwarder, QUERY_MAX};
+use crate::dns::{DnsSocket, Forwarder, Intake, QUERY_MAX};
 
 pub(crate) struct NameService {
     resolver: SocketAddr,
     forwarder: Forwarder,
-    sockets: Vec<(DnsSocket, AcceptGate)>,
+    sockets: Vec<(DnsSocket, Intake)>,
     flow: Option<FlowKey>,
     buffer: Box<[u8]>,
     notices: Notices,
@@ -31,15 +31,15 @@ impl NameService {
         resolver: SocketAddr,
         seed: u64,
     ) -> io::Result<Self> {
-        let mut gated = Vec::new();
+        let mut taken_in = Vec::new();
         for (index, mut socket) in sockets.into_iter().enumerate() {
             registry.register(&mut socket, Token(base + index), Interest::READABLE)?;
-            gated.push((socket, AcceptGate::default()));
+            taken_in.push((socket, Intake::default()));
         }
         Ok(Self {
             resolver,
             forwarder: Forwarder::new(seed),
-            sockets: gated,
+            sockets: taken_in,
             flow: None,
             buffer: vec![0; QUERY_MAX + 1].into_boxed_slice(),
             notices: Notices::default(),
@@ -48,8 +48,8 @@ impl NameService {
 
     /// The socket at this place among the tokens is readable.
     pub(crate) fn on_ready(&mut self, index: usize) {
-        if let Some((_, gate)) = self.sockets.get_mut(index) {
-            gate.on_ready();
+        if let Some((_, intake)) = self.sockets.get_mut(index) {
+            intake.on_ready();
         }
     }
 
@@ -60,9 +60,9 @@ impl NameService {
         relay: &mut Relay,
         mut user_of: impl FnMut(IpAddr) -> UserId,
     ) {
-        for (socket, gate) in &mut self.sockets {
+        for (socket, intake) in &mut self.sockets {
             for _ in 0..QUERIES_PER_TURN {
-                let received = gate.take(now, || socket.receive(&mut self.buffer).map(Some));
+                let received = intake.take(now, || socket.receive(&mut self.buffer));
                 let Some(datagram) = received else { break };
                 let user = user_of(datagram.client.address.ip());
                 let query = &self.buffer[..datagram.length];
@@ -81,11 +81,8 @@ impl NameService {
 
     /// When [`NameService::on_turn`] is due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
-        let gates = self.sockets.iter().filter_map(|(_, gate)| match gate.is_open(now) {
-            true => Some(now),
-            false => gate.next_timeout(),
-        });
-        gates.chain(self.forwarder.next_timeout()).min()
+        let waits = self.sockets.iter().any(|(_, intake)| intake.is_ready());
+        waits.then_some(now).into_iter().chain(self.forwarder.next_timeout()).min()
     }
 
     /// Something happened to a flow; true when it is this one.
