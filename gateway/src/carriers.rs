@@ -14,6 +14,16 @@
 //! most [`RACERS_MAX`] at a time, while the old one lives. The first that becomes a path takes the
 //! place of the old one: the session moves over and asks for the old one to be closed.
 //!
+//! This is not yet the path restart of the design in its final form (there: on a new cell, or
+//! without progress for max(3 srtt + 4 rttvar, 300 ms); an attempt every 100 ms, at most 3 alive,
+//! fewer on metered carriers). That comes with QUIC and early data, where a lost attempt costs one
+//! datagram. Over TLS an attempt is a TCP connect, whose lost SYN the kernel itself sends again
+//! after 1 s, and then a full handshake without early data: some kilobytes, a signature on both
+//! sides, and two round trips before it can prove itself. Ten a second would fill a slow carrier
+//! just when it comes back, and begin at every hiccup of a cell that recovers within a second. So
+//! the patience is at least 1 s, the attempts are 1 s apart as the SYNs are, and 2 are alive: one
+//! that may be in its handshake, one that may find the carrier back.
+//!
 //! Each carrier goes through the cloud's addresses in turn, one further at each failure.
 
 use std::net::SocketAddr;
