@@ -3,8 +3,8 @@
 //! An arrival that the peer echoes gives `d = received - sent`: the delay plus the unknown distance
 //! of the two clocks. The distance is the same for all paths, so only differences of `d` between
 //! paths are used: `owd_i = d_i - min over j of d_j + half the least minimum RTT` (DESIGN 3), where
-//! `d_i` is the least `d` of the last second. A path that was not heard of for a second keeps its
-//! latest figure, with an error that grows with age.
+//! `d_i` is the least `d` of the last second in which the path was heard of. While it is idle its
+//! figure stays, with an age and an error that grow.
 //!
 //! Invariants: memory is bounded by [`PIECES_MAX`]; an offset of the clocks changes nothing; a
 //! drift of at most [`DRIFT_PPM`] changes an estimate by no more than its error. No number that a
@@ -58,7 +58,11 @@ impl Delay {
             return;
         }
         self.newest = Some(sent_at);
-        while self.pieces.front().is_some_and(|piece| piece.is_over(now)) {
+        while self
+            .pieces
+            .front()
+            .is_some_and(|piece| now.saturating_duration_since(piece.since) > WINDOW)
+        {
             self.pieces.pop_front();
         }
         match self.pieces.back_mut() {
@@ -74,27 +78,14 @@ impl Delay {
         }
     }
 
-    /// The pieces that count now: those of the last second, or else the last one, unless too old.
-    fn current(&self, now: Instant) -> impl Iterator<Item = &Piece> {
-        let last = self.pieces.len().saturating_sub(1);
-        let young = self.age(now).is_some_and(|age| age <= AGE_MAX);
-        let pieces = self.pieces.iter().enumerate();
-        let counts = move |(at, piece): &(usize, &Piece)| young && (*at == last || !piece.is_over(now));
-        pieces.filter(counts).map(|(_, piece)| piece)
-    }
-
+    /// The least of what counts, unless that is too old.
     fn least_us(&self, now: Instant) -> Option<i64> {
-        self.current(now).map(|piece| piece.least_us).min()
+        self.age(now).filter(|&age| age <= AGE_MAX)?;
+        self.pieces.iter().map(|piece| piece.least_us).min()
     }
 
     fn age(&self, now: Instant) -> Option<Duration> {
         Some(now.saturating_duration_since(self.newest?))
-    }
-}
-
-impl Piece {
-    fn is_over(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.since) > WINDOW
     }
 }
 
@@ -113,7 +104,7 @@ impl Common {
     /// Where one of the paths stands; `None` when nothing is known of it.
     pub fn relative(&self, delay: &Delay) -> Option<Relative> {
         let above = delay.least_us(self.now)?.saturating_sub(self.least_us);
-        let oldest = delay.current(self.now).map(|piece| piece.sent_at).min()?;
+        let oldest = delay.pieces.front()?.sent_at;
         let reach = self.now.saturating_duration_since(oldest);
         let above = Duration::from_micros(u64::try_from(above).unwrap_or(0));
         Some(Relative {
@@ -252,14 +243,15 @@ mod tests {
         let path = |path, every_ms: u64, delay: fn(u64) -> u64| {
             (0..3_000 / every_ms).map(move |n| (path, n * every_ms * 1_000, delay(n), 10_000))
         };
-        // Path 1 is 20 ms slower, path 2 has a queue that grows and ended a second and a half ago.
+        // Path 1 is 20 ms slower, path 2 has a queue that grows and ended 1.5 s ago.
         let mut runs: Vec<Sent> = path(0, 10, |n| 30_000 + n % 7 * 1_000).collect();
         runs.extend(path(1, 10, |n| 50_000 + n % 5 * 1_000));
         runs.extend(path(2, 10, |n| 30_000 + n * 100).filter(|run| run.1 < 1_500_000));
         let known = known(base, &runs, 3_000_000, Clock { offset_us: 77_000_000, ppm: 0.0 });
         let owd = |path: usize| known[path].unwrap().owd;
         assert_eq!((owd(0), owd(1)), (RTT / 2, RTT / 2 + us(20_000)));
-        assert!(owd(2) > RTT / 2 + us(13_000), "the latest of what is old: {:?}", owd(2));
+        let queue = owd(2) - owd(0);
+        assert!((us(4_000)..us(6_500)).contains(&queue), "its last second: {queue:?}");
         assert!(known[2].unwrap().error > known[1].unwrap().error);
         assert_eq!(known[2].unwrap().age, us(3_000_000 - 1_490_000));
         assert_eq!(known[3], None);
