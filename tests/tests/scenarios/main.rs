@@ -5,6 +5,7 @@
 
 mod bonding;
 mod dark;
+mod delay;
 mod fairness;
 mod identity;
 mod lab;

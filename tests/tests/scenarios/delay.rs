@@ -1,0 +1,37 @@
+//! One-way delays, as the session learns them from echoes while its two clocks begin apart.
+
+use std::time::Duration;
+
+use polyrail_tests::world::{CarrierSpec, Side, World};
+
+use crate::lab::{CLOUD, GATEWAY, download, line, ms, s, talk, world};
+
+/// A line that is slower in one direction than in the other.
+fn skewed(name: &str, up: Duration, down: Duration) -> CarrierSpec {
+    let links = [up, down].map(|delay| line(name, 20.0, 2 * delay).links[0].clone());
+    CarrierSpec { links, ..line(name, 20.0, up + down) }
+}
+
+/// How much later a byte that goes over `b` arrives than one over `a`, in microseconds.
+fn lead(world: &World, side: Side) -> i128 {
+    let session = &world.status(side).sessions[0];
+    let owd = |carrier: &str| {
+        let path = session.paths.iter().find(|path| path.carrier == carrier).unwrap();
+        path.owd.expect("known").as_micros() as i128
+    };
+    owd("b") - owd("a")
+}
+
+#[test]
+fn each_direction_knows_its_faster_path_though_round_trips_are_equal() {
+    let lines = [skewed("a", ms(10), ms(60)), skewed("b", ms(50), ms(20))];
+    let mut world = world(&lines);
+    let flow = talk(&mut world, 1);
+    download(&mut world, 5_000_000, s(10));
+    world.run_for(s(1));
+    world.write(flow, GATEWAY, 100_000);
+    world.run_for(s(1));
+    let (up, down) = (lead(&world, GATEWAY), lead(&world, CLOUD));
+    assert!((35_000..45_000).contains(&up), "b is 40 ms later on the way up: {up} us");
+    assert!((-45_000..-35_000).contains(&down), "and earlier on the way down: {down} us");
+}
