@@ -38,7 +38,7 @@ fn attack(seed: u64) -> u64 {
 }
 
 #[test]
-fn no_input_breaks_an_endpoint_or_its_neighbours() {
+fn fuzz_no_input_breaks_an_endpoint_or_its_neighbours() {
     let variable = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     if let Some(seed) = variable("POLYRAIL_SEED") {
         println!("seed {seed}: {} frames", attack(seed));
