@@ -123,13 +123,18 @@ impl World {
 
     fn open(&mut self) -> TcpStream {
         let (client, leg) = socket_pair();
+        self.carry(leg);
+        client
+    }
+
+    /// Opens a flow for the near end of a user's connection.
+    fn carry(&mut self, leg: TcpStream) {
         let now = Instant::now();
         let to: SocketAddr = self.server.local_addr().unwrap();
         let endpoint = self.gateway.relay.endpoint();
         self.users += u64::from(self.users == 0 || !self.one_user);
         let flow = endpoint.open(now, UserId(self.users), Destination::Address(to)).unwrap();
         self.gateway.relay.attach(now, flow, mio::net::TcpStream::from_std(leg));
-        client
     }
 
     /// Reads until the end of the stream or an error.
@@ -223,6 +228,38 @@ fn bytes_go_both_ways_and_servers_may_speak_first() {
         assert!(world.read_exactly(&mut server, sent.len()) == sent, "up, round {round}");
         world.write_all(&mut server, &sent);
         assert!(world.read_exactly(&mut client, sent.len()) == sent, "down, round {round}");
+    }
+}
+
+#[test]
+fn a_silent_peer_is_probed_and_given_up() {
+    let mut world = World::new(1);
+    let (_client, leg) = socket_pair();
+    let same = leg.try_clone().unwrap();
+    let socket = SockRef::from(&same);
+    assert!(!socket.keepalive().unwrap());
+    world.carry(leg);
+    // DESIGN 9: keep-alive 60 s, TCP_USER_TIMEOUT 120 s.
+    assert!(socket.keepalive().unwrap());
+    assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(60));
+    assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(60));
+    assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(120)));
+}
+
+#[test]
+fn urgent_bytes_stay_in_their_place() {
+    let mut world = World::new(1);
+    let (client, server) = world.connect();
+    for (mut from, mut to) in [
+        (client.try_clone().unwrap(), server.try_clone().unwrap()),
+        (server.try_clone().unwrap(), client.try_clone().unwrap()),
+    ] {
+        for round in 0..3 {
+            world.write_all(&mut from, b"before");
+            assert_eq!(SockRef::from(&from).send_out_of_band(b"!").unwrap(), 1);
+            world.write_all(&mut from, b"after");
+            assert_eq!(world.read_exactly(&mut to, 12), b"before!after", "round {round}");
+        }
     }
 }
 
