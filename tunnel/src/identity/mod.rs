@@ -93,8 +93,9 @@ impl TlsIdentity {
     /// Reads and checks the files.
     ///
     /// # Errors
-    /// A file is missing, unreadable or not what it should be; the key is not the certificate's, or
-    /// group or others can read, write or execute it; a revocation list is not signed by the authority.
+    /// A file is missing, unreadable or not what it should be; the key is not the certificate's,
+    /// or group or others can read, write or execute it; a revocation list is not signed by the
+    /// authority.
     pub fn load(paths: &IdentityPaths) -> Result<Self, LoadError> {
         let provider = Arc::new(crate::tls::provider());
         let chain = certificates(&paths.certificate)?;
