@@ -24,8 +24,10 @@ net.ipv4.tcp_wmem = 4096 16384 4194304
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let pauses: &[(u64, usize)] =
         effort.pick(&[(0, 5), (1, 5), (10, 3), (60, 2)], &[(0, 1), (1, 1)]);
-    for (name, parameters) in [("debian", DEBIAN), ("polyrail", OURS)] {
-        let plan = assignments(parameters).fold(Plan::twins(), |plan, (key, value)| {
+    // Debian's default congestion control is cubic; a namespace cannot set it, the daemon can.
+    for (name, parameters, control) in [("debian", DEBIAN, "cubic"), ("polyrail", OURS, "bbr")] {
+        let plan = Plan::twins().cloud("congestion", control);
+        let plan = assignments(parameters).fold(plan, |plan, (key, value)| {
             // The list of allowed congestion controls belongs to the machine, not to a namespace.
             if key.ends_with("allowed_congestion_control") { plan } else { plan.sysctl(key, value) }
         });
