@@ -12,7 +12,7 @@ use crate::world::{Coverage, Verbosity};
 pub struct Summary {
     /// Runs that ended well.
     pub runs: u64,
-    /// The first seeds that failed, at most [`FAILURES_MAX`].
+    /// The first seeds that failed, at most `FAILURES_MAX`.
     pub failed: Vec<u64>,
     /// Flows that were opened.
     pub flows: u64,
