@@ -30,7 +30,7 @@ impl AcceptGate {
         self.ready && self.paused_until.is_none_or(|until| until <= now)
     }
 
-    /// Stops asking for [`PAUSE`] when connections may wait: a bound of the caller's is reached.
+    /// Stops asking for `PAUSE` when connections may wait: a bound of the caller's is reached.
     pub fn pause_if_open(&mut self, now: Instant) {
         if self.is_open(now) {
             self.pause(now);
@@ -40,7 +40,7 @@ impl AcceptGate {
     /// Asks `accept` for one connection; it answers `WouldBlock` when none waits.
     ///
     /// A connection that died in the queue is passed over. Out of descriptors or memory, the gate
-    /// pauses for [`PAUSE`] and says so in the log, at most once in ten seconds.
+    /// pauses for `PAUSE` and says so in the log, at most once in ten seconds.
     pub fn take<T>(
         &mut self,
         now: Instant,

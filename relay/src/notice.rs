@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Lets [`LINES_MAX`] lines through in [`WINDOW`] and counts the others.
+/// Lets `LINES_MAX` lines through in `WINDOW` and counts the others.
 #[derive(Debug, Default)]
 pub struct Notices {
     window: Option<Instant>,

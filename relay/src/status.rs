@@ -74,7 +74,7 @@ struct SessionLine {
 }
 
 impl StatusFile {
-    /// A file that is written at once, and then every [`EVERY`].
+    /// A file that is written at once, and then every `EVERY`.
     pub fn new(now: Instant, role: &'static str, path: PathBuf) -> Self {
         Self {
             role,

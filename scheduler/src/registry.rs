@@ -20,7 +20,7 @@ pub enum ChainSpecError {
         list = LINKS.map(|l| l.0).join(", ")
     )]
     UnknownSchedulerlet(String),
-    /// The list is empty or longer than [`LINKS_MAX`].
+    /// The list is empty or longer than `LINKS_MAX`.
     #[error("a chain has 1 to {LINKS_MAX} schedulerlets, not {0}")]
     Length(usize),
 }

@@ -9,7 +9,7 @@
 //!
 //! The world keeps the drain contract: it calls `on_timeout` only when `next_timeout` says so, and
 //! drains an endpoint only after an input to it. So a wake-up that the session forgets shows as a
-//! flow that does not end. [`flows`] compares what is read with what was written, byte for byte.
+//! flow that does not end. `flows` compares what is read with what was written, byte for byte.
 //! Every breach is a panic.
 
 pub mod content;
