@@ -106,7 +106,13 @@ impl Carriers {
             };
             let interface = carrier.interface.as_ref().map(ToString::to_string);
             let source = carrier.source;
-            let spec = CarrierSpec { name: name.clone(), interface, source, mark: None, options };
+            let spec = CarrierSpec {
+                name: name.clone(),
+                interface,
+                source,
+                options,
+                ..CarrierSpec::default()
+            };
             let fits = |address: &&SocketAddr| {
                 source.is_none_or(|source| source.is_ipv4() == address.is_ipv4())
             };

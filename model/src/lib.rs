@@ -8,9 +8,11 @@
 mod destination;
 mod ids;
 mod link;
+mod tunnel;
 mod units;
 
 pub use destination::{Destination, Families, HostName, HostNameError};
 pub use ids::{FlowId, Identity, IdentityError, InstanceId, PathId, SessionId, UserId};
 pub use link::LinkSample;
+pub use tunnel::{TunnelMode, TunnelModeError, Unit};
 pub use units::{Bitrate, Bytes, ParseUnitError};

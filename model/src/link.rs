@@ -28,6 +28,8 @@ pub struct LinkSample {
     pub delivery_rate: Option<Bitrate>,
     /// Whether the delivery rate was limited by what was offered, not by the path.
     pub application_limited: bool,
+    /// Packets with data sent since the connection began, those sent again included.
+    pub sent_packets: u64,
     /// Packets declared lost since the connection began.
     pub lost_packets: u64,
     /// Consecutive retransmission timeouts without progress; 0 when progress was made.

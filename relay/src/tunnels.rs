@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
-use polyrail_model::{Identity, LinkSample};
+use polyrail_model::{Identity, LinkSample, Unit};
 use polyrail_session::{Endpoint, Outlet, TunnelInfo, TunnelKey};
 use polyrail_tunnel::{CloseReason, Established, Tunnel, TunnelEvent};
 
@@ -287,6 +287,7 @@ impl Tunnels {
             && let Some(event) = slot.tunnel.poll_event()
         {
             match event {
+                TunnelEvent::Early(_) => {}
                 TunnelEvent::Up(established) if slot.stage == Stage::Handshaking => {
                     slot.stage = Stage::Up;
                     slot.peer = Some(established.peer.clone());
@@ -294,8 +295,9 @@ impl Tunnels {
                     let info = TunnelInfo {
                         carrier: slot.label.carrier.clone(),
                         peer: established.peer.clone(),
-                        exporter: established.exporter,
+                        exporter: Some(established.exporter),
                         backup: slot.label.backup,
+                        mode: slot.tunnel.mode(),
                     };
                     endpoint.tunnel_up(now, TunnelKey(key), info);
                     slot.measure(now, TunnelKey(key), endpoint);
@@ -390,9 +392,9 @@ struct WayOut<'a> {
 }
 
 impl Outlet for WayOut<'_> {
-    fn send(&mut self, key: TunnelKey, frames: &[u8]) -> usize {
+    fn send(&mut self, key: TunnelKey, unit: Unit, frames: &[u8]) -> usize {
         let Some(slot) = self.tunnels.slots.get_mut(&key.0) else { return 0 };
-        slot.tunnel.send(frames);
+        slot.tunnel.send(unit, frames);
         slot.room = slot.tunnel.room();
         slot.active = true;
         slot.sample_at.get_or_insert(self.now + SAMPLE_EVERY);
@@ -400,6 +402,12 @@ impl Outlet for WayOut<'_> {
         *self.sent = true;
         self.tunnels.touch(key.0);
         room
+    }
+
+    fn withdraw(&mut self, key: TunnelKey, tag: u64) {
+        if let Some(slot) = self.tunnels.slots.get_mut(&key.0) {
+            slot.tunnel.withdraw(tag);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail_model::{Bytes, Families, Identity, PathId};
+use polyrail_model::{Bytes, Families, Identity, PathId, TunnelMode};
 use polyrail_scheduler::ChainSpec;
 
 use crate::{SessionKey, TunnelKey};
@@ -43,10 +43,13 @@ pub struct TunnelInfo {
     pub carrier: String,
     /// The certificate's identity.
     pub peer: Identity,
-    /// The key exported from the connection.
-    pub exporter: [u8; 32],
+    /// The key exported from the connection; `None` while its handshake goes on and only early
+    /// data passes.
+    pub exporter: Option<[u8; 32]>,
     /// Use it only when no other path is left (gateway).
     pub backup: bool,
+    /// How it travels.
+    pub mode: TunnelMode,
 }
 
 /// A snapshot for operators.

@@ -4,7 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, Destination, HostName, Identity, InstanceId, UserId};
+use polyrail_model::{
+    Bytes, Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId,
+};
 use polyrail_session::{
     Endpoint, Event, FlowKey, Outlet, ResetReason, Settings, TunnelInfo, TunnelKey,
 };
@@ -24,10 +26,12 @@ struct Pair {
 struct Wire(Vec<(TunnelKey, Vec<u8>)>);
 
 impl Outlet for Wire {
-    fn send(&mut self, tunnel: TunnelKey, frames: &[u8]) -> usize {
+    fn send(&mut self, tunnel: TunnelKey, _unit: Unit, frames: &[u8]) -> usize {
         self.0.push((tunnel, frames.to_vec()));
         16_384
     }
+
+    fn withdraw(&mut self, _tunnel: TunnelKey, _tag: u64) {}
 }
 
 impl Pair {
@@ -52,7 +56,8 @@ impl Pair {
         let info = |carrier: &str, peer: &str| TunnelInfo {
             carrier: carrier.to_owned(),
             peer: Identity::new(peer).unwrap(),
-            exporter: [key as u8; 32],
+            exporter: Some([key as u8; 32]),
+            mode: TunnelMode::Tls,
             backup: false,
         };
         let tunnel = TunnelKey(key);

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use common::pki::Authority;
 use common::{TestClock, World, client, loopback, server};
 use mio::{Events, Interest, Poll, Token};
+use polyrail_model::Unit;
 use polyrail_tunnel::tls::{Listener, Server};
 use polyrail_tunnel::{CarrierSpec, Tunnel, TunnelEvent};
 
@@ -115,6 +116,7 @@ fn send(mut tunnel: Box<dyn Tunnel>, unit: usize) -> f64 {
             tunnel.on_ready(now, event.is_readable(), event.is_writable());
         }
         match tunnel.poll_event() {
+            Some(TunnelEvent::Early(_)) => {}
             Some(TunnelEvent::Up(_)) => begin = Some((now, cpu_s())),
             Some(TunnelEvent::Closed(reason)) => panic!("{reason}"),
             None => {}
@@ -122,7 +124,7 @@ fn send(mut tunnel: Box<dyn Tunnel>, unit: usize) -> f64 {
         while tunnel.receive(&mut |_| ()) > 0 {}
         let Some((start, cpu)) = begin else { continue };
         while tunnel.room() > 0 && start.elapsed() < ROUND_TIME {
-            tunnel.send(&frames);
+            tunnel.send(Unit::Control, &frames);
             if sampled.elapsed() > Duration::from_millis(5) {
                 sampled = Instant::now();
                 tunnel.sample(sampled);

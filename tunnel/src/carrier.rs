@@ -25,6 +25,12 @@ pub struct CarrierSpec {
     pub mark: Option<u32>,
     /// The kernel's options.
     pub options: SocketOptions,
+    /// Whether early data is attempted when a ticket permits it.
+    pub early: bool,
+    /// The round-trip time that is expected, for the first timeouts of a QUIC connection.
+    pub rtt: Option<Duration>,
+    /// The folder for a qlog of each QUIC connection.
+    pub qlog: Option<std::path::PathBuf>,
 }
 
 /// Kernel options of a tunnel's socket. Buffer sizes are left to the kernel's autotuning.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use mio::event::Source;
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
-use polyrail_model::{Identity, LinkSample};
+use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
 
 use crate::{CloseReason, Established, Tunnel, TunnelEvent};
 
@@ -41,6 +41,7 @@ struct Orders {
     sample: Option<LinkSample>,
     breaking: Option<CloseReason>,
     units: Vec<usize>,
+    withdrawn: Vec<u64>,
     congestion: Option<String>,
 }
 
@@ -74,6 +75,7 @@ impl FakeTunnel {
             sample: None,
             breaking: None,
             units: Vec::new(),
+            withdrawn: Vec::new(),
             congestion: None,
         };
         Self {
@@ -216,7 +218,7 @@ impl Tunnel for FakeTunnel {
         self.control.0.borrow().quantum.saturating_sub(self.pending.len())
     }
 
-    fn send(&mut self, frames: &[u8]) {
+    fn send(&mut self, _unit: Unit, frames: &[u8]) {
         if self.over {
             return;
         }
@@ -232,6 +234,14 @@ impl Tunnel for FakeTunnel {
         if !self.blocked {
             self.write_out();
         }
+    }
+
+    fn withdraw(&mut self, tag: u64) {
+        self.control.0.borrow_mut().withdrawn.push(tag);
+    }
+
+    fn mode(&self) -> TunnelMode {
+        TunnelMode::Tls
     }
 
     fn sample(&mut self, now: Instant) -> Option<LinkSample> {
@@ -274,8 +284,8 @@ mod tests {
         assert!(matches!(near.poll_event(), Some(TunnelEvent::Up(up)) if up.peer == cloud));
         assert_eq!(far.receive(&mut |_| panic!("nothing before Up")), 0);
         assert!(matches!(far.poll_event(), Some(TunnelEvent::Up(up)) if up.peer == gateway));
-        near.send(b"ab");
-        near.send(b"c");
+        near.send(Unit::Control, b"ab");
+        near.send(Unit::Control, b"c");
         near.flush(now);
         let mut got = Vec::new();
         while far.receive(&mut |bytes| got.extend_from_slice(bytes)) > 0 {}
@@ -296,7 +306,7 @@ mod tests {
         near.poll_event();
         let mut sent = 0;
         while near.room() > 0 {
-            near.send(&[0; 1_000]);
+            near.send(Unit::Control, &[0; 1_000]);
             sent += 1_000;
         }
         assert!(sent > 65_536, "room is 0 only when the socket is full, not at {sent} bytes");

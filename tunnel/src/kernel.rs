@@ -29,6 +29,7 @@ pub(crate) struct TcpInfo {
     acked_bytes: u64,
     unsent_bytes: u32,
     rtt_min_us: u32,
+    sent_packets: u32,
     /// Bytes a second; 0 before the first measurement.
     delivery_rate: u64,
     /// Absent before Linux 4.19.
@@ -77,6 +78,7 @@ impl TcpInfo {
             acked_bytes: oct(120)?,
             unsent_bytes: quad(144)?,
             rtt_min_us: quad(148)?,
+            sent_packets: quad(156)?,
             delivery_rate: oct(160)?,
             sent_and_resent_bytes: oct(200).zip(oct(208)),
         })
@@ -107,6 +109,7 @@ impl TcpInfo {
             delivery_rate: (self.delivery_rate > 0)
                 .then(|| Bitrate::from_bytes_per_second(self.delivery_rate)),
             application_limited: self.application_limited,
+            sent_packets: u64::from(self.sent_packets),
             lost_packets: u64::from(self.retransmitted_packets),
             // Zero-window probes back off as well, but are not timeouts of the path.
             timeouts: if self.retransmits == 0 { 0 } else { u32::from(self.backoff).max(1) },

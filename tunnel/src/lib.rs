@@ -27,4 +27,4 @@ pub use clock::{Clock, SystemClock};
 pub use close::{CertificateFault, CloseReason, PeerComplaint, Side};
 pub use identity::{IdentityPaths, LoadError, TlsIdentity};
 pub use kernel::unacknowledged;
-pub use tunnel::{CONTROL_EXCESS, Established, FRAMES_MAX, Tunnel, TunnelEvent};
+pub use tunnel::{CONTROL_EXCESS, Early, Established, FRAMES_MAX, Tunnel, TunnelEvent};

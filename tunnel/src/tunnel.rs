@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use polyrail_model::{Identity, LinkSample};
+use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
 
 use crate::CloseReason;
 
@@ -17,13 +17,16 @@ pub const CONTROL_EXCESS: usize = 4_096;
 /// A connection that carries frames between a gateway and a cloud.
 ///
 /// ```text
-///  connect() ──> Connecting ──> Handshaking ──> Up ──close()──> Closing ──> Closed
-///  accept()  ─────────────────────^  │           │                 │          ^
-///                                    └───────────┴── any failure ──┴──────────┘
+///  connect() ──> Connecting ──> Handshaking ──[Early]──> Up ──close()──> Closing ──> Closed
+///  accept()  ─────────────────────^  │            │       │                 │          ^
+///                                    └────────────┴───────┴── any failure ──┴──────────┘
 /// ```
 ///
-/// `Up` is announced once, after the handshake and the checks of the peer's certificate, unless
-/// the tunnel ends before it was polled; `Closed` once, as the last event. A tunnel that is
+/// `Early` may be announced once before `Up`: units can be sent and received before the handshake
+/// is over (RFC 8446 2.3). They may be replayed by others, so only what is safe then may be sent.
+/// Early data that the peer refuses is sent again by the tunnel after the handshake. `Up` is
+/// announced once, after the handshake and the checks of the peer's certificate, unless the
+/// tunnel ends before it was polled; `Closed` once, as the last event. A tunnel that is
 /// dropped closes its socket at once.
 ///
 /// **The drain contract.** The registration is edge-triggered. After `register`, `on_ready`,
@@ -35,7 +38,7 @@ pub const CONTROL_EXCESS: usize = 4_096;
 /// 3. while [`room`](Self::room) is not 0, [`send`](Self::send); then [`flush`](Self::flush) once;
 /// 4. arm a timer for [`next_timeout`](Self::next_timeout).
 ///
-/// Room is 0 only before `Up`, after the end, and while the transport is full; in the last case a
+/// Room is 0 only before `Early` or `Up`, after the end, and while the transport is full; in the last case a
 /// writable event follows.
 pub trait Tunnel {
     /// Registers the tunnel's socket with the caller's poll, once.
@@ -67,7 +70,8 @@ pub trait Tunnel {
     /// Hands the peer's bytes to `sink`, in order, in pieces of any size.
     ///
     /// Returns how many bytes were taken off the wire: at most about 256 KiB a call, 0 when there
-    /// is nothing more for now. Nothing is handed out before [`TunnelEvent::Up`] was polled.
+    /// is nothing more for now. Nothing is handed out before [`TunnelEvent::Early`] or
+    /// [`TunnelEvent::Up`] was polled.
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize;
 
     /// How many bytes of frames the tunnel takes now.
@@ -75,9 +79,21 @@ pub trait Tunnel {
 
     /// Takes whole frames, 1 to [`FRAMES_MAX`] bytes, as one unit that is not split.
     ///
-    /// The caller keeps to [`room`](Self::room); control frames may exceed it by
-    /// [`CONTROL_EXCESS`]. What comes before `Up` or after the end is dropped.
-    fn send(&mut self, frames: &[u8]);
+    /// Greetings and control keep their order; data may overtake and be overtaken, except around
+    /// greetings: what was sent before one arrives before it or never, what was sent behind it
+    /// arrives behind it. The caller keeps to [`room`](Self::room); greetings and control may
+    /// exceed it by [`CONTROL_EXCESS`]. What comes before `Early` and `Up` or after the end is
+    /// dropped.
+    fn send(&mut self, unit: Unit, frames: &[u8]);
+
+    /// What was sent as [`Unit::Data`] with this tag need not arrive any more.
+    ///
+    /// A wish: TLS cannot take back what it has sent. Unknown tags, and those whose data has
+    /// arrived, are ignored.
+    fn withdraw(&mut self, tag: u64);
+
+    /// How it travels.
+    fn mode(&self) -> TunnelMode;
 
     /// Hands what is pending to the transport.
     fn flush(&mut self, now: Instant);
@@ -95,7 +111,8 @@ pub trait Tunnel {
     /// Sets the congestion control of what this side sends from now on, by the kernel's name.
     ///
     /// # Errors
-    /// The kernel has no such control or does not allow it; the old one stays.
+    /// There is no such control or it is not allowed; or `Unsupported`: a QUIC connection keeps
+    /// what it began with. The old one stays.
     fn set_congestion(&mut self, name: &str) -> io::Result<()>;
 
     /// Our end of the connection, once it is known.
@@ -108,6 +125,9 @@ pub trait Tunnel {
 /// What a tunnel reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunnelEvent {
+    /// Early data may be sent (client), or the peer's early data has come and its certificate
+    /// passed all checks (server). Comes at most once, before `Up`.
+    Early(Early),
     /// The handshake succeeded and the peer's certificate passed all checks. Comes once.
     ///
     /// On the client's side the server may still refuse our certificate: TLS 1.3 tells the client
@@ -115,6 +135,13 @@ pub enum TunnelEvent {
     Up(Established),
     /// The tunnel is over. Comes once, last.
     Closed(CloseReason),
+}
+
+/// What is known before the handshake is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Early {
+    /// The peer's name, from the checked certificate of the session that is resumed.
+    pub peer: Identity,
 }
 
 /// What the handshake established.

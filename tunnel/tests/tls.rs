@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::pki::{Authority, GATEWAY, Node};
 use common::raw::{RawClient, record_lengths};
 use common::{End, TestClock, World, client, loopback, name, server};
-use polyrail_model::Bytes;
+use polyrail_model::{Bytes, Unit};
 use polyrail_tunnel::tls::Listener;
 use polyrail_tunnel::{CarrierSpec, CloseReason, FRAMES_MAX, SocketOptions, fake};
 
@@ -72,7 +72,7 @@ fn a_reader_that_stops_holds_the_sender_back() {
     let unsent = world.ends[0].tunnel.sample(Instant::now()).unwrap().unsent;
     assert!(unsent < Bytes::from_kib(1024), "{unsent} wait in the tunnel and the kernel");
     // Control frames still go in, a little.
-    world.ends[0].tunnel.send(&[0x55; 4_096]);
+    world.ends[0].tunnel.send(Unit::Control, &[0x55; 4_096]);
     assert!(world.ends[0].closed.is_none());
     world.ends[1].reading = true;
     world.until("all there", |ends| ends[1].received.len() == sent + 4_096);
@@ -86,7 +86,7 @@ fn a_caller_that_ignores_room_is_stopped() {
     world.ends[1].reading = false;
     // The kernel's buffers, then the tunnel's bound.
     for _ in 0..(64 << 20) / FRAMES_MAX {
-        world.ends[0].tunnel.send(&[0; FRAMES_MAX]);
+        world.ends[0].tunnel.send(Unit::Control, &[0; FRAMES_MAX]);
     }
     world.step();
     assert!(matches!(&world.ends[0].closed, Some(CloseReason::Internal { .. })));
@@ -103,7 +103,7 @@ fn an_orderly_end_delivers_everything_first() {
     }
     world.ends[0].tunnel.close(Instant::now());
     assert_eq!(world.ends[0].tunnel.room(), 0);
-    world.ends[0].tunnel.send(b"too late");
+    world.ends[0].tunnel.send(Unit::Control, b"too late");
     world.until("over", |ends| ends.iter().all(|end| end.closed.is_some()));
     assert!(world.ends[1].received == data);
     let reasons = world.ends.iter().map(|end| end.closed.clone().unwrap());
@@ -170,7 +170,7 @@ fn one_send_is_one_record() {
     let sizes = [100, FRAMES_MAX, 5_000, 1];
     for size in sizes {
         world.until("room", |ends| ends[0].tunnel.room() > 0);
-        world.ends[0].tunnel.send(&vec![7; size]);
+        world.ends[0].tunnel.send(Unit::Control, &vec![7; size]);
     }
     world.ends[0].tunnel.close(Instant::now());
     world.until("over", |ends| ends[0].closed.is_some());
@@ -193,8 +193,8 @@ fn a_carrier_is_bound_and_tuned() {
         name: "b".to_owned(),
         interface: Some("lo".to_owned()),
         source: Some(source),
-        mark: None,
         options,
+        ..CarrierSpec::default()
     };
     let near = world.add(client.connect(Instant::now(), &spec, address).unwrap());
     world.until("up", |ends| ends.len() == 2 && ends.iter().all(|end| end.up.is_some()));

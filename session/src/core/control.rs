@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use polyrail_model::{Bytes, FlowId};
+use polyrail_model::{Bytes, FlowId, Unit};
 
 use super::{Outcome, Outlet, Session};
 use crate::Role;
@@ -170,7 +170,7 @@ impl Session {
 
     /// Sends control on a path; what goes beyond its room is counted.
     fn put_control(&mut self, slot: usize, bytes: &[u8], outlet: &mut dyn Outlet) {
-        self.put(slot, bytes, outlet);
+        self.put(slot, Unit::Control, bytes, outlet);
         if let Some(Some(path)) = self.paths.get_mut(slot)
             && path.room == 0
         {
@@ -179,9 +179,9 @@ impl Session {
     }
 
     /// Sends bytes on a path; the tunnel answers with the room that is left.
-    pub(super) fn put(&mut self, slot: usize, bytes: &[u8], outlet: &mut dyn Outlet) {
+    pub(super) fn put(&mut self, slot: usize, unit: Unit, bytes: &[u8], outlet: &mut dyn Outlet) {
         let Some(Some(path)) = self.paths.get_mut(slot) else { return };
-        let room = outlet.send(path.tunnel, bytes) as u64;
+        let room = outlet.send(path.tunnel, unit, bytes) as u64;
         if room > 0 {
             path.control_debt = 0;
         }

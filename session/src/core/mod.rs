@@ -80,6 +80,8 @@ pub(crate) struct Session {
     held_received: u64,
     pongs: Vec<(usize, u64, u64, u64)>,
     next_ping: u64,
+    /// The tag of the next unit of data.
+    next_tag: u64,
     reinjected: u64,
     pub families: Families,
     pub alone_since: Option<Instant>,
@@ -151,6 +153,7 @@ impl Session {
             held_received: 0,
             pongs: Vec::new(),
             next_ping: 1,
+            next_tag: 1,
             reinjected: 0,
             families: Families::default(),
             alone_since: Some(now),

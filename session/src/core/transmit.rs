@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use polyrail_model::{Bytes, FlowId};
+use polyrail_model::{Bytes, FlowId, Unit};
 use polyrail_scheduler::{Decision, Input, PathSet, SEGMENT, SegmentView, Turn};
 
 use super::Session;
@@ -16,10 +16,13 @@ use crate::path::Carried;
 use crate::wire::{DataMarks, Frame, Open, encode};
 
 /// Where frames go. Each call hands over whole frames, at most 16,384 bytes, that belong into one
-/// record of the tunnel.
+/// unit of the tunnel.
 pub trait Outlet {
     /// Takes frames for the tunnel and returns the room that it has left, in bytes.
-    fn send(&mut self, tunnel: TunnelKey, frames: &[u8]) -> usize;
+    fn send(&mut self, tunnel: TunnelKey, unit: Unit, frames: &[u8]) -> usize;
+
+    /// What went out over the tunnel as [`Unit::Data`] with this tag need not arrive any more.
+    fn withdraw(&mut self, tunnel: TunnelKey, tag: u64);
 }
 
 impl Session {
@@ -72,8 +75,10 @@ impl Session {
         let (end, bytes) = self.frame(now, turn.flow, &piece, run_max);
         self.account(now, turn, &piece, end, bytes, on);
         let frame = std::mem::take(&mut self.scratch);
-        self.put(primary, &frame, outlet);
-        copies.iter().for_each(|slot| self.put(slot, &frame, outlet));
+        let unit = Unit::Data { tag: self.next_tag };
+        self.next_tag += 1;
+        self.put(primary, unit, &frame, outlet);
+        copies.iter().for_each(|slot| self.put(slot, unit, &frame, outlet));
         self.scratch = frame;
         if let Some(path) = self.paths.get(primary).and_then(Option::as_ref) {
             self.chain.sent(path.id, bytes, now);

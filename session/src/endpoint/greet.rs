@@ -69,10 +69,12 @@ impl Endpoint {
                 Frame::Join { session: id, proof, greeting }
             }
             None => {
+                // A HELLO is not safe against replay: it waits for the end of the handshake.
+                let Some(exporter) = tunnel.info.exporter else { return };
                 if entry.hellos.len() >= HELLOS_REMEMBERED {
                     entry.hellos.pop_front();
                 }
-                entry.hellos.push_back((counter, tunnel.info.exporter));
+                entry.hellos.push_back((counter, exporter));
                 let terms = entry.session.terms();
                 Frame::Hello { instance: entry.instance, greeting, terms }
             }
@@ -192,6 +194,10 @@ impl Endpoint {
         let (peer, exporter) = (tunnel.info.peer.clone(), tunnel.info.exporter);
         let outcome = match frame {
             Frame::Hello { instance, greeting, terms } => {
+                let Some(exporter) = exporter else {
+                    let reason = "a HELLO must wait for the end of the handshake";
+                    return self.refuse(now, key, Some(RejectCode::Protocol), reason);
+                };
                 let session = self.session_for(now, &peer, *instance, greeting, exporter);
                 if let Ok(session) = session
                     && let Some(entry) = self.sessions.get_mut(&session)

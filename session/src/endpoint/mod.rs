@@ -16,7 +16,7 @@ mod instances;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use polyrail_model::{Destination, Identity, InstanceId, LinkSample, SessionId, UserId};
+use polyrail_model::{Destination, Identity, InstanceId, LinkSample, SessionId, Unit, UserId};
 
 use crate::core::{Outlet, Session};
 use crate::limits::GREETING_TIMEOUT;
@@ -176,6 +176,15 @@ impl Endpoint {
         }
     }
 
+    /// The handshake of a tunnel that passed early data is over.
+    pub fn tunnel_confirmed(&mut self, now: Instant, key: TunnelKey, exporter: [u8; 32]) {
+        let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
+        tunnel.info.exporter = Some(exporter);
+        if self.role == Role::Gateway && tunnel.phase == Phase::Greeting {
+            self.greet(now, key);
+        }
+    }
+
     /// A tunnel is gone, for whatever reason. Unknown ones are ignored.
     pub fn tunnel_down(&mut self, now: Instant, key: TunnelKey) {
         let Some(tunnel) = self.tunnels.remove(&key) else { return };
@@ -256,7 +265,7 @@ impl Endpoint {
         for (key, tunnel) in &mut self.tunnels {
             if !tunnel.outbox.is_empty() {
                 let frames = std::mem::take(&mut tunnel.outbox);
-                tunnel.room = outlet.send(*key, &frames);
+                tunnel.room = outlet.send(*key, Unit::Greeting, &frames);
             }
         }
         for session in std::mem::take(&mut self.dirty) {

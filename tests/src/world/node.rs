@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use polyrail_model::InstanceId;
+use polyrail_model::{InstanceId, Unit};
 use polyrail_session::limits::FLOWS_REFUSED_MAX;
 use polyrail_session::{Endpoint, Event, FlowKey, Outlet, Settings, Status, TunnelKey};
 
@@ -54,7 +54,7 @@ struct Wire<'a> {
 }
 
 impl Outlet for Wire<'_> {
-    fn send(&mut self, tunnel: TunnelKey, frames: &[u8]) -> usize {
+    fn send(&mut self, tunnel: TunnelKey, _unit: Unit, frames: &[u8]) -> usize {
         assert!(!frames.is_empty(), "an empty record");
         assert!(frames.len() <= RECORD_MAX, "{} bytes in one record", frames.len());
         self.tap.see(self.now, frames);
@@ -68,6 +68,8 @@ impl Outlet for Wire<'_> {
         };
         connection.take(self.now, self.side, frames, self.carriers)
     }
+
+    fn withdraw(&mut self, _tunnel: TunnelKey, _tag: u64) {}
 }
 
 impl Node {

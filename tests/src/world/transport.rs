@@ -175,6 +175,7 @@ pub struct Sender {
     acked: u64,
     rate: Option<Bitrate>,
     application_limited: bool,
+    sent_packets: u64,
     lost_packets: u64,
 }
 
@@ -246,6 +247,7 @@ impl Sender {
             acked: 0,
             rate: None,
             application_limited: true,
+            sent_packets: 0,
             lost_packets: 0,
         }
     }
@@ -309,6 +311,7 @@ impl Sender {
             out.acked = self.acked;
             self.next_order += 1;
             self.in_flight += out.segment.range.len();
+            self.sent_packets += 1;
             let kind = PacketKind::Data { serial, segment: Rc::clone(&out.segment) };
             emit(Packet { connection: self.connection, kind });
         }
@@ -431,6 +434,7 @@ impl Sender {
             unsent: Bytes(self.unsent_bytes as u64),
             delivery_rate: self.rate,
             application_limited: self.application_limited,
+            sent_packets: self.sent_packets,
             lost_packets: self.lost_packets,
             timeouts: self.timeouts,
             acked: Bytes(self.acked),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use polyrail_emulator::link::{Blackout, LinkModel, LinkSpec};
-use polyrail_model::{Identity, LinkSample};
+use polyrail_model::{Identity, LinkSample, TunnelMode};
 use polyrail_session::{TunnelInfo, TunnelKey};
 
 use super::transport::{Content, Delivery, Packet, PacketKind, Transport};
@@ -301,7 +301,8 @@ impl World {
             Side::Cloud => (String::new(), identity("train-7")),
         };
         let backup = spec.backup && side == Side::Gateway;
-        let info = TunnelInfo { carrier, peer, exporter: c.exporter, backup };
+        let info =
+            TunnelInfo { carrier, peer, exporter: Some(c.exporter), backup, mode: TunnelMode::Tls };
         end.told_room = end.transport.sender.room();
         let room = end.told_room;
         self.say(Verbosity::Everything, || format!("{side:?} tunnel {} up, {connection}", key.0));

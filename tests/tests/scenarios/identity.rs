@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Destination, HostName, Identity, InstanceId, UserId};
+use polyrail_model::{Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId};
 use polyrail_session::wire::{Decoder, Frame, RejectCode};
 use polyrail_session::{Endpoint, Event, Outlet, Settings, TunnelInfo, TunnelKey};
 
@@ -11,15 +11,23 @@ use polyrail_session::{Endpoint, Event, Outlet, Settings, TunnelInfo, TunnelKey}
 struct Wire(Vec<(TunnelKey, Vec<u8>)>);
 
 impl Outlet for Wire {
-    fn send(&mut self, tunnel: TunnelKey, frames: &[u8]) -> usize {
+    fn send(&mut self, tunnel: TunnelKey, _unit: Unit, frames: &[u8]) -> usize {
         self.0.push((tunnel, frames.to_vec()));
         16_384
     }
+
+    fn withdraw(&mut self, _tunnel: TunnelKey, _tag: u64) {}
 }
 
 fn info(carrier: &str, peer: &str, exporter: u8) -> TunnelInfo {
     let peer = Identity::new(peer).unwrap();
-    TunnelInfo { carrier: carrier.to_owned(), peer, exporter: [exporter; 32], backup: false }
+    TunnelInfo {
+        carrier: carrier.to_owned(),
+        peer,
+        exporter: Some([exporter; 32]),
+        backup: false,
+        mode: TunnelMode::Tls,
+    }
 }
 
 /// Everything that the endpoint sends now.

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, Destination, HostName, Identity, InstanceId, UserId};
+use polyrail_model::{
+    Bytes, Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId,
+};
 use polyrail_session::wire::{Decoder, Frame};
 use polyrail_session::{
     Endpoint, Event, Outlet, Reinjection, ResetReason, Settings, TunnelInfo, TunnelKey,
@@ -165,16 +167,18 @@ fn a_stalled_flow_at_its_floor_goes_on_when_it_is_read() {
 struct Wire(Vec<(TunnelKey, Vec<u8>)>);
 
 impl Outlet for Wire {
-    fn send(&mut self, tunnel: TunnelKey, frames: &[u8]) -> usize {
+    fn send(&mut self, tunnel: TunnelKey, _unit: Unit, frames: &[u8]) -> usize {
         self.0.push((tunnel, frames.to_vec()));
         16_384
     }
+
+    fn withdraw(&mut self, _tunnel: TunnelKey, _tag: u64) {}
 }
 
 fn up(endpoint: &mut Endpoint, now: Instant, key: usize, carrier: &str, peer: &str) {
     let peer = Identity::new(peer).unwrap();
-    let exporter = [key as u8; 32];
-    let info = TunnelInfo { carrier: carrier.to_owned(), peer, exporter, backup: false };
+    let (exporter, mode) = (Some([key as u8; 32]), TunnelMode::Tls);
+    let info = TunnelInfo { carrier: carrier.to_owned(), peer, exporter, backup: false, mode };
     endpoint.tunnel_up(now, TunnelKey(key), info);
     endpoint.tunnel_room(TunnelKey(key), 16_384);
 }

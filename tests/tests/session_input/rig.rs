@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, Destination, HostName, Identity, InstanceId, UserId};
+use polyrail_model::{
+    Bytes, Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId,
+};
 use polyrail_session::limits::FLOWS_REFUSED_MAX;
 use polyrail_session::wire::Decoder;
 use polyrail_session::{
@@ -40,12 +42,14 @@ struct End {
 struct Wire(Vec<(TunnelKey, Vec<u8>)>);
 
 impl Outlet for Wire {
-    fn send(&mut self, tunnel: TunnelKey, frames: &[u8]) -> usize {
+    fn send(&mut self, tunnel: TunnelKey, _unit: Unit, frames: &[u8]) -> usize {
         let fed = Decoder::default().feed(frames, |_| {});
         assert_eq!(fed, Ok(()), "what is sent is not frames");
         self.0.push((tunnel, frames.to_vec()));
         if self.0.len() > 64 { 0 } else { 16_384 }
     }
+
+    fn withdraw(&mut self, _tunnel: TunnelKey, _tag: u64) {}
 }
 
 impl End {
@@ -109,7 +113,8 @@ impl Rig {
         let info = |carrier: &str, peer: &str| TunnelInfo {
             carrier: carrier.to_owned(),
             peer: Identity::new(peer).unwrap(),
-            exporter: [key.0 as u8; 32],
+            exporter: Some([key.0 as u8; 32]),
+            mode: TunnelMode::Tls,
             backup: false,
         };
         self.ends[1].endpoint.tunnel_up(self.now, key, info("", name));

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use mio::event::Source;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
-use polyrail_model::LinkSample;
+use polyrail_model::{LinkSample, TunnelMode, Unit};
 use rustls::{Connection, HandshakeKind};
 use socket2::SockRef;
 
@@ -434,7 +434,7 @@ impl Tunnel for TlsTunnel {
         }
     }
 
-    fn send(&mut self, frames: &[u8]) {
+    fn send(&mut self, _unit: Unit, frames: &[u8]) {
         if self.state != State::Up || frames.is_empty() {
             return;
         }
@@ -450,6 +450,12 @@ impl Tunnel for TlsTunnel {
         if !self.blocked && self.pending + ROOM_MIN > self.feed.quantum() {
             self.write_out();
         }
+    }
+
+    fn withdraw(&mut self, _tag: u64) {}
+
+    fn mode(&self) -> TunnelMode {
+        TunnelMode::Tls
     }
 
     fn flush(&mut self, _now: Instant) {

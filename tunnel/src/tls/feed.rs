@@ -77,6 +77,7 @@ mod tests {
             unsent: Bytes::ZERO,
             delivery_rate: Some(Bitrate::from_mbps(mbps)),
             application_limited,
+            sent_packets: 0,
             lost_packets: 0,
             timeouts: 0,
             acked: Bytes::ZERO,

@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token};
-use polyrail_model::Identity;
+use polyrail_model::{Identity, Unit};
 use polyrail_tunnel::tls::{Client, Listener, Server};
 use polyrail_tunnel::{
-    CarrierSpec, Clock, CloseReason, Established, SocketOptions, TlsIdentity, Tunnel, TunnelEvent,
+    CarrierSpec, Clock, CloseReason, Early, Established, SocketOptions, TlsIdentity, Tunnel,
+    TunnelEvent,
 };
 
 /// When the scratch certificates begin to be valid, in seconds since 1970.
@@ -54,6 +55,7 @@ pub fn loopback() -> SocketAddr {
 /// One end of a tunnel and what happened to it.
 pub struct End {
     pub tunnel: Box<dyn Tunnel>,
+    pub early: Option<Early>,
     pub up: Option<Established>,
     pub closed: Option<CloseReason>,
     pub received: Vec<u8>,
@@ -89,7 +91,14 @@ impl World {
     pub fn add(&mut self, mut tunnel: Box<dyn Tunnel>) -> usize {
         let index = self.ends.len();
         tunnel.register(self.poll.registry(), Token(index)).unwrap();
-        self.ends.push(End { tunnel, up: None, closed: None, received: Vec::new(), reading: true });
+        self.ends.push(End {
+            tunnel,
+            early: None,
+            up: None,
+            closed: None,
+            received: Vec::new(),
+            reading: true,
+        });
         index
     }
 
@@ -170,6 +179,9 @@ impl End {
         while let Some(event) = self.tunnel.poll_event() {
             assert!(self.closed.is_none(), "nothing comes after Closed");
             match event {
+                TunnelEvent::Early(early) => {
+                    assert!(self.early.replace(early).is_none(), "Early comes once")
+                }
                 TunnelEvent::Up(up) => assert!(self.up.replace(up).is_none(), "Up comes once"),
                 TunnelEvent::Closed(reason) => self.closed = Some(reason),
             }
@@ -181,7 +193,7 @@ impl End {
         let mut sent = 0;
         while sent < data.len() && self.tunnel.room() > 0 {
             let size = unit.min(data.len() - sent).min(self.tunnel.room());
-            self.tunnel.send(&data[sent..sent + size]);
+            self.tunnel.send(Unit::Control, &data[sent..sent + size]);
             sent += size;
         }
         self.tunnel.flush(Instant::now());
