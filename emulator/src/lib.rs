@@ -2,6 +2,7 @@
 //! through it between network namespaces.
 //!
 //! - [`link`] is one direction of a link, for virtual time or real time.
+//! - The private module `packet` tells UDP from the rest, answers too big packets, and is a NAT.
 //! - [`scenario`] reads the links from a TOML file (`docs/emulation.md`).
 //! - [`driver`] runs a scenario, [`control`] steers it while it runs.
 //! - [`namespace`] makes network namespaces that leave nothing behind.
@@ -12,6 +13,7 @@ pub mod control;
 pub mod driver;
 pub mod link;
 pub mod namespace;
+mod packet;
 pub mod report;
 pub mod scenario;
 mod sys;

@@ -30,6 +30,8 @@ pub struct DirectionReport {
     pub in_flight: Tally,
     /// Packets that the kernel did not take at the far end.
     pub refused: u64,
+    /// Packets that the link's NAT did not let through: upwards behind the link, down before it.
+    pub nat_dropped: u64,
     /// All drops together, from a driver that cannot tell their causes apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unsorted_drops: Option<u64>,

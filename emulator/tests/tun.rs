@@ -8,7 +8,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use common::rail::{Pinger, Rail};
@@ -122,6 +122,118 @@ fn commands_take_effect_and_errors_are_told() {
     let socket = rail.socket();
     assert!(socket.exists());
     rail.stop();
+}
+
+#[test]
+fn udp_is_policed_and_tcp_is_not() {
+    if no_namespaces() {
+        return;
+    }
+    let scenario = ONE_LINK.replacen("[link.up]", "[link.up]\nudp = \"blocked\"", 1);
+    let rail = Rail::start(&scenario, &["--driver", "tun"]);
+    let mut control = rail.control();
+    for (near, far) in [("10.1.0.1:0", "10.1.0.2:7"), ("[fd00:1::1]:0", "[fd00:1::2]:7")] {
+        control.command("set a udp blocked").unwrap();
+        let mut pinger = Pinger::new(&rail, near, far);
+        assert_eq!(pinger.ping(Duration::from_millis(300)), None);
+        let address = far.replace(":7", ":80");
+        let listener = rail.far.run(|| TcpListener::bind(&address)).unwrap().unwrap();
+        rail.near.run(|| TcpStream::connect(&address)).unwrap().unwrap();
+        drop(listener);
+        control.command("set a udp free").unwrap();
+        assert!(pinger.ping(PATIENCE).is_some(), "{far}");
+    }
+    control.command("set a.up udp 80 kbit/s").unwrap();
+    let sender = rail.near.run(|| UdpSocket::bind("10.1.0.1:0")).unwrap().unwrap();
+    // 100 datagrams of 1028 bytes at once; the bucket has 3000 bytes and gains 10 a millisecond.
+    for _ in 0..100 {
+        sender.send_to(&[7; 1000], "10.1.0.2:9").unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let stats = control.command("stats").unwrap();
+    let policed = stats["links"][0]["up"]["policed"]["packets"].as_u64().unwrap();
+    assert!(policed > 80, "{stats}");
+}
+
+#[test]
+fn a_small_path_tells_its_mtu_unless_it_is_silent() {
+    if no_namespaces() {
+        return;
+    }
+    let rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+    let mut control = rail.control();
+    control.command("set a mtu 1280 silent").unwrap();
+    for (near, far, route) in [
+        ("10.1.0.1:0", "10.1.0.2:9", "route get 10.1.0.2"),
+        ("[fd00:1::1]:0", "[fd00:1::2]:9", "-6 route get fd00:1::2"),
+    ] {
+        control.command("set a mtu 1280 silent").unwrap();
+        let socket = rail.near.run(|| UdpSocket::bind(near)).unwrap().unwrap();
+        socket.connect(far).unwrap();
+        let told = || rail.near.tool("ip", route).unwrap().contains("mtu 1280");
+        socket.send(&[7; 1400]).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!told(), "a black hole told its MTU");
+        control.command("set a mtu 1280").unwrap();
+        socket.send(&[7; 1400]).unwrap();
+        let end = Instant::now() + PATIENCE;
+        while !told() {
+            assert!(Instant::now() < end, "the kernel was not told the MTU to {far}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut pinger = Pinger::new(&rail, near, &far.replace(":9", ":7"));
+        assert!(pinger.ping(PATIENCE).is_some(), "small packets pass");
+    }
+    let stats = control.command("stats").unwrap();
+    assert_eq!(stats["links"][0]["up"]["too_big"]["packets"], 4, "{stats}");
+}
+
+#[test]
+fn a_rebinding_nat_changes_ports_and_silences_tcp() {
+    if no_namespaces() {
+        return;
+    }
+    let rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+    let mut control = rail.control();
+    let far = rail.far.run(|| UdpSocket::bind("[::]:7")).unwrap().unwrap();
+    far.set_read_timeout(Some(PATIENCE)).unwrap();
+    let near = rail.near.run(|| UdpSocket::bind("10.1.0.1:5555")).unwrap().unwrap();
+    near.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
+    let hear = |expected: &[u8]| {
+        let mut buffer = [0; 16];
+        let (length, from) = far.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], expected);
+        from
+    };
+    let listener = rail.far.run(|| TcpListener::bind("10.1.0.2:80")).unwrap().unwrap();
+    assert!(control.command("set a nat rebind").is_err(), "there is none yet");
+    control.command("set a nat on").unwrap();
+    let mut tcp = rail.near.run(|| TcpStream::connect("10.1.0.2:80")).unwrap().unwrap();
+    let mut accepted = listener.accept().unwrap().0;
+    near.send_to(b"one", "10.1.0.2:7").unwrap();
+    let before = hear(b"one");
+    assert_eq!(before.port(), 5555);
+    control.command("set a nat rebind").unwrap();
+    near.send_to(b"two", "10.1.0.2:7").unwrap();
+    let after = hear(b"two");
+    assert_ne!(after.port(), 5555);
+    let mut buffer = [0; 16];
+    far.send_to(b"old", before).unwrap();
+    assert!(near.recv(&mut buffer).is_err(), "the old port still lets in");
+    far.send_to(b"new", after).unwrap();
+    assert_eq!(near.recv(&mut buffer).unwrap(), 3);
+    assert_eq!(&buffer[..3], b"new");
+
+    accepted.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
+    tcp.write_all(b"lost").unwrap();
+    let error = accepted.read(&mut buffer).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "neither data nor an end");
+    let mut anew = rail.near.run(|| TcpStream::connect("10.1.0.2:80")).unwrap().unwrap();
+    anew.write_all(b"anew").unwrap();
+    assert_eq!(listener.accept().unwrap().0.read(&mut buffer).unwrap(), 4);
+    let stats = control.command("stats").unwrap();
+    let dropped = |side: &str| stats["links"][0][side]["nat_dropped"].as_u64().unwrap();
+    assert!(dropped("up") >= 1 && dropped("down") >= 1, "{stats}");
 }
 
 #[test]

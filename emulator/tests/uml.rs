@@ -226,8 +226,16 @@ fn commands_reach_netem(rail: &Rail) {
     assert!(slow >= Duration::from_millis(160) && slow < Duration::from_millis(220), "{slow:?}");
     let stats = control.command("stats").unwrap();
     assert!(stats["links"][0]["up"]["unsorted_drops"].as_u64().unwrap() >= 1, "{stats}");
-    let refused = control.command("down a hold").unwrap_err().to_string();
-    assert!(refused.contains("the tun driver can"), "{refused}");
+    control.command("set a.up burst-loss 1 0").unwrap();
+    // netem turns bad behind its first packet.
+    pinger.ping(Duration::from_millis(400));
+    assert_eq!(pinger.ping(Duration::from_millis(400)), None, "one burst without end");
+    control.command("set a.up burst-loss off").unwrap();
+    assert!(pinger.ping(PATIENCE).is_some(), "the burst goes on");
+    for line in ["down a hold", "set a udp blocked", "set a nat on", "set a mtu 1280"] {
+        let refused = control.command(line).unwrap_err().to_string();
+        assert!(refused.contains("the tun driver can"), "{refused}");
+    }
 }
 
 fn what_netem_cannot_do_is_refused() {

@@ -7,6 +7,11 @@
 //! set LINK delay 40 ms
 //! set LINK loss 0.05
 //! set LINK queue 64 KiB
+//! set LINK burst-loss 0.01 0.25   enter and leave; then loss and loss_good; or `off`
+//! set LINK reorder 0.01 5 ms      also `off`
+//! set LINK udp 1 Mbit/s           also `free`, `blocked`
+//! set LINK mtu 1280               also `1280 silent`, `off`
+//! set NAME nat rebind             also `on`, `off`
 //! stats
 //! ```
 //! `LINK` is a link's name, or `NAME.up` or `NAME.down` for one direction. Each line is answered by
@@ -22,8 +27,10 @@ use std::time::Duration;
 
 use polyrail_model::Bytes;
 
-use crate::link::{Blackout, Probability, Rate};
-use crate::scenario::{parse_duration, parse_rate};
+use crate::link::{Blackout, BurstLoss, PathMtu, Policing, Probability, Rate, Reorder};
+use crate::scenario::{parse_duration, parse_path_mtu, parse_policing, parse_rate};
+
+pub use crate::packet::nat::Order as NatOrder;
 
 pub(crate) use server::Server;
 
@@ -39,6 +46,8 @@ pub enum Command {
     Up(Target),
     /// Change a property for good.
     Set(Target, Setting),
+    /// Change the NAT of a link, given by its name.
+    Nat(String, NatOrder),
     /// Tell all counters.
     Stats,
 }
@@ -65,6 +74,14 @@ pub enum Setting {
     Loss(Probability),
     /// The bound of the queue.
     Queue(Bytes),
+    /// Loss in bursts.
+    BurstLoss(Option<BurstLoss>),
+    /// Packets that others overtake.
+    Reorder(Option<Reorder>),
+    /// What happens to UDP.
+    Udp(Policing),
+    /// The largest packet.
+    Mtu(Option<PathMtu>),
 }
 
 /// Why a line is no command.
@@ -86,18 +103,24 @@ impl FromStr for Command {
             }
             ["down", link, "hold"] => Ok(Self::Down(target(link)?, Blackout::Hold)),
             ["down", _, mode] => wrong(format!("{mode:?} is neither \"hold\" nor \"drop\"")),
+            ["set", link, "nat", order] => Ok(Self::Nat((*link).to_owned(), nat_order(order)?)),
             ["set", link, property, value @ ..] if !value.is_empty() => {
                 Ok(Self::Set(target(link)?, setting(property, &value.join(" "))?))
             }
             _ => wrong(format!(
                 "{line:?} is none of: down LINK [hold|drop], up LINK, \
-                 set LINK rate|delay|loss|queue VALUE, stats"
+                 set LINK {PROPERTIES} VALUE, set NAME nat on|off|rebind, stats"
             )),
         }
     }
 }
 
 impl Target {
+    /// Both directions of a link.
+    pub fn whole(link: &str) -> Self {
+        Self { link: link.to_owned(), up: true, down: true }
+    }
+
     /// The places of the directions that are meant, where those of the links stand in pairs, up
     /// first, in the order of `names`.
     pub(crate) fn places(&self, names: &[String]) -> Result<[Option<usize>; 2], String> {
@@ -122,18 +145,77 @@ fn target(word: &str) -> Result<Target, ParseCommandError> {
     Ok(Target { link: link.to_owned(), up, down })
 }
 
+fn nat_order(word: &str) -> Result<NatOrder, ParseCommandError> {
+    match word {
+        "on" => Ok(NatOrder::On),
+        "off" => Ok(NatOrder::Off),
+        "rebind" => Ok(NatOrder::Rebind),
+        _ => Err(ParseCommandError(format!("{word:?} is none of: on, off, rebind"))),
+    }
+}
+
 fn setting(property: &str, value: &str) -> Result<Setting, ParseCommandError> {
     let read = match property {
         "rate" => parse_rate(value).map(Setting::Rate).map_err(|e| e.to_string()),
         "delay" => parse_duration(value).map(Setting::Delay).map_err(|e| e.to_string()),
         "queue" => value.parse().map(Setting::Queue).map_err(|e| format!("{e}")),
-        "loss" => (value.parse().ok())
-            .and_then(Probability::new)
-            .map(Setting::Loss)
-            .ok_or_else(|| format!("{value:?} is not a share between 0 and 1")),
-        _ => Err(format!("{property:?} is none of: rate, delay, loss, queue")),
+        "loss" => share(value).map(Setting::Loss),
+        "burst-loss" => burst_loss(value).map(Setting::BurstLoss),
+        "reorder" => reorder(value).map(Setting::Reorder),
+        "udp" => parse_policing(value).map(Setting::Udp).map_err(|e| e.to_string()),
+        "mtu" => mtu(value).map(Setting::Mtu),
+        _ => Err(format!("{property:?} is none of: {PROPERTIES}, nat")),
     };
     read.map_err(ParseCommandError)
+}
+
+/// What `set` changes of a direction.
+const PROPERTIES: &str = "rate|delay|loss|queue|burst-loss|reorder|udp|mtu";
+
+fn share(text: &str) -> Result<Probability, String> {
+    let read = text.parse().ok().and_then(Probability::new);
+    read.ok_or_else(|| format!("{text:?} is not a share between 0 and 1"))
+}
+
+/// `ENTER LEAVE [LOSS [LOSS_GOOD]]` or `off`.
+fn burst_loss(value: &str) -> Result<Option<BurstLoss>, String> {
+    if value == "off" {
+        return Ok(None);
+    }
+    let shares = value.split(' ').map(share).collect::<Result<Vec<_>, _>>()?;
+    let (enter, leave, loss, loss_good) = match shares.as_slice() {
+        [enter, leave] => (enter, leave, &Probability::ALWAYS, &Probability::NEVER),
+        [enter, leave, loss] => (enter, leave, loss, &Probability::NEVER),
+        [enter, leave, loss, loss_good] => (enter, leave, loss, loss_good),
+        _ => return Err(format!("{value:?} is neither off nor ENTER LEAVE [LOSS [LOSS_GOOD]]")),
+    };
+    let (enter, leave, loss, loss_good) = (*enter, *leave, *loss, *loss_good);
+    Ok(Some(BurstLoss { enter, leave, loss, loss_good }))
+}
+
+/// `SHARE DELAY` or `off`.
+fn reorder(value: &str) -> Result<Option<Reorder>, String> {
+    if value == "off" {
+        return Ok(None);
+    }
+    let (part, delay) = value
+        .split_once(' ')
+        .ok_or_else(|| format!("{value:?} is neither off nor SHARE DELAY, such as 0.01 5 ms"))?;
+    let delay = parse_duration(delay).map_err(|e| e.to_string())?;
+    Ok(Some(Reorder { share: share(part)?, delay }))
+}
+
+/// `BYTES [silent]` or `off`.
+fn mtu(value: &str) -> Result<Option<PathMtu>, String> {
+    if value == "off" {
+        return Ok(None);
+    }
+    let (bytes, silent) = match value.split_once(' ') {
+        None => (value, false),
+        Some((bytes, "silent")) => (bytes, true),
+        Some((_, other)) => return Err(format!("{other:?} after an MTU; only silent may stand")),
+    };
+    parse_path_mtu(bytes).map(|bytes| Some(PathMtu { bytes, silent })).map_err(|e| e.to_string())
 }
 
 /// A connection to a running emulator's control socket.
@@ -197,8 +279,40 @@ mod tests {
             ),
             ("set a queue 64 KiB", Command::Set(both("a"), Setting::Queue(Bytes::from_kib(64)))),
             ("set a loss 1", Command::Set(both("a"), Setting::Loss(Probability::ALWAYS))),
+            ("set a nat on", Command::Nat("a".to_owned(), NatOrder::On)),
+            ("set a nat off", Command::Nat("a".to_owned(), NatOrder::Off)),
+            ("set a nat rebind", Command::Nat("a".to_owned(), NatOrder::Rebind)),
         ] {
             assert_eq!(line.parse(), Ok(command), "{line}");
+        }
+    }
+
+    #[test]
+    fn faults_are_read() {
+        let p = |value| Probability::new(value).unwrap();
+        let burst = |loss, loss_good| {
+            let (loss, loss_good) = (p(loss), p(loss_good));
+            Setting::BurstLoss(Some(BurstLoss { enter: p(0.1), leave: p(0.5), loss, loss_good }))
+        };
+        let mtu = |silent| Setting::Mtu(Some(PathMtu { bytes: 1280, silent }));
+        let limited = Policing::Limited(Bitrate::from_mbps(1.0));
+        let delay = Duration::from_millis(5);
+        for (rest, setting) in [
+            ("burst-loss 0.1 0.5", burst(1.0, 0.0)),
+            ("burst-loss 0.1 0.5 0.3", burst(0.3, 0.0)),
+            ("burst-loss 0.1 0.5  0.3 0.01", burst(0.3, 0.01)),
+            ("burst-loss off", Setting::BurstLoss(None)),
+            ("reorder 0.2 5 ms", Setting::Reorder(Some(Reorder { share: p(0.2), delay }))),
+            ("reorder off", Setting::Reorder(None)),
+            ("udp free", Setting::Udp(Policing::Free)),
+            ("udp blocked", Setting::Udp(Policing::Blocked)),
+            ("udp 1 Mbit/s", Setting::Udp(limited)),
+            ("mtu 1280", mtu(false)),
+            ("mtu 1280 silent", mtu(true)),
+            ("mtu off", Setting::Mtu(None)),
+        ] {
+            let read = format!("set a {rest}").parse();
+            assert_eq!(read, Ok(Command::Set(both("a"), setting)), "{rest}");
         }
     }
 
@@ -212,7 +326,15 @@ mod tests {
             ("set a rate fast", "is not \"unlimited\" or a rate"),
             ("set a rate", "none of: down LINK"),
             ("set a loss 2", "between 0 and 1"),
-            ("set a colour red", "rate, delay, loss, queue"),
+            ("set a colour red", "rate|delay|loss|queue"),
+            ("set a burst-loss 0.1", "ENTER LEAVE"),
+            ("set a burst-loss 0.1 2", "\"2\" is not a share"),
+            ("set a reorder 0.1", "SHARE DELAY"),
+            ("set a reorder 0.1 5", "is not a time"),
+            ("set a udp slow", "\"free\", \"blocked\" or a rate"),
+            ("set a mtu 100", "an MTU of 576 to 65535"),
+            ("set a mtu 1280 loud", "only silent"),
+            ("set a nat reset", "on, off, rebind"),
         ] {
             let error = line.parse::<Command>().unwrap_err().to_string();
             assert!(error.contains(reason), "{line}: {error}");

@@ -4,7 +4,8 @@
 //! What differs from the link model, because netem is what it is:
 //! - A blackout loses what arrives, but what already waits still leaves. One that holds cannot be
 //!   had (netem decides a packet's time when the packet arrives), nor can a rate of zero, nor
-//!   packets that are held back by a given time: such a scenario is refused.
+//!   packets that are held back by a given time. netem looks into no packet: it can neither police
+//!   UDP, nor refuse large packets, nor translate ports. Such a scenario or command is refused.
 //! - The queue is bounded in packets of the size of the MTU.
 //! - Loss comes before the rate limit, its seed is the kernel's, and all drops are one figure.
 //! - When the delay falls, later packets may overtake earlier ones.
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 use super::outside::{self, Outside, system};
 use super::{Driver, Options, Rail, RunError, Sides};
 use crate::control::{Command, Setting, Target};
-use crate::link::{Blackout, Counters, FLIGHT_MAX, LinkSpec, Rate, Schedule, Tally};
+use crate::link::{Blackout, Counters, FLIGHT_MAX, LinkSpec, Policing, Rate, Schedule, Tally};
 use crate::namespace::Namespace;
 use crate::report::{DirectionReport, LinkReport};
 use crate::scenario::{LinkScenario, Scenario};
@@ -38,6 +39,10 @@ const SLEEP_MS_MAX: u16 = 60_000;
 
 const NO_HOLD: &str = "netem cannot hold packets during a blackout; the tun driver can";
 const NO_STOP: &str = "netem cannot stop at a rate of zero; the tun driver can";
+const NO_REORDER: &str = "netem cannot hold single packets back (reorder); the tun driver can";
+const NO_UDP: &str = "netem cannot tell UDP from the rest; the tun driver can";
+const NO_MTU: &str = "netem cannot drop packets by their size; the tun driver can";
+const NO_NAT: &str = "netem cannot translate ports; the tun driver can";
 
 /// One direction of a link: the netem of the interface where packets enter it.
 struct Lane {
@@ -65,16 +70,40 @@ pub(super) fn obstacle(scenario: &Scenario) -> Option<String> {
         .flat_map(|link| [(&link.name, "up", &link.up), (&link.name, "down", &link.down)]);
     let found = |spec: &LinkSpec| {
         if spec.reorder.is_some() {
-            return Some("netem cannot hold single packets back (reorder); the tun driver can");
+            return Some(NO_REORDER);
+        }
+        if spec.udp != Policing::Free {
+            return Some(NO_UDP);
+        }
+        if spec.mtu.is_some() {
+            return Some(NO_MTU);
         }
         if spec.blackouts.values().any(|mode| mode == Some(Blackout::Hold)) {
             return Some(NO_HOLD);
         }
         spec.rate.values().any(is_stop).then_some(NO_STOP)
     };
+    let translated = scenario.links.iter().find(|link| link.nat);
     directions
         .filter_map(|(link, side, spec)| Some(format!("link {link}, {side}: {}", found(spec)?)))
         .next()
+        .or_else(|| Some(format!("link {}: {NO_NAT}", translated?.name)))
+}
+
+/// Why netem cannot obey, if it cannot.
+fn refusal(command: &Command) -> Option<&'static str> {
+    match command {
+        Command::Down(_, Blackout::Hold) => Some(NO_HOLD),
+        Command::Nat(..) => Some(NO_NAT),
+        Command::Set(_, setting) => match setting {
+            Setting::Rate(rate) if is_stop(*rate) => Some(NO_STOP),
+            Setting::Reorder(Some(_)) => Some(NO_REORDER),
+            Setting::Udp(Policing::Blocked | Policing::Limited(_)) => Some(NO_UDP),
+            Setting::Mtu(Some(_)) => Some(NO_MTU),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn is_stop(rate: Rate) -> bool {
@@ -213,6 +242,7 @@ impl Lane {
             queued,
             in_flight: Tally::default(),
             refused: 0,
+            nat_dropped: 0,
             unsorted_drops: Some(drops),
             dark: self.blackout(offset).is_some(),
             timing: None,
@@ -299,9 +329,10 @@ impl NetemRail {
 
 impl Rail for NetemRail {
     fn apply(&mut self, now: Instant, command: &Command) -> Result<(), String> {
+        if let Some(reason) = refusal(command) {
+            return Err(reason.into());
+        }
         match command {
-            Command::Down(_, Blackout::Hold) => return Err(NO_HOLD.into()),
-            Command::Set(_, Setting::Rate(rate)) if is_stop(*rate) => return Err(NO_STOP.into()),
             Command::Down(target, mode) => {
                 self.aimed(target)?.for_each(|lane| lane.forced = Some(*mode));
             }
@@ -312,9 +343,12 @@ impl Rail for NetemRail {
                     Setting::Delay(delay) => lane.spec.delay = Schedule::constant(*delay),
                     Setting::Loss(loss) => lane.spec.loss = *loss,
                     Setting::Queue(queue) => lane.spec.queue = *queue,
+                    Setting::BurstLoss(burst) => lane.spec.burst_loss = *burst,
+                    // What is left of these is what netem does anyway.
+                    Setting::Reorder(_) | Setting::Udp(_) | Setting::Mtu(_) => {}
                 });
             }
-            Command::Stats => {}
+            Command::Nat(..) | Command::Stats => {}
         }
         self.steer(now).map_err(|error| error.to_string())
     }
@@ -388,6 +422,8 @@ mod tests {
         for (direction, rest, reason) in [
             ("reorder = { share = 0.1, delay = \"1 ms\" }", "", "link a, up: netem cannot hold s"),
             ("rate = \"0 bit/s\"", "", "link a, up: netem cannot stop"),
+            ("udp = \"blocked\"", "", "link a, up: netem cannot tell UDP"),
+            ("mtu = 1280", "", "link a, up: netem cannot drop packets by their size"),
             ("", hold, "link a, down: netem cannot hold packets"),
         ] {
             let obstacle = obstacle(&scenario(direction, rest)).unwrap();
@@ -395,6 +431,30 @@ mod tests {
         }
         let drop = hold.replace("hold", "drop");
         assert_eq!(obstacle(&scenario("loss = 0.1", &drop)), None);
+        let text = "[[link]]\nname = \"a\"\nup = {}\ndown = {}\nnat = true\n";
+        let reason = obstacle(&Scenario::parse(text).unwrap()).unwrap();
+        assert!(reason.starts_with("link a: netem cannot translate"), "{reason}");
+    }
+
+    #[test]
+    fn what_netem_cannot_do_is_not_done_by_command_either() {
+        for (line, reason) in [
+            ("down a hold", Some("hold packets")),
+            ("set a rate 0 bit/s", Some("a rate of zero")),
+            ("set a reorder 0.1 1 ms", Some("hold single packets back")),
+            ("set a udp blocked", Some("tell UDP")),
+            ("set a udp 1 Mbit/s", Some("tell UDP")),
+            ("set a mtu 1280", Some("by their size")),
+            ("set a nat rebind", Some("translate")),
+            ("set a reorder off", None),
+            ("set a udp free", None),
+            ("set a burst-loss 0.1 0.5", None),
+            ("down a", None),
+        ] {
+            let told = refusal(&line.parse().unwrap());
+            let fits = told.zip(reason).is_some_and(|(told, reason)| told.contains(reason));
+            assert!(fits || told.is_none() && reason.is_none(), "{line}: {told:?}");
+        }
     }
 
     #[test]

@@ -68,6 +68,11 @@ impl Chance {
             && ((self.generator.next_u64() >> 11) as f64) / ((1_u64 << 53) as f64) < probability.0
     }
 
+    /// The state of the bursts is good again.
+    pub(super) fn end_burst(&mut self) {
+        self.in_burst = false;
+    }
+
     /// Whether the next packet is lost.
     pub(super) fn loses(&mut self, spec: &LinkSpec) -> bool {
         let in_burst = spec.burst_loss.is_some_and(|burst| self.loses_in_burst(burst));

@@ -10,7 +10,7 @@ pub struct Tally {
 }
 
 /// Each packet offered ends in exactly one of the others: `offered + duplicated = delivered +
-/// queue_full + blackout + lost + flight_full + what is still inside`.
+/// queue_full + blackout + too_big + policed + lost + flight_full + what is still inside`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counters {
     /// Handed to the link.
@@ -23,6 +23,10 @@ pub struct Counters {
     pub queue_full: Tally,
     /// Dropped by a blackout, on arrival or in the queue.
     pub blackout: Tally,
+    /// Dropped because they were larger than the path's MTU.
+    pub too_big: Tally,
+    /// UDP that the policer dropped.
+    pub policed: Tally,
     /// Lost at random or in a burst, after the queue.
     pub lost: Tally,
     /// Dropped because too much was in propagation.
@@ -39,7 +43,14 @@ impl Tally {
 impl Counters {
     /// All that was offered or made and will never be delivered.
     pub fn dropped(&self) -> Tally {
-        let causes = [self.queue_full, self.blackout, self.lost, self.flight_full];
+        let causes = [
+            self.queue_full,
+            self.blackout,
+            self.too_big,
+            self.policed,
+            self.lost,
+            self.flight_full,
+        ];
         causes.iter().fold(Tally::default(), |sum, cause| Tally {
             packets: sum.packets + cause.packets,
             bytes: sum.bytes + cause.bytes,

@@ -3,7 +3,8 @@
 //! What a packet meets, in this order:
 //!
 //! ```text
-//! enqueue -> [blackout with drop?] -> byte-bounded drop-tail queue -> server (rate over time)
+//! enqueue -> [blackout with drop?] -> [too big?] -> [UDP: policed?]
+//!         -> byte-bounded drop-tail queue -> server (rate over time)
 //!         -> random and bursty loss -> duplication -> propagation delay -> poll
 //! ```
 //!
@@ -26,6 +27,7 @@
 
 mod chance;
 mod counters;
+mod policing;
 mod schedule;
 mod spec;
 
@@ -41,10 +43,12 @@ use polyrail_model::Bytes;
 
 pub use chance::{BurstLoss, Probability};
 pub use counters::{Counters, Tally};
+pub use policing::{BURST_BYTES_MIN, BURST_TIME, Policing};
 pub use schedule::{STEPS_MAX, Schedule, ScheduleError, Step};
-pub use spec::{Blackout, BlackoutWindow, LinkSpec, Rate, Reorder};
+pub use spec::{Blackout, BlackoutWindow, LinkSpec, PathMtu, Rate, Reorder};
 
 use chance::Chance;
+use policing::Policer;
 
 /// The most data in propagation: half a second of 1 Gbit/s.
 pub const FLIGHT_MAX: Bytes = Bytes::from_mib(64);
@@ -65,6 +69,19 @@ pub enum Verdict {
     QueueFull,
     /// A blackout that drops was on.
     Blackout,
+    /// It is larger than the link's [`PathMtu`].
+    TooBig,
+    /// It is UDP, and [`Policing`] had no room for it.
+    Policed,
+}
+
+/// What a packet is to a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// UDP over IPv4 or IPv6, fragments of it included.
+    Udp,
+    /// Anything else.
+    Other,
 }
 
 /// One direction of a link, carrying packets of type `P`.
@@ -74,6 +91,7 @@ pub struct LinkModel<P> {
     epoch: Instant,
     clock: Instant,
     forced: Option<Blackout>,
+    policer: Policer,
     chance: Chance,
     queue: VecDeque<Held<P>>,
     waiting_bytes: u64,
@@ -110,6 +128,7 @@ impl<P: Clone> LinkModel<P> {
     pub fn new(spec: LinkSpec, epoch: Instant, seed: u64) -> Self {
         Self {
             chance: Chance::new(seed),
+            policer: Policer::new(spec.udp, epoch),
             spec,
             epoch,
             clock: epoch,
@@ -125,8 +144,13 @@ impl<P: Clone> LinkModel<P> {
         }
     }
 
-    /// Offers a packet that takes `bytes` on the link (none counts as one).
+    /// Offers a packet that takes `bytes` on the link (none counts as one) and is not UDP.
     pub fn enqueue(&mut self, now: Instant, packet: P, bytes: usize) -> Verdict {
+        self.enqueue_as(now, Class::Other, packet, bytes)
+    }
+
+    /// As [`LinkModel::enqueue`], for a packet of any class.
+    pub fn enqueue_as(&mut self, now: Instant, class: Class, packet: P, bytes: usize) -> Verdict {
         let bytes = (bytes as u64).max(1);
         self.advance(now);
         self.counters.offered.add(bytes);
@@ -134,6 +158,14 @@ impl<P: Clone> LinkModel<P> {
         if capacity == Capacity::Dropping {
             self.counters.blackout.add(bytes);
             return Verdict::Blackout;
+        }
+        if self.spec.mtu.is_some_and(|mtu| bytes > u64::from(mtu.bytes)) {
+            self.counters.too_big.add(bytes);
+            return Verdict::TooBig;
+        }
+        if class == Class::Udp && !self.policer.admits(self.clock, bytes) {
+            self.counters.policed.add(bytes);
+            return Verdict::Policed;
         }
         if self.queue.is_empty() {
             self.head_work = u128::from(bytes) * UNITS_PER_BYTE;
@@ -213,6 +245,32 @@ impl<P: Clone> LinkModel<P> {
     pub fn set_loss(&mut self, now: Instant, loss: Probability) {
         self.advance(now);
         self.spec.loss = loss;
+    }
+
+    /// Sets the loss in bursts from `now` on, beginning in the good state.
+    pub fn set_burst_loss(&mut self, now: Instant, burst_loss: Option<BurstLoss>) {
+        self.advance(now);
+        self.spec.burst_loss = burst_loss;
+        self.chance.end_burst();
+    }
+
+    /// Sets which of the packets that leave the server from `now` on are held back.
+    pub fn set_reorder(&mut self, now: Instant, reorder: Option<Reorder>) {
+        self.advance(now);
+        self.spec.reorder = reorder;
+    }
+
+    /// Sets what happens to UDP from `now` on; a bucket begins full.
+    pub fn set_udp(&mut self, now: Instant, udp: Policing) {
+        self.advance(now);
+        self.spec.udp = udp;
+        self.policer = Policer::new(udp, self.clock);
+    }
+
+    /// Sets the largest packet from `now` on; what already waits passes.
+    pub fn set_mtu(&mut self, now: Instant, mtu: Option<PathMtu>) {
+        self.advance(now);
+        self.spec.mtu = mtu;
     }
 
     /// Sets the bound of the queue; what already waits may stay.

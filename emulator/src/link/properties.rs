@@ -12,23 +12,44 @@ const PERIOD_US: u64 = 20_000;
 #[derive(Clone, Debug)]
 enum Act {
     Send(usize),
+    SendUdp(usize),
     Poll,
     Force(Option<Blackout>),
     Rate(u64),
     Delay(u64),
+    Udp(Policing),
+    Mtu(Option<u16>),
+    Burst(f64),
+    Reorder(f64),
 }
 
 fn acts(live_changes: bool) -> impl Strategy<Value = Vec<(u64, Act)>> {
-    let calm = prop_oneof![8 => (1_usize..1500).prop_map(Act::Send), 2 => Just(Act::Poll)];
+    let calm = prop_oneof![
+        6 => (1_usize..1500).prop_map(Act::Send),
+        2 => (1_usize..1500).prop_map(Act::SendUdp),
+        2 => Just(Act::Poll),
+    ];
     let mode = prop_oneof![Just(None), Just(Some(Blackout::Hold)), Just(Some(Blackout::Drop))];
     let change = prop_oneof![
         mode.prop_map(Act::Force),
         (0_u64..20_000_000).prop_map(Act::Rate),
         (0_u64..9_000).prop_map(Act::Delay),
+        policings().prop_map(Act::Udp),
+        proptest::option::of(100_u16..1500).prop_map(Act::Mtu),
+        (0.0..1.0).prop_map(Act::Burst),
+        (0.0..1.0).prop_map(Act::Reorder),
     ];
     let weight = u32::from(live_changes);
     let act = prop_oneof![9 => calm, weight => change];
     vec((0_u64..1500, act), 1..80)
+}
+
+fn policings() -> impl Strategy<Value = Policing> {
+    prop_oneof![
+        Just(Policing::Free),
+        Just(Policing::Blocked),
+        (0_u64..9_000_000).prop_map(|bps| Policing::Limited(Bitrate::from_bps(bps))),
+    ]
 }
 
 /// Rates, delays and blackouts that change; faults only when asked for.
@@ -101,7 +122,11 @@ fn run(spec: &LinkSpec, acts: &[(u64, Act)], seed: u64, polls: bool) -> Run {
         now += us(*pause);
         match act {
             Act::Send(bytes) => {
-                link.enqueue(now, (number, *bytes as u64), *bytes);
+                let verdict = link.enqueue(now, (number, *bytes as u64), *bytes);
+                assert_ne!(verdict, Verdict::Policed, "not UDP");
+            }
+            Act::SendUdp(bytes) => {
+                link.enqueue_as(now, Class::Udp, (number, *bytes as u64), *bytes);
             }
             Act::Poll if polls => collect(&mut link, now, epoch, &mut delivered),
             Act::Poll => {}
@@ -111,6 +136,7 @@ fn run(spec: &LinkSpec, acts: &[(u64, Act)], seed: u64, polls: bool) -> Run {
                 link.set_rate(now, Schedule::constant(rate));
             }
             Act::Delay(delay) => link.set_delay(now, Schedule::constant(us(*delay))),
+            change => fault(&mut link, now, change),
         }
         check_bounds(&link);
     }
@@ -122,6 +148,26 @@ fn run(spec: &LinkSpec, acts: &[(u64, Act)], seed: u64, polls: bool) -> Run {
         check_bounds(&link);
     }
     Run { delivered, counters: *link.counters() }
+}
+
+/// The changes of what befalls single packets.
+fn fault(link: &mut LinkModel<Numbered>, now: Instant, change: &Act) {
+    let p = |value: f64| Probability::new(value).unwrap();
+    match change {
+        Act::Udp(rule) => link.set_udp(now, *rule),
+        Act::Mtu(mtu) => link.set_mtu(now, mtu.map(|bytes| PathMtu { bytes, silent: true })),
+        Act::Burst(share) => {
+            let (enter, leave) = (p(*share), p(0.5));
+            let (loss, loss_good) = (Probability::ALWAYS, Probability::NEVER);
+            link.set_burst_loss(now, Some(BurstLoss { enter, leave, loss, loss_good }));
+        }
+        // It never turns on here what a property has turned off.
+        Act::Reorder(share) => {
+            let reorder = link.spec().reorder;
+            link.set_reorder(now, reorder.map(|r| Reorder { share: p(*share), ..r }));
+        }
+        _ => unreachable!("{change:?} is no fault"),
+    }
 }
 
 type Numbered = (usize, u64);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use polyrail_model::{Bitrate, Bytes};
 
 use super::chance::{BurstLoss, Probability};
+use super::policing::Policing;
 use super::schedule::{Schedule, ScheduleError};
 
 /// The speed of the server.
@@ -45,6 +46,15 @@ pub struct Reorder {
     pub delay: Duration,
 }
 
+/// The largest packet that gets through, where it is smaller than what the sender's interface says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathMtu {
+    /// In bytes of the IP packet; larger ones are dropped.
+    pub bytes: u16,
+    /// A black hole: the sender is not told (by ICMP, where its packet may not be fragmented).
+    pub silent: bool,
+}
+
 /// One direction of a link. The default has no limit, no delay and no faults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
@@ -62,6 +72,10 @@ pub struct LinkSpec {
     pub duplicate: Probability,
     /// Packets that others overtake.
     pub reorder: Option<Reorder>,
+    /// What happens to UDP.
+    pub udp: Policing,
+    /// The largest packet; `None`: whatever the interfaces take.
+    pub mtu: Option<PathMtu>,
     /// When the link is dark.
     pub blackouts: Schedule<Option<Blackout>>,
 }
@@ -76,6 +90,8 @@ impl Default for LinkSpec {
             burst_loss: None,
             duplicate: Probability::NEVER,
             reorder: None,
+            udp: Policing::Free,
+            mtu: None,
             blackouts: Schedule::constant(None),
         }
     }

@@ -234,3 +234,62 @@ fn settings_change_while_packets_are_inside() {
     assert_eq!(drain(&mut link, epoch), [(41, 0), (57, 4)]);
     assert_eq!(link.counters().dropped().packets, 4);
 }
+
+#[test]
+fn udp_is_policed_before_the_queue_and_the_rest_is_not() {
+    let epoch = Instant::now();
+    let mut link = LinkModel::new(spec(ms(0), 90_000), epoch, 1);
+    let send = |link: &mut LinkModel<u32>, at, class| {
+        (0..6).filter(|n| link.enqueue_as(at, class, *n, 1000) == Verdict::Queued).count()
+    };
+    assert_eq!(send(&mut link, epoch, Class::Udp), 6, "free by default");
+    link.set_udp(epoch, Policing::Limited(Bitrate::from_bps(80_000)));
+    assert_eq!(send(&mut link, epoch, Class::Udp), 3, "the burst");
+    assert_eq!(send(&mut link, epoch, Class::Other), 6);
+    // 200 ms at 80 kbit/s are two packets.
+    assert_eq!(send(&mut link, epoch + ms(200), Class::Udp), 2);
+    link.set_udp(epoch + ms(300), Policing::Blocked);
+    assert_eq!(send(&mut link, epoch + ms(900), Class::Udp), 0);
+    assert_eq!(send(&mut link, epoch + ms(900), Class::Other), 6);
+    link.set_udp(epoch + ms(900), Policing::Free);
+    assert_eq!(send(&mut link, epoch + ms(900), Class::Udp), 6);
+    assert_eq!(link.counters().policed, Tally { packets: 3 + 4 + 6, bytes: 13_000 });
+    assert_eq!(drain(&mut link, epoch).len() as u64, link.counters().delivered.packets);
+}
+
+#[test]
+fn larger_packets_than_the_path_takes_are_dropped_and_counted() {
+    let epoch = Instant::now();
+    let mut link = LinkModel::new(spec(ms(0), 90_000), epoch, 1);
+    link.set_mtu(epoch, Some(PathMtu { bytes: 1280, silent: false }));
+    let verdicts = [1281, 1280, 1500].map(|bytes| link.enqueue(epoch, 0, bytes));
+    assert_eq!(verdicts, [Verdict::TooBig, Verdict::Queued, Verdict::TooBig]);
+    assert_eq!(link.counters().too_big, Tally { packets: 2, bytes: 2781 });
+    link.set_blackout(epoch, Some(Blackout::Drop));
+    assert_eq!(link.enqueue(epoch, 0, 1500), Verdict::Blackout, "nobody is there to tell");
+    link.set_blackout(epoch, None);
+    link.set_mtu(epoch, None);
+    assert_eq!(link.enqueue(epoch, 0, 1500), Verdict::Queued);
+}
+
+#[test]
+fn bursts_and_overtaking_are_set_and_unset() {
+    let epoch = Instant::now();
+    let mut link = LinkModel::new(spec(ms(10), 900_000), epoch, 1);
+    let p = |value| Probability::new(value).unwrap();
+    let (always, never) = (Probability::ALWAYS, Probability::NEVER);
+    let burst = BurstLoss { enter: always, leave: never, loss: always, loss_good: never };
+    link.set_burst_loss(epoch, Some(burst));
+    send(&mut link, epoch, 0..10);
+    assert!(drain(&mut link, epoch).is_empty());
+    link.set_burst_loss(epoch + ms(100), Some(BurstLoss { enter: never, ..burst }));
+    send(&mut link, epoch + ms(100), 10..20);
+    assert_eq!(drain(&mut link, epoch).len(), 10, "a new setting begins in the good state");
+    link.set_reorder(epoch + ms(200), Some(Reorder { share: p(0.5), delay: ms(5) }));
+    send(&mut link, epoch + ms(200), 20..60);
+    let swapped = |out: Vec<(u128, u32)>| out.windows(2).any(|pair| pair[1].1 < pair[0].1);
+    assert!(swapped(drain(&mut link, epoch)));
+    link.set_reorder(epoch + ms(400), None);
+    send(&mut link, epoch + ms(400), 60..99);
+    assert!(!swapped(drain(&mut link, epoch)));
+}

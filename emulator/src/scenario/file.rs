@@ -13,14 +13,14 @@ use toml::Spanned;
 use super::quantity;
 use super::{End, LINKS_MAX, LinkScenario, ParseError, Scenario};
 use crate::link::{
-    Blackout, BlackoutWindow, BurstLoss, LinkSpec, Probability, Rate, Reorder, Schedule,
+    Blackout, BlackoutWindow, BurstLoss, LinkSpec, PathMtu, Policing, Probability, Rate, Reorder,
+    Schedule,
 };
 
 /// The longest interface name that Linux takes.
 const INTERFACE_CHARS_MAX: usize = 15;
 
-/// The least MTU of IPv4 (RFC 1122, section 3.3.3) and of IPv6 (RFC 8200, section 5).
-const MTU_MIN_V4: u16 = 576;
+/// The least MTU of IPv6 (RFC 8200, section 5).
 const MTU_MIN_V6: u16 = 1280;
 
 #[derive(Deserialize)]
@@ -52,6 +52,8 @@ struct RawLink {
     near: RawEnd,
     #[serde(default)]
     far: RawEnd,
+    #[serde(default)]
+    nat: bool,
     up: DirectionFile,
     down: DirectionFile,
     #[serde(default)]
@@ -94,6 +96,12 @@ struct RawDirection {
     #[serde(default, deserialize_with = "quantity::probability")]
     duplicate: Probability,
     reorder: Option<RawReorder>,
+    #[serde(default, deserialize_with = "quantity::policing")]
+    udp: Policing,
+    #[serde(default, deserialize_with = "quantity::path_mtu")]
+    mtu: Option<u16>,
+    #[serde(default)]
+    mtu_silent: bool,
 }
 
 #[derive(Deserialize)]
@@ -216,7 +224,7 @@ pub(super) fn parse(text: &str) -> Result<Scenario, ParseError> {
 }
 
 fn built(raw: RawLink) -> Result<LinkScenario, String> {
-    let RawLink { name, mtu, near, far, up, down, blackout } = raw;
+    let RawLink { name, mtu, near, far, nat, up, down, blackout } = raw;
     let name = name.into_inner();
     let sound = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || name.len() > INTERFACE_CHARS_MAX || !name.chars().all(sound) {
@@ -227,7 +235,7 @@ fn built(raw: RawLink) -> Result<LinkScenario, String> {
     }
     let (near, far) = (end(near, &name)?, end(far, &name)?);
     let v6 = [&near, &far].iter().any(|end| end.addresses.iter().any(|a| a.addr().is_ipv6()));
-    let least = if v6 { MTU_MIN_V6 } else { MTU_MIN_V4 };
+    let least = if v6 { MTU_MIN_V6 } else { quantity::MTU_MIN_V4 };
     if mtu < least {
         return Err(format!("link {name}: an MTU of {mtu}; at least {least} is needed"));
     }
@@ -237,7 +245,7 @@ fn built(raw: RawLink) -> Result<LinkScenario, String> {
         spec.with_blackouts(&windows).map_err(|e| format!("link {name}: blackouts: {e}"))
     };
     let (up, down) = (dark(up.0, RawSides::Up)?, dark(down.0, RawSides::Down)?);
-    Ok(LinkScenario { name, mtu, near, far, up, down })
+    Ok(LinkScenario { name, mtu, near, far, nat, up, down })
 }
 
 fn window(raw: &RawBlackout) -> BlackoutWindow {
@@ -288,6 +296,8 @@ impl TryFrom<RawDirection> for DirectionFile {
             reorder: raw
                 .reorder
                 .map(|reorder| Reorder { share: reorder.share, delay: reorder.delay }),
+            udp: raw.udp,
+            mtu: raw.mtu.map(|bytes| PathMtu { bytes, silent: raw.mtu_silent }),
             ..LinkSpec::default()
         }))
     }

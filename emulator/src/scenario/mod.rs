@@ -16,7 +16,9 @@ use ipnet::IpNet;
 
 use crate::link::LinkSpec;
 
-pub use quantity::{ParseQuantityError, parse_duration, parse_rate};
+pub use quantity::{
+    ParseQuantityError, parse_duration, parse_path_mtu, parse_policing, parse_rate,
+};
 
 /// The most links in one scenario.
 pub const LINKS_MAX: usize = 64;
@@ -47,6 +49,8 @@ pub struct LinkScenario {
     pub near: End,
     /// The interface on the cloud's side.
     pub far: End,
+    /// A NAT at the far end translates ports from the start.
+    pub nat: bool,
     /// From near to far.
     pub up: LinkSpec,
     /// From far to near.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use polyrail_model::{Bitrate, Bytes};
 use serde::de::{Deserialize, Deserializer, Error};
 
-use crate::link::{Probability, Rate};
+use crate::link::{Policing, Probability, Rate};
 
 /// The longest time that may be written: one year.
 const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -16,6 +16,9 @@ const RATE_MAX: Bitrate = Bitrate::from_bps(100_000_000_000);
 
 /// The largest queue that may be written.
 const QUEUE_MAX: Bytes = Bytes::from_mib(1024);
+
+/// The least MTU of IPv4 (RFC 1122, section 3.3.3).
+pub(super) const MTU_MIN_V4: u16 = 576;
 
 /// A text that is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +74,34 @@ pub fn parse_rate(text: &str) -> Result<Rate, ParseQuantityError> {
     }
 }
 
+/// Reads `free`, `blocked` or a rate for UDP alone.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_policing(text: &str) -> Result<Policing, ParseQuantityError> {
+    match (text.trim(), parse_rate(text)) {
+        ("free", _) => Ok(Policing::Free),
+        ("blocked", _) => Ok(Policing::Blocked),
+        (_, Ok(Rate::Limited(rate))) => Ok(Policing::Limited(rate)),
+        _ => Err(ParseQuantityError {
+            text: text.to_owned(),
+            wanted: "\"free\", \"blocked\" or a rate such as \"1 Mbit/s\" of at most 100 Gbit/s",
+        }),
+    }
+}
+
+/// Reads an MTU in bytes.
+///
+/// # Errors
+/// Anything else than a number from 576 to 65535.
+pub fn parse_path_mtu(text: &str) -> Result<u16, ParseQuantityError> {
+    let read = text.trim().parse().ok().filter(|mtu| *mtu >= MTU_MIN_V4);
+    read.ok_or_else(|| ParseQuantityError {
+        text: text.to_owned(),
+        wanted: "an MTU of 576 to 65535 bytes",
+    })
+}
+
 pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     parse_duration(&String::deserialize(from)?).map_err(D::Error::custom)
 }
@@ -91,6 +122,15 @@ pub(super) fn queue<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Erro
         return Err(D::Error::custom(format!("a queue of {bytes} is larger than {QUEUE_MAX}")));
     }
     Ok(bytes)
+}
+
+pub(super) fn policing<'de, D: Deserializer<'de>>(from: D) -> Result<Policing, D::Error> {
+    parse_policing(&String::deserialize(from)?).map_err(D::Error::custom)
+}
+
+pub(super) fn path_mtu<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
+    let bytes = u64::deserialize(from)?;
+    parse_path_mtu(&bytes.to_string()).map(Some).map_err(D::Error::custom)
 }
 
 pub(super) fn probability<'de, D: Deserializer<'de>>(from: D) -> Result<Probability, D::Error> {

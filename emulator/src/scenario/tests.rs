@@ -1,7 +1,7 @@
 //! What is read, and what an error says.
 
 use super::*;
-use crate::link::{Blackout, Rate};
+use crate::link::{Blackout, PathMtu, Policing, Rate};
 use polyrail_model::{Bitrate, Bytes};
 
 const FULL: &str = r#"
@@ -15,6 +15,7 @@ far = "/run/netns/net"
 [[link]]
 name = "a"
 mtu = 1400
+nat = true
 [link.near]
 interface = "wwan0"
 addresses = ["10.1.0.1/24", "fd00:1::1/64"]
@@ -29,6 +30,9 @@ loss = 0.01
 burst_loss = { enter = 0.001, leave = 0.2 }
 duplicate = 0.5
 reorder = { share = 0.1, delay = "5 ms" }
+udp = "1 Mbit/s"
+mtu = 1280
+mtu_silent = true
 [link.down]
 rate = "20 Mbit/s"
 rate_steps = [{ at = "10 s", rate = "2 Mbit/s" }]
@@ -70,6 +74,9 @@ fn everything_written_is_read() {
     assert_eq!(a.up.loss.get(), 0.01);
     assert_eq!(a.up.burst_loss.unwrap().loss.get(), 1.0);
     assert_eq!(a.up.reorder.unwrap().delay, Duration::from_millis(5));
+    assert_eq!(a.up.udp, Policing::Limited(Bitrate::from_mbps(1.0)));
+    assert_eq!(a.up.mtu, Some(PathMtu { bytes: 1280, silent: true }));
+    assert_eq!((a.down.udp, a.down.mtu, a.nat, b.nat), (Policing::Free, None, true, false));
     assert_eq!(a.up.blackouts.at(at(6)).value, Some(Blackout::Hold));
     assert_eq!(a.up.blackouts.at(at(8)).value, None);
     assert_eq!(a.down.blackouts.at(at(8)).value, Some(Blackout::Drop));
@@ -83,18 +90,20 @@ fn everything_written_is_read() {
 fn an_error_names_the_line_and_the_reason() {
     for (from, to, line, reason) in [
         ("seed = 7", "sed = 7", 2, "unknown field `sed`"),
-        ("rate = \"5 Mbit/s\"", "rate = \"5 Mb\"", 19, "is not \"unlimited\" or a rate"),
-        ("delay = \"40 ms\"", "delay = \"40\"", 20, "is not a time such as"),
-        ("delay = \"40 ms\"", "delay = \"2000 h\"\nx = \"9000 h\"", 21, "unknown field `x`"),
-        ("loss = 0.01", "loss = 1.5", 22, "1.5 is not a share between 0 and 1"),
-        ("queue = \"64 KiB\"", "queue = \"2 GiB\"", 21, "larger than"),
-        ("mode = \"hold\"", "mode = \"pause\"", 34, "unknown variant `pause`"),
-        ("name = \"b\"", "name = \"a\"", 42, "two links are called \"a\""),
-        ("name = \"b\"", "name = \"b b\"", 42, "letters, digits"),
+        ("udp = \"1 Mbit/s\"", "udp = \"unlimited\"", 27, "\"free\", \"blocked\" or a rate"),
+        ("mtu = 1280", "mtu = 500", 28, "an MTU of 576 to 65535"),
+        ("rate = \"5 Mbit/s\"", "rate = \"5 Mb\"", 20, "is not \"unlimited\" or a rate"),
+        ("delay = \"40 ms\"", "delay = \"40\"", 21, "is not a time such as"),
+        ("delay = \"40 ms\"", "delay = \"2000 h\"\nx = \"9000 h\"", 22, "unknown field `x`"),
+        ("loss = 0.01", "loss = 1.5", 23, "1.5 is not a share between 0 and 1"),
+        ("queue = \"64 KiB\"", "queue = \"2 GiB\"", 22, "larger than"),
+        ("mode = \"hold\"", "mode = \"pause\"", 38, "unknown variant `pause`"),
+        ("name = \"b\"", "name = \"a\"", 46, "two links are called \"a\""),
+        ("name = \"b\"", "name = \"b b\"", 46, "letters, digits"),
         ("interface = \"wwan0\"", "interface = \"w/n\"", 10, "cannot be the name"),
         ("mtu = 1400", "mtu = 1200", 10, "at least 1280"),
-        ("\"10.1.0.2/24\"", "\"10.1.0.2\"", 16, "invalid IP address"),
-        ("rate_repeat = \"20 s\"", "rate_repeat = \"9 s\"", 26, "repeat period"),
+        ("\"10.1.0.2/24\"", "\"10.1.0.2\"", 17, "invalid IP address"),
+        ("rate_repeat = \"20 s\"", "rate_repeat = \"9 s\"", 30, "repeat period"),
     ] {
         let text = FULL.replacen(from, to, 1);
         assert_ne!(text, FULL, "{from} is not in the example");

@@ -44,14 +44,19 @@ impl Pool {
 }
 
 impl Frame {
-    /// The size of the packet in bytes.
-    pub(super) fn len(&self) -> usize {
-        self.length
+    /// The packet.
+    pub(super) fn packet(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+
+    /// The packet, to be changed in its place.
+    pub(super) fn packet_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[..self.length]
     }
 
     /// Writes the packet.
     pub(super) fn write(&self, mut to: &File) -> std::io::Result<()> {
-        to.write(&self.buffer[..self.length]).map(|_| ())
+        to.write(self.packet()).map(|_| ())
     }
 }
 
@@ -87,7 +92,7 @@ mod tests {
         let copy = frame.clone();
         drop(frame);
         assert_eq!(pool.idle.borrow().len(), 1);
-        assert_eq!(pool.read(&file).unwrap().len(), 0, "the end of the file");
-        assert_eq!((copy.len(), &copy.buffer[..3]), (3, b"abc".as_slice()));
+        assert_eq!(pool.read(&file).unwrap().packet(), b"", "the end of the file");
+        assert_eq!(copy.packet(), b"abc");
     }
 }

@@ -1,12 +1,14 @@
 //! One direction of one link: from a TUN device through the link model to another.
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::time::Instant;
 
 use super::frame::{Frame, Pool};
 use crate::control::Setting;
-use crate::link::{Blackout, LinkModel, Schedule};
+use crate::link::{Blackout, LinkModel, Schedule, Verdict};
+use crate::packet::nat::{Nat, Passage};
+use crate::packet::{class, icmp};
 use crate::report::{DirectionReport, Timing};
 
 /// How many packets are taken in before others get their turn.
@@ -15,21 +17,31 @@ const READ_BATCH: usize = 32;
 pub(super) struct Lane<'f> {
     from: &'f File,
     to: &'f File,
+    /// From far to near: the NAT stands at its beginning, and else at its end.
+    down: bool,
     model: LinkModel<Frame>,
     pool: Pool,
     timing: Timing,
     refused: u64,
+    nat_dropped: u64,
     /// When the model next wants to be asked.
     wake: Option<Instant>,
 }
 
 impl<'f> Lane<'f> {
-    pub(super) fn new(from: &'f File, to: &'f File, model: LinkModel<Frame>, pool: Pool) -> Self {
-        Self { from, to, model, pool, timing: Timing::new(), refused: 0, wake: None }
+    pub(super) fn new(
+        from: &'f File,
+        to: &'f File,
+        down: bool,
+        model: LinkModel<Frame>,
+        pool: Pool,
+    ) -> Self {
+        let (timing, refused, nat_dropped) = (Timing::new(), 0, 0);
+        Self { from, to, down, model, pool, timing, refused, nat_dropped, wake: None }
     }
 
     /// Takes in what waits at the device, within a bound.
-    pub(super) fn take_in(&mut self) {
+    pub(super) fn take_in(&mut self, nat: &mut Nat) {
         for _ in 0..READ_BATCH {
             let frame = match self.pool.read(self.from) {
                 Ok(frame) => frame,
@@ -40,20 +52,44 @@ impl<'f> Lane<'f> {
                     break;
                 }
             };
-            let bytes = frame.len();
-            let verdict = self.model.enqueue(Instant::now(), frame, bytes);
-            tracing::trace!(bytes, ?verdict, "packet in");
+            self.take(frame, nat);
         }
         self.wake = self.model.next_departure();
     }
 
+    fn take(&mut self, mut frame: Frame, nat: &mut Nat) {
+        // What is told to the sender quotes the packet as it was sent.
+        let answer = self.answer(&frame);
+        if self.down && nat.inbound(frame.packet_mut()) == Passage::Dropped {
+            self.nat_dropped += 1;
+            return;
+        }
+        let (bytes, class) = (frame.packet().len(), class(frame.packet()));
+        let verdict = self.model.enqueue_as(Instant::now(), class, frame, bytes);
+        tracing::trace!(bytes, ?verdict, "packet in");
+        if let (Verdict::TooBig, Some(answer)) = (verdict, answer)
+            && let Err(error) = self.from.write(&answer)
+        {
+            tracing::debug!(%error, "telling a sender the MTU");
+        }
+    }
+
+    /// What its sender is told if the packet is too big.
+    fn answer(&self, frame: &Frame) -> Option<Vec<u8>> {
+        let mtu = self.model.spec().mtu.filter(|mtu| !mtu.silent)?;
+        let too_big = frame.packet().len() > usize::from(mtu.bytes);
+        too_big.then(|| icmp::too_big(frame.packet(), mtu.bytes))?
+    }
+
     /// Gives out what is due, and records how late.
-    pub(super) fn give_out(&mut self, now: Instant) {
+    pub(super) fn give_out(&mut self, now: Instant, nat: &mut Nat) {
         if self.wake.is_none_or(|wake| wake > now) {
             return;
         }
-        while let Some((due, frame)) = self.model.poll_due(Instant::now()) {
-            if let Err(error) = frame.write(self.to) {
+        while let Some((due, mut frame)) = self.model.poll_due(Instant::now()) {
+            if !self.down && nat.outbound(frame.packet_mut()) == Passage::Dropped {
+                self.nat_dropped += 1;
+            } else if let Err(error) = frame.write(self.to) {
                 // The interface is down, or the packet is not what its namespace takes.
                 self.refused += 1;
                 tracing::debug!(%error, "writing to a device");
@@ -78,6 +114,10 @@ impl<'f> Lane<'f> {
             Setting::Delay(delay) => self.model.set_delay(now, Schedule::constant(delay)),
             Setting::Loss(loss) => self.model.set_loss(now, loss),
             Setting::Queue(queue) => self.model.set_queue(now, queue),
+            Setting::BurstLoss(burst) => self.model.set_burst_loss(now, burst),
+            Setting::Reorder(reorder) => self.model.set_reorder(now, reorder),
+            Setting::Udp(udp) => self.model.set_udp(now, udp),
+            Setting::Mtu(mtu) => self.model.set_mtu(now, mtu),
         }
         self.wake = self.model.next_departure();
     }
@@ -92,6 +132,7 @@ impl<'f> Lane<'f> {
             queued: self.model.queued(),
             in_flight: self.model.in_flight(),
             refused: self.refused,
+            nat_dropped: self.nat_dropped,
             unsorted_drops: None,
             dark: self.model.blackout().is_some(),
             timing: Some(self.timing.report()),

@@ -21,6 +21,7 @@ use super::outside::{self, Outside, system};
 use super::{Driver, Options, Rail, RunError, Sides};
 use crate::control::{Command, Target};
 use crate::link::LinkModel;
+use crate::packet::nat::{Nat, Order};
 use crate::report::{LinkReport, Timing};
 use crate::scenario::{End, LinkScenario, Scenario};
 use crate::sys;
@@ -43,6 +44,8 @@ struct Devices {
 struct TunRail<'f> {
     /// Two for each link: up, then down.
     lanes: Vec<Lane<'f>>,
+    /// One for each link.
+    nats: Vec<Nat>,
     names: Vec<String>,
 }
 
@@ -90,7 +93,7 @@ pub(super) fn run(
             }
             if events.contains(PollFlags::POLLIN) {
                 rail.give_out();
-                rail.lanes[place].take_in();
+                rail.lanes[place].take_in(&mut rail.nats[place / 2]);
             }
         }
         let due = outside.next_timeout().is_some_and(|timeout| Instant::now() >= timeout);
@@ -148,23 +151,26 @@ fn prefer(options: &Options) -> Result<bool, RunError> {
 
 impl<'f> TunRail<'f> {
     fn new(scenario: &Scenario, devices: &'f [Devices], epoch: Instant) -> Self {
-        let mut lanes = Vec::new();
+        let (mut lanes, mut nats) = (Vec::new(), Vec::new());
         for (number, (link, devices)) in scenario.links.iter().zip(devices).enumerate() {
             let pool = Pool::new(usize::from(link.mtu) + BUFFER_SPARE);
             let model = |spec: &crate::link::LinkSpec, down| {
                 LinkModel::new(spec.clone(), epoch, scenario.seed_of(number, down))
             };
             let (near, far) = (&devices.near, &devices.far);
-            lanes.push(Lane::new(near, far, model(&link.up, false), pool.clone()));
-            lanes.push(Lane::new(far, near, model(&link.down, true), pool));
+            lanes.push(Lane::new(near, far, false, model(&link.up, false), pool.clone()));
+            lanes.push(Lane::new(far, near, true, model(&link.down, true), pool));
+            let mut nat = Nat::new(scenario.seed_of(number, false));
+            nat.obey(if link.nat { Order::On } else { Order::Off });
+            nats.push(nat);
         }
-        Self { lanes, names: scenario.links.iter().map(|link| link.name.clone()).collect() }
+        Self { lanes, nats, names: scenario.links.iter().map(|link| link.name.clone()).collect() }
     }
 
     fn give_out(&mut self) {
         let now = Instant::now();
-        for lane in &mut self.lanes {
-            lane.give_out(now);
+        for (place, lane) in self.lanes.iter_mut().enumerate() {
+            lane.give_out(now, &mut self.nats[place / 2]);
         }
     }
 
@@ -199,6 +205,13 @@ impl Rail for TunRail<'_> {
             }
             Command::Set(target, setting) => {
                 self.aimed(target)?.for_each(|lane| lane.set(now, *setting));
+            }
+            Command::Nat(link, order) => {
+                let places = Target::whole(link).places(&self.names)?;
+                let obeyed = places[0].is_some_and(|up| self.nats[up / 2].obey(*order));
+                if !obeyed {
+                    return Err(format!("link {link} has no NAT; set {link} nat on"));
+                }
             }
             Command::Stats => {}
         }
