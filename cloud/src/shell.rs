@@ -19,7 +19,7 @@ use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Interest, Poll, Registry, Token};
 use polyrail_control::CloudConfig;
-use polyrail_model::{Destination, Identity};
+use polyrail_model::{Destination, Identity, TunnelMode};
 use polyrail_relay::{
     AcceptGate, Ending, Label, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
 };
@@ -169,7 +169,7 @@ impl Cloud {
     fn accept(&mut self, now: Instant, relay: &mut Relay) {
         for (listener, gate) in &mut self.listeners {
             for _ in 0..ACCEPTS_PER_TURN {
-                if relay.handshaking() >= tls::HANDSHAKES_MAX {
+                if relay.handshaking(TunnelMode::Tls) >= tls::HANDSHAKES_MAX {
                     gate.pause_if_open(now);
                     break;
                 }
@@ -295,6 +295,7 @@ impl Shell for Cloud {
                     "tunnel up"
                 );
             }
+            RelayEvent::TunnelEarly { .. } | RelayEvent::TunnelPoliced { .. } => {}
             RelayEvent::TunnelRefused { reason, peer, address, .. } => {
                 let address = address.map(tracing::field::display);
                 let gateway = peer.as_ref().map(Identity::as_str).unwrap_or_default();

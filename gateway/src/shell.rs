@@ -323,6 +323,7 @@ impl Shell for Gateway {
                 );
                 self.carriers.on_up(tunnel);
             }
+            RelayEvent::TunnelEarly { .. } | RelayEvent::TunnelPoliced { .. } => {}
             RelayEvent::TunnelRefused { tunnel, reason, .. } => {
                 self.carriers.on_refused(now, tunnel, &reason);
             }

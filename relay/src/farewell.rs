@@ -33,6 +33,10 @@ impl Farewells {
         self.look_at.get_or_insert(now + LOOK_EVERY);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.look_at
     }

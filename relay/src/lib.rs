@@ -26,7 +26,9 @@ mod leg;
 mod limits;
 mod notice;
 mod relay;
+mod slot;
 mod status;
+mod suspicion;
 mod tunnels;
 
 pub use accept::AcceptGate;
@@ -37,8 +39,9 @@ pub use leg::{KEEPALIVE, LEG_BYTES, USER_TIMEOUT};
 pub use limits::{RESERVED_DESCRIPTORS, flows_within, raise_descriptor_limit};
 pub use notice::Notices;
 pub use relay::{Relay, RelayEvent, RelaySettings, SHELL_TOKENS, TURN_BYTES};
+pub use slot::{Label, SAMPLE_EVERY, TunnelView};
 pub use status::StatusFile;
-pub use tunnels::{Label, SAMPLE_EVERY, TunnelView};
+pub use suspicion::Suspicion;
 
 #[cfg(test)]
 mod tests;

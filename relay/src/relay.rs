@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
-use polyrail_model::Identity;
+use polyrail_model::{Bitrate, Identity, TunnelMode};
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, TunnelKey};
 use polyrail_tunnel::{CloseReason, Established, Tunnel};
 use slab::Slab;
@@ -48,12 +48,25 @@ pub enum RelayEvent {
     /// What the session says and no leg takes: sessions, paths, dials, alarms, and the flows that
     /// have no leg. [`Event::CloseTunnel`] is not among them.
     Session(Event),
+    /// The session uses a tunnel whose handshake goes on; [`RelayEvent::TunnelUp`] follows.
+    TunnelEarly {
+        /// The tunnel.
+        tunnel: TunnelKey,
+    },
     /// A tunnel's handshake is over.
     TunnelUp {
         /// The tunnel.
         tunnel: TunnelKey,
         /// What the handshake brought.
         established: Established,
+    },
+    /// What we send over a QUIC tunnel looks policed, see [`crate::Suspicion`]; told again every few
+    /// seconds while it does.
+    TunnelPoliced {
+        /// The tunnel.
+        tunnel: TunnelKey,
+        /// What gets through.
+        rate: Bitrate,
     },
     /// The session does not want the tunnel; it is being closed.
     TunnelRefused {
@@ -153,9 +166,24 @@ impl Relay {
         self.tunnels.set_congestion(tunnel, name)
     }
 
-    /// How many tunnels have not finished their handshake.
-    pub fn handshaking(&self) -> usize {
-        self.tunnels.handshaking()
+    /// How many tunnels of a mode have not finished their handshake, early ones included.
+    pub fn handshaking(&self, mode: TunnelMode) -> usize {
+        self.tunnels.handshaking(mode)
+    }
+
+    /// How many tunnels of a mode there are.
+    pub fn tunnels_of(&self, mode: TunnelMode) -> usize {
+        self.tunnels.of_mode(mode)
+    }
+
+    /// The tunnels.
+    pub fn tunnel_keys(&self) -> Vec<TunnelKey> {
+        self.tunnels.keys()
+    }
+
+    /// How many sockets wait for their peer before they are reset.
+    pub fn farewell_count(&self) -> usize {
+        self.farewells.len()
     }
 
     /// How many tunnels there are.
@@ -204,6 +232,17 @@ impl Relay {
             return false;
         }
         true
+    }
+
+    /// A tunnel of a shared socket has something to do: [`Relay::on_event`] for tunnels without a
+    /// socket of their own. `token` is what the tunnel was registered with; an unknown one is
+    /// ignored.
+    pub fn wake(&mut self, now: Instant, token: Token) {
+        if token.0 < LEG_TOKENS
+            && let Some(key) = token.0.checked_sub(TUNNEL_TOKENS)
+        {
+            self.tunnels.on_ready(now, key, true, true);
+        }
     }
 
     /// Does what is due: timers, tunnels in, legs, tunnels out.
@@ -323,6 +362,8 @@ impl Relay {
     fn report_tunnels(&mut self) {
         for happened in self.tunnels.take_happened() {
             self.events.push_back(match happened {
+                Happened::Early(tunnel) => RelayEvent::TunnelEarly { tunnel },
+                Happened::Policed(tunnel, rate) => RelayEvent::TunnelPoliced { tunnel, rate },
                 Happened::Up(tunnel, established) => RelayEvent::TunnelUp { tunnel, established },
                 Happened::Closed { key: tunnel, reason, peer, address } => {
                     RelayEvent::TunnelClosed { tunnel, reason, peer, address }

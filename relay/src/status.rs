@@ -4,13 +4,16 @@
 //!
 //! ```json
 //! {"role": "gateway", "pid": 1, "uptime_s": 12.5, "cpu_s": 0.42, "legs": 3, "tunnels": 2,
-//!  "carriers": [{"name": "a", "peer": "cloud", "state": "up", "sent_bytes": 1,
-//!                "received_bytes": 2, "srtt_us": 40123}],
+//!  "carriers": [{"name": "a", "peer": "cloud", "state": "up", "mode": "quic", "sent_bytes": 1,
+//!                "received_bytes": 2, "srtt_us": 40123, "sent_packets": 9, "lost_packets": 0,
+//!                "paths": 1, "counters": {"restarts": 0}}],
 //!  "sessions": [{"peer": "cloud", "flows": 3, "memory_received_bytes": 0,
 //!                "memory_sent_bytes": 0, "reinjected_bytes": 0}]}
 //! ```
 //!
-//! `state` is `up`, `stalled` or, on the gateway, `down`. Bytes of a carrier are users' bytes with
+//! `state` is `up`, `stalled` or, on the gateway, `down`; `mode` is `quic` or `tls`, that of the
+//! carrier's newest path, and empty before the first; `paths` counts its connections that became
+//! paths, and packets are those of the newest; `counters` are what the daemon counts. Bytes of a carrier are users' bytes with
 //! copies, summed over its connections since the start; what a connection carried after the last
 //! writing before its end is missing. On the gateway `peer` of a carrier is empty, and carriers
 //! stand in the order of the configuration.
@@ -36,10 +39,22 @@ pub struct StatusFile {
     started: Instant,
     due_at: Instant,
     failed: bool,
-    /// Bytes sent and received over each connection that was ever a path, by carrier.
-    paths: BTreeMap<(SessionKey, u64), (u64, u64)>,
-    ended: BTreeMap<(String, String), (u64, u64)>,
+    /// What each path did, as of the last writing.
+    paths: BTreeMap<(SessionKey, u64), Carried>,
+    /// What paths did that are gone, by peer and carrier.
+    ended: BTreeMap<(String, String), Carried>,
+    /// What the daemon counts, by carrier.
+    counters: BTreeMap<String, BTreeMap<&'static str, u64>>,
     names: BTreeMap<(SessionKey, u64), (String, String)>,
+}
+
+/// What one path or several did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    sent: u64,
+    received: u64,
+    paths: u64,
+    mode: &'static str,
 }
 
 #[derive(Debug, Serialize)]
@@ -59,9 +74,14 @@ struct CarrierLine {
     name: String,
     peer: String,
     state: &'static str,
+    mode: &'static str,
     sent_bytes: u64,
     received_bytes: u64,
     srtt_us: u64,
+    sent_packets: u64,
+    lost_packets: u64,
+    paths: u64,
+    counters: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -84,6 +104,7 @@ impl StatusFile {
             failed: false,
             paths: BTreeMap::new(),
             ended: BTreeMap::new(),
+            counters: BTreeMap::new(),
             names: BTreeMap::new(),
         }
     }
@@ -124,46 +145,67 @@ impl StatusFile {
             cpu_s: cpu_seconds(),
             legs: relay.leg_count(),
             tunnels: relay.tunnel_count(),
-            carriers: self.carriers(&status.sessions, expected),
+            carriers: self.carriers(relay, &status.sessions, expected),
             sessions: status.sessions.iter().map(session_line).collect(),
         }
     }
 
-    fn carriers(&mut self, sessions: &[SessionStatus], expected: &[String]) -> Vec<CarrierLine> {
+    /// Sets what the daemon counts for a carrier: at most a few names each.
+    pub fn count(&mut self, carrier: &str, what: &'static str, count: u64) {
+        if !self.counters.contains_key(carrier) && self.counters.len() >= CARRIERS_MAX {
+            return;
+        }
+        self.counters.entry(carrier.to_owned()).or_default().insert(what, count);
+    }
+
+    fn carriers(
+        &mut self,
+        relay: &Relay,
+        sessions: &[SessionStatus],
+        expected: &[String],
+    ) -> Vec<CarrierLine> {
         let mut lines: BTreeMap<(String, String), CarrierLine> = BTreeMap::new();
-        let line = |peer: &str, name: &str| CarrierLine {
-            name: name.to_owned(),
-            peer: peer.to_owned(),
-            state: "down",
-            sent_bytes: 0,
-            received_bytes: 0,
-            srtt_us: 0,
-        };
         self.fold_ended(sessions);
         for session in sessions {
             let peer = if expected.is_empty() { peer_name(session) } else { String::new() };
             for path in &session.paths {
                 let key = (session.session, path.path.0);
-                self.paths.insert(key, (path.sent.0, path.received.0));
+                let view = relay.tunnel(path.tunnel);
+                let mode = view.map_or("", |view| view.mode.as_str());
+                let (sent, received) = (path.sent.0, path.received.0);
+                self.paths.insert(key, Carried { sent, received, paths: 1, mode });
                 let name = (peer.clone(), path.carrier.clone());
                 self.names.insert(key, name.clone());
                 let entry = lines.entry(name).or_insert_with(|| line(&peer, &path.carrier));
                 entry.state = if path.stalled && entry.state != "up" { "stalled" } else { "up" };
+                entry.mode = mode;
                 entry.sent_bytes += path.sent.0;
                 entry.received_bytes += path.received.0;
                 entry.srtt_us = u64::try_from(path.srtt.as_micros()).unwrap_or(u64::MAX);
+                let sample = view.and_then(|view| view.sample);
+                entry.sent_packets = sample.map_or(0, |sample| sample.sent_packets);
+                entry.lost_packets = sample.map_or(0, |sample| sample.lost_packets);
+                entry.paths += 1;
             }
         }
-        for ((peer, name), (sent, received)) in &self.ended {
+        for ((peer, name), ended) in &self.ended {
             let key = (peer.clone(), name.clone());
             let entry = lines.entry(key).or_insert_with(|| line(peer, name));
-            entry.sent_bytes += sent;
-            entry.received_bytes += received;
+            entry.sent_bytes += ended.sent;
+            entry.received_bytes += ended.received;
+            entry.paths += ended.paths;
+            if entry.mode.is_empty() {
+                entry.mode = ended.mode;
+            }
+        }
+        for line in lines.values_mut() {
+            line.counters = self.counters.get(&line.name).cloned().unwrap_or_default();
         }
         let mut list: Vec<CarrierLine> = lines.into_values().collect();
         for name in expected {
             if !list.iter().any(|known| known.name == *name) {
-                list.push(line("", name));
+                let counters = self.counters.get(name).cloned().unwrap_or_default();
+                list.push(CarrierLine { counters, ..line("", name) });
             }
         }
         list.sort_by_key(|line| {
@@ -181,14 +223,16 @@ impl StatusFile {
         };
         let gone: Vec<_> = self.paths.keys().filter(|key| !lives(key)).copied().collect();
         for key in gone {
-            let counts = self.paths.remove(&key).unwrap_or_default();
+            let carried = self.paths.remove(&key).unwrap_or_default();
             let Some(name) = self.names.remove(&key) else { continue };
             if self.ended.len() >= CARRIERS_MAX && !self.ended.contains_key(&name) {
                 continue;
             }
             let total = self.ended.entry(name).or_default();
-            total.0 += counts.0;
-            total.1 += counts.1;
+            total.sent += carried.sent;
+            total.received += carried.received;
+            total.paths += carried.paths;
+            total.mode = carried.mode;
         }
     }
 
@@ -199,6 +243,22 @@ impl StatusFile {
         beside.push(".new");
         fs::write(&beside, text)?;
         fs::rename(&beside, &self.path)
+    }
+}
+
+fn line(peer: &str, name: &str) -> CarrierLine {
+    CarrierLine {
+        name: name.to_owned(),
+        peer: peer.to_owned(),
+        state: "down",
+        mode: "",
+        sent_bytes: 0,
+        received_bytes: 0,
+        srtt_us: 0,
+        sent_packets: 0,
+        lost_packets: 0,
+        paths: 0,
+        counters: BTreeMap::new(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Two relays over fake tunnels, with real sockets at both ends, in one thread.
 
+mod early;
+
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -5,42 +5,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mio::{Registry, Token};
-use polyrail_model::{Identity, LinkSample, Unit};
-use polyrail_session::{Endpoint, Outlet, TunnelInfo, TunnelKey};
-use polyrail_tunnel::{CloseReason, Established, Tunnel, TunnelEvent};
+use polyrail_model::{Bitrate, Identity, TunnelMode, Unit};
+use polyrail_session::{Endpoint, Outlet, TunnelKey};
+use polyrail_tunnel::{CloseReason, Early, Established, Tunnel, TunnelEvent};
 
-/// How often a tunnel with data out is measured. Idle ones are not: an idle daemon sleeps.
-pub const SAMPLE_EVERY: Duration = Duration::from_millis(8);
-
-/// What the daemon knows of a tunnel before its handshake.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Label {
-    /// The carrier's name (gateway); empty on the cloud, which learns it from the gateway.
-    pub carrier: String,
-    /// Use it only when no other path is left (gateway).
-    pub backup: bool,
-}
-
-/// What can be asked of a tunnel.
-#[derive(Clone, Copy, Debug)]
-pub struct TunnelView<'a> {
-    /// The peer, once the handshake is over.
-    pub peer: Option<&'a Identity>,
-    /// Where the peer is.
-    pub address: Option<SocketAddr>,
-    /// The last measurement.
-    pub sample: Option<&'a LinkSample>,
-    /// Since when data is out without any of it being acknowledged; `None` when nothing is out.
-    pub waiting_since: Option<Instant>,
-}
+use crate::slot::{SAMPLE_EVERY, Slot, Stage};
+use crate::{Label, TunnelView};
 
 /// What happened to a tunnel.
 #[derive(Debug)]
 pub(crate) enum Happened {
+    Early(TunnelKey),
     Up(TunnelKey, Established),
+    Policed(TunnelKey, Bitrate),
     Closed {
         key: TunnelKey,
         reason: CloseReason,
@@ -58,42 +38,15 @@ pub(crate) struct Tunnels {
     receiving: Vec<usize>,
     /// Those whose room or events may have changed.
     touched: Vec<usize>,
-    handshaking: usize,
+    counts: BTreeMap<TunnelMode, Counts>,
     happened: Vec<Happened>,
 }
 
-struct Slot {
-    tunnel: Box<dyn Tunnel>,
-    label: Label,
-    stage: Stage,
-    peer: Option<Identity>,
-    address: Option<SocketAddr>,
-    /// The room that the session was told.
-    room: usize,
-    /// The timer that is armed.
-    timer: Option<Instant>,
-    sample_at: Option<Instant>,
-    sample: Option<LinkSample>,
-    waiting_since: Option<Instant>,
-    /// Something was sent since the last sample.
-    active: bool,
-    receiving: bool,
-    touched: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Handshaking,
-    /// The session knows it.
-    Up,
-    /// The session has let go of it; it ends in order.
-    Closing,
-}
-
-impl std::fmt::Debug for Slot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Slot").field("label", &self.label).field("stage", &self.stage).finish()
-    }
+/// Tunnels of one mode.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    all: usize,
+    handshaking: usize,
 }
 
 impl Tunnels {
@@ -107,31 +60,22 @@ impl Tunnels {
         let key = self.next_key;
         tunnel.register(registry, Token(base + key))?;
         self.next_key += 1;
-        let address = tunnel.peer_addr();
-        let slot = Slot {
-            tunnel,
-            label,
-            stage: Stage::Handshaking,
-            peer: None,
-            address,
-            room: 0,
-            timer: None,
-            sample_at: None,
-            sample: None,
-            waiting_since: None,
-            active: false,
-            receiving: false,
-            touched: false,
-        };
+        let slot = Slot::new(tunnel, label);
+        let counts = self.counts.entry(slot.mode).or_default();
+        counts.all += 1;
+        counts.handshaking += 1;
         self.slots.insert(key, slot);
-        self.handshaking += 1;
         self.touch(key);
         Ok(TunnelKey(key))
     }
 
-    /// Tunnels whose handshake is not over.
-    pub(crate) fn handshaking(&self) -> usize {
-        self.handshaking
+    /// Tunnels of a mode whose handshake is not over, early ones included.
+    pub(crate) fn handshaking(&self, mode: TunnelMode) -> usize {
+        self.counts.get(&mode).map_or(0, |counts| counts.handshaking)
+    }
+
+    pub(crate) fn of_mode(&self, mode: TunnelMode) -> usize {
+        self.counts.get(&mode).map_or(0, |counts| counts.all)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -143,12 +87,7 @@ impl Tunnels {
     }
 
     pub(crate) fn view(&self, key: TunnelKey) -> Option<TunnelView<'_>> {
-        self.slots.get(&key.0).map(|slot| TunnelView {
-            peer: slot.peer.as_ref(),
-            address: slot.address,
-            sample: slot.sample.as_ref(),
-            waiting_since: slot.waiting_since,
-        })
+        self.slots.get(&key.0).map(Slot::view)
     }
 
     pub(crate) fn set_congestion(&mut self, key: TunnelKey, name: &str) -> io::Result<()> {
@@ -182,7 +121,7 @@ impl Tunnels {
             slot.timer = None;
             slot.tunnel.on_timeout(now);
             if slot.sample_at.is_some_and(|at| at <= now) {
-                slot.measure(now, TunnelKey(key), endpoint);
+                self.measure(now, key, endpoint);
             }
             self.touch(key);
         }
@@ -196,12 +135,15 @@ impl Tunnels {
             if slot.stage == Stage::Handshaking {
                 continue;
             }
-            let up = slot.stage == Stage::Up;
+            let known = slot.stage.is_known();
+            let mut handed_out = 0;
             let received = slot.tunnel.receive(&mut |bytes| {
-                if up {
+                handed_out += bytes.len() as u64;
+                if known {
                     endpoint.receive(now, TunnelKey(key), bytes);
                 }
             });
+            slot.received_bytes += handed_out;
             if received > 0 {
                 self.want_receive(key);
             }
@@ -242,16 +184,15 @@ impl Tunnels {
     /// Ends a tunnel in order; the session has let go of it or is told so now.
     pub(crate) fn close(&mut self, now: Instant, key: TunnelKey, endpoint: &mut Endpoint) {
         let Some(slot) = self.slots.get_mut(&key.0) else { return };
-        match slot.stage {
-            Stage::Handshaking => self.handshaking -= 1,
-            Stage::Up => endpoint.tunnel_down(now, key),
-            Stage::Closing => return,
+        if slot.stage == Stage::Closing {
+            return;
         }
-        slot.stage = Stage::Closing;
+        let (stage, mode) = (std::mem::replace(&mut slot.stage, Stage::Closing), slot.mode);
         slot.sample_at = None;
         slot.waiting_since = None;
         slot.tunnel.flush(now);
         slot.tunnel.close(now);
+        self.leave(now, endpoint, key.0, stage, mode);
         self.touch(key.0);
     }
 
@@ -287,25 +228,8 @@ impl Tunnels {
             && let Some(event) = slot.tunnel.poll_event()
         {
             match event {
-                TunnelEvent::Early(_) => {}
-                TunnelEvent::Up(established) if slot.stage == Stage::Handshaking => {
-                    slot.stage = Stage::Up;
-                    slot.peer = Some(established.peer.clone());
-                    self.handshaking -= 1;
-                    let info = TunnelInfo {
-                        carrier: slot.label.carrier.clone(),
-                        peer: established.peer.clone(),
-                        exporter: Some(established.exporter),
-                        backup: slot.label.backup,
-                        mode: slot.tunnel.mode(),
-                    };
-                    endpoint.tunnel_up(now, TunnelKey(key), info);
-                    slot.measure(now, TunnelKey(key), endpoint);
-                    self.happened.push(Happened::Up(TunnelKey(key), established));
-                    // Frames may have come with the end of the handshake.
-                    self.want_receive(key);
-                }
-                TunnelEvent::Up(_) => {}
+                TunnelEvent::Early(early) => self.on_early(now, endpoint, key, early),
+                TunnelEvent::Up(established) => self.on_up(now, endpoint, key, established),
                 TunnelEvent::Closed(reason) => {
                     self.remove(now, registry, endpoint, key, reason);
                     return true;
@@ -313,6 +237,74 @@ impl Tunnels {
             }
         }
         false
+    }
+
+    fn on_early(&mut self, now: Instant, endpoint: &mut Endpoint, key: usize, early: Early) {
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        if slot.stage != Stage::Handshaking {
+            return;
+        }
+        slot.stage = Stage::Early;
+        slot.look_at_ends();
+        endpoint.tunnel_up(now, TunnelKey(key), slot.info(&early.peer, None));
+        slot.peer = Some(early.peer);
+        self.happened.push(Happened::Early(TunnelKey(key)));
+        self.want_receive(key);
+    }
+
+    fn on_up(&mut self, now: Instant, endpoint: &mut Endpoint, key: usize, up: Established) {
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        let (stage, tunnel) = (slot.stage, TunnelKey(key));
+        if !stage.is_handshaking() {
+            return;
+        }
+        if stage == Stage::Early && slot.peer.as_ref() != Some(&up.peer) {
+            // The session took it for another's. No tunnel should let it come so far.
+            tracing::error!(before = ?slot.peer, peer = %up.peer, "a tunnel changed its peer");
+            return self.close(now, tunnel, endpoint);
+        }
+        slot.stage = Stage::Up;
+        slot.look_at_ends();
+        slot.serial = Some(up.serial.clone());
+        if stage == Stage::Early {
+            endpoint.tunnel_confirmed(now, tunnel, up.exporter);
+        } else {
+            slot.peer = Some(up.peer.clone());
+            endpoint.tunnel_up(now, tunnel, slot.info(&up.peer, Some(up.exporter)));
+        }
+        if let Some(counts) = self.counts.get_mut(&slot.mode) {
+            counts.handshaking -= 1;
+        }
+        self.measure(now, key, endpoint);
+        self.happened.push(Happened::Up(tunnel, up));
+        // Frames may have come with the end of the handshake.
+        self.want_receive(key);
+    }
+
+    fn measure(&mut self, now: Instant, key: usize, endpoint: &mut Endpoint) {
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        if let Some(rate) = slot.measure(now, TunnelKey(key), endpoint) {
+            self.happened.push(Happened::Policed(TunnelKey(key), rate));
+        }
+    }
+
+    /// A tunnel leaves the stage in which it was.
+    fn leave(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        key: usize,
+        stage: Stage,
+        mode: TunnelMode,
+    ) {
+        if stage.is_known() {
+            endpoint.tunnel_down(now, TunnelKey(key));
+        }
+        if stage.is_handshaking()
+            && let Some(counts) = self.counts.get_mut(&mode)
+        {
+            counts.handshaking -= 1;
+        }
     }
 
     fn remove(
@@ -329,10 +321,9 @@ impl Tunnels {
         if let Some(at) = slot.timer {
             self.timers.remove(&(at, key));
         }
-        match slot.stage {
-            Stage::Handshaking => self.handshaking -= 1,
-            Stage::Up => endpoint.tunnel_down(now, TunnelKey(key)),
-            Stage::Closing => {}
+        self.leave(now, endpoint, key, slot.stage, slot.mode);
+        if let Some(counts) = self.counts.get_mut(&slot.mode) {
+            counts.all -= 1;
         }
         let Slot { peer, address, .. } = slot;
         self.happened.push(Happened::Closed { key: TunnelKey(key), reason, peer, address });
@@ -340,7 +331,7 @@ impl Tunnels {
 
     fn settle_room(&mut self, endpoint: &mut Endpoint, key: usize) {
         let Some(slot) = self.slots.get_mut(&key) else { return };
-        if slot.stage != Stage::Up {
+        if !slot.stage.is_known() {
             return;
         }
         let room = slot.tunnel.room();
@@ -363,27 +354,6 @@ impl Tunnels {
     }
 }
 
-impl Slot {
-    fn measure(&mut self, now: Instant, key: TunnelKey, endpoint: &mut Endpoint) {
-        self.sample_at = None;
-        if self.stage != Stage::Up {
-            return;
-        }
-        let Some(sample) = self.tunnel.sample(now) else { return };
-        let out = sample.in_flight.0 > 0 || sample.unsent.0 > 0;
-        let grown = self.sample.is_none_or(|before| sample.acked > before.acked);
-        self.waiting_since = match self.waiting_since {
-            Some(since) if out && !grown => Some(since),
-            _ => out.then_some(now),
-        };
-        if out || std::mem::take(&mut self.active) {
-            self.sample_at = Some(now + SAMPLE_EVERY);
-        }
-        self.sample = Some(sample);
-        endpoint.tunnel_sample(now, key, &sample);
-    }
-}
-
 /// Where the session puts its frames.
 struct WayOut<'a> {
     now: Instant,
@@ -395,6 +365,7 @@ impl Outlet for WayOut<'_> {
     fn send(&mut self, key: TunnelKey, unit: Unit, frames: &[u8]) -> usize {
         let Some(slot) = self.tunnels.slots.get_mut(&key.0) else { return 0 };
         slot.tunnel.send(unit, frames);
+        slot.sent_bytes += frames.len() as u64;
         slot.room = slot.tunnel.room();
         slot.active = true;
         slot.sample_at.get_or_insert(self.now + SAMPLE_EVERY);

@@ -1,0 +1,204 @@
+//! One tunnel in the loop: its stage, its last measurement, and what can be asked of it.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Bitrate, Bytes, Identity, LinkSample, TunnelMode};
+use polyrail_session::{Endpoint, TunnelInfo, TunnelKey};
+use polyrail_tunnel::Tunnel;
+
+use crate::Suspicion;
+
+/// How often a tunnel with data out is measured. Idle ones are not: an idle daemon sleeps.
+pub const SAMPLE_EVERY: Duration = Duration::from_millis(8);
+
+/// What the daemon knows of a tunnel before its handshake.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Label {
+    /// The carrier's name (gateway); empty on the cloud, which learns it from the gateway.
+    pub carrier: String,
+    /// Use it only when no other path is left (gateway).
+    pub backup: bool,
+}
+
+/// What can be asked of a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub struct TunnelView<'a> {
+    /// The carrier, as the label says.
+    pub carrier: &'a str,
+    /// How it travels.
+    pub mode: TunnelMode,
+    /// The handshake is over, and the tunnel is not being closed.
+    pub up: bool,
+    /// The session uses it while its handshake goes on.
+    pub early: bool,
+    /// The peer, once it is known.
+    pub peer: Option<&'a Identity>,
+    /// The serial number of the peer's certificate, once the handshake is over.
+    pub serial: Option<&'a str>,
+    /// Where the peer is.
+    pub address: Option<SocketAddr>,
+    /// Our end, once it is known.
+    pub local: Option<SocketAddr>,
+    /// The last measurement.
+    pub sample: Option<&'a LinkSample>,
+    /// Since when data is out without any of it being acknowledged; `None` when nothing is out.
+    pub waiting_since: Option<Instant>,
+    /// What the peer's transport has acknowledged, as the last measurement has it.
+    pub acked: Bytes,
+    /// Bytes of frames that came.
+    pub received_bytes: u64,
+    /// Bytes of frames that the session gave it.
+    pub sent_bytes: u64,
+}
+
+pub(crate) struct Slot {
+    pub(crate) tunnel: Box<dyn Tunnel>,
+    pub(crate) label: Label,
+    pub(crate) mode: TunnelMode,
+    pub(crate) stage: Stage,
+    pub(crate) peer: Option<Identity>,
+    pub(crate) serial: Option<String>,
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) local: Option<SocketAddr>,
+    /// The room that the session was told.
+    pub(crate) room: usize,
+    /// The timer that is armed.
+    pub(crate) timer: Option<Instant>,
+    pub(crate) sample_at: Option<Instant>,
+    pub(crate) sample: Option<LinkSample>,
+    pub(crate) waiting_since: Option<Instant>,
+    /// Of QUIC tunnels alone.
+    pub(crate) suspicion: Option<Suspicion>,
+    pub(crate) received_bytes: u64,
+    pub(crate) sent_bytes: u64,
+    /// Something was sent since the last sample.
+    pub(crate) active: bool,
+    pub(crate) receiving: bool,
+    pub(crate) touched: bool,
+}
+
+/// ```text
+///  Handshaking ──[Early]──> Early ──> Up ──> Closing
+///        └───────────────────────────^ │        ^
+///        └─────────────────────────────┴────────┘
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Handshaking,
+    /// The session knows it; its handshake goes on.
+    Early,
+    /// The session knows it.
+    Up,
+    /// The session has let go of it; it ends in order.
+    Closing,
+}
+
+impl Stage {
+    /// Whether the session knows it.
+    pub(crate) fn is_known(self) -> bool {
+        matches!(self, Self::Early | Self::Up)
+    }
+
+    /// Whether the handshake goes on.
+    pub(crate) fn is_handshaking(self) -> bool {
+        matches!(self, Self::Handshaking | Self::Early)
+    }
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").field("label", &self.label).field("stage", &self.stage).finish()
+    }
+}
+
+impl Slot {
+    pub(crate) fn new(tunnel: Box<dyn Tunnel>, label: Label) -> Self {
+        let mode = tunnel.mode();
+        Self {
+            label,
+            mode,
+            stage: Stage::Handshaking,
+            peer: None,
+            serial: None,
+            address: tunnel.peer_addr(),
+            local: tunnel.local_addr(),
+            room: 0,
+            timer: None,
+            sample_at: None,
+            sample: None,
+            waiting_since: None,
+            suspicion: (mode == TunnelMode::Quic).then(Suspicion::default),
+            received_bytes: 0,
+            sent_bytes: 0,
+            active: false,
+            receiving: false,
+            touched: false,
+            tunnel,
+        }
+    }
+
+    pub(crate) fn view(&self) -> TunnelView<'_> {
+        TunnelView {
+            carrier: &self.label.carrier,
+            mode: self.mode,
+            up: self.stage == Stage::Up,
+            early: self.stage == Stage::Early,
+            peer: self.peer.as_ref(),
+            serial: self.serial.as_deref(),
+            address: self.address,
+            local: self.local,
+            sample: self.sample.as_ref(),
+            waiting_since: self.waiting_since,
+            acked: self.sample.map_or(Bytes::ZERO, |sample| sample.acked),
+            received_bytes: self.received_bytes,
+            sent_bytes: self.sent_bytes,
+        }
+    }
+
+    /// What the session is told when it learns of the tunnel.
+    pub(crate) fn info(&self, peer: &Identity, exporter: Option<[u8; 32]>) -> TunnelInfo {
+        TunnelInfo {
+            carrier: self.label.carrier.clone(),
+            peer: peer.clone(),
+            exporter,
+            backup: self.label.backup,
+            mode: self.mode,
+        }
+    }
+
+    /// The tunnel's ends may have changed: a peer behind an address translator moves.
+    pub(crate) fn look_at_ends(&mut self) {
+        self.address = self.tunnel.peer_addr().or(self.address);
+        self.local = self.tunnel.local_addr().or(self.local);
+    }
+
+    /// Measures the link for the session; tells when it looks policed.
+    pub(crate) fn measure(
+        &mut self,
+        now: Instant,
+        key: TunnelKey,
+        endpoint: &mut Endpoint,
+    ) -> Option<Bitrate> {
+        self.sample_at = None;
+        if self.stage != Stage::Up {
+            return None;
+        }
+        let sample = self.tunnel.sample(now)?;
+        let out = sample.in_flight.0 > 0 || sample.unsent.0 > 0;
+        let grown = self.sample.is_none_or(|before| sample.acked > before.acked);
+        self.waiting_since = match self.waiting_since {
+            Some(since) if out && !grown => Some(since),
+            _ => out.then_some(now),
+        };
+        if out || std::mem::take(&mut self.active) {
+            self.sample_at = Some(now + SAMPLE_EVERY);
+        }
+        if self.mode == TunnelMode::Quic {
+            self.look_at_ends();
+        }
+        self.sample = Some(sample);
+        endpoint.tunnel_sample(now, key, &sample);
+        self.suspicion.as_mut()?.on_sample(&sample)
+    }
+}
