@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::Path;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 use toml::de::DeTable;
 
@@ -17,7 +18,8 @@ use crate::config::{
 use crate::pki::{self, Certificate, PkiError, RevocationList, Role, read_certificates, shown};
 
 /// Which daemon a configuration is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// `polyrail-gateway`.
     Gateway,
@@ -54,11 +56,11 @@ pub fn check(file: &Path, kind: Option<Kind>) -> Result<Report, ConfigError> {
 pub fn guess(text: &str) -> Kind {
     let (table, _) = DeTable::parse_recoverable(text);
     let has = |key: &&str| table.get_ref().contains_key(*key);
-    let cloud = ["listen", "congestion", "carrier_congestion", "access", "dial"]
+    let cloud = ["listen", "congestion", "carrier_congestion", "access", "dial", "tunnel"]
         .iter()
         .filter(|key| has(key))
         .count();
-    let gateway = ["cloud", "carrier", "intercept", "dns", "socks5", "users"];
+    let gateway = ["cloud", "carrier", "restart", "intercept", "dns", "socks5", "users"];
     if cloud > gateway.iter().filter(|key| has(key)).count() { Kind::Cloud } else { Kind::Gateway }
 }
 

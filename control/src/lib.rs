@@ -5,10 +5,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod check;
 pub mod config;
 pub mod kernel;
 pub mod log;
 pub mod pki;
+pub mod reload;
 
 pub use config::{CloudConfig, ConfigError, GatewayConfig, Overrides};

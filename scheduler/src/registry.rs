@@ -79,6 +79,11 @@ impl ChainSpec {
         Ok(Self { links: names.iter().map(known).collect::<Result<_, _>>()? })
     }
 
+    /// The names of its schedulerlets in their order.
+    pub fn names(&self) -> &[&'static str] {
+        &self.links
+    }
+
     /// A new chain with fresh state.
     pub fn build(&self) -> Chain {
         let make = |name: &&str| LINKS.iter().find(|(known, _)| known == name).map(|(_, m)| m());

@@ -10,16 +10,18 @@ use std::time::Duration;
 use ipnet::IpNet;
 use polyrail_model::Families;
 
-use super::common::{self, LogConfig, Mode, Overrides, SchedulerConfig, SessionConfig, TlsConfig};
+use super::common::{
+    self, Admin, LogConfig, Mode, Overrides, SchedulerConfig, SessionConfig, TlsConfig,
+};
 use super::error::ConfigError;
 use super::names::{CarrierName, CongestionControl};
 use super::reader::{Section, Source};
-use super::values::{boolean, duration, listen_address, parsed, port, prefix};
+use super::values::{boolean, duration, integer, listen_address, parsed, port, prefix};
 
 /// Everything that `cloud.toml` says, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloudConfig {
-    /// How tunnels travel.
+    /// How gateways' tunnels may travel.
     pub mode: Mode,
     /// What is logged.
     pub log: LogConfig,
@@ -40,6 +42,19 @@ pub struct CloudConfig {
     pub access: Access,
     /// How destinations are dialed.
     pub dial: Dial,
+    /// The admin socket, when wanted.
+    pub admin: Option<Admin>,
+    /// Bounds on tunnels whose handshake is under way.
+    pub tunnel: TunnelBounds,
+}
+
+/// `[tunnel]`: bounds on QUIC handshakes under way, for each listening address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelBounds {
+    /// Handshakes under way at once; further ones are dropped; default 1,024, 1 to 65,536.
+    pub half_open_max: usize,
+    /// From so many on, a client must first prove its address (Retry); default 256, 0 to 65,536.
+    pub retry_above: usize,
 }
 
 /// `[access]`: which destinations gateways may ask for, beside the built-in refusals.
@@ -68,6 +83,12 @@ impl Default for Access {
     fn default() -> Self {
         let deny_ports = NonZeroU16::new(25).into_iter().collect();
         Self { allow: Vec::new(), deny: Vec::new(), deny_ports }
+    }
+}
+
+impl Default for TunnelBounds {
+    fn default() -> Self {
+        Self { half_open_max: 1024, retry_above: 256 }
     }
 }
 
@@ -124,6 +145,7 @@ fn read(mut root: Section<'_, '_>) -> Option<CloudConfig> {
         root.table("carrier_congestion").map(read_carrier_congestion).unwrap_or_default();
     let access = root.table("access").map(read_access).unwrap_or_default();
     let dial = root.table("dial").map(read_dial).unwrap_or_default();
+    let tunnel = root.table("tunnel").map(read_tunnel).unwrap_or_default();
     root.finish();
     Some(CloudConfig {
         mode: common.mode,
@@ -136,6 +158,8 @@ fn read(mut root: Section<'_, '_>) -> Option<CloudConfig> {
         scheduler: common.scheduler,
         access,
         dial,
+        admin: common.admin?,
+        tunnel,
     })
 }
 
@@ -167,5 +191,18 @@ fn read_dial(mut section: Section<'_, '_>) -> Dial {
     Dial { timeout, ipv4, ipv6 }
 }
 
+fn read_tunnel(mut section: Section<'_, '_>) -> TunnelBounds {
+    let usual = TunnelBounds::default();
+    let half_open = section.get("half_open_max", integer(1..=HALF_OPEN_MAX));
+    let retry = section.get("retry_above", integer(0..=HALF_OPEN_MAX));
+    section.finish();
+    let count = |n: Option<u64>| n.and_then(|n| usize::try_from(n).ok());
+    TunnelBounds {
+        half_open_max: count(half_open).unwrap_or(usual.half_open_max),
+        retry_above: count(retry).unwrap_or(usual.retry_above),
+    }
+}
+
+const HALF_OPEN_MAX: u64 = 65_536;
 const PREFIXES_MAX: usize = 1024;
 const CARRIERS_MAX: usize = 256;

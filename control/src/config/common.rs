@@ -1,34 +1,35 @@
-//! What the configurations of both daemons share: mode, log, TLS, session, scheduler.
+//! What the configurations of both daemons share: mode, log, TLS, session, scheduler, admin.
 
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use polyrail_model::Bytes;
 use polyrail_scheduler::{ChainSpec, ChainSpecError};
+use serde::{Deserialize, Serialize};
 
 use super::reader::Section;
 use super::values::{bytes, choice, duration, integer, parsed, text};
 
-/// How tunnels travel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
+/// How tunnels travel, as the operator wishes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// TLS 1.3 over TCP.
+    /// QUIC where it works, TLS where it does not.
     #[default]
+    Auto,
+    /// QUIC over UDP alone.
+    Quic,
+    /// TLS 1.3 over TCP alone.
     Tls,
 }
 
-/// A tunnel mode that cannot be used.
+/// A word that names no mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ModeError {
-    /// A mode that is planned and not there yet.
-    #[error("{0:?} is not available in this version: use tls")]
-    Unavailable(String),
-    /// A word that names no mode.
-    #[error("{0:?} is not a mode: use tls")]
-    Unknown(String),
-}
+#[error("{0:?} is not a mode: use auto, quic or tls")]
+pub struct ModeError(String);
 
 /// The least urgent messages that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,13 +105,23 @@ pub struct SchedulerConfig {
     pub chain: ChainSpec,
 }
 
+/// `[admin]`: the admin socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// Where the socket is made; at most [`SOCKET_PATH_MAX`] bytes.
+    pub socket: PathBuf,
+}
+
+/// The longest path of a Unix socket in bytes (`sun_path` without its last zero, unix(7)).
+pub const SOCKET_PATH_MAX: usize = 107;
+
 /// The longest list of schedulerlets that a file may hold.
 pub const CHAIN_MAX: usize = 16;
 
 /// What the command line says over the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Overrides {
-    /// How tunnels travel (tls), instead of the file's `mode`
+    /// How tunnels travel (auto, quic or tls), instead of the file's `mode`
     #[arg(long, value_name = "MODE")]
     pub mode: Option<Mode>,
     /// error, warn, info, debug or trace, instead of the file's `log.level`
@@ -129,10 +140,48 @@ impl FromStr for Mode {
     type Err = ModeError;
 
     fn from_str(text: &str) -> Result<Self, ModeError> {
-        match text {
-            "tls" => Ok(Self::Tls),
-            "quic" | "auto" => Err(ModeError::Unavailable(text.to_owned())),
-            _ => Err(ModeError::Unknown(text.to_owned())),
+        let named = |mode: &Mode| mode.as_str() == text;
+        let found = [Self::Auto, Self::Quic, Self::Tls].into_iter().find(named);
+        found.ok_or_else(|| ModeError(text.to_owned()))
+    }
+}
+
+impl Mode {
+    /// Its name in configurations and in the admin interface.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Quic => "quic",
+            Self::Tls => "tls",
+        }
+    }
+
+    /// Whether QUIC may be used.
+    pub fn allows_quic(self) -> bool {
+        self != Self::Tls
+    }
+
+    /// Whether TLS over TCP may be used.
+    pub fn allows_tls(self) -> bool {
+        self != Self::Quic
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl LogLevel {
+    /// Its name in configurations.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
         }
     }
 }
@@ -167,6 +216,8 @@ pub(super) struct Common {
     pub(super) tls: Option<TlsConfig>,
     pub(super) session: SessionConfig,
     pub(super) scheduler: SchedulerConfig,
+    /// The outer `None` is a table that is there and bad.
+    pub(super) admin: Option<Option<Admin>>,
 }
 
 /// Reads what both files share from the top table.
@@ -177,7 +228,19 @@ pub(super) fn read(root: &mut Section<'_, '_>) -> Common {
         tls: root.need_table("tls").and_then(read_tls),
         session: root.table("session").map(read_session).unwrap_or_default(),
         scheduler: root.table("scheduler").map(read_scheduler).unwrap_or_default(),
+        admin: root.optional("admin", read_admin),
     }
+}
+
+fn read_admin(mut section: Section<'_, '_>) -> Option<Admin> {
+    let socket = path(&mut section, "socket", true);
+    let fits = |path: &PathBuf| path.as_os_str().as_bytes().len() <= SOCKET_PATH_MAX;
+    if socket.as_ref().is_some_and(|path| !fits(path)) {
+        let reason = format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes");
+        section.source().blame(&section.key("socket"), reason);
+    }
+    section.finish();
+    Some(Admin { socket: socket? })
 }
 
 fn read_log(mut section: Section<'_, '_>) -> LogConfig {
@@ -226,7 +289,12 @@ fn schedulerlet(name: &str) -> Result<String, ChainSpecError> {
     ChainSpec::of(&[name]).map(|_| name.to_owned())
 }
 
-fn path(section: &mut Section<'_, '_>, key: &'static str, needed: bool) -> Option<PathBuf> {
+/// A path, from the file's own folder when it is relative.
+pub(super) fn path(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    needed: bool,
+) -> Option<PathBuf> {
     let source = section.source();
     let parse = |value: &toml::de::DeValue<'_>| match text(value)? {
         "" => Err("an empty path".to_owned()),

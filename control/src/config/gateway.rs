@@ -3,25 +3,29 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU16, NonZeroU32};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use polyrail_model::Identity;
+use serde::{Deserialize, Serialize};
 
-use super::common::{self, LogConfig, Mode, Overrides, SchedulerConfig, SessionConfig, TlsConfig};
+use super::common::{
+    self, Admin, LogConfig, Mode, Overrides, SchedulerConfig, SessionConfig, TlsConfig,
+};
 use super::error::ConfigError;
 use super::names::{CarrierName, CongestionControl, InterfaceName};
 use super::reader::{Section, Source};
 use super::values::{
-    boolean, choice, integer, listen_address, parsed, peer_address, port, prefix, source_address,
-    text,
+    boolean, choice, duration, integer, listen_address, parsed, peer_address, port, prefix,
+    source_address, text,
 };
 
 /// Everything that `gateway.toml` says, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayConfig {
-    /// How tunnels travel.
+    /// How tunnels travel, unless a carrier says otherwise.
     pub mode: Mode,
     /// What is logged.
     pub log: LogConfig,
@@ -36,6 +40,10 @@ pub struct GatewayConfig {
     /// 1 to [`CARRIERS_MAX`] carriers with names of their own; at least one is
     /// [usable](Carrier::usable).
     pub carriers: Vec<Carrier>,
+    /// When and how a path's connection is replaced.
+    pub restart: Restart,
+    /// The admin socket, when wanted.
+    pub admin: Option<Admin>,
     /// Transparent interception, when wanted.
     pub intercept: Option<Intercept>,
     /// The DNS forwarder, when wanted; only together with `intercept`.
@@ -69,8 +77,14 @@ pub struct Carrier {
     pub source: Option<IpAddr>,
     /// The cloud's addresses over this carrier, when not those of `[cloud]`; then 1 to 8.
     pub addresses: Option<Vec<SocketAddr>>,
-    /// The kernel's congestion control; default `bbr`.
+    /// The congestion control; default `bbr`.
     pub congestion: CongestionControl,
+    /// How its tunnels travel, when not as the top of the file says.
+    pub mode: Option<Mode>,
+    /// Whether its bytes cost money: fewer attempts at once; default false.
+    pub metered: bool,
+    /// The folder for a qlog of each of its QUIC connections, when wanted.
+    pub qlog: Option<PathBuf>,
     /// The operator's wish; default primary.
     pub role: CarrierRole,
     /// Whether it is used at all; default true.
@@ -78,7 +92,8 @@ pub struct Carrier {
 }
 
 /// An operator's wish about a carrier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CarrierRole {
     /// Used whenever it helps.
     #[default]
@@ -89,6 +104,20 @@ pub enum CarrierRole {
     Backup,
     /// Never used.
     Never,
+}
+
+/// `[restart]`: when and how a path's connection is replaced by a fresh one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restart {
+    /// Whether a path that makes no progress is given a fresh connection; default true. Without
+    /// it a connection is replaced only when it has ended.
+    pub enabled: bool,
+    /// Whether a fresh connection may carry early data; default true.
+    pub early_data: bool,
+    /// Attempts alive at once on one carrier; default 3, 1 to 8.
+    pub attempts_max: usize,
+    /// How long after an attempt the next one begins; default 100 ms, 20 ms to 10 s.
+    pub interval: Duration,
 }
 
 /// `[intercept]`: users' connections are taken transparently.
@@ -192,6 +221,25 @@ pub enum UserKey {
     Address,
 }
 
+impl CarrierRole {
+    /// Its name in configurations and in the admin interface.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Primary => "primary",
+            Self::Secondary => "secondary",
+            Self::Backup => "backup",
+            Self::Never => "never",
+        }
+    }
+}
+
+impl Default for Restart {
+    fn default() -> Self {
+        let interval = Duration::from_millis(100);
+        Self { enabled: true, early_data: true, attempts_max: 3, interval }
+    }
+}
+
 impl Carrier {
     /// Whether the gateway may use it: enabled, and its role is not `never`.
     pub fn usable(&self) -> bool {
@@ -227,6 +275,11 @@ impl GatewayConfig {
         overrides.apply(&mut self.mode, &mut self.log);
     }
 
+    /// How the tunnels of `carrier` travel: its own mode, else the common one.
+    pub fn carrier_mode(&self, carrier: &Carrier) -> Mode {
+        carrier.mode.unwrap_or(self.mode)
+    }
+
     /// The cloud's addresses over `carrier`: its own, else the common ones.
     pub fn addresses<'a>(&'a self, carrier: &'a Carrier) -> &'a [SocketAddr] {
         carrier.addresses.as_deref().unwrap_or(&self.cloud.addresses)
@@ -239,9 +292,10 @@ fn read(mut root: Section<'_, '_>, source: &Source<'_>) -> Option<GatewayConfig>
     let sections = root.tables("carrier", 1..=CARRIERS_MAX);
     let count = sections.len();
     let carriers: Vec<_> = sections.into_iter().filter_map(read_carrier).collect();
-    let intercept = optional(&mut root, "intercept", read_intercept);
-    let dns = optional(&mut root, "dns", read_dns);
-    let socks5 = optional(&mut root, "socks5", read_socks5);
+    let restart = root.table("restart").map(read_restart).unwrap_or_default();
+    let intercept = root.optional("intercept", read_intercept);
+    let dns = root.optional("dns", read_dns);
+    let socks5 = root.optional("socks5", read_socks5);
     let users = root.table("users").map(read_users).unwrap_or_default();
     root.finish();
     names_differ(&carriers, source);
@@ -256,22 +310,13 @@ fn read(mut root: Section<'_, '_>, source: &Source<'_>) -> Option<GatewayConfig>
         session: common.session,
         scheduler: common.scheduler,
         carriers,
+        restart,
+        admin: common.admin?,
         intercept: intercept?,
         dns: dns?,
         socks5: socks5?,
         users,
     })
-}
-
-/// A table that may be absent (`Some(None)`) and must be right when it is there.
-fn optional<'s, 't, T>(
-    root: &mut Section<'s, 't>,
-    key: &'static str,
-    read: impl Fn(Section<'s, 't>) -> Option<T>,
-) -> Option<Option<T>> {
-    let present = root.has(key);
-    let value = root.table(key).and_then(read);
-    if present { value.map(Some) } else { Some(None) }
 }
 
 fn read_cloud(mut section: Section<'_, '_>) -> Option<CloudPeer> {
@@ -289,9 +334,36 @@ fn read_carrier(mut section: Section<'_, '_>) -> Option<Carrier> {
     let congestion = section.get("congestion", parsed(CongestionControl::from_str));
     let role = section.get("role", choice(ROLES)).unwrap_or_default();
     let enabled = section.get("enabled", boolean).unwrap_or(true);
+    let mode = section.get("mode", parsed(Mode::from_str));
+    let metered = section.get("metered", boolean).unwrap_or(false);
+    let qlog = common::path(&mut section, "qlog", false);
     section.finish();
     let congestion = congestion.or_else(|| "bbr".parse().ok())?;
-    Some(Carrier { name: name?, interface, source, addresses, congestion, role, enabled })
+    let name = name?;
+    Some(Carrier {
+        name,
+        interface,
+        source,
+        addresses,
+        congestion,
+        mode,
+        metered,
+        qlog,
+        role,
+        enabled,
+    })
+}
+
+fn read_restart(mut section: Section<'_, '_>) -> Restart {
+    let usual = Restart::default();
+    let enabled = section.get("enabled", boolean).unwrap_or(usual.enabled);
+    let early_data = section.get("early_data", boolean).unwrap_or(usual.early_data);
+    let attempts = section.get("attempts_max", integer(1..=8));
+    let attempts_max = attempts.and_then(|n| usize::try_from(n).ok()).unwrap_or(usual.attempts_max);
+    let bounds = Duration::from_millis(20)..=Duration::from_secs(10);
+    let interval = section.get("interval", duration(bounds)).unwrap_or(usual.interval);
+    section.finish();
+    Restart { enabled, early_data, attempts_max, interval }
 }
 
 fn read_intercept(mut section: Section<'_, '_>) -> Option<Intercept> {

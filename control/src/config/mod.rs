@@ -18,15 +18,15 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-pub use cloud::{Access, CloudConfig, Dial};
+pub use cloud::{Access, CloudConfig, Dial, TunnelBounds};
 pub use common::{
-    CHAIN_MAX, LogConfig, LogFormat, LogLevel, LogLevelError, Mode, ModeError, Overrides,
-    SchedulerConfig, SessionConfig, TlsConfig,
+    Admin, CHAIN_MAX, LogConfig, LogFormat, LogLevel, LogLevelError, Mode, ModeError, Overrides,
+    SOCKET_PATH_MAX, SchedulerConfig, SessionConfig, TlsConfig,
 };
 pub use error::{ConfigError, PROBLEMS_MAX, Problem};
 pub use gateway::{
     CARRIERS_MAX, Carrier, CarrierRole, CloudPeer, Dns, GatewayConfig, Intercept, OnExit,
-    OtherTraffic, PrivateTraffic, Socks5, SocksReply, UserKey, Users,
+    OtherTraffic, PrivateTraffic, Restart, Socks5, SocksReply, UserKey, Users,
 };
 pub use names::{CarrierName, CongestionControl, InterfaceName, NameError};
 

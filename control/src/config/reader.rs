@@ -218,6 +218,17 @@ impl<'s, 't> Section<'s, 't> {
         self.enter(self.key(key), entry.key, entry.value)
     }
 
+    /// A table that may be absent (`Some(None)`) and must be right when it is there.
+    pub(super) fn optional<T>(
+        &mut self,
+        key: &'static str,
+        read: impl Fn(Section<'s, 't>) -> Option<T>,
+    ) -> Option<Option<T>> {
+        let present = self.has(key);
+        let value = self.table(key).and_then(read);
+        if present { value.map(Some) } else { Some(None) }
+    }
+
     /// A table that must be there.
     pub(super) fn need_table(&mut self, key: &'static str) -> Option<Section<'s, 't>> {
         if !self.has(key) {

@@ -52,7 +52,13 @@ fn changed(from: &str, to: &str, mark: &str) -> (String, usize) {
 #[test]
 fn defaults_are_as_documented() {
     let config = gateway(GATEWAY).unwrap();
-    assert_eq!(config.mode, Mode::Tls);
+    assert_eq!(config.mode, Mode::Auto);
+    assert_eq!(config.carrier_mode(&config.carriers[0]), Mode::Auto);
+    assert!(!config.carriers[0].metered && config.carriers[0].qlog.is_none());
+    let interval = Duration::from_millis(100);
+    let restart = Restart { enabled: true, early_data: true, attempts_max: 3, interval };
+    assert_eq!(config.restart, restart);
+    assert_eq!(config.admin, None);
     assert_eq!(config.log, LogConfig::default());
     assert_eq!(config.tls.certificate, PathBuf::from("/etc/polyrail/g.crt"));
     assert_eq!(config.tls.key, PathBuf::from("/keys/g.key"));
@@ -80,6 +86,39 @@ fn defaults_are_as_documented() {
     assert_eq!(config.access, Access::default());
     assert_eq!(config.access.deny_ports[0].get(), 25);
     assert_eq!(config.dial, Dial::default());
+    assert_eq!(config.mode, Mode::Auto);
+    assert_eq!(config.tunnel, TunnelBounds { half_open_max: 1024, retry_above: 256 });
+    assert_eq!(config.admin, None);
+}
+
+#[test]
+fn modes_restarts_and_the_admin_socket_are_read() {
+    let text = GATEWAY.replacen("\"wwan0\"", "\"w\"\nmode = \"tls\"\nqlog = \"q\"", 1);
+    let tables = "[restart]\nenabled = false\nearly_data = false\nattempts_max = 8\n\
+                  interval = \"1s\"\n[admin]\nsocket = \"/run/polyrail/gateway.sock\"\n";
+    let config = gateway(&format!("mode = \"quic\"\n{text}{tables}")).unwrap();
+    assert_eq!((config.mode, config.carriers[0].mode), (Mode::Quic, Some(Mode::Tls)));
+    assert_eq!(config.carrier_mode(&config.carriers[0]), Mode::Tls);
+    assert_eq!(config.carriers[0].qlog, Some(PathBuf::from("/etc/polyrail/q")));
+    let interval = Duration::from_secs(1);
+    let restart = Restart { enabled: false, early_data: false, attempts_max: 8, interval };
+    assert_eq!(config.restart, restart);
+    assert_eq!(config.admin.unwrap().socket, PathBuf::from("/run/polyrail/gateway.sock"));
+
+    let tables = "[tunnel]\nhalf_open_max = 7\nretry_above = 0\n[admin]\nsocket = \"s\"\n";
+    let config = cloud(&format!("{CLOUD}{tables}")).unwrap();
+    assert_eq!(config.tunnel, TunnelBounds { half_open_max: 7, retry_above: 0 });
+    assert_eq!(config.admin.unwrap().socket, PathBuf::from("/etc/polyrail/s"));
+    let long = "x".repeat(SOCKET_PATH_MAX);
+    for (extra, key) in [
+        ("[admin]".to_owned(), "admin.socket"),
+        (format!("[admin]\nsocket = \"{long}\""), "admin.socket"),
+        ("[tunnel]\nhalf_open_max = 0".to_owned(), "tunnel.half_open_max"),
+        ("[tunnel]\nretry_above = 70000".to_owned(), "tunnel.retry_above"),
+    ] {
+        let error = cloud(&format!("{CLOUD}{extra}\n")).expect_err(&extra);
+        assert_eq!(error.problems()[0].key, key, "{error}");
+    }
 }
 
 #[test]
@@ -121,12 +160,22 @@ fn mistakes_are_placed() {
         ],
         [
             "[tls]",
-            "mode = \"quic\"\n[tls]",
-            "mode",
-            "mode",
-            "not available in this version: use tls",
+            "[restart]\nattempts_max = 9\n[tls]",
+            "attempts_max",
+            "restart.attempts_max",
+            "not between 1 and 8",
         ],
-        ["[tls]", "mode = \"udp\"\n[tls]", "mode", "mode", "is not a mode"],
+        [
+            "[tls]",
+            "[restart]\ninterval = \"1ms\"\n[tls]",
+            "interval",
+            "restart.interval",
+            "not between 20ms and 10s",
+        ],
+        ["[tls]", "mode = \"udp\"\n[tls]", "mode", "mode", "use auto, quic or tls"],
+        ["\"wwan0\"", "\"w\"\nmode = \"udp\"", "mode", "carrier[1].mode", "is not a mode"],
+        ["\"wwan0\"", "\"w\"\nmetered = 1", "metered", "carrier[1].metered", "true or false"],
+        ["\"wwan0\"", "\"w\"\nqlog = \"\"", "qlog", "carrier[1].qlog", "empty path"],
         ["[tls]", "[log]\nlevel = \"loud\"\n[tls]", "level", "log.level", "use error, warn"],
         ["[tls]", "[log]\nformat = \"xml\"\n[tls]", "format", "log.format", "\"json\""],
         ["192.0.2.1:4433", "192.0.2.1", "\"192.0", "cloud.addresses[1]", "with a port"],
@@ -347,8 +396,10 @@ fn the_command_line_wins() {
     assert_eq!(config.log.level, LogLevel::Debug);
     config.apply(&Overrides::default());
     assert_eq!(config.log.level, LogLevel::Debug);
-    let error = "auto".parse::<Mode>().unwrap_err().to_string();
-    assert_eq!(error, "\"auto\" is not available in this version: use tls");
+    assert_eq!(config.mode, Mode::Tls);
+    for mode in [Mode::Auto, Mode::Quic, Mode::Tls] {
+        assert_eq!(mode.to_string().parse::<Mode>().unwrap(), mode);
+    }
 }
 
 #[test]
@@ -381,9 +432,9 @@ fn the_reference_has_every_key() {
         };
         format!("x = 1\n{}", names.iter().map(table).collect::<String>())
     };
-    let common = ["log", "tls", "session", "scheduler"];
-    let gateways = ["cloud", "carrier", "intercept", "dns", "socks5", "users"];
-    let clouds = ["access", "dial"];
+    let common = ["log", "tls", "session", "scheduler", "admin"];
+    let gateways = ["cloud", "carrier", "restart", "intercept", "dns", "socks5", "users"];
+    let clouds = ["access", "dial", "tunnel"];
     let errors = [
         gateway(&tables(&[&common[..], &gateways].concat())).unwrap_err(),
         cloud(&tables(&[&common[..], &clouds].concat())).unwrap_err(),

@@ -1,0 +1,307 @@
+//! One carrier's path as operators see it, and what they may change about it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use polyrail_model::{Bitrate, LinkSample, TunnelMode};
+use polyrail_scheduler::ChainSpec;
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use super::{Timestamp, mode_name};
+use crate::config::{CarrierRole, Mode};
+
+/// One carrier with its path: an entry of `GET /v1/paths`.
+///
+/// A gateway lists every carrier of its configuration, in its order. A cloud lists a carrier of a
+/// gateway from its first path until the session's end, ordered by name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PathState {
+    /// What it is called in this interface: the carrier's name; on a cloud `GATEWAY:CARRIER`.
+    pub name: String,
+    /// The carrier's name.
+    pub carrier: String,
+    /// The node at the other end, once known.
+    pub peer: Option<String>,
+    /// Whether the operator lets it be used.
+    pub enabled: bool,
+    /// The operator's wish; on a cloud `primary` or `backup`, as the gateway said.
+    pub role: CarrierRole,
+    /// The interface that it is bound to, if any (gateway).
+    pub interface: Option<String>,
+    /// The mode that the operator wishes; on a cloud what it serves.
+    pub configured_mode: Mode,
+    /// The mode of the connection in use; `None` without one.
+    #[serde(with = "mode_name::optional")]
+    pub mode: Option<TunnelMode>,
+    /// How it is doing.
+    pub state: PathPhase,
+    /// Since when.
+    pub since: Timestamp,
+    /// Why it travels as it does (gateway); `None` before the first decision.
+    pub decision: Option<ModeDecision>,
+    /// Why QUIC is not used for a time, though it may be (gateway).
+    pub demotion: Option<Demotion>,
+    /// What happened since the daemon's start.
+    pub counters: PathCounters,
+    /// This end of the connection in use.
+    pub local_address: Option<SocketAddr>,
+    /// The other end of the connection in use.
+    pub peer_address: Option<SocketAddr>,
+    /// The figures of the connection in use; `None` before its first sample.
+    pub link: Option<LinkState>,
+    /// All its connections, the one in use first.
+    pub connections: Vec<ConnectionState>,
+}
+
+/// How a path is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PathPhase {
+    /// It carries, or could.
+    Up,
+    /// It has a connection, which makes no progress.
+    Stalled,
+    /// It has no connection.
+    Down,
+    /// The operator does not let it be used.
+    Disabled,
+    /// Its interface is not there, is down, or has no address.
+    NoInterface,
+}
+
+/// Why a carrier travels as it does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModeDecision {
+    /// What was decided.
+    #[serde(with = "mode_name::needed")]
+    pub mode: TunnelMode,
+    /// Why, in words for people.
+    pub reason: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// Why a carrier in mode `auto` does without QUIC for a time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Demotion {
+    /// Why, in words for people.
+    pub reason: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// When QUIC is tried again, in seconds from now.
+    pub retry_in_s: f64,
+}
+
+/// What happened on a carrier since the daemon's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathCounters {
+    /// Changes from one mode to the other.
+    pub mode_changes: u64,
+    /// Demotions from QUIC to TLS.
+    pub demotions: u64,
+    /// Paths that moved to a fresh connection.
+    pub restarts: u64,
+    /// Connections that were begun, of both modes.
+    pub attempts: u64,
+    /// Connections that were begun in mode `quic`.
+    pub quic_attempts: u64,
+    /// Of these, those that the cloud never answered.
+    pub quic_attempts_unanswered: u64,
+    /// Connections that were begun in mode `tls`.
+    pub tls_attempts: u64,
+    /// Of these, those that the cloud never answered.
+    pub tls_attempts_unanswered: u64,
+    /// Times that it stalled.
+    pub stalls: u64,
+    /// Users' bytes sent, copies included.
+    pub sent_bytes: u64,
+    /// Users' bytes received, copies included.
+    pub received_bytes: u64,
+}
+
+/// The figures of a connection, as its transport measured them last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkState {
+    /// Smoothed round-trip time in microseconds.
+    pub srtt_us: u64,
+    /// Least round-trip time in microseconds.
+    pub rtt_min_us: u64,
+    /// Mean deviation of the round-trip time in microseconds.
+    pub rtt_var_us: u64,
+    /// Congestion window in bytes.
+    pub window_bytes: u64,
+    /// Sent and not yet acknowledged, in bytes.
+    pub in_flight_bytes: u64,
+    /// Accepted by the transport and not yet sent, in bytes.
+    pub unsent_bytes: u64,
+    /// Rate of delivery in bits per second; `None` before the first measurement.
+    pub delivery_rate_bits_per_s: Option<u64>,
+    /// Whether that rate was bounded by what was offered and not by the path.
+    pub application_limited: bool,
+    /// Packets with data sent, those sent again included.
+    pub sent_packets: u64,
+    /// Packets declared lost.
+    pub lost_packets: u64,
+    /// Consecutive timeouts without progress.
+    pub timeouts: u32,
+    /// Bytes that the peer's transport acknowledged.
+    pub acked_bytes: u64,
+}
+
+/// Where a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConnectionPhase {
+    /// Its handshake is under way.
+    Connecting,
+    /// Its handshake is under way and early data passes.
+    Early,
+    /// It is up, and no data goes over it before the peer has answered.
+    Unproven,
+    /// It carries, or could.
+    Up,
+    /// It makes no progress.
+    Stalled,
+    /// A newer connection has taken its place.
+    Superseded,
+}
+
+/// One connection of a carrier.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionState {
+    /// Its number in the daemon's logs.
+    pub id: u64,
+    /// The number of its path in the session; `None` before it is one.
+    pub path: Option<u64>,
+    /// How it travels.
+    #[serde(with = "mode_name::needed")]
+    pub mode: TunnelMode,
+    /// Where it stands.
+    pub state: ConnectionPhase,
+    /// This end; `None` while unknown.
+    pub local_address: Option<SocketAddr>,
+    /// The other end; `None` while unknown.
+    pub peer_address: Option<SocketAddr>,
+    /// How long ago it was begun, in seconds.
+    pub age_s: f64,
+    /// Users' bytes sent over it, copies included.
+    pub sent_bytes: u64,
+    /// Users' bytes received over it, copies included.
+    pub received_bytes: u64,
+    /// Its figures; `None` before its first sample.
+    pub link: Option<LinkState>,
+}
+
+/// What `PUT /v1/paths/{name}` asks for; what is left out stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathChange {
+    /// Whether the carrier may be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// How its tunnels travel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// The chain of schedulerlets of this node's direction of sending, over all paths: a name or
+    /// a list, as `scheduler.chain` in the configuration.
+    #[serde(
+        default,
+        rename = "scheduler",
+        skip_serializing_if = "Option::is_none",
+        with = "chain"
+    )]
+    pub chain: Option<ChainSpec>,
+    /// true: give the path a fresh connection now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<bool>,
+}
+
+impl PathChange {
+    /// Whether it asks for nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl From<&LinkSample> for LinkState {
+    fn from(sample: &LinkSample) -> Self {
+        Self {
+            srtt_us: micros(sample.srtt),
+            rtt_min_us: micros(sample.rtt_min),
+            rtt_var_us: micros(sample.rtt_var),
+            window_bytes: sample.window.0,
+            in_flight_bytes: sample.in_flight.0,
+            unsent_bytes: sample.unsent.0,
+            delivery_rate_bits_per_s: sample.delivery_rate.map(Bitrate::as_bps),
+            application_limited: sample.application_limited,
+            sent_packets: sample.sent_packets,
+            lost_packets: sample.lost_packets,
+            timeouts: sample.timeouts,
+            acked_bytes: sample.acked.0,
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A chain as its name or the list of its schedulerlets.
+mod chain {
+    use super::*;
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Name(String),
+        List(Vec<String>),
+    }
+
+    pub(super) fn serialize<S: serde::Serializer>(
+        chain: &Option<ChainSpec>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        chain.as_ref().map(ChainSpec::names).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<ChainSpec>, D::Error> {
+        let chain = match Option::<Written>::deserialize(deserializer)? {
+            None => return Ok(None),
+            Some(Written::Name(name)) => ChainSpec::named(&name),
+            Some(Written::List(names)) => ChainSpec::of(&names),
+        };
+        chain.map(Some).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_read_strictly() {
+        let read = |text: &str| serde_json::from_str::<PathChange>(text);
+        let change =
+            read(r#"{"enabled": false, "mode": "tls", "scheduler": "redundant"}"#).unwrap();
+        assert_eq!((change.enabled, change.mode), (Some(false), Some(Mode::Tls)));
+        assert_eq!(change.chain, Some(ChainSpec::named("redundant").unwrap()));
+        let listed = read(r#"{"scheduler": ["min_rtt", "redundancy"]}"#).unwrap();
+        assert_eq!(listed.chain, change.chain);
+        assert!(read("{}").unwrap().is_empty());
+        for (bad, reason) in [
+            (r#"{"mod": "tls"}"#, "unknown field `mod`"),
+            (r#"{"mode": "udp"}"#, "unknown variant `udp`"),
+            (r#"{"enabled": 1}"#, "expected a boolean"),
+            (r#"{"scheduler": "fastest"}"#, "no chain is named"),
+            (r#"{"scheduler": ["min_rtt", "x"]}"#, "no schedulerlet is named"),
+            ("7", "invalid type"),
+        ] {
+            let error = read(bad).expect_err(bad).to_string();
+            assert!(error.contains(reason), "{bad}: {error}");
+        }
+        let text = serde_json::to_string(&change).unwrap();
+        assert_eq!(read(&text).unwrap(), change, "{text}");
+    }
+}

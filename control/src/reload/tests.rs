@@ -1,0 +1,249 @@
+//! Two configurations in, changes or the keys that need a restart out.
+
+use std::path::Path;
+
+use super::*;
+use crate::config::{CloudConfig, GatewayConfig};
+
+const GATEWAY: &str = r#"mode = "auto"
+[tls]
+certificate = "g.crt"
+key = "g.key"
+authority = "ca.crt"
+[cloud]
+name = "cloud"
+addresses = ["192.0.2.1:4433"]
+[[carrier]]
+name = "a"
+interface = "wwan0"
+[[carrier]]
+name = "b"
+interface = "wwan1"
+[socks5]
+listen = ["127.0.0.1:1080"]
+[intercept]
+interfaces = ["lan0"]
+[dns]
+resolver = "9.9.9.9:53"
+[session]
+linger = "120s"
+memory = "16 MiB"
+flows_max = 100
+"#;
+
+const CLOUD: &str = r#"listen = ["[::]:4433"]
+[tls]
+certificate = "c.crt"
+key = "c.key"
+authority = "ca.crt"
+[carrier_congestion]
+a = "cubic"
+[access]
+deny = []
+"#;
+
+fn gateway(text: &str) -> GatewayConfig {
+    GatewayConfig::parse(text, Path::new("/etc/gateway.toml")).unwrap()
+}
+
+fn cloud(text: &str) -> CloudConfig {
+    CloudConfig::parse(text, Path::new("/etc/cloud.toml")).unwrap()
+}
+
+/// The example changed: what differs, as lines, and the typed changes.
+fn changed(from: &str, to: &str) -> (Vec<String>, Vec<Change>) {
+    assert!(GATEWAY.contains(from), "{from:?} is not in the example");
+    let new = gateway(&GATEWAY.replacen(from, to, 1));
+    let found = diff_gateway(&gateway(GATEWAY), &new).unwrap_or_else(|e| panic!("{to:?}: {e}"));
+    (found.lines.iter().map(ToString::to_string).collect(), found.changes)
+}
+
+fn name(text: &str) -> CarrierName {
+    text.parse().unwrap()
+}
+
+#[test]
+fn what_is_the_same_is_no_change() {
+    assert_eq!(diff_gateway(&gateway(GATEWAY), &gateway(GATEWAY)), Ok(Difference::default()));
+    let commented = format!("# new\n{GATEWAY}");
+    assert_eq!(diff_gateway(&gateway(GATEWAY), &gateway(&commented)), Ok(Difference::default()));
+    assert_eq!(diff_cloud(&cloud(CLOUD), &cloud(CLOUD)), Ok(Difference::default()));
+}
+
+#[test]
+fn live_keys_of_a_gateway() {
+    use Change::*;
+    let a = |key| CarrierChanged(name("a"), BTreeSet::from([key]));
+    let wwan0 = "interface = \"wwan0\"";
+    let with = |line: &str| format!("{wwan0}\n{line}");
+    let rows: Vec<(&str, String, &str, Change)> = vec![
+        ("mode = \"auto\"", "mode = \"tls\"".into(), "mode: auto -> tls", Mode),
+        ("[tls]", "[log]\nlevel = \"debug\"\n[tls]".into(), "log.level: info -> debug", Log),
+        ("[tls]", "[log]\nfile = \"x\"\n[tls]".into(), "log.file: set to /etc/x", Log),
+        ("[tls]", "[log]\nformat = \"json\"\n[tls]".into(), "log.format: text -> json", Log),
+        ("g.crt", "h.crt".into(), "tls.certificate: /etc/g.crt -> /etc/h.crt", Certificates),
+        ("linger = \"120s\"", "linger = \"90s\"".into(), "session.linger: 120s -> 90s", Linger),
+        ("flows_max = 100", "flows_max = 7".into(), "session.flows_max: 100 -> 7", FlowsMax),
+        (
+            "[tls]",
+            "[scheduler]\nchain = \"redundant\"\n[tls]".into(),
+            "scheduler.chain: [min_rtt] -> [min_rtt, redundancy]",
+            Chain,
+        ),
+        (
+            "192.0.2.1:4433",
+            "192.0.2.2:4433".into(),
+            "cloud.addresses: [192.0.2.1:4433] -> [192.0.2.2:4433]",
+            CloudAddresses,
+        ),
+        (
+            "[tls]",
+            "[restart]\ninterval = \"250ms\"\n[tls]".into(),
+            "restart.interval: 100ms -> 250ms",
+            Restart,
+        ),
+        ("9.9.9.9:53", "1.1.1.1:53".into(), "dns.resolver: 9.9.9.9:53 -> 1.1.1.1:53", Resolver),
+        (
+            "[socks5]",
+            "[socks5]\nreply = \"dialed\"".into(),
+            "socks5.reply: immediate -> dialed",
+            SocksReply,
+        ),
+        (
+            wwan0,
+            "interface = \"eth9\"".into(),
+            "carrier.a.interface: wwan0 -> eth9",
+            a(CarrierKey::Interface),
+        ),
+        (
+            wwan0,
+            with("source = \"192.0.2.9\""),
+            "carrier.a.source: set to 192.0.2.9",
+            a(CarrierKey::Source),
+        ),
+        (
+            wwan0,
+            with("addresses = [\"192.0.2.3:1\"]"),
+            "carrier.a.addresses: set to [192.0.2.3:1]",
+            a(CarrierKey::Addresses),
+        ),
+        (
+            wwan0,
+            with("congestion = \"cubic\""),
+            "carrier.a.congestion: bbr -> cubic",
+            a(CarrierKey::Congestion),
+        ),
+        (wwan0, with("mode = \"quic\""), "carrier.a.mode: set to quic", a(CarrierKey::Mode)),
+        (wwan0, with("metered = true"), "carrier.a.metered: false -> true", a(CarrierKey::Metered)),
+        (wwan0, with("qlog = \"/q\""), "carrier.a.qlog: set to /q", a(CarrierKey::Qlog)),
+        (
+            wwan0,
+            with("role = \"backup\""),
+            "carrier.a.role: primary -> backup",
+            a(CarrierKey::Role),
+        ),
+        (
+            wwan0,
+            with("enabled = false"),
+            "carrier.a.enabled: true -> false",
+            a(CarrierKey::Enabled),
+        ),
+    ];
+    for (from, to, line, change) in rows {
+        assert_eq!(changed(from, &to), (vec![line.to_owned()], vec![change]), "{to}");
+    }
+}
+
+#[test]
+fn carriers_come_and_go() {
+    let b = "[[carrier]]\nname = \"b\"\ninterface = \"wwan1\"\n";
+    let (lines, changes) = changed(b, "");
+    assert_eq!(lines, ["carrier.b: removed, was interface wwan1"]);
+    assert_eq!(changes, [Change::CarrierRemoved(name("b"))]);
+    let c = b.replace("\"b\"", "\"c\"");
+    let (_, changes) = changed(b, &c);
+    assert_eq!(changes, [Change::CarrierRemoved(name("b")), Change::CarrierAdded(name("c"))]);
+    let (lines, changes) =
+        changed(b, &format!("{b}[[carrier]]\nname = \"c\"\nsource = \"192.0.2.7\"\n"));
+    assert_eq!(lines, ["carrier.c: set to source 192.0.2.7"]);
+    assert_eq!(changes, [Change::CarrierAdded(name("c"))]);
+
+    let swapped = GATEWAY.replace(b, "").replacen("[[carrier]]", &format!("{b}[[carrier]]"), 1);
+    let found = diff_gateway(&gateway(GATEWAY), &gateway(&swapped)).unwrap();
+    assert_eq!(found.changes, [Change::CarrierOrder]);
+    assert_eq!(found.lines[0].to_string(), "carrier: a, b -> b, a");
+}
+
+#[test]
+fn what_needs_a_restart_is_refused_by_name() {
+    let rows = [
+        ("name = \"cloud\"", "name = \"other\"", "cloud.name"),
+        ("16 MiB", "32 MiB", "session.memory"),
+        ("[tls]", "[admin]\nsocket = \"/s\"\n[tls]", "admin.socket"),
+        ("127.0.0.1:1080", "127.0.0.1:1081", "socks5.listen"),
+        ("[socks5]\nlisten = [\"127.0.0.1:1080\"]\n", "", "socks5"),
+        ("[dns]\nresolver = \"9.9.9.9:53\"\n", "", "dns"),
+        ("[dns]", "[dns]\nport = 99", "dns.port"),
+        ("\"lan0\"", "\"lan1\"", "intercept.interfaces"),
+        ("[intercept]", "[intercept]\nport = 98", "intercept.port"),
+        ("[intercept]", "[intercept]\nmark = 98", "intercept.mark"),
+        ("[intercept]", "[intercept]\ntable = 98", "intercept.table"),
+        ("[intercept]", "[intercept]\nbypass = [\"10.0.0.0/8\"]", "intercept.bypass"),
+        ("[intercept]", "[intercept]\nprivate = \"carry\"", "intercept.private"),
+        ("[intercept]", "[intercept]\nipv4 = false", "intercept.ipv4"),
+        ("[intercept]", "[intercept]\nipv6 = false", "intercept.ipv6"),
+        ("[intercept]", "[intercept]\nother = \"direct:a\"", "intercept.other"),
+        ("[intercept]", "[intercept]\non_exit = \"closed\"", "intercept.on_exit"),
+        ("[tls]", "[users]\nkey = \"address\"\n[tls]", "users.key"),
+    ];
+    for (from, to, key) in rows {
+        assert!(GATEWAY.contains(from), "{from:?}");
+        let new = gateway(&GATEWAY.replacen(from, to, 1));
+        let needed = diff_gateway(&gateway(GATEWAY), &new).expect_err(to);
+        assert_eq!(needed.keys, [key]);
+    }
+    // A live key beside it does not help, and each key is named.
+    let new = GATEWAY.replacen("mode = \"auto\"", "mode = \"tls\"", 1);
+    let new = new.replacen("16 MiB", "8 MiB", 1).replacen(":1080", ":1081", 1);
+    let needed = diff_gateway(&gateway(GATEWAY), &gateway(&new)).unwrap_err();
+    assert_eq!(needed.keys, ["session.memory", "socks5.listen"]);
+    let refusal = AdminError::from(needed);
+    assert_eq!(refusal.code(), ErrorCode::RestartNeeded);
+    assert!(refusal.to_string().contains("session.memory, socks5.listen"), "{refusal}");
+}
+
+#[test]
+fn a_clouds_keys() {
+    let rows = [
+        ("[tls]", "congestion = \"reno\"\n[tls]", "congestion: set to reno", Change::Congestion),
+        ("a = \"cubic\"", "", "carrier_congestion.a: removed, was cubic", Change::Congestion),
+        ("deny = []", "deny = [\"10.0.0.0/8\"]", "access.deny: [] -> [10.0.0.0/8]", Change::Access),
+        (
+            "deny = []",
+            "allow = [\"10.0.0.0/8\"]",
+            "access.allow: [] -> [10.0.0.0/8]",
+            Change::Access,
+        ),
+        ("deny = []", "deny_ports = []", "access.deny_ports: [25] -> []", Change::Access),
+        ("[tls]", "[dial]\nipv6 = false\n[tls]", "dial.ipv6: true -> false", Change::Dial),
+        ("[tls]", "[dial]\ntimeout = \"500ms\"\n[tls]", "dial.timeout: 10s -> 500ms", Change::Dial),
+        ("c.crt", "d.crt", "tls.certificate: /etc/c.crt -> /etc/d.crt", Change::Certificates),
+    ];
+    for (from, to, line, change) in rows {
+        let new = cloud(&CLOUD.replacen(from, to, 1));
+        let found = diff_cloud(&cloud(CLOUD), &new).unwrap();
+        assert_eq!((found.lines[0].to_string().as_str(), found.lines.len()), (line, 1));
+        assert_eq!(found.changes, [change]);
+    }
+    let rows = [
+        ("4433", "4434", "listen"),
+        ("[tls]", "mode = \"tls\"\n[tls]", "mode"),
+        ("[tls]", "[tunnel]\nretry_above = 1\n[tls]", "tunnel.retry_above"),
+        ("[tls]", "[tunnel]\nhalf_open_max = 1\n[tls]", "tunnel.half_open_max"),
+        ("[tls]", "[admin]\nsocket = \"s\"\n[tls]", "admin.socket"),
+    ];
+    for (from, to, key) in rows {
+        let needed = diff_cloud(&cloud(CLOUD), &cloud(&CLOUD.replacen(from, to, 1))).unwrap_err();
+        assert_eq!(needed.keys, [key]);
+    }
+}
