@@ -11,6 +11,7 @@
 //! set LINK reorder 0.01 5 ms      also `off`
 //! set LINK udp 1 Mbit/s           also `free`, `blocked`
 //! set LINK mtu 1280               also `1280 silent`, `off`
+//! set LINK seed 7                 random faults begin anew
 //! set NAME nat rebind             also `on`, `off`
 //! stats
 //! ```
@@ -82,6 +83,8 @@ pub enum Setting {
     Udp(Policing),
     /// The largest packet.
     Mtu(Option<PathMtu>),
+    /// The seed of all random faults, which begin anew.
+    Seed(u64),
 }
 
 /// Why a line is no command.
@@ -164,13 +167,14 @@ fn setting(property: &str, value: &str) -> Result<Setting, ParseCommandError> {
         "reorder" => reorder(value).map(Setting::Reorder),
         "udp" => parse_policing(value).map(Setting::Udp).map_err(|e| e.to_string()),
         "mtu" => mtu(value).map(Setting::Mtu),
+        "seed" => value.parse().map(Setting::Seed).map_err(|_| format!("{value:?} is not a seed")),
         _ => Err(format!("{property:?} is none of: {PROPERTIES}, nat")),
     };
     read.map_err(ParseCommandError)
 }
 
 /// What `set` changes of a direction.
-const PROPERTIES: &str = "rate|delay|loss|queue|burst-loss|reorder|udp|mtu";
+const PROPERTIES: &str = "rate|delay|loss|queue|burst-loss|reorder|udp|mtu|seed";
 
 fn share(text: &str) -> Result<Probability, String> {
     let read = text.parse().ok().and_then(Probability::new);
@@ -310,6 +314,7 @@ mod tests {
             ("mtu 1280", mtu(false)),
             ("mtu 1280 silent", mtu(true)),
             ("mtu off", Setting::Mtu(None)),
+            ("seed 7", Setting::Seed(7)),
         ] {
             let read = format!("set a {rest}").parse();
             assert_eq!(read, Ok(Command::Set(both("a"), setting)), "{rest}");
@@ -334,6 +339,7 @@ mod tests {
             ("set a udp slow", "\"free\", \"blocked\" or a rate"),
             ("set a mtu 100", "an MTU of 576 to 65535"),
             ("set a mtu 1280 loud", "only silent"),
+            ("set a seed -1", "is not a seed"),
             ("set a nat reset", "on, off, rebind"),
         ] {
             let error = line.parse::<Command>().unwrap_err().to_string();

@@ -42,6 +42,7 @@ const NO_STOP: &str = "netem cannot stop at a rate of zero; the tun driver can";
 const NO_REORDER: &str = "netem cannot hold single packets back (reorder); the tun driver can";
 const NO_UDP: &str = "netem cannot tell UDP from the rest; the tun driver can";
 const NO_MTU: &str = "netem cannot drop packets by their size; the tun driver can";
+const NO_SEED: &str = "netem draws by the kernel's seed; the tun driver takes one";
 const NO_NAT: &str = "netem cannot translate ports; the tun driver can";
 
 /// One direction of a link: the netem of the interface where packets enter it.
@@ -100,6 +101,7 @@ fn refusal(command: &Command) -> Option<&'static str> {
             Setting::Reorder(Some(_)) => Some(NO_REORDER),
             Setting::Udp(Policing::Blocked | Policing::Limited(_)) => Some(NO_UDP),
             Setting::Mtu(Some(_)) => Some(NO_MTU),
+            Setting::Seed(_) => Some(NO_SEED),
             _ => None,
         },
         _ => None,
@@ -345,7 +347,7 @@ impl Rail for NetemRail {
                     Setting::Queue(queue) => lane.spec.queue = *queue,
                     Setting::BurstLoss(burst) => lane.spec.burst_loss = *burst,
                     // What is left of these is what netem does anyway.
-                    Setting::Reorder(_) | Setting::Udp(_) | Setting::Mtu(_) => {}
+                    Setting::Reorder(_) | Setting::Udp(_) | Setting::Mtu(_) | Setting::Seed(_) => {}
                 });
             }
             Command::Nat(..) | Command::Stats => {}
@@ -445,6 +447,7 @@ mod tests {
             ("set a udp blocked", Some("tell UDP")),
             ("set a udp 1 Mbit/s", Some("tell UDP")),
             ("set a mtu 1280", Some("by their size")),
+            ("set a seed 7", Some("by the kernel's seed")),
             ("set a nat rebind", Some("translate")),
             ("set a reorder off", None),
             ("set a udp free", None),

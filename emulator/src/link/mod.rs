@@ -273,6 +273,12 @@ impl<P: Clone> LinkModel<P> {
         self.spec.mtu = mtu;
     }
 
+    /// Has all random faults from `now` on draw from a fresh generator of this seed.
+    pub fn set_seed(&mut self, now: Instant, seed: u64) {
+        self.advance(now);
+        self.chance = Chance::new(seed);
+    }
+
     /// Sets the bound of the queue; what already waits may stay.
     pub fn set_queue(&mut self, now: Instant, queue: Bytes) {
         self.advance(now);

@@ -219,6 +219,21 @@ fn a_seed_decides_and_another_decides_otherwise() {
 }
 
 #[test]
+fn a_seed_set_again_brings_the_same_fates() {
+    let epoch = Instant::now();
+    let loss = Probability::new(0.3).unwrap();
+    let mut link = LinkModel::new(LinkSpec { loss, ..LinkSpec::default() }, epoch, 1);
+    let mut fates = |seed| -> Vec<bool> {
+        link.set_seed(epoch, seed);
+        (0..100)
+            .map(|n| link.enqueue(epoch, n, 100) == Verdict::Queued && link.poll(epoch).is_some())
+            .collect()
+    };
+    assert_eq!(fates(7), fates(7));
+    assert_ne!(fates(7), fates(8));
+}
+
+#[test]
 fn settings_change_while_packets_are_inside() {
     let epoch = Instant::now();
     let mut link = LinkModel::new(spec(ms(40), 9000), epoch, 1);

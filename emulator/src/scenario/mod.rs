@@ -130,7 +130,14 @@ impl Scenario {
 
     /// The seed of one direction: all directions draw differently.
     pub fn seed_of(&self, link: usize, down: bool) -> u64 {
-        let number = (link as u64) * 2 + u64::from(down) + 1;
-        self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        direction_seed(self.seed ^ (link as u64).wrapping_mul(LINK_SPREAD), down)
     }
 }
+
+/// The seed of one direction of a link that has one: both draw differently.
+pub(crate) fn direction_seed(seed: u64, down: bool) -> u64 {
+    seed ^ (u64::from(down) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Keeps the seeds of links apart.
+const LINK_SPREAD: u64 = 0xd1b5_4a32_d192_ed03;

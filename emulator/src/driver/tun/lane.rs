@@ -10,6 +10,7 @@ use crate::link::{Blackout, LinkModel, Schedule, Verdict};
 use crate::packet::nat::{Nat, Passage};
 use crate::packet::{class, icmp};
 use crate::report::{DirectionReport, Timing};
+use crate::scenario::direction_seed;
 
 /// How many packets are taken in before others get their turn.
 const READ_BATCH: usize = 32;
@@ -118,6 +119,7 @@ impl<'f> Lane<'f> {
             Setting::Reorder(reorder) => self.model.set_reorder(now, reorder),
             Setting::Udp(udp) => self.model.set_udp(now, udp),
             Setting::Mtu(mtu) => self.model.set_mtu(now, mtu),
+            Setting::Seed(seed) => self.model.set_seed(now, direction_seed(seed, self.down)),
         }
         self.wake = self.model.next_departure();
     }
