@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use polyrail_model::Identity;
+use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection};
 
 use super::connection::{Start, TlsTunnel};
-use super::tickets::TicketStore;
+use super::engine::{Engine, Plan};
+use super::tickets::{TicketStore, Tickets};
 use super::verifier::{TlsTime, Verifier};
 use super::{ALPN, TICKETS_MAX};
 use crate::{CarrierSpec, Clock, CloseReason, LoadError, TlsIdentity, Tunnel, carrier};
@@ -54,6 +55,8 @@ impl Client {
     pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), LoadError> {
         self.config = set_up(&identity, &self.clock, &self.verifier)?;
         self.verifier.replace_identity(identity);
+        // Also for the connects under way, which keep the old identity.
+        self.tickets.values().for_each(|tickets| tickets.forget());
         self.tickets.clear();
         Ok(())
     }
@@ -73,17 +76,14 @@ impl Client {
         if self.tickets.len() >= CARRIERS_MAX && !self.tickets.contains_key(&key) {
             self.tickets.clear();
         }
-        let tickets = self.tickets.entry(key).or_default().clone();
+        let (verifier, options) = (self.verifier.clone(), spec.options.clone());
+        let store = self.tickets.entry(key).or_default().clone();
+        let tickets = Arc::new(Tickets::new(store, verifier.clone()));
         let mut config = self.config.clone();
         config.resumption = Resumption::store(tickets.clone());
-        let name = self.server_name.clone();
-        let tls = ClientConnection::new(Arc::new(config), name).map_err(|error| {
-            CloseReason::Internal { action: "begin TLS".to_owned(), detail: error.to_string() }
-        })?;
-        let verifier = self.verifier.clone();
-        let options = spec.options.clone();
-        let start =
-            Start { socket, tls: tls.into(), verifier, peer, options, tickets: Some(tickets) };
+        config.enable_early_data = spec.early;
+        let engine = Engine::client(Plan { config, name: self.server_name.clone(), tickets });
+        let start = Start { socket, engine, verifier, peer, options };
         Ok(Box::new(TlsTunnel::connecting(now, start)))
     }
 }

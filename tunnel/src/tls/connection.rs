@@ -1,4 +1,5 @@
-//! One TLS connection as a [`Tunnel`]: handshake, records in, records out, orderly end.
+//! One TLS connection as a [`Tunnel`]: records in, records out, orderly end. The way to `Up` is in
+//! `handshake`, TLS itself in `engine`.
 //!
 //! Nothing is buffered on the way in: `receive` reads the socket into a scratch buffer of the
 //! thread, decrypts and hands out at once, so that an idle tunnel holds no large buffer. On the
@@ -7,7 +8,7 @@
 //! only when the kernel takes no more.
 
 use std::cell::Cell;
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -17,34 +18,34 @@ use mio::event::Source;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use polyrail_model::{LinkSample, TunnelMode, Unit};
-use rustls::{Connection, HandshakeKind};
 use socket2::SockRef;
 
+use super::engine::Engine;
 use super::feed::{AMOUNT_MAX, Feed};
-use super::tickets::TicketStore;
+use super::reason;
 use super::verifier::Verifier;
-use super::{ALPN, EXPORTER_LABEL, reason};
-use crate::carrier::{connect_failure, internal, set_congestion};
+use crate::carrier::{internal, set_congestion};
 use crate::kernel::TcpInfo;
 use crate::{
-    CONTROL_EXCESS, CloseReason, Established, FRAMES_MAX, SocketOptions, Tunnel, TunnelEvent,
+    CONTROL_EXCESS, CloseReason, Early, Established, FRAMES_MAX, SocketOptions, Tunnel, TunnelEvent,
 };
 
 /// What a tunnel begins with.
 pub(super) struct Start {
     pub(super) socket: TcpStream,
-    pub(super) tls: Connection,
+    pub(super) engine: Engine,
     pub(super) verifier: Arc<Verifier>,
     pub(super) peer: SocketAddr,
     pub(super) options: SocketOptions,
-    pub(super) tickets: Option<Arc<TicketStore>>,
 }
 
 /// See [`Tunnel`] for how these follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     Connecting,
     Handshaking,
+    /// In the handshake, and early data goes: the client's out, or the server has the client's.
+    Early,
     Up,
     Closing,
     Closed,
@@ -52,29 +53,35 @@ enum State {
 
 /// A tunnel of TLS 1.3 over TCP.
 pub(super) struct TlsTunnel {
-    socket: TcpStream,
-    tls: Connection,
-    verifier: Arc<Verifier>,
-    peer: SocketAddr,
-    options: SocketOptions,
-    tickets: Option<Arc<TicketStore>>,
-    state: State,
-    began: Instant,
+    pub(super) socket: TcpStream,
+    pub(super) engine: Engine,
+    pub(super) verifier: Arc<Verifier>,
+    pub(super) peer: SocketAddr,
+    pub(super) options: SocketOptions,
+    pub(super) state: State,
+    pub(super) began: Instant,
     /// Of the connect, the handshake or the orderly end.
-    deadline: Option<Instant>,
-    /// Events that wait to be polled, and whether `Up` was.
-    up: Option<Established>,
+    pub(super) deadline: Option<Instant>,
+    /// Events that wait to be polled.
+    pub(super) early: Option<Early>,
+    pub(super) up: Option<Established>,
     closed: Option<CloseReason>,
+    /// Whether `Early` and `Up` were polled.
+    early_announced: bool,
     announced: bool,
     /// Whether the socket may have something to read: edge-triggered.
-    readable: bool,
+    pub(super) readable: bool,
     /// Whether the kernel took no more at the last write.
     blocked: bool,
     /// Bytes of ciphertext that wait for the kernel, as far as `send` made them.
-    pending: usize,
+    pub(super) pending: usize,
+    /// Bytes taken in by the handshake.
+    pub(super) taken: usize,
     feed: Feed,
-    resumed: bool,
+    pub(super) resumed: bool,
     heard: bool,
+    /// Whether the peer's notice of the end came with the handshake's last flight.
+    pub(super) peer_closed: bool,
     write_ended: bool,
 }
 
@@ -92,111 +99,37 @@ impl TlsTunnel {
     }
 
     fn new(now: Instant, start: Start, state: State, deadline: Instant) -> Self {
-        let Start { socket, mut tls, verifier, peer, options, tickets } = start;
-        // Our own bound is tighter and never refuses half a record.
-        tls.set_buffer_limit(None);
+        let Start { socket, engine, verifier, peer, options } = start;
         Self {
             socket,
-            tls,
+            engine,
             verifier,
             peer,
             options,
-            tickets,
             state,
             began: now,
             deadline: Some(deadline),
+            early: None,
             up: None,
             closed: None,
+            early_announced: false,
             announced: false,
             readable: false,
             blocked: false,
             pending: 0,
+            taken: 0,
             feed: Feed::new(),
             resumed: false,
             heard: false,
+            peer_closed: false,
             write_ended: false,
         }
     }
 
-    /// Goes on once the socket's connect has succeeded or failed.
-    fn check_connected(&mut self, now: Instant) {
-        if let Ok(Some(error)) | Err(error) = self.socket.take_error() {
-            let timeout = self.options.connect_timeout;
-            return self.end(connect_failure(&error, self.peer, timeout));
-        }
-        if self.socket.peer_addr().is_err() {
-            return;
-        }
-        self.state = State::Handshaking;
-        self.deadline = Some(now + self.options.handshake_timeout);
-        self.go_on_with_handshake(now);
-    }
-
-    fn go_on_with_handshake(&mut self, now: Instant) {
-        loop {
-            self.write_out();
-            if self.state != State::Handshaking {
-                return;
-            }
-            if !self.tls.is_handshaking() {
-                return self.finish_handshake(now);
-            }
-            if !self.readable {
-                return;
-            }
-            match self.tls.read_tls(&mut self.socket) {
-                Ok(0) => return self.fail(CloseReason::ClosedInHandshake),
-                Ok(_) => {
-                    if let Err(error) = self.tls.process_new_packets() {
-                        return self.fail(reason::of_tls(error, true));
-                    }
-                }
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => self.readable = false,
-                    io::ErrorKind::Interrupted => {}
-                    _ => return self.fail(reason::of_socket(&error, self.peer, true)),
-                },
-            }
-        }
-    }
-
-    /// Checks what the handshake brought, resumed or not, before any frame passes.
-    fn finish_handshake(&mut self, now: Instant) {
-        match self.established(now) {
-            Ok(established) => {
-                self.state = State::Up;
-                self.deadline = None;
-                self.resumed = established.resumed;
-                self.up = Some(established);
-            }
-            Err(reason) => self.fail(reason),
-        }
-    }
-
-    fn established(&self, now: Instant) -> Result<Established, CloseReason> {
-        if self.tls.alpn_protocol() != Some(ALPN) {
-            return Err(CloseReason::WrongProtocol);
-        }
-        let chain = self.tls.peer_certificates().unwrap_or_default();
-        let inspection = self.verifier.inspect(chain).map_err(CloseReason::PeerCertificate)?;
-        let exporter = self
-            .tls
-            .export_keying_material([0; 32], EXPORTER_LABEL, None)
-            .map_err(|error| internal("export a secret from TLS", &io::Error::other(error)))?;
-        Ok(Established {
-            peer: inspection.peer,
-            serial: inspection.serial,
-            peer_valid_until: inspection.valid_until,
-            exporter,
-            resumed: self.tls.handshake_kind() == Some(HandshakeKind::Resumed),
-            handshake: now.saturating_duration_since(self.began),
-        })
-    }
-
     /// Gives the kernel what it takes of what TLS has to send.
-    fn write_out(&mut self) {
-        while self.tls.wants_write() {
-            match self.tls.write_tls(&mut self.socket) {
+    pub(super) fn write_out(&mut self) {
+        while self.engine.wants_write() {
+            match self.engine.write_tls(&mut self.socket) {
                 Ok(written) => self.pending = self.pending.saturating_sub(written),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => {
@@ -213,7 +146,7 @@ impl TlsTunnel {
 
     /// A write failed: the peer may have said why before it went.
     fn fail_writing(&mut self, error: &io::Error) {
-        let handshaking = self.tls.is_handshaking();
+        let handshaking = self.engine.is_handshaking();
         let said = self.last_words(handshaking);
         self.fail(said.unwrap_or_else(|| reason::of_socket(error, self.peer, handshaking)));
     }
@@ -221,12 +154,12 @@ impl TlsTunnel {
     /// Reads on, up to a bound, for the alert or the notice of the end that a peer sent last.
     fn last_words(&mut self, handshaking: bool) -> Option<CloseReason> {
         for _ in 0..LAST_READS_MAX {
-            if !matches!(self.tls.read_tls(&mut self.socket), Ok(1..)) {
+            if !matches!(self.engine.read_tls(&mut self.socket), Ok(1..)) {
                 return None;
             }
-            match self.tls.process_new_packets() {
+            match self.engine.process() {
                 Ok(io) if io.peer_has_closed() => return Some(CloseReason::PeerClosed),
-                Ok(_) => discard_plaintext(&mut self.tls),
+                Ok(_) => drop(self.engine.hand_out(&mut |_| ())),
                 Err(error) => return Some(reason::of_tls(error, handshaking)),
             }
         }
@@ -234,36 +167,40 @@ impl TlsTunnel {
     }
 
     /// Ends the tunnel for a reason that the peer may hear of: TLS has its alert to send.
-    fn fail(&mut self, reason: CloseReason) {
+    pub(super) fn fail(&mut self, reason: CloseReason) {
         if self.state == State::Closed {
             return;
         }
-        if !self.tls.is_handshaking() {
+        if !self.engine.is_handshaking() {
             // Does nothing after a fatal alert.
-            self.tls.send_close_notify();
+            self.engine.send_close_notify();
         }
-        while self.tls.wants_write() && matches!(self.tls.write_tls(&mut self.socket), Ok(1..)) {}
+        while self.engine.wants_write()
+            && matches!(self.engine.write_tls(&mut self.socket), Ok(1..))
+        {}
         let _ = self.socket.shutdown(Shutdown::Write);
         // Closing with unread bytes would send a reset, which may overtake the alert.
         self.discard_input();
         self.end(reason);
     }
 
-    fn end(&mut self, reason: CloseReason) {
+    pub(super) fn end(&mut self, reason: CloseReason) {
         if self.state == State::Closed {
             return;
         }
         let unheard = self.resumed && !self.heard && reason != CloseReason::Local;
-        if let Some(tickets) = self.tickets.as_ref().filter(|_| unheard) {
+        if unheard {
             // A resumed session that gets no answer may be one that the server no longer
             // honours: a full handshake will tell why.
-            tickets.forget();
+            self.engine.forget_tickets();
         }
+        self.engine.discard();
         tracing::debug!(peer = %self.peer, state = ?self.state, %reason, "tunnel ended");
         self.state = State::Closed;
         self.deadline = None;
         self.readable = false;
         self.pending = 0;
+        self.early = None;
         self.up = None;
         self.closed = Some(reason);
     }
@@ -289,7 +226,7 @@ impl TlsTunnel {
         if self.state != State::Closing {
             return;
         }
-        if !self.tls.wants_write() && !self.write_ended {
+        if !self.engine.wants_write() && !self.write_ended {
             self.write_ended = true;
             let _ = self.socket.shutdown(Shutdown::Write);
         }
@@ -301,13 +238,13 @@ impl TlsTunnel {
     /// Decrypts what was read and hands it out.
     fn take_in(&mut self, mut wire: &[u8], sink: &mut dyn FnMut(&[u8])) {
         while !wire.is_empty() {
-            match self.tls.read_tls(&mut wire) {
+            match self.engine.read_tls(&mut wire) {
                 Ok(1..) => {}
                 // After the peer's notice of the end nothing more is taken.
                 Ok(0) => return self.fail(CloseReason::PeerClosed),
                 Err(error) => return self.fail(internal("take a TLS record", &error)),
             }
-            let progress = match self.tls.process_new_packets() {
+            let progress = match self.engine.process() {
                 Ok(progress) => progress,
                 Err(error) => return self.fail(reason::of_tls(error, false)),
             };
@@ -322,17 +259,7 @@ impl TlsTunnel {
 
     /// Hands out what is decrypted; returns how much it was.
     fn hand_out(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
-        let mut total = 0;
-        let mut reader = self.tls.reader();
-        while let Ok(chunk) = reader.fill_buf() {
-            if chunk.is_empty() {
-                break;
-            }
-            let length = chunk.len();
-            sink(chunk);
-            reader.consume(length);
-            total += length;
-        }
+        let total = self.engine.hand_out(sink);
         self.heard |= total > 0;
         total
     }
@@ -362,7 +289,7 @@ impl Tunnel for TlsTunnel {
         }
         match self.state {
             State::Connecting => self.check_connected(now),
-            State::Handshaking => self.go_on_with_handshake(now),
+            State::Handshaking | State::Early => self.go_on_with_handshake(now),
             State::Up if writable => self.write_out(),
             State::Up | State::Closed => {}
             State::Closing => self.go_on_closing(),
@@ -378,7 +305,7 @@ impl Tunnel for TlsTunnel {
                 let after = self.options.connect_timeout;
                 self.end(CloseReason::ConnectTimedOut { peer: self.peer, after });
             }
-            State::Handshaking => {
+            State::Handshaking | State::Early => {
                 let after = self.options.handshake_timeout;
                 self.fail(CloseReason::HandshakeTimedOut { after });
             }
@@ -392,6 +319,10 @@ impl Tunnel for TlsTunnel {
     }
 
     fn poll_event(&mut self) -> Option<TunnelEvent> {
+        if let Some(early) = self.early.take() {
+            self.early_announced = true;
+            return Some(TunnelEvent::Early(early));
+        }
         if let Some(established) = self.up.take() {
             self.announced = true;
             return Some(TunnelEvent::Up(established));
@@ -400,22 +331,27 @@ impl Tunnel for TlsTunnel {
     }
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
+        let mut early = 0;
+        if self.early_announced && matches!(self.state, State::Early | State::Up) {
+            early += self.engine.hand_out_early(sink);
+        }
         if self.state != State::Up || !self.announced {
-            return 0;
+            return early;
         }
         // What came with the last flight of the handshake.
-        let early = self.hand_out(sink);
+        early += self.hand_out(sink);
         if !self.readable {
             return early;
         }
         with_scratch(|scratch| match self.socket.read(scratch) {
             Ok(0) => {
-                self.fail(CloseReason::Cut);
+                let told = self.peer_closed;
+                self.fail(if told { CloseReason::PeerClosed } else { CloseReason::Cut });
                 early
             }
             Ok(read) => {
                 self.take_in(&scratch[..read], sink);
-                if self.tls.wants_write() && !self.blocked {
+                if self.engine.wants_write() && !self.blocked {
                     self.write_out();
                 }
                 early + read
@@ -428,14 +364,15 @@ impl Tunnel for TlsTunnel {
     }
 
     fn room(&self) -> usize {
-        match self.state {
-            State::Up if !self.blocked => self.feed.quantum().saturating_sub(self.pending),
-            _ => 0,
+        if self.blocked || !matches!(self.state, State::Early | State::Up) {
+            return 0;
         }
+        let fed = || self.feed.quantum().saturating_sub(self.pending);
+        self.engine.early_room().unwrap_or_else(fed)
     }
 
     fn send(&mut self, _unit: Unit, frames: &[u8]) {
-        if self.state != State::Up || frames.is_empty() {
+        if !matches!(self.state, State::Early | State::Up) || frames.is_empty() {
             return;
         }
         debug_assert!(frames.len() <= FRAMES_MAX, "one send is one record");
@@ -443,10 +380,10 @@ impl Tunnel for TlsTunnel {
             let detail = "more was sent than the tunnel has room for".to_owned();
             return self.fail(CloseReason::Internal { action: "send".to_owned(), detail });
         }
-        if let Err(error) = self.tls.writer().write_all(frames) {
-            return self.fail(internal("encrypt a TLS record", &error));
+        match self.engine.write(frames) {
+            Ok(made) => self.pending += made,
+            Err(error) => return self.fail(internal("encrypt a TLS record", &error)),
         }
-        self.pending += frames.len() + RECORD_OVERHEAD;
         if !self.blocked && self.pending + ROOM_MIN > self.feed.quantum() {
             self.write_out();
         }
@@ -460,7 +397,7 @@ impl Tunnel for TlsTunnel {
 
     fn flush(&mut self, _now: Instant) {
         match self.state {
-            State::Up if !self.blocked => self.write_out(),
+            State::Early | State::Up if !self.blocked => self.write_out(),
             State::Closing => self.go_on_closing(),
             _ => {}
         }
@@ -481,9 +418,9 @@ impl Tunnel for TlsTunnel {
 
     fn close(&mut self, now: Instant) {
         match self.state {
-            State::Connecting | State::Handshaking => self.end(CloseReason::Local),
+            State::Connecting | State::Handshaking | State::Early => self.end(CloseReason::Local),
             State::Up => {
-                self.tls.send_close_notify();
+                self.engine.send_close_notify();
                 self.state = State::Closing;
                 self.deadline = Some(now + CLOSING_TIME);
                 self.go_on_closing();
@@ -506,13 +443,6 @@ impl Tunnel for TlsTunnel {
     }
 }
 
-fn discard_plaintext(tls: &mut Connection) {
-    let mut reader = tls.reader();
-    while let Ok(length @ 1..) = reader.fill_buf().map(<[u8]>::len) {
-        reader.consume(length);
-    }
-}
-
 thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
@@ -529,8 +459,6 @@ fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 
 /// How much one `receive` takes off the wire.
 const SCRATCH_SIZE: usize = 256 * 1024;
-/// Header, content type and tag of a TLS 1.3 record (RFC 8446 5.2).
-const RECORD_OVERHEAD: usize = 5 + 1 + 16;
 /// Less room than this is not worth offering: a segment with its header and record.
 const ROOM_MIN: usize = 2_048;
 /// The most that a caller which keeps to the rules can have pending.

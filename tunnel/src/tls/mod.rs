@@ -1,16 +1,17 @@
 //! TLS 1.3 over TCP: the tunnel that works wherever TCP gets through.
 //!
-//! Mutual authentication, ALPN [`ALPN`], sessions resumed by single-use tickets, one
-//! [`send`](crate::Tunnel::send) a TLS record. [`Client`] (on the gateway) and [`Server`] (on the
-//! cloud) make tunnels; [`Listener`] takes the connections. No early data: it waits for the
-//! session's side of it (JOIN and segments only).
+//! Mutual authentication, ALPN [`ALPN`], sessions resumed by single-use tickets with early data
+//! (RFC 8446 2.3), one [`send`](crate::Tunnel::send) a TLS record. [`Client`] (on the gateway) and
+//! [`Server`] (on the cloud) make tunnels; [`Listener`] takes the connections.
 //!
 //! Suites: AES-128-GCM first (three times cheaper than ChaCha20 where the processor has AES),
 //! then AES-256-GCM and ChaCha20-Poly1305. The provider is `ring` alone.
 
 mod client;
 mod connection;
+mod engine;
 mod feed;
+mod handshake;
 mod listener;
 mod reason;
 mod server;
@@ -29,11 +30,22 @@ pub const ALPN: &[u8] = b"polyrail/1";
 /// How many connections the cloud lets be in the handshake at a time, by default.
 ///
 /// The cloud counts them (accepted, not yet `Up`) and drops new ones at the bound. One costs about
-/// 10 KiB beside the kernel's share, for at most the handshake timeout.
+/// 10 KiB beside the kernel's share, at most [`HANDSHAKE_MAX`] and what TLS makes of it, for at
+/// most the handshake timeout.
 pub const HANDSHAKES_MAX: usize = 1024;
 
-/// Tickets that one handshake leaves behind: as many attempts as path restarts may race before
-/// the next success (three at a time) find one, with room to spare.
+/// Most bytes that are taken in before the handshake is over, early data included; a peer that
+/// sends more is cut off. Ours send about 3 KB and [`EARLY_DATA_MAX`].
+pub const HANDSHAKE_MAX: usize = 32_768;
+
+/// Most early data that a session's ticket permits, in bytes of TLS records' payload.
+///
+/// With the first flight's other 600 bytes it fills the ten segments that TCP may send at once
+/// (RFC 6928): more would wait for the round trip that early data saves.
+pub const EARLY_DATA_MAX: usize = 13_824;
+
+/// Tickets that a carrier keeps: as many attempts as path restarts may race before the next
+/// success (three at a time) find one, with room to spare.
 pub const TICKETS_MAX: usize = 8;
 
 /// Label of the exporter that binds a JOIN to its connection.

@@ -10,8 +10,9 @@ use rustls::{ServerConfig, ServerConnection};
 use socket2::SockRef;
 
 use super::connection::{Start, TlsTunnel};
+use super::engine::Engine;
 use super::verifier::{TlsTime, Verifier};
-use super::{ALPN, TICKETS_MAX};
+use super::{ALPN, EARLY_DATA_MAX, TICKETS_MAX};
 use crate::carrier::{apply_options, internal};
 use crate::{Clock, CloseReason, LoadError, SocketOptions, TlsIdentity, Tunnel};
 
@@ -68,7 +69,7 @@ impl Server {
         let tls = ServerConnection::new(self.config.clone())
             .map_err(|error| internal("begin TLS", &std::io::Error::other(error)))?;
         let (verifier, options) = (self.verifier.clone(), self.options.clone());
-        let start = Start { socket, tls: tls.into(), verifier, peer, options, tickets: None };
+        let start = Start { socket, engine: Engine::server(tls), verifier, peer, options };
         Ok(Box::new(TlsTunnel::accepted(now, start)))
     }
 }
@@ -88,10 +89,15 @@ fn set_up(
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = sessions.clone();
     config.send_tls13_tickets = TICKETS_MAX;
+    config.max_tls13_tickets = TICKETS_MAX;
+    // Tickets are stateful: a session is taken out of the store when it is resumed, so that its
+    // early data is taken once (RFC 8446 8.1).
+    config.max_early_data_size = EARLY_DATA_MAX as u32;
+    config.send_half_rtt_data = true;
     Ok(Arc::new(config))
 }
 
-/// Sessions that can be resumed, of all gateways together: 256 carriers of gateways with
-/// [`TICKETS_MAX`] each, under 1 KiB a session. When full the oldest is forgotten, and its
-/// gateway's next handshake is a full one.
-const SESSIONS_MAX: usize = 256 * TICKETS_MAX;
+/// Sessions that can be resumed, of all gateways together: 1,024 carriers of gateways with
+/// [`TICKETS_MAX`] each, about 1 KiB a session. When full the oldest is forgotten, and its
+/// gateway's next handshake is a full one without early data.
+const SESSIONS_MAX: usize = 1_024 * TICKETS_MAX;

@@ -1,15 +1,22 @@
 //! The client's tickets for resuming sessions over one carrier.
 //!
 //! Each ticket serves once (RFC 8446 C.4), the newest first; at the bound the oldest is dropped.
+//! With each stands the certificate that the cloud showed when it gave the ticket: TLS does not
+//! look at it again, and early data leaves before the cloud says a word. So it is judged when the
+//! ticket is taken, and a ticket of a certificate that does not pass any more is dropped.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use polyrail_model::Identity;
 use rustls::NamedGroup;
-use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
-use rustls::pki_types::ServerName;
+use rustls::client::{
+    ClientSessionStore, TicketRequest, Tls12ClientSessionValue, Tls13ClientSessionValue,
+};
+use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::TICKETS_MAX;
+use super::verifier::Verifier;
 
 /// Tickets of one cloud over one carrier. The server's name is always the same, so it is no key.
 #[derive(Debug, Default)]
@@ -20,28 +27,78 @@ pub(super) struct TicketStore {
 #[derive(Debug, Default)]
 struct Held {
     group: Option<NamedGroup>,
-    tickets: VecDeque<Tls13ClientSessionValue>,
+    tickets: VecDeque<Ticket>,
 }
+
+#[derive(Debug)]
+struct Ticket {
+    value: Tls13ClientSessionValue,
+    chain: Chain,
+}
+
+/// A certificate chain that several tickets share.
+type Chain = Arc<[CertificateDer<'static>]>;
 
 impl TicketStore {
     /// Drops all tickets: the next handshake is a full one.
     pub(super) fn forget(&self) {
-        self.held().tickets.clear();
-    }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        // What is inside stays consistent at every step, also when a holder panicked.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held).tickets.clear();
     }
 }
 
-impl ClientSessionStore for TicketStore {
+/// What one connection sees of the store: tickets go out judged and come in with the certificate
+/// of this connection's cloud.
+#[derive(Debug)]
+pub(super) struct Tickets {
+    store: Arc<TicketStore>,
+    verifier: Arc<Verifier>,
+    shown: Mutex<Shown>,
+}
+
+#[derive(Debug, Default)]
+struct Shown {
+    /// The cloud's certificate, once the handshake was checked.
+    chain: Option<Chain>,
+    /// Who the cloud is by the ticket that was taken.
+    peer: Option<Identity>,
+}
+
+impl Tickets {
+    pub(super) fn new(store: Arc<TicketStore>, verifier: Arc<Verifier>) -> Self {
+        Self { store, verifier, shown: Mutex::default() }
+    }
+
+    /// Drops all tickets of the carrier.
+    pub(super) fn forget(&self) {
+        self.store.forget();
+    }
+
+    /// Who the cloud is by the ticket that this connection took.
+    pub(super) fn peer(&self) -> Option<Identity> {
+        lock(&self.shown).peer.clone()
+    }
+
+    /// Keeps the tickets that come from now on: the cloud's certificate passed the checks.
+    pub(super) fn learn(&self, chain: &[CertificateDer<'static>]) {
+        lock(&self.shown).chain = Some(chain.into());
+    }
+
+    /// How many tickets to ask for (RFC 9149): all after a full handshake; after a resumed one
+    /// what is missing, and as many as the attempts that race this one may have taken.
+    pub(super) fn request(&self) -> TicketRequest {
+        let missing = TICKETS_MAX - lock(&self.store.held).tickets.len().min(TICKETS_MAX);
+        let wanted = (missing + TAKEN_BY_A_RACE).min(TICKETS_MAX);
+        TicketRequest { new_session_count: TICKETS_MAX as u8, resumption_count: wanted as u8 }
+    }
+}
+
+impl ClientSessionStore for Tickets {
     fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
-        self.held().group = Some(group);
+        lock(&self.store.held).group = Some(group);
     }
 
     fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
-        self.held().group
+        lock(&self.store.held).group
     }
 
     fn set_tls12_session(&self, _: ServerName<'static>, _: Tls12ClientSessionValue) {}
@@ -52,15 +109,31 @@ impl ClientSessionStore for TicketStore {
 
     fn remove_tls12_session(&self, _: &ServerName<'static>) {}
 
-    fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
-        let tickets = &mut self.held().tickets;
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
+        let Some(chain) = lock(&self.shown).chain.clone() else { return };
+        let tickets = &mut lock(&self.store.held).tickets;
         if tickets.len() == TICKETS_MAX {
             tickets.pop_front();
         }
-        tickets.push_back(ticket);
+        tickets.push_back(Ticket { value, chain });
     }
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
-        self.held().tickets.pop_back()
+        let tickets = &mut lock(&self.store.held).tickets;
+        while let Some(Ticket { value, chain }) = tickets.pop_back() {
+            if let Ok(inspection) = self.verifier.inspect(&chain) {
+                lock(&self.shown).peer = Some(inspection.peer);
+                return Some(value);
+            }
+        }
+        None
     }
 }
+
+/// What is inside stays consistent at every step, also when a holder panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Attempts of a path restart that are alive at a time, each with a ticket (DESIGN 4).
+const TAKEN_BY_A_RACE: usize = 3;
