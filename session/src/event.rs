@@ -1,6 +1,6 @@
 //! What an endpoint tells its caller.
 
-use polyrail_model::{Destination, Families, FlowId, Identity, PathId, UserId};
+use polyrail_model::{Bitrate, Destination, Families, FlowId, Identity, PathId, UserId};
 
 use crate::ResetReason;
 
@@ -19,6 +19,19 @@ pub struct FlowKey {
     pub session: SessionKey,
     /// Its number there.
     pub flow: FlowId,
+}
+
+/// What the sender of data has noticed about a path, and the other side should know: the gateway
+/// alone can put another tunnel in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathReport {
+    /// What is out on it makes no progress.
+    Stalled,
+    /// It is held to a rate, as policers of UDP do.
+    Policed {
+        /// The rate.
+        rate: Bitrate,
+    },
 }
 
 /// Something that the caller must know or act on.
@@ -48,6 +61,13 @@ pub enum Event {
         session: SessionKey,
         /// The path's number.
         path: PathId,
+    },
+    /// The peer has noticed something about a path. Told once, whichever path brought it.
+    PathReport {
+        /// The path's tunnel.
+        tunnel: TunnelKey,
+        /// What it noticed.
+        report: PathReport,
     },
     /// The caller is to flush and close the tunnel, then to report it down.
     CloseTunnel {

@@ -13,11 +13,15 @@
 //! is dead and every call with it does nothing.
 //!
 //! # Tunnels
-//! A tunnel delivers each call's frames whole and at least once while it lives. Calls that begin
-//! with DATA or OPEN may overtake others and be overtaken, except around greetings (HELLO, JOIN,
-//! WELCOME, REJECT): what was sent before one arrives before it or never, what was sent behind it
-//! arrives behind it. All other calls keep their order among themselves: a PONG confirms what was
-//! said before its PING.
+//! A tunnel delivers each call's unit ([`polyrail_model::Unit`]) whole and at least once while it
+//! lives; data that was withdrawn ([`Outlet::withdraw`]) perhaps never. Units of data may overtake
+//! others and be overtaken, except around greetings (HELLO, JOIN, WELCOME, REJECT): what was sent
+//! before one arrives before it or never, what was sent behind it arrives behind it. Control units
+//! keep their order among themselves: a PONG confirms what was said before its PING.
+//!
+//! A tunnel whose handshake is not over ([`TunnelInfo::exporter`] is `None`) carries early data,
+//! which an attacker may replay: JOIN and all that follows it are safe against that, HELLO is not
+//! and waits for [`Endpoint::tunnel_confirmed`].
 //!
 //! The wire is specified in `docs/protocol.md`; all bounds are in [`limits`].
 
@@ -37,6 +41,6 @@ pub mod wire;
 
 pub use crate::core::Outlet;
 pub use endpoint::{Endpoint, OpenError, Role};
-pub use event::{Event, FlowKey, SessionKey, TunnelKey};
+pub use event::{Event, FlowKey, PathReport, SessionKey, TunnelKey};
 pub use settings::{PathStatus, Reinjection, SessionStatus, Settings, Status, TunnelInfo};
 pub use wire::ResetReason;

@@ -83,11 +83,29 @@ pub const HELLOS_REMEMBERED: usize = 64;
 /// Paths of a session; a HELLO or JOIN beyond is refused.
 pub const SESSION_PATHS_MAX: usize = 32;
 
-/// A tunnel that does not greet within this time, or is not answered, is closed.
+/// A tunnel that does not greet within this time, or is not answered, is closed. An early one that
+/// waits for the end of its handshake has as long for that, and as long again from then on.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A path without session progress for max(3 srtt + 4 rttvar, this) with data waiting stalls.
 pub const STALL_MIN: Duration = Duration::from_millis(300);
+
+/// A gateway PINGs a path on which user data came in and stopped, after max(2 srtt, this).
+pub const SILENCE_MIN: Duration = Duration::from_millis(100);
+
+/// What must have come in before such a silence, in bytes: a single message is not a transfer.
+pub const SILENCE_BYTES: u64 = 4 * 1024;
+
+/// A superseded path whose carrier goes on over a newer one is closed when nothing has come in over
+/// it for max(srtt, this) and nothing of its own is out.
+pub const RETIRE_MIN: Duration = Duration::from_millis(100);
+
+/// Units in which a run went out that are remembered, to withdraw them when it has arrived; of more
+/// the oldest is forgotten and delivered in vain.
+pub const UNITS_MAX: usize = 8;
+
+/// Notices about paths that wait to be sent; the oldest is dropped.
+pub const NOTICES_MAX: usize = 64;
 
 /// Consecutive timeouts after which a path's segments are reinjected (POLYCORN 4.5: k = 3).
 pub const TIMEOUTS_MAX: u32 = 3;

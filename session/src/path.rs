@@ -1,25 +1,31 @@
 //! One path of a session: what it carries, how it does, and whether it makes progress.
 //!
 //! ```text
+//!   Fresh (gateway) --- WELCOME, PONG, an echo ---> Live
+//!
 //!            progress stops, data waiting
 //!   Live ------------------------------------> Stalled
 //!     ^                                          |
 //!     +------ a PONG, or an acknowledgement -----+
 //!                of what it carries
-//!   either --- a newer tunnel of the same carrier ---> Superseded --- first progress of the newer
-//!     ^                                                    |           or lost ---> gone
-//!     +--- the newer one is lost before its progress ------+
+//!   any --- a newer tunnel of the same carrier is Live ---> Superseded --- the newer one delivers,
+//!     ^                                                      |    and this one is drained ---> gone
+//!     +--- the newer one is lost or stalls before its first -+
 //! ```
-
+//!
+//! A path is hidden from the scheduler unless it is Live; a Fresh one is shown while no path of the
+//! session is Live, the newest of its carrier.
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bitrate, Bytes, FlowId, LinkSample, PathId};
+use polyrail_model::{Bitrate, Bytes, FlowId, LinkSample, PathId, TunnelMode};
 use polyrail_scheduler::PathView;
 
-use crate::TunnelKey;
 use crate::delay::{Delay, Relative};
-use crate::limits::{PING_ACTIVE, PING_IDLE, STALL_MIN};
+use crate::limits::{
+    ACK_DELAY_MAX, PING_ACTIVE, PING_IDLE, RETIRE_MIN, SILENCE_BYTES, SILENCE_MIN, STALL_MIN,
+};
+use crate::{PathStatus, TunnelKey};
 
 #[derive(Debug)]
 pub(crate) struct Path {
@@ -27,9 +33,12 @@ pub(crate) struct Path {
     pub tunnel: TunnelKey,
     pub carrier: String,
     pub backup: bool,
+    mode: TunnelMode,
     pub room: u64,
     /// Control that was sent beyond the room since the tunnel was full.
     pub control_debt: usize,
+    /// The round-trip time before it is known.
+    guess: Duration,
     srtt: Option<Duration>,
     rtt_var: Duration,
     rtt_min: Option<Duration>,
@@ -40,17 +49,30 @@ pub(crate) struct Path {
     rate: Option<Bitrate>,
     /// The rate that was reached while the path was the limit, not what was offered.
     proven_rate: Option<Bitrate>,
-    timeouts: u32,
+    last_sample: Option<LinkSample>,
     /// What it carries, in sending order; settled entries leave lazily.
     pub carried: VecDeque<Carried>,
     /// Sent over it and neither acknowledged nor given up.
     pub outstanding: u64,
     pub progress_at: Instant,
     pub stalled: bool,
+    /// The peer hears it.
+    pub proven: bool,
+    /// It has made progress.
+    pub delivered: bool,
     /// A newer tunnel of the carrier has taken over.
     pub superseded: bool,
+    /// The newer one has made progress.
+    pub relieved: bool,
     /// The caller was asked to close it.
     pub dismissed: bool,
+    /// The scheduler is not to use it.
+    pub hidden: bool,
+    /// When user data last came in, and how much since the last silence.
+    heard_at: Instant,
+    heard: u64,
+    /// The serials of the peer's newest notices about it: of its use as a backup, and of others.
+    pub noticed: [u64; 2],
     ping: Option<(u64, Instant)>,
     next_ping_at: Instant,
     /// Flows whose control frames went out here: since the last PING, and before it. What the
@@ -69,15 +91,27 @@ pub(crate) struct Carried {
     pub end: u64,
 }
 
+/// What a greeting says of a path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner<'a> {
+    pub carrier: &'a str,
+    pub backup: bool,
+    pub mode: TunnelMode,
+    /// The peer is known to hear it.
+    pub proven: bool,
+}
+
 impl Path {
-    pub fn new(now: Instant, id: PathId, tunnel: TunnelKey, carrier: String, backup: bool) -> Self {
+    pub fn new(now: Instant, id: PathId, tunnel: TunnelKey, manner: Manner<'_>) -> Self {
         Self {
             id,
             tunnel,
-            carrier,
-            backup,
+            carrier: manner.carrier.to_owned(),
+            backup: manner.backup,
+            mode: manner.mode,
             room: 0,
             control_debt: 0,
+            guess: RTT_GUESS,
             srtt: None,
             rtt_var: Duration::ZERO,
             rtt_min: None,
@@ -85,13 +119,20 @@ impl Path {
             relative: None,
             rate: None,
             proven_rate: None,
-            timeouts: 0,
+            last_sample: None,
             carried: VecDeque::new(),
             outstanding: 0,
             progress_at: now,
             stalled: false,
+            proven: manner.proven,
+            delivered: false,
             superseded: false,
+            relieved: false,
             dismissed: false,
+            hidden: false,
+            heard_at: now,
+            heard: 0,
+            noticed: [0; 2],
             ping: None,
             next_ping_at: now + PING_ACTIVE,
             spoken: BTreeSet::new(),
@@ -112,11 +153,39 @@ impl Path {
             room: Bytes(self.room),
             outstanding: Bytes(self.outstanding),
             rate: self.rate,
-            stalled: self.stalled || self.superseded,
+            stalled: self.hidden,
             backup: self.backup,
         };
         self.show_delay(&mut view);
         view
+    }
+
+    pub fn status(&self) -> PathStatus {
+        let sample = self.last_sample.as_ref();
+        let bytes = |get: fn(&LinkSample) -> Bytes| sample.map_or(Bytes::ZERO, get);
+        PathStatus {
+            tunnel: self.tunnel,
+            path: self.id,
+            carrier: self.carrier.clone(),
+            mode: self.mode,
+            srtt: self.srtt(),
+            rtt_var: self.rtt_var,
+            owd: self.relative.map(|relative| relative.owd),
+            stalled: self.stalled,
+            superseded: self.superseded,
+            unproven: !self.proven,
+            backup: self.backup,
+            outstanding: Bytes(self.outstanding),
+            window: bytes(|sample| sample.window),
+            in_flight: bytes(|sample| sample.in_flight),
+            unsent: bytes(|sample| sample.unsent),
+            rate: self.rate,
+            sent_packets: sample.map_or(0, |sample| sample.sent_packets),
+            lost_packets: sample.map_or(0, |sample| sample.lost_packets),
+            timeouts: self.timeouts(),
+            sent: Bytes(self.sent),
+            received: Bytes(self.received),
+        }
     }
 
     /// Fills in what is known of the one-way delay.
@@ -131,9 +200,25 @@ impl Path {
         self.rtt_min.unwrap_or_else(|| self.srtt())
     }
 
-    /// The smoothed round-trip time; a guess of 100 ms before the first measurement.
+    /// The smoothed round-trip time; a guess before the first measurement.
     pub fn srtt(&self) -> Duration {
-        self.srtt.unwrap_or(Duration::from_millis(100))
+        self.srtt.unwrap_or(self.guess)
+    }
+
+    /// Another path of the same carrier had this round-trip time.
+    pub fn expect(&mut self, rtt: Duration) {
+        self.guess = rtt;
+    }
+
+    /// It may carry whatever comes.
+    pub fn is_sound(&self) -> bool {
+        self.proven && !self.stalled && !self.superseded
+    }
+
+    /// What it carries is to go over others. One that delivers keeps that when it is superseded.
+    pub fn gives_up(&self) -> bool {
+        let drains = self.superseded && self.delivered && !self.stalled;
+        self.hidden && !drains
     }
 
     /// The rate that the path is known to carry.
@@ -153,7 +238,7 @@ impl Path {
         self.srtt = Some(sample.srtt);
         self.rtt_var = sample.rtt_var;
         self.rtt_min = Some(sample.rtt_min);
-        self.timeouts = sample.timeouts;
+        self.last_sample = Some(*sample);
         if !sample.application_limited {
             self.proven_rate = sample.delivery_rate.or(self.proven_rate);
         }
@@ -166,12 +251,16 @@ impl Path {
     }
 
     pub fn timeouts(&self) -> u32 {
-        self.timeouts
+        self.last_sample.map_or(0, |sample| sample.timeouts)
     }
 
     /// How long progress may stay away before the path counts as stalled: max(3 srtt + 4 rttvar,
-    /// 300 ms), and twice the time that what is out needs at the known rate.
+    /// 300 ms), and twice the time that what is out needs at the known rate. A superseded path only
+    /// has to drain: acknowledgements come all the time, or it is given up.
     pub fn patience(&self) -> Duration {
+        if self.superseded {
+            return self.srtt() + self.rtt_var * 4 + ACK_DELAY_MAX;
+        }
         let rtt = self.srtt() * 3 + self.rtt_var * 4;
         let out = self.rate.and_then(|rate| rate.time_for(Bytes(2 * self.outstanding)));
         rtt.max(STALL_MIN) + out.unwrap_or_default().min(PATIENCE_QUEUE_MAX)
@@ -186,9 +275,59 @@ impl Path {
     /// When the path must be looked at again: for a PING, and if it is `judged`, to see whether it
     /// stalls.
     pub fn deadline(&self, judged: bool) -> Instant {
-        let waits = judged && (self.outstanding > 0 || self.ping.is_some());
+        let waits = self.is_judged(judged) && (self.outstanding > 0 || self.ping.is_some());
         let stall = (waits && !self.stalled).then(|| self.waiting_since() + self.patience());
-        stall.into_iter().chain([self.ping_at()]).min().unwrap_or(self.next_ping_at)
+        let retires = (self.leaves() && self.outstanding == 0).then(|| self.retire_at());
+        let others = [stall, retires, self.silent_at()].into_iter().flatten();
+        others.chain([self.ping_at()]).min().unwrap_or(self.next_ping_at)
+    }
+
+    /// A superseded path is always judged: what it carries must not stay with it.
+    pub fn is_judged(&self, judged: bool) -> bool {
+        judged || self.superseded
+    }
+
+    /// It carries something that others could carry.
+    pub fn owes(&self) -> bool {
+        self.outstanding > 0 || !self.spoken.is_empty() || !self.spoken_before.is_empty()
+    }
+
+    /// It was superseded by one that delivers, and is to be closed once it is drained.
+    pub fn leaves(&self) -> bool {
+        self.superseded && self.relieved && !self.dismissed
+    }
+
+    /// Nothing of either side is under way on it any more, as far as one can tell.
+    pub fn is_drained(&self, now: Instant) -> bool {
+        self.stalled || (self.outstanding == 0 && now >= self.retire_at())
+    }
+
+    fn retire_at(&self) -> Instant {
+        if self.received == 0 { self.heard_at } else { self.heard_at + self.srtt().max(RETIRE_MIN) }
+    }
+
+    /// User data came in; silence after it is looked into if `counts`.
+    pub fn hears(&mut self, now: Instant, bytes: u64, counts: bool) {
+        self.received += bytes;
+        self.heard_at = now;
+        if counts {
+            self.heard = self.heard.saturating_add(bytes);
+        }
+    }
+
+    /// When a PING is to ask why nothing more comes.
+    fn silent_at(&self) -> Option<Instant> {
+        let transfer = self.heard >= SILENCE_BYTES;
+        transfer.then(|| self.heard_at + (self.srtt() * 2).max(SILENCE_MIN))
+    }
+
+    /// Whether user data came in and has stopped; true once for each silence.
+    pub fn falls_silent(&mut self, now: Instant) -> bool {
+        let silent = self.silent_at().is_some_and(|at| now >= at);
+        if silent {
+            self.heard = 0;
+        }
+        silent
     }
 
     /// One PING is out at a time; an old one is given up, so that a dead connection is noticed.
@@ -245,5 +384,7 @@ impl Path {
     }
 }
 
+/// The round-trip time of a carrier of which nothing is known.
+const RTT_GUESS: Duration = Duration::from_millis(100);
 /// How much patience a long queue may add.
 const PATIENCE_QUEUE_MAX: Duration = Duration::from_secs(2);

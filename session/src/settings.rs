@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail_model::{Bytes, Families, Identity, PathId, TunnelMode};
+use polyrail_model::{Bitrate, Bytes, Families, Identity, PathId, TunnelMode};
 use polyrail_scheduler::ChainSpec;
 
 use crate::{SessionKey, TunnelKey};
@@ -35,11 +35,11 @@ pub struct Reinjection {
     pub stall: bool,
 }
 
-/// What is known of a tunnel when its handshake is over.
+/// What is known of a tunnel when it may carry frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelInfo {
-    /// The carrier's name; a newer tunnel of the same carrier takes the place of an older one. The
-    /// cloud learns it from the gateway: it passes an empty text.
+    /// The carrier's name; a newer tunnel of the same carrier takes the place of an older one once
+    /// it has proved itself. The cloud learns it from the gateway: it passes an empty text.
     pub carrier: String,
     /// The certificate's identity.
     pub peer: Identity,
@@ -89,12 +89,39 @@ pub struct PathStatus {
     pub path: PathId,
     /// Its carrier's name.
     pub carrier: String,
+    /// How it travels.
+    pub mode: TunnelMode,
     /// Smoothed round-trip time.
     pub srtt: Duration,
+    /// Mean deviation of the round-trip time.
+    pub rtt_var: Duration,
     /// One-way delay towards the peer, comparable between paths only; `None` while unknown.
     pub owd: Option<Duration>,
     /// It makes no progress and is left alone.
     pub stalled: bool,
+    /// A newer path of its carrier has taken over; it delivers what it carries.
+    pub superseded: bool,
+    /// It has not shown yet that the peer hears it; user data uses it only as the last hope
+    /// (gateway).
+    pub unproven: bool,
+    /// Used only when no other path is left.
+    pub backup: bool,
+    /// Sent over it and not acknowledged by the session.
+    pub outstanding: Bytes,
+    /// The transport's congestion window; zero before the first sample, as are the figures below.
+    pub window: Bytes,
+    /// Sent and not acknowledged by the peer's transport.
+    pub in_flight: Bytes,
+    /// Accepted by the transport and not sent yet.
+    pub unsent: Bytes,
+    /// Recent delivery rate, where known.
+    pub rate: Option<Bitrate>,
+    /// Packets with data sent.
+    pub sent_packets: u64,
+    /// Packets declared lost.
+    pub lost_packets: u64,
+    /// Consecutive timeouts of the transport.
+    pub timeouts: u32,
     /// User bytes sent over it, copies included.
     pub sent: Bytes,
     /// User bytes received over it, copies included.

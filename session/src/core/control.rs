@@ -51,7 +51,7 @@ impl Session {
         self.due_credit || !self.due.is_empty() || !self.due_ended.is_empty()
     }
 
-    /// PONGs, PINGs and GOAWAY go on the paths that they are about.
+    /// PONGs, PINGs, GOAWAY and notices go on the paths that they are about.
     fn send_on_all(&mut self, now: Instant, outlet: &mut dyn Outlet) {
         let clock = self.clock(now);
         let mut batch = std::mem::take(&mut self.scratch);
@@ -61,11 +61,15 @@ impl Session {
             self.put_control(slot, &batch, outlet);
         }
         let goaway = self.going_away.clone().filter(|_| std::mem::take(&mut self.goaway_due));
+        let notices = self.take_notices();
         for slot in 0..self.paths.len() {
             let Some(path) = &mut self.paths[slot] else { continue };
             batch.clear();
             if let Some(reason) = &goaway {
                 encode(&Frame::GoAway { reason: reason.clone() }, &mut batch);
+            }
+            if !path.dismissed {
+                batch.extend_from_slice(&notices);
             }
             if path.wants_ping(now) {
                 path.pinged(now, self.next_ping);
@@ -79,12 +83,10 @@ impl Session {
         self.scratch = batch;
     }
 
-    /// The fastest path that makes progress and still takes control.
+    /// The fastest path that may be used and still takes control.
     fn control_slot(&self, but: Option<usize>) -> Option<usize> {
         let takes = |path: &Path| path.room > 0 || path.control_debt < CONTROL_BATCH;
-        let able = |path: &&(usize, &Path)| {
-            !path.1.stalled && !path.1.superseded && takes(path.1) && Some(path.0) != but
-        };
+        let able = |path: &&(usize, &Path)| !path.1.hidden && takes(path.1) && Some(path.0) != but;
         let paths = self.paths.iter().enumerate().filter_map(|(i, p)| p.as_ref().map(|p| (i, p)));
         let able: Vec<(usize, &Path)> = paths.filter(|path| able(&path)).collect();
         let regular = able.iter().filter(|path| !path.1.backup).min_by_key(|path| path.1.srtt());

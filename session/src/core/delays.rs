@@ -8,13 +8,17 @@ use crate::path::Path;
 use crate::wire::Echo;
 
 impl Session {
-    /// An arrival that the peer echoes. Paths that are gone are passed over.
-    pub(super) fn hear_echo(&mut self, now: Instant, echo: Echo) {
+    /// An arrival that the peer echoes; returns the slot of its path. Paths that are gone are
+    /// passed over.
+    pub(super) fn hear_echo(&mut self, now: Instant, echo: Echo) -> Option<usize> {
         let Echo { path: id, sent_us, received_us } = echo;
-        let Some(path) = self.paths.iter_mut().flatten().find(|path| path.id == id) else { return };
-        let Some(sent_at) = self.epoch.checked_add(Duration::from_micros(sent_us)) else { return };
+        let of_path = |path: &Option<Path>| path.as_ref().is_some_and(|path| path.id == id);
+        let slot = self.paths.iter().position(of_path)?;
+        let path = self.paths[slot].as_mut()?;
+        let sent_at = self.epoch.checked_add(Duration::from_micros(sent_us))?;
         let signed = |micros: u64| i64::try_from(micros).unwrap_or(i64::MAX);
         path.delay.sample(now, sent_at, signed(received_us).saturating_sub(signed(sent_us)));
+        Some(slot)
     }
 
     /// Brings the delays of all views up to date: they age, and each depends on the others.

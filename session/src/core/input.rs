@@ -30,10 +30,11 @@ impl Session {
                 self.on_run(now, slot, flow, &run, sent_us)
             }
             Frame::Ack(ack) => {
-                if let Some(echo) = ack.echo {
-                    self.hear_echo(now, echo);
-                }
+                let heard = ack.echo.and_then(|echo| self.hear_echo(now, echo));
                 self.on_ack(now, &ack);
+                if let Some(slot) = heard {
+                    self.progress(now, slot);
+                }
                 Ok(())
             }
             Frame::Window { flow, limit, drained } => {
@@ -52,6 +53,10 @@ impl Session {
                     self.hear_echo(now, Echo { path, sent_us, received_us });
                 }
                 self.on_pong(now, slot, token);
+                Ok(())
+            }
+            Frame::PathStatus(notice) => {
+                self.on_notice(now, notice);
                 Ok(())
             }
             Frame::GoAway { reason } => {
@@ -152,7 +157,7 @@ impl Session {
     ) -> Result<(), Violation> {
         let received_us = self.clock(now);
         if let Some(path) = &mut self.paths[slot] {
-            path.received += run.data.len() as u64;
+            path.hears(now, run.data.len() as u64, self.role == Role::Gateway);
         }
         if !self.make_sure_of(now, id)? {
             self.count_ended(id, run.end());
@@ -224,6 +229,7 @@ impl Session {
             return;
         }
         let freed = before - flow.send.held();
+        let spare = flow.send.take_spare();
         self.held_sent -= freed;
         self.credit.unkeep(flow, freed);
         flow.send.limit = flow.send.limit.max(ack.limit);
@@ -238,6 +244,7 @@ impl Session {
         let freed = before > flow.send.held();
         let forgotten = ack.done && flow.life == Life::Live && !flow.send.is_done();
         self.credit_paths(now, &settled);
+        self.withdraw(spare);
         if forgotten {
             self.forget_flow(now, id);
             return;
@@ -253,16 +260,21 @@ impl Session {
         self.end_if_over(now, id);
     }
 
-    /// Paths that carried what was acknowledged have made progress.
+    /// Paths that alone can have delivered what was acknowledged have made progress. Of those that
+    /// carried the same, and of a fresh path, the echoes tell.
     fn credit_paths(&mut self, now: Instant, settled: &[(u64, PathSet)]) {
-        let mut progressed = PathSet::EMPTY;
+        let (mut touched, mut progressed) = (PathSet::EMPTY, PathSet::EMPTY);
         for &(length, live) in settled {
             self.settle(length, live);
-            live.iter().for_each(|slot| progressed.insert(slot));
+            live.iter().for_each(|slot| touched.insert(slot));
+            if live.len() == 1 {
+                live.iter().for_each(|slot| progressed.insert(slot));
+            }
         }
-        for slot in progressed.iter() {
-            if self.paths.get(slot).is_some_and(Option::is_some) {
-                self.trim_carried(slot);
+        for slot in touched.iter() {
+            self.trim_carried(slot);
+            let proven = self.paths.get(slot).and_then(Option::as_ref).is_some_and(|p| p.proven);
+            if proven && progressed.contains(slot) {
                 self.progress(now, slot);
             }
         }

@@ -1,8 +1,8 @@
 //! One session: its flows and paths, and the caller's operations on flows.
 //!
 //! The parts: `input` takes frames in, `control` says what is due, `transmit` asks the scheduler
-//! and sends, `paths` adds, loses and judges paths, `delays` compares them, `credit` keeps the
-//! memory bounds.
+//! and sends, `paths` adds, loses and judges paths, `notices` tells and hears about them, `delays`
+//! compares them, `credit` keeps the memory bounds.
 //!
 //! Invariants: `held_sent` and `held_received` are the sums over all flows; a flow that has
 //! something to send and may send it stands in the queue; a flow with control due stands in `due`.
@@ -11,6 +11,7 @@ mod control;
 mod credit;
 mod delays;
 mod input;
+mod notices;
 mod paths;
 mod resets;
 mod transmit;
@@ -30,9 +31,9 @@ use crate::limits::{
 };
 use crate::path::Path;
 use crate::ranges::RangeSet;
-use crate::wire::Terms;
+use crate::wire::{Notice, Terms};
 use crate::{
-    Event, FlowKey, OpenError, PathStatus, ResetReason, Role, SessionKey, SessionStatus, Settings,
+    Event, FlowKey, OpenError, ResetReason, Role, SessionKey, SessionStatus, Settings, TunnelKey,
 };
 
 #[derive(Debug)]
@@ -82,6 +83,13 @@ pub(crate) struct Session {
     next_ping: u64,
     /// The tag of the next unit of data.
     next_tag: u64,
+    /// Units that need not arrive any more.
+    withdrawals: Vec<(TunnelKey, u64)>,
+    /// What is to be said about paths.
+    notices: VecDeque<Notice>,
+    next_notice: u64,
+    /// Some carrier has more than one path.
+    rivalry: bool,
     reinjected: u64,
     pub families: Families,
     pub alone_since: Option<Instant>,
@@ -153,7 +161,12 @@ impl Session {
             held_received: 0,
             pongs: Vec::new(),
             next_ping: 1,
-            next_tag: 1,
+            // Unique also on a tunnel that outlives its session.
+            next_tag: key.0 << TAG_BITS,
+            withdrawals: Vec::new(),
+            notices: VecDeque::new(),
+            next_notice: 1,
+            rivalry: false,
             reinjected: 0,
             families: Families::default(),
             alone_since: Some(now),
@@ -169,6 +182,15 @@ impl Session {
     /// Since when the session has been without a path while something depended on it.
     pub fn lingers_since(&self) -> Option<Instant> {
         self.alone_since.filter(|_| self.greeted || !self.flows.is_empty())
+    }
+
+    /// Takes new settings; what is held and granted keeps to the old bound of memory.
+    pub fn set_settings(&mut self, settings: &Settings) {
+        if self.settings.chain != settings.chain {
+            self.chain = settings.chain.build();
+        }
+        let (memory, families) = (self.settings.memory, self.settings.families);
+        self.settings = Settings { memory, families, ..settings.clone() };
     }
 
     /// What this side grants from the start.
@@ -475,16 +497,6 @@ impl Session {
     }
 
     pub fn status(&self) -> SessionStatus {
-        let path = |path: &Path| PathStatus {
-            tunnel: path.tunnel,
-            path: path.id,
-            carrier: path.carrier.clone(),
-            srtt: path.srtt(),
-            owd: path.relative.map(|relative| relative.owd),
-            stalled: path.stalled || path.superseded,
-            sent: Bytes(path.sent),
-            received: Bytes(path.received),
-        };
         SessionStatus {
             session: self.key,
             peer: None,
@@ -493,10 +505,12 @@ impl Session {
             memory_sent: Bytes(self.held_sent),
             credit: Bytes(self.credit.left()),
             reinjected: Bytes(self.reinjected),
-            paths: self.paths.iter().flatten().map(path).collect(),
+            paths: self.paths.iter().flatten().map(Path::status).collect(),
         }
     }
 }
 
+/// Tags of one session; more units than one ever sends.
+const TAG_BITS: u32 = 40;
 /// Writers told in one go when memory becomes free.
 const RELIEVED_AT_ONCE: usize = 16;

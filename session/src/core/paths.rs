@@ -1,7 +1,11 @@
 //! Paths of a session: they come, stall, recover, are superseded and go.
 //!
-//! What a lost path carried goes back to the flows' buffers; so does what a stalled one carries as
+//! What a lost path carried goes back to the flows' buffers; so does what a hidden one carries as
 //! soon as another path can take it, lazily: the scheduler decides anew segment by segment.
+//!
+//! Of the paths of one carrier the newest that the peer is known to hear supersedes the older ones;
+//! a cloud knows that from the JOIN, a gateway from the answer. Until then the older ones go on, if
+//! they can. An older path that delivers keeps what it carries and is closed when it is drained.
 
 use std::time::Instant;
 
@@ -11,48 +15,100 @@ use polyrail_scheduler::PathView;
 use super::Session;
 use crate::flow::Flow;
 use crate::limits::SESSION_PATHS_MAX;
-use crate::path::{Carried, Path};
-use crate::{Event, TunnelKey};
+use crate::path::{Carried, Manner, Path};
+use crate::wire::Said;
+use crate::{Event, Role, TunnelKey};
 
 impl Session {
-    /// Adds a path; false when there are too many. Of the paths of one carrier the one with the
-    /// highest number supersedes the others.
+    /// Adds a path; false when there are too many.
     pub fn add_path(
         &mut self,
         now: Instant,
         id: PathId,
         tunnel: TunnelKey,
-        carrier: &str,
-        backup: bool,
+        manner: Manner<'_>,
     ) -> bool {
         if self.paths.iter().flatten().count() >= SESSION_PATHS_MAX {
             return false;
         }
-        let same = |path: &&Path| path.carrier == carrier;
-        // Greetings may come in another order than they left: the number decides, on both sides.
-        let superseded = self.paths.iter().flatten().filter(same).any(|path| path.id > id);
-        let older: Vec<usize> = (0..self.paths.len())
-            .filter(|&slot| self.paths[slot].as_ref().filter(same).is_some_and(|path| path.id < id))
-            .collect();
-        let mut path = Path::new(now, id, tunnel, carrier.to_owned(), backup);
-        path.superseded = superseded;
+        let mut path = Path::new(now, id, tunnel, manner);
+        let same = self.paths.iter().flatten().filter(|other| other.carrier == manner.carrier);
+        if let Some(newest) = same.max_by_key(|other| other.id) {
+            path.expect(newest.srtt());
+        }
         let slot = self.paths.iter().position(Option::is_none).unwrap_or(self.paths.len());
         if slot == self.paths.len() {
             self.paths.push(None);
             self.views.push(path.view());
         }
-        self.views[slot] = path.view();
         self.paths[slot] = Some(path);
         self.alone_since = None;
         self.greeted = true;
-        for old in older {
-            if let Some(path) = &mut self.paths[old] {
-                path.superseded = true;
-            }
-            self.refresh(old);
+        if manner.proven {
+            self.take_over(now, slot);
         }
-        self.take_back_from_stalled(now);
+        self.choose(now);
         true
+    }
+
+    /// The peer hears this path. Greetings may come in another order than they left: the number
+    /// decides, on both sides.
+    fn take_over(&mut self, now: Instant, slot: usize) {
+        let Some(path) = &self.paths[slot] else { return };
+        if path.superseded {
+            return;
+        }
+        let (id, carrier) = (path.id, path.carrier.clone());
+        let rivals = self.paths.iter_mut().flatten().filter(|path| path.carrier == carrier);
+        let (mut newer, mut older) = (false, false);
+        for rival in rivals {
+            newer |= rival.id > id && rival.is_sound();
+            if rival.id < id && !rival.superseded {
+                (rival.superseded, older) = (true, true);
+            }
+        }
+        if let Some(path) = &mut self.paths[slot] {
+            path.superseded = newer;
+            if older {
+                // Its PONG is the progress that lets the older ones go.
+                path.ping_soon(now);
+            }
+        }
+    }
+
+    /// A path was welcomed.
+    pub fn prove(&mut self, now: Instant, tunnel: TunnelKey) {
+        let Some(slot) = self.slot_of(tunnel) else { return };
+        let Some(path) = &mut self.paths[slot] else { return };
+        let was_stalled = path.progress(now);
+        if !std::mem::replace(&mut path.proven, true) || was_stalled {
+            self.take_over(now, slot);
+            self.choose(now);
+        }
+    }
+
+    /// Decides which paths the scheduler may use, and takes back what others carry.
+    fn choose(&mut self, now: Instant) {
+        let paths = self.paths.iter().flatten();
+        let sound = paths.clone().any(Path::is_sound);
+        let newest_hope = |path: &Path| {
+            let mut rivals = paths.clone().filter(|rival| rival.carrier == path.carrier);
+            !sound && !rivals.any(|r| r.id > path.id && !r.stalled && !r.superseded)
+        };
+        let hides =
+            |path: &Path| path.stalled || path.superseded || !(path.proven || newest_hope(path));
+        let hidden: Vec<bool> =
+            self.paths.iter().map(|path| path.as_ref().is_some_and(hides)).collect();
+        self.rivalry = paths.clone().any(|path| {
+            paths.clone().any(|rival| rival.id != path.id && rival.carrier == path.carrier)
+        });
+        for (slot, hidden) in hidden.into_iter().enumerate() {
+            if let Some(path) = &mut self.paths[slot] {
+                path.hidden = hidden;
+            }
+            self.refresh(slot);
+        }
+        self.take_back_hidden(now);
     }
 
     /// A path's tunnel is gone.
@@ -61,25 +117,27 @@ impl Session {
         self.take_back(now, slot, true);
         let lost = self.paths[slot].take();
         self.views[slot] = absent(self.views[slot]);
+        self.withdrawals.retain(|(of, _)| *of != tunnel);
         if let Some(lost) = lost.filter(|path| !path.superseded) {
             self.reinstate(&lost.carrier);
         }
+        self.choose(now);
         if self.paths.iter().all(Option::is_none) {
             self.alone_since = Some(now);
         }
     }
 
-    /// The path that had taken over is gone before it delivered: the one before it goes on.
+    /// The path that had taken over is gone or stalls before it delivered: the one before it goes
+    /// on.
     fn reinstate(&mut self, carrier: &str) {
-        let older = |path: &Path| path.carrier == carrier && path.superseded && !path.dismissed;
-        let slots = 0..self.paths.len();
-        let older = slots.filter(|&slot| self.paths[slot].as_ref().is_some_and(older));
-        let newest = older.max_by_key(|&slot| self.paths[slot].as_ref().map(|path| path.id));
-        if let Some(slot) = newest {
-            if let Some(path) = &mut self.paths[slot] {
-                path.superseded = false;
-            }
-            self.refresh(slot);
+        let rivals = || self.paths.iter().flatten().filter(|path| path.carrier == carrier);
+        if rivals().any(Path::is_sound) {
+            return;
+        }
+        let older = rivals().filter(|path| path.superseded && !path.dismissed);
+        let newest = older.map(|path| path.id).max();
+        for path in self.paths.iter_mut().flatten().filter(|path| Some(path.id) == newest) {
+            (path.superseded, path.relieved) = (false, false);
         }
     }
 
@@ -127,11 +185,10 @@ impl Session {
 
     /// Looks at all paths: who is overdue stalls.
     pub(super) fn judge(&mut self, now: Instant) {
-        if !self.settings.reinjection.stall {
-            return;
-        }
+        let judged = self.settings.reinjection.stall;
         for slot in 0..self.paths.len() {
-            if self.paths[slot].as_ref().is_some_and(|path| path.is_overdue(now)) {
+            let overdue = |path: &Path| path.is_judged(judged) && path.is_overdue(now);
+            if self.paths[slot].as_ref().is_some_and(overdue) {
                 self.stall(now, slot);
             }
         }
@@ -142,40 +199,74 @@ impl Session {
         path.stalled = true;
         path.ping_soon(now);
         tracing::debug!(path = path.id.0, carrier = path.carrier, "path stalls");
-        self.refresh(slot);
-        self.take_back_from_stalled(now);
+        let (id, current) = (path.id, !path.superseded);
+        let young = (!path.delivered).then(|| path.carrier.clone());
+        if self.role == Role::Cloud && current && path.outstanding > 0 {
+            // Only the gateway can put another tunnel in its place.
+            self.notice(id, Said::Stalled);
+        }
+        if let Some(carrier) = young.filter(|_| current) {
+            self.reinstate(&carrier);
+        }
+        self.choose(now);
+        self.dismiss_drained(now);
     }
 
     /// The path has proved that it delivers.
     pub(super) fn progress(&mut self, now: Instant, slot: usize) {
-        let Some(path) = &mut self.paths[slot] else { return };
+        let Some(Some(path)) = self.paths.get_mut(slot) else { return };
         let recovered = path.progress(now);
-        let (carrier, superseded) = (path.carrier.clone(), path.superseded);
-        if recovered {
-            tracing::debug!(path = path.id.0, carrier, "path recovers");
-            self.refresh(slot);
-            self.take_back_from_stalled(now);
+        let fresh = !std::mem::replace(&mut path.proven, true);
+        path.delivered = true;
+        if recovered || fresh {
+            tracing::debug!(path = path.id.0, carrier = path.carrier, "path makes progress");
+            self.take_over(now, slot);
+            self.choose(now);
         }
-        if superseded {
-            return;
-        }
-        let older =
-            |path: &&mut Path| path.superseded && !path.dismissed && path.carrier == carrier;
-        for path in self.paths.iter_mut().flatten().filter(older) {
-            path.dismissed = true;
-            let reason = "superseded by a newer tunnel of the same carrier".to_owned();
-            self.events.push_back(Event::CloseTunnel { tunnel: path.tunnel, reason });
+        if self.rivalry {
+            self.relieve_older(slot);
+            self.dismiss_drained(now);
         }
     }
 
-    /// What stalled and superseded paths carry goes back, if another path can take it.
-    fn take_back_from_stalled(&mut self, now: Instant) {
-        let usable = |path: &Path| !path.stalled && !path.superseded;
-        if !self.paths.iter().flatten().any(usable) {
+    /// A path that is its carrier's newest has made progress: older ones are not needed any more.
+    fn relieve_older(&mut self, slot: usize) {
+        let Some(path) = self.paths[slot].as_ref().filter(|path| !path.superseded) else { return };
+        let (id, carrier) = (path.id, path.carrier.clone());
+        let older = |path: &&mut Path| path.superseded && path.carrier == carrier && path.id < id;
+        for path in self.paths.iter_mut().flatten().filter(older) {
+            path.relieved = true;
+        }
+    }
+
+    /// Asks for the closing of superseded paths that have nothing under way any more.
+    pub(super) fn dismiss_drained(&mut self, now: Instant) {
+        for path in self.paths.iter_mut().flatten() {
+            if path.leaves() && (path.gives_up() || path.is_drained(now)) {
+                path.dismissed = true;
+                let reason = "superseded by a newer tunnel of the same carrier".to_owned();
+                self.events.push_back(Event::CloseTunnel { tunnel: path.tunnel, reason });
+            }
+        }
+    }
+
+    /// User data that came in and stopped is asked after, if more is to come.
+    pub(super) fn listen(&mut self, now: Instant) {
+        let open = !self.flows.is_empty();
+        for path in self.paths.iter_mut().flatten() {
+            if path.falls_silent(now) && open && !path.superseded {
+                path.ping_soon(now);
+            }
+        }
+    }
+
+    /// What hidden paths carry goes back, if another path can take it.
+    fn take_back_hidden(&mut self, now: Instant) {
+        if self.paths.iter().flatten().all(|path| path.hidden) {
             return;
         }
         for slot in 0..self.paths.len() {
-            if self.paths[slot].as_ref().is_some_and(|path| !usable(path)) {
+            if self.paths[slot].as_ref().is_some_and(|path| path.gives_up() && path.owes()) {
                 self.take_back(now, slot, false);
             }
         }
@@ -224,10 +315,19 @@ impl Session {
         }
     }
 
-    /// Paths no longer wait for what this flow has out.
+    /// Paths no longer wait for what this flow has out, nor need they deliver it.
     pub(super) fn free_paths_of(&mut self, flow: &Flow) {
         for (length, live) in flow.send.out() {
             self.settle(length, live);
+        }
+        self.withdraw(flow.send.all_units());
+    }
+
+    /// These units need not arrive any more, whatever path carries them.
+    pub(super) fn withdraw(&mut self, units: Vec<(u64, polyrail_scheduler::PathSet)>) {
+        for (tag, on) in units {
+            let paths = on.iter().filter_map(|slot| self.paths.get(slot)?.as_ref());
+            self.withdrawals.extend(paths.map(|path| (path.tunnel, tag)));
         }
     }
 

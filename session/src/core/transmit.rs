@@ -28,6 +28,9 @@ pub trait Outlet {
 impl Session {
     /// Sends what is due and what the scheduler lets go, until tunnels are full or nothing is left.
     pub fn transmit(&mut self, now: Instant, outlet: &mut dyn Outlet) {
+        for (tunnel, tag) in self.withdrawals.drain(..) {
+            outlet.withdraw(tunnel, tag);
+        }
         self.send_control(now, outlet);
         self.refresh_delays(now);
         let mut aside: Vec<Turn> = Vec::new();
@@ -132,7 +135,7 @@ impl Session {
             flow.send.drained_at = now;
         }
         self.credit.sent(flow, fresh);
-        flow.send.sent(piece, end, on);
+        flow.send.sent(piece, end, on, self.next_tag);
         flow.charge(now, bytes);
         let length = end - piece.start;
         for slot in on.iter() {
@@ -186,7 +189,9 @@ impl Session {
         }
         self.hurry_resets(now);
         self.check_draining(now);
+        self.listen(now);
         self.judge(now);
+        self.dismiss_drained(now);
     }
 
     /// Opens no more flows and tells the peer.

@@ -1,20 +1,24 @@
-//! When each session wants to be woken, soonest first.
+//! When each session, or tunnel, wants to be woken, soonest first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use crate::SessionKey;
-
-/// One deadline a session at most.
-#[derive(Debug, Default)]
-pub(super) struct Deadlines {
-    at: BTreeMap<SessionKey, Instant>,
-    order: BTreeSet<(Instant, SessionKey)>,
+/// One deadline a key at most.
+#[derive(Debug)]
+pub(super) struct Deadlines<K> {
+    at: BTreeMap<K, Instant>,
+    order: BTreeSet<(Instant, K)>,
 }
 
-impl Deadlines {
-    /// Replaces a session's deadline.
-    pub fn set(&mut self, key: SessionKey, at: Option<Instant>) {
+impl<K> Default for Deadlines<K> {
+    fn default() -> Self {
+        Self { at: BTreeMap::new(), order: BTreeSet::new() }
+    }
+}
+
+impl<K: Ord + Copy> Deadlines<K> {
+    /// Replaces a key's deadline.
+    pub fn set(&mut self, key: K, at: Option<Instant>) {
         let before = match at {
             Some(at) => self.at.insert(key, at),
             None => self.at.remove(&key),
@@ -35,8 +39,8 @@ impl Deadlines {
         self.order.first().map(|(at, _)| *at)
     }
 
-    /// The sessions whose deadline has come.
-    pub fn due(&self, now: Instant) -> Vec<SessionKey> {
+    /// The keys whose deadline has come.
+    pub fn due(&self, now: Instant) -> Vec<K> {
         self.order.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| *key).collect()
     }
 }

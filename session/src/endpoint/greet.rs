@@ -1,7 +1,8 @@
 //! Greetings: HELLO, JOIN, WELCOME, REJECT, and the beginning and end of sessions.
 //!
 //! A gateway greets each tunnel once: with HELLO until it knows its session, with JOIN from then
-//! on. User data may follow a JOIN at once, and a HELLO when it is answered. All HELLOs of one
+//! on. User data may follow a JOIN at once, and a HELLO when it is answered. A JOIN may go as early
+//! data, a HELLO waits for the end of the handshake. All HELLOs of one
 //! instance are one session; the one that the cloud saw first founds it, and its connection keys
 //! the proofs in JOINs.
 
@@ -13,6 +14,7 @@ use polyrail_model::{Identity, InstanceId, PathId, SessionId};
 use super::{Endpoint, Entry, Greeted, Phase, Role, instances};
 use crate::core::Session;
 use crate::limits::{HELLOS_REMEMBERED, SESSIONS_MAX};
+use crate::path::Manner;
 use crate::ranges::RangeSet;
 use crate::wire::{Frame, Greeting, RejectCode, encode};
 use crate::{Event, ResetReason, SessionKey, TunnelKey, proof};
@@ -53,49 +55,61 @@ impl Endpoint {
         self.sessions.insert(key, entry);
     }
 
-    /// Greets over a tunnel that came up (gateway), and makes it a path at once.
+    /// Greets over a tunnel (gateway), and makes it a path at once if the session is known. Else an
+    /// early tunnel has to wait: a HELLO is not safe against replay.
     pub(super) fn greet(&mut self, now: Instant, key: TunnelKey) {
         let Some(session) = self.current else { return };
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
+        let known = entry.id.zip(entry.founder);
+        if known.is_none() && tunnel.info.exporter.is_none() {
+            (tunnel.phase, tunnel.greeting, tunnel.since) = (Phase::Greeting, None, now);
+            return self.watch(key);
+        }
         let counter = self.next_counter;
         self.next_counter += 1;
         let (carrier, backup) = (tunnel.info.carrier.clone(), tunnel.info.backup);
         let greeting = Greeting { counter, backup, carrier };
-        let known = entry.id.zip(entry.founder);
         let frame = match known {
             Some((id, (_, exporter))) => {
                 let proof = proof::join_proof(&exporter, id, counter);
                 Frame::Join { session: id, proof, greeting }
             }
             None => {
-                // A HELLO is not safe against replay: it waits for the end of the handshake.
-                let Some(exporter) = tunnel.info.exporter else { return };
                 if entry.hellos.len() >= HELLOS_REMEMBERED {
                     entry.hellos.pop_front();
                 }
-                entry.hellos.push_back((counter, exporter));
+                entry.hellos.extend(tunnel.info.exporter.map(|exporter| (counter, exporter)));
                 let terms = entry.session.terms();
                 Frame::Hello { instance: entry.instance, greeting, terms }
             }
         };
         encode(&frame, &mut tunnel.outbox);
+        self.outboxes.insert(key);
         let hello = known.is_none();
         tunnel.greeting = Some(Greeted { counter, hello, at: now, answered: false });
         tunnel.phase = Phase::Bound(session);
         tunnel.since = now;
         if known.is_some() {
-            self.make_path(now, key, session, PathId(counter));
+            self.make_path(now, key, session, PathId(counter), false);
         }
+        self.watch(key);
     }
 
     /// The tunnel carries flows from here on (gateway): one greeted with HELLO when it is welcomed,
     /// because data of a HELLO that another cloud process takes would be delivered twice.
-    fn make_path(&mut self, now: Instant, key: TunnelKey, session: SessionKey, path: PathId) {
+    fn make_path(
+        &mut self,
+        now: Instant,
+        key: TunnelKey,
+        session: SessionKey,
+        path: PathId,
+        proven: bool,
+    ) {
         let Some(tunnel) = self.tunnels.get(&key) else { return };
         let Some(entry) = self.sessions.get_mut(&session) else { return };
-        let info = &tunnel.info;
-        if entry.session.add_path(now, path, key, &info.carrier, info.backup) {
+        let manner = tunnel.manner(proven);
+        if entry.session.add_path(now, path, key, manner) {
             entry.session.set_room(key, tunnel.room);
             self.after(session);
         } else {
@@ -164,10 +178,12 @@ impl Endpoint {
         }
         let path = PathId(greeted.counter);
         if greeted.hello {
-            self.make_path(now, key, session, path);
+            self.make_path(now, key, session, path, true);
         }
+        self.watch(key);
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         entry.session.measured(key, now.saturating_duration_since(greeted.at));
+        entry.session.prove(now, key);
         entry.session.brief_new_path();
         if self.session_of(key) == Some(session) {
             self.events.push_back(Event::PathUp { tunnel: key, session, path });
@@ -176,7 +192,7 @@ impl Endpoint {
     }
 
     /// The cloud does not know the session any more: its flows are reset, and the tunnel that
-    /// brought the news greets anew.
+    /// brought the news greets anew, an early one when its handshake is over.
     fn restart(&mut self, now: Instant, key: TunnelKey, session: SessionKey) {
         if self.current == Some(session) {
             self.end_session(now, session, "the cloud does not know the session", Some(key));
@@ -218,7 +234,9 @@ impl Endpoint {
                 if let Some(tunnel) = self.tunnels.get_mut(&key) {
                     let code = RejectCode::Unknown;
                     encode(&Frame::Reject { code, reason: reason.to_owned() }, &mut tunnel.outbox);
+                    self.outboxes.insert(key);
                     tunnel.since = now;
+                    self.watch(key);
                 }
             }
             Err((code, reason)) => self.refuse(now, key, Some(code), reason),
@@ -297,7 +315,9 @@ impl Endpoint {
         }
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return Ok(()) };
         let path = PathId(counter);
-        if !entry.session.add_path(now, path, key, &greeting.carrier, greeting.backup) {
+        let Greeting { carrier, backup, .. } = greeting;
+        let manner = Manner { carrier, backup: *backup, mode: tunnel.info.mode, proven: true };
+        if !entry.session.add_path(now, path, key, manner) {
             return Err((RejectCode::Overload, "too many paths"));
         }
         entry.counters.insert(counter..counter + 1);
@@ -305,6 +325,7 @@ impl Endpoint {
             let terms = entry.session.terms();
             let welcome = Frame::Welcome { session: id, counter, founder, families, terms };
             encode(&welcome, &mut tunnel.outbox);
+            self.outboxes.insert(key);
         }
         tunnel.phase = Phase::Bound(session);
         tunnel.info.carrier.clone_from(&greeting.carrier);
@@ -315,6 +336,7 @@ impl Endpoint {
             self.events.push_back(Event::SessionUp { session, peer, families });
         }
         self.events.push_back(Event::PathUp { tunnel: key, session, path });
+        self.watch(key);
         self.after(session);
         Ok(())
     }

@@ -17,11 +17,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use polyrail_model::{Destination, Identity, InstanceId, LinkSample, SessionId, Unit, UserId};
+use polyrail_scheduler::ChainSpec;
 
 use crate::core::{Outlet, Session};
 use crate::limits::GREETING_TIMEOUT;
+use crate::path::Manner;
 use crate::wire::{Decoder, Frame, RejectCode, encode};
-use crate::{Event, FlowKey, ResetReason, SessionKey, Settings, Status, TunnelInfo, TunnelKey};
+use crate::{
+    Event, FlowKey, PathReport, ResetReason, SessionKey, Settings, Status, TunnelInfo, TunnelKey,
+};
 
 /// The two ends of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +69,11 @@ pub struct Endpoint {
     current: Option<SessionKey>,
     events: VecDeque<Event>,
     dirty: BTreeSet<SessionKey>,
-    deadlines: deadlines::Deadlines,
+    deadlines: deadlines::Deadlines<SessionKey>,
+    /// Tunnels whose greeting, or its answer, is awaited.
+    greetings: deadlines::Deadlines<TunnelKey>,
+    /// Tunnels with greetings to send.
+    outboxes: BTreeSet<TunnelKey>,
     going_away: Option<String>,
 }
 
@@ -108,6 +116,11 @@ struct Greeted {
 }
 
 impl Tunnel {
+    fn manner(&self, proven: bool) -> Manner<'_> {
+        let TunnelInfo { carrier, backup, mode, .. } = &self.info;
+        Manner { carrier, backup: *backup, mode: *mode, proven }
+    }
+
     /// Greeted nobody yet, or was not answered.
     fn is_greeting(&self) -> bool {
         match self.phase {
@@ -155,11 +168,13 @@ impl Endpoint {
             events: VecDeque::new(),
             dirty: BTreeSet::new(),
             deadlines: deadlines::Deadlines::default(),
+            greetings: deadlines::Deadlines::default(),
+            outboxes: BTreeSet::new(),
             going_away: None,
         }
     }
 
-    /// A tunnel is up: its handshake and the checks of the peer's certificate are done.
+    /// A tunnel may carry frames, early data at least, and the peer's certificate was checked.
     pub fn tunnel_up(&mut self, now: Instant, key: TunnelKey, info: TunnelInfo) {
         let tunnel = Tunnel {
             info,
@@ -174,20 +189,26 @@ impl Endpoint {
         if self.role == Role::Gateway {
             self.greet(now, key);
         }
+        self.watch(key);
     }
 
     /// The handshake of a tunnel that passed early data is over.
     pub fn tunnel_confirmed(&mut self, now: Instant, key: TunnelKey, exporter: [u8; 32]) {
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
         tunnel.info.exporter = Some(exporter);
+        // From here on the peer can be expected to speak.
+        tunnel.since = now;
         if self.role == Role::Gateway && tunnel.phase == Phase::Greeting {
             self.greet(now, key);
         }
+        self.watch(key);
     }
 
     /// A tunnel is gone, for whatever reason. Unknown ones are ignored.
     pub fn tunnel_down(&mut self, now: Instant, key: TunnelKey) {
         let Some(tunnel) = self.tunnels.remove(&key) else { return };
+        self.greetings.set(key, None);
+        self.outboxes.remove(&key);
         if let Phase::Bound(session) = tunnel.phase {
             self.with(session, |s| s.lose_path(now, key));
         }
@@ -262,10 +283,10 @@ impl Endpoint {
 
     /// Hands frames to tunnels that have room.
     pub fn transmit(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        for (key, tunnel) in &mut self.tunnels {
-            if !tunnel.outbox.is_empty() {
+        for key in std::mem::take(&mut self.outboxes) {
+            if let Some(tunnel) = self.tunnels.get_mut(&key) {
                 let frames = std::mem::take(&mut tunnel.outbox);
-                tunnel.room = outlet.send(*key, Unit::Greeting, &frames);
+                tunnel.room = outlet.send(key, Unit::Greeting, &frames);
             }
         }
         for session in std::mem::take(&mut self.dirty) {
@@ -278,20 +299,12 @@ impl Endpoint {
 
     /// When [`Endpoint::on_timeout`] is to be called.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let greetings = self.tunnels.values().filter(|tunnel| tunnel.is_greeting());
-        let greetings = greetings.map(|tunnel| tunnel.since + GREETING_TIMEOUT);
-        greetings.chain(self.deadlines.first()).min()
+        self.greetings.first().into_iter().chain(self.deadlines.first()).min()
     }
 
     /// Does what has become due by now.
     pub fn on_timeout(&mut self, now: Instant) {
-        let late: Vec<TunnelKey> = self
-            .tunnels
-            .iter()
-            .filter(|(_, tunnel)| tunnel.is_greeting() && now >= tunnel.since + GREETING_TIMEOUT)
-            .map(|(&key, _)| key)
-            .collect();
-        for key in late {
+        for key in self.greetings.due(now) {
             self.refuse(now, key, None, "no greeting in time");
         }
         for key in self.deadlines.due(now) {
@@ -378,6 +391,43 @@ impl Endpoint {
         }
     }
 
+    /// Tells the peer, over all paths, what this side has noticed about one. A cloud reports by
+    /// itself that a path stalls.
+    pub fn report_path(&mut self, _now: Instant, tunnel: TunnelKey, report: PathReport) {
+        if let Some(session) = self.session_of(tunnel) {
+            self.with(session, |s| s.report(tunnel, report));
+        }
+    }
+
+    /// Changes the scheduler of all sessions; what is on its way stays there.
+    pub fn set_chain(&mut self, now: Instant, chain: ChainSpec) {
+        self.set_settings(now, Settings { chain, ..self.settings.clone() });
+    }
+
+    /// Changes the linger, the bound on flows, the scheduler and the reinjection of all sessions.
+    /// Flows beyond a lower bound stay. The memory and the families keep their values: peers rely
+    /// on what was granted.
+    pub fn set_settings(&mut self, _now: Instant, settings: Settings) {
+        let (memory, families) = (self.settings.memory, self.settings.families);
+        self.settings = Settings { memory, families, ..settings };
+        let settings = self.settings.clone();
+        let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
+        for key in keys {
+            self.with(key, |s| s.set_settings(&settings));
+        }
+    }
+
+    /// The paths of this carrier are used only when no other is left, or like any other; the cloud
+    /// is told (gateway).
+    pub fn set_backup(&mut self, _now: Instant, carrier: &str, backup: bool) {
+        for tunnel in self.tunnels.values_mut().filter(|tunnel| tunnel.info.carrier == carrier) {
+            tunnel.info.backup = backup;
+        }
+        if let Some(session) = self.current {
+            self.with(session, |s| s.set_backup(carrier, backup));
+        }
+    }
+
     /// A snapshot for operators.
     pub fn status(&self) -> Status {
         let one = |entry: &Entry| crate::SessionStatus {
@@ -413,6 +463,12 @@ impl Endpoint {
         self.deadlines.set(key, next);
     }
 
+    /// Notes until when the tunnel must have greeted, or be answered.
+    fn watch(&mut self, key: TunnelKey) {
+        let greeting = self.tunnels.get(&key).filter(|tunnel| tunnel.is_greeting());
+        self.greetings.set(key, greeting.map(|tunnel| tunnel.since + GREETING_TIMEOUT));
+    }
+
     /// Refuses a tunnel: says why if it can, and asks the caller to close it.
     fn refuse(&mut self, now: Instant, key: TunnelKey, code: Option<RejectCode>, reason: &str) {
         let session = self.session_of(key);
@@ -423,7 +479,9 @@ impl Endpoint {
         tunnel.phase = Phase::Refused;
         if let (Some(code), Role::Cloud) = (code, self.role) {
             encode(&Frame::Reject { code, reason: reason.to_owned() }, &mut tunnel.outbox);
+            self.outboxes.insert(key);
         }
+        self.greetings.set(key, None);
         self.events.push_back(Event::CloseTunnel { tunnel: key, reason: reason.to_owned() });
         if let Some(session) = session
             && let Some(entry) = self.sessions.get_mut(&session)

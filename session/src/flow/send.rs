@@ -2,7 +2,8 @@
 //!
 //! Sequence numbers are those of the receiving half. Segments stay in the buffer until they are
 //! acknowledged. A run that was sent is remembered with the paths that carried it and those from
-//! which it may still be expected; when the latter are none, it goes again.
+//! which it may still be expected; when the latter are none, it goes again. The units of tunnels in
+//! which it went are remembered, too: those that need not arrive any more are `spare`.
 //!
 //! Invariants: runs are disjoint and cover exactly what was sent and not acknowledged; every run
 //! without a live path is queued to go again.
@@ -13,7 +14,7 @@ use std::time::Instant;
 
 use polyrail_scheduler::PathSet;
 
-use crate::limits::RUNS_MAX;
+use crate::limits::{RUNS_MAX, UNITS_MAX};
 
 #[derive(Debug)]
 pub(crate) struct SendHalf {
@@ -31,6 +32,8 @@ pub(crate) struct SendHalf {
     runs: BTreeMap<u64, Run>,
     /// Starts of the runs that go again.
     again: BTreeSet<u64>,
+    /// Units that are wanted no more, with the slots on which they went.
+    spare: Vec<(u64, PathSet)>,
     /// The peer's window, as a number that may not be passed.
     pub limit: u64,
     /// What the peer's reader has taken.
@@ -39,11 +42,29 @@ pub(crate) struct SendHalf {
     pub drained_at: Instant,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Run {
     end: u64,
     carried: PathSet,
     live: PathSet,
+    /// The newest unit in which it went, and those before.
+    unit: Unit,
+    units_before: Vec<Unit>,
+}
+
+/// What went out in one piece, on one path or with copies on others.
+#[derive(Clone, Copy, Debug)]
+struct Unit {
+    tag: u64,
+    start: u64,
+    end: u64,
+    on: PathSet,
+}
+
+impl Run {
+    fn units(&self) -> impl Iterator<Item = &Unit> {
+        self.units_before.iter().chain([&self.unit])
+    }
 }
 
 /// The next thing to send of a flow.
@@ -85,6 +106,7 @@ impl SendHalf {
             acked: 0,
             runs: BTreeMap::new(),
             again: BTreeSet::new(),
+            spare: Vec::new(),
             limit,
             drained: 0,
             drained_at: now,
@@ -156,20 +178,40 @@ impl SendHalf {
         }
     }
 
-    /// The piece up to `end` went out on these paths (slots).
-    pub fn sent(&mut self, piece: &Piece, end: u64, on: PathSet) {
+    /// The piece up to `end` went out on these paths (slots), in a unit with this tag.
+    pub fn sent(&mut self, piece: &Piece, end: u64, on: PathSet, tag: u64) {
+        let unit = Unit { tag, start: piece.start, end, on };
         if piece.again {
             self.split(end);
             self.again.remove(&piece.start);
         } else {
             self.next = end;
         }
-        let fresh = Run { end, carried: PathSet::EMPTY, live: PathSet::EMPTY };
-        let run = self.runs.entry(piece.start).or_insert(fresh);
+        let Some(run) = self.runs.get_mut(&piece.start) else {
+            let units_before = Vec::new();
+            self.runs.insert(piece.start, Run { end, carried: on, live: on, unit, units_before });
+            return;
+        };
         on.iter().for_each(|slot| {
             run.carried.insert(slot);
             run.live.insert(slot);
         });
+        let before = std::mem::replace(&mut run.unit, unit);
+        if run.units_before.len() >= UNITS_MAX - 1 {
+            run.units_before.remove(0);
+        }
+        run.units_before.push(before);
+    }
+
+    /// Hands over the units that need not arrive any more: of what went out more than once and has
+    /// arrived, and of what was cut off.
+    pub fn take_spare(&mut self) -> Vec<(u64, PathSet)> {
+        std::mem::take(&mut self.spare)
+    }
+
+    /// Every unit that is out; nothing of the flow is wanted any more.
+    pub fn all_units(&self) -> Vec<(u64, PathSet)> {
+        distinct(self.runs.values().flat_map(Run::units))
     }
 
     /// Makes `at` the edge of a run if it lies inside one.
@@ -178,7 +220,7 @@ impl SendHalf {
         if run.end <= at {
             return;
         }
-        let tail = *run;
+        let tail = run.clone();
         run.end = at;
         self.runs.insert(at, tail);
         if self.again.contains(&start) {
@@ -223,8 +265,21 @@ impl SendHalf {
         self.split(range.end);
         while let Some((&start, run)) = self.runs.range(range.clone()).next() {
             each(run.end - start, run.live);
-            self.runs.remove(&start);
             self.again.remove(&start);
+            if let Some(run) = self.runs.remove(&start)
+                && run.carried.len() > 1
+            {
+                self.spare_units(&run);
+            }
+        }
+    }
+
+    /// The units of a run that is gone, as far as no other run of theirs is out.
+    fn spare_units(&mut self, run: &Run) {
+        for unit in run.units() {
+            if !self.is_out(unit.start, unit.end) {
+                self.spare.push((unit.tag, unit.on));
+            }
         }
     }
 
@@ -235,6 +290,8 @@ impl SendHalf {
         for (&at, run) in self.runs.range_mut(start..end) {
             if forget {
                 run.carried.remove(slot);
+                run.unit.on.remove(slot);
+                run.units_before.iter_mut().for_each(|unit| unit.on.remove(slot));
             }
             if !run.live.contains(slot) {
                 continue;
@@ -260,9 +317,13 @@ impl SendHalf {
         self.written = self.written.min(after.max(self.buffer_start));
         self.buffer.truncate((self.written - self.buffer_start) as usize);
         self.split(after);
-        for (start, run) in self.runs.split_off(&after) {
+        let cut = self.runs.split_off(&after);
+        for (start, run) in &cut {
             each(run.end - start, run.live);
         }
+        let gone = |unit: &&Unit| !self.is_out(unit.start, unit.end);
+        let spare = distinct(cut.values().flat_map(Run::units).filter(gone));
+        self.spare.extend(spare);
         self.again.retain(|&start| start < after);
         if self.buffer.is_empty() {
             self.buffer = VecDeque::new();
@@ -310,6 +371,14 @@ impl SendHalf {
     }
 }
 
+/// Each unit once: runs may share one.
+fn distinct<'a>(units: impl Iterator<Item = &'a Unit>) -> Vec<(u64, PathSet)> {
+    let mut units: Vec<(u64, PathSet)> = units.map(|unit| (unit.tag, unit.on)).collect();
+    units.sort_unstable_by_key(|(tag, _)| *tag);
+    units.dedup_by_key(|(tag, _)| *tag);
+    units
+}
+
 /// What an idle flow may keep allocated, in bytes.
 const IDLE_CAPACITY: usize = 2_048;
 
@@ -330,7 +399,7 @@ mod tests {
         let content = half.content(&piece, most);
         let (end, out) =
             (content.end, (piece.start, content.open, content.data.to_vec(), content.fin));
-        half.sent(&piece, end, PathSet::only(slot));
+        half.sent(&piece, end, PathSet::only(slot), 0);
         Some(out)
     }
 
@@ -373,7 +442,7 @@ mod tests {
         let piece = half.piece(99).unwrap();
         let mut both = PathSet::only(0);
         both.insert(1);
-        half.sent(&piece, 6, both);
+        half.sent(&piece, 6, both, 0);
         assert_eq!(half.give_up(0, 6, 0, false), 6);
         let again = half.piece(99).unwrap();
         assert_eq!((again.start, again.end, again.again), (0, 3, true));

@@ -3,14 +3,14 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use polyrail_model::{
-    Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId, UserId,
+    Bitrate, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId, UserId,
 };
 
 use super::cursor::Cursor;
 use super::encode::{flag, kind};
 use super::{
     ACK_RANGES_MAX, Ack, CARRIER_NAME_MAX, DataMarks, Echo, Frame, Greeting, HEADER, NUMBER_MAX,
-    Open, PAYLOAD_MAX, REASON_MAX, RejectCode, Reset, ResetReason, Terms, VERSION,
+    Notice, Open, PAYLOAD_MAX, REASON_MAX, RejectCode, Reset, ResetReason, Said, Terms, VERSION,
 };
 
 /// Bytes that are not a frame.
@@ -137,6 +137,7 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Frame<'_>, WireError> {
             sent_us: cursor.number()?,
             received_us: cursor.number()?,
         },
+        kind::PATH_STATUS => path_status(&mut cursor)?,
         kind::GOAWAY => Frame::GoAway { reason: cursor.text(REASON_MAX)?.to_owned() },
         kind => {
             cursor.rest();
@@ -241,6 +242,21 @@ fn reset(cursor: &mut Cursor<'_>) -> Result<Reset, WireError> {
         last: cursor.number()?,
         after: cursor.number()?,
     })
+}
+
+/// What is said may be of a kind that later versions know: that is skipped.
+fn path_status<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, WireError> {
+    let (path, serial) = (PathId(cursor.number()?), cursor.number()?);
+    let said = match cursor.number()? {
+        flag::STALLED => Said::Stalled,
+        flag::POLICED => Said::Policed { rate: Bitrate::from_bps(cursor.number()?) },
+        flag::USED_AS => Said::Backup { backup: cursor.byte()? & flag::BACKUP != 0 },
+        _ => {
+            cursor.rest();
+            return Ok(Frame::Unknown { kind: kind::PATH_STATUS });
+        }
+    };
+    Ok(Frame::PathStatus(Notice { path, serial, said }))
 }
 
 fn flow(cursor: &mut Cursor<'_>) -> Result<FlowId, WireError> {

@@ -6,8 +6,8 @@ use polyrail_model::Destination;
 
 use super::cursor::{put_number, put_text};
 use super::{
-    ACK_RANGES_MAX, Ack, CARRIER_NAME_MAX, DataMarks, Frame, Greeting, HEADER, Open, REASON_MAX,
-    Terms, VERSION,
+    ACK_RANGES_MAX, Ack, CARRIER_NAME_MAX, DataMarks, Frame, Greeting, HEADER, Notice, Open,
+    REASON_MAX, Said, Terms, VERSION,
 };
 
 /// Frame types.
@@ -23,10 +23,11 @@ pub(super) mod kind {
     pub const RESET: u8 = 0x09;
     pub const PING: u8 = 0x0a;
     pub const PONG: u8 = 0x0b;
+    pub const PATH_STATUS: u8 = 0x0e;
     pub const GOAWAY: u8 = 0x0f;
 }
 
-/// Flag bits.
+/// Flag bits, and kinds within a frame.
 pub(super) mod flag {
     pub const BACKUP: u8 = 0x01;
     pub const V4: u8 = 0x01;
@@ -37,6 +38,9 @@ pub(super) mod flag {
     pub const DIALED: u8 = 0x02;
     pub const ECHO: u8 = 0x04;
     pub const ANSWER: u8 = 0x01;
+    pub const STALLED: u64 = 1;
+    pub const POLICED: u64 = 2;
+    pub const USED_AS: u64 = 3;
     pub const DESTINATION_V4: u8 = 4;
     pub const DESTINATION_V6: u8 = 6;
     pub const DESTINATION_NAME: u8 = 1;
@@ -67,6 +71,7 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
         Frame::Reset(_) => kind::RESET,
         Frame::Ping { .. } => kind::PING,
         Frame::Pong { .. } => kind::PONG,
+        Frame::PathStatus(_) => kind::PATH_STATUS,
         Frame::GoAway { .. } => kind::GOAWAY,
         Frame::Unknown { kind } => *kind,
     }
@@ -120,6 +125,7 @@ fn payload(frame: &Frame<'_>, out: &mut Vec<u8>) {
         Frame::Pong { token, sent_us, received_us } => {
             [*token, *sent_us, *received_us].into_iter().for_each(|n| put_number(out, n));
         }
+        Frame::PathStatus(notice) => put_notice(out, notice),
         Frame::GoAway { reason } => put_text(out, reason, REASON_MAX),
         Frame::Unknown { .. } => {}
     }
@@ -174,6 +180,21 @@ fn put_ack(out: &mut Vec<u8>, ack: &Ack) {
         put_number(out, range.start - edge);
         put_number(out, range.end - range.start);
         edge = range.end;
+    }
+}
+
+fn put_notice(out: &mut Vec<u8>, notice: &Notice) {
+    [notice.path.0, notice.serial].into_iter().for_each(|n| put_number(out, n));
+    match notice.said {
+        Said::Stalled => put_number(out, flag::STALLED),
+        Said::Policed { rate } => {
+            put_number(out, flag::POLICED);
+            put_number(out, rate.as_bps());
+        }
+        Said::Backup { backup } => {
+            put_number(out, flag::USED_AS);
+            out.push(bit(backup, flag::BACKUP));
+        }
     }
 }
 

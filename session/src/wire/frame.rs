@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use polyrail_model::{Destination, Families, FlowId, InstanceId, PathId, SessionId, UserId};
+use polyrail_model::{
+    Bitrate, Destination, Families, FlowId, InstanceId, PathId, SessionId, UserId,
+};
 
 /// One frame. Data borrows from the bytes it was decoded from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,12 +96,14 @@ pub enum Frame<'a> {
         /// When the PING arrived, in microseconds of the answerer's clock.
         received_us: u64,
     },
+    /// What the sender says about a path, on that path or on others.
+    PathStatus(Notice),
     /// The sender will open no more flows and ends the session when the open ones have ended.
     GoAway {
         /// Why, for people.
         reason: String,
     },
-    /// A frame of a type that this version does not know; skipped.
+    /// A frame of a type, or about something, that this version does not know; skipped.
     Unknown {
         /// Its type.
         kind: u8,
@@ -197,6 +201,34 @@ pub struct Reset {
     pub last: u64,
     /// All below this is delivered before the reset takes effect.
     pub after: u64,
+}
+
+/// What one side says about a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The path that it is about.
+    pub path: PathId,
+    /// Rises with each notice of one sender in a session: it tells repetitions and late ones.
+    pub serial: u64,
+    /// What is said.
+    pub said: Said,
+}
+
+/// The things that a PATH_STATUS may say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// What the sender has out on the path makes no progress.
+    Stalled,
+    /// The path is held to this rate, as policers of UDP do.
+    Policed {
+        /// The rate.
+        rate: Bitrate,
+    },
+    /// From now on the path is used only when no other is left, or like any other.
+    Backup {
+        /// Only when no other is left.
+        backup: bool,
+    },
 }
 
 macro_rules! codes {

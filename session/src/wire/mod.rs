@@ -11,7 +11,8 @@ mod frame;
 pub use decode::{Decoder, WireError};
 pub use encode::encode;
 pub use frame::{
-    Ack, DataMarks, Echo, Frame, Greeting, Open, RejectCode, Reset, ResetReason, Terms, UnknownCode,
+    Ack, DataMarks, Echo, Frame, Greeting, Notice, Open, RejectCode, Reset, ResetReason, Said,
+    Terms, UnknownCode,
 };
 
 /// The version that stands in every header.

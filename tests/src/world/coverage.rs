@@ -28,11 +28,13 @@ pub struct Coverage {
     pub stalled: u64,
     /// Looks that found data sent again.
     pub reinjected: u64,
+    /// What one side told the other about a path.
+    pub reported: u64,
 }
 
 impl Coverage {
     /// The counts by name.
-    pub fn entries(&self) -> [(&'static str, u64); 12] {
+    pub fn entries(&self) -> [(&'static str, u64); 13] {
         [
             ("closed", self.closed),
             ("reset", self.reset),
@@ -46,6 +48,7 @@ impl Coverage {
             ("full_sent", self.full_sent),
             ("stalled", self.stalled),
             ("reinjected", self.reinjected),
+            ("reported", self.reported),
         ]
     }
 
@@ -63,5 +66,6 @@ impl Coverage {
         self.full_sent += other.full_sent;
         self.stalled += other.stalled;
         self.reinjected += other.reinjected;
+        self.reported += other.reported;
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use polyrail_model::{InstanceId, Unit};
 use polyrail_session::limits::FLOWS_REFUSED_MAX;
-use polyrail_session::{Endpoint, Event, FlowKey, Outlet, Settings, Status, TunnelKey};
+use polyrail_session::{Endpoint, Event, FlowKey, Outlet, PathReport, Settings, Status, TunnelKey};
 
 use super::tunnels::{Carrier, Connection};
 use super::{FlowNo, Side, Tap, Verbosity, World};
@@ -26,6 +26,7 @@ pub(super) struct Node {
     alone_since: Instant,
     pub tap: Tap,
     pub alarms: Vec<String>,
+    pub reports: Vec<(Instant, PathReport)>,
     pub sessions_up: u32,
     /// Flows that lost their session, of which the end is still to be told.
     pub orphans: u32,
@@ -93,6 +94,7 @@ impl Node {
             alone_since: now,
             tap: Tap::default(),
             alarms: Vec::new(),
+            reports: Vec::new(),
             sessions_up: 0,
             orphans: 0,
             wakes: WakeCount { at: now, at_once: 0, second: 0, in_second: 0 },
@@ -220,6 +222,11 @@ impl World {
                 self.say(Verbosity::Operations, || format!("{side:?} alarm: {text}"));
                 self.nodes[side as usize].alarms.push(text);
             }
+            Event::PathReport { tunnel, report } => {
+                self.trace.note(&[9, side as u64, tunnel.0 as u64]);
+                self.nodes[side as usize].reports.push((self.now, report));
+                self.coverage.reported += 1;
+            }
             Event::Opened { flow, user, destination } => {
                 self.on_opened(side, flow, user, &destination);
             }
@@ -304,6 +311,11 @@ impl World {
     /// What one side has alarmed.
     pub fn alarms(&self, side: Side) -> &[String] {
         &self.nodes[side as usize].alarms
+    }
+
+    /// What one side was told about paths, and when.
+    pub fn reports(&self, side: Side) -> &[(Instant, PathReport)] {
+        &self.nodes[side as usize].reports
     }
 
     /// How often a session has come up at one side.
