@@ -1,0 +1,276 @@
+//! A recorded older peer holds the wire: both sides of a session of the code of the first release
+//! (commit 7862e63), byte for byte, against the present other side.
+//!
+//! `session/vectors/older_peer.txt` was written by that code with the steps below: `step n` is when
+//! both sides do what step n asks of them, `later` when time has passed; in between stands what
+//! each side sent on which tunnel, in order. It is not made anew when the wire changes.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId};
+use polyrail_session::wire::{Decoder, Frame};
+use polyrail_session::{
+    Endpoint, Event, FlowKey, Outlet, ResetReason, Role, Settings, TunnelInfo, TunnelKey,
+};
+
+#[test]
+fn a_recorded_gateway_is_served_by_the_present_cloud() {
+    let cloud = replay(Role::Cloud);
+    assert_eq!(cloud.flows.len(), 4);
+    for (flow, bytes) in [2_000, 100, 50, 20_000].into_iter().enumerate() {
+        assert!(cloud.read[&cloud.flows[flow]] == content(flow, Role::Gateway, bytes), "{flow}");
+    }
+    let opened = cloud.events.iter().filter_map(|event| match event {
+        Event::Opened { user, destination, .. } => Some((user.0, destination.to_string())),
+        _ => None,
+    });
+    let opened: Vec<_> = opened.collect();
+    let wanted =
+        [(1, "www.example:443"), (2, "192.0.2.1:80"), (2, "[::1]:80"), (3, "192.0.2.9:80")];
+    assert_eq!(opened, wanted.map(|(user, at)| (user, at.to_owned())));
+    cloud.happened(Event::Closed { flow: cloud.flows[0] });
+    cloud.happened(Event::Reset { flow: cloud.flows[2], reason: ResetReason::Idle });
+    cloud.happened(Event::Closed { flow: cloud.flows[3] });
+}
+
+#[test]
+fn a_recorded_cloud_serves_the_present_gateway() {
+    let gateway = replay(Role::Gateway);
+    for (flow, bytes) in [(0, 5_000), (1, 300)] {
+        assert!(gateway.read[&gateway.flows[flow]] == content(flow, Role::Cloud, bytes), "{flow}");
+    }
+    for flow in [0, 1, 3] {
+        gateway.happened(Event::Dialed { flow: gateway.flows[flow] });
+    }
+    gateway.happened(Event::Closed { flow: gateway.flows[0] });
+    gateway.happened(Event::Reset { flow: gateway.flows[1], reason: ResetReason::PeerReset });
+    gateway.happened(Event::Closed { flow: gateway.flows[3] });
+}
+
+#[test]
+fn the_recording_holds_all_that_a_session_says() {
+    let mut seen = [const { BTreeSet::new() }; 2];
+    for line in RECORDING.lines() {
+        let Some((side, _, bytes)) = said(line) else { continue };
+        let mut note = |frame: Frame<'_>| {
+            let name = format!("{frame:?}");
+            seen[side as usize].insert(name.split([' ', '(']).next().unwrap().to_owned());
+        };
+        Decoder::default().feed(&bytes, &mut note).unwrap();
+    }
+    let both = ["Ack", "Data", "GoAway", "Ping", "Pong", "Reset", "Window"];
+    let gateway = both.iter().chain(&["Hello", "Join", "Open"]);
+    let cloud = both.iter().chain(&["Welcome"]);
+    assert!(seen[0].iter().eq(gateway.collect::<BTreeSet<_>>()), "{seen:?}");
+    assert!(seen[1].iter().eq(cloud.collect::<BTreeSet<_>>()), "{seen:?}");
+}
+
+/// Plays the recorded other side to this one, and what this side did then.
+fn replay(role: Role) -> End {
+    let mut end = End::new(role, Instant::now());
+    let mut step = 0;
+    for line in RECORDING.lines() {
+        if let Some(number) = line.strip_prefix("step ") {
+            step = number.parse().unwrap();
+            end.act(step);
+        } else if line == "later" {
+            end.wait(step);
+        } else if let Some((side, tunnel, bytes)) = said(line) {
+            if side == role {
+                end.transmit();
+            } else {
+                end.endpoint.receive(end.now, tunnel, &bytes);
+                end.drain();
+            }
+        }
+    }
+    assert_eq!(step + 1, STEPS);
+    let odd = |e: &&Event| matches!(e, Event::CloseTunnel { .. } | Event::Alarm { .. });
+    assert_eq!(end.events.iter().find(odd), None);
+    let session = &end.endpoint.status().sessions[0];
+    assert_eq!((session.flows, session.paths.len()), (0, 2));
+    assert_eq!((session.memory_sent.0, session.memory_received.0), (0, 0));
+    assert!(session.paths.iter().all(|path| !path.unproven && !path.stalled), "{session:?}");
+    end
+}
+
+/// One line of the recording that is not a step.
+fn said(line: &str) -> Option<(Role, TunnelKey, Vec<u8>)> {
+    let mut words = line.split(' ');
+    let role = match words.next()? {
+        "gateway" => Role::Gateway,
+        "cloud" => Role::Cloud,
+        _ => return None,
+    };
+    let tunnel = TunnelKey(words.next()?.parse().unwrap());
+    let hex = words.next()?;
+    let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+    Some((role, tunnel, (0..hex.len()).step_by(2).map(byte).collect()))
+}
+
+#[derive(Default)]
+struct Wire(Vec<(TunnelKey, Vec<u8>)>);
+
+impl Outlet for Wire {
+    fn send(&mut self, tunnel: TunnelKey, _unit: Unit, frames: &[u8]) -> usize {
+        self.0.push((tunnel, frames.to_vec()));
+        1 << 20
+    }
+
+    fn withdraw(&mut self, _tunnel: TunnelKey, _tag: u64) {}
+}
+
+fn info(key: usize, carrier: &str, peer: &str) -> TunnelInfo {
+    TunnelInfo {
+        carrier: carrier.to_owned(),
+        peer: Identity::new(peer).unwrap(),
+        exporter: Some([key as u8; 32]),
+        backup: false,
+        mode: TunnelMode::Tls,
+    }
+}
+
+/// One side and its passengers or servers.
+struct End {
+    role: Role,
+    now: Instant,
+    endpoint: Endpoint,
+    /// In the order in which they were opened.
+    flows: Vec<FlowKey>,
+    read: BTreeMap<FlowKey, Vec<u8>>,
+    events: Vec<Event>,
+    /// Reads what comes.
+    reads: bool,
+}
+
+impl End {
+    fn new(role: Role, now: Instant) -> Self {
+        let endpoint = match role {
+            Role::Gateway => Endpoint::gateway(now, Settings::default(), InstanceId([7; 16])),
+            Role::Cloud => Endpoint::cloud(now, Settings::default(), [9; 32]),
+        };
+        let (flows, read, events) = (Vec::new(), BTreeMap::new(), Vec::new());
+        Self { role, now, endpoint, flows, read, events, reads: true }
+    }
+
+    /// What this side does in a step.
+    fn act(&mut self, step: usize) {
+        match (self.role, step) {
+            (_, 0) => self.up(1, "a"),
+            (_, 1) => self.up(2, "b"),
+            (Role::Gateway, 2) => {
+                let name = HostName::new("www.example").unwrap();
+                self.open(1, Destination::Name(name, 443), 2_000);
+            }
+            (Role::Cloud, 3) => {
+                self.dialed(0);
+                self.write(0, 5_000);
+                self.endpoint.finish(self.now, self.flows[0]);
+            }
+            (Role::Gateway, 4) => self.endpoint.finish(self.now, self.flows[0]),
+            (Role::Gateway, 5) => self.open(2, address(Ipv4Addr::new(192, 0, 2, 1)), 100),
+            (Role::Cloud, 6) => {
+                self.dialed(1);
+                self.write(1, 300);
+                self.reset(1, ResetReason::PeerReset);
+            }
+            (Role::Gateway, 7) => self.open(2, address(Ipv6Addr::LOCALHOST), 50),
+            (Role::Gateway, 8) => self.reset(2, ResetReason::Idle),
+            (Role::Gateway, 9) => self.open(3, address(Ipv4Addr::new(192, 0, 2, 9)), 20_000),
+            (Role::Cloud, 9) => self.reads = false,
+            (Role::Cloud, 10) => {
+                self.reads = true;
+                self.dialed(3);
+                self.read_all(3);
+            }
+            (Role::Gateway, 11) => self.endpoint.finish(self.now, self.flows[3]),
+            (Role::Cloud, 12) => self.endpoint.finish(self.now, self.flows[3]),
+            (Role::Gateway, 14) => self.endpoint.go_away(self.now, "maintenance"),
+            (Role::Cloud, 15) => self.endpoint.go_away(self.now, "maintenance"),
+            _ => {}
+        }
+        self.drain();
+    }
+
+    /// Time passes: a second before the step in which PINGs are due.
+    fn wait(&mut self, step: usize) {
+        self.now += Duration::from_millis(if step == 13 { 1_100 } else { 20 });
+        self.endpoint.on_timeout(self.now);
+        self.drain();
+    }
+
+    fn up(&mut self, key: usize, carrier: &str) {
+        let info = match self.role {
+            Role::Gateway => info(key, carrier, "cloud"),
+            Role::Cloud => info(key, "", "train-7"),
+        };
+        self.endpoint.tunnel_up(self.now, TunnelKey(key), info);
+        self.endpoint.tunnel_room(TunnelKey(key), 1 << 20);
+    }
+
+    fn open(&mut self, user: u64, destination: Destination, bytes: usize) {
+        let flow = self.endpoint.open(self.now, UserId(user), destination).unwrap();
+        self.flows.push(flow);
+        self.write(self.flows.len() - 1, bytes);
+    }
+
+    fn write(&mut self, flow: usize, bytes: usize) {
+        let data = content(flow, self.role, bytes);
+        assert_eq!(self.endpoint.write(self.now, self.flows[flow], &data), bytes);
+    }
+
+    fn dialed(&mut self, flow: usize) {
+        self.endpoint.dialed(self.now, self.flows[flow]);
+    }
+
+    fn reset(&mut self, flow: usize, reason: ResetReason) {
+        self.endpoint.reset(self.now, self.flows[flow], reason);
+    }
+
+    fn read_all(&mut self, flow: usize) {
+        let key = self.flows[flow];
+        let bytes = self.endpoint.readable(key).concat();
+        self.endpoint.consume(self.now, key, bytes.len());
+        self.read.entry(key).or_default().extend(bytes);
+    }
+
+    fn drain(&mut self) {
+        while let Some(event) = self.endpoint.poll_event() {
+            if let Event::Opened { flow, .. } = event {
+                self.flows.push(flow);
+            }
+            if let (Event::Readable { flow }, true) = (&event, self.reads) {
+                let flow = self.flows.iter().position(|known| known == flow).unwrap();
+                self.read_all(flow);
+            }
+            self.events.push(event);
+        }
+    }
+
+    fn happened(&self, event: Event) {
+        assert!(self.events.contains(&event), "{event:?} is not in {:?}", self.events);
+    }
+
+    fn transmit(&mut self) -> Vec<(TunnelKey, Vec<u8>)> {
+        let mut wire = Wire::default();
+        self.endpoint.transmit(self.now, &mut wire);
+        self.drain();
+        wire.0
+    }
+}
+
+fn address(ip: impl Into<std::net::IpAddr>) -> Destination {
+    Destination::Address(SocketAddr::new(ip.into(), 80))
+}
+
+/// What this side writes on a flow.
+fn content(flow: usize, role: Role, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 7 + flow * 13 + at / 251 + role as usize) as u8).collect()
+}
+
+const STEPS: usize = 16;
+const RECORDING: &str = include_str!("../vectors/older_peer.txt");
