@@ -19,9 +19,11 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+pub mod admin;
 mod daemon;
 mod ending;
 mod farewell;
+mod ledger;
 mod leg;
 mod limits;
 mod notice;
@@ -35,6 +37,7 @@ pub use accept::AcceptGate;
 pub use daemon::{Shell, run};
 pub use ending::{DRAIN_MAX, Ending};
 pub use farewell::{FAREWELL_MAX, FAREWELLS_MAX, reset_socket};
+pub use ledger::Carried;
 pub use leg::{KEEPALIVE, LEG_BYTES, USER_TIMEOUT};
 pub use limits::{RESERVED_DESCRIPTORS, flows_within, raise_descriptor_limit};
 pub use notice::Notices;

@@ -4,7 +4,7 @@
 //! does not know, then [`Relay::turn`] and [`Relay::poll_event`] until `None`; again while there
 //! were events, and then poll for at most [`Relay::timeout`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use polyrail_model::{Bitrate, Identity, TunnelMode};
-use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, TunnelKey};
+use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, SessionKey, TunnelKey};
 use polyrail_tunnel::{CloseReason, Established, Tunnel};
 use slab::Slab;
 
 use crate::farewell::Farewells;
+use crate::ledger::{Carried, Ledger};
 use crate::leg::{Leg, Outcome};
 use crate::tunnels::{Happened, Tunnels};
 use crate::{Label, TunnelView};
@@ -104,6 +105,10 @@ pub struct Relay {
     /// Legs to be served, each at most once.
     queue: VecDeque<usize>,
     farewells: Farewells,
+    ledger: Ledger,
+    stock_at: Option<Instant>,
+    /// Since when a session is up.
+    sessions: BTreeMap<SessionKey, Instant>,
     events: VecDeque<RelayEvent>,
     /// Tunnels to be closed once the session's last words to them are out.
     closing: Vec<TunnelKey>,
@@ -123,6 +128,9 @@ impl Relay {
             by_flow: HashMap::new(),
             queue: VecDeque::new(),
             farewells: Farewells::default(),
+            ledger: Ledger::default(),
+            stock_at: None,
+            sessions: BTreeMap::new(),
             events: VecDeque::new(),
             closing: Vec::new(),
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
@@ -179,6 +187,24 @@ impl Relay {
     /// The tunnels.
     pub fn tunnel_keys(&self) -> Vec<TunnelKey> {
         self.tunnels.keys()
+    }
+
+    /// What the paths of each carrier carried since the start, by peer and carrier; as of the last
+    /// [`Relay::take_stock`].
+    pub fn carried(&self) -> BTreeMap<(Option<Identity>, String), Carried> {
+        self.ledger.totals()
+    }
+
+    /// Brings [`Relay::carried`] up to date. While the loop turns that happens several times a
+    /// second.
+    pub fn take_stock(&mut self, now: Instant) {
+        self.stock_at = Some(now);
+        self.ledger.update(&self.endpoint.status().sessions);
+    }
+
+    /// Since when a session is up.
+    pub fn session_since(&self, session: SessionKey) -> Option<Instant> {
+        self.sessions.get(&session).copied()
     }
 
     /// How many sockets wait for their peer before they are reset.
@@ -261,6 +287,10 @@ impl Relay {
         self.tunnels.settle(now, &self.registry, &mut self.endpoint);
         self.take_session_events(now);
         self.report_tunnels();
+        let due = |at: Instant| now.saturating_duration_since(at) >= STOCK_EVERY;
+        if self.stock_at.is_none_or(due) {
+            self.take_stock(now);
+        }
     }
 
     /// What happened, in order.
@@ -334,6 +364,11 @@ impl Relay {
                 | Event::Closed { flow } => self.by_flow.get(flow).copied(),
                 _ => None,
             };
+            match &event {
+                Event::SessionUp { session, .. } => drop(self.sessions.insert(*session, now)),
+                Event::SessionEnded { session, .. } => drop(self.sessions.remove(session)),
+                _ => {}
+            }
             match (event, leg) {
                 (Event::Readable { .. }, Some(leg)) => {
                     self.legs[leg].told = true;
@@ -439,6 +474,8 @@ const LEG_TOKENS: usize = 1 << 48;
 const SCRATCH_BYTES: usize = 128 * 1024;
 /// Legs that are served in one turn at most.
 const TURN_VISITS: usize = 1024;
+/// How often it is noted what paths carry, while the loop turns.
+const STOCK_EVERY: Duration = Duration::from_millis(250);
 /// Bounds of the interval between scans for idle flows.
 const SCAN_MIN: Duration = Duration::from_millis(50);
 const SCAN_MAX: Duration = Duration::from_secs(30);

@@ -26,6 +26,8 @@ pub struct Label {
 pub struct TunnelView<'a> {
     /// The carrier, as the label says.
     pub carrier: &'a str,
+    /// Since when it is here.
+    pub begun: Instant,
     /// How it travels.
     pub mode: TunnelMode,
     /// The handshake is over, and the tunnel is not being closed.
@@ -55,6 +57,7 @@ pub struct TunnelView<'a> {
 pub(crate) struct Slot {
     pub(crate) tunnel: Box<dyn Tunnel>,
     pub(crate) label: Label,
+    pub(crate) begun: Instant,
     pub(crate) mode: TunnelMode,
     pub(crate) stage: Stage,
     pub(crate) peer: Option<Identity>,
@@ -117,6 +120,7 @@ impl Slot {
         let mode = tunnel.mode();
         Self {
             label,
+            begun: Instant::now(),
             mode,
             stage: Stage::Handshaking,
             peer: None,
@@ -141,6 +145,7 @@ impl Slot {
     pub(crate) fn view(&self) -> TunnelView<'_> {
         TunnelView {
             carrier: &self.label.carrier,
+            begun: self.begun,
             mode: self.mode,
             up: self.stage == Stage::Up,
             early: self.stage == Stage::Early,

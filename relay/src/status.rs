@@ -14,8 +14,7 @@
 //! `state` is `up`, `stalled` or, on the gateway, `down`; `mode` is `quic` or `tls`, that of the
 //! carrier's newest path, and empty before the first; `paths` counts its connections that became
 //! paths, and packets are those of the newest; `counters` are what the daemon counts. Bytes of a carrier are users' bytes with
-//! copies, summed over its connections since the start; what a connection carried after the last
-//! writing before its end is missing. On the gateway `peer` of a carrier is empty, and carriers
+//! copies, summed over its connections since the start. On the gateway `peer` of a carrier is empty, and carriers
 //! stand in the order of the configuration.
 
 use std::collections::BTreeMap;
@@ -26,7 +25,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use polyrail_session::{SessionKey, SessionStatus};
+use polyrail_model::{Identity, TunnelMode};
+use polyrail_session::SessionStatus;
 use serde::Serialize;
 
 use crate::Relay;
@@ -39,22 +39,8 @@ pub struct StatusFile {
     started: Instant,
     due_at: Instant,
     failed: bool,
-    /// What each path did, as of the last writing.
-    paths: BTreeMap<(SessionKey, u64), Carried>,
-    /// What paths did that are gone, by peer and carrier.
-    ended: BTreeMap<(String, String), Carried>,
     /// What the daemon counts, by carrier.
     counters: BTreeMap<String, BTreeMap<&'static str, u64>>,
-    names: BTreeMap<(SessionKey, u64), (String, String)>,
-}
-
-/// What one path or several did.
-#[derive(Clone, Copy, Debug, Default)]
-struct Carried {
-    sent: u64,
-    received: u64,
-    paths: u64,
-    mode: &'static str,
 }
 
 #[derive(Debug, Serialize)]
@@ -96,17 +82,7 @@ struct SessionLine {
 impl StatusFile {
     /// A file that is written at once, and then every `EVERY`.
     pub fn new(now: Instant, role: &'static str, path: PathBuf) -> Self {
-        Self {
-            role,
-            path,
-            started: now,
-            due_at: now,
-            failed: false,
-            paths: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            counters: BTreeMap::new(),
-            names: BTreeMap::new(),
-        }
+        Self { role, path, started: now, due_at: now, failed: false, counters: BTreeMap::new() }
     }
 
     /// When [`StatusFile::on_turn`] is due.
@@ -116,11 +92,12 @@ impl StatusFile {
 
     /// Writes the file if it is due. `expected` are the carriers that are listed in any case. A
     /// failure is logged once and tried again.
-    pub fn on_turn(&mut self, now: Instant, relay: &Relay, expected: &[String]) {
+    pub fn on_turn(&mut self, now: Instant, relay: &mut Relay, expected: &[String]) {
         if now < self.due_at {
             return;
         }
         self.due_at = now + EVERY;
+        relay.take_stock(now);
         let snapshot = self.snapshot(now, relay, expected);
         match self.replace(&snapshot) {
             Ok(()) => self.failed = false,
@@ -136,7 +113,7 @@ impl StatusFile {
         self.due_at = now;
     }
 
-    fn snapshot(&mut self, now: Instant, relay: &Relay, expected: &[String]) -> Snapshot {
+    fn snapshot(&self, now: Instant, relay: &Relay, expected: &[String]) -> Snapshot {
         let status = relay.endpoint_ref().status();
         Snapshot {
             role: self.role,
@@ -159,43 +136,33 @@ impl StatusFile {
     }
 
     fn carriers(
-        &mut self,
+        &self,
         relay: &Relay,
         sessions: &[SessionStatus],
         expected: &[String],
     ) -> Vec<CarrierLine> {
+        // A gateway has one peer.
+        let shown = |peer: Option<&Identity>| match (peer, expected) {
+            (Some(peer), []) => peer.to_string(),
+            _ => String::new(),
+        };
         let mut lines: BTreeMap<(String, String), CarrierLine> = BTreeMap::new();
-        self.fold_ended(sessions);
-        for session in sessions {
-            let peer = if expected.is_empty() { peer_name(session) } else { String::new() };
-            for path in &session.paths {
-                let key = (session.session, path.path.0);
-                let view = relay.tunnel(path.tunnel);
-                let mode = view.map_or("", |view| view.mode.as_str());
-                let (sent, received) = (path.sent.0, path.received.0);
-                self.paths.insert(key, Carried { sent, received, paths: 1, mode });
-                let name = (peer.clone(), path.carrier.clone());
-                self.names.insert(key, name.clone());
-                let entry = lines.entry(name).or_insert_with(|| line(&peer, &path.carrier));
-                entry.state = if path.stalled && entry.state != "up" { "stalled" } else { "up" };
-                entry.mode = mode;
-                entry.sent_bytes += path.sent.0;
-                entry.received_bytes += path.received.0;
-                entry.srtt_us = u64::try_from(path.srtt.as_micros()).unwrap_or(u64::MAX);
-                let sample = view.and_then(|view| view.sample);
-                entry.sent_packets = sample.map_or(0, |sample| sample.sent_packets);
-                entry.lost_packets = sample.map_or(0, |sample| sample.lost_packets);
-                entry.paths += 1;
-            }
+        for ((peer, name), carried) in relay.carried() {
+            let key = (shown(peer.as_ref()), name);
+            let entry = lines.entry(key.clone()).or_insert_with(|| line(&key.0, &key.1));
+            entry.sent_bytes += carried.sent_bytes;
+            entry.received_bytes += carried.received_bytes;
+            entry.paths += carried.paths;
+            entry.mode = carried.mode.map_or(entry.mode, TunnelMode::as_str);
         }
-        for ((peer, name), ended) in &self.ended {
-            let key = (peer.clone(), name.clone());
-            let entry = lines.entry(key).or_insert_with(|| line(peer, name));
-            entry.sent_bytes += ended.sent;
-            entry.received_bytes += ended.received;
-            entry.paths += ended.paths;
-            if entry.mode.is_empty() {
-                entry.mode = ended.mode;
+        for session in sessions {
+            for path in session.paths.iter().filter(|path| !path.superseded) {
+                let key = (shown(session.peer.as_ref()), path.carrier.clone());
+                let entry = lines.entry(key.clone()).or_insert_with(|| line(&key.0, &key.1));
+                let idle = path.stalled || path.unproven;
+                entry.state = if idle && entry.state != "up" { "stalled" } else { "up" };
+                entry.srtt_us = u64::try_from(path.srtt.as_micros()).unwrap_or(u64::MAX);
+                (entry.sent_packets, entry.lost_packets) = (path.sent_packets, path.lost_packets);
             }
         }
         for line in lines.values_mut() {
@@ -213,27 +180,6 @@ impl StatusFile {
             (place.unwrap_or(usize::MAX), line.peer.clone(), line.name.clone())
         });
         list
-    }
-
-    /// Adds what paths carried that are gone to their carriers.
-    fn fold_ended(&mut self, sessions: &[SessionStatus]) {
-        let lives = |key: &(SessionKey, u64)| {
-            let session = sessions.iter().find(|session| session.session == key.0);
-            session.is_some_and(|session| session.paths.iter().any(|path| path.path.0 == key.1))
-        };
-        let gone: Vec<_> = self.paths.keys().filter(|key| !lives(key)).copied().collect();
-        for key in gone {
-            let carried = self.paths.remove(&key).unwrap_or_default();
-            let Some(name) = self.names.remove(&key) else { continue };
-            if self.ended.len() >= CARRIERS_MAX && !self.ended.contains_key(&name) {
-                continue;
-            }
-            let total = self.ended.entry(name).or_default();
-            total.sent += carried.sent;
-            total.received += carried.received;
-            total.paths += carried.paths;
-            total.mode = carried.mode;
-        }
     }
 
     fn replace(&self, snapshot: &Snapshot) -> io::Result<()> {

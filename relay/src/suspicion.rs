@@ -11,13 +11,15 @@
 //!
 //! | rule | over | loss | without a queue | steady rate | loss grows with the rate |
 //! |---|---|---|---|---|---|
-//! | heavy | 1 s | 10 % in each half | against the least delay of 6 s | no | no |
+//! | heavy | 1 s | 10 % in each half | against the least delay of 6 s | within 2 times | no |
 //! | grows | 2 s | 2 % | against `rtt_min` | within 2 times | yes |
 //! | lasts | 6 s | 2 % | against `rtt_min` | within 2 times | no |
 //!
 //! *Without a queue*: the median of the smoothed round-trip times is at most 1.25 times the least
 //! one and 5 ms. *Grows*: the half of the pieces in which more was sent lost at least twice the
-//! share that the other half lost. Losses must be spread over at least three pieces.
+//! share that the other half lost. Losses must be spread over at least three pieces, some of them in
+//! the older half of the time: the rate that is named, that of the newer half, must not be one from
+//! before the policing.
 //!
 //! What is not a policer and looks like one: random loss of 2 % and more on a path so fast that no
 //! queue builds up, and a queue of under 5 ms. Both end in a trial without result, which the gateway
@@ -31,6 +33,9 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, LinkSample};
+
+#[cfg(test)]
+mod tests;
 
 /// Watches one tunnel. Feed it every [`LinkSample`] of the tunnel, in order.
 #[derive(Debug, Default)]
@@ -111,8 +116,9 @@ impl Suspicion {
         if let Some(recent) = newest(pieces, PIECES_HEAVY)
             && is_heavy(recent)
             && !is_queueing(recent, lowest)
+            && is_steady(recent, 2)
         {
-            return Some(Sum::of(recent).rate());
+            return Some(newer_rate(recent));
         }
         // What was sent comes back as acknowledged or lost a round trip later.
         let lag =
@@ -122,11 +128,12 @@ impl Suspicion {
             let sum = Sum::of(recent);
             let lossy = sum.lost >= LOST_MIN && sum.loss() >= LOSS && sum.lossy >= LOSSY_MIN;
             if lossy
+                && Sum::of(halves(recent)[0]).lossy > 0
                 && !is_queueing(recent, sample.rtt_min)
-                && is_steady(recent)
+                && is_steady(recent, 4)
                 && (!must_grow || grows(pieces, count, lag))
             {
-                return Some(sum.rate());
+                return Some(newer_rate(recent));
             }
         }
         None
@@ -164,9 +171,13 @@ fn newest(pieces: &[Piece], count: usize) -> Option<&[Piece]> {
     pieces.len().checked_sub(count).map(|begin| &pieces[begin..])
 }
 
+fn halves(pieces: &[Piece]) -> [&[Piece]; 2] {
+    let (older, newer) = pieces.split_at(pieces.len() / 2);
+    [older, newer]
+}
+
 fn is_heavy(pieces: &[Piece]) -> bool {
-    let (first, second) = pieces.split_at(pieces.len() / 2);
-    [first, second].iter().all(|half| {
+    halves(pieces).iter().all(|half| {
         let sum = Sum::of(half);
         sum.loss() >= LOSS_HEAVY && sum.lossy >= LOSSY_MIN && sum.acked > 0
     })
@@ -178,9 +189,13 @@ fn is_queueing(pieces: &[Piece], least: Duration) -> bool {
     times[times.len() / 2] > least * 5 / 4 + QUEUE
 }
 
-/// Whether the rates of the quarters are within twice each other.
-fn is_steady(pieces: &[Piece]) -> bool {
-    let rates = pieces.chunks(pieces.len().div_ceil(4)).map(|quarter| Sum::of(quarter).rate());
+fn newer_rate(pieces: &[Piece]) -> Bitrate {
+    Sum::of(halves(pieces)[1]).rate()
+}
+
+/// Whether the rates of so many parts are within twice each other.
+fn is_steady(pieces: &[Piece], parts: usize) -> bool {
+    let rates = pieces.chunks(pieces.len().div_ceil(parts)).map(|part| Sum::of(part).rate());
     let (least, most) = rates.fold((u64::MAX, 0), |(least, most), rate| {
         (least.min(rate.as_bps()), most.max(rate.as_bps()))
     });

@@ -1,5 +1,6 @@
 //! Two relays over fake tunnels, with real sockets at both ends, in one thread.
 
+mod admin;
 mod early;
 
 use std::collections::VecDeque;
