@@ -77,6 +77,14 @@ fn ack_strategy() -> impl Strategy<Value = Ack> {
     )
 }
 
+fn said_strategy() -> impl Strategy<Value = Said> {
+    prop_oneof![
+        Just(Said::Stalled),
+        number().prop_map(|bits| Said::Policed { rate: Bitrate::from_bps(bits) }),
+        any::<bool>().prop_map(|backup| Said::Backup { backup }),
+    ]
+}
+
 /// Encodes, decodes in cuts of `cut` bytes, and compares.
 fn round_trip(frame: &Frame<'_>, cut: usize) {
     let mut bytes = Vec::new();
@@ -131,7 +139,7 @@ proptest! {
     #[test]
     fn controls(
         ack in ack_strategy(), flow in 1..=NUMBER_MAX, numbers in (number(), number(), number()),
-        answer in any::<bool>(), reason in 0..ResetReason::ALL.len(), cut in 1usize..60,
+        said in said_strategy(), answer in any::<bool>(), reason in 0..ResetReason::ALL.len(), cut in 1usize..60,
     ) {
         round_trip(&Frame::Ack(ack), cut);
         let (a, b, c) = numbers;
@@ -139,6 +147,7 @@ proptest! {
         let reason = ResetReason::ALL[reason];
         let reset = Reset { flow: FlowId(flow), answer, reason, last: a, after: b };
         round_trip(&Frame::Reset(reset), cut);
+        round_trip(&Frame::PathStatus(Notice { path: PathId(a), serial: b, said }), cut);
         round_trip(&Frame::Ping { token: a, sent_us: b }, cut);
         round_trip(&Frame::Pong { token: a, sent_us: b, received_us: c }, cut);
     }
@@ -164,6 +173,11 @@ fn breaches_are_named() {
     assert_eq!(feed(&[1, 0x0a, 0, 3, 7, 7, 7]), Err(WireError::Excess));
     assert_eq!(feed(&[1, 6, 0, 4, 0, 0, 0, 0]), Err(WireError::Field("flow zero")));
     assert_eq!(feed(&[1, 0x77, 0, 2, 9, 9]), Ok(()), "unknown types are skipped");
+    assert_eq!(feed(&[1, 0x0e, 0, 4, 1, 1, 1, 9]), Err(WireError::Excess));
+    let mut seen = Vec::new();
+    let each = |frame: Frame<'_>| seen.push(format!("{frame:?}"));
+    Decoder::default().feed(&[1, 0x0e, 0, 5, 1, 1, 9, 7, 7], each).unwrap();
+    assert_eq!(seen, ["Unknown { kind: 14 }"], "a PATH_STATUS that says something new");
 }
 
 /// One million frames, made of valid ones by random damage, in random cuts.
@@ -234,6 +248,7 @@ fn samples() -> Vec<Vec<u8>> {
         ranges: vec![600..700, 900..2_000],
     };
     let reset = Reset { flow, answer: false, reason: ResetReason::Refused, last: 9, after: 3 };
+    let notice = |said| Frame::PathStatus(Notice { path: PathId(3), serial: 80, said });
     let frames = [
         Frame::Hello { instance: InstanceId([7; 16]), greeting: greeting.clone(), terms },
         Frame::Join { session: SessionId([8; 16]), proof: [9; 32], greeting },
@@ -252,6 +267,9 @@ fn samples() -> Vec<Vec<u8>> {
         Frame::Reset(reset),
         Frame::Ping { token: 1, sent_us: 2 },
         Frame::Pong { token: 1, sent_us: 2, received_us: 3 },
+        notice(Said::Stalled),
+        notice(Said::Policed { rate: Bitrate::from_bps(1_000_000) }),
+        notice(Said::Backup { backup: true }),
         Frame::GoAway { reason: "maintenance".into() },
         Frame::Unknown { kind: 0x10 },
     ];

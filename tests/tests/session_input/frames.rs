@@ -1,10 +1,11 @@
 //! Hostile bytes: noise, frames with made-up fields, and real traffic with changes.
 
 use polyrail_model::{
-    Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId, UserId,
+    Bitrate, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId, UserId,
 };
 use polyrail_session::wire::{
-    Ack, DataMarks, Echo, Frame, Greeting, NUMBER_MAX, Open, RejectCode, Reset, Terms, encode,
+    Ack, DataMarks, Echo, Frame, Greeting, NUMBER_MAX, Notice, Open, RejectCode, Reset, Said,
+    Terms, encode,
 };
 use polyrail_session::{ResetReason, Role};
 use polyrail_tests::dice::Dice;
@@ -86,9 +87,9 @@ fn greeting(dice: &mut Dice) -> Greeting {
 
 fn made_up(dice: &mut Dice, target: Role, out: &mut Vec<u8>) {
     // Mostly what the other role may say at all.
-    let weights: [u64; 12] = match target {
-        Role::Cloud => [1, 1, 1, 1, 6, 20, 12, 5, 8, 2, 2, 1],
-        Role::Gateway => [1, 1, 3, 2, 1, 20, 14, 6, 9, 2, 2, 1],
+    let weights: [u64; 13] = match target {
+        Role::Cloud => [1, 1, 1, 1, 6, 20, 12, 5, 8, 2, 2, 2, 1],
+        Role::Gateway => [1, 1, 3, 2, 1, 20, 14, 6, 9, 2, 2, 2, 1],
     };
     let data = data(dice);
     let frame = match dice.weighted(&weights) {
@@ -130,10 +131,18 @@ fn made_up(dice: &mut Dice, target: Role, out: &mut Vec<u8>) {
             sent_us: number(dice),
             received_us: number(dice),
         },
+        11 => Frame::PathStatus(notice(dice)),
         _ => Frame::GoAway { reason: "why not".to_owned() },
     };
     // Flow zero is no flow: the encoder would write what no peer of ours writes, which is fine.
     encode(&frame, out);
+}
+
+fn notice(dice: &mut Dice) -> Notice {
+    let rate = Bitrate::from_bps(number(dice));
+    let backup = dice.chance(0.5);
+    let said = dice.pick(&[Said::Stalled, Said::Policed { rate }, Said::Backup { backup }]);
+    Notice { path: PathId(dice.between(0, 6)), serial: number(dice), said }
 }
 
 fn terms(dice: &mut Dice) -> Terms {
