@@ -12,13 +12,22 @@ use common::{BEGIN, LIFE, TestClock, World, client, name, server};
 use polyrail_tunnel::tls::Client;
 use polyrail_tunnel::{CertificateFault, CloseReason, PeerComplaint, Side, TlsIdentity};
 
-/// Connects `gateway` to `cloud`; answers with how it ended for the gateway and for the cloud.
+/// Connects `gateway`, which sends as soon as it may, to `cloud`; answers with how it ended for
+/// the gateway and for the cloud. Where the two do not agree, nothing was handed out.
 fn meet(gateway: TlsIdentity, cloud: TlsIdentity, seconds: u64) -> [Option<CloseReason>; 2] {
     let clock = TestClock::new();
     clock.set(seconds);
     let mut world = World::new();
     let address = world.serve(server(cloud, &clock));
-    world.outcome(&mut client(gateway, &clock), address)
+    let data = [7; 5_000];
+    let outcome = world.outcome_of(&mut client(gateway, &clock), address, true, &data);
+    let cloud = &world.ends[1];
+    if outcome == [None, None] {
+        assert_eq!(cloud.received, data);
+    } else {
+        assert!(cloud.up.is_none() && cloud.early.is_none() && cloud.received.is_empty());
+    }
+    outcome
 }
 
 fn fault(fault: CertificateFault) -> Option<CloseReason> {

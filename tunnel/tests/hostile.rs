@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::pki::{Authority, GATEWAY, Node};
 use common::raw::RawClient;
 use common::{TestClock, World, client, loopback, server};
-use polyrail_tunnel::tls::Client;
+use polyrail_tunnel::tls::{Client, HANDSHAKE_MAX};
 use polyrail_tunnel::{
     CarrierSpec, CertificateFault, CloseReason, PeerComplaint, SocketOptions, TunnelEvent,
 };
@@ -26,7 +26,9 @@ fn attack(act: impl FnOnce(SocketAddr, Authority) + Send + 'static) -> CloseReas
     let attacker = thread::spawn(move || act(address, authority));
     world.until("the tunnel over", |ends| ends.first().is_some_and(|end| end.closed.is_some()));
     attacker.join().unwrap();
-    world.ends[0].closed.clone().unwrap()
+    let end = &world.ends[0];
+    assert!(end.early.is_none() && end.received.is_empty(), "nothing is handed out");
+    end.closed.clone().unwrap()
 }
 
 /// Connects properly as a gateway, then lets `act` loose.
@@ -54,6 +56,63 @@ fn a_client_without_certificate_is_refused() {
         until_end(raw);
     });
     assert_eq!(reason, CloseReason::PeerCertificate(CertificateFault::Missing));
+}
+
+#[test]
+fn a_handshake_that_does_not_end_is_cut_off() {
+    // A message of 60 kB, in records that TLS would gather.
+    let begin = [&[0x16, 3, 1, 0x40, 0, 1, 0, 0xea, 0x60][..], &[0; 16_380]].concat();
+    let more = [&[0x16, 3, 1, 0x40, 0][..], &[0; 16_384]].concat();
+    let reason = attack(move |address, _| {
+        let mut tcp = TcpStream::connect(address).unwrap();
+        tcp.write_all(&[begin, more.clone(), more].concat()).unwrap();
+        while tcp.read(&mut [0; 100]).is_ok_and(|read| read > 0) {}
+    });
+    let detail = format!("more than {HANDSHAKE_MAX} bytes of handshake");
+    assert_eq!(reason, CloseReason::ProtocolError { detail });
+}
+
+/// Memory of this process that is in use, in bytes.
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4_096
+}
+
+#[test]
+fn a_thousand_half_open_connections_cost_little_and_time_out() {
+    const COUNT: usize = 1_000;
+    let authority = Authority::new();
+    let mut world = World::new();
+    let address = world.serve(server(authority.cloud(), &TestClock::new()));
+    let mut hello = Vec::new();
+    RawClient::connect(address, &[b"polyrail/1"], None).tls.write_tls(&mut hello).unwrap();
+    world.until("the first gone", |ends| ends.first().is_some_and(|end| end.closed.is_some()));
+    let before = resident();
+    // Some say nothing, some half of their first message, some all of it and nothing more.
+    let mut sockets = Vec::new();
+    for number in 0..COUNT {
+        let mut tcp = TcpStream::connect(address).unwrap();
+        tcp.write_all(&hello[..hello.len() * (number % 3) / 2]).unwrap();
+        sockets.push(tcp);
+        if number % 100 == 99 {
+            world.until("all accepted", |ends| ends.len() == number + 2);
+        }
+    }
+    for _ in 0..5 {
+        world.step();
+    }
+    let (open, each) = (&mut world.ends[1..], resident().saturating_sub(before) / COUNT);
+    assert_eq!(open.len(), COUNT);
+    assert!(each < 32 * 1_024, "{each} bytes each");
+    for end in open {
+        assert!(end.closed.is_none() && end.up.is_none());
+        let due = end.tunnel.next_timeout().unwrap();
+        end.tunnel.on_timeout(due);
+        end.drain();
+        assert!(matches!(end.closed, Some(CloseReason::HandshakeTimedOut { .. })));
+        assert_eq!(end.tunnel.next_timeout(), None);
+    }
+    println!("RESULT half_open bytes_each={each}");
 }
 
 #[test]

@@ -189,7 +189,9 @@ impl TlsTunnel {
             return;
         }
         let unheard = self.resumed && !self.heard && reason != CloseReason::Local;
-        if unheard {
+        let refused =
+            matches!(reason, CloseReason::ClosedInHandshake | CloseReason::PeerRefused(_));
+        if unheard || (refused && self.engine.tries_early()) {
             // A resumed session that gets no answer may be one that the server no longer
             // honours: a full handshake will tell why.
             self.engine.forget_tickets();
@@ -340,13 +342,15 @@ impl Tunnel for TlsTunnel {
         }
         // What came with the last flight of the handshake.
         early += self.hand_out(sink);
+        if self.peer_closed {
+            self.fail(CloseReason::PeerClosed);
+        }
         if !self.readable {
             return early;
         }
         with_scratch(|scratch| match self.socket.read(scratch) {
             Ok(0) => {
-                let told = self.peer_closed;
-                self.fail(if told { CloseReason::PeerClosed } else { CloseReason::Cut });
+                self.fail(CloseReason::Cut);
                 early
             }
             Ok(read) => {

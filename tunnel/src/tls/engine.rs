@@ -17,7 +17,7 @@ use rustls::{
 };
 
 use super::tickets::Tickets;
-use super::{ALPN, EXPORTER_LABEL};
+use super::{ALPN, EARLY_DATA_MAX, EXPORTER_LABEL};
 use crate::carrier::internal;
 use crate::{CONTROL_EXCESS, CloseReason, FRAMES_MAX};
 
@@ -61,8 +61,8 @@ impl Engine {
         let mut tls = ClientConnection::new(Arc::new(config), name)
             .map_err(|error| internal("begin TLS", &io::Error::other(error)))?;
         tls.set_buffer_limit(None);
-        let room = tls.early_data().map(|early| early.bytes_left());
-        self.outgoing = room.map(Outgoing::new);
+        let permitted = tls.early_data().map(|early| early.bytes_left());
+        self.outgoing = permitted.map(|permitted| Outgoing::new(permitted.min(EARLY_DATA_MAX)));
         self.tls = Some(tls.into());
         Ok(tickets.peer().filter(|_| self.outgoing.is_some()))
     }
@@ -127,6 +127,11 @@ impl Engine {
             (Some(tls), _) => write_records(&mut tls.writer(), frames),
             (None, _) => Ok(0),
         }
+    }
+
+    /// Whether a client is in the handshake and attempts early data.
+    pub(super) fn tries_early(&self) -> bool {
+        self.outgoing.is_some()
     }
 
     /// How much early data a client may still send; `None` when that is no question.
@@ -211,7 +216,7 @@ struct Outgoing {
     bytes: Vec<u8>,
     /// How much of it went as early data.
     sent: usize,
-    /// How much more may, as ciphertext: a server that refuses it counts what it skips so.
+    /// How much more may, as ciphertext: so much the server has to skip when it refuses.
     left: usize,
 }
 
@@ -221,7 +226,7 @@ impl Outgoing {
     }
 
     fn room(&self) -> usize {
-        self.left.saturating_sub(RECORD_EXPANSION)
+        self.left.saturating_sub(RECORD_OVERHEAD)
     }
 
     fn send(&mut self, tls: &mut ClientConnection, frames: &[u8]) -> io::Result<usize> {
@@ -240,7 +245,7 @@ impl Outgoing {
             self.left = 0;
             return Ok(if written > 0 { written + RECORD_OVERHEAD } else { 0 });
         }
-        self.left -= written + RECORD_EXPANSION;
+        self.left -= written + RECORD_OVERHEAD;
         Ok(written + RECORD_OVERHEAD)
     }
 }
@@ -251,9 +256,7 @@ fn write_records(to: &mut dyn Write, bytes: &[u8]) -> io::Result<usize> {
     Ok(bytes.len() + bytes.len().div_ceil(FRAMES_MAX) * RECORD_OVERHEAD)
 }
 
-/// Content type and tag of a TLS 1.3 record (RFC 8446 5.2).
-const RECORD_EXPANSION: usize = 1 + 16;
-/// The same with the header.
-const RECORD_OVERHEAD: usize = 5 + RECORD_EXPANSION;
+/// Header, content type and tag of a TLS 1.3 record (RFC 8446 5.2).
+const RECORD_OVERHEAD: usize = 5 + 1 + 16;
 /// The most that a caller which keeps to the rules can send before the handshake is over.
-const OUTGOING_MAX: usize = super::EARLY_DATA_MAX + FRAMES_MAX + CONTROL_EXCESS;
+const OUTGOING_MAX: usize = EARLY_DATA_MAX + FRAMES_MAX + CONTROL_EXCESS;

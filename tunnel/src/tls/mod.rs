@@ -38,11 +38,19 @@ pub const HANDSHAKES_MAX: usize = 1024;
 /// sends more is cut off. Ours send about 3 KB and [`EARLY_DATA_MAX`].
 pub const HANDSHAKE_MAX: usize = 32_768;
 
-/// Most early data that a session's ticket permits, in bytes of TLS records' payload.
+/// Most early data that a client sends, in bytes of TLS records.
 ///
-/// With the first flight's other 600 bytes it fills the ten segments that TCP may send at once
-/// (RFC 6928): more would wait for the round trip that early data saves.
-pub const EARLY_DATA_MAX: usize = 13_824;
+/// With the rest of the first flight it goes into the ten segments that TCP may send at once
+/// (RFC 6928): more would wait for the round trip that early data saves. And a server that refuses
+/// it must be able to hold it together with the client's certificate: rustls keeps refused records
+/// in its buffer of 18 KiB until the first one behind them.
+pub const EARLY_DATA_MAX: usize = 12_288;
+
+/// What a ticket says of early data. Only [`EARLY_DATA_MAX`] and [`HANDSHAKE_MAX`] bound it: by
+/// this number rustls also bounds what it skips of refused early data, and there it counts all
+/// that its buffer holds once more with each read.
+const EARLY_DATA_SKIPPED_MAX: u32 = 1 << 29;
+const _: () = assert!(HANDSHAKE_MAX * HANDSHAKE_MAX / 2 <= EARLY_DATA_SKIPPED_MAX as usize);
 
 /// Tickets that a carrier keeps: as many attempts as path restarts may race before the next
 /// success (three at a time) find one, with room to spare.

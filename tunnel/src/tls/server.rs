@@ -12,7 +12,7 @@ use socket2::SockRef;
 use super::connection::{Start, TlsTunnel};
 use super::engine::Engine;
 use super::verifier::{TlsTime, Verifier};
-use super::{ALPN, EARLY_DATA_MAX, TICKETS_MAX};
+use super::{ALPN, EARLY_DATA_SKIPPED_MAX, TICKETS_MAX};
 use crate::carrier::{apply_options, internal};
 use crate::{Clock, CloseReason, LoadError, SocketOptions, TlsIdentity, Tunnel};
 
@@ -92,7 +92,7 @@ fn set_up(
     config.max_tls13_tickets = TICKETS_MAX;
     // Tickets are stateful: a session is taken out of the store when it is resumed, so that its
     // early data is taken once (RFC 8446 8.1).
-    config.max_early_data_size = EARLY_DATA_MAX as u32;
+    config.max_early_data_size = EARLY_DATA_SKIPPED_MAX;
     config.send_half_rtt_data = true;
     Ok(Arc::new(config))
 }

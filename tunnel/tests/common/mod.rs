@@ -4,6 +4,7 @@
 
 pub mod pki;
 pub mod raw;
+pub mod relay;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -103,7 +104,12 @@ impl World {
     }
 
     pub fn connect(&mut self, client: &mut Client, peer: SocketAddr) -> usize {
-        let spec = CarrierSpec { name: "a".to_owned(), ..CarrierSpec::default() };
+        self.connect_with(client, peer, false)
+    }
+
+    /// Connects; `early` attempts early data.
+    pub fn connect_with(&mut self, client: &mut Client, peer: SocketAddr, early: bool) -> usize {
+        let spec = CarrierSpec { name: "a".to_owned(), early, ..CarrierSpec::default() };
         let tunnel = client.connect(Instant::now(), &spec, peer).unwrap();
         self.add(tunnel)
     }
@@ -147,7 +153,24 @@ impl World {
 
     /// Connects, runs until both ends are over or up, and answers with why the ends are over.
     pub fn outcome(&mut self, client: &mut Client, peer: SocketAddr) -> [Option<CloseReason>; 2] {
-        let near = self.connect(client, peer);
+        self.outcome_of(client, peer, false, &[])
+    }
+
+    /// The same for a gateway that attempts early data, if told so, and sends `data` as soon as
+    /// it may.
+    pub fn outcome_of(
+        &mut self,
+        client: &mut Client,
+        peer: SocketAddr,
+        early: bool,
+        data: &[u8],
+    ) -> [Option<CloseReason>; 2] {
+        let near = self.connect_with(client, peer, early);
+        let mut sent = 0;
+        while self.ends[near].up.is_none() && self.ends[near].closed.is_none() {
+            self.step();
+            sent += self.ends[near].send(&data[sent..], 1_000);
+        }
         self.until("both ends up or over", |ends| {
             let settled = |end: &End| end.closed.is_some() || end.up.is_some();
             ends.len() > near + 1 && ends[near..].iter().all(settled)
