@@ -70,7 +70,16 @@ pub fn guess(text: &str) -> Kind {
 pub fn check_tls(tls: &TlsConfig, kind: Kind) -> (Vec<String>, Vec<String>) {
     let mut notes = Notes::default();
     notes.tls(tls, kind, OffsetDateTime::now_utc());
-    (notes.errors, notes.warnings)
+    (notes.all_errors(), notes.warnings)
+}
+
+/// What makes the files of a node's `[tls]` of no use to a running daemon, and what is merely not
+/// good: problems, then warnings. That this node's own certificate has ended or was revoked is a
+/// warning: its replacement may be what comes next.
+pub fn usable_tls(tls: &TlsConfig, kind: Kind) -> (Vec<String>, Vec<String>) {
+    let mut notes = Notes::default();
+    notes.tls(tls, kind, OffsetDateTime::now_utc());
+    (notes.errors, [notes.ended, notes.warnings].concat())
 }
 
 /// Logs what [`check_tls`] finds; the daemons call this at start.
@@ -132,12 +141,19 @@ fn cloud(config: &CloudConfig) -> Report {
 #[derive(Default)]
 struct Notes {
     errors: Vec<String>,
+    /// Errors of certificates that would be good at another time.
+    ended: Vec<String>,
     warnings: Vec<String>,
 }
 
 impl Notes {
     fn report(self, kind: Kind, summary: String) -> Report {
-        Report { kind, summary, errors: self.errors, warnings: self.warnings }
+        let errors = self.all_errors();
+        Report { kind, summary, errors, warnings: self.warnings }
+    }
+
+    fn all_errors(&self) -> Vec<String> {
+        [self.errors.as_slice(), &self.ended].concat()
     }
 
     /// The value, or its error on record under the key.
@@ -167,7 +183,7 @@ impl Notes {
         }
         let since = own.zip(list.as_ref()).and_then(|(own, list)| list.revoked_since(&own.serial));
         if let Some(since) = since {
-            self.errors.push(format!("tls.certificate: revoked since {}", shown(since)));
+            self.ended.push(format!("tls.certificate: revoked since {}", shown(since)));
         }
     }
 
@@ -214,7 +230,7 @@ impl Notes {
     fn lifetime(&mut self, key: &str, certificate: &Certificate, now: OffsetDateTime) {
         let (from, until) = (certificate.not_before, certificate.not_after);
         if now > until {
-            self.errors.push(format!("{key}: it ended at {}", shown(until)));
+            self.ended.push(format!("{key}: it ended at {}", shown(until)));
         } else if now < from {
             self.warnings.push(format!("{key}: it begins at {} only", shown(from)));
         } else if until - now < EXPIRY_WARNING {
@@ -343,7 +359,7 @@ mod tests {
         assert_eq!(check_tls(&tls(&dir, "c"), Kind::Cloud), (vec![], vec![]));
         let late = at(&good, Kind::Gateway, 370);
         assert!(late.errors.is_empty() && late.warnings[0].contains("it ends at"));
-        assert!(at(&good, Kind::Gateway, 398).errors[0].contains("it ended at"));
+        assert!(at(&good, Kind::Gateway, 398).ended[0].contains("it ended at"));
         assert!(at(&good, Kind::Gateway, -1).warnings[0].contains("begins at"));
     }
 

@@ -9,6 +9,7 @@ pub mod admin;
 pub mod check;
 pub mod config;
 pub mod kernel;
+mod links;
 pub mod log;
 pub mod pki;
 pub mod reload;

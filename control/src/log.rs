@@ -2,8 +2,10 @@
 //!
 //! A log that cannot be written must not stop a daemon. The [`Writer`] therefore never fails and
 //! never panics: lines that a full disk refuses are counted, standard error hears of it at once
-//! and then at most once a minute, and when writes work again the log simply goes on.
+//! and then at most once a minute, and when writes work again the log simply goes on. Level,
+//! format and file can change while the daemon runs.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,9 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tracing::Dispatch;
 use tracing::level_filters::LevelFilter;
-use tracing::{Dispatch, Subscriber};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::{Layered, SubscriberExt};
+use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::config::{LogConfig, LogFormat, LogLevel};
 
@@ -37,10 +41,27 @@ pub enum LogError {
 }
 
 /// A running log: what can be asked of it. Cheap to clone; the log goes on without it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LogHandle {
-    shared: Arc<Mutex<Sink>>,
+    output: Output,
+    level: reload::Handle<LevelFilter, Registry>,
+    lines: reload::Handle<Lines, Filtered>,
 }
+
+/// A configuration of the log whose file is open: taking it cannot fail.
+#[derive(Debug)]
+pub struct PreparedLog {
+    config: LogConfig,
+    file: Option<File>,
+}
+
+/// Where lines go; all its clones are one.
+#[derive(Clone, Debug)]
+struct Output(Arc<Mutex<Sink>>);
+
+/// What makes lines of events that passed the level.
+type Lines = Box<dyn Layer<Filtered> + Send + Sync>;
+type Filtered = Layered<reload::Layer<LevelFilter, Registry>, Registry>;
 
 /// Begins logging for the whole process.
 ///
@@ -58,42 +79,63 @@ pub fn init(config: &LogConfig) -> Result<LogHandle, LogError> {
 /// The log file cannot be opened.
 pub fn dispatch(config: &LogConfig) -> Result<(Dispatch, LogHandle), LogError> {
     let file = config.file.as_deref().map(open).transpose()?;
-    let sink = Sink { path: config.file.clone(), file, lost: Lost::default() };
-    let handle = LogHandle { shared: Arc::new(Mutex::new(sink)) };
-    Ok((Dispatch::from(subscriber(config, handle.clone())), handle))
+    let sink = Sink { file, lost: Lost::default() };
+    let output = Output(Arc::new(Mutex::new(sink)));
+    let (level_layer, level) = reload::Layer::new(filter(config.level));
+    let (lines_layer, lines) = reload::Layer::new(lines(config.format, output.clone()));
+    let subscriber = Registry::default().with(level_layer).with(lines_layer);
+    Ok((Dispatch::new(subscriber), LogHandle { output, level, lines }))
 }
 
 impl LogHandle {
-    /// Opens the log file anew, so that one that was moved away is left alone from now on.
-    /// Without a log file there is nothing to do.
+    /// Opens the file that `config` names, also when it is the one in use: one that was moved
+    /// away is left alone once this is [taken](LogHandle::take).
     ///
     /// # Errors
-    /// The file cannot be opened; the log goes on where it was.
-    pub fn reopen(&self) -> Result<(), LogError> {
-        let mut sink = self.sink();
-        let Some(path) = sink.path.clone() else { return Ok(()) };
-        sink.file = Some(open(&path)?);
-        sink.lost.torn = false;
-        Ok(())
+    /// The file cannot be opened.
+    pub fn prepare(&self, config: &LogConfig) -> Result<PreparedLog, LogError> {
+        let file = config.file.as_deref().map(open).transpose()?;
+        Ok(PreparedLog { config: config.clone(), file })
+    }
+
+    /// Goes on with this level, format and file.
+    pub fn take(&self, prepared: PreparedLog) {
+        let PreparedLog { config, file } = prepared;
+        {
+            let mut sink = self.output.sink();
+            sink.file = file;
+            sink.lost.torn = false;
+        }
+        // Either fails only when the process logs no more.
+        let _ = self.lines.reload(lines(config.format, self.output.clone()));
+        let _ = self.level.reload(filter(config.level));
     }
 
     /// How many lines could not be written since the start.
     pub fn lost_lines(&self) -> u64 {
-        self.sink().lost.total
+        self.output.sink().lost.total
     }
+}
 
+impl fmt::Debug for LogHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogHandle").field("output", &self.output).finish_non_exhaustive()
+    }
+}
+
+impl Output {
     fn sink(&self) -> MutexGuard<'_, Sink> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Writes one event, which `tracing-subscriber` hands over whole; never fails.
 #[derive(Debug)]
-pub struct Writer<'a> {
+struct Writer<'a> {
     sink: MutexGuard<'a, Sink>,
 }
 
-impl<'a> MakeWriter<'a> for LogHandle {
+impl<'a> MakeWriter<'a> for Output {
     type Writer = Writer<'a>;
 
     fn make_writer(&'a self) -> Writer<'a> {
@@ -118,7 +160,7 @@ impl Write for Writer<'_> {
 
 #[derive(Debug)]
 struct Sink {
-    path: Option<PathBuf>,
+    /// Standard error when there is none.
     file: Option<File>,
     lost: Lost,
 }
@@ -192,28 +234,32 @@ fn open(path: &Path) -> Result<File, LogError> {
     opened.map_err(|source| LogError::Open { file: path.to_owned(), source })
 }
 
-fn subscriber(config: &LogConfig, writer: LogHandle) -> Box<dyn Subscriber + Send + Sync> {
-    let level = match config.level {
+fn filter(level: LogLevel) -> LevelFilter {
+    match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
-    };
+    }
+}
+
+fn lines(format: LogFormat, output: Output) -> Lines {
     // The default of reporting the writer's errors would print to standard error, and panic there.
-    let builder = tracing_subscriber::fmt()
-        .with_max_level(level)
+    let layer = tracing_subscriber::fmt::layer()
         .with_ansi(false)
         .log_internal_errors(false)
-        .with_writer(writer);
-    match config.format {
-        LogFormat::Text => Box::new(builder.finish()),
-        LogFormat::Json => Box::new(builder.json().flatten_event(true).finish()),
+        .with_writer(output);
+    match format {
+        LogFormat::Text => Box::new(layer),
+        LogFormat::Json => Box::new(layer.json().flatten_event(true)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// A disk with room for so many bytes more.
@@ -320,7 +366,8 @@ mod tests {
             tracing::info!(path = "a", "first");
             std::fs::rename(&file, &moved).unwrap();
             tracing::warn!("second");
-            handle.reopen().unwrap();
+            let prepared = handle.prepare(&config(&file, LogFormat::Json)).unwrap();
+            handle.take(prepared);
             tracing::info!("third");
         });
         let read = |path: &Path| {
@@ -334,6 +381,34 @@ mod tests {
         let new = read(&file);
         assert_eq!((new.len(), &new[0]["message"]), (1, &"third".into()));
         assert_eq!(handle.lost_lines(), 0);
+    }
+
+    #[test]
+    fn level_format_and_file_change_while_it_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, other) = (folder.path().join("log"), folder.path().join("other"));
+        let (dispatch, handle) = super::dispatch(&config(&file, LogFormat::Text)).unwrap();
+        tracing::dispatcher::with_default(&dispatch, || {
+            let say = |text: &str| tracing::debug!("{text}");
+            say("too early");
+            let debug = LogConfig { level: LogLevel::Debug, ..config(&other, LogFormat::Json) };
+            handle.take(handle.prepare(&debug).unwrap());
+            say("in JSON");
+            handle.take(handle.prepare(&config(&other, LogFormat::Text)).unwrap());
+            say("too late");
+            tracing::info!("in text");
+            let nowhere = config(Path::new("/nonexistent/log"), LogFormat::Text);
+            assert!(handle.prepare(&nowhere).is_err());
+            tracing::info!("still in text");
+        });
+        assert_eq!(fs::read_to_string(&file).unwrap(), "");
+        let text = fs::read_to_string(&other).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        let first: serde_json::Value = serde_json::from_str(lines[0]).unwrap();
+        assert_eq!((&first["message"], &first["level"]), (&"in JSON".into(), &"DEBUG".into()));
+        assert!(lines[1].ends_with("in text") && lines[1].contains(" INFO "), "{text}");
+        assert!(lines[2].ends_with("still in text"), "{text}");
     }
 
     #[test]

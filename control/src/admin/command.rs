@@ -26,11 +26,12 @@ pub enum Command<C: DaemonConfig> {
     },
     /// Take a new configuration; all of it or nothing. It was checked, and so were its
     /// certificates. The log is not the data plane's business: its level, format and file change
-    /// when the answer is `Ok`.
+    /// when the answer is `Ok`. After an answer that came too late the same changes come again
+    /// with the next reload.
     Reload {
         /// The whole new configuration.
         config: Box<C>,
-        /// How it differs from the one before; empty when nothing does.
+        /// How it differs from the one before; never empty.
         changes: Vec<Change>,
         /// Where the answer goes: warnings, or why it was not taken.
         reply: Reply<Result<Vec<String>, AdminError>>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -86,15 +86,6 @@ impl<C: DaemonConfig> AdminHandle<C> {
     /// begins another one after it, however many there are.
     pub fn request_reload(&self) {
         self.wires.reload.notify_one();
-    }
-}
-
-impl<C: DaemonConfig> Ends<C> {
-    /// Hands a command to the data plane; the command back when there is no room, or nobody.
-    pub(super) fn command(&self, command: Command<C>) -> Result<(), Box<Command<C>>> {
-        self.commands.try_send(command).map_err(|error| match error {
-            TrySendError::Full(command) | TrySendError::Disconnected(command) => Box::new(command),
-        })
     }
 }
 

@@ -7,26 +7,41 @@
 //! never waits for this thread. `docs/admin.md` is the interface's reference.
 
 mod command;
+mod connection;
 mod daemon;
+mod desk;
 mod error;
 mod event;
 mod handle;
 mod mode_name;
 mod path;
+mod process;
+mod reloading;
+mod routes;
+mod server;
+mod socket;
 mod status;
+mod stream;
 mod time;
+
+#[cfg(test)]
+mod tests;
 
 pub use command::{Answer, Command, Reply};
 pub use daemon::DaemonConfig;
 pub use error::{AdminError, ErrorBody, ErrorCode, ProblemLine};
 pub use event::{Event, LinkChange, Record};
-pub use handle::AdminHandle;
+pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
 pub use path::{
     ConnectionPhase, ConnectionState, Demotion, LinkState, ModeDecision, PathChange, PathCounters,
     PathPhase, PathState,
 };
+pub use reloading::Reloaded;
+pub use server::{AdminOptions, AdminServer};
 pub use status::{
     API_VERSION, ConfigState, ProcessState, SessionPhase, SessionState, Snapshot, Status,
     TunnelCounts,
 };
 pub use time::Timestamp;
+
+pub(crate) use desk::Desk;

@@ -62,6 +62,14 @@ pub(super) fn read(action: &'static str, path: &Path) -> Result<Vec<u8>, PkiErro
     Ok(bytes)
 }
 
+/// SHA-256 over a file of at most [`FILE_MAX`] bytes.
+pub(crate) fn digest(path: &Path) -> Result<[u8; 32], PkiError> {
+    let bytes = read("read", path)?;
+    let mut digest = [0; 32];
+    digest.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, &bytes).as_ref());
+    Ok(digest)
+}
+
 /// A file of text.
 pub(super) fn read_text(action: &'static str, path: &Path) -> Result<String, PkiError> {
     String::from_utf8(read(action, path)?).map_err(|_| PkiError::content(path, "this is not text"))

@@ -1,0 +1,111 @@
+//! The Unix socket: made for the daemon's own user alone, and never taken from a live daemon.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::{Mode, umask};
+
+/// A socket that this process made; its file goes when this is dropped, if it is still the same.
+#[derive(Debug)]
+pub(super) struct Socket {
+    path: PathBuf,
+    made: (u64, u64),
+}
+
+/// Makes the socket. One that a dead daemon left behind is replaced.
+///
+/// # Errors
+/// Another process answers there, something else stands there, or it cannot be made. The message
+/// names the socket and says what to do.
+pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, Socket)> {
+    let refuse = |kind, reason: &str| {
+        io::Error::new(kind, format!("the admin socket {}: {reason}", path.display()))
+    };
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            let reason = "something else stands there: remove it, or name another admin.socket";
+            return Err(refuse(io::ErrorKind::AlreadyExists, reason));
+        }
+        Ok(_) if UnixStream::connect(path).is_ok() => {
+            let reason = "another process answers there: is a daemon running already?";
+            return Err(refuse(io::ErrorKind::AddrInUse, reason));
+        }
+        Ok(_) => fs::remove_file(path).map_err(|e| refuse(e.kind(), &e.to_string()))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(refuse(error.kind(), &error.to_string())),
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        let reason = format!("there is no folder {}", folder.display());
+        return Err(refuse(io::ErrorKind::NotFound, &reason));
+    }
+    // There is no moment at which others could connect.
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let bound = UnixListener::bind(path);
+    umask(before);
+    let listener = bound.map_err(|error| refuse(error.kind(), &error.to_string()))?;
+    let made = fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+        .and_then(|()| fs::symlink_metadata(path))
+        .and_then(|made| listener.set_nonblocking(true).map(|()| made))
+        .map_err(|error| refuse(error.kind(), &error.to_string()))?;
+    Ok((listener, Socket { path: path.to_owned(), made: (made.dev(), made.ino()) }))
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let same = |found: fs::Metadata| (found.dev(), found.ino()) == self.made;
+        if fs::symlink_metadata(&self.path).is_ok_and(same) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_for_its_owner_alone_and_goes_with_its_maker() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let (listener, socket) = bind(&path).unwrap();
+        let mode = fs::symlink_metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        assert!(UnixStream::connect(&path).is_ok());
+        let error = bind(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(error.to_string().contains("is a daemon running already?"), "{error}");
+        assert!(UnixStream::connect(&path).is_ok(), "the live one is left alone");
+        drop((listener, socket));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_dead_daemons_socket_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let (_listener, old) = bind(&path).unwrap();
+        assert!(UnixStream::connect(&path).is_ok());
+        // What stands there by now is another's.
+        fs::remove_file(&path).unwrap();
+        let (_newer, _socket) = bind(&path).unwrap();
+        drop(old);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn what_is_no_socket_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        fs::write(&path, "precious").unwrap();
+        assert_eq!(bind(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        let error = bind(&folder.path().join("none/s")).unwrap_err();
+        assert!(error.to_string().contains("there is no folder"), "{error}");
+    }
+}
