@@ -164,6 +164,25 @@ fn the_cloud_answers_early_data_in_its_first_flight() {
 }
 
 #[test]
+fn a_cloud_that_ends_an_early_tunnel_is_still_heard() {
+    let mut scene = Scene::new();
+    let [near, far] = scene.connect(true);
+    scene.send(near, b"join");
+    scene.pass_up();
+    scene.world.ends[far].tunnel.send(Unit::Greeting, b"no such session");
+    scene.world.ends[far].tunnel.close(Instant::now());
+    scene.relay.settle(&mut scene.world);
+    scene.pass_down();
+    let gateway = &scene.world.ends[near];
+    assert_eq!(gateway.received, b"no such session");
+    assert_eq!(gateway.closed, Some(CloseReason::PeerClosed));
+    let due = scene.world.ends[far].tunnel.next_timeout().unwrap();
+    scene.world.ends[far].tunnel.on_timeout(due);
+    scene.world.ends[far].drain();
+    assert_eq!(scene.world.ends[far].closed, Some(CloseReason::Local));
+}
+
+#[test]
 fn early_data_is_bounded_and_what_exceeds_it_follows_in_order() {
     let mut scene = Scene::new();
     let [near, far] = scene.connect(true);

@@ -422,8 +422,10 @@ impl Tunnel for TlsTunnel {
 
     fn close(&mut self, now: Instant) {
         match self.state {
-            State::Connecting | State::Handshaking | State::Early => self.end(CloseReason::Local),
-            State::Up => {
+            State::Connecting | State::Handshaking => self.end(CloseReason::Local),
+            State::Early if self.engine.tries_early() => self.end(CloseReason::Local),
+            // A server's answer to early data still reaches the client.
+            State::Early | State::Up => {
                 self.engine.send_close_notify();
                 self.state = State::Closing;
                 self.deadline = Some(now + CLOSING_TIME);
