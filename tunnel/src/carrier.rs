@@ -69,10 +69,7 @@ pub fn available_congestion_controls() -> String {
 
 /// Begins a connect over the carrier; the socket is writable when it has succeeded or failed.
 pub(crate) fn connect(spec: &CarrierSpec, peer: SocketAddr) -> Result<TcpStream, CloseReason> {
-    if spec.source.is_some_and(|source_ip| source_ip.is_ipv4() != peer.is_ipv4()) {
-        let source_ip = spec.source.unwrap_or(peer.ip());
-        return Err(CloseReason::FamilyMismatch { source_ip, peer });
-    }
+    check_family(spec, peer)?;
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(peer), kind, Some(Protocol::TCP))
         .map_err(|error| internal("open a socket", &error))?;
@@ -86,7 +83,18 @@ pub(crate) fn connect(spec: &CarrierSpec, peer: SocketAddr) -> Result<TcpStream,
     Ok(TcpStream::from_std(socket.into()))
 }
 
-fn bind(socket: &Socket, spec: &CarrierSpec) -> Result<(), CloseReason> {
+/// Refuses a source address of another family than the peer's.
+pub(crate) fn check_family(spec: &CarrierSpec, peer: SocketAddr) -> Result<(), CloseReason> {
+    match spec.source {
+        Some(source_ip) if source_ip.is_ipv4() != peer.is_ipv4() => {
+            Err(CloseReason::FamilyMismatch { source_ip, peer })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Binds a socket to the carrier's interface, mark and source address.
+pub(crate) fn bind(socket: &Socket, spec: &CarrierSpec) -> Result<(), CloseReason> {
     if let Some(interface) = &spec.interface {
         socket.bind_device(Some(interface.as_bytes())).map_err(|error| {
             match error.raw_os_error() {

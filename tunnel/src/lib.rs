@@ -1,9 +1,9 @@
 //! A carrier's tunnel: one reliable, authenticated connection between gateway and cloud.
 //!
 //! [`Tunnel`] is what the daemons see: whole frames go in, the peer's frame stream comes out, and
-//! the tunnel says how much it takes and how its link is doing. [`tls`] implements it with TLS 1.3
-//! over TCP; [`fake`] in memory, for tests of what stands above. The crate knows nothing of
-//! sessions, flows or frames' contents.
+//! the tunnel says how much it takes and how its link is doing. [`quic`] implements it with QUIC,
+//! [`tls`] with TLS 1.3 over TCP; [`fake`] in memory, for tests of what stands above. The crate
+//! knows nothing of sessions, flows or frames' contents.
 //!
 //! What is not here: which tunnel carries what (the scheduler), when to connect again (the
 //! gateway, with [`Backoff`] as its policy), and how many half-open handshakes the cloud keeps
@@ -18,6 +18,7 @@ mod close;
 pub mod fake;
 mod identity;
 mod kernel;
+pub mod quic;
 pub mod tls;
 mod tunnel;
 

@@ -4,6 +4,7 @@
 //! cheap to clone; a reload makes another. The judgement of a peer is in `inspect`.
 
 mod inspect;
+mod judge;
 mod revocation;
 
 use std::fs;
@@ -23,6 +24,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use crate::Clock;
 pub(crate) use inspect::{Inspection, Role};
+pub(crate) use judge::Judge;
 use revocation::Revocations;
 
 /// Where a node's certificate files are; all are PEM.
@@ -46,6 +48,7 @@ pub struct TlsIdentity(Arc<Contents>);
 pub(crate) struct Contents {
     name: Identity,
     key: Arc<SingleCertAndKey>,
+    key_der: PrivateKeyDer<'static>,
     chain: Vec<CertificateDer<'static>>,
     authorities: Vec<CertificateDer<'static>>,
     roots: Arc<RootCertStore>,
@@ -101,6 +104,7 @@ impl TlsIdentity {
         let chain = certificates(&paths.certificate)?;
         let name = own_name(&chain, &paths.certificate)?;
         let key = private_key(&paths.key)?;
+        let key_der = key.clone_key();
         let certified = CertifiedKey::from_der(chain.clone(), key, &provider).map_err(|error| {
             let detail = match error {
                 rustls::Error::InconsistentKeys(_) => {
@@ -124,6 +128,7 @@ impl TlsIdentity {
         Ok(Self(Arc::new(Contents {
             name,
             key,
+            key_der,
             chain,
             authorities,
             roots,
@@ -170,6 +175,16 @@ impl TlsIdentity {
 
     pub(crate) fn key(&self) -> Arc<SingleCertAndKey> {
         self.0.key.clone()
+    }
+
+    /// The certificate chain, our own certificate first.
+    pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.0.chain
+    }
+
+    /// The private key as the file has it.
+    pub(crate) fn key_der(&self) -> &[u8] {
+        self.0.key_der.secret_der()
     }
 
     pub(crate) fn provider(&self) -> Arc<CryptoProvider> {

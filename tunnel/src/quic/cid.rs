@@ -1,0 +1,183 @@
+//! Connection ids: how datagrams find their connection, here and in a load balancer.
+//!
+//! An id of the cloud's is 16 bytes: the server's number (2 bytes, big-endian), a check (the first
+//! 4 bytes of HMAC-SHA-256 over number and nonce), a random nonce (10 bytes). A load balancer
+//! routes by the first two bytes; with the key, which follows from the server's private key, it
+//! can also tell ids from noise. The same key gives the stateless reset tokens (RFC 9000 10.3), so
+//! that a restarted cloud still ends the connections of its predecessor.
+
+use boring::hash::hmac_sha256;
+use boring::rand::rand_bytes;
+
+/// The bytes of an id that this side gives out.
+pub(super) const CID_LENGTH: usize = 16;
+
+/// Any connection id (RFC 9000 17.2: at most 20 bytes), as a key without allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Cid {
+    length: u8,
+    bytes: [u8; quiche::MAX_CONN_ID_LEN],
+}
+
+impl Cid {
+    /// `None` when it is too long to be one.
+    pub(super) fn new(id: &[u8]) -> Option<Self> {
+        let mut bytes = [0; quiche::MAX_CONN_ID_LEN];
+        bytes.get_mut(..id.len())?.copy_from_slice(id);
+        Some(Self { length: id.len() as u8, bytes })
+    }
+}
+
+/// Makes and recognises the cloud's ids.
+pub(super) struct Mint {
+    server_id: u16,
+    cid_key: [u8; 32],
+    reset_key: [u8; 32],
+}
+
+impl Mint {
+    /// Keys that follow from a secret which outlives the process.
+    pub(super) fn new(secret: &[u8], server_id: u16) -> Self {
+        Self {
+            server_id,
+            cid_key: keyed(secret, b"polyrail connection ids"),
+            reset_key: keyed(secret, b"polyrail stateless resets"),
+        }
+    }
+
+    pub(super) fn cid(&self) -> [u8; CID_LENGTH] {
+        let mut id = [0; CID_LENGTH];
+        id[..2].copy_from_slice(&self.server_id.to_be_bytes());
+        id[NONCE].copy_from_slice(&random::<10>());
+        let check = self.check(&id);
+        id[CHECK].copy_from_slice(&check);
+        id
+    }
+
+    /// Whether an id was made with this key, by this or another server.
+    pub(super) fn made(&self, id: &[u8]) -> bool {
+        match <&[u8; CID_LENGTH]>::try_from(id) {
+            Ok(id) => self.check(id) == id[CHECK],
+            Err(_) => false,
+        }
+    }
+
+    pub(super) fn reset_token(&self, id: &[u8]) -> u128 {
+        let mut token = [0; 16];
+        token.copy_from_slice(&keyed(&self.reset_key, id)[..16]);
+        u128::from_be_bytes(token)
+    }
+
+    fn check(&self, id: &[u8; CID_LENGTH]) -> [u8; 4] {
+        let mut content = [0; 12];
+        content[..2].copy_from_slice(&id[..2]);
+        content[2..].copy_from_slice(&id[NONCE]);
+        let mut check = [0; 4];
+        check.copy_from_slice(&keyed(&self.cid_key, &content)[..4]);
+        check
+    }
+}
+
+/// HMAC-SHA-256.
+pub(super) fn keyed(key: &[u8], content: &[u8]) -> [u8; 32] {
+    // Fails only without memory.
+    hmac_sha256(key, content).expect("HMAC of a few bytes")
+}
+
+/// Bytes that nobody can guess.
+pub(super) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    rand_bytes(&mut bytes).expect("the kernel has random bytes");
+    bytes
+}
+
+/// What the outside of a datagram's first packet says (RFC 8999 5, RFC 9000 17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outline<'a> {
+    pub(super) destination: &'a [u8],
+    pub(super) form: Form,
+}
+
+/// The kind of a packet, as far as routing asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// 1-RTT.
+    Short,
+    /// Of QUIC version 1, the first of a connection.
+    Initial,
+    /// Of QUIC version 1, another kind.
+    Long,
+    /// Of a version that we do not know.
+    Foreign,
+}
+
+/// Reads the outside of a datagram, without allocating; `None` when it is no QUIC.
+pub(super) fn outline(datagram: &[u8]) -> Option<Outline<'_>> {
+    let first = *datagram.first()?;
+    if first & LONG_HEADER == 0 {
+        let destination = datagram.get(1..1 + CID_LENGTH)?;
+        return (first & FIXED_BIT != 0).then_some(Outline { destination, form: Form::Short });
+    }
+    let version = u32::from_be_bytes(datagram.get(1..5)?.try_into().ok()?);
+    let length = usize::from(*datagram.get(5)?);
+    let destination = datagram.get(6..6 + length)?;
+    let form = match version {
+        quiche::PROTOCOL_VERSION if first & FIXED_BIT == 0 => return None,
+        quiche::PROTOCOL_VERSION if length > quiche::MAX_CONN_ID_LEN => return None,
+        quiche::PROTOCOL_VERSION if first & LONG_KIND == 0 => Form::Initial,
+        quiche::PROTOCOL_VERSION => Form::Long,
+        // Version negotiation is for clients.
+        0 => return None,
+        _ => Form::Foreign,
+    };
+    Some(Outline { destination, form })
+}
+
+const CHECK: std::ops::Range<usize> = 2..6;
+const NONCE: std::ops::Range<usize> = 6..CID_LENGTH;
+const LONG_HEADER: u8 = 0x80;
+const FIXED_BIT: u8 = 0x40;
+const LONG_KIND: u8 = 0x30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_carry_the_servers_number_and_are_recognised() {
+        let mint = Mint::new(b"secret", 0x0102);
+        let id = mint.cid();
+        assert_eq!(id[..2], [1, 2]);
+        assert!(mint.made(&id) && Mint::new(b"secret", 7).made(&id));
+        assert!(!Mint::new(b"other", 0x0102).made(&id));
+        for at in 0..CID_LENGTH {
+            let mut forged = id;
+            forged[at] ^= 1;
+            assert!(!mint.made(&forged), "byte {at}");
+        }
+        assert!(!mint.made(&id[..15]));
+        assert_ne!(mint.cid(), mint.cid());
+        assert_eq!(mint.reset_token(&id), Mint::new(b"secret", 7).reset_token(&id));
+        assert_ne!(mint.reset_token(&id), mint.reset_token(&mint.cid()));
+    }
+
+    #[test]
+    fn the_outside_of_datagrams_is_read_without_trust() {
+        let mut initial = vec![0xc3, 0, 0, 0, 1, 8];
+        initial.extend_from_slice(&[7; 8]);
+        let read = outline(&initial).unwrap();
+        assert_eq!((read.form, read.destination), (Form::Initial, &[7; 8][..]));
+        initial[0] = 0xe3;
+        assert_eq!(outline(&initial).unwrap().form, Form::Long);
+        initial[4] = 9;
+        assert_eq!(outline(&initial).unwrap().form, Form::Foreign);
+        initial[4] = 0;
+        assert_eq!(outline(&initial), None, "version negotiation");
+        assert_eq!(outline(&[0xc3, 0, 0, 0, 1, 21]), None);
+        assert_eq!(outline(&[&[0xc3, 0, 0, 0, 1, 21][..], &[0; 40]].concat()), None);
+        assert_eq!(outline(&[0x43; 16]), None, "too short for an id");
+        assert_eq!(outline(&[0x43; 17]).unwrap().form, Form::Short);
+        assert_eq!(outline(&[0x03; 17]), None, "the fixed bit");
+        assert_eq!(outline(&[]), None);
+    }
+}

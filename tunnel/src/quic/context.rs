@@ -1,0 +1,161 @@
+//! What connections begin with: BoringSSL contexts of an identity, and QUIC's parameters.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use boring::hash::MessageDigest;
+use boring::pkey::PKey;
+use boring::ssl::{
+    AlpnError, SslContext, SslContextBuilder, SslMethod, SslRef, SslSignatureAlgorithm,
+};
+use quiche::Config;
+
+use super::{
+    ALPN, CIDS_MAX, FLOW_WINDOW, STREAM_WINDOW, STREAM_WINDOW_MAX, STREAMS_MAX, ServerOptions,
+    verify,
+};
+use crate::identity::Judge;
+use crate::{LoadError, TlsIdentity};
+
+/// The client's configuration, with early data or without.
+pub(super) fn of_client(
+    identity: &TlsIdentity,
+    judge: &Arc<Judge>,
+    early: bool,
+) -> Result<Config, LoadError> {
+    let builder = builder(identity, judge)?;
+    let mut config = config(builder, CLIENT_IDLE)?;
+    if early {
+        config.enable_early_data();
+    }
+    Ok(config)
+}
+
+/// The server's configuration. `ticket_key` outlives a change of identity, so that sessions are
+/// still resumed when their certificates pass by the new one.
+pub(super) fn of_server(
+    identity: &TlsIdentity,
+    judge: &Arc<Judge>,
+    options: &ServerOptions,
+    ticket_key: &[u8; 48],
+) -> Result<Config, LoadError> {
+    let mut builder = builder(identity, judge)?;
+    let default = algorithm(&options.congestion).ok_or_else(|| unknown(&options.congestion))?;
+    let mut wishes = BTreeMap::new();
+    for (carrier, congestion) in &options.carrier_congestion {
+        let algorithm = algorithm(congestion).ok_or_else(|| unknown(congestion))?;
+        wishes.insert(carrier_protocol(carrier), algorithm);
+    }
+    builder.set_alpn_select_callback(move |ssl, offered| select(ssl, offered, &wishes));
+    let mut config = config(builder, options.socket.user_timeout)?;
+    config.set_cc_algorithm_name(default).map_err(refused)?;
+    config.set_ticket_key(ticket_key).map_err(refused)?;
+    config.enable_early_data();
+    Ok(config)
+}
+
+/// quiche's name of a congestion control that the kernel knows, too.
+pub(super) fn algorithm(name: &str) -> Option<&'static str> {
+    match name {
+        "bbr" => Some("bbr2_gcongestion"),
+        "cubic" => Some("cubic"),
+        "reno" => Some("reno"),
+        _ => None,
+    }
+}
+
+/// The names that [`algorithm`] knows.
+pub(super) const ALGORITHMS: &str = "bbr cubic reno";
+
+/// The second protocol that a gateway offers, never selected: which carrier this is, so that the
+/// cloud can choose the congestion control. A hash, so that carriers' names do not travel.
+pub(super) fn carrier_protocol(carrier: &str) -> Vec<u8> {
+    let digest = boring::hash::hash(MessageDigest::sha256(), carrier.as_bytes())
+        .expect("SHA-256 of a short name");
+    let hash: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("polyrail-carrier/{hash}").into_bytes()
+}
+
+fn select<'a>(
+    ssl: &mut SslRef,
+    mut offered: &'a [u8],
+    wishes: &BTreeMap<Vec<u8>, &'static str>,
+) -> Result<&'a [u8], AlpnError> {
+    let mut ours = None;
+    while let Some((&length, rest)) = offered.split_first() {
+        let Some((protocol, rest)) = rest.split_at_checked(usize::from(length)) else { break };
+        if protocol == ALPN {
+            ours = Some(protocol);
+        } else if let Some(algorithm) = wishes.get(protocol) {
+            // Without effect when packets were sent already; then the default stays.
+            let _ = <quiche::Connection>::set_cc_algorithm_name_in_handshake(ssl, algorithm);
+        }
+        offered = rest;
+    }
+    ours.ok_or(AlpnError::ALERT_FATAL)
+}
+
+fn builder(identity: &TlsIdentity, judge: &Arc<Judge>) -> Result<SslContextBuilder, LoadError> {
+    let mut builder = SslContext::builder(SslMethod::tls()).map_err(refused)?;
+    let (leaf, between) = identity.chain().split_first().ok_or_else(|| refused("no chain"))?;
+    let leaf = verify::certificate(leaf).map_err(refused)?;
+    builder.set_certificate(&leaf).map_err(refused)?;
+    for link in between {
+        let link = verify::certificate(link).map_err(refused)?;
+        builder.add_extra_chain_cert(link).map_err(refused)?;
+    }
+    let key = PKey::private_key_from_der(identity.key_der()).map_err(refused)?;
+    builder.set_private_key(&key).map_err(refused)?;
+    builder.set_curves_list(GROUPS).map_err(refused)?;
+    builder.set_verify_algorithm_prefs(SIGNATURES).map_err(refused)?;
+    verify::install(&mut builder, judge.clone());
+    Ok(builder)
+}
+
+fn config(builder: SslContextBuilder, idle: Duration) -> Result<Config, LoadError> {
+    let version = quiche::PROTOCOL_VERSION;
+    let mut config = Config::with_boring_ssl_ctx_builder(version, builder).map_err(refused)?;
+    config.set_max_idle_timeout(idle.as_millis().try_into().unwrap_or(u64::MAX));
+    config.discover_pmtu(true);
+    config.set_initial_max_data(FLOW_WINDOW);
+    config.set_max_connection_window(FLOW_WINDOW);
+    config.set_initial_max_stream_data_uni(STREAM_WINDOW);
+    config.set_max_stream_window(STREAM_WINDOW_MAX);
+    config.set_initial_max_streams_uni(STREAMS_MAX);
+    config.set_active_connection_id_limit(CIDS_MAX);
+    Ok(config)
+}
+
+fn refused(error: impl std::fmt::Display) -> LoadError {
+    LoadError::Tls { detail: format!("QUIC: {error}") }
+}
+
+fn unknown(congestion: &str) -> LoadError {
+    refused(format!("congestion control {congestion:?} is none of: {ALGORITHMS}"))
+}
+
+/// The largest datagram that is tried: an Ethernet frame without the headers of IP and UDP.
+pub(super) fn payload_max(peer: SocketAddr) -> usize {
+    if peer.is_ipv4() { 1_472 } else { 1_452 }
+}
+
+/// The bytes of a client's connection ids: its socket has one connection alone.
+pub(super) const CLIENT_CID_LENGTH: usize = 8;
+
+/// The round-trip time of a carrier of which nothing is known (RFC 9002 6.2.2).
+pub(super) const RTT_UNKNOWN: Duration = Duration::from_millis(333);
+
+const CLIENT_IDLE: Duration = Duration::from_secs(60);
+/// No post-quantum share: its ClientHello would need two datagrams.
+const GROUPS: &str = "X25519:P-256:P-384";
+/// What the TLS tunnel accepts, too.
+const SIGNATURES: &[SslSignatureAlgorithm] = &[
+    SslSignatureAlgorithm::ECDSA_SECP256R1_SHA256,
+    SslSignatureAlgorithm::ED25519,
+    SslSignatureAlgorithm::ECDSA_SECP384R1_SHA384,
+    SslSignatureAlgorithm::RSA_PSS_RSAE_SHA256,
+    SslSignatureAlgorithm::RSA_PSS_RSAE_SHA384,
+    SslSignatureAlgorithm::RSA_PSS_RSAE_SHA512,
+];

@@ -1,0 +1,278 @@
+//! Packets on their way out: paced, joined to runs, and given to the socket.
+//!
+//! `quiche` says when the next packet should leave; one is not even made before it may leave within
+//! [`BURST`], so that its round-trip time is not falsified by a wait here and what it holds can
+//! still be withdrawn. How much unsent data `quiche` holds is kept small: a unit is given to it only
+//! when little of the last one is left. `quiche` does not tell how much that is, so it is reckoned
+//! from what was given, what was lost and the sizes of the packets made, and set to zero whenever
+//! `quiche` has nothing more to send although the window has room.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use quiche::{Connection, Error};
+
+use super::meter::Meter;
+use super::outbox::Outbox;
+use super::socket::{Departure, Udp};
+
+/// What a connection has made and not yet sent, and when it may make more.
+pub(super) struct Egress {
+    buffer: Vec<u8>,
+    /// The run in the buffer: where it begins and ends, and how long its packets are.
+    begin: usize,
+    end: usize,
+    segment: usize,
+    route: Option<(SocketAddr, SocketAddr)>,
+    /// Whether the kernel took no more.
+    blocked: bool,
+    /// When the next packet may be made.
+    due: Option<Instant>,
+    /// Bytes of units that `quiche` holds unsent, by our reckoning.
+    held: usize,
+    /// Stream bytes that `quiche` sent again, at the last look.
+    resent: u64,
+    /// No datagram may be longer; `quiche` forgets what it found when the peer's address changes.
+    datagram_max: usize,
+    /// Refusals by the peer's host since the last datagram from it.
+    pub(super) refusals: u32,
+}
+
+/// What the pump needs of a connection.
+pub(super) struct Flow<'a> {
+    pub(super) connection: &'a mut Connection,
+    pub(super) outbox: &'a mut Outbox,
+    pub(super) meter: &'a mut Meter,
+    /// Whether units may be given to `quiche`.
+    pub(super) open: bool,
+}
+
+/// Why nothing more can be sent at all.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// `quiche` refuses to go on; it has its own reason.
+    Connection,
+    /// The socket does not work.
+    Socket(io::Error),
+}
+
+impl Egress {
+    pub(super) fn new(datagram_max: usize) -> Self {
+        Self {
+            buffer: Vec::new(),
+            begin: 0,
+            end: 0,
+            segment: 0,
+            route: None,
+            blocked: false,
+            due: None,
+            held: 0,
+            resent: 0,
+            datagram_max,
+            refusals: 0,
+        }
+    }
+
+    /// Bytes of units that `quiche` has and has not sent.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Whether the socket is full: a writable event follows.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// The socket takes more.
+    pub(super) fn unblock(&mut self) {
+        self.blocked = false;
+    }
+
+    /// When [`pump`](Self::pump) is to be called again for pacing.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Limits datagrams to what is known to pass.
+    pub(super) fn limit_datagrams(&mut self, length: usize) {
+        self.datagram_max = length;
+    }
+
+    /// Makes and sends what may leave now. `forced` ignores pacing: for the last packets.
+    pub(super) fn pump(
+        &mut self,
+        flow: &mut Flow<'_>,
+        udp: &Udp,
+        now: Instant,
+        forced: bool,
+    ) -> Result<(), Stop> {
+        self.due = None;
+        if self.blocked {
+            return Ok(());
+        }
+        self.buffer.resize(BUFFER, 0);
+        flow.meter.refresh(flow.connection);
+        let result = self.fill(flow, udp, now, forced);
+        let sent = self.send_run(flow.connection, udp);
+        if self.begin == self.end {
+            // Idle connections hold no buffer.
+            self.buffer = Vec::new();
+        }
+        result.and(sent)
+    }
+
+    fn fill(
+        &mut self,
+        flow: &mut Flow<'_>,
+        udp: &Udp,
+        now: Instant,
+        forced: bool,
+    ) -> Result<(), Stop> {
+        let segments_max = udp.segments_max();
+        loop {
+            if flow.open && self.held < HELD_MIN {
+                self.held += flow.outbox.give(flow.connection).map_err(|_| Stop::Connection)?;
+            }
+            if !forced && let Some(due) = release_time(flow.connection, now) {
+                self.due = Some(due);
+                return Ok(());
+            }
+            let run = self.end - self.begin;
+            let full = self.segment > 0 && run / self.segment >= segments_max;
+            if full || run + self.datagram_max > RUN_MAX || self.end + self.datagram_max > BUFFER {
+                self.send_run(flow.connection, udp)?;
+                if self.blocked {
+                    return Ok(());
+                }
+            }
+            if !self.make_packet(flow, udp, now)? || self.blocked {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes one packet; false when there is none to make.
+    fn make_packet(&mut self, flow: &mut Flow<'_>, udp: &Udp, now: Instant) -> Result<bool, Stop> {
+        let space = &mut self.buffer[self.end..self.end + self.datagram_max];
+        let (length, info) = match flow.connection.send(space) {
+            Ok(made) => made,
+            Err(Error::Done) => return Ok(self.on_nothing_to_send(flow, now)),
+            Err(_) => return Err(Stop::Connection),
+        };
+        flow.meter.on_sent(length);
+        self.reckon(flow.connection, length);
+        let route = (info.from, info.to);
+        let fits = self.begin == self.end
+            || (self.route == Some(route) && length <= self.segment && self.is_even());
+        if !fits {
+            self.send_before(flow.connection, udp, length)?;
+        }
+        if self.begin == self.end {
+            self.segment = length;
+            self.route = Some(route);
+        }
+        self.end += length;
+        Ok(true)
+    }
+
+    /// Whether all packets of the run are equally long, so that another may follow.
+    fn is_even(&self) -> bool {
+        (self.end - self.begin).is_multiple_of(self.segment)
+    }
+
+    /// Sends the run; the new packet behind it, of another size or route, begins the next.
+    fn send_before(
+        &mut self,
+        connection: &mut Connection,
+        udp: &Udp,
+        length: usize,
+    ) -> Result<(), Stop> {
+        let at = self.end;
+        self.send_run(connection, udp)?;
+        if self.blocked {
+            // Nothing can be kept beside a run that waits: the new packet is lost like any other.
+            self.end = at;
+            return Ok(());
+        }
+        self.buffer.copy_within(at..at + length, 0);
+        Ok(())
+    }
+
+    /// `quiche` has nothing to send, or no window for it; true when more is there to be given.
+    fn on_nothing_to_send(&mut self, flow: &mut Flow<'_>, now: Instant) -> bool {
+        let window = super::meter::active(flow.connection).map_or(0, |path| path.cwnd);
+        if flow.meter.in_flight(flow.connection) + WINDOW_MARGIN > window {
+            return false;
+        }
+        let was_held = std::mem::take(&mut self.held);
+        if flow.outbox.waiting() == 0 {
+            flow.meter.on_idle(now);
+            return false;
+        }
+        was_held > 0 && flow.open
+    }
+
+    /// Counts a packet of this length as that much less unsent.
+    fn reckon(&mut self, connection: &Connection, length: usize) {
+        let resent = connection.stats().stream_retrans_bytes;
+        self.held += (resent - self.resent) as usize;
+        self.resent = resent;
+        if self.held > 0 {
+            self.held = self.held.saturating_sub(length.saturating_sub(PACKET_OVERHEAD));
+        }
+    }
+
+    fn send_run(&mut self, connection: &mut Connection, udp: &Udp) -> Result<(), Stop> {
+        if self.begin == self.end {
+            return Ok(());
+        }
+        let Some((from, to)) = self.route else { return Ok(()) };
+        let bytes = &self.buffer[self.begin..self.end];
+        let result = udp.send(&Departure { from, to, segment: self.segment, bytes });
+        if let Err(error) = &result
+            && error.kind() == io::ErrorKind::WouldBlock
+        {
+            self.blocked = true;
+            return Ok(());
+        }
+        (self.begin, self.end) = (0, 0);
+        match result {
+            Ok(()) => Ok(()),
+            Err(error) => self.on_send_error(connection, error),
+        }
+    }
+
+    /// What the kernel refused is lost like any packet; only some refusals mean more.
+    fn on_send_error(&mut self, connection: &mut Connection, error: io::Error) -> Result<(), Stop> {
+        match error.raw_os_error() {
+            Some(libc::EMSGSIZE) => connection.revalidate_pmtu(),
+            Some(libc::ECONNREFUSED) => self.refusals += 1,
+            _ => {
+                tracing::trace!(%error, "datagrams not sent");
+                return Err(Stop::Socket(error));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// When the next packet may be made, if not now.
+fn release_time(connection: &Connection, now: Instant) -> Option<Instant> {
+    let release = connection.get_next_release_time()?.time(now)?;
+    let due = release.checked_sub(BURST)?;
+    (due > now).then_some(due)
+}
+
+/// How far ahead of its time a packet may leave: wake-ups are a millisecond apart.
+const BURST: Duration = Duration::from_millis(1);
+/// Less than this in `quiche`, and the next unit is given to it.
+const HELD_MIN: usize = 4_096;
+/// Short header, packet number, tag, and the header of one STREAM frame, less a byte or two: so
+/// that `held` rather errs towards too much, which rights itself.
+const PACKET_OVERHEAD: usize = 1 + 16 + 3 + 16 + 8;
+/// Less room in the window than this may keep `quiche` from sending.
+const WINDOW_MARGIN: usize = 2 * 1_500;
+/// A run fits in one UDP datagram of the kernel's, headers included.
+const RUN_MAX: usize = 65_000;
+const BUFFER: usize = 66_000;

@@ -1,0 +1,106 @@
+//! The handshake's verdicts: who the peer is, before the first unit passes.
+//!
+//! The certificate is judged by the application after every handshake, whatever the hook of
+//! [`verify`](super::verify) found in it: a resumed handshake shows none, so there the one that the
+//! session keeps is judged by today's time and today's revocations; with early data that happens
+//! before early units are sent or handed out, and once more when the handshake is over.
+
+use std::io;
+use std::time::Instant;
+
+use boring::ssl::SslRef;
+
+use super::connection::{Engine, State};
+use super::{ALPN, EXPORTER_LABEL, reason, verify};
+use crate::carrier::internal;
+use crate::identity::Inspection;
+use crate::{CertificateFault, CloseReason, Early, Established};
+
+impl Engine {
+    /// Draws the conclusions of what `quiche` knows by now.
+    pub(super) fn progress(&mut self, now: Instant) {
+        if let Some(fault) = verify::take_fault() {
+            self.fault = Some(fault);
+        }
+        if matches!(self.state, State::Closed | State::Leaving) {
+            return;
+        }
+        let handshaking = !self.connection.is_established();
+        if let Some(error) = self.connection.peer_error() {
+            return self.depart(now, reason::of_peer(error, handshaking));
+        }
+        if let Some(error) = self.connection.local_error() {
+            let reason = reason::of_local(error, self.fault.take());
+            self.farewell = true;
+            return self.end(reason);
+        }
+        if self.connection.is_closed() {
+            return self.on_silent_end(now);
+        }
+        match self.state {
+            State::Handshaking | State::Early => self.go_on_with_handshake(now),
+            State::Up => self.keep_ticket(),
+            State::Closing => self.go_on_closing(),
+            State::Leaving | State::Closed => {}
+        }
+    }
+
+    fn go_on_with_handshake(&mut self, now: Instant) {
+        if self.connection.is_established() {
+            return match self.established(now) {
+                Ok(established) => self.come_up(now, established),
+                Err(reason) => self.fail(reason),
+            };
+        }
+        if self.state == State::Handshaking && self.connection.is_in_early_data() {
+            match self.judge() {
+                Ok(inspection) => {
+                    self.state = State::Early;
+                    self.had_early_data = true;
+                    self.early = Some(Early { peer: inspection.peer });
+                }
+                Err(fault) => self.fail(CloseReason::PeerCertificate(fault)),
+            }
+        }
+    }
+
+    fn come_up(&mut self, now: Instant, established: Established) {
+        self.state = State::Up;
+        self.deadline = None;
+        self.half_open = None;
+        self.resumed = established.resumed;
+        self.up = Some(established);
+        self.rearm_keepalive(now);
+        self.keep_ticket();
+    }
+
+    fn established(&mut self, now: Instant) -> Result<Established, CloseReason> {
+        if self.connection.application_proto() != ALPN {
+            return Err(CloseReason::WrongProtocol);
+        }
+        let inspection = self.judge().map_err(CloseReason::PeerCertificate)?;
+        let mut exporter = [0; 32];
+        let ssl: &mut SslRef = self.connection.as_mut();
+        ssl.export_keying_material(&mut exporter, EXPORTER_LABEL, None)
+            .map_err(|error| internal("export a secret from TLS", &io::Error::other(error)))?;
+        Ok(Established {
+            peer: inspection.peer,
+            serial: inspection.serial,
+            peer_valid_until: inspection.valid_until,
+            exporter,
+            resumed: self.connection.is_resumed(),
+            handshake: now.saturating_duration_since(self.began),
+        })
+    }
+
+    fn judge(&self) -> Result<Inspection, CertificateFault> {
+        self.judge.inspect(&self.connection.peer_cert_chain().unwrap_or_default())
+    }
+
+    /// Stores the newest ticket that the server gave.
+    fn keep_ticket(&mut self) {
+        if let (Some(place), Some(session)) = (&mut self.tickets, self.connection.session()) {
+            place.keep(session);
+        }
+    }
+}

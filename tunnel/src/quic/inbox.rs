@@ -1,0 +1,211 @@
+//! Units on their way in: from streams to the caller, whole, and in the order that greetings ask.
+
+use std::collections::{BTreeMap, HashMap};
+
+use quiche::{Connection, Error};
+
+use super::PARTIAL_MAX;
+use super::outbox::{KIND_CONTROL, KIND_GREETING, UNIT_HEADER};
+use crate::FRAMES_MAX;
+
+/// What is here in part, and what waits for its greeting.
+pub(super) struct Inbox {
+    control_stream: u64,
+    control: Vec<u8>,
+    /// Greetings handed out so far.
+    epoch: u64,
+    partial: HashMap<u64, Vec<u8>>,
+    waiting: BTreeMap<u64, Vec<Vec<u8>>>,
+    /// Bytes of both: at most [`PARTIAL_MAX`].
+    held: usize,
+    scratch: Vec<u8>,
+}
+
+/// The peer broke the rules of units and streams; the words are for the log.
+#[derive(Debug)]
+pub(super) struct BadUnits(pub(super) &'static str);
+
+impl Inbox {
+    pub(super) fn new(is_server: bool) -> Self {
+        Self {
+            control_stream: if is_server { 2 } else { 3 },
+            control: Vec::new(),
+            epoch: 0,
+            partial: HashMap::new(),
+            waiting: BTreeMap::new(),
+            held: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Hands out whole units, until `budget` bytes or nothing more; answers with how many bytes
+    /// left the streams.
+    pub(super) fn take(
+        &mut self,
+        connection: &mut Connection,
+        budget: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, BadUnits> {
+        let mut total = 0;
+        while total < budget
+            && let Some(stream) = connection.stream_readable_next()
+        {
+            self.scratch.resize(UNIT_MAX + 1, 0);
+            total += self.read(connection, stream, sink)?;
+        }
+        Ok(total)
+    }
+
+    fn read(
+        &mut self,
+        connection: &mut Connection,
+        stream: u64,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, BadUnits> {
+        let mut total = 0;
+        loop {
+            let (length, end) = match connection.stream_recv(stream, &mut self.scratch) {
+                Ok(read) => read,
+                Err(Error::Done | Error::InvalidStreamState(_)) => return Ok(total),
+                Err(Error::StreamReset(_)) if stream == self.control_stream => {
+                    return Err(BadUnits("its control stream was reset"));
+                }
+                Err(_) => {
+                    self.drop_partial(stream);
+                    return Ok(total);
+                }
+            };
+            total += length;
+            if stream == self.control_stream {
+                self.control.extend_from_slice(&self.scratch[..length]);
+                self.hand_out_control(sink)?;
+            } else {
+                self.on_data(stream, length, end, sink)?;
+            }
+            if end {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Takes what was read of a data stream from the scratch buffer.
+    fn on_data(
+        &mut self,
+        stream: u64,
+        length: usize,
+        end: bool,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), BadUnits> {
+        let whole_at_once = end && !self.partial.contains_key(&stream);
+        if whole_at_once {
+            let scratch = std::mem::take(&mut self.scratch);
+            let result = self.on_unit(&scratch[..length], sink);
+            self.scratch = scratch;
+            return result;
+        }
+        let partial = self.partial.entry(stream).or_default();
+        partial.extend_from_slice(&self.scratch[..length]);
+        self.held += length;
+        if partial.len() > UNIT_MAX {
+            return Err(BadUnits("a unit is too long"));
+        }
+        if self.held > PARTIAL_MAX {
+            return Err(BadUnits("too many units are incomplete"));
+        }
+        if end {
+            let unit = self.drop_partial(stream);
+            return self.on_unit(&unit, sink);
+        }
+        Ok(())
+    }
+
+    fn drop_partial(&mut self, stream: u64) -> Vec<u8> {
+        let unit = self.partial.remove(&stream).unwrap_or_default();
+        self.held -= unit.len();
+        unit
+    }
+
+    /// Hands out a whole data unit, lets it wait for its greeting, or drops it.
+    fn on_unit(&mut self, unit: &[u8], sink: &mut dyn FnMut(&[u8])) -> Result<(), BadUnits> {
+        let Some((epoch, frames)) = take_varint(unit) else {
+            return Err(BadUnits("a data stream without a header"));
+        };
+        if frames.is_empty() || frames.len() > FRAMES_MAX {
+            return Err(BadUnits("a unit of no or too many bytes"));
+        }
+        if epoch == self.epoch {
+            sink(frames);
+        } else if epoch > self.epoch {
+            self.held += frames.len();
+            if self.held > PARTIAL_MAX {
+                return Err(BadUnits("too many units wait for a greeting"));
+            }
+            self.waiting.entry(epoch).or_default().push(frames.to_vec());
+        }
+        Ok(())
+    }
+
+    fn hand_out_control(&mut self, sink: &mut dyn FnMut(&[u8])) -> Result<(), BadUnits> {
+        let control = std::mem::take(&mut self.control);
+        let mut rest = control.as_slice();
+        while let [kind, high, low, following @ ..] = rest {
+            let length = usize::from(u16::from_be_bytes([*high, *low]));
+            if length == 0 || length > FRAMES_MAX || !matches!(*kind, KIND_GREETING | KIND_CONTROL)
+            {
+                return Err(BadUnits("the control stream holds no unit where one should begin"));
+            }
+            let Some((frames, behind)) = following.split_at_checked(length) else { break };
+            if *kind == KIND_GREETING {
+                self.epoch += 1;
+            }
+            sink(frames);
+            if *kind == KIND_GREETING {
+                self.release(sink);
+            }
+            rest = behind;
+        }
+        debug_assert!(rest.len() < UNIT_HEADER + FRAMES_MAX);
+        self.control.extend_from_slice(rest);
+        Ok(())
+    }
+
+    /// Hands out what waited for the greeting that just came.
+    fn release(&mut self, sink: &mut dyn FnMut(&[u8])) {
+        for unit in self.waiting.remove(&self.epoch).unwrap_or_default() {
+            self.held -= unit.len();
+            sink(&unit);
+        }
+    }
+}
+
+/// Reads a variable-length integer (RFC 9000 16).
+fn take_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let first = *bytes.first()?;
+    let (number, rest) = bytes.split_at_checked(1 << (first >> 6))?;
+    let low = number[1..].iter().fold(u64::from(first & 0x3f), |n, &byte| n << 8 | u64::from(byte));
+    Some((low, rest))
+}
+
+/// The longest data stream: header and frames.
+const UNIT_MAX: usize = 8 + FRAMES_MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::take_varint;
+
+    #[test]
+    fn varints_are_read_as_the_standard_has_them() {
+        // RFC 9000, A.1.
+        let table: [(&[u8], u64); 5] = [
+            (&[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c], 151_288_809_941_952_652),
+            (&[0x9d, 0x7f, 0x3e, 0x7d], 494_878_333),
+            (&[0x7b, 0xbd], 15_293),
+            (&[0x25], 37),
+            (&[0x40, 0x25], 37),
+        ];
+        for (bytes, value) in table {
+            assert_eq!(take_varint(bytes), Some((value, &[][..])));
+            assert_eq!(take_varint(&bytes[..bytes.len() - 1]), None);
+        }
+    }
+}

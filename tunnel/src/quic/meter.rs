@@ -1,0 +1,169 @@
+//! The link's figures: samples for the scheduler, and how much the tunnel takes ahead.
+//!
+//! `quiche` tells neither the bytes in flight nor a count of consecutive timeouts; both are kept
+//! here by deltas of what it does tell. Bytes in flight are an estimate from packets sent,
+//! acknowledged and lost, held between zero and the window, and set to zero whenever `quiche` says
+//! that nothing was in flight for a while. A timeout counts when the probe timer fired and nothing
+//! was declared lost thereby (the same timer also declares losses); progress sets it to zero.
+
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Bitrate, Bytes, LinkSample};
+use quiche::{Connection, PathStats, Stats};
+
+/// What is counted between samples.
+#[derive(Debug)]
+pub(super) struct Meter {
+    /// Data packets sent, and their bytes.
+    sent_packets: u64,
+    sent_bytes: u64,
+    /// `sent - acknowledged - lost` when nothing was in flight: what the difference drifts by.
+    offset: i64,
+    /// How long data was in flight in all, at the last look.
+    flight_time: Duration,
+    acked: u64,
+    timeouts: u32,
+    /// When the path last could have taken more than there was.
+    idle_at: Option<Instant>,
+    rate: u64,
+    srtt: Duration,
+    window: usize,
+}
+
+impl Meter {
+    pub(super) fn new() -> Self {
+        Self {
+            sent_packets: 0,
+            sent_bytes: 0,
+            offset: 0,
+            flight_time: Duration::ZERO,
+            acked: 0,
+            timeouts: 0,
+            idle_at: None,
+            rate: 0,
+            srtt: Duration::ZERO,
+            window: 0,
+        }
+    }
+
+    /// A packet was made.
+    pub(super) fn on_sent(&mut self, length: usize) {
+        if length >= DATA_PACKET_MIN {
+            self.sent_packets += 1;
+            self.sent_bytes += length as u64;
+        }
+    }
+
+    /// The path took all there was.
+    pub(super) fn on_idle(&mut self, now: Instant) {
+        self.idle_at = Some(now);
+    }
+
+    /// Packets were received.
+    pub(super) fn on_received(&mut self, connection: &Connection) {
+        let acked = connection.stats().acked_bytes;
+        if acked > self.acked {
+            self.acked = acked;
+            self.timeouts = 0;
+        }
+    }
+
+    /// Lets `quiche` handle its timers, and counts; true when this was a timeout of the path.
+    pub(super) fn on_timeout(&mut self, connection: &mut Connection) -> bool {
+        let figures = |connection: &Connection| {
+            (active(connection).map_or(0, |path| path.total_pto_count), connection.stats().lost)
+        };
+        let (probes, lost) = figures(connection);
+        connection.on_timeout();
+        let (probes_now, lost_now) = figures(connection);
+        let timed_out = probes_now > probes && lost_now == lost;
+        if timed_out {
+            self.timeouts = self.timeouts.saturating_add(1);
+        }
+        timed_out
+    }
+
+    /// Timeouts since the last progress.
+    pub(super) fn timeouts(&self) -> u32 {
+        self.timeouts
+    }
+
+    /// Looks at the path's rate, round-trip time and window; cheap enough for every burst.
+    pub(super) fn refresh(&mut self, connection: &Connection) {
+        let Some(path) = active(connection) else { return };
+        self.srtt = path.rtt;
+        self.window = path.cwnd;
+        let by_window = per_second(path.cwnd as u64, path.rtt);
+        self.rate = match path.max_bandwidth {
+            Some(bandwidth @ 1..) => bandwidth.max(by_window / 4),
+            _ => by_window,
+        };
+    }
+
+    /// How many bytes the path sends in a time, as far as known.
+    pub(super) fn bytes_in(&self, time: Duration) -> usize {
+        (self.rate as f64 * time.as_secs_f64()) as usize
+    }
+
+    /// Bytes sent and neither acknowledged nor lost.
+    pub(super) fn in_flight(&mut self, connection: &Connection) -> usize {
+        let stats = connection.stats();
+        let difference = self.difference(&stats);
+        if stats.bytes_in_flight_duration == self.flight_time {
+            // Nothing was in flight since the last look.
+            self.offset = difference;
+        }
+        self.flight_time = stats.bytes_in_flight_duration;
+        let in_flight = (difference - self.offset).max(0) as usize;
+        in_flight.min(self.window + WINDOW_EXCESS)
+    }
+
+    fn difference(&self, stats: &Stats) -> i64 {
+        self.sent_bytes as i64 - stats.acked_bytes as i64 - stats.lost_bytes as i64
+    }
+
+    /// The figures as a sample; `unsent` is what waits before the path.
+    pub(super) fn sample(
+        &mut self,
+        connection: &Connection,
+        now: Instant,
+        unsent: usize,
+    ) -> Option<LinkSample> {
+        self.refresh(connection);
+        let path = active(connection)?;
+        let in_flight = self.in_flight(connection);
+        let stats = connection.stats();
+        // A measured rate tells of what was sent a round trip ago.
+        let limited = self.idle_at.is_some_and(|at| now.saturating_duration_since(at) < path.rtt);
+        Some(LinkSample {
+            at: now,
+            srtt: path.rtt,
+            rtt_min: path.min_rtt.unwrap_or(path.rtt).min(path.rtt),
+            rtt_var: path.rttvar,
+            window: Bytes(path.cwnd as u64),
+            in_flight: Bytes(in_flight as u64),
+            unsent: Bytes(unsent as u64),
+            delivery_rate: (path.delivery_rate > 0)
+                .then(|| Bitrate::from_bytes_per_second(path.delivery_rate)),
+            application_limited: limited,
+            sent_packets: self.sent_packets,
+            lost_packets: stats.lost as u64,
+            timeouts: self.timeouts,
+            acked: Bytes(stats.acked_bytes),
+        })
+    }
+}
+
+/// The path that data takes now.
+pub(super) fn active(connection: &Connection) -> Option<PathStats> {
+    connection.path_stats().find(|path| path.active)
+}
+
+fn per_second(bytes: u64, time: Duration) -> u64 {
+    (bytes as f64 / time.as_secs_f64().max(1e-4)) as u64
+}
+
+/// Shorter packets hold acknowledgements alone, which are not in flight.
+const DATA_PACKET_MIN: usize = 80;
+/// Probes may exceed the window a little (RFC 9002 7.5).
+const WINDOW_EXCESS: usize = 4 * 1_500;

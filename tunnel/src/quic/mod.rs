@@ -1,0 +1,100 @@
+//! QUIC (RFC 9000): the tunnel whose units do not wait for each other.
+//!
+//! One `quiche` connection a carrier. [`Client`] (on the gateway) begins them over a UDP socket of
+//! their own; [`Listener`] (on the cloud) owns one UDP socket and routes datagrams to its
+//! connections by connection id. Mutual authentication, ALPN and the exporter are those of
+//! [`tls`](crate::tls); the verdict on certificates is the same code.
+//!
+//! A connection has two kinds of streams, all unidirectional. The first stream of a side is its
+//! control stream: [`Unit::Greeting`](polyrail_model::Unit) and `Control` units, each with a kind
+//! byte (1, 2) and a length (16 bits, big-endian). Every further stream is one `Data` unit: how
+//! many greetings its sender had sent before (a variable-length integer, RFC 9000 16), then the
+//! frames, then the end of the stream. The receiver hands out whole units only; data of a greeting
+//! that has not come yet waits for it, data of an earlier one is dropped. `withdraw` resets a
+//! stream (RFC 9000 19.4).
+//!
+//! Bounds: [`FLOW_WINDOW`] bytes a connection that its reader has not taken, [`STREAMS_MAX`] open
+//! streams a side, and a named bound beside every queue.
+
+mod cid;
+mod client;
+mod connection;
+mod context;
+mod egress;
+mod handshake;
+mod inbox;
+mod life;
+mod listener;
+mod meter;
+mod outbox;
+mod qlog;
+mod reason;
+mod retry;
+mod socket;
+mod tickets;
+mod tunnel;
+mod verify;
+
+use std::collections::BTreeMap;
+
+use crate::SocketOptions;
+
+pub use client::Client;
+pub use listener::{Listener, ListenerCounters, Received};
+
+/// The application protocol that both sides insist on (RFC 7301).
+pub const ALPN: &[u8] = crate::tls::ALPN;
+
+/// How the cloud's side of QUIC behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// Congestion control of what the cloud sends: `bbr`, `cubic` or `reno`. Default `bbr`.
+    pub congestion: String,
+    /// The same for single carriers, by the name that the gateway gives them.
+    pub carrier_congestion: BTreeMap<String, String>,
+    /// Most handshakes under way; more are dropped. Default 1,024.
+    pub half_open_max: usize,
+    /// Handshakes under way from which on new clients must prove their address first (Retry,
+    /// RFC 9000 8.1.2), which costs them a round trip. Default 256.
+    pub retry_above: usize,
+    /// The first two bytes of the connection ids given out, for a load balancer. Default 0.
+    pub server_id: u16,
+    /// Time limits: `user_timeout` (idle), `keepalive` and `handshake_timeout` count.
+    pub socket: SocketOptions,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            congestion: "bbr".to_owned(),
+            carrier_congestion: BTreeMap::new(),
+            half_open_max: 1024,
+            retry_above: 256,
+            server_id: 0,
+            socket: SocketOptions::default(),
+        }
+    }
+}
+
+/// Bytes that a peer may send before our reader took them: 2 x 50 Mbit/s x 1 s and some. Bounds a
+/// connection's memory for data on its way in, beside what [`PARTIAL_MAX`] bounds.
+pub const FLOW_WINDOW: u64 = 16 << 20;
+
+/// Bytes of units that are here in part, or wait for their greeting; more end the connection.
+pub const PARTIAL_MAX: usize = 16 << 20;
+
+/// Data streams that a peer may have open: 2 x 50 Mbit/s x 1 s of the smallest common segments.
+/// An open stream costs about 1.3 KiB.
+pub const STREAMS_MAX: u64 = 16_384;
+
+/// Bytes that a single stream may have on its way: a whole unit, and room for the control stream.
+const STREAM_WINDOW: u64 = 256 << 10;
+
+/// What the control stream's window may grow to.
+const STREAM_WINDOW_MAX: u64 = 1 << 20;
+
+/// Connection ids that each side keeps for the other: one in use, spares for a changed address.
+const CIDS_MAX: u64 = 4;
+
+/// Label of the exporter that binds a JOIN to its connection, as in TLS.
+const EXPORTER_LABEL: &str = "EXPORTER-polyrail-join";

@@ -1,0 +1,236 @@
+//! Units on their way out: from the caller into streams.
+//!
+//! Units wait here, not in `quiche`, until the path takes them: what waits here can be withdrawn
+//! without a trace. One unit at a time is given to `quiche`, control first.
+
+use std::collections::{HashMap, VecDeque};
+
+use polyrail_model::Unit;
+use quiche::{Connection, Error, Shutdown};
+
+/// What waits, and what was sent and may still be withdrawn.
+pub(super) struct Outbox {
+    control: Vec<u8>,
+    /// How much of `control` was given away.
+    control_given: usize,
+    data: VecDeque<Waiting>,
+    /// Bytes of all units that wait.
+    waiting: usize,
+    /// Greetings sent so far.
+    epoch: u64,
+    control_stream: u64,
+    next_stream: u64,
+    /// Data streams in the order of their beginning whose end is not known yet: at most
+    /// [`OPEN_MAX`], the oldest is forgotten then.
+    open: VecDeque<(u64, u64)>,
+    by_tag: HashMap<u64, u64>,
+    spare: Vec<Vec<u8>>,
+}
+
+struct Waiting {
+    tag: u64,
+    bytes: Vec<u8>,
+    given: usize,
+    /// Its stream, once begun.
+    stream: Option<u64>,
+}
+
+impl Outbox {
+    pub(super) fn new(is_server: bool) -> Self {
+        // RFC 9000 2.1: the two lowest bits of a stream's id tell who began it, and that it has
+        // one direction.
+        let control_stream = if is_server { 3 } else { 2 };
+        Self {
+            control: Vec::new(),
+            control_given: 0,
+            data: VecDeque::new(),
+            waiting: 0,
+            epoch: 0,
+            control_stream,
+            next_stream: control_stream + 4,
+            open: VecDeque::new(),
+            by_tag: HashMap::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Bytes that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Takes a unit in.
+    pub(super) fn push(&mut self, unit: Unit, frames: &[u8]) {
+        let kind = match unit {
+            Unit::Greeting => KIND_GREETING,
+            Unit::Control => KIND_CONTROL,
+            Unit::Data { tag } => return self.push_data(tag, frames),
+        };
+        if unit == Unit::Greeting {
+            self.epoch += 1;
+        }
+        let length = frames.len() as u16;
+        self.control.push(kind);
+        self.control.extend_from_slice(&length.to_be_bytes());
+        self.control.extend_from_slice(frames);
+        self.waiting += UNIT_HEADER + frames.len();
+    }
+
+    fn push_data(&mut self, tag: u64, frames: &[u8]) {
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        put_varint(self.epoch, &mut bytes);
+        bytes.extend_from_slice(frames);
+        self.waiting += bytes.len();
+        self.data.push_back(Waiting { tag, bytes, given: 0, stream: None });
+    }
+
+    /// Gives `quiche` what it takes of the next unit; 0 when it takes nothing now.
+    pub(super) fn give(&mut self, connection: &mut Connection) -> Result<usize, Error> {
+        let given = self.give_control(connection)?;
+        if given > 0 {
+            return Ok(given);
+        }
+        let Some(unit) = self.data.front_mut() else { return Ok(0) };
+        let stream = match unit.stream {
+            Some(stream) => stream,
+            None => {
+                let stream = self.next_stream;
+                match connection.stream_priority(stream, URGENCY_DATA, false) {
+                    Ok(()) => {}
+                    Err(Error::StreamLimit) => return Ok(0),
+                    Err(error) => return Err(error),
+                }
+                self.next_stream += 4;
+                *unit.stream.insert(stream)
+            }
+        };
+        let given = match connection.stream_send(stream, &unit.bytes[unit.given..], true) {
+            Ok(given) => given,
+            Err(Error::Done) => return Ok(0),
+            // The peer wants no more of it: nothing that our side ever asks for.
+            Err(Error::StreamStopped(_)) => unit.bytes.len() - unit.given,
+            Err(error) => return Err(error),
+        };
+        unit.given += given;
+        self.waiting -= given;
+        if unit.given == unit.bytes.len() {
+            self.finish_front(connection, stream);
+        }
+        Ok(given)
+    }
+
+    fn give_control(&mut self, connection: &mut Connection) -> Result<usize, Error> {
+        if self.control.is_empty() {
+            return Ok(0);
+        }
+        match connection.stream_priority(self.control_stream, URGENCY_CONTROL, false) {
+            Ok(()) => {}
+            Err(Error::StreamLimit) => return Ok(0),
+            Err(error) => return Err(error),
+        }
+        let rest = &self.control[self.control_given..];
+        let given = match connection.stream_send(self.control_stream, rest, false) {
+            Ok(given) => given,
+            Err(Error::Done) => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        self.control_given += given;
+        self.waiting -= given;
+        if self.control_given == self.control.len() {
+            self.control.clear();
+            self.control_given = 0;
+        }
+        Ok(given)
+    }
+
+    fn finish_front(&mut self, connection: &Connection, stream: u64) {
+        let Some(unit) = self.data.pop_front() else { return };
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(unit.bytes);
+        }
+        self.forget_finished(connection);
+        if self.open.len() >= OPEN_MAX
+            && let Some((tag, _)) = self.open.pop_front()
+        {
+            self.by_tag.remove(&tag);
+        }
+        self.open.push_back((unit.tag, stream));
+        self.by_tag.insert(unit.tag, stream);
+    }
+
+    /// Forgets streams at the front that were acknowledged to their end.
+    fn forget_finished(&mut self, connection: &Connection) {
+        while let Some(&(tag, stream)) = self.open.front()
+            && connection.stream_closed(stream)
+        {
+            self.open.pop_front();
+            self.by_tag.remove(&tag);
+        }
+    }
+
+    /// Takes a data unit back, wherever it is; true when a stream was reset for it.
+    pub(super) fn withdraw(&mut self, connection: &mut Connection, tag: u64) -> bool {
+        let stream = match self.by_tag.remove(&tag) {
+            Some(stream) => stream,
+            None => {
+                let Some(at) = self.data.iter().position(|unit| unit.tag == tag) else {
+                    return false;
+                };
+                let Some(unit) = self.data.remove(at) else { return false };
+                self.waiting -= unit.bytes.len() - unit.given;
+                let Some(stream) = unit.stream else { return false };
+                stream
+            }
+        };
+        connection.stream_shutdown(stream, Shutdown::Write, WITHDRAWN).is_ok()
+    }
+
+    /// Ends the control stream; nothing can be pushed afterwards.
+    pub(super) fn end(&mut self, connection: &mut Connection) {
+        let _ = connection.stream_send(self.control_stream, &[], true);
+    }
+
+    /// Whether everything was acknowledged by the peer.
+    pub(super) fn is_delivered(&mut self, connection: &Connection) -> bool {
+        self.forget_finished(connection);
+        self.waiting == 0
+            && connection.stream_closed(self.control_stream)
+            && self.open.iter().all(|&(_, stream)| connection.stream_closed(stream))
+    }
+
+    /// Drops all that waits.
+    pub(super) fn clear(&mut self) {
+        self.control = Vec::new();
+        self.control_given = 0;
+        self.data = VecDeque::new();
+        self.waiting = 0;
+    }
+}
+
+/// Appends a variable-length integer (RFC 9000 16).
+fn put_varint(value: u64, bytes: &mut Vec<u8>) {
+    match value {
+        0..=0x3f => bytes.push(value as u8),
+        0x40..=0x3fff => bytes.extend_from_slice(&(value as u16 | 0x4000).to_be_bytes()),
+        0x4000..=0x3fff_ffff => {
+            bytes.extend_from_slice(&(value as u32 | 0x8000_0000).to_be_bytes());
+        }
+        _ => bytes.extend_from_slice(&(value | 0xc000_0000_0000_0000).to_be_bytes()),
+    }
+}
+
+/// The kinds of units on a control stream.
+pub(super) const KIND_GREETING: u8 = 1;
+pub(super) const KIND_CONTROL: u8 = 2;
+/// Kind and length.
+pub(super) const UNIT_HEADER: usize = 3;
+
+/// The reset code of a stream whose data another path has delivered.
+const WITHDRAWN: u64 = 0x10;
+const URGENCY_CONTROL: u8 = 0;
+const URGENCY_DATA: u8 = 127;
+/// Streams that can be withdrawn: as many as a peer may have open.
+const OPEN_MAX: usize = super::STREAMS_MAX as usize;
+/// Buffers kept for the next units, of at most a unit each.
+const SPARE_MAX: usize = 16;

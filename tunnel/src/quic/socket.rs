@@ -1,0 +1,246 @@
+//! A UDP socket with what the kernel has to make it fast: segmentation and batches.
+//!
+//! Opens and binds a carrier's socket or the cloud's, asks for large buffers, sends runs of equal
+//! datagrams in one call (GSO) and receives joined ones (GRO). Knows nothing of QUIC.
+
+use std::cell::Cell;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Once;
+
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::carrier::{self, connect_failure, internal};
+use crate::{CarrierSpec, CloseReason};
+
+/// A bound UDP socket.
+#[derive(Debug)]
+pub(super) struct Udp {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    local: SocketAddr,
+    /// Whether addresses of IPv4 travel as mapped ones (RFC 4291 2.5.5.2).
+    ipv6: bool,
+    /// Whether segmentation may be left to the kernel at all.
+    offload: bool,
+}
+
+/// Datagrams of one source, joined: all `stride` bytes long but the last.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival {
+    pub(super) from: SocketAddr,
+    /// The address of ours that they were sent to.
+    pub(super) to: SocketAddr,
+    pub(super) stride: usize,
+}
+
+/// Equal datagrams to one destination: all `segment` bytes long but the last.
+#[derive(Clone, Copy)]
+pub(super) struct Departure<'a> {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) segment: usize,
+    pub(super) bytes: &'a [u8],
+}
+
+impl Udp {
+    /// Opens a socket bound as the carrier wants it and connected to the peer, so that the kernel
+    /// reports when nobody listens there.
+    pub(super) fn connect(spec: &CarrierSpec, peer: SocketAddr) -> Result<Self, CloseReason> {
+        carrier::check_family(spec, peer)?;
+        let kind = Type::DGRAM.nonblocking().cloexec();
+        let socket = Socket::new(Domain::for_address(peer), kind, Some(Protocol::UDP))
+            .map_err(|error| internal("open a UDP socket", &error))?;
+        carrier::bind(&socket, spec)?;
+        socket
+            .connect(&peer.into())
+            .map_err(|error| connect_failure(&error, peer, spec.options.connect_timeout))?;
+        Self::new(socket).map_err(|error| internal("prepare a UDP socket", &error))
+    }
+
+    /// Opens the cloud's socket; an IPv6 wildcard address takes IPv4 as well.
+    pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
+        let open = |address| {
+            let kind = Type::DGRAM.nonblocking().cloexec();
+            Socket::new(Domain::for_address(address), kind, Some(Protocol::UDP))
+        };
+        let wildcard = SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port()));
+        let (socket, address) = match open(address) {
+            // A host without IPv6 still serves the default address.
+            Err(error)
+                if error.raw_os_error() == Some(libc::EAFNOSUPPORT) && address == wildcard =>
+            {
+                let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+                (open(address)?, address)
+            }
+            socket => (socket?, address),
+        };
+        if address.is_ipv6() {
+            socket.set_only_v6(!address.ip().is_unspecified())?;
+        }
+        socket.bind(&address.into())?;
+        Self::new(socket)
+    }
+
+    fn new(socket: Socket) -> io::Result<Self> {
+        enlarge(&SockRef::from(&socket));
+        let socket = UdpSocket::from(socket);
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        let bound = socket.local_addr()?;
+        let offload = std::env::var_os("POLYRAIL_GSO").is_none_or(|value| value != "off");
+        Ok(Self { state, local: canonical(bound), ipv6: bound.is_ipv6(), offload, socket })
+    }
+
+    /// Where it is bound; plain IPv4 where that is meant.
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// How many datagrams one call may send.
+    pub(super) fn segments_max(&self) -> usize {
+        if self.offload { self.state.max_gso_segments().min(SEGMENTS_MAX) } else { 1 }
+    }
+
+    /// Sends a run of datagrams.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the kernel takes no more now; others as the kernel has them.
+    pub(super) fn send(&self, run: &Departure<'_>) -> io::Result<()> {
+        if run.bytes.len() <= run.segment {
+            return self.send_run(run, None);
+        }
+        if self.segments_max() > 1 {
+            match self.send_run(run, Some(run.segment)) {
+                // The kernel or the device cannot: quinn-udp has noticed and says so from now on.
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
+                        && self.segments_max() == 1 =>
+                {
+                    tracing::warn!(%error, "UDP segmentation offload does not work here");
+                }
+                result => return result,
+            }
+        }
+        run.bytes.chunks(run.segment).try_for_each(|bytes| {
+            // A datagram that does not fit any more is lost like any other.
+            match self.send_run(&Departure { bytes, ..*run }, None) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+                result => result,
+            }
+        })
+    }
+
+    fn send_run(&self, run: &Departure<'_>, segment_size: Option<usize>) -> io::Result<()> {
+        let source = (!run.from.ip().is_unspecified()).then(|| self.on_wire(run.from).ip());
+        let transmit = Transmit {
+            destination: self.on_wire(run.to),
+            ecn: None,
+            contents: run.bytes,
+            segment_size,
+            src_ip: source,
+        };
+        self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
+    }
+
+    /// Receives what waits, up to a bound, and hands it to `sink`; answers with the bytes.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing waits; others as the kernel has them.
+    pub(super) fn receive(&self, sink: &mut dyn FnMut(&Arrival, &mut [u8])) -> io::Result<usize> {
+        with_scratch(|scratch| {
+            let mut metas = [RecvMeta::default(); BATCH];
+            let count = {
+                let mut slices: Vec<IoSliceMut<'_>> =
+                    scratch.chunks_mut(SLOT).map(IoSliceMut::new).collect();
+                self.state.recv(UdpSockRef::from(&self.socket), &mut slices, &mut metas)?
+            };
+            let mut total = 0;
+            for (slot, meta) in scratch.chunks_mut(SLOT).zip(&metas[..count]) {
+                let arrival = Arrival {
+                    from: canonical(meta.addr),
+                    to: SocketAddr::new(self.arrived_at(meta.dst_ip), self.local.port()),
+                    stride: meta.stride.max(1),
+                };
+                total += meta.len;
+                sink(&arrival, &mut slot[..meta.len]);
+            }
+            Ok(total)
+        })
+    }
+
+    /// A socket that is bound to one address knows it better than the kernel tells.
+    fn arrived_at(&self, told: Option<IpAddr>) -> IpAddr {
+        match told {
+            Some(ip) if self.local.ip().is_unspecified() => ip.to_canonical(),
+            _ => self.local.ip(),
+        }
+    }
+
+    fn on_wire(&self, address: SocketAddr) -> SocketAddr {
+        match address.ip() {
+            IpAddr::V4(ip) if self.ipv6 => {
+                SocketAddr::new(ip.to_ipv6_mapped().into(), address.port())
+            }
+            _ => address,
+        }
+    }
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        // Scope and flow of a true IPv6 address stay.
+        IpAddr::V6(_) => address,
+        ip => SocketAddr::new(ip, address.port()),
+    }
+}
+
+/// Asks for large buffers and says, once a process, what was granted.
+fn enlarge(socket: &SockRef<'_>) {
+    let _ = socket.set_recv_buffer_size(BUFFER_WANTED);
+    let _ = socket.set_send_buffer_size(BUFFER_WANTED);
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        // Linux reports twice of what it counts as payload.
+        let granted = |size: io::Result<usize>| size.unwrap_or(0) / 2;
+        let receive_bytes = granted(socket.recv_buffer_size());
+        let send_bytes = granted(socket.send_buffer_size());
+        if receive_bytes.min(send_bytes) < BUFFER_WANTED / 4 {
+            tracing::warn!(
+                receive_bytes,
+                send_bytes,
+                wanted_bytes = BUFFER_WANTED,
+                "small UDP buffers: raise net.core.rmem_max and net.core.wmem_max"
+            );
+        } else {
+            tracing::info!(receive_bytes, send_bytes, "UDP buffers granted");
+        }
+    });
+}
+
+thread_local! {
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Lends the thread's receive buffer; see the TLS tunnel's for why it is taken out meanwhile.
+fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
+    let mut buffer = SCRATCH.take();
+    buffer.resize(BATCH * SLOT, 0);
+    let result = work(&mut buffer);
+    SCRATCH.set(buffer);
+    result
+}
+
+/// Joined datagrams that one call takes off the kernel.
+const BATCH: usize = 4;
+/// Room for as many as the kernel joins.
+const SLOT: usize = 64 * 1024;
+/// The most datagrams that the kernel splits off one buffer (`UDP_MAX_SEGMENTS`).
+const SEGMENTS_MAX: usize = 64;
+/// Buffers that hold some 300 ms at 100 Mbit/s while this process is busy elsewhere.
+const BUFFER_WANTED: usize = 4 << 20;

@@ -1,0 +1,65 @@
+//! The life of a QUIC tunnel between well-meaning ends.
+
+#![allow(clippy::unwrap_used)] // also in the helpers
+
+mod common;
+mod quic_world;
+
+use std::time::{Duration, Instant};
+
+use common::pki::Authority;
+use common::{TestClock, name};
+use polyrail_model::{TunnelMode, Unit};
+use quic_world::{World, client};
+
+/// A world with one tunnel that is up: end 0 is the gateway's, end 1 the cloud's.
+fn up() -> World {
+    let authority = Authority::new();
+    let clock = TestClock::new();
+    let (mut world, address) = World::serving(authority.cloud(), &clock);
+    world.pair(&mut client(authority.gateway(), &clock), address);
+    world
+}
+
+#[test]
+fn both_ends_know_each_other() {
+    let mut world = up();
+    let up: Vec<_> = world.ends.iter().map(|end| end.up.clone().unwrap()).collect();
+    assert_eq!((&up[0].peer, &up[1].peer), (&name("cloud"), &name("train-7")));
+    assert_eq!(up[0].exporter, up[1].exporter);
+    assert!(!up[0].resumed && up[0].handshake < Duration::from_secs(5));
+    assert_eq!(world.ends[0].tunnel.mode(), TunnelMode::Quic);
+    assert_eq!(world.ends[0].tunnel.peer_addr(), world.ends[1].tunnel.local_addr());
+    assert_eq!(world.ends[1].tunnel.peer_addr(), world.ends[0].tunnel.local_addr());
+    let error = world.ends[0].tunnel.set_congestion("cubic").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+}
+
+#[test]
+fn data_goes_both_ways_in_whole_units() {
+    let mut world = up();
+    for (count, size) in [(2_000, 1_400), (500, 16_384), (3_000, 40), (1, 4)] {
+        world.transfer(0, 1, count, size);
+        world.transfer(1, 0, count, size);
+    }
+    let sample = world.ends[0].tunnel.sample(Instant::now()).unwrap();
+    assert!(sample.acked.0 > 10_000_000 && sample.delivery_rate.is_some());
+    assert!(sample.srtt > Duration::ZERO && sample.rtt_min <= sample.srtt);
+    assert!(sample.sent_packets > 7_000);
+}
+
+#[test]
+fn control_units_keep_their_order() {
+    let mut world = up();
+    let units: Vec<Vec<u8>> = (0..500u32).map(|n| vec![n as u8; 1 + n as usize * 30]).collect();
+    let mut sent = 0;
+    while world.ends[1].units.len() < units.len() {
+        while sent < units.len() && world.ends[0].tunnel.room() > 0 {
+            world.ends[0].tunnel.send(Unit::Control, &units[sent]);
+            sent += 1;
+        }
+        world.ends[0].tunnel.flush(Instant::now());
+        world.step();
+    }
+    assert!(world.ends[1].units == units);
+}

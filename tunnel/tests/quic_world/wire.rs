@@ -1,0 +1,1 @@
+//! A relay of datagrams between two ends that delays, loses, repeats and reorders them by a seed.
