@@ -6,7 +6,7 @@
 //! otherwise, without anything being allocated. What is refused costs no memory; what is accepted
 //! is bounded by [`ServerOptions::half_open_max`] until its handshake is over.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -127,6 +127,24 @@ impl Listener {
         self.config = context::of_server(&identity, &self.judge, &self.options, &self.ticket_key)?;
         self.mint = Arc::new(Mint::new(identity.key_der(), self.options.server_id));
         self.judge.replace_identity(identity);
+        Ok(())
+    }
+
+    /// Uses other congestion controls for connections that begin from now on: for all, and for
+    /// single carriers. `identity` is the one in use.
+    ///
+    /// # Errors
+    /// One of them is not known; the old ones stay.
+    pub fn set_congestion(
+        &mut self,
+        identity: &TlsIdentity,
+        usual: &str,
+        by_carrier: &BTreeMap<String, String>,
+    ) -> Result<(), LoadError> {
+        let (congestion, carrier_congestion) = (usual.to_owned(), by_carrier.clone());
+        let options = ServerOptions { congestion, carrier_congestion, ..self.options.clone() };
+        self.config = context::of_server(identity, &self.judge, &options, &self.ticket_key)?;
+        self.options = options;
         Ok(())
     }
 
