@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use polyrail_emulator::link::{Blackout, Probability, Rate, Schedule};
 use polyrail_model::Bitrate;
-use polyrail_session::ResetReason;
+use polyrail_scheduler::{ChainSpec, chain_names};
+use polyrail_session::{PathReport, Reinjection, ResetReason};
 
 use super::Plan;
 use crate::dice::Dice;
@@ -45,7 +46,7 @@ const fn grave(weight: u64, act: fn(&mut Run<'_>)) -> Operation {
 }
 
 /// All operations.
-pub(super) const OPERATIONS: [Operation; 22] = [
+pub(super) const OPERATIONS: [Operation; 29] = [
     usual(25, open),
     usual(15, |run| run.write(Side::Gateway)),
     usual(25, |run| run.write(Side::Cloud)),
@@ -64,6 +65,13 @@ pub(super) const OPERATIONS: [Operation; 22] = [
     usual(4, enable),
     usual(2, race),
     usual(3, change_quality),
+    usual(3, race_attempts),
+    usual(2, switch_mode),
+    usual(1, set_chain),
+    usual(1, set_settings),
+    usual(1, set_backup),
+    usual(1, report),
+    usual(2, replay),
     grave(1, |run| run.world.restart(Side::Gateway)),
     grave(1, |run| run.world.restart(Side::Cloud)),
     grave(2, long_pause),
@@ -286,6 +294,49 @@ fn change_quality(run: &mut Run<'_>) {
         link.set_delay(now, Schedule::constant(delay));
         link.set_loss(now, loss);
     });
+}
+
+fn race_attempts(run: &mut Run<'_>) {
+    let (carrier, attempts) = (run.carrier(), run.dice.between(1, 30) as u32);
+    run.world.race_attempts(carrier, attempts);
+}
+
+fn switch_mode(run: &mut Run<'_>) {
+    let carrier = run.carrier();
+    run.world.switch_mode(carrier);
+}
+
+fn set_chain(run: &mut Run<'_>) {
+    let names: Vec<&str> = chain_names().collect();
+    let chain = ChainSpec::named(run.dice.pick(&names)).unwrap_or_default();
+    run.world.set_chain(&chain);
+}
+
+fn set_settings(run: &mut Run<'_>) {
+    let side = run.side();
+    let flows_max = run.dice.pick(&[3, 10, 1_000]);
+    let timeouts = run.dice.pick(&[None, Some(1), Some(3)]);
+    let reinjection = Reinjection { timeouts, stall: run.dice.chance(0.85) };
+    run.world.set_settings(side, flows_max, reinjection);
+}
+
+fn set_backup(run: &mut Run<'_>) {
+    let (carrier, backup) = (run.carrier(), run.dice.chance(0.5));
+    run.world.set_backup(carrier, backup);
+}
+
+fn report(run: &mut Run<'_>) {
+    let (side, carrier) = (run.side(), run.carrier());
+    let rate = Bitrate::from_bps(run.dice.scale(100_000, 5_000_000));
+    run.world.report_path(side, carrier, PathReport::Policed { rate });
+}
+
+fn replay(run: &mut Run<'_>) {
+    let known = run.world.captured() as u64;
+    if known > 0 {
+        let which = run.dice.between(0, known) as usize;
+        run.world.replay(which);
+    }
 }
 
 /// At most once in a run: nothing opens after it.

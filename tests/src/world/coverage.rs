@@ -30,11 +30,19 @@ pub struct Coverage {
     pub reinjected: u64,
     /// What one side told the other about a path.
     pub reported: u64,
+    /// Tunnels that passed early data.
+    pub early: u64,
+    /// Attempts of races for a carrier.
+    pub attempts: u64,
+    /// Units that were withdrawn.
+    pub withdrawn: u64,
+    /// Early data that was replayed.
+    pub replayed: u64,
 }
 
 impl Coverage {
     /// The counts by name.
-    pub fn entries(&self) -> [(&'static str, u64); 13] {
+    pub fn entries(&self) -> [(&'static str, u64); 17] {
         [
             ("closed", self.closed),
             ("reset", self.reset),
@@ -49,6 +57,10 @@ impl Coverage {
             ("stalled", self.stalled),
             ("reinjected", self.reinjected),
             ("reported", self.reported),
+            ("early", self.early),
+            ("attempts", self.attempts),
+            ("withdrawn", self.withdrawn),
+            ("replayed", self.replayed),
         ]
     }
 
@@ -67,5 +79,9 @@ impl Coverage {
         self.stalled += other.stalled;
         self.reinjected += other.reinjected;
         self.reported += other.reported;
+        self.early += other.early;
+        self.attempts += other.attempts;
+        self.withdrawn += other.withdrawn;
+        self.replayed += other.replayed;
     }
 }

@@ -16,13 +16,14 @@ pub mod content;
 mod coverage;
 mod flows;
 mod node;
+mod restart;
 mod tap;
 mod trace;
 pub mod transport;
 mod tunnels;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use polyrail_emulator::link::LinkModel;
@@ -71,6 +72,12 @@ pub struct Habits {
     pub repeats: f64,
     /// A transport without progress for so long gives its connection up.
     pub patience: Duration,
+    /// The share of connections that pass early data, where they may.
+    pub early: f64,
+    /// The share of those whose early data the cloud takes as such.
+    pub early_accepted: f64,
+    /// A carrier whose path stalls is restarted, as gateways do.
+    pub restarts: bool,
     /// What is printed.
     pub verbosity: Verbosity,
 }
@@ -82,6 +89,9 @@ impl Default for Habits {
             drains_at_once: true,
             repeats: 0.0,
             patience: Duration::from_secs(20),
+            early: 0.0,
+            early_accepted: 1.0,
+            restarts: false,
             verbosity: Verbosity::Silent,
         }
     }
@@ -104,6 +114,8 @@ pub struct World {
     /// What ended sessions so far: flows may then be lost.
     upheavals: Upheavals,
     coverage: Coverage,
+    /// Early data as an eavesdropper has it: carrier and units.
+    captured: VecDeque<(usize, Vec<Vec<u8>>)>,
     /// Packets and timers so far.
     steps: u64,
 }
@@ -115,11 +127,13 @@ struct Upheavals {
     cloud_restarts: u32,
     lingers: [u32; 2],
     impostors: u32,
+    replays: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Connect { carrier: usize },
+    Attempt { carrier: usize, race: u32 },
     Deadline { connection: usize },
     EndDown { connection: usize, side: Side },
     Dial { flow: FlowNo },
@@ -152,6 +166,7 @@ impl World {
             flows: Vec::new(),
             upheavals: Upheavals::default(),
             coverage: Coverage::default(),
+            captured: VecDeque::new(),
             steps: 0,
         };
         for carrier in 0..world.carriers.len() {
@@ -260,6 +275,7 @@ impl World {
         let Some(Reverse((_, _, timer))) = self.timers.pop() else { return };
         match timer {
             Timer::Connect { carrier } => self.connect(carrier),
+            Timer::Attempt { carrier, race } => self.attempt(carrier, race),
             Timer::Deadline { connection } => self.connect_deadline(connection),
             Timer::EndDown { connection, side } => self.end_down(connection, side, "timer"),
             Timer::Dial { flow } => self.dial_over(flow),

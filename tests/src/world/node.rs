@@ -14,6 +14,8 @@ use crate::dice::Dice;
 pub(super) struct Node {
     pub endpoint: Endpoint,
     pub settings: Settings,
+    /// The greatest bound on flows that there was.
+    pub flows_most: usize,
     /// Has had an input since it was drained.
     pub dirty: bool,
     /// What `next_timeout` said after the last drain.
@@ -50,12 +52,13 @@ struct Wire<'a> {
     carriers: &'a mut [Carrier],
     tap: &'a mut Tap,
     sent: Vec<(TunnelKey, usize)>,
+    withdrawn: u64,
     /// Frames in words, if somebody wants to see them.
     words: Option<Vec<String>>,
 }
 
 impl Outlet for Wire<'_> {
-    fn send(&mut self, tunnel: TunnelKey, _unit: Unit, frames: &[u8]) -> usize {
+    fn send(&mut self, tunnel: TunnelKey, unit: Unit, frames: &[u8]) -> usize {
         assert!(!frames.is_empty(), "an empty record");
         assert!(frames.len() <= RECORD_MAX, "{} bytes in one record", frames.len());
         self.tap.see(self.now, frames);
@@ -67,10 +70,17 @@ impl Outlet for Wire<'_> {
         let Some(connection) = connection else {
             panic!("{:?} sends on {tunnel:?}, which is down", self.side)
         };
-        connection.take(self.now, self.side, frames, self.carriers)
+        connection.take(self.now, self.side, unit, frames, self.carriers)
     }
 
-    fn withdraw(&mut self, _tunnel: TunnelKey, _tag: u64) {}
+    fn withdraw(&mut self, tunnel: TunnelKey, tag: u64) {
+        let connection = self.tunnels.get(&tunnel).and_then(|id| self.connections.get_mut(id));
+        let Some(connection) = connection else {
+            panic!("{:?} withdraws on {tunnel:?}, which is down", self.side)
+        };
+        connection.withdraw(self.side, tag);
+        self.withdrawn += 1;
+    }
 }
 
 impl Node {
@@ -85,6 +95,7 @@ impl Node {
         };
         Self {
             endpoint,
+            flows_most: settings.flows_max,
             settings,
             dirty: true,
             wake: None,
@@ -160,10 +171,12 @@ impl World {
             carriers: &mut self.carriers,
             tap: &mut node.tap,
             sent: Vec::new(),
+            withdrawn: 0,
             words: (self.trace.verbosity() == Verbosity::Everything).then(Vec::new),
         };
         node.endpoint.transmit(now, &mut wire);
         let (sent, words) = (wire.sent, wire.words);
+        self.coverage.withdrawn += wire.withdrawn;
         node.wake = node.endpoint.next_timeout();
         for (key, length) in sent {
             self.trace.note(&[2, side as u64, key.0 as u64, length as u64]);
@@ -206,12 +219,15 @@ impl World {
                 if known {
                     node.paths.insert(tunnel);
                     self.coverage.paths += 1;
+                    self.on_path(side, tunnel);
                 }
             }
             Event::CloseTunnel { tunnel, reason } => {
                 self.say(Verbosity::Operations, || format!("{side:?} closes {tunnel:?}: {reason}"));
                 let fair = FAIR_REASONS.iter().any(|fair| reason.contains(fair));
-                assert!(fair || self.upheavals.impostors > 0, "{side:?}: breach: {reason}");
+                let replayed = self.upheavals.replays > 0 && reason.contains("was used before");
+                let odd = self.upheavals.impostors > 0;
+                assert!(fair || replayed || odd, "{side:?}: breach: {reason}");
                 if !reason.contains("superseded by a newer tunnel") {
                     self.nodes[side as usize].drop_path(self.now, tunnel);
                 }
@@ -226,6 +242,7 @@ impl World {
                 self.trace.note(&[9, side as u64, tunnel.0 as u64]);
                 self.nodes[side as usize].reports.push((self.now, report));
                 self.coverage.reported += 1;
+                self.on_report(side, tunnel, report);
             }
             Event::Opened { flow, user, destination } => {
                 self.on_opened(side, flow, user, &destination);
@@ -339,8 +356,8 @@ impl World {
             coverage.stalled += u64::from(session.paths.iter().any(|path| path.stalled));
             coverage.reinjected += u64::from(session.reinjected.0 > 0);
             let most = match side {
-                Side::Gateway => node.settings.flows_max,
-                Side::Cloud => node.settings.flows_max + FLOWS_REFUSED_MAX,
+                Side::Gateway => node.flows_most,
+                Side::Cloud => node.flows_most + FLOWS_REFUSED_MAX,
             };
             assert!(session.flows <= most, "{side:?} has {} flows", session.flows);
         }

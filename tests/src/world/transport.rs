@@ -4,16 +4,17 @@
 //! timeout with exponential backoff), a window grows by slow start and halves on loss. It knows no
 //! link: it takes and makes [`Packet`]s.
 //!
-//! Two flavours: a stream hands over segments in order, cut anywhere; the other one hands over
-//! whole messages as they become complete, but greetings keep their place, and control frames their
-//! order.
+//! Two flavours. A stream (TLS) hands over segments in order, cut anywhere. The other one (QUIC)
+//! hands over whole units: control and greetings in their order, data as it becomes complete, but
+//! behind the greeting that it was sent behind; what was sent before a greeting and comes after it
+//! is dropped. There, data that is withdrawn is not sent again: a mark goes in its place.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bitrate, Bytes, LinkSample};
+use polyrail_model::{Bitrate, Bytes, LinkSample, Unit};
 
 /// What travels over a link.
 #[derive(Clone, Debug)]
@@ -56,8 +57,10 @@ pub struct Segment {
 #[derive(Debug)]
 pub struct Message {
     number: u64,
-    /// Not handed over before this one was.
+    /// Control and greetings: not handed over before this one was.
     after: u64,
+    /// Greetings sent before.
+    epoch: u64,
     content: Content,
 }
 
@@ -66,8 +69,12 @@ pub struct Message {
 pub enum Content {
     /// The tunnel's own handshake.
     Hello,
+    /// Its end: what came before was early.
+    Finished,
     /// Frames of the session.
-    Frames(Vec<u8>),
+    Frames(Unit, Vec<u8>),
+    /// In place of data that was withdrawn.
+    Withdrawn,
     /// An orderly end.
     Close,
 }
@@ -77,6 +84,8 @@ pub enum Content {
 pub enum Delivery {
     /// The peer's handshake.
     Hello,
+    /// Its end.
+    Finished,
     /// Bytes of frames.
     Frames(Rc<Segment>),
     /// The peer has closed.
@@ -97,8 +106,8 @@ impl Segment {
     /// The bytes of frames in it.
     pub fn bytes(&self) -> &[u8] {
         match &self.message.content {
-            Content::Frames(bytes) => &bytes[self.range.clone()],
-            Content::Hello | Content::Close => &[],
+            Content::Frames(_, bytes) => &bytes[self.range.clone()],
+            _ => &[],
         }
     }
 
@@ -107,7 +116,7 @@ impl Segment {
         self.range.len() == self.message.length()
     }
 
-    /// Greets or answers a greeting: its order against all that follows is kept.
+    /// Greets or answers a greeting.
     pub fn is_greeting(&self) -> bool {
         self.message.is_barrier()
     }
@@ -116,24 +125,19 @@ impl Segment {
 impl Message {
     /// Keeps its place among its like: all but data.
     fn is_control(&self) -> bool {
-        match &self.content {
-            Content::Hello | Content::Close => true,
-            Content::Frames(bytes) => !matches!(bytes.get(1), Some(5 | 6)),
-        }
+        !matches!(&self.content, Content::Frames(Unit::Data { .. }, _) | Content::Withdrawn)
     }
 
     fn is_barrier(&self) -> bool {
-        match &self.content {
-            Content::Hello => true,
-            Content::Frames(bytes) => self.number == 1 || matches!(bytes.get(1), Some(1..=4)),
-            Content::Close => false,
-        }
+        matches!(&self.content, Content::Frames(Unit::Greeting, _))
     }
 
     fn length(&self) -> usize {
         match &self.content {
             Content::Hello => HELLO_BYTES,
-            Content::Frames(bytes) => bytes.len(),
+            Content::Finished => FINISHED_BYTES,
+            Content::Frames(_, bytes) => bytes.len(),
+            Content::Withdrawn => 0,
             Content::Close => 1,
         }
     }
@@ -150,10 +154,17 @@ pub struct Transport {
 #[derive(Debug)]
 pub struct Sender {
     connection: usize,
+    stream: bool,
     room_bound: usize,
+    /// What early data may still take, until the handshake is over.
+    early_room: Option<usize>,
     next_message: u64,
-    barrier: u64,
+    epoch: u64,
     control: u64,
+    /// Units of data that are not over, by tag.
+    tags: BTreeMap<u64, u64>,
+    /// How many were withdrawn.
+    pub(super) withdrawn: u64,
     unsent: VecDeque<Rc<Segment>>,
     unsent_bytes: usize,
     out: BTreeMap<u64, Out>,
@@ -182,6 +193,8 @@ pub struct Sender {
 #[derive(Debug)]
 struct Out {
     segment: Rc<Segment>,
+    /// What it takes of the window.
+    length: usize,
     sent_at: Instant,
     order: u64,
     /// What was acknowledged in all when it left, and whether it went once only.
@@ -197,16 +210,18 @@ pub struct Receiver {
     cumulative: u64,
     ahead: BTreeMap<u64, Rc<Segment>>,
     parts: BTreeMap<u64, Vec<Rc<Segment>>>,
-    /// Messages that were handed over: all below, and these.
+    /// Messages that were handed over or dropped: all below, and these.
     below: u64,
     handed: BTreeSet<u64>,
+    /// Greetings handed over.
+    epoch: u64,
 }
 
 impl Transport {
     /// An end that keeps at most about `room_bound` bytes unsent.
     pub fn new(now: Instant, connection: usize, stream: bool, room_bound: usize) -> Self {
         Self {
-            sender: Sender::new(now, connection, room_bound),
+            sender: Sender::new(now, connection, stream, room_bound),
             receiver: Receiver {
                 stream,
                 cumulative: 0,
@@ -214,19 +229,24 @@ impl Transport {
                 parts: BTreeMap::new(),
                 below: 0,
                 handed: BTreeSet::new(),
+                epoch: 0,
             },
         }
     }
 }
 
 impl Sender {
-    fn new(now: Instant, connection: usize, room_bound: usize) -> Self {
+    fn new(now: Instant, connection: usize, stream: bool, room_bound: usize) -> Self {
         Self {
             connection,
+            stream,
             room_bound,
+            early_room: None,
             next_message: 0,
-            barrier: 0,
+            epoch: 0,
             control: 0,
+            tags: BTreeMap::new(),
+            withdrawn: 0,
             unsent: VecDeque::new(),
             unsent_bytes: 0,
             out: BTreeMap::new(),
@@ -255,17 +275,20 @@ impl Sender {
     /// Takes a message, whatever the room.
     pub fn push(&mut self, content: Content) {
         let number = self.next_message;
-        let mut message = Message { number, after: self.barrier, content };
+        let message = Message { number, after: self.control, epoch: self.epoch, content };
         if message.is_control() {
-            message.after = self.control.max(self.barrier);
             self.control = number;
+        }
+        if let Content::Frames(Unit::Data { tag }, _) = message.content {
+            assert!(self.tags.insert(tag, number).is_none(), "tag {tag} was used before");
         }
         let message = Rc::new(message);
         self.next_message += 1;
-        if message.is_barrier() {
-            self.barrier = message.number;
-        }
+        self.epoch += u64::from(message.is_barrier());
         let length = message.length();
+        if let Some(room) = &mut self.early_room {
+            *room = room.saturating_sub(length);
+        }
         for start in (0..length).step_by(SEGMENT) {
             let range = start..(start + SEGMENT).min(length);
             self.unsent_bytes += range.len();
@@ -275,7 +298,35 @@ impl Sender {
 
     /// What it takes now.
     pub fn room(&self) -> usize {
-        self.room_bound.saturating_sub(self.unsent_bytes)
+        let room = self.room_bound.saturating_sub(self.unsent_bytes);
+        self.early_room.map_or(room, |early| early.min(room))
+    }
+
+    /// Only so much may go until the handshake is over; `None` when it is.
+    pub fn limit_early(&mut self, room: Option<usize>) {
+        self.early_room = room;
+    }
+
+    /// The unit of data with this tag need not arrive any more.
+    pub fn withdraw(&mut self, tag: u64) {
+        let Some(number) = self.tags.remove(&tag).filter(|_| !self.stream) else { return };
+        self.withdrawn += 1;
+        let (after, epoch) = (0, 0);
+        let message = Rc::new(Message { number, after, epoch, content: Content::Withdrawn });
+        let mark = Rc::new(Segment { message, range: 0..0 });
+        let (mut first, mut dropped) = (true, 0);
+        self.unsent.retain_mut(|segment| {
+            if segment.message.number != number {
+                return true;
+            }
+            dropped += segment.range.len();
+            *segment = Rc::clone(&mark);
+            std::mem::replace(&mut first, false)
+        });
+        self.unsent_bytes -= dropped;
+        for out in self.out.values_mut().filter(|out| out.segment.message.number == number) {
+            out.segment = Rc::clone(&mark);
+        }
     }
 
     /// Nothing waits and nothing is out.
@@ -299,7 +350,9 @@ impl Sender {
                     let starved = self.application_limited && self.out.is_empty();
                     self.application_limited = false;
                     let (order, acked) = (0, self.acked);
-                    let out = Out { segment, sent_at: now, order, acked, once: true, starved };
+                    let length = segment.range.len();
+                    let once = true;
+                    let out = Out { segment, length, sent_at: now, order, acked, once, starved };
                     self.out.insert(serial, out);
                     serial
                 }
@@ -310,7 +363,8 @@ impl Sender {
             out.sent_at = now;
             out.acked = self.acked;
             self.next_order += 1;
-            self.in_flight += out.segment.range.len();
+            out.length = out.segment.range.len();
+            self.in_flight += out.length;
             self.sent_packets += 1;
             let kind = PacketKind::Data { serial, segment: Rc::clone(&out.segment) };
             emit(Packet { connection: self.connection, kind });
@@ -345,7 +399,7 @@ impl Sender {
 
     fn settle(&mut self, now: Instant, serial: u64) -> bool {
         let Some(out) = self.out.remove(&serial) else { return false };
-        let length = out.segment.range.len();
+        let length = out.length;
         if !self.lost.remove(&serial) {
             self.in_flight = self.in_flight.saturating_sub(length);
         }
@@ -387,7 +441,7 @@ impl Sender {
             out.order < edge && out.order > 0 && !self.lost.contains(serial)
         });
         let lost: Vec<(u64, u64, usize)> =
-            lost.map(|(&serial, out)| (serial, out.order, out.segment.range.len())).collect();
+            lost.map(|(&serial, out)| (serial, out.order, out.length)).collect();
         for (serial, order, length) in lost {
             self.lost.insert(serial);
             self.lost_packets += 1;
@@ -466,16 +520,33 @@ impl Receiver {
     }
 
     fn collect(&mut self, segment: Rc<Segment>, deliveries: &mut Vec<Delivery>) {
-        self.parts.entry(segment.message.number).or_default().push(segment);
-        // Messages that wait for a greeting follow it at once.
+        let number = segment.message.number;
+        if self.was_handed(number) {
+            return;
+        }
+        if matches!(segment.message.content, Content::Withdrawn) {
+            self.parts.remove(&number);
+            self.over(number);
+        } else {
+            self.parts.entry(number).or_default().push(segment);
+        }
+        // Messages that wait for another one follow it at once.
         while let Some(number) = self.ready() {
             let Some(mut parts) = self.parts.remove(&number) else { return };
-            parts.sort_by_key(|part| part.range.start);
-            parts.iter().for_each(|part| hand_over(part, deliveries));
-            self.handed.insert(number);
-            while self.handed.remove(&self.below) {
-                self.below += 1;
+            self.over(number);
+            let message = Rc::clone(&parts[0].message);
+            if message.is_control() || message.epoch == self.epoch {
+                parts.sort_by_key(|part| part.range.start);
+                parts.iter().for_each(|part| hand_over(part, deliveries));
             }
+            self.epoch += u64::from(message.is_barrier());
+        }
+    }
+
+    fn over(&mut self, number: u64) {
+        self.handed.insert(number);
+        while self.handed.remove(&self.below) {
+            self.below += 1;
         }
     }
 
@@ -483,9 +554,14 @@ impl Receiver {
         let whole = |parts: &Vec<Rc<Segment>>| {
             let message = &parts[0].message;
             let held: usize = parts.iter().map(|part| part.range.len()).sum();
-            let last = message.is_barrier() || matches!(message.content, Content::Close);
-            let first = message.number == 0 || self.was_handed(message.after);
-            held == message.length() && first && (!last || self.below == message.number)
+            let turn = match &message.content {
+                Content::Close => self.below == message.number,
+                _ if message.number == 0 => true,
+                _ if message.is_control() => self.was_handed(message.after),
+                // Data needs the tunnel, too, which the first message makes.
+                _ => message.epoch <= self.epoch && self.was_handed(0),
+            };
+            held == message.length() && turn
         };
         self.parts.iter().find(|(_, parts)| whole(parts)).map(|(&number, _)| number)
     }
@@ -498,10 +574,11 @@ impl Receiver {
 fn hand_over(segment: &Rc<Segment>, deliveries: &mut Vec<Delivery>) {
     let last = segment.range.end == segment.message.length();
     match &segment.message.content {
-        Content::Frames(_) => deliveries.push(Delivery::Frames(Rc::clone(segment))),
+        Content::Frames(..) => deliveries.push(Delivery::Frames(Rc::clone(segment))),
         Content::Hello if last => deliveries.push(Delivery::Hello),
+        Content::Finished => deliveries.push(Delivery::Finished),
         Content::Close => deliveries.push(Delivery::Close),
-        Content::Hello => {}
+        Content::Hello | Content::Withdrawn => {}
     }
 }
 
@@ -510,6 +587,7 @@ pub const SEGMENT: usize = 1_400;
 /// What headers add, in bytes.
 pub const HEADER: usize = 40;
 const HELLO_BYTES: usize = 700;
+const FINISHED_BYTES: usize = 60;
 const TIMEOUT_FIRST: Duration = Duration::from_secs(1);
 const TIMEOUT_MIN: Duration = Duration::from_millis(200);
 const TIMEOUT_MAX: Duration = Duration::from_secs(8);

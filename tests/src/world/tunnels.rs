@@ -1,14 +1,25 @@
 //! Carriers and the connections over them: how tunnels come up, live and die.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use polyrail_emulator::link::{Blackout, LinkModel, LinkSpec};
-use polyrail_model::{Identity, LinkSample, TunnelMode};
+use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
 use polyrail_session::{TunnelInfo, TunnelKey};
 
-use super::transport::{Content, Delivery, Packet, PacketKind, Transport};
+use super::transport::{Content, Delivery, Packet, PacketKind, Segment, Transport};
 use super::{Links, Side, Timer, Verbosity, World};
 use crate::dice::Dice;
+
+/// A race of new connections for a carrier's path.
+#[derive(Debug, Default)]
+pub(super) struct Race {
+    pub number: u32,
+    /// Attempts still to be made.
+    pub left: u32,
+    /// Those under way, the oldest first.
+    pub alive: Vec<usize>,
+}
 
 /// What a carrier is like.
 #[derive(Clone, Debug)]
@@ -35,6 +46,10 @@ pub struct Carrier {
     pub(super) enabled: bool,
     /// The newest connection, while the gateway has it.
     pub(super) current: Option<usize>,
+    /// The cloud's process of which the gateway holds a ticket.
+    ticket: Option<u32>,
+    /// The race for a new path, if one is under way.
+    pub(super) race: Race,
 }
 
 /// One connection.
@@ -44,12 +59,22 @@ pub(super) struct Connection {
     exporter: [u8; 32],
     /// Its address is gone: nothing of it arrives any more.
     lost_address: bool,
+    /// Hands over in order.
+    stream: bool,
+    /// Whether it passes early data, and whether the cloud takes that.
+    early: Option<bool>,
+    /// What it passed before its handshake was over.
+    captured: Vec<Vec<u8>>,
 }
 
 /// One end of a connection.
 pub(super) struct End {
     pub(super) transport: Transport,
     key: Option<TunnelKey>,
+    /// The handshake is over.
+    confirmed: bool,
+    /// Early data that waits for that.
+    held: Vec<Rc<Segment>>,
     /// The room that the endpoint was told last.
     told_room: usize,
     closing: bool,
@@ -66,10 +91,12 @@ impl Carrier {
             departures: [None; 2],
             enabled: true,
             current: None,
+            ticket: None,
+            race: Race::default(),
         }
     }
 
-    fn send(&mut self, now: Instant, from: Side, packet: Packet) {
+    pub(super) fn send(&mut self, now: Instant, from: Side, packet: Packet) {
         let size = packet.size();
         let link = &mut self.links[from as usize];
         let _verdict = link.enqueue(now, packet, size);
@@ -169,31 +196,79 @@ impl World {
     }
 
     pub(super) fn connect(&mut self, carrier: usize) {
-        let Carrier { spec, enabled, current, .. } = &mut self.carriers[carrier];
-        if !*enabled || current.is_some() {
-            return;
+        if self.carriers[carrier].current.is_none() {
+            self.start(carrier);
+        }
+    }
+
+    /// Begins a connection, the carrier's newest.
+    pub(super) fn start(&mut self, carrier: usize) -> Option<usize> {
+        let Carrier { spec, enabled, current, ticket, .. } = &mut self.carriers[carrier];
+        if !*enabled {
+            return None;
         }
         let id = self.next_connection;
         self.next_connection += 1;
         *current = Some(id);
-        let (now, stream, room) = (self.now, spec.stream, spec.room);
-        let end = || {
-            let transport = Transport::new(now, id, stream, room);
-            let (told_room, closing) = (0, false);
-            Some(End { transport, key: None, told_room, closing, sample_at: now })
-        };
+        let (stream, room) = (spec.stream, spec.room);
+        let valid = ticket.is_some_and(|of| of == self.upheavals.cloud_restarts);
+        let early = ticket.is_some() && self.dice.chance(self.habits.early);
+        let early = early.then(|| valid && self.dice.chance(self.habits.early_accepted));
+        let ends = [(); 2].map(|()| Some(End::new(self.now, id, stream, room)));
         let exporter = self.dice.key();
-        let ends = [end(), end()];
-        let connection = Connection { carrier, ends, exporter, lost_address: false };
+        let (lost_address, captured) = (false, Vec::new());
+        let connection =
+            Connection { carrier, ends, exporter, lost_address, stream, early, captured };
         self.connections.insert(id, connection);
         self.timer(CONNECT_TIMEOUT, Timer::Deadline { connection: id });
         self.push(id, Side::Gateway, Content::Hello);
+        if early.is_some() {
+            self.coverage.early += 1;
+            self.end_up(id, Side::Gateway, false);
+        }
+        Some(id)
+    }
+
+    /// An eavesdropper sends early data of an older connection again, from nowhere.
+    pub fn replay(&mut self, which: usize) {
+        let Some((carrier, units)) = self.captured.get(which).cloned() else { return };
+        self.say(Verbosity::Operations, || format!("early data is replayed: {which}"));
+        self.upheavals.replays += 1;
+        self.coverage.replayed += 1;
+        let id = self.next_connection;
+        self.next_connection += 1;
+        let (now, exporter) = (self.now, self.dice.key());
+        let ends = [None, Some(End::new(now, id, false, EARLY_ROOM))];
+        let connection = Connection {
+            carrier,
+            ends,
+            exporter,
+            lost_address: false,
+            stream: false,
+            early: Some(true),
+            captured: Vec::new(),
+        };
+        self.connections.insert(id, connection);
+        self.timer(CONNECT_TIMEOUT, Timer::Deadline { connection: id });
+        self.end_up(id, Side::Cloud, false);
+        let key = self.connections.get(&id).and_then(|c| c.ends[1].as_ref()?.key);
+        for unit in units {
+            if let Some(key) = key {
+                self.feed(Side::Cloud, key, &unit);
+            }
+        }
+        self.drain();
+    }
+
+    /// How many recordings an eavesdropper has.
+    pub fn captured(&self) -> usize {
+        self.captured.len()
     }
 
     pub(super) fn connect_deadline(&mut self, connection: usize) {
         let up = |side: Side| {
             let end = self.connections.get(&connection)?.ends[side as usize].as_ref()?;
-            Some(end.key.is_some())
+            Some(end.confirmed)
         };
         for (side, up) in Side::BOTH.map(|side| (side, up(side))) {
             if up == Some(false) {
@@ -258,27 +333,77 @@ impl World {
     }
 
     fn deliver(&mut self, connection: usize, side: Side, delivery: Delivery) {
-        match delivery {
-            Delivery::Hello => {
-                if side == Side::Cloud {
-                    self.push(connection, side, Content::Hello);
-                }
-                self.end_up(connection, side);
-            }
-            Delivery::Frames(segment) => {
-                let again = self.dice.chance(self.habits.repeats);
-                let Some(c) = self.connections.get(&connection) else { return };
-                let repeatable = !self.carriers[c.carrier].spec.stream && !segment.is_greeting();
-                let Some(key) = c.ends[side as usize].as_ref().and_then(|end| end.key) else {
-                    return;
-                };
-                self.feed(side, key, segment.bytes());
-                // Only a message that came as one segment is whole frames.
-                if again && repeatable && segment.is_whole() {
-                    self.feed(side, key, segment.bytes());
+        let Some(c) = self.connections.get_mut(&connection) else { return };
+        match (delivery, side, c.early) {
+            (Delivery::Hello, Side::Cloud, early) => {
+                self.push(connection, side, Content::Hello);
+                if early != Some(false) {
+                    self.end_up(connection, side, early.is_none());
                 }
             }
-            Delivery::Close => self.end_down(connection, side, "closed by the peer"),
+            (Delivery::Hello, Side::Gateway, early) => {
+                let (process, carrier) = (self.upheavals.cloud_restarts, c.carrier);
+                self.carriers[carrier].ticket = Some(process);
+                if early.is_some() {
+                    self.push(connection, side, Content::Finished);
+                    self.confirm(connection, side);
+                } else {
+                    self.end_up(connection, side, true);
+                }
+            }
+            (Delivery::Finished, _, Some(true)) => self.confirm(connection, side),
+            (Delivery::Finished, ..) => {
+                self.end_up(connection, side, true);
+                let Some(c) = self.connections.get_mut(&connection) else { return };
+                let held = c.ends[side as usize].as_mut().map(|end| std::mem::take(&mut end.held));
+                for segment in held.unwrap_or_default() {
+                    self.deliver(connection, side, Delivery::Frames(segment));
+                }
+            }
+            (Delivery::Frames(segment), ..) => self.hand_over(connection, side, segment),
+            (Delivery::Close, ..) => self.end_down(connection, side, "closed by the peer"),
+        }
+    }
+
+    fn hand_over(&mut self, connection: usize, side: Side, segment: Rc<Segment>) {
+        let again = self.dice.chance(self.habits.repeats);
+        let Some(c) = self.connections.get_mut(&connection) else { return };
+        let repeatable = !c.stream && !segment.is_greeting();
+        let Some(end) = &mut c.ends[side as usize] else { return };
+        let Some(key) = end.key else {
+            end.held.push(segment);
+            return;
+        };
+        self.feed(side, key, segment.bytes());
+        // Only a message that came as one segment is whole frames.
+        if again && repeatable && segment.is_whole() {
+            self.feed(side, key, segment.bytes());
+        }
+    }
+
+    /// The handshake of a tunnel that passed early data is over.
+    fn confirm(&mut self, connection: usize, side: Side) {
+        let Some(c) = self.connections.get_mut(&connection) else { return };
+        let exporter = c.exporter;
+        let (carrier, captured) = (c.carrier, std::mem::take(&mut c.captured));
+        let Some(end) = &mut c.ends[side as usize] else { return };
+        end.confirmed = true;
+        end.transport.sender.limit_early(None);
+        end.told_room = end.transport.sender.room();
+        let Some(key) = end.key else { return };
+        let node = &mut self.nodes[side as usize];
+        node.endpoint.tunnel_confirmed(self.now, key, exporter);
+        node.endpoint.tunnel_room(key, end.told_room);
+        node.dirty = true;
+        if !captured.is_empty() {
+            self.capture(carrier, captured);
+        }
+    }
+
+    fn capture(&mut self, carrier: usize, units: Vec<Vec<u8>>) {
+        self.captured.push_back((carrier, units));
+        if self.captured.len() > CAPTURED_MAX {
+            self.captured.pop_front();
         }
     }
 
@@ -289,7 +414,7 @@ impl World {
         node.dirty = true;
     }
 
-    fn end_up(&mut self, connection: usize, side: Side) {
+    fn end_up(&mut self, connection: usize, side: Side, confirmed: bool) {
         let Some(c) = self.connections.get_mut(&connection) else { return };
         let Some(end) = &mut c.ends[side as usize] else { return };
         let node = &mut self.nodes[side as usize];
@@ -301,8 +426,13 @@ impl World {
             Side::Cloud => (String::new(), identity("train-7")),
         };
         let backup = spec.backup && side == Side::Gateway;
-        let info =
-            TunnelInfo { carrier, peer, exporter: Some(c.exporter), backup, mode: TunnelMode::Tls };
+        let mode = if c.stream { TunnelMode::Tls } else { TunnelMode::Quic };
+        let exporter = confirmed.then_some(c.exporter);
+        let info = TunnelInfo { carrier, peer, exporter, backup, mode };
+        end.confirmed = confirmed;
+        if !confirmed {
+            end.transport.sender.limit_early(Some(EARLY_ROOM));
+        }
         end.told_room = end.transport.sender.room();
         let room = end.told_room;
         self.say(Verbosity::Everything, || format!("{side:?} tunnel {} up, {connection}", key.0));
@@ -317,10 +447,14 @@ impl World {
         let Some(c) = self.connections.get_mut(&connection) else { return };
         let Some(end) = c.ends[side as usize].take() else { return };
         let carrier = c.carrier;
+        let captured = std::mem::take(&mut c.captured);
         if c.ends.iter().all(Option::is_none) {
             self.connections.remove(&connection);
         }
         self.say(Verbosity::Everything, || format!("{side:?} connection {connection} down: {why}"));
+        if !captured.is_empty() {
+            self.capture(carrier, captured);
+        }
         if let Some(key) = end.key {
             let now = self.now;
             let node = &mut self.nodes[side as usize];
@@ -375,11 +509,27 @@ impl World {
             let sample: LinkSample = end.transport.sender.sample(self.now);
             node.endpoint.tunnel_sample(self.now, key, &sample);
             node.dirty = true;
+            if side == Side::Gateway && sample.timeouts >= RESTART_TIMEOUTS {
+                let carrier = c.carrier;
+                self.restart_path(carrier);
+            }
         }
     }
 }
 
 impl End {
+    fn new(now: Instant, connection: usize, stream: bool, room: usize) -> Self {
+        Self {
+            transport: Transport::new(now, connection, stream, room),
+            key: None,
+            confirmed: false,
+            held: Vec::new(),
+            told_room: 0,
+            closing: false,
+            sample_at: now,
+        }
+    }
+
     /// The endpoint that knew it is gone.
     pub(super) fn forget_key(&mut self) {
         self.key = None;
@@ -403,15 +553,32 @@ impl Connection {
         &mut self,
         now: Instant,
         side: Side,
+        unit: Unit,
         frames: &[u8],
         carriers: &mut [Carrier],
     ) -> usize {
         let Some(end) = &mut self.ends[side as usize] else { return 0 };
-        end.transport.sender.push(Content::Frames(frames.to_vec()));
+        if side == Side::Gateway && !end.confirmed {
+            self.captured.push(frames.to_vec());
+        }
+        end.transport.sender.push(Content::Frames(unit, frames.to_vec()));
         self.pump(now, side, carriers);
         let Some(end) = &mut self.ends[side as usize] else { return 0 };
         end.told_room = end.transport.sender.room();
         end.told_room
+    }
+}
+
+impl Connection {
+    /// The endpoint does not want a unit delivered any more.
+    pub(super) fn withdraw(&mut self, side: Side, tag: u64) {
+        if let Some(end) = &mut self.ends[side as usize] {
+            end.transport.sender.withdraw(tag);
+        }
+    }
+
+    pub(super) fn carrier(&self) -> usize {
+        self.carrier
     }
 }
 
@@ -421,4 +588,10 @@ fn identity(name: &str) -> Identity {
 
 /// A carrier that does not answer is tried anew after this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
+/// What early data may hold, in bytes.
+const EARLY_ROOM: usize = 14_000;
+/// Recordings that an eavesdropper keeps.
+const CAPTURED_MAX: usize = 8;
+/// Timeouts of the gateway's transport after which it restarts a path.
+const RESTART_TIMEOUTS: u32 = 2;
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);

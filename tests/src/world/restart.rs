@@ -1,0 +1,147 @@
+//! Restarts of paths and changes at run time, as a gateway's carriers make them.
+//!
+//! A race makes a new connection on the same carrier again and again until one becomes a path; of
+//! too many the oldest is given up. The old connection lives on until the session lets it go.
+
+use std::time::Duration;
+
+use polyrail_scheduler::ChainSpec;
+use polyrail_session::{PathReport, Reinjection, TunnelKey};
+
+use super::transport::{Packet, PacketKind};
+use super::{Side, Timer, Verbosity, World};
+
+impl World {
+    /// Races so many new connections for a carrier's path.
+    pub fn race_attempts(&mut self, carrier: usize, attempts: u32) {
+        self.say(Verbosity::Operations, || format!("carrier {carrier} races {attempts} attempts"));
+        self.begin_race(carrier, attempts);
+        self.drain();
+    }
+
+    /// A path of this carrier makes no progress.
+    pub(super) fn restart_path(&mut self, carrier: usize) {
+        let idle = self.carriers[carrier].race.left == 0;
+        if self.habits.restarts && idle && self.carriers[carrier].enabled {
+            self.say(Verbosity::Operations, || format!("carrier {carrier} restarts its path"));
+            self.begin_race(carrier, ATTEMPTS);
+        }
+    }
+
+    fn begin_race(&mut self, carrier: usize, attempts: u32) {
+        let race = &mut self.carriers[carrier].race;
+        race.number += 1;
+        race.left = attempts;
+        let number = race.number;
+        self.timer(Duration::ZERO, Timer::Attempt { carrier, race: number });
+    }
+
+    pub(super) fn attempt(&mut self, carrier: usize, number: u32) {
+        let race = &mut self.carriers[carrier].race;
+        if race.number != number || race.left == 0 {
+            return;
+        }
+        race.left -= 1;
+        race.alive.retain(|id| {
+            self.connections.get(id).is_some_and(|connection| connection.ends[0].is_some())
+        });
+        let oldest = (race.alive.len() >= ALIVE_MAX).then(|| race.alive.remove(0));
+        if let Some(oldest) = oldest {
+            self.give_up(carrier, oldest);
+        }
+        if let Some(id) = self.start(carrier) {
+            self.coverage.attempts += 1;
+            self.carriers[carrier].race.alive.push(id);
+        }
+        self.timer(INTERVAL, Timer::Attempt { carrier, race: number });
+    }
+
+    /// The cloud hears of it, if the packet arrives.
+    fn give_up(&mut self, carrier: usize, connection: usize) {
+        let packet = Packet { connection, kind: PacketKind::Rst };
+        self.carriers[carrier].send(self.now, Side::Gateway, packet);
+        self.end_down(connection, Side::Gateway, "attempt given up");
+    }
+
+    /// A tunnel became a path: a race that it is part of is over.
+    pub(super) fn on_path(&mut self, side: Side, tunnel: TunnelKey) {
+        let Some(&winner) = self.nodes[side as usize].tunnels.get(&tunnel) else { return };
+        let Some(carrier) = self.connections.get(&winner).map(|c| c.carrier()) else { return };
+        let race = &mut self.carriers[carrier].race;
+        if side == Side::Cloud || !race.alive.contains(&winner) {
+            return;
+        }
+        race.left = 0;
+        let others = std::mem::take(&mut race.alive);
+        self.carriers[carrier].current = Some(winner);
+        for other in others.into_iter().filter(|&other| other != winner) {
+            self.give_up(carrier, other);
+        }
+    }
+
+    pub(super) fn on_report(&mut self, side: Side, tunnel: TunnelKey, report: PathReport) {
+        let Some(connection) = self.nodes[side as usize].tunnels.get(&tunnel) else { return };
+        let Some(carrier) = self.connections.get(connection).map(|c| c.carrier()) else { return };
+        if side == Side::Gateway && report == PathReport::Stalled {
+            self.restart_path(carrier);
+        }
+    }
+
+    /// New connections of a carrier travel the other way from now on, and one is made at once.
+    pub fn switch_mode(&mut self, carrier: usize) {
+        let stream = &mut self.carriers[carrier].spec.stream;
+        *stream = !*stream;
+        self.race(carrier);
+    }
+
+    /// Both sides schedule in another way from now on.
+    pub fn set_chain(&mut self, chain: &ChainSpec) {
+        self.say(Verbosity::Operations, || format!("chain {chain:?}"));
+        for node in &mut self.nodes {
+            node.settings.chain = chain.clone();
+            node.endpoint.set_chain(self.now, chain.clone());
+            node.dirty = true;
+        }
+        self.drain();
+    }
+
+    /// One side bounds its flows and takes segments back in another way from now on.
+    pub fn set_settings(&mut self, side: Side, flows_max: usize, reinjection: Reinjection) {
+        self.say(Verbosity::Operations, || format!("{side:?} {flows_max} flows, {reinjection:?}"));
+        let node = &mut self.nodes[side as usize];
+        node.settings.flows_max = flows_max;
+        node.settings.reinjection = reinjection;
+        node.flows_most = node.flows_most.max(flows_max);
+        node.endpoint.set_settings(self.now, node.settings.clone());
+        node.dirty = true;
+        self.drain();
+    }
+
+    /// A carrier becomes a backup, or is one no longer.
+    pub fn set_backup(&mut self, carrier: usize, backup: bool) {
+        self.say(Verbosity::Operations, || format!("carrier {carrier} backup {backup}"));
+        let spec = &mut self.carriers[carrier].spec;
+        spec.backup = backup;
+        let node = &mut self.nodes[Side::Gateway as usize];
+        node.endpoint.set_backup(self.now, &spec.name, backup);
+        node.dirty = true;
+        self.drain();
+    }
+
+    /// One side has noticed something about a carrier's newest path.
+    pub fn report_path(&mut self, side: Side, carrier: usize, report: PathReport) {
+        let Some(current) = self.carriers[carrier].current else { return };
+        let node = &mut self.nodes[side as usize];
+        let tunnel = node.tunnels.iter().find(|(_, id)| **id == current).map(|(key, _)| *key);
+        if let Some(tunnel) = tunnel {
+            node.endpoint.report_path(self.now, tunnel, report);
+            node.dirty = true;
+            self.drain();
+        }
+    }
+}
+
+/// How often a restart tries (DESIGN 4: an attempt every 100 ms, at most 3 alive).
+const ATTEMPTS: u32 = 100;
+const INTERVAL: Duration = Duration::from_millis(100);
+const ALIVE_MAX: usize = 3;
