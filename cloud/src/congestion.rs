@@ -2,42 +2,79 @@
 //!
 //! Most bytes flow this way, over radio links that lose packets at random: bbr is taken unless the
 //! operator wants another, and the kernel's default where the kernel does not let us, with a
-//! warning that names the remedy. Carriers may have their own: a tunnel begins with the usual one
-//! and changes when the gateway has told which carrier it is. (The gateway's own direction is
-//! configured there.)
+//! warning that names the remedy. Carriers may have their own. Over TCP a tunnel begins with the
+//! usual one and changes when the gateway has told which carrier it is; over QUIC the gateway's
+//! first packet says which carrier it is, and a connection keeps what it began with. (The gateway's
+//! own direction is configured there.)
 
 use std::collections::BTreeMap;
 use std::io;
 
 use polyrail_control::CloudConfig;
+use polyrail_model::TunnelMode;
 use polyrail_relay::Relay;
+use polyrail_relay::admin::Survey;
 use polyrail_session::TunnelKey;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-/// The congestion controls that can be used here, by the kernel's names.
-#[derive(Debug)]
+/// The congestion controls that can be used here.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Congestion {
+    /// By the kernel's names.
     usual: Option<String>,
     by_carrier: BTreeMap<String, String>,
+    /// Over QUIC: of [`QUIC`].
+    quic: String,
+    quic_by_carrier: BTreeMap<String, String>,
 }
 
 impl Congestion {
-    /// Takes what the operator wants, as far as the kernel has it; warns of the rest.
+    /// Takes what the operator wants, as far as the kernel and QUIC have it; warns of the rest.
     pub(crate) fn choose(config: &CloudConfig) -> Self {
         let wanted = config.congestion.as_ref().map_or(USUAL, |control| control.as_str());
-        let carriers = config.carrier_congestion.iter().filter(|(carrier, control)| {
-            let key = format!("carrier_congestion.{carrier}");
-            can_be_used(&key, control.as_str(), "that of the other carriers")
-        });
-        let by_carrier =
-            carriers.map(|(carrier, control)| (carrier.to_string(), control.to_string())).collect();
-        let usable = can_be_used("congestion", wanted, "the kernel's default");
-        Self { usual: usable.then(|| wanted.to_owned()), by_carrier }
+        let carriers = || {
+            let all = config.carrier_congestion.iter();
+            all.map(|(carrier, control)| (carrier.to_string(), control.to_string()))
+        };
+        let key = |carrier: &str| format!("carrier_congestion.{carrier}");
+        let others = "that of the other carriers";
+        let mut chosen = Self {
+            usual: None,
+            by_carrier: BTreeMap::new(),
+            quic: USUAL.to_owned(),
+            quic_by_carrier: BTreeMap::new(),
+        };
+        if config.mode.allows_tls() {
+            let usable = can_be_used("congestion", wanted, "the kernel's default");
+            chosen.usual = usable.then(|| wanted.to_owned());
+            chosen.by_carrier = carriers()
+                .filter(|(carrier, control)| can_be_used(&key(carrier), control, others))
+                .collect();
+        }
+        if config.mode.allows_quic() {
+            if quic_has("congestion", wanted, USUAL) {
+                chosen.quic = wanted.to_owned();
+            }
+            chosen.quic_by_carrier = carriers()
+                .filter(|(carrier, control)| quic_has(&key(carrier), control, others))
+                .collect();
+        }
+        chosen
     }
 
-    /// What tunnels begin with; `None` is the kernel's default.
+    /// What tunnels over TCP begin with; `None` is the kernel's default.
     pub(crate) fn usual(&self) -> Option<&str> {
         self.usual.as_deref()
+    }
+
+    /// What tunnels over QUIC have.
+    pub(crate) fn quic(&self) -> &str {
+        &self.quic
+    }
+
+    /// Carriers whose tunnels over QUIC have another.
+    pub(crate) fn quic_by_carrier(&self) -> &BTreeMap<String, String> {
+        &self.quic_by_carrier
     }
 
     /// A tunnel has become a path: its carrier is known now.
@@ -45,16 +82,44 @@ impl Congestion {
         if self.by_carrier.is_empty() {
             return;
         }
-        let status = relay.endpoint_ref().status();
-        let mut paths = status.sessions.iter().flat_map(|session| &session.paths);
-        let Some(path) = paths.find(|path| path.tunnel == tunnel) else { return };
-        let carrier = path.carrier.as_str();
-        let Some(congestion) = self.by_carrier.get(carrier) else { return };
-        match relay.set_congestion(tunnel, congestion) {
-            Ok(()) => tracing::debug!(carrier, congestion, "congestion control set"),
-            Err(error) => tracing::warn!(carrier, congestion, %error, "it cannot be used"),
+        let survey = Survey::new(std::time::Instant::now(), relay);
+        let Some((_, path)) = survey.path(tunnel) else { return };
+        if path.mode == TunnelMode::Tls
+            && let Some(congestion) = self.by_carrier.get(&path.carrier)
+        {
+            let carrier = path.carrier.clone();
+            set(relay, tunnel, &carrier, congestion);
         }
     }
+
+    /// After a change: paths over TCP get what is theirs now. Those over QUIC keep what they have.
+    pub(crate) fn apply(&self, relay: &mut Relay) {
+        let sessions = relay.endpoint_ref().status().sessions;
+        for path in sessions.into_iter().flat_map(|session| session.paths) {
+            let wanted = self.by_carrier.get(&path.carrier).or(self.usual.as_ref());
+            if let (TunnelMode::Tls, Some(congestion)) = (path.mode, wanted) {
+                set(relay, path.tunnel, &path.carrier, congestion);
+            }
+        }
+    }
+}
+
+fn set(relay: &mut Relay, tunnel: TunnelKey, carrier: &str, congestion: &str) {
+    match relay.set_congestion(tunnel, congestion) {
+        Ok(()) => tracing::debug!(carrier, congestion, "congestion control set"),
+        Err(error) => tracing::warn!(carrier, congestion, %error, "it cannot be used"),
+    }
+}
+
+fn quic_has(key: &str, name: &str, instead: &str) -> bool {
+    let known = QUIC.contains(&name);
+    if !known {
+        tracing::warn!(
+            "{key}: QUIC has no congestion control {name}, only {}; {instead} is taken there",
+            QUIC.join(", ")
+        );
+    }
+    known
 }
 
 fn can_be_used(key: &str, name: &str, instead: &str) -> bool {
@@ -75,6 +140,8 @@ fn try_on_a_socket(name: &str) -> io::Result<()> {
 }
 
 const USUAL: &str = "bbr";
+/// What QUIC has.
+const QUIC: [&str; 3] = ["bbr", "cubic", "reno"];
 
 #[cfg(test)]
 mod tests {
@@ -105,6 +172,10 @@ mod tests {
         let table = "[carrier_congestion]\na = \"reno\"\nb = \"warp\"\n";
         let carriers = chosen("", table).by_carrier;
         assert_eq!(carriers, BTreeMap::from([("a".to_owned(), "reno".to_owned())]));
+        let quic = chosen("congestion = \"cubic\"", table);
+        assert_eq!((quic.quic(), quic.quic_by_carrier()), ("cubic", &carriers));
+        assert_eq!(chosen("congestion = \"warp\"", "").quic(), "bbr");
+        assert_eq!(chosen("mode = \"quic\"", "").usual(), None);
     }
 
     struct Side {

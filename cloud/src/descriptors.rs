@@ -1,6 +1,7 @@
 //! How many descriptors users may take of those that the process has.
 //!
-//! Everything that has a descriptor counts: legs, dials, tunnels. A margin stays free of flows, so
+//! Everything that has a descriptor counts: legs, dials, sockets that wait to be reset, tunnels over
+//! TCP; those over QUIC share their listener's. A margin stays free of flows, so
 //! that gateways can come back and bring further carriers up, whatever passengers do. What one
 //! gateway may take of the rest is bounded by `session.flows_max` alone.
 
@@ -23,10 +24,11 @@ impl Descriptors {
         Self { total, margin: (total / MARGIN_PART).min(HANDSHAKES_MAX) }
     }
 
-    /// Whether one more flow fits beside so many tunnels, legs, and descriptors of dials.
-    pub(crate) fn have_room(&self, tunnels: usize, legs: usize, dials: usize) -> bool {
+    /// Whether one more flow fits beside so many tunnels with sockets of their own, users' sockets,
+    /// and descriptors of dials.
+    pub(crate) fn have_room(&self, tunnels: usize, sockets: usize, dials: usize) -> bool {
         // A new dial takes two: a socket, and the one that may join it in the race.
-        tunnels + legs + dials + 2 <= self.total.saturating_sub(self.margin)
+        tunnels + sockets + dials + 2 <= self.total.saturating_sub(self.margin)
     }
 }
 

@@ -9,4 +9,7 @@ pub mod shell;
 
 mod congestion;
 mod descriptors;
+mod listeners;
+mod operate;
+mod paths;
 mod reach;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use polyrail_cloud::shell::Start;
 use polyrail_control::check::{Kind, log_tls};
 use polyrail_control::{CloudConfig, Overrides};
 
@@ -37,7 +38,8 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut config = CloudConfig::load(&arguments.config)?;
     config.apply(&arguments.overrides);
-    let _log = polyrail_control::log::init(&config.log)?;
+    let log = polyrail_control::log::init(&config.log)?;
     log_tls(&config.tls, Kind::Cloud);
-    polyrail_cloud::shell::run(&config, arguments.status_file)
+    let Arguments { config: file, overrides, status_file } = arguments;
+    polyrail_cloud::shell::run(config, Start { file, overrides, log: Some(log), status_file })
 }

@@ -18,13 +18,14 @@ use std::time::Instant;
 use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Interest, Poll, Registry, Token};
-use polyrail_control::CloudConfig;
-use polyrail_model::{Destination, Identity, TunnelMode};
-use polyrail_relay::{
-    AcceptGate, Ending, Label, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
-};
-use polyrail_session::{Endpoint, Event, FlowKey, SessionKey, Settings};
-use polyrail_tunnel::{CloseReason, IdentityPaths, SocketOptions, SystemClock, TlsIdentity, tls};
+use polyrail_control::admin::{self, AdminHandle, AdminOptions, AdminServer};
+use polyrail_control::log::LogHandle;
+use polyrail_control::{CloudConfig, Overrides};
+use polyrail_model::{Destination, Families, Identity, TunnelMode};
+use polyrail_relay::admin::session_name;
+use polyrail_relay::{Ending, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile};
+use polyrail_session::{Endpoint, Event, FlowKey, PathReport, SessionKey, Settings, TunnelKey};
+use polyrail_tunnel::{CloseReason, IdentityPaths, SystemClock, TlsIdentity};
 use ring::rand::{SecureRandom, SystemRandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook_mio::v1_0::Signals;
@@ -33,22 +34,38 @@ use crate::access::AccessList;
 use crate::congestion::Congestion;
 use crate::descriptors::Descriptors;
 use crate::dial::{DialError, DialSettings, Dialer, Failures};
+use crate::listeners::Listeners;
+use crate::operate::Desk;
+use crate::paths::{Paths, full_name};
 use crate::reach;
 use crate::resolve::Resolver;
+
+/// What the daemon is started with beside its configuration.
+#[derive(Debug, Default)]
+pub struct Start {
+    /// The configuration's file, which a reload reads again.
+    pub file: PathBuf,
+    /// What the command line says over it.
+    pub overrides: Overrides,
+    /// The log, whose level and format a reload may change.
+    pub log: Option<LogHandle>,
+    /// Where the status is written every second.
+    pub status_file: Option<PathBuf>,
+}
 
 /// Runs the daemon until a signal ends it.
 ///
 /// # Errors
 /// Something that the operator must mend before the daemon can start: certificates, addresses,
 /// threads. Nothing that happens afterwards ends it.
-pub fn run(config: &CloudConfig, status_file: Option<PathBuf>) -> anyhow::Result<()> {
+pub fn run(config: CloudConfig, start: Start) -> anyhow::Result<()> {
     let now = Instant::now();
     let descriptors = polyrail_relay::raise_descriptor_limit();
     for finding in polyrail_control::kernel::findings() {
         tracing::warn!("{finding}");
     }
     let mut poll = Poll::new().context("no epoll")?;
-    let identity = load_identity(config)?;
+    let identity = load_identity(&config)?;
     let families = reach::families(config.dial.families());
     let settings = Settings {
         linger: config.session.linger,
@@ -60,15 +77,20 @@ pub fn run(config: &CloudConfig, status_file: Option<PathBuf>) -> anyhow::Result
     };
     let mut seed = [0; 32];
     SystemRandom::new().fill(&mut seed).map_err(|_| anyhow::anyhow!("no system randomness"))?;
-    let endpoint = Endpoint::cloud(now, settings, seed);
+    let endpoint = Endpoint::cloud(now, settings.clone(), seed);
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
     let name = identity.name().clone();
-    let mut cloud = Cloud::new(config, identity, families, poll.registry())?;
+    let (listen, mode) = (config.listen.clone(), config.mode);
+    let status = start.status_file.clone().map(|path| StatusFile::new(now, "cloud", path));
+    let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
+    let desk = Desk::new(start_control(&config, start, waker.clone())?);
+    let mut cloud = Cloud::new(config, settings, identity, desk, waker, poll.registry())?;
     cloud.descriptors = Descriptors::within(descriptors);
-    cloud.status = status_file.map(|path| StatusFile::new(now, "cloud", path));
+    cloud.status = status;
     tracing::info!(
         %name,
-        listen = ?config.listen,
+        ?listen,
+        %mode,
         ipv4 = families.v4,
         ipv6 = families.v6,
         descriptors,
@@ -79,7 +101,19 @@ pub fn run(config: &CloudConfig, status_file: Option<PathBuf>) -> anyhow::Result
     Ok(())
 }
 
-fn load_identity(config: &CloudConfig) -> anyhow::Result<TlsIdentity> {
+/// Starts the control thread, which also serves SIGHUP; so it is there without a socket, too.
+fn start_control(
+    config: &CloudConfig,
+    start: Start,
+    waker: Arc<mio::Waker>,
+) -> anyhow::Result<AdminHandle<CloudConfig>> {
+    let Start { file, overrides, log, status_file: _ } = start;
+    let options =
+        AdminOptions { config: config.clone(), file, overrides, log, waker, watch_links: false };
+    AdminServer::start(options).context("cannot start the control thread (admin.socket)")
+}
+
+pub(crate) fn load_identity(config: &CloudConfig) -> anyhow::Result<TlsIdentity> {
     let paths = IdentityPaths {
         certificate: config.tls.certificate.clone(),
         key: config.tls.key.clone(),
@@ -93,10 +127,26 @@ fn load_identity(config: &CloudConfig) -> anyhow::Result<TlsIdentity> {
     Ok(identity)
 }
 
-struct Cloud {
-    listeners: Vec<(tls::Listener, AcceptGate)>,
-    server: tls::Server,
-    dialer: Dialer<FlowKey>,
+pub(crate) fn access_list(config: &CloudConfig) -> AccessList {
+    let ports: Vec<u16> = config.access.deny_ports.iter().map(|port| port.get()).collect();
+    AccessList::new(&config.access.allow, &config.access.deny, &ports)
+}
+
+pub(crate) fn dial_settings(config: &CloudConfig, families: Families) -> DialSettings {
+    DialSettings { timeout: config.dial.timeout, families }
+}
+
+/// The daemon's state beside the relay.
+pub(crate) struct Cloud {
+    pub(crate) config: CloudConfig,
+    /// The sessions', as they are now.
+    pub(crate) settings: Settings,
+    pub(crate) identity: TlsIdentity,
+    pub(crate) listeners: Listeners,
+    pub(crate) dialer: Dialer<FlowKey>,
+    pub(crate) congestion: Congestion,
+    pub(crate) desk: Desk,
+    pub(crate) paths: Paths,
     signals: Signals,
     ending: Ending,
     status: Option<StatusFile>,
@@ -106,39 +156,34 @@ struct Cloud {
     failed_dials: Failures,
     /// Flows beyond them are reset.
     descriptors: Descriptors,
-    congestion: Congestion,
 }
 
 impl Cloud {
     fn new(
-        config: &CloudConfig,
+        config: CloudConfig,
+        settings: Settings,
         identity: TlsIdentity,
-        families: polyrail_model::Families,
+        desk: Desk,
+        waker: Arc<mio::Waker>,
         registry: &Registry,
     ) -> anyhow::Result<Self> {
-        let congestion = Congestion::choose(config);
-        let usual = congestion.usual().map(str::to_owned);
-        let options = SocketOptions { congestion: usual, ..SocketOptions::default() };
-        let server = tls::Server::new(identity, options, Arc::new(SystemClock))?;
-        let mut listeners = Vec::new();
-        for (index, address) in config.listen.iter().enumerate() {
-            let mut listener = tls::Listener::bind(*address)
-                .with_context(|| format!("cannot listen on {address} (listen)"))?;
-            registry.register(&mut listener, Token(LISTENERS + index), Interest::READABLE)?;
-            listeners.push((listener, AcceptGate::default()));
-        }
-        let waker = Arc::new(mio::Waker::new(registry, RESOLVER)?);
+        let congestion = Congestion::choose(&config);
+        let listeners = Listeners::open(&config, &identity, &congestion, registry)?;
         let resolver = Resolver::start(waker).context("cannot start the resolver's threads")?;
-        let ports: Vec<u16> = config.access.deny_ports.iter().map(|port| port.get()).collect();
-        let access = AccessList::new(&config.access.allow, &config.access.deny, &ports);
-        let settings = DialSettings { timeout: config.dial.timeout, families };
-        let dialer = Dialer::new(settings, access, resolver, registry.try_clone()?, DIALS);
+        let dialing = dial_settings(&config, settings.families);
+        let access = access_list(&config);
+        let dialer = Dialer::new(dialing, access, resolver, registry.try_clone()?, DIALS);
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
         registry.register(&mut signals, SIGNALS, Interest::READABLE)?;
         Ok(Self {
+            config,
+            settings,
+            identity,
             listeners,
-            server,
             dialer,
+            congestion,
+            desk,
+            paths: Paths::default(),
             signals,
             ending: Ending::default(),
             status: None,
@@ -146,7 +191,6 @@ impl Cloud {
             strangers: Notices::default(),
             failed_dials: Failures::default(),
             descriptors: Descriptors::within(u64::MAX),
-            congestion,
         })
     }
 
@@ -155,35 +199,13 @@ impl Cloud {
         for signal in pending {
             match signal {
                 SIGTERM | SIGINT => self.ending.begin(now, relay, "the cloud is shutting down"),
-                SIGHUP => tracing::warn!("reloading is not available in this version: restart"),
+                SIGHUP => self.desk.request_reload(),
                 SIGUSR1 => {
                     if let Some(status) = &mut self.status {
                         status.hurry(now);
                     }
                 }
                 _ => {}
-            }
-        }
-    }
-
-    fn accept(&mut self, now: Instant, relay: &mut Relay) {
-        for (listener, gate) in &mut self.listeners {
-            for _ in 0..ACCEPTS_PER_TURN {
-                if relay.handshaking(TunnelMode::Tls) >= tls::HANDSHAKES_MAX {
-                    gate.pause_if_open(now);
-                    break;
-                }
-                let Some((socket, peer)) = gate.take(now, || listener.accept()) else { break };
-                let tunnel = match self.server.accept(now, socket) {
-                    Ok(tunnel) => tunnel,
-                    Err(reason) => {
-                        tracing::debug!(%peer, %reason, "a connection was gone at once");
-                        continue;
-                    }
-                };
-                if let Err(error) = relay.add_tunnel(tunnel, Label::default()) {
-                    tracing::warn!(%peer, %error, "a connection cannot be watched");
-                }
             }
         }
     }
@@ -218,8 +240,10 @@ impl Cloud {
         match event {
             Event::Opened { flow, destination, .. } => {
                 tracing::debug!(?flow, %destination, "opened");
-                let (tunnels, legs) = (relay.tunnel_count(), relay.leg_count());
-                if !self.descriptors.have_room(tunnels, legs, self.dialer.descriptors()) {
+                // Tunnels over QUIC have no descriptor of their own.
+                let tunnels = relay.tunnels_of(TunnelMode::Tls);
+                let sockets = relay.leg_count() + relay.farewell_count();
+                if !self.descriptors.have_room(tunnels, sockets, self.dialer.descriptors()) {
                     let error = DialError::Overload("too many open files (LimitNOFILE)".into());
                     return self.fail_dial(now, relay, flow, &destination, &error);
                 }
@@ -227,28 +251,93 @@ impl Cloud {
             }
             // Gone before its dial came to an end.
             Event::Reset { flow, .. } | Event::Closed { flow } => self.dialer.cancel(flow),
-            Event::SessionUp { session, peer, .. } => {
-                tracing::info!(gateway = %peer, "session up");
-                self.gateways.insert(session, peer);
-            }
+            Event::SessionUp { session, peer, .. } => self.on_session_up(session, peer),
             Event::SessionEnded { session, reason } => {
                 let gateway = self.gateways.remove(&session);
-                let gateway = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
-                tracing::info!(gateway, %reason, "session ended");
+                let name = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
+                tracing::info!(gateway = name, %reason, "session ended");
+                self.desk.publish(admin::Event::SessionEnded {
+                    session: session_name(session),
+                    peer: gateway.map(|gateway| gateway.to_string()),
+                    reason,
+                });
+                self.look_at_paths(now, relay, "the session ended");
             }
             Event::PathUp { tunnel, session, path } => {
                 let gateway = self.gateways.get(&session).map(Identity::as_str);
-                let address = relay.tunnel(tunnel).and_then(|view| view.address);
-                let address = address.map(tracing::field::display);
-                tracing::info!(gateway, address, %path, "path up");
+                let view = relay.tunnel(tunnel);
+                let mode = view.map(|view| view.mode.as_str());
+                let address = view.and_then(|view| view.address).map(tracing::field::display);
+                tracing::info!(gateway, address, mode, %path, "path up");
                 self.congestion.on_path_up(relay, tunnel);
+                self.look_at_paths(now, relay, "");
             }
-            Event::Alarm { text } => tracing::warn!("{text}"),
+            Event::PathReport { tunnel, report } => self.on_report(now, relay, tunnel, report),
+            Event::Alarm { text } => {
+                tracing::warn!("{text}");
+                self.desk.publish(admin::Event::Alarm { message: text, path: None });
+            }
             _ => {}
         }
     }
 
-    fn on_tunnel_closed(&mut self, now: Instant, event: &RelayEvent) {
+    fn on_session_up(&mut self, session: SessionKey, peer: Identity) {
+        tracing::info!(gateway = %peer, "session up");
+        self.desk.publish(admin::Event::SessionUp {
+            session: session_name(session),
+            peer: peer.to_string(),
+        });
+        self.gateways.insert(session, peer);
+    }
+
+    /// A gateway has noticed something about what it sends over a path; it acts on it itself.
+    fn on_report(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        tunnel: TunnelKey,
+        report: PathReport,
+    ) {
+        match report {
+            PathReport::Stalled => {
+                tracing::debug!(?tunnel, "the gateway says that a path makes no progress");
+            }
+            PathReport::Policed { rate } => {
+                self.tell_policed(relay, tunnel, &format!("the gateway sends at most {rate}"));
+            }
+        }
+        self.look_at_paths(now, relay, "");
+    }
+
+    /// What we send looks policed: the gateway alone can put TLS in QUIC's place.
+    fn on_policed(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        tunnel: TunnelKey,
+        rate: polyrail_model::Bitrate,
+    ) {
+        self.tell_policed(relay, tunnel, &format!("the cloud sends at most {rate}"));
+        relay.endpoint().report_path(now, tunnel, PathReport::Policed { rate });
+    }
+
+    fn tell_policed(&self, relay: &Relay, tunnel: TunnelKey, what: &str) {
+        let survey = polyrail_relay::admin::Survey::new(Instant::now(), relay);
+        let path = survey
+            .path(tunnel)
+            .map(|(session, path)| full_name(session.peer.as_ref(), &path.carrier));
+        let message = format!("UDP looks policed: {what}");
+        tracing::info!(path, "{message}");
+        self.desk.publish(admin::Event::Alarm { message, path });
+    }
+
+    /// Notes what has become of paths; `reason` is why one went.
+    pub(crate) fn look_at_paths(&mut self, now: Instant, relay: &Relay, reason: &str) {
+        let Self { paths, desk, .. } = self;
+        paths.look(now, relay, reason, |event| desk.publish(event));
+    }
+
+    fn on_tunnel_closed(&mut self, now: Instant, relay: &Relay, event: &RelayEvent) {
         let RelayEvent::TunnelClosed { reason, peer, address, .. } = event else { return };
         let address = address.map(tracing::field::display);
         match (peer, reason) {
@@ -257,11 +346,22 @@ impl Cloud {
             }
             (Some(peer), _) => tracing::warn!(gateway = %peer, address, %reason, "tunnel lost"),
             (None, _) => {
+                if let CloseReason::PeerCertificate(_) = reason {
+                    self.desk.refused += 1;
+                }
                 if let Some(left_out) = self.strangers.permit(now) {
                     tracing::warn!(address, %reason, left_out, "a connection was refused");
+                    let from = address.map(|address| format!(" from {address:?}"));
+                    let from = from.unwrap_or_default();
+                    let message = format!(
+                        "a connection{from} was refused: {reason} (and {left_out} that were not told)"
+                    );
+                    self.desk.publish(admin::Event::Alarm { message, path: None });
                 }
+                return;
             }
         }
+        self.look_at_paths(now, relay, &reason.to_string());
     }
 }
 
@@ -269,13 +369,13 @@ impl Shell for Cloud {
     fn on_event(&mut self, now: Instant, relay: &mut Relay, event: &Readiness) {
         match event.token() {
             SIGNALS => self.on_signals(now, relay),
-            RESOLVER => self.dialer.on_wake(now),
+            WAKER => {
+                self.dialer.on_wake(now);
+                self.on_commands(now, relay);
+            }
             token if DIALS.contains(&token.0) => self.dialer.on_ready(now, token),
-            Token(token) => {
-                let index = token.checked_sub(LISTENERS);
-                if let Some((_, gate)) = index.and_then(|index| self.listeners.get_mut(index)) {
-                    gate.on_ready();
-                }
+            _ => {
+                self.listeners.on_event(now, event);
             }
         }
     }
@@ -286,6 +386,11 @@ impl Shell for Cloud {
                 self.on_session_event(now, relay, event);
                 self.take_dials(now, relay);
             }
+            RelayEvent::TunnelEarly { tunnel } => {
+                let gateway = relay.tunnel(tunnel).and_then(|view| view.peer).map(Identity::as_str);
+                tracing::debug!(gateway, "a tunnel passes early data");
+            }
+            RelayEvent::TunnelPoliced { tunnel, rate } => self.on_policed(now, relay, tunnel, rate),
             RelayEvent::TunnelUp { established, .. } => {
                 tracing::debug!(
                     gateway = %established.peer,
@@ -295,39 +400,35 @@ impl Shell for Cloud {
                     "tunnel up"
                 );
             }
-            RelayEvent::TunnelEarly { .. } | RelayEvent::TunnelPoliced { .. } => {}
             RelayEvent::TunnelRefused { reason, peer, address, .. } => {
                 let address = address.map(tracing::field::display);
                 let gateway = peer.as_ref().map(Identity::as_str).unwrap_or_default();
                 tracing::warn!(gateway, address, %reason, "closing a tunnel");
             }
-            closed @ RelayEvent::TunnelClosed { .. } => self.on_tunnel_closed(now, &closed),
+            closed @ RelayEvent::TunnelClosed { .. } => self.on_tunnel_closed(now, relay, &closed),
         }
     }
 
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
-        if self.ending.takes_new() {
-            self.accept(now, relay);
-        }
+        self.listeners.on_turn(now, relay, &self.congestion, self.ending.takes_new());
         if self.dialer.next_timeout().is_some_and(|at| at <= now) {
             self.dialer.on_timeout(now);
         }
         self.take_dials(now, relay);
         self.ending.on_turn(now, relay);
+        if self.paths.is_due(now) {
+            self.look_at_paths(now, relay, "");
+        }
         if let Some(status) = &mut self.status {
             status.on_turn(now, relay, &[]);
         }
     }
 
     fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
-        let accepts = self.listeners.iter().filter(|_| self.ending.takes_new());
-        let accepts = accepts.filter_map(|(_, gate)| match gate.is_open(now) {
-            true => Some(now),
-            false => gate.next_timeout(),
-        });
         let status = self.status.as_ref().map(StatusFile::next_timeout);
-        let others = [self.dialer.next_timeout(), self.ending.next_timeout(), status];
-        accepts.chain(others.into_iter().flatten()).min()
+        let accepts = self.listeners.next_timeout(now, self.ending.takes_new());
+        let others = [self.dialer.next_timeout(), self.ending.next_timeout(), status, accepts];
+        others.into_iter().flatten().min()
     }
 
     fn is_over(&self) -> bool {
@@ -336,9 +437,7 @@ impl Shell for Cloud {
 }
 
 const SIGNALS: Token = Token(0);
-const RESOLVER: Token = Token(1);
-const LISTENERS: usize = 16;
+/// The resolver's and the control thread's.
+const WAKER: Token = Token(1);
 /// At most two attempts of a dial are alive at a time, as a rule.
 const DIALS: Range<usize> = 1024..1024 + 2 * crate::dial::DIALS_MAX;
-/// Connections that one listener's turn takes.
-const ACCEPTS_PER_TURN: usize = 64;

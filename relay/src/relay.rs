@@ -179,6 +179,17 @@ impl Relay {
         self.tunnels.handshaking(mode)
     }
 
+    /// The tunnel of a mode whose handshake has been under way longest.
+    pub fn oldest_handshake(&self, mode: TunnelMode) -> Option<TunnelKey> {
+        self.tunnels.oldest_handshake(mode)
+    }
+
+    /// Drops a tunnel at once if its handshake is under way still; [`RelayEvent::TunnelClosed`]
+    /// follows.
+    pub fn give_up(&mut self, now: Instant, tunnel: TunnelKey) {
+        self.tunnels.give_up(now, &self.registry, &mut self.endpoint, tunnel);
+    }
+
     /// How many tunnels of a mode there are.
     pub fn tunnels_of(&self, mode: TunnelMode) -> usize {
         self.tunnels.of_mode(mode)

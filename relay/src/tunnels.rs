@@ -43,10 +43,11 @@ pub(crate) struct Tunnels {
 }
 
 /// Tunnels of one mode.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    handshaking: usize,
+    /// The oldest first.
+    handshaking: BTreeSet<usize>,
 }
 
 impl Tunnels {
@@ -63,7 +64,7 @@ impl Tunnels {
         let slot = Slot::new(tunnel, label);
         let counts = self.counts.entry(slot.mode).or_default();
         counts.all += 1;
-        counts.handshaking += 1;
+        counts.handshaking.insert(key);
         self.slots.insert(key, slot);
         self.touch(key);
         Ok(TunnelKey(key))
@@ -71,7 +72,12 @@ impl Tunnels {
 
     /// Tunnels of a mode whose handshake is not over, early ones included.
     pub(crate) fn handshaking(&self, mode: TunnelMode) -> usize {
-        self.counts.get(&mode).map_or(0, |counts| counts.handshaking)
+        self.counts.get(&mode).map_or(0, |counts| counts.handshaking.len())
+    }
+
+    /// The one whose handshake has been under way longest.
+    pub(crate) fn oldest_handshake(&self, mode: TunnelMode) -> Option<TunnelKey> {
+        self.counts.get(&mode)?.handshaking.first().copied().map(TunnelKey)
     }
 
     pub(crate) fn of_mode(&self, mode: TunnelMode) -> usize {
@@ -196,6 +202,21 @@ impl Tunnels {
         self.touch(key.0);
     }
 
+    /// Drops a tunnel whose handshake is under way.
+    pub(crate) fn give_up(
+        &mut self,
+        now: Instant,
+        registry: &Registry,
+        endpoint: &mut Endpoint,
+        key: TunnelKey,
+    ) {
+        let Some(slot) = self.slots.get(&key.0) else { return };
+        if slot.stage.is_handshaking() {
+            let after = now.saturating_duration_since(slot.begun);
+            self.remove(now, registry, endpoint, key.0, CloseReason::HandshakeTimedOut { after });
+        }
+    }
+
     pub(crate) fn take_happened(&mut self) -> Vec<Happened> {
         std::mem::take(&mut self.happened)
     }
@@ -273,7 +294,7 @@ impl Tunnels {
             endpoint.tunnel_up(now, tunnel, slot.info(&up.peer, Some(up.exporter)));
         }
         if let Some(counts) = self.counts.get_mut(&slot.mode) {
-            counts.handshaking -= 1;
+            counts.handshaking.remove(&key);
         }
         self.measure(now, key, endpoint);
         self.happened.push(Happened::Up(tunnel, up));
@@ -303,7 +324,7 @@ impl Tunnels {
         if stage.is_handshaking()
             && let Some(counts) = self.counts.get_mut(&mode)
         {
-            counts.handshaking -= 1;
+            counts.handshaking.remove(&key);
         }
     }
 

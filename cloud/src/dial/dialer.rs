@@ -108,6 +108,12 @@ impl<K: Copy + Ord> Dialer<K> {
         }
     }
 
+    /// Uses another access list and other settings from the next dial on.
+    pub fn set_rules(&mut self, settings: DialSettings, access: AccessList) {
+        self.settings = settings;
+        self.access = access;
+    }
+
     /// Begins a dial; `key` must not be in use.
     pub fn dial(&mut self, now: Instant, key: K, destination: &Destination) {
         debug_assert!(!self.dials.contains_key(&key), "a key names one dial at a time");

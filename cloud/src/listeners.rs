@@ -1,0 +1,230 @@
+//! Where gateways come in: a TCP and a UDP socket for each address, on the same port number.
+//!
+//! Strangers cost bounded memory, and neither side can use up the other's share: at most
+//! [`tls::HANDSHAKES_MAX`] handshakes over TCP, and over each UDP socket what `[tunnel]` says,
+//! counted apart. At the bound, the oldest handshake over TCP gives way to a new connection once
+//! it has had [`PATIENCE`]; until then new ones wait in the kernel. QUIC asks strangers to prove
+//! their address first when there are many, and drops what exceeds the bound.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use mio::event::Event as Readiness;
+use mio::{Interest, Registry, Token};
+use polyrail_control::CloudConfig;
+use polyrail_model::TunnelMode;
+use polyrail_relay::{AcceptGate, Label, Relay};
+use polyrail_tunnel::quic::ServerOptions;
+use polyrail_tunnel::{SocketOptions, SystemClock, TlsIdentity, quic, tls};
+
+use crate::congestion::Congestion;
+
+/// All listening sockets.
+pub(crate) struct Listeners {
+    tcp: Vec<(tls::Listener, AcceptGate)>,
+    server: tls::Server,
+    /// What the server gives each connection.
+    congestion: Option<String>,
+    udp: Vec<Udp>,
+    woken: Vec<Token>,
+}
+
+struct Udp {
+    listener: quic::Listener,
+    /// More waits in the socket than one batch took.
+    more: bool,
+}
+
+/// What the UDP sockets did with strangers since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct UdpCounters {
+    pub(crate) dropped: u64,
+    pub(crate) retries: u64,
+}
+
+impl Listeners {
+    /// Opens the sockets that the configuration's mode wants.
+    pub(crate) fn open(
+        config: &CloudConfig,
+        identity: &TlsIdentity,
+        congestion: &Congestion,
+        registry: &Registry,
+    ) -> anyhow::Result<Self> {
+        let clock = Arc::new(SystemClock);
+        let usual = congestion.usual().map(str::to_owned);
+        let options = SocketOptions { congestion: usual.clone(), ..SocketOptions::default() };
+        let server = tls::Server::new(identity.clone(), options, clock.clone())?;
+        let (mut tcp, mut udp) = (Vec::new(), Vec::new());
+        for (index, address) in config.listen.iter().enumerate() {
+            if config.mode.allows_tls() {
+                let mut listener = tls::Listener::bind(*address)
+                    .with_context(|| format!("cannot listen on TCP {address} (listen)"))?;
+                registry.register(&mut listener, Token(TCP + index), Interest::READABLE)?;
+                tcp.push((listener, AcceptGate::default()));
+            }
+            if config.mode.allows_quic() {
+                let options = quic_options(config, congestion);
+                let mut listener =
+                    quic::Listener::bind(*address, identity.clone(), options, clock.clone())
+                        .with_context(|| format!("cannot listen on UDP {address} (listen)"))?;
+                let both = Interest::READABLE | Interest::WRITABLE;
+                registry.register(&mut listener, Token(UDP + index), both)?;
+                udp.push(Udp { listener, more: false });
+            }
+        }
+        Ok(Self { tcp, server, congestion: usual, udp, woken: Vec::new() })
+    }
+
+    /// Takes an event of the poll; false when its token is another's.
+    pub(crate) fn on_event(&mut self, now: Instant, event: &Readiness) -> bool {
+        let token = event.token().0;
+        if let Some((_, gate)) = token.checked_sub(TCP).and_then(|index| self.tcp.get_mut(index)) {
+            gate.on_ready();
+        } else if let Some(udp) = token.checked_sub(UDP).and_then(|index| self.udp.get_mut(index)) {
+            udp.listener.on_ready(now, event.is_readable(), event.is_writable());
+            udp.more |= event.is_readable();
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Takes in what waits, within a turn's bounds. Without `takes_new`, strangers are turned away.
+    pub(crate) fn on_turn(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        congestion: &Congestion,
+        takes_new: bool,
+    ) {
+        if takes_new {
+            self.accept(now, relay, congestion);
+        }
+        for udp in &mut self.udp {
+            // Also without a datagram: it lets go of what has ended.
+            udp.more = udp.listener.receive(now).more;
+            while let Some(tunnel) = udp.listener.accept() {
+                if takes_new && let Err(error) = relay.add_tunnel(tunnel, Label::default()) {
+                    tracing::warn!(%error, "a connection cannot be watched");
+                }
+            }
+            udp.listener.take_woken(&mut self.woken);
+        }
+        for token in self.woken.drain(..) {
+            relay.wake(now, token);
+        }
+    }
+
+    /// When [`Listeners::on_turn`] is wanted without an event.
+    pub(crate) fn next_timeout(&self, now: Instant, takes_new: bool) -> Option<Instant> {
+        let gates = self.tcp.iter().filter(|_| takes_new);
+        let gates = gates.filter_map(|(_, gate)| match gate.is_open(now) {
+            true => Some(now),
+            false => gate.next_timeout(),
+        });
+        let more = self.udp.iter().filter(|udp| udp.more).map(|_| now);
+        gates.chain(more).min()
+    }
+
+    /// Uses another certificate for what comes from now on.
+    ///
+    /// # Errors
+    /// One of the listeners cannot use it.
+    pub(crate) fn set_identity(&mut self, identity: &TlsIdentity) -> anyhow::Result<()> {
+        self.server.set_identity(identity.clone())?;
+        for udp in &mut self.udp {
+            udp.listener.set_identity(identity.clone())?;
+        }
+        Ok(())
+    }
+
+    /// Uses another congestion control for connections over QUIC that begin from now on; those
+    /// over TCP are told one by one.
+    ///
+    /// # Errors
+    /// One of the listeners cannot use it.
+    pub(crate) fn set_congestion(
+        &mut self,
+        identity: &TlsIdentity,
+        congestion: &Congestion,
+    ) -> anyhow::Result<()> {
+        for udp in &mut self.udp {
+            let (usual, by_carrier) = (congestion.quic(), congestion.quic_by_carrier());
+            udp.listener.set_congestion(identity, usual, by_carrier)?;
+        }
+        Ok(())
+    }
+
+    /// What the UDP sockets did.
+    pub(crate) fn udp_counters(&self) -> UdpCounters {
+        self.udp.iter().map(|udp| udp.listener.counters()).fold(
+            UdpCounters::default(),
+            |sum, counters| UdpCounters {
+                dropped: sum.dropped + counters.dropped,
+                retries: sum.retries + counters.retries,
+            },
+        )
+    }
+
+    fn accept(&mut self, now: Instant, relay: &mut Relay, congestion: &Congestion) {
+        for (listener, gate) in &mut self.tcp {
+            for _ in 0..ACCEPTS_PER_TURN {
+                if gate.is_open(now) && !make_room(now, relay) {
+                    gate.pause_if_open(now);
+                    break;
+                }
+                let Some((socket, peer)) = gate.take(now, || listener.accept()) else { break };
+                let mut tunnel = match self.server.accept(now, socket) {
+                    Ok(tunnel) => tunnel,
+                    Err(reason) => {
+                        tracing::debug!(%peer, %reason, "a connection was gone at once");
+                        continue;
+                    }
+                };
+                if let Some(name) = congestion.usual().filter(|_| {
+                    // A reload has changed it.
+                    congestion.usual() != self.congestion.as_deref()
+                }) && let Err(error) = tunnel.set_congestion(name)
+                {
+                    tracing::debug!(%peer, name, %error, "congestion control of a connection");
+                }
+                if let Err(error) = relay.add_tunnel(tunnel, Label::default()) {
+                    tracing::warn!(%peer, %error, "a connection cannot be watched");
+                }
+            }
+        }
+    }
+}
+
+/// Whether one more handshake over TCP may begin.
+fn make_room(now: Instant, relay: &mut Relay) -> bool {
+    if relay.handshaking(TunnelMode::Tls) < tls::HANDSHAKES_MAX {
+        return true;
+    }
+    let Some(oldest) = relay.oldest_handshake(TunnelMode::Tls) else { return true };
+    let begun = relay.tunnel(oldest).map(|view| view.begun);
+    if begun.is_some_and(|begun| now.saturating_duration_since(begun) < PATIENCE) {
+        return false;
+    }
+    relay.give_up(now, oldest);
+    true
+}
+
+fn quic_options(config: &CloudConfig, congestion: &Congestion) -> ServerOptions {
+    ServerOptions {
+        congestion: congestion.quic().to_owned(),
+        carrier_congestion: congestion.quic_by_carrier().clone(),
+        half_open_max: config.tunnel.half_open_max,
+        retry_above: config.tunnel.retry_above,
+        ..ServerOptions::default()
+    }
+}
+
+/// How long a handshake over TCP is safe from newer ones: two round trips on a slow carrier.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+/// Connections that one listener's turn takes.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Tokens: each kind has its own, by the place of the address; there are at most 8 addresses.
+const TCP: usize = 16;
+const UDP: usize = 32;
