@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::pki::{Authority, CLOUD, GATEWAY, Node, serial_text};
 use common::relay::Relay;
-use common::{BEGIN, LIFE, TestClock, World, client, name, server};
+use common::{BEGIN, LIFE, TestClock, World, client, name, resident, server};
 use polyrail_model::Unit;
 use polyrail_tunnel::tls::{Client, EARLY_DATA_MAX, TICKETS_MAX};
 use polyrail_tunnel::{
@@ -290,6 +290,39 @@ fn replayed_early_data_is_not_handed_out_twice() {
     scene.pass_up();
     assert_eq!(scene.world.ends[far].received, b"once");
     assert!(scene.world.ends[far].up.is_some());
+}
+
+#[test]
+fn many_copies_of_early_data_cost_little_and_time_out() {
+    const COUNT: usize = 300;
+    let mut scene = Scene::new();
+    let [near, far] = scene.connect(true);
+    scene.send(near, &pattern(11_800));
+    scene.pass_up();
+    assert_eq!(scene.world.ends[far].received.len(), 11_800);
+    let recorded = scene.relay.links.last().unwrap().sent.clone();
+    let first = scene.world.ends.len();
+    let before = resident();
+    let mut sockets = Vec::new();
+    for number in 0..COUNT {
+        let mut socket = TcpStream::connect(scene.cloud_address).unwrap();
+        socket.write_all(&recorded).unwrap();
+        sockets.push(socket);
+        scene.world.until("accepted", |ends| ends.len() == first + number + 1);
+    }
+    for _ in 0..5 {
+        scene.world.step();
+    }
+    let each = resident().saturating_sub(before) / COUNT;
+    assert!(each < 64 * 1_024, "{each} bytes each");
+    println!("RESULT half_open_with_refused_early_data bytes_each={each}");
+    for end in &mut scene.world.ends[first..] {
+        assert!(end.early.is_none() && end.received.is_empty() && end.closed.is_none());
+        let due = end.tunnel.next_timeout().unwrap();
+        end.tunnel.on_timeout(due);
+        end.drain();
+        assert!(matches!(end.closed, Some(CloseReason::HandshakeTimedOut { .. })));
+    }
 }
 
 #[test]

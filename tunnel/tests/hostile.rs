@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::pki::{Authority, GATEWAY, Node};
 use common::raw::RawClient;
-use common::{TestClock, World, client, loopback, server};
+use common::{TestClock, World, client, loopback, resident, server};
 use polyrail_tunnel::tls::{Client, HANDSHAKE_MAX};
 use polyrail_tunnel::{
     CarrierSpec, CertificateFault, CloseReason, PeerComplaint, SocketOptions, TunnelEvent,
@@ -70,12 +70,6 @@ fn a_handshake_that_does_not_end_is_cut_off() {
     });
     let detail = format!("more than {HANDSHAKE_MAX} bytes of handshake");
     assert_eq!(reason, CloseReason::ProtocolError { detail });
-}
-
-/// Memory of this process that is in use, in bytes.
-fn resident() -> usize {
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4_096
 }
 
 #[test]

@@ -53,6 +53,12 @@ pub fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
+/// Memory of this process that is in use, in bytes.
+pub fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4_096
+}
+
 /// One end of a tunnel and what happened to it.
 pub struct End {
     pub tunnel: Box<dyn Tunnel>,
@@ -192,6 +198,10 @@ impl World {
 
 impl End {
     pub fn drain(&mut self) {
+        if self.early.is_none() && self.up.is_none() {
+            let before = self.tunnel.receive(&mut |_| panic!("handed out before it was announced"));
+            assert_eq!(before, 0);
+        }
         self.poll_events();
         while self.reading && self.tunnel.receive(&mut |b| self.received.extend_from_slice(b)) > 0 {
         }
