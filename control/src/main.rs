@@ -1,7 +1,8 @@
-//! `polyrail`, the operator's command: certificates, configurations, kernel settings.
+//! `polyrail`, the operator's command: certificates, configurations, kernel settings, and what a
+//! running daemon does.
 //!
 //! A thin shell over the library. It exits with 0 when all is well, 1 when something is wrong,
-//! 2 when the command line itself is.
+//! 2 when the command line itself is, 3 when no daemon answers.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{check, doctor, pki};
+use crate::commands::{admin, check, doctor, pki};
 
 /// The operator's command of Polyrail
 #[derive(Parser)]
@@ -31,6 +32,17 @@ enum Command {
     Check(check::Arguments),
     /// Read back the kernel's settings and name remedies
     Doctor,
+    /// Show how a running daemon is
+    Status(admin::Connection),
+    /// Show how a running daemon's paths are
+    Paths(admin::Paths),
+    /// Change a path of a running daemon
+    #[command(subcommand)]
+    Path(admin::PathOrder),
+    /// Let a running daemon read its configuration again
+    Reload(admin::Connection),
+    /// Show what happened in a running daemon
+    Events(admin::Events),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +52,11 @@ fn main() -> ExitCode {
         Command::Pki(command) => pki::run(command, &mut out),
         Command::Check(arguments) => check::run(&arguments, &mut out),
         Command::Doctor => doctor::run(&mut out),
+        Command::Status(connection) => admin::status(&connection, &mut out),
+        Command::Paths(arguments) => admin::paths(&arguments, &mut out),
+        Command::Path(order) => admin::path(order, &mut out),
+        Command::Reload(connection) => admin::reload(&connection, &mut out),
+        Command::Events(arguments) => admin::events(&arguments, &mut out),
     };
     let result = result.and_then(|fine| Ok(out.flush().map(|()| fine)?));
     match result {
@@ -49,10 +66,13 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "polyrail: {error:#}");
-            ExitCode::FAILURE
+            if admin::is_not_running(&error) { NOT_RUNNING.into() } else { ExitCode::FAILURE }
         }
     }
 }
+
+/// The exit code when no daemon answers.
+const NOT_RUNNING: u8 = 3;
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();

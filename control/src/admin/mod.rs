@@ -6,6 +6,7 @@
 //! each command's [`Reply`], and [publishes](AdminHandle::publish) [`Event`]s. The data plane
 //! never waits for this thread. `docs/admin.md` is the interface's reference.
 
+pub mod client;
 mod command;
 mod connection;
 mod daemon;

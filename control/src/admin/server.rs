@@ -76,7 +76,7 @@ impl AdminServer {
 }
 
 impl<C: DaemonConfig> AdminOptions<C> {
-    pub(super) fn into_desk(self, commands: std::sync::mpsc::SyncSender<Command<C>>) -> Desk<C> {
+    pub(crate) fn into_desk(self, commands: std::sync::mpsc::SyncSender<Command<C>>) -> Desk<C> {
         let Self { config, file, overrides, log, waker, watch_links: _ } = self;
         let interfaces = watch::Sender::new(config.interfaces());
         let now = Timestamp::now();
@@ -120,7 +120,7 @@ async fn run<C: DaemonConfig>(
 }
 
 /// Brings the data plane's events to the stream.
-async fn collect<C: DaemonConfig>(
+pub(super) async fn collect<C: DaemonConfig>(
     desk: Arc<Desk<C>>,
     mut events: mpsc::Receiver<(Timestamp, Event)>,
     lost: Arc<std::sync::atomic::AtomicU64>,

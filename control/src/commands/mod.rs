@@ -1,5 +1,7 @@
 //! The subcommands: each takes its arguments and an output, and says whether all is well.
 
+pub(crate) mod admin;
 pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod pki;
+mod shown;

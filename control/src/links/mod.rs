@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{Stream, StreamExt, TryStreamExt};
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
@@ -43,17 +43,27 @@ pub(crate) async fn watch<C: DaemonConfig>(desk: Arc<Desk<C>>) {
 /// One netlink connection from its first listing on, until it fails.
 async fn follow<C: DaemonConfig>(outlet: &mut Outlet<C>) -> io::Result<()> {
     let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
-    let (connection, handle, mut notices) = new_multicast_connection(&groups)?;
-    let connection = Guard(tokio::spawn(connection));
+    let (connection, handle, notices) = new_multicast_connection(&groups)?;
+    // Its end ends the notices too.
+    let _connection = Guard(tokio::spawn(connection));
+    track(outlet, &handle, notices.map(|(message, _)| message.payload)).await
+}
+
+/// Keeps the data plane informed by `notices`, and by listings where these have gaps.
+async fn track<C: DaemonConfig>(
+    outlet: &mut Outlet<C>,
+    handle: &Handle,
+    mut notices: impl Stream<Item = NetlinkPayload<RouteNetlinkMessage>> + Unpin,
+) -> io::Result<()> {
     let mut wanted = outlet.desk.interfaces.subscribe();
-    let mut table = list(&handle).await?;
+    let mut table = list(handle).await?;
     loop {
         wanted.mark_unchanged();
         let pending = !outlet.offer(&table);
         tokio::select! {
-            notice = notices.next() => match notice.map(|(message, _)| message.payload) {
+            notice = notices.next() => match notice {
                 Some(NetlinkPayload::InnerMessage(message)) => table.apply(&message),
-                Some(NetlinkPayload::Overrun(_)) => table = list(&handle).await?,
+                Some(NetlinkPayload::Overrun(_)) => table = list(handle).await?,
                 Some(_) => {}
                 None => return Err(io::ErrorKind::BrokenPipe.into()),
             },
@@ -63,9 +73,6 @@ async fn follow<C: DaemonConfig>(outlet: &mut Outlet<C>) -> io::Result<()> {
                 }
             }
             () = sleep(OFFER_AGAIN), if pending => {}
-        }
-        if connection.0.is_finished() {
-            return Err(io::ErrorKind::BrokenPipe.into());
         }
     }
 }

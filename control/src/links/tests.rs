@@ -3,15 +3,15 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mio::{Events, Poll, Token, Waker};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
 
+use super::*;
 use crate::GatewayConfig;
-use crate::admin::{AdminHandle, AdminOptions, AdminServer, Command, LinkChange};
+use crate::admin::{AdminHandle, AdminOptions, AdminServer};
 use crate::config::Overrides;
 
 /// How long the kernel and the watch may take for one step.
@@ -23,24 +23,26 @@ struct Plane {
     handle: AdminHandle<GatewayConfig>,
 }
 
+fn options(carriers: &str, waker: Arc<Waker>) -> AdminOptions<GatewayConfig> {
+    let text = format!(
+        "[tls]\ncertificate = \"c\"\nkey = \"k\"\nauthority = \"a\"\n[cloud]\nname = \"c\"\n\
+         addresses = [\"192.0.2.1:1\"]\n{carriers}[socks5]\nlisten = [\"127.0.0.1:1\"]\n"
+    );
+    AdminOptions {
+        config: GatewayConfig::parse(&text, Path::new("/none/gateway.toml")).unwrap(),
+        file: PathBuf::from("/none/gateway.toml"),
+        overrides: Overrides::default(),
+        log: None,
+        waker,
+        watch_links: true,
+    }
+}
+
 impl Plane {
     fn start(carriers: &str) -> Self {
-        let text = format!(
-            "[tls]\ncertificate = \"c\"\nkey = \"k\"\nauthority = \"a\"\n[cloud]\nname = \"c\"\n\
-             addresses = [\"192.0.2.1:1\"]\n{carriers}[socks5]\nlisten = [\"127.0.0.1:1\"]\n"
-        );
-        let config = GatewayConfig::parse(&text, Path::new("/none/gateway.toml")).unwrap();
         let poll = Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
-        let options = AdminOptions {
-            config,
-            file: PathBuf::from("/none/gateway.toml"),
-            overrides: Overrides::default(),
-            log: None,
-            waker,
-            watch_links: true,
-        };
-        Self { poll, handle: AdminServer::start(options).unwrap() }
+        Self { poll, handle: AdminServer::start(options(carriers, waker)).unwrap() }
     }
 
     /// The next change; `None` when there is none in time.
@@ -98,7 +100,7 @@ fn in_namespace(test: impl FnOnce() + Send + 'static) {
 #[test]
 fn interfaces_appear_change_and_vanish() {
     in_namespace(|| {
-        ip("link add wwan0 type dummy");
+        ip("link add wwan0 type veth peer name far0");
         ip("address add 192.0.2.7/24 dev wwan0");
         let carriers = "[[carrier]]\nname = \"a\"\ninterface = \"wwan0\"\n\
                         [[carrier]]\nname = \"b\"\ninterface = \"wwan1\"\n";
@@ -116,6 +118,7 @@ fn interfaces_appear_change_and_vanish() {
         };
         assert_eq!(plane.until("wwan1", |_| true), absent);
 
+        ip("link set far0 up");
         ip("link set wwan0 up");
         plane.until("wwan0", |change| change.up);
         ip("address add 2001:db8::7/64 dev wwan0 nodad");
@@ -129,17 +132,17 @@ fn interfaces_appear_change_and_vanish() {
         let down = plane.until("wwan0", |change| !change.up);
         assert!(down.present);
 
-        ip("link add wwan1 type dummy");
+        ip("link add wwan1 type veth peer name far1");
         let fresh = plane.until("wwan1", |change| change.present);
         ip("link del wwan0");
         let gone = plane.until("wwan0", |change| !change.present);
         assert_eq!((gone.index, gone.addresses.len()), (0, 0));
         // The same name again is another interface.
         ip("link del wwan1");
-        ip("link add wwan1 type dummy");
+        ip("link add wwan1 type veth peer name far1");
         plane.until("wwan1", |change| change.present && change.index != fresh.index);
         // What is no carrier's is nobody's business.
-        ip("link add lan0 type dummy");
+        ip("link add lan0 type veth peer name far2");
         assert_eq!(plane.next(Duration::from_millis(300)), None);
     });
 }
@@ -149,10 +152,51 @@ fn all_interfaces_matter_to_a_carrier_that_is_bound_to_an_address() {
     in_namespace(|| {
         let mut plane = Plane::start("[[carrier]]\nname = \"a\"\nsource = \"192.0.2.7\"\n");
         plane.until("lo", |change| change.present);
-        ip("link add any0 type dummy");
+        ip("link add any0 type veth peer name far0");
         plane.until("any0", |change| change.present);
         ip("link del any0");
         plane.until("any0", |change| !change.present);
+    });
+}
+
+/// The kernel says that it dropped notices; none of them comes here.
+#[test]
+fn after_lost_notices_everything_is_listed_anew() {
+    in_namespace(|| {
+        let carriers = "[[carrier]]\nname = \"a\"\ninterface = \"wwan0\"\n";
+        let poll = Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
+        let (sender, commands) = std::sync::mpsc::sync_channel(1);
+        let desk = Arc::new(options(carriers, waker).into_desk(sender));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (connection, handle, _) = rtnetlink::new_connection().unwrap();
+            tokio::spawn(connection);
+            let (lose, lost) = tokio::sync::mpsc::unbounded_channel();
+            let notices = Box::pin(futures_util::stream::unfold(lost, |mut lost| async {
+                lost.recv().await.map(|()| (NetlinkPayload::Overrun(Vec::new()), lost))
+            }));
+            let mut outlet = Outlet { desk, sent: BTreeMap::new(), started: false };
+            let tracking = tokio::spawn(async move {
+                let _ = track(&mut outlet, &handle, notices).await;
+            });
+            let told = || async {
+                for _ in 0..500 {
+                    match commands.try_recv() {
+                        Ok(Command::Links(change)) => return Some(change.present),
+                        _ => sleep(Duration::from_millis(10)).await,
+                    }
+                }
+                None
+            };
+            assert_eq!(told().await, Some(false));
+            ip("link add wwan0 type veth peer name far0");
+            sleep(Duration::from_millis(200)).await;
+            assert!(commands.try_recv().is_err(), "nobody said anything");
+            lose.send(()).unwrap();
+            assert_eq!(told().await, Some(true));
+            tracking.abort();
+        });
     });
 }
 
@@ -161,7 +205,7 @@ fn all_interfaces_matter_to_a_carrier_that_is_bound_to_an_address() {
 #[test]
 fn after_a_storm_the_latest_state_is_known() {
     in_namespace(|| {
-        ip("link add wwan0 type dummy");
+        ip("link add wwan0 type veth peer name far0");
         let mut plane = Plane::start("[[carrier]]\nname = \"a\"\ninterface = \"wwan0\"\n");
         plane.until("wwan0", |_| true);
         // More changes than the channel to the data plane has room for, none of them taken.
@@ -170,7 +214,7 @@ fn after_a_storm_the_latest_state_is_known() {
             let (way, address) = (if n % 2 == 0 { "add" } else { "del" }, n / 2 % 250 + 1);
             script += &format!("address {way} 192.0.2.{address}/32 dev wwan0\n");
         }
-        script += "address add 203.0.113.5/32 dev wwan0\nlink set wwan0 up\n";
+        script += "address add 203.0.113.5/32 dev wwan0\nlink set far0 up\nlink set wwan0 up\n";
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), script).unwrap();
         ip(&format!("-batch {}", file.path().display()));
