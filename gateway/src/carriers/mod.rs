@@ -26,6 +26,8 @@
 //!
 //! Each carrier goes through the cloud's addresses in turn, one further at each failure.
 
+mod policy;
+
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
