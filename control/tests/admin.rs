@@ -44,31 +44,34 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a daemon starts");
         let dir = folder.path();
-        let authority = Authority::create(dir, "Test", false).unwrap();
-        let (name, role, out) = (Identity::new("g").unwrap(), NodeRole::Gateway, dir.to_owned());
-        authority.issue(&IssueRequest { name, role, days: 397, out, force: false }).unwrap();
+        let authority = Authority::create(dir, "Test", false).expect("a daemon starts");
+        let (name, role, out) =
+            (Identity::new("g").expect("a daemon starts"), NodeRole::Gateway, dir.to_owned());
+        authority
+            .issue(&IssueRequest { name, role, days: 397, out, force: false })
+            .expect("a daemon starts");
         let file = dir.join("gateway.toml");
-        std::fs::write(&file, TEXT).unwrap();
-        let mut poll = Poll::new().unwrap();
-        let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
+        std::fs::write(&file, TEXT).expect("a daemon starts");
+        let mut poll = Poll::new().expect("a daemon starts");
+        let waker = Arc::new(Waker::new(poll.registry(), Token(0)).expect("a daemon starts"));
         let options = AdminOptions {
-            config: GatewayConfig::load(&file).unwrap(),
+            config: GatewayConfig::load(&file).expect("a daemon starts"),
             file,
             overrides: Overrides::default(),
             log: None,
             waker: waker.clone(),
             watch_links: false,
         };
-        let handle = AdminServer::start(options).unwrap();
+        let handle = AdminServer::start(options).expect("a daemon starts");
         let over = Arc::new(AtomicBool::new(false));
         let ends = over.clone();
         let thread = thread::spawn(move || {
             let mut events = Events::with_capacity(4);
             let mut mode = Mode::Auto;
             while !ends.load(Ordering::Relaxed) {
-                poll.poll(&mut events, None).unwrap();
+                poll.poll(&mut events, None).expect("a daemon starts");
                 while let Some(command) = handle.try_recv() {
                     answer(command, &mut mode);
                     handle.publish(Event::QuicRetried { path: "a".to_owned() });
@@ -264,7 +267,7 @@ fn who_cannot_reach_a_daemon_is_told_why() {
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     assert_eq!(polyrail("status", &socket).0, 3);
     if !nix::unistd::geteuid().is_root() {
-        std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o000)).unwrap();
         let (code, _, complaint) = polyrail("status", &socket);
         assert_eq!(code, 1);
         assert!(complaint.contains("is not for this user"), "{complaint}");
