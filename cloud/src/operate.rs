@@ -109,8 +109,6 @@ impl Cloud {
             tracing::info!(chain = ?chain.names(), "the scheduler was changed by an operator");
             self.settings.chain = chain.clone();
             relay.endpoint().set_chain(now, chain.clone());
-            let change = format!("scheduler of all paths: {}", chain.names().join(", "));
-            self.desk.publish(Event::PathChanged { path: name.to_owned(), change });
         }
         find(self, relay).ok_or_else(|| AdminError::unknown_path(name))
     }
