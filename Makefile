@@ -5,13 +5,15 @@
 
 PROFILE ?= ci
 CARGO ?= cargo
+MODE ?= auto
 export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build test check fmt shell clippy doc deny tidy fuzz-smoke demo bench bench-smoke
+.PHONY: matrix
 
 help: ## this list
-	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 14
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 20
 
 setup: ## install the Debian packages that are missing
 	@scripts/setup.sh
@@ -46,8 +48,12 @@ tidy: ## sizes, widths, arrows between crates
 fuzz-smoke: ## decoders and sessions against a million random frames
 	@scripts/test.sh --workspace fuzz
 
-demo: setup build ## a download over two emulated carriers, one of which fails
-	$(CARGO) run --locked --profile $(PROFILE) -p polyrail-interop --bin polyrail-demo
+demo: setup build ## a download over two carriers, one of which fails; MODE=quic, tls or auto
+	$(CARGO) run --locked --profile $(PROFILE) -p polyrail-interop --bin polyrail-demo -- \
+		--mode $(MODE)
+
+matrix: setup build ## every mode, family and fault; takes an hour; ROWS=--cover: those of CI
+	$(CARGO) run --locked --profile $(PROFILE) -p polyrail-interop --bin polyrail-matrix -- $(ROWS)
 
 bench: setup ## the measured figures, as RESULT lines (release build; takes a while)
 	$(CARGO) build --locked --release --workspace --bins

@@ -120,9 +120,17 @@ impl Family {
     }
 }
 
-/// The gateway's addresses on carrier `index`.
+/// The gateway's first host number on each carrier.
+pub const GATEWAY_HOST: u8 = 2;
+
+/// The gateway's first addresses on carrier `index`.
 pub fn carrier_gateway(index: u8) -> Pair {
-    pair([10, 80, index, 2], [0xfd80, index as u16, 0, 2])
+    carrier_host(index, GATEWAY_HOST)
+}
+
+/// The addresses of a host number on carrier `index`.
+pub fn carrier_host(index: u8, host: u8) -> Pair {
+    pair([10, 80, index, host], [0xfd80, index as u16, 0, host as u16])
 }
 
 /// The cloud side's addresses on carrier `index`.

@@ -57,6 +57,12 @@ impl Link {
         self
     }
 
+    /// With another bound of the queue (default 256 KiB).
+    pub fn queue_kib(mut self, kib: u32) -> Link {
+        self.queue_kib = kib;
+        self
+    }
+
     fn direction(&self) -> String {
         format!(
             "rate = \"{} kbit/s\"\ndelay = \"{} us\"\nqueue = \"{} KiB\"\nloss = {}\n",
@@ -138,6 +144,41 @@ impl Carrier {
         Ok(lab.gateway.ip(&format!("link set {} down", self.interface()))?)
     }
 
+    /// Removes the gateway's interface, with addresses and routes: it moves to `drawer`.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn remove(&self, lab: &Lab, drawer: &Namespace) -> Result<()> {
+        let place = drawer.path();
+        Ok(lab.gateway.ip(&format!("link set {} netns {}", self.interface(), place.display()))?)
+    }
+
+    /// Brings a removed interface back, with addresses and routes.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn reinsert(&self, lab: &Lab, drawer: &Namespace) -> Result<()> {
+        let place = lab.gateway.path();
+        drawer.ip(&format!("link set {} netns {}", self.interface(), place.display()))?;
+        lab.restore_carrier(self.index)
+    }
+
+    /// Takes the gateway's address on this carrier away, as at the begin of a modem's reset.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn withdraw_address(&self, lab: &Lab) -> Result<()> {
+        Ok(lab.gateway.ip(&format!("addr flush dev {}", self.interface()))?)
+    }
+
+    /// Gives the gateway another address on this carrier, with routes.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn assign_address(&self, lab: &Lab, host: u8) -> Result<()> {
+        lab.address_carrier(self.index, host)
+    }
+
     /// Brings the interface back with its routes, as the connection manager does.
     ///
     /// # Errors
@@ -166,26 +207,33 @@ pub struct Delivered {
     pub up_bytes: u64,
     /// From the cloud to the gateway.
     pub down_bytes: u64,
+    /// On the way from the cloud to the gateway: waiting, or in propagation.
+    pub down_inside_bytes: u64,
     /// Whether a blackout is on.
     pub dark: bool,
 }
 
 impl Delivered {
     fn from_json(link: &Value) -> Result<Delivered> {
-        let bytes = |direction: &str| {
-            link.pointer(&format!("/{direction}/delivered/bytes")).and_then(Value::as_u64)
+        let tally = |direction: &str, what: &str| {
+            link.pointer(&format!("/{direction}/{what}/bytes")).and_then(Value::as_u64)
         };
+        let inside = |what| tally("down", what).unwrap_or(0);
         Ok(Delivered {
             carrier: link.get("link").and_then(Value::as_str).context("link")?.to_string(),
-            up_bytes: bytes("up").context("bytes up")?,
-            down_bytes: bytes("down").context("bytes down")?,
+            up_bytes: tally("up", "delivered").context("bytes up")?,
+            down_bytes: tally("down", "delivered").context("bytes down")?,
+            down_inside_bytes: inside("queued") + inside("in_flight"),
             dark: link.pointer("/down/dark").and_then(Value::as_bool).context("dark")?,
         })
     }
 }
 
-/// Tells the running emulator something.
-fn command(lab: &Lab, line: &str) -> Result<Value> {
+/// Tells the running emulator something, in the words of its control socket.
+///
+/// # Errors
+/// When no emulator runs, or it refuses.
+pub fn command(lab: &Lab, line: &str) -> Result<Value> {
     let answer = Client::connect(control_path(lab)).and_then(|mut client| client.command(line));
     answer.with_context(|| format!("emulator: {line}"))
 }

@@ -170,6 +170,11 @@ impl Running {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// The file that it writes.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
     /// When it was started.
     pub fn started(&self) -> Instant {
         self.started

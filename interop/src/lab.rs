@@ -100,8 +100,8 @@ link set car{index} up",
         ip_each(
             &self.gateway,
             &format!(
-                "rule add from {} lookup {table} priority {table}
--6 rule add from {} lookup {table} priority {table}",
+                "rule add from {}/24 lookup {table} priority {table}
+-6 rule add from {}/64 lookup {table} priority {table}",
                 near.v4, near.v6
             ),
         )?;
@@ -116,27 +116,35 @@ link set car{index} up",
         Ok(())
     }
 
-    /// Brings the gateway's interface of a carrier up with its addresses and routes.
+    /// Brings the gateway's interface of a carrier up with its first address and routes.
     ///
     /// # Errors
     /// When the interface is missing.
     pub fn restore_carrier(&self, index: u8) -> Result<()> {
-        let near = addresses::carrier_gateway(index);
+        self.address_carrier(index, addresses::GATEWAY_HOST)
+    }
+
+    /// Brings the gateway's interface of a carrier up with an address of this host number, and
+    /// with its routes; what leaves from that address goes along this carrier.
+    ///
+    /// # Errors
+    /// When the interface is missing.
+    pub fn address_carrier(&self, index: u8, host: u8) -> Result<()> {
+        let near = addresses::carrier_host(index, host);
         let far = addresses::carrier_cloud(index);
-        let (far4, far6) = (far.v4, far.v6);
+        let (near4, near6, far4, far6) = (near.v4, near.v6, far.v4, far.v6);
         let table = routing_table(index);
         let metric = 10 + u32::from(index);
         ip_each(
             &self.gateway,
             &format!(
-                "addr replace {}/24 dev wan{index}
-addr replace {}/64 dev wan{index} nodad
+                "addr replace {near4}/24 dev wan{index}
+addr replace {near6}/64 dev wan{index} nodad
 link set wan{index} up
 route replace default via {far4} dev wan{index} metric {metric}
 route replace default via {far4} dev wan{index} table {table}
 route replace ::/0 via {far6} dev wan{index} metric {metric}
-route replace ::/0 via {far6} dev wan{index} table {table}",
-                near.v4, near.v6
+route replace ::/0 via {far6} dev wan{index} table {table}"
             ),
         )
     }

@@ -21,6 +21,7 @@ pub mod download;
 pub mod exchange;
 pub mod keys;
 pub mod lab;
+pub mod matrix;
 pub mod privilege;
 pub mod process;
 pub mod programs;

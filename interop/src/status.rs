@@ -19,6 +19,9 @@ pub struct CarrierStatus {
     pub name: String,
     /// `up` while its tunnel stands.
     pub state: String,
+    /// `quic` or `tls`, that of its newest tunnel; empty before the first.
+    #[serde(default)]
+    pub mode: String,
     /// Users' bytes sent over it.
     pub sent_bytes: u64,
     /// Users' bytes received over it.

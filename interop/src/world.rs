@@ -33,6 +33,9 @@ pub struct Plan {
     carriers: Vec<CarrierPlan>,
     gateway: Vec<(String, Value)>,
     cloud: Vec<(String, Value)>,
+    carrier_keys: Vec<(usize, String, Value)>,
+    commands: Vec<String>,
+    proxy_alone: bool,
     sysctls: Vec<(String, String)>,
 }
 
@@ -71,6 +74,24 @@ impl Plan {
         self
     }
 
+    /// Sets a key of one `[[carrier]]` of `gateway.toml`.
+    pub fn carrier_key(mut self, index: usize, key: &str, value: impl Into<Value>) -> Plan {
+        self.carrier_keys.push((index, key.into(), value.into()));
+        self
+    }
+
+    /// Tells the emulator something before the daemons start.
+    pub fn command(mut self, line: &str) -> Plan {
+        self.commands.push(line.into());
+        self
+    }
+
+    /// No interception, no DNS: the SOCKS5 server is the only way in.
+    pub fn proxy_alone(mut self) -> Plan {
+        self.proxy_alone = true;
+        self
+    }
+
     /// Sets a kernel parameter in the namespaces of gateway and cloud.
     pub fn sysctl(mut self, key: &str, value: &str) -> Plan {
         self.sysctls.push((key.into(), value.into()));
@@ -97,6 +118,8 @@ pub struct World {
     pub keys: Keys,
     /// Where the programs are.
     pub programs: Programs,
+    /// When the gateway was started, the last time.
+    pub gateway_started: Instant,
     /// The namespaces.
     pub lab: Lab,
     downloads: u32,
@@ -108,6 +131,17 @@ impl World {
     /// # Errors
     /// When something does not come up, with its log.
     pub fn start(plan: &Plan) -> Result<World> {
+        let mut world = World::start_cold(plan)?;
+        world.wait_for_carriers()?;
+        world.wait_until_up()?;
+        Ok(world)
+    }
+
+    /// Sets everything up and waits for no carrier.
+    ///
+    /// # Errors
+    /// When something does not start, with its log.
+    pub fn start_cold(plan: &Plan) -> Result<World> {
         let programs = Programs::find()?;
         let lab = Lab::new()?;
         for (key, value) in &plan.sysctls {
@@ -115,6 +149,9 @@ impl World {
             lab.cloud.sysctl(key, value)?;
         }
         let (carriers, emulator) = carrier::start(&lab, &programs, &plan.carriers)?;
+        for line in &plan.commands {
+            carrier::command(&lab, line)?;
+        }
         let web = WebServer::start(&lab.server, lab.folder(), WEB_PORT)?;
         let asked = dns::serve(&lab.server)?;
         let keys = Keys::create(&programs, &lab.folder().join("pki"))?;
@@ -122,9 +159,9 @@ impl World {
         keys.issue_gateway(GATEWAY_NAME)?;
         write_configurations(plan, &lab, &keys, &carriers)?;
         let cloud = start_daemon(&lab, &programs, Side::Cloud)?;
+        let gateway_started = Instant::now();
         let gateway = start_daemon(&lab, &programs, Side::Gateway)?;
-        let downloads = 0;
-        let mut world = World {
+        Ok(World {
             gateway,
             cloud,
             emulator,
@@ -133,12 +170,10 @@ impl World {
             asked,
             keys,
             programs,
+            gateway_started,
             lab,
-            downloads,
-        };
-        world.wait_for_carriers()?;
-        world.wait_until_up()?;
-        Ok(world)
+            downloads: 0,
+        })
     }
 
     /// The SOCKS5 server as the passenger reaches it.
@@ -174,6 +209,7 @@ impl World {
     /// When it does not start.
     pub fn restart_gateway(&mut self) -> Result<()> {
         self.gateway.kill();
+        self.gateway_started = Instant::now();
         self.gateway = start_daemon(&self.lab, &self.programs, Side::Gateway)?;
         Ok(())
     }
@@ -206,9 +242,17 @@ impl World {
     /// # Errors
     /// When they do not within 15 s.
     pub fn wait_for_carriers(&mut self) -> Result<()> {
+        self.wait_for_status("tunnels over all carriers", Status::all_up)
+    }
+
+    /// Waits until something holds in the gateway's status.
+    ///
+    /// # Errors
+    /// When it does not within 15 s.
+    pub fn wait_for_status(&mut self, what: &str, holds: impl Fn(&Status) -> bool) -> Result<()> {
         let path = status_path(&self.lab, Side::Gateway);
         let up = |gateway: &Process| match Status::read(&path) {
-            Ok(status) if status.all_up() => true,
+            Ok(status) if holds(&status) => true,
             // Once it has written the file, the signal has it write again at once.
             Ok(_) => {
                 // Fails only when the gateway has ended, which the wait reports.
@@ -217,7 +261,7 @@ impl World {
             }
             Err(_) => false,
         };
-        self.gateway.wait_until("tunnels over all carriers", START_LIMIT, up)
+        self.gateway.wait_until(what, START_LIMIT, up)
     }
 
     /// The gateway's own view of its carriers, at most about a second old.
@@ -300,6 +344,13 @@ fn write_configurations(plan: &Plan, lab: &Lab, keys: &Keys, carriers: &[Carrier
     }
     for (key, value) in &plan.cloud {
         cloud.set(key, value.clone());
+    }
+    for (index, key, value) in &plan.carrier_keys {
+        gateway.set_carrier(*index, key, value.clone());
+    }
+    if plan.proxy_alone {
+        gateway.remove("intercept");
+        gateway.remove("dns");
     }
     gateway.write(&Side::Gateway.configuration(lab))?;
     cloud.write(&Side::Cloud.configuration(lab))

@@ -7,12 +7,22 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::Parser;
 use polyrail_interop::{demo, privilege};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+/// Shows a download over two emulated carriers; needs root, or user namespaces.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// How the tunnels travel
+    #[arg(long, default_value = "auto", value_parser = ["quic", "tls", "auto"])]
+    mode: String,
+}
+
 fn main() -> ExitCode {
-    match show() {
+    match show(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("polyrail-demo: {error:#}");
@@ -21,7 +31,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn show() -> Result<()> {
+fn show(arguments: &Arguments) -> Result<()> {
     demo::check_tools()?;
     privilege::become_root()?;
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
@@ -32,5 +42,5 @@ fn show() -> Result<()> {
             std::process::exit(128 + signal);
         }
     });
-    demo::run()
+    demo::run(&arguments.mode)
 }

@@ -25,19 +25,21 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 struct Share {
     name: String,
+    mode: String,
     bytes: u64,
     round_trip_ms: Option<f64>,
 }
 
-/// Runs the demonstration from the first namespace to the last table.
+/// Runs the demonstration from the first namespace to the last table, both daemons in `mode`:
+/// `quic`, `tls` or `auto`.
 ///
 /// # Errors
 /// When something does not come up, or a download is not what was served.
-pub fn run() -> Result<()> {
+pub fn run(mode: &str) -> Result<()> {
     let links = [("alpha", Link::new(20.0, 40)), ("beta", Link::new(15.0, 60))];
-    println!("Polyrail: a download crosses two carriers\n");
+    println!("Polyrail: a download crosses two carriers, mode {mode}\n");
     println!("  passenger --- gateway ==={{ alpha, beta }}=== cloud --- web server (nginx)\n");
-    let mut plan = Plan::new();
+    let mut plan = Plan::new().gateway("mode", mode).cloud("mode", mode);
     for (name, link) in links {
         println!(
             "  {name:<6} emulated carrier, {} Mbit/s, {} ms round trip",
@@ -79,11 +81,14 @@ fn one_download(world: &mut World, file: &WebFile, family: Family, failing: usiz
     let shares = shares(world, &before)?;
     let sum: u64 = shares.iter().map(|share| share.bytes).sum();
     println!("  whole, right SHA-256, {:.1} s, {:.1} Mbit/s", report.total_s, report.mbit_s());
-    println!("\n  carrier        bytes   share      RTT");
+    println!("\n  carrier   mode        bytes   share      RTT");
     for share in &shares {
         let percent = share.bytes as f64 * 100.0 / sum.max(1) as f64;
         let round_trip = share.round_trip_ms.map_or("-".into(), |ms| format!("{ms:.0} ms"));
-        println!("  {:<8} {:>11}  {percent:>4.0} %  {round_trip:>7}", share.name, share.bytes);
+        println!(
+            "  {:<8}  {:<4}  {:>11}  {percent:>4.0} %  {round_trip:>7}",
+            share.name, share.mode, share.bytes
+        );
     }
     Ok(())
 }
@@ -138,6 +143,7 @@ fn shares(world: &World, before: &[u64]) -> Result<Vec<Share>> {
         let round_trip_us = known.and_then(|carrier| carrier.srtt_us);
         Share {
             name: now.carrier.clone(),
+            mode: known.map_or("-".into(), |carrier| carrier.mode.clone()),
             bytes: now.down_bytes - before,
             round_trip_ms: round_trip_us.map(|us| us as f64 / 1000.0),
         }

@@ -1,0 +1,81 @@
+//! `polyrail-matrix`: every mode, family and fault, row by row; see `docs/matrix.md`.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use polyrail_interop::matrix::{self, Row, Summary};
+use polyrail_interop::privilege;
+use polyrail_interop::report::results_folder;
+
+/// Runs the mode matrix; needs root, or user namespaces.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The rows that CI runs, instead of all
+    #[arg(long)]
+    cover: bool,
+    /// Only rows whose line holds all of these words, such as `auto x tls` or `nat-rebinding`
+    #[arg(long, value_name = "WORDS")]
+    only: Vec<String>,
+    /// Only print which rows there are
+    #[arg(long)]
+    list: bool,
+    /// A carrier that takes so many times its target has failed
+    #[arg(long, value_name = "TIMES", default_value_t = 10)]
+    tolerance: u32,
+    /// Measure here, as the first program of a guest
+    #[arg(long, hide = true, value_name = "SCOPE")]
+    inside_guest: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match measure(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("polyrail-matrix: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(arguments: &Arguments) -> Result<()> {
+    if let Some(scope) = &arguments.inside_guest {
+        return matrix::inside_guest(scope == "all", arguments.tolerance);
+    }
+    let rows = if arguments.cover { matrix::cover() } else { matrix::all_rows() };
+    let wanted = |text: &str| arguments.only.iter().all(|words| text.contains(words.as_str()));
+    let rows: Vec<Row> = rows.into_iter().filter(|row| wanted(&row.to_string())).collect();
+    if arguments.list {
+        rows.iter().for_each(|row| println!("{row}"));
+        return Ok(());
+    }
+    privilege::become_root()?;
+    let mut summary = Summary::default();
+    for row in &rows {
+        let outcome = matrix::run(row, arguments.tolerance);
+        matrix::print_row(&outcome);
+        summary.add(outcome);
+    }
+    if wanted("clock-step") {
+        add_clock_steps(&mut summary, !arguments.cover)?;
+    }
+    println!("\n{}", summary.text());
+    summary.write(&results_folder()?.join("matrix.json"))?;
+    let failed = summary.failed().count();
+    ensure!(failed == 0, "{failed} rows failed");
+    Ok(())
+}
+
+fn add_clock_steps(summary: &mut Summary, all: bool) -> Result<()> {
+    match matrix::measure_clock_steps(&std::env::current_exe()?, all)? {
+        Some(outcomes) => outcomes.into_iter().for_each(|outcome| {
+            matrix::print_row(&outcome);
+            summary.add(outcome);
+        }),
+        None => println!("SKIP uml-netem: clock steps need Debian's package user-mode-linux"),
+    }
+    Ok(())
+}

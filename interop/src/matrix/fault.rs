@@ -1,0 +1,261 @@
+//! How each fault is brought about, and how long its carrier takes to be in use again.
+//!
+//! What counts are the bytes that the emulated link has delivered to the gateway, not what a
+//! daemon says: [`IN_USE_BYTES`] more than were on the way when the fault began or ended.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use polyrail_emulator::namespace::Namespace;
+
+use crate::carrier::{self, Delivered};
+use crate::lab::Lab;
+use crate::world::World;
+
+use super::target::{Class, IN_USE_BYTES};
+use super::{Expected, Fault};
+
+/// How often the counters are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a fault of the link's quality lasts beyond the carrier's first data.
+const STEADY_TIME: Duration = Duration::from_secs(3);
+/// How long blocked UDP lasts on a carrier that has no other way.
+const OUT_TIME: Duration = Duration::from_secs(3);
+/// How long an interface is gone, and without an address.
+const GONE_TIME: Duration = Duration::from_secs(2);
+const NO_ADDRESS_TIME: Duration = Duration::from_millis(300);
+/// How long the translator learns the mappings of living connections before it forgets them.
+const NAT_LEARNS: Duration = Duration::from_millis(300);
+const BURSTS: u32 = 3;
+const BURST_TIME: Duration = Duration::from_millis(500);
+/// A carrier has left policed UDP when it carries so much within [`DEMOTED_WINDOW`]: more than
+/// twice what the policer lets through.
+const DEMOTED_BYTES: u64 = 300_000;
+const DEMOTED_WINDOW: Duration = Duration::from_secs(1);
+/// The policer of UDP.
+const POLICED: &str = "1 Mbit/s";
+/// The gateway's other host number on a carrier.
+const OTHER_HOST: u8 = 3;
+
+/// True when it does not wait for mid-transfer as the first fault of a row.
+pub(super) fn is_there_at_start(fault: Fault) -> bool {
+    matches!(fault, Fault::None | Fault::UdpBlockedAtStart) || steady(fault).is_some()
+}
+
+/// What to tell the emulator before the daemons start; nothing for faults of mid-transfer.
+pub(super) fn before_start(fault: Fault, carrier: &str) -> Option<String> {
+    match fault {
+        Fault::UdpBlockedAtStart => Some(format!("set {carrier} udp blocked")),
+        other => steady(other).map(|(on, _)| format!("set {carrier} {on}")),
+    }
+}
+
+/// A fault of the link's quality: how it is turned on and off.
+fn steady(fault: Fault) -> Option<(&'static str, &'static str)> {
+    match fault {
+        Fault::RandomLoss => Some(("loss 0.03", "loss 0")),
+        Fault::Mtu1280 => Some(("mtu 1280", "mtu off")),
+        Fault::Reorder => Some(("reorder 0.05 10 ms", "reorder off")),
+        _ => None,
+    }
+}
+
+/// A carrier under a fault.
+pub(super) struct Victim<'a> {
+    pub(super) world: &'a World,
+    pub(super) carrier: usize,
+    /// Where a removed interface stays.
+    pub(super) drawer: &'a Namespace,
+    /// The longest wait.
+    pub(super) limit: Duration,
+}
+
+/// The bytes of one moment, from which use is counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    pub(super) at: Instant,
+    pub(super) bytes: u64,
+}
+
+impl Victim<'_> {
+    /// Brings the fault about, waits until the carrier is in use again, lifts the fault. `since`
+    /// is the download's start when the fault was there before it.
+    pub(super) fn suffer(
+        &self,
+        fault: Fault,
+        expected: Expected,
+        since: Option<Mark>,
+    ) -> Result<Duration> {
+        match fault {
+            Fault::None => self.in_use_since(&since.map_or_else(|| self.mark(), Ok)?),
+            Fault::UdpBlockedAtStart | Fault::UdpBlocked => self.udp_blocked(fault, expected),
+            Fault::UdpPoliced => self.udp_policed(expected),
+            Fault::BlackoutDrop(seconds) => self.blackout("drop", seconds),
+            Fault::BlackoutHold(seconds) => self.blackout("hold", seconds),
+            Fault::NatRebinding => self.nat_rebinding(),
+            Fault::AddressChange => self.address_change(),
+            Fault::InterfaceRemoved => self.interface_removed(),
+            Fault::LossBursts => self.loss_bursts(),
+            Fault::RandomLoss | Fault::Mtu1280 | Fault::Reorder => self.worse(fault, since),
+        }
+    }
+
+    fn udp_blocked(&self, fault: Fault, expected: Expected) -> Result<Duration> {
+        let at_start = fault == Fault::UdpBlockedAtStart;
+        let mark = if at_start {
+            Mark { at: self.world.gateway_started, bytes: 0 }
+        } else {
+            self.tell("udp blocked")?;
+            self.mark()?
+        };
+        if expected == Expected::Back(Class::Fallback)
+            || expected == Expected::Back(Class::FallbackAtStart)
+        {
+            let took = self.in_use_since(&mark)?;
+            self.tell("udp free")?;
+            return Ok(took);
+        }
+        std::thread::sleep(OUT_TIME);
+        let carried = self.delivered()?.down_bytes.saturating_sub(mark.bytes);
+        ensure!(carried < IN_USE_BYTES, "{carried} bytes came while UDP was blocked");
+        self.tell("udp free")?;
+        self.in_use_since(&self.mark()?)
+    }
+
+    fn udp_policed(&self, expected: Expected) -> Result<Duration> {
+        self.tell(&format!("udp {POLICED}"))?;
+        let mark = self.mark()?;
+        let took = match expected {
+            Expected::Back(Class::Demotion) => self.demoted_since(&mark)?,
+            _ => {
+                let took = self.in_use_since(&mark)?;
+                std::thread::sleep(STEADY_TIME);
+                took
+            }
+        };
+        self.tell("udp free")?;
+        Ok(took)
+    }
+
+    fn blackout(&self, how: &str, seconds: u8) -> Result<Duration> {
+        let name = self.name();
+        carrier::command(self.lab(), &format!("down {name} {how}"))?;
+        std::thread::sleep(Duration::from_secs(u64::from(seconds)));
+        let inside = self.mark()?.bytes;
+        carrier::command(self.lab(), &format!("up {name}"))?;
+        self.in_use_since(&Mark { at: Instant::now(), bytes: inside })
+    }
+
+    fn nat_rebinding(&self) -> Result<Duration> {
+        self.tell("nat on")?;
+        std::thread::sleep(NAT_LEARNS);
+        self.tell("nat rebind")?;
+        self.in_use_since(&self.mark()?)
+    }
+
+    fn address_change(&self) -> Result<Duration> {
+        let carrier = &self.world.carriers[self.carrier];
+        carrier.withdraw_address(self.lab())?;
+        std::thread::sleep(NO_ADDRESS_TIME);
+        let mark = self.mark()?;
+        carrier.assign_address(self.lab(), OTHER_HOST)?;
+        self.in_use_since(&Mark { at: Instant::now(), ..mark })
+    }
+
+    fn interface_removed(&self) -> Result<Duration> {
+        let carrier = &self.world.carriers[self.carrier];
+        carrier.remove(self.lab(), self.drawer)?;
+        std::thread::sleep(GONE_TIME);
+        let mark = self.mark()?;
+        carrier.reinsert(self.lab(), self.drawer)?;
+        self.in_use_since(&Mark { at: Instant::now(), ..mark })
+    }
+
+    fn loss_bursts(&self) -> Result<Duration> {
+        for burst in 0..BURSTS {
+            if burst > 0 {
+                std::thread::sleep(BURST_TIME);
+            }
+            self.tell("loss 0.3")?;
+            std::thread::sleep(BURST_TIME);
+            self.tell("loss 0")?;
+        }
+        self.in_use_since(&self.mark()?)
+    }
+
+    fn worse(&self, fault: Fault, since: Option<Mark>) -> Result<Duration> {
+        let (on, off) = steady(fault).context("no fault of quality")?;
+        if since.is_none() {
+            self.tell(on)?;
+        }
+        let took = self.in_use_since(&since.map_or_else(|| self.mark(), Ok)?)?;
+        std::thread::sleep(STEADY_TIME);
+        self.in_use_since(&self.mark()?).context("later on")?;
+        self.tell(off)?;
+        Ok(took)
+    }
+
+    /// Waits until the carrier has delivered [`IN_USE_BYTES`] beyond the mark.
+    fn in_use_since(&self, mark: &Mark) -> Result<Duration> {
+        loop {
+            let carried = self.delivered()?.down_bytes.saturating_sub(mark.bytes);
+            let took = mark.at.elapsed();
+            if carried >= IN_USE_BYTES {
+                return Ok(took);
+            }
+            ensure!(
+                took < self.limit,
+                "{} is not in use after {took:.1?}: {carried} bytes",
+                self.name()
+            );
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Waits for a window with [`DEMOTED_BYTES`] and tells when it began.
+    fn demoted_since(&self, mark: &Mark) -> Result<Duration> {
+        let mut looks: VecDeque<(Duration, u64)> = VecDeque::new();
+        loop {
+            let (took, bytes) = (mark.at.elapsed(), self.delivered()?.down_bytes);
+            looks.push_back((took, bytes));
+            while looks.get(1).is_some_and(|(at, _)| took - *at >= DEMOTED_WINDOW) {
+                looks.pop_front();
+            }
+            let (begin, then) = looks.front().copied().unwrap_or((took, bytes));
+            let carried = bytes.saturating_sub(then);
+            if took - begin >= DEMOTED_WINDOW && then >= mark.bytes && carried >= DEMOTED_BYTES {
+                return Ok(begin);
+            }
+            ensure!(
+                took < self.limit + DEMOTED_WINDOW,
+                "{} still carries only {carried} bytes/s after {took:.1?}",
+                self.name()
+            );
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Now, with what is still on the way counted as delivered.
+    fn mark(&self) -> Result<Mark> {
+        let seen = self.delivered()?;
+        Ok(Mark { at: Instant::now(), bytes: seen.down_bytes + seen.down_inside_bytes })
+    }
+
+    fn delivered(&self) -> Result<Delivered> {
+        let all = carrier::counters(self.lab())?;
+        all.into_iter().nth(self.carrier).context("a carrier without counters")
+    }
+
+    fn tell(&self, what: &str) -> Result<()> {
+        carrier::command(self.lab(), &format!("set {} {what}", self.name())).map(|_| ())
+    }
+
+    fn name(&self) -> &str {
+        self.world.carriers[self.carrier].name()
+    }
+
+    fn lab(&self) -> &Lab {
+        &self.world.lab
+    }
+}

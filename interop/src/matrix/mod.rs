@@ -1,0 +1,360 @@
+//! The mode matrix: every mode of gateway and cloud, both families, every fault of a carrier.
+//!
+//! A [`Row`] is one download over two carriers through the real programs while faults befall the
+//! carriers, one after another. It is good when the download ends with the right hash and each
+//! faulted carrier carries users' data again within the [`Class`]'s target. `docs/matrix.md` has
+//! the rules and the targets for readers; a test holds it against this module.
+
+mod clock;
+mod cover;
+mod endless;
+mod fault;
+mod row;
+mod summary;
+mod target;
+
+#[cfg(test)]
+mod document;
+
+use std::fmt;
+
+use crate::addresses::Family;
+
+pub use clock::{inside_guest, measure as measure_clock_steps};
+pub use cover::{ROWS_MAX, cover};
+pub use row::{Outcome, StepOutcome, Verdict, run};
+pub use summary::{Summary, print_row};
+pub use target::{Class, TARGETS};
+
+/// How a gateway's carriers travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GatewayMode {
+    /// Both by TLS.
+    Tls,
+    /// Both by QUIC.
+    Quic,
+    /// Each as it finds out itself.
+    Auto,
+    /// The first by QUIC, the second by TLS (`carrier.mode`).
+    Mixed,
+}
+
+/// What the cloud accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CloudMode {
+    /// TLS alone.
+    Tls,
+    /// QUIC alone.
+    Quic,
+    /// Both.
+    Auto,
+}
+
+/// What befalls a carrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// UDP is dropped since before the daemons' start.
+    UdpBlockedAtStart,
+    /// UDP is dropped from the middle of the transfer on.
+    UdpBlocked,
+    /// UDP beyond 1 Mbit/s is dropped.
+    UdpPoliced,
+    /// Dark for some seconds; what waits is lost.
+    BlackoutDrop(u8),
+    /// Dark for some seconds; what waits is kept.
+    BlackoutHold(u8),
+    /// The carrier's address translator forgets all mappings.
+    NatRebinding,
+    /// The gateway's interface has another address after a moment without one.
+    AddressChange,
+    /// The gateway's interface vanishes for 2 s.
+    InterfaceRemoved,
+    /// 3 % random loss in each direction.
+    RandomLoss,
+    /// Thrice half a second with 30 % loss in each direction.
+    LossBursts,
+    /// The path takes packets of 1280 bytes at most, and says so by ICMP.
+    Mtu1280,
+    /// 5 % of the packets arrive 10 ms late, behind others.
+    Reorder,
+}
+
+/// One download with its modes, its family and its faults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The gateway's mode.
+    pub gateway: GatewayMode,
+    /// The cloud's mode.
+    pub cloud: CloudMode,
+    /// The family of the tunnels and of the user's connection.
+    pub family: Family,
+    /// What happens, in this order, each to one carrier.
+    pub faults: Vec<Fault>,
+}
+
+/// What a carrier can travel by, given both daemons' modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ways {
+    /// By QUIC.
+    pub quic: bool,
+    /// By TLS.
+    pub tls: bool,
+}
+
+/// What a fault is expected to lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// The carrier is in use within the target of this class, counted from the fault's end, or,
+    /// where the carrier has a way around, from its begin.
+    Back(Class),
+    /// The carrier is out of use while the fault lasts, and then back within the target.
+    OutThenBack(Class),
+}
+
+impl GatewayMode {
+    /// All modes.
+    pub const ALL: [GatewayMode; 4] =
+        [GatewayMode::Tls, GatewayMode::Quic, GatewayMode::Auto, GatewayMode::Mixed];
+
+    /// The key `mode` of `gateway.toml`.
+    pub fn key(self) -> &'static str {
+        match self {
+            GatewayMode::Tls => "tls",
+            GatewayMode::Quic => "quic",
+            GatewayMode::Auto | GatewayMode::Mixed => "auto",
+        }
+    }
+
+    /// The mode of the carrier at `index`.
+    pub fn of_carrier(self, index: usize) -> &'static str {
+        match self {
+            GatewayMode::Mixed if index == 0 => "quic",
+            GatewayMode::Mixed => "tls",
+            other => other.key(),
+        }
+    }
+}
+
+impl CloudMode {
+    /// All modes.
+    pub const ALL: [CloudMode; 3] = [CloudMode::Tls, CloudMode::Quic, CloudMode::Auto];
+
+    /// The key `mode` of `cloud.toml`.
+    pub fn key(self) -> &'static str {
+        match self {
+            CloudMode::Tls => "tls",
+            CloudMode::Quic => "quic",
+            CloudMode::Auto => "auto",
+        }
+    }
+}
+
+impl Fault {
+    /// All faults but the step of a clock, which needs a kernel of its own.
+    pub const ALL: [Fault; 17] = [
+        Fault::None,
+        Fault::UdpBlockedAtStart,
+        Fault::UdpBlocked,
+        Fault::UdpPoliced,
+        Fault::BlackoutHold(1),
+        Fault::BlackoutHold(3),
+        Fault::BlackoutHold(8),
+        Fault::BlackoutDrop(1),
+        Fault::BlackoutDrop(3),
+        Fault::BlackoutDrop(8),
+        Fault::NatRebinding,
+        Fault::AddressChange,
+        Fault::InterfaceRemoved,
+        Fault::RandomLoss,
+        Fault::LossBursts,
+        Fault::Mtu1280,
+        Fault::Reorder,
+    ];
+
+    /// True when only UDP suffers from it.
+    pub fn concerns_udp(self) -> bool {
+        matches!(self, Fault::UdpBlockedAtStart | Fault::UdpBlocked | Fault::UdpPoliced)
+    }
+
+    /// What it leads to on a carrier with these ways; `None` where it makes no sense: the carrier
+    /// has no way at all, or UDP suffers and the carrier has none.
+    pub fn expected(self, ways: Ways) -> Option<Expected> {
+        if !ways.any() || self.concerns_udp() && !ways.quic {
+            return None;
+        }
+        let back = Expected::Back;
+        Some(match self {
+            Fault::None | Fault::RandomLoss | Fault::Reorder => back(Class::Steady),
+            Fault::UdpBlockedAtStart if ways.tls => back(Class::FallbackAtStart),
+            Fault::UdpBlocked if ways.tls => back(Class::Fallback),
+            Fault::UdpBlockedAtStart | Fault::UdpBlocked => Expected::OutThenBack(Class::Return),
+            Fault::UdpPoliced if ways.tls => back(Class::Demotion),
+            Fault::UdpPoliced => back(Class::Trickle),
+            Fault::BlackoutHold(_) => back(Class::ReturnWithQueue),
+            Fault::BlackoutDrop(_)
+            | Fault::AddressChange
+            | Fault::InterfaceRemoved
+            | Fault::LossBursts => back(Class::Return),
+            Fault::NatRebinding | Fault::Mtu1280 => back(Class::Change),
+        })
+    }
+}
+
+impl Ways {
+    /// Those of the carrier at `index`.
+    pub fn of(gateway: GatewayMode, cloud: CloudMode, index: usize) -> Ways {
+        let mode = gateway.of_carrier(index);
+        Ways {
+            quic: mode != "tls" && cloud != CloudMode::Tls,
+            tls: mode != "quic" && cloud != CloudMode::Quic,
+        }
+    }
+
+    /// True when there is one.
+    pub fn any(self) -> bool {
+        self.quic || self.tls
+    }
+}
+
+impl Row {
+    /// True when a tunnel is possible over some carrier.
+    pub fn can_connect(&self) -> bool {
+        (0..2).any(|index| Ways::of(self.gateway, self.cloud, index).any())
+    }
+
+    /// The carriers that each fault befalls in turn: those for which it makes sense, alternating.
+    /// `None` when a fault makes sense for no carrier of this row.
+    pub fn victims(&self) -> Option<Vec<usize>> {
+        let mut last = 1;
+        let mut victims = Vec::new();
+        for fault in &self.faults {
+            let sensible = |index: &usize| {
+                fault.expected(Ways::of(self.gateway, self.cloud, *index)).is_some()
+            };
+            let victim = [1 - last, last].into_iter().find(sensible)?;
+            victims.push(victim);
+            last = victim;
+        }
+        Some(victims)
+    }
+}
+
+/// Every row: each sensible combination with one fault, and each impossible one without.
+pub fn all_rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for gateway in GatewayMode::ALL {
+        for cloud in CloudMode::ALL {
+            for family in Family::BOTH {
+                let row = |faults| Row { gateway, cloud, family, faults };
+                if !row(Vec::new()).can_connect() {
+                    rows.push(row(Vec::new()));
+                    continue;
+                }
+                let single = Fault::ALL.map(|fault| row(vec![fault]));
+                rows.extend(single.into_iter().filter(|row| row.victims().is_some()));
+            }
+        }
+    }
+    rows
+}
+
+impl fmt::Display for GatewayMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == GatewayMode::Mixed { "mixed" } else { self.key() })
+    }
+}
+
+impl fmt::Display for CloudMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.key())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Fault::None => "none",
+            Fault::UdpBlockedAtStart => "udp-blocked-at-start",
+            Fault::UdpBlocked => "udp-blocked",
+            Fault::UdpPoliced => "udp-policed",
+            Fault::BlackoutDrop(seconds) => return write!(f, "blackout-{seconds}s-drop"),
+            Fault::BlackoutHold(seconds) => return write!(f, "blackout-{seconds}s-hold"),
+            Fault::NatRebinding => "nat-rebinding",
+            Fault::AddressChange => "address-change",
+            Fault::InterfaceRemoved => "interface-removed",
+            Fault::RandomLoss => "loss-3%",
+            Fault::LossBursts => "loss-bursts-30%",
+            Fault::Mtu1280 => "mtu-1280",
+            Fault::Reorder => "reorder",
+        };
+        f.write_str(name)
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults: Vec<String> = self.faults.iter().map(Fault::to_string).collect();
+        let faults = if faults.is_empty() { "refused".into() } else { faults.join(", ") };
+        let modes = format!("{} x {}", self.gateway, self.cloud);
+        write!(f, "{modes:<12} IPv{} {faults}", self.family.digit())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_pairs_are_refused_once_a_family_and_the_rest_has_a_victim() {
+        let rows = all_rows();
+        let refused: Vec<String> =
+            rows.iter().filter(|row| row.faults.is_empty()).map(Row::to_string).collect();
+        assert_eq!(
+            refused,
+            [
+                "tls x quic   IPv4 refused",
+                "tls x quic   IPv6 refused",
+                "quic x tls   IPv4 refused",
+                "quic x tls   IPv6 refused"
+            ]
+        );
+        assert!(rows.iter().all(|row| row.victims().is_some()));
+        assert!(rows.len() > 250, "{} rows", rows.len());
+    }
+
+    #[test]
+    fn what_concerns_udp_befalls_only_carriers_that_have_quic() {
+        let row = |gateway, cloud, faults: &[Fault]| Row {
+            gateway,
+            cloud,
+            family: Family::V4,
+            faults: faults.to_vec(),
+        };
+        let (udp, dark) = (Fault::UdpBlocked, Fault::BlackoutDrop(1));
+        for (row, victims) in [
+            (row(GatewayMode::Auto, CloudMode::Auto, &[dark, udp, dark]), Some(vec![0, 1, 0])),
+            (row(GatewayMode::Mixed, CloudMode::Auto, &[udp, udp, dark]), Some(vec![0, 0, 1])),
+            (row(GatewayMode::Mixed, CloudMode::Tls, &[dark, dark]), Some(vec![1, 1])),
+            (row(GatewayMode::Mixed, CloudMode::Tls, &[udp]), None),
+            (row(GatewayMode::Auto, CloudMode::Tls, &[udp]), None),
+            (row(GatewayMode::Quic, CloudMode::Tls, &[dark]), None),
+        ] {
+            assert_eq!(row.victims(), victims, "{row}");
+        }
+    }
+
+    #[test]
+    fn a_way_around_decides_what_blocked_udp_leads_to() {
+        let (both, quic) = (Ways { quic: true, tls: true }, Ways { quic: true, tls: false });
+        for (fault, ways, expected) in [
+            (Fault::UdpBlocked, both, Expected::Back(Class::Fallback)),
+            (Fault::UdpBlocked, quic, Expected::OutThenBack(Class::Return)),
+            (Fault::UdpPoliced, both, Expected::Back(Class::Demotion)),
+            (Fault::UdpPoliced, quic, Expected::Back(Class::Trickle)),
+        ] {
+            assert_eq!(fault.expected(ways), Some(expected), "{fault} {ways:?}");
+        }
+    }
+}

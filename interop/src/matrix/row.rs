@@ -1,0 +1,290 @@
+//! One row: a world, a download, its faults one after another, the hash.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use polyrail_emulator::namespace::Namespace;
+use serde::{Deserialize, Serialize};
+
+use crate::addresses::{CLOUD, CLOUD_PORT, SERVER};
+use crate::carrier::{self, Link};
+use crate::configuration::strings;
+use crate::download::{Download, Running};
+use crate::status::Status;
+use crate::web::sha256_of;
+use crate::world::{Plan, World};
+
+use super::clock::Step;
+use super::endless::Endless;
+use super::fault::{self, Mark, Victim};
+use super::target::{Class, QUEUE_KIB, RATE_MBIT_S, ROUND_TRIP_MS};
+use super::{CloudMode, Expected, Fault, Row, Ways};
+
+/// The names of the carriers.
+const NAMES: [&str; 2] = ["alpha", "beta"];
+/// Where the endless file is.
+const PORT: u16 = 8080;
+/// How long a download runs before its first fault of mid-transfer.
+const RUN_UP: Duration = Duration::from_millis(1500);
+/// How long it runs between faults and after the last one.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long the end of a download may take.
+const END_LIMIT: Duration = Duration::from_secs(20);
+/// How long a row that cannot connect is watched.
+const REFUSED_TIME: Duration = Duration::from_secs(3);
+
+/// How a row, or one of its faults, came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The right bytes, and the carrier in use within the target.
+    Ok,
+    /// The right bytes; the carrier was in use later than that.
+    Late,
+    /// Anything else.
+    Failed,
+}
+
+/// One fault of a row.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StepOutcome {
+    /// The fault.
+    pub fault: String,
+    /// The carrier that it befell.
+    pub carrier: String,
+    /// The class of its target.
+    pub class: String,
+    /// Until the carrier was in use, ms.
+    pub took_ms: u64,
+    /// The target, ms.
+    pub target_ms: u64,
+    /// Against the target.
+    pub verdict: Verdict,
+}
+
+/// What came of a row.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Modes, family and faults.
+    pub row: String,
+    /// The worst of it.
+    pub verdict: Verdict,
+    /// Each fault.
+    pub steps: Vec<StepOutcome>,
+    /// The download's length.
+    pub bytes: u64,
+    /// All of the row, setting up included, s.
+    pub total_s: f64,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+/// Runs a row in a world of its own; a carrier may take `tolerance` times its target, after which
+/// the row has failed.
+pub fn run(row: &Row, tolerance: u32) -> Outcome {
+    on_thread(row, |outcome| in_world(row, tolerance, outcome))
+}
+
+/// A row without faults of the carriers, in which the clock of this kernel steps. For the guest.
+pub(super) fn run_with_clock(row: &Row, tolerance: u32) -> Outcome {
+    let mut outcome = on_thread(row, |outcome| stepping(row, tolerance, outcome));
+    outcome.row = format!("{} x {} IPv{} clock-step", row.gateway, row.cloud, row.family.digit());
+    outcome
+}
+
+fn on_thread(row: &Row, work: impl FnOnce(&mut Outcome) -> Result<()> + Send) -> Outcome {
+    let started = Instant::now();
+    let mut outcome = Outcome {
+        row: row.to_string(),
+        verdict: Verdict::Failed,
+        steps: Vec::new(),
+        bytes: 0,
+        total_s: 0.0,
+        error: None,
+    };
+    let result = std::thread::scope(|scope| {
+        // Namespaces and children end with this thread, however it ends.
+        let worker = scope.spawn(|| work(&mut outcome));
+        worker.join().unwrap_or_else(|_| bail!("the row panicked"))
+    });
+    outcome.total_s = started.elapsed().as_secs_f64();
+    match result {
+        Ok(()) => {
+            let worst = outcome.steps.iter().map(|step| step.verdict).max();
+            outcome.verdict = worst.unwrap_or(Verdict::Ok);
+        }
+        Err(error) => outcome.error = Some(format!("{error:#}")),
+    }
+    outcome
+}
+
+fn in_world(row: &Row, tolerance: u32, outcome: &mut Outcome) -> Result<()> {
+    let victims = row.victims().context("a fault that makes sense for no carrier")?;
+    let mut world = World::start_cold(&plan(row, &victims)).context("setting up")?;
+    let result = if row.can_connect() {
+        transfer(&mut world, row, &victims, tolerance, outcome)
+    } else {
+        refused(&mut world)
+    };
+    if result.is_err() {
+        println!("{}", world.tails());
+    }
+    result
+}
+
+fn plan(row: &Row, victims: &[usize]) -> Plan {
+    let link = Link::new(RATE_MBIT_S, ROUND_TRIP_MS).queue_kib(QUEUE_KIB);
+    let mut plan = Plan::new()
+        .gateway("mode", row.gateway.key())
+        .gateway("cloud.addresses", strings([CLOUD.at(row.family, CLOUD_PORT)]))
+        .cloud("mode", row.cloud.key());
+    for (index, name) in NAMES.into_iter().enumerate() {
+        plan = plan.carrier(name, link);
+        let mode = row.gateway.of_carrier(index);
+        if mode != row.gateway.key() {
+            plan = plan.carrier_key(index, "mode", mode);
+        }
+    }
+    let first = row.faults.first().zip(victims.first());
+    match first.and_then(|(fault, victim)| fault::before_start(*fault, NAMES[*victim])) {
+        Some(command) => plan.command(&command),
+        None => plan,
+    }
+}
+
+fn transfer(
+    world: &mut World,
+    row: &Row,
+    victims: &[usize],
+    tolerance: u32,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    let server = SERVER.at(row.family, PORT);
+    let endless = Endless::serve(&world.lab.server, server, Duration::ZERO)?;
+    wait_for_carriers(world, row, victims)?;
+    let before = carrier::counters(&world.lab)?;
+    let mut download = start_download(world, row, row.cloud != CloudMode::Auto)?;
+    let drawer = Namespace::new()?;
+    for (number, (fault, victim)) in row.faults.iter().zip(victims).enumerate() {
+        let ways = Ways::of(row.gateway, row.cloud, *victim);
+        let expected = fault.expected(ways).context("a fault without sense")?;
+        let (Expected::Back(class) | Expected::OutThenBack(class)) = expected;
+        let since = (number == 0 && fault::is_there_at_start(*fault))
+            .then(|| Mark { at: download.started(), bytes: before[*victim].down_bytes });
+        if number == 0 && since.is_none() {
+            std::thread::sleep(RUN_UP);
+        }
+        let limit = class.target() * tolerance;
+        let victim = Victim { world, carrier: *victim, drawer: &drawer, limit };
+        let took = victim.suffer(*fault, expected, since).with_context(|| fault.to_string())?;
+        let fault = fault.to_string();
+        outcome.steps.push(step(fault, NAMES[victim.carrier], class, took));
+        ensure!(!download.ended(), "the download ended on the way");
+        std::thread::sleep(PAUSE);
+    }
+    verify(download, &endless, outcome)
+}
+
+/// A download in which the clock steps; both carriers must stay in use.
+fn stepping(row: &Row, tolerance: u32, outcome: &mut Outcome) -> Result<()> {
+    let mut world = World::start_cold(&plan(row, &[]).proxy_alone()).context("setting up")?;
+    let result = step_clock(&mut world, row, tolerance, outcome);
+    if result.is_err() {
+        println!("{}", world.tails());
+    }
+    result
+}
+
+fn step_clock(world: &mut World, row: &Row, tolerance: u32, outcome: &mut Outcome) -> Result<()> {
+    let server = SERVER.at(row.family, PORT);
+    let endless = Endless::serve(&world.lab.server, server, Duration::ZERO)?;
+    wait_for_carriers(world, row, &[])?;
+    let mut download = start_download(world, row, true)?;
+    let drawer = Namespace::new()?;
+    std::thread::sleep(RUN_UP);
+    let class = Class::Change;
+    let limit = class.target() * tolerance;
+    for clock_step in Step::ALL {
+        clock_step.take()?;
+        for (carrier, name) in NAMES.into_iter().enumerate() {
+            let victim = Victim { world, carrier, drawer: &drawer, limit };
+            let expected = Expected::Back(class);
+            let took = victim.suffer(Fault::None, expected, None).context(clock_step.name())?;
+            outcome.steps.push(step(clock_step.name().into(), name, class, took));
+        }
+        ensure!(!download.ended(), "the download ended on the way");
+        std::thread::sleep(PAUSE);
+    }
+    verify(download, &endless, outcome)
+}
+
+fn step(fault: String, carrier: &str, class: Class, took: Duration) -> StepOutcome {
+    let target = class.target();
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    StepOutcome {
+        fault,
+        carrier: carrier.into(),
+        class: class.name().into(),
+        took_ms: ms(took),
+        target_ms: ms(target),
+        verdict: if took <= target { Verdict::Ok } else { Verdict::Late },
+    }
+}
+
+/// Waits for the carriers that can connect; when UDP is blocked from the start, for any flow.
+fn wait_for_carriers(world: &mut World, row: &Row, victims: &[usize]) -> Result<()> {
+    let late = (row.faults.first() == Some(&Fault::UdpBlockedAtStart)).then(|| victims.first());
+    let wanted: Vec<&str> = (0..2)
+        .filter(|index| Ways::of(row.gateway, row.cloud, *index).any())
+        .filter(|index| late.flatten() != Some(index))
+        .map(|index| NAMES[index])
+        .collect();
+    let stands = |status: &Status, name: &str| {
+        status.carriers.iter().any(|carrier| carrier.name == name && carrier.state == "up")
+    };
+    world.wait_for_status("tunnels", |status| wanted.iter().all(|name| stands(status, name)))?;
+    world.wait_until_up()
+}
+
+/// Through SOCKS5, or intercepted.
+fn start_download(world: &World, row: &Row, by_proxy: bool) -> Result<Running> {
+    let host = format!("{}:{PORT}", SERVER.host(row.family));
+    let target = world.lab.folder().join("endless");
+    let download = Download::new(&host, "endless", &target);
+    let download = if by_proxy { download.socks5(world.proxy()) } else { download };
+    download.start(&world.lab.passenger)
+}
+
+fn verify(download: Running, endless: &Endless, outcome: &mut Outcome) -> Result<()> {
+    let sent = endless.finish(END_LIMIT)?;
+    let target = download.target().to_path_buf();
+    let report = download.finish().context("the download")?;
+    outcome.bytes = report.bytes;
+    ensure!(report.bytes == sent.bytes, "{} bytes came of {}", report.bytes, sent.bytes);
+    let hash = sha256_of(&target)?;
+    ensure!(hash == sent.sha256, "SHA-256 {hash}, expected {}", sent.sha256);
+    Ok(())
+}
+
+/// A gateway and a cloud with no mode in common: nothing crosses, both live, and the gateway's log
+/// says for each carrier why.
+fn refused(world: &mut World) -> Result<()> {
+    std::thread::sleep(REFUSED_TIME);
+    for daemon in [&mut world.gateway, &mut world.cloud] {
+        ensure!(daemon.exit()?.is_none(), "the {} has ended", daemon.name());
+    }
+    let status = world.status()?;
+    let up: Vec<&str> = status
+        .carriers
+        .iter()
+        .filter(|carrier| carrier.state == "up")
+        .map(|carrier| carrier.name.as_str())
+        .collect();
+    ensure!(up.is_empty(), "tunnels stand over {up:?} between modes that exclude each other");
+    let log = world.gateway.log();
+    for name in NAMES {
+        let told = log.lines().any(|line| line.contains(name) && line.contains("refused"));
+        ensure!(told, "the gateway does not say why {name} is not up");
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! What a run of many rows says: a line a row, a summary, and the same as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::report::median;
+
+use super::{Outcome, Verdict};
+
+/// The outcomes of a run.
+#[derive(Debug, Default)]
+pub struct Summary {
+    outcomes: Vec<Outcome>,
+}
+
+/// Prints one row: `ok`, `late` or `FAILED`, and each fault's time against its target.
+pub fn print_row(outcome: &Outcome) {
+    println!("{}", line(outcome));
+}
+
+impl Summary {
+    /// Adds a row.
+    pub fn add(&mut self, outcome: Outcome) {
+        self.outcomes.push(outcome);
+    }
+
+    /// How many rows came out so.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.outcomes.iter().filter(|outcome| outcome.verdict == verdict).count()
+    }
+
+    /// The rows that failed.
+    pub fn failed(&self) -> impl Iterator<Item = &Outcome> {
+        self.outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Failed)
+    }
+
+    /// A table of the faults' times, and the totals.
+    pub fn text(&self) -> String {
+        let mut faults: BTreeMap<(&str, u64), Vec<f64>> = BTreeMap::new();
+        for step in self.outcomes.iter().flat_map(|outcome| &outcome.steps) {
+            let times = faults.entry((&step.fault, step.target_ms)).or_default();
+            times.push(step.took_ms as f64);
+        }
+        let mut text = format!(
+            "{:<22} {:>9} {:>9} {:>9} {:>9}\n",
+            "fault", "target ms", "median", "worst", "in time"
+        );
+        for ((fault, target), times) in faults {
+            let worst = times.iter().copied().fold(0.0, f64::max);
+            let in_time = times.iter().filter(|ms| **ms <= target as f64).count();
+            let (median, count) = (median(&times), times.len());
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "{fault:<22} {target:>9} {median:>9.0} {worst:>9.0} {:>9}",
+                format!("{in_time}/{count}")
+            );
+        }
+        let total: f64 = self.outcomes.iter().map(|outcome| outcome.total_s).sum();
+        let _ = write!(
+            text,
+            "{} rows in {total:.0} s: {} ok, {} late, {} failed",
+            self.outcomes.len(),
+            self.count(Verdict::Ok),
+            self.count(Verdict::Late),
+            self.count(Verdict::Failed)
+        );
+        text
+    }
+
+    /// Writes all outcomes as JSON.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        std::fs::write(path, serde_json::to_string_pretty(&self.outcomes)?)
+            .with_context(|| format!("{}", path.display()))
+    }
+}
+
+fn line(outcome: &Outcome) -> String {
+    let word = match outcome.verdict {
+        Verdict::Ok => "ok",
+        Verdict::Late => "late",
+        Verdict::Failed => "FAILED",
+    };
+    let mut text = format!("{word:<6} {:>5.1} s  {}", outcome.total_s, outcome.row);
+    for step in &outcome.steps {
+        let over = if step.verdict == Verdict::Ok { "" } else { " LATE" };
+        let _ = write!(
+            text,
+            "\n{:15}{} on {}: {} of {} ms{over}",
+            "", step.fault, step.carrier, step.took_ms, step.target_ms
+        );
+    }
+    if let Some(error) = &outcome.error {
+        let _ = write!(text, "\n{:15}{error}", "");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::StepOutcome;
+
+    fn outcome(verdict: Verdict, took_ms: u64) -> Outcome {
+        let step = StepOutcome {
+            fault: "nat-rebinding".into(),
+            carrier: "alpha".into(),
+            class: "change".into(),
+            took_ms,
+            target_ms: 700,
+            verdict,
+        };
+        Outcome {
+            row: "auto x auto IPv4 nat-rebinding".into(),
+            verdict,
+            steps: vec![step],
+            bytes: 1,
+            total_s: 2.0,
+            error: (verdict == Verdict::Failed).then(|| "no way".into()),
+        }
+    }
+
+    #[test]
+    fn the_summary_counts_and_has_median_and_worst() {
+        let mut summary = Summary::default();
+        for (verdict, ms) in [(Verdict::Ok, 300), (Verdict::Late, 900), (Verdict::Failed, 500)] {
+            summary.add(outcome(verdict, ms));
+        }
+        let text = summary.text();
+        assert!(text.contains("3 rows in 6 s: 1 ok, 1 late, 1 failed"), "{text}");
+        let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(words, ["nat-rebinding", "700", "500", "900", "2/3"]);
+        assert_eq!(summary.failed().count(), 1);
+    }
+
+    #[test]
+    fn a_row_says_which_fault_was_late_and_why_it_failed() {
+        assert!(line(&outcome(Verdict::Late, 900)).contains("on alpha: 900 of 700 ms LATE"));
+        let failed = line(&outcome(Verdict::Failed, 1));
+        assert!(failed.starts_with("FAILED") && failed.ends_with("no way"), "{failed}");
+    }
+}
