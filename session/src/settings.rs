@@ -74,7 +74,7 @@ pub struct SessionStatus {
     pub memory_sent: Bytes,
     /// What may be sent before the peer grants more.
     pub credit: Bytes,
-    /// Bytes that were sent more than once.
+    /// Bytes that were sent more than once, but for what attempts carried that never delivered.
     pub reinjected: Bytes,
     /// Its paths.
     pub paths: Vec<PathStatus>,

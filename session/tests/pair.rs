@@ -8,7 +8,7 @@ use polyrail_model::{
     Bytes, Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId,
 };
 use polyrail_session::{
-    Endpoint, Event, FlowKey, Outlet, ResetReason, Settings, TunnelInfo, TunnelKey,
+    Endpoint, Event, FlowKey, Outlet, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey,
 };
 
 /// A gateway and a cloud joined by tunnels of unlimited rate and no delay.
@@ -20,18 +20,30 @@ struct Pair {
     at_gateway: Vec<Event>,
     at_cloud: Vec<Event>,
     user_bytes: Vec<usize>,
+    /// Units of data that the gateway sent, and those that it withdrew.
+    units: Vec<(usize, u64)>,
+    withdrawn: Vec<(usize, u64)>,
 }
 
 #[derive(Default)]
-struct Wire(Vec<(TunnelKey, Vec<u8>)>);
+struct Wire {
+    sent: Vec<(TunnelKey, Vec<u8>)>,
+    units: Vec<(usize, u64)>,
+    withdrawn: Vec<(usize, u64)>,
+}
 
 impl Outlet for Wire {
-    fn send(&mut self, tunnel: TunnelKey, _unit: Unit, frames: &[u8]) -> usize {
-        self.0.push((tunnel, frames.to_vec()));
+    fn send(&mut self, tunnel: TunnelKey, unit: Unit, frames: &[u8]) -> usize {
+        self.sent.push((tunnel, frames.to_vec()));
+        if let Unit::Data { tag } = unit {
+            self.units.push((tunnel.0, tag));
+        }
         16_384
     }
 
-    fn withdraw(&mut self, _tunnel: TunnelKey, _tag: u64) {}
+    fn withdraw(&mut self, tunnel: TunnelKey, tag: u64) {
+        self.withdrawn.push((tunnel.0, tag));
+    }
 }
 
 impl Pair {
@@ -45,6 +57,8 @@ impl Pair {
             at_gateway: Vec::new(),
             at_cloud: Vec::new(),
             user_bytes: vec![0; 8],
+            units: Vec::new(),
+            withdrawn: Vec::new(),
         }
     }
 
@@ -53,6 +67,11 @@ impl Pair {
     }
 
     fn up_as(&mut self, key: usize, carrier: &str, name: &str) {
+        self.make(key, carrier, name, true);
+    }
+
+    /// A tunnel that passes frames, or none.
+    fn make(&mut self, key: usize, carrier: &str, name: &str, passes: bool) {
         let info = |carrier: &str, peer: &str| TunnelInfo {
             carrier: carrier.to_owned(),
             peer: Identity::new(peer).unwrap(),
@@ -61,7 +80,7 @@ impl Pair {
             backup: false,
         };
         let tunnel = TunnelKey(key);
-        self.tunnels.push((tunnel, true));
+        self.tunnels.push((tunnel, passes));
         self.cloud.tunnel_up(self.now, tunnel, info("", name));
         self.gateway.tunnel_up(self.now, tunnel, info(carrier, "cloud"));
         self.cloud.tunnel_room(tunnel, 16_384);
@@ -92,16 +111,18 @@ impl Pair {
             let (mut up, mut down) = (Wire::default(), Wire::default());
             self.gateway.transmit(self.now, &mut up);
             self.cloud.transmit(self.now, &mut down);
-            if up.0.is_empty() && down.0.is_empty() {
+            self.units.extend(up.units);
+            self.withdrawn.extend(up.withdrawn);
+            if up.sent.is_empty() && down.sent.is_empty() {
                 return;
             }
-            for (key, bytes) in up.0 {
+            for (key, bytes) in up.sent {
                 self.user_bytes[key.0] += bytes.len();
                 if self.passes(key) {
                     self.cloud.receive(self.now, key, &bytes);
                 }
             }
-            for (key, bytes) in down.0 {
+            for (key, bytes) in down.sent {
                 if self.passes(key) {
                     self.gateway.receive(self.now, key, &bytes);
                 }
@@ -274,4 +295,152 @@ fn a_restarted_cloud_makes_flows_end_and_the_session_begin_anew() {
     pair.run();
     let served = pair.opened();
     assert_eq!(drain(&mut pair.cloud, pair.now, served), b"anew");
+}
+
+#[test]
+fn what_arrived_over_another_path_is_withdrawn_once() {
+    let mut pair = Pair::new(Settings::default());
+    pair.up(0, "a");
+    pair.up(1, "b");
+    let flow = pair.open();
+    pair.dark(0);
+    pair.gateway.write(pair.now, flow, &[7; 30_000]);
+    pair.run();
+    let dark: Vec<_> = pair.units.iter().copied().filter(|(tunnel, _)| *tunnel == 0).collect();
+    assert!(!dark.is_empty() && pair.withdrawn.is_empty(), "{:?}", pair.withdrawn);
+    pair.advance(Duration::from_secs(2));
+    let served = pair.opened();
+    assert_eq!(drain(&mut pair.cloud, pair.now, served).len(), 30_000);
+    pair.advance(Duration::from_secs(2));
+    for unit in dark {
+        assert_eq!(pair.withdrawn.iter().filter(|w| **w == unit).count(), 1, "{unit:?}");
+    }
+    let sent: std::collections::BTreeSet<_> = pair.units.iter().collect();
+    assert_eq!(sent.len(), pair.units.len(), "a tag was used twice on one tunnel");
+    assert!(pair.withdrawn.iter().all(|unit| sent.contains(unit)));
+}
+
+#[test]
+fn what_a_reset_flow_has_under_way_is_withdrawn() {
+    let mut pair = Pair::new(Settings::default());
+    pair.up(0, "a");
+    let flow = pair.open();
+    pair.gateway.write(pair.now, flow, b"here");
+    pair.run();
+    let arrived = pair.units.len();
+    pair.dark(0);
+    pair.gateway.write(pair.now, flow, &[7; 30_000]);
+    pair.run();
+    assert!(pair.withdrawn.is_empty());
+    pair.gateway.reset(pair.now, flow, ResetReason::Idle);
+    pair.run();
+    assert_eq!(pair.withdrawn, pair.units[arrived..]);
+}
+
+#[test]
+fn data_that_one_path_alone_carried_is_never_withdrawn() {
+    let mut pair = Pair::new(Settings::default());
+    pair.up(0, "a");
+    pair.up(1, "b");
+    let flow = pair.open();
+    for _ in 0..20 {
+        pair.gateway.write(pair.now, flow, &[7; 20_000]);
+        pair.run();
+        for served in pair.at_cloud.clone() {
+            if let Event::Opened { flow, .. } = served {
+                drain(&mut pair.cloud, pair.now, flow);
+            }
+        }
+        pair.advance(Duration::from_millis(20));
+    }
+    assert!(pair.units.len() > 20 && pair.withdrawn.is_empty(), "{:?}", pair.withdrawn);
+}
+
+#[test]
+fn a_report_is_told_once_though_it_comes_over_all_paths() {
+    let mut pair = Pair::new(Settings::default());
+    pair.up(0, "a");
+    pair.up(1, "b");
+    let report = PathReport::Policed { rate: polyrail_model::Bitrate::from_bps(1_000_000) };
+    pair.cloud.report_path(pair.now, TunnelKey(1), report);
+    pair.run();
+    let told = Event::PathReport { tunnel: TunnelKey(1), report };
+    assert_eq!(pair.at_gateway.iter().filter(|event| **event == told).count(), 1);
+    pair.dark(1);
+    pair.gateway.report_path(pair.now, TunnelKey(1), PathReport::Stalled);
+    pair.run();
+    let told = Event::PathReport { tunnel: TunnelKey(1), report: PathReport::Stalled };
+    assert_eq!(pair.at_cloud.iter().filter(|event| **event == told).count(), 1);
+}
+
+#[test]
+fn a_carrier_that_becomes_a_backup_is_one_on_both_sides() {
+    let mut pair = Pair::new(Settings::default());
+    pair.up(0, "a");
+    pair.up(1, "b");
+    pair.gateway.set_backup(pair.now, "a", true);
+    pair.run();
+    for endpoint in [&pair.gateway, &pair.cloud] {
+        let paths = &endpoint.status().sessions[0].paths;
+        assert_eq!([paths[0].backup, paths[1].backup], [true, false]);
+    }
+    let flow = pair.open();
+    let before = pair.units.len();
+    pair.gateway.write(pair.now, flow, &[7; 20_000]);
+    pair.run();
+    assert!(pair.units[before..].iter().all(|(tunnel, _)| *tunnel == 1));
+}
+
+#[test]
+fn settings_change_while_flows_run_but_the_memory_stays() {
+    let mut pair = Pair::new(Settings::default());
+    pair.up(0, "a");
+    let flow = pair.open();
+    let settings = Settings {
+        flows_max: 1,
+        linger: Duration::from_secs(5),
+        memory: Bytes::from_mib(1),
+        chain: polyrail_scheduler::ChainSpec::named("round_robin").unwrap(),
+        ..Settings::default()
+    };
+    pair.gateway.set_settings(pair.now, settings);
+    let destination = Destination::Name(HostName::new("b.example").unwrap(), 80);
+    assert!(pair.gateway.open(pair.now, UserId(1), destination).is_err());
+    pair.gateway.write(pair.now, flow, &[7; 60_000]);
+    pair.run();
+    let granted = pair.cloud.status().sessions[0].credit;
+    assert!(granted > Bytes::from_mib(15), "{granted:?}");
+    pair.down(0);
+    pair.advance(Duration::from_secs(6));
+    let lost = Event::Reset { flow, reason: ResetReason::SessionLost };
+    assert!(pair.at_gateway.contains(&lost));
+}
+
+#[test]
+fn a_fresh_path_carries_data_when_it_was_answered_or_is_the_last_hope() {
+    for alone in [false, true] {
+        let mut pair = Pair::new(Settings::default());
+        pair.up(0, "a");
+        if !alone {
+            pair.up(1, "b");
+        }
+        let flow = pair.open();
+        pair.gateway.write(pair.now, flow, b"first");
+        pair.run();
+        // The carrier is dark, for its next tunnel as well.
+        pair.dark(0);
+        pair.gateway.write(pair.now, flow, b"second");
+        pair.run();
+        pair.advance(Duration::from_secs(1));
+        for attempt in 2..5 {
+            pair.make(attempt, "a", "train-7", false);
+        }
+        let paths = pair.gateway.status().sessions[0].paths.clone();
+        assert!(paths.iter().all(|path| !path.superseded), "nothing took over: {paths:?}");
+        let before = pair.units.len();
+        pair.gateway.write(pair.now, flow, b"third");
+        pair.run();
+        let used: Vec<usize> = pair.units[before..].iter().map(|(tunnel, _)| *tunnel).collect();
+        assert_eq!(used, [if alone { 4 } else { 1 }]);
+    }
 }

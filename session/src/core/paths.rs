@@ -20,7 +20,8 @@ use crate::wire::Said;
 use crate::{Event, Role, TunnelKey};
 
 impl Session {
-    /// Adds a path; false when there are too many.
+    /// Adds a path; false when there are too many. Superseded ones make room: attempts of a restart
+    /// that a carrier held back may all come at once.
     pub fn add_path(
         &mut self,
         now: Instant,
@@ -28,7 +29,7 @@ impl Session {
         tunnel: TunnelKey,
         manner: Manner<'_>,
     ) -> bool {
-        if self.paths.iter().flatten().count() >= SESSION_PATHS_MAX {
+        if self.paths.iter().flatten().count() >= SESSION_PATHS_MAX && !self.make_room(now) {
             return false;
         }
         let mut path = Path::new(now, id, tunnel, manner);
@@ -49,6 +50,23 @@ impl Session {
         }
         self.choose(now);
         true
+    }
+
+    /// Drops the oldest superseded path; false when there is none.
+    fn make_room(&mut self, now: Instant) -> bool {
+        let superseded = self.paths.iter().flatten().filter(|path| path.superseded);
+        let Some(oldest) = superseded.min_by_key(|path| path.id) else { return false };
+        let (tunnel, told) = (oldest.tunnel, oldest.dismissed);
+        if !told {
+            self.dismiss(tunnel);
+        }
+        self.lose_path(now, tunnel);
+        true
+    }
+
+    fn dismiss(&mut self, tunnel: TunnelKey) {
+        let reason = "superseded by a newer tunnel of the same carrier".to_owned();
+        self.events.push_back(Event::CloseTunnel { tunnel, reason });
     }
 
     /// The peer hears this path. Greetings may come in another order than they left: the number
@@ -241,11 +259,13 @@ impl Session {
 
     /// Asks for the closing of superseded paths that have nothing under way any more.
     pub(super) fn dismiss_drained(&mut self, now: Instant) {
-        for path in self.paths.iter_mut().flatten() {
-            if path.leaves() && (path.gives_up() || path.is_drained(now)) {
+        for slot in 0..self.paths.len() {
+            let over =
+                |path: &&mut Path| path.leaves() && (path.gives_up() || path.is_drained(now));
+            if let Some(path) = self.paths[slot].as_mut().filter(over) {
                 path.dismissed = true;
-                let reason = "superseded by a newer tunnel of the same carrier".to_owned();
-                self.events.push_back(Event::CloseTunnel { tunnel: path.tunnel, reason });
+                let tunnel = path.tunnel;
+                self.dismiss(tunnel);
             }
         }
     }
@@ -296,7 +316,9 @@ impl Session {
         if let Some(path) = &mut self.paths[slot] {
             path.outstanding = path.outstanding.saturating_sub(freed);
         }
-        self.reinjected += freed;
+        // Attempts that never delivered anything are no copies.
+        let counts = self.paths[slot].as_ref().is_some_and(|path| path.delivered);
+        self.reinjected += if counts { freed } else { 0 };
         touched.into_iter().for_each(|id| self.enqueue(now, id));
         spoken.into_iter().for_each(|id| self.say_again(id));
         self.refresh(slot);

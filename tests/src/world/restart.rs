@@ -41,19 +41,33 @@ impl World {
         if race.number != number || race.left == 0 {
             return;
         }
-        race.left -= 1;
-        race.alive.retain(|id| {
+        race.alive.retain(|(id, _)| {
             self.connections.get(id).is_some_and(|connection| connection.ends[0].is_some())
         });
-        let oldest = (race.alive.len() >= ALIVE_MAX).then(|| race.alive.remove(0));
-        if let Some(oldest) = oldest {
+        let (alive, oldest) = (race.alive.len(), race.alive.first().copied());
+        self.timer(INTERVAL, Timer::Attempt { carrier, race: number });
+        if let Some((oldest, since)) = oldest.filter(|_| alive >= ALIVE_MAX) {
+            if self.now < since + self.chance_of(carrier) {
+                return;
+            }
+            self.carriers[carrier].race.alive.remove(0);
             self.give_up(carrier, oldest);
         }
+        self.carriers[carrier].race.left -= 1;
         if let Some(id) = self.start(carrier) {
             self.coverage.attempts += 1;
-            self.carriers[carrier].race.alive.push(id);
+            self.carriers[carrier].race.alive.push((id, self.now));
         }
-        self.timer(INTERVAL, Timer::Attempt { carrier, race: number });
+    }
+
+    /// How long an attempt is left alive: it must have time for an answer.
+    fn chance_of(&self, carrier: usize) -> Duration {
+        let name = &self.carriers[carrier].spec.name;
+        let sessions = self.status(Side::Gateway).sessions;
+        let paths = sessions.iter().flat_map(|session| &session.paths);
+        let own = paths.filter(|path| path.carrier == *name && !path.unproven);
+        let srtt = own.map(|path| path.srtt).max();
+        INTERVAL * ALIVE_MAX as u32 + 2 * srtt.unwrap_or_default()
     }
 
     /// The cloud hears of it, if the packet arrives.
@@ -68,13 +82,14 @@ impl World {
         let Some(&winner) = self.nodes[side as usize].tunnels.get(&tunnel) else { return };
         let Some(carrier) = self.connections.get(&winner).map(|c| c.carrier()) else { return };
         let race = &mut self.carriers[carrier].race;
-        if side == Side::Cloud || !race.alive.contains(&winner) {
+        let runs = race.alive.iter().any(|(id, _)| *id == winner);
+        if side == Side::Cloud || !runs {
             return;
         }
         race.left = 0;
         let others = std::mem::take(&mut race.alive);
         self.carriers[carrier].current = Some(winner);
-        for other in others.into_iter().filter(|&other| other != winner) {
+        for (other, _) in others.into_iter().filter(|(other, _)| *other != winner) {
             self.give_up(carrier, other);
         }
     }

@@ -21,6 +21,8 @@ pub struct Tap {
     pub control: u64,
     /// RESET frames.
     pub resets: u64,
+    /// PING frames.
+    pub pings: u64,
     /// When OPENs left.
     pub opens: Vec<Instant>,
     /// When JOINs left.
@@ -57,6 +59,10 @@ impl Tap {
             }
             Frame::Reset(_) => {
                 self.resets += 1;
+                control = true;
+            }
+            Frame::Ping { .. } => {
+                self.pings += 1;
                 control = true;
             }
             _ => control = true,

@@ -17,8 +17,8 @@ pub(super) struct Race {
     pub number: u32,
     /// Attempts still to be made.
     pub left: u32,
-    /// Those under way, the oldest first.
-    pub alive: Vec<usize>,
+    /// Those under way and when they began, the oldest first.
+    pub alive: Vec<(usize, Instant)>,
 }
 
 /// What a carrier is like.

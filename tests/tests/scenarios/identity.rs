@@ -184,3 +184,135 @@ fn one_certificate_in_two_processes_is_alarmed_after_ten_seconds() {
     assert!(alarms[0].0 >= 10 && alarms[0].1.contains("train-7"), "{alarms:?}");
     assert_eq!(cloud.status().sessions.len(), 1);
 }
+
+fn early(carrier: &str, peer: &str) -> TunnelInfo {
+    TunnelInfo { exporter: None, ..info(carrier, peer, 0) }
+}
+
+fn kinds(bytes: &[u8]) -> Vec<String> {
+    let mut kinds = Vec::new();
+    let note = |frame: Frame<'_>| {
+        let name = format!("{frame:?}");
+        kinds.push(name.split([' ', '(']).next().unwrap().to_owned());
+    };
+    Decoder::default().feed(bytes, note).unwrap();
+    kinds
+}
+
+/// The units that the endpoint sends on one tunnel now.
+fn units(endpoint: &mut Endpoint, now: Instant, key: usize) -> Vec<u8> {
+    let mut wire = Wire::default();
+    endpoint.transmit(now, &mut wire);
+    let of_tunnel = wire.0.into_iter().filter(|(tunnel, _)| tunnel.0 == key);
+    of_tunnel.flat_map(|(_, frames)| frames).collect()
+}
+
+fn paths_up(events: &[Event]) -> usize {
+    events.iter().filter(|event| matches!(event, Event::PathUp { .. })).count()
+}
+
+#[test]
+fn a_gateway_greets_early_with_a_join_or_waits() {
+    let now = Instant::now();
+    let mut gateway = Endpoint::gateway(now, Settings::default(), InstanceId([7; 16]));
+    up(&mut gateway, now, 1, early("a", "cloud"));
+    assert_eq!(kinds(&sent(&mut gateway, now)), [] as [&str; 0], "a HELLO cannot go early");
+    let late = now + Duration::from_secs(8);
+    gateway.tunnel_confirmed(late, TunnelKey(1), [1; 32]);
+    assert_eq!(kinds(&sent(&mut gateway, late)), ["Hello"]);
+    // The wait for an answer begins with the end of the handshake.
+    gateway.on_timeout(now + Duration::from_secs(10));
+    assert_eq!(events(&mut gateway), []);
+    gateway.on_timeout(late + Duration::from_secs(10));
+    assert!(matches!(events(&mut gateway)[..], [Event::CloseTunnel { .. }]));
+    // One that never ends its handshake is not kept for ever.
+    up(&mut gateway, late, 2, early("a", "cloud"));
+    gateway.on_timeout(late + Duration::from_secs(10));
+    assert!(matches!(events(&mut gateway)[..], [Event::CloseTunnel { .. }]));
+
+    let (now, mut gateway, mut cloud, _) = session();
+    up(&mut gateway, now, 3, early("c", "cloud"));
+    let join = units(&mut gateway, now, 3);
+    assert_eq!(kinds(&join)[0], "Join");
+    up(&mut cloud, now, 3, early("", "train-7"));
+    cloud.receive(now, TunnelKey(3), &join);
+    assert_eq!(paths_up(&events(&mut cloud)), 1);
+    assert_eq!(kinds(&units(&mut cloud, now, 3))[0], "Welcome");
+}
+
+#[test]
+fn a_cloud_takes_no_hello_before_the_end_of_the_handshake() {
+    let now = Instant::now();
+    let mut gateway = Endpoint::gateway(now, Settings::default(), InstanceId([7; 16]));
+    let mut cloud = Endpoint::cloud(now, Settings::default(), [9; 32]);
+    up(&mut gateway, now, 1, info("a", "cloud", 1));
+    let hello = sent(&mut gateway, now);
+    up(&mut cloud, now, 1, early("", "train-7"));
+    cloud.receive(now, TunnelKey(1), &hello);
+    assert!(matches!(events(&mut cloud)[..], [Event::CloseTunnel { .. }]));
+    assert_eq!(rejected(&sent(&mut cloud, now)), Some(RejectCode::Protocol));
+    assert!(cloud.status().sessions.is_empty());
+}
+
+#[test]
+fn replayed_early_data_does_nothing() {
+    let (now, mut gateway, mut cloud, _) = session();
+    let name = HostName::new("a.example").unwrap();
+    let flow = gateway.open(now, UserId(1), Destination::Name(name, 80)).unwrap();
+    // The session's only hope: data goes behind the JOIN at once.
+    gateway.tunnel_down(now, TunnelKey(1));
+    gateway.tunnel_down(now, TunnelKey(2));
+    gateway.write(now, flow, b"POST /pay");
+    up(&mut gateway, now, 3, early("a", "cloud"));
+    let recorded = units(&mut gateway, now, 3);
+    assert!(kinds(&recorded).contains(&"Open".to_owned()), "{:?}", kinds(&recorded));
+    up(&mut cloud, now, 3, early("", "train-7"));
+    cloud.receive(now, TunnelKey(3), &recorded);
+    let first = events(&mut cloud);
+    let opened = |events: &[Event]| {
+        events.iter().filter(|event| matches!(event, Event::Opened { .. })).count()
+    };
+    assert_eq!((paths_up(&first), opened(&first)), (1, 1));
+    sent(&mut cloud, now);
+    let before = cloud.status();
+    for key in 4..8 {
+        up(&mut cloud, now, key, early("", "train-7"));
+        cloud.receive(now, TunnelKey(key), &recorded);
+        let events = events(&mut cloud);
+        assert!(matches!(events[..], [Event::CloseTunnel { .. }]), "{events:?}");
+        assert_eq!(rejected(&units(&mut cloud, now, key)), Some(RejectCode::Replayed));
+    }
+    assert_eq!(cloud.status(), before);
+    // Nor does it help to be another gateway.
+    up(&mut cloud, now, 9, early("", "train-8"));
+    cloud.receive(now, TunnelKey(9), &recorded);
+    assert_eq!(rejected(&units(&mut cloud, now, 9)), Some(RejectCode::NotYours));
+    assert_eq!(cloud.status(), before);
+}
+
+#[test]
+fn an_early_join_that_a_new_cloud_does_not_know_becomes_a_hello_after_the_handshake() {
+    let (now, mut gateway, _, _) = session();
+    gateway.tunnel_down(now, TunnelKey(1));
+    gateway.tunnel_down(now, TunnelKey(2));
+    let name = HostName::new("a.example").unwrap();
+    let flow = gateway.open(now, UserId(1), Destination::Name(name, 80)).unwrap();
+    gateway.write(now, flow, b"POST /pay");
+    let mut cloud = Endpoint::cloud(now, Settings::default(), [10; 32]);
+    up(&mut gateway, now, 3, early("a", "cloud"));
+    up(&mut cloud, now, 3, early("", "train-7"));
+    cloud.receive(now, TunnelKey(3), &units(&mut gateway, now, 3));
+    assert_eq!(events(&mut cloud), [], "neither the tunnel nor its data found a home");
+    gateway.receive(now, TunnelKey(3), &units(&mut cloud, now, 3));
+    let lost = Event::Reset { flow, reason: polyrail_session::ResetReason::SessionLost };
+    assert!(events(&mut gateway).contains(&lost));
+    assert_eq!(kinds(&units(&mut gateway, now, 3)), [] as [&str; 0]);
+    cloud.tunnel_confirmed(now, TunnelKey(3), [3; 32]);
+    gateway.tunnel_confirmed(now, TunnelKey(3), [3; 32]);
+    let hello = units(&mut gateway, now, 3);
+    assert_eq!(kinds(&hello), ["Hello"]);
+    cloud.receive(now, TunnelKey(3), &hello);
+    assert_eq!(paths_up(&events(&mut cloud)), 1);
+    gateway.receive(now, TunnelKey(3), &units(&mut cloud, now, 3));
+    assert_eq!(paths_up(&events(&mut gateway)), 1);
+}

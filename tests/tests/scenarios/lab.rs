@@ -55,7 +55,8 @@ pub fn seeded_world(carriers: &[CarrierSpec], seed: u64) -> World {
     make(carriers, Settings::default(), Habits { seed, ..Habits::default() })
 }
 
-fn make(carriers: &[CarrierSpec], settings: Settings, habits: Habits) -> World {
+/// A world on these carriers, all of them up, with habits of its own.
+pub fn make(carriers: &[CarrierSpec], settings: Settings, habits: Habits) -> World {
     let mut world = World::new(habits, settings.clone(), settings, carriers);
     let up = |world: &World| (0..carriers.len()).all(|carrier| world.is_up(carrier));
     world.run_until(s(10), up).expect("the carriers come up");

@@ -10,6 +10,7 @@ mod fairness;
 mod identity;
 mod lab;
 mod memory;
+mod paths;
 mod regressions;
 mod restarts;
 mod semantics;
