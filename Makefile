@@ -11,6 +11,7 @@ export PROFILE
 .DEFAULT_GOAL := help
 .PHONY: help setup build test check fmt shell clippy doc deny tidy fuzz-smoke demo bench bench-smoke
 .PHONY: matrix
+.PHONY: bench-tunnel bench-tunnel-smoke
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 20
@@ -63,3 +64,10 @@ bench: setup ## the measured figures, as RESULT lines (release build; takes a wh
 bench-smoke: setup build ## the benchmarks in small: do they still run?
 	target/$(PROFILE)/polyrail-emulator bench --seconds 3 --results target/results
 	target/$(PROFILE)/polyrail-bench --smoke
+
+bench-tunnel: setup ## QUIC against TLS, and path restart, as RESULT lines (release build; long)
+	$(CARGO) build --locked --release --workspace --bins
+	target/release/polyrail-bench-tunnel
+
+bench-tunnel-smoke: setup build ## the same in small: does it still measure?
+	target/$(PROFILE)/polyrail-bench-tunnel --smoke

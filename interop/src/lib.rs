@@ -12,6 +12,7 @@
 
 pub mod addresses;
 pub mod bench;
+pub mod bench_tunnel;
 pub mod carrier;
 pub mod client;
 pub mod configuration;

@@ -83,7 +83,7 @@ fn local(report: &mut Report, effort: Effort) -> Result<()> {
 
 /// Sets up a world on a thread of its own and measures in it; all logs' ends are shown when that
 /// fails.
-fn in_world<T, F>(plan: &Plan, measure: F) -> Result<T>
+pub(crate) fn in_world<T, F>(plan: &Plan, measure: F) -> Result<T>
 where
     T: Send,
     F: FnOnce(&mut World) -> Result<T> + Send,
@@ -102,7 +102,7 @@ where
 }
 
 /// A seed from the system, printed; `POLYRAIL_SEED` sets it.
-fn fresh_seed(what: &str) -> u64 {
+pub(crate) fn fresh_seed(what: &str) -> u64 {
     let given = std::env::var("POLYRAIL_SEED").ok().and_then(|text| text.parse().ok());
     let seed = given.unwrap_or_else(|| RandomState::new().hash_one(what));
     println!("{what}: POLYRAIL_SEED={seed}");

@@ -1,0 +1,190 @@
+//! After a dropping blackout of 5 s under a bulk download: the time from the carrier's return until
+//! it carries users' data again, as the gateway counts them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+
+use super::bulk::{Bulk, Source};
+use super::watch::{Seen, Watch};
+use super::worlds::Worlds;
+use super::{at_quantile, plan};
+use crate::bench::{Effort, fresh_seed};
+use crate::carrier::Link;
+use crate::client::PATIENCE;
+use crate::report::{Goal, Report, median};
+use crate::world::{Plan, Side, World};
+
+const ROUND_TRIP_MS: u32 = 40;
+/// Twice the round trip and 200 ms.
+const GOAL_MS: f64 = 2.0 * ROUND_TRIP_MS as f64 + 200.0;
+/// Who has not come back then counts with this.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+/// Between two blackouts, once all carriers carry again.
+const PAUSE_MS: std::ops::Range<u64> = 500..1500;
+/// A carrier carries when it brings so much within [`CARRIES_WITHIN`].
+const CARRIES_BYTES: u64 = 20_000;
+const CARRIES_WITHIN: Duration = Duration::from_millis(200);
+
+/// One way to live through blackouts.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    name: &'static str,
+    carriers: &'static [&'static str],
+    dark: Dark,
+    restart: bool,
+    early_data: bool,
+    has_goal: bool,
+}
+
+/// Which carriers go dark.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Dark {
+    /// One of them, a random one.
+    One,
+    /// All at once.
+    All,
+}
+
+const BOTH: &[&str] = &["alpha", "beta"];
+
+const PLAIN: Case = Case {
+    name: "one_of_two",
+    carriers: BOTH,
+    dark: Dark::One,
+    restart: true,
+    early_data: true,
+    has_goal: true,
+};
+
+const CASES: [Case; 5] = [
+    PLAIN,
+    Case { name: "single", carriers: &["alpha"], ..PLAIN },
+    Case { name: "both", dark: Dark::All, ..PLAIN },
+    Case { name: "one_of_two_no_early_data", early_data: false, has_goal: false, ..PLAIN },
+    Case { name: "one_of_two_no_restart", restart: false, has_goal: false, ..PLAIN },
+];
+
+/// What a world keeps from blackout to blackout.
+struct Kept {
+    bulk: Bulk,
+    watch: Watch,
+    generator: Pcg64,
+    case: Case,
+}
+
+pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
+    let (count, length) = effort.pick((50, Duration::from_secs(5)), (2, Duration::from_secs(1)));
+    let seed = fresh_seed("blackout");
+    let cases: Vec<(&str, Case)> =
+        CASES.iter().flat_map(|case| ["quic", "tls"].map(|mode| (mode, *case))).collect();
+    let plans: Vec<Plan> = cases.iter().map(|(mode, case)| plan_of(mode, *case)).collect();
+    let lookup = cases.clone();
+    let prepare = move |world: &mut World, number: usize| {
+        Source::start(world)?;
+        let bulk = Bulk::start(world)?;
+        bulk.wait_for(1_000_000, PATIENCE)?;
+        Ok(Kept {
+            bulk,
+            watch: Watch::of(world, Side::Gateway),
+            generator: Pcg64::seed_from_u64(seed.wrapping_add(number as u64)),
+            case: lookup[number].1,
+        })
+    };
+    // All worlds at once: most of the time they wait.
+    let measure =
+        move |world: &mut World, kept: &mut Kept, _| blackouts(world, kept, count, length);
+    let all = Worlds::start(&plans, prepare, measure)?.together(0)?;
+    for ((mode, case), times) in cases.iter().zip(all) {
+        let goal = if case.has_goal { Goal::AtMost(GOAL_MS) } else { Goal::None };
+        let name = format!("blackout_{}_{mode}", case.name);
+        report.result(&format!("{name}_median"), median(&times), "ms", goal, &times);
+        for (quantile, word) in [(0.95, "p95"), (1.0, "max")] {
+            let value = at_quantile(&times, quantile);
+            report.result(&format!("{name}_{word}"), value, "ms", Goal::None, &[]);
+        }
+    }
+    Ok(())
+}
+
+fn plan_of(mode: &str, case: Case) -> Plan {
+    let link = Link::new(6.0, ROUND_TRIP_MS);
+    let plan = case.carriers.iter().fold(plan(mode), |plan, name| plan.carrier(name, link));
+    // What the first releases knew no key for is not written where it is the default.
+    let plan = if case.restart { plan } else { plan.gateway("restart.enabled", false) };
+    if case.early_data { plan } else { plan.gateway("restart.early_data", false) }
+}
+
+fn blackouts(
+    world: &mut World,
+    kept: &mut Kept,
+    count: usize,
+    length: Duration,
+) -> Result<Vec<f64>> {
+    let mut times = Vec::new();
+    for number in 0..count {
+        wait_until_all_carry(world, kept)
+            .with_context(|| format!("{}, before blackout {number}", kept.case.name))?;
+        let pause = kept.generator.random_range(PAUSE_MS);
+        std::thread::sleep(Duration::from_millis(pause));
+        let dark: Vec<usize> = match kept.case.dark {
+            Dark::One => vec![kept.generator.random_range(0..world.carriers.len())],
+            Dark::All => (0..world.carriers.len()).collect(),
+        };
+        for place in &dark {
+            world.carriers[*place].darken(&world.lab)?;
+        }
+        std::thread::sleep(length);
+        let before = kept.watch.look(world)?;
+        let returned = Instant::now();
+        for place in &dark {
+            world.carriers[*place].brighten(&world.lab)?;
+        }
+        times.extend(returns(world, kept, &dark, &before, returned)?);
+    }
+    Ok(times)
+}
+
+/// The times of the carriers that were dark, ms.
+fn returns(
+    world: &World,
+    kept: &Kept,
+    dark: &[usize],
+    before: &[Seen],
+    returned: Instant,
+) -> Result<Vec<f64>> {
+    let mut waiting = dark.to_vec();
+    let mut times = Vec::new();
+    while !waiting.is_empty() && returned.elapsed() < WAIT_MAX {
+        let now = kept.watch.look(world)?;
+        let elapsed_ms = returned.elapsed().as_secs_f64() * 1000.0;
+        waiting.retain(|place| {
+            let carries = now[*place].received_bytes > before[*place].received_bytes;
+            if carries {
+                times.push(elapsed_ms);
+            }
+            !carries
+        });
+    }
+    times.extend(waiting.iter().map(|_| WAIT_MAX.as_secs_f64() * 1000.0));
+    Ok(times)
+}
+
+fn wait_until_all_carry(world: &World, kept: &Kept) -> Result<()> {
+    let started = Instant::now();
+    let mut last = kept.watch.look(world)?;
+    loop {
+        std::thread::sleep(CARRIES_WITHIN);
+        let now = kept.watch.look(world)?;
+        let carries =
+            |(now, last): (&Seen, &Seen)| now.received_bytes >= last.received_bytes + CARRIES_BYTES;
+        if now.iter().zip(&last).all(carries) {
+            return Ok(());
+        }
+        let came = kept.bulk.bytes();
+        anyhow::ensure!(started.elapsed() < PATIENCE, "not all carry: {now:?}, {came} bytes came");
+        last = now;
+    }
+}

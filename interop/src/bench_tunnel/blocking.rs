@@ -1,0 +1,149 @@
+//! Head-of-line blocking between users: how long small messages take beside a bulk download when
+//! the one carrier loses packets.
+//!
+//! Twenty users, each with an address and a connection of its own, are sent a message of 200 bytes
+//! about every 100 ms. Server and passenger read the same clock.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+use socket2::{Domain, Socket, Type};
+
+use super::bulk::{Bulk, Source};
+use super::{at_quantile, worlds::Worlds};
+use crate::addresses::{Family, SERVER};
+use crate::bench::{Effort, fresh_seed};
+use crate::carrier::{self, Link};
+use crate::client::PATIENCE;
+use crate::report::{Goal, Report, median};
+use crate::services;
+use crate::world::{Plan, World};
+
+const USERS: u8 = 20;
+const MESSAGE: usize = 200;
+const EVERY_MS: std::ops::Range<u64> = 80..120;
+const PORT: u16 = 6210;
+/// Messages of the first moments are not counted.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// When the clock of the messages began.
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
+    let (rounds, time) = effort.pick((6, Duration::from_secs(12)), (1, Duration::from_secs(3)));
+    let seed = fresh_seed("blocking");
+    let plans = ["quic", "tls"].map(plan);
+    let prepare = |world: &mut World, _| {
+        for user in 0..USERS {
+            world.lab.passenger.ip(&format!("addr add {}/24 dev wlan0", address(user)))?;
+        }
+        services::serve(&world.lab.server, SERVER.at(Family::V4, PORT), |stream, peer| {
+            // It ends with its client.
+            let _ = talk(stream, u64::from(peer.port()));
+        })?;
+        Source::start(world)?;
+        let bulk = Bulk::start(world)?;
+        bulk.wait_for(2_000_000, PATIENCE)?;
+        Ok(bulk)
+    };
+    let measure = move |world: &mut World, _: &mut Bulk, round: usize| {
+        carrier::command(
+            &world.lab,
+            &format!("set alpha seed {}", seed.wrapping_add(round as u64)),
+        )?;
+        deliveries(world, time)
+    };
+    let worlds = Worlds::start(&plans, prepare, measure)?;
+    let mut ratios = Vec::new();
+    let mut quantiles = [const { Vec::new() }; 4];
+    for round in 0..rounds {
+        let delays = worlds.together(round)?;
+        let [p95, p99] = [0.95, 0.99].map(|q| [0, 1].map(|mode| at_quantile(&delays[mode], q)));
+        ratios.push(p95[0] / p95[1]);
+        for (list, value) in quantiles.iter_mut().zip([p95[0], p95[1], p99[0], p99[1]]) {
+            list.push(value);
+        }
+    }
+    let names = ["p95_quic", "p95_tls", "p99_quic", "p99_tls"];
+    for (name, values) in names.iter().zip(&quantiles) {
+        report.result(&format!("message_{name}"), median(values), "ms", Goal::None, values);
+    }
+    report.result("message_p95_ratio", median(&ratios), "x", Goal::AtMost(0.5), &ratios);
+    Ok(())
+}
+
+fn plan(mode: &str) -> Plan {
+    super::plan(mode)
+        .carrier("alpha", Link::new(20.0, 40).loss_percent(2.0))
+        .gateway("users.key", "address")
+        .cloud("congestion", "bbr")
+}
+
+/// How long each message took, ms.
+fn deliveries(world: &World, time: Duration) -> Result<Vec<f64>> {
+    let to = SERVER.at(Family::V4, PORT);
+    let from = Instant::now() + SETTLE;
+    let listeners = world.lab.passenger.run(|| -> Result<Vec<_>> {
+        let listen = |user| {
+            let stream = connect_from(address(user), to)?;
+            Ok(std::thread::spawn(move || listen(stream, from, from + time)))
+        };
+        (0..USERS).map(listen).collect()
+    })??;
+    let mut all = Vec::new();
+    for listener in listeners {
+        let delays = listener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        ensure!(!delays.is_empty(), "a user got no message at all");
+        all.extend(delays);
+    }
+    Ok(all)
+}
+
+/// The server's part: a message now and then, with the time in it.
+fn talk(mut stream: TcpStream, seed: u64) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let mut generator = Pcg64::seed_from_u64(seed);
+    loop {
+        let mut message = [0x6d; MESSAGE];
+        message[..8].copy_from_slice(&clock_ns().to_be_bytes());
+        stream.write_all(&message)?;
+        std::thread::sleep(Duration::from_millis(generator.random_range(EVERY_MS)));
+    }
+}
+
+/// The user's part: the delays of what comes between two instants.
+fn listen(mut stream: TcpStream, from: Instant, to: Instant) -> Result<Vec<f64>> {
+    let mut delays = Vec::new();
+    while Instant::now() < to {
+        let mut message = [0; MESSAGE];
+        stream.read_exact(&mut message).context("a message")?;
+        let arrived = clock_ns();
+        let sent = message.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        if Instant::now() >= from {
+            delays.push((arrived - sent) as f64 / 1e6);
+        }
+    }
+    Ok(delays)
+}
+
+fn clock_ns() -> u64 {
+    u64::try_from(EPOCH.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn connect_from(from: IpAddr, to: SocketAddr) -> Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.bind(&SocketAddr::new(from, 0).into())?;
+    socket.connect(&to.into())?;
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+fn address(user: u8) -> IpAddr {
+    IpAddr::from([10, 71, 0, 10 + user])
+}

@@ -1,0 +1,85 @@
+//! Goodput of one carrier in mode `quic` over that in mode `tls`, with the same kind of congestion
+//! control: on a clean link, and on one that loses packets.
+
+use anyhow::Result;
+
+use super::worlds::Worlds;
+use crate::bench::{Effort, fresh_seed};
+use crate::carrier::{self, Link};
+use crate::report::{Goal, Report, median};
+use crate::web::WebFile;
+use crate::world::{Plan, World};
+
+const CLEAN: Link = Link { mbit_s: 50.0, round_trip_ms: 60, loss_percent: 0.0, queue_kib: 256 };
+
+/// One comparison of the two modes.
+#[derive(Clone, Copy)]
+struct Pairing {
+    name: &'static str,
+    congestion: &'static str,
+    loss_percent: f64,
+    goal: Goal,
+}
+
+/// 50 Mbit/s and 60 ms without faults.
+pub(super) fn clean(report: &mut Report, effort: Effort) -> Result<()> {
+    let pairing = |name, congestion| Pairing {
+        name,
+        congestion,
+        loss_percent: 0.0,
+        goal: Goal::AtLeast(0.95),
+    };
+    let pairings = [pairing("clean_bbr", "bbr"), pairing("clean_cubic", "cubic")];
+    compare(report, effort, &pairings)
+}
+
+/// The same link with 1 % random loss each way.
+pub(super) fn lossy(report: &mut Report, effort: Effort) -> Result<()> {
+    let lossy = |name, congestion, goal| Pairing { name, congestion, loss_percent: 1.0, goal };
+    compare(report, effort, &[lossy("loss_1_bbr", "bbr", Goal::AtLeast(0.93))])
+}
+
+fn compare(report: &mut Report, effort: Effort, pairings: &[Pairing]) -> Result<()> {
+    let (rounds, size) = effort.pick((7, 30_000_000), (1, 5_000_000));
+    let seed = fresh_seed(pairings[0].name);
+    let plans: Vec<Plan> = pairings
+        .iter()
+        .flat_map(|pairing| ["quic", "tls"].map(|mode| plan(*pairing, mode)))
+        .collect();
+    let prepare = move |world: &mut World, _| {
+        let file = world.web.add(size, 1)?;
+        world.download(&file).verify(&world.lab.passenger, &file)?;
+        Ok(file)
+    };
+    let measure = move |world: &mut World, file: &mut WebFile, round: usize| {
+        // Both modes lose by the same dice.
+        carrier::command(
+            &world.lab,
+            &format!("set alpha seed {}", seed.wrapping_add(round as u64)),
+        )?;
+        Ok(world.download(file).verify(&world.lab.passenger, file)?.mbit_s())
+    };
+    let worlds = Worlds::start(&plans, prepare, measure)?;
+    let mut rates = vec![Vec::new(); plans.len()];
+    for round in 0..rounds {
+        for (rates, rate) in rates.iter_mut().zip(worlds.in_turns(round)?) {
+            rates.push(rate);
+        }
+    }
+    for (pairing, pair) in pairings.iter().zip(rates.chunks(2)) {
+        let (quic, tls) = (&pair[0], &pair[1]);
+        let ratios: Vec<f64> = quic.iter().zip(tls).map(|(quic, tls)| quic / tls).collect();
+        let name = pairing.name;
+        report.result(&format!("{name}_quic"), median(quic), "Mbit/s", Goal::None, quic);
+        report.result(&format!("{name}_tls"), median(tls), "Mbit/s", Goal::None, tls);
+        report.result(&format!("{name}_ratio"), median(&ratios), "x", pairing.goal, &ratios);
+    }
+    Ok(())
+}
+
+fn plan(pairing: Pairing, mode: &str) -> Plan {
+    super::plan(mode)
+        .carrier("alpha", CLEAN.loss_percent(pairing.loss_percent))
+        .cloud("congestion", pairing.congestion)
+        .carrier_key(0, "congestion", pairing.congestion)
+}

@@ -1,0 +1,96 @@
+//! The figures of the tunnel's modes, as `polyrail-bench-tunnel` prints them: QUIC against TLS,
+//! and what path restart buys.
+//!
+//! Measurements that are compared are of one run, interleaved or at the same time.
+
+mod admin;
+mod blackout;
+mod blocking;
+mod bulk;
+mod establish;
+mod goodput;
+mod policed;
+mod resent;
+mod unlimited;
+mod watch;
+mod worlds;
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::bench::Effort;
+use crate::report::Report;
+use crate::world::Plan;
+
+pub use unlimited::unlimited;
+
+/// One benchmark: its name and what measures it.
+type Benchmark = (&'static str, fn(&mut Report, Effort) -> Result<()>);
+
+/// All benchmarks in the order in which they run.
+const BENCHMARKS: [Benchmark; 8] = [
+    ("establish", establish::run),
+    ("clean", goodput::clean),
+    ("lossy", goodput::lossy),
+    ("blocking", blocking::run),
+    ("policed", policed::run),
+    ("resent", resent::run),
+    ("blackout", blackout::run),
+    ("unlimited", unlimited::run),
+];
+
+/// The names that `--only` takes.
+pub fn names() -> Vec<&'static str> {
+    BENCHMARKS.iter().map(|(name, _)| *name).collect()
+}
+
+/// Runs all benchmarks, or the one named; a benchmark that fails does not stop the others.
+///
+/// # Errors
+/// When one could not measure, after the others have run.
+pub fn run(report: &mut Report, effort: Effort, only: Option<&str>) -> Result<()> {
+    let mut outcome = Ok(());
+    for (name, benchmark) in BENCHMARKS {
+        if only.is_some_and(|only| only != name) {
+            continue;
+        }
+        let started = Instant::now();
+        let result = benchmark(report, effort);
+        println!("{name}: {:.0} s", started.elapsed().as_secs_f64());
+        if let Err(error) = result.with_context(|| format!("benchmark {name}")) {
+            eprintln!("{error:#}");
+            outcome = Err(error);
+        }
+    }
+    outcome
+}
+
+/// Both daemons in one mode (`quic`, `tls` or `auto`), without carriers yet. TCP does not forget
+/// its window when idle, as Polyrail's package has it.
+fn plan(mode: &str) -> Plan {
+    let kept = ("net.ipv4.tcp_slow_start_after_idle", "0");
+    Plan::new().gateway("mode", mode).cloud("mode", mode).sysctl(kept.0, kept.1)
+}
+
+/// The least value that so large a share of the values does not pass; 0 for none.
+fn at_quantile(values: &[f64], quantile: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (quantile * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_one_of_the_values() {
+        let values: Vec<f64> = (1..=50).rev().map(f64::from).collect();
+        for (quantile, value) in [(0.0, 1.0), (0.5, 25.0), (0.95, 48.0), (1.0, 50.0)] {
+            assert_eq!(at_quantile(&values, quantile), value, "{quantile}");
+        }
+        assert_eq!(at_quantile(&[], 0.5), 0.0);
+    }
+}

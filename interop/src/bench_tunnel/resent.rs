@@ -1,0 +1,210 @@
+//! What a carrier in mode `quic` sends again after a dropping blackout although the other carrier
+//! has delivered it.
+//!
+//! The download stops at the beginning of the blackout, and everything arrives over the other
+//! carrier while the first is dark. So whatever data the first then carries is sent again in vain.
+//! It is read from the gateway's qlog of that carrier: bytes of STREAM frames on the cloud's data
+//! streams in packets received after the blackout, over all its connections. (Each side's first
+//! unidirectional stream is its control stream.) They are set against the bytes that were on the
+//! carrier's way down at the blackout's beginning, waiting or in propagation, as the emulator
+//! counts them.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::bulk::{Bulk, Source};
+use super::plan;
+use super::worlds::Worlds;
+use crate::bench::Effort;
+use crate::carrier::{self, Link};
+use crate::client::PATIENCE;
+use crate::report::{Goal, Report, median};
+use crate::world::{Plan, World};
+
+/// QUIC's number of the cloud's control stream: the first unidirectional one of a server (RFC
+/// 9000, section 2.1).
+const CONTROL_STREAM: u64 = 3;
+/// The share of the blackout in which a connection that lived before must be silent.
+const SILENT_SHARE: f64 = 0.8;
+/// Nothing more arrives when nothing did for so long.
+const QUIET: Duration = Duration::from_millis(500);
+/// How long after the return the carrier is watched.
+const AFTERWARDS: Duration = Duration::from_secs(4);
+/// How long the gateway may take to end.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
+    let (worlds, rounds, length) =
+        effort.pick((4, 5, Duration::from_secs(5)), (1, 1, Duration::from_secs(2)));
+    let link = Link::new(20.0, 40);
+    let plan: Plan = plan("quic").carrier("alpha", link).carrier("beta", link).carrier_key(
+        0,
+        "qlog",
+        QLOG_FOLDER,
+    );
+    let prepare = |world: &mut World, _| {
+        std::fs::create_dir(folder(world))?;
+        Source::start(world)
+    };
+    let measure = move |world: &mut World, source: &mut Source, _| blackout(world, source, length);
+    let worlds = Worlds::start(&vec![plan; worlds], prepare, measure)?;
+    let (mut shares, mut resent, mut before) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..rounds {
+        for (again, inside) in worlds.together(round)? {
+            shares.push(again as f64 / inside as f64);
+            resent.push(again as f64);
+            before.push(inside as f64);
+        }
+    }
+    report.result("resent_quic_bytes", median(&resent), "bytes", Goal::None, &resent);
+    report.result("resent_quic_in_flight", median(&before), "bytes", Goal::None, &before);
+    report.result("resent_quic_share", median(&shares), "x", Goal::AtMost(0.05), &shares);
+    Ok(())
+}
+
+/// Bytes sent again in vain, and bytes in flight at the beginning.
+fn blackout(world: &mut World, source: &Source, length: Duration) -> Result<(u64, u64)> {
+    source.set_flowing(true);
+    let bulk = Bulk::start(world)?;
+    bulk.wait_for(4_000_000, PATIENCE)?;
+    let known = names(&folder(world))?;
+    let inside = carrier::counters(&world.lab)?[0].down_inside_bytes;
+    let began = Instant::now();
+    world.carriers[0].darken(&world.lab)?;
+    source.set_flowing(false);
+    wait_until_quiet(&bulk)?;
+    std::thread::sleep(length.saturating_sub(began.elapsed()));
+    let dark = began.elapsed();
+    world.carriers[0].brighten(&world.lab)?;
+    std::thread::sleep(AFTERWARDS);
+    drop(bulk);
+    // The files are whole once the gateway has ended.
+    world.gateway.signal(Signal::SIGTERM)?;
+    world.gateway.wait(END_LIMIT)?;
+    let again = resent(&folder(world), &known, dark)?;
+    for name in names(&folder(world))? {
+        std::fs::remove_file(folder(world).join(name))?;
+    }
+    world.restart_gateway()?;
+    world.wait_for_carriers()?;
+    world.wait_until_up()?;
+    ensure!(inside > 0, "nothing was in flight");
+    Ok((again, inside))
+}
+
+fn wait_until_quiet(bulk: &Bulk) -> Result<()> {
+    let started = Instant::now();
+    let (mut last, mut since) = (bulk.bytes(), Instant::now());
+    while since.elapsed() < QUIET {
+        ensure!(started.elapsed() < PATIENCE, "the download does not become quiet");
+        std::thread::sleep(Duration::from_millis(5));
+        let now = bulk.bytes();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    Ok(())
+}
+
+/// Data received after the blackout, by the qlogs of all connections of the carrier.
+fn resent(folder: &Path, known: &BTreeSet<OsString>, dark: Duration) -> Result<u64> {
+    let mut sum = 0;
+    let all = names(folder)?;
+    ensure!(!known.is_empty(), "the gateway wrote no qlog in {}", folder.display());
+    for name in all {
+        let text = std::fs::read_to_string(folder.join(&name))?;
+        let received = received(&text).with_context(|| name.to_string_lossy().into_owned())?;
+        let silence = known.contains(&name).then_some(dark.as_secs_f64() * SILENT_SHARE);
+        sum += after(&received, silence);
+    }
+    Ok(sum)
+}
+
+/// Bytes after the last silence of at least so many seconds, none if there was none; without a
+/// bound, all bytes.
+fn after(received: &[(f64, u64)], silence_s: Option<f64>) -> u64 {
+    let begin = match silence_s {
+        None => Some(0),
+        Some(least) => received
+            .windows(2)
+            .rposition(|pair| pair[1].0 - pair[0].0 >= least * 1000.0)
+            .map(|place| place + 1),
+    };
+    begin.map_or(0, |begin| received[begin..].iter().map(|(_, bytes)| bytes).sum())
+}
+
+/// Each packet received: when, in ms since the connection's begin, and bytes on data streams.
+fn received(qlog: &str) -> Result<Vec<(f64, u64)>> {
+    let mut packets = Vec::new();
+    for record in qlog.split('\u{1e}').map(str::trim).filter(|record| !record.is_empty()) {
+        // A last record that was cut off has nothing to say.
+        let Ok(event) = serde_json::from_str::<Value>(record) else { continue };
+        let name = event.get("name").and_then(Value::as_str).unwrap_or("");
+        if !name.ends_with(":packet_received") {
+            continue;
+        }
+        let time = event.get("time").and_then(Value::as_f64).context("an event without a time")?;
+        let frames = event.pointer("/data/frames").and_then(Value::as_array);
+        packets.push((time, frames.into_iter().flatten().map(data_bytes).sum()));
+    }
+    ensure!(!packets.is_empty(), "no packet was received");
+    Ok(packets)
+}
+
+/// Bytes of a frame when it is data of the cloud.
+fn data_bytes(frame: &Value) -> u64 {
+    let number = |path: &str| frame.pointer(path).and_then(Value::as_u64);
+    let is_stream = frame.get("frame_type").and_then(Value::as_str) == Some("stream");
+    let is_data = number("/stream_id").is_some_and(|id| id % 4 == 3 && id != CONTROL_STREAM);
+    if is_stream && is_data { number("/raw/payload_length").unwrap_or(0) } else { 0 }
+}
+
+fn names(folder: &Path) -> Result<BTreeSet<OsString>> {
+    let files = std::fs::read_dir(folder)?;
+    files.map(|file| Ok(file?.file_name())).collect()
+}
+
+fn folder(world: &World) -> PathBuf {
+    world.lab.folder().join(QLOG_FOLDER)
+}
+
+/// Beside the configuration file.
+const QLOG_FOLDER: &str = "qlog";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(time: f64, stream: u64, bytes: u64) -> String {
+        format!(
+            "\u{1e}{{\"time\":{time},\"name\":\"quic:packet_received\",\"data\":{{\"frames\":[\
+             {{\"frame_type\":\"ack\"}},{{\"frame_type\":\"stream\",\"stream_id\":{stream},\
+             \"offset\":0,\"raw\":{{\"payload_length\":{bytes}}}}}]}}}}\n"
+        )
+    }
+
+    #[test]
+    fn data_on_the_clouds_data_streams_is_counted() {
+        let log = "\u{1e}{\"qlog_version\":\"0.3\"}\n".to_owned()
+            + &packet(1.0, CONTROL_STREAM, 5)
+            + &packet(2.5, 7, 100)
+            + &packet(3.0, 2, 9)
+            + "\u{1e}{\"time\":4,\"name\":\"quic:packet_sent\",\"data\":{}}\n\u{1e}{\"ti";
+        assert_eq!(received(&log).unwrap(), [(1.0, 0), (2.5, 100), (3.0, 0)]);
+        assert!(received("").is_err());
+    }
+
+    #[test]
+    fn only_what_comes_after_the_blackout_counts() {
+        let packets = [(0.0, 1), (10.0, 2), (5010.0, 4), (5020.0, 8)];
+        assert_eq!(after(&packets, Some(4.0)), 12);
+        assert_eq!(after(&packets, Some(6.0)), 0, "never silent: nothing came after it");
+        assert_eq!(after(&packets, None), 15, "a connection that is newer than the blackout");
+    }
+}

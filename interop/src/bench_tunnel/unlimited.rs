@@ -1,0 +1,124 @@
+//! What each mode carries on one machine when no link limits it, and what it costs, with the
+//! kernel's segmentation offload and without.
+//!
+//! Each measurement is a process of its own (`--unlimited`), because the environment decides
+//! whether QUIC uses the offload.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::addresses::{Family, SERVER};
+use crate::bench::{Effort, in_world};
+use crate::download::Download;
+use crate::report::{Goal, Report, median};
+use crate::usage;
+use crate::world::World;
+
+/// Read by the daemons' QUIC sockets; `off` sends each datagram by itself.
+const OFFLOAD_VARIABLE: &str = "POLYRAIL_GSO";
+const WARM_UP_BYTES: u64 = 20_000_000;
+
+/// Name, mode, and whether segments are cut by the kernel.
+const VARIANTS: [(&str, &str, bool); 4] = [
+    ("quic", "quic", true),
+    ("quic_no_offload", "quic", false),
+    ("tls", "tls", true),
+    ("tls_no_offload", "tls", false),
+];
+
+/// What one download showed.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Outcome {
+    mbit_s: f64,
+    gateway_s_per_gb: f64,
+    cloud_s_per_gb: f64,
+}
+
+pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
+    let (rounds, size) = effort.pick((5_usize, 400_000_000), (1, 50_000_000));
+    let mut outcomes = vec![Vec::new(); VARIANTS.len()];
+    for round in 0..rounds {
+        for place in 0..VARIANTS.len() {
+            // Every other round goes backwards, so that none is always first.
+            let place = if round.is_multiple_of(2) { place } else { VARIANTS.len() - 1 - place };
+            outcomes[place].push(spawn(VARIANTS[place], size)?);
+        }
+    }
+    for ((name, _, _), outcomes) in VARIANTS.iter().zip(&outcomes) {
+        let figure = |pick: fn(&Outcome) -> f64| outcomes.iter().map(pick).collect::<Vec<f64>>();
+        let parts = [
+            ("", "Mbit/s", figure(|outcome| outcome.mbit_s)),
+            ("_cpu_gateway", "s/GB", figure(|outcome| outcome.gateway_s_per_gb)),
+            ("_cpu_cloud", "s/GB", figure(|outcome| outcome.cloud_s_per_gb)),
+        ];
+        for (part, unit, values) in parts {
+            let name = format!("unlimited_{name}{part}");
+            report.result(&name, median(&values), unit, Goal::None, &values);
+        }
+    }
+    Ok(())
+}
+
+fn spawn((name, mode, offload): (&str, &str, bool), size: u64) -> Result<Outcome> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--unlimited").arg(format!("{mode}={size}"));
+    if !offload {
+        command.env(OFFLOAD_VARIABLE, "off");
+    }
+    let output = command.stderr(std::process::Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{name} could not be measured");
+    serde_json::from_slice(&output.stdout).with_context(|| format!("the outcome of {name}"))
+}
+
+/// One measurement, in this process: prints its outcome as JSON.
+///
+/// # Errors
+/// When the text is not `MODE=BYTES`, or nothing can be measured.
+pub fn unlimited(what: &str) -> Result<()> {
+    let (mode, size) = what.split_once('=').context("MODE=BYTES")?;
+    let size: u64 = size.parse().context("BYTES")?;
+    let offload = std::env::var_os(OFFLOAD_VARIABLE).is_none_or(|value| value != "off");
+    let plan = super::plan(mode).wire("alpha").wire("beta");
+    let outcome = in_world(&plan, move |world| {
+        if !offload {
+            cut_in_advance(world)?;
+        }
+        let checked = world.web.add(WARM_UP_BYTES, 1)?;
+        world.download(&checked).verify(&world.lab.passenger, &checked)?;
+        let file = world.web.add(size, 2)?;
+        measure(world, &file.name)
+    })?;
+    println!("{}", serde_json::to_string(&outcome)?);
+    Ok(())
+}
+
+/// Has TCP, too, cut what it sends over the carriers into packets itself, and connects anew.
+fn cut_in_advance(world: &mut World) -> Result<()> {
+    for number in 0..world.carriers.len() {
+        world.lab.gateway.ip(&format!("link set dev wan{number} gso_max_segs 1"))?;
+        world.lab.cloud.ip(&format!("link set dev car{number} gso_max_segs 1"))?;
+    }
+    world.restart_gateway()?;
+    world.wait_for_carriers()?;
+    world.wait_until_up()
+}
+
+fn measure(world: &World, name: &str) -> Result<Outcome> {
+    let used = || -> Result<(f64, f64)> {
+        let (gateway, cloud) = (world.gateway.id(), world.cloud.id());
+        Ok((usage::processor_s(gateway)?, usage::processor_s(cloud)?))
+    };
+    let before = used()?;
+    let download = Download::new(&SERVER.host(Family::V4), name, Path::new("/dev/null"));
+    let report = download.run(&world.lab.passenger)?;
+    let after = used()?;
+    let gigabytes = report.bytes as f64 / 1e9;
+    Ok(Outcome {
+        mbit_s: report.mbit_s(),
+        gateway_s_per_gb: (after.0 - before.0) / gigabytes,
+        cloud_s_per_gb: (after.1 - before.1) / gigabytes,
+    })
+}
