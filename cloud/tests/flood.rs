@@ -166,5 +166,26 @@ fn strangers_take_bounded_memory_and_keep_no_gateway_out() {
     assert!(cloud.events("alarm").len() < 200, "strangers' events are bounded");
 }
 
+#[test]
+fn a_full_udp_side_leaves_the_tcp_side_its_share() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let authority = Authority::create(dir, "Test", false).unwrap();
+    issue(&authority, dir, "c", NodeRole::Cloud);
+    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
+    // Nobody has to prove an address, so strangers fill it up.
+    let bounds = "[tunnel]\nhalf_open_max = 64\nretry_above = 65536\n";
+    let cloud = Cloud::start(dir, "", bounds);
+    let udp = Flood::udp(cloud.address, initials(&identity, 300));
+    let half_open = || cloud.ask("GET /v1/status", "").1["tunnels"]["half_open"].as_u64().unwrap();
+    let begun = Instant::now();
+    while half_open() < 64 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it does not fill up");
+    }
+    get_in(&identity, cloud.address, false);
+    assert_eq!(half_open(), 64);
+    udp.end();
+}
+
 /// 1,024 handshakes over TCP and 256 over QUIC, at 64 KiB each.
 const MEMORY_MAX: u64 = (1024 + 256) * 64 * 1024;

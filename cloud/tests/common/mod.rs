@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
@@ -36,7 +37,8 @@ impl Drop for Cloud {
     }
 }
 
-pub const TLS: &str = "[tls]\ncertificate = \"c.crt\"\nkey = \"c.key\"\nauthority = \"ca.crt\"\n";
+const TLS: &str = "[tls]\ncertificate = \"c.crt\"\nkey = \"c.key\"\nauthority = \"ca.crt\"\n\
+                   revocations = \"revoked.crl\"\n";
 
 impl Cloud {
     /// `top` stands at the top of the configuration, `tables` at its end.
@@ -148,7 +150,8 @@ impl Gateway {
         let poll = Poll::new().unwrap();
         let registry = poll.registry().try_clone().unwrap();
         let mut instance = [0; 16];
-        instance[..8].copy_from_slice(&(std::ptr::from_ref(&poll) as u64).to_le_bytes());
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        instance[..8].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes());
         let endpoint = Endpoint::gateway(Instant::now(), Settings::default(), InstanceId(instance));
         let relay = Relay::new(registry, endpoint, RelaySettings::default());
         let cloud = Identity::new("c").unwrap();
