@@ -2,11 +2,12 @@
 
 #![deny(unsafe_code)]
 
-mod carriers;
+pub mod carriers;
 pub mod diversion;
 pub mod dns;
 pub mod intercept;
 mod name_service;
+mod operate;
 pub mod shell;
 pub mod socks5;
 mod socks_clients;

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use polyrail_control::check::{Kind, log_tls};
 use polyrail_control::{GatewayConfig, Overrides};
 use polyrail_gateway::intercept::{self, Plan};
+use polyrail_gateway::shell::Start;
 
 /// The daemon on board: takes passengers' connections and carries them to the cloud.
 #[derive(Debug, Parser)]
@@ -72,7 +73,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let _log = polyrail_control::log::init(&config.log)?;
+    let log = polyrail_control::log::init(&config.log)?;
     log_tls(&config.tls, Kind::Gateway);
-    polyrail_gateway::shell::run(&config, arguments.status_file)
+    let Arguments { config: file, overrides, status_file, command: _ } = arguments;
+    polyrail_gateway::shell::run(config, Start { file, overrides, log: Some(log), status_file })
 }

@@ -46,6 +46,15 @@ impl NameService {
         })
     }
 
+    /// Takes queries to another resolver from now on; those that wait for the old one go there, too.
+    pub(crate) fn set_resolver(&mut self, now: Instant, relay: &mut Relay, resolver: SocketAddr) {
+        self.resolver = resolver;
+        if let Some(flow) = self.flow.take() {
+            relay.endpoint().reset(now, flow, ResetReason::Idle);
+            self.forwarder.stream_lost();
+        }
+    }
+
     /// The socket at this place among the tokens is readable.
     pub(crate) fn on_ready(&mut self, index: usize) {
         if let Some((_, intake)) = self.sockets.get_mut(index) {

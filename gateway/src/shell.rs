@@ -13,19 +13,22 @@ use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
-use polyrail_control::GatewayConfig;
+use polyrail_control::admin::{AdminHandle, AdminOptions, AdminServer, Event as Told};
 use polyrail_control::config::SocksReply;
+use polyrail_control::log::LogHandle;
+use polyrail_control::{GatewayConfig, Overrides};
 use polyrail_model::{Destination, InstanceId};
+use polyrail_relay::admin::session_name;
 use polyrail_relay::{
     AcceptGate, Ending, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
 };
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, Settings};
-use polyrail_tunnel::{IdentityPaths, SystemClock, TlsIdentity, tls};
+use polyrail_tunnel::{IdentityPaths, SystemClock, TlsIdentity};
 use ring::rand::{SecureRandom, SystemRandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook_mio::v1_0::Signals;
 
-use crate::carriers::Carriers;
+use crate::carriers::{Carriers, Clients};
 use crate::diversion::Diversion;
 use crate::dns::{DnsSocket, is_dns};
 use crate::name_service::NameService;
@@ -34,21 +37,34 @@ use crate::socks5::ReplyPolicy;
 use crate::transparent::{Accepted, TransparentListener};
 use crate::users::Users;
 
+/// What the daemon is started with, beside its configuration.
+#[derive(Debug)]
+pub struct Start {
+    /// The file that the configuration came from, read again by each reload.
+    pub file: PathBuf,
+    /// What the command line said over it.
+    pub overrides: Overrides,
+    /// The log, whose level, format and file a reload may change.
+    pub log: Option<LogHandle>,
+    /// Where the status is written every second, if anywhere.
+    pub status_file: Option<PathBuf>,
+}
+
 /// Runs the daemon until a signal ends it.
 ///
 /// # Errors
 /// Something that the operator must mend before the daemon can start: certificates, addresses,
-/// privileges. A carrier that is missing is no such thing.
-pub fn run(config: &GatewayConfig, status_file: Option<PathBuf>) -> anyhow::Result<()> {
+/// privileges, the admin socket. A carrier that is missing is no such thing.
+pub fn run(config: GatewayConfig, start: Start) -> anyhow::Result<()> {
     let now = Instant::now();
     let descriptors = polyrail_relay::raise_descriptor_limit();
     for finding in polyrail_control::kernel::findings() {
         tracing::warn!("{finding}");
     }
     let mut poll = Poll::new().context("no epoll")?;
-    let identity = load_identity(config)?;
-    let name = identity.name().clone();
-    let client = tls::Client::new(identity, config.cloud.name.clone(), Arc::new(SystemClock))?;
+    let identity = load_identity(&config)?;
+    let (name, cloud) = (identity.name().clone(), config.cloud.name.clone());
+    let clients = Clients::new(&identity, &cloud)?;
     let settings = Settings {
         linger: config.session.linger,
         memory: config.session.memory,
@@ -56,19 +72,36 @@ pub fn run(config: &GatewayConfig, status_file: Option<PathBuf>) -> anyhow::Resu
         chain: config.scheduler.chain.clone(),
         ..Settings::default()
     };
-    let endpoint = Endpoint::gateway(now, settings, InstanceId(random()?));
+    let endpoint = Endpoint::gateway(now, settings.clone(), InstanceId(random()?));
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
-    let carriers = Carriers::new(now, config, client, u64::from_ne_bytes(random()?));
-    let mut gateway = Gateway::new(now, config, carriers, poll.registry())?;
+    let carriers = Carriers::new(&config, clients, u64::from_ne_bytes(random()?));
+    let status = start.status_file.clone();
+    let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
+    let control = start_control(&config, start, waker)?;
+    let state = State { config, settings, identity, carriers, control };
+    let mut gateway = Gateway::new(now, state, poll.registry())?;
     gateway.sockets_max = polyrail_relay::flows_within(descriptors);
-    gateway.status = status_file.map(|path| StatusFile::new(now, "gateway", path));
-    tracing::info!(%name, cloud = %config.cloud.name, descriptors, "polyrail-gateway is ready");
+    gateway.status = status.map(|path| StatusFile::new(now, "gateway", path));
+    tracing::info!(%name, %cloud, descriptors, "polyrail-gateway is ready");
     polyrail_relay::run(&mut poll, &mut relay, &mut gateway).context("the event loop failed")?;
     tracing::info!("polyrail-gateway ends");
     Ok(())
 }
 
-fn load_identity(config: &GatewayConfig) -> anyhow::Result<TlsIdentity> {
+/// Starts the control thread, which also serves SIGHUP and watches the carriers' interfaces; so it
+/// is there without a socket, too.
+fn start_control(
+    config: &GatewayConfig,
+    start: Start,
+    waker: Arc<mio::Waker>,
+) -> anyhow::Result<AdminHandle<GatewayConfig>> {
+    let Start { file, overrides, log, status_file: _ } = start;
+    let options =
+        AdminOptions { config: config.clone(), file, overrides, log, waker, watch_links: true };
+    AdminServer::start(options).context("cannot start the control thread (admin.socket)")
+}
+
+pub(crate) fn load_identity(config: &GatewayConfig) -> anyhow::Result<TlsIdentity> {
     let paths = IdentityPaths {
         certificate: config.tls.certificate.clone(),
         key: config.tls.key.clone(),
@@ -88,16 +121,27 @@ fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     Ok(bytes)
 }
 
-struct Gateway {
+/// What a reload changes and the control thread asks for.
+pub(crate) struct State {
+    /// The configuration, as it was taken last.
+    pub(crate) config: GatewayConfig,
+    /// The session's, as they are now.
+    pub(crate) settings: Settings,
+    pub(crate) identity: TlsIdentity,
+    pub(crate) carriers: Carriers,
+    pub(crate) control: AdminHandle<GatewayConfig>,
+}
+
+/// The daemon's state beside the relay.
+pub(crate) struct Gateway {
+    pub(crate) state: State,
     transparent: Vec<(TransparentListener, AcceptGate)>,
     socks: Vec<(TcpListener, AcceptGate)>,
-    clients: SocksClients,
-    names: Option<NameService>,
+    pub(crate) clients: SocksClients,
+    pub(crate) names: Option<NameService>,
     /// Where DNS over TCP goes instead.
-    resolver: Option<SocketAddr>,
+    pub(crate) resolver: Option<SocketAddr>,
     users: Users,
-    carriers: Carriers,
-    carrier_names: Vec<String>,
     diversion: Option<Diversion>,
     signals: Signals,
     ending: Ending,
@@ -109,20 +153,12 @@ struct Gateway {
 }
 
 impl Gateway {
-    fn new(
-        now: Instant,
-        config: &GatewayConfig,
-        carriers: Carriers,
-        registry: &Registry,
-    ) -> anyhow::Result<Self> {
+    fn new(now: Instant, state: State, registry: &Registry) -> anyhow::Result<Self> {
+        let config = &state.config;
         let transparent = listen_transparently(config, registry)?;
         let socks = listen_for_socks(config, registry)?;
         let names = name_service(config, registry)?;
-        let reply = config.socks5.as_ref().map(|socks5| socks5.reply).unwrap_or_default();
-        let policy = match reply {
-            SocksReply::Immediate => ReplyPolicy::Immediate,
-            SocksReply::Dialed => ReplyPolicy::Dialed,
-        };
+        let policy = reply_policy(config);
         let inside = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
         let users = Users::new(config.users.key, inside.map(ToString::to_string).collect())
             .context("cannot ask the kernel for users' link addresses (users.key)")?;
@@ -140,8 +176,7 @@ impl Gateway {
             names,
             resolver: config.dns.as_ref().map(|dns| dns.resolver),
             users,
-            carrier_names: carriers.names(),
-            carriers,
+            state,
             diversion,
             signals,
             ending: Ending::default(),
@@ -157,7 +192,7 @@ impl Gateway {
         for signal in pending {
             match signal {
                 SIGTERM | SIGINT => self.ending.begin(now, relay, "the gateway is shutting down"),
-                SIGHUP => tracing::warn!("reloading is not available in this version: restart"),
+                SIGHUP => self.state.control.request_reload(),
                 SIGUSR1 => self.hurry_status(now),
                 _ => {}
             }
@@ -245,18 +280,22 @@ impl Gateway {
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
         match event {
-            Event::SessionUp { peer, families, .. } => {
+            Event::SessionUp { session, peer, families } => {
                 let (ipv4, ipv6) = (families.v4, families.v6);
                 tracing::info!(cloud = %peer, ipv4, ipv6, "session up");
+                let session = session_name(session);
+                self.publish(Told::SessionUp { session, peer: peer.to_string() });
                 if let Some(diversion) = &self.diversion {
                     diversion.set_families(families);
                 }
             }
-            Event::SessionEnded { reason, .. } => {
+            Event::SessionEnded { session, reason } => {
                 tracing::warn!(%reason, "session ended: its flows were reset");
+                let peer = Some(self.state.config.cloud.name.to_string());
+                self.publish(Told::SessionEnded { session: session_name(session), peer, reason });
             }
-            Event::PathUp { tunnel, .. } => {
-                let was_down = self.carriers.on_path(now, relay, tunnel);
+            Event::PathUp { tunnel, path, .. } => {
+                let was_down = self.state.carriers.on_path(now, tunnel, path.0);
                 if let Some(diversion) = self.diversion.as_ref().filter(|_| was_down) {
                     diversion.carrier_up();
                 }
@@ -267,9 +306,20 @@ impl Gateway {
             }
             Event::Reset { flow, reason } => self.on_gone(now, relay, flow, reason),
             Event::Closed { flow } => self.on_gone(now, relay, flow, ResetReason::PeerReset),
-            Event::Alarm { text } => tracing::warn!("{text}"),
+            Event::PathReport { tunnel, report } => {
+                self.state.carriers.on_report(now, tunnel, report);
+            }
+            Event::Alarm { text } => {
+                tracing::warn!("{text}");
+                self.publish(Told::Alarm { message: text, path: None });
+            }
             _ => {}
         }
+    }
+
+    /// Puts an event on the stream of the admin interface.
+    pub(crate) fn publish(&self, event: Told) {
+        self.state.control.publish(event);
     }
 
     fn on_flow(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey, event: &Event) {
@@ -291,6 +341,7 @@ impl Shell for Gateway {
         let token = event.token();
         match token.0 {
             _ if token == SIGNALS => self.on_signals(now, relay),
+            _ if token == WAKER => self.on_commands(now, relay),
             SOCKS_CLIENTS.. => self.clients.on_event(now, relay, event),
             NAMES.. => {
                 if let Some(names) = &mut self.names {
@@ -321,14 +372,17 @@ impl Shell for Gateway {
                     handshake = ?established.handshake,
                     "tunnel up"
                 );
-                self.carriers.on_up(tunnel);
+                self.state.carriers.on_up(now, tunnel);
             }
-            RelayEvent::TunnelEarly { .. } | RelayEvent::TunnelPoliced { .. } => {}
+            RelayEvent::TunnelPoliced { tunnel, rate } => {
+                self.state.carriers.on_policed(now, tunnel, rate);
+            }
+            RelayEvent::TunnelEarly { tunnel } => self.state.carriers.on_early(tunnel),
             RelayEvent::TunnelRefused { tunnel, reason, .. } => {
-                self.carriers.on_refused(now, tunnel, &reason);
+                self.state.carriers.on_refused(now, tunnel, &reason);
             }
             RelayEvent::TunnelClosed { tunnel, reason, .. } => {
-                self.carriers.on_closed(now, tunnel, &reason);
+                self.state.carriers.on_closed(now, tunnel, &reason);
                 self.hurry_status(now);
             }
         }
@@ -345,21 +399,24 @@ impl Shell for Gateway {
             names.on_turn(now, relay, |source: IpAddr| users.user(now, source));
         }
         if self.ending.wants_tunnels() {
-            self.carriers.on_turn(now, relay);
+            self.state.carriers.on_turn(now, relay);
+        }
+        for event in self.state.carriers.take_events() {
+            self.publish(event);
         }
         self.ending.on_turn(now, relay);
         if let Some(status) = &mut self.status {
-            status.on_turn(now, relay, &self.carrier_names);
+            status.on_turn(now, relay, &self.state.carriers.names());
         }
     }
 
-    fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
+    fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
         let transparent = self.transparent.iter().map(|(_, gate)| gate);
         let gates = transparent.chain(self.socks.iter().map(|(_, gate)| gate));
         let gates = gates
             .filter(|_| self.ending.takes_new())
             .filter_map(|gate| if gate.is_open(now) { Some(now) } else { gate.next_timeout() });
-        let carriers = self.ending.wants_tunnels().then(|| self.carriers.next_timeout(relay));
+        let carriers = self.ending.wants_tunnels().then(|| self.state.carriers.next_timeout(now));
         let others = [
             self.clients.next_timeout(),
             self.names.as_ref().and_then(|names| names.next_timeout(now)),
@@ -372,6 +429,14 @@ impl Shell for Gateway {
 
     fn is_over(&self) -> bool {
         self.ending.is_over()
+    }
+}
+
+/// When SOCKS5 requests are answered.
+pub(crate) fn reply_policy(config: &GatewayConfig) -> ReplyPolicy {
+    match config.socks5.as_ref().map(|socks5| socks5.reply).unwrap_or_default() {
+        SocksReply::Immediate => ReplyPolicy::Immediate,
+        SocksReply::Dialed => ReplyPolicy::Dialed,
     }
 }
 
@@ -424,6 +489,7 @@ fn name_service(
 }
 
 const SIGNALS: Token = Token(0);
+const WAKER: Token = Token(1);
 const TRANSPARENT: usize = 16;
 const SOCKS: usize = 32;
 const NAMES: usize = 64;

@@ -85,6 +85,11 @@ impl SocksClients {
         }
     }
 
+    /// Answers requests of clients that come from now on by another policy.
+    pub(crate) fn set_policy(&mut self, policy: ReplyPolicy) {
+        self.policy = policy;
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.clients.len()
     }

@@ -1,346 +1,317 @@
-//! The carriers: a tunnel over each, brought up again whenever it is lost, and raced when it
-//! stalls.
+//! The carriers: each has a policy that says when it connects, how it travels and when it starts
+//! anew; here the connections are made, and what happens to them is told to the policy.
 //!
-//! ```text
-//!            connect           handshake            WELCOME
-//!   Waiting ---------> Dialing ---------> Greeting ---------> Path
-//!      ^                  |                  |                 |
-//!      +-- backoff -------+------------------+---- lost -------+
-//! ```
-//!
-//! **The race.** After a blackout the kernel sits in exponential backoff: what it holds would move
-//! again only after tens of seconds. So when a path has had data out for [`STALL_AFTER`] with none
-//! of it acknowledged, a fresh connection over the same carrier is begun every [`RACE_EVERY`], at
-//! most [`RACERS_MAX`] at a time, while the old one lives. The first that becomes a path takes the
-//! place of the old one: the session moves over and asks for the old one to be closed.
-//!
-//! This is not yet the path restart of the design in its final form (there: on a new cell, or
-//! without progress for max(3 srtt + 4 rttvar, 300 ms); an attempt every 100 ms, at most 3 alive,
-//! fewer on metered carriers). That comes with QUIC and early data, where a lost attempt costs one
-//! datagram. Over TLS an attempt is a TCP connect, whose lost SYN the kernel itself sends again
-//! after 1 s, and then a full handshake without early data: some kilobytes, a signature on both
-//! sides, and two round trips before it can prove itself. Ten a second would fill a slow carrier
-//! just when it comes back, and begin at every hiccup of a cell that recovers within a second. So
-//! the patience is at least 1 s, the attempts are 1 s apart as the SYNs are, and 2 are alive: one
-//! that may be in its handshake, one that may find the carrier back.
-//!
-//! Each carrier goes through the cloud's addresses in turn, one further at each failure.
+//! The rules and their constants, as operators see them, stand in `docs/carriers.md`. What is not
+//! here: which path carries what (the scheduler, in the session), and the watching of interfaces
+//! (the control thread).
 
+mod carrier;
+mod links;
 mod policy;
+mod state;
+mod tell;
 
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use polyrail_control::GatewayConfig;
-use polyrail_control::config::CarrierRole;
-use polyrail_relay::{Label, Relay};
-use polyrail_session::TunnelKey;
-use polyrail_tunnel::{Backoff, CarrierSpec, CloseReason, SocketOptions, tls};
+use polyrail_control::admin::{AdminError, Event, LinkChange, PathChange, PathState};
+use polyrail_control::config::{CarrierName, CarrierRole, Mode};
+use polyrail_control::reload::Change;
+use polyrail_model::{Bitrate, Identity};
+use polyrail_relay::Relay;
+use polyrail_relay::admin::Survey;
+use polyrail_session::{PathReport, TunnelKey};
+use polyrail_tunnel::{CloseReason, LoadError, SystemClock, TlsIdentity, quic, tls};
 
-/// How long data may be out without an acknowledgement before a fresh connection is raced; longer
-/// on slow links: 3 srtt + 4 rttvar, at most [`STALL_AFTER_MAX`].
-pub const STALL_AFTER: Duration = Duration::from_secs(1);
+use self::carrier::Carrier;
+use self::links::Links;
+use self::policy::{AttemptId, Cause};
 
-/// The longest such time.
-pub const STALL_AFTER_MAX: Duration = Duration::from_secs(4);
-
-/// The time between two attempts of a race.
-pub const RACE_EVERY: Duration = Duration::from_secs(1);
-
-/// Attempts of a race that are alive at a time.
-pub const RACERS_MAX: usize = 2;
-
-/// All carriers of this gateway that may be used.
-pub(crate) struct Carriers {
-    client: tls::Client,
+/// All carriers of this gateway.
+#[derive(Debug)]
+pub struct Carriers {
+    clients: Clients,
     carriers: Vec<Carrier>,
+    links: Links,
+    /// What operators are to hear of.
+    events: Vec<Event>,
+    seed: u64,
 }
 
-struct Carrier {
-    spec: CarrierSpec,
-    label: Label,
-    addresses: Vec<SocketAddr>,
-    /// The address of the next attempt.
-    next_address: usize,
-    backoff: Backoff,
-    /// When a carrier without tunnels is tried again.
-    retry_at: Option<Instant>,
-    /// When the next attempt of a race may begin.
-    race_at: Instant,
-    /// The log has heard of the race.
-    racing: bool,
-    alive: Vec<Alive>,
-    /// The failure that the log heard last, and when.
-    told: Option<(String, Instant)>,
+/// What makes connections.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    tls: tls::Client,
+    quic: quic::Client,
 }
 
-struct Alive {
-    key: TunnelKey,
-    stage: Stage,
-    peer: SocketAddr,
-}
+impl Clients {
+    /// Both kinds, to one cloud.
+    ///
+    /// # Errors
+    /// They cannot use the identity.
+    pub(crate) fn new(identity: &TlsIdentity, cloud: &Identity) -> Result<Self, LoadError> {
+        let clock = std::sync::Arc::new(SystemClock);
+        Ok(Self {
+            tls: tls::Client::new(identity.clone(), cloud.clone(), clock.clone())?,
+            quic: quic::Client::new(identity.clone(), cloud.clone(), clock)?,
+        })
+    }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Dialing,
-    Greeting,
-    Path,
-    /// The session does not want it any more.
-    Dismissed,
+    /// Uses another identity, in both or in none.
+    fn set_identity(&mut self, old: &TlsIdentity, new: &TlsIdentity) -> Result<(), LoadError> {
+        self.tls.set_identity(new.clone())?;
+        let outcome = self.quic.set_identity(new.clone());
+        if outcome.is_err() {
+            // It was good before.
+            self.tls.set_identity(old.clone())?;
+        }
+        outcome
+    }
 }
 
 impl Carriers {
-    /// The usable carriers of the configuration; each begins to connect at the first turn.
-    pub(crate) fn new(
-        now: Instant,
-        config: &GatewayConfig,
-        client: tls::Client,
-        seed: u64,
-    ) -> Self {
-        let usable = config.carriers.iter().filter(|carrier| carrier.usable());
-        let carriers = usable.zip(seed..).map(|(carrier, seed)| {
-            let name = carrier.name.to_string();
-            let options = SocketOptions {
-                congestion: Some(carrier.congestion.to_string()),
-                connect_timeout: CONNECT_MAX,
-                handshake_timeout: HANDSHAKE_MAX,
-                ..SocketOptions::default()
-            };
-            let interface = carrier.interface.as_ref().map(ToString::to_string);
-            let source = carrier.source;
-            let spec = CarrierSpec {
-                name: name.clone(),
-                interface,
-                source,
-                options,
-                ..CarrierSpec::default()
-            };
-            let fits = |address: &&SocketAddr| {
-                source.is_none_or(|source| source.is_ipv4() == address.is_ipv4())
-            };
-            Carrier {
-                spec,
-                label: Label { carrier: name, backup: carrier.role == CarrierRole::Backup },
-                addresses: config.addresses(carrier).iter().filter(fits).copied().collect(),
-                next_address: 0,
-                backoff: Backoff::with_max(RETRY_MAX, seed),
-                retry_at: Some(now),
-                race_at: now,
-                racing: false,
-                alive: Vec::new(),
-                told: None,
-            }
-        });
-        Self { client, carriers: carriers.collect() }
+    /// The carriers of the configuration; each that may be used begins to connect at the first
+    /// turn.
+    pub(crate) fn new(config: &GatewayConfig, clients: Clients, seed: u64) -> Self {
+        let seeds = (0..).map(|place: u64| seed.wrapping_add(place << 8));
+        let carriers = config.carriers.iter().zip(seeds);
+        let carriers =
+            carriers.map(|(carrier, seed)| Carrier::new(config, carrier, seed)).collect();
+        Self { clients, carriers, links: Links::default(), events: Vec::new(), seed }
     }
 
-    /// The carriers' names, in the order of the configuration.
+    /// The names of the carriers that may be used, in the order of the configuration.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.carriers.iter().map(|carrier| carrier.spec.name.clone()).collect()
+        let used = self.carriers.iter().filter(|carrier| carrier.is_enabled());
+        used.map(|carrier| carrier.name().to_owned()).collect()
     }
 
-    /// Begins the connections that are due.
+    /// Does what is due by now.
     pub(crate) fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         for carrier in &mut self.carriers {
-            if carrier.retry_at.is_some_and(|at| at <= now) {
-                carrier.retry_at = None;
-                carrier.connect(now, relay, &mut self.client);
-            }
-            if carrier.race_due(relay).is_some_and(|at| at <= now) {
-                if !std::mem::replace(&mut carrier.racing, true) {
-                    let name = &carrier.spec.name;
-                    tracing::info!(carrier = name, "carrier stalls: racing a fresh connection");
-                }
-                carrier.race_at = now + RACE_EVERY;
-                carrier.connect(now, relay, &mut self.client);
-            }
-            carrier.drop_needless(now, relay);
+            carrier.on_turn(now, relay, &mut self.clients, &mut self.events);
         }
     }
 
     /// When [`Carriers::on_turn`] is due.
-    pub(crate) fn next_timeout(&self, relay: &Relay) -> Option<Instant> {
-        let due =
-            |carrier: &Carrier| carrier.retry_at.into_iter().chain(carrier.race_due(relay)).min();
-        self.carriers.iter().filter_map(due).min()
+    pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        self.carriers.iter().filter_map(|carrier| carrier.policy.next_timeout(now)).min()
+    }
+
+    /// What operators are to hear of, since the last call.
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// The session uses a tunnel whose handshake goes on.
+    pub(crate) fn on_early(&mut self, tunnel: TunnelKey) {
+        if let Some((carrier, id)) = self.of(tunnel) {
+            carrier.policy.on_early(id);
+        }
     }
 
     /// A tunnel's handshake is over.
-    pub(crate) fn on_up(&mut self, tunnel: TunnelKey) {
-        self.set_stage(tunnel, Stage::Greeting);
+    pub(crate) fn on_up(&mut self, now: Instant, tunnel: TunnelKey) {
+        if let Some((carrier, id)) = self.of(tunnel) {
+            carrier.policy.on_up(now, id);
+        }
     }
 
     /// A tunnel has become a path. Returns whether its carrier had none before.
-    pub(crate) fn on_path(&mut self, now: Instant, relay: &Relay, tunnel: TunnelKey) -> bool {
-        let Some(carrier) = self.of(tunnel) else { return false };
-        let name = &carrier.spec.name;
-        let again = carrier.alive.iter().any(|alive| alive.stage == Stage::Path);
-        let view = relay.tunnel(tunnel);
-        let srtt = view.and_then(|view| view.sample).map(|sample| sample.srtt);
-        let cloud = view.and_then(|view| view.address).map(tracing::field::display);
-        if again {
-            tracing::info!(carrier = name, cloud, ?srtt, "carrier restarted");
-        } else {
-            tracing::info!(carrier = name, cloud, ?srtt, "carrier up");
-        }
-        carrier.told = None;
-        carrier.racing = false;
-        carrier.backoff.reset();
-        carrier.race_at = now + RACE_EVERY;
-        self.set_stage(tunnel, Stage::Path);
-        !again
+    pub(crate) fn on_path(&mut self, now: Instant, tunnel: TunnelKey, number: u64) -> bool {
+        let Some((carrier, id)) = self.of(tunnel) else { return false };
+        let was_down = carrier.policy.in_use().is_none();
+        carrier.policy.on_path(now, id, number);
+        was_down
     }
 
     /// The session does not want a tunnel any more.
     pub(crate) fn on_refused(&mut self, now: Instant, tunnel: TunnelKey, reason: &str) {
-        let Some(carrier) = self.of(tunnel) else { return };
-        let others = |alive: &Alive| alive.key != tunnel && alive.stage == Stage::Path;
-        if carrier.alive.iter().any(others) {
-            tracing::debug!(carrier = carrier.spec.name, reason, "closing a tunnel");
-        } else {
-            carrier.tell(now, reason);
+        if let Some((carrier, id)) = self.of(tunnel) {
+            tracing::debug!(carrier = carrier.name(), reason, "closing a tunnel");
+            carrier.policy.on_refused(now, id, reason);
         }
-        self.set_stage(tunnel, Stage::Dismissed);
     }
 
     /// A tunnel is over.
     pub(crate) fn on_closed(&mut self, now: Instant, tunnel: TunnelKey, reason: &CloseReason) {
-        let Some(carrier) = self.of(tunnel) else { return };
-        let Some(index) = carrier.alive.iter().position(|alive| alive.key == tunnel) else {
+        if let Some((carrier, id)) = self.of(tunnel) {
+            carrier.on_closed(now, id, reason);
+        }
+    }
+
+    /// What we send over a tunnel looks policed.
+    pub(crate) fn on_policed(&mut self, now: Instant, tunnel: TunnelKey, rate: Bitrate) {
+        if let Some((carrier, id)) = self.of(tunnel) {
+            carrier.policy.on_policed(now, id, rate);
+        }
+    }
+
+    /// The cloud has noticed something about a path.
+    pub(crate) fn on_report(&mut self, now: Instant, tunnel: TunnelKey, report: PathReport) {
+        let Some((carrier, id)) = self.of(tunnel) else { return };
+        tracing::debug!(carrier = carrier.name(), ?report, "the cloud reports on a path");
+        match report {
+            PathReport::Stalled => carrier.policy.on_peer_stall(now, id),
+            PathReport::Policed { rate } => carrier.policy.on_policed(now, id, rate),
+        }
+    }
+
+    /// An interface is now like this.
+    pub(crate) fn on_link(&mut self, now: Instant, change: LinkChange) {
+        self.links.take(change);
+        for carrier in &mut self.carriers {
+            carrier.look_at(now, &self.links);
+        }
+    }
+
+    /// The modem of a carrier is in another cell: its connection is renewed (DESIGN 4). False when
+    /// there is no such carrier.
+    pub fn on_cell_change(&mut self, now: Instant, name: &str) -> bool {
+        let carrier = self.carriers.iter_mut().find(|carrier| carrier.name() == name);
+        carrier.map(|carrier| carrier.policy.renew(now, Cause::Cell)).is_some()
+    }
+
+    /// All carriers as operators see them.
+    pub(crate) fn states(&self, now: Instant, relay: &Relay) -> Vec<PathState> {
+        let survey = Survey::new(now, relay);
+        let carried = relay.carried();
+        self.carriers.iter().map(|carrier| carrier.state(now, &survey, &carried)).collect()
+    }
+
+    /// Does what an operator wishes of one carrier, all of it or nothing; the scheduler is the
+    /// caller's business. What was wished holds until its key is changed in the configuration, or
+    /// the daemon restarts.
+    ///
+    /// # Errors
+    /// There is no such carrier, or its configuration forbids it.
+    pub(crate) fn set_path(
+        &mut self,
+        now: Instant,
+        name: &str,
+        change: &PathChange,
+    ) -> Result<(), AdminError> {
+        let carrier = self.carriers.iter_mut().find(|carrier| carrier.name() == name);
+        let Some(carrier) = carrier else { return Err(AdminError::unknown_path(name)) };
+        let enabled = change.enabled.unwrap_or(carrier.is_enabled());
+        if enabled && carrier.config.role == CarrierRole::Never {
+            let key = format!("carrier.{name}.role");
+            let refusal = AdminError::refused("its role is \"never\" in the configuration");
+            return Err(refusal.about_key(key));
+        }
+        if change.restart == Some(true) && !enabled {
+            return Err(AdminError::refused("it is disabled, so it has nothing to restart"));
+        }
+        if let Some(enabled) = change.enabled {
+            carrier.wish_enabled(now, Some(enabled));
+        }
+        if let Some(mode) = change.mode {
+            carrier.wish_mode(now, Some(mode));
+        }
+        if change.restart == Some(true) {
+            carrier.policy.renew(now, Cause::Operator);
+        }
+        Ok(())
+    }
+
+    /// Uses another certificate for new connections; closes those whose cloud is revoked now.
+    ///
+    /// # Errors
+    /// TLS cannot use it; the old one stays.
+    pub(crate) fn set_identity(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        old: &TlsIdentity,
+        new: &TlsIdentity,
+    ) -> Result<(), LoadError> {
+        self.clients.set_identity(old, new)?;
+        for tunnel in relay.tunnel_keys() {
+            let Some(view) = relay.tunnel(tunnel) else { continue };
+            if let Some(serial) = view.serial.filter(|serial| new.is_revoked(serial)) {
+                let carrier = view.carrier;
+                tracing::warn!(
+                    carrier,
+                    serial,
+                    "closing a tunnel: the cloud's certificate is revoked"
+                );
+                relay.close_tunnel(now, tunnel);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what changed in the configuration about carriers. Nothing here can fail.
+    pub(crate) fn reload(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        config: &GatewayConfig,
+        changes: &[Change],
+    ) {
+        for change in changes {
+            match change {
+                Change::CarrierRemoved(name) => self.remove(now, relay, name),
+                Change::CarrierAdded(name) => self.add(now, config, name),
+                Change::CarrierChanged(name, keys) => {
+                    if let Some(carrier) = self.find(name) {
+                        carrier.reconfigure(now, config, keys);
+                    }
+                }
+                Change::Mode => self.each(|carrier| carrier.take_mode(now, config)),
+                Change::CloudAddresses => self.each(|carrier| carrier.take_addresses(now, config)),
+                Change::Restart => self.each(|carrier| carrier.take_pace(config)),
+                _ => {}
+            }
+        }
+        let place = |carrier: &Carrier| {
+            config.carriers.iter().position(|wanted| wanted.name == carrier.config.name)
+        };
+        self.carriers.sort_by_key(place);
+        for carrier in &mut self.carriers {
+            carrier.look_at(now, &self.links);
+        }
+    }
+
+    fn add(&mut self, now: Instant, config: &GatewayConfig, name: &CarrierName) {
+        let Some(wanted) = config.carriers.iter().find(|carrier| carrier.name == *name) else {
             return;
         };
-        let alive = carrier.alive.remove(index);
-        let name = &carrier.spec.name;
-        match alive.stage {
-            Stage::Path if carrier.alive.iter().all(|other| other.stage != Stage::Path) => {
-                tracing::info!(carrier = name, cloud = %alive.peer, %reason, "carrier down");
-            }
-            Stage::Path | Stage::Dismissed => {
-                tracing::debug!(carrier = name, cloud = %alive.peer, %reason, "tunnel closed");
-            }
-            Stage::Dialing | Stage::Greeting => carrier.fail(now, &reason.to_string()),
-        }
-        carrier.retry_if_alone(now);
+        self.seed = self.seed.wrapping_add(1 << 16);
+        let mut carrier = Carrier::new(config, wanted, self.seed);
+        carrier.look_at(now, &self.links);
+        self.carriers.push(carrier);
     }
 
-    fn of(&mut self, tunnel: TunnelKey) -> Option<&mut Carrier> {
-        self.carriers.iter_mut().find(|c| c.alive.iter().any(|alive| alive.key == tunnel))
-    }
-
-    fn set_stage(&mut self, tunnel: TunnelKey, stage: Stage) {
-        let alive = self.carriers.iter_mut().flat_map(|carrier| &mut carrier.alive);
-        if let Some(alive) = alive.into_iter().find(|alive| alive.key == tunnel) {
-            alive.stage = stage;
-        }
-    }
-}
-
-impl Carrier {
-    fn connect(&mut self, now: Instant, relay: &mut Relay, client: &mut tls::Client) {
-        let Some(&peer) = self.addresses.get(self.next_address % self.addresses.len().max(1))
+    fn remove(&mut self, now: Instant, relay: &mut Relay, name: &CarrierName) {
+        let Some(index) = self.carriers.iter().position(|carrier| carrier.config.name == *name)
         else {
             return;
         };
-        let racing = !self.alive.is_empty();
-        let mut spec = self.spec.clone();
-        if racing {
-            spec.options.connect_timeout = RACER_CONNECT_MAX;
-        }
-        let tunnel = match client.connect(now, &spec, peer) {
-            Ok(tunnel) => tunnel,
-            Err(CloseReason::CongestionControl { wanted, available }) => {
-                tracing::warn!(
-                    carrier = self.spec.name,
-                    "congestion control {wanted:?} cannot be used here, the kernel's default is \
-                     taken; available are: {available}"
-                );
-                self.spec.options.congestion = None;
-                self.retry_if_alone(now);
-                return;
-            }
-            Err(reason) => {
-                self.fail(now, &reason.to_string());
-                return self.retry_if_alone(now);
-            }
-        };
-        match relay.add_tunnel(tunnel, self.label.clone()) {
-            Ok(key) => self.alive.push(Alive { key, stage: Stage::Dialing, peer }),
-            Err(error) => {
-                self.fail(now, &error.to_string());
-                self.retry_if_alone(now);
-            }
-        }
+        let mut carrier = self.carriers.remove(index);
+        carrier.policy.set_enabled(now, false);
+        carrier.on_turn(now, relay, &mut self.clients, &mut self.events);
     }
 
-    /// When the next attempt of a race is due; `None` while the carrier makes progress.
-    fn race_due(&self, relay: &Relay) -> Option<Instant> {
-        // The newest path counts: the older ones are about to be closed.
-        let path = self.alive.iter().rfind(|alive| alive.stage == Stage::Path)?;
-        let view = relay.tunnel(path.key)?;
-        let since = view.waiting_since?;
-        if self.racers() >= RACERS_MAX {
-            return None;
-        }
-        let patience = view.sample.map(|sample| sample.srtt * 3 + sample.rtt_var * 4);
-        let patience = patience.unwrap_or_default().clamp(STALL_AFTER, STALL_AFTER_MAX);
-        Some((since + patience).max(self.race_at))
+    fn find(&mut self, name: &CarrierName) -> Option<&mut Carrier> {
+        self.carriers.iter_mut().find(|carrier| carrier.config.name == *name)
     }
 
-    fn racers(&self) -> usize {
-        let unready = |alive: &&Alive| matches!(alive.stage, Stage::Dialing | Stage::Greeting);
-        self.alive.iter().filter(unready).count()
+    fn each(&mut self, act: impl FnMut(&mut Carrier)) {
+        self.carriers.iter_mut().for_each(act);
     }
 
-    /// Closes attempts of a race that has been decided: the old path moves again, or another
-    /// attempt has become a path.
-    fn drop_needless(&mut self, now: Instant, relay: &mut Relay) {
-        let Some(path) = self.alive.iter().rfind(|alive| alive.stage == Stage::Path) else {
-            return;
-        };
-        let waiting = relay.tunnel(path.key).and_then(|view| view.waiting_since);
-        if waiting.is_some_and(|since| now.saturating_duration_since(since) >= STALL_AFTER / 2) {
-            return;
-        }
-        self.racing = false;
-        for alive in self.alive.iter_mut().filter(|alive| alive.stage == Stage::Dialing) {
-            alive.stage = Stage::Dismissed;
-            relay.close_tunnel(now, alive.key);
-        }
-    }
-
-    /// An attempt failed: the next one goes to the next address.
-    fn fail(&mut self, now: Instant, reason: &str) {
-        self.next_address = (self.next_address + 1) % self.addresses.len().max(1);
-        if !self.alive.iter().any(|alive| alive.stage == Stage::Path) {
-            self.tell(now, reason);
-        }
-    }
-
-    /// Tells the log of a failure, but not of the same one again and again.
-    fn tell(&mut self, now: Instant, reason: &str) {
-        let same = self.told.as_ref().is_some_and(|(told, at)| {
-            told == reason && now.saturating_duration_since(*at) < TELL_AGAIN
-        });
-        if !same {
-            tracing::warn!(carrier = self.spec.name, reason, "carrier not up");
-            self.told = Some((reason.to_owned(), now));
-        }
-    }
-
-    fn retry_if_alone(&mut self, now: Instant) {
-        if self.alive.iter().all(|alive| alive.stage == Stage::Dismissed) {
-            self.retry_at = Some(now + self.backoff.next_wait());
-        }
+    fn of(&mut self, tunnel: TunnelKey) -> Option<(&mut Carrier, AttemptId)> {
+        self.carriers.iter_mut().find_map(|carrier| {
+            let id = carrier.attempt(tunnel)?;
+            Some((carrier, id))
+        })
     }
 }
 
-/// How long an attempt may take to connect; longer round trips than a quarter are not sensible.
-const CONNECT_MAX: Duration = Duration::from_secs(4);
-/// The same in a race, where the next attempt is near.
-const RACER_CONNECT_MAX: Duration = Duration::from_secs(2);
-/// How long an attempt may take for the TLS handshake.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// The longest wait between attempts.
-const RETRY_MAX: Duration = Duration::from_secs(2);
-/// When the log hears of a failure that lasts again.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
+/// The mode that the configuration gives a carrier.
+fn configured_mode(config: &GatewayConfig, name: &CarrierName) -> Mode {
+    let carrier = config.carriers.iter().find(|carrier| carrier.name == *name);
+    carrier.map_or(config.mode, |carrier| config.carrier_mode(carrier))
+}

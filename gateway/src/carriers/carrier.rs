@@ -1,0 +1,304 @@
+//! One carrier: its policy, and the tunnels that the policy asked for.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use polyrail_control::GatewayConfig;
+use polyrail_control::admin::Event;
+use polyrail_control::config::{self, CarrierRole, Mode};
+use polyrail_control::reload::CarrierKey;
+use polyrail_model::TunnelMode;
+use polyrail_relay::{Label, Relay};
+use polyrail_session::TunnelKey;
+use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions, Tunnel};
+
+use super::links::Links;
+use super::policy::{
+    Action, AttemptId, Cause, Ending, EndingKind, Link, Pace, Policy, Reading, Rtt, Start,
+};
+use super::{Clients, configured_mode};
+
+#[derive(Debug)]
+pub(super) struct Carrier {
+    pub(super) config: config::Carrier,
+    pub(super) policy: Policy,
+    /// What an operator wished over the configuration.
+    wished_enabled: Option<bool>,
+    wished_mode: Option<Mode>,
+    /// What the configuration says.
+    mode: Mode,
+    spec: CarrierSpec,
+    alive: Vec<(AttemptId, TunnelKey)>,
+    /// The kernel, or QUIC, has not the congestion control that is wished.
+    without_congestion: [bool; 2],
+    /// The failure that the log heard last, and when.
+    pub(super) told: Option<(String, Instant)>,
+    /// When it began to stall.
+    pub(super) stalled_at: Option<Instant>,
+}
+
+impl Carrier {
+    pub(super) fn new(config: &GatewayConfig, carrier: &config::Carrier, seed: u64) -> Self {
+        let mode = config.carrier_mode(carrier);
+        let addresses = addresses(config, carrier);
+        let mut policy = Policy::new(pace(config, carrier), mode, addresses, seed);
+        if !carrier.usable() {
+            policy.begin_disabled();
+        }
+        Self {
+            spec: spec(carrier),
+            config: carrier.clone(),
+            policy,
+            wished_enabled: None,
+            wished_mode: None,
+            mode,
+            alive: Vec::new(),
+            without_congestion: [false; 2],
+            told: None,
+            stalled_at: None,
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    pub(super) fn is_enabled(&self) -> bool {
+        self.policy.enabled()
+    }
+
+    /// The policy's name of a tunnel of this carrier.
+    pub(super) fn attempt(&self, tunnel: TunnelKey) -> Option<AttemptId> {
+        self.alive.iter().find(|(_, key)| *key == tunnel).map(|(id, _)| *id)
+    }
+
+    /// The tunnel that the policy knows by this name.
+    pub(super) fn tunnel(&self, id: AttemptId) -> Option<TunnelKey> {
+        self.alive.iter().find(|(known, _)| *known == id).map(|(_, key)| *key)
+    }
+
+    /// All its tunnels.
+    pub(super) fn tunnels(&self) -> impl Iterator<Item = TunnelKey> + '_ {
+        self.alive.iter().map(|(_, key)| *key)
+    }
+
+    /// Shows the policy how its tunnels do, and does what it says.
+    pub(super) fn on_turn(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        clients: &mut Clients,
+        events: &mut Vec<Event>,
+    ) {
+        for (id, key) in &self.alive {
+            if let Some(reading) = read(relay, *key) {
+                self.policy.observe(now, *id, reading);
+            }
+        }
+        self.policy.turn(now);
+        while let Some(action) = self.policy.poll() {
+            match action {
+                Action::Start(start) => self.start(now, relay, clients, start),
+                Action::Close { attempt, reason } => self.close(now, relay, attempt, reason),
+                Action::Tell(notice) => self.tell(now, relay, notice, events),
+            }
+        }
+    }
+
+    /// A tunnel is over.
+    pub(super) fn on_closed(&mut self, now: Instant, id: AttemptId, reason: &CloseReason) {
+        self.alive.retain(|(known, _)| *known != id);
+        tracing::debug!(carrier = self.name(), attempt = id.0, %reason, "tunnel closed");
+        self.policy.on_closed(now, id, &ending(reason));
+    }
+
+    /// An operator wishes it to be used, or not; `None`: as the configuration says.
+    pub(super) fn wish_enabled(&mut self, now: Instant, wish: Option<bool>) {
+        self.wished_enabled = wish;
+        let usable = wish.unwrap_or(self.config.enabled) && self.config.role != CarrierRole::Never;
+        self.policy.set_enabled(now, usable);
+    }
+
+    /// The same of its mode.
+    pub(super) fn wish_mode(&mut self, now: Instant, wish: Option<Mode>) {
+        self.wished_mode = wish;
+        self.policy.set_mode(now, wish.unwrap_or(self.mode));
+    }
+
+    /// The mode of the configuration may have changed.
+    pub(super) fn take_mode(&mut self, now: Instant, config: &GatewayConfig) {
+        let mode = configured_mode(config, &self.config.name);
+        if std::mem::replace(&mut self.mode, mode) != mode {
+            self.wish_mode(now, None);
+        }
+    }
+
+    /// The cloud's addresses may have changed.
+    pub(super) fn take_addresses(&mut self, now: Instant, config: &GatewayConfig) {
+        self.policy.set_addresses(now, addresses(config, &self.config));
+    }
+
+    /// The bounds of restarts may have changed.
+    pub(super) fn take_pace(&mut self, config: &GatewayConfig) {
+        self.policy.set_pace(pace(config, &self.config));
+    }
+
+    /// Its table in the configuration changed. What needs a fresh connection gets one beside the
+    /// old one, which goes when the fresh one carries.
+    pub(super) fn reconfigure(
+        &mut self,
+        now: Instant,
+        config: &GatewayConfig,
+        keys: &BTreeSet<CarrierKey>,
+    ) {
+        let wanted = config.carriers.iter().find(|carrier| carrier.name == self.config.name);
+        let Some(wanted) = wanted else { return };
+        self.config = wanted.clone();
+        self.spec = spec(wanted);
+        self.without_congestion = [false; 2];
+        self.take_pace(config);
+        self.take_mode(now, config);
+        if keys.contains(&CarrierKey::Enabled) {
+            self.wished_enabled = None;
+        }
+        self.wish_enabled(now, self.wished_enabled);
+        self.take_addresses(now, config);
+        let has = |wanted: &[CarrierKey]| wanted.iter().any(|key| keys.contains(key));
+        if has(&[CarrierKey::Interface, CarrierKey::Source]) {
+            self.policy.rebind(now);
+        } else if has(&[CarrierKey::Congestion, CarrierKey::Qlog, CarrierKey::Role]) {
+            self.policy.renew(now, Cause::Config);
+        }
+    }
+
+    /// Interfaces may have changed.
+    pub(super) fn look_at(&mut self, now: Instant, links: &Links) {
+        let interface = self.spec.interface.as_deref();
+        let link = links.of(interface, self.spec.source);
+        if let Some(link) = link.filter(|link| *link != Link::Unknown) {
+            self.policy.on_link(now, link);
+        }
+    }
+
+    fn start(&mut self, now: Instant, relay: &mut Relay, clients: &mut Clients, start: Start) {
+        let Start { attempt, mode, address, early, racer, rtt } = start;
+        tracing::debug!(
+            carrier = self.name(), attempt = attempt.0, %mode, %address, early, racer, "connecting"
+        );
+        let outcome = self.connect(now, clients, &start, rtt);
+        let outcome = outcome.and_then(|tunnel| {
+            let backup = self.config.role == CarrierRole::Backup;
+            let label = Label { carrier: self.spec.name.clone(), backup };
+            relay.add_tunnel(tunnel, label).map_err(|error| CloseReason::Internal {
+                action: "watch a tunnel's socket".to_owned(),
+                detail: error.to_string(),
+            })
+        });
+        match outcome {
+            Ok(key) => self.alive.push((attempt, key)),
+            Err(reason) => self.policy.on_closed(now, attempt, &ending(&reason)),
+        }
+    }
+
+    fn connect(
+        &mut self,
+        now: Instant,
+        clients: &mut Clients,
+        start: &Start,
+        rtt: Option<Duration>,
+    ) -> Result<Box<dyn Tunnel>, CloseReason> {
+        let mut spec = CarrierSpec { early: start.early, rtt, ..self.spec.clone() };
+        let place = usize::from(start.mode == TunnelMode::Tls);
+        if self.without_congestion[place] {
+            spec.options.congestion = None;
+        }
+        let mut connect = |spec: &CarrierSpec| match start.mode {
+            TunnelMode::Quic => clients.quic.connect(now, spec, start.address),
+            TunnelMode::Tls => clients.tls.connect(now, spec, start.address),
+        };
+        match connect(&spec) {
+            Err(CloseReason::CongestionControl { wanted, available }) => {
+                tracing::warn!(
+                    carrier = self.spec.name,
+                    mode = %start.mode,
+                    "congestion control {wanted:?} cannot be used here, the default is taken; \
+                     available are: {available}"
+                );
+                self.without_congestion[place] = true;
+                spec.options.congestion = None;
+                connect(&spec)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn close(&mut self, now: Instant, relay: &mut Relay, attempt: AttemptId, reason: &'static str) {
+        let Some(key) = self.tunnel(attempt) else { return };
+        tracing::debug!(carrier = self.name(), attempt = attempt.0, reason, "closing a tunnel");
+        let known = relay.tunnel(key).is_some_and(|view| view.up || view.early);
+        if known {
+            relay.close_tunnel(now, key);
+        } else {
+            // Nobody has heard of it.
+            relay.give_up(now, key);
+        }
+    }
+}
+
+fn read(relay: &Relay, key: TunnelKey) -> Option<Reading> {
+    let view = relay.tunnel(key)?;
+    let rtt = view.sample.map(|sample| Rtt { smoothed: sample.srtt, variance: sample.rtt_var });
+    Some(Reading {
+        rtt: rtt.filter(|rtt| !rtt.smoothed.is_zero()),
+        waiting_since: view.waiting_since,
+        acked: view.acked.0,
+        received: view.received_bytes,
+        local: view.local.map(|local| local.ip().to_canonical()),
+    })
+}
+
+fn ending(reason: &CloseReason) -> Ending {
+    let kind = match reason {
+        CloseReason::ConnectTimedOut { .. }
+        | CloseReason::HandshakeTimedOut { .. }
+        | CloseReason::TimedOut
+        | CloseReason::Local => EndingKind::Silent,
+        _ => EndingKind::Refused,
+    };
+    Ending { kind, reason: reason.to_string() }
+}
+
+/// How its connections leave this machine.
+fn spec(carrier: &config::Carrier) -> CarrierSpec {
+    CarrierSpec {
+        name: carrier.name.to_string(),
+        interface: carrier.interface.as_ref().map(ToString::to_string),
+        source: carrier.source,
+        options: SocketOptions {
+            congestion: Some(carrier.congestion.to_string()),
+            connect_timeout: ANSWER_MAX,
+            handshake_timeout: ANSWER_MAX,
+            ..SocketOptions::default()
+        },
+        qlog: carrier.qlog.clone(),
+        ..CarrierSpec::default()
+    }
+}
+
+fn pace(config: &GatewayConfig, carrier: &config::Carrier) -> Pace {
+    let frugal = carrier.metered || carrier.role == CarrierRole::Backup;
+    Pace { restart: config.restart.clone(), frugal }
+}
+
+/// The cloud's addresses that the carrier can reach at all.
+fn addresses(config: &GatewayConfig, carrier: &config::Carrier) -> Vec<SocketAddr> {
+    let fits = |address: &&SocketAddr| {
+        carrier.source.is_none_or(|source| source.is_ipv4() == address.is_ipv4())
+    };
+    config.addresses(carrier).iter().filter(fits).copied().collect()
+}
+
+/// How long a connection may take for its connect, and for its handshake: longer than any policy
+/// waits while others could be begun.
+const ANSWER_MAX: Duration = Duration::from_secs(6);

@@ -1,0 +1,114 @@
+//! The machine's interfaces as the control thread reports them, and what they are to a carrier.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use polyrail_control::admin::LinkChange;
+
+use super::policy::Link;
+
+/// What is known of interfaces; at most [`LINKS_MAX`], further ones are ignored.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    known: BTreeMap<String, LinkChange>,
+}
+
+impl Links {
+    /// Takes the new state of an interface.
+    pub(super) fn take(&mut self, change: LinkChange) {
+        if self.known.len() < LINKS_MAX || self.known.contains_key(&change.interface) {
+            self.known.insert(change.interface.clone(), change);
+        }
+    }
+
+    /// The state of what a carrier is bound to; `None` while nothing was reported of it.
+    pub(super) fn of(&self, interface: Option<&str>, source: Option<IpAddr>) -> Option<Link> {
+        match (interface, source) {
+            (Some(name), _) => self.known.get(name).map(|change| link(change, source)),
+            (None, Some(source)) => {
+                let holder = self.known.values().find(|change| change.addresses.contains(&source));
+                match holder {
+                    Some(change) => Some(link(change, Some(source))),
+                    // The interfaces are reported one by one.
+                    None if self.known.is_empty() => None,
+                    None => Some(Link::Down),
+                }
+            }
+            (None, None) => Some(Link::Unknown),
+        }
+    }
+}
+
+fn link(change: &LinkChange, source: Option<IpAddr>) -> Link {
+    if !change.present {
+        return Link::Absent;
+    }
+    if !change.up {
+        return Link::Down;
+    }
+    let wanted = |address: &&IpAddr| match source {
+        Some(source) => **address == source,
+        None => !is_link_local(address),
+    };
+    let addresses = change.addresses.iter().filter(wanted).copied().collect();
+    Link::Up { index: change.index, addresses }
+}
+
+/// Addresses that lead nowhere beyond the link (RFC 4291 2.5.6, RFC 3927).
+fn is_link_local(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// Interfaces that are remembered.
+const LINKS_MAX: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(name: &str, up: bool, addresses: &[&str]) -> LinkChange {
+        LinkChange {
+            interface: name.to_owned(),
+            index: 4,
+            present: true,
+            up,
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        }
+    }
+
+    #[test]
+    fn a_carrier_sees_what_it_is_bound_to() {
+        let mut links = Links::default();
+        let source = Some("10.0.0.2".parse().unwrap());
+        assert_eq!(links.of(Some("wwan0"), None), None);
+        assert_eq!(links.of(None, source), None);
+        assert_eq!(links.of(None, None), Some(Link::Unknown));
+        links.take(change("wwan0", true, &["10.0.0.2", "fe80::1", "169.254.0.1"]));
+        let alone = Link::Up { index: 4, addresses: vec!["10.0.0.2".parse().unwrap()] };
+        assert_eq!(links.of(Some("wwan0"), None), Some(alone.clone()));
+        assert_eq!(links.of(None, source), Some(alone));
+        assert_eq!(links.of(None, Some("10.0.0.9".parse().unwrap())), Some(Link::Down));
+        let other = Some("10.0.0.9".parse().unwrap());
+        let none = Some(Link::Up { index: 4, addresses: vec![] });
+        assert_eq!(links.of(Some("wwan0"), other), none);
+        links.take(change("wwan0", false, &["10.0.0.2"]));
+        assert_eq!(links.of(Some("wwan0"), None), Some(Link::Down));
+        links.take(LinkChange { present: false, ..change("wwan0", false, &[]) });
+        assert_eq!(links.of(Some("wwan0"), None), Some(Link::Absent));
+        assert_eq!(links.of(None, source), Some(Link::Down));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut links = Links::default();
+        for place in 0..LINKS_MAX + 10 {
+            links.take(change(&format!("veth{place}"), true, &[]));
+        }
+        assert_eq!(links.known.len(), LINKS_MAX);
+        links.take(change("veth0", false, &[]));
+        assert_eq!(links.of(Some("veth0"), None), Some(Link::Down));
+    }
+}

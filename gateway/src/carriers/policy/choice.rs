@@ -1,0 +1,494 @@
+//! QUIC or TLS: what a carrier's mode permits, and what mode `auto` learns about UDP.
+//!
+//! ```text
+//!            3 probes unanswered while TCP was answered
+//!   Open ───────────────────────────────────────────────> Demoted ──retry unanswered──┐
+//!    │ ^                                                    ^ │ ^                      │
+//!    │ └──────────── a retry became a path ─────────────────┼─┘ └── wait doubled <─────┘
+//!    │ looks policed                                        │
+//!    └─────────────> Trial over TLS ── at least twice the rate
+//!           ^             │
+//!           └─────────────┘ less: back to QUIC, and no trial for a time
+//! ```
+//!
+//! **Blocked.** A carrier without coverage silences UDP and TCP alike. So an unanswered QUIC
+//! connection counts only when it was a *probe*: begun while a TLS path was making progress, within
+//! [`SIGN_FRESH`] of a sign of life of TCP there, and followed by another sign of life without a
+//! stall in between. Connections of a search (a bring-up, a restart) never count.
+//!
+//! What is not here: when connections are begun (the search), and what they cost.
+
+use std::time::{Duration, Instant};
+
+use polyrail_control::config::Mode;
+use polyrail_model::{Bitrate, TunnelMode};
+
+/// What mode `auto` knows of a carrier.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    wish: Mode,
+    demotion: Option<Demotion>,
+    /// How long the next demotion lasts until its first retry.
+    retry_next: Duration,
+    /// When QUIC is probed beside a TLS path, and how long after an unanswered probe.
+    probe_at: Option<Instant>,
+    probe_gap: Duration,
+    probe: Option<Probe>,
+    /// A probe was unanswered, and TCP has not yet shown that the carrier lives.
+    pending: bool,
+    unanswered: u32,
+    refused: bool,
+    /// When TCP last showed that the carrier lives.
+    sign_at: Option<Instant>,
+    trial: Option<Trial>,
+    no_trial_until: Option<Instant>,
+    trial_gap: Duration,
+    /// A QUIC path that came back after the carrier had been policed.
+    relapse: Option<Relapse>,
+    quic_since: Option<Instant>,
+}
+
+/// QUIC is left alone for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Demotion {
+    pub(crate) why: Why,
+    pub(crate) since: Instant,
+    /// When QUIC is tried again.
+    pub(crate) retry_at: Instant,
+    /// How long the wait for that is.
+    pub(crate) wait: Duration,
+}
+
+/// Why QUIC is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Probes were not answered while TCP was.
+    Blocked,
+    /// The same, and something said that nobody listens.
+    Refused,
+    /// UDP passed at `rate`, TCP at `tls`.
+    Policed { rate: Bitrate, tls: Bitrate },
+    /// A retry after that was no better.
+    StillPoliced { rate: Bitrate, tls: Bitrate },
+}
+
+/// What the carrier runs over now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Current {
+    pub(crate) mode: TunnelMode,
+    pub(crate) srtt: Duration,
+    /// The bytes that it moved in both directions.
+    pub(crate) total: u64,
+    /// The same a second, over the last [`MEASURE`].
+    pub(crate) rate: Bitrate,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Begin one QUIC connection beside the TLS path.
+    Probe {
+        /// It ends a demotion's wait.
+        retry: bool,
+    },
+    /// QUIC is left alone from now on.
+    Demoted(Demotion),
+    /// The trial over TLS showed no gain: go back to QUIC.
+    Back { pinned: Bitrate, tls: Bitrate },
+    /// No TLS path came up for the trial.
+    TrialFailed,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    /// TCP had shown life shortly before.
+    fresh: bool,
+    /// It has shown life since.
+    sign: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    pinned: Bitrate,
+    begun: Instant,
+    /// Since when a TLS path carries.
+    measuring: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Relapse {
+    since: Instant,
+    pinned: Bitrate,
+    /// What TLS carried just before.
+    tls: Bitrate,
+    judged: bool,
+}
+
+impl Choice {
+    pub(crate) fn new(wish: Mode) -> Self {
+        Self {
+            wish,
+            demotion: None,
+            retry_next: RETRY_MIN,
+            probe_at: None,
+            probe_gap: PROBE_GAP,
+            probe: None,
+            pending: false,
+            unanswered: 0,
+            refused: false,
+            sign_at: None,
+            trial: None,
+            no_trial_until: None,
+            trial_gap: RETRY_MIN,
+            relapse: None,
+            quic_since: None,
+        }
+    }
+
+    /// What the operator wishes.
+    pub(crate) fn wish(&self) -> Mode {
+        self.wish
+    }
+
+    /// The operator wishes something else: all that was learned is forgotten.
+    pub(crate) fn set_wish(&mut self, now: Instant, wish: Mode) {
+        *self = Self { sign_at: self.sign_at, probe_at: Some(now), ..Self::new(wish) };
+    }
+
+    /// Whether paths of the mode may be used.
+    pub(crate) fn allows(&self, mode: TunnelMode) -> bool {
+        match self.wish {
+            Mode::Auto => true,
+            Mode::Quic => mode == TunnelMode::Quic,
+            Mode::Tls => mode == TunnelMode::Tls,
+        }
+    }
+
+    /// Whether a QUIC path may take the place of a TLS path.
+    pub(crate) fn prefers_quic(&self) -> bool {
+        self.wish == Mode::Auto && self.demotion.is_none() && self.trial.is_none()
+    }
+
+    pub(crate) fn demotion(&self) -> Option<&Demotion> {
+        self.demotion.as_ref()
+    }
+
+    /// Whether a trial over TLS is on.
+    pub(crate) fn on_trial(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// A TLS path carries.
+    pub(crate) fn on_tls_path(&mut self, now: Instant) {
+        self.quic_since = None;
+        if let Some(trial) = &mut self.trial {
+            trial.measuring.get_or_insert(now);
+        } else {
+            self.probe_at = Some(now);
+        }
+        self.sign(now);
+    }
+
+    /// A QUIC path carries, after a TLS path with this rate or none. Returns whether that ends a
+    /// demotion.
+    pub(crate) fn on_quic_path(&mut self, now: Instant, tls: Bitrate) -> bool {
+        (self.probe, self.probe_at, self.trial) = (None, None, None);
+        self.calm_down();
+        self.probe_gap = PROBE_GAP;
+        self.quic_since = Some(now);
+        let ended = self.demotion.take();
+        self.relapse = match ended.map(|demotion| demotion.why) {
+            Some(Why::Policed { rate, .. } | Why::StillPoliced { rate, .. }) => {
+                Some(Relapse { since: now, pinned: rate, tls, judged: false })
+            }
+            _ => None,
+        };
+        ended.is_some()
+    }
+
+    /// TCP showed that the carrier lives.
+    pub(crate) fn on_sign(&mut self, now: Instant) -> Option<Verdict> {
+        self.sign(now);
+        if std::mem::take(&mut self.pending) { self.count(now) } else { None }
+    }
+
+    /// The TLS path stalls, or is gone: silence says nothing about UDP.
+    pub(crate) fn on_disturbed(&mut self) {
+        self.pending = false;
+        if let Some(probe) = &mut self.probe {
+            probe.fresh = false;
+        }
+    }
+
+    /// The probe was not answered: silence, or somebody `refused`.
+    pub(crate) fn on_probe_failed(&mut self, now: Instant, refused: bool) -> Option<Verdict> {
+        let probe = self.probe.take()?;
+        if let Some(demotion) = &mut self.demotion {
+            if probe.fresh || refused {
+                demotion.wait = self.retry_next;
+                self.retry_next = (self.retry_next * 2).min(RETRY_MAX);
+            }
+            demotion.retry_at = now + demotion.wait;
+            return Some(Verdict::Demoted(*demotion));
+        }
+        if refused || probe.fresh {
+            self.probe_at = Some(now + PROBE_GAP);
+            self.refused |= refused;
+            if refused || probe.sign {
+                return self.count(now);
+            }
+            self.pending = true;
+            return None;
+        }
+        self.probe_at = Some(now + self.probe_gap);
+        self.probe_gap = (self.probe_gap * 2).min(RETRY_MIN);
+        None
+    }
+
+    /// The probe was given up for a search, or answered.
+    pub(crate) fn on_probe_dropped(&mut self, now: Instant) {
+        if self.probe.take().is_none() {
+            return;
+        }
+        match &mut self.demotion {
+            Some(demotion) => demotion.retry_at = now + demotion.wait,
+            None => self.probe_at = Some(now + PROBE_GAP),
+        }
+    }
+
+    /// QUIC passes only at `rate`, as one of the two sides suspects. Returns the verdict, or none
+    /// when a trial begins or nothing follows; ask [`Choice::on_trial`].
+    pub(crate) fn on_policed(&mut self, now: Instant, rate: Bitrate) -> Option<Verdict> {
+        if !self.prefers_quic() {
+            return None;
+        }
+        if let Some(relapse) = self.relapse.take() {
+            let why = Why::StillPoliced { rate, tls: relapse.tls };
+            return Some(self.demote(now, why));
+        }
+        if self.no_trial_until.is_none_or(|until| until <= now) {
+            let pinned = Bitrate::from_bps(rate.as_bps().max(PINNED_MIN.as_bps()));
+            self.trial = Some(Trial { pinned, begun: now, measuring: None });
+        }
+        None
+    }
+
+    /// Ends a trial without a result.
+    pub(crate) fn drop_trial(&mut self, now: Instant) -> bool {
+        let dropped = self.trial.take().is_some();
+        if dropped {
+            self.no_trial_until = Some(now + self.trial_gap);
+        }
+        dropped
+    }
+
+    /// The carrier's network is another one: what was learned may be wrong there.
+    pub(crate) fn on_network_change(&mut self, now: Instant) {
+        self.calm_down();
+        self.retry_next = RETRY_MIN;
+        self.trial_gap = RETRY_MIN;
+        self.no_trial_until = None;
+        self.probe_gap = PROBE_GAP;
+        let soon = now + RETRY_CHANGED;
+        if let Some(demotion) = &mut self.demotion {
+            demotion.retry_at = demotion.retry_at.min(soon);
+            demotion.wait = RETRY_MIN;
+        }
+        self.probe_at = self.probe_at.map(|at| at.min(soon));
+    }
+
+    /// What is due by now.
+    pub(crate) fn turn(&mut self, now: Instant, current: Current) -> Option<Verdict> {
+        if self.wish != Mode::Auto {
+            return None;
+        }
+        if let Some(trial) = self.trial {
+            return self.judge_trial(now, trial, current);
+        }
+        match current.mode {
+            TunnelMode::Quic => self.judge_quic(now, current),
+            TunnelMode::Tls => {
+                if self.probe.is_some() || self.probe_due()? > now {
+                    return None;
+                }
+                let fresh = self.sign_at.is_some_and(|at| since(now, at) <= SIGN_FRESH);
+                self.probe = Some(Probe { fresh, sign: false });
+                Some(Verdict::Probe { retry: self.demotion.is_some() })
+            }
+        }
+    }
+
+    /// When [`Choice::turn`] is next wanted, while the carrier runs over this.
+    pub(crate) fn next_timeout(&self, current: Current) -> Option<Instant> {
+        if self.wish != Mode::Auto {
+            return None;
+        }
+        if let Some(trial) = &self.trial {
+            let measuring = trial.measuring.filter(|_| current.mode == TunnelMode::Tls);
+            return Some(
+                measuring.map_or(trial.begun + TRIAL_MAX, |since| {
+                    since + settle(current.srtt) + MEASURE
+                }),
+            );
+        }
+        match current.mode {
+            TunnelMode::Tls if self.probe.is_none() => self.probe_due(),
+            TunnelMode::Tls => None,
+            TunnelMode::Quic => {
+                let relapse = self.relapse.filter(|relapse| !relapse.judged);
+                relapse.map(|relapse| relapse.since + settle(current.srtt) + MEASURE)
+            }
+        }
+    }
+
+    /// When QUIC is tried beside a TLS path. Without a demotion it waits for a fresh sign of life,
+    /// so that silence means something.
+    fn probe_due(&self) -> Option<Instant> {
+        if let Some(demotion) = &self.demotion {
+            return Some(demotion.retry_at);
+        }
+        let at = self.probe_at?;
+        let fresh = self.sign_at.is_some_and(|sign| sign + SIGN_FRESH >= at);
+        Some(if fresh { at } else { at + PROBE_PATIENCE })
+    }
+
+    fn judge_trial(&mut self, now: Instant, trial: Trial, current: Current) -> Option<Verdict> {
+        let Some(begun) = trial.measuring.filter(|_| current.mode == TunnelMode::Tls) else {
+            if now < trial.begun + TRIAL_MAX {
+                return None;
+            }
+            self.drop_trial(now);
+            return Some(Verdict::TrialFailed);
+        };
+        let wanted = Bitrate::from_bps(trial.pinned.as_bps().saturating_mul(GAIN));
+        let over = since(now, begun) >= settle(current.srtt) + MEASURE;
+        let enough = current.total >= wanted.bytes_in(MEASURE).0;
+        if !enough && !over {
+            return None;
+        }
+        let tls = current.rate;
+        self.trial = None;
+        if enough || tls >= wanted {
+            return Some(self.demote(now, Why::Policed { rate: trial.pinned, tls }));
+        }
+        self.no_trial_until = Some(now + self.trial_gap);
+        self.trial_gap = (self.trial_gap * 2).min(RETRY_MAX);
+        Some(Verdict::Back { pinned: trial.pinned, tls })
+    }
+
+    /// A QUIC path that lasts has earned its trust; one that is slow again after a demotion loses
+    /// it.
+    fn judge_quic(&mut self, now: Instant, current: Current) -> Option<Verdict> {
+        if self.quic_since.is_some_and(|at| since(now, at) >= PROVEN_AFTER) {
+            self.quic_since = None;
+            self.retry_next = RETRY_MIN;
+            self.relapse = None;
+        }
+        let relapse = self.relapse.as_mut()?;
+        if relapse.judged || since(now, relapse.since) < settle(current.srtt) + MEASURE {
+            return None;
+        }
+        relapse.judged = true;
+        let relapse = *relapse;
+        let rate = current.rate;
+        let was_busy = relapse.tls.as_bps() >= relapse.pinned.as_bps().saturating_mul(GAIN);
+        if !was_busy || rate < IDLE || rate.as_bps().saturating_mul(GAIN) > relapse.tls.as_bps() {
+            return None;
+        }
+        Some(self.demote(now, Why::StillPoliced { rate, tls: relapse.tls }))
+    }
+
+    fn count(&mut self, now: Instant) -> Option<Verdict> {
+        self.unanswered += 1;
+        if self.unanswered < UNANSWERED_MAX || self.wish != Mode::Auto || self.demotion.is_some() {
+            return None;
+        }
+        let why = if self.refused { Why::Refused } else { Why::Blocked };
+        Some(self.demote(now, why))
+    }
+
+    fn demote(&mut self, now: Instant, why: Why) -> Verdict {
+        let wait = self.retry_next;
+        self.retry_next = (wait * 2).min(RETRY_MAX);
+        self.calm_down();
+        (self.probe, self.relapse, self.quic_since) = (None, None, None);
+        let demotion = Demotion { why, since: now, retry_at: now + wait, wait };
+        self.demotion = Some(demotion);
+        Verdict::Demoted(demotion)
+    }
+
+    fn sign(&mut self, now: Instant) {
+        self.sign_at = Some(now);
+        if let Some(probe) = &mut self.probe {
+            probe.sign = true;
+        }
+    }
+
+    fn calm_down(&mut self) {
+        (self.pending, self.unanswered, self.refused) = (false, 0, false);
+    }
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Blocked => write!(
+                f,
+                "UDP is blocked: {UNANSWERED_MAX} QUIC connections were not answered while TCP was"
+            ),
+            Self::Refused => {
+                write!(f, "UDP is refused: nobody takes QUIC there, while TCP was answered")
+            }
+            Self::Policed { rate, tls } => write!(
+                f,
+                "UDP is policed: QUIC passed at {:.1} Mbit/s, TLS at {:.1} Mbit/s",
+                rate.as_mbps(),
+                tls.as_mbps()
+            ),
+            Self::StillPoliced { rate, tls } => write!(
+                f,
+                "UDP is still policed: QUIC passed at {:.1} Mbit/s, TLS at {:.1} Mbit/s before",
+                rate.as_mbps(),
+                tls.as_mbps()
+            ),
+        }
+    }
+}
+
+fn since(now: Instant, then: Instant) -> Duration {
+    now.saturating_duration_since(then)
+}
+
+/// How long a fresh connection's start is left out of a measurement.
+fn settle(srtt: Duration) -> Duration {
+    (srtt * 4).clamp(SETTLE_MIN, SETTLE_MAX)
+}
+
+/// How long after a sign of life of TCP a probe may begin that counts.
+pub(crate) const SIGN_FRESH: Duration = Duration::from_secs(1);
+/// So many unanswered probes show that UDP is blocked (DESIGN 4).
+const UNANSWERED_MAX: u32 = 3;
+/// The time between probes that count.
+const PROBE_GAP: Duration = Duration::from_secs(1);
+/// How long a probe waits for a fresh sign of life; a session asks an idle path every 20 s.
+const PROBE_PATIENCE: Duration = Duration::from_secs(30);
+/// The first wait of a demotion; it doubles up to the last one.
+const RETRY_MIN: Duration = Duration::from_secs(30);
+const RETRY_MAX: Duration = Duration::from_secs(600);
+/// The wait after the carrier's network changed.
+const RETRY_CHANGED: Duration = Duration::from_secs(5);
+/// A QUIC path that lasted so long makes the waits short again.
+const PROVEN_AFTER: Duration = Duration::from_secs(60);
+/// What a trial measures, after the start of the connection was left out.
+pub(crate) const MEASURE: Duration = Duration::from_millis(1_500);
+const SETTLE_MIN: Duration = Duration::from_millis(300);
+const SETTLE_MAX: Duration = Duration::from_secs(1);
+/// How many times faster TLS must be. Policed carriers pass 1 Mbit/s of UDP and many times that of
+/// TCP (`papers/003` 5.1).
+const GAIN: u64 = 2;
+/// How long a trial waits for its TLS path.
+const TRIAL_MAX: Duration = Duration::from_secs(5);
+/// Taken for a pinned rate below it.
+const PINNED_MIN: Bitrate = Bitrate::from_bps(100_000);
+/// Below it a path is idle, and its rate says nothing.
+const IDLE: Bitrate = Bitrate::from_bps(100_000);

@@ -1,0 +1,7 @@
+//! The policy in a small world of virtual time: a carrier that answers, is dark, blocks or polices
+//! UDP; a session that lets go of the older path.
+
+mod modes;
+mod paths;
+mod restart;
+mod world;

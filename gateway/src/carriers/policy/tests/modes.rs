@@ -1,0 +1,266 @@
+//! QUIC or TLS: races, blocked and policed UDP, fixed modes, changes at run time.
+
+use polyrail_control::config::{Mode, Restart};
+
+use super::world::{QUIC, TLS, World, ms, secs};
+use crate::carriers::policy::{Cause, Notice, Pace};
+
+#[test]
+fn quic_is_first_and_wins_where_it_works() {
+    let mut world = World::new(Mode::Auto);
+    world.run(secs(5));
+    assert_eq!(world.carries(), Some(QUIC));
+    assert_eq!(world.starts(ms(0)), [(ms(0), QUIC)], "no TLS, no second attempt");
+    assert_eq!(world.policy.decision().unwrap().reason, "QUIC was answered");
+}
+
+#[test]
+fn tls_joins_after_300_ms_or_one_and_a_half_round_trips() {
+    let mut world = World::new(Mode::Auto);
+    world.net.udp = false;
+    world.run(ms(500));
+    assert_eq!(world.starts(ms(0))[..2], [(ms(0), QUIC), (ms(300), TLS)]);
+    world.run(ms(500));
+    assert_eq!(world.carries(), Some(TLS));
+    assert_eq!(world.policy.decision().unwrap().reason, "TLS was answered before QUIC");
+
+    // With a known round trip of 400 ms: 600 ms after the search began.
+    let mut world = World::new(Mode::Auto);
+    world.net.rtt = ms(400);
+    world.run(secs(2));
+    let lost = world.at();
+    world.net.udp = false;
+    world.kill_paths();
+    world.run(secs(1));
+    let first_tls = world.starts(lost).into_iter().find(|(_, mode)| *mode == TLS).unwrap();
+    assert_eq!(first_tls.0, ms(600));
+}
+
+#[test]
+fn a_slow_quic_path_replaces_the_tls_path_that_was_faster() {
+    let mut world = World::new(Mode::Auto);
+    world.net.udp = false;
+    world.run_until(secs(1), |world| world.carries() == Some(TLS));
+    world.net.udp = true;
+    world.run_until(secs(3), |world| world.carries() == Some(QUIC));
+    assert_eq!(world.demotions(), 0);
+    assert_eq!(world.policy.counters().mode_changes, 1);
+    world.run(secs(60));
+    assert_eq!(world.carries(), Some(QUIC), "and stays");
+}
+
+#[test]
+fn blocked_udp_demotes_within_seconds_and_is_retried_ever_more_rarely() {
+    let mut world = World::new(Mode::Auto);
+    world.net.udp = false;
+    world.run_until(secs(6), |world| world.demotions() == 1);
+    assert_eq!(world.carries(), Some(TLS));
+    let reason = world.policy.decision().unwrap().reason.clone();
+    assert!(reason.starts_with("UDP is blocked"), "{reason}");
+    let demoted = world.at();
+    world.run(secs(3_000));
+    let starts = world.starts(demoted);
+    let retries: Vec<u128> = starts.iter().map(|(at, _)| (at.as_millis() + 500) / 1_000).collect();
+    // 30 s, then 60, 120, 240, 480, 600 and 600 after the last answer was awaited.
+    assert_eq!(retries, [30, 91, 212, 453, 934, 1_535, 2_136, 2_737]);
+    assert_eq!(world.demotions(), 1);
+    world.net.udp = true;
+    world.run_until(secs(601), |world| world.carries() == Some(QUIC));
+    assert!(world.policy.demotion().is_none());
+    assert_eq!(world.policy.decision().unwrap().reason, "QUIC is answered again");
+}
+
+#[test]
+fn a_refusal_of_udp_brings_tls_at_once() {
+    let mut world = World::new(Mode::Auto);
+    (world.net.udp, world.net.udp_refused) = (false, true);
+    world.run(ms(300));
+    let starts = world.starts(ms(0));
+    assert_eq!(starts[..2], [(ms(0), QUIC), (ms(60), TLS)], "{starts:?}");
+    world.run_until(secs(6), |world| world.demotions() == 1);
+    let reason = world.policy.decision().unwrap().reason.clone();
+    assert!(reason.starts_with("UDP is refused"), "{reason}");
+}
+
+#[test]
+fn a_dark_carrier_demotes_nothing() {
+    // Dark at any moment of the search for QUIC, again and again, with and without a TLS path.
+    for offset in (0..40).map(|step| ms(step * 50)) {
+        let mut world = World::new(Mode::Auto);
+        world.run(secs(1));
+        world.net.udp = false;
+        world.run_until(secs(3), |world| world.carries() == Some(TLS));
+        world.run(offset);
+        if world.demotions() == 0 {
+            world.net.dark = true;
+            world.net.udp = true;
+            world.run(secs(4));
+            world.net.dark = false;
+            world.run(secs(4));
+            assert_eq!(world.demotions(), 0, "{offset:?}: {:#?}", world.told);
+            assert_eq!(world.carries(), Some(QUIC), "{offset:?}");
+        }
+    }
+    let mut world = World::new(Mode::Auto);
+    world.run(secs(1));
+    for _ in 0..10 {
+        world.net.dark = true;
+        world.run(secs(5));
+        world.net.dark = false;
+        world.run(secs(5));
+    }
+    assert_eq!(world.demotions(), 0);
+}
+
+#[test]
+fn an_idle_carrier_is_judged_when_tcp_shows_life() {
+    let mut world = World::new(Mode::Auto);
+    world.net.udp = false;
+    world.traffic = false;
+    world.run(secs(120));
+    assert_eq!(world.demotions(), 0, "nothing was heard of TCP since");
+    let idle = world.starts(ms(0)).len();
+    assert!(idle <= 12, "{idle} connections of an idle carrier");
+    world.traffic = true;
+    world.run_until(secs(40), |world| world.demotions() == 1);
+}
+
+#[test]
+fn udp_blocked_in_a_transfer_moves_to_tls_within_a_second() {
+    let mut world = World::new(Mode::Auto);
+    world.run(secs(3));
+    world.net.udp = false;
+    let took = world.run_until(secs(2), |world| world.carries() == Some(TLS));
+    assert!(took <= secs(1), "{took:?}");
+    world.run_until(secs(6), |world| world.demotions() == 1);
+}
+
+#[test]
+fn policed_udp_is_tried_over_tls_and_demoted_when_that_is_faster() {
+    let mut world = World::new(Mode::Auto);
+    world.net.udp_rate = 125_000;
+    world.run(secs(2));
+    world.report_policed(125_000);
+    let took = world.run_until(secs(3), |world| world.demotions() == 1);
+    assert!(took <= secs(2), "{took:?}");
+    assert_eq!(world.carries(), Some(TLS));
+    assert_eq!(world.policy.counters().trials, 1);
+    let reason = &world.policy.decision().unwrap().reason;
+    assert!(reason.contains("QUIC passed at 1.0 Mbit/s"), "{reason}");
+    // The retry shows that nothing has changed, and costs two seconds at most.
+    let before = world.moved[0];
+    world.run(secs(36));
+    assert_eq!((world.carries(), world.demotions()), (Some(TLS), 2), "{:#?}", world.told);
+    let slow = world.moved[0] - before;
+    assert!(slow <= 125_000 * 22 / 10, "{slow} bytes at the policed rate");
+    let wait = world.policy.demotion().unwrap().wait;
+    assert_eq!(wait, secs(60));
+    // When the policer is gone the retry stays.
+    world.net.udp_rate = 2_500_000;
+    world.run(secs(70));
+    assert_eq!(world.carries(), Some(QUIC));
+    assert_eq!(world.demotions(), 2);
+}
+
+#[test]
+fn a_trial_without_gain_goes_back_to_quic_and_is_not_repeated_soon() {
+    let mut world = World::new(Mode::Auto);
+    (world.net.udp_rate, world.net.tcp_rate) = (500_000, 700_000);
+    world.run(secs(2));
+    world.report_policed(500_000);
+    world.run_until(secs(4), |world| world.carries() == Some(TLS));
+    world.run_until(secs(4), |world| world.carries() == Some(QUIC));
+    assert_eq!(world.demotions(), 0);
+    for _ in 0..25 {
+        world.report_policed(500_000);
+        world.run(secs(1));
+    }
+    assert_eq!(world.policy.counters().trials, 1);
+    world.run(secs(6));
+    world.report_policed(500_000);
+    assert_eq!(world.policy.counters().trials, 2);
+}
+
+#[test]
+fn a_trial_without_tls_ends() {
+    let mut world = World::new(Mode::Auto);
+    world.run(secs(2));
+    world.net.tcp = false;
+    world.report_policed(125_000);
+    world.run(secs(6));
+    assert_eq!((world.carries(), world.demotions()), (Some(QUIC), 0));
+    assert_eq!(world.tells(|notice| matches!(notice, Notice::TrialOver { tls: None, .. })), 1);
+}
+
+#[test]
+fn when_tcp_is_what_is_blocked_a_demoted_carrier_goes_back_to_quic() {
+    let mut world = World::new(Mode::Auto);
+    world.net.udp = false;
+    world.run_until(secs(6), |world| world.demotions() == 1);
+    (world.net.udp, world.net.tcp) = (true, false);
+    world.run_until(secs(5), |world| world.carries() == Some(QUIC));
+}
+
+#[test]
+fn fixed_modes_use_nothing_else() {
+    for (mode, own) in [(Mode::Quic, QUIC), (Mode::Tls, TLS)] {
+        let mut world = World::new(mode);
+        world.run(secs(2));
+        world.net.dark = true;
+        world.run(secs(3));
+        world.net.dark = false;
+        world.report_policed(125_000);
+        world.run(secs(2));
+        assert_eq!(world.carries(), Some(own));
+        assert!(world.starts(ms(0)).iter().all(|(_, mode)| *mode == own));
+        assert_eq!(world.policy.decision().unwrap().reason, format!("mode {mode} is set"));
+        assert_eq!(world.demotions(), 0);
+    }
+}
+
+#[test]
+fn a_mode_changes_without_a_gap() {
+    let mut world = World::new(Mode::Auto);
+    world.run(secs(2));
+    for (wish, mode) in [(Mode::Tls, TLS), (Mode::Quic, QUIC), (Mode::Tls, TLS), (Mode::Auto, QUIC)]
+    {
+        let begun = world.now();
+        world.policy.set_mode(begun, wish);
+        let old = world.in_use();
+        let took = world.run_until(secs(2), |world| {
+            assert!(world.carries().is_some(), "a gap");
+            world.in_use() != old
+        });
+        assert!(took <= ms(300), "{wish}: {took:?}");
+        assert_eq!(world.carries(), Some(mode), "{wish}");
+        world.run(secs(2));
+        assert_eq!(world.carries(), Some(mode), "{wish}");
+    }
+    assert_eq!(world.tells(|notice| matches!(notice, Notice::Down { .. })), 0);
+    // A mode that does not work here: the old path stays until the new one is there.
+    world.net.tcp = false;
+    world.policy.set_mode(world.now(), Mode::Tls);
+    world.run(secs(20));
+    assert_eq!(world.carries(), Some(QUIC));
+    world.net.tcp = true;
+    world.run_until(secs(4), |world| world.carries() == Some(TLS));
+}
+
+#[test]
+fn a_changed_network_is_a_reason_to_try_quic_sooner() {
+    let mut world = World::new(Mode::Auto);
+    world.net.udp = false;
+    world.run_until(secs(6), |world| world.demotions() == 1);
+    world.run(secs(100));
+    world.net.udp = true;
+    world.policy.renew(world.now(), Cause::Cell);
+    world.run_until(secs(7), |world| world.carries() == Some(QUIC));
+}
+
+#[test]
+fn restart_off_leaves_the_modes_alone() {
+    let restart = Restart { enabled: false, ..Restart::default() };
+    let mut world = World::with(Mode::Auto, Pace { restart, frugal: false }, 1);
+    world.net.udp = false;
+    world.run_until(secs(6), |world| world.demotions() == 1);
+}

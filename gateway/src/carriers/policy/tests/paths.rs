@@ -1,0 +1,147 @@
+//! Interfaces that come and go, addresses of the cloud, and the operator's switch.
+
+use polyrail_control::config::Mode;
+
+use super::world::{QUIC, World, address, ms, secs};
+use crate::carriers::policy::{Cause, EndingKind, Link, Notice, Pace, Phase};
+
+fn restarts(world: &World, wanted: Cause) -> usize {
+    world.tells(|notice| matches!(notice, Notice::Restarted { cause, .. } if *cause == wanted))
+}
+
+#[test]
+fn an_interface_is_awaited_without_spinning() {
+    for link in [Link::Absent, Link::Down, World::up(&[]), World::up(&["2001:db8::1"])] {
+        let mut world = World::new(Mode::Auto);
+        world.set_link(link.clone());
+        world.run(secs(30));
+        assert_eq!(world.started.len(), 0, "{link:?}: the cloud has IPv4 alone");
+        assert_eq!(world.policy.phase().0, Phase::NoInterface);
+        assert_eq!(world.policy.next_timeout(world.now()), None);
+        let begun = world.at();
+        world.set_link(World::up(&["10.0.0.2"]));
+        world.run(ms(200));
+        assert_eq!(world.starts(begun), [(ms(0), QUIC)], "{link:?}: at once");
+        assert_eq!(world.carries(), Some(QUIC));
+    }
+}
+
+#[test]
+fn a_vanished_interface_takes_the_path_with_it() {
+    let mut world = World::new(Mode::Auto);
+    world.set_link(World::up(&["10.0.0.2"]));
+    world.run(secs(2));
+    world.set_link(Link::Absent);
+    assert_eq!(world.in_use(), None);
+    assert_eq!(world.policy.phase().0, Phase::NoInterface);
+    assert_eq!(world.tells(|notice| matches!(notice, Notice::Down { .. })), 1);
+    world.run(secs(5));
+    let begun = world.at();
+    let Link::Up { addresses, .. } = World::up(&["10.0.0.2"]) else { unreachable!() };
+    world.set_link(Link::Up { index: 9, addresses: addresses.clone() });
+    world.run(ms(200));
+    assert_eq!(world.starts(begun)[0].0, ms(0));
+    assert_eq!(world.carries(), Some(QUIC));
+    // Replaced under the same name: the old sockets are bound to what is gone.
+    let old = world.in_use();
+    world.set_link(Link::Up { index: 10, addresses });
+    assert_eq!(world.in_use(), None);
+    world.run(ms(200));
+    assert!(world.in_use() != old && world.carries() == Some(QUIC));
+}
+
+#[test]
+fn an_interface_that_was_down_gets_a_fresh_connection_at_once() {
+    let mut world = World::new(Mode::Auto);
+    world.set_link(World::up(&["10.0.0.2"]));
+    world.run(secs(2));
+    let old = world.in_use();
+    world.net.dark = true;
+    world.set_link(Link::Down);
+    world.run(secs(5));
+    assert_eq!(world.started.len(), 1, "nothing is begun meanwhile");
+    assert_eq!(world.in_use(), old, "the connection may survive it");
+    world.net.dark = false;
+    world.set_link(World::up(&["10.0.0.2"]));
+    world.run(ms(200));
+    assert_eq!(restarts(&world, Cause::Interface), 1);
+    assert!(world.in_use() != old);
+}
+
+#[test]
+fn a_new_address_restarts_and_a_further_one_does_not() {
+    let mut world = World::new(Mode::Auto);
+    world.set_link(World::up(&["10.0.0.2"]));
+    world.run(secs(2));
+    world.set_link(World::up(&["10.0.0.2", "10.0.0.3"]));
+    world.run(secs(1));
+    assert_eq!(world.started.len(), 1);
+    world.local = "10.0.0.9".parse().unwrap();
+    world.set_link(World::up(&["10.0.0.3"]));
+    let took = world.run_until(secs(1), |world| restarts(world, Cause::Address) == 1);
+    assert!(took <= ms(150), "{took:?}");
+    assert_eq!(world.carries(), Some(QUIC));
+}
+
+#[test]
+fn the_next_address_is_tried_when_one_fails() {
+    for refused in [false, true] {
+        let pace = Pace { restart: Default::default(), frugal: false };
+        let mut world = World::with(Mode::Quic, pace, 3);
+        world.net.dead = vec![address(1), address(2)];
+        world.run(ms(20));
+        if refused {
+            let first = world.started[0].1;
+            world.end(first.attempt, EndingKind::Refused);
+        }
+        world.run_until(secs(10), |world| world.carries().is_some());
+        assert_eq!(world.started.last().unwrap().1.address, address(3));
+        // Where it moves to in a search, it is found, too.
+        world.net.dead = vec![address(1), address(3)];
+        let begun = world.at();
+        world.run_until(secs(5), |world| world.carries().is_some());
+        let tried = world.started.iter().filter(|(at, _)| *at > begun).map(|(_, s)| s.address);
+        let good = tried.clone().filter(|tried| *tried == address(3)).count();
+        assert!(good * 2 >= tried.count(), "what worked is preferred");
+    }
+}
+
+#[test]
+fn refusals_are_not_answered_with_a_flood() {
+    let mut world = World::new(Mode::Quic);
+    world.net.udp_refused = true;
+    world.run(secs(60));
+    let begun = world.started.len();
+    assert!(begun <= 60, "{begun} in a minute");
+    let failures = world.tells(|notice| matches!(notice, Notice::Failed { .. }));
+    assert_eq!(failures, begun, "each is told to the driver, which tells the log once");
+}
+
+#[test]
+fn the_operator_switches_a_carrier_off_and_on() {
+    let mut world = World::new(Mode::Auto);
+    world.run(secs(2));
+    world.policy.set_enabled(world.now(), false);
+    world.run(secs(5));
+    assert_eq!((world.in_use(), world.policy.phase().0), (None, Phase::Disabled));
+    assert_eq!(world.policy.next_timeout(world.now()), None);
+    let begun = world.at();
+    world.policy.set_enabled(world.now(), true);
+    world.run(ms(200));
+    assert_eq!(world.starts(begun)[0].0, ms(0));
+    assert_eq!(world.carries(), Some(QUIC));
+}
+
+#[test]
+fn other_addresses_of_the_cloud_replace_the_path() {
+    let mut world = World::new(Mode::Auto);
+    world.run(secs(2));
+    let old = world.in_use();
+    world.policy.set_addresses(world.now(), vec![address(1), address(2)]);
+    world.run(secs(1));
+    assert_eq!(world.in_use(), old, "it is still among them");
+    world.policy.set_addresses(world.now(), vec![address(2)]);
+    world.run_until(secs(1), |world| world.in_use() != old);
+    assert_eq!(world.started.last().unwrap().1.address, address(2));
+    assert_eq!(world.tells(|notice| matches!(notice, Notice::Down { .. })), 0);
+}

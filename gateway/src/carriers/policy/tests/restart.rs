@@ -1,0 +1,211 @@
+//! Races after blackouts, reports, new cells and operators' wishes.
+
+use std::time::Duration;
+
+use polyrail_control::config::{Mode, Restart};
+
+use super::world::{QUIC, TLS, World, ms, secs};
+use crate::carriers::policy::{Cause, Notice, Pace, Phase};
+
+fn restarts(world: &World, wanted: Cause) -> usize {
+    world.tells(|notice| matches!(notice, Notice::Restarted { cause, .. } if *cause == wanted))
+}
+
+/// Blackouts that drop what is sent, at 40 different phases: the times until user data passes.
+fn returns(mode: Mode, pace: &Pace, rtt: Duration, dark: Duration) -> Vec<Duration> {
+    let mut times: Vec<Duration> = (0..40)
+        .map(|step| {
+            let mut world = World::with(mode, pace.clone(), 1);
+            world.net.rtt = rtt;
+            world.run(secs(4));
+            let old = world.in_use();
+            world.net.dark = true;
+            world.run(dark + ms(step * 7));
+            world.net.dark = false;
+            let took = world
+                .run_until(secs(20), |world| world.in_use() != old && world.carries().is_some());
+            assert!(world.alive_max <= pace.alive_max(), "{} alive", world.alive_max);
+            took
+        })
+        .collect();
+    times.sort_unstable();
+    times
+}
+
+#[test]
+fn after_a_blackout_a_fresh_connection_carries_within_two_round_trips_and_200_ms() {
+    let pace = Pace { restart: Restart::default(), frugal: false };
+    for rtt in [ms(40), ms(60), ms(120), ms(200)] {
+        // A path needs a round trip for its handshake (QUIC) or two (TLS) and one for its greeting;
+        // early data saves the greeting's.
+        for (mode, trips) in [(Mode::Auto, 2), (Mode::Quic, 2), (Mode::Tls, 3)] {
+            let times = returns(mode, &pace, rtt, secs(5));
+            let median = times[times.len() / 2];
+            assert!(median <= rtt * trips + ms(200), "{mode} {rtt:?}: {times:?}");
+            let worst = times[times.len() - 1];
+            assert!(worst <= rtt * (trips + 3) + ms(400), "{mode} {rtt:?}: {times:?}");
+        }
+    }
+}
+
+#[test]
+fn a_stall_is_noticed_after_three_round_trips_and_four_variances() {
+    for (rtt, wanted) in [(ms(60), ms(300)), (ms(200), ms(700))] {
+        let mut world = World::new(Mode::Quic);
+        world.net.rtt = rtt;
+        world.run(secs(4));
+        let dark = world.at();
+        world.net.dark = true;
+        world.run(secs(2));
+        let (first, _) = world.starts(dark)[0];
+        assert!(first >= wanted - ms(10) && first <= wanted + ms(10), "{rtt:?}: {first:?}");
+        assert_eq!(world.policy.phase().0, Phase::Stalled);
+        assert_eq!(world.policy.counters().stalls, 1, "one stall is one");
+    }
+}
+
+#[test]
+fn a_path_that_moves_again_ends_the_race() {
+    let mut world = World::new(Mode::Quic);
+    world.run(secs(2));
+    let path = world.in_use();
+    world.nimble = true;
+    world.net.dark = true;
+    world.run(ms(335));
+    world.net.dark = false;
+    world.run(ms(50));
+    assert_eq!(world.tells(|notice| matches!(notice, Notice::Recovered { .. })), 1);
+    let begun = world.started.len();
+    world.run(secs(5));
+    assert_eq!(world.in_use(), path, "the old connection stays");
+    assert_eq!(world.started.len(), begun);
+    assert_eq!(world.policy.phase().0, Phase::Up);
+}
+
+#[test]
+fn a_long_darkness_stays_cheap() {
+    for (frugal, fast, slow) in [(false, 90, 45), (true, 20, 11)] {
+        let mut world = World::with(Mode::Auto, Pace { restart: Restart::default(), frugal }, 1);
+        world.run(secs(2));
+        let begun = world.at();
+        world.net.dark = true;
+        world.run(secs(10));
+        let first = world.starts(begun).len();
+        assert!(first <= fast, "{first} in the first 10 s");
+        world.run(secs(20));
+        let later = world.starts(begun).len() - first;
+        assert!(later <= slow, "{later} in the next 20 s");
+        world.run(secs(270));
+        let before = world.started.len();
+        world.run(secs(60));
+        let late = world.started.len() - before;
+        assert!(late <= 31, "{late} a minute");
+        assert!(world.alive_max <= if frugal { 1 } else { 3 });
+        let counters = world.policy.counters();
+        assert_eq!(counters.quic.begun + counters.tls.begun, world.started.len() as u64);
+        assert!(counters.quic.unanswered > 10, "{counters:?}");
+        world.net.dark = false;
+        world.run_until(secs(6), |world| world.carries().is_some());
+    }
+}
+
+#[test]
+fn a_round_trip_that_grew_is_survived() {
+    for mode in [Mode::Auto, Mode::Quic, Mode::Tls] {
+        for attempts_max in [1, 3] {
+            let restart = Restart { attempts_max, ..Restart::default() };
+            let mut world = World::with(mode, Pace { restart, frugal: false }, 1);
+            world.net.rtt = ms(20);
+            world.run(secs(2));
+            let old = world.in_use();
+            world.net.dark = true;
+            world.run(secs(1));
+            world.net.dark = false;
+            world.net.rtt = ms(1_000);
+            world.kill_paths();
+            world.run_until(secs(20), |world| world.carries().is_some() && world.in_use() != old);
+        }
+    }
+}
+
+#[test]
+fn an_answer_holds_back_further_attempts() {
+    let mut world = World::new(Mode::Quic);
+    world.net.rtt = ms(200);
+    world.run(secs(3));
+    let begun = world.at();
+    world.policy.renew(world.now(), Cause::Operator);
+    world.run_until(secs(2), |world| restarts(world, Cause::Operator) == 1);
+    let starts = world.starts(begun);
+    // One at once, one after 100 ms; the answer of the first comes with the third.
+    assert!(starts.len() <= 3, "{starts:?}");
+}
+
+#[test]
+fn the_cloud_may_say_that_a_path_stalls() {
+    let mut world = World::new(Mode::Quic);
+    world.traffic = false;
+    world.run(secs(2));
+    let path = world.in_use().unwrap();
+    world.policy.on_peer_stall(world.now(), path);
+    world.run_until(secs(1), |world| restarts(world, Cause::PeerStall) == 1);
+    // Of a path that is not in use any more it means nothing.
+    world.policy.on_peer_stall(world.now(), path);
+    world.run(secs(1));
+    assert_eq!(restarts(&world, Cause::PeerStall), 1);
+}
+
+#[test]
+fn a_new_cell_and_an_operator_restart_a_healthy_path() {
+    let mut world = World::new(Mode::Auto);
+    world.run(secs(2));
+    for cause in [Cause::Cell, Cause::Operator] {
+        let old = world.in_use();
+        world.policy.renew(world.now(), cause);
+        world.run_until(secs(1), |world| world.in_use() != old);
+        assert_eq!(restarts(&world, cause), 1);
+        world.run(secs(1));
+    }
+    // Where nothing answers, the old path is not doubted for ever.
+    world.net.dead = vec![super::world::address(1)];
+    world.traffic = false;
+    world.policy.renew(world.now(), Cause::Operator);
+    world.run(secs(15));
+    let begun = world.started.len();
+    world.run(secs(15));
+    assert_eq!(world.started.len(), begun, "it is over after 10 s");
+}
+
+#[test]
+fn without_restarts_only_the_end_of_a_connection_brings_another() {
+    let restart = Restart { enabled: false, early_data: false, ..Restart::default() };
+    let mut world = World::with(Mode::Quic, Pace { restart, frugal: false }, 1);
+    world.run(secs(2));
+    let path = world.in_use().unwrap();
+    world.net.dark = true;
+    world.policy.on_peer_stall(world.now(), path);
+    world.policy.renew(world.now(), Cause::Cell);
+    world.run(secs(20));
+    assert_eq!(world.started.len(), 1);
+    world.kill_paths();
+    world.net.dark = false;
+    world.run_until(secs(1), |world| world.carries().is_some());
+    assert!(world.started.iter().all(|(_, start)| !start.early));
+}
+
+#[test]
+fn a_backup_or_metered_carrier_races_one_at_a_time_every_half_second() {
+    let pace = Pace { restart: Restart::default(), frugal: true };
+    let mut world = World::with(Mode::Auto, pace, 1);
+    world.run(secs(2));
+    let dark = world.at();
+    world.net.dark = true;
+    world.run(secs(5));
+    let starts = world.starts(dark);
+    for pair in starts.windows(2) {
+        assert!(pair[1].0 - pair[0].0 >= ms(300), "{starts:?}");
+    }
+    assert!(starts.iter().any(|(_, mode)| *mode == TLS), "{starts:?}");
+    assert!(starts.iter().any(|(_, mode)| *mode == QUIC), "{starts:?}");
+    assert_eq!(world.alive_max, 1);
+}

@@ -1,0 +1,97 @@
+//! A carrier as operators see it in `/v1/paths`.
+
+use std::collections::BTreeMap;
+use std::time::{Instant, SystemTime};
+
+use polyrail_control::admin::{
+    Demotion, ModeDecision, PathCounters, PathPhase, PathState, Timestamp,
+};
+use polyrail_model::Identity;
+use polyrail_relay::Carried;
+use polyrail_relay::admin::Survey;
+
+use super::carrier::Carrier;
+use super::policy::Phase;
+
+impl Carrier {
+    pub(super) fn state(
+        &self,
+        now: Instant,
+        survey: &Survey<'_>,
+        carried: &BTreeMap<(Option<Identity>, String), Carried>,
+    ) -> PathState {
+        let name = self.name().to_owned();
+        let mut connections = survey.connections(self.tunnels());
+        let in_use = self.policy.in_use().and_then(|id| self.tunnel(id));
+        let in_use = in_use.map(|key| key.0 as u64);
+        connections.sort_by_key(|connection| Some(connection.id) != in_use);
+        let first = connections.first().filter(|connection| Some(connection.id) == in_use);
+        let (phase, since) = self.policy.phase();
+        let peer = survey.sessions().iter().find_map(|session| session.peer.as_ref());
+        PathState {
+            carrier: name.clone(),
+            peer: peer.map(ToString::to_string),
+            enabled: self.is_enabled(),
+            role: self.config.role,
+            interface: self.config.interface.as_ref().map(ToString::to_string),
+            configured_mode: self.policy.mode(),
+            mode: first.map(|connection| connection.mode),
+            state: shown(phase),
+            since: moment(now, since.unwrap_or(now)),
+            decision: self.policy.decision().map(|decision| ModeDecision {
+                mode: decision.mode,
+                reason: decision.reason.clone(),
+                at: moment(now, decision.at),
+            }),
+            demotion: self.policy.demotion().map(|demotion| Demotion {
+                reason: demotion.why.to_string(),
+                since: moment(now, demotion.since),
+                retry_in_s: demotion.retry_at.saturating_duration_since(now).as_secs_f64(),
+            }),
+            counters: self.counters(carried),
+            local_address: first.and_then(|connection| connection.local_address),
+            peer_address: first.and_then(|connection| connection.peer_address),
+            link: first.and_then(|connection| connection.link),
+            connections,
+            name,
+        }
+    }
+
+    fn counters(&self, carried: &BTreeMap<(Option<Identity>, String), Carried>) -> PathCounters {
+        let own = self.policy.counters();
+        let sums = carried.iter().filter(|((_, carrier), _)| carrier == self.name());
+        let (sent_bytes, received_bytes) = sums.fold((0, 0), |(sent, received), (_, carried)| {
+            (sent + carried.sent_bytes, received + carried.received_bytes)
+        });
+        PathCounters {
+            mode_changes: own.mode_changes,
+            demotions: own.demotions,
+            restarts: own.restarts,
+            attempts: own.quic.begun + own.tls.begun,
+            quic_attempts: own.quic.begun,
+            quic_attempts_unanswered: own.quic.unanswered,
+            tls_attempts: own.tls.begun,
+            tls_attempts_unanswered: own.tls.unanswered,
+            stalls: own.stalls,
+            sent_bytes,
+            received_bytes,
+        }
+    }
+}
+
+fn shown(phase: Phase) -> PathPhase {
+    match phase {
+        Phase::Up => PathPhase::Up,
+        Phase::Stalled => PathPhase::Stalled,
+        Phase::Down => PathPhase::Down,
+        Phase::Disabled => PathPhase::Disabled,
+        Phase::NoInterface => PathPhase::NoInterface,
+    }
+}
+
+/// A moment of the monotonic clock as the wall clock shows it now.
+fn moment(now: Instant, at: Instant) -> Timestamp {
+    let wall = SystemTime::now();
+    let ago = now.saturating_duration_since(at);
+    Timestamp::from(wall.checked_sub(ago).unwrap_or(wall))
+}

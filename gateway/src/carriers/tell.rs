@@ -1,0 +1,139 @@
+//! What a carrier's policy did, for the log and the stream of events.
+
+use std::time::{Duration, Instant};
+
+use polyrail_control::admin::Event;
+use polyrail_relay::Relay;
+
+use super::carrier::Carrier;
+use super::policy::Notice;
+
+impl Carrier {
+    pub(super) fn tell(
+        &mut self,
+        now: Instant,
+        relay: &Relay,
+        notice: Notice,
+        events: &mut Vec<Event>,
+    ) {
+        let carrier = self.name().to_owned();
+        let path = carrier.clone();
+        match notice {
+            Notice::Up { attempt, mode } => {
+                let view = self.tunnel(attempt).and_then(|key| relay.tunnel(key));
+                let (local, cloud) = (view.and_then(|v| v.local), view.and_then(|v| v.address));
+                let srtt = view.and_then(|view| view.sample).map(|sample| sample.srtt);
+                let at = cloud.map(tracing::field::display);
+                tracing::info!(carrier, %mode, cloud = at, ?srtt, "carrier up");
+                self.told = None;
+                events.push(Event::PathUp {
+                    path,
+                    mode,
+                    local_address: local,
+                    peer_address: cloud,
+                });
+            }
+            Notice::Down { reason } => {
+                tracing::info!(carrier, reason, "carrier down");
+                self.stalled_at = None;
+                events.push(Event::PathDown { path, reason });
+            }
+            Notice::Restarted { attempt: _, mode, cause, attempts, took } => {
+                let reason = cause.describe().to_owned();
+                tracing::info!(carrier, %mode, reason, attempts, ?took, "carrier restarted");
+                self.told = None;
+                self.recover(now, events);
+                let took_s = took.as_secs_f64();
+                events.push(Event::PathRestarted { path, mode, reason, attempts, took_s });
+            }
+            Notice::Stalled { .. } | Notice::Recovered { .. } | Notice::Restarting { .. } => {
+                self.tell_progress(now, notice, events);
+            }
+            Notice::Failed { reason } => self.tell_failure(now, &reason),
+            Notice::LinkLost => {
+                tracing::info!(carrier, "carrier waits: its interface is not there, down, or bare");
+            }
+            Notice::LinkBack => tracing::info!(carrier, "the carrier's interface is usable"),
+            Notice::ModeChanged { .. }
+            | Notice::Demoted { .. }
+            | Notice::Retry
+            | Notice::Trial { .. }
+            | Notice::TrialOver { .. } => self.tell_mode(notice, events),
+        }
+    }
+
+    fn tell_progress(&mut self, now: Instant, notice: Notice, events: &mut Vec<Event>) {
+        let carrier = self.name().to_owned();
+        match notice {
+            Notice::Stalled { cause } => {
+                let reason = cause.describe().to_owned();
+                tracing::info!(carrier, reason, "carrier stalls: racing a fresh connection");
+                self.stalled_at = Some(now);
+                events.push(Event::PathStalled { path: carrier, reason });
+            }
+            Notice::Recovered { after } => {
+                tracing::info!(carrier, ?after, "carrier makes progress again");
+                self.recover(now, events);
+            }
+            Notice::Restarting { cause } => {
+                let reason = cause.describe();
+                tracing::info!(carrier, reason, "carrier restarts: racing a fresh connection");
+            }
+            _ => {}
+        }
+    }
+
+    fn recover(&mut self, now: Instant, events: &mut Vec<Event>) {
+        if let Some(begun) = self.stalled_at.take() {
+            let stalled_s = now.saturating_duration_since(begun).as_secs_f64();
+            events.push(Event::PathRecovered { path: self.name().to_owned(), stalled_s });
+        }
+    }
+
+    fn tell_mode(&mut self, notice: Notice, events: &mut Vec<Event>) {
+        let carrier = self.name().to_owned();
+        let path = carrier.clone();
+        match notice {
+            Notice::ModeChanged { from, to, reason } => {
+                match from {
+                    Some(from) => tracing::info!(carrier, %from, %to, reason, "mode changed"),
+                    None => tracing::info!(carrier, mode = %to, reason, "mode chosen"),
+                }
+                events.push(Event::ModeChanged { path, from, to, reason });
+            }
+            Notice::Demoted { reason, retry_in, again } => {
+                let what = if again { "QUIC stays out of use" } else { "QUIC is out of use" };
+                tracing::info!(carrier, reason, ?retry_in, "{what}");
+                let retry_in_s = retry_in.as_secs_f64();
+                events.push(Event::PathDemoted { path, reason, retry_in_s });
+            }
+            Notice::Retry => {
+                tracing::info!(carrier, "QUIC is tried again");
+                events.push(Event::QuicRetried { path });
+            }
+            Notice::Trial { rate } => {
+                let rate_mbps = rate.as_mbps();
+                tracing::info!(carrier, rate_mbps, "UDP looks policed: TLS is tried");
+            }
+            Notice::TrialOver { pinned, tls } => {
+                let (quic_mbps, tls_mbps) = (pinned.as_mbps(), tls.map(|rate| rate.as_mbps()));
+                tracing::info!(carrier, quic_mbps, tls_mbps, "the trial of TLS showed no gain");
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the log of a failure, but not of the same one again and again.
+    fn tell_failure(&mut self, now: Instant, reason: &str) {
+        let same = self.told.as_ref().is_some_and(|(told, at)| {
+            told == reason && now.saturating_duration_since(*at) < TELL_AGAIN
+        });
+        if !same {
+            tracing::warn!(carrier = self.name(), reason, "carrier not up");
+            self.told = Some((reason.to_owned(), now));
+        }
+    }
+}
+
+/// When the log hears of a failure that lasts again.
+const TELL_AGAIN: Duration = Duration::from_secs(60);

@@ -1,0 +1,176 @@
+//! What operators ask of the running daemon: its state, changes, and new configurations.
+//!
+//! A change is taken whole or not at all: what can fail is tried first. No flow ends by it, with one
+//! exception that is none of ours: flows that only one carrier carries wait when that is disabled.
+
+use std::time::Instant;
+
+use polyrail_control::GatewayConfig;
+use polyrail_control::admin::{
+    AdminError, Command, ErrorCode, Event, PathChange, PathState, Snapshot,
+};
+use polyrail_control::config::OtherTraffic;
+use polyrail_control::reload::{CarrierKey, Change};
+use polyrail_relay::Relay;
+use polyrail_relay::admin::Survey;
+use polyrail_session::Settings;
+
+use crate::shell::{Gateway, load_identity, reply_policy};
+
+impl Gateway {
+    /// Does what the control thread asks for.
+    pub(crate) fn on_commands(&mut self, now: Instant, relay: &mut Relay) {
+        while let Some(command) = self.state.control.try_recv() {
+            match command {
+                Command::Status(reply) => reply.send(self.snapshot(now, relay)),
+                Command::Paths(reply) => {
+                    relay.take_stock(now);
+                    reply.send(self.state.carriers.states(now, relay));
+                }
+                Command::SetPath { name, change, reply } => {
+                    if reply.is_wanted(now) {
+                        reply.send(self.set_path(now, relay, &name, &change));
+                    }
+                }
+                Command::Reload { config, changes, reply } => {
+                    if reply.is_wanted(now) {
+                        reply.send(self.take(now, relay, *config, &changes));
+                    }
+                }
+                Command::Links(change) => {
+                    tracing::debug!(?change, "an interface");
+                    self.publish(Event::LinkChanged(change.clone()));
+                    self.state.carriers.on_link(now, change);
+                }
+            }
+        }
+    }
+
+    fn snapshot(&self, now: Instant, relay: &Relay) -> Snapshot {
+        let settings = &self.state.settings;
+        Survey::new(now, relay).snapshot(settings.chain.names(), settings.memory)
+    }
+
+    fn set_path(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        name: &str,
+        change: &PathChange,
+    ) -> Result<PathState, AdminError> {
+        self.state.carriers.set_path(now, name, change)?;
+        if let Some(chain) = &change.chain {
+            self.state.settings.chain = chain.clone();
+            relay.endpoint().set_chain(now, chain.clone());
+        }
+        let words = describe(change);
+        tracing::info!(carrier = name, change = words, "changed by an operator");
+        self.publish(Event::PathChanged { path: name.to_owned(), change: words });
+        // What follows from it at once is to be seen in the answer.
+        self.state.carriers.on_turn(now, relay);
+        relay.take_stock(now);
+        let states = self.state.carriers.states(now, relay);
+        let state = states.into_iter().find(|state| state.name == name);
+        state.ok_or_else(|| AdminError::unknown_path(name))
+    }
+
+    /// Takes a new configuration; the answer are warnings.
+    fn take(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        config: GatewayConfig,
+        changes: &[Change],
+    ) -> Result<Vec<String>, AdminError> {
+        // First what can fail.
+        check_direct(&config, changes)?;
+        let has = |change: &Change| changes.contains(change);
+        if has(&Change::Certificates) {
+            let unusable =
+                |error: String| AdminError::new(ErrorCode::InvalidConfig, error).about_key("tls");
+            let identity =
+                load_identity(&config).map_err(|error| unusable(format!("{error:#}")))?;
+            let state = &mut self.state;
+            let outcome = state.carriers.set_identity(now, relay, &state.identity, &identity);
+            outcome.map_err(|error| unusable(error.to_string()))?;
+            state.identity = identity;
+        }
+        if has(&Change::Linger) || has(&Change::FlowsMax) || has(&Change::Chain) {
+            let chain = match has(&Change::Chain) {
+                true => config.scheduler.chain.clone(),
+                // An operator may have chosen another one meanwhile.
+                false => self.state.settings.chain.clone(),
+            };
+            let (linger, flows_max) = (config.session.linger, config.session.flows_max);
+            let settings = Settings { linger, flows_max, chain, ..self.state.settings.clone() };
+            relay.endpoint().set_settings(now, settings.clone());
+            self.state.settings = settings;
+        }
+        if has(&Change::SocksReply) {
+            self.clients.set_policy(reply_policy(&config));
+        }
+        if has(&Change::Resolver)
+            && let Some(dns) = &config.dns
+        {
+            self.resolver = Some(dns.resolver);
+            if let Some(names) = &mut self.names {
+                names.set_resolver(now, relay, dns.resolver);
+            }
+        }
+        self.state.carriers.reload(now, relay, &config, changes);
+        self.state.config = config;
+        Ok(Vec::new())
+    }
+}
+
+/// The interception rules name the interface of the direct carrier, and are made at the start.
+fn check_direct(config: &GatewayConfig, changes: &[Change]) -> Result<(), AdminError> {
+    let other = config.intercept.as_ref().map(|intercept| &intercept.other);
+    let Some(OtherTraffic::Direct(direct)) = other else { return Ok(()) };
+    let moves = changes.iter().any(|change| {
+        matches!(change, Change::CarrierChanged(name, keys)
+            if name == direct && keys.contains(&CarrierKey::Interface))
+    });
+    if !moves {
+        return Ok(());
+    }
+    let key = format!("carrier.{direct}.interface");
+    let message = format!(
+        "nothing was changed: {key} needs a restart of the daemon, because intercept.other sends \
+         traffic through this carrier"
+    );
+    let mut refusal = AdminError::new(ErrorCode::RestartNeeded, message).about_key(key.clone());
+    refusal.0.keys = vec![key];
+    Err(refusal)
+}
+
+/// A change in words for people.
+fn describe(change: &PathChange) -> String {
+    let PathChange { enabled, mode, chain, restart } = change;
+    let words = [
+        enabled.map(|enabled| if enabled { "enabled" } else { "disabled" }.to_owned()),
+        mode.map(|mode| format!("mode {mode}")),
+        chain.as_ref().map(|chain| format!("scheduler of all paths: {}", chain.names().join(", "))),
+        restart.filter(|restart| *restart).map(|_| "restarted".to_owned()),
+    ];
+    words.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_control::config::Mode;
+
+    #[test]
+    fn changes_read_well() {
+        let change = PathChange {
+            enabled: Some(false),
+            mode: Some(Mode::Tls),
+            restart: Some(true),
+            chain: None,
+        };
+        assert_eq!(describe(&change), "disabled; mode tls; restarted");
+        let change = PathChange { restart: Some(false), ..PathChange::default() };
+        assert_eq!(describe(&change), "");
+    }
+}
