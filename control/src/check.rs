@@ -12,8 +12,8 @@ use time::{Duration, OffsetDateTime};
 use toml::de::DeTable;
 
 use crate::config::{
-    Access, Carrier, CloudConfig, ConfigError, CongestionControl, GatewayConfig, LogConfig,
-    TlsConfig, read_text,
+    Access, Admin, Carrier, CloudConfig, ConfigError, CongestionControl, GatewayConfig, LogConfig,
+    Mode, TlsConfig, read_text,
 };
 use crate::pki::{self, Certificate, PkiError, RevocationList, Role, read_certificates, shown};
 
@@ -97,7 +97,8 @@ fn gateway(config: &GatewayConfig) -> Report {
     let mut notes = Notes::default();
     notes.tls(&config.tls, Kind::Gateway, OffsetDateTime::now_utc());
     notes.log(&config.log);
-    notes.carriers(&config.carriers);
+    notes.carriers(&config.carriers, config.mode);
+    notes.admin(config.admin.as_ref());
     let interfaces = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
     for interface in interfaces {
         notes.interface("intercept.interfaces", interface.as_str());
@@ -128,11 +129,12 @@ fn cloud(config: &CloudConfig) -> Report {
     notes.tls(&config.tls, Kind::Cloud, OffsetDateTime::now_utc());
     notes.log(&config.log);
     notes.access(&config.access);
+    notes.admin(config.admin.as_ref());
     if let Some(control) = &config.congestion {
-        notes.congestion("congestion", control);
+        notes.congestion("congestion", control, config.mode);
     }
     for (carrier, control) in &config.carrier_congestion {
-        notes.congestion(&format!("carrier_congestion.{carrier}"), control);
+        notes.congestion(&format!("carrier_congestion.{carrier}"), control, config.mode);
     }
     let listen: Vec<_> = config.listen.iter().map(ToString::to_string).collect();
     notes.report(Kind::Cloud, format!("a cloud that listens on {}", listen.join(", ")))
@@ -245,7 +247,16 @@ impl Notes {
         }
     }
 
-    fn carriers(&mut self, carriers: &[Carrier]) {
+    /// systemd makes the folder when it starts the daemon, so that it may be missing until then.
+    fn admin(&mut self, admin: Option<&Admin>) {
+        let folder = admin.and_then(|admin| admin.socket.parent());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            let text = format!("there is no folder {} now", folder.display());
+            self.warnings.push(format!("admin.socket: {text}: without it the daemon cannot start"));
+        }
+    }
+
+    fn carriers(&mut self, carriers: &[Carrier], mode: Mode) {
         for (index, carrier) in carriers.iter().enumerate() {
             let key = format!("carrier[{}]", index + 1);
             let same = |other: &&Carrier| {
@@ -259,11 +270,23 @@ impl Notes {
             if let Some(interface) = &carrier.interface {
                 self.interface(&format!("{key}.interface"), interface.as_str());
             }
-            self.congestion(&format!("{key}.congestion"), &carrier.congestion);
+            let mode = carrier.mode.unwrap_or(mode);
+            self.congestion(&format!("{key}.congestion"), &carrier.congestion, mode);
+            if let Some(folder) = carrier.qlog.as_deref().filter(|folder| !folder.is_dir()) {
+                let text = format!("there is no folder {}", folder.display());
+                self.warnings.push(format!("{key}.qlog: {text}: nothing will be written"));
+            }
         }
     }
 
-    fn congestion(&mut self, key: &str, control: &CongestionControl) {
+    fn congestion(&mut self, key: &str, control: &CongestionControl, mode: Mode) {
+        if mode.allows_quic() && !["bbr", "cubic", "reno"].contains(&control.as_str()) {
+            let text = "QUIC has bbr, cubic and reno alone: it does not use";
+            self.warnings.push(format!("{key}: {text} {control}"));
+        }
+        if !mode.allows_tls() {
+            return;
+        }
         let available =
             std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
         let missing =
@@ -423,15 +446,30 @@ mod tests {
         let controls = "congestion = \"x\"\n";
         let carriers = "[carrier_congestion]\na = \"y\"\nb = \"reno\"\n";
         fs::write(&file, format!("{controls}{head}{tls}{carriers}")).unwrap();
-        let missing =
-            |key, name| format!("{key}: this kernel has no {name} now (see polyrail doctor)");
+        let missing = |key, name| {
+            let quic = "QUIC has bbr, cubic and reno alone: it does not use";
+            [
+                format!("{key}: {quic} {name}"),
+                format!("{key}: this kernel has no {name} now (see polyrail doctor)"),
+            ]
+        };
         let expected = [missing("congestion", "x"), missing("carrier_congestion.a", "y")];
-        assert_eq!(check(&file, None).unwrap().warnings, expected);
+        assert_eq!(check(&file, None).unwrap().warnings, expected.concat());
+        fs::write(&file, format!("mode = \"tls\"\n{controls}{head}{tls}")).unwrap();
+        assert_eq!(check(&file, None).unwrap().warnings, [missing("congestion", "x")[1].clone()]);
+        fs::write(&file, format!("mode = \"quic\"\n{controls}{head}{tls}")).unwrap();
+        assert_eq!(check(&file, None).unwrap().warnings, [missing("congestion", "x")[0].clone()]);
+        fs::write(&file, format!("{head}{tls}[admin]\nsocket = \"none/s\"\n")).unwrap();
+        let report = check(&file, None).unwrap();
+        assert!(report.warnings[0].starts_with("admin.socket: there is no folder"));
 
         let file = dir.join("gateway.toml");
         let tls = tls.replace("c.", "g.").replace("certifig.te", "certificate");
         let carrier = |name| {
-            format!("[[carrier]]\nname = \"{name}\"\ninterface = \"no-such\"\ncongestion = \"x\"\n")
+            format!(
+                "[[carrier]]\nname = \"{name}\"\ninterface = \"no-such\"\ncongestion = \"x\"\n\
+                 qlog = \"none\"\n"
+            )
         };
         let rest = "[cloud]\nname = \"c\"\naddresses = [\"192.0.2.1:1\"]\n";
         let socks = "[socks5]\nlisten = [\"0.0.0.0:1080\"]\n";
@@ -440,7 +478,13 @@ mod tests {
         let report = check(&file, None).unwrap();
         assert_eq!(report.errors, Vec::<String>::new());
         let warnings = report.warnings.join("\n");
-        for text in ["same way as \"a\"", "no interface no-such", "has no x now", "not loopback"] {
+        for text in [
+            "same way as \"a\"",
+            "no interface no-such",
+            "has no x now",
+            "not loopback",
+            "].qlog: ",
+        ] {
             assert!(warnings.contains(text), "{warnings}");
         }
         assert!(report.summary.contains("over a, b; users come by SOCKS5"), "{}", report.summary);

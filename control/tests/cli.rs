@@ -81,7 +81,7 @@ fn both_examples_pass_with_their_certificates() {
     let found = fine(dir, &["check", "gateway.toml"]);
     assert!(found.contains("gateway.toml: OK: a gateway to the cloud \"cloud\" over a, b"));
     let found = fine(dir, &["check", "cloud.toml", "--as", "cloud"]);
-    assert_eq!(found, "cloud.toml: OK: a cloud that listens on [::]:4433\n");
+    assert!(found.ends_with("cloud.toml: OK: a cloud that listens on [::]:4433\n"), "{found}");
     fails(dir, &["check", "cloud.toml", "--as", "gateway"], "cloud.toml:6:1: listen: unknown key");
 
     let text = fs::read_to_string(dir.join("cloud.toml")).unwrap();

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use nix::sys::stat::{Mode, umask};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, socket};
+use nix::sys::stat::{Mode, fchmod};
 
 /// A socket that this process made; its file goes when this is dropped, if it is still the same.
 #[derive(Debug)]
@@ -42,17 +44,25 @@ pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, Socket)> {
         let reason = format!("there is no folder {}", folder.display());
         return Err(refuse(io::ErrorKind::NotFound, &reason));
     }
-    // There is no moment at which others could connect.
-    let before = umask(Mode::from_bits_truncate(0o177));
-    let bound = UnixListener::bind(path);
-    umask(before);
-    let listener = bound.map_err(|error| refuse(error.kind(), &error.to_string()))?;
-    let made = fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-        .and_then(|()| fs::symlink_metadata(path))
-        .and_then(|made| listener.set_nonblocking(true).map(|()| made))
-        .map_err(|error| refuse(error.kind(), &error.to_string()))?;
+    let listener = listen(path).map_err(|error| refuse(error.kind(), &error.to_string()))?;
+    let made = fs::symlink_metadata(path);
+    let made = made.map_err(|error| refuse(error.kind(), &error.to_string()))?;
     Ok((listener, Socket { path: path.to_owned(), made: (made.dev(), made.ino()) }))
 }
+
+/// A listener whose file has its mode from its first moment on: Linux gives it the socket's own
+/// (unix(7), under "Pathname socket ownership and permissions", and `unix_bind_bsd`).
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    nix::sys::socket::bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    nix::sys::socket::listen(&socket, Backlog::new(CLIENTS_WAITING)?)?;
+    Ok(UnixListener::from(socket))
+}
+
+/// Clients that the kernel lets wait.
+const CLIENTS_WAITING: i32 = 128;
 
 impl Drop for Socket {
     fn drop(&mut self) {
@@ -65,6 +75,8 @@ impl Drop for Socket {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

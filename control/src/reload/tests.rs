@@ -55,7 +55,49 @@ fn changed(from: &str, to: &str) -> (Vec<String>, Vec<Change>) {
     assert!(GATEWAY.contains(from), "{from:?} is not in the example");
     let new = gateway(&GATEWAY.replacen(from, to, 1));
     let found = diff_gateway(&gateway(GATEWAY), &new).unwrap_or_else(|e| panic!("{to:?}: {e}"));
+    for line in &found.lines {
+        assert!(documented(&plain(line)).starts_with("live"), "{}", line.key);
+    }
     (found.lines.iter().map(ToString::to_string).collect(), found.changes)
+}
+
+/// What the reference says of a key: its row's second cell.
+fn documented(key: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let text = std::fs::read_to_string(file).unwrap();
+    let (_, table) = text.split_once("## 9. Reloading").unwrap();
+    let quoted = format!("`{key}`");
+    let rows = table.lines().filter(|line| line.starts_with("| `"));
+    let rows = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+    let mut found: Vec<_> = rows.filter(|row| row[1].split(", ").any(|k| k == quoted)).collect();
+    assert_eq!(found.len(), 1, "rows for {key}");
+    found.remove(0)[2].to_owned()
+}
+
+/// The key's name in the reference: without the carrier's own.
+fn plain(line: &ChangeLine) -> String {
+    let parts: Vec<_> = line.key.split('.').collect();
+    match parts.as_slice() {
+        ["carrier", _] => "carrier.name".to_owned(),
+        ["carrier", _, key] => format!("carrier.{key}"),
+        ["carrier_congestion", _] => "carrier_congestion".to_owned(),
+        _ => line.key.clone(),
+    }
+}
+
+#[test]
+fn every_key_of_the_reference_has_its_row() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let text = std::fs::read_to_string(file).unwrap();
+    let (reference, _) = text.split_once("## 9. Reloading").unwrap();
+    let (_, reference) = reference.split_once("## 6. Keys of both files").unwrap();
+    let cells = reference.lines().filter(|line| line.starts_with("| `"));
+    let keys = cells.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`'));
+    let keys: Vec<_> = keys.filter(|key| !key.trim_matches([' ', ',']).is_empty()).collect();
+    assert!(keys.len() > 50, "{keys:?}");
+    for key in keys.iter().filter(|key| **key != "[[carrier]]") {
+        assert!(["live", "restart"].iter().any(|word| documented(key).starts_with(word)), "{key}");
+    }
 }
 
 fn name(text: &str) -> CarrierName {
@@ -201,6 +243,9 @@ fn what_needs_a_restart_is_refused_by_name() {
         let new = gateway(&GATEWAY.replacen(from, to, 1));
         let needed = diff_gateway(&gateway(GATEWAY), &new).expect_err(to);
         assert_eq!(needed.keys, [key]);
+        if key.contains('.') {
+            assert_eq!(documented(key), "restart");
+        }
     }
     // A live key beside it does not help, and each key is named.
     let new = GATEWAY.replacen("mode = \"auto\"", "mode = \"tls\"", 1);
@@ -234,6 +279,7 @@ fn a_clouds_keys() {
         let found = diff_cloud(&cloud(CLOUD), &new).unwrap();
         assert_eq!((found.lines[0].to_string().as_str(), found.lines.len()), (line, 1));
         assert_eq!(found.changes, [change]);
+        assert!(documented(&plain(&found.lines[0])).starts_with("live"));
     }
     let rows = [
         ("4433", "4434", "listen"),
@@ -245,5 +291,7 @@ fn a_clouds_keys() {
     for (from, to, key) in rows {
         let needed = diff_cloud(&cloud(CLOUD), &cloud(&CLOUD.replacen(from, to, 1))).unwrap_err();
         assert_eq!(needed.keys, [key]);
+        let wanted = if key == "mode" { "live on a gateway" } else { "restart" };
+        assert_eq!(documented(key), wanted);
     }
 }

@@ -1,6 +1,7 @@
 //! The admin interface as clients meet it: over scripted connections cut anywhere, over a real
 //! socket, and through a whole reload.
 
+mod reference;
 mod reloads;
 mod scripted;
 mod sockets;

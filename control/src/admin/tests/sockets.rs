@@ -9,6 +9,7 @@ use mio::{Events, Poll, Token, Waker};
 use super::super::server::{CONNECTIONS_MAX, collect};
 use super::super::{AdminHandle, AdminServer, EVENTS_WAITING_MAX, Event, Record, Reloaded, Status};
 use super::*;
+use crate::reload::Change;
 
 /// A daemon's data plane on a thread of its own: it answers, and publishes what it is told to.
 struct Daemon {
@@ -194,6 +195,31 @@ fn events_beyond_the_channel_are_counted() {
     let second = std::str::from_utf8(&text).unwrap().lines().nth(1).unwrap();
     let record: Record = serde_json::from_str(second).unwrap();
     assert_eq!((record.seq, record.event), (2, Event::EventsLost { count: 5 }));
+}
+
+#[test]
+fn sighup_works_without_a_socket() {
+    let node = Node::new();
+    let text = TEXT.replace("[admin]\nsocket = \"admin.sock\"\n", "");
+    node.write(&text);
+    let mut poll = Poll::new().unwrap();
+    let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
+    let handle: AdminHandle<GatewayConfig> = AdminServer::start(node.options(waker)).unwrap();
+    assert!(!node.path("admin.sock").exists());
+    for mode in [Mode::Quic, Mode::Tls] {
+        node.write(&text.replace("mode = \"auto\"", &format!("mode = \"{mode}\"")));
+        handle.request_reload();
+        handle.request_reload();
+        let command = loop {
+            poll.poll(&mut Events::with_capacity(4), Some(Duration::from_secs(20))).unwrap();
+            if let Some(command) = handle.try_recv() {
+                break command;
+            }
+        };
+        let Command::Reload { config, changes, reply } = command else { panic!("{command:?}") };
+        assert_eq!((config.mode, changes), (mode, vec![Change::Mode]));
+        reply.send(Ok(Vec::new()));
+    }
 }
 
 #[test]
