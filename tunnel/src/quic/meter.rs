@@ -109,7 +109,10 @@ impl Meter {
     pub(super) fn in_flight(&mut self, connection: &Connection) -> usize {
         let stats = connection.stats();
         let difference = self.difference(&stats);
-        if stats.bytes_in_flight_duration == self.flight_time {
+        // The duration stands still when nothing is in flight, and also in silence; then the probe
+        // timer is armed or has fired.
+        let probing = self.timeouts > 0 || connection.timeout().is_some_and(|left| left < PROBE);
+        if stats.bytes_in_flight_duration == self.flight_time && !probing {
             // Nothing was in flight since the last look.
             self.offset = difference;
         }
@@ -163,6 +166,9 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
     (bytes as f64 / time.as_secs_f64().max(1e-4)) as u64
 }
 
+/// Before the first timeout the probe timer is shorter than this (RFC 9002 6.2), and an idle
+/// connection's timer is longer but for its last moments.
+const PROBE: Duration = Duration::from_secs(10);
 /// Shorter packets hold acknowledgements alone, which are not in flight.
 const DATA_PACKET_MIN: usize = 80;
 /// Probes may exceed the window a little (RFC 9002 7.5).
