@@ -6,11 +6,11 @@
 //!            progress stops, data waiting
 //!   Live ------------------------------------> Stalled
 //!     ^                                          |
-//!     +------ a PONG, or an acknowledgement -----+
-//!                of what it carries
-//!   any --- a newer tunnel of the same carrier is Live ---> Superseded --- the newer one delivers,
-//!     ^                                                      |    and this one is drained ---> gone
-//!     +--- the newer one is lost or stalls before its first -+
+//!     +--- a PONG, an echo, or an acknowledgement of what it alone carries
+//!
+//!   any --- a newer tunnel of the same carrier is Live ---> Superseded ---> gone, when the newer
+//!     ^                                                      |             one delivers and
+//!     +--- the newer one is lost or stalls before its first -+             this one is drained
 //! ```
 //!
 //! A path is hidden from the scheduler unless it is Live; a Fresh one is shown while no path of the

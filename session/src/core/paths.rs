@@ -212,6 +212,12 @@ impl Session {
         }
     }
 
+    /// Whether the tunnel's path makes no progress.
+    pub fn is_path_stalled(&self, tunnel: TunnelKey) -> bool {
+        let path = self.slot_of(tunnel).and_then(|slot| self.paths[slot].as_ref());
+        path.is_some_and(|path| path.stalled)
+    }
+
     fn stall(&mut self, now: Instant, slot: usize) {
         let Some(path) = &mut self.paths[slot] else { return };
         path.stalled = true;

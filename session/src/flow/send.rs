@@ -151,6 +151,11 @@ impl SendHalf {
         (end > self.next).then_some(fresh)
     }
 
+    #[cfg(test)]
+    fn units_kept(&self) -> usize {
+        self.runs.values().map(|run| run.units().count()).sum()
+    }
+
     /// What is left of the flow from this number on.
     pub fn remaining(&self, start: u64) -> u64 {
         self.written.saturating_sub(start)
@@ -466,6 +471,81 @@ mod tests {
         assert!(!half.acknowledge(9, &[], |_, _| {}), "never sent");
         assert!(half.acknowledge(8, &[], |_, _| {}));
         assert_eq!((half.held(), half.runs.len(), half.again.len()), (0, 0, 0));
+    }
+
+    /// The tags of the units that are spare, with the slots that carry them.
+    fn spare(half: &mut SendHalf) -> Vec<(u64, Vec<usize>)> {
+        half.take_spare().into_iter().map(|(tag, on)| (tag, on.iter().collect())).collect()
+    }
+
+    /// Sends the next piece of at most `most` bytes on a slot in a unit with this tag.
+    fn send_as(half: &mut SendHalf, tag: u64, most: u64, slot: usize) {
+        let piece = half.piece(u64::MAX >> 8).unwrap();
+        let end = half.content(&piece, most).end;
+        half.sent(&piece, end, PathSet::only(slot), tag);
+    }
+
+    #[test]
+    fn a_unit_is_spare_when_all_of_it_arrived_that_went_again() {
+        let mut half = half(false, b"abcdefgh");
+        send_as(&mut half, 1, 8, 0);
+        half.give_up(0, 8, 0, false);
+        send_as(&mut half, 2, 3, 1);
+        send_as(&mut half, 3, 5, 1);
+        assert!(half.acknowledge(2, &[], |_, _| {}));
+        assert_eq!(spare(&mut half), [], "the rest of unit 2 is out");
+        assert!(half.acknowledge(3, &[], |_, _| {}));
+        assert_eq!(spare(&mut half), [(2, vec![1])], "and the rest of unit 1");
+        assert!(half.acknowledge(8, &[], |_, _| {}));
+        assert_eq!(spare(&mut half), [(1, vec![0]), (3, vec![1])]);
+        assert_eq!(spare(&mut half), [], "once");
+    }
+
+    #[test]
+    fn what_one_path_carried_is_not_spare_but_what_was_cut_off_is() {
+        let mut half = half(false, b"abcdefgh");
+        send_as(&mut half, 1, 2, 0);
+        send_as(&mut half, 2, 4, 1);
+        send_as(&mut half, 3, 2, 0);
+        assert!(half.acknowledge(2, &[], |_, _| {}));
+        assert_eq!(spare(&mut half), []);
+        assert_eq!(half.all_units().len(), 2);
+        half.truncate(4, |_, _| {});
+        assert_eq!(spare(&mut half), [(3, vec![0])], "a part of unit 2 is still wanted");
+        half.truncate(0, |_, _| {});
+        assert_eq!(spare(&mut half), [(2, vec![1])]);
+    }
+
+    #[test]
+    fn a_path_that_is_gone_carries_no_spare_unit() {
+        let mut half = half(false, b"abcd");
+        send_as(&mut half, 1, 4, 0);
+        half.give_up(0, 4, 0, true);
+        send_as(&mut half, 2, 4, 1);
+        half.give_up(0, 4, 1, false);
+        send_as(&mut half, 3, 4, 0);
+        assert!(half.acknowledge(4, &[], |_, _| {}));
+        let of_slot_0: Vec<u64> = spare(&mut half)
+            .into_iter()
+            .filter(|(_, on)| on.contains(&0))
+            .map(|(tag, _)| tag)
+            .collect();
+        assert_eq!(of_slot_0, [3], "slot 0 is another path by now");
+        assert_eq!(half.units_kept(), 0);
+    }
+
+    #[test]
+    fn the_units_of_a_run_are_bounded() {
+        let mut half = half(false, b"abcd");
+        for tag in 0..100 {
+            let slot = (tag % 2) as usize;
+            send_as(&mut half, tag, 4, slot);
+            half.give_up(0, 4, slot, false);
+        }
+        assert_eq!(half.units_kept(), UNITS_MAX);
+        assert!(half.acknowledge(4, &[], |_, _| {}));
+        let tags: Vec<u64> = spare(&mut half).into_iter().map(|(tag, _)| tag).collect();
+        assert_eq!(tags, (100 - UNITS_MAX as u64..100).collect::<Vec<_>>());
     }
 
     #[test]

@@ -139,7 +139,8 @@ proptest! {
     #[test]
     fn controls(
         ack in ack_strategy(), flow in 1..=NUMBER_MAX, numbers in (number(), number(), number()),
-        said in said_strategy(), answer in any::<bool>(), reason in 0..ResetReason::ALL.len(), cut in 1usize..60,
+        said in said_strategy(), answer in any::<bool>(),
+        reason in 0..ResetReason::ALL.len(), cut in 1usize..60,
     ) {
         round_trip(&Frame::Ack(ack), cut);
         let (a, b, c) = numbers;

@@ -67,7 +67,7 @@ impl World {
         let paths = sessions.iter().flat_map(|session| &session.paths);
         let own = paths.filter(|path| path.carrier == *name && !path.unproven);
         let srtt = own.map(|path| path.srtt).max();
-        INTERVAL * ALIVE_MAX as u32 + 2 * srtt.unwrap_or_default()
+        INTERVAL * ALIVE_MAX as u32 + 2 * srtt.unwrap_or(SRTT_UNKNOWN)
     }
 
     /// The cloud hears of it, if the packet arrives.
@@ -160,3 +160,5 @@ impl World {
 const ATTEMPTS: u32 = 100;
 const INTERVAL: Duration = Duration::from_millis(100);
 const ALIVE_MAX: usize = 3;
+/// Time enough for the answer of a far cloud on a bad link.
+const SRTT_UNKNOWN: Duration = Duration::from_secs(1);
