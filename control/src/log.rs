@@ -1,6 +1,6 @@
 //! Log output of the daemons and the operator's command.
 //!
-//! A log that cannot be written must not stop a daemon. The [`Writer`] therefore never fails and
+//! A log that cannot be written must not stop a daemon. The writer therefore never fails and
 //! never panics: lines that a full disk refuses are counted, standard error hears of it at once
 //! and then at most once a minute, and when writes work again the log simply goes on. Level,
 //! format and file can change while the daemon runs.

@@ -158,24 +158,6 @@ fn mistakes_are_placed() {
             "scheduler.chain[2]",
             "no schedulerlet is named \"x\"; there are: min_rtt",
         ],
-        [
-            "[tls]",
-            "[restart]\nattempts_max = 9\n[tls]",
-            "attempts_max",
-            "restart.attempts_max",
-            "not between 1 and 8",
-        ],
-        [
-            "[tls]",
-            "[restart]\ninterval = \"1ms\"\n[tls]",
-            "interval",
-            "restart.interval",
-            "not between 20ms and 10s",
-        ],
-        ["[tls]", "mode = \"udp\"\n[tls]", "mode", "mode", "use auto, quic or tls"],
-        ["\"wwan0\"", "\"w\"\nmode = \"udp\"", "mode", "carrier[1].mode", "is not a mode"],
-        ["\"wwan0\"", "\"w\"\nmetered = 1", "metered", "carrier[1].metered", "true or false"],
-        ["\"wwan0\"", "\"w\"\nqlog = \"\"", "qlog", "carrier[1].qlog", "empty path"],
         ["[tls]", "[log]\nlevel = \"loud\"\n[tls]", "level", "log.level", "use error, warn"],
         ["[tls]", "[log]\nformat = \"xml\"\n[tls]", "format", "log.format", "\"json\""],
         ["192.0.2.1:4433", "192.0.2.1", "\"192.0", "cloud.addresses[1]", "with a port"],
@@ -201,6 +183,34 @@ fn mistakes_are_placed() {
         ["[[carrier]]", "carrier = 5\n[x]", "carrier = 5", "cloud.carrier", "unknown key"],
         ["\"g.crt\"", "\"\"", "certificate", "tls.certificate", "empty path"],
     ];
+    assert_placed(rows);
+}
+
+#[test]
+fn mistakes_about_modes_and_restarts_are_placed() {
+    assert_placed(&[
+        [
+            "[tls]",
+            "[restart]\nattempts_max = 9\n[tls]",
+            "attempts_max",
+            "restart.attempts_max",
+            "not between 1 and 8",
+        ],
+        [
+            "[tls]",
+            "[restart]\ninterval = \"1ms\"\n[tls]",
+            "interval",
+            "restart.interval",
+            "not between 20ms and 10s",
+        ],
+        ["[tls]", "mode = \"udp\"\n[tls]", "mode", "mode", "use auto, quic or tls"],
+        ["\"wwan0\"", "\"w\"\nmode = \"udp\"", "mode", "carrier[1].mode", "is not a mode"],
+        ["\"wwan0\"", "\"w\"\nmetered = 1", "metered", "carrier[1].metered", "true or false"],
+        ["\"wwan0\"", "\"w\"\nqlog = \"\"", "qlog", "carrier[1].qlog", "empty path"],
+    ]);
+}
+
+fn assert_placed(rows: &[[&str; 5]]) {
     for [from, to, mark, key, reason] in rows {
         let (text, line) = changed(from, to, mark);
         let error = gateway(&text).expect_err(to);
