@@ -410,13 +410,14 @@ impl Shell for Gateway {
         }
     }
 
-    fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
+    fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
         let transparent = self.transparent.iter().map(|(_, gate)| gate);
         let gates = transparent.chain(self.socks.iter().map(|(_, gate)| gate));
         let gates = gates
             .filter(|_| self.ending.takes_new())
             .filter_map(|gate| if gate.is_open(now) { Some(now) } else { gate.next_timeout() });
-        let carriers = self.ending.wants_tunnels().then(|| self.state.carriers.next_timeout(now));
+        let carriers =
+            self.ending.wants_tunnels().then(|| self.state.carriers.next_timeout(now, relay));
         let others = [
             self.clients.next_timeout(),
             self.names.as_ref().and_then(|names| names.next_timeout(now)),

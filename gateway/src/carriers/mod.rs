@@ -95,8 +95,8 @@ impl Carriers {
     }
 
     /// When [`Carriers::on_turn`] is due.
-    pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
-        self.carriers.iter().filter_map(|carrier| carrier.policy.next_timeout(now)).min()
+    pub(crate) fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
+        self.carriers.iter().filter_map(|carrier| carrier.next_timeout(now, relay)).min()
     }
 
     /// What operators are to hear of, since the last call.

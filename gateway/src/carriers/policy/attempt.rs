@@ -37,6 +37,8 @@ pub(crate) struct Reading {
     pub(crate) rtt: Option<Rtt>,
     /// Since when data is out without any of it being acknowledged.
     pub(crate) waiting_since: Option<Instant>,
+    /// The session has seen no progress for too long, also where the transport has nothing out.
+    pub(crate) stalled: bool,
     /// Bytes that the peer's transport has acknowledged.
     pub(crate) acked: u64,
     /// Bytes that came.

@@ -178,7 +178,7 @@ impl Policy {
         let choice = self.judged(now).and_then(|current| self.choice.next_timeout(current));
         let wish = self.wish_over_at();
         let expiries = self.attempts.iter().filter_map(|attempt| self.expires_at(attempt));
-        expiries.chain([plan, self.stall_at(), choice, wish].into_iter().flatten()).min()
+        expiries.chain([plan, self.stall_at(now), choice, wish].into_iter().flatten()).min()
     }
 
     /// The operator lets the carrier be used, or not.
@@ -341,6 +341,16 @@ impl Policy {
         self.current().map(|current| current.id)
     }
 
+    /// The connection in use, if a stall of it would begin a restart.
+    pub(crate) fn watched(&self) -> Option<AttemptId> {
+        self.doubtable().filter(|_| self.is_usable()).map(|path| path.id)
+    }
+
+    fn doubtable(&self) -> Option<&Attempt> {
+        let urgent = self.search.as_ref().is_some_and(|search| search.cause.is_urgent());
+        self.current().filter(|_| !urgent && self.pace.restart.enabled)
+    }
+
     fn is_usable(&self) -> bool {
         self.enabled && self.fits_any(&self.link)
     }
@@ -365,7 +375,7 @@ impl Policy {
 
     /// Begins and ends what the path's progress asks for.
     fn watch_path(&mut self, now: Instant) {
-        if self.stall_at().is_some_and(|at| at <= now) {
+        if self.stall_at(now).is_some_and(|at| at <= now) {
             return self.stall(now, Cause::Stall);
         }
         if self.wish_over_at().is_some_and(|at| at <= now) {
@@ -400,12 +410,11 @@ impl Policy {
     }
 
     /// When the path counts as stalled; `None` while a search for that is on, or not wanted.
-    fn stall_at(&self) -> Option<Instant> {
-        let urgent = self.search.as_ref().is_some_and(|search| search.cause.is_urgent());
-        if urgent || !self.pace.restart.enabled {
-            return None;
+    fn stall_at(&self, now: Instant) -> Option<Instant> {
+        let reading = &self.doubtable()?.reading;
+        if reading.stalled {
+            return Some(now);
         }
-        let reading = &self.current()?.reading;
         Some(reading.waiting_since? + pace::stall_patience(reading.rtt.or(self.rtt)))
     }
 
@@ -419,6 +428,7 @@ impl Policy {
         };
         let healthy = self.current().is_some_and(|path| {
             path.reading.waiting_since.is_none()
+                && !path.reading.stalled
                 && path.reading.local.is_none_or(|own| self.link.has(own))
         });
         (wished && healthy).then(|| search.begun + WISHED_FOR)

@@ -209,3 +209,17 @@ fn a_backup_or_metered_carrier_races_one_at_a_time_every_half_second() {
     assert!(starts.iter().any(|(_, mode)| *mode == QUIC), "{starts:?}");
     assert_eq!(world.alive_max, 1);
 }
+
+#[test]
+fn what_the_session_misses_is_a_stall_too() {
+    let mut world = World::new(Mode::Quic);
+    world.traffic = false;
+    world.run(secs(2));
+    world.stalled = true;
+    let begun = world.at();
+    world.run(ms(10));
+    assert_eq!(world.starts(begun).first(), Some(&(ms(0), QUIC)));
+    assert_eq!(world.policy.phase().0, Phase::Stalled);
+    world.stalled = false;
+    world.run_until(secs(1), |world| restarts(world, Cause::Stall) == 1);
+}

@@ -52,6 +52,8 @@ pub(super) struct World {
     pub(super) policy: Policy,
     pub(super) net: Net,
     pub(super) traffic: bool,
+    /// The session says that the path stalls.
+    pub(super) stalled: bool,
     /// Transports resume at once after a blackout.
     pub(super) nimble: bool,
     begun: Instant,
@@ -89,6 +91,7 @@ impl World {
             policy: Policy::new(pace, mode, addresses, 7),
             net,
             traffic: true,
+            stalled: false,
             nimble: false,
             begun: now,
             now,
@@ -246,6 +249,7 @@ impl World {
         let reading = Reading {
             rtt: Some(Rtt { smoothed: rtt, variance: rtt / 8 }),
             waiting_since: (!idle).then_some(conn.moved_at),
+            stalled: self.stalled,
             acked: conn.bytes,
             received: 0,
             local: Some(self.local),
