@@ -164,7 +164,8 @@ impl Sum {
 /// Whether the path is the limit, not what is offered. An idle path cannot be judged.
 fn is_busy(sample: &LinkSample) -> bool {
     let full = sample.in_flight.0 * 2 >= sample.window.0;
-    sample.in_flight.0 > 0 && (sample.unsent.0 > 0 || full || !sample.application_limited)
+    let is_out = sample.in_flight.0 > 0 || sample.unsent.0 > 0;
+    is_out && (sample.unsent.0 > 0 || full || !sample.application_limited)
 }
 
 fn newest(pieces: &[Piece], count: usize) -> Option<&[Piece]> {
