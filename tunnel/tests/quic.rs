@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use common::pki::Authority;
 use common::{TestClock, name};
 use polyrail_model::{TunnelMode, Unit};
-use quic_world::{World, client};
+use polyrail_tunnel::CloseReason;
+use quic_world::{World, client, numbered};
 
 /// A world with one tunnel that is up: end 0 is the gateway's, end 1 the cloud's.
 fn up() -> World {
@@ -62,4 +63,32 @@ fn control_units_keep_their_order() {
         world.step();
     }
     assert!(world.ends[1].units == units);
+}
+
+#[test]
+fn an_orderly_end_delivers_everything_first() {
+    let mut world = up();
+    let mut sent = 0;
+    while sent < 200 {
+        while sent < 200 && world.ends[0].tunnel.room() > 0 {
+            let tag = world.tag();
+            world.ends[0].tunnel.send(Unit::Data { tag }, &numbered(sent, 9_000));
+            sent += 1;
+        }
+        world.step();
+    }
+    let begin = Instant::now();
+    world.ends[0].tunnel.close(begin);
+    assert_eq!(world.ends[0].tunnel.room(), 0);
+    world.ends[0].tunnel.send(Unit::Control, b"too late");
+    world.until("over", |ends| ends.iter().all(|end| end.closed.is_some()));
+    assert!(begin.elapsed() < Duration::from_millis(1_400), "{:?}", begin.elapsed());
+    assert_eq!(world.ends[1].units.len(), 200);
+    let reasons = world.ends.iter().map(|end| end.closed.clone().unwrap());
+    assert_eq!(reasons.collect::<Vec<_>>(), [CloseReason::Local, CloseReason::PeerClosed]);
+    for end in &mut world.ends {
+        assert_eq!((end.tunnel.room(), end.tunnel.sample(Instant::now())), (0, None));
+        assert_eq!((end.tunnel.receive(&mut |_| ()), end.tunnel.poll_event()), (0, None));
+        assert_eq!(end.tunnel.next_timeout(), None);
+    }
 }

@@ -89,7 +89,7 @@ impl Engine {
         if self.outbox.waiting() == 0 {
             self.outbox.end(&mut self.connection);
         }
-        if self.outbox.is_delivered(&self.connection) {
+        if self.outbox.is_delivered(&mut self.connection) {
             self.say_goodbye();
         }
     }

@@ -144,7 +144,7 @@ impl Outbox {
         Ok(given)
     }
 
-    fn finish_front(&mut self, connection: &Connection, stream: u64) {
+    fn finish_front(&mut self, connection: &mut Connection, stream: u64) {
         let Some(unit) = self.data.pop_front() else { return };
         if self.spare.len() < SPARE_MAX {
             self.spare.push(unit.bytes);
@@ -160,9 +160,9 @@ impl Outbox {
     }
 
     /// Forgets streams at the front that were acknowledged to their end.
-    fn forget_finished(&mut self, connection: &Connection) {
+    fn forget_finished(&mut self, connection: &mut Connection) {
         while let Some(&(tag, stream)) = self.open.front()
-            && connection.stream_closed(stream)
+            && is_finished(connection, stream)
         {
             self.open.pop_front();
             self.by_tag.remove(&tag);
@@ -192,11 +192,11 @@ impl Outbox {
     }
 
     /// Whether everything was acknowledged by the peer.
-    pub(super) fn is_delivered(&mut self, connection: &Connection) -> bool {
+    pub(super) fn is_delivered(&mut self, connection: &mut Connection) -> bool {
         self.forget_finished(connection);
         self.waiting == 0
-            && connection.stream_closed(self.control_stream)
-            && self.open.iter().all(|&(_, stream)| connection.stream_closed(stream))
+            && is_finished(connection, self.control_stream)
+            && self.open.iter().all(|&(_, stream)| is_finished(connection, stream))
     }
 
     /// Drops all that waits.
@@ -206,6 +206,12 @@ impl Outbox {
         self.data = VecDeque::new();
         self.waiting = 0;
     }
+}
+
+/// Whether a stream that was begun is acknowledged to its end: `quiche` does not know it any more.
+/// (Its `stream_closed` speaks of the end that was written.)
+fn is_finished(connection: &mut Connection, stream: u64) -> bool {
+    matches!(connection.stream_capacity(stream), Err(Error::InvalidStreamState(_)))
 }
 
 /// Appends a variable-length integer (RFC 9000 16).

@@ -140,7 +140,7 @@ impl Tunnel for QuicTunnel {
         if engine.state == State::Closed {
             return;
         }
-        self.readable |= readable;
+        self.readable |= readable && matches!(self.port, Port::Own(_));
         if writable {
             engine.egress.unblock();
         }
