@@ -1,9 +1,9 @@
 //! How many descriptors users may take of those that the process has.
 //!
-//! Everything that has a descriptor counts: legs, dials, sockets that wait to be reset, tunnels over
-//! TCP; those over QUIC share their listener's. A margin stays free of flows, so
-//! that gateways can come back and bring further carriers up, whatever passengers do. What one
-//! gateway may take of the rest is bounded by `session.flows_max` alone.
+//! Everything that has a descriptor counts: legs, dials, sockets that wait to be reset, tunnels
+//! over TCP; those over QUIC share their listener's. A margin stays free of flows, so that gateways
+//! can come back and bring further carriers up, whatever passengers do. What one gateway may take
+//! of the rest is bounded by `session.flows_max` alone.
 
 use polyrail_tunnel::tls::HANDSHAKES_MAX;
 

@@ -1,8 +1,8 @@
 //! What operators ask of the running daemon: its state, changes, and new configurations.
 //!
-//! A change is taken whole or not at all: what can fail is tried first. No flow ends by it, with one
-//! exception: tunnels whose gateway's certificate is revoked now are closed. Access lists count for
-//! flows that are opened afterwards.
+//! A change is taken whole or not at all: what can fail is tried first. No flow ends by it, with
+//! one exception: tunnels whose gateway's certificate is revoked now are closed. Access lists count
+//! for flows that are opened afterwards.
 
 use std::time::Instant;
 
@@ -109,6 +109,8 @@ impl Cloud {
             tracing::info!(chain = ?chain.names(), "the scheduler was changed by an operator");
             self.settings.chain = chain.clone();
             relay.endpoint().set_chain(now, chain.clone());
+            let change = format!("scheduler of all paths: {}", chain.names().join(", "));
+            self.desk.publish(Event::PathChanged { path: name.to_owned(), change });
         }
         find(self, relay).ok_or_else(|| AdminError::unknown_path(name))
     }

@@ -339,6 +339,9 @@ impl Cloud {
 
     fn on_tunnel_closed(&mut self, now: Instant, relay: &Relay, event: &RelayEvent) {
         let RelayEvent::TunnelClosed { reason, peer, address, .. } = event else { return };
+        if let CloseReason::PeerCertificate(_) = reason {
+            self.desk.refused += 1;
+        }
         let address = address.map(tracing::field::display);
         match (peer, reason) {
             (Some(peer), CloseReason::Local | CloseReason::PeerClosed) => {
@@ -346,15 +349,12 @@ impl Cloud {
             }
             (Some(peer), _) => tracing::warn!(gateway = %peer, address, %reason, "tunnel lost"),
             (None, _) => {
-                if let CloseReason::PeerCertificate(_) = reason {
-                    self.desk.refused += 1;
-                }
                 if let Some(left_out) = self.strangers.permit(now) {
                     tracing::warn!(address, %reason, left_out, "a connection was refused");
                     let from = address.map(|address| format!(" from {address:?}"));
                     let from = from.unwrap_or_default();
                     let message = format!(
-                        "a connection{from} was refused: {reason} (and {left_out} that were not told)"
+                        "a connection{from} was refused: {reason} (and {left_out} before it)"
                     );
                     self.desk.publish(admin::Event::Alarm { message, path: None });
                 }

@@ -61,8 +61,8 @@ pub enum RelayEvent {
         /// What the handshake brought.
         established: Established,
     },
-    /// What we send over a QUIC tunnel looks policed, see [`crate::Suspicion`]; told again every few
-    /// seconds while it does.
+    /// What we send over a QUIC tunnel looks policed, see [`crate::Suspicion`]; told again every
+    /// few seconds while it does.
     TunnelPoliced {
         /// The tunnel.
         tunnel: TunnelKey,

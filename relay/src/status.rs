@@ -13,9 +13,9 @@
 //!
 //! `state` is `up`, `stalled` or, on the gateway, `down`; `mode` is `quic` or `tls`, that of the
 //! carrier's newest path, and empty before the first; `paths` counts its connections that became
-//! paths, and packets are those of the newest; `counters` are what the daemon counts. Bytes of a carrier are users' bytes with
-//! copies, summed over its connections since the start. On the gateway `peer` of a carrier is empty, and carriers
-//! stand in the order of the configuration.
+//! paths, and packets are those of the newest; `counters` are what the daemon counts. Bytes of a
+//! carrier are users' bytes with copies, summed over its connections since the start. On the
+//! gateway `peer` of a carrier is empty, and carriers stand in the order of the configuration.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -17,13 +17,13 @@
 //!
 //! *Without a queue*: the median of the smoothed round-trip times is at most 1.25 times the least
 //! one and 5 ms. *Grows*: the half of the pieces in which more was sent lost at least twice the
-//! share that the other half lost. Losses must be spread over at least three pieces, some of them in
-//! the older half of the time: the rate that is named, that of the newer half, must not be one from
-//! before the policing.
+//! share that the other half lost. Losses must be spread over at least three pieces, some of them
+//! in the older half of the time: the rate that is named, that of the newer half, must not be one
+//! from before the policing.
 //!
 //! What is not a policer and looks like one: random loss of 2 % and more on a path so fast that no
-//! queue builds up, and a queue of under 5 ms. Both end in a trial without result, which the gateway
-//! repeats less and less often. What is one and is not seen: a policer that queues (a shaper). TCP
+//! queue builds up, and a queue of under 5 ms. Both end in a trial without result, which the
+//! gateway repeats less and less often. What is one and is not seen: a policer that queues (a shaper). TCP
 //! fares no better there.
 //!
 //! Silence (nothing acknowledged for [`SILENCE`], or three timeouts) is no policing: all that was
@@ -72,7 +72,7 @@ struct Sum {
 
 impl Suspicion {
     /// Takes a sample; answers the rate that gets through when the path looks policed. While it
-    /// does, that is said once in [`REPEAT`].
+    /// does, that is said again every 5 s.
     pub fn on_sample(&mut self, sample: &LinkSample) -> Option<Bitrate> {
         let before = self.last.replace(*sample)?;
         let time = sample.at.saturating_duration_since(before.at);
