@@ -86,6 +86,8 @@ pub(super) struct Engine {
     pub(super) parting: Option<CloseReason>,
     /// What our judge refused in the handshake.
     pub(super) fault: Option<CertificateFault>,
+    /// Why early data is refused: told as soon as the first flight is out.
+    pub(super) verdict: Option<CertificateFault>,
     /// Whether the last packet is still to be sent.
     pub(super) farewell: bool,
     /// Bytes sent as early data.
@@ -145,6 +147,7 @@ impl Engine {
             announced: false,
             parting: None,
             fault: None,
+            verdict: None,
             farewell: false,
             early_sent: 0,
             had_early_data: false,
@@ -248,6 +251,9 @@ impl Engine {
         }
         if let Err(Stop::Socket(error)) = self.pump_once(udp, now, false) {
             self.on_socket_error(&error);
+        }
+        if let Some(fault) = self.verdict.take() {
+            self.fail(CloseReason::PeerCertificate(fault));
         }
         self.check_refusals();
         // `send` goes on with the handshake, too.

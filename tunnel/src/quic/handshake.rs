@@ -52,14 +52,16 @@ impl Engine {
                 Err(reason) => self.fail(reason),
             };
         }
-        if self.state == State::Handshaking && self.connection.is_in_early_data() {
+        let undecided = self.state == State::Handshaking && self.verdict.is_none();
+        if undecided && self.connection.is_in_early_data() {
             match self.judge() {
                 Ok(inspection) => {
                     self.state = State::Early;
                     self.had_early_data = true;
                     self.early = Some(Early { peer: inspection.peer });
                 }
-                Err(fault) => self.fail(CloseReason::PeerCertificate(fault)),
+                // The peer understands the refusal behind the server's first flight only.
+                Err(fault) => self.verdict = Some(fault),
             }
         }
     }

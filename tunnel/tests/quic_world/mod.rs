@@ -12,7 +12,7 @@ use mio::{Events, Interest, Poll, Token};
 use polyrail_model::Unit;
 use polyrail_tunnel::quic::{Client, Listener, ServerOptions};
 use polyrail_tunnel::{
-    CarrierSpec, CloseReason, Early, Established, TlsIdentity, Tunnel, TunnelEvent,
+    CarrierSpec, CloseReason, Early, Established, TlsIdentity, Tunnel, TunnelEvent, fake,
 };
 
 use crate::common::{TestClock, loopback, name};
@@ -30,6 +30,7 @@ pub struct End {
     pub keeping: bool,
     pub reading: bool,
     pub timeouts_max: u32,
+    dropped: bool,
 }
 
 /// A poll with the ends of tunnels and a listener.
@@ -38,13 +39,20 @@ pub struct World {
     pub ends: Vec<End>,
     pub listener: Option<Listener>,
     next_tag: u64,
+    asleep: Option<usize>,
 }
 
 const LISTENER: Token = Token(usize::MAX);
 
 impl World {
     pub fn new() -> Self {
-        Self { poll: Poll::new().unwrap(), ends: Vec::new(), listener: None, next_tag: 0 }
+        Self {
+            poll: Poll::new().unwrap(),
+            ends: Vec::new(),
+            listener: None,
+            next_tag: 0,
+            asleep: None,
+        }
     }
 
     /// A world whose cloud listens, and where.
@@ -68,15 +76,25 @@ impl World {
         address
     }
 
-    /// Ends the cloud without a word, as a killed process does.
-    pub fn kill_cloud(&mut self, ends: &[usize]) {
-        let mut listener = self.listener.take().unwrap();
-        self.poll.registry().deregister(&mut listener).unwrap();
-        for &end in ends {
-            // Not dropped: a process that dies says nothing.
-            let end = self.ends.remove(end);
-            std::mem::forget(end.tunnel);
-        }
+    /// Another process takes the cloud's place at the same address. The tunnels of the old one must
+    /// be dropped: they share its socket.
+    pub fn restart_cloud(
+        &mut self,
+        identity: TlsIdentity,
+        clock: &Arc<TestClock>,
+        address: SocketAddr,
+    ) {
+        let mut old = self.listener.take().unwrap();
+        self.poll.registry().deregister(&mut old).unwrap();
+        drop(old);
+        self.serve(identity, ServerOptions::default(), clock, address);
+    }
+
+    /// Drops an end's tunnel; a fake takes its place.
+    pub fn drop_end(&mut self, end: usize) {
+        let (fake, _) = fake::pair(&name("nobody"), &name("nobody"), [0; 32]).unwrap();
+        drop(std::mem::replace(&mut self.ends[end].tunnel, Box::new(fake)));
+        self.ends[end].dropped = true;
     }
 
     pub fn add(&mut self, mut tunnel: Box<dyn Tunnel>) -> usize {
@@ -92,6 +110,7 @@ impl World {
             keeping: true,
             reading: true,
             timeouts_max: 0,
+            dropped: false,
         });
         index
     }
@@ -123,12 +142,15 @@ impl World {
                 if let Some(listener) = &mut self.listener {
                     listener.on_ready(now, readable, writable);
                 }
-            } else {
+            } else if self.asleep != Some(event.token().0) {
                 self.ends[event.token().0].tunnel.on_ready(now, readable, writable);
             }
         }
         self.serve_listener(now);
-        for end in &mut self.ends {
+        for (number, end) in self.ends.iter_mut().enumerate() {
+            if self.asleep == Some(number) {
+                continue;
+            }
             if end.tunnel.next_timeout().is_some_and(|due| due <= now) {
                 end.tunnel.on_timeout(now);
             }
@@ -165,6 +187,15 @@ impl World {
             assert!(Instant::now() < give_up, "{what}: not reached; {}", self.told());
             self.step();
         }
+    }
+
+    /// The same while the end `asleep` does nothing.
+    pub fn until_far(&mut self, what: &str, asleep: usize, done: impl Fn(&[End]) -> bool) {
+        self.asleep = Some(asleep);
+        self.until(what, done);
+        self.asleep = None;
+        // It missed its events.
+        self.ends[asleep].tunnel.on_ready(Instant::now(), true, true);
     }
 
     pub fn run_for(&mut self, time: Duration) {
@@ -250,6 +281,9 @@ impl World {
 
 impl End {
     pub fn drain(&mut self) {
+        if self.dropped {
+            return;
+        }
         self.poll_events();
         while self.reading {
             let (units, keeping, bytes) = (&mut self.units, self.keeping, &mut self.bytes);

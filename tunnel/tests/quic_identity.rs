@@ -1,0 +1,287 @@
+//! Who gets in over QUIC: certificates in full handshakes, in resumed ones and with early data.
+
+#![allow(clippy::unwrap_used)] // also in the helpers
+
+mod common;
+mod quic_world;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::pki::{Authority, CLOUD, GATEWAY, Node};
+use common::{BEGIN, LIFE, TestClock, name};
+use polyrail_model::Unit;
+use polyrail_tunnel::quic::Client;
+use polyrail_tunnel::{CarrierSpec, CertificateFault, CloseReason, PeerComplaint, TlsIdentity};
+use quic_world::{World, carrier, client};
+
+/// What both ends say when this gateway meets this cloud.
+fn meet(gateway: TlsIdentity, cloud: TlsIdentity, clock: &Arc<TestClock>) -> [CloseReason; 2] {
+    let (mut world, address) = World::serving(cloud, clock);
+    let outcome = world.outcome(&mut client(gateway, clock), address);
+    assert!(world.ends[1].units.is_empty());
+    outcome.map(Option::unwrap)
+}
+
+fn refused(outcome: [CloseReason; 2], complaint: PeerComplaint) -> CertificateFault {
+    let [near, far] = outcome;
+    assert_eq!(near, CloseReason::PeerRefused(complaint));
+    match far {
+        CloseReason::PeerCertificate(fault) => fault,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_gateway_of_a_foreign_authority_is_refused() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let paths = theirs.issue(&Node::new("train-7", GATEWAY, 7), &ours);
+    let gateway = TlsIdentity::load(&paths).unwrap();
+    let outcome = meet(gateway, ours.cloud(), &TestClock::new());
+    assert_eq!(
+        refused(outcome, PeerComplaint::UnknownAuthority),
+        CertificateFault::UnknownAuthority
+    );
+}
+
+#[test]
+fn an_expired_gateway_is_refused() {
+    let authority = Authority::new();
+    let clock = TestClock::new();
+    let gateway = Node { end: BEGIN + 50, ..Node::new("train-7", GATEWAY, 7) };
+    let outcome = meet(authority.node(&gateway), authority.cloud(), &clock);
+    let fault = refused(outcome, PeerComplaint::CertificateExpired);
+    assert_eq!(
+        fault,
+        CertificateFault::Expired { name: "train-7".to_owned(), ago: Duration::from_secs(50) }
+    );
+}
+
+#[test]
+fn a_cloud_does_not_pass_as_a_gateway() {
+    let authority = Authority::new();
+    let impostor = authority.node(&Node::new("train-7", CLOUD, 8));
+    let outcome = meet(impostor, authority.cloud(), &TestClock::new());
+    let fault = refused(outcome, PeerComplaint::WrongRole);
+    assert!(matches!(fault, CertificateFault::WrongRole { wanted: "gateway", .. }));
+}
+
+#[test]
+fn a_revoked_gateway_is_refused() {
+    let authority = Authority::new();
+    let cloud = TlsIdentity::load(&authority.cloud_revoking(&[7], BEGIN + LIFE)).unwrap();
+    let outcome = meet(authority.gateway(), cloud, &TestClock::new());
+    let fault = refused(outcome, PeerComplaint::CertificateRevoked);
+    assert!(matches!(fault, CertificateFault::Revoked { .. }));
+}
+
+#[test]
+fn clouds_are_judged_as_well() {
+    let authority = Authority::new();
+    let table = [
+        (Node::new("other", CLOUD, 2), PeerComplaint::WrongName),
+        (Node::new("cloud", GATEWAY, 3), PeerComplaint::WrongRole),
+        (
+            Node { end: BEGIN + 9, ..Node::new("cloud", CLOUD, 4) },
+            PeerComplaint::CertificateExpired,
+        ),
+    ];
+    for (node, complaint) in table {
+        let [near, far] = meet(authority.gateway(), authority.node(&node), &TestClock::new());
+        assert!(matches!(near, CloseReason::PeerCertificate(_)), "{near}");
+        assert_eq!(far, CloseReason::PeerRefused(complaint));
+    }
+}
+
+/// A cloud and a gateway that has been there once and has a ticket.
+struct Scene {
+    world: World,
+    authority: Authority,
+    clock: Arc<TestClock>,
+    client: Client,
+    address: SocketAddr,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let authority = Authority::new();
+        let clock = TestClock::new();
+        let (mut world, address) = World::serving(authority.cloud(), &clock);
+        let mut client = client(authority.gateway(), &clock);
+        world.pair(&mut client, address);
+        // The tickets follow the handshake.
+        world.run_for(Duration::from_millis(50));
+        Self { world, authority, clock, client, address }
+    }
+
+    fn connect(&mut self, early: bool) -> usize {
+        let spec = CarrierSpec { early, ..carrier("a") };
+        self.world.connect_by(&mut self.client, &spec, self.address)
+    }
+
+    /// Has the cloud revoke the gateway's certificate.
+    fn revoke(&mut self) {
+        let paths = self.authority.cloud_revoking(&[7], BEGIN + LIFE);
+        let identity = TlsIdentity::load(&paths).unwrap();
+        self.world.listener.as_mut().unwrap().set_identity(identity).unwrap();
+    }
+
+    /// Sends early data and runs until both ends are over.
+    fn early_and_over(&mut self) -> [CloseReason; 2] {
+        let near = self.connect(true);
+        self.world.ends[near].drain();
+        assert!(self.world.ends[near].early.is_some());
+        self.world.ends[near].send(Unit::Greeting, b"early");
+        self.world.until("over", |ends| {
+            ends.len() > near + 1 && ends[near..].iter().all(|end| end.closed.is_some())
+        });
+        let far = &self.world.ends[near + 1];
+        assert!(far.units.is_empty() && far.early.is_none() && far.up.is_none());
+        [0, 1].map(|end| self.world.ends[near + end].closed.clone().unwrap())
+    }
+}
+
+#[test]
+fn a_second_handshake_is_resumed_and_shows_the_same_peer() {
+    let mut scene = Scene::new();
+    let near = scene.connect(false);
+    scene.world.until("both up", |ends| {
+        ends.len() == near + 2 && ends[near..].iter().all(|end| end.up.is_some())
+    });
+    for (end, peer) in [(near, "cloud"), (near + 1, "train-7")] {
+        let end = &scene.world.ends[end];
+        let up = end.up.as_ref().unwrap();
+        assert!(up.resumed && end.early.is_none());
+        assert_eq!(up.peer, name(peer));
+    }
+    let exporters = [0, 1].map(|end| scene.world.ends[near + end].up.as_ref().unwrap().exporter);
+    assert_eq!(exporters[0], exporters[1]);
+    assert_ne!(exporters[0], scene.world.ends[0].up.as_ref().unwrap().exporter);
+    // Another carrier has no ticket.
+    let other = CarrierSpec { early: true, ..carrier("b") };
+    let [near, far] = scene.world.pair_by(&mut scene.client, &other, scene.address);
+    for end in [near, far] {
+        let end = &scene.world.ends[end];
+        assert!(!end.up.as_ref().unwrap().resumed && end.early.is_none());
+    }
+}
+
+#[test]
+fn early_data_arrives_with_the_first_flight() {
+    let mut scene = Scene::new();
+    let near = scene.connect(true);
+    scene.world.ends[near].drain();
+    assert_eq!(scene.world.ends[near].early.as_ref().unwrap().peer, name("cloud"));
+    let room = scene.world.ends[near].tunnel.room();
+    assert!((8_000..16_000).contains(&room), "{room}");
+    scene.world.ends[near].send(Unit::Greeting, b"join");
+    scene.world.ends[near].send(Unit::Data { tag: 1 }, &[7; 3_000]);
+    // Only the cloud runs: nothing but the client's first flight can have come.
+    let far = near + 1;
+    scene.world.until_far("early", near, |ends| ends.len() > far && ends[far].units.len() == 2);
+    let cloud = &mut scene.world.ends[far];
+    assert!(cloud.up.is_none());
+    assert_eq!(cloud.early.as_ref().unwrap().peer, name("train-7"));
+    assert_eq!(cloud.units, [b"join".to_vec(), vec![7; 3_000]]);
+    // It answers before the handshake is over.
+    cloud.send(Unit::Control, b"welcome");
+    scene.world.until("answered", |ends| ends[near].units == [b"welcome"]);
+    scene.world.until("up", |ends| ends[near..].iter().all(|end| end.up.is_some()));
+    let up = scene.world.ends[far].up.as_ref().unwrap();
+    assert!(up.resumed);
+    assert_eq!(up.exporter, scene.world.ends[near].up.as_ref().unwrap().exporter);
+}
+
+#[test]
+fn early_data_that_a_restarted_cloud_refuses_is_sent_again() {
+    let mut scene = Scene::new();
+    scene.world.ends[0].tunnel.close(std::time::Instant::now());
+    scene.world.until("over", |ends| ends.iter().all(|end| end.closed.is_some()));
+    scene.world.drop_end(1);
+    scene.world.restart_cloud(scene.authority.cloud(), &scene.clock, scene.address);
+    let near = scene.connect(true);
+    scene.world.ends[near].drain();
+    assert!(scene.world.ends[near].early.is_some());
+    scene.world.ends[near].send(Unit::Greeting, b"join");
+    for tag in 0..5 {
+        scene.world.ends[near].send(Unit::Data { tag }, &[tag as u8; 2_000]);
+    }
+    let far = near + 1;
+    scene.world.until("all there", |ends| ends.len() > far && ends[far].units.len() == 6);
+    let cloud = &scene.world.ends[far];
+    assert!(cloud.early.is_none() && !cloud.up.as_ref().unwrap().resumed);
+    assert_eq!(cloud.units[0], b"join");
+    assert!(!scene.world.ends[near].up.as_ref().unwrap().resumed);
+    scene.world.transfer(near, far, 100, 1_400);
+}
+
+#[test]
+fn a_revoked_gateway_is_not_resumed() {
+    let mut scene = Scene::new();
+    scene.revoke();
+    let near = scene.connect(false);
+    scene.world.until("over", |ends| {
+        ends.len() > near + 1 && ends[near..].iter().all(|end| end.closed.is_some())
+    });
+    let cloud = &scene.world.ends[near + 1];
+    assert!(cloud.up.is_none() && cloud.units.is_empty());
+    let reason = cloud.closed.as_ref().unwrap();
+    assert!(matches!(reason, CloseReason::PeerCertificate(CertificateFault::Revoked { .. })));
+    let complaint = CloseReason::PeerRefused(PeerComplaint::CertificateRevoked);
+    assert_eq!(scene.world.ends[near].closed, Some(complaint));
+}
+
+#[test]
+fn early_data_under_a_revoked_ticket_is_refused_before_any_unit_is_handed_out() {
+    let mut scene = Scene::new();
+    scene.revoke();
+    let [near, far] = scene.early_and_over();
+    assert_eq!(near, CloseReason::PeerRefused(PeerComplaint::CertificateRevoked));
+    assert!(matches!(far, CloseReason::PeerCertificate(CertificateFault::Revoked { .. })));
+    // The ticket is gone: the next attempt is a full handshake, which tells the same.
+    let near = scene.connect(true);
+    scene.world.until("over", |ends| ends.len() > near && ends[near].closed.is_some());
+    assert!(scene.world.ends[near].early.is_none());
+}
+
+#[test]
+fn early_data_of_a_certificate_that_expired_meanwhile_is_refused() {
+    let mut scene = Scene::new();
+    let authority = &scene.authority;
+    let mut paths = authority.issue(&Node::new("train-7", GATEWAY, 9), authority);
+    paths.revocations = None;
+    let node = Node { end: BEGIN + 200, ..Node::new("train-7", GATEWAY, 9) };
+    scene.client = client(authority.node(&node), &scene.clock);
+    scene.world.pair(&mut scene.client, scene.address);
+    scene.world.run_for(Duration::from_millis(50));
+    scene.clock.set(BEGIN + 300);
+    let [near, far] = scene.early_and_over();
+    assert_eq!(near, CloseReason::PeerRefused(PeerComplaint::CertificateExpired));
+    assert!(matches!(far, CloseReason::PeerCertificate(CertificateFault::Expired { .. })));
+}
+
+#[test]
+fn replayed_early_data_is_not_handed_out_twice() {
+    let mut scene = Scene::new();
+    let tap = quic_world::wire::Tap::new(scene.address);
+    let spec = CarrierSpec { early: true, ..carrier("a") };
+    // A ticket for the tap's address.
+    scene.world.pair_by(&mut scene.client, &spec, tap.address());
+    scene.world.run_for(Duration::from_millis(50));
+    tap.record();
+    let near = scene.world.connect_by(&mut scene.client, &spec, tap.address());
+    scene.world.ends[near].drain();
+    assert!(scene.world.ends[near].early.is_some());
+    scene.world.ends[near].send(Unit::Greeting, b"join");
+    scene.world.until("both up", |ends| {
+        ends.len() == near + 2 && ends[near..].iter().all(|end| end.up.is_some())
+    });
+    scene.world.ends[near].tunnel.close(std::time::Instant::now());
+    scene.world.until("over", |ends| ends.iter().skip(near).all(|end| end.closed.is_some()));
+    scene.world.drop_end(near + 1);
+    tap.replay(scene.address);
+    scene.world.run_for(Duration::from_millis(200));
+    let handed: usize = scene.world.ends[near + 2..].iter().map(|end| end.units.len()).sum();
+    assert_eq!((handed, scene.world.ends.len()), (0, near + 2), "{}", scene.world.told());
+}
