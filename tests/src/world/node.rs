@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use polyrail_model::{InstanceId, Unit};
 use polyrail_session::limits::FLOWS_REFUSED_MAX;
-use polyrail_session::{Endpoint, Event, FlowKey, Outlet, PathReport, Settings, Status, TunnelKey};
+use polyrail_session::{
+    Endpoint, Event, FlowKey, Outlet, PathReport, PathStatus, Settings, Status, TunnelKey,
+};
 
 use super::tunnels::{Carrier, Connection};
 use super::{FlowNo, Side, Tap, Verbosity, World};
@@ -360,8 +362,25 @@ impl World {
                 Side::Cloud => node.flows_most + FLOWS_REFUSED_MAX,
             };
             assert!(session.flows <= most, "{side:?} has {} flows", session.flows);
+            check_paths(side, &session.paths);
         }
     }
+}
+
+/// What holds of a session's paths after every drain.
+fn check_paths(side: Side, paths: &[PathStatus]) {
+    let sound = |path: &&PathStatus| !path.stalled && !path.superseded && !path.unproven;
+    let mut carriers: Vec<&str> = paths.iter().filter(sound).map(|p| p.carrier.as_str()).collect();
+    if carriers.is_empty() {
+        return;
+    }
+    for path in paths.iter().filter(|path| path.stalled || path.unproven) {
+        let idle = path.outstanding.0 == 0;
+        assert!(idle, "{side:?}: data is left on a path of no use: {paths:?}");
+    }
+    carriers.sort_unstable();
+    let twice = carriers.windows(2).any(|pair| pair[0] == pair[1]);
+    assert!(!twice, "{side:?}: two paths of one carrier carry data: {paths:?}");
 }
 
 /// Why a tunnel may be closed among honest peers.
