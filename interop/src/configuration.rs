@@ -71,6 +71,13 @@ impl Configuration {
         }
     }
 
+    /// Takes the last carrier out of the list.
+    pub fn remove_last_carrier(&mut self) {
+        if let Some(Value::Array(carriers)) = self.root.get_mut("carrier") {
+            carriers.pop();
+        }
+    }
+
     /// Removes a table or key of the top level.
     pub fn remove(&mut self, name: &str) {
         self.root.remove(name);
@@ -87,7 +94,6 @@ impl Configuration {
 
     fn set_identity(&mut self, keys: &Path, name: &str) {
         let file = |end: &str| keys.join(format!("{name}.{end}")).display().to_string();
-        self.set("mode", "tls");
         self.set("log.level", "debug");
         self.set("tls.certificate", file("crt"));
         self.set("tls.key", file("key"));

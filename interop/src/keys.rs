@@ -41,6 +41,14 @@ impl Keys {
         self.run("issue", &[name, "--role", "cloud"])
     }
 
+    /// Issues a new certificate, with a new key, in place of an older one.
+    ///
+    /// # Errors
+    /// With the words of `polyrail pki`.
+    pub fn reissue(&self, name: &str, role: &str) -> Result<()> {
+        self.run("issue", &[name, "--role", role, "--force"])
+    }
+
     /// The folder that holds `ca.crt` and, for each node, `NAME.crt` and `NAME.key`.
     pub fn folder(&self) -> &Path {
         &self.folder

@@ -23,6 +23,7 @@ pub mod exchange;
 pub mod keys;
 pub mod lab;
 pub mod matrix;
+pub mod operator;
 pub mod privilege;
 pub mod process;
 pub mod programs;

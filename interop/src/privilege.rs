@@ -54,10 +54,19 @@ pub fn namespaces_or_skip(test: &str) -> Result<bool> {
     if is_root() {
         return Ok(true);
     }
+    skip_or_fail("netns", &format!("{test} needs root for network namespaces"))?;
+    Ok(false)
+}
+
+/// Prints that a test is skipped, where that is allowed.
+///
+/// # Errors
+/// When it is not.
+pub fn skip_or_fail(name: &str, reason: &str) -> Result<()> {
     let allowed = std::env::var(SKIP_VARIABLE).unwrap_or_default();
-    if allowed.split(',').any(|word| word.trim() == "netns") {
-        println!("SKIP netns: {test} needs root for network namespaces");
-        return Ok(false);
+    if !allowed.split(',').any(|word| word.trim() == name) {
+        bail!("{reason}; to skip it set {SKIP_VARIABLE}={name}");
     }
-    bail!("{test} needs root for network namespaces; to skip it set {SKIP_VARIABLE}=netns")
+    println!("SKIP {name}: {reason}");
+    Ok(())
 }

@@ -17,6 +17,7 @@ use crate::dns::{self, Asked};
 use crate::download::Download;
 use crate::keys::Keys;
 use crate::lab::Lab;
+use crate::operator;
 use crate::process::{Process, Program};
 use crate::programs::Programs;
 use crate::status::Status;
@@ -118,6 +119,8 @@ pub struct World {
     pub keys: Keys,
     /// Where the programs are.
     pub programs: Programs,
+    /// The files of gateway and cloud, as they were written first.
+    pub configurations: [Configuration; 2],
     /// When the gateway was started, the last time.
     pub gateway_started: Instant,
     /// The namespaces.
@@ -157,7 +160,7 @@ impl World {
         let keys = Keys::create(&programs, &lab.folder().join("pki"))?;
         keys.issue_cloud(CLOUD_NAME)?;
         keys.issue_gateway(GATEWAY_NAME)?;
-        write_configurations(plan, &lab, &keys, &carriers)?;
+        let configurations = write_configurations(plan, &lab, &keys, &carriers)?;
         let cloud = start_daemon(&lab, &programs, Side::Cloud)?;
         let gateway_started = Instant::now();
         let gateway = start_daemon(&lab, &programs, Side::Gateway)?;
@@ -170,6 +173,7 @@ impl World {
             asked,
             keys,
             programs,
+            configurations,
             gateway_started,
             lab,
             downloads: 0,
@@ -302,7 +306,8 @@ pub enum Side {
 }
 
 impl Side {
-    fn name(self) -> &'static str {
+    /// `gateway` or `cloud`.
+    pub fn name(self) -> &'static str {
         match self {
             Side::Gateway => "gateway",
             Side::Cloud => "cloud",
@@ -335,10 +340,18 @@ fn status_path(lab: &Lab, side: Side) -> PathBuf {
     lab.folder().join(format!("{}-status.json", side.name()))
 }
 
-fn write_configurations(plan: &Plan, lab: &Lab, keys: &Keys, carriers: &[Carrier]) -> Result<()> {
+fn write_configurations(
+    plan: &Plan,
+    lab: &Lab,
+    keys: &Keys,
+    carriers: &[Carrier],
+) -> Result<[Configuration; 2]> {
     let names: Vec<String> = carriers.iter().map(|carrier| carrier.name().to_string()).collect();
     let mut gateway = Configuration::gateway(keys.folder(), &names);
     let mut cloud = Configuration::cloud(keys.folder());
+    for (file, side) in [(&mut gateway, Side::Gateway), (&mut cloud, Side::Cloud)] {
+        file.set("admin.socket", operator::socket(lab, side).display().to_string());
+    }
     for (key, value) in &plan.gateway {
         gateway.set(key, value.clone());
     }
@@ -353,7 +366,8 @@ fn write_configurations(plan: &Plan, lab: &Lab, keys: &Keys, carriers: &[Carrier
         gateway.remove("dns");
     }
     gateway.write(&Side::Gateway.configuration(lab))?;
-    cloud.write(&Side::Cloud.configuration(lab))
+    cloud.write(&Side::Cloud.configuration(lab))?;
+    Ok([gateway, cloud])
 }
 
 /// One request over a flow of its own.

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::time::TimeSpec;
-use nix::time::{ClockId, clock_settime};
+use nix::time::{ClockId, clock_gettime, clock_settime};
 use nix::unistd::Pid;
 
 use crate::addresses::Family;
@@ -34,6 +34,7 @@ const BOOT_LIMIT: Duration = Duration::from_secs(60);
 const ROW_MARK: &str = "ROW ";
 const END_MARK: &str = "INSIDE ended with ";
 const DAY: Duration = Duration::from_secs(24 * 3600);
+const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// A step of the real-time clock.
@@ -64,7 +65,8 @@ impl Step {
         set_clock(match self {
             Step::DayAhead => wall_clock()? + DAY,
             Step::HourBack => wall_clock()?.saturating_sub(HOUR),
-            Step::To1970 => Duration::from_secs(60),
+            // The kernel takes nothing earlier than its own start.
+            Step::To1970 => Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME)?) + MINUTE,
         })
     }
 }

@@ -13,7 +13,7 @@ use rand_pcg::Pcg64;
 
 use crate::addresses::Family;
 
-use super::{CloudMode, Fault, GatewayMode, Row};
+use super::{CloudMode, Expected, Fault, GatewayMode, Row};
 
 /// The most rows of the cover.
 pub const ROWS_MAX: usize = 24;
@@ -66,9 +66,12 @@ enum Value {
     Cloud(CloudMode),
     Family(char),
     Fault(Fault),
+    /// What a fault led to, which depends on both modes together.
+    Expected(Expected),
 }
 
-/// All pairs of values of a row, the smaller first.
+/// All pairs of values of a row, the smaller first. Of faults and what they lead to, only those
+/// that belong together.
 fn pairs(row: &Row) -> BTreeSet<Pair> {
     let mut values = vec![
         Value::Gateway(row.gateway),
@@ -83,6 +86,8 @@ fn pairs(row: &Row) -> BTreeSet<Pair> {
             pairs.insert((*first, *second));
         }
     }
+    let outcomes = row.faults.iter().zip(row.expectations());
+    pairs.extend(outcomes.map(|(fault, e)| (Value::Fault(*fault), Value::Expected(e))));
     pairs
 }
 
@@ -157,7 +162,7 @@ mod tests {
         assert!(!has(Value::Gateway(quic), Value::Cloud(CloudMode::Tls)));
         assert!(!has(Value::Gateway(tls), Value::Fault(Fault::UdpBlocked)));
         assert!(!has(Value::Cloud(CloudMode::Tls), Value::Fault(Fault::UdpBlocked)));
-        assert_eq!(wanted.len(), 65 + 48 + 34 + 10 + 8 + 6);
+        assert_eq!(wanted.len(), 65 + 48 + 34 + 10 + 8 + 6 + 20);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{Expected, Fault};
 /// How often the counters are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long a fault of the link's quality lasts beyond the carrier's first data.
-const STEADY_TIME: Duration = Duration::from_secs(3);
+const STEADY_TIME: Duration = Duration::from_secs(2);
 /// How long blocked UDP lasts on a carrier that has no other way.
 const OUT_TIME: Duration = Duration::from_secs(3);
 /// How long an interface is gone, and without an address.
@@ -33,6 +33,8 @@ const BURST_TIME: Duration = Duration::from_millis(500);
 /// twice what the policer lets through.
 const DEMOTED_BYTES: u64 = 300_000;
 const DEMOTED_WINDOW: Duration = Duration::from_secs(1);
+/// When the next such window begins later than this, the carrier was back at policed UDP.
+const RELAPSE: Duration = Duration::from_millis(300);
 /// The policer of UDP.
 const POLICED: &str = "1 Mbit/s";
 /// The gateway's other host number on a carrier.
@@ -113,6 +115,7 @@ impl Victim<'_> {
             || expected == Expected::Back(Class::FallbackAtStart)
         {
             let took = self.in_use_since(&mark)?;
+            self.must_travel_by_tls()?;
             self.tell("udp free")?;
             return Ok(took);
         }
@@ -127,7 +130,11 @@ impl Victim<'_> {
         self.tell(&format!("udp {POLICED}"))?;
         let mark = self.mark()?;
         let took = match expected {
-            Expected::Back(Class::Demotion) => self.demoted_since(&mark)?,
+            Expected::Back(Class::Demotion) => {
+                let took = self.demoted_for_good(mark)?;
+                self.must_travel_by_tls()?;
+                took
+            }
             _ => {
                 let took = self.in_use_since(&mark)?;
                 std::thread::sleep(STEADY_TIME);
@@ -211,6 +218,25 @@ impl Victim<'_> {
             );
             std::thread::sleep(LOOK_EVERY);
         }
+    }
+
+    /// The time until the first window with [`DEMOTED_BYTES`] that is not followed by a relapse.
+    fn demoted_for_good(&self, mark: Mark) -> Result<Duration> {
+        let mut seen = mark;
+        loop {
+            let begin = seen.at.duration_since(mark.at) + self.demoted_since(&seen)?;
+            std::thread::sleep(STEADY_TIME);
+            seen = self.mark()?;
+            if self.demoted_since(&seen)? < RELAPSE {
+                return Ok(begin);
+            }
+            ensure!(mark.at.elapsed() < self.limit, "{} does not stay demoted", self.name());
+        }
+    }
+
+    /// The gateway, too, says that the carrier's connection in use is TLS.
+    fn must_travel_by_tls(&self) -> Result<()> {
+        self.world.wait_for_path(self.name(), self.limit, |path| path["mode"] == "tls")
     }
 
     /// Waits for a window with [`DEMOTED_BYTES`] and tells when it began.

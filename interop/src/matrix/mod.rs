@@ -104,7 +104,7 @@ pub struct Ways {
 }
 
 /// What a fault is expected to lead to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Expected {
     /// The carrier is in use within the target of this class, counted from the fault's end, or,
     /// where the carrier has a way around, from its begin.
@@ -189,7 +189,8 @@ impl Fault {
             Fault::None | Fault::RandomLoss | Fault::Reorder => back(Class::Steady),
             Fault::UdpBlockedAtStart if ways.tls => back(Class::FallbackAtStart),
             Fault::UdpBlocked if ways.tls => back(Class::Fallback),
-            Fault::UdpBlockedAtStart | Fault::UdpBlocked => Expected::OutThenBack(Class::Return),
+            Fault::UdpBlockedAtStart => Expected::OutThenBack(Class::First),
+            Fault::UdpBlocked => Expected::OutThenBack(Class::Return),
             Fault::UdpPoliced if ways.tls => back(Class::Demotion),
             Fault::UdpPoliced => back(Class::Trickle),
             Fault::BlackoutHold(_) => back(Class::ReturnWithQueue),
@@ -230,14 +231,29 @@ impl Row {
         let mut last = 1;
         let mut victims = Vec::new();
         for fault in &self.faults {
-            let sensible = |index: &usize| {
-                fault.expected(Ways::of(self.gateway, self.cloud, *index)).is_some()
-            };
-            let victim = [1 - last, last].into_iter().find(sensible)?;
+            let victim =
+                [1 - last, last].into_iter().find(|index| self.can_suffer(*fault, *index))?;
             victims.push(victim);
             last = victim;
         }
         Some(victims)
+    }
+
+    fn can_suffer(&self, fault: Fault, carrier: usize) -> bool {
+        let ways = |index| Ways::of(self.gateway, self.cloud, index);
+        // Without any way from the start there is no download in which something could happen.
+        let dead = fault == Fault::UdpBlockedAtStart && !ways(carrier).tls;
+        fault.expected(ways(carrier)).is_some() && (!dead || ways(1 - carrier).any())
+    }
+
+    /// What each fault is expected to lead to.
+    pub fn expectations(&self) -> Vec<Expected> {
+        let victims = self.victims().unwrap_or_default();
+        let both = self.faults.iter().zip(victims);
+        both.filter_map(|(fault, victim)| {
+            fault.expected(Ways::of(self.gateway, self.cloud, victim))
+        })
+        .collect()
     }
 }
 
@@ -338,6 +354,8 @@ mod tests {
             (row(GatewayMode::Mixed, CloudMode::Auto, &[udp, udp, dark]), Some(vec![0, 0, 1])),
             (row(GatewayMode::Mixed, CloudMode::Tls, &[dark, dark]), Some(vec![1, 1])),
             (row(GatewayMode::Mixed, CloudMode::Tls, &[udp]), None),
+            (row(GatewayMode::Mixed, CloudMode::Quic, &[Fault::UdpBlockedAtStart]), None),
+            (row(GatewayMode::Mixed, CloudMode::Auto, &[Fault::UdpBlockedAtStart]), Some(vec![0])),
             (row(GatewayMode::Auto, CloudMode::Tls, &[udp]), None),
             (row(GatewayMode::Quic, CloudMode::Tls, &[dark]), None),
         ] {

@@ -28,6 +28,9 @@ const MARGIN_MS: u32 = 100;
 const QUEUE_MS: u32 = 105;
 /// How long a process may take from its start to its first attempt.
 const START_MS: u32 = 200;
+/// The longest wait for the next attempt on a carrier that was never there: what TCP's first
+/// retransmission waits (RFC 6298 2.1).
+const FIRST_ATTEMPT_MS: u32 = 1000;
 /// A demotion's bound is a goal of its own: 5 s.
 const DEMOTION_MS: u32 = 5000;
 /// At 1 Mbit/s [`IN_USE_BYTES`] take 262 ms; policed QUIC loses most of what it sends at first.
@@ -42,6 +45,8 @@ pub enum Class {
     Return,
     /// The same, behind what the carrier held.
     ReturnWithQueue,
+    /// The carrier was never there before, so that nobody had haste.
+    First,
     /// The connection is dead and the carrier is not, but nobody says so.
     Change,
     /// UDP dies in mid-transfer, TLS takes over.
@@ -55,10 +60,11 @@ pub enum Class {
 }
 
 /// The target of each class, milliseconds.
-pub const TARGETS: [(Class, u32); 8] = [
+pub const TARGETS: [(Class, u32); 9] = [
     (Class::Steady, ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS),
     (Class::Return, ATTEMPT_MS + ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS),
     (Class::ReturnWithQueue, QUEUE_MS + ATTEMPT_MS + ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS),
+    (Class::First, FIRST_ATTEMPT_MS + ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS),
     (Class::Change, DETECTION_MS + ATTEMPT_MS + ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS),
     (Class::Fallback, DETECTION_MS + TLS_JOINS_MS + ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS),
     (Class::FallbackAtStart, START_MS + TLS_JOINS_MS + ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS),
@@ -73,6 +79,7 @@ impl Class {
             Class::Steady => "steady",
             Class::Return => "return",
             Class::ReturnWithQueue => "return with queue",
+            Class::First => "first",
             Class::Change => "change",
             Class::Fallback => "fallback",
             Class::FallbackAtStart => "fallback at start",

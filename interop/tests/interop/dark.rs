@@ -7,7 +7,7 @@ use polyrail_interop::world::Plan;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use crate::{full, scenario, seed};
+use crate::{full, in_both_modes, seed};
 
 const SIZE: u64 = 6_000_000;
 
@@ -15,7 +15,7 @@ const SIZE: u64 = 6_000_000;
 fn one_carrier_dark_for_5_s_at_random_moments_of_a_download() -> Result<()> {
     let rounds = if full() { 20 } else { 4 };
     let bound = Duration::from_secs(12 * rounds);
-    scenario(&Plan::twins(), bound, |world| {
+    in_both_modes(&Plan::twins(), bound, |world| {
         let mut generator = Pcg64::seed_from_u64(seed("dark moments"));
         let file = world.web.add(SIZE, 4)?;
         for round in 0..rounds {
@@ -36,7 +36,7 @@ fn one_carrier_dark_for_5_s_at_random_moments_of_a_download() -> Result<()> {
 #[test]
 fn all_open_flows_go_on_after_both_carriers_were_dark() -> Result<()> {
     let night = Duration::from_secs(if full() { 30 } else { 8 });
-    scenario(&Plan::twins(), night + Duration::from_secs(30), |world| {
+    in_both_modes(&Plan::twins(), night + Duration::from_secs(30), |world| {
         let file = world.web.add(3_000_000, 5)?;
         let mut flows = Vec::new();
         for _ in 0..4 {
@@ -61,7 +61,7 @@ fn all_open_flows_go_on_after_both_carriers_were_dark() -> Result<()> {
 
 #[test]
 fn a_modem_that_resets_and_loses_its_routes_comes_back() -> Result<()> {
-    scenario(&Plan::twins(), Duration::from_secs(30), |world| {
+    in_both_modes(&Plan::twins(), Duration::from_secs(30), |world| {
         let file = world.web.add(16_000_000, 6)?;
         let mut running = world.download(&file).start(&world.lab.passenger)?;
         running.wait_for_bytes(1_000_000)?;

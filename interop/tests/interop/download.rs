@@ -8,7 +8,7 @@ use polyrail_interop::exchange::{Ending, Exchange, Ledger};
 use polyrail_interop::world::{Plan, World};
 use polyrail_interop::{carrier, client};
 
-use crate::scenario;
+use crate::{in_both_modes, scenario};
 
 const BOUND: Duration = Duration::from_secs(20);
 const SIZE: u64 = 4_000_000;
@@ -16,12 +16,12 @@ const PORT: u16 = 3000;
 
 #[test]
 fn intercepted_by_name_over_ipv4_uses_both_carriers() -> Result<()> {
-    scenario(&Plan::twins(), BOUND, |world| intercepted(world, Family::V4))
+    in_both_modes(&Plan::twins(), BOUND, |world| intercepted(world, Family::V4))
 }
 
 #[test]
 fn intercepted_by_name_over_ipv6_uses_both_carriers() -> Result<()> {
-    scenario(&Plan::twins(), BOUND, |world| intercepted(world, Family::V6))
+    in_both_modes(&Plan::twins(), BOUND, |world| intercepted(world, Family::V6))
 }
 
 fn intercepted(world: &mut World, family: Family) -> Result<()> {
@@ -40,7 +40,7 @@ fn intercepted(world: &mut World, family: Family) -> Result<()> {
 
 #[test]
 fn an_upload_uses_both_carriers() -> Result<()> {
-    scenario(&Plan::twins(), BOUND, |world| {
+    in_both_modes(&Plan::twins(), BOUND, |world| {
         let ledger = Ledger::default();
         let to = SERVER.at(Family::V6, PORT);
         ledger.serve(&world.lab.server, to)?;
@@ -58,7 +58,7 @@ fn an_upload_uses_both_carriers() -> Result<()> {
 
 #[test]
 fn through_socks5_by_address_and_by_name() -> Result<()> {
-    scenario(&Plan::twins(), BOUND, |world| {
+    in_both_modes(&Plan::twins(), BOUND, |world| {
         let file = world.web.add(SIZE, 2)?;
         let proxy = world.proxy();
         let name = world.download(&file).socks5_with_names(proxy);
@@ -73,7 +73,7 @@ fn through_socks5_by_address_and_by_name() -> Result<()> {
 
 #[test]
 fn many_small_downloads_at_once() -> Result<()> {
-    scenario(&Plan::twins(), BOUND, |world| {
+    in_both_modes(&Plan::twins(), BOUND, |world| {
         let file = world.web.add(50_000, 3)?;
         let mut running = Vec::new();
         for index in 0..40 {
@@ -87,7 +87,8 @@ fn many_small_downloads_at_once() -> Result<()> {
 
 #[test]
 fn tunnels_use_bbr_in_both_directions_whatever_the_kernels_default() -> Result<()> {
-    let plan = Plan::twins().sysctl("net.ipv4.tcp_congestion_control", "reno");
+    let plan = Plan::twins().gateway("mode", "tls");
+    let plan = plan.sysctl("net.ipv4.tcp_congestion_control", "reno");
     scenario(&plan, BOUND, |world| {
         for (side, port) in [(&world.lab.gateway, "dport"), (&world.lab.cloud, "sport")] {
             let sockets = side.tool("ss", &format!("-tinH state established {port} = :4433"))?;

@@ -12,7 +12,7 @@ use polyrail_interop::world::{Plan, World};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use crate::{scenario, seed};
+use crate::{in_both_modes, seed};
 
 const BOUND: Duration = Duration::from_secs(90);
 const FLOWS: u64 = 200;
@@ -23,7 +23,7 @@ const PORT: u16 = 4000;
 
 #[test]
 fn two_hundred_flows_with_half_closes_and_resets_while_carriers_flap() -> Result<()> {
-    scenario(&Plan::twins(), BOUND, |world| {
+    in_both_modes(&Plan::twins(), BOUND, |world| {
         let mut generator = Pcg64::seed_from_u64(seed("flapping"));
         let ledger = Ledger::default();
         for address in SERVER.both(PORT) {

@@ -10,8 +10,10 @@ mod download;
 mod faults;
 mod flapping;
 mod hostile;
+mod matrix;
 mod plain;
 mod refusals;
+mod reload;
 mod restart;
 mod semantics;
 
@@ -31,6 +33,23 @@ where
     F: FnOnce(&mut World) -> Result<()> + Send,
 {
     alone(|| in_world(plan, bound, work))
+}
+
+/// Runs one scenario in mode `quic` and in mode `tls`, each in a world of its own.
+fn in_both_modes<F>(plan: &Plan, bound: Duration, work: F) -> Result<()>
+where
+    F: Fn(&mut World) -> Result<()> + Sync,
+{
+    for mode in ["quic", "tls"] {
+        let plan = plan.clone().gateway("mode", mode).cloud("mode", mode);
+        let checked = |world: &mut World| {
+            let carriers = world.status()?.carriers;
+            ensure!(carriers.iter().all(|carrier| carrier.mode == mode), "{carriers:?}");
+            work(world)
+        };
+        scenario(&plan, bound, checked).with_context(|| format!("mode {mode}"))?;
+    }
+    Ok(())
 }
 
 /// Runs what needs namespaces, one at a time, on a thread that may move to namespaces of its own

@@ -9,14 +9,14 @@ use polyrail_interop::client;
 use polyrail_interop::services;
 use polyrail_interop::world::{Plan, World};
 
-use crate::scenario;
+use crate::in_both_modes;
 
 const BOUND: Duration = Duration::from_secs(30);
 const PORT: u16 = 5000;
 
 #[test]
 fn a_restarted_cloud_resets_old_flows_and_serves_new_ones() -> Result<()> {
-    scenario(&Plan::twins(), BOUND, |world| {
+    in_both_modes(&Plan::twins(), BOUND, |world| {
         services::serve_echo(&world.lab.server, SERVER.at(Family::V4, PORT))?;
         let mut old = client::connect(&world.lab.passenger, SERVER.at(Family::V4, PORT))?;
         one_echo(&mut old)?;
@@ -28,7 +28,7 @@ fn a_restarted_cloud_resets_old_flows_and_serves_new_ones() -> Result<()> {
 
 #[test]
 fn a_restarted_gateway_has_the_old_sessions_flows_reset_at_the_servers() -> Result<()> {
-    scenario(&Plan::twins(), BOUND, |world| {
+    in_both_modes(&Plan::twins(), BOUND, |world| {
         let (report, ends) = std::sync::mpsc::channel();
         services::serve(&world.lab.server, SERVER.at(Family::V4, PORT), move |mut stream, _| {
             let mut byte = [0];

@@ -11,7 +11,7 @@ use polyrail_interop::exchange::{self, Ending, Exchange, Ledger};
 use polyrail_interop::services::{self, BANNER};
 use polyrail_interop::world::{Plan, World};
 
-use crate::scenario;
+use crate::in_both_modes;
 
 const BOUND: Duration = Duration::from_secs(15);
 const PORT: u16 = 2525;
@@ -32,7 +32,7 @@ fn every_way(world: &World) -> Result<Vec<std::net::TcpStream>> {
 
 #[test]
 fn a_server_that_speaks_first_is_heard_without_a_word_from_the_client() -> Result<()> {
-    scenario(&Plan::twins(), BOUND, |world| {
+    in_both_modes(&Plan::twins(), BOUND, |world| {
         for address in SERVER.both(PORT) {
             services::serve_banner(&world.lab.server, address)?;
         }
@@ -53,14 +53,14 @@ fn a_server_that_speaks_first_is_heard_without_a_word_from_the_client() -> Resul
 
 #[test]
 fn each_direction_closes_by_itself() -> Result<()> {
-    scenario(&Plan::twins(), BOUND, |world| {
+    in_both_modes(&Plan::twins(), BOUND, |world| {
         exchanges(world, &[Ending::ClientFirst, Ending::ServerFirst, Ending::Together])
     })
 }
 
 #[test]
 fn a_reset_reaches_the_other_end_in_both_directions() -> Result<()> {
-    scenario(&Plan::twins(), BOUND, |world| {
+    in_both_modes(&Plan::twins(), BOUND, |world| {
         exchanges(world, &[Ending::ClientResets, Ending::ServerResets])
     })
 }
@@ -84,7 +84,7 @@ fn exchanges(world: &World, endings: &[Ending]) -> Result<()> {
 #[test]
 fn a_reset_comes_after_the_data_before_it() -> Result<()> {
     const SIZE: usize = 50_000;
-    scenario(&Plan::twins(), BOUND, |world| {
+    in_both_modes(&Plan::twins(), BOUND, |world| {
         for address in SERVER.both(PORT) {
             services::serve(&world.lab.server, address, |mut stream, _| {
                 // Failures show at the client, which misses bytes.
@@ -112,7 +112,7 @@ fn a_reset_comes_after_the_data_before_it() -> Result<()> {
 
 #[test]
 fn one_byte_at_a_time_crosses_without_delay() -> Result<()> {
-    scenario(&Plan::new().wire("alpha").wire("beta"), BOUND, |world| {
+    in_both_modes(&Plan::new().wire("alpha").wire("beta"), BOUND, |world| {
         services::serve_echo(&world.lab.server, SERVER.at(Family::V4, PORT))?;
         let mut stream = client::connect(&world.lab.passenger, SERVER.at(Family::V4, PORT))?;
         let mut byte = [0];

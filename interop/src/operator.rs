@@ -1,0 +1,116 @@
+//! The operator's command `polyrail` at a running daemon's admin socket.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::lab::Lab;
+use crate::world::{Side, World};
+
+/// What the command said.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its exit code was 0.
+    pub good: bool,
+    /// Its standard output.
+    pub output: String,
+    /// Its standard error.
+    pub errors: String,
+}
+
+/// How a daemon's reloads have gone since its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reloads {
+    /// Taken.
+    pub taken: u64,
+    /// Refused.
+    pub refused: u64,
+}
+
+/// Where a daemon of the lab has its admin socket.
+pub fn socket(lab: &Lab, side: Side) -> PathBuf {
+    lab.folder().join(format!("{}.sock", side.name()))
+}
+
+impl World {
+    /// Runs `polyrail ARGUMENTS` at a daemon; the arguments are split at white space.
+    ///
+    /// # Errors
+    /// When the command cannot be run.
+    pub fn operate(&self, side: Side, arguments: &str) -> Result<Answer> {
+        let output = Command::new(self.programs.path("polyrail"))
+            .args(arguments.split_whitespace())
+            .arg("--socket")
+            .arg(socket(&self.lab, side))
+            .output()
+            .context("the command polyrail")?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
+        Ok(Answer {
+            good: output.status.success(),
+            output: text(&output.stdout),
+            errors: text(&output.stderr),
+        })
+    }
+
+    /// As [`World::operate`], and it must succeed.
+    ///
+    /// # Errors
+    /// With the command's words.
+    pub fn ask(&self, side: Side, arguments: &str) -> Result<String> {
+        let answer = self.operate(side, arguments)?;
+        if !answer.good {
+            bail!("polyrail {arguments}: {}", answer.errors);
+        }
+        Ok(answer.output)
+    }
+
+    /// As [`World::ask`], as JSON.
+    ///
+    /// # Errors
+    /// With the command's words.
+    pub fn ask_json(&self, side: Side, arguments: &str) -> Result<Value> {
+        let text = self.ask(side, &format!("{arguments} --json"))?;
+        serde_json::from_str(&text).with_context(|| format!("polyrail {arguments}: {text}"))
+    }
+
+    /// How the reloads of a daemon have gone.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn reloads(&self, side: Side) -> Result<Reloads> {
+        let status = self.ask_json(side, "status")?;
+        let count = |key| status.pointer(&format!("/config/{key}")).and_then(Value::as_u64);
+        Ok(Reloads {
+            taken: count("reloads").context("no config.reloads")?,
+            refused: count("reloads_refused").context("no config.reloads_refused")?,
+        })
+    }
+
+    /// Waits until a path of the gateway, as `GET /v1/paths` tells it, is as wanted.
+    ///
+    /// # Errors
+    /// When it is not within `limit`, with what it is.
+    pub fn wait_for_path(
+        &self,
+        name: &str,
+        limit: Duration,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let answer = self.ask_json(Side::Gateway, "paths")?;
+            let paths = answer.get("paths").unwrap_or(&answer).as_array().context("no list")?;
+            let path = paths.iter().find(|path| path["name"] == name);
+            if path.is_some_and(&wanted) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("after {limit:?} the path is {}", path.unwrap_or(&Value::Null));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The rows of the mode matrix that gate a change; `docs/matrix.md` has the rules.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use polyrail_interop::matrix::{self, Outcome, ROWS_MAX, Row, Summary};
+use polyrail_interop::privilege;
+
+use crate::alone;
+
+/// CI's machines are slow and shared: so many times the targets.
+const TOLERANCE: u32 = 10;
+/// For all rows of the cover together.
+const BOUND: Duration = Duration::from_secs(8 * 60);
+
+#[test]
+fn the_cover_of_modes_families_and_faults() -> Result<()> {
+    let rows = matrix::cover();
+    ensure!(rows.len() <= ROWS_MAX, "{} rows", rows.len());
+    all_good(rows, BOUND)
+}
+
+#[test]
+fn modes_that_exclude_each_other_are_refused_and_say_so() -> Result<()> {
+    let rows = matrix::all_rows().into_iter().filter(|row| !row.can_connect()).collect();
+    all_good(rows, Duration::from_secs(60))
+}
+
+#[test]
+fn steps_of_the_clock_in_a_guest() -> Result<()> {
+    alone(|| {
+        let program = std::path::Path::new(env!("CARGO_BIN_EXE_polyrail-matrix"));
+        let Some(outcomes) = matrix::measure_clock_steps(program, false)? else {
+            privilege::skip_or_fail("uml-netem", "install Debian's package user-mode-linux")?;
+            return Ok(());
+        };
+        ensure!(outcomes.len() == 4, "{} rows came from the guest", outcomes.len());
+        judge(outcomes)
+    })
+}
+
+fn all_good(rows: Vec<Row>, bound: Duration) -> Result<()> {
+    alone(|| {
+        let started = Instant::now();
+        let outcomes = rows.iter().map(|row| matrix::run(row, TOLERANCE));
+        let outcomes = outcomes.inspect(matrix::print_row).collect();
+        judge(outcomes)?;
+        let took = started.elapsed();
+        ensure!(took <= bound, "took {took:?}, bound {bound:?}");
+        Ok(())
+    })
+}
+
+fn judge(outcomes: Vec<Outcome>) -> Result<()> {
+    let mut summary = Summary::default();
+    outcomes.into_iter().for_each(|outcome| summary.add(outcome));
+    println!("{}", summary.text());
+    let failed: Vec<&str> = summary.failed().map(|outcome| outcome.row.as_str()).collect();
+    ensure!(failed.is_empty(), "failed: {failed:#?}");
+    Ok(())
+}
