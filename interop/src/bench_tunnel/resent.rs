@@ -49,7 +49,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
         QLOG_FOLDER,
     );
     let prepare = |world: &mut World, _| {
-        std::fs::create_dir(folder(world))?;
+        std::fs::create_dir_all(folder(world))?;
         Source::start(world)
     };
     let measure = move |world: &mut World, source: &mut Source, _| blackout(world, source, length);
