@@ -139,14 +139,25 @@ impl Cloud {
         let has = |change: &Change| changes.contains(change);
         let mut warnings = Vec::new();
         // First what can fail.
+        let identity = has(&Change::Certificates).then(|| load_identity(&config));
+        let identity = identity.transpose().map_err(unusable)?;
         let congestion = has(&Change::Congestion).then(|| Congestion::choose(&config));
-        if has(&Change::Certificates) {
-            self.take_identity(now, relay, &config)?;
+        let result = self.refit(identity.as_ref(), congestion.as_ref());
+        if let Err(error) = result {
+            // Some listeners may have taken it already.
+            let (identity, congestion) = (self.identity.clone(), self.congestion.clone());
+            if let Err(error) = self.refit(Some(&identity), Some(&congestion)) {
+                tracing::error!(%error, "the configuration before it is no longer accepted");
+            }
+            return Err(unusable(error));
         }
         if let Some(congestion) = congestion {
             congestion.apply(relay);
-            self.listeners.set_congestion(&self.identity, &congestion).map_err(unusable)?;
             self.congestion = congestion;
+        }
+        if let Some(identity) = identity {
+            self.identity = identity;
+            close_revoked(now, relay, &self.identity);
         }
         if has(&Change::Access) || has(&Change::Dial) {
             let families = crate::reach::families(config.dial.families());
@@ -174,23 +185,16 @@ impl Cloud {
         Ok(warnings)
     }
 
-    fn take_identity(
+    /// Gives the listeners what is new.
+    fn refit(
         &mut self,
-        now: Instant,
-        relay: &mut Relay,
-        config: &CloudConfig,
-    ) -> Result<(), AdminError> {
-        let identity = load_identity(config).map_err(unusable)?;
-        if let Err(error) = self.listeners.set_identity(&identity) {
-            // Some may have it already.
-            if let Err(error) = self.listeners.set_identity(&self.identity) {
-                tracing::error!(%error, "the old certificate is no longer accepted");
-            }
-            return Err(unusable(error));
+        identity: Option<&TlsIdentity>,
+        congestion: Option<&Congestion>,
+    ) -> anyhow::Result<()> {
+        if let Some(congestion) = congestion {
+            self.listeners.set_congestion(&self.identity, congestion)?;
         }
-        self.identity = identity;
-        close_revoked(now, relay, &self.identity);
-        Ok(())
+        identity.map_or(Ok(()), |identity| self.listeners.set_identity(identity))
     }
 }
 

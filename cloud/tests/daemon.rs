@@ -5,13 +5,16 @@
 mod common;
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{Cloud, Gateway, issue};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use polyrail_control::pki::{Authority, NodeRole};
 use polyrail_model::{Destination, HostName, UserId};
 use polyrail_relay::RelayEvent;
 use polyrail_session::{Event, ResetReason};
+use polyrail_tunnel::CloseReason;
 
 #[test]
 fn a_carrier_gets_its_congestion_control_and_a_failed_dial_its_line() {
@@ -79,4 +82,54 @@ fn the_mode_decides_what_is_served_on_the_port() {
         assert_eq!(status["sessions"][0]["paths"], paths, "{mode}: {status}");
         assert_eq!(gateway.relay.tunnel(quic).is_some_and(|view| view.up), quic_works);
     }
+}
+
+#[test]
+fn a_path_comes_back_with_early_data_and_ends_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let authority = Authority::create(dir, "Test", false).unwrap();
+    issue(&authority, dir, "c", NodeRole::Cloud);
+    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
+    let mut cloud = Cloud::start(dir, "", "");
+    let mut gateway = Gateway::new(&identity);
+    let hold = gateway.connect_tls("hold", cloud.address);
+    gateway.until_path(hold);
+    let mut last = hold;
+    for (round, carrier) in ["a", "b"].into_iter().enumerate() {
+        let connect = |gateway: &mut Gateway| match round {
+            0 => gateway.connect_quic(carrier, cloud.address),
+            _ => gateway.connect_tls(carrier, cloud.address),
+        };
+        let first = connect(&mut gateway);
+        gateway.until_path(first);
+        // Tickets come behind the handshake.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(100) {
+            gateway.turn();
+        }
+        last = connect(&mut gateway);
+        let (mut early, mut path) = (false, false);
+        gateway.until("path after early data", |event| {
+            match event {
+                RelayEvent::TunnelEarly { tunnel } => early |= tunnel == last,
+                RelayEvent::Session(Event::PathUp { tunnel, .. }) => path |= tunnel == last,
+                _ => {}
+            }
+            path.then_some(())
+        });
+        assert!(early, "{carrier}");
+    }
+    cloud.until_logged("a tunnel passes early data");
+    let log = cloud.log();
+    assert_eq!(log.matches("a tunnel passes early data").count(), 2, "{log}");
+
+    kill(Pid::from_raw(cloud.process.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    let reason = gateway.until("end", |event| match event {
+        RelayEvent::TunnelClosed { tunnel, reason, .. } => (tunnel == last).then_some(reason),
+        _ => None,
+    });
+    assert_eq!(reason, CloseReason::PeerClosed);
+    assert!(cloud.process.wait().unwrap().success());
+    assert!(!dir.join("admin.sock").exists());
 }

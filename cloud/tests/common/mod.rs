@@ -161,14 +161,18 @@ impl Gateway {
         Self { poll, relay, quic, tls, seen: Vec::new() }
     }
 
+    /// With early data as soon as a ticket is there.
     pub fn connect_quic(&mut self, carrier: &str, cloud: SocketAddr) -> TunnelKey {
-        let spec = CarrierSpec { name: carrier.to_owned(), ..CarrierSpec::default() };
+        let name = carrier.to_owned();
+        let spec = CarrierSpec { name, early: true, ..CarrierSpec::default() };
         let tunnel = self.quic.connect(Instant::now(), &spec, cloud).unwrap();
         self.add(carrier, tunnel)
     }
 
+    /// With early data as soon as a ticket is there.
     pub fn connect_tls(&mut self, carrier: &str, cloud: SocketAddr) -> TunnelKey {
-        let spec = CarrierSpec { name: carrier.to_owned(), ..CarrierSpec::default() };
+        let name = carrier.to_owned();
+        let spec = CarrierSpec { name, early: true, ..CarrierSpec::default() };
         let tunnel = self.tls.connect(Instant::now(), &spec, cloud).unwrap();
         self.add(carrier, tunnel)
     }
