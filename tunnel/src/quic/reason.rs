@@ -10,6 +10,7 @@ pub(super) fn of_peer(error: &ConnectionError, handshaking: bool) -> CloseReason
     if error.is_app {
         return match error.error_code {
             BYE => CloseReason::PeerClosed,
+            ABANDONED => CloseReason::Cut,
             code => CloseReason::PeerRefused(PeerComplaint::Other(format!("error {code}"))),
         };
     }

@@ -40,6 +40,7 @@ pub struct World {
     pub listener: Option<Listener>,
     next_tag: u64,
     asleep: Option<usize>,
+    crashed: Option<(Listener, Box<dyn Tunnel>)>,
 }
 
 const LISTENER: Token = Token(usize::MAX);
@@ -52,6 +53,7 @@ impl World {
             listener: None,
             next_tag: 0,
             asleep: None,
+            crashed: None,
         }
     }
 
@@ -88,6 +90,24 @@ impl World {
         self.poll.registry().deregister(&mut old).unwrap();
         drop(old);
         self.serve(identity, ServerOptions::default(), clock, address);
+    }
+
+    /// The cloud crashes, with its tunnel at `end`, and another process takes its place; answers
+    /// with the new one's address.
+    pub fn crash(
+        &mut self,
+        end: usize,
+        identity: TlsIdentity,
+        clock: &Arc<TestClock>,
+    ) -> SocketAddr {
+        let mut old = self.listener.take().unwrap();
+        self.poll.registry().deregister(&mut old).unwrap();
+        // They say nothing more, not even goodbye.
+        let (fake, _) = fake::pair(&name("nobody"), &name("nobody"), [0; 32]).unwrap();
+        let silent = std::mem::replace(&mut self.ends[end].tunnel, Box::new(fake));
+        self.ends[end].dropped = true;
+        self.crashed = Some((old, silent));
+        self.serve(identity, ServerOptions::default(), clock, loopback())
     }
 
     /// Drops an end's tunnel; a fake takes its place.

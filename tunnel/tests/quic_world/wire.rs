@@ -45,6 +45,7 @@ struct Shared {
     over: AtomicBool,
     /// What the client sent while recording.
     record: Mutex<Vec<Vec<u8>>>,
+    server: Mutex<SocketAddr>,
     passed: AtomicU64,
     longest_passed: AtomicU64,
 }
@@ -67,12 +68,13 @@ impl Tap {
             rebinding: AtomicBool::new(false),
             over: AtomicBool::new(false),
             record: Mutex::default(),
+            server: Mutex::new(server),
             passed: AtomicU64::new(0),
             longest_passed: AtomicU64::new(0),
         });
         let thread = std::thread::spawn({
             let shared = shared.clone();
-            move || run(&shared, &client_side, server, seed)
+            move || run(&shared, &client_side, seed)
         });
         Self { shared, address, thread: Some(thread) }
     }
@@ -103,6 +105,12 @@ impl Tap {
         self.shared.rebinding.store(true, Ordering::Relaxed);
     }
 
+    /// Leads to another server from now on.
+    pub fn redirect(&self, server: SocketAddr) {
+        *self.shared.server.lock().unwrap() = server;
+        self.rebind();
+    }
+
     /// Datagrams that passed so far.
     pub fn passed(&self) -> u64 {
         self.shared.passed.load(Ordering::Relaxed)
@@ -123,10 +131,10 @@ impl Drop for Tap {
     }
 }
 
-fn run(shared: &Shared, client_side: &UdpSocket, server: SocketAddr, seed: u64) {
+fn run(shared: &Shared, client_side: &UdpSocket, seed: u64) {
     let open = || {
         let socket = UdpSocket::bind(loopback()).unwrap();
-        socket.connect(server).unwrap();
+        socket.connect(*shared.server.lock().unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();
         socket
     };

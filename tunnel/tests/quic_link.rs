@@ -1,0 +1,222 @@
+//! A QUIC tunnel over wires that lose, repeat, reorder, pause, shrink and rebind.
+
+#![allow(clippy::unwrap_used)] // also in the helpers
+
+mod common;
+mod quic_world;
+
+use std::time::{Duration, Instant};
+
+use common::TestClock;
+use common::pki::Authority;
+use polyrail_model::Unit;
+use quic_world::wire::{Faults, Tap};
+use quic_world::{World, client, numbered};
+
+/// A world with one tunnel that is up, end 0 the gateway's, over a wire without faults.
+fn up() -> (World, Tap) {
+    let authority = Authority::new();
+    let clock = TestClock::new();
+    let (mut world, address) = World::serving(authority.cloud(), &clock);
+    let tap = Tap::new(address);
+    world.pair(&mut client(authority.gateway(), &clock), tap.address());
+    (world, tap)
+}
+
+#[test]
+fn units_arrive_whole_and_once_whatever_the_wire_does() {
+    let seed = std::env::var("POLYRAIL_SEED").map_or(7, |seed| seed.parse().unwrap());
+    println!("POLYRAIL_SEED={seed}");
+    let authority = Authority::new();
+    let clock = TestClock::new();
+    let (mut world, address) = World::serving(authority.cloud(), &clock);
+    let delay = Duration::from_millis(2);
+    let faults = Faults { loss: 30, repeat: 30, late: 100, delay, ..Faults::default() };
+    let tap = Tap::with(address, faults, seed);
+    world.pair(&mut client(authority.gateway(), &clock), tap.address());
+    world.transfer(0, 1, 400, 9_000);
+    world.transfer(1, 0, 2_000, 1_400);
+    world.transfer(0, 1, 500, 60);
+    let sample = world.ends[0].tunnel.sample(Instant::now()).unwrap();
+    assert!(sample.lost_packets > 0 && sample.lost_packets < sample.sent_packets / 2);
+    assert!(sample.in_flight <= sample.window + polyrail_model::Bytes(6_000));
+}
+
+#[test]
+fn greetings_are_barriers_whatever_the_wire_does() {
+    let (mut world, tap) = up();
+    tap.set(|faults| (faults.loss, faults.late, faults.repeat) = (50, 300, 50));
+    let rounds = 40u8;
+    for round in 0..rounds {
+        for tag in 0..6 {
+            let unit = [&[b'd', round][..], &[0; 900]].concat();
+            let tag = u64::from(round) * 6 + tag;
+            world.ends[0].tunnel.send(Unit::Data { tag }, &unit);
+        }
+        world.ends[0].tunnel.send(Unit::Control, &[b'c', round]);
+        world.ends[0].tunnel.send(Unit::Greeting, &[b'g', round]);
+        world.ends[0].tunnel.flush(Instant::now());
+        world.run_for(Duration::from_millis(5));
+    }
+    world.ends[0].tunnel.send(Unit::Data { tag: 1_000 }, b"d\xff");
+    world.ends[0].tunnel.flush(Instant::now());
+    world.until("the last", |ends| ends[1].units.iter().any(|unit| unit == b"d\xff"));
+    world.run_for(Duration::from_millis(100));
+    let (mut greetings, mut controls) = (0, 0);
+    for unit in &world.ends[1].units {
+        match unit[0] {
+            b'g' => {
+                assert_eq!((unit[1], controls), (greetings, greetings + 1));
+                greetings += 1;
+            }
+            b'c' => {
+                assert_eq!(unit[1], controls);
+                controls += 1;
+            }
+            _ if unit[1] == 0xff => assert_eq!(greetings, rounds),
+            _ => assert_eq!(unit[1], greetings, "data of a round comes within it or never"),
+        }
+    }
+    assert_eq!((greetings, controls), (rounds, rounds));
+}
+
+#[test]
+fn what_is_withdrawn_is_not_sent_again() {
+    let (mut world, tap) = up();
+    world.transfer(0, 1, 300, 1_400);
+    tap.set(|faults| faults.paused = true);
+    let tags: Vec<u64> = (0..6).map(|_| world.tag()).collect();
+    for (number, &tag) in tags.iter().enumerate() {
+        world.ends[0].tunnel.send(Unit::Data { tag }, &numbered(number as u32, 1_200));
+    }
+    world.ends[0].tunnel.flush(Instant::now());
+    world.run_for(Duration::from_millis(20));
+    for &tag in &tags[..5] {
+        world.ends[0].tunnel.withdraw(tag);
+    }
+    // Unknown and repeated ones do no harm.
+    world.ends[0].tunnel.withdraw(tags[0]);
+    world.ends[0].tunnel.withdraw(999_999);
+    world.ends[0].tunnel.flush(Instant::now());
+    tap.set(|faults| faults.paused = false);
+    world.until("the last", |ends| !ends[1].units.is_empty());
+    world.run_for(Duration::from_millis(300));
+    assert_eq!(world.ends[1].units, [numbered(5, 1_200)]);
+    world.ends[1].units.clear();
+    world.transfer(0, 1, 300, 1_400);
+}
+
+#[test]
+fn what_was_not_sent_yet_is_withdrawn_without_a_trace() {
+    let (mut world, tap) = up();
+    tap.set(|faults| faults.paused = true);
+    let mut tags = Vec::new();
+    while world.ends[0].tunnel.room() > 0 {
+        let tag = world.tag();
+        world.ends[0].tunnel.send(Unit::Data { tag }, &numbered(tag as u32, 6_000));
+        tags.push(tag);
+    }
+    world.run_for(Duration::from_millis(20));
+    let unsent = world.ends[0].tunnel.sample(Instant::now()).unwrap().unsent;
+    assert!(unsent.0 > 6_000);
+    for &tag in &tags {
+        world.ends[0].tunnel.withdraw(tag);
+    }
+    assert!(world.ends[0].tunnel.sample(Instant::now()).unwrap().unsent < unsent);
+    tap.set(|faults| faults.paused = false);
+    world.run_for(Duration::from_millis(100));
+    world.transfer(0, 1, 300, 1_400);
+}
+
+#[test]
+fn silence_is_counted_in_timeouts_until_progress() {
+    let (mut world, tap) = up();
+    world.transfer(0, 1, 300, 1_400);
+    assert_eq!(world.ends[0].tunnel.sample(Instant::now()).unwrap().timeouts, 0);
+    tap.set(|faults| faults.paused = true);
+    world.ends[0].send(Unit::Data { tag: 77_777 }, &[1; 5_000]);
+    let begin = Instant::now();
+    while world.ends[0].timeouts_max < 3 {
+        world.step();
+        world.ends[0].measure();
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    }
+    let sample = world.ends[0].tunnel.sample(Instant::now()).unwrap();
+    assert!(sample.in_flight.0 >= 5_000, "{sample:?}");
+    tap.set(|faults| faults.paused = false);
+    world.until("the unit", |ends| ends[1].units.contains(&vec![1; 5_000]));
+    world.run_for(Duration::from_millis(50));
+    let sample = world.ends[0].tunnel.sample(Instant::now()).unwrap();
+    assert_eq!((sample.timeouts, sample.in_flight.0, sample.unsent.0), (0, 0, 0));
+}
+
+#[test]
+fn a_path_that_takes_short_datagrams_alone_is_found_out() {
+    let authority = Authority::new();
+    let clock = TestClock::new();
+    let (mut world, address) = World::serving(authority.cloud(), &clock);
+    // A link of 1,280 bytes, less the headers of IPv6 and UDP.
+    let faults = Faults { longest: 1_232, ..Faults::default() };
+    let tap = Tap::with(address, faults, 1);
+    world.pair(&mut client(authority.gateway(), &clock), tap.address());
+    world.transfer(0, 1, 200, 10_000);
+    world.transfer(1, 0, 200, 10_000);
+    assert!((1_200..=1_232).contains(&tap.longest_passed()));
+}
+
+#[test]
+fn a_path_that_shrinks_while_it_is_used_is_found_out() {
+    let (mut world, tap) = up();
+    for _ in 0..20 {
+        world.transfer(0, 1, 20, 10_000);
+        world.transfer(1, 0, 20, 10_000);
+    }
+    assert_eq!(tap.longest_passed(), 1_472);
+    tap.set(|faults| faults.longest = 1_300);
+    let begin = Instant::now();
+    world.transfer(0, 1, 200, 10_000);
+    world.transfer(1, 0, 200, 10_000);
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_translator_that_forgets_goes_unnoticed_above() {
+    let (mut world, tap) = up();
+    let before = world.ends[1].tunnel.peer_addr().unwrap();
+    for round in 0..3 {
+        world.transfer(0, 1, 100, 5_000);
+        world.transfer(1, 0, 100, 5_000);
+        tap.rebind();
+        world.run_for(Duration::from_millis(20));
+        // The gateway speaks first: nobody could reach it otherwise.
+        world.ends[0].send(Unit::Control, b"here");
+        world.until("heard", |ends| ends[1].units.last().is_some_and(|unit| unit == b"here"));
+        world.ends[1].units.clear();
+        world.transfer(1, 0, 100, 5_000);
+        println!("round {round}: {:?}", world.ends[1].tunnel.peer_addr());
+    }
+    assert_ne!(world.ends[1].tunnel.peer_addr().unwrap(), before);
+    assert!(world.ends.iter().all(|end| end.closed.is_none()));
+}
+
+#[test]
+fn a_reader_that_stops_holds_the_sender_back() {
+    let (mut world, _tap) = up();
+    world.ends[1].reading = false;
+    let mut sent = 0u64;
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(8) && sent < 40 << 20 {
+        while world.ends[0].tunnel.room() > 0 && sent < 40 << 20 {
+            let tag = world.tag();
+            world.ends[0].tunnel.send(Unit::Data { tag }, &[9; 16_000]);
+            sent += 16_000;
+        }
+        world.step();
+    }
+    assert!(sent < 18 << 20, "{sent} bytes went to a reader that reads nothing");
+    assert!(sent > 8 << 20, "{sent}: the window is no bottleneck");
+    assert!(world.ends.iter().all(|end| end.closed.is_none()));
+    world.ends[1].reading = true;
+    world.ends[1].keeping = false;
+    world.until("all there", |ends| ends[1].bytes == sent);
+}
