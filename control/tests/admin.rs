@@ -228,8 +228,7 @@ fn events_are_shown_and_followed() {
     };
     assert_eq!(next(), "started");
     daemon.fine("path restart a");
-    let seen = [next(), next()];
-    assert!(seen.contains(&"quic_retried".into()) && seen.contains(&"path_changed".into()));
+    assert_eq!(next(), "quic_retried");
     // The stream ends with the daemon, and so does the command.
     drop(daemon);
     for _ in 0..500 {

@@ -15,8 +15,8 @@ pub enum Command<C: DaemonConfig> {
     Status(Reply<Snapshot>),
     /// Say how the paths are.
     Paths(Reply<Vec<PathState>>),
-    /// Change one path; all of it or nothing. The answer is the path as it is then. That an
-    /// operator changed it the control thread logs and tells in the stream of events by itself.
+    /// Change one path; all of it or nothing. The answer is the path as it is then. The data plane
+    /// publishes that an operator changed it.
     SetPath {
         /// Its name, as in [`PathState::name`].
         name: String,

@@ -131,23 +131,6 @@ impl<C: DaemonConfig> Desk<C> {
         name: String,
         change: PathChange,
     ) -> Result<PathState, AdminError> {
-        let shown = shown(&change);
-        tracing::info!(path = name, change = shown, "an operator changes a path");
-        let event = Event::PathChanged { path: name.clone(), change: shown };
-        let changed = self.ask(|reply| Command::SetPath { name, change, reply }).await??;
-        self.stream.push(Timestamp::now(), event);
-        Ok(changed)
+        self.ask(|reply| Command::SetPath { name, change, reply }).await?
     }
-}
-
-/// What is changed, as a flag or key a word.
-fn shown(change: &PathChange) -> String {
-    let PathChange { enabled, mode, chain, restart } = change;
-    let words = [
-        enabled.map(|enabled| format!("enabled={enabled}")),
-        mode.map(|mode| format!("mode={mode}")),
-        chain.as_ref().map(|chain| format!("scheduler=[{}]", chain.names().join(", "))),
-        restart.map(|restart| format!("restart={restart}")),
-    ];
-    words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }

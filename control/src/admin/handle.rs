@@ -73,7 +73,9 @@ impl<C: DaemonConfig> AdminHandle<C> {
         self.commands.try_recv().ok()
     }
 
-    /// Puts an event on the stream. When more come at once than the control thread can take, the
+    /// Puts an event on the stream. All but [`Event::Started`], [`Event::Reloaded`],
+    /// [`Event::ReloadRefused`], [`Event::LinkChanged`] and [`Event::EventsLost`] are the data
+    /// plane's to tell. When more come at once than the control thread can take, the
     /// stream says how many are missing.
     pub fn publish(&self, event: Event) {
         if self.wires.events.try_send((Timestamp::now(), event)).is_err() {

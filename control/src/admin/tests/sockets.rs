@@ -128,9 +128,9 @@ fn events_are_followed_and_end_with_the_daemon() {
     let quic = Event::QuicRetried { path: "a".to_owned() };
     daemon.order(Some(quic.clone()));
     assert_eq!(next(&mut reader).unwrap().event, quic);
-    daemon.ask("PUT /v1/paths/a", r#"{"restart": true}"#);
-    let Event::PathChanged { path, change } = next(&mut reader).unwrap().event else { panic!() };
-    assert_eq!((path.as_str(), change.as_str()), ("a", "restart=true"));
+    let alarm = Event::Alarm { message: "m".to_owned(), path: None };
+    daemon.order(Some(alarm.clone()));
+    assert_eq!(next(&mut reader).unwrap().event, alarm);
 
     let (_, text) = daemon.ask("GET /v1/events?follow=false&since=1", "");
     assert_eq!(text.lines().filter(|line| line.starts_with('{')).count(), 2, "{text}");
