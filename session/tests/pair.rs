@@ -444,3 +444,25 @@ fn a_fresh_path_carries_data_when_it_was_answered_or_is_the_last_hope() {
         assert_eq!(used, [if alone { 4 } else { 1 }]);
     }
 }
+
+#[test]
+fn attempts_beyond_the_bound_of_paths_take_the_place_of_older_ones() {
+    let mut pair = Pair::new(Settings::default());
+    pair.user_bytes = vec![0; 100];
+    pair.up(0, "a");
+    for attempt in 1..80 {
+        pair.make(attempt, "a", "train-7", false);
+        let closed: Vec<TunnelKey> = pair.at_gateway.iter().filter_map(closes).collect();
+        assert_eq!(closed.len(), (attempt + 1).saturating_sub(32), "{closed:?}");
+    }
+    let paths = &pair.gateway.status().sessions[0].paths;
+    let first = paths.iter().find(|path| path.tunnel == TunnelKey(0)).expect("it goes on");
+    assert!(!first.superseded && paths.iter().any(|path| path.tunnel == TunnelKey(79)));
+}
+
+fn closes(event: &Event) -> Option<TunnelKey> {
+    match event {
+        Event::CloseTunnel { tunnel, .. } => Some(*tunnel),
+        _ => None,
+    }
+}

@@ -20,8 +20,8 @@ use crate::wire::Said;
 use crate::{Event, Role, TunnelKey};
 
 impl Session {
-    /// Adds a path; false when there are too many. Superseded ones make room: attempts of a restart
-    /// that a carrier held back may all come at once.
+    /// Adds a path; false when there are too many. Superseded ones and older attempts make room:
+    /// those of a restart that a carrier held back may all come at once.
     pub fn add_path(
         &mut self,
         now: Instant,
@@ -52,10 +52,15 @@ impl Session {
         true
     }
 
-    /// Drops the oldest superseded path; false when there is none.
+    /// Drops the oldest path that was superseded, or is not proven while its carrier has a newer
+    /// one; false when there is none.
     fn make_room(&mut self, now: Instant) -> bool {
-        let superseded = self.paths.iter().flatten().filter(|path| path.superseded);
-        let Some(oldest) = superseded.min_by_key(|path| path.id) else { return false };
+        let paths = self.paths.iter().flatten();
+        let has_newer = |path: &Path| {
+            paths.clone().any(|other| other.carrier == path.carrier && other.id > path.id)
+        };
+        let spare = paths.clone().filter(|p| p.superseded || (!p.proven && has_newer(p)));
+        let Some(oldest) = spare.min_by_key(|path| path.id) else { return false };
         let (tunnel, told) = (oldest.tunnel, oldest.dismissed);
         if !told {
             self.dismiss(tunnel);
