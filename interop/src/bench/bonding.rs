@@ -43,7 +43,7 @@ fn pairs(one: &Plan, two: &Plan, count: usize, size: u64) -> Result<Vec<f64>> {
 
 /// The goodput of one checked download by interception, Mbit/s.
 fn goodput(plan: &Plan, size: u64) -> Result<f64> {
-    super::in_world(plan, move |world: &mut World| {
+    super::in_tls(plan, move |world: &mut World| {
         let file = world.web.add(size, 1)?;
         Ok(world.download(&file).verify(&world.lab.passenger, &file)?.mbit_s())
     })

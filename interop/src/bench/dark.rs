@@ -14,7 +14,7 @@ use crate::world::{Plan, World};
 pub(super) fn one_carrier(report: &mut Report, effort: Effort) -> Result<()> {
     let rounds = effort.pick(20, 2);
     let seed = super::fresh_seed("dark");
-    let times = super::in_world(&Plan::twins(), move |world| dark_rounds(world, rounds, seed))?;
+    let times = super::in_tls(&Plan::twins(), move |world| dark_rounds(world, rounds, seed))?;
     let whole = times.len() as f64;
     report.result(
         "dark_5s_downloads_whole",
@@ -51,7 +51,7 @@ pub(super) fn all_carriers(report: &mut Report, effort: Effort) -> Result<()> {
     let night = Duration::from_secs(effort.pick(30, 3));
     let (mut first, mut last) = (Vec::new(), Vec::new());
     for _ in 0..effort.pick(3, 1) {
-        let times = super::in_world(&Plan::twins(), move |world| return_times(world, night))?;
+        let times = super::in_tls(&Plan::twins(), move |world| return_times(world, night))?;
         first.push(times.0.as_secs_f64() * 1000.0);
         last.push(times.1.as_secs_f64() * 1000.0);
     }

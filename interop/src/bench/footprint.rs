@@ -21,7 +21,7 @@ const AIM_BYTES: f64 = 8192.0;
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let flows = effort.pick(10_000, 500);
     let plan = Plan::new().wire("alpha").wire("beta").gateway("socks5.reply", "dialed");
-    let (gateway, cloud) = super::in_world(&plan, move |world| measure(world, flows))?;
+    let (gateway, cloud) = super::in_tls(&plan, move |world| measure(world, flows))?;
     let goal = if effort == Effort::Full { Goal::AtMost(AIM_BYTES) } else { Goal::None };
     report.result("idle_flow_memory_gateway", gateway, "bytes", goal, &[]);
     report.result("idle_flow_memory_cloud", cloud, "bytes", goal, &[]);

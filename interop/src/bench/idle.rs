@@ -32,7 +32,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
             if key.ends_with("allowed_congestion_control") { plan } else { plan.sysctl(key, value) }
         });
         let pauses = pauses.to_vec();
-        let times = super::in_world(&plan, move |world| {
+        let times = super::in_tls(&plan, move |world| {
             pauses.iter().map(|pause| after(world, *pause)).collect::<Result<Vec<_>>>()
         })?;
         for (pause, times) in times {

@@ -20,7 +20,7 @@ const AIM_US: f64 = 300.0;
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let rounds = effort.pick(5000, 200);
     let plan = Plan::new().wire("alpha").wire("beta");
-    let (direct, carried) = super::in_world(&plan, move |world| measure(world, rounds))?;
+    let (direct, carried) = super::in_tls(&plan, move |world| measure(world, rounds))?;
     let (direct, carried) = (median(&direct), median(&carried));
     println!("one byte and back: {direct:.0} us direct, {carried:.0} us carried");
     report.result("echo_added", carried - direct, "us", Goal::AtMost(AIM_US), &[direct, carried]);

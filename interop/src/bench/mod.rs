@@ -81,6 +81,15 @@ fn local(report: &mut Report, effort: Effort) -> Result<()> {
     throughput::run(report, effort)
 }
 
+/// As [`in_world`], with tunnels of mode `tls`: `bench_tunnel` compares the modes.
+fn in_tls<T, F>(plan: &Plan, measure: F) -> Result<T>
+where
+    T: Send,
+    F: FnOnce(&mut World) -> Result<T> + Send,
+{
+    in_world(&plan.clone().gateway("mode", "tls").cloud("mode", "tls"), measure)
+}
+
 /// Sets up a world on a thread of its own and measures in it; all logs' ends are shown when that
 /// fails.
 pub(crate) fn in_world<T, F>(plan: &Plan, measure: F) -> Result<T>

@@ -30,7 +30,7 @@ const QUIET_LIMIT: Duration = Duration::from_secs(60);
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let pairs = effort.pick(5, 1);
     for (name, user) in [("stalled_200_other_user", 100), ("stalled_200_same_user", 10)] {
-        let shares = super::in_world(&plan(), move |world| shares(world, pairs, user))?;
+        let shares = super::in_tls(&plan(), move |world| shares(world, pairs, user))?;
         report.result(name, median(&shares), "x", Goal::AtLeast(0.9), &shares);
     }
     Ok(())

@@ -24,7 +24,7 @@ struct Round {
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let (size, count) = effort.pick((1_000_000_000, 5), (50_000_000, 1));
     let plan = Plan::new().wire("alpha").wire("beta");
-    let rounds = super::in_world(&plan, move |world| {
+    let rounds = super::in_tls(&plan, move |world| {
         let checked = world.web.add(50_000_000, 8)?;
         world.download(&checked).verify(&world.lab.passenger, &checked)?;
         let file = world.web.add(size, 9)?;

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
@@ -26,6 +27,9 @@ struct Arguments {
     /// A carrier that takes so many times its target has failed
     #[arg(long, value_name = "TIMES", default_value_t = 10)]
     tolerance: u32,
+    /// Keep each row's logs in a folder of its own in this one
+    #[arg(long, value_name = "FOLDER")]
+    logs: Option<PathBuf>,
     /// Measure here, as the first program of a guest
     #[arg(long, hide = true, value_name = "SCOPE")]
     inside_guest: Option<String>,
@@ -54,8 +58,9 @@ fn measure(arguments: &Arguments) -> Result<()> {
     }
     privilege::become_root()?;
     let mut summary = Summary::default();
-    for row in &rows {
-        let outcome = matrix::run(row, arguments.tolerance);
+    for (number, row) in rows.iter().enumerate() {
+        let logs = arguments.logs.as_ref().map(|folder| folder.join(format!("row{number}")));
+        let outcome = matrix::run_with_logs(row, arguments.tolerance, logs.as_deref());
         matrix::print_row(&outcome);
         summary.add(outcome);
     }

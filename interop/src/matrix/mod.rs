@@ -22,7 +22,7 @@ use crate::addresses::Family;
 
 pub use clock::{inside_guest, measure as measure_clock_steps};
 pub use cover::{ROWS_MAX, cover};
-pub use row::{Outcome, StepOutcome, Verdict, run};
+pub use row::{Outcome, StepOutcome, Verdict, run, run_with_logs};
 pub use summary::{Summary, print_row};
 pub use target::{Class, TARGETS};
 

@@ -1,5 +1,6 @@
 //! One row: a world, a download, its faults one after another, the hash.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -82,7 +83,12 @@ pub struct Outcome {
 /// Runs a row in a world of its own; a carrier may take `tolerance` times its target, after which
 /// the row has failed.
 pub fn run(row: &Row, tolerance: u32) -> Outcome {
-    on_thread(row, |outcome| in_world(row, tolerance, outcome))
+    run_with_logs(row, tolerance, None)
+}
+
+/// As [`run`]; the logs of all programs are then found in the folder `logs`.
+pub fn run_with_logs(row: &Row, tolerance: u32, logs: Option<&Path>) -> Outcome {
+    on_thread(row, |outcome| in_world(row, tolerance, logs, outcome))
 }
 
 /// A row without faults of the carriers, in which the clock of this kernel steps. For the guest.
@@ -118,7 +124,7 @@ fn on_thread(row: &Row, work: impl FnOnce(&mut Outcome) -> Result<()> + Send) ->
     outcome
 }
 
-fn in_world(row: &Row, tolerance: u32, outcome: &mut Outcome) -> Result<()> {
+fn in_world(row: &Row, tolerance: u32, logs: Option<&Path>, outcome: &mut Outcome) -> Result<()> {
     let victims = row.victims().context("a fault that makes sense for no carrier")?;
     let mut world = World::start_cold(&plan(row, &victims)).context("setting up")?;
     let result = if row.can_connect() {
@@ -126,10 +132,21 @@ fn in_world(row: &Row, tolerance: u32, outcome: &mut Outcome) -> Result<()> {
     } else {
         refused(&mut world)
     };
+    if let Some(folder) = logs {
+        keep_logs(&world, folder)?;
+    }
     if result.is_err() {
         println!("{}", world.tails());
     }
     result
+}
+
+fn keep_logs(world: &World, folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    for process in [&world.gateway, &world.cloud].into_iter().chain(&world.emulator) {
+        std::fs::write(folder.join(format!("{}.log", process.name())), process.log())?;
+    }
+    Ok(())
 }
 
 fn plan(row: &Row, victims: &[usize]) -> Plan {
@@ -283,7 +300,7 @@ fn refused(world: &mut World) -> Result<()> {
     ensure!(up.is_empty(), "tunnels stand over {up:?} between modes that exclude each other");
     let log = world.gateway.log();
     for name in NAMES {
-        let told = log.lines().any(|line| line.contains(name) && line.contains("refused"));
+        let told = log.lines().any(|line| line.contains(name) && line.contains("refuses"));
         ensure!(told, "the gateway does not say why {name} is not up");
     }
     Ok(())
