@@ -38,8 +38,8 @@ pub const CONTROL_EXCESS: usize = 4_096;
 /// 3. while [`room`](Self::room) is not 0, [`send`](Self::send); then [`flush`](Self::flush) once;
 /// 4. arm a timer for [`next_timeout`](Self::next_timeout).
 ///
-/// Room is 0 only before `Early` or `Up`, after the end, and while the transport is full; in the last case a
-/// writable event follows.
+/// Room is 0 only before `Early` or `Up`, after the end, and while the transport is full; in the
+/// last case an event or a timeout follows.
 pub trait Tunnel {
     /// Registers the tunnel's socket with the caller's poll, once.
     ///

@@ -230,7 +230,7 @@ fn a_restarted_cloud_ends_the_connections_of_its_predecessor() {
     world.until("noticed", |ends| ends[near].closed.is_some());
     assert_eq!(world.ends[near].closed, Some(CloseReason::Reset));
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
-    assert_eq!(world.listener.as_ref().unwrap().counters().resets, 1);
+    assert!(world.listener.as_ref().unwrap().counters().resets > 0);
 }
 
 #[test]

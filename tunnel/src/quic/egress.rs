@@ -2,11 +2,12 @@
 //!
 //! `quiche` says when the next packet should leave; one is not even made before it may leave within
 //! [`BURST`], so that its round-trip time is not falsified by a wait here and what it holds can
-//! still be withdrawn. How much unsent data `quiche` holds is kept small: a unit is given to it only
-//! when little of the last one is left. `quiche` does not tell how much that is, so it is reckoned
+//! still be withdrawn. How much unsent data `quiche` holds is kept small: a unit is given to it
+//! only when little of the last one is left. `quiche` does not tell how much that is, so it is reckoned
 //! from what was given, what was lost and the sizes of the packets made, and set to zero whenever
 //! `quiche` has nothing more to send although the window has room.
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -111,15 +112,29 @@ impl Egress {
         if self.blocked {
             return Ok(());
         }
-        self.buffer.resize(BUFFER, 0);
+        self.borrow_buffer();
         flow.meter.refresh(flow.connection);
         let result = self.fill(flow, udp, now, forced);
         let sent = self.send_run(flow.connection, udp);
-        if self.begin == self.end {
-            // Idle connections hold no buffer.
-            self.buffer = Vec::new();
-        }
+        self.return_buffer();
         result.and(sent)
+    }
+
+    /// Makes packets in the thread's buffer, behind the run that waits, if any.
+    fn borrow_buffer(&mut self) {
+        let mut buffer = SCRATCH.take();
+        buffer.resize(BUFFER, 0);
+        let run = &self.buffer[self.begin..self.end];
+        buffer[..run.len()].copy_from_slice(run);
+        (self.begin, self.end) = (0, run.len());
+        self.buffer = buffer;
+    }
+
+    /// Keeps nothing but the run that waits: idle connections hold no buffer.
+    fn return_buffer(&mut self) {
+        let run = self.buffer[self.begin..self.end].to_vec();
+        (self.begin, self.end) = (0, run.len());
+        SCRATCH.set(std::mem::replace(&mut self.buffer, run));
     }
 
     fn fill(
@@ -255,6 +270,10 @@ impl Egress {
         }
         Ok(())
     }
+}
+
+thread_local! {
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// When the next packet may be made, if not now.

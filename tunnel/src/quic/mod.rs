@@ -59,7 +59,7 @@ pub struct ServerOptions {
     pub retry_above: usize,
     /// The first two bytes of the connection ids given out, for a load balancer. Default 0.
     pub server_id: u16,
-    /// Time limits: `user_timeout` (idle), `keepalive` and `handshake_timeout` count.
+    /// Time limits: `user_timeout` (silence that ends a connection) and `handshake_timeout` count.
     pub socket: SocketOptions,
 }
 

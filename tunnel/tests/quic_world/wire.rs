@@ -22,12 +22,23 @@ pub struct Faults {
     /// Longer datagrams are lost.
     pub longest: usize,
     pub paused: bool,
+    /// Bytes a second in each direction, and how many of them wait before the next is lost.
+    pub rate: Option<(u64, u64)>,
 }
 
 impl Default for Faults {
     fn default() -> Self {
         let (delay, jitter) = (Duration::ZERO, Duration::from_millis(3));
-        Self { loss: 0, repeat: 0, late: 0, jitter, delay, longest: 65_535, paused: false }
+        Self {
+            loss: 0,
+            repeat: 0,
+            late: 0,
+            jitter,
+            delay,
+            longest: 65_535,
+            paused: false,
+            rate: None,
+        }
     }
 }
 
@@ -143,6 +154,8 @@ fn run(shared: &Shared, client_side: &UdpSocket, seed: u64) {
     let (mut client, mut random, mut count) = (None, seed, 0);
     let mut flying: BinaryHeap<Flying> = BinaryHeap::new();
     let mut buffer = [0; 65_536];
+    // When the link of each direction is through with what it has.
+    let mut free = [Instant::now(); 2];
     while !shared.over.load(Ordering::Relaxed) {
         if shared.rebinding.swap(false, Ordering::Relaxed) {
             server_side = open();
@@ -150,7 +163,7 @@ fn run(shared: &Shared, client_side: &UdpSocket, seed: u64) {
         let faults = *shared.faults.lock().unwrap();
         let mut idle = true;
         for up in [true, false] {
-            for _ in 0..64 {
+            for _ in 0..256 {
                 let length = if up {
                     let Ok((length, from)) = client_side.recv_from(&mut buffer) else { break };
                     client = Some(from);
@@ -170,7 +183,18 @@ fn run(shared: &Shared, client_side: &UdpSocket, seed: u64) {
                 }
                 let copies = if chance(faults.repeat) { 2 } else { 1 };
                 let late = if chance(faults.late) { faults.jitter } else { Duration::ZERO };
-                let at = Instant::now() + faults.delay + late;
+                let mut through = Instant::now();
+                if let Some((rate, queue)) = faults.rate {
+                    let begin = free[usize::from(up)].max(through);
+                    let time = |bytes| Duration::from_secs_f64(bytes as f64 / rate as f64);
+                    if begin - through > time(queue) {
+                        continue;
+                    }
+                    // The headers of IP and UDP travel as well.
+                    through = begin + time(length as u64 + 28);
+                    free[usize::from(up)] = through;
+                }
+                let at = through + faults.delay + late;
                 for _ in 0..copies {
                     count += 1;
                     let order = std::cmp::Reverse((at, count));
@@ -189,7 +213,7 @@ fn run(shared: &Shared, client_side: &UdpSocket, seed: u64) {
             }
         }
         if idle {
-            std::thread::sleep(Duration::from_micros(200));
+            std::thread::sleep(Duration::from_micros(100));
         }
     }
 }
