@@ -21,7 +21,7 @@ use anyhow::{Context, Result};
 
 use crate::bench::Effort;
 use crate::report::Report;
-use crate::world::Plan;
+use crate::world::{Plan, World};
 
 pub use unlimited::unlimited;
 
@@ -71,6 +71,16 @@ pub fn run(report: &mut Report, effort: Effort, only: Option<&str>) -> Result<()
 fn plan(mode: &str) -> Plan {
     let kept = ("net.ipv4.tcp_slow_start_after_idle", "0");
     Plan::new().gateway("mode", mode).cloud("mode", mode).sysctl(kept.0, kept.1)
+}
+
+/// Kills the gateway if it still runs, starts it anew and waits for its carriers.
+fn restart_gateway(world: &mut World) -> Result<()> {
+    world.gateway.kill();
+    // What the old one wrote would pass for the new one's, which is not yet ready for a signal.
+    let _ = std::fs::remove_file(world.lab.folder().join("gateway-status.json"));
+    world.restart_gateway()?;
+    world.wait_for_carriers()?;
+    world.wait_until_up()
 }
 
 /// The least value that so large a share of the values does not pass; 0 for none.

@@ -91,9 +91,7 @@ fn blackout(world: &mut World, source: &Source, length: Duration) -> Result<(u64
     for name in names(&folder(world))? {
         std::fs::remove_file(folder(world).join(name))?;
     }
-    world.restart_gateway()?;
-    world.wait_for_carriers()?;
-    world.wait_until_up()?;
+    super::restart_gateway(world)?;
     ensure!(inside > 0, "nothing was in flight");
     Ok((again, inside))
 }
@@ -114,15 +112,15 @@ fn wait_until_quiet(bulk: &Bulk) -> Result<()> {
 
 /// Data received after the blackout, by the qlogs of all connections of the carrier.
 fn resent(folder: &Path, known: &BTreeSet<OsString>, dark: Duration) -> Result<u64> {
-    let mut sum = 0;
-    let all = names(folder)?;
-    ensure!(!known.is_empty(), "the gateway wrote no qlog in {}", folder.display());
-    for name in all {
+    let (mut sum, mut packets) = (0, 0);
+    for name in names(folder)? {
         let text = std::fs::read_to_string(folder.join(&name))?;
         let received = received(&text).with_context(|| name.to_string_lossy().into_owned())?;
+        packets += received.len();
         let silence = known.contains(&name).then_some(dark.as_secs_f64() * SILENT_SHARE);
         sum += after(&received, silence);
     }
+    ensure!(packets > 0, "the qlogs in {} know of no packet", folder.display());
     Ok(sum)
 }
 
@@ -153,7 +151,6 @@ fn received(qlog: &str) -> Result<Vec<(f64, u64)>> {
         let frames = event.pointer("/data/frames").and_then(Value::as_array);
         packets.push((time, frames.into_iter().flatten().map(data_bytes).sum()));
     }
-    ensure!(!packets.is_empty(), "no packet was received");
     Ok(packets)
 }
 
@@ -197,7 +194,7 @@ mod tests {
             + &packet(3.0, 2, 9)
             + "\u{1e}{\"time\":4,\"name\":\"quic:packet_sent\",\"data\":{}}\n\u{1e}{\"ti";
         assert_eq!(received(&log).unwrap(), [(1.0, 0), (2.5, 100), (3.0, 0)]);
-        assert!(received("").is_err());
+        assert_eq!(received("").unwrap(), [], "an attempt in the dark");
     }
 
     #[test]

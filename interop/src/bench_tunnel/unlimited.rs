@@ -101,9 +101,7 @@ fn cut_in_advance(world: &mut World) -> Result<()> {
         world.lab.gateway.ip(&format!("link set dev wan{number} gso_max_segs 1"))?;
         world.lab.cloud.ip(&format!("link set dev car{number} gso_max_segs 1"))?;
     }
-    world.restart_gateway()?;
-    world.wait_for_carriers()?;
-    world.wait_until_up()
+    super::restart_gateway(world)
 }
 
 fn measure(world: &World, name: &str) -> Result<Outcome> {
