@@ -46,7 +46,8 @@ impl NameService {
         })
     }
 
-    /// Takes queries to another resolver from now on; those that wait for the old one go there, too.
+    /// Takes queries to another resolver from now on; those that wait for the old one go there,
+    /// too.
     pub(crate) fn set_resolver(&mut self, now: Instant, relay: &mut Relay, resolver: SocketAddr) {
         self.resolver = resolver;
         if let Some(flow) = self.flow.take() {

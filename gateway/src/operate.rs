@@ -1,7 +1,7 @@
 //! What operators ask of the running daemon: its state, changes, and new configurations.
 //!
-//! A change is taken whole or not at all: what can fail is tried first. No flow ends by it, with one
-//! exception that is none of ours: flows that only one carrier carries wait when that is disabled.
+//! A change is taken whole or not at all: what can fail is tried first. No flow ends by it; when no
+//! carrier is left, flows wait as long as the session does.
 
 use std::time::Instant;
 
@@ -39,7 +39,6 @@ impl Gateway {
                 }
                 Command::Links(change) => {
                     tracing::debug!(?change, "an interface");
-                    self.publish(Event::LinkChanged(change.clone()));
                     self.state.carriers.on_link(now, change);
                 }
             }

@@ -34,6 +34,8 @@ pub(super) struct Carrier {
     without_congestion: [bool; 2],
     /// The failure that the log heard last, and when.
     pub(super) told: Option<(String, Instant)>,
+    /// What it is bound to was reported once.
+    located: bool,
     /// When it began to stall.
     pub(super) stalled_at: Option<Instant>,
 }
@@ -56,6 +58,7 @@ impl Carrier {
             alive: Vec::new(),
             without_congestion: [false; 2],
             told: None,
+            located: false,
             stalled_at: None,
         }
     }
@@ -78,9 +81,10 @@ impl Carrier {
         self.alive.iter().find(|(known, _)| *known == id).map(|(_, key)| *key)
     }
 
-    /// All its tunnels.
+    /// Its tunnels that are not being closed.
     pub(super) fn tunnels(&self) -> impl Iterator<Item = TunnelKey> + '_ {
-        self.alive.iter().map(|(_, key)| *key)
+        let open = self.alive.iter().filter(|(id, _)| self.policy.is_open(*id));
+        open.map(|(_, key)| *key)
     }
 
     /// Shows the policy how its tunnels do, and does what it says.
@@ -100,7 +104,9 @@ impl Carrier {
         while let Some(action) = self.policy.poll() {
             match action {
                 Action::Start(start) => self.start(now, relay, clients, start),
-                Action::Close { attempt, reason } => self.close(now, relay, attempt, reason),
+                Action::Close { attempt, unheard, reason } => {
+                    self.close(now, relay, attempt, unheard, reason);
+                }
                 Action::Tell(notice) => self.tell(now, relay, notice, events),
             }
         }
@@ -173,6 +179,7 @@ impl Carrier {
         self.take_addresses(now, config);
         let has = |wanted: &[CarrierKey]| wanted.iter().any(|key| keys.contains(key));
         if has(&[CarrierKey::Interface, CarrierKey::Source]) {
+            self.located = false;
             self.policy.rebind(now);
         } else if has(&[CarrierKey::Congestion, CarrierKey::Qlog, CarrierKey::Role]) {
             self.policy.renew(now, Cause::Config);
@@ -183,8 +190,15 @@ impl Carrier {
     pub(super) fn look_at(&mut self, now: Instant, links: &Links) {
         let interface = self.spec.interface.as_deref();
         let link = links.of(interface, self.spec.source);
-        if let Some(link) = link.filter(|link| *link != Link::Unknown) {
-            self.policy.on_link(now, link);
+        match link {
+            Some(Link::Unknown) => {}
+            Some(link) => {
+                self.located = true;
+                self.policy.on_link(now, link);
+            }
+            // The interfaces are reported one by one: at first its address may be missing.
+            None if self.located && interface.is_none() => self.policy.on_link(now, Link::Down),
+            None => {}
         }
     }
 
@@ -240,15 +254,20 @@ impl Carrier {
         }
     }
 
-    fn close(&mut self, now: Instant, relay: &mut Relay, attempt: AttemptId, reason: &'static str) {
+    fn close(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        attempt: AttemptId,
+        unheard: bool,
+        reason: &'static str,
+    ) {
         let Some(key) = self.tunnel(attempt) else { return };
         tracing::debug!(carrier = self.name(), attempt = attempt.0, reason, "closing a tunnel");
-        let known = relay.tunnel(key).is_some_and(|view| view.up || view.early);
-        if known {
-            relay.close_tunnel(now, key);
-        } else {
-            // Nobody has heard of it.
+        if unheard {
             relay.give_up(now, key);
+        } else {
+            relay.close_tunnel(now, key);
         }
     }
 }

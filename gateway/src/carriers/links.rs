@@ -21,18 +21,15 @@ impl Links {
         }
     }
 
-    /// The state of what a carrier is bound to; `None` while nothing was reported of it.
+    /// The state of what a carrier is bound to; `None` while no interface of that name, or with
+    /// that address, was reported.
     pub(super) fn of(&self, interface: Option<&str>, source: Option<IpAddr>) -> Option<Link> {
         match (interface, source) {
             (Some(name), _) => self.known.get(name).map(|change| link(change, source)),
             (None, Some(source)) => {
-                let holder = self.known.values().find(|change| change.addresses.contains(&source));
-                match holder {
-                    Some(change) => Some(link(change, Some(source))),
-                    // The interfaces are reported one by one.
-                    None if self.known.is_empty() => None,
-                    None => Some(Link::Down),
-                }
+                let mut holders = self.known.values();
+                let holder = holders.find(|change| change.addresses.contains(&source));
+                holder.map(|change| link(change, Some(source)))
             }
             (None, None) => Some(Link::Unknown),
         }
@@ -90,7 +87,7 @@ mod tests {
         let alone = Link::Up { index: 4, addresses: vec!["10.0.0.2".parse().unwrap()] };
         assert_eq!(links.of(Some("wwan0"), None), Some(alone.clone()));
         assert_eq!(links.of(None, source), Some(alone));
-        assert_eq!(links.of(None, Some("10.0.0.9".parse().unwrap())), Some(Link::Down));
+        assert_eq!(links.of(None, Some("10.0.0.9".parse().unwrap())), None);
         let other = Some("10.0.0.9".parse().unwrap());
         let none = Some(Link::Up { index: 4, addresses: vec![] });
         assert_eq!(links.of(Some("wwan0"), other), none);
@@ -98,7 +95,7 @@ mod tests {
         assert_eq!(links.of(Some("wwan0"), None), Some(Link::Down));
         links.take(LinkChange { present: false, ..change("wwan0", false, &[]) });
         assert_eq!(links.of(Some("wwan0"), None), Some(Link::Absent));
-        assert_eq!(links.of(None, source), Some(Link::Down));
+        assert_eq!(links.of(None, source), None);
     }
 
     #[test]

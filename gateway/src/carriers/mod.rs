@@ -11,6 +11,9 @@ mod policy;
 mod state;
 mod tell;
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Instant;
 
 use polyrail_control::GatewayConfig;
@@ -278,6 +281,10 @@ impl Carriers {
         let Some(wanted) = config.carriers.iter().find(|carrier| carrier.name == *name) else {
             return;
         };
+        if self.find(name).is_some() {
+            // The same reload, once more: its answer had come too late.
+            return;
+        }
         self.seed = self.seed.wrapping_add(1 << 16);
         let mut carrier = Carrier::new(config, wanted, self.seed);
         carrier.look_at(now, &self.links);

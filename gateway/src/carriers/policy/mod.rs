@@ -336,6 +336,12 @@ impl Policy {
         &self.counters
     }
 
+    /// Whether a connection is neither being closed nor left to the session to close.
+    pub(crate) fn is_open(&self, id: AttemptId) -> bool {
+        let open = |attempt: &&Attempt| attempt.is_unready() || attempt.path().is_some();
+        self.attempts.iter().filter(open).any(|attempt| attempt.id == id)
+    }
+
     /// The connection in use.
     pub(crate) fn in_use(&self) -> Option<AttemptId> {
         self.current().map(|current| current.id)
@@ -589,7 +595,7 @@ impl Policy {
             let verdict = self.choice.on_probe_failed(now, false);
             self.obey(now, verdict);
         }
-        self.close(id, "it was not answered in time");
+        self.close(id, UNANSWERED);
     }
 
     /// Ends connections whose time is over and that no search counts.
@@ -646,7 +652,10 @@ impl Policy {
         let attempt = self.attempts.iter_mut().find(|attempt| attempt.id == id);
         if let Some(attempt) = attempt.filter(|attempt| !attempt.closing) {
             attempt.closing = true;
-            self.actions.push_back(Action::Close { attempt: id, reason });
+            // What has greeted may be a path at the cloud, if this is not for want of an answer.
+            let unheard = attempt.stage == Stage::Dialing
+                || (attempt.stage == Stage::Early && reason == UNANSWERED);
+            self.actions.push_back(Action::Close { attempt: id, unheard, reason });
         }
     }
 
@@ -669,6 +678,8 @@ impl Policy {
     }
 }
 
+/// Why most connections of a race are closed.
+const UNANSWERED: &str = "it was not answered in time";
 /// Connections that one turn begins.
 const STARTS_MAX: usize = 4;
 

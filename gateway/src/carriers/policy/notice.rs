@@ -12,8 +12,9 @@ use super::attempt::AttemptId;
 pub(crate) enum Action {
     /// Begin a connection.
     Start(Start),
-    /// Close one; its end is reported as that of any other.
-    Close { attempt: AttemptId, reason: &'static str },
+    /// Close one; its end is reported as that of any other. `unheard`: nobody has answered it, so
+    /// that there is nobody to take leave of.
+    Close { attempt: AttemptId, unheard: bool, reason: &'static str },
     /// Tell the operator.
     Tell(Notice),
 }

@@ -1,0 +1,235 @@
+//! The carriers of a configuration: what operators and reloads do to them, with real sockets.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll};
+use polyrail_control::GatewayConfig;
+use polyrail_control::admin::{ErrorCode, LinkChange, PathChange, PathPhase, PathState};
+use polyrail_control::config::Mode;
+use polyrail_control::pki::{Authority, IssueRequest, NodeRole};
+use polyrail_control::reload::diff_gateway;
+use polyrail_model::{Identity, InstanceId};
+use polyrail_relay::{Relay, RelayEvent, RelaySettings};
+use polyrail_session::{Endpoint, Settings};
+use polyrail_tunnel::{IdentityPaths, TlsIdentity};
+
+use super::{Carriers, Clients};
+
+const CONFIG: &str = r#"
+mode = "auto"
+[tls]
+certificate = "g.crt"
+key = "g.key"
+authority = "ca.crt"
+[cloud]
+name = "cloud"
+addresses = ["127.0.0.1:9"]
+[socks5]
+listen = ["127.0.0.1:1080"]
+[[carrier]]
+name = "a"
+source = "127.0.0.1"
+[[carrier]]
+name = "b"
+interface = "none0"
+[[carrier]]
+name = "c"
+source = "127.0.0.2"
+role = "never"
+"#;
+
+struct World {
+    carriers: Carriers,
+    config: GatewayConfig,
+    relay: Relay,
+    poll: Poll,
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::create(folder.path(), "test", false).unwrap();
+        let request = IssueRequest {
+            name: Identity::new("train").unwrap(),
+            role: NodeRole::Gateway,
+            days: 10,
+            out: folder.path().to_owned(),
+            force: false,
+        };
+        let issued = authority.issue(&request).unwrap();
+        let identity = TlsIdentity::load(&IdentityPaths {
+            certificate: issued.certificate_file,
+            key: issued.key_file,
+            authority: folder.path().join("ca.crt"),
+            revocations: None,
+        });
+        let config = parse(CONFIG);
+        let clients = Clients::new(&identity.unwrap(), &config.cloud.name).unwrap();
+        let poll = Poll::new().unwrap();
+        let registry = poll.registry().try_clone().unwrap();
+        let endpoint = Endpoint::gateway(Instant::now(), Settings::default(), InstanceId([1; 16]));
+        let relay = Relay::new(registry, endpoint, RelaySettings::default());
+        Self { carriers: Carriers::new(&config, clients, 3), config, relay, poll, _folder: folder }
+    }
+
+    /// Runs the loop for a while.
+    fn run(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut events = Events::with_capacity(64);
+        while Instant::now() < until {
+            self.poll.poll(&mut events, Some(Duration::from_millis(2))).unwrap();
+            let now = Instant::now();
+            for event in &events {
+                self.relay.on_event(now, event);
+            }
+            self.carriers.on_turn(now, &mut self.relay);
+            self.relay.turn(now);
+            while let Some(event) = self.relay.poll_event() {
+                match event {
+                    RelayEvent::TunnelClosed { tunnel, reason, .. } => {
+                        self.carriers.on_closed(now, tunnel, &reason);
+                    }
+                    other => panic!("nobody is there to cause {other:?}"),
+                }
+            }
+        }
+    }
+
+    fn states(&self) -> Vec<PathState> {
+        self.carriers.states(Instant::now(), &self.relay)
+    }
+
+    fn state(&self, name: &str) -> PathState {
+        self.states().into_iter().find(|state| state.name == name).unwrap()
+    }
+
+    fn set(&mut self, name: &str, change: PathChange) -> Result<(), ErrorCode> {
+        let outcome = self.carriers.set_path(Instant::now(), name, &change);
+        outcome.map_err(|error| error.code())
+    }
+
+    fn reload(&mut self, text: &str) {
+        let config = parse(text);
+        let changes = diff_gateway(&self.config, &config).unwrap().changes;
+        self.carriers.reload(Instant::now(), &mut self.relay, &config, &changes);
+        self.config = config;
+    }
+}
+
+fn parse(text: &str) -> GatewayConfig {
+    GatewayConfig::parse(text, Path::new("/etc/gateway.toml")).unwrap()
+}
+
+fn enabled(enabled: bool) -> PathChange {
+    PathChange { enabled: Some(enabled), ..PathChange::default() }
+}
+
+fn mode(mode: Mode) -> PathChange {
+    PathChange { mode: Some(mode), ..PathChange::default() }
+}
+
+#[test]
+fn a_cloud_that_refuses_is_tried_again_and_all_is_counted() {
+    let mut world = World::new();
+    world.run(Duration::from_millis(600));
+    let state = world.state("a");
+    assert_eq!((state.state, state.mode, state.enabled), (PathPhase::Down, None, true));
+    let counters = state.counters;
+    assert!(counters.quic_attempts >= 1 && counters.tls_attempts >= 1, "{counters:?}");
+    assert!(counters.attempts <= 30, "{counters:?}");
+    assert!(world.relay.tunnel_count() <= 3, "{} tunnels", world.relay.tunnel_count());
+    let states = world.states();
+    let names: Vec<&str> = states.iter().map(|state| state.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert_eq!(world.carriers.names(), ["a", "b"]);
+    assert_eq!(world.state("c").state, PathPhase::Disabled);
+    assert_eq!(world.state("c").counters.attempts, 0);
+}
+
+#[test]
+fn a_reported_absence_of_the_interface_stops_all_attempts() {
+    let mut world = World::new();
+    let change = LinkChange {
+        interface: "none0".to_owned(),
+        index: 0,
+        present: false,
+        up: false,
+        addresses: Vec::new(),
+    };
+    world.carriers.on_link(Instant::now(), change);
+    world.run(Duration::from_millis(300));
+    let state = world.state("b");
+    assert_eq!((state.state, state.counters.attempts), (PathPhase::NoInterface, 0));
+    assert!(world.state("a").counters.attempts > 0);
+}
+
+#[test]
+fn operators_change_what_the_configuration_permits() {
+    let mut world = World::new();
+    assert_eq!(world.set("x", enabled(true)), Err(ErrorCode::UnknownPath));
+    assert_eq!(world.set("c", enabled(true)), Err(ErrorCode::Refused));
+    world.set("a", enabled(false)).unwrap();
+    let restart = PathChange { restart: Some(true), ..PathChange::default() };
+    assert_eq!(world.set("a", restart.clone()), Err(ErrorCode::Refused));
+    world.run(Duration::from_millis(100));
+    let state = world.state("a");
+    assert_eq!((state.state, state.counters.attempts), (PathPhase::Disabled, 0));
+    world.set("a", PathChange { mode: Some(Mode::Tls), ..enabled(true) }).unwrap();
+    world.set("a", restart).unwrap();
+    world.run(Duration::from_millis(300));
+    let state = world.state("a");
+    assert_eq!((state.state, state.configured_mode), (PathPhase::Down, Mode::Tls));
+    assert!(state.counters.tls_attempts > 0);
+    assert_eq!(state.counters.quic_attempts, 0);
+    assert!(world.carriers.on_cell_change(Instant::now(), "a"));
+    assert!(!world.carriers.on_cell_change(Instant::now(), "x"));
+}
+
+#[test]
+fn a_reload_leaves_operators_wishes_alone_unless_it_is_about_them() {
+    let mut world = World::new();
+    world.set("a", mode(Mode::Tls)).unwrap();
+    world.set("b", enabled(false)).unwrap();
+    world.reload(CONFIG);
+    assert_eq!(world.state("a").configured_mode, Mode::Tls);
+    assert!(!world.state("b").enabled);
+    world.reload(&CONFIG.replace("\"none0\"", "\"none0\"\nmetered = true"));
+    assert!(!world.state("b").enabled, "that was not about it");
+    world.reload(&CONFIG.replace("mode = \"auto\"", "mode = \"quic\""));
+    assert_eq!(world.state("a").configured_mode, Mode::Quic);
+    assert!(!world.state("b").enabled);
+    world.reload(&CONFIG.replace("\"none0\"", "\"none0\"\nenabled = false"));
+    world.reload(CONFIG);
+    assert!(world.state("b").enabled);
+    assert_eq!(world.state("a").configured_mode, Mode::Auto);
+}
+
+#[test]
+fn carriers_come_and_go_with_a_reload() {
+    let mut world = World::new();
+    world.run(Duration::from_millis(100));
+    let b = "[[carrier]]\nname = \"b\"\ninterface = \"none0\"\n";
+    let d = "[[carrier]]\nname = \"d\"\nsource = \"127.0.0.3\"\n";
+    assert!(CONFIG.contains(b));
+    world.reload(&CONFIG.replace(b, d));
+    world.run(Duration::from_millis(300));
+    let states = world.states();
+    let names: Vec<&str> = states.iter().map(|state| state.name.as_str()).collect();
+    assert_eq!(names, ["a", "d", "c"]);
+    assert!(world.state("d").counters.attempts > 0);
+    // All at once, back and forth.
+    for _ in 0..20 {
+        world.reload(CONFIG);
+        world.run(Duration::from_millis(5));
+        world.reload(&CONFIG.replace(b, d).replace("127.0.0.1:9", "127.0.0.1:10"));
+        world.run(Duration::from_millis(5));
+    }
+    world.run(Duration::from_millis(100));
+    assert!(world.relay.tunnel_count() <= 8, "{} tunnels", world.relay.tunnel_count());
+    world.reload(&CONFIG.replace("\"127.0.0.1\"", "\"127.0.0.1\"\nenabled = false"));
+    world.run(Duration::from_millis(100));
+    assert_eq!(world.state("a").state, PathPhase::Disabled);
+    assert!(world.state("a").connections.is_empty());
+}
