@@ -217,7 +217,8 @@ impl Egress {
     /// `quiche` has nothing to send, or no window for it; true when more is there to be given.
     fn on_nothing_to_send(&mut self, flow: &mut Flow<'_>, now: Instant) -> bool {
         let window = super::meter::active(flow.connection).map_or(0, |path| path.cwnd);
-        if flow.meter.in_flight(flow.connection) + WINDOW_MARGIN > window {
+        let margin = WINDOW_MARGIN + window / WINDOW_PART;
+        if flow.meter.in_flight(flow.connection) + margin > window {
             return false;
         }
         let was_held = std::mem::take(&mut self.held);
@@ -292,6 +293,10 @@ const HELD_MIN: usize = 4_096;
 const PACKET_OVERHEAD: usize = 1 + 16 + 3 + 16 + 8;
 /// Less room in the window than this may keep `quiche` from sending.
 const WINDOW_MARGIN: usize = 2 * 1_500;
+/// Nor is this part of the window beyond doubt: under loss the estimate of what is in flight is too
+/// low by up to a tenth of it, and a full window that is taken for an empty `quiche` fills it with
+/// units that then wait there for a quarter of a second.
+const WINDOW_PART: usize = 6;
 /// A run fits in one UDP datagram of the kernel's, headers included.
 const RUN_MAX: usize = 65_000;
 const BUFFER: usize = 66_000;

@@ -202,18 +202,28 @@ fn run(shared: &Shared, client_side: &UdpSocket, seed: u64) {
                 }
             }
         }
-        while flying.peek().is_some_and(|next| next.0.0.0 <= Instant::now()) {
-            let Flying(_, up, datagram) = flying.pop().unwrap();
-            shared.passed.fetch_add(1, Ordering::Relaxed);
-            shared.longest_passed.fetch_max(datagram.len() as u64, Ordering::Relaxed);
-            if up {
-                let _ = server_side.send(&datagram);
-            } else if let Some(client) = client {
-                let _ = client_side.send_to(&datagram, client);
-            }
-        }
+        land(shared, &mut flying, [&server_side, client_side], client);
         if idle {
             std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// Delivers what is due.
+fn land(
+    shared: &Shared,
+    flying: &mut BinaryHeap<Flying>,
+    [server_side, client_side]: [&UdpSocket; 2],
+    client: Option<SocketAddr>,
+) {
+    while flying.peek().is_some_and(|next| next.0.0.0 <= Instant::now()) {
+        let Some(Flying(_, up, datagram)) = flying.pop() else { return };
+        shared.passed.fetch_add(1, Ordering::Relaxed);
+        shared.longest_passed.fetch_max(datagram.len() as u64, Ordering::Relaxed);
+        if up {
+            let _ = server_side.send(&datagram);
+        } else if let Some(client) = client {
+            let _ = client_side.send_to(&datagram, client);
         }
     }
 }
