@@ -7,7 +7,8 @@ use polyrail_control::admin::LinkChange;
 
 use super::policy::Link;
 
-/// What is known of interfaces; at most [`LINKS_MAX`], further ones are ignored.
+/// What is known of interfaces; at most [`LINKS_MAX`]. Beyond, those that are gone are forgotten,
+/// and then further ones are ignored.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     known: BTreeMap<String, LinkChange>,
@@ -16,6 +17,9 @@ pub(super) struct Links {
 impl Links {
     /// Takes the new state of an interface.
     pub(super) fn take(&mut self, change: LinkChange) {
+        if self.known.len() >= LINKS_MAX {
+            self.known.retain(|_, known| known.present);
+        }
         if self.known.len() < LINKS_MAX || self.known.contains_key(&change.interface) {
             self.known.insert(change.interface.clone(), change);
         }
@@ -107,5 +111,12 @@ mod tests {
         assert_eq!(links.known.len(), LINKS_MAX);
         links.take(change("veth0", false, &[]));
         assert_eq!(links.of(Some("veth0"), None), Some(Link::Down));
+        links.take(LinkChange { present: false, ..change("veth1", false, &[]) });
+        links.take(change("wwan0", false, &[]));
+        assert_eq!(
+            links.of(Some("wwan0"), None),
+            Some(Link::Down),
+            "in the place of one that went"
+        );
     }
 }
