@@ -21,9 +21,10 @@ struct Demo {
 }
 
 impl Demo {
-    fn start(name: &str) -> Result<Demo> {
+    fn start(name: &str, mode: &str) -> Result<Demo> {
         let mark = format!("{name}-{}", std::process::id());
         let child = Command::new(env!("CARGO_BIN_EXE_polyrail-demo"))
+            .args(["--mode", mode])
             .env(MARK, &mark)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -106,8 +107,19 @@ fn traces() -> Vec<String> {
 
 #[test]
 fn the_demo_downloads_both_files_and_shows_each_carrier() -> Result<()> {
+    shown("auto", "quic")
+}
+
+#[test]
+fn the_demo_runs_in_mode_tls_as_well() -> Result<()> {
+    shown("tls", "tls")
+}
+
+/// Runs the demonstration in `mode`; its tables show that carriers travelled by `way`: all of them,
+/// or in mode `auto` at least one.
+fn shown(mode: &str, way: &str) -> Result<()> {
     alone(|| {
-        let mut demo = Demo::start("whole")?;
+        let mut demo = Demo::start("whole", mode)?;
         let output = demo.output_until(None)?;
         ensure!(demo.child.wait()?.success(), "the demo failed:\n{output}");
         for words in [
@@ -124,8 +136,20 @@ fn the_demo_downloads_both_files_and_shows_each_carrier() -> Result<()> {
         ] {
             ensure!(output.contains(words), "no `{words}` in:\n{output}");
         }
+        let ways: Vec<&str> = output.lines().filter_map(way_of).collect();
+        ensure!(ways.len() == 4, "{ways:?} in two tables of two carriers:\n{output}");
+        ensure!(ways.contains(&way), "no carrier travelled by {way}:\n{output}");
+        let all = ways.iter().all(|seen| *seen == way);
+        ensure!(all || mode == "auto", "not all carriers travelled by {way}:\n{output}");
         demo.expect_nothing_left()
     })
+}
+
+/// How a carrier travelled, in its line of a table.
+fn way_of(line: &str) -> Option<&str> {
+    let mut words = line.split_whitespace();
+    let is_carrier = words.next().is_some_and(|name| ["alpha", "beta"].contains(&name));
+    words.next().filter(|way| is_carrier && ["quic", "tls"].contains(way))
 }
 
 #[test]
@@ -133,7 +157,7 @@ fn an_interrupted_demo_leaves_nothing_behind() -> Result<()> {
     alone(|| {
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
             let before = traces();
-            let mut demo = Demo::start(signal.as_str())?;
+            let mut demo = Demo::start(signal.as_str(), "auto")?;
             demo.output_until(Some("goes dark"))?;
             ensure!(marked(&demo.mark)?.len() > 4, "no daemons are marked: the check sees nothing");
             demo.signal(signal)?;
