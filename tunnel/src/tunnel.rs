@@ -142,6 +142,8 @@ pub enum TunnelEvent {
 pub struct Early {
     /// The peer's name, from the checked certificate of the session that is resumed.
     pub peer: Identity,
+    /// The serial number of that certificate, as in [`Established`].
+    pub serial: String,
 }
 
 /// What the handshake established.

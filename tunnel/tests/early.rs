@@ -15,8 +15,13 @@ use common::{BEGIN, LIFE, TestClock, World, client, name, resident, server};
 use polyrail_model::Unit;
 use polyrail_tunnel::tls::{Client, EARLY_DATA_MAX, TICKETS_MAX};
 use polyrail_tunnel::{
-    CONTROL_EXCESS, CertificateFault, CloseReason, FRAMES_MAX, SocketOptions, TlsIdentity,
+    CONTROL_EXCESS, CertificateFault, CloseReason, Early, FRAMES_MAX, SocketOptions, TlsIdentity,
 };
+
+/// What is known early of this node.
+fn early(peer: &str, serial: u64) -> Early {
+    Early { peer: name(peer), serial: serial_text(serial) }
+}
 
 /// A world with a relay before its cloud, whose gateway holds tickets for the way through it.
 struct Scene {
@@ -142,12 +147,12 @@ fn user_data_leaves_after_one_round_trip_with_early_data_and_after_two_without()
 fn the_cloud_answers_early_data_in_its_first_flight() {
     let mut scene = Scene::new();
     let [near, far] = scene.connect(true);
-    assert_eq!(scene.world.ends[near].early.as_ref().unwrap().peer, name("cloud"));
+    assert_eq!(scene.world.ends[near].early, Some(early("cloud", 1)));
     assert!(scene.world.ends[near].up.is_none());
     scene.send(near, b"join and segment");
     scene.pass_up();
     let cloud = &scene.world.ends[far];
-    assert_eq!(cloud.early.as_ref().unwrap().peer, name("train-7"));
+    assert_eq!(cloud.early, Some(early("train-7", 7)));
     assert_eq!((&cloud.received[..], cloud.up.is_none()), (&b"join and segment"[..], true));
     scene.send(far, b"welcome");
     scene.pass_down();

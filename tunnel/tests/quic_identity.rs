@@ -9,11 +9,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::pki::{Authority, CLOUD, GATEWAY, Node};
+use common::pki::{Authority, CLOUD, GATEWAY, Node, serial_text};
 use common::{BEGIN, LIFE, TestClock, name};
 use polyrail_model::Unit;
 use polyrail_tunnel::quic::Client;
-use polyrail_tunnel::{CarrierSpec, CertificateFault, CloseReason, PeerComplaint, TlsIdentity};
+use polyrail_tunnel::{
+    CarrierSpec, CertificateFault, CloseReason, Early, PeerComplaint, TlsIdentity,
+};
 use quic_world::{World, carrier, client};
 
 /// What both ends say when this gateway meets this cloud.
@@ -94,6 +96,11 @@ fn clouds_are_judged_as_well() {
     }
 }
 
+/// What is known early of this node.
+fn early(peer: &str, serial: u64) -> Early {
+    Early { peer: name(peer), serial: serial_text(serial) }
+}
+
 /// A cloud and a gateway that has been there once and has a ticket.
 struct Scene {
     world: World,
@@ -172,7 +179,7 @@ fn early_data_arrives_with_the_first_flight() {
     let mut scene = Scene::new();
     let near = scene.connect(true);
     scene.world.ends[near].drain();
-    assert_eq!(scene.world.ends[near].early.as_ref().unwrap().peer, name("cloud"));
+    assert_eq!(scene.world.ends[near].early, Some(early("cloud", 1)));
     let room = scene.world.ends[near].tunnel.room();
     assert!((8_000..16_000).contains(&room), "{room}");
     scene.world.ends[near].send(Unit::Greeting, b"join");
@@ -182,7 +189,7 @@ fn early_data_arrives_with_the_first_flight() {
     scene.world.until_far("early", near, |ends| ends.len() > far && ends[far].units.len() == 2);
     let cloud = &mut scene.world.ends[far];
     assert!(cloud.up.is_none());
-    assert_eq!(cloud.early.as_ref().unwrap().peer, name("train-7"));
+    assert_eq!(cloud.early, Some(early("train-7", 7)));
     assert_eq!(cloud.units, [b"join".to_vec(), vec![7; 3_000]]);
     // It answers before the handshake is over.
     cloud.send(Unit::Control, b"welcome");

@@ -48,7 +48,7 @@ impl Tunnel for Shared {
     fn poll_event(&mut self) -> Option<TunnelEvent> {
         if !std::mem::replace(&mut self.told, true) {
             let Some(TunnelEvent::Up(up)) = self.inner.poll_event() else { panic!("up at once") };
-            let early = Early { peer: up.peer.clone() };
+            let early = Early { peer: up.peer.clone(), serial: up.serial.clone() };
             self.up = Some(up);
             return Some(TunnelEvent::Early(early));
         }

@@ -17,7 +17,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::revocation::serial_text;
 use super::{Contents, EXPIRES_SOON};
-use crate::CertificateFault;
+use crate::{CertificateFault, Early};
 
 /// What a certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,12 @@ pub(crate) struct Inspection {
     pub(crate) peer: Identity,
     pub(crate) serial: String,
     pub(crate) valid_until: SystemTime,
+}
+
+impl From<Inspection> for Early {
+    fn from(Inspection { peer, serial, .. }: Inspection) -> Self {
+        Self { peer, serial }
+    }
 }
 
 impl Contents {

@@ -14,7 +14,7 @@ use super::connection::{Engine, State};
 use super::{ALPN, EXPORTER_LABEL, reason, verify};
 use crate::carrier::internal;
 use crate::identity::Inspection;
-use crate::{CertificateFault, CloseReason, Early, Established};
+use crate::{CertificateFault, CloseReason, Established};
 
 impl Engine {
     /// Draws the conclusions of what `quiche` knows by now.
@@ -58,7 +58,7 @@ impl Engine {
                 Ok(inspection) => {
                     self.state = State::Early;
                     self.had_early_data = true;
-                    self.early = Some(Early { peer: inspection.peer });
+                    self.early = Some(inspection.into());
                 }
                 // The peer understands the refusal behind the server's first flight only.
                 Err(fault) => self.verdict = Some(fault),

@@ -10,7 +10,6 @@ use std::io::{self, BufRead, Read, Write};
 use std::sync::Arc;
 
 use mio::net::TcpStream;
-use polyrail_model::Identity;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{
     ClientConfig, ClientConnection, Connection, Error, HandshakeKind, IoState, ServerConnection,
@@ -19,7 +18,7 @@ use rustls::{
 use super::tickets::Tickets;
 use super::{ALPN, EARLY_DATA_MAX, EXPORTER_LABEL};
 use crate::carrier::internal;
-use crate::{CONTROL_EXCESS, CloseReason, FRAMES_MAX};
+use crate::{CONTROL_EXCESS, CloseReason, Early, FRAMES_MAX};
 
 /// What a client's TLS begins with.
 pub(super) struct Plan {
@@ -53,8 +52,8 @@ impl Engine {
         Self { plan: None, tls, tickets: None, outgoing: None, incoming: Vec::new() }
     }
 
-    /// Begins a client's TLS; answers with the cloud's name when early data may be sent.
-    pub(super) fn begin(&mut self) -> Result<Option<Identity>, CloseReason> {
+    /// Begins a client's TLS; answers with who the cloud is when early data may be sent.
+    pub(super) fn begin(&mut self) -> Result<Option<Early>, CloseReason> {
         let Some(plan) = self.plan.take() else { return Ok(None) };
         let Plan { mut config, name, tickets } = *plan;
         config.send_ticket_request = Some(tickets.request());
@@ -64,7 +63,7 @@ impl Engine {
         let permitted = tls.early_data().map(|early| early.bytes_left());
         self.outgoing = permitted.map(|permitted| Outgoing::new(permitted.min(EARLY_DATA_MAX)));
         self.tls = Some(tls.into());
-        Ok(tickets.peer().filter(|_| self.outgoing.is_some()))
+        Ok(tickets.early().filter(|_| self.outgoing.is_some()))
     }
 
     /// Whether the handshake is not over yet, or has not begun.

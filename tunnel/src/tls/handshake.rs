@@ -27,7 +27,7 @@ impl TlsTunnel {
         self.state = State::Handshaking;
         self.deadline = Some(now + self.options.handshake_timeout);
         match self.engine.begin() {
-            Ok(Some(peer)) => self.open_early(Early { peer }),
+            Ok(Some(early)) => self.open_early(early),
             Ok(None) => {}
             Err(reason) => return self.end(reason),
         }
@@ -78,7 +78,7 @@ impl TlsTunnel {
         let inspection = self.judge().inspect_err(|_| self.engine.send_close_notify())?;
         let waits = self.engine.take_early().map_err(|error| internal("early data", &error))?;
         if waits && self.state == State::Handshaking {
-            self.open_early(Early { peer: inspection.peer });
+            self.open_early(inspection.into());
         }
         Ok(())
     }

@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use polyrail_model::Identity;
 use rustls::NamedGroup;
 use rustls::client::{
     ClientSessionStore, TicketRequest, Tls12ClientSessionValue, Tls13ClientSessionValue,
@@ -17,6 +16,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::TICKETS_MAX;
 use super::verifier::Verifier;
+use crate::Early;
 
 /// Tickets of one cloud over one carrier. The server's name is always the same, so it is no key.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ struct Shown {
     /// The cloud's certificate, once the handshake was checked.
     chain: Option<Chain>,
     /// Who the cloud is by the ticket that was taken.
-    peer: Option<Identity>,
+    early: Option<Early>,
 }
 
 impl Tickets {
@@ -74,8 +74,8 @@ impl Tickets {
     }
 
     /// Who the cloud is by the ticket that this connection took.
-    pub(super) fn peer(&self) -> Option<Identity> {
-        lock(&self.shown).peer.clone()
+    pub(super) fn early(&self) -> Option<Early> {
+        lock(&self.shown).early.clone()
     }
 
     /// Keeps the tickets that come from now on: the cloud's certificate passed the checks.
@@ -122,7 +122,7 @@ impl ClientSessionStore for Tickets {
         let tickets = &mut lock(&self.store.held).tickets;
         while let Some(Ticket { value, chain }) = tickets.pop_back() {
             if let Ok(inspection) = self.verifier.inspect(&chain) {
-                lock(&self.shown).peer = Some(inspection.peer);
+                lock(&self.shown).early = Some(inspection.into());
                 return Some(value);
             }
         }
