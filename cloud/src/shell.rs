@@ -35,7 +35,7 @@ use crate::congestion::Congestion;
 use crate::descriptors::Descriptors;
 use crate::dial::{DialError, DialSettings, Dialer, Failures};
 use crate::listeners::Listeners;
-use crate::operate::Desk;
+use crate::operate::{Desk, close_if_revoked};
 use crate::paths::{Paths, full_name};
 use crate::reach;
 use crate::resolve::Resolver;
@@ -389,9 +389,10 @@ impl Shell for Cloud {
             RelayEvent::TunnelEarly { tunnel } => {
                 let gateway = relay.tunnel(tunnel).and_then(|view| view.peer).map(Identity::as_str);
                 tracing::debug!(gateway, "a tunnel passes early data");
+                close_if_revoked(now, relay, &self.identity, tunnel);
             }
             RelayEvent::TunnelPoliced { tunnel, rate } => self.on_policed(now, relay, tunnel, rate),
-            RelayEvent::TunnelUp { established, .. } => {
+            RelayEvent::TunnelUp { tunnel, established } => {
                 tracing::debug!(
                     gateway = %established.peer,
                     serial = established.serial,
@@ -399,11 +400,17 @@ impl Shell for Cloud {
                     handshake = ?established.handshake,
                     "tunnel up"
                 );
+                close_if_revoked(now, relay, &self.identity, tunnel);
             }
-            RelayEvent::TunnelRefused { reason, peer, address, .. } => {
+            RelayEvent::TunnelRefused { reason, peer, address, superseded, .. } => {
                 let address = address.map(tracing::field::display);
                 let gateway = peer.as_ref().map(Identity::as_str).unwrap_or_default();
-                tracing::warn!(gateway, address, %reason, "closing a tunnel");
+                // Each restart of a path ends one in this way.
+                if superseded {
+                    tracing::debug!(gateway, address, %reason, "closing a tunnel");
+                } else {
+                    tracing::warn!(gateway, address, %reason, "closing a tunnel");
+                }
             }
             closed @ RelayEvent::TunnelClosed { .. } => self.on_tunnel_closed(now, relay, &closed),
         }

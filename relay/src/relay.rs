@@ -79,6 +79,8 @@ pub enum RelayEvent {
         peer: Option<Identity>,
         /// Where the peer is.
         address: Option<SocketAddr>,
+        /// A newer tunnel of its carrier has taken over.
+        superseded: bool,
     },
     /// A tunnel is over and forgotten.
     TunnelClosed {
@@ -392,13 +394,18 @@ impl Relay {
                     }
                 }
                 (Event::Closed { .. }, Some(leg)) => self.end_leg(leg),
-                (Event::CloseTunnel { tunnel, reason }, _) => {
+                (Event::CloseTunnel { tunnel, reason, superseded }, _) => {
                     let view = self.tunnels.view(tunnel);
                     let peer = view.and_then(|view| view.peer.cloned());
                     let address = view.and_then(|view| view.address);
                     self.closing.push(tunnel);
-                    let event = RelayEvent::TunnelRefused { tunnel, reason, peer, address };
-                    self.events.push_back(event);
+                    self.events.push_back(RelayEvent::TunnelRefused {
+                        tunnel,
+                        reason,
+                        peer,
+                        address,
+                        superseded,
+                    });
                 }
                 (event, _) => self.events.push_back(RelayEvent::Session(event)),
             }

@@ -36,7 +36,7 @@ pub struct TunnelView<'a> {
     pub early: bool,
     /// The peer, once it is known.
     pub peer: Option<&'a Identity>,
-    /// The serial number of the peer's certificate, once the handshake is over.
+    /// The serial number of the peer's certificate, once the peer is known.
     pub serial: Option<&'a str>,
     /// Where the peer is.
     pub address: Option<SocketAddr>,
@@ -79,6 +79,7 @@ pub(crate) struct Slot {
     pub(crate) active: bool,
     pub(crate) receiving: bool,
     pub(crate) touched: bool,
+    pub(crate) unflushed: bool,
 }
 
 /// ```text
@@ -138,6 +139,7 @@ impl Slot {
             active: false,
             receiving: false,
             touched: false,
+            unflushed: false,
             tunnel,
         }
     }

@@ -23,8 +23,8 @@
 //!
 //! What is not a policer and looks like one: random loss of 2 % and more on a path so fast that no
 //! queue builds up, and a queue of under 5 ms. Both end in a trial without result, which the
-//! gateway repeats less and less often. What is one and is not seen: a policer that queues (a shaper). TCP
-//! fares no better there.
+//! gateway repeats less and less often. What is one and is not seen: a policer that queues (a
+//! shaper). TCP fares no better there.
 //!
 //! Silence (nothing acknowledged for [`SILENCE`], or three timeouts) is no policing: all that was
 //! gathered is forgotten, with the losses that are found at its end.

@@ -38,6 +38,8 @@ pub(crate) struct Tunnels {
     receiving: Vec<usize>,
     /// Those whose room or events may have changed.
     touched: Vec<usize>,
+    /// Those to be flushed in this turn.
+    unflushed: Vec<usize>,
     counts: BTreeMap<TunnelMode, Counts>,
     happened: Vec<Happened>,
 }
@@ -129,6 +131,8 @@ impl Tunnels {
             if slot.sample_at.is_some_and(|at| at <= now) {
                 self.measure(now, key, endpoint);
             }
+            // Its transport may have read on.
+            self.want_receive(key);
             self.touch(key);
         }
     }
@@ -170,18 +174,20 @@ impl Tunnels {
         }
     }
 
-    /// Lets the session send until it has nothing more or no tunnel takes more, and flushes.
+    /// Lets the session send until it has nothing more or no tunnel takes more, and flushes. A
+    /// tunnel that only received or withdrew something is flushed, too: its transport has
+    /// acknowledgements to send, and room to grant.
     pub(crate) fn transmit(&mut self, now: Instant, registry: &Registry, endpoint: &mut Endpoint) {
         for _ in 0..ROUNDS_MAX {
-            let mut sent = false;
-            endpoint.transmit(now, &mut WayOut { now, tunnels: self, sent: &mut sent });
-            if !sent {
+            endpoint.transmit(now, &mut WayOut { now, tunnels: self });
+            if self.unflushed.is_empty() {
                 return;
             }
-            for index in 0..self.touched.len() {
-                if let Some(slot) = self.slots.get_mut(&self.touched[index]) {
-                    slot.tunnel.flush(now);
-                }
+            for key in std::mem::take(&mut self.unflushed) {
+                let Some(slot) = self.slots.get_mut(&key) else { continue };
+                slot.unflushed = false;
+                slot.tunnel.flush(now);
+                self.look_at(key);
             }
             self.settle(now, registry, endpoint);
         }
@@ -221,7 +227,17 @@ impl Tunnels {
         std::mem::take(&mut self.happened)
     }
 
+    /// Its events and its room are looked at, and it is flushed.
     fn touch(&mut self, key: usize) {
+        self.look_at(key);
+        if let Some(slot) = self.slots.get_mut(&key)
+            && !std::mem::replace(&mut slot.unflushed, true)
+        {
+            self.unflushed.push(key);
+        }
+    }
+
+    fn look_at(&mut self, key: usize) {
         if let Some(slot) = self.slots.get_mut(&key)
             && !std::mem::replace(&mut slot.touched, true)
         {
@@ -269,6 +285,7 @@ impl Tunnels {
         slot.look_at_ends();
         endpoint.tunnel_up(now, TunnelKey(key), slot.info(&early.peer, None));
         slot.peer = Some(early.peer);
+        slot.serial = Some(early.serial);
         self.happened.push(Happened::Early(TunnelKey(key)));
         self.want_receive(key);
     }
@@ -379,7 +396,6 @@ impl Tunnels {
 struct WayOut<'a> {
     now: Instant,
     tunnels: &'a mut Tunnels,
-    sent: &'a mut bool,
 }
 
 impl Outlet for WayOut<'_> {
@@ -391,7 +407,6 @@ impl Outlet for WayOut<'_> {
         slot.active = true;
         slot.sample_at.get_or_insert(self.now + SAMPLE_EVERY);
         let room = slot.room;
-        *self.sent = true;
         self.tunnels.touch(key.0);
         room
     }
@@ -399,6 +414,7 @@ impl Outlet for WayOut<'_> {
     fn withdraw(&mut self, key: TunnelKey, tag: u64) {
         if let Some(slot) = self.tunnels.slots.get_mut(&key.0) {
             slot.tunnel.withdraw(tag);
+            self.tunnels.touch(key.0);
         }
     }
 }

@@ -75,6 +75,8 @@ pub enum Event {
         tunnel: TunnelKey,
         /// Why, for people.
         reason: String,
+        /// A newer tunnel of its carrier has taken over: nothing is wrong with either.
+        superseded: bool,
     },
     /// The peer opened a flow: dial its destination (cloud).
     Opened {

@@ -80,8 +80,9 @@ pub const SESSIONS_MAX: usize = 4_096;
 /// key it goes on with HELLOs.
 pub const HELLOS_REMEMBERED: usize = 64;
 
-/// Paths of a session; a HELLO or JOIN beyond is refused.
-pub const SESSION_PATHS_MAX: usize = 32;
+/// Paths of a session; a HELLO or JOIN beyond is refused. Sixteen carriers, each with a path and
+/// three attempts at another; also what the scheduler can tell apart.
+pub const SESSION_PATHS_MAX: usize = polyrail_scheduler::PATHS_MAX;
 
 /// A tunnel that does not greet within this time, or is not answered, is closed. An early one that
 /// waits for the end of its handshake has as long for that, and as long again from then on.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::{
     Bytes, Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId,
 };
+use polyrail_session::limits::SESSION_PATHS_MAX;
 use polyrail_session::{
     Endpoint, Event, FlowKey, Outlet, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey,
 };
@@ -272,7 +273,9 @@ fn a_foreign_join_is_refused() {
     pair.up(0, "a");
     pair.up_as(1, "b", "train-8");
     let refused = |e: &Event| match e {
-        Event::CloseTunnel { tunnel: TunnelKey(1), reason } => reason.contains("certificate"),
+        Event::CloseTunnel { tunnel: TunnelKey(1), reason, superseded: false } => {
+            reason.contains("certificate")
+        }
         _ => false,
     };
     assert!(pair.at_cloud.iter().any(refused), "{:?}", pair.at_cloud);
@@ -392,6 +395,33 @@ fn a_carrier_that_becomes_a_backup_is_one_on_both_sides() {
 }
 
 #[test]
+fn a_carrier_that_becomes_a_backup_before_its_hello_is_answered_is_one_on_both_sides() {
+    for backup in [true, false] {
+        let mut pair = Pair::new(Settings::default());
+        let tunnel = TunnelKey(0);
+        let info = |carrier: &str, peer: &str| TunnelInfo {
+            carrier: carrier.to_owned(),
+            peer: Identity::new(peer).unwrap(),
+            exporter: Some([1; 32]),
+            mode: TunnelMode::Quic,
+            backup: !backup,
+        };
+        pair.tunnels.push((tunnel, true));
+        pair.gateway.tunnel_up(pair.now, tunnel, info("a", "cloud"));
+        let mut hello = Wire::default();
+        pair.gateway.transmit(pair.now, &mut hello);
+        pair.gateway.set_backup(pair.now, "a", backup);
+        pair.cloud.tunnel_up(pair.now, tunnel, info("", "train-7"));
+        pair.cloud.receive(pair.now, tunnel, &hello.sent[0].1);
+        assert_eq!(pair.cloud.status().sessions[0].paths[0].backup, !backup);
+        pair.run();
+        for endpoint in [&pair.gateway, &pair.cloud] {
+            assert_eq!(endpoint.status().sessions[0].paths[0].backup, backup);
+        }
+    }
+}
+
+#[test]
 fn settings_change_while_flows_run_but_the_memory_stays() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
@@ -448,16 +478,16 @@ fn a_fresh_path_carries_data_when_it_was_answered_or_is_the_last_hope() {
 #[test]
 fn attempts_beyond_the_bound_of_paths_take_the_place_of_older_ones() {
     let mut pair = Pair::new(Settings::default());
-    pair.user_bytes = vec![0; 100];
+    pair.user_bytes = vec![0; 160];
     pair.up(0, "a");
-    for attempt in 1..80 {
+    for attempt in 1..160 {
         pair.make(attempt, "a", "train-7", false);
         let closed: Vec<TunnelKey> = pair.at_gateway.iter().filter_map(closes).collect();
-        assert_eq!(closed.len(), (attempt + 1).saturating_sub(32), "{closed:?}");
+        assert_eq!(closed.len(), (attempt + 1).saturating_sub(SESSION_PATHS_MAX), "{closed:?}");
     }
     let paths = &pair.gateway.status().sessions[0].paths;
     let first = paths.iter().find(|path| path.tunnel == TunnelKey(0)).expect("it goes on");
-    assert!(!first.superseded && paths.iter().any(|path| path.tunnel == TunnelKey(79)));
+    assert!(!first.superseded && paths.iter().any(|path| path.tunnel == TunnelKey(159)));
 }
 
 fn closes(event: &Event) -> Option<TunnelKey> {

@@ -33,9 +33,14 @@ impl Session {
                 path.backup = backup;
                 let id = path.id;
                 self.refresh(slot);
-                self.notice(id, Said::Backup { backup });
+                self.tell_backup(id, backup);
             }
         }
+    }
+
+    /// The peer is to use this path only when no other is left, or like any other.
+    pub fn tell_backup(&mut self, path: PathId, backup: bool) {
+        self.notice(path, Said::Backup { backup });
     }
 
     pub(super) fn notice(&mut self, path: PathId, said: Said) {

@@ -71,7 +71,7 @@ impl Session {
 
     fn dismiss(&mut self, tunnel: TunnelKey) {
         let reason = "superseded by a newer tunnel of the same carrier".to_owned();
-        self.events.push_back(Event::CloseTunnel { tunnel, reason });
+        self.events.push_back(Event::CloseTunnel { tunnel, reason, superseded: true });
     }
 
     /// The peer hears this path. Greetings may come in another order than they left: the number

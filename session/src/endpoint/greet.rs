@@ -87,7 +87,7 @@ impl Endpoint {
         encode(&frame, &mut tunnel.outbox);
         self.outboxes.insert(key);
         let hello = known.is_none();
-        tunnel.greeting = Some(Greeted { counter, hello, at: now, answered: false });
+        tunnel.greeting = Some(Greeted { counter, backup, hello, at: now, answered: false });
         tunnel.phase = Phase::Bound(session);
         tunnel.since = now;
         if known.is_some() {
@@ -110,6 +110,10 @@ impl Endpoint {
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         let manner = tunnel.manner(proven);
         if entry.session.add_path(now, path, key, manner) {
+            if tunnel.greeting.is_some_and(|greeted| greeted.backup != tunnel.info.backup) {
+                // It was changed while the HELLO was under way.
+                entry.session.tell_backup(path, tunnel.info.backup);
+            }
             entry.session.set_room(key, tunnel.room);
             self.after(session);
         } else {

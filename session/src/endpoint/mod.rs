@@ -110,6 +110,8 @@ struct Tunnel {
 #[derive(Clone, Copy, Debug)]
 struct Greeted {
     counter: u64,
+    /// What the greeting said.
+    backup: bool,
     hello: bool,
     at: Instant,
     answered: bool,
@@ -488,7 +490,8 @@ impl Endpoint {
             self.outboxes.insert(key);
         }
         self.greetings.set(key, None);
-        self.events.push_back(Event::CloseTunnel { tunnel: key, reason: reason.to_owned() });
+        let (reason, superseded) = (reason.to_owned(), false);
+        self.events.push_back(Event::CloseTunnel { tunnel: key, reason, superseded });
         if let Some(session) = session
             && let Some(entry) = self.sessions.get_mut(&session)
         {

@@ -1,5 +1,6 @@
 //! Tests of the wire: every frame survives the way there and back, and no input panics.
 
+use polyrail_scheduler::SEGMENT;
 use proptest::prelude::*;
 use rand_free::Lcg;
 
@@ -280,4 +281,28 @@ fn samples() -> Vec<Vec<u8>> {
         bytes
     };
     frames.iter().map(encoded).collect()
+}
+
+/// How long the unit of one segment is. A QUIC packet at an MTU of 1,500 has room for about 1,427
+/// bytes of a stream over IPv4, and 20 less over IPv6 (docs/protocol.md, "Flows").
+#[test]
+fn a_segment_and_its_header_fit_a_packet_as_a_rule() {
+    let length = |flow: u64, sequence: u64, sent_us: u64| {
+        let (flow, data) = (FlowId(flow), &[7; SEGMENT as usize][..]);
+        let mut out = Vec::new();
+        encode(
+            &Frame::Data { flow, sequence, sent_us, marks: DataMarks::default(), data },
+            &mut out,
+        );
+        out.len()
+    };
+    let (hour_us, gigabyte) = (3_600_000_000, 1 << 30);
+    // A download of less than 1 GiB in the first 17 minutes of a process, and later.
+    assert_eq!(length(10_000, gigabyte - 1, 1_000_000_000), 1_415);
+    assert_eq!(length(10_000, gigabyte - 1, hour_us), 1_419);
+    // With many flows behind it, and over 1 GiB.
+    assert_eq!(length(100_000, gigabyte - 1, hour_us), 1_421);
+    assert_eq!(length(100_000, gigabyte, hour_us), 1_425);
+    // Beyond 2^30 flows.
+    assert_eq!(length(NUMBER_MAX, NUMBER_MAX, NUMBER_MAX), 1_429);
 }

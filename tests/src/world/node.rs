@@ -224,13 +224,13 @@ impl World {
                     self.on_path(side, tunnel);
                 }
             }
-            Event::CloseTunnel { tunnel, reason } => {
+            Event::CloseTunnel { tunnel, reason, superseded } => {
                 self.say(Verbosity::Operations, || format!("{side:?} closes {tunnel:?}: {reason}"));
                 let fair = FAIR_REASONS.iter().any(|fair| reason.contains(fair));
                 let replayed = self.upheavals.replays > 0 && reason.contains("was used before");
                 let odd = self.upheavals.impostors > 0;
                 assert!(fair || replayed || odd, "{side:?}: breach: {reason}");
-                if !reason.contains("superseded by a newer tunnel") {
+                if !superseded {
                     self.nodes[side as usize].drop_path(self.now, tunnel);
                 }
                 self.coverage.dismissed += 1;

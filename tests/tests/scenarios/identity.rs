@@ -150,7 +150,7 @@ fn a_tunnel_that_does_not_greet_is_closed() {
     assert!(cloud.next_timeout().is_some_and(|at| at <= late));
     cloud.on_timeout(late);
     let reasons = events(&mut cloud).into_iter().filter_map(|event| match event {
-        Event::CloseTunnel { tunnel: TunnelKey(5), reason } => Some(reason),
+        Event::CloseTunnel { tunnel: TunnelKey(5), reason, .. } => Some(reason),
         _ => None,
     });
     assert_eq!(reasons.collect::<Vec<_>>(), ["no greeting in time"]);

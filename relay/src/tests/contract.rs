@@ -1,0 +1,112 @@
+//! What the drain contract of tunnels asks of the loop, and data alone does not show.
+
+use std::io::Write;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use polyrail_control::admin::PathChange;
+use polyrail_session::{PathStatus, TunnelKey};
+use polyrail_tunnel::fake;
+
+use super::shared::{Call, Hold, Shared};
+use super::{Identity, Label, World};
+
+/// A tunnel without sockets of its own at both ends, and the holds on them.
+struct Line {
+    near: (TunnelKey, Rc<Hold>),
+    far: (TunnelKey, Rc<Hold>),
+}
+
+impl Line {
+    /// Makes it a path of the world's session.
+    fn new(world: &mut World, carrier: &str) -> Self {
+        let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
+        let (near, far) = fake::pair(&train, &ground, [77; 32]).unwrap();
+        let ((near, near_hold), (far, far_hold)) =
+            (Shared::new(near, true), Shared::new(far, true));
+        let label = Label { carrier: carrier.to_owned(), backup: false };
+        let near = world.gateway.relay.add_tunnel(Box::new(near), label).unwrap();
+        let far = world.cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
+        let line = Self { near: (near, near_hold), far: (far, far_hold) };
+        let limit = Instant::now() + Duration::from_secs(20);
+        while !line.path(world).is_some_and(|path| !path.unproven) {
+            assert!(Instant::now() < limit, "no path");
+            line.wake(world);
+            world.turn();
+        }
+        let settled = Instant::now() + Duration::from_millis(50);
+        while Instant::now() < settled {
+            line.wake(world);
+            world.turn();
+        }
+        line
+    }
+
+    fn wake(&self, world: &mut World) {
+        let now = Instant::now();
+        world.gateway.relay.wake(now, self.near.1.token.get().unwrap());
+        world.cloud.relay.wake(now, self.far.1.token.get().unwrap());
+    }
+
+    fn path(&self, world: &World) -> Option<PathStatus> {
+        let status = world.gateway.relay.endpoint_ref().status();
+        let mut paths = status.sessions.into_iter().flat_map(|session| session.paths);
+        paths.find(|path| path.tunnel == self.near.0)
+    }
+}
+
+#[test]
+fn a_tunnel_that_has_received_is_flushed_though_the_session_says_nothing() {
+    let mut world = World::new(0);
+    let line = Line::new(&mut world, "a");
+    line.near.1.take_calls();
+    let now = Instant::now();
+    world.gateway.relay.wake(now, line.near.1.token.get().unwrap());
+    world.gateway.relay.turn(now);
+    let calls = line.near.1.take_calls();
+    assert_eq!(calls.iter().filter(|call| **call == Call::Flush).count(), 1, "{calls:?}");
+    world.gateway.relay.turn(now);
+    assert_eq!(line.near.1.take_calls(), [], "nothing has happened");
+}
+
+#[test]
+fn a_withdrawal_leaves_at_once_and_its_room_is_used_again() {
+    let mut world = World::new(1);
+    let line = Line::new(&mut world, "b");
+    let redundant: PathChange = serde_json::from_str(r#"{"scheduler": "redundant"}"#).unwrap();
+    world.gateway.relay.endpoint().set_chain(Instant::now(), redundant.chain.unwrap());
+    let (mut client, mut server) = world.connect();
+    world.rest(Duration::from_millis(50));
+    // From here on nobody wakes the second tunnel: the first one delivers all.
+    let hold = &line.near.1;
+    hold.bound.set(Some(1_000));
+    for round in 0..3 {
+        hold.take_calls();
+        client.write_all(&[round; 1_000]).unwrap();
+        assert_eq!(world.read_exactly(&mut server, 1_000), [round; 1_000]);
+        world.rest(Duration::from_millis(50));
+        let calls = hold.take_calls();
+        assert!(calls.contains(&Call::Data), "round {round}: its room was not told: {calls:?}");
+        assert!(calls.contains(&Call::Withdraw), "round {round}: {calls:?}");
+        assert_eq!(calls.last(), Some(&Call::Flush), "round {round}: {calls:?}");
+    }
+}
+
+#[test]
+fn what_a_transport_reads_at_its_timeout_is_received() {
+    let mut world = World::new(0);
+    let line = Line::new(&mut world, "a");
+    let (now, hold) = (Instant::now(), &line.near.1);
+    hold.deaf.set(true);
+    hold.timeout.set(Some(now + Duration::from_millis(30)));
+    line.wake(&mut world);
+    world.gateway.relay.turn(now);
+    let received = |world: &World| world.gateway.relay.tunnel(line.near.0).unwrap().received_bytes;
+    let before = received(&world);
+    world.cloud.relay.endpoint().go_away(now, "maintenance");
+    world.cloud.turn();
+    assert_eq!(received(&world), before);
+    world.rest(Duration::from_millis(100));
+    assert_eq!(hold.timeout.get(), None, "the timer did not run");
+    assert!(received(&world) > before);
+}
