@@ -219,7 +219,7 @@ fn step_clock(world: &mut World, row: &Row, tolerance: u32, outcome: &mut Outcom
     let mut download = start_download(world, row, true)?;
     let drawer = Namespace::new()?;
     std::thread::sleep(RUN_UP);
-    let class = Class::Change;
+    let class = Class::Clock;
     let limit = class.target() * tolerance;
     for clock_step in Step::ALL {
         clock_step.take()?;
