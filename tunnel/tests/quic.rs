@@ -11,6 +11,7 @@ use common::pki::Authority;
 use common::{TestClock, name};
 use polyrail_model::{TunnelMode, Unit};
 use polyrail_tunnel::CloseReason;
+use polyrail_tunnel::quic::ServerOptions;
 use quic_world::{World, client, numbered};
 
 /// A world with one tunnel that is up: end 0 is the gateway's, end 1 the cloud's.
@@ -91,4 +92,18 @@ fn an_orderly_end_delivers_everything_first() {
         assert_eq!((end.tunnel.receive(&mut |_| ()), end.tunnel.poll_event()), (0, None));
         assert_eq!(end.tunnel.next_timeout(), None);
     }
+}
+
+#[test]
+fn a_tunnel_takes_ipv6() {
+    let authority = Authority::new();
+    let clock = TestClock::new();
+    let mut world = World::new();
+    let options = ServerOptions::default();
+    let address = world.serve(authority.cloud(), options, &clock, "[::1]:0".parse().unwrap());
+    let [near, far] = world.pair(&mut client(authority.gateway(), &clock), address);
+    world.transfer(near, far, 500, 5_000);
+    world.transfer(far, near, 500, 5_000);
+    assert_eq!(world.ends[near].tunnel.peer_addr(), Some(address));
+    assert_eq!(world.ends[far].tunnel.peer_addr(), world.ends[near].tunnel.local_addr());
 }

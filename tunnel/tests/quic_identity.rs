@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::pki::{Authority, CLOUD, GATEWAY, Node, serial_text};
-use common::{BEGIN, LIFE, TestClock, name};
+use common::{BEGIN, LIFE, TestClock, loopback, name};
 use polyrail_model::Unit;
-use polyrail_tunnel::quic::Client;
+use polyrail_tunnel::quic::{Client, ServerOptions};
 use polyrail_tunnel::{
     CarrierSpec, CertificateFault, CloseReason, Early, PeerComplaint, TlsIdentity,
 };
@@ -291,4 +291,50 @@ fn replayed_early_data_is_not_handed_out_twice() {
     scene.world.run_for(Duration::from_millis(200));
     let handed: usize = scene.world.ends[near + 2..].iter().map(|end| end.units.len()).sum();
     assert_eq!((handed, scene.world.ends.len()), (0, near + 2), "{}", scene.world.told());
+}
+
+#[test]
+fn a_new_identity_gets_no_tickets_of_the_old_one() {
+    let mut scene = Scene::new();
+    scene.client.forget_tickets("a");
+    // This one is under way, with the old identity, when the new one comes.
+    let near = scene.connect(true);
+    scene.client.set_identity(scene.authority.gateway()).unwrap();
+    scene.world.until("both up", |ends| {
+        ends.len() == near + 2 && ends[near..].iter().all(|end| end.up.is_some())
+    });
+    scene.world.run_for(Duration::from_millis(50));
+    let near = scene.connect(true);
+    scene.world.until("both up", |ends| {
+        ends.len() == near + 2 && ends[near..].iter().all(|end| end.up.is_some())
+    });
+    let end = &scene.world.ends[near];
+    assert!(end.early.is_none() && !end.up.as_ref().unwrap().resumed);
+}
+
+#[test]
+fn early_data_passes_although_the_address_must_be_proved() {
+    let authority = Authority::new();
+    let clock = TestClock::new();
+    let mut world = World::new();
+    let options = ServerOptions { retry_above: 0, ..ServerOptions::default() };
+    let address = world.serve(authority.cloud(), options, &clock, loopback());
+    let mut client = client(authority.gateway(), &clock);
+    world.pair(&mut client, address);
+    world.run_for(Duration::from_millis(50));
+    let spec = CarrierSpec { early: true, ..carrier("a") };
+    let near = world.connect_by(&mut client, &spec, address);
+    world.ends[near].drain();
+    assert!(world.ends[near].early.is_some());
+    world.ends[near].send(Unit::Greeting, b"join");
+    world.ends[near].send(Unit::Data { tag: 1 }, &[7; 3_000]);
+    world.until("all there and up", |ends| {
+        ends.len() == near + 2
+            && ends[near + 1].units.len() == 2
+            && ends[near..].iter().all(|end| end.up.is_some())
+    });
+    assert_eq!(world.listener.as_ref().unwrap().counters().retries, 2);
+    let cloud = &world.ends[near + 1];
+    assert!(cloud.early.is_some() && cloud.up.as_ref().unwrap().resumed);
+    assert_eq!(cloud.units, [b"join".to_vec(), vec![7; 3_000]]);
 }

@@ -7,11 +7,13 @@ mod quic_world;
 
 use std::time::{Duration, Instant};
 
-use common::TestClock;
 use common::pki::Authority;
+use common::{TestClock, loopback};
 use polyrail_model::Unit;
+use polyrail_tunnel::quic::ServerOptions;
+use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions};
 use quic_world::wire::{Faults, Tap};
-use quic_world::{World, client, numbered};
+use quic_world::{World, carrier, client, numbered};
 
 /// A world with one tunnel that is up, end 0 the gateway's, over a wire without faults.
 fn up() -> (World, Tap) {
@@ -221,4 +223,162 @@ fn a_reader_that_stops_holds_the_sender_back() {
     world.ends[1].reading = true;
     world.ends[1].keeping = false;
     world.until("all there", |ends| ends[1].bytes == sent);
+}
+
+/// A world with one tunnel that is up over a wire with these faults, by these options.
+fn up_with(options: SocketOptions, faults: Faults) -> (World, Tap) {
+    let authority = Authority::new();
+    let clock = TestClock::new();
+    let mut world = World::new();
+    let congestion = options.congestion.clone().unwrap_or_else(|| "bbr".to_owned());
+    let server = ServerOptions { congestion, socket: options.clone(), ..ServerOptions::default() };
+    let address = world.serve(authority.cloud(), server, &clock, loopback());
+    let tap = Tap::with(address, faults, 5);
+    let spec = CarrierSpec { options, ..carrier("a") };
+    world.pair_by(&mut client(authority.gateway(), &clock), &spec, tap.address());
+    (world, tap)
+}
+
+/// Bursts of loss that bring the window down to its floor, while units are sent and withdrawn.
+fn suffer(world: &mut World, tap: &Tap) {
+    let begin = Instant::now();
+    let mut tags = Vec::new();
+    while begin.elapsed() < Duration::from_secs(4) {
+        let bursting = (begin.elapsed().as_millis() / 200).is_multiple_of(2);
+        tap.set(|faults| faults.loss = if bursting { 300 } else { 0 });
+        while world.ends[0].tunnel.room() > 0 {
+            let tag = world.tag();
+            let size = 1_000 + tag as usize * 997 % 15_000;
+            world.ends[0].tunnel.send(Unit::Data { tag }, &numbered(tag as u32, size));
+            tags.push(tag);
+        }
+        world.ends[0].tunnel.flush(Instant::now());
+        world.step();
+        if tags.len() >= 12 {
+            for &tag in tags.iter().rev().step_by(2) {
+                world.ends[0].tunnel.withdraw(tag);
+            }
+            tags.clear();
+        }
+    }
+    tap.set(|faults| faults.loss = 0);
+}
+
+#[test]
+fn a_path_recovers_from_the_smallest_window() {
+    for congestion in ["cubic", "reno"] {
+        let options =
+            SocketOptions { congestion: Some(congestion.to_owned()), ..SocketOptions::default() };
+        let delay = Duration::from_millis(10);
+        let (mut world, tap) = up_with(options, Faults { delay, ..Faults::default() });
+        suffer(&mut world, &tap);
+        let begin = Instant::now();
+        world.ends[0].send(Unit::Control, b"control passes at once");
+        let here = b"control passes at once".to_vec();
+        world
+            .until_within(Duration::from_secs(3), congestion, |ends| ends[1].units.contains(&here));
+        let sample = |world: &mut World| world.ends[0].tunnel.sample(Instant::now()).unwrap();
+        while sample(&mut world).unsent.0 > 0 || sample(&mut world).in_flight.0 > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", sample(&mut world));
+            world.step();
+        }
+        world.run_for(Duration::from_millis(200));
+        world.ends[1].units.clear();
+        world.transfer(0, 1, 1_000, 1_400);
+        println!("{congestion}: {:?} after the last loss", begin.elapsed());
+    }
+}
+
+#[test]
+fn long_acknowledgements_do_not_count_as_data_in_flight() {
+    let delay = Duration::from_millis(15);
+    let faults = Faults { delay, loss: 30, late: 200, ..Faults::default() };
+    let (mut world, _tap) = up_with(SocketOptions::default(), faults);
+    let begin = Instant::now();
+    let (mut most, mut last) = (0, begin);
+    world.ends[0].keeping = false;
+    while begin.elapsed() < Duration::from_secs(4) {
+        while world.ends[1].tunnel.room() > 0 {
+            let tag = world.tag();
+            world.ends[1].tunnel.send(Unit::Data { tag }, &[7; 16_000]);
+        }
+        world.ends[1].tunnel.flush(Instant::now());
+        // Something of its own is always in flight.
+        if last.elapsed() > Duration::from_millis(5) {
+            last = Instant::now();
+            world.ends[0].send(Unit::Control, &[1; 100]);
+        }
+        world.step();
+        let sample = world.ends[0].tunnel.sample(Instant::now()).unwrap();
+        most = most.max(sample.in_flight.0);
+    }
+    println!("{} bytes came, {most} in flight at most the other way", world.ends[0].bytes);
+    assert!(world.ends[0].bytes > 300_000, "{}", world.ends[0].bytes);
+    assert!(most < 12_000, "{most} bytes in flight");
+}
+
+#[test]
+fn the_longest_datagram_that_passes_is_found() {
+    let (mut world, tap) = {
+        let faults = Faults { longest: 1_400, ..Faults::default() };
+        up_with(SocketOptions::default(), faults)
+    };
+    for _ in 0..100 {
+        world.transfer(0, 1, 20, 10_000);
+        world.run_for(Duration::from_millis(10));
+        if tap.longest_passed() > 1_350 {
+            break;
+        }
+    }
+    assert!((1_351..=1_400).contains(&tap.longest_passed()), "{}", tap.longest_passed());
+}
+
+#[test]
+fn keep_alives_hold_an_idle_tunnel_and_silence_ends_it() {
+    let ms = Duration::from_millis;
+    let options =
+        SocketOptions { keepalive: ms(200), user_timeout: ms(700), ..SocketOptions::default() };
+    let (mut world, tap) = up_with(options, Faults::default());
+    let before = tap.passed();
+    world.run_for(ms(2_500));
+    assert!(world.ends.iter().all(|end| end.closed.is_none()), "{}", world.told());
+    // A keep-alive and its answer, each time.
+    assert!((14..=60).contains(&(tap.passed() - before)), "{}", tap.passed() - before);
+    tap.set(|faults| faults.paused = true);
+    let begin = Instant::now();
+    world.until("over", |ends| ends.iter().all(|end| end.closed.is_some()));
+    assert!(begin.elapsed() > ms(400) && begin.elapsed() < ms(3_000), "{:?}", begin.elapsed());
+    for end in &world.ends {
+        assert_eq!(end.closed, Some(CloseReason::TimedOut));
+    }
+}
+
+#[test]
+fn pacing_does_not_hold_acknowledgements_and_control_back() {
+    let delay = Duration::from_millis(5);
+    // 80 kbit/s upwards: a full packet takes 150 ms.
+    let rate = Some((10_000, 3_000));
+    let (mut world, tap) = up_with(SocketOptions::default(), Faults { delay, ..Faults::default() });
+    tap.set(|faults| faults.rate = rate);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(3) {
+        while world.ends[0].tunnel.room() > 0 {
+            let tag = world.tag();
+            world.ends[0].tunnel.send(Unit::Data { tag }, &[7; 2_000]);
+        }
+        world.ends[0].tunnel.flush(Instant::now());
+        world.step();
+    }
+    // From now on nothing waits on the wire: what waits, waits for pacing.
+    tap.set(|faults| faults.rate = None);
+    let mut longest = Duration::ZERO;
+    for number in 0..8u8 {
+        let sent = Instant::now();
+        let mark = vec![b'c', number];
+        world.ends[0].send(Unit::Control, &mark);
+        world.until("control", |ends| ends[1].units.contains(&mark));
+        longest = longest.max(sent.elapsed());
+    }
+    println!("control took {longest:?} at most");
+    assert!(longest < Duration::from_millis(60), "{longest:?}");
 }

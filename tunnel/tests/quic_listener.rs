@@ -6,13 +6,14 @@ mod common;
 mod quic_world;
 
 use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::pki::Authority;
+use common::pki::{Authority, GATEWAY, Node};
 use common::{TestClock, loopback};
 use polyrail_model::Unit;
 use polyrail_tunnel::quic::{STREAMS_MAX, ServerOptions};
-use polyrail_tunnel::{CertificateFault, CloseReason};
+use polyrail_tunnel::{CertificateFault, CloseReason, IdentityPaths};
 use quic_world::wire::Tap;
 use quic_world::{World, client};
 
@@ -26,11 +27,20 @@ struct Raw {
 impl Raw {
     /// With no certificate, offering `protocol`, trusting everybody.
     fn new(peer: SocketAddr, protocol: &[u8]) -> Self {
+        Self::with(peer, protocol, None)
+    }
+
+    fn with(peer: SocketAddr, protocol: &[u8], identity: Option<&IdentityPaths>) -> Self {
         let socket = UdpSocket::bind(loopback()).unwrap();
         socket.set_nonblocking(true).unwrap();
         let mut config = quiche::Config::new(quiche::PROTOCOL_VERSION).unwrap();
         config.set_application_protos(&[protocol]).unwrap();
         config.verify_peer(false);
+        if let Some(identity) = identity {
+            let path = |path: &Path| path.to_str().unwrap().to_owned();
+            config.load_cert_chain_from_pem_file(&path(&identity.certificate)).unwrap();
+            config.load_priv_key_from_pem_file(&path(&identity.key)).unwrap();
+        }
         config.set_initial_max_data(1 << 20);
         config.set_initial_max_stream_data_uni(1 << 20);
         config.set_initial_max_streams_uni(100);
@@ -87,6 +97,71 @@ fn a_client_without_a_certificate_is_refused() {
     let end = &world.ends[0];
     let missing = CloseReason::PeerCertificate(CertificateFault::Missing);
     assert_eq!((end.closed.clone(), end.units.len(), end.up.is_some()), (Some(missing), 0, false));
+}
+
+#[test]
+fn a_peer_that_breaks_the_rules_of_units_is_told_so() {
+    let (mut world, address, authority) = serving(ServerOptions::default());
+    let paths = authority.issue(&Node::new("train-7", GATEWAY, 7), &authority);
+    let mut raw = Raw::with(address, b"polyrail/1", Some(&paths));
+    let give_up = Instant::now() + Duration::from_secs(10);
+    let mut sent = false;
+    while raw.connection.peer_error().is_none() {
+        assert!(Instant::now() < give_up, "{}", world.told());
+        raw.turn();
+        if raw.connection.is_established() && !sent {
+            raw.connection.stream_send(6, b"", true).unwrap();
+            sent = true;
+        }
+        world.step();
+    }
+    let error = raw.connection.peer_error().unwrap();
+    assert_eq!((error.is_app, error.error_code), (true, 1));
+    assert!(matches!(world.ends[0].closed, Some(CloseReason::ProtocolError { .. })));
+}
+
+#[test]
+fn a_gateway_with_a_proven_address_gets_in_when_all_places_are_taken() {
+    let options = ServerOptions { half_open_max: 20, retry_above: 16, ..ServerOptions::default() };
+    let (mut world, address, authority) = serving(options);
+    let mut knocking: Vec<Raw> = (0..30).map(|_| Raw::new(address, b"polyrail/1")).collect();
+    for raw in &mut knocking {
+        raw.knock();
+        world.step();
+    }
+    world.run_for(Duration::from_millis(50));
+    // Those who were told to prove their address do, but go no further.
+    for raw in &mut knocking[16..] {
+        raw.read_once();
+        raw.knock_again();
+        world.step();
+    }
+    world.run_for(Duration::from_millis(50));
+    let figures = |world: &World| {
+        let listener = world.listener.as_ref().unwrap();
+        (listener.half_open(), listener.counters().begun, listener.counters().refused)
+    };
+    assert_eq!(figures(&world), (20, 20, 10));
+    world.run_for(Duration::from_millis(2_050));
+    // All handshakes had their time: the oldest gives way.
+    let mut ours = client(authority.gateway(), &TestClock::new());
+    let near = world.connect(&mut ours, address);
+    world.until("up", |ends| {
+        ends[near].up.is_some() && ends.last().is_some_and(|end| end.up.is_some())
+    });
+    assert_eq!(figures(&world), (19, 21, 10));
+    let closed: Vec<_> = world.ends.iter().filter_map(|end| end.closed.as_ref()).collect();
+    assert!(matches!(closed[..], [CloseReason::HandshakeTimedOut { .. }]), "{closed:?}");
+    // One address alone takes a quarter of the places by proofs.
+    let mut more: Vec<Raw> = (0..6).map(|_| Raw::new(address, b"polyrail/1")).collect();
+    for raw in &mut more {
+        raw.knock();
+        world.run_for(Duration::from_millis(5));
+        raw.read_once();
+        raw.knock_again();
+        world.run_for(Duration::from_millis(5));
+    }
+    assert_eq!(figures(&world), (20, 22, 15));
 }
 
 #[test]
@@ -150,6 +225,16 @@ fn a_flood_of_half_open_handshakes_costs_a_bounded_number_of_connections() {
 }
 
 impl Raw {
+    /// Takes in what came.
+    fn read_once(&mut self) {
+        let mut buffer = [0; 2_000];
+        if let Ok(length) = self.socket.recv(&mut buffer) {
+            let to = self.socket.local_addr().unwrap();
+            let info = quiche::RecvInfo { from: self.peer, to };
+            let _ = self.connection.recv(&mut buffer[..length], info);
+        }
+    }
+
     /// Answers a Retry.
     fn knock_again(&mut self) {
         let mut buffer = [0; 2_000];

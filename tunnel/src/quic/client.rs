@@ -54,7 +54,8 @@ impl Client {
         let plain = context::of_client(&identity, &self.judge, false)?;
         (self.early, self.plain) = (early, plain);
         self.judge.replace_identity(identity);
-        self.tickets.clear();
+        // Not cleared: connections under way still put theirs into the old ones.
+        self.tickets = Tickets::default();
         Ok(())
     }
 
@@ -96,6 +97,7 @@ impl Client {
             tickets: Some(place),
             mint: None,
             half_open: None,
+            spent: None,
         };
         let mut engine = Engine::new(now, start);
         engine.settle(&udp, now);

@@ -11,8 +11,7 @@
 //! [`handshake`](super::handshake), ends and timeouts in [`life`](super::life).
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mio::Token;
@@ -21,10 +20,12 @@ use quiche::{PathEvent, RecvInfo};
 
 use super::cid::{Cid, Mint, random};
 use super::egress::{Egress, Flow, Stop};
+use super::half_open::HalfOpen;
 use super::inbox::Inbox;
 use super::meter::Meter;
 use super::outbox::Outbox;
 use super::socket::{Arrival, Udp};
+use super::spent::Spent;
 use super::tickets::Place;
 use super::{context, reason, verify};
 use crate::identity::Judge;
@@ -44,7 +45,9 @@ pub(super) struct Start {
     /// The server's maker of connection ids.
     pub(super) mint: Option<Arc<Mint>>,
     /// The server's count of handshakes under way.
-    pub(super) half_open: Option<HalfOpen>,
+    pub(super) half_open: Option<Arc<HalfOpen>>,
+    /// The server's list of early data that was taken.
+    pub(super) spent: Option<Arc<Mutex<Spent>>>,
 }
 
 /// See the module's drawing.
@@ -65,7 +68,8 @@ pub(super) struct Engine {
     pub(super) peer: SocketAddr,
     pub(super) options: SocketOptions,
     pub(super) tickets: Option<Place>,
-    pub(super) half_open: Option<HalfOpen>,
+    pub(super) half_open: Option<Arc<HalfOpen>>,
+    pub(super) spent: Option<Arc<Mutex<Spent>>>,
     mint: Option<Arc<Mint>>,
     pub(super) state: State,
     pub(super) began: Instant,
@@ -92,13 +96,15 @@ pub(super) struct Engine {
     pub(super) farewell: bool,
     /// Bytes sent as early data.
     early_sent: usize,
-    pub(super) had_early_data: bool,
+    /// Whether its first flight is a copy of one that came before.
+    pub(super) is_copy: bool,
     pub(super) resumed: bool,
     /// Packets received so far, at the last look.
     heard: usize,
     /// The longest datagram that is known to pass.
     path_mtu: usize,
-    /// Ids that the listener must know from now on, and those that it may forget.
+    /// Ids that the listener must know from now on, and those that it may forget; none on the
+    /// client's side, whose socket has one connection alone.
     pub(super) new_ids: Vec<Cid>,
     pub(super) old_ids: Vec<Cid>,
     /// The server's registration: whom to wake, and whether that is under way.
@@ -106,25 +112,9 @@ pub(super) struct Engine {
     pub(super) woken: bool,
 }
 
-/// One of the handshakes that a listener counts; dropped when it is over.
-pub(super) struct HalfOpen(Arc<AtomicUsize>);
-
-impl HalfOpen {
-    pub(super) fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count.clone())
-    }
-}
-
-impl Drop for HalfOpen {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Engine {
     pub(super) fn new(now: Instant, start: Start) -> Self {
-        let Start { connection, judge, peer, options, tickets, mint, half_open } = start;
+        let Start { connection, judge, peer, options, tickets, mint, half_open, spent } = start;
         let is_server = connection.is_server();
         let wait = if is_server { options.handshake_timeout } else { options.connect_timeout };
         Self {
@@ -132,6 +122,7 @@ impl Engine {
             peer,
             tickets,
             half_open,
+            spent,
             mint,
             state: State::Handshaking,
             began: now,
@@ -150,7 +141,7 @@ impl Engine {
             verdict: None,
             farewell: false,
             early_sent: 0,
-            had_early_data: false,
+            is_copy: false,
             resumed: false,
             heard: 0,
             path_mtu: quiche::MIN_CLIENT_INITIAL_LEN,
@@ -182,7 +173,8 @@ impl Engine {
             }
             self.heard = heard;
             self.egress.refusals = 0;
-            self.meter.on_received(&self.connection);
+            let control_stream = self.outbox.control_stream();
+            self.meter.on_received(&mut self.connection, control_stream);
             self.rearm_keepalive(now);
         }
         self.progress(now);
@@ -214,7 +206,9 @@ impl Engine {
     /// Keeps the peer supplied with spare ids, and the listener informed.
     fn exchange_ids(&mut self) {
         while let Some(id) = self.connection.retired_scid_next() {
-            self.old_ids.extend(Cid::new(&id));
+            if self.mint.is_some() {
+                self.old_ids.extend(Cid::new(&id));
+            }
         }
         if !self.connection.is_established() {
             return;
@@ -235,7 +229,9 @@ impl Engine {
             {
                 return;
             }
-            self.new_ids.extend(added);
+            if self.mint.is_some() {
+                self.new_ids.extend(added);
+            }
         }
     }
 
@@ -305,6 +301,7 @@ impl Engine {
             Err(bad) => {
                 let detail = bad.0.to_owned();
                 let _ = self.connection.close(true, reason::BAD_UNITS, b"");
+                self.farewell = true;
                 self.end(CloseReason::ProtocolError { detail });
                 0
             }
@@ -354,7 +351,9 @@ impl Engine {
 
     pub(super) fn withdraw(&mut self, tag: u64) {
         if self.state != State::Closed {
-            self.outbox.withdraw(&mut self.connection, tag);
+            let held = self.egress.held();
+            let freed = self.outbox.withdraw(&mut self.connection, tag, held);
+            self.egress.on_withdrawn(freed);
         }
     }
 

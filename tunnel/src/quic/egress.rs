@@ -4,8 +4,13 @@
 //! [`BURST`], so that its round-trip time is not falsified by a wait here and what it holds can
 //! still be withdrawn. How much unsent data `quiche` holds is kept small: a unit is given to it
 //! only when little of the last one is left. `quiche` does not tell how much that is, so it is reckoned
-//! from what was given, what was lost and the sizes of the packets made, and set to zero whenever
-//! `quiche` has nothing more to send although the window has room.
+//! from what was given, withdrawn and lost and the sizes of the packets made, and set to zero whenever `quiche` has
+//! nothing more to send although the window has room. Should the reckoning be wrong nevertheless,
+//! nothing depends on it: control passes in any case, and data that makes no progress for two round
+//! trips gets another unit through (`quiche` itself takes no more than its window).
+//!
+//! Pacing is for data. What must not wait, acknowledgements above all, goes in short packets when
+//! pacing would hold it back for longer than [`QUICK_WAIT`], and probes go at once.
 
 use std::cell::Cell;
 use std::io;
@@ -30,8 +35,14 @@ pub(super) struct Egress {
     blocked: bool,
     /// When the next packet may be made.
     due: Option<Instant>,
+    /// Packets that pacing does not hold back: probes after a timeout.
+    free: u32,
+    /// When a packet was last made, or looked for, whatever pacing says.
+    looked_at: Option<Instant>,
     /// Bytes of units that `quiche` holds unsent, by our reckoning.
     held: usize,
+    /// Since when units have waited and no packet was made.
+    stuck_since: Option<Instant>,
     /// Stream bytes that `quiche` sent again, at the last look.
     resent: u64,
     /// No datagram may be longer; `quiche` forgets what it found when the peer's address changes.
@@ -68,7 +79,10 @@ impl Egress {
             route: None,
             blocked: false,
             due: None,
+            free: 0,
+            looked_at: None,
             held: 0,
+            stuck_since: None,
             resent: 0,
             datagram_max,
             refusals: 0,
@@ -78,6 +92,16 @@ impl Egress {
     /// Bytes of units that `quiche` has and has not sent.
     pub(super) fn held(&self) -> usize {
         self.held
+    }
+
+    /// So much of what `quiche` held was withdrawn from it.
+    pub(super) fn on_withdrawn(&mut self, bytes: usize) {
+        self.held = self.held.saturating_sub(bytes);
+    }
+
+    /// The path timed out: its probes do not wait.
+    pub(super) fn on_probe_timeout(&mut self) {
+        self.free = PROBES;
     }
 
     /// Whether the socket is full: a writable event follows.
@@ -146,12 +170,12 @@ impl Egress {
     ) -> Result<(), Stop> {
         let segments_max = udp.segments_max();
         loop {
-            if flow.open && self.held < HELD_MIN {
-                self.held += flow.outbox.give(flow.connection).map_err(|_| Stop::Connection)?;
+            if flow.open {
+                self.feed(flow).map_err(|_| Stop::Connection)?;
             }
-            if !forced && let Some(due) = release_time(flow.connection, now) {
-                self.due = Some(due);
-                return Ok(());
+            let hurried = forced || self.free > 0;
+            if !hurried && let Some(due) = release_time(flow.connection, now) {
+                return self.wait_until(due, flow, udp, now);
             }
             let run = self.end - self.begin;
             let full = self.segment > 0 && run / self.segment >= segments_max;
@@ -161,21 +185,66 @@ impl Egress {
                     return Ok(());
                 }
             }
-            if !self.make_packet(flow, udp, now)? || self.blocked {
+            let made = self.make_packet(self.datagram_max, flow, udp, now)?;
+            self.free = if made { self.free.saturating_sub(1) } else { 0 };
+            if !made || self.blocked {
                 return Ok(());
             }
         }
     }
 
+    /// Gives `quiche` all control, which goes first there, too, and data while it holds little.
+    fn feed(&mut self, flow: &mut Flow<'_>) -> Result<(), Error> {
+        self.held += flow.outbox.give_control(flow.connection)?;
+        if self.held < HELD_MIN {
+            self.held += flow.outbox.give_data(flow.connection)?;
+        }
+        Ok(())
+    }
+
+    /// Pacing says when; meanwhile what is short passes, one packet at a time.
+    fn wait_until(
+        &mut self,
+        due: Instant,
+        flow: &mut Flow<'_>,
+        udp: &Udp,
+        now: Instant,
+    ) -> Result<(), Stop> {
+        self.due = Some(due);
+        if !flow.connection.is_established() {
+            return Ok(());
+        }
+        let mut quick = self.looked_at.map_or(now, |at| at + QUICK_WAIT);
+        if quick <= now {
+            self.send_run(flow.connection, udp)?;
+            if self.blocked {
+                return Ok(());
+            }
+            self.make_packet(QUICK_MAX, flow, udp, now)?;
+            quick = now + QUICK_WAIT;
+        }
+        self.due = Some(due.min(quick));
+        Ok(())
+    }
+
     /// Makes one packet; false when there is none to make.
-    fn make_packet(&mut self, flow: &mut Flow<'_>, udp: &Udp, now: Instant) -> Result<bool, Stop> {
-        let space = &mut self.buffer[self.end..self.end + self.datagram_max];
+    fn make_packet(
+        &mut self,
+        longest: usize,
+        flow: &mut Flow<'_>,
+        udp: &Udp,
+        now: Instant,
+    ) -> Result<bool, Stop> {
+        self.looked_at = Some(now);
+        let space = &mut self.buffer[self.end..self.end + longest];
         let (length, info) = match flow.connection.send(space) {
             Ok(made) => made,
             Err(Error::Done) => return Ok(self.on_nothing_to_send(flow, now)),
             Err(_) => return Err(Stop::Connection),
         };
-        flow.meter.on_sent(length);
+        if flow.meter.on_sent(length) {
+            self.stuck_since = None;
+        }
         self.reckon(flow.connection, length);
         let route = (info.from, info.to);
         let fits = self.begin == self.end
@@ -217,8 +286,10 @@ impl Egress {
     /// `quiche` has nothing to send, or no window for it; true when more is there to be given.
     fn on_nothing_to_send(&mut self, flow: &mut Flow<'_>, now: Instant) -> bool {
         let window = super::meter::active(flow.connection).map_or(0, |path| path.cwnd);
-        let margin = WINDOW_MARGIN + window / WINDOW_PART;
-        if flow.meter.in_flight(flow.connection) + margin > window {
+        // The smallest windows are two packets: an empty one must count as such.
+        let margin = (WINDOW_MARGIN + window / WINDOW_PART).min(window / 2);
+        let is_full = flow.meter.in_flight(flow.connection) + margin > window;
+        if is_full && !self.is_stuck(flow, now) {
             return false;
         }
         let was_held = std::mem::take(&mut self.held);
@@ -229,10 +300,28 @@ impl Egress {
         was_held > 0 && flow.open
     }
 
+    /// Whether units have waited for so long without a packet that the reckoning must be wrong.
+    fn is_stuck(&mut self, flow: &Flow<'_>, now: Instant) -> bool {
+        if self.held < HELD_MIN || !flow.open || flow.outbox.waiting() == 0 {
+            self.stuck_since = None;
+            return false;
+        }
+        let since = *self.stuck_since.get_or_insert(now);
+        let patience_ends = since + flow.meter.patience();
+        if now < patience_ends {
+            self.due = Some(patience_ends);
+            return false;
+        }
+        self.stuck_since = None;
+        true
+    }
+
     /// Counts a packet of this length as that much less unsent.
     fn reckon(&mut self, connection: &Connection, length: usize) {
-        let resent = connection.stats().stream_retrans_bytes;
-        self.held += (resent - self.resent) as usize;
+        let resent =
+            super::meter::active(connection).map_or(self.resent, |path| path.stream_retrans_bytes);
+        // Another path begins anew.
+        self.held += resent.saturating_sub(self.resent) as usize;
         self.resent = resent;
         if self.held > 0 {
             self.held = self.held.saturating_sub(length.saturating_sub(PACKET_OVERHEAD));
@@ -286,6 +375,12 @@ fn release_time(connection: &Connection, now: Instant) -> Option<Instant> {
 
 /// How far ahead of its time a packet may leave: wake-ups are a millisecond apart.
 const BURST: Duration = Duration::from_millis(1);
+/// The most that an acknowledgement waits for pacing: the usual `max_ack_delay` (RFC 9000 18.2).
+const QUICK_WAIT: Duration = Duration::from_millis(25);
+/// A packet that pacing has not allowed: room for acknowledgements and a few words.
+const QUICK_MAX: usize = 256;
+/// What a timeout of the path may send at once (RFC 9002 6.2.4).
+const PROBES: u32 = 2;
 /// Less than this in `quiche`, and the next unit is given to it.
 const HELD_MIN: usize = 4_096;
 /// Short header, packet number, tag, and the header of one STREAM frame, less a byte or two: so

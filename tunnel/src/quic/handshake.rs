@@ -11,6 +11,7 @@ use std::time::Instant;
 use boring::ssl::SslRef;
 
 use super::connection::{Engine, State};
+use super::tunnel::lock;
 use super::{ALPN, EXPORTER_LABEL, reason, verify};
 use crate::carrier::internal;
 use crate::identity::Inspection;
@@ -54,16 +55,30 @@ impl Engine {
         }
         let undecided = self.state == State::Handshaking && self.verdict.is_none();
         if undecided && self.connection.is_in_early_data() {
+            if !self.is_first(now) {
+                // Nothing is said to it either.
+                self.is_copy = true;
+                let detail = "a copy of a first flight with early data".to_owned();
+                return self.end(CloseReason::ProtocolError { detail });
+            }
             match self.judge() {
                 Ok(inspection) => {
                     self.state = State::Early;
-                    self.had_early_data = true;
                     self.early = Some(inspection.into());
                 }
                 // The peer understands the refusal behind the server's first flight only.
                 Err(fault) => self.verdict = Some(fault),
             }
         }
+    }
+
+    /// Whether the server sees this first flight for the first time.
+    fn is_first(&mut self, now: Instant) -> bool {
+        let Some(spent) = &self.spent else { return true };
+        let mut mark = [0; 32];
+        let ssl: &mut SslRef = self.connection.as_mut();
+        ssl.client_random(&mut mark);
+        lock(spent).note(now, mark)
     }
 
     fn come_up(&mut self, now: Instant, established: Established) {

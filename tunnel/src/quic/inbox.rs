@@ -136,7 +136,10 @@ impl Inbox {
         if epoch == self.epoch {
             sink(frames);
         } else if epoch > self.epoch {
-            self.held += frames.len();
+            if epoch - self.epoch > AHEAD_MAX {
+                return Err(BadUnits("a unit waits for a greeting that is too far ahead"));
+            }
+            self.held += frames.len() + WAITING_COST;
             if self.held > PARTIAL_MAX {
                 return Err(BadUnits("too many units wait for a greeting"));
             }
@@ -172,7 +175,7 @@ impl Inbox {
     /// Hands out what waited for the greeting that just came.
     fn release(&mut self, sink: &mut dyn FnMut(&[u8])) {
         for unit in self.waiting.remove(&self.epoch).unwrap_or_default() {
-            self.held -= unit.len();
+            self.held -= unit.len() + WAITING_COST;
             sink(&unit);
         }
     }
@@ -189,9 +192,38 @@ fn take_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
 /// The longest data stream: header and frames.
 const UNIT_MAX: usize = 8 + FRAMES_MAX;
 
+/// What a unit that waits costs beside its bytes.
+const WAITING_COST: usize = 64;
+/// Greetings that may be outstanding when data behind them comes.
+const AHEAD_MAX: u64 = 64;
+
 #[cfg(test)]
 mod tests {
-    use super::take_varint;
+    use super::*;
+
+    #[test]
+    fn what_waits_for_a_greeting_is_bounded_however_short_it_is() {
+        let mut inbox = Inbox::new(true);
+        let mut sink = |_: &[u8]| assert!(std::hint::black_box(false), "its greeting has not come");
+        let fit = PARTIAL_MAX / (1 + WAITING_COST);
+        for _ in 0..fit {
+            inbox.on_unit(&[1, b'x'], &mut sink).unwrap();
+        }
+        assert!(inbox.on_unit(&[1, b'x'], &mut sink).is_err());
+        let mut came = 0;
+        let greeting = [KIND_GREETING, 0, 1, b'g'];
+        inbox.control.extend_from_slice(&greeting);
+        inbox.hand_out_control(&mut |_| came += 1).unwrap();
+        // The one that was refused is counted: the connection is over.
+        assert_eq!((came, inbox.held), (1 + fit, 1 + WAITING_COST));
+    }
+
+    #[test]
+    fn greetings_far_ahead_are_not_waited_for() {
+        let mut inbox = Inbox::new(true);
+        inbox.on_unit(&[AHEAD_MAX as u8 - 1, b'x'], &mut |_| ()).unwrap();
+        assert!(inbox.on_unit(&[0x40, AHEAD_MAX as u8 + 1, b'x'], &mut |_| ()).is_err());
+    }
 
     #[test]
     fn varints_are_read_as_the_standard_has_them() {

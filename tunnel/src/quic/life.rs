@@ -34,6 +34,9 @@ impl Engine {
         }
         if self.connection.timeout_instant().is_some_and(|at| now >= at) {
             let timed_out = self.meter.on_timeout(&mut self.connection);
+            if timed_out {
+                self.egress.on_probe_timeout();
+            }
             if timed_out && self.meter.timeouts() == BLACK_HOLE_TIMEOUTS {
                 // What passed before may be too long now: fall back, and search again.
                 self.connection.revalidate_pmtu();
@@ -41,6 +44,14 @@ impl Engine {
         }
         self.progress(now);
         self.settle(udp, now);
+    }
+
+    /// The listener needs its place for another handshake.
+    pub(super) fn give_way(&mut self, now: Instant) {
+        if matches!(self.state, State::Handshaking | State::Early) {
+            let after = now.saturating_duration_since(self.began);
+            self.fail(CloseReason::HandshakeTimedOut { after });
+        }
     }
 
     fn on_deadline(&mut self) {

@@ -6,10 +6,9 @@
 //! otherwise, without anything being allocated. What is refused costs no memory; what is accepted
 //! is bounded by [`ServerOptions::half_open_max`] until its handshake is over.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -18,9 +17,11 @@ use mio::{Interest, Registry, Token, event};
 use quiche::{Config, ConnectionId, Header, RetryConnectionIds};
 
 use super::cid::{Cid, Form, Mint, outline, random};
-use super::connection::{Engine, HalfOpen, Start};
+use super::connection::{Engine, Start};
+use super::half_open::HalfOpens;
 use super::retry::Retry;
 use super::socket::{Arrival, Departure, Udp};
+use super::spent::Spent;
 use super::tunnel::{Desk, Hub, Port, QuicTunnel, lock};
 use super::{ServerOptions, context};
 use crate::identity::Judge;
@@ -35,16 +36,14 @@ pub struct Listener {
     mint: Arc<Mint>,
     ticket_key: [u8; 48],
     retry: Retry,
-    half_open: Arc<AtomicUsize>,
+    half_open: HalfOpens,
     /// By connection id, the number of the connection.
     routes: HashMap<Cid, u64>,
     connections: HashMap<u64, Connection>,
     next: u64,
     /// New connections that were not accepted yet.
     fresh: VecDeque<u64>,
-    /// First ids of ended connections that had early data, which could be replayed; the oldest is
-    /// forgotten at [`SPENT_MAX`].
-    spent: (HashSet<Cid>, VecDeque<Cid>),
+    spent: Arc<Mutex<Spent>>,
     readable: bool,
     counters: ListenerCounters,
 }
@@ -52,8 +51,6 @@ pub struct Listener {
 struct Connection {
     engine: Arc<Mutex<Engine>>,
     ids: Vec<Cid>,
-    /// The id that the client chose first.
-    original: Cid,
 }
 
 /// What a listener counted since it began.
@@ -106,12 +103,12 @@ impl Listener {
             mint,
             ticket_key,
             retry: Retry::new(Instant::now()),
-            half_open: Arc::default(),
+            half_open: HalfOpens::default(),
             routes: HashMap::new(),
             connections: HashMap::new(),
             next: 0,
             fresh: VecDeque::new(),
-            spent: Default::default(),
+            spent: Arc::default(),
             readable: false,
             counters: ListenerCounters::default(),
         })
@@ -211,7 +208,7 @@ impl Listener {
 
     /// Handshakes under way.
     pub fn half_open(&self) -> usize {
-        self.half_open.load(Ordering::Relaxed)
+        self.half_open.count()
     }
 
     /// What happened so far.
@@ -264,11 +261,8 @@ impl Listener {
             return None;
         };
         let long_enough = datagram.len() >= quiche::MIN_CLIENT_INITIAL_LEN;
-        let known = Cid::new(outline.destination).is_some_and(|id| self.spent.0.contains(&id));
         match outline.form {
-            Form::Initial
-                if long_enough && !known && outline.destination.len() >= INITIAL_CID_MIN =>
-            {
+            Form::Initial if long_enough && outline.destination.len() >= INITIAL_CID_MIN => {
                 return self.on_initial(now, arrival, datagram);
             }
             Form::Foreign if long_enough => self.negotiate(arrival, datagram),
@@ -288,12 +282,13 @@ impl Listener {
         let token = header.token.as_deref().unwrap_or_default();
         let proven = self.retry.check(now, arrival.from, &header.dcid, token);
         let half_open = self.half_open();
-        if half_open >= self.options.half_open_max {
-            self.counters.refused += 1;
+        let limit = self.options.retry_above.min(self.options.half_open_max);
+        if proven.is_none() && half_open >= limit {
+            self.demand_proof(now, arrival, &header);
             return None;
         }
-        if proven.is_none() && half_open >= self.options.retry_above {
-            self.demand_proof(now, arrival, &header);
+        if proven.is_some() && !self.make_way(now, arrival.from.ip()) {
+            self.counters.refused += 1;
             return None;
         }
         let proven = proven.map(<[u8]>::to_vec);
@@ -303,6 +298,24 @@ impl Listener {
             None => self.counters.refused += 1,
         }
         number
+    }
+
+    /// Whether a client that has proved its address may begin; at the bound the oldest handshake
+    /// gives way to it.
+    fn make_way(&mut self, now: Instant, address: IpAddr) -> bool {
+        let half_open_max = self.options.half_open_max;
+        if self.half_open.proven_by(address) >= half_open_max.div_ceil(SHARE) {
+            return false;
+        }
+        if self.half_open() >= half_open_max
+            && let Some(oldest) = self.half_open.oldest(now)
+            && let Some(connection) = self.connections.get(&oldest)
+        {
+            let mut engine = lock(&connection.engine);
+            engine.give_way(now);
+            wake(&self.hub, &mut engine);
+        }
+        self.half_open() < half_open_max
     }
 
     fn begin(
@@ -317,6 +330,7 @@ impl Listener {
         self.config.set_stateless_reset_token(Some(self.mint.reset_token(&id)));
         self.config.set_max_send_udp_payload_size(context::payload_max(arrival.from));
         let scid = ConnectionId::from_ref(&id);
+        let address = proven.map(|_| arrival.from.ip());
         let (local, peer) = (arrival.to, arrival.from);
         let connection = match proven {
             Some(original) => {
@@ -336,13 +350,14 @@ impl Listener {
             options: self.options.socket.clone(),
             tickets: None,
             mint: Some(self.mint.clone()),
-            half_open: Some(HalfOpen::new(&self.half_open)),
+            half_open: Some(self.half_open.begin(now, self.next, address)),
+            spent: Some(self.spent.clone()),
         };
         let mut engine = Engine::new(now, start);
         engine.absorb(arrival, datagram);
         engine.after_absorb(now);
-        if !engine.was_answered() {
-            // Nothing in it could be read: no client of ours made it.
+        if !engine.was_answered() || engine.is_copy {
+            // Nothing in it could be read: no client of ours made it. Or one did, before.
             return None;
         }
         let original = Cid::new(&header.dcid)?;
@@ -353,7 +368,7 @@ impl Listener {
             self.routes.insert(id, number);
         }
         let engine = Arc::new(Mutex::new(engine));
-        self.connections.insert(number, Connection { engine, ids, original });
+        self.connections.insert(number, Connection { engine, ids });
         self.fresh.push_back(number);
         Some(number)
     }
@@ -371,12 +386,7 @@ impl Listener {
             self.routes.remove(&id);
             connection.ids.retain(|&known| known != id);
         }
-        if let Some(token) = engine.token
-            && !engine.woken
-        {
-            engine.woken = true;
-            lock(&self.hub.desk).woken.push(token);
-        }
+        wake(&self.hub, &mut engine);
     }
 
     /// Forgets connections whose tunnels were dropped.
@@ -386,15 +396,6 @@ impl Listener {
             let Some(connection) = self.connections.remove(&number) else { continue };
             for id in &connection.ids {
                 self.routes.remove(id);
-            }
-            let had_early_data = lock(&connection.engine).had_early_data;
-            if had_early_data && self.spent.0.insert(connection.original) {
-                self.spent.1.push_back(connection.original);
-                if self.spent.1.len() > SPENT_MAX
-                    && let Some(oldest) = self.spent.1.pop_front()
-                {
-                    self.spent.0.remove(&oldest);
-                }
             }
         }
     }
@@ -470,6 +471,19 @@ impl std::fmt::Debug for Listener {
     }
 }
 
+/// Has a connection's tunnel looked at.
+fn wake(hub: &Hub, engine: &mut Engine) {
+    if let Some(token) = engine.token
+        && !engine.woken
+    {
+        engine.woken = true;
+        lock(&hub.desk).woken.push(token);
+    }
+}
+
+/// One address may prove itself to a part of the handshakes under way: many carriers behind one
+/// translator, no more.
+const SHARE: usize = 4;
 /// The shortest id that a client may choose for the server (RFC 9000 7.2).
 const INITIAL_CID_MIN: usize = 8;
 /// Room for a Retry or a version negotiation.
@@ -478,5 +492,3 @@ const ANSWER_MAX: usize = 256;
 const RESET_LENGTH: usize = 43;
 /// Shorter ones can be told from packets (RFC 9000 10.3).
 const RESET_LENGTH_MIN: usize = 22;
-/// Ids of ended connections that are remembered: ticket ages beyond a minute are refused anyway.
-const SPENT_MAX: usize = 16_384;

@@ -2,8 +2,9 @@
 //!
 //! `quiche` tells neither the bytes in flight nor a count of consecutive timeouts; both are kept
 //! here by deltas of what it does tell. Bytes in flight are an estimate from packets sent,
-//! acknowledged and lost, held between zero and the window, and set to zero whenever `quiche` says
-//! that nothing was in flight for a while. A timeout counts when the probe timer fired and nothing
+//! acknowledged and lost, held between zero and the window. That difference drifts (long
+//! acknowledgements look like data, which nobody acknowledges), so it is set right by what `quiche`
+//! would take after each packet received, and to zero whenever nothing was in flight for a while. A timeout counts when the probe timer fired and nothing
 //! was declared lost thereby (the same timer also declares losses); progress sets it to zero.
 
 use std::time::{Duration, Instant};
@@ -46,12 +47,14 @@ impl Meter {
         }
     }
 
-    /// A packet was made.
-    pub(super) fn on_sent(&mut self, length: usize) {
-        if length >= DATA_PACKET_MIN {
+    /// A packet was made; answers whether it may have held data.
+    pub(super) fn on_sent(&mut self, length: usize) -> bool {
+        let may_be_data = length >= DATA_PACKET_MIN;
+        if may_be_data {
             self.sent_packets += 1;
             self.sent_bytes += length as u64;
         }
+        may_be_data
     }
 
     /// The path took all there was.
@@ -60,11 +63,19 @@ impl Meter {
     }
 
     /// Packets were received.
-    pub(super) fn on_received(&mut self, connection: &Connection) {
-        let acked = connection.stats().acked_bytes;
-        if acked > self.acked {
-            self.acked = acked;
+    pub(super) fn on_received(&mut self, connection: &mut Connection, control_stream: u64) {
+        let stats = connection.stats();
+        if stats.acked_bytes > self.acked {
+            self.acked = stats.acked_bytes;
             self.timeouts = 0;
+        }
+        // Just now `quiche` has reckoned what fits in the window; a large figure may be the
+        // stream's bound instead.
+        if let Ok(room @ 0..ROOM_KNOWN) = connection.stream_capacity(control_stream)
+            && let Some(path) = active(connection)
+        {
+            let in_flight = path.cwnd.saturating_sub(room);
+            self.offset = self.difference(&stats) - in_flight as i64;
         }
     }
 
@@ -81,6 +92,11 @@ impl Meter {
             self.timeouts = self.timeouts.saturating_add(1);
         }
         timed_out
+    }
+
+    /// How long data may make no progress before something is wrong.
+    pub(super) fn patience(&self) -> Duration {
+        (self.srtt * 2).max(PATIENCE_MIN)
     }
 
     /// Timeouts since the last progress.
@@ -169,6 +185,10 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
 /// Before the first timeout the probe timer is shorter than this (RFC 9002 6.2), and an idle
 /// connection's timer is longer but for its last moments.
 const PROBE: Duration = Duration::from_secs(10);
+/// A path's own variation is shorter.
+const PATIENCE_MIN: Duration = Duration::from_millis(100);
+/// The control stream's window, less what its reader may not have taken.
+const ROOM_KNOWN: usize = 64 << 10;
 /// Shorter packets hold acknowledgements alone, which are not in flight.
 const DATA_PACKET_MIN: usize = 80;
 /// Probes may exceed the window a little (RFC 9002 7.5).

@@ -21,6 +21,7 @@ mod client;
 mod connection;
 mod context;
 mod egress;
+mod half_open;
 mod handshake;
 mod inbox;
 mod life;
@@ -31,6 +32,7 @@ mod qlog;
 mod reason;
 mod retry;
 mod socket;
+mod spent;
 mod tickets;
 mod tunnel;
 mod verify;
@@ -52,7 +54,8 @@ pub struct ServerOptions {
     pub congestion: String,
     /// The same for single carriers, by the name that the gateway gives them.
     pub carrier_congestion: BTreeMap<String, String>,
-    /// Most handshakes under way; more are dropped. Default 1,024.
+    /// Most handshakes under way. Then a client with a proven address takes the place of the oldest,
+    /// and others are dropped; a single address gets a quarter by proofs. Default 1,024.
     pub half_open_max: usize,
     /// Handshakes under way from which on new clients must prove their address first (Retry,
     /// RFC 9000 8.1.2), which costs them a round trip. Default 256.

@@ -22,9 +22,16 @@ pub(super) struct Outbox {
     next_stream: u64,
     /// Data streams in the order of their beginning whose end is not known yet: at most
     /// [`OPEN_MAX`], the oldest is forgotten then.
-    open: VecDeque<(u64, u64)>,
+    open: VecDeque<Sent>,
     by_tag: HashMap<u64, u64>,
     spare: Vec<Vec<u8>>,
+}
+
+/// A unit that was given away whole.
+struct Sent {
+    tag: u64,
+    stream: u64,
+    length: usize,
 }
 
 struct Waiting {
@@ -52,6 +59,11 @@ impl Outbox {
             by_tag: HashMap::new(),
             spare: Vec::new(),
         }
+    }
+
+    /// The stream that control goes on.
+    pub(super) fn control_stream(&self) -> u64 {
+        self.control_stream
     }
 
     /// Bytes that wait.
@@ -85,12 +97,8 @@ impl Outbox {
         self.data.push_back(Waiting { tag, bytes, given: 0, stream: None });
     }
 
-    /// Gives `quiche` what it takes of the next unit; 0 when it takes nothing now.
-    pub(super) fn give(&mut self, connection: &mut Connection) -> Result<usize, Error> {
-        let given = self.give_control(connection)?;
-        if given > 0 {
-            return Ok(given);
-        }
+    /// Gives `quiche` what it takes of the next data unit; 0 when it takes nothing now.
+    pub(super) fn give_data(&mut self, connection: &mut Connection) -> Result<usize, Error> {
         let Some(unit) = self.data.front_mut() else { return Ok(0) };
         let stream = match unit.stream {
             Some(stream) => stream,
@@ -120,7 +128,8 @@ impl Outbox {
         Ok(given)
     }
 
-    fn give_control(&mut self, connection: &mut Connection) -> Result<usize, Error> {
+    /// Gives `quiche` what it takes of control.
+    pub(super) fn give_control(&mut self, connection: &mut Connection) -> Result<usize, Error> {
         if self.control.is_empty() {
             return Ok(0);
         }
@@ -146,22 +155,23 @@ impl Outbox {
 
     fn finish_front(&mut self, connection: &mut Connection, stream: u64) {
         let Some(unit) = self.data.pop_front() else { return };
+        let sent = Sent { tag: unit.tag, stream, length: unit.bytes.len() };
         if self.spare.len() < SPARE_MAX {
             self.spare.push(unit.bytes);
         }
         self.forget_finished(connection);
         if self.open.len() >= OPEN_MAX
-            && let Some((tag, _)) = self.open.pop_front()
+            && let Some(oldest) = self.open.pop_front()
         {
-            self.by_tag.remove(&tag);
+            self.by_tag.remove(&oldest.tag);
         }
-        self.open.push_back((unit.tag, stream));
-        self.by_tag.insert(unit.tag, stream);
+        self.by_tag.insert(sent.tag, stream);
+        self.open.push_back(sent);
     }
 
     /// Forgets streams at the front that were acknowledged to their end.
     fn forget_finished(&mut self, connection: &mut Connection) {
-        while let Some(&(tag, stream)) = self.open.front()
+        while let Some(&Sent { tag, stream, .. }) = self.open.front()
             && is_finished(connection, stream)
         {
             self.open.pop_front();
@@ -169,21 +179,41 @@ impl Outbox {
         }
     }
 
-    /// Takes a data unit back, wherever it is; true when a stream was reset for it.
-    pub(super) fn withdraw(&mut self, connection: &mut Connection, tag: u64) -> bool {
-        let stream = match self.by_tag.remove(&tag) {
-            Some(stream) => stream,
+    /// Takes a data unit back, wherever it is; answers with how much less `quiche` has to send
+    /// when it held `held` bytes.
+    pub(super) fn withdraw(&mut self, connection: &mut Connection, tag: u64, held: usize) -> usize {
+        let (stream, unsent) = match self.by_tag.remove(&tag) {
+            Some(stream) => (stream, self.take_unsent(stream, held)),
             None => {
                 let Some(at) = self.data.iter().position(|unit| unit.tag == tag) else {
-                    return false;
+                    return 0;
                 };
-                let Some(unit) = self.data.remove(at) else { return false };
+                let Some(unit) = self.data.remove(at) else { return 0 };
                 self.waiting -= unit.bytes.len() - unit.given;
-                let Some(stream) = unit.stream else { return false };
-                stream
+                let Some(stream) = unit.stream else { return 0 };
+                // Nothing was given behind it.
+                (stream, unit.given.min(held))
             }
         };
-        connection.stream_shutdown(stream, Shutdown::Write, WITHDRAWN).is_ok()
+        let _ = connection.stream_shutdown(stream, Shutdown::Write, WITHDRAWN);
+        unsent
+    }
+
+    /// How much of the last `held` bytes given belongs to a stream, which has none from now on:
+    /// streams are served in their order.
+    fn take_unsent(&mut self, stream: u64, held: usize) -> usize {
+        let begun = self.data.front().map_or(0, |unit| unit.given);
+        let mut left = held.saturating_sub(begun);
+        for sent in self.open.iter_mut().rev() {
+            if left == 0 || sent.stream < stream {
+                break;
+            }
+            if sent.stream == stream {
+                return std::mem::take(&mut sent.length).min(left);
+            }
+            left = left.saturating_sub(sent.length);
+        }
+        0
     }
 
     /// Ends the control stream; nothing can be pushed afterwards.
@@ -196,7 +226,7 @@ impl Outbox {
         self.forget_finished(connection);
         self.waiting == 0
             && is_finished(connection, self.control_stream)
-            && self.open.iter().all(|&(_, stream)| is_finished(connection, stream))
+            && self.open.iter().all(|sent| is_finished(connection, sent.stream))
     }
 
     /// Drops all that waits.

@@ -1,10 +1,11 @@
 //! A log of a connection in the qlog format, on demand.
 //!
 //! One file a connection, named by time and connection id; what exceeds [`FILE_MAX`] is left out.
+//! A folder keeps the newest [`FILES_MAX`] of them, of at most [`FOLDER_MAX`] bytes.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use quiche::{Connection, QlogLevel};
@@ -14,9 +15,10 @@ pub(super) fn begin(connection: &mut Connection, folder: &Path, carrier: &str) {
     let begun = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     let carrier: String = carrier.chars().map(safe).take(64).collect();
-    let name = format!("{carrier}-{}-{}.sqlog", begun.as_millis(), connection.trace_id());
+    let name = format!("{carrier}-{}-{}.{EXTENSION}", begun.as_millis(), connection.trace_id());
     let file = folder.join(name);
     let opened = fs::create_dir_all(folder)
+        .and_then(|()| make_room(folder))
         .and_then(|()| File::options().write(true).create_new(true).open(&file));
     match opened {
         Ok(opened) => {
@@ -28,6 +30,30 @@ pub(super) fn begin(connection: &mut Connection, folder: &Path, carrier: &str) {
         }
         Err(error) => tracing::warn!(file = %file.display(), %error, "no qlog"),
     }
+}
+
+/// Removes the oldest logs of a folder, so that there is room for one more.
+fn make_room(folder: &Path) -> io::Result<()> {
+    let mut logs: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        // Another connection may have removed it meanwhile.
+        if path.extension().is_some_and(|extension| extension == EXTENSION)
+            && let Ok(about) = fs::symlink_metadata(&path)
+            && about.is_file()
+        {
+            logs.push((about.modified()?, about.len(), path));
+        }
+    }
+    logs.sort_unstable_by(|a, b| b.cmp(a));
+    let mut bytes = 0;
+    for (number, (_, length, path)) in logs.iter().enumerate() {
+        bytes += length;
+        if number + 1 >= FILES_MAX || bytes > FOLDER_MAX {
+            let _ = fs::remove_file(path);
+        }
+    }
+    Ok(())
 }
 
 /// A file that takes no more than a bound and lets the rest fall.
@@ -54,3 +80,52 @@ impl Write for Bounded {
 
 /// The longest log.
 const FILE_MAX: usize = 256 << 20;
+/// The most logs of a folder, the one that begins included.
+const FILES_MAX: usize = 64;
+/// The most bytes of a folder when a log begins.
+const FOLDER_MAX: u64 = 2 << 30;
+const EXTENSION: &str = "sqlog";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn log(folder: &Path, name: &str, age_s: u64, length: u64) {
+        let file = File::create(folder.join(name)).unwrap();
+        file.set_len(length).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(age_s)).unwrap();
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name();
+        let mut names: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|entry| name(entry).into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_folder_keeps_the_newest_logs_and_what_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        log(folder.path(), "other.txt", 9_999, 0);
+        for number in 0..100 {
+            log(folder.path(), &format!("{number:02}.sqlog"), 1_000 - number, 10);
+        }
+        make_room(folder.path()).unwrap();
+        let names = names(folder.path());
+        assert_eq!(names.len(), FILES_MAX);
+        assert_eq!((names[0].as_str(), names[63].as_str()), ("37.sqlog", "other.txt"));
+    }
+
+    #[test]
+    fn a_folder_is_bounded_in_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        // Sparse files: they take no room.
+        for number in 0..5 {
+            log(folder.path(), &format!("{number}.sqlog"), 100 - number, FOLDER_MAX / 3);
+        }
+        make_room(folder.path()).unwrap();
+        assert_eq!(names(folder.path()), ["2.sqlog", "3.sqlog", "4.sqlog"]);
+    }
+}

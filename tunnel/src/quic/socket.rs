@@ -7,7 +7,8 @@ use std::cell::Cell;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Once;
+use std::sync::{Once, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -19,12 +20,20 @@ use crate::{CarrierSpec, CloseReason};
 #[derive(Debug)]
 pub(super) struct Udp {
     socket: UdpSocket,
-    state: UdpSocketState,
+    state: RwLock<State>,
     local: SocketAddr,
     /// Whether addresses of IPv4 travel as mapped ones (RFC 4291 2.5.5.2).
     ipv6: bool,
     /// Whether segmentation may be left to the kernel at all.
     offload: bool,
+}
+
+/// What the kernel can do for the socket.
+#[derive(Debug)]
+struct State {
+    udp: UdpSocketState,
+    /// When segmentation was refused: quinn-udp does without it then, whatever the reason was.
+    refused: Option<Instant>,
 }
 
 /// Datagrams of one source, joined: all `stride` bytes long but the last.
@@ -88,6 +97,7 @@ impl Udp {
         enlarge(&SockRef::from(&socket));
         let socket = UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        let state = RwLock::new(State { udp: state, refused: None });
         let bound = socket.local_addr()?;
         let offload = std::env::var_os("POLYRAIL_GSO").is_none_or(|value| value != "off");
         Ok(Self { state, local: canonical(bound), ipv6: bound.is_ipv6(), offload, socket })
@@ -104,7 +114,32 @@ impl Udp {
 
     /// How many datagrams one call may send.
     pub(super) fn segments_max(&self) -> usize {
-        if self.offload { self.state.max_gso_segments().min(SEGMENTS_MAX) } else { 1 }
+        if self.offload { self.state().udp.max_gso_segments().min(SEGMENTS_MAX) } else { 1 }
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of what quinn-udp concludes from a refusal, and tells it once.
+    fn on_refusal(&self, error: &io::Error, segments_before: usize) {
+        if segments_before > 1 && self.segments_max() == 1 {
+            tracing::warn!(%error, "UDP segmentation offload was refused: off for a minute");
+            let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+            state.refused = Some(Instant::now());
+        }
+    }
+
+    /// Tries segmentation again some time after it was refused: a route may have changed.
+    fn try_offload_again(&self) {
+        if self.state().refused.is_none_or(|at| at.elapsed() < REFUSED_FOR) {
+            return;
+        }
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.refused = None;
+        if let Ok(anew) = UdpSocketState::new(UdpSockRef::from(&self.socket)) {
+            state.udp = anew;
+        }
     }
 
     /// Sends a run of datagrams.
@@ -112,6 +147,7 @@ impl Udp {
     /// # Errors
     /// `WouldBlock` when the kernel takes no more now; others as the kernel has them.
     pub(super) fn send(&self, run: &Departure<'_>) -> io::Result<()> {
+        self.try_offload_again();
         if run.bytes.len() <= run.segment {
             return self.send_run(run, None);
         }
@@ -120,10 +156,7 @@ impl Udp {
                 // The kernel or the device cannot: quinn-udp has noticed and says so from now on.
                 Err(error)
                     if matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
-                        && self.segments_max() == 1 =>
-                {
-                    tracing::warn!(%error, "UDP segmentation offload does not work here");
-                }
+                        && self.segments_max() == 1 => {}
                 result => return result,
             }
         }
@@ -145,7 +178,9 @@ impl Udp {
             segment_size,
             src_ip: source,
         };
-        self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
+        let before = self.segments_max();
+        let result = self.state().udp.try_send(UdpSockRef::from(&self.socket), &transmit);
+        result.inspect_err(|error| self.on_refusal(error, before))
     }
 
     /// Receives what waits, up to a bound, and hands it to `sink`; answers with the bytes.
@@ -158,7 +193,7 @@ impl Udp {
             let count = {
                 let mut slices: Vec<IoSliceMut<'_>> =
                     scratch.chunks_mut(SLOT).map(IoSliceMut::new).collect();
-                self.state.recv(UdpSockRef::from(&self.socket), &mut slices, &mut metas)?
+                self.state().udp.recv(UdpSockRef::from(&self.socket), &mut slices, &mut metas)?
             };
             let mut total = 0;
             for (slot, meta) in scratch.chunks_mut(SLOT).zip(&metas[..count]) {
@@ -244,3 +279,30 @@ const SLOT: usize = 64 * 1024;
 const SEGMENTS_MAX: usize = 64;
 /// Buffers that hold some 300 ms at 100 Mbit/s while this process is busy elsewhere.
 const BUFFER_WANTED: usize = 4 << 20;
+/// How long segmentation is not tried again.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segmentation_comes_back_after_a_refusal() {
+        let udp = Udp::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let able = udp.segments_max();
+        if able == 1 {
+            println!("no segmentation offload here: nothing to test");
+            return;
+        }
+        let to = udp.local_addr();
+        let run = Departure { from: to, to, segment: 10, bytes: &[0; 20] };
+        // More segments than the kernel takes: they go one by one.
+        udp.send(&Departure { segment: 1, bytes: &[0; 1_000], ..run }).unwrap();
+        assert_eq!(udp.segments_max(), 1);
+        udp.send(&run).unwrap();
+        assert_eq!(udp.segments_max(), 1, "not at once");
+        udp.state.write().unwrap().refused = Instant::now().checked_sub(REFUSED_FOR);
+        udp.send(&run).unwrap();
+        assert_eq!(udp.segments_max(), able);
+    }
+}

@@ -26,10 +26,6 @@ impl Tickets {
         Place { tickets: self.clone(), key: (carrier.to_owned(), peer), last: Vec::new() }
     }
 
-    pub(super) fn clear(&self) {
-        self.held().clear();
-    }
-
     /// Drops what one carrier has.
     pub(super) fn forget(&self, carrier: &str) {
         self.held().retain(|(name, _), _| name != carrier);
