@@ -13,7 +13,7 @@ use polyrail_control::admin::{
 use polyrail_control::reload::Change;
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
-use polyrail_session::{Settings, TunnelKey};
+use polyrail_session::Settings;
 use polyrail_tunnel::TlsIdentity;
 
 use crate::congestion::Congestion;
@@ -198,30 +198,20 @@ impl Cloud {
     }
 }
 
-/// Closes the tunnels of gateways whose certificates are revoked.
+/// Closes the tunnels of gateways whose certificates are revoked, early ones as well. Handshakes
+/// that go on are checked against the new list when they end.
 fn close_revoked(now: Instant, relay: &mut Relay, identity: &TlsIdentity) {
     for tunnel in relay.tunnel_keys() {
-        close_if_revoked(now, relay, identity, tunnel);
-    }
-}
-
-/// Closes a tunnel if its gateway's certificate is revoked. A handshake that began before a reload
-/// is checked against the list of that time: its tunnel is looked at again when it is over.
-pub(crate) fn close_if_revoked(
-    now: Instant,
-    relay: &mut Relay,
-    identity: &TlsIdentity,
-    tunnel: TunnelKey,
-) {
-    let Some(view) = relay.tunnel(tunnel) else { return };
-    let revoked = view.serial.is_some_and(|serial| identity.is_revoked(serial));
-    if revoked {
-        tracing::warn!(
-            gateway = view.peer.map(ToString::to_string),
-            serial = view.serial,
-            "closing a tunnel: the gateway's certificate is revoked"
-        );
-        relay.close_tunnel(now, tunnel);
+        let Some(view) = relay.tunnel(tunnel) else { continue };
+        let revoked = view.serial.is_some_and(|serial| identity.is_revoked(serial));
+        if revoked {
+            tracing::warn!(
+                gateway = view.peer.map(ToString::to_string),
+                serial = view.serial,
+                "closing a tunnel: the gateway's certificate is revoked"
+            );
+            relay.close_tunnel(now, tunnel);
+        }
     }
 }
 

@@ -35,7 +35,7 @@ use crate::congestion::Congestion;
 use crate::descriptors::Descriptors;
 use crate::dial::{DialError, DialSettings, Dialer, Failures};
 use crate::listeners::Listeners;
-use crate::operate::{Desk, close_if_revoked};
+use crate::operate::Desk;
 use crate::paths::{Paths, full_name};
 use crate::reach;
 use crate::resolve::Resolver;
@@ -389,10 +389,9 @@ impl Shell for Cloud {
             RelayEvent::TunnelEarly { tunnel } => {
                 let gateway = relay.tunnel(tunnel).and_then(|view| view.peer).map(Identity::as_str);
                 tracing::debug!(gateway, "a tunnel passes early data");
-                close_if_revoked(now, relay, &self.identity, tunnel);
             }
             RelayEvent::TunnelPoliced { tunnel, rate } => self.on_policed(now, relay, tunnel, rate),
-            RelayEvent::TunnelUp { tunnel, established } => {
+            RelayEvent::TunnelUp { established, .. } => {
                 tracing::debug!(
                     gateway = %established.peer,
                     serial = established.serial,
@@ -400,7 +399,6 @@ impl Shell for Cloud {
                     handshake = ?established.handshake,
                     "tunnel up"
                 );
-                close_if_revoked(now, relay, &self.identity, tunnel);
             }
             RelayEvent::TunnelRefused { reason, peer, address, superseded, .. } => {
                 let address = address.map(tracing::field::display);

@@ -298,6 +298,85 @@ fn certificates_change_under_load_and_the_revoked_are_put_out() {
 }
 
 #[test]
+fn a_revoked_gateway_is_put_out_wherever_its_handshakes_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let authority = Authority::create(dir, "Test", false).unwrap();
+    issue(&authority, dir, "c", NodeRole::Cloud);
+    let (identity, issued) = issue(&authority, dir, "train-7", NodeRole::Gateway);
+    let cloud = Cloud::start(dir, "", OPEN);
+    let mut gateway = Gateway::new(&identity);
+    let first = gateway.connect_quic("a", cloud.address);
+    gateway.until_path(first);
+    // Tickets come behind the handshake.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(200) {
+        gateway.turn();
+    }
+    // The gateway says what can be said early, and then nothing.
+    gateway.connect_quic("a", cloud.address);
+    gateway.turn();
+    cloud.until_logged("a tunnel passes early data");
+    // The cloud waits for the rest of these handshakes.
+    let mut late = Gateway::new(&identity);
+    let mut open =
+        vec![late.connect_tls("b", cloud.address), late.connect_quic("c", cloud.address)];
+    late.turn();
+    std::thread::sleep(Duration::from_millis(200));
+
+    authority.revoke_file(&issued.certificate_file).unwrap();
+    let (code, answer) = cloud.ask("POST /v1/reload", "");
+    assert_eq!(code, 200, "{answer}");
+    let closed = |cloud: &Cloud| {
+        let log = cloud.log();
+        log.matches("closing a tunnel: the gateway's certificate is revoked").count()
+    };
+    assert_eq!(closed(&cloud), 2, "{}", cloud.log());
+    late.until("end", |event| match event {
+        RelayEvent::TunnelClosed { tunnel, .. } => {
+            open.retain(|other| *other != tunnel);
+            open.is_empty().then_some(())
+        }
+        RelayEvent::Session(Event::SessionUp { .. }) => panic!("a revoked gateway is in"),
+        _ => None,
+    });
+    assert_eq!(closed(&cloud), 2, "{}", cloud.log());
+}
+
+#[test]
+fn a_superseded_tunnel_is_no_warning_and_a_refused_one_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let authority = Authority::create(dir, "Test", false).unwrap();
+    issue(&authority, dir, "c", NodeRole::Cloud);
+    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
+    let cloud = Cloud::start(dir, "", OPEN);
+    let mut gateway = Gateway::new(&identity);
+    let first = gateway.connect_quic("a", cloud.address);
+    gateway.until_path(first);
+    let mut load = Load::begin(&mut gateway, echo());
+    load.go_on(&mut gateway);
+    gateway.connect_quic("a", cloud.address);
+    load.until(&mut gateway, "the end of the older path", |event| match event {
+        RelayEvent::TunnelClosed { tunnel, .. } => (*tunnel == first).then_some(()),
+        _ => None,
+    });
+    // A new process of the same gateway takes over.
+    let mut other = Gateway::new(&identity);
+    let tunnel = other.connect_quic("a", cloud.address);
+    other.until_path(tunnel);
+    cloud.until_logged("closing a tunnel gateway=\"train-7\" address=");
+    let log = cloud.log();
+    let warned = |reason: &str| {
+        let closing = |line: &&str| line.contains("closing a tunnel") && line.contains(reason);
+        let lines: Vec<_> = log.lines().filter(closing).collect();
+        assert!(!lines.is_empty(), "{reason}: {log}");
+        lines.iter().any(|line| line.contains("WARN"))
+    };
+    assert!(!warned("superseded by a newer tunnel") && warned("a new process of the gateway"));
+}
+
+#[test]
 fn operators_see_paths_and_change_what_is_the_clouds_to_change() {
     let folder = tempfile::tempdir().unwrap();
     let mut world = World::new(folder.path());

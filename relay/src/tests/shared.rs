@@ -1,4 +1,4 @@
-//! A fake tunnel that is early, has no socket of its own, and keeps a record of what is asked of it.
+//! A fake tunnel that is early, has no socket of its own, and records what is asked of it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

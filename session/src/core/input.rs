@@ -273,8 +273,10 @@ impl Session {
         }
         for slot in touched.iter() {
             self.trim_carried(slot);
-            let proven = self.paths.get(slot).and_then(Option::as_ref).is_some_and(|p| p.proven);
-            if proven && progressed.contains(slot) {
+            let path = self.paths.get(slot).and_then(Option::as_ref);
+            // What was taken back from another path may have arrived over that.
+            let credible = path.is_some_and(|path| path.proven && path.delivered);
+            if credible && progressed.contains(slot) {
                 self.progress(now, slot);
             }
         }

@@ -285,3 +285,40 @@ fn a_carrier_becomes_a_backup_and_back_while_it_runs() {
     world.run_for(s(2));
     assert!(sent(&world, CLOUD) > before + MB);
 }
+
+/// The longest time without a byte read, from the begin of a race of three attempts on the only
+/// carrier, all of which the cloud hears before the first is answered. The gateway keeps the oldest
+/// and closes the others; the cloud has moved to the newest by then.
+fn longest_pause_of_a_race(rtt: Duration, download: bool) -> Duration {
+    let habits = Habits { early: 1.0, ..Habits::default() };
+    let mut world = make(&[quic(line("a", 20.0, rtt))], Settings::default(), habits);
+    let flow = talk(&mut world, 1);
+    if download {
+        world.write(flow, CLOUD, 60 * MB);
+        world.run_for(s(3));
+    }
+    world.race_attempts(0, 3);
+    let (begun, mut longest) = (world.now(), Duration::ZERO);
+    while world.now() - begun < s(3) {
+        if !download {
+            world.write(flow, CLOUD, 100);
+        }
+        let before = read(&world, flow);
+        let pause = world.run_until(s(10), |world| read(world, flow) > before).unwrap();
+        longest = longest.max(pause);
+    }
+    assert!(world.coverage().attempts >= 3, "{} attempts", world.coverage().attempts);
+    assert_eq!(paths(&world, CLOUD).len(), 1, "{:?}", paths(&world, CLOUD));
+    longest
+}
+
+#[test]
+fn a_race_that_an_older_attempt_wins_costs_a_round_trip() {
+    for rtt in [ms(250), ms(400), ms(600)] {
+        let [message, download] = [false, true].map(|all| longest_pause_of_a_race(rtt, all));
+        println!("RESULT simulated_race_pause_at_{}_ms {message:?} {download:?}", rtt.as_millis());
+        // A message takes half a round trip without a race.
+        assert!(message <= rtt + ms(20), "{rtt:?}: {message:?}");
+        assert!(download <= rtt * 2 + ms(20), "{rtt:?}: {download:?}");
+    }
+}
