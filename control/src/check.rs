@@ -131,10 +131,11 @@ fn cloud(config: &CloudConfig) -> Report {
     notes.access(&config.access);
     notes.admin(config.admin.as_ref());
     if let Some(control) = &config.congestion {
-        notes.congestion("congestion", control, config.mode);
+        notes.congestion("congestion", control, config.mode, "bbr");
     }
     for (carrier, control) in &config.carrier_congestion {
-        notes.congestion(&format!("carrier_congestion.{carrier}"), control, config.mode);
+        let key = format!("carrier_congestion.{carrier}");
+        notes.congestion(&key, control, config.mode, "that of the other carriers");
     }
     let listen: Vec<_> = config.listen.iter().map(ToString::to_string).collect();
     notes.report(Kind::Cloud, format!("a cloud that listens on {}", listen.join(", ")))
@@ -271,7 +272,7 @@ impl Notes {
                 self.interface(&format!("{key}.interface"), interface.as_str());
             }
             let mode = carrier.mode.unwrap_or(mode);
-            self.congestion(&format!("{key}.congestion"), &carrier.congestion, mode);
+            self.congestion(&format!("{key}.congestion"), &carrier.congestion, mode, "bbr");
             if let Some(folder) = carrier.qlog.as_deref().filter(|folder| !folder.is_dir()) {
                 let text = format!("there is no folder {}", folder.display());
                 self.warnings.push(format!("{key}.qlog: {text}: nothing will be written"));
@@ -279,10 +280,11 @@ impl Notes {
         }
     }
 
-    fn congestion(&mut self, key: &str, control: &CongestionControl, mode: Mode) {
+    /// `instead` is what a tunnel over QUIC has when QUIC does not know `control`.
+    fn congestion(&mut self, key: &str, control: &CongestionControl, mode: Mode, instead: &str) {
         if mode.allows_quic() && !["bbr", "cubic", "reno"].contains(&control.as_str()) {
-            let text = "QUIC has bbr, cubic and reno alone: it does not use";
-            self.warnings.push(format!("{key}: {text} {control}"));
+            let text = format!("QUIC has bbr, cubic and reno, but no {control}");
+            self.warnings.push(format!("{key}: {text}: {instead} is taken there"));
         }
         if !mode.allows_tls() {
             return;
@@ -447,9 +449,10 @@ mod tests {
         let carriers = "[carrier_congestion]\na = \"y\"\nb = \"reno\"\n";
         fs::write(&file, format!("{controls}{head}{tls}{carriers}")).unwrap();
         let missing = |key, name| {
-            let quic = "QUIC has bbr, cubic and reno alone: it does not use";
+            let quic = "QUIC has bbr, cubic and reno, but no";
+            let instead = if key == "congestion" { "bbr" } else { "that of the other carriers" };
             [
-                format!("{key}: {quic} {name}"),
+                format!("{key}: {quic} {name}: {instead} is taken there"),
                 format!("{key}: this kernel has no {name} now (see polyrail doctor)"),
             ]
         };
@@ -481,6 +484,7 @@ mod tests {
         for text in [
             "same way as \"a\"",
             "no interface no-such",
+            "but no x: bbr is taken there",
             "has no x now",
             "not loopback",
             "].qlog: ",

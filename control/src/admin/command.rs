@@ -27,8 +27,8 @@ pub enum Command<C: DaemonConfig> {
     },
     /// Take a new configuration; all of it or nothing. It was checked, and so were its
     /// certificates. The log is not the data plane's business: its level, format and file change
-    /// when the answer is `Ok`. After an answer that came too late the same changes come again
-    /// with the next reload.
+    /// when the answer is `Ok`. An answer that comes too late for the asker is heeded all
+    /// the same, and no other reload comes before it.
     Reload {
         /// The whole new configuration.
         config: Box<C>,

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use super::reloading::Seals;
 use super::stream::Stream;
 use super::{
-    API_VERSION, AdminError, Command, ConfigState, DaemonConfig, ErrorCode, Event, LinkChange,
-    PathChange, PathState, Reply, Status, Timestamp, process,
+    API_VERSION, AdminError, Answer, Command, ConfigState, DaemonConfig, ErrorCode, Event,
+    LinkChange, PathChange, PathState, Reply, Status, Timestamp, process,
 };
 use crate::config::Overrides;
 use crate::log::LogHandle;
@@ -21,6 +21,28 @@ pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// What is waited beyond that, so that what the data plane began in time is not taken for undone.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// How long an asker waits altogether.
+pub(super) const ASKER_WAIT: Duration = ANSWER_WAIT.saturating_add(GRACE);
+
+/// The answer; `None` when the asker has waited long enough. It may still come after that.
+pub(super) async fn in_time<T>(answer: &mut Answer<T>) -> Option<Result<T, AdminError>> {
+    tokio::time::timeout(ASKER_WAIT, at_last(answer)).await.ok()
+}
+
+/// The answer, however late.
+pub(super) async fn at_last<T>(answer: &mut Answer<T>) -> Result<T, AdminError> {
+    (&mut answer.0).await.map_err(|_| {
+        let message = "the data plane left the request without an answer";
+        AdminError::new(ErrorCode::Internal, message)
+    })
+}
+
+/// What an asker hears that waits no longer.
+pub(super) fn too_late() -> AdminError {
+    let message = "the data plane did not answer in time: look whether it was done";
+    AdminError::new(ErrorCode::Timeout, message)
+}
 
 /// What all of the control thread's tasks share.
 #[derive(Debug)]
@@ -71,22 +93,21 @@ impl<C: DaemonConfig> Desk<C> {
         &self,
         command: impl FnOnce(Reply<T>) -> Command<C>,
     ) -> Result<T, AdminError> {
+        let mut answer = self.begin(command)?;
+        in_time(&mut answer).await.unwrap_or_else(|| Err(too_late()))
+    }
+
+    /// Asks the data plane without waiting.
+    pub(super) fn begin<T>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> Command<C>,
+    ) -> Result<Answer<T>, AdminError> {
         let (reply, answer) = Reply::until(Instant::now() + ANSWER_WAIT);
         if self.hand_over(command(reply)).is_err() {
             let message = "too many requests wait for the data plane: try again";
             return Err(AdminError::new(ErrorCode::Busy, message));
         }
-        match tokio::time::timeout(ANSWER_WAIT + GRACE, answer.0).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => {
-                let message = "the data plane left the request without an answer";
-                Err(AdminError::new(ErrorCode::Internal, message))
-            }
-            Err(_) => {
-                let message = "the data plane did not answer in time: look whether it was done";
-                Err(AdminError::new(ErrorCode::Timeout, message))
-            }
-        }
+        Ok(answer)
     }
 
     /// Puts a change of an interface on the stream.

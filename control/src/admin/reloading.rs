@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
-use super::desk::Desk;
-use super::{AdminError, Command, DaemonConfig, ErrorCode, Event, Timestamp};
+use super::desk::{ASKER_WAIT, Desk, at_last, in_time, too_late};
+use super::{AdminError, Answer, Command, DaemonConfig, ErrorCode, Event, Timestamp};
 use crate::check::usable_tls;
 use crate::config::{Overrides, TlsConfig};
 use crate::log::{LogHandle, PreparedLog};
@@ -46,15 +49,67 @@ pub(super) fn seals(tls: &TlsConfig) -> Seals {
     files.into_iter().filter_map(|(name, file)| Some((name, pki::digest(file?).ok()?))).collect()
 }
 
+/// What was handed over to the data plane, and where its answer arrives; none is awaited when
+/// nothing changes for it.
+type Begun<C> = (Prepared<C>, Option<Answer<Result<Vec<String>, AdminError>>>);
+
 impl<C: DaemonConfig> Desk<C> {
-    /// Reloads; one at a time. `asker` is named in the log.
+    /// Reloads; one at a time. `asker` is named in the log. An asker that goes away does not cut
+    /// it short.
     ///
     /// # Errors
-    /// The new configuration was refused, by a check or by the data plane, and nothing changed.
-    pub(super) async fn reload(&self, asker: &str) -> Result<Reloaded, AdminError> {
-        let _alone = self.reloading.lock().await;
-        let outcome = self.try_reload().await;
-        match &outcome {
+    /// The new configuration was refused, by a check or by the data plane, and nothing changed; or
+    /// the data plane is late, and what it answers in the end is heeded then.
+    pub(super) async fn reload(
+        self: &Arc<Self>,
+        asker: &'static str,
+    ) -> Result<Reloaded, AdminError> {
+        let (asked, outcome) = oneshot::channel();
+        tokio::spawn(self.clone().carry_out(asker, asked));
+        outcome.await.unwrap_or_else(|_| Err(lost()))
+    }
+
+    async fn carry_out(
+        self: Arc<Self>,
+        asker: &'static str,
+        asked: oneshot::Sender<Result<Reloaded, AdminError>>,
+    ) {
+        let mut asked = Some(asked);
+        // An asker who went away misses nothing.
+        let mut finish = |outcome: Result<Reloaded, AdminError>| {
+            self.tell(asker, &outcome);
+            asked.take().map(|asked| asked.send(outcome))
+        };
+        let Ok(_alone) = timeout(ASKER_WAIT, self.reloading.lock()).await else {
+            let message = "the reload before this one has not ended yet: try again";
+            finish(Err(AdminError::new(ErrorCode::Busy, message)));
+            return;
+        };
+        let (prepared, answer) = match self.begin_reload().await {
+            Ok(begun) => begun,
+            Err(error) => {
+                finish(Err(error));
+                return;
+            }
+        };
+        let mut warned = Ok(Vec::new());
+        if let Some(mut answer) = answer {
+            let answered = match in_time(&mut answer).await {
+                Some(answered) => answered,
+                // Until it is known what the data plane did, nothing can be compared with it.
+                None => {
+                    finish(Err(too_late()));
+                    at_last(&mut answer).await
+                }
+            };
+            warned = answered.and_then(|warned| warned);
+        }
+        finish(warned.map(|warned| self.take(prepared, warned)));
+    }
+
+    /// Logs an outcome and puts it on the stream.
+    fn tell(&self, asker: &str, outcome: &Result<Reloaded, AdminError>) {
+        match outcome {
             Ok(Reloaded { changes, warnings }) => {
                 for warning in warnings {
                     tracing::warn!("{warning}");
@@ -67,17 +122,22 @@ impl<C: DaemonConfig> Desk<C> {
                 self.stream.push(Timestamp::now(), event);
             }
             Err(error) => {
-                self.running().refused += 1;
                 let (code, reason) = (error.code(), error.to_string());
-                tracing::error!(asker, %code, reason, "a reload was refused: nothing was changed");
+                if code == ErrorCode::Timeout {
+                    tracing::error!(asker, reason, "a reload is late: it may be done yet");
+                } else {
+                    self.running().refused += 1;
+                    let text = "a reload was refused: nothing was changed";
+                    tracing::error!(asker, %code, reason, "{text}");
+                }
                 let event = Event::ReloadRefused { error: (*error.0).clone() };
                 self.stream.push(Timestamp::now(), event);
             }
         }
-        outcome
     }
 
-    async fn try_reload(&self) -> Result<Reloaded, AdminError> {
+    /// Reads, checks, compares and hands over.
+    async fn begin_reload(&self) -> Result<Begun<C>, AdminError> {
         let (running, seals) = {
             let running = self.running();
             (running.config.clone(), running.seals.clone())
@@ -87,15 +147,20 @@ impl<C: DaemonConfig> Desk<C> {
         let prepared = tokio::task::spawn_blocking(move || {
             prepare(&file, &overrides, &running, &seals, log.as_ref())
         });
-        let lost = |_| AdminError::new(ErrorCode::Internal, "the reload failed inside the daemon");
-        let prepared = prepared.await.map_err(lost)??;
-        let Prepared { config, seals, difference, mut warnings, log } = prepared;
-        let Difference { changes, lines } = difference;
-        if !changes.is_empty() {
-            let handed_over = Box::new(config.clone());
-            let command = |reply| Command::Reload { config: handed_over, changes, reply };
-            warnings.extend(self.ask(command).await??);
+        let prepared = prepared.await.map_err(|_| lost())??;
+        let changes = prepared.difference.changes.clone();
+        if changes.is_empty() {
+            return Ok((prepared, None));
         }
+        let config = Box::new(prepared.config.clone());
+        let answer = self.begin(|reply| Command::Reload { config, changes, reply })?;
+        Ok((prepared, Some(answer)))
+    }
+
+    /// The data plane has taken it: so does the rest. `warned` is what the data plane warns of.
+    fn take(&self, prepared: Prepared<C>, warned: Vec<String>) -> Reloaded {
+        let Prepared { config, seals, difference, mut warnings, log } = prepared;
+        warnings.extend(warned);
         if let Some((log, prepared)) = self.log.as_ref().zip(log) {
             log.take(prepared);
         }
@@ -105,8 +170,12 @@ impl<C: DaemonConfig> Desk<C> {
         running.seals = seals;
         running.loaded_at = Timestamp::now();
         running.reloads += 1;
-        Ok(Reloaded { changes: lines, warnings })
+        Reloaded { changes: difference.lines, warnings }
     }
+}
+
+fn lost() -> AdminError {
+    AdminError::new(ErrorCode::Internal, "the reload failed inside the daemon")
 }
 
 fn prepare<C: DaemonConfig>(

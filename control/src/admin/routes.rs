@@ -105,11 +105,7 @@ async fn reload<C: DaemonConfig>(
     if !read(body).await?.is_empty() {
         return Err(bad_request("a reload takes no body: it reads the configuration file"));
     }
-    // A client that goes away does not cut a reload short.
-    let desk = shared.desk;
-    let reload = tokio::spawn(async move { desk.reload("the admin socket").await });
-    let lost = |_| AdminError::new(ErrorCode::Internal, "the reload failed inside the daemon");
-    reload.await.map_err(lost)?.map(Json)
+    shared.desk.reload("the admin socket").await.map(Json)
 }
 
 async fn events<C: DaemonConfig>(

@@ -4,10 +4,11 @@ use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, socket};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::sys::stat::{Mode, fchmod};
 
 /// A socket that this process made; its file goes when this is dropped, if it is still the same.
@@ -31,11 +32,21 @@ pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, Socket)> {
             let reason = "something else stands there: remove it, or name another admin.socket";
             return Err(refuse(io::ErrorKind::AlreadyExists, reason));
         }
-        Ok(_) if UnixStream::connect(path).is_ok() => {
-            let reason = "another process answers there: is a daemon running already?";
-            return Err(refuse(io::ErrorKind::AddrInUse, reason));
-        }
-        Ok(_) => fs::remove_file(path).map_err(|e| refuse(e.kind(), &e.to_string()))?,
+        Ok(_) => match probe(path) {
+            Probe::Alive => {
+                let reason = "another process answers there: is a daemon running already?";
+                return Err(refuse(io::ErrorKind::AddrInUse, reason));
+            }
+            Probe::Dead => fs::remove_file(path).map_err(|e| refuse(e.kind(), &e.to_string()))?,
+            Probe::Gone => {}
+            Probe::Unknown(error) => {
+                let reason = format!(
+                    "it cannot be told whether a process answers there ({error}): remove it if \
+                     none does, or name another admin.socket"
+                );
+                return Err(refuse(error.kind(), &reason));
+            }
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(refuse(error.kind(), &error.to_string())),
     }
@@ -48,6 +59,29 @@ pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, Socket)> {
     let made = fs::symlink_metadata(path);
     let made = made.map_err(|error| refuse(error.kind(), &error.to_string()))?;
     Ok((listener, Socket { path: path.to_owned(), made: (made.dev(), made.ino()) }))
+}
+
+/// What stands behind a socket's file.
+enum Probe {
+    Alive,
+    Dead,
+    Gone,
+    Unknown(io::Error),
+}
+
+/// Knocks without waiting: a live daemon may be too busy to take clients (unix(7), connect(2)).
+fn probe(path: &Path) -> Probe {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let knock = || {
+        let knocker = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        connect(knocker.as_raw_fd(), &UnixAddr::new(path)?)
+    };
+    match knock() {
+        Ok(()) | Err(Errno::EAGAIN) => Probe::Alive,
+        Err(Errno::ECONNREFUSED) => Probe::Dead,
+        Err(Errno::ENOENT) => Probe::Gone,
+        Err(error) => Probe::Unknown(error.into()),
+    }
 }
 
 /// A listener whose file has its mode from its first moment on: Linux gives it the socket's own
@@ -76,6 +110,8 @@ impl Drop for Socket {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+    use std::time::Duration;
 
     use super::*;
 
@@ -107,6 +143,31 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let (_newer, _socket) = bind(&path).unwrap();
         drop(old);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_live_one_without_room_is_neither_taken_nor_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let full = UnixListener::bind(&path).unwrap();
+        nix::sys::socket::listen(&full, Backlog::new(0).unwrap()).unwrap();
+        let _first = UnixStream::connect(&path).unwrap();
+        let (sender, outcome) = std::sync::mpsc::channel();
+        let bound = path.clone();
+        std::thread::spawn(move || sender.send(bind(&bound).map(|_| ())));
+        let outcome = outcome.recv_timeout(Duration::from_secs(10)).expect("it does not wait");
+        assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn one_that_cannot_be_asked_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let _other = UnixDatagram::bind(&path).unwrap();
+        let error = bind(&path).unwrap_err().to_string();
+        assert!(error.contains("it cannot be told whether a process answers there"), "{error}");
         assert!(path.exists());
     }
 

@@ -6,7 +6,7 @@
 
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,16 +115,21 @@ impl<C: DaemonConfig> Outlet<C> {
     /// Tells the data plane what it does not know yet; false when it had no room for all.
     fn offer(&mut self, table: &Table) -> bool {
         let wanted = self.desk.interfaces.borrow().clone();
-        // One that vanished is told of once more, also where all matter.
-        let names = wanted.unwrap_or_else(|| {
-            let known = table.names().map(str::to_owned);
-            known.chain(self.sent.keys().cloned()).collect()
-        });
+        // Where all matter, one that vanished is told of once more and then forgotten: there is no
+        // end to the names that interfaces may have had.
+        let forgets = wanted.is_none();
+        let names: BTreeSet<String> = match wanted {
+            Some(wanted) => wanted.into_iter().collect(),
+            None => table.names().map(str::to_owned).chain(self.sent.keys().cloned()).collect(),
+        };
         self.sent.retain(|name, _| names.contains(name));
-        for name in &names {
-            let now = table.state(name);
-            let before = self.sent.get(name);
+        for name in names {
+            let now = table.state(&name);
+            let before = self.sent.get(&name);
             if before == Some(&now) {
+                if forgets && !now.present {
+                    self.sent.remove(&name);
+                }
                 continue;
             }
             if self.desk.hand_over(Command::Links(now.clone())).is_err() {
@@ -135,7 +140,11 @@ impl<C: DaemonConfig> Outlet<C> {
             }
             let LinkChange { interface, index, present, up, addresses } = &now;
             tracing::debug!(interface, index, present, up, ?addresses, "an interface's state");
-            self.sent.insert(name.clone(), now);
+            if forgets && !now.present {
+                self.sent.remove(&name);
+            } else {
+                self.sent.insert(name, now);
+            }
         }
         self.started = true;
         true

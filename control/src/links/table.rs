@@ -15,6 +15,8 @@ use crate::admin::LinkChange;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
     links: BTreeMap<u32, Link>,
+    /// The links' numbers by their names.
+    numbers: BTreeMap<String, u32>,
     /// Apart from the links: the order of messages about both is not ours.
     addresses: BTreeMap<u32, BTreeSet<IpAddr>>,
 }
@@ -34,7 +36,9 @@ impl Table {
         match message {
             RouteNetlinkMessage::NewLink(message) => self.put_link(message),
             RouteNetlinkMessage::DelLink(message) if is_plain(message) => {
-                self.links.remove(&message.header.index);
+                if let Some(link) = self.links.remove(&message.header.index) {
+                    self.numbers.remove(&link.name);
+                }
                 self.addresses.remove(&message.header.index);
             }
             RouteNetlinkMessage::NewAddress(message) => self.put_address(message),
@@ -49,18 +53,19 @@ impl Table {
 
     /// The names of all interfaces.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.links.values().map(|link| link.name.as_str())
+        self.numbers.keys().map(String::as_str)
     }
 
     /// How the interface of this name is.
     pub(super) fn state(&self, name: &str) -> LinkChange {
-        let found = self.links.iter().find(|(_, link)| link.name == name);
-        let addresses = found.and_then(|(index, _)| self.addresses.get(index));
+        let index = self.numbers.get(name);
+        let link = index.and_then(|index| self.links.get(index));
+        let addresses = index.and_then(|index| self.addresses.get(index));
         LinkChange {
             interface: name.to_owned(),
-            index: found.map_or(0, |(index, _)| *index),
-            present: found.is_some(),
-            up: found.is_some_and(|(_, link)| link.up),
+            index: index.copied().unwrap_or(0),
+            present: link.is_some(),
+            up: link.is_some_and(|link| link.up),
             addresses: addresses.into_iter().flatten().copied().collect(),
         }
     }
@@ -73,9 +78,15 @@ impl Table {
         let index = message.header.index;
         let room = self.links.len() < ENTRIES_MAX || self.links.contains_key(&index);
         let Some(name) = name.filter(|_| room && is_plain(message)) else { return };
+        let link = Link { name: name.clone(), up: is_up(message) };
+        if let Some(before) = self.links.insert(index, link) {
+            self.numbers.remove(&before.name);
+        }
         // A name has one interface: what else bears it was renamed or is gone.
-        self.links.retain(|other, link| *other == index || link.name != name);
-        self.links.insert(index, Link { name, up: is_up(message) });
+        let other = self.numbers.insert(name, index);
+        if let Some(other) = other.filter(|other| *other != index) {
+            self.links.remove(&other);
+        }
     }
 
     fn put_address(&mut self, message: &AddressMessage) {
@@ -251,5 +262,6 @@ mod tests {
         table.apply(&new_link(link(8, "modem", LinkFlags::Up, State::Up)));
         assert_eq!(table.state("modem").index, 8);
         assert_eq!(table.names().collect::<Vec<_>>(), ["modem"]);
+        assert_eq!((table.links.len(), table.numbers.len()), (1, 1));
     }
 }

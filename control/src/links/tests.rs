@@ -8,6 +8,7 @@ use std::time::Instant;
 use mio::{Events, Poll, Token, Waker};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 
 use super::*;
 use crate::GatewayConfig;
@@ -157,6 +158,44 @@ fn all_interfaces_matter_to_a_carrier_that_is_bound_to_an_address() {
         ip("link del any0");
         plane.until("any0", |change| !change.present);
     });
+}
+
+/// Names that come and go for years (`ppp17`, `veth9ab1`) leave nothing behind.
+#[test]
+fn interfaces_that_are_gone_are_told_of_once_and_forgotten() {
+    let poll = Poll::new().unwrap();
+    let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
+    let (sender, commands) = std::sync::mpsc::sync_channel(4);
+    let carriers = "[[carrier]]\nname = \"a\"\nsource = \"192.0.2.7\"\n";
+    let desk = Arc::new(options(carriers, waker).into_desk(sender));
+    let mut outlet = Outlet { desk, sent: BTreeMap::new(), started: false };
+    let told = |outlet: &mut Outlet<GatewayConfig>, table: &Table| {
+        assert!(outlet.offer(table));
+        let all = commands.try_iter().map(|command| match command {
+            Command::Links(change) => (change.interface, change.present),
+            other => panic!("nobody asked for {other:?}"),
+        });
+        all.collect::<Vec<_>>()
+    };
+    let mut table = Table::default();
+    for number in 1..=50 {
+        let mut link = LinkMessage::default();
+        link.header.index = number;
+        let name = format!("ppp{number}");
+        link.attributes = vec![LinkAttribute::IfName(name.clone())];
+        table.apply(&RouteNetlinkMessage::NewLink(link.clone()));
+        assert_eq!(told(&mut outlet, &table), [(name.clone(), true)]);
+        table.apply(&RouteNetlinkMessage::DelLink(link));
+        assert_eq!(told(&mut outlet, &table), [(name, false)]);
+        assert_eq!(told(&mut outlet, &table), []);
+        assert!(outlet.sent.is_empty(), "{:?}", outlet.sent);
+    }
+    // One that a carrier is bound to is kept while it is awaited.
+    outlet.desk.interfaces.send_replace(Some(vec!["wwan0".to_owned()]));
+    assert_eq!(told(&mut outlet, &table), [("wwan0".to_owned(), false)]);
+    assert_eq!((told(&mut outlet, &table), outlet.sent.len()), (vec![], 1));
+    outlet.desk.interfaces.send_replace(None);
+    assert_eq!((told(&mut outlet, &table), outlet.sent.len()), (vec![], 0));
 }
 
 /// The kernel says that it dropped notices; none of them comes here.

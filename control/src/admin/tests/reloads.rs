@@ -3,8 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
-use super::super::{DaemonConfig, ErrorCode, Event, Record, Reloaded};
+use super::super::{DaemonConfig, ErrorCode, Event, Record, Reloaded, Reply};
 use super::*;
 use crate::config::{LogConfig, LogLevel};
 use crate::log::LogHandle;
@@ -202,6 +203,71 @@ fn the_log_changes_with_the_rest_and_only_then() {
         let error = bench.refused();
         assert_eq!(error.0.key.as_deref(), Some("log.file"));
     });
+}
+
+/// The command of a reload that another task began.
+async fn handed_over(bench: &Bench) -> (Vec<Change>, Reply<Result<Vec<String>, AdminError>>) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while Instant::now() < end {
+        if let Ok(Command::Reload { changes, reply, .. }) = bench.commands.try_recv() {
+            return (changes, reply);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("nothing was handed over");
+}
+
+fn begin(bench: &Bench) -> tokio::task::JoinHandle<Result<Reloaded, AdminError>> {
+    let desk = bench.desk.clone();
+    tokio::spawn(async move { desk.reload("a test").await })
+}
+
+#[test]
+fn what_was_taken_late_is_known_before_the_next_reload() {
+    let bench = Bench::new();
+    bench.node.change("mode = \"auto\"", "mode = \"tls\"");
+    on_leaping_clock(async {
+        let late = begin(&bench);
+        let (_, reply) = handed_over(&bench).await;
+        assert_eq!(late.await.unwrap().unwrap_err().code(), ErrorCode::Timeout);
+        // The operator puts the old file back. What it is compared with is not known yet.
+        bench.node.write(TEXT);
+        let early = begin(&bench).await.unwrap();
+        assert_eq!(early.unwrap_err().code(), ErrorCode::Busy);
+        assert!(bench.commands.try_recv().is_err(), "it was handed over unasked");
+        reply.send(Ok(Vec::new()));
+        let back = begin(&bench);
+        let (changes, reply) = handed_over(&bench).await;
+        assert_eq!(changes, [Change::Mode]);
+        assert_eq!(bench.desk.running().config.mode, Mode::Tls);
+        reply.send(Ok(Vec::new()));
+        assert_eq!(back.await.unwrap().unwrap().changes[0].to_string(), "mode: tls -> auto");
+    });
+    let running = bench.desk.running();
+    assert_eq!((running.config.mode, running.reloads, running.refused), (Mode::Auto, 2, 1));
+}
+
+#[test]
+fn what_was_not_done_after_all_is_offered_again() {
+    let bench = Bench::new();
+    bench.node.change("mode = \"auto\"", "mode = \"tls\"");
+    on_leaping_clock(async {
+        let late = begin(&bench);
+        let (_, reply) = handed_over(&bench).await;
+        assert_eq!(late.await.unwrap().unwrap_err().code(), ErrorCode::Timeout);
+        drop(reply);
+        let again = begin(&bench);
+        let (changes, reply) = handed_over(&bench).await;
+        assert_eq!(changes, [Change::Mode]);
+        // An asker that goes away is not what decides whether it is taken.
+        again.abort();
+        assert!(reply.is_wanted(Instant::now()));
+        reply.send(Ok(Vec::new()));
+        while bench.desk.running().reloads == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    assert_eq!(bench.desk.running().config.mode, Mode::Tls);
 }
 
 #[test]
