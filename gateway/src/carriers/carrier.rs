@@ -11,11 +11,11 @@ use polyrail_control::reload::CarrierKey;
 use polyrail_model::TunnelMode;
 use polyrail_relay::{Label, Relay};
 use polyrail_session::TunnelKey;
-use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions, Tunnel};
+use polyrail_tunnel::{CarrierSpec, CloseReason, Side, SocketOptions, Tunnel};
 
 use super::links::Links;
 use super::policy::{
-    Action, AttemptId, Cause, Ending, EndingKind, Link, Pace, Policy, Reading, Rtt, Start,
+    Action, AttemptId, Ending, EndingKind, Link, Pace, Policy, Reading, Rtt, Start,
 };
 use super::{Clients, configured_mode};
 
@@ -182,7 +182,7 @@ impl Carrier {
             self.located = false;
             self.policy.rebind(now);
         } else if has(&[CarrierKey::Congestion, CarrierKey::Qlog, CarrierKey::Role]) {
-            self.policy.renew(now, Cause::Config);
+            self.policy.respec(now);
         }
     }
 
@@ -291,7 +291,12 @@ fn ending(reason: &CloseReason) -> Ending {
         | CloseReason::HandshakeTimedOut { .. }
         | CloseReason::TimedOut
         | CloseReason::Local => EndingKind::Silent,
-        _ => EndingKind::Refused,
+        CloseReason::Refused { .. } => EndingKind::Refused,
+        CloseReason::Unreachable { .. } => EndingKind::Local,
+        other if other.side() == Side::Here && !matches!(other, CloseReason::PeerRefused(_)) => {
+            EndingKind::Local
+        }
+        _ => EndingKind::Rejected,
     };
     Ending { kind, reason: reason.to_string() }
 }
@@ -329,3 +334,29 @@ fn addresses(config: &GatewayConfig, carrier: &config::Carrier) -> Vec<SocketAdd
 /// How long a connection may take for its connect, and for its handshake: longer than any policy
 /// waits while others could be begun.
 const ANSWER_MAX: Duration = Duration::from_secs(6);
+
+#[cfg(test)]
+mod tests {
+    use polyrail_tunnel::PeerComplaint;
+
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_is_one() {
+        let peer: SocketAddr = ([192, 0, 2, 1], 1).into();
+        let after = Duration::from_secs(1);
+        let detail = String::new();
+        for (reason, kind) in [
+            (CloseReason::Refused { peer }, EndingKind::Refused),
+            (CloseReason::ConnectTimedOut { peer, after }, EndingKind::Silent),
+            (CloseReason::Unreachable { peer, detail: detail.clone() }, EndingKind::Local),
+            (CloseReason::NotPermitted { action: detail.clone() }, EndingKind::Local),
+            (CloseReason::SourceMissing { source_ip: peer.ip() }, EndingKind::Local),
+            (CloseReason::Internal { action: detail.clone(), detail }, EndingKind::Local),
+            (CloseReason::NotTls, EndingKind::Rejected),
+            (CloseReason::PeerRefused(PeerComplaint::WrongRole), EndingKind::Rejected),
+        ] {
+            assert_eq!(ending(&reason).kind, kind, "{reason}");
+        }
+    }
+}

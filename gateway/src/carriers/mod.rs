@@ -28,7 +28,7 @@ use polyrail_tunnel::{CloseReason, LoadError, SystemClock, TlsIdentity, quic, tl
 
 use self::carrier::Carrier;
 use self::links::Links;
-use self::policy::{AttemptId, Cause};
+use self::policy::{AttemptId, Cause, Way};
 
 /// All carriers of this gateway.
 #[derive(Debug)]
@@ -144,10 +144,10 @@ impl Carriers {
         }
     }
 
-    /// What we send over a tunnel looks policed.
+    /// What we send over a tunnel looks policed (what the cloud sends is [`Self::on_report`]'s).
     pub(crate) fn on_policed(&mut self, now: Instant, tunnel: TunnelKey, rate: Bitrate) {
         if let Some((carrier, id)) = self.of(tunnel) {
-            carrier.policy.on_policed(now, id, rate);
+            carrier.policy.on_policed(now, id, rate, Way::Up);
         }
     }
 
@@ -157,7 +157,7 @@ impl Carriers {
         tracing::debug!(carrier = carrier.name(), ?report, "the cloud reports on a path");
         match report {
             PathReport::Stalled => carrier.policy.on_peer_stall(now, id),
-            PathReport::Policed { rate } => carrier.policy.on_policed(now, id, rate),
+            PathReport::Policed { rate } => carrier.policy.on_policed(now, id, rate, Way::Down),
         }
     }
 

@@ -30,6 +30,32 @@ pub(crate) enum Stage {
     Dismissed,
 }
 
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// To the cloud.
+    Up,
+    /// From the cloud.
+    Down,
+}
+
+/// One of a thing for each way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Both<T> {
+    pub(crate) up: T,
+    pub(crate) down: T,
+}
+
+impl<T: Copy> Both<T> {
+    /// That of one way.
+    pub(crate) fn of(&self, way: Way) -> T {
+        match way {
+            Way::Up => self.up,
+            Way::Down => self.down,
+        }
+    }
+}
+
 /// What the transport tells of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
@@ -45,6 +71,13 @@ pub(crate) struct Reading {
     pub(crate) received: u64,
     /// This end's address.
     pub(crate) local: Option<IpAddr>,
+}
+
+impl Reading {
+    /// The bytes that arrived at the other end, as far as this one knows.
+    pub(crate) fn moved(&self) -> Both<u64> {
+        Both { up: self.acked, down: self.received }
+    }
 }
 
 /// A round-trip time.
@@ -70,6 +103,10 @@ pub(crate) struct Attempt {
     pub(crate) meter: Meter,
     /// How many times longer than others it may wait for its answer.
     pub(crate) patience: u32,
+    /// The policy's generation when it was begun: how it leaves this machine.
+    pub(crate) generation: u64,
+    /// It greeted the cloud in early data.
+    pub(crate) early: bool,
     /// The policy has asked to close it.
     pub(crate) closing: bool,
 }
@@ -94,19 +131,20 @@ impl Attempt {
     }
 }
 
-/// The bytes that moved over a connection lately, in both directions.
+/// The bytes that moved over a connection lately, each way.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     /// When, and all bytes until then; [`METER_EVERY`] apart, the newest last.
-    marks: VecDeque<(Instant, u64)>,
-    total: u64,
+    marks: VecDeque<(Instant, Both<u64>)>,
+    total: Both<u64>,
 }
 
 impl Meter {
-    /// Takes the sum of bytes until now.
-    pub(crate) fn feed(&mut self, now: Instant, total: u64) {
+    /// Takes the sums of bytes until now.
+    pub(crate) fn feed(&mut self, now: Instant, total: Both<u64>) {
         self.total = total;
-        let due = |(at, _): &(Instant, u64)| now.saturating_duration_since(*at) >= METER_EVERY;
+        let due =
+            |(at, _): &(Instant, Both<u64>)| now.saturating_duration_since(*at) >= METER_EVERY;
         if !self.marks.back().is_none_or(due) {
             return;
         }
@@ -117,17 +155,21 @@ impl Meter {
     }
 
     /// All bytes so far.
-    pub(crate) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> Both<u64> {
         self.total
     }
 
-    /// The mean rate of the last `window`, or of what is known of it.
-    pub(crate) fn rate(&self, now: Instant, window: Duration) -> Bitrate {
+    /// The mean rates of the last `window`, or of what is known of it.
+    pub(crate) fn rates(&self, now: Instant, window: Duration) -> Both<Bitrate> {
+        Both { up: self.rate(now, window, Way::Up), down: self.rate(now, window, Way::Down) }
+    }
+
+    fn rate(&self, now: Instant, window: Duration, way: Way) -> Bitrate {
         let age = |at: Instant| now.saturating_duration_since(at);
         let before = self.marks.iter().rev().find(|(at, _)| age(*at) >= window);
         let Some((at, total)) = before.or(self.marks.front()) else { return Bitrate::from_bps(0) };
         let seconds = age(*at).max(METER_EVERY).as_secs_f64();
-        let bytes = self.total.saturating_sub(*total) as f64;
+        let bytes = self.total.of(way).saturating_sub(total.of(way)) as f64;
         Bitrate::from_bytes_per_second((bytes / seconds) as u64)
     }
 }
@@ -145,20 +187,21 @@ mod tests {
     fn the_meter_knows_the_last_seconds() {
         let begin = Instant::now();
         let mut meter = Meter::default();
-        assert_eq!(meter.rate(begin, Duration::from_secs(1)), Bitrate::from_bps(0));
+        assert_eq!(meter.rates(begin, Duration::from_secs(1)), Both::default());
         // 1,000 bytes every 10 ms for 2 s, then 500.
-        let mut total = 0;
+        let mut total = Both::default();
         for step in 0..400u32 {
             let now = begin + Duration::from_millis(10) * step;
-            total += if step < 200 { 1_000 } else { 500 };
+            total.down += if step < 200 { 1_000 } else { 500 };
             meter.feed(now, total);
         }
         let now = begin + Duration::from_millis(3_990);
-        let second = meter.rate(now, Duration::from_secs(1)).as_bps();
+        let second = meter.rates(now, Duration::from_secs(1)).down.as_bps();
         assert!((390_000..=410_000).contains(&second), "{second}");
-        let longer = meter.rate(now, Duration::from_secs(3)).as_bps();
+        let longer = meter.rates(now, Duration::from_secs(3)).down.as_bps();
         assert!((510_000..=560_000).contains(&longer), "{longer}");
         assert!(meter.marks.len() <= MARKS_MAX);
+        assert_eq!(meter.rates(now, Duration::from_secs(1)).up, Bitrate::from_bps(0));
         assert_eq!(meter.total(), total);
     }
 }

@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 use polyrail_control::config::Mode;
 use polyrail_model::{Bitrate, TunnelMode};
 
+use super::attempt::{Both, Way};
+use super::notice::EndingKind;
+
 /// What mode `auto` knows of a carrier.
 #[derive(Debug)]
 pub(crate) struct Choice {
@@ -41,7 +44,8 @@ pub(crate) struct Choice {
     /// When TCP last showed that the carrier lives.
     sign_at: Option<Instant>,
     trial: Option<Trial>,
-    no_trial_until: Option<Instant>,
+    /// Until when no trial is made, and how long that was.
+    no_trial: Option<(Instant, Duration)>,
     trial_gap: Duration,
     /// A QUIC path that came back after the carrier had been policed.
     relapse: Option<Relapse>,
@@ -66,10 +70,10 @@ pub(crate) enum Why {
     Blocked,
     /// The same, and something said that nobody listens.
     Refused,
-    /// UDP passed at `rate`, TCP at `tls`.
-    Policed { rate: Bitrate, tls: Bitrate },
+    /// UDP passed at `rate` one way, TCP at `tls`.
+    Policed { rate: Bitrate, tls: Bitrate, way: Way },
     /// A retry after that was no better.
-    StillPoliced { rate: Bitrate, tls: Bitrate },
+    StillPoliced { rate: Bitrate, tls: Bitrate, way: Way },
 }
 
 /// What the carrier runs over now.
@@ -77,10 +81,10 @@ pub(crate) enum Why {
 pub(crate) struct Current {
     pub(crate) mode: TunnelMode,
     pub(crate) srtt: Duration,
-    /// The bytes that it moved in both directions.
-    pub(crate) total: u64,
+    /// The bytes that it moved each way.
+    pub(crate) total: Both<u64>,
     /// The same a second, over the last [`MEASURE`].
-    pub(crate) rate: Bitrate,
+    pub(crate) rates: Both<Bitrate>,
 }
 
 /// What is to be done.
@@ -111,14 +115,19 @@ struct Probe {
 struct Trial {
     pinned: Bitrate,
     begun: Instant,
+    /// The way that looks policed; the other one says nothing.
+    way: Way,
     /// Since when a TLS path carries.
-    measuring: Option<Instant>,
+    carried: Option<Instant>,
+    /// Since when it is measured, and the bytes that it had moved by then.
+    measured: Option<(Instant, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Relapse {
     since: Instant,
     pinned: Bitrate,
+    way: Way,
     /// What TLS carried just before.
     tls: Bitrate,
     judged: bool,
@@ -138,7 +147,7 @@ impl Choice {
             refused: false,
             sign_at: None,
             trial: None,
-            no_trial_until: None,
+            no_trial: None,
             trial_gap: RETRY_MIN,
             relapse: None,
             quic_since: None,
@@ -182,24 +191,25 @@ impl Choice {
     pub(crate) fn on_tls_path(&mut self, now: Instant) {
         self.quic_since = None;
         if let Some(trial) = &mut self.trial {
-            trial.measuring.get_or_insert(now);
+            trial.carried.get_or_insert(now);
         } else {
             self.probe_at = Some(now);
         }
         self.sign(now);
     }
 
-    /// A QUIC path carries, after a TLS path with this rate or none. Returns whether that ends a
+    /// A QUIC path carries, after a TLS path with these rates or none. Returns whether that ends a
     /// demotion.
-    pub(crate) fn on_quic_path(&mut self, now: Instant, tls: Bitrate) -> bool {
+    pub(crate) fn on_quic_path(&mut self, now: Instant, tls: Both<Bitrate>) -> bool {
         (self.probe, self.probe_at, self.trial) = (None, None, None);
         self.calm_down();
         self.probe_gap = PROBE_GAP;
         self.quic_since = Some(now);
         let ended = self.demotion.take();
         self.relapse = match ended.map(|demotion| demotion.why) {
-            Some(Why::Policed { rate, .. } | Why::StillPoliced { rate, .. }) => {
-                Some(Relapse { since: now, pinned: rate, tls, judged: false })
+            Some(Why::Policed { rate, way, .. } | Why::StillPoliced { rate, way, .. }) => {
+                let tls = tls.of(way);
+                Some(Relapse { since: now, pinned: rate, way, tls, judged: false })
             }
             _ => None,
         };
@@ -220,21 +230,24 @@ impl Choice {
         }
     }
 
-    /// The probe was not answered: silence, or somebody `refused`.
-    pub(crate) fn on_probe_failed(&mut self, now: Instant, refused: bool) -> Option<Verdict> {
+    /// The probe came to nothing. Silence counts when TCP had just shown life, and shows it again;
+    /// a refusal when TCP shows life. Whatever else ended it says nothing about UDP.
+    pub(crate) fn on_probe_failed(&mut self, now: Instant, kind: EndingKind) -> Option<Verdict> {
         let probe = self.probe.take()?;
+        let refused = kind == EndingKind::Refused;
+        let counts = refused || (kind == EndingKind::Silent && probe.fresh);
         if let Some(demotion) = &mut self.demotion {
-            if probe.fresh || refused {
+            if counts {
                 demotion.wait = self.retry_next;
                 self.retry_next = (self.retry_next * 2).min(RETRY_MAX);
             }
             demotion.retry_at = now + demotion.wait;
             return Some(Verdict::Demoted(*demotion));
         }
-        if refused || probe.fresh {
+        if counts {
             self.probe_at = Some(now + PROBE_GAP);
             self.refused |= refused;
-            if refused || probe.sign {
+            if probe.sign {
                 return self.count(now);
             }
             self.pending = true;
@@ -256,28 +269,50 @@ impl Choice {
         }
     }
 
-    /// QUIC passes only at `rate`, as one of the two sides suspects. Returns the verdict, or none
-    /// when a trial begins or nothing follows; ask [`Choice::on_trial`].
-    pub(crate) fn on_policed(&mut self, now: Instant, rate: Bitrate) -> Option<Verdict> {
+    /// QUIC passes only at `rate` one way, as the side suspects that sends that way. Returns the
+    /// verdict, or none when a trial begins or nothing follows; ask [`Choice::on_trial`].
+    pub(crate) fn on_policed(&mut self, now: Instant, rate: Bitrate, way: Way) -> Option<Verdict> {
         if !self.prefers_quic() {
             return None;
         }
-        if let Some(relapse) = self.relapse.take() {
-            let why = Why::StillPoliced { rate, tls: relapse.tls };
+        if let Some(relapse) = self.relapse.take_if(|relapse| relapse.way == way) {
+            let why = Why::StillPoliced { rate, tls: relapse.tls, way };
             return Some(self.demote(now, why));
         }
-        if self.no_trial_until.is_none_or(|until| until <= now) {
-            let pinned = Bitrate::from_bps(rate.as_bps().max(PINNED_MIN.as_bps()));
-            self.trial = Some(Trial { pinned, begun: now, measuring: None });
+        if self.no_trial.is_some_and(|(until, _)| now < until) {
+            return None;
         }
+        // Nothing was suspected for as long again: that suspicion is over.
+        if self.no_trial.take().is_some_and(|(until, wait)| now >= until + wait) {
+            self.trial_gap = RETRY_MIN;
+        }
+        let pinned = Bitrate::from_bps(rate.as_bps().max(PINNED_MIN.as_bps()));
+        self.trial = Some(Trial { pinned, begun: now, way, carried: None, measured: None });
         None
+    }
+
+    /// No TLS path came up in place of the demoted QUIC path: QUIC is all there is.
+    pub(crate) fn lift_demotion(&mut self, now: Instant) -> bool {
+        let lifted = self.demotion.take().is_some();
+        if lifted {
+            self.calm_down();
+            (self.relapse, self.quic_since) = (None, Some(now));
+            self.rest(now);
+        }
+        lifted
+    }
+
+    /// Makes no trial for a time, and for twice as long the next time.
+    fn rest(&mut self, now: Instant) {
+        self.no_trial = Some((now + self.trial_gap, self.trial_gap));
+        self.trial_gap = (self.trial_gap * 2).min(RETRY_MAX);
     }
 
     /// Ends a trial without a result.
     pub(crate) fn drop_trial(&mut self, now: Instant) -> bool {
         let dropped = self.trial.take().is_some();
         if dropped {
-            self.no_trial_until = Some(now + self.trial_gap);
+            self.no_trial = Some((now + self.trial_gap, self.trial_gap));
         }
         dropped
     }
@@ -287,7 +322,7 @@ impl Choice {
         self.calm_down();
         self.retry_next = RETRY_MIN;
         self.trial_gap = RETRY_MIN;
-        self.no_trial_until = None;
+        self.no_trial = None;
         self.probe_gap = PROBE_GAP;
         let soon = now + RETRY_CHANGED;
         if let Some(demotion) = &mut self.demotion {
@@ -302,12 +337,14 @@ impl Choice {
         if self.wish != Mode::Auto {
             return None;
         }
-        if let Some(trial) = self.trial {
-            return self.judge_trial(now, trial, current);
+        if self.trial.is_some() {
+            return self.judge_trial(now, current);
         }
         match current.mode {
             TunnelMode::Quic => self.judge_quic(now, current),
             TunnelMode::Tls => {
+                // A trial may have ended here without a result.
+                self.probe_at.get_or_insert(now);
                 if self.probe.is_some() || self.probe_due()? > now {
                     return None;
                 }
@@ -324,12 +361,12 @@ impl Choice {
             return None;
         }
         if let Some(trial) = &self.trial {
-            let measuring = trial.measuring.filter(|_| current.mode == TunnelMode::Tls);
-            return Some(
-                measuring.map_or(trial.begun + TRIAL_MAX, |since| {
-                    since + settle(current.srtt) + MEASURE
-                }),
-            );
+            let carried = trial.carried.filter(|_| current.mode == TunnelMode::Tls);
+            return Some(match (carried, trial.measured) {
+                (None, _) => trial.begun + TRIAL_MAX,
+                (Some(since), None) => since + settle(current.srtt),
+                (Some(_), Some((since, _))) => since + MEASURE,
+            });
         }
         match current.mode {
             TunnelMode::Tls if self.probe.is_none() => self.probe_due(),
@@ -352,28 +389,36 @@ impl Choice {
         Some(if fresh { at } else { at + PROBE_PATIENCE })
     }
 
-    fn judge_trial(&mut self, now: Instant, trial: Trial, current: Current) -> Option<Verdict> {
-        let Some(begun) = trial.measuring.filter(|_| current.mode == TunnelMode::Tls) else {
+    fn judge_trial(&mut self, now: Instant, current: Current) -> Option<Verdict> {
+        let trial = self.trial.as_mut()?;
+        let Some(carried) = trial.carried.filter(|_| current.mode == TunnelMode::Tls) else {
             if now < trial.begun + TRIAL_MAX {
                 return None;
             }
             self.drop_trial(now);
             return Some(Verdict::TrialFailed);
         };
-        let wanted = Bitrate::from_bps(trial.pinned.as_bps().saturating_mul(GAIN));
-        let over = since(now, begun) >= settle(current.srtt) + MEASURE;
-        let enough = current.total >= wanted.bytes_in(MEASURE).0;
-        if !enough && !over {
+        if now < carried + settle(current.srtt) {
             return None;
         }
-        let tls = current.rate;
-        self.trial = None;
-        if enough || tls >= wanted {
-            return Some(self.demote(now, Why::Policed { rate: trial.pinned, tls }));
+        let (pinned, way, total) = (trial.pinned, trial.way, current.total.of(trial.way));
+        let (begun, before) = *trial.measured.get_or_insert((now, total));
+        let time = since(now, begun);
+        let moved = total.saturating_sub(before);
+        let wanted = Bitrate::from_bps(pinned.as_bps().saturating_mul(GAIN));
+        // Twice of what QUIC moves in all of the time is enough at once.
+        let gains = moved >= wanted.bytes_in(time.max(MEASURE)).0;
+        if !gains && time < MEASURE {
+            return None;
         }
-        self.no_trial_until = Some(now + self.trial_gap);
-        self.trial_gap = (self.trial_gap * 2).min(RETRY_MAX);
-        Some(Verdict::Back { pinned: trial.pinned, tls })
+        let seconds = time.max(RATE_OVER).as_secs_f64();
+        let tls = Bitrate::from_bytes_per_second((moved as f64 / seconds) as u64);
+        self.trial = None;
+        if gains {
+            return Some(self.demote(now, Why::Policed { rate: pinned, tls, way }));
+        }
+        self.rest(now);
+        Some(Verdict::Back { pinned, tls })
     }
 
     /// A QUIC path that lasts has earned its trust; one that is slow again after a demotion loses
@@ -390,12 +435,13 @@ impl Choice {
         }
         relapse.judged = true;
         let relapse = *relapse;
-        let rate = current.rate;
+        let rate = current.rates.of(relapse.way);
         let was_busy = relapse.tls.as_bps() >= relapse.pinned.as_bps().saturating_mul(GAIN);
         if !was_busy || rate < IDLE || rate.as_bps().saturating_mul(GAIN) > relapse.tls.as_bps() {
             return None;
         }
-        Some(self.demote(now, Why::StillPoliced { rate, tls: relapse.tls }))
+        let (tls, way) = (relapse.tls, relapse.way);
+        Some(self.demote(now, Why::StillPoliced { rate, tls, way }))
     }
 
     fn count(&mut self, now: Instant) -> Option<Verdict> {
@@ -439,13 +485,13 @@ impl std::fmt::Display for Why {
             Self::Refused => {
                 write!(f, "UDP is refused: nobody takes QUIC there, while TCP was answered")
             }
-            Self::Policed { rate, tls } => write!(
+            Self::Policed { rate, tls, .. } => write!(
                 f,
                 "UDP is policed: QUIC passed at {:.1} Mbit/s, TLS at {:.1} Mbit/s",
                 rate.as_mbps(),
                 tls.as_mbps()
             ),
-            Self::StillPoliced { rate, tls } => write!(
+            Self::StillPoliced { rate, tls, .. } => write!(
                 f,
                 "UDP is still policed: QUIC passed at {:.1} Mbit/s, TLS at {:.1} Mbit/s before",
                 rate.as_mbps(),
@@ -481,6 +527,8 @@ const RETRY_CHANGED: Duration = Duration::from_secs(5);
 const PROVEN_AFTER: Duration = Duration::from_secs(60);
 /// What a trial measures, after the start of the connection was left out.
 pub(crate) const MEASURE: Duration = Duration::from_millis(1_500);
+/// The shortest time that a rate is told of.
+const RATE_OVER: Duration = Duration::from_millis(100);
 const SETTLE_MIN: Duration = Duration::from_millis(300);
 const SETTLE_MAX: Duration = Duration::from_secs(1);
 /// How many times faster TLS must be. Policed carriers pass 1 Mbit/s of UDP and many times that of

@@ -36,7 +36,7 @@ use polyrail_control::config::Mode;
 use polyrail_model::{Bitrate, TunnelMode};
 use polyrail_tunnel::Backoff;
 
-pub(crate) use self::attempt::{AttemptId, Reading, Rtt};
+pub(crate) use self::attempt::{AttemptId, Reading, Rtt, Way};
 pub(crate) use self::choice::Demotion;
 pub(crate) use self::notice::{
     Action, Cause, Counters, Decision, Ending, EndingKind, Link, Notice, Phase, Start,
@@ -62,6 +62,10 @@ pub(crate) struct Policy {
     book: AddressBook,
     backoffs: [Backoff; 2],
     not_before: [Option<Instant>; 2],
+    /// When a search last began a connection.
+    last_start: Option<Instant>,
+    /// How often it was changed how connections leave this machine.
+    generation: u64,
     /// The last round trip of this carrier.
     rtt: Option<Rtt>,
     next_id: u64,
@@ -104,6 +108,8 @@ impl Policy {
             book: AddressBook::new(addresses),
             backoffs: [backoff(0), backoff(1)],
             not_before: [None; 2],
+            last_start: None,
+            generation: 0,
             rtt: None,
             next_id: 0,
             travelled: None,
@@ -124,7 +130,36 @@ impl Policy {
     /// stays until a fresh one is there.
     pub(crate) fn rebind(&mut self, now: Instant) {
         self.link = Link::Unknown;
+        self.respec(now);
+    }
+
+    /// Connections are made otherwise from now on: what is on its way is given up, and the path is
+    /// replaced. It stays until a fresh one is there.
+    pub(crate) fn respec(&mut self, now: Instant) {
+        self.generation += 1;
+        self.give_up_outdated(now);
         self.renew(now, Cause::Config);
+    }
+
+    fn give_up_outdated(&mut self, now: Instant) {
+        let probes = |attempt: &Attempt| self.probe == Some(attempt.id);
+        if self.attempts.iter().any(|attempt| probes(attempt) && self.is_outdated(attempt)) {
+            self.drop_probe(now);
+        }
+        let unready = |attempt: &Attempt| attempt.is_unready() && self.is_outdated(attempt);
+        if !self.attempts.iter().any(unready) {
+            return;
+        }
+        self.close_unready("the carrier was changed", Self::is_outdated);
+        if self.current().is_none() {
+            // Begun anew at once: what it waited for is gone.
+            self.search = None;
+        }
+    }
+
+    /// Whether a connection is not such as would be made now.
+    fn is_outdated(&self, attempt: &Attempt) -> bool {
+        attempt.generation < self.generation || !self.book.contains(&attempt.address)
     }
 
     /// What is to be done, in order.
@@ -138,7 +173,7 @@ impl Policy {
             return;
         };
         let before = std::mem::replace(&mut attempt.reading, reading);
-        attempt.meter.feed(now, reading.acked + reading.received);
+        attempt.meter.feed(now, reading.moved());
         let grown = reading.acked > before.acked || reading.received > before.received;
         let tcp_path = attempt.mode == TunnelMode::Tls && attempt.path().is_some();
         if self.current().is_some_and(|current| current.id == id) {
@@ -155,6 +190,7 @@ impl Policy {
         if self.is_usable() {
             self.watch_path(now);
             self.watch_mode(now);
+            self.watch_spec(now);
             if self.search.is_none() && self.current().is_none() {
                 let cause = if self.travelled.is_some() { Cause::Lost } else { Cause::Start };
                 self.begin_search(now, cause);
@@ -188,6 +224,7 @@ impl Policy {
         }
         self.enabled = enabled;
         if enabled {
+            self.last_start = None;
             self.begin_afresh();
         } else {
             self.end_all(now, "the carrier was disabled");
@@ -237,8 +274,8 @@ impl Policy {
     /// Takes other addresses of the cloud; a path to one that is not among them is replaced.
     pub(crate) fn set_addresses(&mut self, now: Instant, addresses: Vec<SocketAddr>) {
         self.book.replace(addresses);
-        let gone = self.current().is_some_and(|path| !self.book.contains(&path.address));
-        if gone {
+        self.give_up_outdated(now);
+        if self.current().is_some_and(|path| self.is_outdated(path)) {
             self.renew(now, Cause::Config);
         }
     }
@@ -271,6 +308,7 @@ impl Policy {
         let was_usable = self.fits_any(&before);
         if self.link == Link::Absent || self.link.replaces(&before) {
             self.end_all(now, "its interface is gone");
+            self.last_start = None;
             self.choice.on_network_change(now);
         }
         if !self.fits_any(&self.link) {
@@ -284,6 +322,7 @@ impl Policy {
             if self.enabled {
                 self.tell(Notice::LinkBack);
             }
+            self.last_start = None;
             self.begin_afresh();
             self.renew(now, Cause::Interface);
         } else if let Some(own) = self.current().and_then(|path| path.reading.local)
@@ -303,14 +342,14 @@ impl Policy {
         }
     }
 
-    /// One of the two sides suspects that UDP is policed to `rate`.
-    pub(crate) fn on_policed(&mut self, now: Instant, id: AttemptId, rate: Bitrate) {
+    /// The side that sends this way suspects that UDP is policed to `rate`.
+    pub(crate) fn on_policed(&mut self, now: Instant, id: AttemptId, rate: Bitrate, way: Way) {
         let concerned =
             self.current().is_some_and(|path| path.id == id && path.mode == TunnelMode::Quic);
         if !concerned || self.search.is_some() || !self.is_usable() || self.choice.on_trial() {
             return;
         }
-        let verdict = self.choice.on_policed(now, rate);
+        let verdict = self.choice.on_policed(now, rate, way);
         self.obey(now, verdict);
         if self.choice.on_trial() {
             self.counters.trials += 1;
@@ -375,8 +414,8 @@ impl Policy {
         let calm = |search: &Search| search.cause == Cause::Trial;
         let current = self.current().filter(|_| self.search.as_ref().is_none_or(calm))?;
         let srtt = current.reading.rtt.or(self.rtt).map(|rtt| rtt.smoothed).unwrap_or_default();
-        let rate = current.meter.rate(now, choice::MEASURE);
-        Some(Current { mode: current.mode, srtt, total: current.meter.total(), rate })
+        let rates = current.meter.rates(now, choice::MEASURE);
+        Some(Current { mode: current.mode, srtt, total: current.meter.total(), rates })
     }
 
     /// Begins and ends what the path's progress asks for.
@@ -385,20 +424,10 @@ impl Policy {
             return self.stall(now, Cause::Stall);
         }
         if self.wish_over_at().is_some_and(|at| at <= now) {
-            self.search = None;
-            return self
-                .close_unready("the old connection carries", |_, attempt| !attempt.has_greeted());
+            return self.give_up_wish(now);
         }
         let Some(search) = &self.search else { return };
-        if !search.cause.ends_with_progress() {
-            return;
-        }
-        let Some(mark) = search.mark else { return };
-        let moved =
-            self.attempts.iter().find(|attempt| attempt.id == mark.attempt).is_some_and(|path| {
-                path.reading.acked > mark.acked || path.reading.received > mark.received
-            });
-        if moved {
+        if search.cause.ends_with_progress() && self.has_recovered(now, search) {
             let after = search.age(now);
             self.search = None;
             self.tell(Notice::Recovered { after });
@@ -406,6 +435,34 @@ impl Policy {
                 !attempt.has_greeted()
             });
         }
+    }
+
+    /// Ends a restart that nobody needs.
+    fn give_up_wish(&mut self, now: Instant) {
+        let cause = self.search.take().map(|search| search.cause);
+        self.close_unready("the old connection carries", |_, attempt| !attempt.has_greeted());
+        let on_quic = self.current().is_some_and(|path| path.mode == TunnelMode::Quic);
+        if cause == Some(Cause::Mode) && on_quic && self.choice.lift_demotion(now) {
+            self.tell_trial_over();
+            self.decide(now, TunnelMode::Quic, Cause::Mode);
+        }
+    }
+
+    /// Whether the path that is doubted makes progress: what is sent arrives. That something comes
+    /// says nothing about that.
+    fn has_recovered(&self, now: Instant, search: &Search) -> bool {
+        let Some(mark) = search.mark else { return false };
+        let path = self.attempts.iter().find(|attempt| attempt.id == mark.attempt);
+        let Some(Reading { rtt, waiting_since, stalled, acked, received, .. }) =
+            path.map(|path| path.reading)
+        else {
+            return false;
+        };
+        let patience = pace::stall_patience(rtt.or(self.rtt));
+        let waits = waiting_since.is_some_and(|since| since + patience <= now);
+        let answered = search.cause == Cause::Stall && waiting_since.is_none();
+        let moved = acked > mark.acked || (answered && received > mark.received);
+        moved && !waits && !stalled
     }
 
     fn stall(&mut self, now: Instant, cause: Cause) {
@@ -432,21 +489,34 @@ impl Policy {
             Cause::Mode => self.current().is_some_and(|path| self.choice.allows(path.mode)),
             _ => false,
         };
+        let over = search.begun + WISHED_FOR;
         let healthy = self.current().is_some_and(|path| {
-            path.reading.waiting_since.is_none()
-                && !path.reading.stalled
-                && path.reading.local.is_none_or(|own| self.link.has(own))
+            let Reading { rtt, waiting_since, stalled, local, .. } = path.reading;
+            let patience = pace::stall_patience(rtt.or(self.rtt));
+            waiting_since.is_none_or(|since| since + patience > over)
+                && !stalled
+                && local.is_none_or(|own| self.link.has(own))
         });
-        (wished && healthy).then(|| search.begun + WISHED_FOR)
+        (wished && healthy).then_some(over)
     }
 
     fn watch_mode(&mut self, now: Instant) {
         let Some(current) = self.judged(now) else { return };
-        if !self.choice.allows(current.mode) {
+        // A demotion may have been decided on a QUIC path, and its search been cut short.
+        let demoted = current.mode == TunnelMode::Quic && self.choice.demotion().is_some();
+        if !self.choice.allows(current.mode) || demoted {
             return self.begin_search(now, Cause::Mode);
         }
         let verdict = self.choice.turn(now, current);
         self.obey(now, verdict);
+    }
+
+    /// A path that is not made as connections are made now is replaced, however long that takes.
+    fn watch_spec(&mut self, now: Instant) {
+        let outdated = self.current().is_some_and(|path| self.is_outdated(path));
+        if outdated && self.search.is_none() {
+            self.begin_search(now, Cause::Config);
+        }
     }
 
     /// Carries out what the mode's rules say.
@@ -499,7 +569,10 @@ impl Policy {
             acked: path.reading.acked,
             received: path.reading.received,
         });
-        self.search = Some(Search::new(now, cause, mark));
+        // Searches that follow each other closely keep the pace of one; operators need not wait.
+        let paced = cause.is_urgent() && cause != Cause::Operator;
+        let last_start = self.last_start.filter(|_| paced);
+        self.search = Some(Search::new(now, cause, mark, last_start));
     }
 
     /// The modes that the search may use.
@@ -545,6 +618,7 @@ impl Policy {
             }
             let search = self.search.as_mut();
             let patience = search.map_or(1, |search| search.on_start(now, &plan));
+            self.last_start = Some(now);
             if self.start(now, plan.mode, patience).is_none() {
                 return;
             }
@@ -574,6 +648,8 @@ impl Policy {
             reading: Reading::default(),
             meter: attempt::Meter::default(),
             patience,
+            generation: self.generation,
+            early: false,
             closing: false,
         });
         self.counters.of(mode).begun += 1;
@@ -592,7 +668,7 @@ impl Policy {
         }
         if self.probe == Some(id) {
             self.probe = None;
-            let verdict = self.choice.on_probe_failed(now, false);
+            let verdict = self.choice.on_probe_failed(now, EndingKind::Silent);
             self.obey(now, verdict);
         }
         self.close(id, UNANSWERED);

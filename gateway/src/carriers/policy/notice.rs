@@ -213,8 +213,12 @@ pub(crate) struct Ending {
 pub(crate) enum EndingKind {
     /// Nobody answered.
     Silent,
-    /// Somebody answered, but not as wanted; or this machine cannot do it.
+    /// Somebody said that nobody listens there.
     Refused,
+    /// Somebody answered, but not as wanted.
+    Rejected,
+    /// This machine cannot do it, by its routes, addresses, interfaces or permissions.
+    Local,
 }
 
 /// How a carrier is doing, in one word.

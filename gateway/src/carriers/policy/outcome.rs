@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use polyrail_control::config::Mode;
 use polyrail_model::{Bitrate, TunnelMode};
 
-use super::attempt::{Attempt, AttemptId, Stage};
+use super::attempt::{Attempt, AttemptId, Both, Stage};
 use super::{Cause, Decision, Ending, EndingKind, Notice, PATHS_MAX, Policy, of};
 
 impl Policy {
@@ -13,6 +13,7 @@ impl Policy {
     pub(crate) fn on_early(&mut self, id: AttemptId) {
         if let Some(attempt) = self.find(id).filter(|attempt| attempt.stage == Stage::Dialing) {
             attempt.stage = Stage::Early;
+            attempt.early = true;
         }
     }
 
@@ -26,14 +27,15 @@ impl Policy {
         let trip = now.saturating_duration_since(attempt.started);
         let trip = self.rtt.map_or(trip, |rtt| rtt.smoothed).clamp(HOLD_MIN, HOLD_MAX);
         if let Some(search) = &mut self.search {
-            search.hold_until = Some(now + trip);
+            // Once: an answer is not a path, and its greeting may have been lost.
+            search.hold_until.get_or_insert(now + trip);
         }
     }
 
     /// The session has the connection as its path of this number.
     pub(crate) fn on_path(&mut self, now: Instant, id: AttemptId, number: u64) {
         let before = self.current().map(|path| (path.mode, path.path(), measured(now, path)));
-        let Some(attempt) = self.find(id) else { return };
+        let Some(attempt) = self.find(id).filter(|attempt| !attempt.closing) else { return };
         attempt.stage = Stage::Path(number);
         attempt.up_at.get_or_insert(now);
         let (mode, address) = (attempt.mode, attempt.address);
@@ -46,7 +48,7 @@ impl Policy {
             // A newer connection was faster: the session closes this one.
             return;
         }
-        let tls = before.map_or(Bitrate::from_bps(0), |(_, _, rate)| rate);
+        let tls = before.map(|(_, _, rates)| rates).unwrap_or_default();
         match mode {
             TunnelMode::Quic => drop(self.choice.on_quic_path(now, tls)),
             TunnelMode::Tls => self.choice.on_tls_path(now),
@@ -89,11 +91,11 @@ impl Policy {
         if attempt.closing || was_path {
             return self.note_loss(now, &ending.reason);
         }
-        let refused = ending.kind == EndingKind::Refused;
+        let refused = ending.kind != EndingKind::Silent;
         self.book.failed(attempt.address, refused);
         if self.probe == Some(id) {
             self.probe = None;
-            let verdict = self.choice.on_probe_failed(now, refused);
+            let verdict = self.choice.on_probe_failed(now, ending.kind);
             return self.obey(now, verdict);
         }
         if refused {
@@ -149,9 +151,12 @@ impl Policy {
         mode: TunnelMode,
         was_down: bool,
     ) -> Cause {
+        let path = self.attempts.iter().find(|attempt| attempt.id == id);
+        let outdated = path.is_some_and(|path| self.is_outdated(path));
         let search = self.search.take_if(|search| match search.cause {
             Cause::Trial => mode == TunnelMode::Tls,
             Cause::Back => mode == TunnelMode::Quic,
+            Cause::Config => !outdated,
             _ => true,
         });
         if was_down {
@@ -222,10 +227,11 @@ impl Policy {
 }
 
 /// What a path carried lately.
-fn measured(now: Instant, path: &Attempt) -> Bitrate {
-    path.meter.rate(now, super::choice::MEASURE)
+fn measured(now: Instant, path: &Attempt) -> Both<Bitrate> {
+    path.meter.rates(now, super::choice::MEASURE)
 }
 
-/// How long an answered connection keeps others from being begun: a round trip, within these.
+/// How long the first answer of a search keeps connections from being begun: a round trip, within
+/// these.
 const HOLD_MIN: Duration = Duration::from_millis(50);
 const HOLD_MAX: Duration = Duration::from_secs(2);

@@ -55,7 +55,7 @@ impl Pace {
         let trips = rtt.map_or(RTT_UNKNOWN, |rtt| rtt.smoothed) * 2;
         let count = u32::try_from(self.alive_max()).unwrap_or(u32::MAX);
         let least = self.restart.interval.saturating_mul(count).max(trips + LIFE_MARGIN);
-        (0..replaced.min(GROWTHS_MAX)).fold(least, |life, _| life * 3 / 2).min(LIFE_MAX.max(least))
+        grown(least, replaced)
     }
 
     /// How long a connection lives that is so many times as patient as others: one of several is,
@@ -65,10 +65,23 @@ impl Pace {
         (life * patience).min(LIFE_MAX).max(life)
     }
 
-    /// How long a connection that the cloud has answered may take to become a path.
-    pub(crate) fn greeting_life(rtt: Option<Rtt>) -> Duration {
-        (rtt.map_or(RTT_UNKNOWN, |rtt| rtt.smoothed) * 4).max(Duration::from_secs(1))
+    /// How long a connection that the cloud has answered may take to become a path, once others
+    /// wait for its place: an answer is no path, and a greeting that was lost is sent again only
+    /// after a timeout. One that greeted in `early` data should be a path by now.
+    pub(crate) fn greeting_life(
+        rtt: Option<Rtt>,
+        early: bool,
+        patience: u32,
+        replaced: u32,
+    ) -> Duration {
+        let trip = rtt.map_or(RTT_UNKNOWN, |rtt| rtt.smoothed);
+        let least = if early { trip + EARLY_MARGIN } else { trip * 2 + LIFE_MARGIN };
+        (least * patience).min(LIFE_MAX).max(grown(least, replaced))
     }
+}
+
+fn grown(least: Duration, replaced: u32) -> Duration {
+    (0..replaced.min(GROWTHS_MAX)).fold(least, |life, _| life * 3 / 2).min(LIFE_MAX.max(least))
 }
 
 /// When progress counts as stopped: 3 srtt + 4 rttvar, at least 300 ms (DESIGN 4).
@@ -104,6 +117,8 @@ const CALM: Duration = Duration::from_secs(1);
 const RTT_UNKNOWN: Duration = Duration::from_millis(250);
 /// What the two ends and the air may take beyond round trips.
 const LIFE_MARGIN: Duration = Duration::from_millis(200);
+/// The same beyond the one round trip of a greeting that the cloud did not take early.
+const EARLY_MARGIN: Duration = Duration::from_millis(50);
 /// No connection waits longer for its first answer while others could.
 const LIFE_MAX: Duration = Duration::from_secs(5);
 const GROWTHS_MAX: u32 = 16;
@@ -166,5 +181,11 @@ mod tests {
         assert_eq!(pace.life(rtt(200, 0), u32::MAX), LIFE_MAX);
         assert_eq!(pace.life(rtt(4_000, 0), 9), ms(8_200), "never less than its round trips");
         assert_eq!(pace.patient_life(rtt(20, 0), 4), ms(1_200));
+        let greeting = |early, patience, replaced| {
+            Pace::greeting_life(rtt(60, 0), early, patience, replaced).as_millis()
+        };
+        assert_eq!((greeting(false, 1, 0), greeting(true, 1, 0)), (320, 110));
+        assert_eq!((greeting(true, 4, 0), greeting(true, 1, 1)), (440, 165));
+        assert_eq!((greeting(true, 100, 0), greeting(false, 1, 99)), (5_000, 5_000));
     }
 }

@@ -24,11 +24,13 @@ pub(crate) struct Search {
     pub(crate) started: u64,
     /// The path that it is about: acknowledged and received bytes at the search's begin.
     pub(crate) mark: Option<Mark>,
-    /// The cloud answered one: no further ones until then.
+    /// The cloud answered one for the first time: no further ones until then.
     pub(crate) hold_until: Option<Instant>,
     /// A connection of the first lane was refused: the second need not wait.
     pub(crate) hurried_at: Option<Instant>,
     last_start: Option<Instant>,
+    /// When the last connection of earlier searches was begun.
+    before: Option<Instant>,
     lanes: [Run; 2],
 }
 
@@ -75,7 +77,12 @@ pub(crate) struct Sight<'a> {
 }
 
 impl Search {
-    pub(crate) fn new(now: Instant, cause: Cause, mark: Option<Mark>) -> Self {
+    pub(crate) fn new(
+        now: Instant,
+        cause: Cause,
+        mark: Option<Mark>,
+        before: Option<Instant>,
+    ) -> Self {
         Self {
             cause,
             begun: now,
@@ -84,6 +91,7 @@ impl Search {
             hold_until: None,
             hurried_at: None,
             last_start: None,
+            before,
             lanes: [Run::default(); 2],
         }
     }
@@ -118,13 +126,7 @@ impl Search {
         sight: Sight<'_>,
     ) -> Option<Plan> {
         let run = &self.lanes[lane(mode)];
-        let haste = if self.cause.is_urgent() { Haste::Urgent } else { Haste::Calm };
-        let paced = self.last_start.map(|last| {
-            last + sight.pace.interval(haste, last.saturating_duration_since(self.begun))
-        });
-        // The first of a lane comes when the lane joins, not an interval after the other lane.
-        let paced = paced.filter(|_| run.last.is_some());
-        let held = [paced, self.hold_until, sight.not_before[lane(mode)]];
+        let held = [self.paced(mode, sight.pace), self.hold_until, sight.not_before[lane(mode)]];
         let mut at = held.into_iter().flatten().fold(from, Instant::max);
         let alive_max = self.alive_max(sight.pace);
         let places = match lanes.second {
@@ -148,6 +150,22 @@ impl Search {
         Some(Plan { at, mode, replaces })
     }
 
+    /// When the pace permits the next connection of a mode.
+    fn paced(&self, mode: TunnelMode, pace: &Pace) -> Option<Instant> {
+        let Some(last) = self.last_start else {
+            return self.before.map(|last| last + pace.interval(Haste::Urgent, Duration::ZERO));
+        };
+        // The first of a lane comes when the lane joins, not an interval after the other lane;
+        // where there is one place, the lanes share the pace of users that wait.
+        let haste = match self.lanes[lane(mode)].last {
+            Some(_) if self.cause.is_urgent() => Haste::Urgent,
+            Some(_) => Haste::Calm,
+            None if pace.frugal && self.hurried_at.is_none() => Haste::Urgent,
+            None => return None,
+        };
+        Some(last + pace.interval(haste, last.saturating_duration_since(self.begun)))
+    }
+
     fn alive_max(&self, pace: &Pace) -> usize {
         match self.cause {
             // A path carries meanwhile.
@@ -169,8 +187,10 @@ impl Search {
         let ends = of_mode.map(|attempt| {
             let life = match (attempt.stage, attempt.up_at) {
                 (Stage::Greeting, Some(up_at)) => {
+                    let rtt = attempt.reading.rtt.or(sight.rtt);
+                    let patience = if places > 1 { attempt.patience } else { 1 };
                     up_at.saturating_duration_since(attempt.started)
-                        + Pace::greeting_life(sight.rtt)
+                        + Pace::greeting_life(rtt, attempt.early, patience, replaced)
                 }
                 _ if places > 1 => sight.pace.patient_life(sight.rtt, attempt.patience),
                 _ => sight.pace.life(sight.rtt, replaced),

@@ -3,5 +3,6 @@
 
 mod modes;
 mod paths;
+mod policed;
 mod restart;
 mod world;

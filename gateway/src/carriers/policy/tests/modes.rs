@@ -3,7 +3,7 @@
 use polyrail_control::config::{Mode, Restart};
 
 use super::world::{QUIC, TLS, World, ms, secs};
-use crate::carriers::policy::{Cause, Notice, Pace};
+use crate::carriers::policy::{Cause, EndingKind, Notice, Pace};
 
 #[test]
 fn quic_is_first_and_wins_where_it_works() {
@@ -73,7 +73,7 @@ fn blocked_udp_demotes_within_seconds_and_is_retried_ever_more_rarely() {
 #[test]
 fn a_refusal_of_udp_brings_tls_at_once() {
     let mut world = World::new(Mode::Auto);
-    (world.net.udp, world.net.udp_refused) = (false, true);
+    (world.net.udp, world.net.udp_ends) = (false, Some(EndingKind::Refused));
     world.run(ms(300));
     let starts = world.starts(ms(0));
     assert_eq!(starts[..2], [(ms(0), QUIC), (ms(60), TLS)], "{starts:?}");
@@ -136,60 +136,28 @@ fn udp_blocked_in_a_transfer_moves_to_tls_within_a_second() {
 }
 
 #[test]
-fn policed_udp_is_tried_over_tls_and_demoted_when_that_is_faster() {
-    let mut world = World::new(Mode::Auto);
-    world.net.udp_rate = 125_000;
-    world.run(secs(2));
-    world.report_policed(125_000);
-    let took = world.run_until(secs(3), |world| world.demotions() == 1);
-    assert!(took <= secs(2), "{took:?}");
-    assert_eq!(world.carries(), Some(TLS));
-    assert_eq!(world.policy.counters().trials, 1);
-    let reason = &world.policy.decision().unwrap().reason;
-    assert!(reason.contains("QUIC passed at 1.0 Mbit/s"), "{reason}");
-    // The retry shows that nothing has changed, and costs two seconds at most.
-    let before = world.moved[0];
-    world.run(secs(36));
-    assert_eq!((world.carries(), world.demotions()), (Some(TLS), 2), "{:#?}", world.told);
-    let slow = world.moved[0] - before;
-    assert!(slow <= 125_000 * 22 / 10, "{slow} bytes at the policed rate");
-    let wait = world.policy.demotion().unwrap().wait;
-    assert_eq!(wait, secs(60));
-    // When the policer is gone the retry stays.
-    world.net.udp_rate = 2_500_000;
-    world.run(secs(70));
-    assert_eq!(world.carries(), Some(QUIC));
-    assert_eq!(world.demotions(), 2);
-}
-
-#[test]
-fn a_trial_without_gain_goes_back_to_quic_and_is_not_repeated_soon() {
-    let mut world = World::new(Mode::Auto);
-    (world.net.udp_rate, world.net.tcp_rate) = (500_000, 700_000);
-    world.run(secs(2));
-    world.report_policed(500_000);
-    world.run_until(secs(4), |world| world.carries() == Some(TLS));
-    world.run_until(secs(4), |world| world.carries() == Some(QUIC));
-    assert_eq!(world.demotions(), 0);
-    for _ in 0..25 {
-        world.report_policed(500_000);
-        world.run(secs(1));
+fn what_is_wrong_with_this_machine_demotes_nothing() {
+    for kind in [EndingKind::Local, EndingKind::Rejected] {
+        let mut world = World::new(Mode::Auto);
+        (world.net.udp, world.net.udp_ends) = (false, Some(kind));
+        world.run(secs(120));
+        assert_eq!((world.carries(), world.demotions()), (Some(TLS), 0), "{kind:?}");
+        let begun = world.started.len();
+        assert!((4..=20).contains(&begun), "{kind:?}: {begun} connections");
+        (world.net.udp, world.net.udp_ends) = (true, None);
+        world.run_until(secs(32), |world| world.carries() == Some(QUIC));
     }
-    assert_eq!(world.policy.counters().trials, 1);
-    world.run(secs(6));
-    world.report_policed(500_000);
-    assert_eq!(world.policy.counters().trials, 2);
 }
 
 #[test]
-fn a_trial_without_tls_ends() {
+fn a_refusal_counts_only_while_tcp_shows_life() {
     let mut world = World::new(Mode::Auto);
-    world.run(secs(2));
-    world.net.tcp = false;
-    world.report_policed(125_000);
-    world.run(secs(6));
-    assert_eq!((world.carries(), world.demotions()), (Some(QUIC), 0));
-    assert_eq!(world.tells(|notice| matches!(notice, Notice::TrialOver { tls: None, .. })), 1);
+    (world.net.udp, world.net.udp_ends) = (false, Some(EndingKind::Refused));
+    world.traffic = false;
+    world.run(secs(180));
+    assert_eq!(world.demotions(), 0);
+    world.traffic = true;
+    world.run_until(secs(40), |world| world.demotions() == 1);
 }
 
 #[test]

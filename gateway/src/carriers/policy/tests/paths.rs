@@ -109,7 +109,7 @@ fn the_next_address_is_tried_when_one_fails() {
 #[test]
 fn refusals_are_not_answered_with_a_flood() {
     let mut world = World::new(Mode::Quic);
-    world.net.udp_refused = true;
+    world.net.udp_ends = Some(EndingKind::Refused);
     world.run(secs(60));
     let begun = world.started.len();
     assert!(begun <= 60, "{begun} in a minute");
@@ -144,4 +144,51 @@ fn other_addresses_of_the_cloud_replace_the_path() {
     world.run_until(secs(1), |world| world.in_use() != old);
     assert_eq!(world.started.last().unwrap().1.address, address(2));
     assert_eq!(world.tells(|notice| matches!(notice, Notice::Down { .. })), 0);
+}
+
+#[test]
+fn a_changed_configuration_is_not_satisfied_by_what_was_begun_before() {
+    // While a race of the old kind has a connection on its way.
+    for addresses in [false, true] {
+        let mut world = World::new(Mode::Auto);
+        world.run(secs(2));
+        world.policy.renew(world.now(), Cause::Operator);
+        world.run(ms(30));
+        assert_eq!(world.started.len(), 2);
+        let changed = world.at();
+        match addresses {
+            true => world.policy.set_addresses(world.now(), vec![address(2)]),
+            false => world.policy.respec(world.now()),
+        }
+        world.run(secs(2));
+        assert!(world.in_use_since() >= changed, "{addresses}: {:#?}", world.told);
+        assert_eq!(world.tells(|notice| matches!(notice, Notice::Down { .. })), 0);
+    }
+    // Before there was any path.
+    let mut world = World::new(Mode::Auto);
+    world.run(ms(30));
+    let changed = world.at();
+    world.policy.respec(world.now());
+    world.run(ms(200));
+    assert_eq!(world.in_use_since(), changed, "and at once");
+}
+
+#[test]
+fn a_changed_configuration_is_not_forgotten_over_a_stall() {
+    let mut world = World::new(Mode::Quic);
+    world.run(secs(2));
+    world.nimble = true;
+    world.net.dark = true;
+    world.run(ms(320));
+    let changed = world.at();
+    world.policy.respec(world.now());
+    world.run(ms(10));
+    world.net.dark = false;
+    world.run(ms(30));
+    assert_eq!(world.tells(|notice| matches!(notice, Notice::Recovered { .. })), 1);
+    world.run(secs(2));
+    assert!(world.in_use_since() >= changed, "{:#?}", world.told);
+    let begun = world.started.len();
+    world.run(secs(10));
+    assert_eq!(world.started.len(), begun, "once is enough");
 }

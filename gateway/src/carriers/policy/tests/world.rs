@@ -7,7 +7,7 @@ use polyrail_control::config::{Mode, Restart};
 use polyrail_model::{Bitrate, TunnelMode};
 
 use crate::carriers::policy::{
-    Action, AttemptId, Ending, EndingKind, Link, Notice, Pace, Policy, Reading, Rtt, Start,
+    Action, AttemptId, Ending, EndingKind, Link, Notice, Pace, Policy, Reading, Rtt, Start, Way,
 };
 
 pub(super) const QUIC: TunnelMode = TunnelMode::Quic;
@@ -19,8 +19,13 @@ pub(super) struct Net {
     pub(super) dark: bool,
     pub(super) udp: bool,
     pub(super) tcp: bool,
-    /// An ICMP message answers UDP.
-    pub(super) udp_refused: bool,
+    /// Each QUIC connection ends so after a round trip.
+    pub(super) udp_ends: Option<EndingKind>,
+    /// Nothing leaves; what comes still arrives.
+    pub(super) mute: bool,
+    /// Bytes a second from the cloud over the path in use.
+    pub(super) udp_down: u64,
+    pub(super) tcp_down: u64,
     /// Bytes a second in each mode, while there is traffic.
     pub(super) udp_rate: u64,
     pub(super) tcp_rate: u64,
@@ -35,6 +40,12 @@ struct Conn {
     path: Option<u64>,
     superseded: bool,
     bytes: u64,
+    received: u64,
+    /// The handshake is over.
+    up: bool,
+    /// It greets in early data, and that was lost.
+    early: bool,
+    lost: bool,
     moved_at: Instant,
     /// When a lost first packet is sent again, and the wait after that.
     again: Option<(Instant, Duration)>,
@@ -54,6 +65,8 @@ pub(super) struct World {
     pub(super) traffic: bool,
     /// The session says that the path stalls.
     pub(super) stalled: bool,
+    /// Connections greet in early data.
+    pub(super) early: bool,
     /// Transports resume at once after a blackout.
     pub(super) nimble: bool,
     begun: Instant,
@@ -82,7 +95,10 @@ impl World {
             dark: false,
             udp: true,
             tcp: true,
-            udp_refused: false,
+            udp_ends: None,
+            mute: false,
+            udp_down: 0,
+            tcp_down: 0,
             udp_rate: 2_500_000,
             tcp_rate: 2_500_000,
             dead: Vec::new(),
@@ -92,6 +108,7 @@ impl World {
             net,
             traffic: true,
             stalled: false,
+            early: false,
             nimble: false,
             begun: now,
             now,
@@ -157,10 +174,20 @@ impl World {
         self.tells(|notice| matches!(notice, Notice::Demoted { again: false, .. }))
     }
 
-    /// The path in use is reported as policed.
+    /// When the connection in use was begun.
+    pub(super) fn in_use_since(&self) -> Duration {
+        let id = self.policy.in_use().unwrap();
+        self.started.iter().find(|(_, start)| start.attempt == id).unwrap().0
+    }
+
+    /// The path in use is reported as policed, by this side.
     pub(super) fn report_policed(&mut self, rate: u64) {
+        self.report_policed_way(rate, Way::Up);
+    }
+
+    pub(super) fn report_policed_way(&mut self, rate: u64, way: Way) {
         if let Some(id) = self.policy.in_use() {
-            self.policy.on_policed(self.now, id, Bitrate::from_bytes_per_second(rate));
+            self.policy.on_policed(self.now, id, Bitrate::from_bytes_per_second(rate), way);
             self.obey();
         }
     }
@@ -192,14 +219,16 @@ impl World {
         for index in 0..self.conns.len() {
             self.advance(index);
         }
-        let mut refused = Vec::new();
-        for conn in &self.conns {
-            let quic = conn.start.mode == QUIC && conn.path.is_none();
-            if quic && self.net.udp_refused && self.now >= conn.begun + self.net.rtt {
-                refused.push(conn.start.attempt);
-            }
+        if let Some(kind) = self.net.udp_ends {
+            let due = |conn: &&Conn| self.now >= conn.begun + self.net.rtt;
+            let quic = self.conns.iter().filter(|conn| conn.start.mode == QUIC);
+            let over: Vec<AttemptId> = quic
+                .filter(|conn| conn.path.is_none())
+                .filter(due)
+                .map(|conn| conn.start.attempt)
+                .collect();
+            over.into_iter().for_each(|id| self.end(id, kind));
         }
-        refused.into_iter().for_each(|id| self.end(id, EndingKind::Refused));
         self.take_steps();
         self.policy.turn(self.now);
         self.obey();
@@ -212,7 +241,8 @@ impl World {
 
     fn passes(&self, conn: &Conn) -> bool {
         let open = if conn.start.mode == QUIC { self.net.udp } else { self.net.tcp };
-        open && !self.net.dark && !self.net.dead.contains(&conn.start.address)
+        let silent = self.net.dark || self.net.mute;
+        open && !silent && !self.net.dead.contains(&conn.start.address)
     }
 
     fn advance(&mut self, index: usize) {
@@ -222,19 +252,30 @@ impl World {
             TunnelMode::Quic => self.net.udp_rate,
             TunnelMode::Tls => self.net.tcp_rate,
         };
+        let down = match self.conns[index].start.mode {
+            TunnelMode::Quic => self.net.udp_down,
+            TunnelMode::Tls => self.net.tcp_down,
+        };
+        let in_use = self.policy.in_use() == Some(self.conns[index].start.attempt);
         let conn = &mut self.conns[index];
+        if in_use && !self.net.dark {
+            conn.received += down * TICK.as_millis() as u64 / 1_000;
+        }
         if conn.next.is_none()
             && conn.path.is_none()
             && let Some((at, wait)) = conn.again
             && at <= self.now
         {
             if passes {
-                conn.next = Some((self.now + rtt * trips(conn.start.mode), Step::Up));
+                let step = if conn.up { Step::Path } else { Step::Up };
+                conn.next = Some((self.now + rtt * trips(conn.start.mode), step));
             }
             conn.again = Some((at + wait * 2, wait * 2));
         }
         if conn.path.is_none() {
-            return;
+            let rtt = conn.up.then_some(Rtt { smoothed: rtt, variance: rtt / 2 });
+            let id = conn.start.attempt;
+            return self.policy.observe(self.now, id, Reading { rtt, ..Reading::default() });
         }
         let idle = !self.traffic || conn.superseded;
         let passes = conn.sends(self.now, passes, self.nimble);
@@ -251,7 +292,7 @@ impl World {
             waiting_since: (!idle).then_some(conn.moved_at),
             stalled: self.stalled,
             acked: conn.bytes,
-            received: 0,
+            received: conn.received,
             local: Some(self.local),
         };
         let id = conn.start.attempt;
@@ -272,7 +313,13 @@ impl World {
                 continue;
             }
             if step == Step::Up {
-                conn.next = Some((at + self.net.rtt, Step::Path));
+                conn.up = true;
+                conn.next = match (conn.early, conn.lost) {
+                    (false, _) => Some((at + self.net.rtt, Step::Path)),
+                    (true, false) => Some((at, Step::Path)),
+                    (true, true) => None,
+                };
+                conn.again = Some((at + GREETING_AGAIN, GREETING_AGAIN));
                 self.policy.on_up(self.now, id);
             } else {
                 self.numbers += 1;
@@ -326,6 +373,10 @@ impl World {
             path: None,
             superseded: false,
             bytes: 0,
+            received: 0,
+            up: false,
+            early: self.early && start.early,
+            lost: false,
             moved_at: self.now,
             again: Some((self.now + again, again)),
             stuck: None,
@@ -333,7 +384,12 @@ impl World {
         if self.passes(&conn) {
             conn.next = Some((self.now + self.net.rtt * trips(start.mode), Step::Up));
         }
+        conn.lost = conn.next.is_none();
+        let early = conn.early;
         self.conns.push(conn);
+        if early {
+            self.policy.on_early(start.attempt);
+        }
     }
 
     pub(super) fn end(&mut self, id: AttemptId, kind: EndingKind) {
@@ -382,6 +438,8 @@ pub(super) fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
+/// When a greeting that was lost in early data is sent again.
+const GREETING_AGAIN: Duration = Duration::from_secs(1);
 /// The first retransmission timeout.
 const RTO: Duration = Duration::from_millis(200);
 /// A step of the world.

@@ -1,0 +1,177 @@
+//! Policed UDP: trials over TLS, what they measure, and what becomes of carriers after them.
+
+use polyrail_control::config::Mode;
+
+use super::world::{QUIC, TLS, World, ms, secs};
+use crate::carriers::policy::{Notice, Way};
+
+#[test]
+fn policed_udp_is_tried_over_tls_and_demoted_when_that_is_faster() {
+    let mut world = World::new(Mode::Auto);
+    world.net.udp_rate = 125_000;
+    world.run(secs(2));
+    world.report_policed(125_000);
+    let took = world.run_until(secs(3), |world| world.demotions() == 1);
+    assert!(took <= secs(2), "{took:?}");
+    assert_eq!(world.carries(), Some(TLS));
+    assert_eq!(world.policy.counters().trials, 1);
+    let reason = &world.policy.decision().unwrap().reason;
+    assert!(reason.contains("QUIC passed at 1.0 Mbit/s"), "{reason}");
+    // The retry shows that nothing has changed, and costs two seconds at most.
+    let before = world.moved[0];
+    world.run(secs(36));
+    assert_eq!((world.carries(), world.demotions()), (Some(TLS), 2), "{:#?}", world.told);
+    let slow = world.moved[0] - before;
+    assert!(slow <= 125_000 * 22 / 10, "{slow} bytes at the policed rate");
+    let wait = world.policy.demotion().unwrap().wait;
+    assert_eq!(wait, secs(60));
+    // When the policer is gone the retry stays.
+    world.net.udp_rate = 2_500_000;
+    world.run(secs(70));
+    assert_eq!(world.carries(), Some(QUIC));
+    assert_eq!(world.demotions(), 2);
+}
+
+#[test]
+fn a_trial_without_gain_goes_back_to_quic_and_is_not_repeated_soon() {
+    let mut world = World::new(Mode::Auto);
+    (world.net.udp_rate, world.net.tcp_rate) = (500_000, 700_000);
+    world.run(secs(2));
+    world.report_policed(500_000);
+    world.run_until(secs(4), |world| world.carries() == Some(TLS));
+    world.run_until(secs(4), |world| world.carries() == Some(QUIC));
+    assert_eq!(world.demotions(), 0);
+    for _ in 0..25 {
+        world.report_policed(500_000);
+        world.run(secs(1));
+    }
+    assert_eq!(world.policy.counters().trials, 1);
+    world.run(secs(6));
+    world.report_policed(500_000);
+    assert_eq!(world.policy.counters().trials, 2);
+}
+
+#[test]
+fn a_trial_without_tls_ends() {
+    let mut world = World::new(Mode::Auto);
+    world.run(secs(2));
+    world.net.tcp = false;
+    world.report_policed(125_000);
+    world.run(secs(6));
+    assert_eq!((world.carries(), world.demotions()), (Some(QUIC), 0));
+    assert_eq!(world.tells(|notice| matches!(notice, Notice::TrialOver { tls: None, .. })), 1);
+}
+
+#[test]
+fn a_trial_measures_the_way_that_looks_policed_and_wants_twice_the_rate() {
+    // The rates of QUIC and TLS to the cloud, and from it; which way looks policed; the verdict.
+    for (up, down, way, wanted) in [
+        ((500_000, 850_000), (0, 0), Way::Up, 0),
+        ((500_000, 1_050_000), (0, 0), Way::Up, 1),
+        ((125_000, 2_500_000), (125_000, 125_000), Way::Down, 0),
+        ((125_000, 125_000), (125_000, 2_500_000), Way::Up, 0),
+        ((10_000, 10_000), (125_000, 2_500_000), Way::Down, 1),
+        ((125_000, 200_000), (100_000, 200_000), Way::Up, 0),
+    ] {
+        let mut world = World::new(Mode::Auto);
+        (world.net.udp_rate, world.net.tcp_rate) = up;
+        (world.net.udp_down, world.net.tcp_down) = down;
+        world.run(secs(2));
+        let rate = if way == Way::Up { up.0 } else { down.0 };
+        world.report_policed_way(rate, way);
+        world.run(secs(5));
+        assert_eq!(world.demotions(), wanted, "{up:?} {down:?} {way:?}: {:#?}", world.told);
+        assert_eq!(world.carries(), Some(if wanted == 1 { TLS } else { QUIC }));
+    }
+}
+
+fn trial_over(world: &World) -> bool {
+    world.tells(|notice| matches!(notice, Notice::TrialOver { .. })) == 1
+}
+
+#[test]
+fn quic_is_tried_again_when_a_trial_ends_on_tls_without_a_demotion() {
+    // UDP falls silent when the carrier is to go back, for longer than that is tried.
+    let mut world = World::new(Mode::Auto);
+    (world.net.udp_rate, world.net.tcp_rate) = (500_000, 700_000);
+    world.run(secs(2));
+    world.report_policed(500_000);
+    world.run_until(secs(4), trial_over);
+    world.net.udp = false;
+    world.run(ms(11_500));
+    assert_eq!((world.carries(), world.demotions()), (Some(TLS), 0));
+    world.net.udp = true;
+    world.run_until(secs(4), |world| world.carries() == Some(QUIC));
+
+    // The TLS path stalls in the trial, and recovers.
+    let mut world = World::new(Mode::Auto);
+    world.run(secs(2));
+    world.report_policed(125_000);
+    world.run_until(secs(2), |world| world.carries() == Some(TLS));
+    (world.nimble, world.net.dark) = (true, true);
+    world.run(ms(335));
+    world.net.dark = false;
+    world.run(ms(50));
+    assert!(trial_over(&world));
+    assert_eq!(world.tells(|notice| matches!(notice, Notice::Recovered { .. })), 1);
+    assert_eq!((world.carries(), world.demotions()), (Some(TLS), 0));
+    world.run_until(secs(4), |world| world.carries() == Some(QUIC));
+}
+
+/// A carrier whose retry after policing has just shown that nothing changed: QUIC still carries.
+fn still_policed() -> World {
+    let mut world = World::new(Mode::Auto);
+    world.net.udp_rate = 125_000;
+    world.run(secs(2));
+    world.report_policed(125_000);
+    world.run_until(secs(3), |world| world.demotions() == 1);
+    world.run_until(secs(36), |world| world.demotions() == 2);
+    assert_eq!(world.carries(), Some(QUIC));
+    world
+}
+
+#[test]
+fn a_demotion_on_a_quic_path_is_not_lost_over_a_stall() {
+    let mut world = still_policed();
+    (world.nimble, world.net.dark) = (true, true);
+    world.run(ms(335));
+    world.net.dark = false;
+    world.run(ms(50));
+    assert_eq!(world.tells(|notice| matches!(notice, Notice::Recovered { .. })), 1);
+    world.run_until(secs(2), |world| world.carries() == Some(TLS));
+    assert_eq!(world.demotions(), 2);
+}
+
+#[test]
+fn a_demotion_that_finds_no_tls_path_is_lifted() {
+    let mut world = still_policed();
+    world.net.tcp = false;
+    let begun = world.at();
+    world.run(secs(11));
+    assert!(world.policy.demotion().is_none(), "{:#?}", world.told);
+    assert_eq!(world.carries(), Some(QUIC));
+    assert!(world.starts(begun).len() <= 11, "{:?}", world.starts(begun));
+    let begun = world.started.len();
+    world.run(secs(20));
+    assert_eq!(world.started.len(), begun);
+}
+
+#[test]
+fn the_wait_between_trials_grows_while_the_suspicion_lasts_and_no_longer() {
+    let mut world = World::new(Mode::Auto);
+    (world.net.udp_rate, world.net.tcp_rate) = (500_000, 700_000);
+    world.run(secs(2));
+    let trials_in = |world: &mut World, time: u64| {
+        let before = world.policy.counters().trials;
+        for _ in 0..time {
+            world.report_policed(500_000);
+            world.run(secs(1));
+        }
+        world.policy.counters().trials - before
+    };
+    // After 30, 60 and 120 s, besides what the trials take.
+    assert_eq!(trials_in(&mut world, 110), 3);
+    assert_eq!(trials_in(&mut world, 110), 1, "the next one waits for longer");
+    world.run(secs(600));
+    assert_eq!(trials_in(&mut world, 45), 2, "that suspicion was over");
+}
