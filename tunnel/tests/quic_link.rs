@@ -239,6 +239,11 @@ fn up_with(options: SocketOptions, faults: Faults) -> (World, Tap) {
     (world, tap)
 }
 
+/// A unit whose size follows from its number.
+fn uneven(number: u32) -> Vec<u8> {
+    numbered(number, 1_000 + number as usize * 997 % 15_000)
+}
+
 /// Bursts of loss that bring the window down to its floor, while units are sent and withdrawn.
 fn suffer(world: &mut World, tap: &Tap) {
     let begin = Instant::now();
@@ -248,8 +253,7 @@ fn suffer(world: &mut World, tap: &Tap) {
         tap.set(|faults| faults.loss = if bursting { 300 } else { 0 });
         while world.ends[0].tunnel.room() > 0 {
             let tag = world.tag();
-            let size = 1_000 + tag as usize * 997 % 15_000;
-            world.ends[0].tunnel.send(Unit::Data { tag }, &numbered(tag as u32, size));
+            world.ends[0].tunnel.send(Unit::Data { tag }, &uneven(tag as u32));
             tags.push(tag);
         }
         world.ends[0].tunnel.flush(Instant::now());
@@ -283,7 +287,10 @@ fn a_path_recovers_from_the_smallest_window() {
             world.step();
         }
         world.run_for(Duration::from_millis(200));
-        world.ends[1].units.clear();
+        for unit in world.ends[1].units.drain(..).filter(|unit| *unit != here) {
+            let number = u32::from_be_bytes(unit[..4].try_into().unwrap());
+            assert!(unit == uneven(number), "unit {number} is whole");
+        }
         world.transfer(0, 1, 1_000, 1_400);
         println!("{congestion}: {:?} after the last loss", begin.elapsed());
     }

@@ -110,7 +110,7 @@ fn a_peer_that_breaks_the_rules_of_units_is_told_so() {
         assert!(Instant::now() < give_up, "{}", world.told());
         raw.turn();
         if raw.connection.is_established() && !sent {
-            raw.connection.stream_send(6, b"", true).unwrap();
+            raw.connection.stream_send(6, b"\x00\x00\x01xy", true).unwrap();
             sent = true;
         }
         world.step();

@@ -3,11 +3,12 @@
 //! `quiche` says when the next packet should leave; one is not even made before it may leave within
 //! [`BURST`], so that its round-trip time is not falsified by a wait here and what it holds can
 //! still be withdrawn. How much unsent data `quiche` holds is kept small: a unit is given to it
-//! only when little of the last one is left. `quiche` does not tell how much that is, so it is reckoned
-//! from what was given, withdrawn and lost and the sizes of the packets made, and set to zero whenever `quiche` has
-//! nothing more to send although the window has room. Should the reckoning be wrong nevertheless,
-//! nothing depends on it: control passes in any case, and data that makes no progress for two round
-//! trips gets another unit through (`quiche` itself takes no more than its window).
+//! only when little of the last one is left. `quiche` does not tell how much that is, so it is
+//! reckoned from what was given, withdrawn and lost and the sizes of the packets made, and set to
+//! zero whenever `quiche` has nothing more to send although the window has room. Should the
+//! reckoning be wrong nevertheless, little depends on it: control passes in any case, and data that
+//! makes no progress for two round trips gets another unit through (`quiche` itself takes no more
+//! than its window).
 //!
 //! Pacing is for data. What must not wait, acknowledgements above all, goes in short packets when
 //! pacing would hold it back for longer than [`QUICK_WAIT`], and probes go at once.

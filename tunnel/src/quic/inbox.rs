@@ -125,13 +125,19 @@ impl Inbox {
         unit
     }
 
-    /// Hands out a whole data unit, lets it wait for its greeting, or drops it.
+    /// Hands out a whole data unit, lets it wait for its greeting, or drops it. `quiche` ends a
+    /// withdrawn stream where it stopped, beside resetting it: should the end alone arrive, the
+    /// unit is shorter than it says, and is dropped.
     fn on_unit(&mut self, unit: &[u8], sink: &mut dyn FnMut(&[u8])) -> Result<(), BadUnits> {
-        let Some((epoch, frames)) = take_varint(unit) else {
-            return Err(BadUnits("a data stream without a header"));
-        };
-        if frames.is_empty() || frames.len() > FRAMES_MAX {
+        let header = take_varint(unit)
+            .and_then(|(epoch, rest)| Some((epoch, rest.split_first_chunk::<2>()?)));
+        let Some((epoch, (length, frames))) = header else { return Ok(()) };
+        let length = usize::from(u16::from_be_bytes(*length));
+        if length == 0 || length > FRAMES_MAX || frames.len() > length {
             return Err(BadUnits("a unit of no or too many bytes"));
+        }
+        if frames.len() < length {
+            return Ok(());
         }
         if epoch == self.epoch {
             sink(frames);
@@ -190,7 +196,7 @@ fn take_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 /// The longest data stream: header and frames.
-const UNIT_MAX: usize = 8 + FRAMES_MAX;
+const UNIT_MAX: usize = 8 + 2 + FRAMES_MAX;
 
 /// What a unit that waits costs beside its bytes.
 const WAITING_COST: usize = 64;
@@ -207,9 +213,9 @@ mod tests {
         let mut sink = |_: &[u8]| assert!(std::hint::black_box(false), "its greeting has not come");
         let fit = PARTIAL_MAX / (1 + WAITING_COST);
         for _ in 0..fit {
-            inbox.on_unit(&[1, b'x'], &mut sink).unwrap();
+            inbox.on_unit(&[1, 0, 1, b'x'], &mut sink).unwrap();
         }
-        assert!(inbox.on_unit(&[1, b'x'], &mut sink).is_err());
+        assert!(inbox.on_unit(&[1, 0, 1, b'x'], &mut sink).is_err());
         let mut came = 0;
         let greeting = [KIND_GREETING, 0, 1, b'g'];
         inbox.control.extend_from_slice(&greeting);
@@ -219,10 +225,24 @@ mod tests {
     }
 
     #[test]
+    fn what_was_cut_off_is_dropped_and_what_is_too_long_ends_the_connection() {
+        let mut inbox = Inbox::new(true);
+        let unit = [0, 0, 4, b'f', b'u', b'l', b'l'];
+        let mut came = Vec::new();
+        for length in 0..=unit.len() {
+            let mut sink = |frames: &[u8]| came.push(frames.to_vec());
+            inbox.on_unit(&unit[..length], &mut sink).unwrap();
+        }
+        assert_eq!(came, [b"full"]);
+        assert!(inbox.on_unit(&[0, 0, 1, b'x', b'y'], &mut |_| ()).is_err());
+        assert!(inbox.on_unit(&[0, 0, 0], &mut |_| ()).is_err());
+    }
+
+    #[test]
     fn greetings_far_ahead_are_not_waited_for() {
         let mut inbox = Inbox::new(true);
-        inbox.on_unit(&[AHEAD_MAX as u8 - 1, b'x'], &mut |_| ()).unwrap();
-        assert!(inbox.on_unit(&[0x40, AHEAD_MAX as u8 + 1, b'x'], &mut |_| ()).is_err());
+        inbox.on_unit(&[AHEAD_MAX as u8 - 1, 0, 1, b'x'], &mut |_| ()).unwrap();
+        assert!(inbox.on_unit(&[0x40, AHEAD_MAX as u8 + 1, 0, 1, b'x'], &mut |_| ()).is_err());
     }
 
     #[test]

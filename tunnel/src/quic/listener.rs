@@ -4,7 +4,8 @@
 //! connection when it is a client's first (an Initial of at least 1,200 bytes, RFC 9000 14.1), is
 //! answered with a stateless reset when it names one of ours that is gone, and is dropped
 //! otherwise, without anything being allocated. What is refused costs no memory; what is accepted
-//! is bounded by [`ServerOptions::half_open_max`] until its handshake is over.
+//! is bounded by [`ServerOptions::half_open_max`] until its handshake is over (see
+//! [`half_open`](super::half_open)).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;

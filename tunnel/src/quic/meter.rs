@@ -4,8 +4,9 @@
 //! here by deltas of what it does tell. Bytes in flight are an estimate from packets sent,
 //! acknowledged and lost, held between zero and the window. That difference drifts (long
 //! acknowledgements look like data, which nobody acknowledges), so it is set right by what `quiche`
-//! would take after each packet received, and to zero whenever nothing was in flight for a while. A timeout counts when the probe timer fired and nothing
-//! was declared lost thereby (the same timer also declares losses); progress sets it to zero.
+//! would take after each packet received, and to zero whenever nothing was in flight for a while. A
+//! timeout counts when the probe timer fired and nothing was declared lost thereby (the same timer
+//! also declares losses); progress sets it to zero.
 
 use std::time::{Duration, Instant};
 

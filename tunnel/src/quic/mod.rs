@@ -8,10 +8,10 @@
 //! A connection has two kinds of streams, all unidirectional. The first stream of a side is its
 //! control stream: [`Unit::Greeting`](polyrail_model::Unit) and `Control` units, each with a kind
 //! byte (1, 2) and a length (16 bits, big-endian). Every further stream is one `Data` unit: how
-//! many greetings its sender had sent before (a variable-length integer, RFC 9000 16), then the
-//! frames, then the end of the stream. The receiver hands out whole units only; data of a greeting
-//! that has not come yet waits for it, data of an earlier one is dropped. `withdraw` resets a
-//! stream (RFC 9000 19.4).
+//! many greetings its sender had sent before (a variable-length integer, RFC 9000 16), the length
+//! of the frames (16 bits), then the frames, then the end of the stream. The receiver hands out
+//! whole units only; data of a greeting that has not come yet waits for it, data of an earlier one
+//! is dropped. `withdraw` resets a stream (RFC 9000 19.4).
 //!
 //! Bounds: [`FLOW_WINDOW`] bytes a connection that its reader has not taken, [`STREAMS_MAX`] open
 //! streams a side, and a named bound beside every queue.
@@ -54,8 +54,8 @@ pub struct ServerOptions {
     pub congestion: String,
     /// The same for single carriers, by the name that the gateway gives them.
     pub carrier_congestion: BTreeMap<String, String>,
-    /// Most handshakes under way. Then a client with a proven address takes the place of the oldest,
-    /// and others are dropped; a single address gets a quarter by proofs. Default 1,024.
+    /// Most handshakes under way. Then a client with a proven address takes the place of the
+    /// oldest; a single address gets a quarter of the places by proofs. Default 1,024.
     pub half_open_max: usize,
     /// Handshakes under way from which on new clients must prove their address first (Retry,
     /// RFC 9000 8.1.2), which costs them a round trip. Default 256.

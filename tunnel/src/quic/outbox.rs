@@ -92,6 +92,7 @@ impl Outbox {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         put_varint(self.epoch, &mut bytes);
+        bytes.extend_from_slice(&(frames.len() as u16).to_be_bytes());
         bytes.extend_from_slice(frames);
         self.waiting += bytes.len();
         self.data.push_back(Waiting { tag, bytes, given: 0, stream: None });
