@@ -29,7 +29,7 @@ impl Line {
         let far = world.cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
         let line = Self { near: (near, near_hold), far: (far, far_hold) };
         let limit = Instant::now() + Duration::from_secs(20);
-        while !line.path(world).is_some_and(|path| !path.unproven) {
+        while line.path(world).is_none_or(|path| path.unproven) {
             assert!(Instant::now() < limit, "no path");
             line.wake(world);
             world.turn();
