@@ -63,6 +63,13 @@ impl Configuration {
         table.insert(key.into(), value.into());
     }
 
+    /// The value of a key named by its dotted path.
+    pub fn get(&self, path: &str) -> Option<&Value> {
+        let (first, rest) = path.split_once('.').unwrap_or((path, ""));
+        let rest = rest.split('.').filter(|key| !key.is_empty());
+        rest.fold(self.root.get(first), |value, key| value?.get(key))
+    }
+
     /// Sets a key of the carrier at `index`.
     pub fn set_carrier(&mut self, index: usize, key: &str, value: impl Into<Value>) {
         let carrier = self.root.get_mut("carrier").and_then(|list| list.get_mut(index));

@@ -30,6 +30,8 @@ pub struct Asked {
     pub udp: AtomicUsize,
     /// Over TCP.
     pub tcp: AtomicUsize,
+    /// Of these, at its IPv6 address.
+    pub tcp_v6: AtomicUsize,
 }
 
 /// Starts the resolver on port 53 of the server's namespace, both families.
@@ -48,7 +50,7 @@ pub fn serve(server: &Namespace) -> Result<Arc<Asked>> {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let counts = Arc::clone(&counts);
-                std::thread::spawn(move || answer_tcp(stream, &counts));
+                std::thread::spawn(move || answer_tcp(stream, &counts, family));
             }
         });
     }
@@ -104,9 +106,12 @@ fn answer_udp(socket: &UdpSocket, asked: &Asked) {
     }
 }
 
-fn answer_tcp(mut stream: TcpStream, asked: &Asked) {
+fn answer_tcp(mut stream: TcpStream, asked: &Asked, family: Family) {
     while let Ok(message) = read_message(&mut stream) {
         asked.tcp.fetch_add(1, Ordering::Relaxed);
+        if family == Family::V6 {
+            asked.tcp_v6.fetch_add(1, Ordering::Relaxed);
+        }
         let Some(answer) = answer(&message) else { return };
         if write_message(&mut stream, &answer).is_err() {
             return;

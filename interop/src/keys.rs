@@ -49,6 +49,15 @@ impl Keys {
         self.run("issue", &[name, "--role", role, "--force"])
     }
 
+    /// Revokes the certificate of a node, and writes `revoked.crl`.
+    ///
+    /// # Errors
+    /// With the words of `polyrail pki`.
+    pub fn revoke(&self, name: &str) -> Result<()> {
+        let certificate = self.folder.join(format!("{name}.crt"));
+        self.run("revoke", &[&certificate.display().to_string()])
+    }
+
     /// The folder that holds `ca.crt` and, for each node, `NAME.crt` and `NAME.key`.
     pub fn folder(&self) -> &Path {
         &self.folder

@@ -89,6 +89,26 @@ impl World {
         })
     }
 
+    /// The paths of a daemon as `GET /v1/paths` tells them.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn paths(&self, side: Side) -> Result<Vec<Value>> {
+        let answer = self.ask_json(side, "paths")?;
+        let paths = answer.get("paths").unwrap_or(&answer).as_array();
+        paths.cloned().context("no list of paths")
+    }
+
+    /// The events of a daemon that it still remembers, those behind the number `since`.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn events(&self, side: Side, since: u64) -> Result<Vec<Value>> {
+        let text = self.ask(side, &format!("events --since {since} --json"))?;
+        let lines = text.lines().filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_str(line).context("an event")).collect()
+    }
+
     /// Waits until a path of the gateway, as `GET /v1/paths` tells it, is as wanted.
     ///
     /// # Errors
@@ -101,8 +121,7 @@ impl World {
     ) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
-            let answer = self.ask_json(Side::Gateway, "paths")?;
-            let paths = answer.get("paths").unwrap_or(&answer).as_array().context("no list")?;
+            let paths = self.paths(Side::Gateway)?;
             let path = paths.iter().find(|path| path["name"] == name);
             if path.is_some_and(&wanted) {
                 return Ok(());

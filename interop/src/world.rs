@@ -203,6 +203,7 @@ impl World {
     /// When it does not start.
     pub fn restart_cloud(&mut self) -> Result<()> {
         self.cloud.kill();
+        self.forget_status(Side::Cloud);
         self.cloud = start_daemon(&self.lab, &self.programs, Side::Cloud)?;
         Ok(())
     }
@@ -213,9 +214,17 @@ impl World {
     /// When it does not start.
     pub fn restart_gateway(&mut self) -> Result<()> {
         self.gateway.kill();
+        self.forget_status(Side::Gateway);
         self.gateway_started = Instant::now();
         self.gateway = start_daemon(&self.lab, &self.programs, Side::Gateway)?;
         Ok(())
+    }
+
+    /// What a dead daemon wrote would pass for its successor's, which SIGUSR1 kills as long as it
+    /// has no handler for it. A daemon that has written its status has one.
+    fn forget_status(&self, side: Side) {
+        // There is none when the daemon died early.
+        let _ = std::fs::remove_file(status_path(&self.lab, side));
     }
 
     /// Waits until a flow crosses from the passenger to the server.

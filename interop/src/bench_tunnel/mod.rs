@@ -73,11 +73,8 @@ fn plan(mode: &str) -> Plan {
     Plan::new().gateway("mode", mode).cloud("mode", mode).sysctl(kept.0, kept.1)
 }
 
-/// Kills the gateway if it still runs, starts it anew and waits for its carriers.
+/// Kills the gateway, starts it anew and waits for its carriers.
 fn restart_gateway(world: &mut World) -> Result<()> {
-    world.gateway.kill();
-    // What the old one wrote would pass for the new one's, which is not yet ready for a signal.
-    let _ = std::fs::remove_file(world.lab.folder().join("gateway-status.json"));
     world.restart_gateway()?;
     world.wait_for_carriers()?;
     world.wait_until_up()

@@ -29,8 +29,6 @@ pub(super) struct Watch {
 pub(super) struct Seen {
     /// Its name.
     pub(super) name: String,
-    /// How its newest path travels.
-    pub(super) mode: String,
     /// Users' bytes received over it, copies included.
     pub(super) received_bytes: u64,
 }
@@ -47,12 +45,6 @@ impl Watch {
         let status = self.fresh(world)?;
         let carriers = status.get("carriers").and_then(Value::as_array).context("no carriers")?;
         carriers.iter().map(Seen::from_json).collect()
-    }
-
-    /// One carrier as it is now.
-    pub(super) fn look_at(&self, world: &World, carrier: &str) -> Result<Seen> {
-        let seen = self.look(world)?.into_iter().find(|seen| seen.name == carrier);
-        seen.with_context(|| format!("no carrier {carrier}"))
     }
 
     fn fresh(&self, world: &World) -> Result<Value> {
@@ -85,13 +77,9 @@ impl Watch {
 
 impl Seen {
     fn from_json(carrier: &Value) -> Result<Seen> {
-        let text = |key: &str| carrier.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
+        let name = carrier.get("name").and_then(Value::as_str).unwrap_or("").to_owned();
         let received = carrier.get("received_bytes").and_then(Value::as_u64);
-        Ok(Seen {
-            name: text("name"),
-            mode: text("mode"),
-            received_bytes: received.context("received_bytes")?,
-        })
+        Ok(Seen { name, received_bytes: received.context("received_bytes")? })
     }
 }
 
@@ -100,13 +88,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_carrier_is_read_whether_or_not_it_has_a_mode() {
+    fn a_carrier_is_read() {
         let text = r#"{"name":"a","mode":"tls","state":"up","received_bytes":7}"#;
         let seen = Seen::from_json(&serde_json::from_str(text).unwrap()).unwrap();
-        let wanted = Seen { name: "a".into(), mode: "tls".into(), received_bytes: 7 };
+        let wanted = Seen { name: "a".into(), received_bytes: 7 };
         assert_eq!(seen, wanted);
-        let bare = serde_json::from_str(r#"{"name":"a","received_bytes":0}"#).unwrap();
-        assert_eq!(Seen::from_json(&bare).unwrap().mode, "");
         assert!(Seen::from_json(&serde_json::from_str("{}").unwrap()).is_err());
     }
 }

@@ -37,7 +37,7 @@ impl Summary {
         self.outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Failed)
     }
 
-    /// A table of the faults' times, and the totals.
+    /// A table of the faults' times, the rows that were late or failed, and the totals.
     pub fn text(&self) -> String {
         let mut faults: BTreeMap<(&str, u64), Vec<f64>> = BTreeMap::new();
         for step in self.outcomes.iter().flat_map(|outcome| &outcome.steps) {
@@ -58,6 +58,11 @@ impl Summary {
                 "{fault:<22} {target:>9} {median:>9.0} {worst:>9.0} {:>9}",
                 format!("{in_time}/{count}")
             );
+        }
+        for (verdict, word) in [(Verdict::Late, "late"), (Verdict::Failed, "failed")] {
+            for outcome in self.outcomes.iter().filter(|outcome| outcome.verdict == verdict) {
+                let _ = writeln!(text, "{word}: {}", outcome.row);
+            }
         }
         let total: f64 = self.outcomes.iter().map(|outcome| outcome.total_s).sum();
         let _ = write!(
@@ -120,7 +125,7 @@ mod tests {
             verdict,
         };
         Outcome {
-            row: "auto x auto IPv4 nat-rebinding".into(),
+            row: format!("{} x auto IPv4 nat-rebinding", format!("{verdict:?}").to_lowercase()),
             verdict,
             steps: vec![step],
             bytes: 1,
@@ -137,6 +142,11 @@ mod tests {
         }
         let text = summary.text();
         assert!(text.contains("3 rows in 6 s: 1 ok, 1 late, 1 failed"), "{text}");
+        for word in ["late", "failed"] {
+            let line = format!("{word}: {word} x auto IPv4 nat-rebinding");
+            assert_eq!(text.lines().filter(|found| *found == line).count(), 1, "{text}");
+        }
+        assert!(!text.contains("ok x auto"), "{text}");
         let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(words, ["nat-rebinding", "700", "500", "900", "2/3"]);
         assert_eq!(summary.failed().count(), 1);

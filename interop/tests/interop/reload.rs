@@ -1,5 +1,8 @@
-//! Fifty reloads with every kind of change, and modes changed by hand, under load: no byte is lost
-//! and no flow is reset.
+//! Fifty reloads with every kind of change, and modes changed by hand, under load: each does what it
+//! says, no byte is lost and no flow is reset.
+
+mod kinds;
+mod running;
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -13,12 +16,14 @@ use nix::sys::signal::Signal;
 use polyrail_interop::addresses::{Family, SERVER};
 use polyrail_interop::carrier::Link;
 use polyrail_interop::client::{self, Target};
-use polyrail_interop::configuration::{CLOUD_NAME, Configuration, GATEWAY_NAME, strings};
+use polyrail_interop::configuration::Configuration;
 use polyrail_interop::exchange::{Ending, Exchange, Ledger};
 use polyrail_interop::services;
 use polyrail_interop::world::{Plan, Side, World};
-use toml::Value;
+use serde_json::Value;
 
+use self::kinds::{Outcome, Reload};
+use self::running::Running;
 use crate::scenario;
 
 const BOUND: Duration = Duration::from_secs(120);
@@ -29,81 +34,10 @@ const SOON: Duration = Duration::from_secs(10);
 const LOAD_PORT: u16 = 5000;
 const ECHO_PORT: u16 = 5001;
 const LOADERS: u64 = 4;
+const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
 
 fn three_carriers() -> Plan {
-    ["alpha", "beta", "gamma"]
-        .into_iter()
-        .fold(Plan::new(), |plan, name| plan.carrier(name, Link::new(10.0, 40)))
-}
-
-/// What is done to a configuration.
-enum Edit {
-    Set(&'static str, Value),
-    Carrier(usize, &'static str, Value),
-    WithoutGamma,
-    /// New certificates in the same files.
-    Reissued,
-    /// Back to the first configuration.
-    AsAtFirst,
-}
-
-/// What must come of it.
-#[derive(Clone, Copy)]
-enum Outcome {
-    Taken,
-    /// The file is refused, and these words with it.
-    Invalid(&'static [&'static str]),
-    /// Refused, for the key needs a restart.
-    Restart(&'static str),
-}
-
-struct Reload {
-    side: Side,
-    edit: Edit,
-    outcome: Outcome,
-}
-
-/// Every kind of change, each on top of those before it.
-fn reloads() -> Vec<Reload> {
-    let gateway = |edit| Reload { side: Side::Gateway, edit, outcome: Outcome::Taken };
-    let cloud = |edit| Reload { side: Side::Cloud, edit, outcome: Outcome::Taken };
-    let refused = |side, edit, outcome| Reload { side, edit, outcome };
-    let invalid = Outcome::Invalid(&["session.lingers", "unknown key"]);
-    let wrong = Outcome::Invalid(&["carrier[2].role", "spare"]);
-    let memory = Outcome::Restart("session.memory");
-    vec![
-        gateway(Edit::WithoutGamma),
-        gateway(Edit::Carrier(0, "mode", "quic".into())),
-        cloud(Edit::Set("scheduler.chain", "round_robin".into())),
-        gateway(Edit::Carrier(1, "role", "backup".into())),
-        cloud(Edit::Set("access.deny_ports", Value::Array(vec![25.into(), 9.into()]))),
-        refused(Side::Gateway, Edit::Set("session.lingers", "9s".into()), invalid),
-        gateway(Edit::Carrier(0, "mode", "tls".into())),
-        gateway(Edit::Set("session.linger", "90s".into())),
-        cloud(Edit::Set("congestion", "cubic".into())),
-        gateway(Edit::Carrier(1, "role", "primary".into())),
-        gateway(Edit::AsAtFirst),
-        gateway(Edit::Carrier(0, "enabled", false.into())),
-        cloud(Edit::Set("session.linger", "80s".into())),
-        gateway(Edit::Carrier(1, "congestion", "cubic".into())),
-        refused(Side::Gateway, Edit::Carrier(1, "role", "spare".into()), wrong),
-        gateway(Edit::Carrier(0, "enabled", true.into())),
-        cloud(Edit::Reissued),
-        gateway(Edit::Set("scheduler.chain", "redundant".into())),
-        gateway(Edit::Reissued),
-        gateway(Edit::Set("log.level", "info".into())),
-        gateway(Edit::Set("restart.interval", "200ms".into())),
-        refused(Side::Gateway, Edit::Set("session.memory", "8 MiB".into()), memory),
-        cloud(Edit::Set("log.level", "info".into())),
-        refused(Side::Cloud, Edit::Set("session.lingers", "9s".into()), invalid),
-        cloud(Edit::AsAtFirst),
-        gateway(Edit::AsAtFirst),
-        refused(
-            Side::Cloud,
-            Edit::Set("listen", strings(["[::]:4434"])),
-            Outcome::Restart("listen"),
-        ),
-    ]
+    NAMES.into_iter().fold(Plan::new(), |plan, name| plan.carrier(name, Link::new(10.0, 40)))
 }
 
 #[test]
@@ -111,9 +45,12 @@ fn fifty_reloads_under_load_lose_no_byte_and_reset_no_flow() -> Result<()> {
     scenario(&three_carriers(), BOUND, |world| {
         let load = Load::start(world)?;
         let mut files = world.configurations.clone();
-        for (number, reload) in reloads().iter().cycle().take(RELOADS).enumerate() {
-            one_reload(world, &mut files, reload, number)
-                .with_context(|| format!("reload {number}"))?;
+        let running = Running::with(world)?;
+        let kinds = kinds::all();
+        ensure!(kinds.len() <= RELOADS, "{} kinds", kinds.len());
+        for (number, reload) in kinds.iter().cycle().take(RELOADS).enumerate() {
+            one_reload(world, &mut files, &running, reload, number)
+                .with_context(|| format!("reload {number}: {:?}", reload.edit))?;
             load.must_go_on()?;
             std::thread::sleep(PAUSE);
         }
@@ -123,49 +60,77 @@ fn fifty_reloads_under_load_lose_no_byte_and_reset_no_flow() -> Result<()> {
     })
 }
 
-/// Changes the file and reloads, by `polyrail reload` and SIGHUP in turns.
+/// Changes the file and reloads, by `polyrail reload` and SIGHUP in turns; then the daemon must run
+/// with what was taken, or with what it had.
 fn one_reload(
-    world: &World,
+    world: &mut World,
     files: &mut [Configuration; 2],
+    running: &Running,
     reload: &Reload,
     number: usize,
 ) -> Result<()> {
     let side = reload.side;
     let index = usize::from(side == Side::Cloud);
     let mut file = files[index].clone();
-    match &reload.edit {
-        Edit::Set(key, value) => file.set(key, value.clone()),
-        Edit::Carrier(carrier, key, value) => file.set_carrier(*carrier, key, value.clone()),
-        Edit::WithoutGamma => file.remove_last_carrier(),
-        Edit::Reissued if side == Side::Cloud => world.keys.reissue(CLOUD_NAME, "cloud")?,
-        Edit::Reissued => world.keys.reissue(GATEWAY_NAME, "gateway")?,
-        Edit::AsAtFirst => file = world.configurations[index].clone(),
-    }
+    reload.edit.apply(world, side, &mut file)?;
     file.write(&side.configuration(&world.lab))?;
+    let before = running::taken_at(world, side)?;
+    let seen = running::last_event(world, side)?;
     let words = if number.is_multiple_of(2) {
         by_command(world, reload)?
     } else {
         by_signal(world, reload)?
     };
-    let expected: &[&str] = match reload.outcome {
+    let event = running::event_of_reload(world, side, seen)?;
+    let after = running::taken_at(world, side)?;
+    match reload.outcome {
         Outcome::Taken => {
             files[index] = file;
-            return Ok(());
+            ensure!(after != before, "taken, but the configuration is still that of {before}");
+            ensure!(event["event"] == "reloaded", "taken, but {event}");
+            must_list(&event, &reload.edit.keys())?;
+            (reload.shows)(world).context("what the reload shows")?;
         }
-        Outcome::Invalid(words) => words,
-        Outcome::Restart(ref key) => std::slice::from_ref(key),
-    };
+        Outcome::Invalid(expected) => {
+            must_name(&words, expected)?;
+            must_point_at(world, side, &words, expected[0])?;
+        }
+        Outcome::Restart(key) => must_name(&words, &[key])?,
+    }
+    if !matches!(reload.outcome, Outcome::Taken) {
+        ensure!(after == before, "refused, but the configuration is that of {after}");
+        ensure!(event["event"] == "reload_refused", "refused, but {event}");
+        file = files[index].clone();
+        file.write(&side.configuration(&world.lab))?;
+    }
+    running.must_be(world, files)
+}
+
+/// The daemon lists exactly these keys, or, when none are known, some.
+fn must_list(event: &Value, keys: &[String]) -> Result<()> {
+    let changes = event["changes"].as_array().context("a reload without changes")?;
+    let mut listed: Vec<&str> = changes.iter().filter_map(|line| line["key"].as_str()).collect();
+    listed.dedup();
+    ensure!(!listed.is_empty(), "nothing changed: {event}");
+    ensure!(keys.is_empty() || listed == keys, "changed {keys:?}, listed {event}");
+    Ok(())
+}
+
+fn must_name(words: &str, expected: &[&str]) -> Result<()> {
     for word in expected {
         ensure!(words.contains(word), "refused without `{word}`:\n{words}");
     }
-    if matches!(reload.outcome, Outcome::Invalid(_)) {
-        let text = std::fs::read_to_string(side.configuration(&world.lab))?;
-        let key = expected[0].rsplit('.').next().unwrap_or_default();
-        let lines = text.lines().enumerate().filter(|(_, line)| line.starts_with(key));
-        let places: Vec<String> =
-            lines.map(|(at, _)| format!("{}.toml:{}:", side.name(), at + 1)).collect();
-        ensure!(places.iter().any(|place| words.contains(place)), "not {places:?}:\n{words}");
-    }
+    Ok(())
+}
+
+/// The refusal names the line at which the wrong key stands.
+fn must_point_at(world: &World, side: Side, words: &str, key: &str) -> Result<()> {
+    let text = std::fs::read_to_string(side.configuration(&world.lab))?;
+    let key = key.rsplit('.').next().unwrap_or_default();
+    let lines = text.lines().enumerate().filter(|(_, line)| line.starts_with(key));
+    let places: Vec<String> =
+        lines.map(|(at, _)| format!("{}.toml:{}:", side.name(), at + 1)).collect();
+    ensure!(places.iter().any(|place| words.contains(place)), "not {places:?}:\n{words}");
     Ok(())
 }
 
