@@ -1,5 +1,5 @@
-//! Fifty reloads with every kind of change, and modes changed by hand, under load: each does what it
-//! says, no byte is lost and no flow is reset.
+//! Fifty reloads with every kind of change, and modes changed by hand, under load: each does what
+//! it says, no byte is lost and no flow is reset.
 
 mod kinds;
 mod running;
