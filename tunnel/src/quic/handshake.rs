@@ -1,7 +1,7 @@
 //! The handshake's verdicts: who the peer is, before the first unit passes.
 //!
 //! The certificate is judged by the application after every handshake, whatever the hook of
-//! [`verify`](super::verify) found in it: a resumed handshake shows none, so there the one that the
+//! [`verify`] found in it: a resumed handshake shows none, so there the one that the
 //! session keeps is judged by today's time and today's revocations; with early data that happens
 //! before early units are sent or handed out, and once more when the handshake is over.
 
