@@ -1,5 +1,6 @@
 //! A daemon's answers as people read them: tables, units, one event a line.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use polyrail_control::admin::{
@@ -139,11 +140,13 @@ pub(super) fn is_cut_off(event: &Value) -> bool {
     event["event"] == "cut_off"
 }
 
-/// ` key=value` for each field, without those named.
+/// ` key=value` for each field by name, without those named: whether JSON's maps keep their order
+/// depends on what else is built.
 fn fields(object: &Value, without: &[&str]) -> String {
     let fields = object.as_object().into_iter().flatten();
     let fields = fields.filter(|(key, value)| !without.contains(&key.as_str()) && !value.is_null());
-    fields.map(|(key, value)| format!(" {key}={value}")).collect()
+    let sorted: BTreeMap<&String, &Value> = fields.collect();
+    sorted.into_iter().map(|(key, value)| format!(" {key}={value}")).collect()
 }
 
 /// Columns as wide as their widest entry.
