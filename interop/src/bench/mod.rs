@@ -6,9 +6,10 @@ mod footprint;
 mod idle;
 mod latency;
 mod stalled;
-mod throughput;
+pub(crate) mod throughput;
 
 use std::hash::{BuildHasher, RandomState};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
@@ -37,7 +38,7 @@ impl Effort {
 }
 
 /// One benchmark: its name and what measures it.
-type Benchmark = (&'static str, fn(&mut Report, Effort) -> Result<()>);
+pub(crate) type Benchmark = (&'static str, fn(&mut Report, Effort) -> Result<()>);
 
 /// All benchmarks in the order in which they run.
 const BENCHMARKS: [Benchmark; 8] = [
@@ -61,12 +62,24 @@ pub fn names() -> Vec<&'static str> {
 /// # Errors
 /// When one could not measure, after the others have run.
 pub fn run(report: &mut Report, effort: Effort, only: Option<&str>) -> Result<()> {
+    run_each(&BENCHMARKS, report, effort, only)
+}
+
+/// Runs those of a list that are wanted, and says how long each took.
+pub(crate) fn run_each(
+    benchmarks: &[Benchmark],
+    report: &mut Report,
+    effort: Effort,
+    only: Option<&str>,
+) -> Result<()> {
     let mut outcome = Ok(());
-    for (name, benchmark) in BENCHMARKS {
-        if only.is_some_and(|only| only != name) {
+    for (name, benchmark) in benchmarks {
+        if only.is_some_and(|only| only != *name) {
             continue;
         }
+        let started = Instant::now();
         let result = benchmark(report, effort);
+        println!("{name}: {:.0} s", started.elapsed().as_secs_f64());
         if let Err(error) = result.with_context(|| format!("benchmark {name}")) {
             eprintln!("{error:#}");
             outcome = Err(error);

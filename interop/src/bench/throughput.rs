@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
 
 use super::Effort;
 use crate::addresses::{Family, SERVER};
@@ -14,10 +15,31 @@ use crate::world::{Plan, World};
 const AIM_MBIT_S: f64 = 1000.0;
 
 /// What one download showed.
-struct Round {
-    mbit_s: f64,
-    gateway_s_per_gb: f64,
-    cloud_s_per_gb: f64,
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) mbit_s: f64,
+    pub(crate) gateway_s_per_gb: f64,
+    pub(crate) cloud_s_per_gb: f64,
+}
+
+impl Outcome {
+    /// Downloads a file by interception, and throws the bytes away.
+    pub(crate) fn measure(world: &World, name: &str) -> Result<Outcome> {
+        let used = || -> Result<(f64, f64)> {
+            let (gateway, cloud) = (world.gateway.id(), world.cloud.id());
+            Ok((usage::processor_s(gateway)?, usage::processor_s(cloud)?))
+        };
+        let before = used()?;
+        let download = Download::new(&SERVER.host(Family::V4), name, Path::new("/dev/null"));
+        let report = download.run(&world.lab.passenger)?;
+        let after = used()?;
+        let gigabytes = report.bytes as f64 / 1e9;
+        Ok(Outcome {
+            mbit_s: report.mbit_s(),
+            gateway_s_per_gb: (after.0 - before.0) / gigabytes,
+            cloud_s_per_gb: (after.1 - before.1) / gigabytes,
+        })
+    }
 }
 
 /// Downloads by interception, curl throwing the bytes away; one is kept and checked first.
@@ -28,9 +50,9 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
         let checked = world.web.add(50_000_000, 8)?;
         world.download(&checked).verify(&world.lab.passenger, &checked)?;
         let file = world.web.add(size, 9)?;
-        (0..count).map(|_| round(world, &file.name)).collect::<Result<Vec<_>>>()
+        (0..count).map(|_| Outcome::measure(world, &file.name)).collect::<Result<Vec<_>>>()
     })?;
-    let figure = |pick: fn(&Round) -> f64| rounds.iter().map(pick).collect::<Vec<f64>>();
+    let figure = |pick: fn(&Outcome) -> f64| rounds.iter().map(pick).collect::<Vec<f64>>();
     let (rates, gateway, cloud) = (
         figure(|round| round.mbit_s),
         figure(|round| round.gateway_s_per_gb),
@@ -40,21 +62,4 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     report.result("throughput_cpu_gateway", median(&gateway), "s/GB", Goal::None, &gateway);
     report.result("throughput_cpu_cloud", median(&cloud), "s/GB", Goal::None, &cloud);
     Ok(())
-}
-
-fn round(world: &World, name: &str) -> Result<Round> {
-    let used = || -> Result<(f64, f64)> {
-        let (gateway, cloud) = (world.gateway.id(), world.cloud.id());
-        Ok((usage::processor_s(gateway)?, usage::processor_s(cloud)?))
-    };
-    let before = used()?;
-    let download = Download::new(&SERVER.host(Family::V4), name, Path::new("/dev/null"));
-    let report = download.run(&world.lab.passenger)?;
-    let after = used()?;
-    let gigabytes = report.bytes as f64 / 1e9;
-    Ok(Round {
-        mbit_s: report.mbit_s(),
-        gateway_s_per_gb: (after.0 - before.0) / gigabytes,
-        cloud_s_per_gb: (after.1 - before.1) / gigabytes,
-    })
 }

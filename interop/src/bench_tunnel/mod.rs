@@ -15,18 +15,13 @@ mod unlimited;
 mod watch;
 mod worlds;
 
-use std::time::Instant;
+use anyhow::Result;
 
-use anyhow::{Context, Result};
-
-use crate::bench::Effort;
+use crate::bench::{Benchmark, Effort};
 use crate::report::Report;
 use crate::world::{Plan, World};
 
 pub use unlimited::unlimited;
-
-/// One benchmark: its name and what measures it.
-type Benchmark = (&'static str, fn(&mut Report, Effort) -> Result<()>);
 
 /// All benchmarks in the order in which they run.
 const BENCHMARKS: [Benchmark; 8] = [
@@ -50,20 +45,7 @@ pub fn names() -> Vec<&'static str> {
 /// # Errors
 /// When one could not measure, after the others have run.
 pub fn run(report: &mut Report, effort: Effort, only: Option<&str>) -> Result<()> {
-    let mut outcome = Ok(());
-    for (name, benchmark) in BENCHMARKS {
-        if only.is_some_and(|only| only != name) {
-            continue;
-        }
-        let started = Instant::now();
-        let result = benchmark(report, effort);
-        println!("{name}: {:.0} s", started.elapsed().as_secs_f64());
-        if let Err(error) = result.with_context(|| format!("benchmark {name}")) {
-            eprintln!("{error:#}");
-            outcome = Err(error);
-        }
-    }
-    outcome
+    crate::bench::run_each(&BENCHMARKS, report, effort, only)
 }
 
 /// Both daemons in one mode (`quic`, `tls` or `auto`), without carriers yet. TCP does not forget

@@ -4,17 +4,13 @@
 //! Each measurement is a process of its own (`--unlimited`), because the environment decides
 //! whether QUIC uses the offload.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
 
-use crate::addresses::{Family, SERVER};
+use crate::bench::throughput::Outcome;
 use crate::bench::{Effort, in_world};
-use crate::download::Download;
 use crate::report::{Goal, Report, median};
-use crate::usage;
 use crate::world::World;
 
 /// Read by the daemons' QUIC sockets; `off` sends each datagram by itself.
@@ -28,14 +24,6 @@ const VARIANTS: [(&str, &str, bool); 4] = [
     ("tls", "tls", true),
     ("tls_no_offload", "tls", false),
 ];
-
-/// What one download showed.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Outcome {
-    mbit_s: f64,
-    gateway_s_per_gb: f64,
-    cloud_s_per_gb: f64,
-}
 
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let (rounds, size) = effort.pick((5_usize, 400_000_000), (1, 50_000_000));
@@ -89,7 +77,7 @@ pub fn unlimited(what: &str) -> Result<()> {
         let checked = world.web.add(WARM_UP_BYTES, 1)?;
         world.download(&checked).verify(&world.lab.passenger, &checked)?;
         let file = world.web.add(size, 2)?;
-        measure(world, &file.name)
+        Outcome::measure(world, &file.name)
     })?;
     println!("{}", serde_json::to_string(&outcome)?);
     Ok(())
@@ -102,21 +90,4 @@ fn cut_in_advance(world: &mut World) -> Result<()> {
         world.lab.cloud.ip(&format!("link set dev car{number} gso_max_segs 1"))?;
     }
     super::restart_gateway(world)
-}
-
-fn measure(world: &World, name: &str) -> Result<Outcome> {
-    let used = || -> Result<(f64, f64)> {
-        let (gateway, cloud) = (world.gateway.id(), world.cloud.id());
-        Ok((usage::processor_s(gateway)?, usage::processor_s(cloud)?))
-    };
-    let before = used()?;
-    let download = Download::new(&SERVER.host(Family::V4), name, Path::new("/dev/null"));
-    let report = download.run(&world.lab.passenger)?;
-    let after = used()?;
-    let gigabytes = report.bytes as f64 / 1e9;
-    Ok(Outcome {
-        mbit_s: report.mbit_s(),
-        gateway_s_per_gb: (after.0 - before.0) / gigabytes,
-        cloud_s_per_gb: (after.1 - before.1) / gigabytes,
-    })
 }
