@@ -59,6 +59,8 @@ pub struct Start {
 /// Something that the operator must mend before the daemon can start: certificates, addresses,
 /// threads. Nothing that happens afterwards ends it.
 pub fn run(config: CloudConfig, start: Start) -> anyhow::Result<()> {
+    // First: a SIGHUP that comes early would end the process.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     let now = Instant::now();
     let descriptors = polyrail_relay::raise_descriptor_limit();
     for finding in polyrail_control::kernel::findings() {
@@ -84,7 +86,8 @@ pub fn run(config: CloudConfig, start: Start) -> anyhow::Result<()> {
     let status = start.status_file.clone().map(|path| StatusFile::new(now, "cloud", path));
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let desk = Desk::new(start_control(&config, start, waker.clone())?);
-    let mut cloud = Cloud::new(config, settings, identity, desk, waker, poll.registry())?;
+    let registry = poll.registry();
+    let mut cloud = Cloud::new(config, settings, identity, desk, waker, signals, registry)?;
     cloud.descriptors = Descriptors::within(descriptors);
     cloud.status = status;
     tracing::info!(
@@ -165,16 +168,16 @@ impl Cloud {
         identity: TlsIdentity,
         desk: Desk,
         waker: Arc<mio::Waker>,
+        mut signals: Signals,
         registry: &Registry,
     ) -> anyhow::Result<Self> {
+        registry.register(&mut signals, SIGNALS, Interest::READABLE)?;
         let congestion = Congestion::choose(&config);
         let listeners = Listeners::open(&config, &identity, &congestion, registry)?;
         let resolver = Resolver::start(waker).context("cannot start the resolver's threads")?;
         let dialing = dial_settings(&config, settings.families);
         let access = access_list(&config);
         let dialer = Dialer::new(dialing, access, resolver, registry.try_clone()?, DIALS);
-        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
-        registry.register(&mut signals, SIGNALS, Interest::READABLE)?;
         Ok(Self {
             config,
             settings,

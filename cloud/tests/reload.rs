@@ -315,13 +315,13 @@ fn a_revoked_gateway_is_put_out_wherever_its_handshakes_are() {
     }
     // The gateway says what can be said early, and then nothing.
     gateway.connect_quic("a", cloud.address);
-    gateway.turn();
+    gateway.speak_first();
     cloud.until_logged("a tunnel passes early data");
     // The cloud waits for the rest of these handshakes.
     let mut late = Gateway::new(&identity);
     let mut open =
         vec![late.connect_tls("b", cloud.address), late.connect_quic("c", cloud.address)];
-    late.turn();
+    late.speak_first();
     std::thread::sleep(Duration::from_millis(200));
 
     authority.revoke_file(&issued.certificate_file).unwrap();

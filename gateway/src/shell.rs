@@ -56,6 +56,8 @@ pub struct Start {
 /// Something that the operator must mend before the daemon can start: certificates, addresses,
 /// privileges, the admin socket. A carrier that is missing is no such thing.
 pub fn run(config: GatewayConfig, start: Start) -> anyhow::Result<()> {
+    // First: a SIGHUP that comes early would end the process.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     let now = Instant::now();
     let descriptors = polyrail_relay::raise_descriptor_limit();
     for finding in polyrail_control::kernel::findings() {
@@ -78,7 +80,7 @@ pub fn run(config: GatewayConfig, start: Start) -> anyhow::Result<()> {
     let status = start.status_file.clone();
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let control = start_control(&config, start, waker)?;
-    let state = State { config, settings, identity, carriers, control };
+    let state = State { config, settings, identity, carriers, control, signals };
     let mut gateway = Gateway::new(now, state, poll.registry())?;
     gateway.sockets_max = polyrail_relay::flows_within(descriptors);
     gateway.status = status.map(|path| StatusFile::new(now, "gateway", path));
@@ -130,6 +132,7 @@ pub(crate) struct State {
     pub(crate) identity: TlsIdentity,
     pub(crate) carriers: Carriers,
     pub(crate) control: AdminHandle<GatewayConfig>,
+    signals: Signals,
 }
 
 /// The daemon's state beside the relay.
@@ -143,7 +146,6 @@ pub(crate) struct Gateway {
     pub(crate) resolver: Option<SocketAddr>,
     users: Users,
     diversion: Option<Diversion>,
-    signals: Signals,
     ending: Ending,
     status: Option<StatusFile>,
     refused_flows: Notices,
@@ -153,7 +155,8 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    fn new(now: Instant, state: State, registry: &Registry) -> anyhow::Result<Self> {
+    fn new(now: Instant, mut state: State, registry: &Registry) -> anyhow::Result<Self> {
+        registry.register(&mut state.signals, SIGNALS, Interest::READABLE)?;
         let config = &state.config;
         let transparent = listen_transparently(config, registry)?;
         let socks = listen_for_socks(config, registry)?;
@@ -162,8 +165,6 @@ impl Gateway {
         let inside = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
         let users = Users::new(config.users.key, inside.map(ToString::to_string).collect())
             .context("cannot ask the kernel for users' link addresses (users.key)")?;
-        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
-        registry.register(&mut signals, SIGNALS, Interest::READABLE)?;
         // Last: from here on passengers' traffic comes.
         let diversion = match &config.intercept {
             Some(_) => Some(Diversion::start(now, config)?),
@@ -178,7 +179,6 @@ impl Gateway {
             users,
             state,
             diversion,
-            signals,
             ending: Ending::default(),
             status: None,
             refused_flows: Notices::default(),
@@ -188,7 +188,7 @@ impl Gateway {
     }
 
     fn on_signals(&mut self, now: Instant, relay: &mut Relay) {
-        let pending: Vec<i32> = self.signals.pending().collect();
+        let pending: Vec<i32> = self.state.signals.pending().collect();
         for signal in pending {
             match signal {
                 SIGTERM | SIGINT => self.ending.begin(now, relay, "the gateway is shutting down"),

@@ -6,16 +6,16 @@
 //! {"role": "gateway", "pid": 1, "uptime_s": 12.5, "cpu_s": 0.42, "legs": 3, "tunnels": 2,
 //!  "carriers": [{"name": "a", "peer": "cloud", "state": "up", "mode": "quic", "sent_bytes": 1,
 //!                "received_bytes": 2, "srtt_us": 40123, "sent_packets": 9, "lost_packets": 0,
-//!                "paths": 1, "counters": {"restarts": 0}}],
+//!                "paths": 1}],
 //!  "sessions": [{"peer": "cloud", "flows": 3, "memory_received_bytes": 0,
 //!                "memory_sent_bytes": 0, "reinjected_bytes": 0}]}
 //! ```
 //!
 //! `state` is `up`, `stalled` or, on the gateway, `down`; `mode` is `quic` or `tls`, that of the
 //! carrier's newest path, and empty before the first; `paths` counts its connections that became
-//! paths, and packets are those of the newest; `counters` are what the daemon counts. Bytes of a
-//! carrier are users' bytes with copies, summed over its connections since the start. On the
-//! gateway `peer` of a carrier is empty, and carriers stand in the order of the configuration.
+//! paths, and packets are those of the newest. Bytes of a carrier are users' bytes with copies,
+//! summed over its connections since the start. On the gateway `peer` of a carrier is empty, and
+//! carriers stand in the order of the configuration.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,8 +39,6 @@ pub struct StatusFile {
     started: Instant,
     due_at: Instant,
     failed: bool,
-    /// What the daemon counts, by carrier.
-    counters: BTreeMap<String, BTreeMap<&'static str, u64>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -67,7 +65,6 @@ struct CarrierLine {
     sent_packets: u64,
     lost_packets: u64,
     paths: u64,
-    counters: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -82,7 +79,7 @@ struct SessionLine {
 impl StatusFile {
     /// A file that is written at once, and then every `EVERY`.
     pub fn new(now: Instant, role: &'static str, path: PathBuf) -> Self {
-        Self { role, path, started: now, due_at: now, failed: false, counters: BTreeMap::new() }
+        Self { role, path, started: now, due_at: now, failed: false }
     }
 
     /// When [`StatusFile::on_turn`] is due.
@@ -127,14 +124,6 @@ impl StatusFile {
         }
     }
 
-    /// Sets what the daemon counts for a carrier: at most a few names each.
-    pub fn count(&mut self, carrier: &str, what: &'static str, count: u64) {
-        if !self.counters.contains_key(carrier) && self.counters.len() >= CARRIERS_MAX {
-            return;
-        }
-        self.counters.entry(carrier.to_owned()).or_default().insert(what, count);
-    }
-
     fn carriers(
         &self,
         relay: &Relay,
@@ -165,14 +154,10 @@ impl StatusFile {
                 (entry.sent_packets, entry.lost_packets) = (path.sent_packets, path.lost_packets);
             }
         }
-        for line in lines.values_mut() {
-            line.counters = self.counters.get(&line.name).cloned().unwrap_or_default();
-        }
         let mut list: Vec<CarrierLine> = lines.into_values().collect();
         for name in expected {
             if !list.iter().any(|known| known.name == *name) {
-                let counters = self.counters.get(name).cloned().unwrap_or_default();
-                list.push(CarrierLine { counters, ..line("", name) });
+                list.push(line("", name));
             }
         }
         list.sort_by_key(|line| {
@@ -204,7 +189,6 @@ fn line(peer: &str, name: &str) -> CarrierLine {
         sent_packets: 0,
         lost_packets: 0,
         paths: 0,
-        counters: BTreeMap::new(),
     }
 }
 
@@ -232,5 +216,3 @@ fn cpu_seconds() -> f64 {
 
 /// How often the file is written.
 const EVERY: Duration = Duration::from_secs(1);
-/// Carriers of gateways that are gone whose sums are kept; more are left out.
-const CARRIERS_MAX: usize = 4096;

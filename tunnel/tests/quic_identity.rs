@@ -7,7 +7,7 @@ mod quic_world;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::pki::{Authority, CLOUD, GATEWAY, Node, serial_text};
 use common::{BEGIN, LIFE, TestClock, loopback, name};
@@ -16,6 +16,7 @@ use polyrail_tunnel::quic::{Client, ServerOptions};
 use polyrail_tunnel::{
     CarrierSpec, CertificateFault, CloseReason, Early, PeerComplaint, TlsIdentity,
 };
+use quic_world::wire::{Faults, Tap};
 use quic_world::{World, carrier, client};
 
 /// What both ends say when this gateway meets this cloud.
@@ -201,9 +202,38 @@ fn early_data_arrives_with_the_first_flight() {
 }
 
 #[test]
+fn lost_early_data_is_found_out_without_a_timeout() {
+    // The first datagram has the Initial, the second one, the last, nothing but early data.
+    for size in [100, 1_000] {
+        let mut scene = Scene::new();
+        let faults = Faults { delay: Duration::from_millis(100), ..Faults::default() };
+        let tap = Tap::with(scene.address, faults, 1);
+        // A ticket is for one address.
+        scene.address = tap.address();
+        scene.world.pair(&mut scene.client, scene.address);
+        scene.world.run_for(Duration::from_millis(300));
+        tap.set(|faults| faults.lost = Some(1));
+        let near = scene.connect(true);
+        scene.world.ends[near].drain();
+        assert!(scene.world.ends[near].early.is_some());
+        scene.world.ends[near].send(Unit::Greeting, &vec![7; size]);
+        let far = near + 1;
+        let limit = Instant::now() + Duration::from_secs(20);
+        while scene.world.ends.get(far).is_none_or(|far| far.units.is_empty()) {
+            assert!(Instant::now() < limit, "lost for good");
+            scene.world.step();
+            scene.world.ends[near].measure();
+        }
+        assert_eq!(scene.world.ends[near].timeouts_max, 0, "{size} bytes");
+        let lost = scene.world.ends[near].tunnel.sample(Instant::now()).unwrap().lost_packets;
+        assert_eq!(lost, 1, "{size} bytes");
+    }
+}
+
+#[test]
 fn early_data_that_a_restarted_cloud_refuses_is_sent_again() {
     let mut scene = Scene::new();
-    scene.world.ends[0].tunnel.close(std::time::Instant::now());
+    scene.world.ends[0].tunnel.close(Instant::now());
     scene.world.until("over", |ends| ends.iter().all(|end| end.closed.is_some()));
     scene.world.drop_end(1);
     scene.world.restart_cloud(scene.authority.cloud(), &scene.clock, scene.address);
@@ -284,7 +314,7 @@ fn replayed_early_data_is_not_handed_out_twice() {
     scene.world.until("both up", |ends| {
         ends.len() == near + 2 && ends[near..].iter().all(|end| end.up.is_some())
     });
-    scene.world.ends[near].tunnel.close(std::time::Instant::now());
+    scene.world.ends[near].tunnel.close(Instant::now());
     scene.world.until("over", |ends| ends.iter().skip(near).all(|end| end.closed.is_some()));
     scene.world.drop_end(near + 1);
     tap.replay(scene.address);

@@ -183,6 +183,11 @@ impl Gateway {
     }
 
     /// Turns the loop once; what happened is in `seen`, too.
+    /// Lets go what can be sent without an answer, and hears none.
+    pub fn speak_first(&mut self) {
+        self.relay.turn(Instant::now());
+    }
+
     pub fn turn(&mut self) -> Vec<RelayEvent> {
         let mut events = Events::with_capacity(64);
         self.poll.poll(&mut events, Some(Duration::from_millis(1))).unwrap();

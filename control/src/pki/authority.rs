@@ -249,7 +249,7 @@ fn authority_params(name: &str) -> Result<CertificateParams, PkiError> {
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.serial_number = Some(random_serial()?);
-    params.not_before = OffsetDateTime::now_utc() - BACKDATED;
+    params.not_before = backdated(OffsetDateTime::now_utc());
     params.not_after = OffsetDateTime::now_utc() + AUTHORITY_LIFE;
     Ok(params)
 }
@@ -270,9 +270,14 @@ fn node_params(
     }];
     params.use_authority_key_identifier_extension = true;
     params.serial_number = Some(random_serial()?);
-    params.not_before = OffsetDateTime::now_utc() - BACKDATED;
+    params.not_before = backdated(OffsetDateTime::now_utc());
     params.not_after = not_after;
     Ok(params)
+}
+
+/// A little earlier, for peers whose clocks are slow; not before 1970, which verifiers refuse.
+pub(super) fn backdated(now: OffsetDateTime) -> OffsetDateTime {
+    (now - BACKDATED).max(OffsetDateTime::UNIX_EPOCH)
 }
 
 fn subject(name: &str) -> DistinguishedName {
@@ -304,7 +309,7 @@ fn revocation_list(
         invalidity_date: None,
     };
     let params = CertificateRevocationListParams {
-        this_update: now - BACKDATED,
+        this_update: backdated(now),
         // There is no service that would bring a new list by a date: it holds until replaced.
         next_update: authority.not_after.max(now + Duration::DAY),
         crl_number: SerialNumber::from(number),

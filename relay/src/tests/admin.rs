@@ -57,13 +57,11 @@ fn what_a_path_carried_stays_when_it_is_gone() {
 
     let folder = std::env::temp_dir().join(format!("polyrail-status-{}", std::process::id()));
     let mut file = StatusFile::new(Instant::now(), "gateway", folder.clone());
-    file.count("c1", "restarts", 3);
     file.on_turn(Instant::now(), &mut world.gateway.relay, &["c1".into(), "c2".into()]);
     let text = std::fs::read_to_string(&folder).unwrap();
     std::fs::remove_file(&folder).unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     let carriers = &value["carriers"];
     assert_eq!((&carriers[0]["state"], &carriers[1]["state"]), (&"down".into(), &"up".into()));
-    assert_eq!(carriers[0]["counters"]["restarts"], 3);
     assert_eq!((&carriers[0]["mode"], &carriers[0]["paths"]), (&"tls".into(), &1.into()));
 }
