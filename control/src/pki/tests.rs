@@ -104,7 +104,7 @@ fn the_authority_is_what_it_should_be() {
 #[test]
 fn no_life_begins_before_1970() {
     let epoch = OffsetDateTime::UNIX_EPOCH;
-    let hour = time::Duration::HOUR;
+    let hour = ::time::Duration::HOUR;
     for (now, begin) in
         [(epoch, epoch), (epoch + hour / 2, epoch), (epoch + hour * 3, epoch + hour * 2)]
     {
