@@ -187,7 +187,7 @@ fn a_path_that_shrinks_while_it_is_used_is_found_out() {
 fn a_translator_that_forgets_goes_unnoticed_above() {
     let (mut world, tap) = up();
     let before = world.ends[1].tunnel.peer_addr().unwrap();
-    for round in 0..3 {
+    for round in 0..10 {
         world.transfer(0, 1, 100, 5_000);
         world.transfer(1, 0, 100, 5_000);
         tap.rebind();
@@ -201,6 +201,27 @@ fn a_translator_that_forgets_goes_unnoticed_above() {
     }
     assert_ne!(world.ends[1].tunnel.peer_addr().unwrap(), before);
     assert!(world.ends.iter().all(|end| end.closed.is_none()));
+}
+
+#[test]
+fn a_translator_that_forgets_all_the_time_ends_the_connection_not_the_hearing() {
+    let (mut world, tap) = up();
+    // The first address is one of the 32 that a connection may have.
+    for address in 2..32 {
+        tap.rebind();
+        world.run_for(Duration::from_millis(20));
+        world.ends[0].send(Unit::Control, b"here");
+        world.until("heard", |ends| ends[1].units.last().is_some_and(|unit| unit == b"here"));
+        world.ends[1].units.clear();
+        assert!(world.ends.iter().all(|end| end.closed.is_none()), "address {address}");
+    }
+    tap.rebind();
+    world.run_for(Duration::from_millis(20));
+    let begin = Instant::now();
+    world.ends[0].send(Unit::Control, b"here");
+    world.until("ended", |ends| ends.iter().all(|end| end.closed.is_some()));
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert_eq!(world.ends[0].closed, Some(CloseReason::PeerClosed));
 }
 
 #[test]

@@ -27,7 +27,7 @@ use super::outbox::Outbox;
 use super::socket::{Arrival, Udp};
 use super::spent::Spent;
 use super::tickets::Place;
-use super::{context, reason, verify};
+use super::{PATHS_MAX, context, reason, verify};
 use crate::identity::Judge;
 use crate::{
     CONTROL_EXCESS, CertificateFault, CloseReason, Early, Established, FRAMES_MAX, SocketOptions,
@@ -189,6 +189,7 @@ impl Engine {
 
     /// Takes note of where the peer is now and what passes on the way there.
     fn follow_paths(&mut self) {
+        let mut crowded = false;
         while let Some(event) = self.connection.path_event_next() {
             match event {
                 PathEvent::PmtuUpdated { pmtu, .. } => self.path_mtu = pmtu,
@@ -198,8 +199,15 @@ impl Engine {
                     // quiche searches on a connection's first path alone.
                     self.egress.limit_datagrams(self.path_mtu);
                 }
-                event => tracing::trace!(peer = %self.peer, ?event, "path"),
+                event => {
+                    tracing::trace!(peer = %self.peer, ?event, "path");
+                    crowded |= matches!(event, PathEvent::New(..));
+                }
             }
+        }
+        if crowded && self.connection.path_stats().count() as u64 >= PATHS_MAX {
+            tracing::info!(peer = %self.peer, "the peer's address changed too often: a fresh start");
+            self.say_goodbye();
         }
     }
 

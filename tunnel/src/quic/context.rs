@@ -13,8 +13,8 @@ use boring::ssl::{
 use quiche::{BbrParams, Config};
 
 use super::{
-    ALPN, CIDS_MAX, FLOW_WINDOW, STREAM_WINDOW, STREAM_WINDOW_MAX, STREAMS_MAX, ServerOptions,
-    verify,
+    ALPN, CIDS_MAX, FLOW_WINDOW, PATHS_MAX, STREAM_WINDOW, STREAM_WINDOW_MAX, STREAMS_MAX,
+    ServerOptions, verify,
 };
 use crate::identity::Judge;
 use crate::{LoadError, TlsIdentity};
@@ -50,6 +50,7 @@ pub(super) fn of_server(
     }
     builder.set_alpn_select_callback(move |ssl, offered| select(ssl, offered, &wishes));
     let mut config = config(builder, options.socket.user_timeout)?;
+    config.set_active_connection_id_limit(PATHS_MAX);
     config.set_cc_algorithm_name(default).map_err(refused)?;
     config.set_ticket_key(ticket_key).map_err(refused)?;
     config.enable_early_data();

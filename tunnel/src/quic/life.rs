@@ -105,7 +105,8 @@ impl Engine {
         }
     }
 
-    fn say_goodbye(&mut self) {
+    /// Ends at once, without waiting for what the peer has not acknowledged.
+    pub(super) fn say_goodbye(&mut self) {
         let _ = self.connection.close(true, reason::BYE, b"");
         self.farewell = true;
         self.end(CloseReason::Local);

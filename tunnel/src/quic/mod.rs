@@ -99,5 +99,10 @@ const STREAM_WINDOW_MAX: u64 = 1 << 20;
 /// Connection ids that each side keeps for the other: one in use, spares for a changed address.
 const CIDS_MAX: u64 = 4;
 
+/// Addresses that a gateway may come from during a connection. `quiche` never forgets one that was
+/// in use and ignores all beyond its limit of ids, so the cloud's is larger than [`CIDS_MAX`] (the
+/// gateway gives no more ids for that), and the connection ends when the last place is taken.
+const PATHS_MAX: u64 = 32;
+
 /// Label of the exporter that binds a JOIN to its connection, as in TLS.
 const EXPORTER_LABEL: &str = "EXPORTER-polyrail-join";
