@@ -190,6 +190,7 @@ impl Choice {
     /// A TLS path carries.
     pub(crate) fn on_tls_path(&mut self, now: Instant) {
         self.quic_since = None;
+        self.defer_retry(now);
         if let Some(trial) = &mut self.trial {
             trial.carried.get_or_insert(now);
         } else {
@@ -198,14 +199,14 @@ impl Choice {
         self.sign(now);
     }
 
-    /// A QUIC path carries, after a TLS path with these rates or none. Returns whether that ends a
-    /// demotion.
-    pub(crate) fn on_quic_path(&mut self, now: Instant, tls: Both<Bitrate>) -> bool {
+    /// A QUIC path carries, after a TLS path with these rates or none. That ends a demotion; one for
+    /// policing only when it was `probed`, as a retry: what wins a race says nothing of rates.
+    pub(crate) fn on_quic_path(&mut self, now: Instant, probed: bool, tls: Both<Bitrate>) {
         (self.probe, self.probe_at, self.trial) = (None, None, None);
         self.calm_down();
         self.probe_gap = PROBE_GAP;
         self.quic_since = Some(now);
-        let ended = self.demotion.take();
+        let ended = self.demotion.take_if(|demotion| probed || !demotion.why.is_policing());
         self.relapse = match ended.map(|demotion| demotion.why) {
             Some(Why::Policed { rate, way, .. } | Why::StillPoliced { rate, way, .. }) => {
                 let tls = tls.of(way);
@@ -213,7 +214,16 @@ impl Choice {
             }
             _ => None,
         };
-        ended.is_some()
+    }
+
+    /// A retry after policing is judged by what TLS carries just before it: a TLS path that began,
+    /// or makes progress again, shows that first.
+    pub(crate) fn defer_retry(&mut self, now: Instant) {
+        if let Some(demotion) = &mut self.demotion
+            && demotion.why.is_policing()
+        {
+            demotion.retry_at = demotion.retry_at.max(now + SETTLE_MAX + MEASURE);
+        }
     }
 
     /// TCP showed that the carrier lives.
@@ -472,6 +482,13 @@ impl Choice {
 
     fn calm_down(&mut self) {
         (self.pending, self.unanswered, self.refused) = (false, 0, false);
+    }
+}
+
+impl Why {
+    /// Whether UDP passes, but slowly.
+    fn is_policing(self) -> bool {
+        matches!(self, Self::Policed { .. } | Self::StillPoliced { .. })
     }
 }
 

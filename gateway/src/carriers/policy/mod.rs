@@ -430,6 +430,7 @@ impl Policy {
         if search.cause.ends_with_progress() && self.has_recovered(now, search) {
             let after = search.age(now);
             self.search = None;
+            self.choice.defer_retry(now);
             self.tell(Notice::Recovered { after });
             self.close_unready("the old connection carries again", |_, attempt| {
                 !attempt.has_greeted()

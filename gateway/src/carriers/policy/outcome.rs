@@ -41,16 +41,14 @@ impl Policy {
         let (mode, address) = (attempt.mode, attempt.address);
         self.book.worked(address);
         self.begin_afresh();
-        if self.probe == Some(id) {
-            self.probe = None;
-        }
+        let probed = self.probe.take_if(|probe| *probe == id).is_some();
         if before.is_some_and(|(_, newest, _)| newest > Some(number)) {
             // A newer connection was faster: the session closes this one.
             return;
         }
         let tls = before.map(|(_, _, rates)| rates).unwrap_or_default();
         match mode {
-            TunnelMode::Quic => drop(self.choice.on_quic_path(now, tls)),
+            TunnelMode::Quic => self.choice.on_quic_path(now, probed, tls),
             TunnelMode::Tls => self.choice.on_tls_path(now),
         }
         let was_down = !std::mem::replace(&mut self.carrying, true);
@@ -130,10 +128,12 @@ impl Policy {
         if wish != Mode::Auto {
             return format!("mode {wish} is set");
         }
-        if let Some(demotion) = self.choice.demotion() {
+        let demotion = self.choice.demotion();
+        if let Some(demotion) = demotion.filter(|_| mode == TunnelMode::Tls) {
             return demotion.why.to_string();
         }
         let text = match mode {
+            TunnelMode::Quic if demotion.is_some() => "QUIC was answered before TLS",
             TunnelMode::Tls if self.choice.on_trial() => "trial: UDP looks policed",
             TunnelMode::Tls => "TLS was answered before QUIC",
             TunnelMode::Quic if cause == Cause::Back => "TLS was no faster than QUIC",
@@ -183,7 +183,11 @@ impl Policy {
         let begun = self.attempts.iter().find(|attempt| attempt.id == id).map(|path| path.id);
         self.close_unready("another connection carries", |policy, attempt| {
             if attempt.mode != mode {
-                return mode == TunnelMode::Quic || !policy.choice.prefers_quic();
+                // A demoted carrier goes on to TLS at once.
+                return match mode {
+                    TunnelMode::Quic => policy.choice.demotion().is_none(),
+                    TunnelMode::Tls => !policy.choice.prefers_quic(),
+                };
             }
             Some(attempt.id) < begun || !attempt.has_greeted()
         });

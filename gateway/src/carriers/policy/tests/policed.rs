@@ -1,6 +1,7 @@
 //! Policed UDP: trials over TLS, what they measure, and what becomes of carriers after them.
 
 use polyrail_control::config::Mode;
+use polyrail_model::TunnelMode;
 
 use super::world::{QUIC, TLS, World, ms, secs};
 use crate::carriers::policy::{Notice, Way};
@@ -118,13 +119,70 @@ fn quic_is_tried_again_when_a_trial_ends_on_tls_without_a_demotion() {
     world.run_until(secs(4), |world| world.carries() == Some(QUIC));
 }
 
-/// A carrier whose retry after policing has just shown that nothing changed: QUIC still carries.
-fn still_policed() -> World {
+/// A carrier that was demoted for policing, and runs over TLS.
+fn policed() -> World {
     let mut world = World::new(Mode::Auto);
     world.net.udp_rate = 125_000;
     world.run(secs(2));
     world.report_policed(125_000);
     world.run_until(secs(3), |world| world.demotions() == 1);
+    world.run(secs(2));
+    assert_eq!(world.carries(), Some(TLS));
+    world
+}
+
+fn moves_to(world: &World, mode: TunnelMode) -> usize {
+    world.tells(|notice| matches!(notice, Notice::ModeChanged { to, .. } if *to == mode))
+}
+
+#[test]
+fn an_outage_does_not_end_a_demotion_for_policing() {
+    let mut quic_first = 0;
+    for dark in (2_000..6_000).step_by(150).chain([8_000, 15_000]) {
+        let mut world = policed();
+        let (quic, retry_at) = (moves_to(&world, QUIC), world.policy.demotion().unwrap().retry_at);
+        world.net.dark = true;
+        world.run(ms(dark));
+        world.net.dark = false;
+        world.run_until(secs(1), |world| world.carries().is_some());
+        world.run_until(secs(2), |world| world.carries() == Some(TLS));
+        world.run(secs(5));
+        assert_eq!(world.carries(), Some(TLS), "{dark} ms: {:#?}", world.told);
+        assert_eq!(world.demotions(), 1, "{dark} ms");
+        assert_eq!(world.policy.demotion().unwrap().retry_at, retry_at, "{dark} ms");
+        quic_first += moves_to(&world, QUIC) - quic;
+    }
+    assert!(quic_first >= 4, "QUIC came first {quic_first} times");
+    // TCP is what does not pass any more: QUIC is all there is.
+    let mut world = policed();
+    world.net.tcp = false;
+    world.run_until(secs(5), |world| world.carries() == Some(QUIC));
+    world.run(secs(15));
+    assert_eq!(world.carries(), Some(QUIC));
+    assert!(world.policy.demotion().is_none(), "{:#?}", world.told);
+}
+
+#[test]
+fn a_retry_that_falls_into_an_outage_is_judged_all_the_same() {
+    // The path is raced, or recovers by itself.
+    for (dark, nimble) in [(5_000, false), (1_000, false), (335, true)] {
+        let mut world = policed();
+        // Little faster than twice what passes by UDP.
+        world.net.tcp_rate = 270_000;
+        let left = world.policy.demotion().unwrap().retry_at - world.now();
+        world.run(left - ms(dark - 10));
+        (world.net.dark, world.nimble) = (true, nimble);
+        world.run(ms(dark));
+        world.net.dark = false;
+        world.run(secs(10));
+        assert_eq!((world.carries(), world.demotions()), (Some(TLS), 2), "{dark} ms");
+        assert_eq!(world.policy.demotion().unwrap().wait, secs(60), "{dark} ms");
+    }
+}
+
+/// A carrier whose retry after policing has just shown that nothing changed: QUIC still carries.
+fn still_policed() -> World {
+    let mut world = policed();
     world.run_until(secs(36), |world| world.demotions() == 2);
     assert_eq!(world.carries(), Some(QUIC));
     world
