@@ -40,6 +40,10 @@ const POLICED: &str = "1 Mbit/s";
 /// The gateway's other host number on a carrier.
 const OTHER_HOST: u8 = 3;
 
+/// How long a carrier may take until it travels in the mode of its row, and by QUIC before UDP
+/// suffers: a demotion by the fault before lasts 30 s.
+pub(super) const MODE_LIMIT: Duration = Duration::from_secs(45);
+
 /// True when it does not wait for mid-transfer as the first fault of a row.
 pub(super) fn is_there_at_start(fault: Fault) -> bool {
     matches!(fault, Fault::None | Fault::UdpBlockedAtStart) || steady(fault).is_some()
@@ -61,6 +65,18 @@ fn steady(fault: Fault) -> Option<(&'static str, &'static str)> {
         Fault::Reorder => Some(("reorder 0.05 10 ms", "reorder off")),
         _ => None,
     }
+}
+
+/// The gateway says that the carrier's connection in use is of this mode, or will be in time.
+pub(super) fn must_travel_by(
+    world: &World,
+    carrier: &str,
+    mode: &str,
+    limit: Duration,
+) -> Result<()> {
+    world
+        .wait_for_path(carrier, limit, |path| path["state"] == "up" && path["mode"] == mode)
+        .with_context(|| format!("{carrier} does not travel by {mode}"))
 }
 
 /// A carrier under a fault.
@@ -108,6 +124,7 @@ impl Victim<'_> {
         let mark = if at_start {
             Mark { at: self.world.gateway_started, bytes: 0 }
         } else {
+            self.must_travel_by("quic", MODE_LIMIT)?;
             self.tell("udp blocked")?;
             self.mark()?
         };
@@ -115,7 +132,7 @@ impl Victim<'_> {
             || expected == Expected::Back(Class::FallbackAtStart)
         {
             let took = self.in_use_since(&mark)?;
-            self.must_travel_by_tls()?;
+            self.must_travel_by("tls", self.limit)?;
             self.tell("udp free")?;
             return Ok(took);
         }
@@ -127,12 +144,13 @@ impl Victim<'_> {
     }
 
     fn udp_policed(&self, expected: Expected) -> Result<Duration> {
+        self.must_travel_by("quic", MODE_LIMIT)?;
         self.tell(&format!("udp {POLICED}"))?;
         let mark = self.mark()?;
         let took = match expected {
             Expected::Back(Class::Demotion) => {
                 let took = self.demoted_for_good(mark)?;
-                self.must_travel_by_tls()?;
+                self.must_travel_by("tls", self.limit)?;
                 took
             }
             _ => {
@@ -234,9 +252,8 @@ impl Victim<'_> {
         }
     }
 
-    /// The gateway, too, says that the carrier's connection in use is TLS.
-    fn must_travel_by_tls(&self) -> Result<()> {
-        self.world.wait_for_path(self.name(), self.limit, |path| path["mode"] == "tls")
+    fn must_travel_by(&self, mode: &str, limit: Duration) -> Result<()> {
+        must_travel_by(self.world, self.name(), mode, limit)
     }
 
     /// Waits for a window with [`DEMOTED_BYTES`] and tells when it began.

@@ -217,6 +217,15 @@ impl Ways {
     pub fn any(self) -> bool {
         self.quic || self.tls
     }
+
+    /// The mode in which a carrier with these ways travels while nothing speaks against QUIC.
+    pub fn mode(self) -> Option<&'static str> {
+        match self {
+            Ways { quic: true, .. } => Some("quic"),
+            Ways { tls: true, .. } => Some("tls"),
+            _ => None,
+        }
+    }
 }
 
 impl Row {
@@ -360,6 +369,22 @@ mod tests {
             (row(GatewayMode::Quic, CloudMode::Tls, &[dark]), None),
         ] {
             assert_eq!(row.victims(), victims, "{row}");
+        }
+    }
+
+    #[test]
+    fn a_carrier_travels_by_quic_wherever_both_daemons_let_it() {
+        for (gateway, cloud, modes) in [
+            (GatewayMode::Auto, CloudMode::Auto, [Some("quic"); 2]),
+            (GatewayMode::Auto, CloudMode::Tls, [Some("tls"); 2]),
+            (GatewayMode::Quic, CloudMode::Auto, [Some("quic"); 2]),
+            (GatewayMode::Tls, CloudMode::Auto, [Some("tls"); 2]),
+            (GatewayMode::Mixed, CloudMode::Auto, [Some("quic"), Some("tls")]),
+            (GatewayMode::Mixed, CloudMode::Quic, [Some("quic"), None]),
+            (GatewayMode::Quic, CloudMode::Tls, [None; 2]),
+        ] {
+            let found = [0, 1].map(|index| Ways::of(gateway, cloud, index).mode());
+            assert_eq!(found, modes, "{gateway} x {cloud}");
         }
     }
 

@@ -17,7 +17,7 @@ use crate::world::{Plan, World};
 
 use super::clock::Step;
 use super::endless::Endless;
-use super::fault::{self, Mark, Victim};
+use super::fault::{self, MODE_LIMIT, Mark, Victim};
 use super::target::{Class, QUEUE_KIB, RATE_MBIT_S, ROUND_TRIP_MS};
 use super::{CloudMode, Expected, Fault, Row, Ways};
 
@@ -251,19 +251,21 @@ fn step(fault: String, carrier: &str, class: Class, took: Duration) -> StepOutco
     }
 }
 
-/// Waits for the carriers that can connect; when UDP is blocked from the start, for any flow.
+/// Waits for the carriers that can connect, each in the mode of its row; for one whose UDP is
+/// blocked from the start it does not wait.
 fn wait_for_carriers(world: &mut World, row: &Row, victims: &[usize]) -> Result<()> {
     let late = (row.faults.first() == Some(&Fault::UdpBlockedAtStart)).then(|| victims.first());
-    let wanted: Vec<&str> = (0..2)
-        .filter(|index| Ways::of(row.gateway, row.cloud, *index).any())
+    let wanted: Vec<(&str, &str)> = (0..2)
         .filter(|index| late.flatten() != Some(index))
-        .map(|index| NAMES[index])
+        .filter_map(|index| Some((NAMES[index], Ways::of(row.gateway, row.cloud, index).mode()?)))
         .collect();
     let stands = |status: &Status, name: &str| {
         status.carriers.iter().any(|carrier| carrier.name == name && carrier.state == "up")
     };
-    world.wait_for_status("tunnels", |status| wanted.iter().all(|name| stands(status, name)))?;
-    world.wait_until_up()
+    world
+        .wait_for_status("tunnels", |status| wanted.iter().all(|(name, _)| stands(status, name)))?;
+    world.wait_until_up()?;
+    wanted.iter().try_for_each(|(name, mode)| fault::must_travel_by(world, name, mode, MODE_LIMIT))
 }
 
 /// Through SOCKS5, or intercepted.
