@@ -2,7 +2,8 @@
 //! the one carrier loses packets.
 //!
 //! Twenty users, each with an address and a connection of its own, are sent a message of 200 bytes
-//! about every 100 ms. Server and passenger read the same clock.
+//! about every 100 ms. Server and passenger read the same clock. A download that is held back would
+//! make the messages quick, so its rate is measured as well.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -15,7 +16,7 @@ use rand_pcg::Pcg64;
 use socket2::{Domain, Socket, Type};
 
 use super::bulk::{Bulk, Source};
-use super::{at_quantile, worlds::Worlds};
+use super::{at_quantile, congestion, worlds::Worlds};
 use crate::addresses::{Family, SERVER};
 use crate::bench::{Effort, fresh_seed};
 use crate::carrier::{self, Link};
@@ -28,6 +29,9 @@ const USERS: u8 = 20;
 const MESSAGE: usize = 200;
 const EVERY_MS: std::ops::Range<u64> = 80..120;
 const PORT: u16 = 6210;
+const MODES: [&str; 2] = ["quic", "tls"];
+/// What the cloud's tunnels run with.
+const CONGESTION: &str = "bbr";
 /// Messages of the first moments are not counted.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -37,8 +41,8 @@ static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let (rounds, time) = effort.pick((6, Duration::from_secs(12)), (1, Duration::from_secs(3)));
     let seed = fresh_seed("blocking");
-    let plans = ["quic", "tls"].map(plan);
-    let prepare = |world: &mut World, _| {
+    let plans = MODES.map(plan);
+    let prepare = |world: &mut World, number: usize| {
         for user in 0..USERS {
             world.lab.passenger.ip(&format!("addr add {}/24 dev wlan0", address(user)))?;
         }
@@ -49,26 +53,43 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
         Source::start(world)?;
         let bulk = Bulk::start(world)?;
         bulk.wait_for(2_000_000, PATIENCE)?;
+        if MODES[number] == "tls" {
+            congestion::must_run(world, CONGESTION)?;
+        }
         Ok(bulk)
     };
-    let measure = move |world: &mut World, _: &mut Bulk, round: usize| {
+    let measure = move |world: &mut World, bulk: &mut Bulk, round: usize| {
         carrier::command(
             &world.lab,
             &format!("set alpha seed {}", seed.wrapping_add(round as u64)),
         )?;
-        deliveries(world, time)
+        let (started, before) = (Instant::now(), bulk.bytes());
+        let delays = deliveries(world, time)?;
+        let bits = (bulk.bytes() - before) as f64 * 8.0;
+        Ok((delays, bits / started.elapsed().as_secs_f64() / 1e6))
     };
     let worlds = Worlds::start(&plans, prepare, measure)?;
-    let mut ratios = Vec::new();
+    let (mut ratios, mut bulk_ratios) = (Vec::new(), Vec::new());
     let mut quantiles = [const { Vec::new() }; 4];
+    let mut rates = [const { Vec::new() }; 2];
     for round in 0..rounds {
-        let delays = worlds.together(round)?;
-        let [p95, p99] = [0.95, 0.99].map(|q| [0, 1].map(|mode| at_quantile(&delays[mode], q)));
+        let both = worlds.together(round)?;
+        let [p95, p99] = [0.95, 0.99].map(|q| [0, 1].map(|mode| at_quantile(&both[mode].0, q)));
         ratios.push(p95[0] / p95[1]);
         for (list, value) in quantiles.iter_mut().zip([p95[0], p95[1], p99[0], p99[1]]) {
             list.push(value);
         }
+        bulk_ratios.push(both[0].1 / both[1].1);
+        for (list, (_, mbit_s)) in rates.iter_mut().zip(&both) {
+            list.push(*mbit_s);
+        }
     }
+    for (mode, rates) in MODES.iter().zip(&rates) {
+        let name = format!("blocking_bulk_{mode}");
+        report.result(&name, median(rates), "Mbit/s", Goal::None, rates);
+    }
+    let bulk_goal = Goal::AtLeast(0.8);
+    report.result("blocking_bulk_ratio", median(&bulk_ratios), "x", bulk_goal, &bulk_ratios);
     let names = ["p95_quic", "p95_tls", "p99_quic", "p99_tls"];
     for (name, values) in names.iter().zip(&quantiles) {
         report.result(&format!("message_{name}"), median(values), "ms", Goal::None, values);
@@ -81,7 +102,7 @@ fn plan(mode: &str) -> Plan {
     super::plan(mode)
         .carrier("alpha", Link::new(20.0, 40).loss_percent(2.0))
         .gateway("users.key", "address")
-        .cloud("congestion", "bbr")
+        .cloud("congestion", CONGESTION)
 }
 
 /// How long each message took, ms.

@@ -3,6 +3,7 @@
 
 use anyhow::Result;
 
+use super::congestion;
 use super::worlds::Worlds;
 use crate::bench::{Effort, fresh_seed};
 use crate::carrier::{self, Link};
@@ -11,6 +12,8 @@ use crate::web::WebFile;
 use crate::world::{Plan, World};
 
 const CLEAN: Link = Link { mbit_s: 50.0, round_trip_ms: 60, loss_percent: 0.0, queue_kib: 256 };
+
+const MODES: [&str; 2] = ["quic", "tls"];
 
 /// One comparison of the two modes.
 #[derive(Clone, Copy)]
@@ -42,13 +45,16 @@ pub(super) fn lossy(report: &mut Report, effort: Effort) -> Result<()> {
 fn compare(report: &mut Report, effort: Effort, pairings: &[Pairing]) -> Result<()> {
     let (rounds, size) = effort.pick((7, 30_000_000), (1, 5_000_000));
     let seed = fresh_seed(pairings[0].name);
-    let plans: Vec<Plan> = pairings
-        .iter()
-        .flat_map(|pairing| ["quic", "tls"].map(|mode| plan(*pairing, mode)))
-        .collect();
-    let prepare = move |world: &mut World, _| {
+    let cases: Vec<(&str, Pairing)> =
+        pairings.iter().flat_map(|pairing| MODES.map(|mode| (mode, *pairing))).collect();
+    let plans: Vec<Plan> = cases.iter().map(|(mode, pairing)| plan(*pairing, mode)).collect();
+    let prepare = move |world: &mut World, number: usize| {
         let file = world.web.add(size, 1)?;
         world.download(&file).verify(&world.lab.passenger, &file)?;
+        let (mode, pairing) = cases[number];
+        if mode == "tls" {
+            congestion::must_run(world, pairing.congestion)?;
+        }
         Ok(file)
     };
     let measure = move |world: &mut World, file: &mut WebFile, round: usize| {

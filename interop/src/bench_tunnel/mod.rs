@@ -7,6 +7,7 @@ mod admin;
 mod blackout;
 mod blocking;
 mod bulk;
+mod congestion;
 mod establish;
 mod goodput;
 mod policed;
@@ -43,8 +44,10 @@ pub fn names() -> Vec<&'static str> {
 /// Runs all benchmarks, or the one named; a benchmark that fails does not stop the others.
 ///
 /// # Errors
-/// When one could not measure, after the others have run.
+/// When the kernel lacks a congestion control that is compared; when one could not measure, after
+/// the others have run.
 pub fn run(report: &mut Report, effort: Effort, only: Option<&str>) -> Result<()> {
+    congestion::must_be_there()?;
     crate::bench::run_each(&BENCHMARKS, report, effort, only)
 }
 

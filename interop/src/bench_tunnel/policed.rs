@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::admin;
@@ -60,13 +60,15 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     for _ in 0..batches {
         // A carrier that was demoted once is treated otherwise: each run has a world of its own.
         let plans: Vec<Plan> = (0..pairs).flat_map(|_| ["auto", "tls"].map(plan)).collect();
-        let prepare = |world: &mut World, _| {
+        let prepare = |world: &mut World, number: usize| {
             Source::start(world)?;
             let bulk = Bulk::start(world)?;
             bulk.wait_for(2_000_000, PATIENCE)?;
-            Ok(bulk)
+            Ok((bulk, ["quic", "tls"][number % 2]))
         };
-        let measure = move |world: &mut World, bulk: &mut Bulk, _| police(world, bulk, window);
+        let measure = move |world: &mut World, (bulk, mode): &mut (Bulk, &str), _| {
+            police(world, bulk, mode, window)
+        };
         let runs = Worlds::start(&plans, prepare, measure)?.together(0)?;
         for pair in runs.chunks(2) {
             times.push(pair[0].verdict.until_tls.as_secs_f64());
@@ -92,8 +94,14 @@ fn plan(mode: &str) -> Plan {
     super::plan(mode).carrier("alpha", link).carrier("beta", link)
 }
 
-fn police(world: &mut World, bulk: &Bulk, window: Duration) -> Result<Run> {
+/// The carrier travels in `mode` when the policer comes.
+fn police(world: &mut World, bulk: &Bulk, mode: &str, window: Duration) -> Result<Run> {
     std::thread::sleep(BEFORE);
+    for name in ["alpha", "beta"] {
+        world
+            .wait_for_path(name, PATIENCE, |path| path["state"] == "up" && path["mode"] == mode)
+            .with_context(|| format!("{name} does not travel by {mode} before the policer"))?;
+    }
     let socket = operator::socket(&world.lab, Side::Gateway);
     carrier::command(&world.lab, "set alpha udp 1 Mbit/s")?;
     let (started, before) = (Instant::now(), bulk.bytes());

@@ -70,6 +70,11 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
 
 /// Bytes sent again in vain, and bytes in flight at the beginning.
 fn blackout(world: &mut World, source: &Source, length: Duration) -> Result<(u64, u64)> {
+    // Connections that were idle for long would have been silent before the blackout.
+    for name in names(&folder(world))? {
+        std::fs::remove_file(folder(world).join(name))?;
+    }
+    super::restart_gateway(world)?;
     source.set_flowing(true);
     let bulk = Bulk::start(world)?;
     bulk.wait_for(4_000_000, PATIENCE)?;
@@ -88,10 +93,6 @@ fn blackout(world: &mut World, source: &Source, length: Duration) -> Result<(u64
     world.gateway.signal(Signal::SIGTERM)?;
     world.gateway.wait(END_LIMIT)?;
     let again = resent(&folder(world), &known, dark)?;
-    for name in names(&folder(world))? {
-        std::fs::remove_file(folder(world).join(name))?;
-    }
-    super::restart_gateway(world)?;
     ensure!(inside > 0, "nothing was in flight");
     Ok((again, inside))
 }
@@ -124,14 +125,14 @@ fn resent(folder: &Path, known: &BTreeSet<OsString>, dark: Duration) -> Result<u
     Ok(sum)
 }
 
-/// Bytes after the last silence of at least so many seconds, none if there was none; without a
-/// bound, all bytes.
+/// Bytes after the first silence of at least so many seconds, none if there was none; without a
+/// bound, all bytes. A later silence is one in which nothing was left to send.
 fn after(received: &[(f64, u64)], silence_s: Option<f64>) -> u64 {
     let begin = match silence_s {
         None => Some(0),
         Some(least) => received
             .windows(2)
-            .rposition(|pair| pair[1].0 - pair[0].0 >= least * 1000.0)
+            .position(|pair| pair[1].0 - pair[0].0 >= least * 1000.0)
             .map(|place| place + 1),
     };
     begin.map_or(0, |begin| received[begin..].iter().map(|(_, bytes)| bytes).sum())
@@ -201,6 +202,8 @@ mod tests {
     fn only_what_comes_after_the_blackout_counts() {
         let packets = [(0.0, 1), (10.0, 2), (5010.0, 4), (5020.0, 8)];
         assert_eq!(after(&packets, Some(4.0)), 12);
+        let quiet_later = [packets.as_slice(), &[(9500.0, 16)]].concat();
+        assert_eq!(after(&quiet_later, Some(4.0)), 28, "silent again when all was sent");
         assert_eq!(after(&packets, Some(6.0)), 0, "never silent: nothing came after it");
         assert_eq!(after(&packets, None), 15, "a connection that is newer than the blackout");
     }
