@@ -186,8 +186,8 @@ impl Relay {
         self.tunnels.oldest_handshake(mode)
     }
 
-    /// Drops a tunnel at once if its handshake is under way still; [`RelayEvent::TunnelClosed`]
-    /// follows.
+    /// Drops a tunnel at once if its handshake is under way still, and else ends it in order;
+    /// [`RelayEvent::TunnelClosed`] follows.
     pub fn give_up(&mut self, now: Instant, tunnel: TunnelKey) {
         self.tunnels.give_up(now, &self.registry, &mut self.endpoint, tunnel);
     }

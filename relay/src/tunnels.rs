@@ -208,7 +208,8 @@ impl Tunnels {
         self.touch(key.0);
     }
 
-    /// Drops a tunnel whose handshake is under way.
+    /// Drops a tunnel whose handshake is under way. Its end may not have been reported yet: then the
+    /// peer knows the tunnel, and it ends in order.
     pub(crate) fn give_up(
         &mut self,
         now: Instant,
@@ -217,10 +218,11 @@ impl Tunnels {
         key: TunnelKey,
     ) {
         let Some(slot) = self.slots.get(&key.0) else { return };
-        if slot.stage.is_handshaking() {
-            let after = now.saturating_duration_since(slot.begun);
-            self.remove(now, registry, endpoint, key.0, CloseReason::HandshakeTimedOut { after });
+        if !slot.stage.is_handshaking() {
+            return self.close(now, key, endpoint);
         }
+        let after = now.saturating_duration_since(slot.begun);
+        self.remove(now, registry, endpoint, key.0, CloseReason::HandshakeTimedOut { after });
     }
 
     pub(crate) fn take_happened(&mut self) -> Vec<Happened> {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use polyrail_control::admin::PathChange;
 use polyrail_session::{PathStatus, TunnelKey};
-use polyrail_tunnel::fake;
+use polyrail_tunnel::{CloseReason, fake};
 
 use super::shared::{Call, Hold, Shared};
-use super::{Identity, Label, World};
+use super::{Identity, Label, RelayEvent, World};
 
 /// A tunnel without sockets of its own at both ends, and the holds on them.
 struct Line {
@@ -109,4 +109,24 @@ fn what_a_transport_reads_at_its_timeout_is_received() {
     world.rest(Duration::from_millis(100));
     assert_eq!(hold.timeout.get(), None, "the timer did not run");
     assert!(received(&world) > before);
+}
+
+#[test]
+fn a_tunnel_that_is_given_up_when_its_handshake_is_over_ends_in_order() {
+    let mut world = World::new(1);
+    let line = Line::new(&mut world, "a");
+    let tunnel = line.near.0;
+    let relay = &mut world.gateway.relay;
+    relay.give_up(Instant::now(), tunnel);
+    assert!(relay.tunnel(tunnel).is_some_and(|view| !view.up));
+    assert!(line.path(&world).is_none(), "the session does not count on it");
+    let said = world.gateway.turn();
+    let over = |event: &RelayEvent| {
+        matches!(event, RelayEvent::TunnelClosed { tunnel: over, reason, .. }
+            if *over == tunnel && *reason == CloseReason::Local)
+    };
+    assert!(said.iter().any(over), "{said:?}");
+    let (mut client, mut server) = world.connect();
+    world.write_all(&mut client, b"over the other one");
+    assert_eq!(world.read_exactly(&mut server, 18), b"over the other one");
 }
