@@ -172,6 +172,10 @@ impl Carrier {
         self.without_congestion = [false; 2];
         self.take_pace(config);
         self.take_mode(now, config);
+        if keys.contains(&CarrierKey::Mode) {
+            // Also where it is what held before, for want of a mode of its own.
+            self.wish_mode(now, None);
+        }
         if keys.contains(&CarrierKey::Enabled) {
             self.wished_enabled = None;
         }

@@ -197,6 +197,9 @@ fn a_reload_leaves_operators_wishes_alone_unless_it_is_about_them() {
     assert!(!world.state("b").enabled);
     world.reload(&CONFIG.replace("\"none0\"", "\"none0\"\nmetered = true"));
     assert!(!world.state("b").enabled, "that was not about it");
+    world.reload(&CONFIG.replace("\"127.0.0.1\"", "\"127.0.0.1\"\nmode = \"auto\""));
+    assert_eq!(world.state("a").configured_mode, Mode::Auto, "though all of them are");
+    world.set("a", mode(Mode::Tls)).unwrap();
     world.reload(&CONFIG.replace("mode = \"auto\"", "mode = \"quic\""));
     assert_eq!(world.state("a").configured_mode, Mode::Quic);
     assert!(!world.state("b").enabled);
