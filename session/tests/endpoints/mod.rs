@@ -1,0 +1,164 @@
+//! A gateway's and a cloud's endpoint, joined by tunnels without rate and delay.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
+
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId};
+use polyrail_session::{Endpoint, Event, FlowKey, Outlet, Settings, TunnelInfo, TunnelKey};
+
+/// A gateway and a cloud joined by tunnels of unlimited rate and no delay.
+pub struct Pair {
+    pub now: Instant,
+    pub gateway: Endpoint,
+    pub cloud: Endpoint,
+    pub tunnels: Vec<(TunnelKey, bool)>,
+    pub at_gateway: Vec<Event>,
+    pub at_cloud: Vec<Event>,
+    pub user_bytes: Vec<usize>,
+    /// Units of data that the gateway sent, and those that it withdrew.
+    pub units: Vec<(usize, u64)>,
+    pub withdrawn: Vec<(usize, u64)>,
+}
+
+/// What an endpoint hands out in one go.
+#[derive(Default)]
+pub struct Wire {
+    pub sent: Vec<(TunnelKey, Vec<u8>)>,
+    units: Vec<(usize, u64)>,
+    withdrawn: Vec<(usize, u64)>,
+}
+
+impl Outlet for Wire {
+    fn send(&mut self, tunnel: TunnelKey, unit: Unit, frames: &[u8]) -> usize {
+        self.sent.push((tunnel, frames.to_vec()));
+        if let Unit::Data { tag } = unit {
+            self.units.push((tunnel.0, tag));
+        }
+        16_384
+    }
+
+    fn withdraw(&mut self, tunnel: TunnelKey, tag: u64) {
+        self.withdrawn.push((tunnel.0, tag));
+    }
+}
+
+impl Pair {
+    pub fn new(settings: Settings) -> Self {
+        let now = Instant::now();
+        Self {
+            now,
+            gateway: Endpoint::gateway(now, settings.clone(), InstanceId([7; 16])),
+            cloud: Endpoint::cloud(now, settings, [1; 32]),
+            tunnels: Vec::new(),
+            at_gateway: Vec::new(),
+            at_cloud: Vec::new(),
+            user_bytes: vec![0; 8],
+            units: Vec::new(),
+            withdrawn: Vec::new(),
+        }
+    }
+
+    pub fn up(&mut self, key: usize, carrier: &str) {
+        self.up_as(key, carrier, "train-7");
+    }
+
+    pub fn up_as(&mut self, key: usize, carrier: &str, name: &str) {
+        self.make(key, carrier, name, true);
+    }
+
+    /// A tunnel that passes frames, or none.
+    pub fn make(&mut self, key: usize, carrier: &str, name: &str, passes: bool) {
+        let info = |carrier: &str, peer: &str| TunnelInfo {
+            carrier: carrier.to_owned(),
+            peer: Identity::new(peer).unwrap(),
+            exporter: Some([key as u8; 32]),
+            mode: TunnelMode::Tls,
+            backup: false,
+        };
+        let tunnel = TunnelKey(key);
+        self.tunnels.push((tunnel, passes));
+        self.cloud.tunnel_up(self.now, tunnel, info("", name));
+        self.gateway.tunnel_up(self.now, tunnel, info(carrier, "cloud"));
+        self.cloud.tunnel_room(tunnel, 16_384);
+        self.gateway.tunnel_room(tunnel, 16_384);
+        self.run();
+    }
+
+    pub fn down(&mut self, key: usize) {
+        self.tunnels.retain(|(tunnel, _)| *tunnel != TunnelKey(key));
+        self.gateway.tunnel_down(self.now, TunnelKey(key));
+        self.cloud.tunnel_down(self.now, TunnelKey(key));
+        self.run();
+    }
+
+    /// Nothing passes this tunnel any more, and nobody is told.
+    pub fn dark(&mut self, key: usize) {
+        self.tunnels.iter_mut().filter(|t| t.0 == TunnelKey(key)).for_each(|t| t.1 = false);
+    }
+
+    pub fn passes(&self, key: TunnelKey) -> bool {
+        self.tunnels.contains(&(key, true))
+    }
+
+    pub fn run(&mut self) {
+        loop {
+            self.at_gateway.extend(std::iter::from_fn(|| self.gateway.poll_event()));
+            self.at_cloud.extend(std::iter::from_fn(|| self.cloud.poll_event()));
+            let (mut up, mut down) = (Wire::default(), Wire::default());
+            self.gateway.transmit(self.now, &mut up);
+            self.cloud.transmit(self.now, &mut down);
+            self.units.extend(up.units);
+            self.withdrawn.extend(up.withdrawn);
+            if up.sent.is_empty() && down.sent.is_empty() {
+                return;
+            }
+            for (key, bytes) in up.sent {
+                self.user_bytes[key.0] += bytes.len();
+                if self.passes(key) {
+                    self.cloud.receive(self.now, key, &bytes);
+                }
+            }
+            for (key, bytes) in down.sent {
+                if self.passes(key) {
+                    self.gateway.receive(self.now, key, &bytes);
+                }
+            }
+        }
+    }
+
+    pub fn advance(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let next = [self.gateway.next_timeout(), self.cloud.next_timeout()];
+            match next.into_iter().flatten().min().filter(|at| *at <= end) {
+                Some(at) => self.now = at.max(self.now),
+                None => break,
+            }
+            self.gateway.on_timeout(self.now);
+            self.cloud.on_timeout(self.now);
+            self.run();
+        }
+        self.now = end;
+    }
+
+    pub fn open(&mut self) -> FlowKey {
+        let name = HostName::new("example.com").unwrap();
+        self.gateway.open(self.now, UserId(1), Destination::Name(name, 80)).unwrap()
+    }
+
+    /// The flow that the cloud was told of last.
+    pub fn opened(&self) -> FlowKey {
+        let opened = |event: &Event| match event {
+            Event::Opened { flow, .. } => Some(*flow),
+            _ => None,
+        };
+        self.at_cloud.iter().rev().find_map(opened).expect("an opened flow")
+    }
+}
+
+pub fn drain(endpoint: &mut Endpoint, now: Instant, flow: FlowKey) -> Vec<u8> {
+    let bytes = endpoint.readable(flow).concat();
+    endpoint.consume(now, flow, bytes.len());
+    bytes
+}
