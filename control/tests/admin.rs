@@ -179,6 +179,7 @@ fn an_operator_looks_and_changes() {
     assert_eq!(value["paths"][0]["configured_mode"], "quic");
     daemon.fine("path set a --enable --scheduler min_rtt,redundancy");
     daemon.fine("path restart a");
+    daemon.fine("path restart a --cell");
     let text = daemon.fine("paths a");
     assert!(text.contains("primary, over any interface, to c; no interface since 2"), "{text}");
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use polyrail_control::GatewayConfig;
 use polyrail_control::admin::{
-    AdminError, Command, ErrorCode, Event, PathChange, PathState, Snapshot,
+    AdminError, Command, ErrorCode, Event, PathChange, PathState, RestartWish, Snapshot,
 };
 use polyrail_control::config::OtherTraffic;
 use polyrail_control::reload::{CarrierKey, Change};
@@ -150,7 +150,10 @@ fn describe(change: &PathChange) -> String {
         enabled.map(|enabled| if enabled { "enabled" } else { "disabled" }.to_owned()),
         mode.map(|mode| format!("mode {mode}")),
         chain.as_ref().map(|chain| format!("scheduler of all paths: {}", chain.names().join(", "))),
-        restart.filter(|restart| *restart).map(|_| "restarted".to_owned()),
+        restart.map(|wish| match wish {
+            RestartWish::Wanted => "restarted".to_owned(),
+            RestartWish::Cell => "its modem changed the cell".to_owned(),
+        }),
     ];
     words.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
@@ -165,11 +168,11 @@ mod tests {
         let change = PathChange {
             enabled: Some(false),
             mode: Some(Mode::Tls),
-            restart: Some(true),
+            restart: Some(RestartWish::Wanted),
             chain: None,
         };
         assert_eq!(describe(&change), "disabled; mode tls; restarted");
-        let change = PathChange { restart: Some(false), ..PathChange::default() };
-        assert_eq!(describe(&change), "");
+        let change = PathChange { restart: Some(RestartWish::Cell), ..PathChange::default() };
+        assert_eq!(describe(&change), "its modem changed the cell");
     }
 }

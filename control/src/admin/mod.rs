@@ -35,7 +35,7 @@ pub use event::{Event, LinkChange, Record};
 pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
 pub use path::{
     ConnectionPhase, ConnectionState, Demotion, LinkState, ModeDecision, PathChange, PathCounters,
-    PathPhase, PathState,
+    PathPhase, PathState, RestartWish,
 };
 pub use reloading::Reloaded;
 pub use server::{AdminOptions, AdminServer};

@@ -211,9 +211,18 @@ pub struct PathChange {
         with = "chain"
     )]
     pub chain: Option<ChainSpec>,
-    /// true: give the path a fresh connection now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub restart: Option<bool>,
+    /// Give the path a fresh connection now.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "restart")]
+    pub restart: Option<RestartWish>,
+}
+
+/// Why a path is to get a fresh connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartWish {
+    /// Somebody wants it: `true`.
+    Wanted,
+    /// The carrier's modem is in another cell: `"cell"`.
+    Cell,
 }
 
 impl PathChange {
@@ -276,6 +285,45 @@ mod chain {
     }
 }
 
+/// A wish for a restart as `true` or its cause; `false` is none.
+mod restart {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged, expecting = "expected true or \"cell\"")]
+    enum Written {
+        Plain(bool),
+        For(Cause),
+    }
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Cause {
+        Cell,
+    }
+
+    pub(super) fn serialize<S: serde::Serializer>(
+        wish: &Option<RestartWish>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let written = wish.map(|wish| match wish {
+            RestartWish::Wanted => Written::Plain(true),
+            RestartWish::Cell => Written::For(Cause::Cell),
+        });
+        written.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<RestartWish>, D::Error> {
+        Ok(match Option::<Written>::deserialize(deserializer)? {
+            None | Some(Written::Plain(false)) => None,
+            Some(Written::Plain(true)) => Some(RestartWish::Wanted),
+            Some(Written::For(Cause::Cell)) => Some(RestartWish::Cell),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,10 +338,23 @@ mod tests {
         let listed = read(r#"{"scheduler": ["min_rtt", "redundancy"]}"#).unwrap();
         assert_eq!(listed.chain, change.chain);
         assert!(read("{}").unwrap().is_empty());
+        for (text, wish) in [
+            (r#"{"restart":true}"#, RestartWish::Wanted),
+            (r#"{"restart":"cell"}"#, RestartWish::Cell),
+        ] {
+            let change = read(text).unwrap();
+            assert_eq!(change.restart, Some(wish));
+            assert_eq!(serde_json::to_string(&change).unwrap(), text);
+        }
+        for none in [r#"{"restart": false}"#, r#"{"restart": null}"#] {
+            assert!(read(none).unwrap().is_empty(), "{none}");
+        }
         for (bad, reason) in [
             (r#"{"mod": "tls"}"#, "unknown field `mod`"),
             (r#"{"mode": "udp"}"#, "unknown variant `udp`"),
             (r#"{"enabled": 1}"#, "expected a boolean"),
+            (r#"{"restart": "modem"}"#, "expected true or \"cell\""),
+            (r#"{"restart": 1}"#, "expected true or \"cell\""),
             (r#"{"scheduler": "fastest"}"#, "no chain is named"),
             (r#"{"scheduler": ["min_rtt", "x"]}"#, "no schedulerlet is named"),
             ("7", "invalid type"),

@@ -90,8 +90,7 @@ async fn set_path<C: DaemonConfig>(
     body: Body,
 ) -> Answer<super::PathState> {
     let Path(name) = name.map_err(bad_request)?;
-    let mut change = path_change(&read(body).await?)?;
-    change.restart = change.restart.filter(|restart| *restart);
+    let change = path_change(&read(body).await?)?;
     if change.is_empty() {
         return Err(bad_request("nothing to change: give enabled, mode, scheduler or restart"));
     }

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
-use polyrail_control::admin::PathChange;
 use polyrail_control::admin::client::{Answer, Client, ClientError};
+use polyrail_control::admin::{PathChange, RestartWish};
 use polyrail_control::config::Mode;
 use polyrail_scheduler::ChainSpec;
 
@@ -40,6 +40,9 @@ pub(crate) enum PathOrder {
     Restart {
         /// The path's name, as `polyrail paths` shows it
         name: String,
+        /// Its modem is in another cell: for programs that watch modems
+        #[arg(long)]
+        cell: bool,
         #[command(flatten)]
         connection: Connection,
     },
@@ -107,8 +110,9 @@ pub(crate) fn path(order: PathOrder, out: &mut dyn Write) -> anyhow::Result<bool
             let enabled = (enable || disable).then_some(enable);
             (name, PathChange { enabled, mode, chain: scheduler, restart: None }, connection)
         }
-        PathOrder::Restart { name, connection } => {
-            (name, PathChange { restart: Some(true), ..PathChange::default() }, connection)
+        PathOrder::Restart { name, cell, connection } => {
+            let wish = if cell { RestartWish::Cell } else { RestartWish::Wanted };
+            (name, PathChange { restart: Some(wish), ..PathChange::default() }, connection)
         }
     };
     let answer = connection.client()?.set_path(&name, &change)?;

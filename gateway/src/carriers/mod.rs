@@ -17,7 +17,7 @@ mod tests;
 use std::time::Instant;
 
 use polyrail_control::GatewayConfig;
-use polyrail_control::admin::{AdminError, Event, LinkChange, PathChange, PathState};
+use polyrail_control::admin::{AdminError, Event, LinkChange, PathChange, PathState, RestartWish};
 use polyrail_control::config::{CarrierName, CarrierRole, Mode};
 use polyrail_control::reload::Change;
 use polyrail_model::{Bitrate, Identity};
@@ -169,13 +169,6 @@ impl Carriers {
         }
     }
 
-    /// The modem of a carrier is in another cell: its connection is renewed (DESIGN 4). False when
-    /// there is no such carrier.
-    pub fn on_cell_change(&mut self, now: Instant, name: &str) -> bool {
-        let carrier = self.carriers.iter_mut().find(|carrier| carrier.name() == name);
-        carrier.map(|carrier| carrier.policy.renew(now, Cause::Cell)).is_some()
-    }
-
     /// All carriers as operators see them.
     pub(crate) fn states(&self, now: Instant, relay: &Relay) -> Vec<PathState> {
         let survey = Survey::new(now, relay);
@@ -203,7 +196,7 @@ impl Carriers {
             let refusal = AdminError::refused("its role is \"never\" in the configuration");
             return Err(refusal.about_key(key));
         }
-        if change.restart == Some(true) && !enabled {
+        if change.restart.is_some() && !enabled {
             return Err(AdminError::refused("it is disabled, so it has nothing to restart"));
         }
         if let Some(enabled) = change.enabled {
@@ -212,8 +205,12 @@ impl Carriers {
         if let Some(mode) = change.mode {
             carrier.wish_mode(now, Some(mode));
         }
-        if change.restart == Some(true) {
-            carrier.policy.renew(now, Cause::Operator);
+        if let Some(wish) = change.restart {
+            let cause = match wish {
+                RestartWish::Wanted => Cause::Operator,
+                RestartWish::Cell => Cause::Cell,
+            };
+            carrier.policy.renew(now, cause);
         }
         Ok(())
     }

@@ -1,17 +1,21 @@
 //! The carriers of a configuration: what operators and reloads do to them, with real sockets.
 
+mod cloud;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
 use polyrail_control::GatewayConfig;
-use polyrail_control::admin::{ErrorCode, LinkChange, PathChange, PathPhase, PathState};
+use polyrail_control::admin::{
+    ErrorCode, LinkChange, PathChange, PathPhase, PathState, RestartWish,
+};
 use polyrail_control::config::Mode;
 use polyrail_control::pki::{Authority, IssueRequest, NodeRole};
 use polyrail_control::reload::diff_gateway;
 use polyrail_model::{Identity, InstanceId};
 use polyrail_relay::{Relay, RelayEvent, RelaySettings};
-use polyrail_session::{Endpoint, Settings};
+use polyrail_session::{Endpoint, Event, Settings};
 use polyrail_tunnel::{IdentityPaths, TlsIdentity};
 
 use super::{Carriers, Clients};
@@ -44,55 +48,57 @@ struct World {
     config: GatewayConfig,
     relay: Relay,
     poll: Poll,
-    _folder: tempfile::TempDir,
+    authority: Authority,
+    folder: tempfile::TempDir,
 }
 
 impl World {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::create(folder.path(), "test", false).unwrap();
-        let request = IssueRequest {
-            name: Identity::new("train").unwrap(),
-            role: NodeRole::Gateway,
-            days: 10,
-            out: folder.path().to_owned(),
-            force: false,
-        };
-        let issued = authority.issue(&request).unwrap();
-        let identity = TlsIdentity::load(&IdentityPaths {
-            certificate: issued.certificate_file,
-            key: issued.key_file,
-            authority: folder.path().join("ca.crt"),
-            revocations: None,
-        });
+        let identity = identity(&authority, folder.path(), "train", NodeRole::Gateway);
         let config = parse(CONFIG);
-        let clients = Clients::new(&identity.unwrap(), &config.cloud.name).unwrap();
+        let clients = Clients::new(&identity, &config.cloud.name).unwrap();
         let poll = Poll::new().unwrap();
         let registry = poll.registry().try_clone().unwrap();
         let endpoint = Endpoint::gateway(Instant::now(), Settings::default(), InstanceId([1; 16]));
         let relay = Relay::new(registry, endpoint, RelaySettings::default());
-        Self { carriers: Carriers::new(&config, clients, 3), config, relay, poll, _folder: folder }
+        let carriers = Carriers::new(&config, clients, 3);
+        Self { carriers, config, relay, poll, authority, folder }
     }
 
     /// Runs the loop for a while.
     fn run(&mut self, time: Duration) {
         let until = Instant::now() + time;
-        let mut events = Events::with_capacity(64);
         while Instant::now() < until {
-            self.poll.poll(&mut events, Some(Duration::from_millis(2))).unwrap();
-            let now = Instant::now();
-            for event in &events {
-                self.relay.on_event(now, event);
-            }
-            self.carriers.on_turn(now, &mut self.relay);
-            self.relay.turn(now);
-            while let Some(event) = self.relay.poll_event() {
-                match event {
-                    RelayEvent::TunnelClosed { tunnel, reason, .. } => {
-                        self.carriers.on_closed(now, tunnel, &reason);
-                    }
-                    other => panic!("nobody is there to cause {other:?}"),
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        let mut events = Events::with_capacity(64);
+        self.poll.poll(&mut events, Some(Duration::from_millis(2))).unwrap();
+        let now = Instant::now();
+        for event in &events {
+            self.relay.on_event(now, event);
+        }
+        self.carriers.on_turn(now, &mut self.relay);
+        self.relay.turn(now);
+        while let Some(event) = self.relay.poll_event() {
+            match event {
+                RelayEvent::TunnelClosed { tunnel, reason, .. } => {
+                    self.carriers.on_closed(now, tunnel, &reason);
                 }
+                RelayEvent::TunnelEarly { tunnel } => self.carriers.on_early(tunnel),
+                RelayEvent::TunnelUp { tunnel, .. } => self.carriers.on_up(now, tunnel),
+                RelayEvent::TunnelRefused { tunnel, reason, .. } => {
+                    self.carriers.on_refused(now, tunnel, &reason);
+                }
+                RelayEvent::Session(Event::PathUp { tunnel, path, .. }) => {
+                    self.carriers.on_path(now, tunnel, path.0);
+                }
+                RelayEvent::Session(Event::SessionUp { .. }) => {}
+                other => panic!("nobody is there to cause {other:?}"),
             }
         }
     }
@@ -118,12 +124,34 @@ impl World {
     }
 }
 
+fn identity(authority: &Authority, folder: &Path, name: &str, role: NodeRole) -> TlsIdentity {
+    let request = IssueRequest {
+        name: Identity::new(name).unwrap(),
+        role,
+        days: 10,
+        out: folder.to_owned(),
+        force: false,
+    };
+    let issued = authority.issue(&request).unwrap();
+    let identity = TlsIdentity::load(&IdentityPaths {
+        certificate: issued.certificate_file,
+        key: issued.key_file,
+        authority: folder.join("ca.crt"),
+        revocations: None,
+    });
+    identity.unwrap()
+}
+
 fn parse(text: &str) -> GatewayConfig {
     GatewayConfig::parse(text, Path::new("/etc/gateway.toml")).unwrap()
 }
 
 fn enabled(enabled: bool) -> PathChange {
     PathChange { enabled: Some(enabled), ..PathChange::default() }
+}
+
+fn restart(wish: RestartWish) -> PathChange {
+    PathChange { restart: Some(wish), ..PathChange::default() }
 }
 
 fn mode(mode: Mode) -> PathChange {
@@ -171,7 +199,7 @@ fn operators_change_what_the_configuration_permits() {
     assert_eq!(world.set("x", enabled(true)), Err(ErrorCode::UnknownPath));
     assert_eq!(world.set("c", enabled(true)), Err(ErrorCode::Refused));
     world.set("a", enabled(false)).unwrap();
-    let restart = PathChange { restart: Some(true), ..PathChange::default() };
+    let restart = restart(RestartWish::Wanted);
     assert_eq!(world.set("a", restart.clone()), Err(ErrorCode::Refused));
     world.run(Duration::from_millis(100));
     let state = world.state("a");
@@ -183,8 +211,6 @@ fn operators_change_what_the_configuration_permits() {
     assert_eq!((state.state, state.configured_mode), (PathPhase::Down, Mode::Tls));
     assert!(state.counters.tls_attempts > 0);
     assert_eq!(state.counters.quic_attempts, 0);
-    assert!(world.carriers.on_cell_change(Instant::now(), "a"));
-    assert!(!world.carriers.on_cell_change(Instant::now(), "x"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::{
     ConfigState, ConnectionPhase, ConnectionState, Demotion, ErrorCode, Event, LinkChange,
-    LinkState, ModeDecision, ProcessState, Reloaded, Status,
+    LinkState, ModeDecision, ProcessState, Reloaded, RestartWish, Status,
 };
 use super::*;
 use crate::check::Kind;
@@ -160,7 +160,12 @@ fn every_field_is_in_the_reference() {
         full_path(),
         full_status(),
         Reloaded { changes: vec![line], warnings: Vec::new() },
-        PathChange { enabled: Some(true), mode: Some(Mode::Tls), chain: None, restart: Some(true) },
+        PathChange {
+            enabled: Some(true),
+            mode: Some(Mode::Tls),
+            chain: None,
+            restart: Some(RestartWish::Cell),
+        },
     ]);
     let mut found = BTreeSet::new();
     names(&all, &mut found);

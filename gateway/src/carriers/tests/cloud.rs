@@ -1,0 +1,93 @@
+//! Carriers with a cloud at the other end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpListener;
+use mio::{Events, Poll};
+use polyrail_control::admin::{Event, PathPhase, RestartWish};
+use polyrail_control::pki::NodeRole;
+use polyrail_relay::{Label, Relay, RelaySettings};
+use polyrail_session::{Endpoint, Settings};
+use polyrail_tunnel::{SocketOptions, SystemClock, tls};
+
+use super::{CONFIG, World, identity, restart};
+
+/// A cloud that serves TLS.
+struct Cloud {
+    relay: Relay,
+    poll: Poll,
+    listener: TcpListener,
+    server: tls::Server,
+}
+
+impl Cloud {
+    fn new(world: &World) -> Self {
+        let poll = Poll::new().unwrap();
+        let registry = poll.registry().try_clone().unwrap();
+        let endpoint = Endpoint::cloud(Instant::now(), Settings::default(), [9; 32]);
+        let relay = Relay::new(registry, endpoint, RelaySettings::default());
+        let identity = identity(&world.authority, world.folder.path(), "cloud", NodeRole::Cloud);
+        let options = SocketOptions::default();
+        let server = tls::Server::new(identity, options, Arc::new(SystemClock)).unwrap();
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        Self { relay, poll, listener, server }
+    }
+
+    fn turn(&mut self) {
+        let now = Instant::now();
+        while let Ok((socket, _)) = self.listener.accept() {
+            let tunnel = self.server.accept(now, socket).unwrap();
+            self.relay.add_tunnel(tunnel, Label::default()).unwrap();
+        }
+        let mut events = Events::with_capacity(64);
+        self.poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        for event in &events {
+            self.relay.on_event(now, event);
+        }
+        self.relay.turn(now);
+        while self.relay.poll_event().is_some() {}
+    }
+}
+
+#[test]
+fn an_operator_and_a_modem_in_another_cell_renew_a_path_that_is_up() {
+    let mut world = World::new();
+    let mut cloud = Cloud::new(&world);
+    let address = cloud.listener.local_addr().unwrap().to_string();
+    let text = CONFIG.replace("127.0.0.1:9", &address).replace("\"auto\"", "\"tls\"");
+    world.reload(&text);
+    let limit = Instant::now() + Duration::from_secs(20);
+    let mut turn = |world: &mut World| {
+        assert!(Instant::now() < limit, "{:?}", world.state("a"));
+        world.turn();
+        cloud.turn();
+    };
+    while world.state("a").state != PathPhase::Up {
+        turn(&mut world);
+    }
+    world.carriers.take_events();
+    for (count, wish, cause) in [
+        (1, RestartWish::Wanted, "an operator asked for it"),
+        (2, RestartWish::Cell, "the modem changed its cell"),
+    ] {
+        let old = world.state("a").local_address.unwrap();
+        world.set("a", restart(wish)).unwrap();
+        while world.state("a").counters.restarts < count {
+            turn(&mut world);
+        }
+        let state = world.state("a");
+        assert_eq!(state.state, PathPhase::Up);
+        assert_ne!(state.local_address, Some(old), "a connection of its own");
+        turn(&mut world);
+        let events = world.carriers.take_events();
+        let restarted = |event: &Event| {
+            matches!(event, Event::PathRestarted { path, reason, .. }
+                if path == "a" && reason == cause)
+        };
+        assert!(events.iter().any(restarted), "{events:?}");
+        let down = |event: &Event| matches!(event, Event::PathDown { .. });
+        assert!(!events.iter().any(down), "{events:?}");
+    }
+}
