@@ -30,9 +30,9 @@ struct Arguments {
     /// Keep each row's logs in a folder of its own in this one
     #[arg(long, value_name = "FOLDER")]
     logs: Option<PathBuf>,
-    /// Measure here, as the first program of a guest
-    #[arg(long, hide = true, value_name = "SCOPE")]
-    inside_guest: Option<String>,
+    /// Measure the row of this line here, as the first program of a guest
+    #[arg(long, hide = true, value_name = "LINE")]
+    inside_guest: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -46,14 +46,19 @@ fn main() -> ExitCode {
 }
 
 fn measure(arguments: &Arguments) -> Result<()> {
-    if let Some(scope) = &arguments.inside_guest {
-        return matrix::inside_guest(scope == "all", arguments.tolerance);
+    if !arguments.inside_guest.is_empty() {
+        return matrix::inside_guest(&arguments.inside_guest, arguments.tolerance);
     }
     let rows = if arguments.cover { matrix::cover() } else { matrix::all_rows() };
     let wanted = |text: &str| arguments.only.iter().all(|words| text.contains(words.as_str()));
     let rows: Vec<Row> = rows.into_iter().filter(|row| wanted(&row.to_string())).collect();
+    let mut clock_lines = matrix::clock_lines(!arguments.cover);
+    clock_lines.retain(|line| wanted(line));
+    let any = !rows.is_empty() || !clock_lines.is_empty();
+    ensure!(any, "no row's line holds all of {:?}; --list shows the rows", arguments.only);
     if arguments.list {
         rows.iter().for_each(|row| println!("{row}"));
+        clock_lines.iter().for_each(|line| println!("{line}"));
         return Ok(());
     }
     privilege::become_root()?;
@@ -64,18 +69,19 @@ fn measure(arguments: &Arguments) -> Result<()> {
         matrix::print_row(&outcome);
         summary.add(outcome);
     }
-    if wanted("clock-step") {
-        add_clock_steps(&mut summary, !arguments.cover)?;
+    if !clock_lines.is_empty() {
+        add_clock_steps(&mut summary, &clock_lines, arguments.tolerance)?;
     }
     println!("\n{}", summary.text());
     summary.write(&results_folder()?.join("matrix.json"))?;
     let failed = summary.failed().count();
     ensure!(failed == 0, "{failed} rows failed");
+    ensure!(!summary.is_empty(), "nothing was measured");
     Ok(())
 }
 
-fn add_clock_steps(summary: &mut Summary, all: bool) -> Result<()> {
-    match matrix::measure_clock_steps(&std::env::current_exe()?, all)? {
+fn add_clock_steps(summary: &mut Summary, lines: &[String], tolerance: u32) -> Result<()> {
+    match matrix::measure_clock_steps(&std::env::current_exe()?, lines, tolerance)? {
         Some(outcomes) => outcomes.into_iter().for_each(|outcome| {
             matrix::print_row(&outcome);
             summary.add(outcome);

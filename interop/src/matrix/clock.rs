@@ -97,25 +97,30 @@ fn rows(all: bool) -> Vec<Row> {
     rows
 }
 
-/// Runs the rows in a guest; `None` when the guest's kernel is not installed. `program` is
-/// `polyrail-matrix`.
+/// The lines of the rows: of all that can connect, or of each mode of either daemon at least once.
+pub fn lines(all: bool) -> Vec<String> {
+    rows(all).iter().map(row::line_with_clock).collect()
+}
+
+/// Runs the rows of these lines in a guest; `None` when the guest's kernel is not installed.
+/// `program` is `polyrail-matrix`; a carrier may take `tolerance` times its target.
 ///
 /// # Errors
 /// When the guest does not do what it was told, with what it said.
-pub fn measure(program: &Path, all: bool) -> Result<Option<Vec<Outcome>>> {
+pub fn measure(program: &Path, lines: &[String], tolerance: u32) -> Result<Option<Vec<Outcome>>> {
     if !Path::new(KERNEL).exists() {
         return Ok(None);
     }
     let folder = std::env::temp_dir().join(format!("polyrail-guest-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let outcome = boot(program, all, &folder);
+    let outcome = boot(&init_script(program, lines, tolerance), lines.len(), &folder);
     std::fs::remove_dir_all(&folder)?;
     outcome.map(Some)
 }
 
-fn boot(program: &Path, all: bool, folder: &Path) -> Result<Vec<Outcome>> {
+fn boot(script: &str, rows: usize, folder: &Path) -> Result<Vec<Outcome>> {
     let init = folder.join("init");
-    std::fs::write(&init, init_script(program, all))?;
+    std::fs::write(&init, script)?;
     std::fs::set_permissions(&init, Permissions::from_mode(0o755))?;
     // The kernel's helpers would outlive it, were they not in a namespace of processes.
     let mut child = Command::new("unshare")
@@ -133,12 +138,13 @@ fn boot(program: &Path, all: bool, folder: &Path) -> Result<Vec<Outcome>> {
         .context("starting user-mode Linux")?;
     let group = Pid::from_raw(i32::try_from(child.id())?);
     let output = child.stdout.take().context("no output")?;
-    let limit = BOOT_LIMIT + ROW_LIMIT * u32::try_from(rows(all).len())?;
-    let outcome = listen(output, limit);
+    let outcome = listen(output, BOOT_LIMIT + ROW_LIMIT * u32::try_from(rows)?);
     // Fails only when all of it has ended already.
     let _ = killpg(group, Signal::SIGKILL);
     child.wait()?;
-    outcome
+    let outcomes = outcome?;
+    ensure!(outcomes.len() == rows, "{} of {rows} rows came from the guest", outcomes.len());
+    Ok(outcomes)
 }
 
 /// Reads the guest's words until it has ended.
@@ -170,31 +176,32 @@ fn listen(output: impl std::io::Read + Send + 'static, limit: Duration) -> Resul
     }
 }
 
-fn init_script(program: &Path, all: bool) -> String {
-    let scope = if all { "all" } else { "once" };
+/// No line of a row has a character that means something between quotes.
+fn init_script(program: &Path, lines: &[String], tolerance: u32) -> String {
+    let rows: String = lines.iter().map(|line| format!(" --inside-guest '{line}'")).collect();
     format!(
         "#!/bin/sh\n\
          export PATH=/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/run RUST_BACKTRACE=0\n\
          mount -t proc proc /proc\n\
          mount -t tmpfs run /run\n\
-         {} --inside-guest {scope} 2>&1\n\
+         {} --tolerance {tolerance}{rows} 2>&1\n\
          echo \"{END_MARK}$?\"\n\
          sleep 1000\n",
         program.display()
     )
 }
 
-/// What the guest's first process does: the rows, one after another, each a line.
+/// What the guest's first process does: the rows of these lines, one after another, each a line.
 ///
 /// # Errors
 /// When the kernel lacks something.
-pub fn inside_guest(all: bool, tolerance: u32) -> Result<()> {
+pub fn inside_guest(lines: &[String], tolerance: u32) -> Result<()> {
     ["ipv6", "veth", "tun", "tcp_bbr"].into_iter().try_for_each(load_module)?;
     let (boot, started) = (wall_clock()?, Instant::now());
-    for row in rows(all) {
+    for row in rows(true).iter().filter(|row| lines.contains(&row::line_with_clock(row))) {
         // The row before left the clock in 1970.
         set_clock(boot + started.elapsed())?;
-        let outcome = row::run_with_clock(&row, tolerance);
+        let outcome = row::run_with_clock(row, tolerance);
         println!("{ROW_MARK}{}", serde_json::to_string(&outcome)?);
     }
     Ok(())
@@ -244,6 +251,18 @@ mod tests {
         let modes: Vec<GatewayMode> = once.iter().map(|row| row.gateway).collect();
         assert_eq!(modes, GatewayMode::ALL);
         assert!(Family::BOTH.iter().all(|family| once.iter().any(|row| row.family == *family)));
+    }
+
+    #[test]
+    fn the_guest_is_told_each_row_by_its_own_line_and_the_tolerance() {
+        let (all, once) = (lines(true), lines(false));
+        assert!(all.iter().enumerate().all(|(at, line)| !all[..at].contains(line)), "{all:?}");
+        assert!(once.iter().all(|line| all.contains(line)), "{once:?}");
+        assert!(!all.iter().any(|line| line.contains('\'')), "{all:?}");
+        let script = init_script(Path::new("/bin/matrix"), &once[..2], 7);
+        let told = "/bin/matrix --tolerance 7 --inside-guest 'tls x tls    IPv4 clock-step' \
+                    --inside-guest 'quic x quic  IPv6 clock-step' 2>&1\n";
+        assert!(script.contains(told), "{script}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::fmt;
 
 use crate::addresses::Family;
 
-pub use clock::{inside_guest, measure as measure_clock_steps};
+pub use clock::{inside_guest, lines as clock_lines, measure as measure_clock_steps};
 pub use cover::{ROWS_MAX, cover};
 pub use row::{Outcome, StepOutcome, Verdict, run, run_with_logs};
 pub use summary::{Summary, print_row};
@@ -255,6 +255,11 @@ impl Row {
         fault.expected(ways(carrier)).is_some() && (!dead || ways(1 - carrier).any())
     }
 
+    fn line(&self, faults: &str) -> String {
+        let modes = format!("{} x {}", self.gateway, self.cloud);
+        format!("{modes:<12} IPv{} {faults}", self.family.digit())
+    }
+
     /// What each fault is expected to lead to.
     pub fn expectations(&self) -> Vec<Expected> {
         let victims = self.victims().unwrap_or_default();
@@ -322,8 +327,7 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let faults: Vec<String> = self.faults.iter().map(Fault::to_string).collect();
         let faults = if faults.is_empty() { "refused".into() } else { faults.join(", ") };
-        let modes = format!("{} x {}", self.gateway, self.cloud);
-        write!(f, "{modes:<12} IPv{} {faults}", self.family.digit())
+        f.write_str(&self.line(&faults))
     }
 }
 

@@ -94,8 +94,13 @@ pub fn run_with_logs(row: &Row, tolerance: u32, logs: Option<&Path>) -> Outcome 
 /// A row without faults of the carriers, in which the clock of this kernel steps. For the guest.
 pub(super) fn run_with_clock(row: &Row, tolerance: u32) -> Outcome {
     let mut outcome = on_thread(row, |outcome| stepping(row, tolerance, outcome));
-    outcome.row = format!("{} x {} IPv{} clock-step", row.gateway, row.cloud, row.family.digit());
+    outcome.row = line_with_clock(row);
     outcome
+}
+
+/// The line of such a row.
+pub(super) fn line_with_clock(row: &Row) -> String {
+    row.line("clock-step")
 }
 
 fn on_thread(row: &Row, work: impl FnOnce(&mut Outcome) -> Result<()> + Send) -> Outcome {

@@ -27,6 +27,11 @@ impl Summary {
         self.outcomes.push(outcome);
     }
 
+    /// True while no row was added.
+    pub fn is_empty(&self) -> bool {
+        self.outcomes.is_empty()
+    }
+
     /// How many rows came out so.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.outcomes.iter().filter(|outcome| outcome.verdict == verdict).count()

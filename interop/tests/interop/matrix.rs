@@ -34,7 +34,8 @@ fn modes_that_exclude_each_other_are_refused_and_say_so() -> Result<()> {
 fn steps_of_the_clock_in_a_guest() -> Result<()> {
     within(GUEST_BOUND, || {
         let program = std::path::Path::new(env!("CARGO_BIN_EXE_polyrail-matrix"));
-        let Some(outcomes) = matrix::measure_clock_steps(program, false)? else {
+        let lines = matrix::clock_lines(false);
+        let Some(outcomes) = matrix::measure_clock_steps(program, &lines, TOLERANCE)? else {
             privilege::skip_or_fail("uml-netem", "install Debian's package user-mode-linux")?;
             return Ok(());
         };
