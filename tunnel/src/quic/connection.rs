@@ -206,7 +206,7 @@ impl Engine {
             }
         }
         if crowded && self.connection.path_stats().count() as u64 >= PATHS_MAX {
-            tracing::info!(peer = %self.peer, "the peer's address changed too often: a fresh start");
+            tracing::info!(peer = %self.peer, "its address changed too often: a fresh start");
             self.say_goodbye();
         }
     }

@@ -134,8 +134,8 @@ fn config(builder: SslContextBuilder, idle: Duration) -> Result<Config, LoadErro
 /// for bandwidth and lowers what may be in flight to 0.7 bandwidth-delay products or less until the
 /// next one, two seconds later. At 1 % of random loss that happens all the time.
 ///
-/// Its other ways to lower the rate between probes (`bw_lo_reduction_strategy`) are better at random
-/// loss, but a burst that takes the whole window brings the rate to nothing.
+/// Its other ways to lower the rate between probes (`bw_lo_reduction_strategy`) bear random loss
+/// better, but a burst that takes the whole window brings the rate to nothing.
 fn bbr() -> BbrParams {
     BbrParams { loss_threshold: Some(LOSS_THRESHOLD), ..BbrParams::default() }
 }
