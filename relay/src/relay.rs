@@ -294,9 +294,8 @@ impl Relay {
         self.serve_legs(now);
         self.tunnels.transmit(now, &self.registry, &mut self.endpoint);
         self.take_session_events(now);
-        for tunnel in std::mem::take(&mut self.closing) {
-            self.tunnels.close(now, tunnel, &mut self.endpoint);
-        }
+        let closing = std::mem::take(&mut self.closing);
+        self.tunnels.dismiss(now, &self.registry, &mut self.endpoint, &closing);
         self.tunnels.settle(now, &self.registry, &mut self.endpoint);
         self.take_session_events(now);
         self.report_tunnels();

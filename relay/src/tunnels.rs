@@ -193,6 +193,21 @@ impl Tunnels {
         }
     }
 
+    /// Ends tunnels as the session asks, when it has had its last words for them and has withdrawn
+    /// what they need not deliver any more.
+    pub(crate) fn dismiss(
+        &mut self,
+        now: Instant,
+        registry: &Registry,
+        endpoint: &mut Endpoint,
+        closing: &[TunnelKey],
+    ) {
+        if !closing.is_empty() {
+            self.transmit(now, registry, endpoint);
+        }
+        closing.iter().for_each(|&key| self.close(now, key, endpoint));
+    }
+
     /// Ends a tunnel in order; the session has let go of it or is told so now.
     pub(crate) fn close(&mut self, now: Instant, key: TunnelKey, endpoint: &mut Endpoint) {
         let Some(slot) = self.slots.get_mut(&key.0) else { return };

@@ -6,7 +6,7 @@ mod endpoints;
 
 use std::time::Duration;
 
-use endpoints::{Pair, Wire, drain};
+use endpoints::{Pair, Wire, closes, drain};
 use polyrail_model::{Bytes, Destination, HostName, Identity, TunnelMode, UserId};
 use polyrail_session::limits::SESSION_PATHS_MAX;
 use polyrail_session::{Endpoint, Event, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
@@ -165,6 +165,31 @@ fn what_arrived_over_another_path_is_withdrawn_once() {
     let sent: std::collections::BTreeSet<_> = pair.units.iter().collect();
     assert_eq!(sent.len(), pair.units.len(), "a tag was used twice on one tunnel");
     assert!(pair.withdrawn.iter().all(|unit| sent.contains(unit)));
+}
+
+#[test]
+fn what_a_stalled_path_carried_is_withdrawn_before_its_tunnel_is_closed() {
+    let mut pair = Pair::new(Settings::default());
+    pair.up(0, "a");
+    let flow = pair.open();
+    pair.gateway.write(pair.now, flow, b"here");
+    pair.run();
+    let arrived = pair.units.len();
+    pair.dark(0);
+    pair.gateway.write(pair.now, flow, &[7; 30_000]);
+    pair.run();
+    let dark: Vec<_> = pair.units[arrived..].to_vec();
+    assert!(dark.len() > 1, "{dark:?}");
+    pair.advance(Duration::from_secs(3));
+    assert!(pair.withdrawn.is_empty(), "it may recover: {:?}", pair.withdrawn);
+    // The carrier is back, for its next tunnel; nothing is acknowledged yet.
+    pair.slow = Some(TunnelKey(1));
+    pair.up(1, "a");
+    let closed: Vec<TunnelKey> = pair.at_gateway.iter().filter_map(closes).collect();
+    assert_eq!(closed, [TunnelKey(0)]);
+    assert_eq!(pair.withdrawn, dark);
+    let again = pair.units.iter().filter(|(tunnel, _)| *tunnel == 1).count();
+    assert_eq!(again, dark.len(), "all of it goes over the fresh one");
 }
 
 #[test]
@@ -332,11 +357,4 @@ fn attempts_beyond_the_bound_of_paths_take_the_place_of_older_ones() {
     let paths = &pair.gateway.status().sessions[0].paths;
     let first = paths.iter().find(|path| path.tunnel == TunnelKey(0)).expect("it goes on");
     assert!(!first.superseded && paths.iter().any(|path| path.tunnel == TunnelKey(159)));
-}
-
-fn closes(event: &Event) -> Option<TunnelKey> {
-    match event {
-        Event::CloseTunnel { tunnel, .. } => Some(*tunnel),
-        _ => None,
-    }
 }

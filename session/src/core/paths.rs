@@ -275,10 +275,26 @@ impl Session {
                 |path: &&mut Path| path.leaves() && (path.gives_up() || path.is_drained(now));
             if let Some(path) = self.paths[slot].as_mut().filter(over) {
                 path.dismissed = true;
-                let tunnel = path.tunnel;
+                let (tunnel, given_up) = (path.tunnel, path.gives_up());
+                if given_up {
+                    self.recall(slot);
+                }
                 self.dismiss(tunnel);
             }
         }
+    }
+
+    /// What went out over this path goes over others: its tunnel must not send it again beside
+    /// them while it ends.
+    fn recall(&mut self, slot: usize) {
+        let Some(path) = &self.paths[slot] else { return };
+        let flows: std::collections::BTreeSet<FlowId> =
+            path.carried.iter().map(|carried| carried.flow).collect();
+        let flows = flows.into_iter().filter_map(|id| self.flows.get(&id));
+        let units = flows.flat_map(|flow| flow.send.all_units());
+        let tunnel = path.tunnel;
+        self.withdrawals
+            .extend(units.filter(|(_, on)| on.contains(slot)).map(|(tag, _)| (tunnel, tag)));
     }
 
     /// User data that came in and stopped is asked after, if more is to come.

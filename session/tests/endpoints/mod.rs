@@ -13,6 +13,8 @@ pub struct Pair {
     pub gateway: Endpoint,
     pub cloud: Endpoint,
     pub tunnels: Vec<(TunnelKey, bool)>,
+    /// The gateway's data over this one stays under way.
+    pub slow: Option<TunnelKey>,
     pub at_gateway: Vec<Event>,
     pub at_cloud: Vec<Event>,
     pub user_bytes: Vec<usize>,
@@ -25,16 +27,20 @@ pub struct Pair {
 #[derive(Default)]
 pub struct Wire {
     pub sent: Vec<(TunnelKey, Vec<u8>)>,
+    slow: Option<TunnelKey>,
     units: Vec<(usize, u64)>,
     withdrawn: Vec<(usize, u64)>,
 }
 
 impl Outlet for Wire {
     fn send(&mut self, tunnel: TunnelKey, unit: Unit, frames: &[u8]) -> usize {
-        self.sent.push((tunnel, frames.to_vec()));
         if let Unit::Data { tag } = unit {
             self.units.push((tunnel.0, tag));
+            if self.slow == Some(tunnel) {
+                return 16_384;
+            }
         }
+        self.sent.push((tunnel, frames.to_vec()));
         16_384
     }
 
@@ -51,6 +57,7 @@ impl Pair {
             gateway: Endpoint::gateway(now, settings.clone(), InstanceId([7; 16])),
             cloud: Endpoint::cloud(now, settings, [1; 32]),
             tunnels: Vec::new(),
+            slow: None,
             at_gateway: Vec::new(),
             at_cloud: Vec::new(),
             user_bytes: vec![0; 8],
@@ -103,13 +110,19 @@ impl Pair {
 
     pub fn run(&mut self) {
         loop {
-            self.at_gateway.extend(std::iter::from_fn(|| self.gateway.poll_event()));
+            let told: Vec<Event> = std::iter::from_fn(|| self.gateway.poll_event()).collect();
             self.at_cloud.extend(std::iter::from_fn(|| self.cloud.poll_event()));
-            let (mut up, mut down) = (Wire::default(), Wire::default());
+            let mut up = Wire { slow: self.slow, ..Wire::default() };
+            let mut down = Wire::default();
             self.gateway.transmit(self.now, &mut up);
             self.cloud.transmit(self.now, &mut down);
             self.units.extend(up.units);
             self.withdrawn.extend(up.withdrawn);
+            // As daemons do: a tunnel is closed when the session has had its say.
+            for closed in told.iter().filter_map(closes) {
+                self.gateway.tunnel_down(self.now, closed);
+            }
+            self.at_gateway.extend(told);
             if up.sent.is_empty() && down.sent.is_empty() {
                 return;
             }
@@ -161,4 +174,11 @@ pub fn drain(endpoint: &mut Endpoint, now: Instant, flow: FlowKey) -> Vec<u8> {
     let bytes = endpoint.readable(flow).concat();
     endpoint.consume(now, flow, bytes.len());
     bytes
+}
+
+pub fn closes(event: &Event) -> Option<TunnelKey> {
+    match event {
+        Event::CloseTunnel { tunnel, .. } => Some(*tunnel),
+        _ => None,
+    }
 }
