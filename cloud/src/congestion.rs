@@ -29,8 +29,9 @@ pub(crate) struct Congestion {
 }
 
 impl Congestion {
-    /// Takes what the operator wants, as far as the kernel and QUIC have it; warns of the rest.
-    pub(crate) fn choose(config: &CloudConfig) -> Self {
+    /// Takes what the operator wants, as far as the kernel and QUIC have it, and the kernel's
+    /// default in its place; answers with warnings of the rest.
+    pub(crate) fn choose(config: &CloudConfig) -> (Self, Vec<String>) {
         let wanted = config.congestion.as_ref().map_or(USUAL, |control| control.as_str());
         let carriers = || {
             let all = config.carrier_congestion.iter();
@@ -44,25 +45,33 @@ impl Congestion {
             quic: USUAL.to_owned(),
             quic_by_carrier: BTreeMap::new(),
         };
+        let mut warnings = Vec::new();
+        let mut is_good = |verdict: Result<(), String>| match verdict {
+            Ok(()) => true,
+            Err(warning) => {
+                warnings.push(warning);
+                false
+            }
+        };
         if config.mode.allows_tls() {
-            let usable = can_be_used("congestion", wanted, "the kernel's default");
-            chosen.usual = usable.then(|| wanted.to_owned());
+            let usable = is_good(can_be_used("congestion", wanted, "the kernel's default"));
+            chosen.usual = if usable { Some(wanted.to_owned()) } else { kernels_default() };
             chosen.by_carrier = carriers()
-                .filter(|(carrier, control)| can_be_used(&key(carrier), control, others))
+                .filter(|(carrier, control)| is_good(can_be_used(&key(carrier), control, others)))
                 .collect();
         }
         if config.mode.allows_quic() {
-            if quic_has("congestion", wanted, USUAL) {
+            if is_good(quic_has("congestion", wanted, USUAL)) {
                 chosen.quic = wanted.to_owned();
             }
             chosen.quic_by_carrier = carriers()
-                .filter(|(carrier, control)| quic_has(&key(carrier), control, others))
+                .filter(|(carrier, control)| is_good(quic_has(&key(carrier), control, others)))
                 .collect();
         }
-        chosen
+        (chosen, warnings)
     }
 
-    /// What tunnels over TCP begin with; `None` is the kernel's default.
+    /// What tunnels over TCP begin with; `None` when there are none.
     pub(crate) fn usual(&self) -> Option<&str> {
         self.usual.as_deref()
     }
@@ -111,32 +120,39 @@ fn set(relay: &mut Relay, tunnel: TunnelKey, carrier: &str, congestion: &str) {
     }
 }
 
-fn quic_has(key: &str, name: &str, instead: &str) -> bool {
-    let known = QUIC.contains(&name);
-    if !known {
-        tracing::warn!(
-            "{key}: QUIC has no congestion control {name}, only {}; {instead} is taken there",
-            QUIC.join(", ")
-        );
+fn quic_has(key: &str, name: &str, instead: &str) -> Result<(), String> {
+    if QUIC.contains(&name) {
+        return Ok(());
     }
-    known
+    Err(format!(
+        "{key}: QUIC has no congestion control {name}, only {}; {instead} is taken there",
+        QUIC.join(", ")
+    ))
 }
 
-fn can_be_used(key: &str, name: &str, instead: &str) -> bool {
-    let tried = try_on_a_socket(name);
-    if let Err(error) = &tried {
-        tracing::warn!(
+fn can_be_used(key: &str, name: &str, instead: &str) -> Result<(), String> {
+    try_on_a_socket(name).map_err(|error| {
+        format!(
             "{key}: congestion control {name} cannot be used ({error}); {instead} is taken, and \
              downloads may slow down at every random loss. Remedy: modprobe tcp_{name}, list it \
              in net.ipv4.tcp_allowed_congestion_control, restart"
-        );
-    }
-    tried.is_ok()
+        )
+    })
 }
 
 fn try_on_a_socket(name: &str) -> io::Result<()> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
-    SockRef::from(&socket).set_tcp_congestion(name.as_bytes())
+    SockRef::from(&socket()?).set_tcp_congestion(name.as_bytes())
+}
+
+/// By its name, so that connections which have another can be told to take it.
+fn kernels_default() -> Option<String> {
+    let name = SockRef::from(&socket().ok()?).tcp_congestion().ok()?;
+    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    std::str::from_utf8(name).ok().map(str::to_owned)
+}
+
+fn socket() -> io::Result<Socket> {
+    Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))
 }
 
 const USUAL: &str = "bbr";
@@ -156,19 +172,25 @@ mod tests {
 
     use super::*;
 
-    fn chosen(top: &str, table: &str) -> Congestion {
+    fn choose(top: &str, table: &str) -> (Congestion, Vec<String>) {
         let tls = "[tls]\ncertificate = \"c\"\nkey = \"k\"\nauthority = \"a\"\n";
         let text = format!("listen = [\"[::]:4433\"]\n{top}\n{tls}{table}");
         Congestion::choose(&CloudConfig::parse(&text, Path::new("cloud.toml")).unwrap())
     }
 
+    fn chosen(top: &str, table: &str) -> Congestion {
+        choose(top, table).0
+    }
+
     // reno is built into every kernel and allowed to everybody.
     #[test]
     fn what_the_kernel_has_is_taken_and_what_it_lacks_is_not() {
-        let bbr = try_on_a_socket("bbr").is_ok().then_some("bbr");
-        assert_eq!(chosen("", "").usual(), bbr);
+        let default = kernels_default().expect("a kernel's default");
+        assert!(try_on_a_socket(&default).is_ok(), "{default}");
+        let bbr = if try_on_a_socket("bbr").is_ok() { "bbr" } else { default.as_str() };
+        assert_eq!(chosen("", "").usual(), Some(bbr));
         assert_eq!(chosen("congestion = \"reno\"", "").usual(), Some("reno"));
-        assert_eq!(chosen("congestion = \"warp\"", "").usual(), None);
+        assert_eq!(chosen("congestion = \"warp\"", "").usual(), Some(default.as_str()));
         let table = "[carrier_congestion]\na = \"reno\"\nb = \"warp\"\n";
         let carriers = chosen("", table).by_carrier;
         assert_eq!(carriers, BTreeMap::from([("a".to_owned(), "reno".to_owned())]));
@@ -176,6 +198,18 @@ mod tests {
         assert_eq!((quic.quic(), quic.quic_by_carrier()), ("cubic", &carriers));
         assert_eq!(chosen("congestion = \"warp\"", "").quic(), "bbr");
         assert_eq!(chosen("mode = \"quic\"", "").usual(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_warned_of() {
+        let table = "[carrier_congestion]\na = \"cubic\"\nb = \"warp\"\n";
+        let (_, warnings) = choose("congestion = \"reno\"\nmode = \"quic\"", table);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].starts_with("carrier_congestion.b: QUIC has no"), "{warnings:?}");
+        let (_, warnings) = choose("congestion = \"warp\"\nmode = \"tls\"", "");
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("modprobe tcp_warp"), "{warnings:?}");
+        assert_eq!(choose("congestion = \"reno\"", "").1, [""; 0]);
     }
 
     struct Side {
@@ -229,9 +263,15 @@ mod tests {
                 }
             }
         }
-        let set: Vec<_> =
-            controls.iter().map(|(near, far)| (near.congestion(), far.congestion())).collect();
-        assert_eq!(set, [(None, None), (None, Some("reno".to_owned()))]);
+        let set = || -> Vec<_> {
+            controls.iter().map(|(near, far)| (near.congestion(), far.congestion())).collect()
+        };
+        assert_eq!(set(), [(None, None), (None, Some("reno".to_owned()))]);
+        // What cannot be used leaves nothing behind of what was before.
+        chosen("congestion = \"reno\"", "").apply(&mut cloud.relay);
+        assert_eq!(set(), [(None, Some("reno".to_owned())), (None, Some("reno".to_owned()))]);
+        chosen("congestion = \"warp\"", "").apply(&mut cloud.relay);
+        assert_eq!(set(), [(None, kernels_default()), (None, kernels_default())]);
         let gone = cloud.relay.set_congestion(TunnelKey(99), "reno").unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);
     }

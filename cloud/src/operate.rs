@@ -142,7 +142,7 @@ impl Cloud {
         let identity = has(&Change::Certificates).then(|| load_identity(&config));
         let identity = identity.transpose().map_err(unusable)?;
         let congestion = has(&Change::Congestion).then(|| Congestion::choose(&config));
-        let result = self.refit(identity.as_ref(), congestion.as_ref());
+        let result = self.refit(identity.as_ref(), congestion.as_ref().map(|(chosen, _)| chosen));
         if let Err(error) = result {
             // Some listeners may have taken it already.
             let (identity, congestion) = (self.identity.clone(), self.congestion.clone());
@@ -151,9 +151,10 @@ impl Cloud {
             }
             return Err(unusable(error));
         }
-        if let Some(congestion) = congestion {
+        if let Some((congestion, warned)) = congestion {
             congestion.apply(relay);
             self.congestion = congestion;
+            warnings.extend(warned);
         }
         if let Some(identity) = identity {
             self.identity = identity;

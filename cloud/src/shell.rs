@@ -172,7 +172,10 @@ impl Cloud {
         registry: &Registry,
     ) -> anyhow::Result<Self> {
         registry.register(&mut signals, SIGNALS, Interest::READABLE)?;
-        let congestion = Congestion::choose(&config);
+        let (congestion, warnings) = Congestion::choose(&config);
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
         let listeners = Listeners::open(&config, &identity, &congestion, registry)?;
         let resolver = Resolver::start(waker).context("cannot start the resolver's threads")?;
         let dialing = dial_settings(&config, settings.families);

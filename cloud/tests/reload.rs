@@ -298,6 +298,28 @@ fn certificates_change_under_load_and_the_revoked_are_put_out() {
 }
 
 #[test]
+fn a_congestion_control_that_cannot_be_used_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let authority = Authority::create(dir, "Test", false).unwrap();
+    issue(&authority, dir, "c", NodeRole::Cloud);
+    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
+    let cloud = Cloud::start(dir, "congestion = \"reno\"", OPEN);
+    let mut gateway = Gateway::new(&identity);
+    let tunnel = gateway.connect_tls("a", cloud.address);
+    gateway.until_path(tunnel);
+
+    cloud.rewrite("congestion = \"warp\"", OPEN);
+    let (code, answer) = cloud.ask("POST /v1/reload", "");
+    assert_eq!(code, 200, "{answer}");
+    assert_eq!(answer["changes"][0]["key"], "congestion", "{answer}");
+    let warnings = answer["warnings"].as_array().unwrap();
+    assert_eq!(warnings.len(), 2, "of TCP and of QUIC: {answer}");
+    let kernel = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+    cloud.until_logged(&format!("congestion={:?}", kernel.trim()));
+}
+
+#[test]
 fn a_revoked_gateway_is_put_out_wherever_its_handshakes_are() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
