@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_control::admin::Event;
+use polyrail_control::admin::{Event, TrialOutcome};
+use polyrail_model::Bitrate;
 use polyrail_relay::Relay;
 
 use super::carrier::Carrier;
-use super::policy::Notice;
+use super::policy::{Notice, TrialResult};
 
 impl Carrier {
     pub(super) fn tell(
@@ -57,8 +58,8 @@ impl Carrier {
             Notice::ModeChanged { .. }
             | Notice::Demoted { .. }
             | Notice::Retry
-            | Notice::Trial { .. }
-            | Notice::TrialOver { .. } => self.tell_mode(notice, events),
+            | Notice::Lifted => self.tell_mode(notice, events),
+            Notice::Trial { .. } | Notice::TrialOver { .. } => self.tell_trial(&notice, events),
         }
     }
 
@@ -111,13 +112,39 @@ impl Carrier {
                 tracing::info!(carrier, "QUIC is tried again");
                 events.push(Event::QuicRetried { path });
             }
-            Notice::Trial { rate } => {
-                let rate_mbps = rate.as_mbps();
-                tracing::info!(carrier, rate_mbps, "UDP looks policed: TLS is tried");
+            Notice::Lifted => {
+                tracing::info!(carrier, "QUIC stays in use: no TLS connection came up");
+                events.push(Event::QuicRetried { path });
             }
-            Notice::TrialOver { pinned, tls } => {
-                let (quic_mbps, tls_mbps) = (pinned.as_mbps(), tls.map(|rate| rate.as_mbps()));
-                tracing::info!(carrier, quic_mbps, tls_mbps, "the trial of TLS showed no gain");
+            _ => {}
+        }
+    }
+
+    fn tell_trial(&self, notice: &Notice, events: &mut Vec<Event>) {
+        let carrier = self.name();
+        let path = carrier.to_owned();
+        match *notice {
+            Notice::Trial { rate } => {
+                let quic_mbps = rate.as_mbps();
+                tracing::info!(carrier, quic_mbps, "UDP looks policed: TLS is tried");
+                events.push(Event::TrialBegun { path, quic_bits_per_s: rate.as_bps() });
+            }
+            Notice::TrialOver { rate, result } => {
+                let (outcome, tls, text) = match result {
+                    TrialResult::Faster(tls) => (TrialOutcome::Faster, Some(tls), "TLS is faster"),
+                    TrialResult::NoFaster(tls) => {
+                        (TrialOutcome::NoFaster, Some(tls), "TLS shows no gain")
+                    }
+                    TrialResult::Unknown => (TrialOutcome::Unknown, None, "without a result"),
+                };
+                let (quic_mbps, tls_mbps) = (rate.as_mbps(), tls.map(Bitrate::as_mbps));
+                tracing::info!(carrier, quic_mbps, tls_mbps, "the trial of TLS is over: {text}");
+                events.push(Event::TrialEnded {
+                    path,
+                    outcome,
+                    quic_bits_per_s: rate.as_bps(),
+                    tls_bits_per_s: tls.map(Bitrate::as_bps),
+                });
             }
             _ => {}
         }

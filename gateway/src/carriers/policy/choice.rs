@@ -99,8 +99,8 @@ pub(crate) enum Verdict {
     Demoted(Demotion),
     /// The trial over TLS showed no gain: go back to QUIC.
     Back { pinned: Bitrate, tls: Bitrate },
-    /// No TLS path came up for the trial.
-    TrialFailed,
+    /// No TLS path came up for the trial, when UDP looked policed to this rate.
+    TrialFailed { pinned: Bitrate },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -202,7 +202,7 @@ impl Choice {
     /// A QUIC path carries, after a TLS path with these rates or none. That ends a demotion; one for
     /// policing only when it was `probed`, as a retry: what wins a race says nothing of rates.
     pub(crate) fn on_quic_path(&mut self, now: Instant, probed: bool, tls: Both<Bitrate>) {
-        (self.probe, self.probe_at, self.trial) = (None, None, None);
+        (self.probe, self.probe_at) = (None, None);
         self.calm_down();
         self.probe_gap = PROBE_GAP;
         self.quic_since = Some(now);
@@ -318,13 +318,11 @@ impl Choice {
         self.trial_gap = (self.trial_gap * 2).min(RETRY_MAX);
     }
 
-    /// Ends a trial without a result.
-    pub(crate) fn drop_trial(&mut self, now: Instant) -> bool {
-        let dropped = self.trial.take().is_some();
-        if dropped {
-            self.no_trial = Some((now + self.trial_gap, self.trial_gap));
-        }
-        dropped
+    /// Ends a trial without a result. Returns the rate to which UDP looked policed.
+    pub(crate) fn drop_trial(&mut self, now: Instant) -> Option<Bitrate> {
+        let trial = self.trial.take()?;
+        self.no_trial = Some((now + self.trial_gap, self.trial_gap));
+        Some(trial.pinned)
     }
 
     /// The carrier's network is another one: what was learned may be wrong there.
@@ -405,8 +403,7 @@ impl Choice {
             if now < trial.begun + TRIAL_MAX {
                 return None;
             }
-            self.drop_trial(now);
-            return Some(Verdict::TrialFailed);
+            return self.drop_trial(now).map(|pinned| Verdict::TrialFailed { pinned });
         };
         if now < carried + settle(current.srtt) {
             return None;

@@ -39,13 +39,13 @@ use polyrail_tunnel::Backoff;
 pub(crate) use self::attempt::{AttemptId, Reading, Rtt, Way};
 pub(crate) use self::choice::Demotion;
 pub(crate) use self::notice::{
-    Action, Cause, Counters, Decision, Ending, EndingKind, Link, Notice, Phase, Start,
+    Action, Cause, Counters, Decision, Ending, EndingKind, Link, Notice, Phase, Start, TrialResult,
 };
 pub(crate) use self::pace::Pace;
 
 use self::addresses::AddressBook;
 use self::attempt::{Attempt, Stage};
-use self::choice::{Choice, Current, Verdict};
+use self::choice::{Choice, Current, Verdict, Why};
 use self::search::{Lanes, Mark, Plan, Search, Sight, lane};
 
 /// The policy of one carrier.
@@ -242,6 +242,7 @@ impl Policy {
             return;
         }
         self.drop_probe(now);
+        self.end_trial(now);
         self.choice.set_wish(now, mode);
         self.close_unready("the mode was changed", |policy, attempt| {
             !policy.choice.allows(attempt.mode)
@@ -444,7 +445,7 @@ impl Policy {
         self.close_unready("the old connection carries", |_, attempt| !attempt.has_greeted());
         let on_quic = self.current().is_some_and(|path| path.mode == TunnelMode::Quic);
         if cause == Some(Cause::Mode) && on_quic && self.choice.lift_demotion(now) {
-            self.tell_trial_over();
+            self.tell(Notice::Lifted);
             self.decide(now, TunnelMode::Quic, Cause::Mode);
         }
     }
@@ -534,6 +535,9 @@ impl Policy {
                 let again = demotion.since != now;
                 if !again {
                     self.counters.demotions += 1;
+                    if let Why::Policed { rate, tls, .. } = demotion.why {
+                        self.tell(Notice::TrialOver { rate, result: TrialResult::Faster(tls) });
+                    }
                 }
                 let retry_in = demotion.retry_at.saturating_duration_since(now);
                 let reason = demotion.why.to_string();
@@ -545,25 +549,30 @@ impl Policy {
                 }
             }
             Some(Verdict::Back { pinned, tls }) => {
-                self.tell(Notice::TrialOver { pinned, tls: Some(tls) });
+                let result = TrialResult::NoFaster(tls);
+                self.tell(Notice::TrialOver { rate: pinned, result });
                 self.begin_search(now, Cause::Back);
             }
-            Some(Verdict::TrialFailed) => {
+            Some(Verdict::TrialFailed { pinned }) => {
                 self.search = None;
                 self.close_unready("the trial is over", |_, _| true);
-                self.tell_trial_over();
+                let result = TrialResult::Unknown;
+                self.tell(Notice::TrialOver { rate: pinned, result });
             }
         }
     }
 
-    fn tell_trial_over(&mut self) {
-        self.tell(Notice::TrialOver { pinned: Bitrate::from_bps(0), tls: None });
+    /// A trial that is on ends without a result.
+    fn end_trial(&mut self, now: Instant) {
+        if let Some(rate) = self.choice.drop_trial(now) {
+            self.tell(Notice::TrialOver { rate, result: TrialResult::Unknown });
+        }
     }
 
     fn begin_search(&mut self, now: Instant, cause: Cause) {
         self.drop_probe(now);
-        if cause != Cause::Trial && self.choice.drop_trial(now) {
-            self.tell_trial_over();
+        if cause != Cause::Trial {
+            self.end_trial(now);
         }
         let mark = self.current().map(|path| Mark {
             attempt: path.id,
@@ -709,6 +718,7 @@ impl Policy {
 
     fn end_all(&mut self, now: Instant, reason: &'static str) {
         self.drop_probe(now);
+        self.end_trial(now);
         self.search = None;
         let all: Vec<AttemptId> = self.attempts.iter().map(|attempt| attempt.id).collect();
         all.into_iter().for_each(|id| self.close(id, reason));

@@ -54,16 +54,29 @@ pub(crate) enum Notice {
     Demoted { reason: String, retry_in: Duration, again: bool },
     /// QUIC is tried again after a demotion.
     Retry,
-    /// TLS is tried because QUIC looks policed.
+    /// TLS is tried because QUIC looks policed to this rate.
     Trial { rate: Bitrate },
-    /// That showed nothing.
-    TrialOver { pinned: Bitrate, tls: Option<Bitrate> },
+    /// The trial is over.
+    TrialOver { rate: Bitrate, result: TrialResult },
+    /// No TLS connection came up in place of a demoted QUIC path, which stays in use.
+    Lifted,
     /// A connection failed, and no other carries.
     Failed { reason: String },
     /// The interface is gone, down, or without a usable address.
     LinkLost,
     /// It is back.
     LinkBack,
+}
+
+/// What a trial of TLS showed, with the rate of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TrialResult {
+    /// At least twice the rate of QUIC.
+    Faster(Bitrate),
+    /// Less than that.
+    NoFaster(Bitrate),
+    /// It ended before that was known.
+    Unknown,
 }
 
 /// Why a carrier is searched for a connection.

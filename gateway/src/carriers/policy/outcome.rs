@@ -48,7 +48,10 @@ impl Policy {
         }
         let tls = before.map(|(_, _, rates)| rates).unwrap_or_default();
         match mode {
-            TunnelMode::Quic => self.choice.on_quic_path(now, probed, tls),
+            TunnelMode::Quic => {
+                self.end_trial(now);
+                self.choice.on_quic_path(now, probed, tls);
+            }
             TunnelMode::Tls => self.choice.on_tls_path(now),
         }
         let was_down = !std::mem::replace(&mut self.carrying, true);
@@ -154,7 +157,6 @@ impl Policy {
         let path = self.attempts.iter().find(|attempt| attempt.id == id);
         let outdated = path.is_some_and(|path| self.is_outdated(path));
         let search = self.search.take_if(|search| match search.cause {
-            Cause::Trial => mode == TunnelMode::Tls,
             Cause::Back => mode == TunnelMode::Quic,
             Cause::Config => !outdated,
             _ => true,

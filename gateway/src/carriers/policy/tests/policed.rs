@@ -1,10 +1,10 @@
 //! Policed UDP: trials over TLS, what they measure, and what becomes of carriers after them.
 
 use polyrail_control::config::Mode;
-use polyrail_model::TunnelMode;
+use polyrail_model::{Bitrate, TunnelMode};
 
 use super::world::{QUIC, TLS, World, ms, secs};
-use crate::carriers::policy::{Notice, Way};
+use crate::carriers::policy::{Link, Notice, TrialResult, Way};
 
 #[test]
 fn policed_udp_is_tried_over_tls_and_demoted_when_that_is_faster() {
@@ -60,7 +60,11 @@ fn a_trial_without_tls_ends() {
     world.report_policed(125_000);
     world.run(secs(6));
     assert_eq!((world.carries(), world.demotions()), (Some(QUIC), 0));
-    assert_eq!(world.tells(|notice| matches!(notice, Notice::TrialOver { tls: None, .. })), 1);
+    let over = Notice::TrialOver {
+        rate: Bitrate::from_bytes_per_second(125_000),
+        result: TrialResult::Unknown,
+    };
+    assert_eq!(world.tells(|notice| *notice == over), 1);
 }
 
 #[test]
@@ -84,6 +88,49 @@ fn a_trial_measures_the_way_that_looks_policed_and_wants_twice_the_rate() {
         assert_eq!(world.demotions(), wanted, "{up:?} {down:?} {way:?}: {:#?}", world.told);
         assert_eq!(world.carries(), Some(if wanted == 1 { TLS } else { QUIC }));
     }
+}
+
+#[test]
+fn each_trial_is_told_with_its_end_and_what_it_showed() {
+    type Act = fn(&mut World);
+    let cases: [(u64, Act, &str); 7] = [
+        (2_500_000, |world| world.run(secs(4)), "1 Mbit/s, faster: 20"),
+        (125_000, |world| world.run(secs(4)), "1 Mbit/s, no faster: 1"),
+        // A stall, other modes, the operator's switch, an interface that goes.
+        (2_500_000, |world| world.net.dark = true, "1 Mbit/s, unknown"),
+        (2_500_000, |world| world.policy.set_mode(world.now(), Mode::Quic), "1 Mbit/s, unknown"),
+        (2_500_000, |world| world.policy.set_mode(world.now(), Mode::Tls), "1 Mbit/s, unknown"),
+        (2_500_000, |world| world.policy.set_enabled(world.now(), false), "1 Mbit/s, unknown"),
+        (2_500_000, |world| world.set_link(Link::Absent), "1 Mbit/s, unknown"),
+    ];
+    for (place, (tcp_rate, act, wanted)) in cases.into_iter().enumerate() {
+        let mut world = World::new(Mode::Auto);
+        (world.net.udp_rate, world.net.tcp_rate) = (125_000, tcp_rate);
+        world.run(secs(2));
+        world.report_policed(125_000);
+        world.run_until(secs(2), |world| world.carries() == Some(TLS));
+        act(&mut world);
+        world.run(ms(400));
+        let told = world.told.iter().filter_map(|(_, notice)| trial(notice));
+        assert_eq!(told.collect::<Vec<_>>(), ["begun", wanted], "{place}: {:#?}", world.told);
+        assert_eq!(world.policy.counters().trials, 1);
+    }
+}
+
+/// What is told of a trial, in short.
+fn trial(notice: &Notice) -> Option<String> {
+    Some(match notice {
+        Notice::Trial { .. } => "begun".to_owned(),
+        Notice::TrialOver { rate, result } => {
+            let result = match result {
+                TrialResult::Faster(tls) => format!("faster: {:.0}", tls.as_mbps()),
+                TrialResult::NoFaster(tls) => format!("no faster: {:.0}", tls.as_mbps()),
+                TrialResult::Unknown => "unknown".to_owned(),
+            };
+            format!("{:.0} Mbit/s, {result}", rate.as_mbps())
+        }
+        _ => return None,
+    })
 }
 
 fn trial_over(world: &World) -> bool {
@@ -207,6 +254,7 @@ fn a_demotion_that_finds_no_tls_path_is_lifted() {
     let begun = world.at();
     world.run(secs(11));
     assert!(world.policy.demotion().is_none(), "{:#?}", world.told);
+    assert_eq!(world.tells(|notice| *notice == Notice::Lifted), 1);
     assert_eq!(world.carries(), Some(QUIC));
     assert!(world.starts(begun).len() <= 11, "{:?}", world.starts(begun));
     let begun = world.started.len();

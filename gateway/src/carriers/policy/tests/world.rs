@@ -237,6 +237,9 @@ impl World {
         assert!(self.conns.len() <= 7, "bounded");
         let due = self.policy.next_timeout(self.now);
         assert!(due.is_none_or(|at| at > self.now), "no time that stays due: {:?}", self.policy);
+        let ended = self.tells(|notice| matches!(notice, Notice::TrialOver { .. })) as u64;
+        let on = u64::from(self.policy.choice.on_trial());
+        assert_eq!(self.policy.counters().trials, ended + on, "{:#?}", self.told);
     }
 
     fn passes(&self, conn: &Conn) -> bool {
