@@ -59,13 +59,21 @@ const PLAIN: Case = Case {
     has_goal: true,
 };
 
-const CASES: [Case; 5] = [
+const SINGLE: Case = Case { name: "single", carriers: &["alpha"], ..PLAIN };
+
+const CASES: [Case; 7] = [
     PLAIN,
-    Case { name: "single", carriers: &["alpha"], ..PLAIN },
+    SINGLE,
     Case { name: "both", dark: Dark::All, ..PLAIN },
     Case { name: "one_of_two_no_early_data", early_data: false, has_goal: false, ..PLAIN },
     Case { name: "one_of_two_no_restart", restart: false, has_goal: false, ..PLAIN },
+    Case { name: "single_no_early_data", early_data: false, has_goal: false, ..SINGLE },
+    Case { name: "single_no_restart", restart: false, has_goal: false, ..SINGLE },
 ];
+
+/// What is told beside the median.
+const QUANTILES: [(f64, &str); 5] =
+    [(0.0, "min"), (0.25, "p25"), (0.75, "p75"), (0.95, "p95"), (1.0, "max")];
 
 /// What a world keeps from blackout to blackout.
 struct Kept {
@@ -101,7 +109,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
         let goal = if case.has_goal { Goal::AtMost(GOAL_MS) } else { Goal::None };
         let name = format!("blackout_{}_{mode}", case.name);
         report.result(&format!("{name}_median"), median(&times), "ms", goal, &times);
-        for (quantile, word) in [(0.95, "p95"), (1.0, "max")] {
+        for (quantile, word) in QUANTILES {
             let value = at_quantile(&times, quantile);
             report.result(&format!("{name}_{word}"), value, "ms", Goal::None, &[]);
         }
