@@ -160,7 +160,7 @@ const USUAL: &str = "bbr";
 const QUIC: [&str; 3] = ["bbr", "cubic", "reno"];
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::path::Path;
     use std::time::{Duration, Instant};
 
@@ -212,19 +212,20 @@ mod tests {
         assert_eq!(choose("congestion = \"reno\"", "").1, [""; 0]);
     }
 
-    struct Side {
+    /// One end of tunnels: a relay and its poll.
+    pub(crate) struct Side {
         poll: Poll,
-        relay: Relay,
+        pub(crate) relay: Relay,
     }
 
     impl Side {
-        fn new(endpoint: Endpoint) -> Self {
+        pub(crate) fn new(endpoint: Endpoint) -> Self {
             let poll = Poll::new().unwrap();
             let registry = poll.registry().try_clone().unwrap();
             Self { poll, relay: Relay::new(registry, endpoint, RelaySettings::default()) }
         }
 
-        fn turn(&mut self) -> Vec<RelayEvent> {
+        pub(crate) fn turn(&mut self) -> Vec<RelayEvent> {
             let mut events = Events::with_capacity(64);
             self.poll.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
             let now = Instant::now();

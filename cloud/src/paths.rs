@@ -1,6 +1,7 @@
 //! The carriers of all gateways as operators see them, and what happens to them.
 //!
-//! A carrier is listed from its first path until its session's end. It is looked at when a path
+//! A carrier is listed from its first path until its session's end, or until the gateway has named
+//! so many that its place is needed: [`SESSION_PATHS_MAX`] a session are. A carrier is looked at when a path
 //! comes or goes, when somebody asks, and while the loop turns, every [`LOOK_EVERY`]: an idle
 //! daemon sleeps.
 
@@ -13,14 +14,18 @@ use polyrail_control::config::{CarrierRole, Mode};
 use polyrail_model::{Identity, TunnelMode};
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
+use polyrail_session::limits::SESSION_PATHS_MAX;
 use polyrail_session::{PathStatus, SessionKey};
 
 /// What is remembered of all carriers.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
-    carriers: BTreeMap<(SessionKey, String), Carrier>,
+    carriers: BTreeMap<Key, Carrier>,
     looked_at: Option<Instant>,
 }
+
+/// The name is what the gateway calls it.
+type Key = (SessionKey, String);
 
 #[derive(Debug)]
 struct Carrier {
@@ -62,7 +67,7 @@ impl Paths {
     ) {
         self.looked_at = Some(now);
         let survey = Survey::new(now, relay);
-        let mut seen: BTreeMap<(SessionKey, String), Sight<'_>> = BTreeMap::new();
+        let mut seen: BTreeMap<Key, Sight<'_>> = BTreeMap::new();
         let mut names = BTreeMap::new();
         for session in survey.sessions() {
             names.insert(session.session, session.peer.as_ref());
@@ -78,11 +83,31 @@ impl Paths {
                 publish(Event::PathDown { path, reason: reason.to_owned() });
             }
         }
-        for (key, sight) in seen {
+        for (key, sight) in &seen {
             let path = full_name(names.get(&key.0).copied().flatten(), &key.1);
-            let carrier = self.carriers.entry(key).or_insert_with(|| Carrier::new(now));
-            carrier.follow(now, relay, path, sight, &mut publish);
+            self.make_room(key, &seen);
+            let carrier = self.carriers.entry(key.clone()).or_insert_with(|| Carrier::new(now));
+            carrier.follow(now, relay, path, *sight, &mut publish);
         }
+    }
+
+    /// Forgets the carrier of a session that has been down longest, when one more would be too
+    /// many. There is one: a session has no more paths than that.
+    fn make_room(&mut self, key: &Key, seen: &BTreeMap<Key, Sight<'_>>) {
+        let full = self.of_session(key.0).count() >= SESSION_PATHS_MAX;
+        if !full || self.carriers.contains_key(key) {
+            return;
+        }
+        let gone = self.of_session(key.0).filter(|(name, _)| !seen.contains_key(name));
+        if let Some((longest, _)) = gone.min_by_key(|(_, carrier)| carrier.changed_at) {
+            let longest = longest.clone();
+            self.carriers.remove(&longest);
+        }
+    }
+
+    fn of_session(&self, session: SessionKey) -> impl Iterator<Item = (&Key, &Carrier)> {
+        let from = self.carriers.range((session, String::new())..);
+        from.take_while(move |((of, _), _)| *of == session)
     }
 
     /// All carriers, ordered by name. `mode` is what this cloud serves.
@@ -91,10 +116,7 @@ impl Paths {
         let carried = relay.carried();
         let mut list = Vec::new();
         for session in survey.sessions() {
-            for ((of, name), carrier) in &self.carriers {
-                if *of != session.session {
-                    continue;
-                }
+            for ((_, name), carrier) in self.of_session(session.session) {
                 let paths = session.paths.iter().filter(|path| path.carrier == *name);
                 let connections = survey.connections(paths.map(|path| path.tunnel));
                 let first = connections.first();
@@ -204,11 +226,7 @@ impl Carrier {
 }
 
 /// Adds a path to what is seen of its carrier.
-fn see<'a>(
-    seen: &mut BTreeMap<(SessionKey, String), Sight<'a>>,
-    key: (SessionKey, String),
-    path: &'a PathStatus,
-) {
+fn see<'a>(seen: &mut BTreeMap<Key, Sight<'a>>, key: Key, path: &'a PathStatus) {
     let phase = if path.stalled { PathPhase::Stalled } else { PathPhase::Up };
     let sight = seen.entry(key).or_insert(Sight { phase, path, count: 0 });
     sight.count += 1;
@@ -226,3 +244,56 @@ pub(crate) fn full_name(gateway: Option<&Identity>, carrier: &str) -> String {
 
 /// How often paths are looked at while the loop turns.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use polyrail_model::InstanceId;
+    use polyrail_relay::{Label, RelayEvent};
+    use polyrail_session::{Endpoint, Settings};
+    use polyrail_tunnel::fake;
+
+    use super::*;
+    use crate::congestion::tests::Side;
+
+    #[test]
+    fn a_gateway_that_makes_up_names_takes_the_places_of_its_own() {
+        let begun = Instant::now();
+        let gateway = Endpoint::gateway(begun, Settings::default(), InstanceId([7; 16]));
+        let mut gateway = Side::new(gateway);
+        let mut cloud = Side::new(Endpoint::cloud(begun, Settings::default(), [9; 32]));
+        let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
+        let mut paths = Paths::default();
+        let named = SESSION_PATHS_MAX + 10;
+        // The first stays up.
+        for number in 0..named {
+            let (near, far) = fake::pair(&train, &ground, [number as u8; 32]).unwrap();
+            let label = Label { carrier: format!("made-up-{number}"), backup: false };
+            let near = gateway.relay.add_tunnel(Box::new(near), label).unwrap();
+            cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
+            let (mut up, mut down) = (false, number == 0);
+            while !(up && down) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "{number}: {up} {down}");
+                gateway.turn();
+                for event in cloud.turn() {
+                    up |= matches!(
+                        event,
+                        RelayEvent::Session(polyrail_session::Event::PathUp { .. })
+                    );
+                    down |= matches!(event, RelayEvent::TunnelClosed { .. });
+                    paths.look(Instant::now(), &cloud.relay, "gone", |_| ());
+                }
+                if up && !down {
+                    gateway.relay.close_tunnel(Instant::now(), near);
+                }
+            }
+        }
+        assert_eq!(paths.carriers.len(), SESSION_PATHS_MAX);
+        let states = paths.states(Instant::now(), &cloud.relay, Mode::Auto);
+        let is_there = |number: usize| {
+            let name = format!("train:made-up-{number}");
+            states.iter().any(|state| state.name == name)
+        };
+        assert!(is_there(0) && is_there(named - 1), "{states:?}");
+        assert!((1..=10).all(|number| !is_there(number)), "{states:?}");
+    }
+}
