@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod core;
+mod counters;
 mod delay;
 mod endpoint;
 mod event;

@@ -76,6 +76,10 @@ pub const RESET_LINGER: Duration = Duration::from_secs(30);
 /// Sessions that a cloud holds; a HELLO beyond is refused.
 pub const SESSIONS_MAX: usize = 4_096;
 
+/// Ranges of path counters that a session remembers to have accepted; of more the lowest is
+/// forgotten, and all below count as used.
+pub const COUNTER_RANGES_MAX: usize = 1_024;
+
 /// HELLOs whose keys a gateway remembers until it knows which one founded the session; without the
 /// key it goes on with HELLOs.
 pub const HELLOS_REMEMBERED: usize = 64;

@@ -75,6 +75,11 @@ impl RangeSet {
         self.ranges.iter().map(|(&start, &end)| start..end)
     }
 
+    /// How many ranges there are.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// One above the highest number that is in; 0 when nothing is.
     pub fn end(&self) -> u64 {
         self.ranges.last_key_value().map_or(0, |(_, &end)| end)

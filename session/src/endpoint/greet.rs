@@ -13,9 +13,9 @@ use polyrail_model::{Identity, InstanceId, PathId, SessionId};
 
 use super::{Endpoint, Entry, Greeted, Phase, Role, instances};
 use crate::core::Session;
+use crate::counters::Counters;
 use crate::limits::{HELLOS_REMEMBERED, SESSIONS_MAX};
 use crate::path::Manner;
-use crate::ranges::RangeSet;
 use crate::wire::{Frame, Greeting, RejectCode, encode};
 use crate::{Event, ResetReason, SessionKey, TunnelKey, proof};
 
@@ -49,7 +49,7 @@ impl Endpoint {
         if let Some(reason) = &self.going_away {
             session.go_away(reason);
         }
-        let counters = RangeSet::default();
+        let counters = Counters::default();
         let hellos = VecDeque::new();
         let entry = Entry { session, peer, id, instance, founder, hellos, counters, up: false };
         self.sessions.insert(key, entry);
@@ -314,7 +314,7 @@ impl Endpoint {
             return Err((RejectCode::Unknown, "no such session here"));
         };
         let counter = greeting.counter;
-        if entry.counters.contains(counter) {
+        if entry.counters.is_used(counter) {
             return Err((RejectCode::Replayed, "the path counter was used before"));
         }
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return Ok(()) };
@@ -324,7 +324,7 @@ impl Endpoint {
         if !entry.session.add_path(now, path, key, manner) {
             return Err((RejectCode::Overload, "too many paths"));
         }
-        entry.counters.insert(counter..counter + 1);
+        entry.counters.accept(counter);
         if let (Some(id), Some((founder, _))) = (entry.id, entry.founder) {
             let terms = entry.session.terms();
             let welcome = Frame::Welcome { session: id, counter, founder, families, terms };

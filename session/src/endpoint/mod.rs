@@ -89,7 +89,7 @@ struct Entry {
     /// The HELLOs that were sent and may have founded it, while that is not known (gateway).
     hellos: VecDeque<(u64, [u8; 32])>,
     /// Counters that were accepted (cloud).
-    counters: crate::ranges::RangeSet,
+    counters: crate::counters::Counters,
     up: bool,
 }
 

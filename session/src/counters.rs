@@ -1,0 +1,66 @@
+//! The path counters that a session has accepted, each once.
+//!
+//! A gateway counts up, but greetings get lost, so there are gaps: what was accepted is kept as
+//! ranges. Beyond [`COUNTER_RANGES_MAX`] of them the lowest goes, and with it all that is below: a
+//! greeting that comes so late counts as used, and its gateway greets anew.
+
+use crate::limits::COUNTER_RANGES_MAX;
+use crate::ranges::RangeSet;
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// All below count as used.
+    floor: u64,
+    used: RangeSet,
+}
+
+impl Counters {
+    /// Accepts a counter, at most 2^62 - 1; false when it is used.
+    pub fn accept(&mut self, counter: u64) -> bool {
+        if self.is_used(counter) {
+            return false;
+        }
+        self.used.insert(counter..counter + 1);
+        if self.used.len() > COUNTER_RANGES_MAX {
+            let lowest = self.used.iter().next().map_or(self.floor, |range| range.start);
+            self.floor = self.used.advance(lowest);
+        }
+        true
+    }
+
+    /// Whether a counter was accepted, or is too old for anybody to know.
+    pub fn is_used(&self, counter: u64) -> bool {
+        counter < self.floor || self.used.contains(counter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_accepted_once_in_any_order() {
+        let mut counters = Counters::default();
+        for counter in [7, 5, 9, 6] {
+            assert!(!counters.is_used(counter) && counters.accept(counter), "{counter}");
+            assert!(counters.is_used(counter) && !counters.accept(counter), "{counter}");
+        }
+        assert!(counters.accept(1) && counters.accept(8));
+    }
+
+    #[test]
+    fn gaps_are_remembered_up_to_a_bound() {
+        let mut counters = Counters::default();
+        let top = 4 * COUNTER_RANGES_MAX as u64;
+        // Every second one is lost.
+        for counter in (0..top).step_by(2) {
+            assert!(counters.accept(counter), "{counter}");
+            assert!(counters.used.len() <= COUNTER_RANGES_MAX, "{counter}");
+        }
+        // The youngest gaps are still open, the old ones are not.
+        assert!(counters.accept(top - 3) && counters.accept(top - 1));
+        assert!(counters.accept(top - 2 * COUNTER_RANGES_MAX as u64 + 1));
+        assert!(!counters.accept(1) && !counters.accept(top / 4 + 1));
+        assert!(counters.accept((1 << 62) - 1));
+    }
+}
