@@ -24,6 +24,7 @@ use polyrail_control::config::Mode;
 use polyrail_model::{Bitrate, TunnelMode};
 
 use super::attempt::{Both, Way};
+use super::demotion::{Demotion, UNANSWERED_MAX, Why};
 use super::notice::EndingKind;
 
 /// What mode `auto` knows of a carrier.
@@ -50,30 +51,6 @@ pub(crate) struct Choice {
     /// A QUIC path that came back after the carrier had been policed.
     relapse: Option<Relapse>,
     quic_since: Option<Instant>,
-}
-
-/// QUIC is left alone for a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Demotion {
-    pub(crate) why: Why,
-    pub(crate) since: Instant,
-    /// When QUIC is tried again.
-    pub(crate) retry_at: Instant,
-    /// How long the wait for that is.
-    pub(crate) wait: Duration,
-}
-
-/// Why QUIC is left alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// Probes were not answered while TCP was.
-    Blocked,
-    /// The same, and something said that nobody listens.
-    Refused,
-    /// UDP passed at `rate` one way, TCP at `tls`.
-    Policed { rate: Bitrate, tls: Bitrate, way: Way },
-    /// A retry after that was no better.
-    StillPoliced { rate: Bitrate, tls: Bitrate, way: Way },
 }
 
 /// What the carrier runs over now.
@@ -482,39 +459,6 @@ impl Choice {
     }
 }
 
-impl Why {
-    /// Whether UDP passes, but slowly.
-    fn is_policing(self) -> bool {
-        matches!(self, Self::Policed { .. } | Self::StillPoliced { .. })
-    }
-}
-
-impl std::fmt::Display for Why {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Blocked => write!(
-                f,
-                "UDP is blocked: {UNANSWERED_MAX} QUIC connections were not answered while TCP was"
-            ),
-            Self::Refused => {
-                write!(f, "UDP is refused: nobody takes QUIC there, while TCP was answered")
-            }
-            Self::Policed { rate, tls, .. } => write!(
-                f,
-                "UDP is policed: QUIC passed at {:.1} Mbit/s, TLS at {:.1} Mbit/s",
-                rate.as_mbps(),
-                tls.as_mbps()
-            ),
-            Self::StillPoliced { rate, tls, .. } => write!(
-                f,
-                "UDP is still policed: QUIC passed at {:.1} Mbit/s, TLS at {:.1} Mbit/s before",
-                rate.as_mbps(),
-                tls.as_mbps()
-            ),
-        }
-    }
-}
-
 fn since(now: Instant, then: Instant) -> Duration {
     now.saturating_duration_since(then)
 }
@@ -526,8 +470,6 @@ fn settle(srtt: Duration) -> Duration {
 
 /// How long after a sign of life of TCP a probe may begin that counts.
 pub(crate) const SIGN_FRESH: Duration = Duration::from_secs(1);
-/// So many unanswered probes show that UDP is blocked (DESIGN 4).
-const UNANSWERED_MAX: u32 = 3;
 /// The time between probes that count.
 const PROBE_GAP: Duration = Duration::from_secs(1);
 /// How long a probe waits for a fresh sign of life; a session asks an idle path every 20 s.

@@ -1,0 +1,214 @@
+//! Connections: when a search or a probe begins one, with which mode, and when it is given up.
+//!
+//! What is not here: which of them is next (`search.rs`), and how long it may live (`pace.rs`).
+
+use std::time::{Duration, Instant};
+
+use polyrail_control::config::Mode;
+use polyrail_model::TunnelMode;
+use polyrail_tunnel::Backoff;
+
+use super::attempt::{Attempt, AttemptId, Meter, Reading, Stage};
+use super::notice::{Action, Cause, EndingKind, Start};
+use super::search::{Lanes, Mark, Plan, Search, Sight};
+use super::{Policy, pace};
+
+impl Policy {
+    pub(super) fn begin_search(&mut self, now: Instant, cause: Cause) {
+        self.drop_probe(now);
+        if cause != Cause::Trial {
+            self.end_trial(now);
+        }
+        let mark = self.current().map(|path| Mark {
+            attempt: path.id,
+            acked: path.reading.acked,
+            received: path.reading.received,
+        });
+        // Searches that follow each other closely keep the pace of one; operators need not wait.
+        let paced = cause.is_urgent() && cause != Cause::Operator;
+        let last_start = self.last_start.filter(|_| paced);
+        self.search = Some(Search::new(now, cause, mark, last_start));
+    }
+
+    /// The modes that the search may use.
+    pub(super) fn lanes(&self, search: &Search) -> Lanes {
+        let (quic, tls) = (TunnelMode::Quic, TunnelMode::Tls);
+        let alone = |first| Lanes { first, second: None };
+        match (search.cause, self.choice.wish()) {
+            (Cause::Trial, _) | (_, Mode::Tls) => alone(tls),
+            (Cause::Back, _) | (_, Mode::Quic) => alone(quic),
+            (Cause::Mode, Mode::Auto) => {
+                alone(if self.choice.demotion().is_some() { tls } else { quic })
+            }
+            (_, Mode::Auto) if self.choice.demotion().is_some() => {
+                Lanes { first: tls, second: Some((quic, search.begun + DEMOTED_JOIN)) }
+            }
+            (_, Mode::Auto) => {
+                // QUIC has not proven itself here since TLS won the last race.
+                let doubtful = self.travelled == Some(tls);
+                let delay = if doubtful { Duration::ZERO } else { pace::join_delay(self.rtt) };
+                let join = search.begun + delay;
+                let join = search.hurried_at.map_or(join, |at| join.min(at));
+                Lanes { first: quic, second: Some((tls, join)) }
+            }
+        }
+    }
+
+    pub(super) fn plan(&self) -> Option<Plan> {
+        let search = self.search.as_ref()?;
+        let sight = Sight {
+            pace: &self.pace,
+            rtt: self.rtt,
+            attempts: &self.attempts,
+            not_before: self.not_before,
+        };
+        search.plan(self.lanes(search), sight)
+    }
+
+    pub(super) fn run_search(&mut self, now: Instant) {
+        for _ in 0..STARTS_MAX {
+            let Some(plan) = self.plan().filter(|plan| plan.at <= now) else { return };
+            if let Some(replaced) = plan.replaces {
+                self.give_up(now, replaced);
+            }
+            let search = self.search.as_mut();
+            let patience = search.map_or(1, |search| search.on_start(now, &plan));
+            self.last_start = Some(now);
+            if self.start(now, plan.mode, patience).is_none() {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn begin_probe(&mut self, now: Instant) {
+        self.probe = self.start(now, TunnelMode::Quic, 1);
+        if self.probe.is_none() {
+            self.choice.on_probe_dropped(now);
+        }
+    }
+
+    pub(super) fn start(
+        &mut self,
+        now: Instant,
+        mode: TunnelMode,
+        patience: u32,
+    ) -> Option<AttemptId> {
+        let link = &self.link;
+        let address = self.book.draw(|address| link.reaches(address))?;
+        let id = AttemptId(self.next_id);
+        self.next_id += 1;
+        let racer = self.attempts.iter().any(|attempt| !attempt.closing);
+        self.attempts.push(Attempt {
+            id,
+            mode,
+            address,
+            stage: Stage::Dialing,
+            started: now,
+            up_at: None,
+            reading: Reading::default(),
+            meter: Meter::default(),
+            patience,
+            generation: self.generation,
+            early: false,
+            closing: false,
+        });
+        self.counters.of(mode).begun += 1;
+        let early = self.pace.restart.early_data;
+        let rtt = self.rtt.map(|rtt| rtt.smoothed);
+        let start = Start { attempt: id, mode, address, early, racer, rtt };
+        self.actions.push_back(Action::Start(start));
+        Some(id)
+    }
+
+    /// Closes a connection that was not answered in time.
+    pub(super) fn give_up(&mut self, now: Instant, id: AttemptId) {
+        let Some(attempt) = self.attempts.iter().find(|attempt| attempt.id == id) else { return };
+        if attempt.up_at.is_none() {
+            self.book.failed(attempt.address, false);
+        }
+        if self.probe == Some(id) {
+            self.probe = None;
+            let verdict = self.choice.on_probe_failed(now, EndingKind::Silent);
+            self.obey(now, verdict);
+        }
+        self.close(id, UNANSWERED);
+    }
+
+    /// Ends connections whose time is over and that no search counts.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let due = |attempt: &&Attempt| self.expires_at(attempt).is_some_and(|at| at <= now);
+        let over: Vec<AttemptId> = self.attempts.iter().filter(due).map(|a| a.id).collect();
+        for id in over {
+            self.give_up(now, id);
+        }
+    }
+
+    pub(super) fn expires_at(&self, attempt: &Attempt) -> Option<Instant> {
+        if !attempt.is_unready() || attempt.up_at.is_some() {
+            return None;
+        }
+        if self.probe == Some(attempt.id) {
+            let srtt = self.rtt.map(|rtt| rtt.smoothed).unwrap_or_default();
+            return Some(attempt.started + (srtt * 3 + PROBE_LIFE).max(PROBE_LIFE_MIN));
+        }
+        self.search.is_none().then(|| attempt.started + LEFTOVER_LIFE)
+    }
+
+    pub(super) fn drop_probe(&mut self, now: Instant) {
+        if self.probe.take().is_some() {
+            self.choice.on_probe_dropped(now);
+        }
+    }
+
+    /// Forgets refusals: something changed.
+    pub(super) fn begin_afresh(&mut self) {
+        self.backoffs.iter_mut().for_each(Backoff::reset);
+        self.not_before = [None; 2];
+    }
+
+    pub(super) fn end_all(&mut self, now: Instant, reason: &'static str) {
+        self.drop_probe(now);
+        self.end_trial(now);
+        self.search = None;
+        let all: Vec<AttemptId> = self.attempts.iter().map(|attempt| attempt.id).collect();
+        all.into_iter().for_each(|id| self.close(id, reason));
+        self.note_loss(now, reason);
+    }
+
+    pub(super) fn close_unready(
+        &mut self,
+        reason: &'static str,
+        unwanted: impl Fn(&Self, &Attempt) -> bool,
+    ) {
+        let probe = self.probe;
+        let unready = self.attempts.iter().filter(|attempt| attempt.is_unready());
+        let over: Vec<AttemptId> = unready
+            .filter(|attempt| Some(attempt.id) != probe && unwanted(self, attempt))
+            .map(|attempt| attempt.id)
+            .collect();
+        over.into_iter().for_each(|id| self.close(id, reason));
+    }
+
+    pub(super) fn close(&mut self, id: AttemptId, reason: &'static str) {
+        let attempt = self.attempts.iter_mut().find(|attempt| attempt.id == id);
+        if let Some(attempt) = attempt.filter(|attempt| !attempt.closing) {
+            attempt.closing = true;
+            // What has greeted may be a path at the cloud, if this is not for want of an answer.
+            let unheard = attempt.stage == Stage::Dialing
+                || (attempt.stage == Stage::Early && reason == UNANSWERED);
+            self.actions.push_back(Action::Close { attempt: id, unheard, reason });
+        }
+    }
+}
+
+/// Why most connections of a race are closed.
+const UNANSWERED: &str = "it was not answered in time";
+/// Connections that one turn begins.
+const STARTS_MAX: usize = 4;
+/// How long connections that no search waits for any more may still become paths.
+const LEFTOVER_LIFE: Duration = Duration::from_secs(3);
+/// How long a probe waits for an answer, besides three round trips.
+const PROBE_LIFE: Duration = Duration::from_millis(500);
+const PROBE_LIFE_MIN: Duration = Duration::from_secs(1);
+/// When QUIC joins a search of a demoted carrier: TLS may be what is blocked.
+const DEMOTED_JOIN: Duration = Duration::from_secs(3);
