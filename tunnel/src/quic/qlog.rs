@@ -1,14 +1,19 @@
 //! A log of a connection in the qlog format, on demand.
 //!
 //! One file a connection, named by time and connection id; what exceeds [`FILE_MAX`] is left out.
-//! A folder keeps the newest [`FILES_MAX`] of them, of at most [`FOLDER_MAX`] bytes.
+//! A folder keeps the newest [`FILES_MAX`] of them, of at most [`FOLDER_MAX`] bytes; those of this
+//! process's connections that live stay in any case.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::SystemTime;
 
 use quiche::{Connection, QlogLevel};
+
+use super::tunnel::lock;
 
 /// Has a connection logged to a new file in `folder`; a failure is told and does no harm.
 pub(super) fn begin(connection: &mut Connection, folder: &Path, carrier: &str) {
@@ -16,23 +21,31 @@ pub(super) fn begin(connection: &mut Connection, folder: &Path, carrier: &str) {
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     let carrier: String = carrier.chars().map(safe).take(64).collect();
     let name = format!("{carrier}-{}-{}.{EXTENSION}", begun.as_millis(), connection.trace_id());
-    let file = folder.join(name);
-    let opened = fs::create_dir_all(folder)
-        .and_then(|()| make_room(folder))
-        .and_then(|()| File::options().write(true).create_new(true).open(&file));
-    match opened {
-        Ok(opened) => {
-            let writer = Bounded { file: BufWriter::new(opened), left: FILE_MAX };
+    match open(folder, &name) {
+        Ok(writer) => {
             let title = "polyrail".to_owned();
             let description = format!("carrier {carrier}");
             let level = QlogLevel::Extra;
             connection.set_qlog_with_level(Box::new(writer), title, description, level);
         }
-        Err(error) => tracing::warn!(file = %file.display(), %error, "no qlog"),
+        Err(error) => {
+            tracing::warn!(folder = %folder.display(), name, %error, "no qlog");
+        }
     }
 }
 
-/// Removes the oldest logs of a folder, so that there is room for one more.
+fn open(folder: &Path, name: &str) -> io::Result<Bounded> {
+    fs::create_dir_all(folder)?;
+    // Carriers may name the same folder in different ways.
+    let folder = folder.canonicalize()?;
+    make_room(&folder)?;
+    let written = Written::new(folder.join(name));
+    let file = File::options().write(true).create_new(true).open(&written.0)?;
+    Ok(Bounded { file: BufWriter::new(file), left: FILE_MAX, _written: written })
+}
+
+/// Removes the oldest logs of a folder, so that there is room for one more. Those that are being
+/// written count, and stay.
 fn make_room(folder: &Path) -> io::Result<()> {
     let mut logs: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -46,20 +59,40 @@ fn make_room(folder: &Path) -> io::Result<()> {
         }
     }
     logs.sort_unstable_by(|a, b| b.cmp(a));
-    let mut bytes = 0;
+    let (mut bytes, written) = (0, lock(&WRITTEN));
     for (number, (_, length, path)) in logs.iter().enumerate() {
         bytes += length;
-        if number + 1 >= FILES_MAX || bytes > FOLDER_MAX {
+        if (number + 1 >= FILES_MAX || bytes > FOLDER_MAX) && !written.contains(path) {
             let _ = fs::remove_file(path);
         }
     }
     Ok(())
 }
 
+/// A log that is being written: nobody in this process removes it.
+struct Written(PathBuf);
+
+impl Written {
+    fn new(file: PathBuf) -> Self {
+        lock(&WRITTEN).insert(file.clone());
+        Self(file)
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        lock(&WRITTEN).remove(&self.0);
+    }
+}
+
+/// All of them, of every client: one for each connection that lives.
+static WRITTEN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
 /// A file that takes no more than a bound and lets the rest fall.
 struct Bounded {
     file: BufWriter<File>,
     left: usize,
+    _written: Written,
 }
 
 impl Write for Bounded {
@@ -127,5 +160,25 @@ mod tests {
         }
         make_room(folder.path()).unwrap();
         assert_eq!(names(folder.path()), ["2.sqlog", "3.sqlog", "4.sqlog"]);
+    }
+
+    #[test]
+    fn the_log_of_a_connection_that_lives_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut written = open(folder.path(), "old.sqlog").unwrap();
+        written.write_all(b"{}").unwrap();
+        written.flush().unwrap();
+        // It has been quiet, and others come and go.
+        let age = SystemTime::now() - Duration::from_secs(9_999);
+        written.file.get_ref().set_modified(age).unwrap();
+        for number in 0..70 {
+            log(folder.path(), &format!("{number:02}.sqlog"), 1_000 - number, 10);
+        }
+        make_room(folder.path()).unwrap();
+        assert_eq!(names(folder.path()).len(), FILES_MAX);
+        assert_eq!(names(folder.path()).last().unwrap(), "old.sqlog");
+        drop(written);
+        make_room(folder.path()).unwrap();
+        assert!(!names(folder.path()).contains(&"old.sqlog".to_owned()));
     }
 }
