@@ -1,9 +1,9 @@
 //! The carriers of all gateways as operators see them, and what happens to them.
 //!
-//! A carrier is listed from its first path until its session's end, or until the gateway has named
-//! so many that its place is needed: [`SESSION_PATHS_MAX`] a session are. A carrier is looked at when a path
-//! comes or goes, when somebody asks, and while the loop turns, every [`LOOK_EVERY`]: an idle
-//! daemon sleeps.
+//! A carrier is listed from its first path until its session's end, or until its place is needed:
+//! of a session, [`SESSION_PATHS_MAX`] are, and those that have been down longest go first. It is
+//! looked at when a path comes or goes, when somebody asks, and while the loop turns, every
+//! [`LOOK_EVERY`]: an idle daemon sleeps.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -5,8 +5,8 @@
 //!
 //! Of the paths of one carrier the newest that the peer is known to hear supersedes the older ones;
 //! a cloud knows that from the JOIN, a gateway from the answer. Until then the older ones go on, if
-//! they can. An older path that delivers keeps what it carries and is closed when it is drained; one
-//! that stalled is closed at once, and its tunnel need not deliver what others carry now.
+//! they can. An older path that delivers keeps what it carries and is closed when it is drained.
+//! One that stalled is closed at once, and its tunnel need not deliver what others carry now.
 
 use std::time::Instant;
 
