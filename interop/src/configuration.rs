@@ -85,6 +85,13 @@ impl Configuration {
         }
     }
 
+    /// Puts two carriers of the list in each other's place.
+    pub fn swap_carriers(&mut self, first: usize, second: usize) {
+        if let Some(Value::Array(carriers)) = self.root.get_mut("carrier") {
+            carriers.swap(first, second);
+        }
+    }
+
     /// Removes a table or key of the top level.
     pub fn remove(&mut self, name: &str) {
         self.root.remove(name);

@@ -1,8 +1,10 @@
-//! Fifty reloads with every kind of change, and modes changed by hand, under load: each does what
-//! it says, no byte is lost and no flow is reset.
+//! Fifty reloads with every kind of change that load can stand, and modes changed by hand, under load:
+//! each does what it says, no byte is lost and no flow is reset. The other kinds of change, by which
+//! some flows are not opened, come without load.
 
 mod kinds;
 mod running;
+mod shows;
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -56,6 +58,19 @@ fn fifty_reloads_under_load_lose_no_byte_and_reset_no_flow() -> Result<()> {
         }
         let flows = load.finish()?;
         println!("{RELOADS} reloads beside {flows} flows");
+        Ok(())
+    })
+}
+
+#[test]
+fn reloads_after_which_some_flows_are_not_opened_do_what_they_say() -> Result<()> {
+    scenario(&Plan::twins().gateway("socks5.reply", "dialed"), BOUND, |world| {
+        let mut files = world.configurations.clone();
+        let running = Running::with(world)?;
+        for (number, reload) in kinds::without_load().iter().enumerate() {
+            one_reload(world, &mut files, &running, reload, number)
+                .with_context(|| format!("reload {number}: {:?}", reload.edit))?;
+        }
         Ok(())
     })
 }
