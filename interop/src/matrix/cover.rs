@@ -1,10 +1,10 @@
 //! The rows that CI runs: every pair of values of modes, family and fault, in few rows.
 //!
 //! A row of the cover takes up to [`FAULTS_PER_ROW`] faults, one after another, so that each mode
-//! of the gateway meets each fault in a row of its own exactly once; those of UDP, which lead to
-//! something else where there is a way around, come once more there, for the other family. Clouds and families are then
-//! changed until all other pairs are there as well; the generator is seeded, so the rows are
-//! always the same.
+//! of the gateway meets each fault in a row of its own exactly once. Faults of UDP, which lead to
+//! something else where there is a way around, come once more there, for the other family. Clouds
+//! and families are then changed until all other pairs are there as well; the generator is seeded,
+//! so the rows are always the same.
 
 use std::collections::BTreeSet;
 

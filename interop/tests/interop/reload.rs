@@ -1,6 +1,6 @@
-//! Fifty reloads with every kind of change that load can stand, and modes changed by hand, under load:
-//! each does what it says, no byte is lost and no flow is reset. The other kinds of change, by which
-//! some flows are not opened, come without load.
+//! Fifty reloads with every kind of change that load can stand, and modes changed by hand, under
+//! load: each does what it says, no byte is lost and no flow is reset. The other kinds of change,
+//! by which some flows are not opened, come without load.
 
 mod kinds;
 mod running;
