@@ -217,6 +217,7 @@ fn quic_options(config: &CloudConfig, congestion: &Congestion) -> ServerOptions 
         carrier_congestion: congestion.quic_by_carrier().clone(),
         half_open_max: config.tunnel.half_open_max,
         retry_above: config.tunnel.retry_above,
+        server_id: config.tunnel.server_id,
         ..ServerOptions::default()
     }
 }

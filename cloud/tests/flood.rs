@@ -187,5 +187,25 @@ fn a_full_udp_side_leaves_the_tcp_side_its_share() {
     udp.end();
 }
 
+#[test]
+fn connection_ids_carry_the_number_of_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let authority = Authority::create(dir, "Test", false).unwrap();
+    issue(&authority, dir, "c", NodeRole::Cloud);
+    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
+    // Each first datagram is answered with a Retry, which gives an id.
+    let cloud = Cloud::start(dir, "", "[tunnel]\nretry_above = 0\nserver_id = 0x1234\n");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.send_to(&initials(&identity, 1)[0], cloud.address).unwrap();
+    let mut answer = [0; 2_048];
+    let length = socket.recv(&mut answer).unwrap();
+    // RFC 9000 17.2.5: flags, version, the client's id behind its length, then the server's.
+    let given = 6 + usize::from(answer[5]);
+    assert!(length > given + 17, "{:?}", &answer[..length]);
+    assert_eq!(answer[given..given + 3], [16, 0x12, 0x34]);
+}
+
 /// 1,024 handshakes over TCP and 256 over QUIC, at 64 KiB each.
 const MEMORY_MAX: u64 = (1024 + 256) * 64 * 1024;

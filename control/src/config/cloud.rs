@@ -44,17 +44,20 @@ pub struct CloudConfig {
     pub dial: Dial,
     /// The admin socket, when wanted.
     pub admin: Option<Admin>,
-    /// Bounds on tunnels whose handshake is under way.
-    pub tunnel: TunnelBounds,
+    /// How tunnels over QUIC begin.
+    pub tunnel: TunnelConfig,
 }
 
-/// `[tunnel]`: bounds on QUIC handshakes under way, for each listening address.
+/// `[tunnel]`: how tunnels over QUIC begin; the bounds are for each listening address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TunnelBounds {
+pub struct TunnelConfig {
     /// Handshakes under way at once; further ones are dropped; default 1,024, 1 to 65,536.
     pub half_open_max: usize,
     /// From so many on, a client must first prove its address (Retry); default 256, 0 to 65,536.
     pub retry_above: usize,
+    /// The number of this cloud's process in its connection ids, for a load balancer that routes
+    /// by them; default 0, 0 to 65,535.
+    pub server_id: u16,
 }
 
 /// `[access]`: which destinations gateways may ask for, beside the built-in refusals.
@@ -86,9 +89,9 @@ impl Default for Access {
     }
 }
 
-impl Default for TunnelBounds {
+impl Default for TunnelConfig {
     fn default() -> Self {
-        Self { half_open_max: 1024, retry_above: 256 }
+        Self { half_open_max: 1024, retry_above: 256, server_id: 0 }
     }
 }
 
@@ -191,15 +194,17 @@ fn read_dial(mut section: Section<'_, '_>) -> Dial {
     Dial { timeout, ipv4, ipv6 }
 }
 
-fn read_tunnel(mut section: Section<'_, '_>) -> TunnelBounds {
-    let usual = TunnelBounds::default();
+fn read_tunnel(mut section: Section<'_, '_>) -> TunnelConfig {
+    let usual = TunnelConfig::default();
     let half_open = section.get("half_open_max", integer(1..=HALF_OPEN_MAX));
     let retry = section.get("retry_above", integer(0..=HALF_OPEN_MAX));
+    let server_id = section.get("server_id", integer(0..=u64::from(u16::MAX)));
     section.finish();
     let count = |n: Option<u64>| n.and_then(|n| usize::try_from(n).ok());
-    TunnelBounds {
+    TunnelConfig {
         half_open_max: count(half_open).unwrap_or(usual.half_open_max),
         retry_above: count(retry).unwrap_or(usual.retry_above),
+        server_id: server_id.and_then(|n| u16::try_from(n).ok()).unwrap_or(usual.server_id),
     }
 }
 

@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-pub use cloud::{Access, CloudConfig, Dial, TunnelBounds};
+pub use cloud::{Access, CloudConfig, Dial, TunnelConfig};
 pub use common::{
     Admin, CHAIN_MAX, LogConfig, LogFormat, LogLevel, LogLevelError, Mode, ModeError, Overrides,
     SOCKET_PATH_MAX, SchedulerConfig, SessionConfig, TlsConfig,

@@ -87,7 +87,8 @@ fn defaults_are_as_documented() {
     assert_eq!(config.access.deny_ports[0].get(), 25);
     assert_eq!(config.dial, Dial::default());
     assert_eq!(config.mode, Mode::Auto);
-    assert_eq!(config.tunnel, TunnelBounds { half_open_max: 1024, retry_above: 256 });
+    let usual = TunnelConfig { half_open_max: 1024, retry_above: 256, server_id: 0 };
+    assert_eq!(config.tunnel, usual);
     assert_eq!(config.admin, None);
 }
 
@@ -105,9 +106,9 @@ fn modes_restarts_and_the_admin_socket_are_read() {
     assert_eq!(config.restart, restart);
     assert_eq!(config.admin.unwrap().socket, PathBuf::from("/run/polyrail/gateway.sock"));
 
-    let tables = "[tunnel]\nhalf_open_max = 7\nretry_above = 0\n[admin]\nsocket = \"s\"\n";
+    let tables = "[tunnel]\nhalf_open_max = 7\nretry_above = 0\nserver_id = 65535\n[admin]\nsocket = \"s\"\n";
     let config = cloud(&format!("{CLOUD}{tables}")).unwrap();
-    assert_eq!(config.tunnel, TunnelBounds { half_open_max: 7, retry_above: 0 });
+    assert_eq!(config.tunnel, TunnelConfig { half_open_max: 7, retry_above: 0, server_id: 65_535 });
     assert_eq!(config.admin.unwrap().socket, PathBuf::from("/etc/polyrail/s"));
     let long = "x".repeat(SOCKET_PATH_MAX);
     for (extra, key) in [
@@ -115,6 +116,7 @@ fn modes_restarts_and_the_admin_socket_are_read() {
         (format!("[admin]\nsocket = \"{long}\""), "admin.socket"),
         ("[tunnel]\nhalf_open_max = 0".to_owned(), "tunnel.half_open_max"),
         ("[tunnel]\nretry_above = 70000".to_owned(), "tunnel.retry_above"),
+        ("[tunnel]\nserver_id = 65536".to_owned(), "tunnel.server_id"),
     ] {
         let error = cloud(&format!("{CLOUD}{extra}\n")).expect_err(&extra);
         assert_eq!(error.problems()[0].key, key, "{error}");

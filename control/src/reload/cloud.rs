@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Change, Difference, RestartNeeded, Walk};
-use crate::config::{Access, CloudConfig, Dial, TunnelBounds};
+use crate::config::{Access, CloudConfig, Dial, TunnelConfig};
 
 /// How `new` differs from `old`.
 ///
@@ -23,7 +23,7 @@ pub fn diff_cloud(old: &CloudConfig, new: &CloudConfig) -> Result<Difference, Re
         access: Access { allow, deny, deny_ports },
         dial: Dial { timeout, ipv4, ipv6 },
         admin,
-        tunnel: TunnelBounds { half_open_max, retry_above },
+        tunnel: TunnelConfig { half_open_max, retry_above, server_id },
     } = old;
     let mut walk = Walk::default();
     walk.fixed("mode", mode, &new.mode);
@@ -57,5 +57,6 @@ pub fn diff_cloud(old: &CloudConfig, new: &CloudConfig) -> Result<Difference, Re
     walk.fixed("admin.socket", admin, &new.admin);
     walk.fixed("tunnel.half_open_max", half_open_max, &new.tunnel.half_open_max);
     walk.fixed("tunnel.retry_above", retry_above, &new.tunnel.retry_above);
+    walk.fixed("tunnel.server_id", server_id, &new.tunnel.server_id);
     walk.finish()
 }

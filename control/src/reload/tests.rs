@@ -266,6 +266,7 @@ fn a_clouds_keys() {
         ("[tls]", "mode = \"tls\"\n[tls]", "mode"),
         ("[tls]", "[tunnel]\nretry_above = 1\n[tls]", "tunnel.retry_above"),
         ("[tls]", "[tunnel]\nhalf_open_max = 1\n[tls]", "tunnel.half_open_max"),
+        ("[tls]", "[tunnel]\nserver_id = 1\n[tls]", "tunnel.server_id"),
         ("[tls]", "[admin]\nsocket = \"s\"\n[tls]", "admin.socket"),
     ];
     for (from, to, key) in rows {
