@@ -223,8 +223,8 @@ impl Tunnels {
         self.touch(key.0);
     }
 
-    /// Drops a tunnel whose handshake is under way. Its end may not have been reported yet: then the
-    /// peer knows the tunnel, and it ends in order.
+    /// Drops a tunnel whose handshake is under way. Its end may not have been reported yet: then
+    /// the peer knows the tunnel, and it ends in order.
     pub(crate) fn give_up(
         &mut self,
         now: Instant,

@@ -106,7 +106,8 @@ fn modes_restarts_and_the_admin_socket_are_read() {
     assert_eq!(config.restart, restart);
     assert_eq!(config.admin.unwrap().socket, PathBuf::from("/run/polyrail/gateway.sock"));
 
-    let tables = "[tunnel]\nhalf_open_max = 7\nretry_above = 0\nserver_id = 65535\n[admin]\nsocket = \"s\"\n";
+    let tables = "[tunnel]\nhalf_open_max = 7\nretry_above = 0\nserver_id = 65535\n\
+                  [admin]\nsocket = \"s\"\n";
     let config = cloud(&format!("{CLOUD}{tables}")).unwrap();
     assert_eq!(config.tunnel, TunnelConfig { half_open_max: 7, retry_above: 0, server_id: 65_535 });
     assert_eq!(config.admin.unwrap().socket, PathBuf::from("/etc/polyrail/s"));
