@@ -32,6 +32,8 @@ use crate::world::{Plan, World};
 const CONTROL_STREAM: u64 = 3;
 /// The share of the blackout in which a connection that lived before must be silent.
 const SILENT_SHARE: f64 = 0.8;
+/// A connection that has brought so much is under the download.
+const DOWNLOAD_BEGUN: u64 = 100_000;
 /// Nothing more arrives when nothing did for so long.
 const QUIET: Duration = Duration::from_millis(500);
 /// How long after the return the carrier is watched.
@@ -113,27 +115,34 @@ fn wait_until_quiet(bulk: &Bulk) -> Result<()> {
 
 /// Data received after the blackout, by the qlogs of all connections of the carrier.
 fn resent(folder: &Path, known: &BTreeSet<OsString>, dark: Duration) -> Result<u64> {
-    let (mut sum, mut packets) = (0, 0);
+    let (mut sum, mut download) = (0, 0);
     for name in names(folder)? {
         let text = std::fs::read_to_string(folder.join(&name))?;
         let received = received(&text).with_context(|| name.to_string_lossy().into_owned())?;
-        packets += received.len();
+        if known.contains(&name) {
+            download = download.max(received.iter().map(|(_, bytes)| bytes).sum());
+        }
         let silence = known.contains(&name).then_some(dark.as_secs_f64() * SILENT_SHARE);
         sum += after(&received, silence);
     }
-    ensure!(packets > 0, "the qlogs in {} know of no packet", folder.display());
+    ensure!(download >= DOWNLOAD_BEGUN, "by the qlogs alpha brought {download} bytes only");
     Ok(sum)
 }
 
-/// Bytes after the first silence of at least so many seconds, none if there was none; without a
-/// bound, all bytes. A later silence is one in which nothing was left to send.
+/// Bytes after the first silence of at least so many seconds under the download, none if there was
+/// none; without a bound, all bytes. Before the download a connection may be silent for want of
+/// data, and after what was sent again as well.
 fn after(received: &[(f64, u64)], silence_s: Option<f64>) -> u64 {
     let begin = match silence_s {
         None => Some(0),
-        Some(least) => received
-            .windows(2)
-            .position(|pair| pair[1].0 - pair[0].0 >= least * 1000.0)
-            .map(|place| place + 1),
+        Some(least) => {
+            let mut came = 0;
+            let is_dark = |pair: &[(f64, u64)]| {
+                came += pair[0].1;
+                came >= DOWNLOAD_BEGUN && pair[1].0 - pair[0].0 >= least * 1000.0
+            };
+            received.windows(2).position(is_dark).map(|place| place + 1)
+        }
     };
     begin.map_or(0, |begin| received[begin..].iter().map(|(_, bytes)| bytes).sum())
 }
@@ -200,11 +209,14 @@ mod tests {
 
     #[test]
     fn only_what_comes_after_the_blackout_counts() {
-        let packets = [(0.0, 1), (10.0, 2), (5010.0, 4), (5020.0, 8)];
+        let packets = [(0.0, 1), (5.0, DOWNLOAD_BEGUN), (10.0, 2), (5010.0, 4), (5020.0, 8)];
         assert_eq!(after(&packets, Some(4.0)), 12);
         let quiet_later = [packets.as_slice(), &[(9500.0, 16)]].concat();
         assert_eq!(after(&quiet_later, Some(4.0)), 28, "silent again when all was sent");
+        let idle_before = [&[(-9000.0, 32)], packets.as_slice()].concat();
+        assert_eq!(after(&idle_before, Some(4.0)), 12, "silent before the download");
         assert_eq!(after(&packets, Some(6.0)), 0, "never silent: nothing came after it");
-        assert_eq!(after(&packets, None), 15, "a connection that is newer than the blackout");
+        let all = 15 + DOWNLOAD_BEGUN;
+        assert_eq!(after(&packets, None), all, "a connection that is newer than the blackout");
     }
 }
