@@ -16,7 +16,6 @@ use polyrail_tunnel::quic::{Client, ServerOptions};
 use polyrail_tunnel::{
     CarrierSpec, CertificateFault, CloseReason, Early, PeerComplaint, TlsIdentity,
 };
-use quic_world::wire::{Faults, Tap};
 use quic_world::{World, carrier, client};
 
 /// What both ends say when this gateway meets this cloud.
@@ -199,35 +198,6 @@ fn early_data_arrives_with_the_first_flight() {
     let up = scene.world.ends[far].up.as_ref().unwrap();
     assert!(up.resumed);
     assert_eq!(up.exporter, scene.world.ends[near].up.as_ref().unwrap().exporter);
-}
-
-#[test]
-fn lost_early_data_is_found_out_without_a_timeout() {
-    // The first datagram has the Initial, the second one, the last, nothing but early data.
-    for size in [100, 1_000] {
-        let mut scene = Scene::new();
-        let faults = Faults { delay: Duration::from_millis(100), ..Faults::default() };
-        let tap = Tap::with(scene.address, faults, 1);
-        // A ticket is for one address.
-        scene.address = tap.address();
-        scene.world.pair(&mut scene.client, scene.address);
-        scene.world.run_for(Duration::from_millis(300));
-        tap.set(|faults| faults.lost = Some(1));
-        let near = scene.connect(true);
-        scene.world.ends[near].drain();
-        assert!(scene.world.ends[near].early.is_some());
-        scene.world.ends[near].send(Unit::Greeting, &vec![7; size]);
-        let far = near + 1;
-        let limit = Instant::now() + Duration::from_secs(20);
-        while scene.world.ends.get(far).is_none_or(|far| far.units.is_empty()) {
-            assert!(Instant::now() < limit, "lost for good");
-            scene.world.step();
-            scene.world.ends[near].measure();
-        }
-        assert_eq!(scene.world.ends[near].timeouts_max, 0, "{size} bytes");
-        let lost = scene.world.ends[near].tunnel.sample(Instant::now()).unwrap().lost_packets;
-        assert_eq!(lost, 1, "{size} bytes");
-    }
 }
 
 #[test]

@@ -22,8 +22,6 @@ pub struct Faults {
     /// Longer datagrams are lost.
     pub longest: usize,
     pub paused: bool,
-    /// Of the client's datagrams one is lost, after so many others.
-    pub lost: Option<u64>,
     /// Bytes a second in each direction, and how many of them wait before the next is lost.
     pub rate: Option<(u64, u64)>,
 }
@@ -39,7 +37,6 @@ impl Default for Faults {
             delay,
             longest: 65_535,
             paused: false,
-            lost: None,
             rate: None,
         }
     }
@@ -62,16 +59,6 @@ struct Shared {
     server: Mutex<SocketAddr>,
     passed: AtomicU64,
     longest_passed: AtomicU64,
-}
-
-impl Shared {
-    /// Counts a datagram of the client's.
-    fn is_the_lost_one(&self) -> bool {
-        let lost = &mut self.faults.lock().unwrap().lost;
-        let is_it = *lost == Some(0);
-        *lost = lost.and_then(|before| before.checked_sub(1));
-        is_it
-    }
 }
 
 /// A datagram on its way, soonest first.
@@ -189,9 +176,6 @@ fn run(shared: &Shared, client_side: &UdpSocket, seed: u64) {
                 let datagram = &buffer[..length];
                 if up && shared.recording.load(Ordering::Relaxed) {
                     shared.record.lock().unwrap().push(datagram.to_vec());
-                }
-                if up && shared.is_the_lost_one() {
-                    continue;
                 }
                 let mut chance = |thousandths| draw(&mut random) % 1_000 < thousandths;
                 if faults.paused || length > faults.longest || chance(faults.loss) {

@@ -176,8 +176,8 @@ impl Choice {
         self.sign(now);
     }
 
-    /// A QUIC path carries, after a TLS path with these rates or none. That ends a demotion; one for
-    /// policing only when it was `probed`, as a retry: what wins a race says nothing of rates.
+    /// A QUIC path carries, after a TLS path with these rates or none. That ends a demotion; one
+    /// for policing only when it was `probed`, as a retry: what wins a race says nothing of rates.
     pub(crate) fn on_quic_path(&mut self, now: Instant, probed: bool, tls: Both<Bitrate>) {
         (self.probe, self.probe_at) = (None, None);
         self.calm_down();

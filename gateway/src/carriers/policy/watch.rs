@@ -1,5 +1,5 @@
-//! What the path in use shows, and what follows from it: stalls, the rules of the modes, wishes that
-//! nobody needs any more.
+//! What the path in use shows, and what follows from it: stalls, the rules of the modes, wishes
+//! that nobody needs any more.
 //!
 //! What is not here: how a search goes on (`connections.rs`), and what becomes of connections
 //! (`outcome.rs`).
