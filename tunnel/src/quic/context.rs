@@ -134,10 +134,17 @@ fn config(builder: SslContextBuilder, idle: Duration) -> Result<Config, LoadErro
 /// for bandwidth and lowers what may be in flight to 0.7 bandwidth-delay products or less until the
 /// next one, two seconds later. At 1 % of random loss that happens all the time.
 ///
+/// A probe in turn fills the window of 2.25 such products, until it finds loss: a queue of more than
+/// a round trip, in which small messages wait. 1.5 products are still more than it paces at.
+///
 /// Its other ways to lower the rate between probes (`bw_lo_reduction_strategy`) bear random loss
 /// better, but a burst that takes the whole window brings the rate to nothing.
 fn bbr() -> BbrParams {
-    BbrParams { loss_threshold: Some(LOSS_THRESHOLD), ..BbrParams::default() }
+    BbrParams {
+        loss_threshold: Some(LOSS_THRESHOLD),
+        probe_bw_up_cwnd_gain: Some(PROBE_WINDOW_GAIN),
+        ..BbrParams::default()
+    }
 }
 
 fn refused(error: impl std::fmt::Display) -> LoadError {
@@ -162,6 +169,8 @@ pub(super) const RTT_UNKNOWN: Duration = Duration::from_millis(333);
 /// Far over the random loss of carriers at 350 km/h (0.21 and 1.35 %, POLYCORN 2), for its spread
 /// over rounds; half of what TCP's bbr bears.
 const LOSS_THRESHOLD: f32 = 0.1;
+/// Over the pacing gain of such a probe, 1.25.
+const PROBE_WINDOW_GAIN: f32 = 1.5;
 const CLIENT_IDLE: Duration = Duration::from_secs(60);
 /// No post-quantum share: its ClientHello would need two datagrams.
 const GROUPS: &str = "X25519:P-256:P-384";
