@@ -550,3 +550,26 @@ fn an_early_tunnel_runs_into_the_handshake_timeout() {
         assert_eq!(scene.world.ends[end].closed, Some(CloseReason::HandshakeTimedOut { after }));
     }
 }
+
+#[test]
+fn races_do_not_use_the_tickets_up() {
+    let mut scene = Scene::new();
+    // They take three tickets each, of eight.
+    for round in 0..5 {
+        // Of three attempts the first one wins; what the others sent is not answered.
+        let ends: Vec<[usize; 2]> = (0..3).map(|_| scene.connect(true)).collect();
+        let early = ends.iter().filter(|[near, _]| scene.world.ends[*near].early.is_some());
+        assert_eq!(early.count(), 3, "round {round}");
+        for [near, _] in &ends[1..] {
+            scene.world.ends[*near].tunnel.close(Instant::now());
+        }
+        for _ in 0..3 {
+            scene.pass_up();
+            scene.pass_down();
+        }
+        assert!(scene.world.ends[ends[0][0]].up.is_some());
+        scene.world.ends[ends[0][0]].tunnel.close(Instant::now());
+        scene.pass_up();
+        scene.pass_down();
+    }
+}

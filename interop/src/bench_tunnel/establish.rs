@@ -26,6 +26,9 @@ const PORT: u16 = 6220;
 const ROUND_TRIP_MS: u32 = 400;
 /// What processing may add to whole round trips: 40 ms.
 const ALLOWANCE: f64 = 0.1;
+/// Until the tickets of the path are there, which come a round trip behind its handshake: a path
+/// that goes before leaves none for the next one.
+const TICKETS: Duration = Duration::from_secs(1);
 /// Until both ends know that the path is gone.
 const GONE: Duration = Duration::from_millis(1500);
 /// Until the message is in the gateway.
@@ -88,6 +91,7 @@ fn prepare(world: &mut World) -> Result<Kept> {
 /// The round trips until the message left.
 fn once(world: &mut World, kept: &mut Kept) -> Result<f64> {
     let socket = world.lab.folder().join(SOCKET);
+    std::thread::sleep(TICKETS);
     admin::enable(&socket, "alpha", false)?;
     std::thread::sleep(GONE);
     kept.flow.write_all(&MESSAGE)?;
