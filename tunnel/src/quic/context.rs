@@ -134,8 +134,8 @@ fn config(builder: SslContextBuilder, idle: Duration) -> Result<Config, LoadErro
 /// for bandwidth and lowers what may be in flight to 0.7 bandwidth-delay products or less until the
 /// next one, two seconds later. At 1 % of random loss that happens all the time.
 ///
-/// A probe in turn fills the window of 2.25 such products, until it finds loss: a queue of more than
-/// a round trip, in which small messages wait. 1.5 products are still more than it paces at.
+/// A probe in turn fills the window of 2.25 such products, until it finds loss: a queue of more
+/// than a round trip, in which small messages wait. 1.5 products are still more than it paces at.
 ///
 /// Its other ways to lower the rate between probes (`bw_lo_reduction_strategy`) bear random loss
 /// better, but a burst that takes the whole window brings the rate to nothing.
