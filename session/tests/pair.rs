@@ -167,8 +167,8 @@ fn what_arrived_over_another_path_is_withdrawn_once() {
     assert!(pair.withdrawn.iter().all(|unit| sent.contains(unit)));
 }
 
-#[test]
-fn what_a_stalled_path_carried_is_withdrawn_before_its_tunnel_is_closed() {
+/// A flow that has written while its only path is dark, and how many units went out before.
+fn in_the_dark() -> (Pair, polyrail_session::FlowKey, usize) {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     let flow = pair.open();
@@ -178,6 +178,12 @@ fn what_a_stalled_path_carried_is_withdrawn_before_its_tunnel_is_closed() {
     pair.dark(0);
     pair.gateway.write(pair.now, flow, &[7; 30_000]);
     pair.run();
+    (pair, flow, arrived)
+}
+
+#[test]
+fn what_a_stalled_path_carried_is_withdrawn_before_its_tunnel_is_closed() {
+    let (mut pair, _flow, arrived) = in_the_dark();
     let dark: Vec<_> = pair.units[arrived..].to_vec();
     assert!(dark.len() > 1, "{dark:?}");
     pair.advance(Duration::from_secs(3));
@@ -194,15 +200,7 @@ fn what_a_stalled_path_carried_is_withdrawn_before_its_tunnel_is_closed() {
 
 #[test]
 fn what_a_reset_flow_has_under_way_is_withdrawn() {
-    let mut pair = Pair::new(Settings::default());
-    pair.up(0, "a");
-    let flow = pair.open();
-    pair.gateway.write(pair.now, flow, b"here");
-    pair.run();
-    let arrived = pair.units.len();
-    pair.dark(0);
-    pair.gateway.write(pair.now, flow, &[7; 30_000]);
-    pair.run();
+    let (mut pair, flow, arrived) = in_the_dark();
     assert!(pair.withdrawn.is_empty());
     pair.gateway.reset(pair.now, flow, ResetReason::Idle);
     pair.run();
