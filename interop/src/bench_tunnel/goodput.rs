@@ -33,17 +33,19 @@ pub(super) fn clean(report: &mut Report, effort: Effort) -> Result<()> {
         goal: Goal::AtLeast(0.95),
     };
     let pairings = [pairing("clean_bbr", "bbr"), pairing("clean_cubic", "cubic")];
-    compare(report, effort, &pairings)
+    compare(report, effort, 7, &pairings)
 }
 
 /// The same link with 1 % random loss each way.
 pub(super) fn lossy(report: &mut Report, effort: Effort) -> Result<()> {
     let lossy = |name, congestion, goal| Pairing { name, congestion, loss_percent: 1.0, goal };
-    compare(report, effort, &[lossy("loss_1_bbr", "bbr", Goal::AtLeast(0.93))])
+    // One round varies by a tenth: what the dice of a few take from one mode is more than what is
+    // asked for.
+    compare(report, effort, 21, &[lossy("loss_1_bbr", "bbr", Goal::AtLeast(0.93))])
 }
 
-fn compare(report: &mut Report, effort: Effort, pairings: &[Pairing]) -> Result<()> {
-    let (rounds, size) = effort.pick((7, 30_000_000), (1, 5_000_000));
+fn compare(report: &mut Report, effort: Effort, rounds: usize, pairings: &[Pairing]) -> Result<()> {
+    let (rounds, size) = effort.pick((rounds, 30_000_000), (1, 5_000_000));
     let seed = fresh_seed(pairings[0].name);
     let cases: Vec<(&str, Pairing)> =
         pairings.iter().flat_map(|pairing| MODES.map(|mode| (mode, *pairing))).collect();
