@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use polyrail_control::CloudConfig;
 use polyrail_control::admin::{
-    AdminError, AdminHandle, Command, ErrorCode, Event, PathChange, PathState, Reply, Snapshot,
+    AdminError, AdminHandle, Command, ErrorCode, Event, Loaded, PathChange, PathState, Snapshot,
 };
 use polyrail_control::reload::Change;
 use polyrail_relay::Relay;
@@ -17,7 +17,7 @@ use polyrail_session::Settings;
 use polyrail_tunnel::TlsIdentity;
 
 use crate::congestion::Congestion;
-use crate::shell::{Cloud, access_list, dial_settings, load_identity};
+use crate::shell::{Cloud, access_list, dial_settings};
 
 /// The control thread's end, and what it is told about that nobody else keeps.
 pub(crate) struct Desk {
@@ -56,8 +56,10 @@ impl Cloud {
                         reply.send(self.set_path(now, relay, &name, &change));
                     }
                 }
-                Command::Reload { config, changes, reply } => {
-                    self.reload(now, relay, *config, &changes, reply);
+                Command::Reload { config, changes, loaded, reply } => {
+                    if reply.is_wanted(now) {
+                        reply.send(self.take(now, relay, *config, &changes, loaded));
+                    }
                 }
                 // A cloud has no carriers of its own.
                 Command::Links(_) => {}
@@ -115,19 +117,6 @@ impl Cloud {
         find(self, relay).ok_or_else(|| AdminError::unknown_path(name))
     }
 
-    fn reload(
-        &mut self,
-        now: Instant,
-        relay: &mut Relay,
-        config: CloudConfig,
-        changes: &[Change],
-        reply: Reply<Result<Vec<String>, AdminError>>,
-    ) {
-        if reply.is_wanted(now) {
-            reply.send(self.take(now, relay, config, changes));
-        }
-    }
-
     /// Takes a new configuration; the answer are warnings.
     fn take(
         &mut self,
@@ -135,12 +124,12 @@ impl Cloud {
         relay: &mut Relay,
         config: CloudConfig,
         changes: &[Change],
+        loaded: Option<Loaded>,
     ) -> Result<Vec<String>, AdminError> {
         let has = |change: &Change| changes.contains(change);
         let mut warnings = Vec::new();
         // First what can fail.
-        let identity = has(&Change::Certificates).then(|| load_identity(&config));
-        let identity = identity.transpose().map_err(unusable)?;
+        let identity = has(&Change::Certificates).then(|| identity(loaded)).transpose()?;
         let congestion = has(&Change::Congestion).then(|| Congestion::choose(&config));
         let result = self.refit(identity.as_ref(), congestion.as_ref().map(|(chosen, _)| chosen));
         if let Err(error) = result {
@@ -214,6 +203,12 @@ fn close_revoked(now: Instant, relay: &mut Relay, identity: &TlsIdentity) {
             relay.close_tunnel(now, tunnel);
         }
     }
+}
+
+/// What the control thread had loaded.
+fn identity(loaded: Option<Loaded>) -> Result<TlsIdentity, AdminError> {
+    let missing = || AdminError::new(ErrorCode::Internal, "the reload came without certificates");
+    loaded.and_then(Loaded::take).ok_or_else(missing)
 }
 
 fn unusable(error: anyhow::Error) -> AdminError {

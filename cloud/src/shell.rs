@@ -18,7 +18,7 @@ use std::time::Instant;
 use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Interest, Poll, Registry, Token};
-use polyrail_control::admin::{self, AdminHandle, AdminOptions, AdminServer};
+use polyrail_control::admin::{self, AdminHandle, AdminOptions, AdminServer, Loaded};
 use polyrail_control::log::LogHandle;
 use polyrail_control::{CloudConfig, Overrides};
 use polyrail_model::{Destination, Families, Identity, TunnelMode};
@@ -111,12 +111,23 @@ fn start_control(
     waker: Arc<mio::Waker>,
 ) -> anyhow::Result<AdminHandle<CloudConfig>> {
     let Start { file, overrides, log, status_file: _ } = start;
-    let options =
-        AdminOptions { config: config.clone(), file, overrides, log, waker, watch_links: false };
+    let options = AdminOptions {
+        config: config.clone(),
+        file,
+        overrides,
+        log,
+        waker,
+        watch_links: false,
+        load: |config| match load_identity(config) {
+            Ok(identity) => Ok(Loaded::new(identity)),
+            Err(error) => Err(format!("{error:#}")),
+        },
+    };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
 }
 
-pub(crate) fn load_identity(config: &CloudConfig) -> anyhow::Result<TlsIdentity> {
+/// Reads the certificate files: at the start, and for a reload on a thread of the control thread's.
+fn load_identity(config: &CloudConfig) -> anyhow::Result<TlsIdentity> {
     let paths = IdentityPaths {
         certificate: config.tls.certificate.clone(),
         key: config.tls.key.clone(),

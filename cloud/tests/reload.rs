@@ -4,13 +4,16 @@
 
 mod common;
 
+use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::{Cloud, Gateway, issue};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use polyrail_control::pki::{Authority, NodeRole};
 use polyrail_model::{Destination, UserId};
@@ -297,6 +300,66 @@ fn certificates_change_under_load_and_the_revoked_are_put_out() {
     println!("{} bytes came back whole", world.finish());
 }
 
+/// Reloads while `file` is one that answers only when it is asked how the daemon does. How often
+/// it was read, and the answer.
+fn reload_slowly(cloud: &Cloud, file: &Path, text: &[u8]) -> (usize, (u16, serde_json::Value)) {
+    let mut waits = 0;
+    let answer = std::thread::scope(|scope| {
+        let reload = scope.spawn(|| cloud.ask("POST /v1/reload", ""));
+        while !reload.is_finished() {
+            let mut options = OpenOptions::new();
+            let options = options.write(true).custom_flags(nix::libc::O_NONBLOCK);
+            // It opens while somebody reads, who then waits for what is written.
+            if let Ok(mut fifo) = options.open(file) {
+                waits += 1;
+                let (code, status) = cloud.ask("GET /v1/status", "");
+                assert_eq!(code, 200, "while it is read for the {waits}th time: {status}");
+                let _ = fifo.write_all(text);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        reload.join().unwrap()
+    });
+    (waits, answer)
+}
+
+#[test]
+fn certificate_files_that_are_slow_or_hang_hold_up_nothing_but_the_reload() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let mut world = World::new(dir);
+    let (_, issued) = issue(&world.authority, dir, "train-8", NodeRole::Gateway);
+    world.authority.revoke_file(&issued.certificate_file).unwrap();
+    let list = dir.join("revoked.crl");
+    let text = fs::read(&list).unwrap();
+    fs::remove_file(&list).unwrap();
+    nix::unistd::mkfifo(&list, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    let (waits, (code, answer)) = reload_slowly(&world.cloud, &list, &text);
+    assert_eq!((code, &answer["changes"][0]["key"]), (200, &"tls.revocations".into()), "{answer}");
+    assert!(waits >= 2, "it was read {waits} times");
+
+    // Nobody writes: the load goes on until the reload is refused.
+    let World { cloud, gateway, load, .. } = &mut world;
+    let (code, answer) = std::thread::scope(|scope| {
+        let cloud = &*cloud;
+        let reload = scope.spawn(|| cloud.ask("POST /v1/reload", ""));
+        while !reload.is_finished() {
+            load.go_on(gateway);
+            assert_eq!(cloud.ask("GET /v1/status", "").0, 200);
+        }
+        reload.join().unwrap()
+    });
+    assert_eq!((code, &answer["error"]["key"]), (422, &"tls.revocations".into()), "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("revoked.crl: not read within"), "{message}");
+
+    fs::remove_file(&list).unwrap();
+    fs::write(&list, text).unwrap();
+    let answer = world.reload();
+    assert_eq!(answer["changes"], serde_json::json!([]), "it is as it was taken: {answer}");
+    println!("{} bytes came back whole", world.finish());
+}
+
 #[test]
 fn a_congestion_control_that_cannot_be_used_is_warned_of() {
     let folder = tempfile::tempdir().unwrap();
@@ -315,7 +378,7 @@ fn a_congestion_control_that_cannot_be_used_is_warned_of() {
     assert_eq!(answer["changes"][0]["key"], "congestion", "{answer}");
     let warnings = answer["warnings"].as_array().unwrap();
     assert_eq!(warnings.len(), 2, "of TCP and of QUIC: {answer}");
-    let kernel = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+    let kernel = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
     cloud.until_logged(&format!("congestion={:?}", kernel.trim()));
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
 use polyrail_control::admin::{
-    AdminError, AdminOptions, AdminServer, Command, Event, PathCounters, PathPhase, PathState,
-    Snapshot, Timestamp,
+    AdminError, AdminOptions, AdminServer, Command, Event, Loaded, PathCounters, PathPhase,
+    PathState, Snapshot, Timestamp,
 };
 use polyrail_control::config::{CarrierRole, Mode};
 use polyrail_control::pki::{Authority, IssueRequest, NodeRole};
@@ -63,6 +63,7 @@ impl Daemon {
             log: None,
             waker: waker.clone(),
             watch_links: false,
+            load: |_| Ok(Loaded::new(())),
         };
         let handle = AdminServer::start(options).expect("a daemon starts");
         let over = Arc::new(AtomicBool::new(false));

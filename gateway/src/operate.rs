@@ -7,15 +7,16 @@ use std::time::Instant;
 
 use polyrail_control::GatewayConfig;
 use polyrail_control::admin::{
-    AdminError, Command, ErrorCode, Event, PathChange, PathState, RestartWish, Snapshot,
+    AdminError, Command, ErrorCode, Event, Loaded, PathChange, PathState, RestartWish, Snapshot,
 };
 use polyrail_control::config::OtherTraffic;
 use polyrail_control::reload::{CarrierKey, Change};
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
 use polyrail_session::Settings;
+use polyrail_tunnel::TlsIdentity;
 
-use crate::shell::{Gateway, load_identity, reply_policy};
+use crate::shell::{Gateway, reply_policy};
 
 impl Gateway {
     /// Does what the control thread asks for.
@@ -32,9 +33,9 @@ impl Gateway {
                         reply.send(self.set_path(now, relay, &name, &change));
                     }
                 }
-                Command::Reload { config, changes, reply } => {
+                Command::Reload { config, changes, loaded, reply } => {
                     if reply.is_wanted(now) {
-                        reply.send(self.take(now, relay, *config, &changes));
+                        reply.send(self.take(now, relay, *config, &changes, loaded));
                     }
                 }
                 Command::Links(change) => {
@@ -80,18 +81,18 @@ impl Gateway {
         relay: &mut Relay,
         config: GatewayConfig,
         changes: &[Change],
+        loaded: Option<Loaded>,
     ) -> Result<Vec<String>, AdminError> {
         // First what can fail.
         check_direct(&config, changes)?;
         let has = |change: &Change| changes.contains(change);
         if has(&Change::Certificates) {
-            let unusable =
-                |error: String| AdminError::new(ErrorCode::InvalidConfig, error).about_key("tls");
-            let identity =
-                load_identity(&config).map_err(|error| unusable(format!("{error:#}")))?;
+            let identity = identity(loaded)?;
             let state = &mut self.state;
             let outcome = state.carriers.set_identity(now, relay, &state.identity, &identity);
-            outcome.map_err(|error| unusable(error.to_string()))?;
+            outcome.map_err(|error| {
+                AdminError::new(ErrorCode::InvalidConfig, error.to_string()).about_key("tls")
+            })?;
             state.identity = identity;
         }
         if has(&Change::Linger) || has(&Change::FlowsMax) || has(&Change::Chain) {
@@ -120,6 +121,12 @@ impl Gateway {
         self.state.config = config;
         Ok(Vec::new())
     }
+}
+
+/// What the control thread had loaded.
+fn identity(loaded: Option<Loaded>) -> Result<TlsIdentity, AdminError> {
+    let missing = || AdminError::new(ErrorCode::Internal, "the reload came without certificates");
+    loaded.and_then(Loaded::take).ok_or_else(missing)
 }
 
 /// The interception rules name the interface of the direct carrier, and are made at the start.

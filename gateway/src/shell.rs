@@ -13,7 +13,7 @@ use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
-use polyrail_control::admin::{AdminHandle, AdminOptions, AdminServer, Event as Told};
+use polyrail_control::admin::{AdminHandle, AdminOptions, AdminServer, Event as Told, Loaded};
 use polyrail_control::config::SocksReply;
 use polyrail_control::log::LogHandle;
 use polyrail_control::{GatewayConfig, Overrides};
@@ -98,12 +98,23 @@ fn start_control(
     waker: Arc<mio::Waker>,
 ) -> anyhow::Result<AdminHandle<GatewayConfig>> {
     let Start { file, overrides, log, status_file: _ } = start;
-    let options =
-        AdminOptions { config: config.clone(), file, overrides, log, waker, watch_links: true };
+    let options = AdminOptions {
+        config: config.clone(),
+        file,
+        overrides,
+        log,
+        waker,
+        watch_links: true,
+        load: |config| match load_identity(config) {
+            Ok(identity) => Ok(Loaded::new(identity)),
+            Err(error) => Err(format!("{error:#}")),
+        },
+    };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
 }
 
-pub(crate) fn load_identity(config: &GatewayConfig) -> anyhow::Result<TlsIdentity> {
+/// Reads the certificate files: at the start, and for a reload on a thread of the control thread's.
+fn load_identity(config: &GatewayConfig) -> anyhow::Result<TlsIdentity> {
     let paths = IdentityPaths {
         certificate: config.tls.certificate.clone(),
         key: config.tls.key.clone(),

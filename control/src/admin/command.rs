@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-use super::{AdminError, DaemonConfig, LinkChange, PathChange, PathState, Snapshot};
+use super::{AdminError, DaemonConfig, LinkChange, Loaded, PathChange, PathState, Snapshot};
 use crate::reload::Change;
 
 /// A request to the data plane. What holds a [`Reply`] is answered at once, in the same turn of
@@ -34,6 +34,10 @@ pub enum Command<C: DaemonConfig> {
         config: Box<C>,
         /// How it differs from the one before; never empty.
         changes: Vec<Change>,
+        /// What [`AdminOptions::load`](super::AdminOptions::load) built of its certificate files;
+        /// there when the changes have [`Change::Certificates`]. No file is read for a reload on
+        /// the data plane.
+        loaded: Option<Loaded>,
         /// Where the answer goes: warnings, or why it was not taken.
         reply: Reply<Result<Vec<String>, AdminError>>,
     },

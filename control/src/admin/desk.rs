@@ -5,13 +5,13 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::reloading::Seals;
 use super::stream::Stream;
 use super::{
     API_VERSION, AdminError, Answer, Command, ConfigState, DaemonConfig, ErrorCode, Event,
-    LinkChange, PathChange, PathState, Reply, Status, Timestamp, process,
+    LinkChange, Loaded, PathChange, PathState, Reply, Status, Timestamp, process,
 };
 use crate::config::Overrides;
 use crate::log::LogHandle;
@@ -55,8 +55,12 @@ pub(crate) struct Desk<C: DaemonConfig> {
     pub(super) log: Option<LogHandle>,
     pub(super) started: (Instant, Timestamp),
     pub(super) running: Mutex<Running<C>>,
+    /// See [`AdminOptions::load`](super::AdminOptions::load).
+    pub(super) load: fn(&C) -> Result<Loaded, String>,
     /// Held while a reload is under way.
     pub(super) reloading: tokio::sync::Mutex<()>,
+    /// A permit for each thread that reads files, also when nobody waits for it any more.
+    pub(super) readers: Arc<Semaphore>,
     /// The interfaces that matter; see [`DaemonConfig::interfaces`].
     pub(crate) interfaces: watch::Sender<Option<Vec<String>>>,
 }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::desk::{ASKER_WAIT, Desk, at_last, in_time, too_late};
-use super::{AdminError, Answer, Command, DaemonConfig, ErrorCode, Event, Timestamp};
+use super::{AdminError, Answer, Command, DaemonConfig, ErrorCode, Event, Loaded, Timestamp};
 use crate::check::usable_tls;
 use crate::config::{Overrides, TlsConfig};
 use crate::log::{LogHandle, PreparedLog};
@@ -34,11 +35,20 @@ struct Prepared<C> {
     seals: Seals,
     difference: Difference,
     warnings: Vec<String>,
+    loaded: Option<Loaded>,
     log: Option<PreparedLog>,
 }
 
-/// What is in the files of `[tls]` now.
-pub(super) fn seals(tls: &TlsConfig) -> Seals {
+/// How long the files of a new configuration may take to be read. With [`ASKER_WAIT`] it is less
+/// than what the command `polyrail` waits.
+pub(super) const READ_WAIT: Duration = Duration::from_secs(7);
+
+/// Threads that read files at once. One that hangs in a file system cannot be ended; when all do,
+/// a reload is refused as `busy` until the file system answers.
+pub(super) const READERS_MAX: usize = 4;
+
+/// What is in the files of `[tls]` now. `before` hears of each before it is read.
+pub(super) fn seals(tls: &TlsConfig, before: impl Fn(&'static str, &Path)) -> Seals {
     let TlsConfig { certificate, key, authority, revocations } = tls;
     let files = [
         ("tls.certificate", Some(certificate)),
@@ -46,7 +56,12 @@ pub(super) fn seals(tls: &TlsConfig) -> Seals {
         ("tls.authority", Some(authority)),
         ("tls.revocations", revocations.as_ref()),
     ];
-    files.into_iter().filter_map(|(name, file)| Some((name, pki::digest(file?).ok()?))).collect()
+    let seal = |(name, file): (&'static str, Option<&PathBuf>)| {
+        let file = file?;
+        before(name, file);
+        Some((name, pki::digest(file).ok()?))
+    };
+    files.into_iter().filter_map(seal).collect()
 }
 
 /// What was handed over to the data plane, and where its answer arrives; none is awaited when
@@ -138,28 +153,53 @@ impl<C: DaemonConfig> Desk<C> {
 
     /// Reads, checks, compares and hands over.
     async fn begin_reload(&self) -> Result<Begun<C>, AdminError> {
-        let (running, seals) = {
-            let running = self.running();
-            (running.config.clone(), running.seals.clone())
-        };
-        let (file, overrides, log) = (self.file.clone(), self.overrides, self.log.clone());
-        // Files may stand on something slow.
-        let prepared = tokio::task::spawn_blocking(move || {
-            prepare(&file, &overrides, &running, &seals, log.as_ref())
-        });
-        let prepared = prepared.await.map_err(|_| lost())??;
+        let mut prepared = self.read().await?;
         let changes = prepared.difference.changes.clone();
         if changes.is_empty() {
             return Ok((prepared, None));
         }
         let config = Box::new(prepared.config.clone());
-        let answer = self.begin(|reply| Command::Reload { config, changes, reply })?;
+        let loaded = prepared.loaded.take();
+        let answer = self.begin(|reply| Command::Reload { config, changes, loaded, reply })?;
         Ok((prepared, Some(answer)))
+    }
+
+    /// Reads and checks on a thread of its own: files may stand on something slow, or on something
+    /// that never answers.
+    async fn read(&self) -> Result<Prepared<C>, AdminError> {
+        let Ok(seat) = self.readers.clone().try_acquire_owned() else {
+            let message = format!(
+                "{READERS_MAX} reloads before this one still wait for a file to be read: look \
+                 whether its file system is there, and try again"
+            );
+            return Err(AdminError::new(ErrorCode::Busy, message));
+        };
+        let place = Place::default();
+        let reading = {
+            let running = self.running();
+            Reading {
+                file: self.file.clone(),
+                overrides: self.overrides,
+                running: running.config.clone(),
+                sealed: running.seals.clone(),
+                load: self.load,
+                log: self.log.clone(),
+                place: place.clone(),
+            }
+        };
+        let prepared = tokio::task::spawn_blocking(move || {
+            let _seat = seat;
+            reading.prepare()
+        });
+        match timeout(READ_WAIT, prepared).await {
+            Ok(prepared) => prepared.map_err(|_| lost())?,
+            Err(_) => Err(place.hangs(&self.file)),
+        }
     }
 
     /// The data plane has taken it: so does the rest. `warned` is what the data plane warns of.
     fn take(&self, prepared: Prepared<C>, warned: Vec<String>) -> Reloaded {
-        let Prepared { config, seals, difference, mut warnings, log } = prepared;
+        let Prepared { config, seals, difference, mut warnings, loaded: _, log } = prepared;
         warnings.extend(warned);
         if let Some((log, prepared)) = self.log.as_ref().zip(log) {
             log.take(prepared);
@@ -178,28 +218,66 @@ fn lost() -> AdminError {
     AdminError::new(ErrorCode::Internal, "the reload failed inside the daemon")
 }
 
-fn prepare<C: DaemonConfig>(
-    file: &Path,
-    overrides: &Overrides,
-    running: &C,
-    sealed: &Seals,
-    log: Option<&LogHandle>,
-) -> Result<Prepared<C>, AdminError> {
-    let config = C::read(file, overrides).map_err(|error| AdminError::from(&error))?;
-    let difference = running.diff(&config)?;
-    let mut prepared = Prepared {
-        seals: seals(config.tls()),
-        config,
-        difference,
-        warnings: Vec::new(),
-        log: None,
-    };
-    prepared.compare_seals(sealed);
-    prepared.check_tls(file)?;
-    if let Some(log) = log {
-        prepared.open_log(log, running, file)?;
+/// Reads and checks a new configuration. Nothing waits for it longer than [`READ_WAIT`], and what
+/// it finds later is dropped.
+struct Reading<C> {
+    file: PathBuf,
+    overrides: Overrides,
+    running: C,
+    sealed: Seals,
+    load: fn(&C) -> Result<Loaded, String>,
+    log: Option<LogHandle>,
+    place: Place,
+}
+
+impl<C: DaemonConfig> Reading<C> {
+    fn prepare(self) -> Result<Prepared<C>, AdminError> {
+        let Self { file, overrides, running, sealed, load, log, place } = self;
+        let config = C::read(&file, &overrides).map_err(|error| AdminError::from(&error))?;
+        let difference = running.diff(&config)?;
+        let seals = seals(config.tls(), |key, file| place.is(key, file.display().to_string()));
+        let mut prepared =
+            Prepared { config, seals, difference, warnings: Vec::new(), loaded: None, log: None };
+        prepared.compare_seals(&sealed);
+        place.is("tls", "the files of [tls]".to_owned());
+        prepared.check_tls(&file)?;
+        if prepared.difference.changes.contains(&Change::Certificates) {
+            let loaded = load(&prepared.config);
+            prepared.loaded = Some(loaded.map_err(|reason| invalid(&file, "tls", reason))?);
+        }
+        if let Some(log) = log {
+            place.is("log.file", "the log's file".to_owned());
+            prepared.open_log(&log, &running, &file)?;
+        }
+        Ok(prepared)
     }
-    Ok(prepared)
+}
+
+/// Which file is being read: its key, and the file in words. None: the configuration's.
+#[derive(Clone, Default)]
+struct Place(Arc<Mutex<Option<(&'static str, String)>>>);
+
+impl Place {
+    fn is(&self, key: &'static str, file: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((key, file));
+    }
+
+    /// The refusal when it was not read in time.
+    fn hangs(&self, config: &Path) -> AdminError {
+        let place = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (key, what) = place.unwrap_or(("", config.display().to_string()));
+        let after = READ_WAIT.as_secs();
+        let reason = format!(
+            "{what}: not read within {after} s: look whether the file system is \
+                              there; nothing was changed"
+        );
+        if key.is_empty() {
+            let mut refusal = AdminError::new(ErrorCode::InvalidConfig, reason);
+            refusal.0.file = Some(config.to_owned());
+            return refusal;
+        }
+        invalid(config, key, format!("{key}: {reason}"))
+    }
 }
 
 impl<C: DaemonConfig> Prepared<C> {

@@ -12,10 +12,10 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use super::desk::{Desk, Running};
 use super::handle::{Ends, Wires};
-use super::reloading::seals;
+use super::reloading::{READERS_MAX, seals};
 use super::socket::{self, Socket};
 use super::stream::Stream;
-use super::{AdminHandle, Command, DaemonConfig, Event, Timestamp, connection, routes};
+use super::{AdminHandle, Command, DaemonConfig, Event, Loaded, Timestamp, connection, routes};
 use crate::config::{Admin, Overrides};
 use crate::links;
 use crate::log::LogHandle;
@@ -40,6 +40,9 @@ pub struct AdminOptions<C> {
     pub waker: Arc<mio::Waker>,
     /// Whether the interfaces of the carriers are watched.
     pub watch_links: bool,
+    /// Reads the certificate files and builds of them what the data plane needs; or says why they
+    /// are of no use. Called for a reload, on a thread that may wait.
+    pub load: fn(&C) -> Result<Loaded, String>,
 }
 
 /// Clients of the socket at once; further ones wait until one is served or cut off.
@@ -77,10 +80,10 @@ impl AdminServer {
 
 impl<C: DaemonConfig> AdminOptions<C> {
     pub(crate) fn into_desk(self, commands: std::sync::mpsc::SyncSender<Command<C>>) -> Desk<C> {
-        let Self { config, file, overrides, log, waker, watch_links: _ } = self;
+        let Self { config, file, overrides, log, waker, watch_links: _, load } = self;
         let interfaces = watch::Sender::new(config.interfaces());
         let now = Timestamp::now();
-        let seals = seals(config.tls());
+        let seals = seals(config.tls(), |_, _| ());
         Desk {
             commands,
             waker,
@@ -90,7 +93,9 @@ impl<C: DaemonConfig> AdminOptions<C> {
             log,
             started: (Instant::now(), now),
             running: Mutex::new(Running { config, seals, loaded_at: now, reloads: 0, refused: 0 }),
+            load,
             reloading: tokio::sync::Mutex::default(),
+            readers: Arc::new(Semaphore::new(READERS_MAX)),
             interfaces,
         }
     }

@@ -12,7 +12,7 @@ use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 
 use super::*;
 use crate::GatewayConfig;
-use crate::admin::{AdminHandle, AdminOptions, AdminServer};
+use crate::admin::{AdminHandle, AdminOptions, AdminServer, Loaded};
 use crate::config::Overrides;
 
 /// How long the kernel and the watch may take for one step.
@@ -36,6 +36,7 @@ fn options(carriers: &str, waker: Arc<Waker>) -> AdminOptions<GatewayConfig> {
         log: None,
         waker,
         watch_links: true,
+        load: |_| Ok(Loaded::new(())),
     }
 }
 

@@ -15,7 +15,7 @@ use polyrail_model::TunnelMode;
 
 use super::desk::Desk;
 use super::{
-    AdminError, AdminOptions, Command, PathChange, PathCounters, PathPhase, PathState,
+    AdminError, AdminOptions, Command, Loaded, PathChange, PathCounters, PathPhase, PathState,
     SessionPhase, SessionState, Snapshot, Timestamp,
 };
 use crate::GatewayConfig;
@@ -67,6 +67,7 @@ impl Node {
             log: None,
             waker,
             watch_links: false,
+            load: |_| Ok(Loaded::new(())),
         }
     }
 }

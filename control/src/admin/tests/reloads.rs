@@ -1,10 +1,12 @@
 //! Reloads from the file to the data plane: what is taken, what is refused, and what then holds.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
+use super::super::reloading::{READ_WAIT, READERS_MAX};
 use super::super::{DaemonConfig, ErrorCode, Event, Record, Reloaded, Reply};
 use super::*;
 use crate::config::{LogConfig, LogLevel};
@@ -47,8 +49,11 @@ impl Bench {
                     outcome = &mut reload => break outcome.unwrap(),
                     () = tokio::time::sleep(Duration::from_millis(1)) => {}
                 }
-                if let Ok(Command::Reload { config, changes, reply }) = self.commands.try_recv() {
+                if let Ok(Command::Reload { config, changes, loaded, reply }) =
+                    self.commands.try_recv()
+                {
                     assert_eq!(*config, GatewayConfig::load(self.node.file()).unwrap());
+                    assert_eq!(loaded.is_some(), changes.contains(&Change::Certificates));
                     told = Some(changes);
                     reply.send(answer.clone().map(|()| Vec::new()));
                 }
@@ -268,6 +273,78 @@ fn what_was_not_done_after_all_is_offered_again() {
         }
     });
     assert_eq!(bench.desk.running().config.mode, Mode::Tls);
+}
+
+/// A place where a file system hangs: who reads waits.
+fn hang(file: &Path) {
+    let _ = fs::remove_file(file);
+    nix::unistd::mkfifo(file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+}
+
+/// It answers after all: those who read find nothing, until `ended`.
+fn relieve(file: &Path, ended: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !ended() {
+        assert!(Instant::now() < end, "somebody reads yet");
+        let flags = nix::libc::O_NONBLOCK;
+        drop(OpenOptions::new().write(true).custom_flags(flags).open(file));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn files_that_never_answer_hold_up_a_few_reloads_and_none_for_ever() {
+    let bench = Bench::new();
+    let (file, readers) = (bench.node.file(), &bench.desk.readers);
+    hang(&file);
+    on_leaping_clock(async {
+        for round in 1..=READERS_MAX {
+            let hung = begin(&bench);
+            while readers.available_permits() > READERS_MAX - round {
+                tokio::task::yield_now().await;
+            }
+            tokio::time::advance(READ_WAIT).await;
+            let error = hung.await.unwrap().unwrap_err();
+            let body = &error.0;
+            assert_eq!((error.code(), body.file.as_ref()), (ErrorCode::InvalidConfig, Some(&file)));
+            assert!(error.to_string().contains("gateway.toml: not read within 7 s"), "{error}");
+        }
+        let error = begin(&bench).await.unwrap().unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Busy);
+        assert!(error.to_string().contains("wait for a file"), "{error}");
+        relieve(&file, || readers.available_permits() == READERS_MAX);
+        fs::remove_file(&file).unwrap();
+        bench.node.write(TEXT);
+        assert_eq!(begin(&bench).await.unwrap(), Ok(Reloaded::default()));
+    });
+    assert!(bench.commands.try_recv().is_err(), "the data plane heard of it");
+    assert_eq!(bench.desk.running().refused, READERS_MAX as u64 + 1);
+}
+
+#[test]
+fn a_certificate_file_that_does_not_answer_is_named() {
+    let bench = Bench::new();
+    let (list, readers) = (bench.node.path("revoked.crl"), &bench.desk.readers);
+    hang(&list);
+    on_leaping_clock(async {
+        let hung = begin(&bench);
+        let end = Instant::now() + Duration::from_secs(30);
+        let flags = nix::libc::O_NONBLOCK;
+        let open = || OpenOptions::new().write(true).custom_flags(flags).open(&list);
+        let fifo = loop {
+            if let Ok(fifo) = open() {
+                break fifo;
+            }
+            assert!(Instant::now() < end, "nobody reads");
+            tokio::task::yield_now().await;
+        };
+        tokio::time::advance(READ_WAIT).await;
+        let error = hung.await.unwrap().unwrap_err();
+        assert_eq!(error.0.key.as_deref(), Some("tls.revocations"));
+        assert!(error.to_string().contains("revoked.crl: not read within 7 s"), "{error}");
+        drop(fifo);
+        relieve(&list, || readers.available_permits() == READERS_MAX);
+    });
 }
 
 #[test]

@@ -216,7 +216,7 @@ fn sighup_works_without_a_socket() {
                 break command;
             }
         };
-        let Command::Reload { config, changes, reply } = command else { panic!("{command:?}") };
+        let Command::Reload { config, changes, reply, .. } = command else { panic!("{command:?}") };
         assert_eq!((config.mode, changes), (mode, vec![Change::Mode]));
         reply.send(Ok(Vec::new()));
     }

@@ -1,0 +1,137 @@
+//! Reloads of the running gateway, without a cloud: what the answer tells, and what goes on while
+//! files are read.
+
+#![allow(clippy::unwrap_used)] // also in the helpers
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use nix::sys::stat::Mode;
+use polyrail_control::pki::{Authority, IssueRequest, Issued, NodeRole};
+use polyrail_model::Identity;
+
+/// The process; it ends with the test.
+struct Gateway {
+    process: Child,
+    authority: Authority,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+const TEXT: &str = r#"
+mode = "auto"
+[tls]
+certificate = "g.crt"
+key = "g.key"
+authority = "ca.crt"
+revocations = "revoked.crl"
+[cloud]
+name = "c"
+addresses = ["127.0.0.1:9"]
+[socks5]
+listen = ["SOCKS"]
+[admin]
+socket = "admin.sock"
+[[carrier]]
+name = "a"
+source = "127.0.0.1"
+congestion = "reno"
+"#;
+
+impl Gateway {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        let authority = Authority::create(dir, "Test", false).unwrap();
+        issue(&authority, dir, "g");
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let text = TEXT.replace("SOCKS", &free.to_string());
+        fs::write(dir.join("gateway.toml"), &text).unwrap();
+        let process = Command::new(env!("CARGO_BIN_EXE_polyrail-gateway"))
+            .arg("--config")
+            .arg(dir.join("gateway.toml"))
+            .stderr(File::create(dir.join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let gateway = Self { process, authority, folder };
+        let limit = Instant::now() + Duration::from_secs(20);
+        while !gateway.log().contains("polyrail-gateway is ready") {
+            assert!(Instant::now() < limit, "it does not start:\n{}", gateway.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        gateway
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    /// Asks the admin socket: the whole answer.
+    fn ask(&self, request: &str) -> String {
+        let mut stream = UnixStream::connect(self.path("admin.sock")).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        write!(stream, "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Asks for a reload that is taken.
+    fn reload(&self) -> String {
+        let answer = self.ask("POST /v1/reload");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer
+    }
+}
+
+fn issue(authority: &Authority, dir: &Path, name: &str) -> Issued {
+    let (name, role) = (Identity::new(name).unwrap(), NodeRole::Gateway);
+    let out = dir.to_owned();
+    authority.issue(&IssueRequest { name, role, days: 397, out, force: true }).unwrap()
+}
+
+#[test]
+fn the_data_plane_goes_on_while_certificates_are_read() {
+    let gateway = Gateway::start();
+    let other = issue(&gateway.authority, gateway.folder.path(), "train-8");
+    gateway.authority.revoke_file(&other.certificate_file).unwrap();
+    let list = gateway.path("revoked.crl");
+    let text = fs::read(&list).unwrap();
+    fs::remove_file(&list).unwrap();
+    nix::unistd::mkfifo(&list, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    let mut waits = 0;
+    let answer = std::thread::scope(|scope| {
+        let reload = scope.spawn(|| gateway.reload());
+        while !reload.is_finished() {
+            let mut options = OpenOptions::new();
+            let options = options.write(true).custom_flags(nix::libc::O_NONBLOCK);
+            // It opens while somebody reads, who then waits for what is written.
+            if let Ok(mut fifo) = options.open(&list) {
+                waits += 1;
+                let status = gateway.ask("GET /v1/status");
+                assert!(status.starts_with("HTTP/1.1 200"), "reading {waits}: {status}");
+                let _ = fifo.write_all(&text);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        reload.join().unwrap()
+    });
+    assert!(answer.contains("tls.revocations"), "{answer}");
+    assert!(waits >= 2, "it was read {waits} times");
+}
