@@ -8,12 +8,12 @@
 //! own direction is configured there.)
 
 use std::collections::BTreeMap;
-use std::io;
 
 use polyrail_control::CloudConfig;
 use polyrail_model::TunnelMode;
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
+use polyrail_relay::congestion::{kernel_has, quic_has};
 use polyrail_session::TunnelKey;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -23,7 +23,7 @@ pub(crate) struct Congestion {
     /// By the kernel's names.
     usual: Option<String>,
     by_carrier: BTreeMap<String, String>,
-    /// Over QUIC: of [`QUIC`].
+    /// Over QUIC: of [`QUIC`](polyrail_relay::congestion::QUIC).
     quic: String,
     quic_by_carrier: BTreeMap<String, String>,
 }
@@ -54,10 +54,10 @@ impl Congestion {
             }
         };
         if config.mode.allows_tls() {
-            let usable = is_good(can_be_used("congestion", wanted, "the kernel's default"));
+            let usable = is_good(kernel_has("congestion", wanted, "the kernel's default"));
             chosen.usual = if usable { Some(wanted.to_owned()) } else { kernels_default() };
             chosen.by_carrier = carriers()
-                .filter(|(carrier, control)| is_good(can_be_used(&key(carrier), control, others)))
+                .filter(|(carrier, control)| is_good(kernel_has(&key(carrier), control, others)))
                 .collect();
         }
         if config.mode.allows_quic() {
@@ -120,44 +120,15 @@ fn set(relay: &mut Relay, tunnel: TunnelKey, carrier: &str, congestion: &str) {
     }
 }
 
-fn quic_has(key: &str, name: &str, instead: &str) -> Result<(), String> {
-    if QUIC.contains(&name) {
-        return Ok(());
-    }
-    Err(format!(
-        "{key}: QUIC has no congestion control {name}, only {}; {instead} is taken there",
-        QUIC.join(", ")
-    ))
-}
-
-fn can_be_used(key: &str, name: &str, instead: &str) -> Result<(), String> {
-    try_on_a_socket(name).map_err(|error| {
-        format!(
-            "{key}: congestion control {name} cannot be used ({error}); {instead} is taken, and \
-             downloads may slow down at every random loss. Remedy: modprobe tcp_{name}, list it \
-             in net.ipv4.tcp_allowed_congestion_control, restart"
-        )
-    })
-}
-
-fn try_on_a_socket(name: &str) -> io::Result<()> {
-    SockRef::from(&socket()?).set_tcp_congestion(name.as_bytes())
-}
-
 /// By its name, so that connections which have another can be told to take it.
 fn kernels_default() -> Option<String> {
-    let name = SockRef::from(&socket().ok()?).tcp_congestion().ok()?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP)).ok()?;
+    let name = SockRef::from(&socket).tcp_congestion().ok()?;
     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
     std::str::from_utf8(name).ok().map(str::to_owned)
 }
 
-fn socket() -> io::Result<Socket> {
-    Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))
-}
-
 const USUAL: &str = "bbr";
-/// What QUIC has.
-const QUIC: [&str; 3] = ["bbr", "cubic", "reno"];
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -186,8 +157,8 @@ pub(crate) mod tests {
     #[test]
     fn what_the_kernel_has_is_taken_and_what_it_lacks_is_not() {
         let default = kernels_default().expect("a kernel's default");
-        assert!(try_on_a_socket(&default).is_ok(), "{default}");
-        let bbr = if try_on_a_socket("bbr").is_ok() { "bbr" } else { default.as_str() };
+        assert_eq!(kernel_has("", &default, ""), Ok(()));
+        let bbr = if kernel_has("", "bbr", "").is_ok() { "bbr" } else { default.as_str() };
         assert_eq!(chosen("", "").usual(), Some(bbr));
         assert_eq!(chosen("congestion = \"reno\"", "").usual(), Some("reno"));
         assert_eq!(chosen("congestion = \"warp\"", "").usual(), Some(default.as_str()));
@@ -274,6 +245,6 @@ pub(crate) mod tests {
         chosen("congestion = \"warp\"", "").apply(&mut cloud.relay);
         assert_eq!(set(), [(None, kernels_default()), (None, kernels_default())]);
         let gone = cloud.relay.set_congestion(TunnelKey(99), "reno").unwrap_err();
-        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+        assert_eq!(gone.kind(), std::io::ErrorKind::NotFound);
     }
 }

@@ -20,6 +20,7 @@
 
 mod accept;
 pub mod admin;
+pub mod congestion;
 mod daemon;
 mod ending;
 mod farewell;
