@@ -9,10 +9,11 @@ use polyrail_control::GatewayConfig;
 use polyrail_control::admin::{
     AdminError, Command, ErrorCode, Event, Loaded, PathChange, PathState, RestartWish, Snapshot,
 };
-use polyrail_control::config::OtherTraffic;
+use polyrail_control::config::{Carrier, OtherTraffic};
 use polyrail_control::reload::{CarrierKey, Change};
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
+use polyrail_relay::congestion::{kernel_has, quic_has};
 use polyrail_session::Settings;
 use polyrail_tunnel::TlsIdentity;
 
@@ -118,9 +119,38 @@ impl Gateway {
             }
         }
         self.state.carriers.reload(now, relay, &config, changes);
+        let warnings = congestion_warnings(&config, changes);
         self.state.config = config;
-        Ok(Vec::new())
+        Ok(warnings)
     }
+}
+
+/// Congestion controls that carriers which changed cannot have. Their tunnels do without.
+fn congestion_warnings(config: &GatewayConfig, changes: &[Change]) -> Vec<String> {
+    let keys = [CarrierKey::Congestion, CarrierKey::Mode, CarrierKey::Enabled, CarrierKey::Role];
+    let concerns = |change: &Change, carrier: &Carrier| match change {
+        Change::Mode => carrier.mode.is_none(),
+        Change::CarrierAdded(name) => *name == carrier.name,
+        Change::CarrierChanged(name, changed) => {
+            *name == carrier.name && keys.iter().any(|key| changed.contains(key))
+        }
+        _ => false,
+    };
+    let mut warnings = Vec::new();
+    for carrier in config.carriers.iter().filter(|carrier| carrier.usable()) {
+        if !changes.iter().any(|change| concerns(change, carrier)) {
+            continue;
+        }
+        let (mode, name) = (config.carrier_mode(carrier), carrier.congestion.as_str());
+        let key = format!("carrier.{}.congestion", carrier.name);
+        if mode.allows_tls() {
+            warnings.extend(kernel_has(&key, name, "the kernel's default").err());
+        }
+        if mode.allows_quic() {
+            warnings.extend(quic_has(&key, name, "bbr").err());
+        }
+    }
+    warnings
 }
 
 /// What the control thread had loaded.

@@ -21,6 +21,7 @@ struct Gateway {
     process: Child,
     authority: Authority,
     folder: tempfile::TempDir,
+    text: String,
 }
 
 impl Drop for Gateway {
@@ -65,7 +66,7 @@ impl Gateway {
             .stderr(File::create(dir.join("log")).unwrap())
             .spawn()
             .unwrap();
-        let gateway = Self { process, authority, folder };
+        let gateway = Self { process, authority, folder, text };
         let limit = Instant::now() + Duration::from_secs(20);
         while !gateway.log().contains("polyrail-gateway is ready") {
             assert!(Instant::now() < limit, "it does not start:\n{}", gateway.log());
@@ -80,6 +81,12 @@ impl Gateway {
 
     fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    /// Writes another configuration; the process does not know of it yet.
+    fn rewrite(&self, from: &str, to: &str) {
+        assert!(self.text.contains(from), "{from:?} is not in the configuration");
+        fs::write(self.path("gateway.toml"), self.text.replace(from, to)).unwrap();
     }
 
     /// Asks the admin socket: the whole answer.
@@ -104,6 +111,33 @@ fn issue(authority: &Authority, dir: &Path, name: &str) -> Issued {
     let (name, role) = (Identity::new(name).unwrap(), NodeRole::Gateway);
     let out = dir.to_owned();
     authority.issue(&IssueRequest { name, role, days: 397, out, force: true }).unwrap()
+}
+
+#[test]
+fn a_congestion_control_that_cannot_be_used_is_warned_of() {
+    let gateway = Gateway::start();
+    gateway.rewrite("\"reno\"", "\"warp\"");
+    let answer = gateway.reload();
+    assert!(answer.contains("\"key\":\"carrier.a.congestion\""), "{answer}");
+    assert!(answer.contains("carrier.a.congestion: QUIC has no congestion control warp"));
+    assert!(answer.contains("carrier.a.congestion: congestion control warp cannot be used"));
+    assert!(answer.contains("modprobe tcp_warp"), "{answer}");
+
+    // Only what has changed is warned of.
+    gateway.rewrite("\"reno\"", "\"warp\"\nmetered = true");
+    let answer = gateway.reload();
+    assert!(answer.contains("metered") && !answer.contains("modprobe"), "{answer}");
+    gateway.rewrite("\"reno\"", "\"warp\"\nmetered = true\nmode = \"quic\"");
+    let answer = gateway.reload();
+    assert!(answer.contains("QUIC has no") && !answer.contains("modprobe"), "{answer}");
+    gateway.rewrite("\"reno\"", "\"cubic\"\nmode = \"quic\"");
+    let answer = gateway.reload();
+    assert!(answer.contains("\"warnings\":[]"), "{answer}");
+    let two = "\"reno\"\n[[carrier]]\nname = \"b\"\nsource = \"127.0.0.2\"\ncongestion = \"weft\"";
+    gateway.rewrite("\"reno\"", two);
+    let answer = gateway.reload();
+    assert!(answer.contains("carrier.b.congestion: QUIC has no"), "{answer}");
+    assert!(answer.contains("modprobe tcp_weft"), "{answer}");
 }
 
 #[test]
