@@ -22,7 +22,7 @@ use super::cid::{Cid, Mint, random};
 use super::egress::{Egress, Flow, Stop};
 use super::half_open::HalfOpen;
 use super::inbox::Inbox;
-use super::meter::Meter;
+use super::meter::{Meter, SizeWatch};
 use super::outbox::Outbox;
 use super::socket::{Arrival, Udp};
 use super::spent::Spent;
@@ -81,6 +81,7 @@ pub(super) struct Engine {
     inbox: Inbox,
     pub(super) egress: Egress,
     pub(super) meter: Meter,
+    pub(super) size_watch: SizeWatch,
     /// Events that wait to be polled, and whether units may be received.
     pub(super) early: Option<Early>,
     pub(super) up: Option<Established>,
@@ -132,6 +133,7 @@ impl Engine {
             inbox: Inbox::new(is_server),
             egress: Egress::new(context::payload_max(peer)),
             meter: Meter::new(),
+            size_watch: SizeWatch::default(),
             early: None,
             up: None,
             closed: None,
@@ -175,6 +177,7 @@ impl Engine {
             self.egress.refusals = 0;
             let control_stream = self.outbox.control_stream();
             self.meter.on_received(&mut self.connection, control_stream);
+            self.check_size(now);
             self.rearm_keepalive(now);
         }
         self.progress(now);

@@ -41,9 +41,17 @@ impl Engine {
                 // What passed before may be too long now: fall back, and search again.
                 self.connection.revalidate_pmtu();
             }
+            self.check_size(now);
         }
         self.progress(now);
         self.settle(udp, now);
+    }
+
+    /// Falls back to the size that always passes when the present one does not.
+    pub(super) fn check_size(&mut self, now: Instant) {
+        if self.size_watch.is_black_hole(&self.connection, now) {
+            self.connection.revalidate_pmtu();
+        }
     }
 
     /// The listener needs its place for another handshake.

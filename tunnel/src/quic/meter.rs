@@ -174,6 +174,50 @@ impl Meter {
     }
 }
 
+/// Notices that packets of the present size do not pass any more, while shorter ones do.
+///
+/// RFC 8899 4.3 asks for it. Of what is lost and acknowledged one looks at the bytes: when the full
+/// size does not pass, nearly all that is lost is of that size, and little else is acknowledged.
+/// Timeouts alone do not show it: short packets get through and set their count back.
+#[derive(Debug, Default)]
+pub(super) struct SizeWatch {
+    acked: u64,
+    lost: usize,
+    lost_bytes: u64,
+    since: Option<Instant>,
+}
+
+impl SizeWatch {
+    /// Whether the size looks too long now. Then it looks afresh.
+    pub(super) fn is_black_hole(&mut self, connection: &Connection, now: Instant) -> bool {
+        let stats = connection.stats();
+        let mtu = active(connection).map_or(0, |path| path.pmtu);
+        self.look(now, mtu, stats.acked_bytes, stats.lost, stats.lost_bytes)
+    }
+
+    fn look(&mut self, now: Instant, mtu: usize, acked: u64, lost: usize, lost_bytes: u64) -> bool {
+        let packets = lost.saturating_sub(self.lost);
+        let bytes = lost_bytes.saturating_sub(self.lost_bytes);
+        let passed = acked.saturating_sub(self.acked);
+        let black = mtu > quiche::MIN_CLIENT_INITIAL_LEN
+            && packets >= LOST_MIN
+            && bytes > quiche::MIN_CLIENT_INITIAL_LEN as u64 * packets as u64
+            && bytes > LOST_OVER_ACKED * passed;
+        let old = self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOOK);
+        if black || old {
+            *self = Self { acked, lost, lost_bytes, since: Some(now) };
+        }
+        black
+    }
+}
+
+/// Fewer lost packets say nothing.
+const LOST_MIN: usize = 6;
+/// So many times what is acknowledged must be lost.
+const LOST_OVER_ACKED: u64 = 4;
+/// What was lost and acknowledged is counted over so long.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// The path that data takes now.
 pub(super) fn active(connection: &Connection) -> Option<PathStats> {
     connection.path_stats().find(|path| path.active)
@@ -194,3 +238,33 @@ const ROOM_KNOWN: usize = 64 << 10;
 const DATA_PACKET_MIN: usize = 80;
 /// Probes may exceed the window a little (RFC 9002 7.5).
 const WINDOW_EXCESS: usize = 4 * 1_500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_that_does_not_pass_is_noticed() {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of this test
+        let base = Instant::now();
+        let at = |millis| base + Duration::from_millis(millis);
+        let fresh = || {
+            let mut watch = SizeWatch::default();
+            assert!(!watch.look(at(0), 1_400, 0, 0, 0));
+            watch
+        };
+        // Six of full size, and a little acknowledged.
+        assert!(fresh().look(at(100), 1_400, 2_000, 6, 8_400));
+        assert!(!fresh().look(at(100), 1_400, 2_000, 5, 7_000), "few");
+        assert!(!fresh().look(at(100), 1_400, 2_100, 6, 8_400), "much passes");
+        assert!(!fresh().look(at(100), 1_400, 0, 6, 6_000), "short ones are lost, too");
+        assert!(!fresh().look(at(100), 1_200, 0, 9, 12_000), "there is no shorter size");
+        // What is old does not count.
+        let mut watch = fresh();
+        assert!(!watch.look(at(900), 1_400, 0, 5, 7_000));
+        assert!(!watch.look(at(1_000), 1_400, 0, 5, 7_000));
+        assert!(!watch.look(at(1_100), 1_400, 0, 8, 11_200));
+        assert!(watch.look(at(1_200), 1_400, 0, 11, 15_400));
+        assert!(!watch.look(at(1_300), 1_400, 0, 12, 16_800), "it looks afresh");
+    }
+}

@@ -289,6 +289,19 @@ impl Choice {
         lifted
     }
 
+    /// A connection of the only mode there is may be renewed because it looks policed; then not
+    /// again for a time.
+    pub(crate) fn may_renew(&mut self, now: Instant) -> bool {
+        if self.no_trial.is_some_and(|(until, _)| now < until) {
+            return false;
+        }
+        if self.no_trial.take().is_some_and(|(until, wait)| now >= until + wait) {
+            self.trial_gap = RETRY_MIN;
+        }
+        self.rest(now);
+        true
+    }
+
     /// Makes no trial for a time, and for twice as long the next time.
     fn rest(&mut self, now: Instant) {
         self.no_trial = Some((now + self.trial_gap, self.trial_gap));

@@ -344,6 +344,14 @@ impl Policy {
         if !concerned || self.search.is_some() || !self.is_usable() || self.choice.on_trial() {
             return;
         }
+        if self.choice.wish() == Mode::Quic {
+            // Whatever it is, a fresh connection neither remembers a rate that has collapsed nor
+            // packets of a size that no longer passes.
+            if self.choice.may_renew(now) {
+                self.renew(now, Cause::Slow);
+            }
+            return;
+        }
         let verdict = self.choice.on_policed(now, rate, way);
         self.obey(now, verdict);
         if self.choice.on_trial() {

@@ -96,6 +96,8 @@ pub(crate) enum Cause {
     Address,
     /// The interface came, or came back.
     Interface,
+    /// Much is lost at a low rate, and there is no TLS to try instead.
+    Slow,
     /// An operator asked for it.
     Operator,
     /// The mode was changed.
@@ -129,6 +131,7 @@ impl Cause {
             Self::Cell => "the modem changed its cell",
             Self::Address => "the interface's address changed",
             Self::Interface => "the interface came up",
+            Self::Slow => "much was lost at a low rate",
             Self::Operator => "an operator asked for it",
             Self::Mode => "the mode was changed",
             Self::Config => "the configuration was changed",

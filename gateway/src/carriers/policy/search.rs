@@ -169,7 +169,7 @@ impl Search {
     fn alive_max(&self, pace: &Pace) -> usize {
         match self.cause {
             // A path carries meanwhile.
-            Cause::Mode | Cause::Trial | Cause::Back => 1,
+            Cause::Slow | Cause::Mode | Cause::Trial | Cause::Back => 1,
             _ => pace.alive_max(),
         }
     }

@@ -93,7 +93,12 @@ impl Policy {
     pub(super) fn wish_over_at(&self) -> Option<Instant> {
         let search = self.search.as_ref()?;
         let wished = match search.cause {
-            Cause::Cell | Cause::Address | Cause::Interface | Cause::Operator | Cause::Back => true,
+            Cause::Cell
+            | Cause::Address
+            | Cause::Interface
+            | Cause::Slow
+            | Cause::Operator
+            | Cause::Back => true,
             Cause::Mode => self.current().is_some_and(|path| self.choice.allows(path.mode)),
             _ => false,
         };

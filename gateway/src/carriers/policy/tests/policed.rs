@@ -68,6 +68,26 @@ fn a_trial_without_tls_ends() {
 }
 
 #[test]
+fn without_tls_to_try_the_connection_is_renewed_and_not_again_soon() {
+    let mut world = World::new(Mode::Quic);
+    world.run(secs(2));
+    let first = world.in_use_since();
+    world.report_policed_way(7_000, Way::Down);
+    let took = world.run_until(secs(3), |world| world.in_use_since() > first);
+    assert!(took <= secs(1), "{took:?}");
+    assert_eq!((world.policy.counters().restarts, world.policy.counters().trials), (1, 0));
+    for _ in 0..25 {
+        world.report_policed_way(7_000, Way::Down);
+        world.run(secs(1));
+    }
+    assert_eq!(world.policy.counters().restarts, 1);
+    world.run(secs(6));
+    world.report_policed_way(7_000, Way::Up);
+    world.run(secs(2));
+    assert_eq!(world.policy.counters().restarts, 2);
+}
+
+#[test]
 fn a_trial_measures_the_way_that_looks_policed_and_wants_twice_the_rate() {
     // The rates of QUIC and TLS to the cloud, and from it; which way looks policed; the verdict.
     for (up, down, way, wanted) in [
