@@ -2,18 +2,8 @@
 
 use std::time::Duration;
 
-/// A flow's window begins at this part of the session's memory, between the two bounds below, and
-/// grows only by what its reader drains. A download has no more of it under way in its first round
-/// trip: at 64 KB one of 1 MB takes four rounds however fast the carriers are. What readers leave
-/// lying is bounded by [`STALLED_SHARE`] and [`STALLED_USER_SHARE`], not by this.
-pub const WINDOW_INITIAL_SHARE: u64 = 16;
-
-/// The most that a window begins at, in bytes.
-pub const WINDOW_INITIAL_MAX: u64 = 1024 * 1024;
-
-/// The least window, in bytes: where slow readers end, and what flows have that are opened before
-/// the peer has granted anything.
-pub const WINDOW_MIN: u64 = 64 * 1024;
+/// Window of a new flow, in bytes: it grows only by what its reader drains (DESIGN: 64 KB).
+pub const WINDOW_INITIAL: u64 = 64 * 1024;
 
 /// A flow's window never exceeds this part of the session's memory.
 pub const WINDOW_SHARE: u64 = 4;

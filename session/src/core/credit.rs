@@ -18,7 +18,7 @@ use polyrail_scheduler::SEGMENT;
 use super::Session;
 use crate::flow::Flow;
 use crate::limits::{
-    STALLED_AFTER, STALLED_FLOOR, STALLED_SHARE, STALLED_USER_SHARE, WINDOW_MIN, WINDOW_SHARE,
+    STALLED_AFTER, STALLED_FLOOR, STALLED_SHARE, STALLED_USER_SHARE, WINDOW_INITIAL, WINDOW_SHARE,
 };
 
 #[derive(Debug)]
@@ -226,7 +226,7 @@ impl Session {
     pub(super) fn largest_window(&self) -> u64 {
         let memory = self.settings.memory.0;
         let free = memory.saturating_sub(self.held_received);
-        (free / WINDOW_SHARE).clamp(2 * SEGMENT, (memory / WINDOW_SHARE).max(WINDOW_MIN))
+        (free / WINDOW_SHARE).clamp(2 * SEGMENT, (memory / WINDOW_SHARE).max(WINDOW_INITIAL))
     }
 
     /// Counts those whose readers have stopped as stalled.

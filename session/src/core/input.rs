@@ -10,7 +10,7 @@ use polyrail_scheduler::PathSet;
 
 use super::{Outcome, Session, Tombstone};
 use crate::flow::{Flow, Life, Run, Violation};
-use crate::limits::{ACK_DELAY, ACK_EVERY, FLOWS_AHEAD_MAX, FLOWS_REFUSED_MAX};
+use crate::limits::{ACK_DELAY, ACK_EVERY, FLOWS_AHEAD_MAX, FLOWS_REFUSED_MAX, WINDOW_INITIAL};
 use crate::wire::{Ack, DataMarks, Echo, Frame, Open, Reset};
 use crate::{Event, FlowKey, ResetReason, Role, TunnelKey};
 
@@ -131,7 +131,7 @@ impl Session {
         if self.flows.len() >= self.settings.flows_max + FLOWS_REFUSED_MAX {
             return Err(Violation("more flows than the bound"));
         }
-        self.flows.insert(id, Flow::new(now, id, UserId(0), false, 0, self.terms().window));
+        self.flows.insert(id, Flow::new(now, id, UserId(0), false, 0, WINDOW_INITIAL));
         Ok(true)
     }
 

@@ -27,7 +27,7 @@ pub use transmit::Outlet;
 use crate::flow::{Flow, Life};
 use crate::limits::{
     ACK_DELAY, INTERACTIVE_MAX, OPEN_HOLD, STALLED_SHARE, TOMBSTONES_MAX, UNSENT_MAX,
-    UNSENT_STALLED_MAX, WINDOW_INITIAL_MAX, WINDOW_INITIAL_SHARE, WINDOW_MIN, WRITABLE_MIN,
+    UNSENT_STALLED_MAX, WINDOW_INITIAL, WRITABLE_MIN,
 };
 use crate::path::Path;
 use crate::ranges::RangeSet;
@@ -135,7 +135,7 @@ impl Session {
             epoch: now,
             flows: BTreeMap::new(),
             next_flow: 1,
-            peer_window: WINDOW_MIN,
+            peer_window: WINDOW_INITIAL,
             seen: RangeSet::default(),
             tombstones: BTreeMap::new(),
             burials: VecDeque::new(),
@@ -195,9 +195,7 @@ impl Session {
 
     /// What this side grants from the start.
     pub fn terms(&self) -> Terms {
-        let credit = self.settings.memory.0;
-        let window = (credit / WINDOW_INITIAL_SHARE).clamp(WINDOW_MIN, WINDOW_INITIAL_MAX);
-        Terms { window, credit }
+        Terms { window: WINDOW_INITIAL, credit: self.settings.memory.0 }
     }
 
     /// What the peer grants. Repeated terms of one session change nothing.
@@ -225,7 +223,7 @@ impl Session {
         let id = FlowId(self.next_flow);
         self.next_flow += 1;
         self.seen.insert(id.0..id.0 + 1);
-        let mut flow = Flow::new(now, id, user, true, self.peer_window, self.terms().window);
+        let mut flow = Flow::new(now, id, user, true, self.peer_window, WINDOW_INITIAL);
         flow.destination = Some(destination);
         flow.hold = true;
         self.flows.insert(id, flow);

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::limits::{FRAGMENTS_MAX, WINDOW_MIN};
+use crate::limits::{FRAGMENTS_MAX, WINDOW_INITIAL};
 use crate::ranges::RangeSet;
 use crate::wire::Echo;
 
@@ -201,7 +201,7 @@ impl RecvHalf {
 
     /// Lets the window grow by what was drained, while the reader is quick: half a window within
     /// two round trips adds that half. A reader that takes more than sixteen round trips for it
-    /// has its window halved, down to the least one.
+    /// has its window halved, down to the initial one.
     pub fn tune(&mut self, now: Instant, drained: u64, rtt: Duration, largest: u64) {
         let (since, sum) = self.epoch.unwrap_or((now, 0));
         let (age, sum) = (now.saturating_duration_since(since), sum + drained);
@@ -215,7 +215,7 @@ impl RecvHalf {
             self.window /= 2;
         }
         self.epoch = Some((now, 0));
-        self.window = self.window.min(largest).max(WINDOW_MIN.min(largest));
+        self.window = self.window.min(largest).max(WINDOW_INITIAL.min(largest));
     }
 
     /// Whether the peer should be told of a larger window: by a quarter of it.
@@ -238,13 +238,13 @@ impl RecvHalf {
     }
 
     /// The limit and what was drained, to tell the peer now. The limit is raised as far as the
-    /// window allows if it `may_grow`, else no further than the least window: a reader that drains
+    /// window allows if it `may_grow`, else no further than an initial window: a reader that drains
     /// goes on, however much another of the same user leaves lying.
     pub fn advertise(&mut self, may_grow: bool) -> (u64, u64) {
         if may_grow {
             self.limit = self.next_limit();
         } else {
-            self.limit = self.limit.max(self.drained() + self.window.min(WINDOW_MIN));
+            self.limit = self.limit.max(self.drained() + self.window.min(WINDOW_INITIAL));
         }
         self.told_drained = self.drained();
         (self.limit, self.told_drained)
@@ -371,15 +371,15 @@ mod tests {
         #[allow(clippy::disallowed_methods)] // a base for the clock of this test
         let now = Instant::now();
         let rtt = Duration::from_millis(50);
-        let mut half = RecvHalf::new(WINDOW_MIN, false);
-        half.tune(now, WINDOW_MIN / 2, rtt, 1 << 20);
-        assert_eq!(half.window, WINDOW_MIN * 3 / 2);
+        let mut half = RecvHalf::new(WINDOW_INITIAL, false);
+        half.tune(now, WINDOW_INITIAL / 2, rtt, 1 << 20);
+        assert_eq!(half.window, WINDOW_INITIAL * 3 / 2);
         half.tune(now, 1 << 20, rtt, 1 << 20);
         assert_eq!(half.window, 1 << 20, "never above the largest");
         half.tune(now + rtt * 20, 1 << 20, rtt, 1 << 20);
         assert_eq!(half.window, 1 << 19);
         assert!(half.wants_window() && !half.owes_drained());
-        assert_eq!(half.advertise(false), (WINDOW_MIN, 0));
+        assert_eq!(half.advertise(false), (WINDOW_INITIAL, 0));
         assert_eq!(half.advertise(true), (1 << 19, 0));
     }
 
