@@ -129,7 +129,8 @@ impl Cloud {
         let has = |change: &Change| changes.contains(change);
         let mut warnings = Vec::new();
         // First what can fail.
-        let identity = has(&Change::Certificates).then(|| identity(loaded)).transpose()?;
+        let identity: Option<TlsIdentity> =
+            has(&Change::Certificates).then(|| Loaded::take(loaded)).transpose()?;
         let congestion = has(&Change::Congestion).then(|| Congestion::choose(&config));
         let result = self.refit(identity.as_ref(), congestion.as_ref().map(|(chosen, _)| chosen));
         if let Err(error) = result {
@@ -203,12 +204,6 @@ fn close_revoked(now: Instant, relay: &mut Relay, identity: &TlsIdentity) {
             relay.close_tunnel(now, tunnel);
         }
     }
-}
-
-/// What the control thread had loaded.
-fn identity(loaded: Option<Loaded>) -> Result<TlsIdentity, AdminError> {
-    let missing = || AdminError::new(ErrorCode::Internal, "the reload came without certificates");
-    loaded.and_then(Loaded::take).ok_or_else(missing)
 }
 
 fn unusable(error: anyhow::Error) -> AdminError {

@@ -88,7 +88,7 @@ impl Gateway {
         check_direct(&config, changes)?;
         let has = |change: &Change| changes.contains(change);
         if has(&Change::Certificates) {
-            let identity = identity(loaded)?;
+            let identity: TlsIdentity = Loaded::take(loaded)?;
             let state = &mut self.state;
             let outcome = state.carriers.set_identity(now, relay, &state.identity, &identity);
             outcome.map_err(|error| {
@@ -151,12 +151,6 @@ fn congestion_warnings(config: &GatewayConfig, changes: &[Change]) -> Vec<String
         }
     }
     warnings
-}
-
-/// What the control thread had loaded.
-fn identity(loaded: Option<Loaded>) -> Result<TlsIdentity, AdminError> {
-    let missing = || AdminError::new(ErrorCode::Internal, "the reload came without certificates");
-    loaded.and_then(Loaded::take).ok_or_else(missing)
 }
 
 /// The interception rules name the interface of the direct carrier, and are made at the start.

@@ -105,10 +105,7 @@ fn start_control(
         log,
         waker,
         watch_links: true,
-        load: |config| match load_identity(config) {
-            Ok(identity) => Ok(Loaded::new(identity)),
-            Err(error) => Err(format!("{error:#}")),
-        },
+        load: |config| load_identity(config).map(Loaded::new).map_err(|error| format!("{error:#}")),
     };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
 }

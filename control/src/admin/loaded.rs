@@ -5,6 +5,8 @@
 use std::any::Any;
 use std::fmt;
 
+use super::{AdminError, ErrorCode};
+
 /// A daemon's certificates and key, as its [`AdminOptions::load`](super::AdminOptions::load) built
 /// them.
 pub struct Loaded(Box<dyn Any + Send>);
@@ -15,9 +17,14 @@ impl Loaded {
         Self(Box::new(built))
     }
 
-    /// What was built; `None` when it is no `T`.
-    pub fn take<T: 'static>(self) -> Option<T> {
-        self.0.downcast().ok().map(|built| *built)
+    /// What a reload brought along.
+    ///
+    /// # Errors
+    /// There is nothing, or it is no `T`: a mistake of the daemon's.
+    pub fn take<T: 'static>(loaded: Option<Self>) -> Result<T, AdminError> {
+        let built = loaded.and_then(|loaded| loaded.0.downcast().ok());
+        let missing = "the reload came without certificates";
+        built.map(|built| *built).ok_or_else(|| AdminError::new(ErrorCode::Internal, missing))
     }
 }
 
@@ -34,8 +41,9 @@ mod tests {
 
     #[test]
     fn what_went_in_comes_out() {
-        assert_eq!(Loaded::new(7_u8).take::<u8>(), Some(7));
-        assert_eq!(Loaded::new(7_u8).take::<u16>(), None);
+        assert_eq!(Loaded::take::<u8>(Some(Loaded::new(7_u8))).unwrap(), 7);
+        assert!(Loaded::take::<u16>(Some(Loaded::new(7_u8))).is_err());
+        assert!(Loaded::take::<u8>(None).is_err());
         assert_eq!(format!("{:?}", Loaded::new("secret")), "Loaded");
     }
 }

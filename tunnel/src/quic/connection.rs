@@ -103,7 +103,7 @@ pub(super) struct Engine {
     /// Packets received so far, at the last look.
     heard: usize,
     /// The longest datagram that is known to pass.
-    path_mtu: usize,
+    pub(super) path_mtu: usize,
     /// Ids that the listener must know from now on, and those that it may forget; none on the
     /// client's side, whose socket has one connection alone.
     pub(super) new_ids: Vec<Cid>,

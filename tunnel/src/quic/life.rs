@@ -49,7 +49,7 @@ impl Engine {
 
     /// Falls back to the size that always passes when the present one does not.
     pub(super) fn check_size(&mut self, now: Instant) {
-        if self.size_watch.is_black_hole(&self.connection, now) {
+        if self.size_watch.is_black_hole(&self.connection.stats(), self.path_mtu, now) {
             self.connection.revalidate_pmtu();
         }
     }

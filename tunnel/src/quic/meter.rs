@@ -189,9 +189,7 @@ pub(super) struct SizeWatch {
 
 impl SizeWatch {
     /// Whether the size looks too long now. Then it looks afresh.
-    pub(super) fn is_black_hole(&mut self, connection: &Connection, now: Instant) -> bool {
-        let stats = connection.stats();
-        let mtu = active(connection).map_or(0, |path| path.pmtu);
+    pub(super) fn is_black_hole(&mut self, stats: &Stats, mtu: usize, now: Instant) -> bool {
         self.look(now, mtu, stats.acked_bytes, stats.lost, stats.lost_bytes)
     }
 

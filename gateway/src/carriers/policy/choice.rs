@@ -266,12 +266,8 @@ impl Choice {
             let why = Why::StillPoliced { rate, tls: relapse.tls, way };
             return Some(self.demote(now, why));
         }
-        if self.no_trial.is_some_and(|(until, _)| now < until) {
+        if !self.is_rested(now) {
             return None;
-        }
-        // Nothing was suspected for as long again: that suspicion is over.
-        if self.no_trial.take().is_some_and(|(until, wait)| now >= until + wait) {
-            self.trial_gap = RETRY_MIN;
         }
         let pinned = Bitrate::from_bps(rate.as_bps().max(PINNED_MIN.as_bps()));
         self.trial = Some(Trial { pinned, begun: now, way, carried: None, measured: None });
@@ -292,13 +288,22 @@ impl Choice {
     /// A connection of the only mode there is may be renewed because it looks policed; then not
     /// again for a time.
     pub(crate) fn may_renew(&mut self, now: Instant) -> bool {
+        let rested = self.is_rested(now);
+        if rested {
+            self.rest(now);
+        }
+        rested
+    }
+
+    /// Whether the time without trials is over.
+    fn is_rested(&mut self, now: Instant) -> bool {
         if self.no_trial.is_some_and(|(until, _)| now < until) {
             return false;
         }
+        // Nothing was suspected for as long again: that suspicion is over.
         if self.no_trial.take().is_some_and(|(until, wait)| now >= until + wait) {
             self.trial_gap = RETRY_MIN;
         }
-        self.rest(now);
         true
     }
 
