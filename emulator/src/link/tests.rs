@@ -113,6 +113,23 @@ fn a_held_queue_is_still_bounded() {
 }
 
 #[test]
+fn what_a_blackout_will_drop_departs_never_and_is_counted_whenever_it_is_looked_for() {
+    let epoch = Instant::now();
+    let window = BlackoutWindow { start: ms(1), length: ms(1), mode: Blackout::Drop };
+    let spec = LinkSpec {
+        rate: Schedule::constant(Rate::Limited(Bitrate::from_bps(800_000))),
+        ..spec(ms(40), 9000).with_blackouts(&[window]).unwrap()
+    };
+    for looks in [vec![1, 2_000], vec![2_000]] {
+        let mut link = LinkModel::new(spec.clone(), epoch, 1);
+        send(&mut link, epoch, 0..1);
+        assert_eq!(link.next_departure(), None);
+        looks.into_iter().for_each(|at| assert_eq!(link.poll(epoch + ms(at)), None));
+        assert_eq!(link.counters().blackout.packets, 1);
+    }
+}
+
+#[test]
 fn the_stronger_of_overlapping_blackouts_wins() {
     use Blackout::{Drop, Hold};
     let window =
