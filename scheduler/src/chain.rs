@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Instant;
 
-use polyrail_model::PathId;
+use polyrail_model::{Bytes, FlowId, PathId};
 
-use crate::{Input, PATHS_MAX, PathSet, PathSets};
+use crate::{Again, Handler, Input, OutView, PATHS_MAX, PathSet, PathSets, PathView};
 
 /// What moves a schedulerlet may make (POLYCORN 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +31,61 @@ pub trait Schedulerlet: Send {
     /// Applies the rule to one decision.
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>);
 
-    /// Learns that a decision was carried out: `bytes` went out on the path.
-    fn sent(&mut self, _path: PathId, _bytes: u64, _now: Instant) {}
+    /// Learns what happened since.
+    fn note(&mut self, _note: &Note, _now: Instant) {}
+}
+
+/// What happened to data, as rules and handlers may want to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A run went out.
+    Sent {
+        /// On this path.
+        path: PathId,
+        /// Of this flow.
+        flow: FlowId,
+        /// From this byte of the flow on.
+        offset: u64,
+        /// So many bytes.
+        bytes: u64,
+        /// As a copy of what another path carries.
+        copy: bool,
+    },
+    /// A run has arrived, for the first time.
+    Acked {
+        /// By this path, as far as is known.
+        path: PathId,
+        /// Of this flow.
+        flow: FlowId,
+        /// From this byte of the flow on.
+        offset: u64,
+        /// So many bytes.
+        bytes: u64,
+        /// All of the flow before this byte has arrived.
+        cumulative: u64,
+    },
+    /// Data went back to its flow's buffer, or out once more.
+    Reinjected {
+        /// The path that had it.
+        path: PathId,
+        /// So many bytes.
+        bytes: u64,
+    },
+    /// A path is no more.
+    Gone {
+        /// It.
+        path: PathId,
+    },
 }
 
 /// What the chain decided for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// No path for now: ask again when a path has room.
-    Wait,
+    /// No path for now: ask again when a path has room, or at this time.
+    Wait {
+        /// When to ask again at the latest, if a rule waits for a time.
+        until: Option<Instant>,
+    },
     /// Send a run of at most `run_max` bytes.
     Send {
         /// The index of the path that carries it.
@@ -51,15 +97,23 @@ pub enum Decision {
     },
 }
 
-/// A scheduler: schedulerlets in order.
+/// A scheduler: schedulerlets in order, and the handlers beside them.
 pub struct Chain {
     links: Vec<Box<dyn Schedulerlet>>,
+    handlers: Vec<Box<dyn Handler>>,
 }
 
 impl Chain {
     /// A chain of these schedulerlets, applied in this order.
     pub fn new(links: Vec<Box<dyn Schedulerlet>>) -> Self {
-        Self { links }
+        Self { links, handlers: Vec::new() }
+    }
+
+    /// The same with these handlers beside it.
+    #[must_use]
+    pub fn with(mut self, handlers: Vec<Box<dyn Handler>>) -> Self {
+        self.handlers.extend(handlers);
+        self
     }
 
     /// Decides for one segment. At most [`PATHS_MAX`] paths are looked at.
@@ -69,19 +123,53 @@ impl Chain {
             sets.begin(link.kind());
             link.apply(&mut sets, input);
         }
-        let Some(primary) = sets.primary() else { return Decision::Wait };
+        let Some(primary) = sets.primary() else {
+            return Decision::Wait { until: sets.wakes_at() };
+        };
         let run_max = sets.run_max().min(input.paths[primary].run_max());
         Decision::Send { primary, copies: sets.selected().without(PathSet::only(primary)), run_max }
     }
 
-    /// Tells all schedulerlets what was sent.
-    pub fn sent(&mut self, path: PathId, bytes: u64, now: Instant) {
-        self.links.iter_mut().for_each(|link| link.sent(path, bytes, now));
+    /// Tells all schedulerlets and handlers what happened.
+    pub fn note(&mut self, note: &Note, now: Instant) {
+        self.links.iter_mut().for_each(|link| link.note(note, now));
+        self.handlers.iter_mut().for_each(|handler| handler.note(note, now));
+    }
+
+    /// Whether a handler wants back all that the path carries.
+    pub fn gives_back(&mut self, path: &PathView, now: Instant) -> bool {
+        self.handlers.iter_mut().any(|handler| handler.gives_back(path, now))
+    }
+
+    /// Whether a handler wants a run that is out to go out once more; the first that wants it now,
+    /// else the soonest.
+    pub fn again(&mut self, out: &OutView, paths: &[PathView], now: Instant) -> Again {
+        let mut soonest = Again::No;
+        for handler in &mut self.handlers {
+            match (handler.again(out, paths, now), soonest) {
+                (Again::On(path), _) => return Again::On(path),
+                (Again::At(at), Again::At(known)) => soonest = Again::At(at.min(known)),
+                (Again::At(at), _) => soonest = Again::At(at),
+                (Again::No, _) => {}
+            }
+        }
+        soonest
+    }
+
+    /// The most that a path may have out, by the strictest handler.
+    pub fn cap(&self, path: PathId) -> Option<Bytes> {
+        self.handlers.iter().filter_map(|handler| handler.cap(path)).min()
+    }
+
+    /// Whether there are handlers that look at runs which are out.
+    pub fn has_handlers(&self) -> bool {
+        !self.handlers.is_empty()
     }
 }
 
 impl fmt::Debug for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.links.iter().map(|link| link.name())).finish()
+        let handlers = self.handlers.iter().map(|handler| handler.name());
+        f.debug_list().entries(self.links.iter().map(|link| link.name()).chain(handlers)).finish()
     }
 }

@@ -10,21 +10,20 @@
 
 mod chain;
 mod fair_queue;
-mod min_rtt;
-mod redundancy;
+mod handler;
+mod params;
 mod registry;
-mod round_robin;
+mod rules;
 mod sets;
 mod view;
 
-pub use chain::{Chain, Decision, Kind, Schedulerlet};
+pub use chain::{Chain, Decision, Kind, Note, Schedulerlet};
 pub use fair_queue::{FairQueue, Turn};
-pub use min_rtt::MinRtt;
-pub use redundancy::Redundancy;
-pub use registry::{ChainSpec, ChainSpecError, chain_names, schedulerlet_names};
-pub use round_robin::RoundRobin;
+pub use handler::{Again, Handler, OutView};
+pub use params::{ParamError, Params, Reader};
+pub use registry::{ChainSpec, ChainSpecError, Made, chain_names, schedulerlet_names};
 pub use sets::{PathSet, PathSets};
-pub use view::{Input, PathView, SegmentView};
+pub use view::{Forecast, Input, PathView, SegmentView};
 
 /// A segment: the unit that every rule counts (POLYCORN's packet), in bytes.
 pub const SEGMENT: u64 = 1_400;

@@ -1,11 +1,39 @@
-//! Chains and schedulerlets by the names that the configuration uses.
+//! Chains, schedulerlets and handlers by the names that the configuration uses.
 
-use crate::{Chain, MinRtt, Redundancy, RoundRobin, Schedulerlet};
+use crate::params::{ParamError, Params, Reader};
+use crate::rules::{CHAINS, RULES};
+use crate::{Chain, Handler, Schedulerlet};
 
 /// A chain as the configuration names it; builds any number of equal chains.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ChainSpec {
-    links: Vec<&'static str>,
+    rules: Vec<Rule>,
+    /// As they are written in the configuration.
+    names: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+enum Rule {
+    Known(usize, Params),
+    Foreign(&'static str, fn() -> Made),
+}
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Known(a, p), Self::Known(b, q)) => a == b && p == q,
+            (Self::Foreign(a, _), Self::Foreign(b, _)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+/// A rule that was made.
+pub enum Made {
+    /// A link of the chain.
+    Link(Box<dyn Schedulerlet>),
+    /// A handler beside it.
+    Handler(Box<dyn Handler>),
 }
 
 /// A chain that cannot be built.
@@ -14,42 +42,34 @@ pub enum ChainSpecError {
     /// There is no chain of this name.
     #[error("no chain is named {0:?}; there are: {list}", list = CHAINS.map(|c| c.0).join(", "))]
     UnknownChain(String),
-    /// There is no schedulerlet of this name.
+    /// There is no rule of this name.
     #[error(
         "no schedulerlet is named {0:?}; there are: {list}",
-        list = LINKS.map(|l| l.0).join(", ")
+        list = RULES.map(|rule| rule.0).join(", ")
     )]
     UnknownSchedulerlet(String),
+    /// A parameter is wrong.
+    #[error(transparent)]
+    Parameter(#[from] ParamError),
     /// The list is empty or longer than `LINKS_MAX`.
     #[error("a chain has 1 to {LINKS_MAX} schedulerlets, not {0}")]
     Length(usize),
 }
 
-/// The most schedulerlets in one chain.
+/// The most rules in one chain.
 const LINKS_MAX: usize = 16;
 
-type Make = fn() -> Box<dyn Schedulerlet>;
-
-const LINKS: [(&str, Make); 3] = [
-    ("min_rtt", || Box::new(MinRtt)),
-    ("round_robin", || Box::new(RoundRobin::default())),
-    ("redundancy", || Box::new(Redundancy)),
-];
-
-const CHAINS: [(&str, &[&str]); 3] = [
-    ("min_rtt", &["min_rtt"]),
-    ("round_robin", &["round_robin"]),
-    ("redundant", &["min_rtt", "redundancy"]),
-];
+/// Makes a rule of its parameters.
+pub(crate) type Make = fn(&mut Reader<'_>) -> Result<Made, ParamError>;
 
 /// The names of the ready-made chains.
 pub fn chain_names() -> impl Iterator<Item = &'static str> {
     CHAINS.iter().map(|(name, _)| *name)
 }
 
-/// The names of the schedulerlets from which chains are made.
+/// The names of the schedulerlets and handlers from which chains are made.
 pub fn schedulerlet_names() -> impl Iterator<Item = &'static str> {
-    LINKS.iter().map(|(name, _)| *name)
+    RULES.iter().map(|(name, _)| *name)
 }
 
 impl ChainSpec {
@@ -59,74 +79,84 @@ impl ChainSpec {
     /// No chain has this name.
     pub fn named(name: &str) -> Result<Self, ChainSpecError> {
         let found = CHAINS.iter().find(|(known, _)| *known == name);
-        let (_, links) = found.ok_or_else(|| ChainSpecError::UnknownChain(name.to_owned()))?;
-        Self::of(links)
+        let (_, rules) = found.ok_or_else(|| ChainSpecError::UnknownChain(name.to_owned()))?;
+        Self::of(rules)
     }
 
-    /// A chain of these schedulerlets in this order.
+    /// A chain of these rules in this order, each `name` or `name(key=value, ...)`. Handlers may
+    /// stand anywhere.
     ///
     /// # Errors
-    /// The list is empty or too long, or holds an unknown name.
-    pub fn of<S: AsRef<str>>(names: &[S]) -> Result<Self, ChainSpecError> {
-        if names.is_empty() || names.len() > LINKS_MAX {
-            return Err(ChainSpecError::Length(names.len()));
+    /// The list is empty or too long, or holds an unknown name or a parameter that does not fit.
+    pub fn of<S: AsRef<str>>(texts: &[S]) -> Result<Self, ChainSpecError> {
+        if texts.is_empty() || texts.len() > LINKS_MAX {
+            return Err(ChainSpecError::Length(texts.len()));
         }
-        let known = |name: &S| {
-            let found = LINKS.iter().find(|(known, _)| *known == name.as_ref());
-            let unknown = || ChainSpecError::UnknownSchedulerlet(name.as_ref().to_owned());
-            found.map(|(known, _)| *known).ok_or_else(unknown)
+        let rules = texts.iter().map(|text| rule(text.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        let name = |rule: &Rule| match rule {
+            Rule::Known(index, params) => format!("{}{params}", RULES[*index].0),
+            Rule::Foreign(name, _) => (*name).to_owned(),
         };
-        Ok(Self { links: names.iter().map(known).collect::<Result<_, _>>()? })
+        let names = rules.iter().map(name).collect();
+        Ok(Self { rules, names })
     }
 
-    /// The names of its schedulerlets in their order.
-    pub fn names(&self) -> &[&'static str] {
-        &self.links
+    /// The same with a rule behind it that is not of this crate.
+    #[must_use]
+    pub fn and(mut self, name: &'static str, make: fn() -> Made) -> Self {
+        self.names.push(name.to_owned());
+        self.rules.push(Rule::Foreign(name, make));
+        self
+    }
+
+    /// The rules in their order, as they are written in the configuration.
+    pub fn names(&self) -> &[String] {
+        &self.names
     }
 
     /// A new chain with fresh state.
     pub fn build(&self) -> Chain {
-        let make = |name: &&str| LINKS.iter().find(|(known, _)| known == name).map(|(_, m)| m());
-        Chain::new(self.links.iter().filter_map(make).collect())
+        let (mut links, mut handlers) = (Vec::new(), Vec::new());
+        for rule in &self.rules {
+            match rule.make() {
+                Ok(Made::Link(link)) => links.push(link),
+                Ok(Made::Handler(handler)) => handlers.push(handler),
+                // Looked at when the specification was made.
+                Err(_) => {}
+            }
+        }
+        Chain::new(links).with(handlers)
     }
+}
+
+impl Rule {
+    fn make(&self) -> Result<Made, ParamError> {
+        match self {
+            Self::Foreign(_, make) => Ok(make()),
+            Self::Known(index, params) => {
+                let (name, make) = RULES[*index];
+                let mut reader = params.reader(name);
+                let made = make(&mut reader)?;
+                reader.finish()?;
+                Ok(made)
+            }
+        }
+    }
+}
+
+fn rule(text: &str) -> Result<Rule, ChainSpecError> {
+    let (name, params) = Params::split(text)?;
+    let found = RULES.iter().position(|(known, _)| *known == name);
+    let index = found.ok_or_else(|| ChainSpecError::UnknownSchedulerlet(name.to_owned()))?;
+    let rule = Rule::Known(index, params);
+    rule.make()?;
+    Ok(rule)
 }
 
 impl Default for ChainSpec {
-    /// `min_rtt`.
+    /// `polyrail`.
     fn default() -> Self {
-        Self { links: vec![LINKS[0].0] }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_name_builds() {
-        for name in chain_names() {
-            let spec = ChainSpec::named(name).unwrap();
-            assert_eq!(format!("{:?}", spec.build()), format!("{:?}", spec.links));
-        }
-        for name in schedulerlet_names() {
-            assert_eq!(ChainSpec::of(&[name]).unwrap().build().to_string_list(), [name]);
-        }
-    }
-
-    #[test]
-    fn what_is_unknown_is_named() {
-        let error = ChainSpec::named("fastest").unwrap_err().to_string();
-        assert!(error.contains("\"fastest\"") && error.contains("min_rtt"), "{error}");
-        let error = ChainSpec::of(&["min_rtt", "x"]).unwrap_err().to_string();
-        assert!(error.contains("\"x\"") && error.contains("redundancy"), "{error}");
-        assert_eq!(ChainSpec::of::<&str>(&[]), Err(ChainSpecError::Length(0)));
-        assert_eq!(ChainSpec::of(&["min_rtt"; 17]), Err(ChainSpecError::Length(17)));
-    }
-
-    impl Chain {
-        fn to_string_list(&self) -> Vec<String> {
-            let text = format!("{self:?}");
-            text.trim_matches(['[', ']']).split(", ").map(|s| s.trim_matches('"').into()).collect()
-        }
+        let (_, rules) = CHAINS[0];
+        Self::of(rules).unwrap_or_else(|_| Self { rules: Vec::new(), names: Vec::new() })
     }
 }

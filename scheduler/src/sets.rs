@@ -3,6 +3,8 @@
 //! Invariant: the selected, candidate and unavailable sets are disjoint, and together hold all
 //! paths of the decision. A move that the kind of the schedulerlet does not permit is refused.
 
+use std::time::Instant;
+
 use crate::Kind;
 
 /// A set of paths, by their index in the views of one decision (or by slot in the session).
@@ -85,6 +87,7 @@ pub struct PathSets {
     unavailable: PathSet,
     primary: Option<usize>,
     run_max: u64,
+    wake_at: Option<Instant>,
     kind: Kind,
 }
 
@@ -97,6 +100,7 @@ impl PathSets {
             unavailable: PathSet::EMPTY,
             primary: None,
             run_max: crate::RUN_MAX,
+            wake_at: None,
             kind: Kind::SoftSelector,
         }
     }
@@ -129,6 +133,16 @@ impl PathSets {
     /// Shortens the run to at most `bytes`, and at least one segment.
     pub fn limit_run(&mut self, bytes: u64) {
         self.run_max = self.run_max.min(bytes.max(crate::SEGMENT));
+    }
+
+    /// Asks for another decision at this time, when nothing else brings one before.
+    pub fn wake_at(&mut self, at: Instant) {
+        self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
+    }
+
+    /// When another decision is wanted at the latest.
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
+        self.wake_at
     }
 
     /// C to U (candidate filters). Returns whether the move was made.

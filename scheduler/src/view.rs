@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bitrate, Bytes, PathId};
+use polyrail_model::{Bitrate, Bytes, FlowId, PathId};
 
 use crate::{PathSet, RUN_MAX, SEGMENT};
 
@@ -11,8 +11,12 @@ use crate::{PathSet, RUN_MAX, SEGMENT};
 pub struct PathView {
     /// Its id, which outlives its place in the list of views.
     pub id: PathId,
+    /// The carrier that it runs over: a fresh path of the same carrier has the same number.
+    pub carrier: u32,
     /// Smoothed round-trip time.
     pub srtt: Duration,
+    /// Least round-trip time of the transport's own window.
+    pub rtt_min: Duration,
     /// Mean deviation of the round-trip time.
     pub rtt_var: Duration,
     /// One-way delay towards the peer, the least of the last second; `None` while unknown. Only
@@ -28,17 +32,57 @@ pub struct PathView {
     pub room: Bytes,
     /// Sent over this path and not yet acknowledged by the session.
     pub outstanding: Bytes,
+    /// The transport's congestion window; zero while unknown.
+    pub window: Bytes,
+    /// Sent and not acknowledged by the peer's transport.
+    pub in_flight: Bytes,
+    /// Accepted by the transport and not sent yet.
+    pub unsent: Bytes,
+    /// The transport has lost nothing yet and doubles its window every round trip.
+    pub slow_start: bool,
+    /// Consecutive timeouts of the transport without progress.
+    pub timeouts: u32,
     /// Recent delivery rate, where known.
     pub rate: Option<Bitrate>,
     /// No progress for too long: to be left alone until it makes progress.
     pub stalled: bool,
     /// To be used only when no other path is left.
     pub backup: bool,
+    /// Copies that are not needed may go here: it is neither metered nor over its cap.
+    pub spare: bool,
+    /// What is foreseen, where anything is.
+    pub forecast: Option<Forecast>,
+}
+
+/// A handover that is foreseen to fail on a path (POLYCORN 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forecast {
+    /// Until the train reaches the position where it fails; zero when that is passed and the modem
+    /// is still in the old cell.
+    pub fails_in: Duration,
+    /// How uncertain the position is, as time at the present speed (POLYCORN: E_GPS / V).
+    pub uncertainty: Duration,
+    /// How many of 1,000 handovers of this cell and direction fail.
+    pub permille: u16,
 }
 
 /// The segment that looks for a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentView {
+    /// Its flow.
+    pub flow: FlowId,
+    /// Where it begins in its flow, in bytes.
+    pub offset: u64,
+    /// Bytes of the flow, from this segment on, that were never sent and wait for a path.
+    pub unsent: Bytes,
+    /// Bytes of the whole session that were never sent and wait for a path, these included.
+    pub backlog: Bytes,
+    /// What the receiver still grants: new data beyond waits.
+    pub window: Bytes,
+    /// Since it was first sent; `None` for new data.
+    pub age: Option<Duration>,
+    /// Its flow is interactive: small, and waited for.
+    pub interactive: bool,
     /// What is left of the flow from this segment on, in bytes.
     pub remaining: Bytes,
     /// The paths (by index) that have carried it already.
@@ -82,6 +126,13 @@ const RUN_TIME: Duration = Duration::from_millis(5);
 pub(crate) mod samples {
     use super::*;
 
+    /// A time.
+    pub fn base() -> Instant {
+        static BASE: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        #[allow(clippy::disallowed_methods)] // a base for the clock of tables
+        *BASE.get_or_init(Instant::now)
+    }
+
     /// A path with this id and round-trip time, and room.
     pub fn path(id: u64, srtt_ms: u64) -> PathView {
         PathView {
@@ -93,9 +144,18 @@ pub(crate) mod samples {
             owd_error: Duration::ZERO,
             room: Bytes(16_384),
             outstanding: Bytes::ZERO,
+            carrier: id as u32,
+            rtt_min: Duration::from_millis(srtt_ms),
+            window: Bytes(16_384),
+            in_flight: Bytes::ZERO,
+            unsent: Bytes::ZERO,
+            slow_start: false,
+            timeouts: 0,
             rate: None,
             stalled: false,
             backup: false,
+            spare: true,
+            forecast: None,
         }
     }
 

@@ -33,18 +33,15 @@ impl Schedulerlet for Redundancy {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
-    use crate::view::samples::{backup, full, path, stalled};
+    use crate::view::samples::{backup, base, full, path, stalled};
     use crate::{ChainSpec, Decision, PathView, SegmentView};
 
     fn copies(paths: &[PathView]) -> Option<(usize, Vec<usize>)> {
-        #[allow(clippy::disallowed_methods)] // a base for the clock of this table
-        let input = Input { paths, segment: SegmentView::default(), now: Instant::now() };
+        let input = Input { paths, segment: SegmentView::default(), now: base() };
         match ChainSpec::named("redundant").unwrap().build().decide(&input) {
             Decision::Send { primary, copies, .. } => Some((primary, copies.iter().collect())),
-            Decision::Wait => None,
+            Decision::Wait { .. } => None,
         }
     }
 

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use polyrail_model::PathId;
 
-use crate::min_rtt::among;
-use crate::{Input, Kind, PathSet, PathSets, SEGMENT, Schedulerlet};
+use super::min_rtt::among;
+use crate::{Input, Kind, Note, PathSet, PathSets, SEGMENT, Schedulerlet};
 
 /// The soft selector that takes paths in turn.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +46,8 @@ impl Schedulerlet for RoundRobin {
         }
     }
 
-    fn sent(&mut self, path: PathId, _bytes: u64, _now: Instant) {
+    fn note(&mut self, note: &Note, _now: Instant) {
+        let Note::Sent { path, copy: false, .. } = *note else { return };
         if self.used.len() < crate::PATHS_MAX && !self.used.contains(&path) {
             self.used.push(path);
         }
@@ -59,21 +60,24 @@ fn first(set: PathSet) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use polyrail_model::FlowId;
+
     use super::*;
-    use crate::view::samples::{full, path, stalled};
+    use crate::view::samples::{base, full, path, stalled};
     use crate::{Chain, Decision, PathView, SegmentView};
 
     fn turns(chain: &mut Chain, paths: &[PathView], count: usize) -> Vec<Option<usize>> {
-        #[allow(clippy::disallowed_methods)] // a base for the clock of this table
-        let now = Instant::now();
+        let now = base();
         let input = Input { paths, segment: SegmentView::default(), now };
         let turn = |chain: &mut Chain| match chain.decide(&input) {
             Decision::Send { primary, run_max, .. } => {
                 assert_eq!(run_max, SEGMENT);
-                chain.sent(paths[primary].id, run_max, now);
+                let (path, flow) = (paths[primary].id, FlowId(1));
+                let note = Note::Sent { path, flow, offset: 0, bytes: run_max, copy: false };
+                chain.note(&note, now);
                 Some(primary)
             }
-            Decision::Wait => None,
+            Decision::Wait { .. } => None,
         };
         (0..count).map(|_| turn(chain)).collect()
     }

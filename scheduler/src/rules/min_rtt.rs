@@ -53,24 +53,21 @@ fn split(set: PathSet, left: impl Fn(usize) -> bool) -> (PathSet, PathSet) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
-    use crate::view::samples::{backup, full, path, stalled};
+    use crate::view::samples::{backup, base, full, path, stalled};
     use crate::{Chain, Decision, PathView, SegmentView};
 
     fn choice(paths: &[PathView], carried: &[usize]) -> Option<usize> {
         let mut mask = PathSet::EMPTY;
         carried.iter().for_each(|&i| mask.insert(i));
         let segment = SegmentView { carried: mask, ..SegmentView::default() };
-        #[allow(clippy::disallowed_methods)] // a base for the clock of this table
-        let input = Input { paths, segment, now: Instant::now() };
+        let input = Input { paths, segment, now: base() };
         match Chain::new(vec![Box::new(MinRtt)]).decide(&input) {
             Decision::Send { primary, copies, .. } => {
                 assert!(copies.is_empty());
                 Some(primary)
             }
-            Decision::Wait => None,
+            Decision::Wait { .. } => None,
         }
     }
 

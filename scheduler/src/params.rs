@@ -1,0 +1,307 @@
+//! Names with parameters, as chains list them: `tail_rejection(eta_max=0.5)`.
+//!
+//! ```text
+//! rule  = name [ "(" [ key "=" value { "," key "=" value } ] ")" ]
+//! value = number | duration (`250ms`, `1s`, `20us`) | `true` | `false`
+//! ```
+//!
+//! Spaces around names, keys and values do not count.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// The parameters of one rule.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Params {
+    values: BTreeMap<String, Value>,
+}
+
+/// The value of one parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Value {
+    Number(f64),
+    Time(Duration),
+    Flag(bool),
+}
+
+/// What is wrong with a parameter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParamError {
+    /// It is not written as a rule.
+    #[error("{0:?} is not a rule: name, or name(key=value, ...)")]
+    Syntax(String),
+    /// The rule has no such parameter.
+    #[error("{rule} has no parameter {key:?}; it has: {known}")]
+    Unknown {
+        /// The rule.
+        rule: &'static str,
+        /// What was given.
+        key: String,
+        /// What there is.
+        known: String,
+    },
+    /// The value is of another kind, or out of bounds.
+    #[error("{rule}: {key} is {wanted}")]
+    Value {
+        /// The rule.
+        rule: &'static str,
+        /// The parameter.
+        key: String,
+        /// What it must be.
+        wanted: String,
+    },
+}
+
+impl Params {
+    /// Takes `name` or `name(key=value, ...)` apart.
+    ///
+    /// # Errors
+    /// The text is not of this form.
+    pub fn split(text: &str) -> Result<(&str, Self), ParamError> {
+        let syntax = || ParamError::Syntax(text.to_owned());
+        let Some((name, rest)) = text.split_once('(') else {
+            return Ok((text.trim(), Self::default()));
+        };
+        let inside = rest.trim_end().strip_suffix(')').ok_or_else(syntax)?.trim();
+        let mut values = BTreeMap::new();
+        for pair in inside.split(',').filter(|_| !inside.is_empty()) {
+            let (key, value) = pair.split_once('=').ok_or_else(syntax)?;
+            let key = key.trim();
+            let value = Value::read(value.trim()).ok_or_else(syntax)?;
+            if key.is_empty() || values.insert(key.to_owned(), value).is_some() {
+                return Err(syntax());
+            }
+        }
+        Ok((name.trim(), Self { values }))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// A reader for the rule of this name, which asks for each parameter that it has.
+    pub fn reader(&self, rule: &'static str) -> Reader<'_> {
+        Reader { params: self, rule, asked: Vec::new() }
+    }
+}
+
+impl fmt::Display for Params {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs: Vec<String> = self.values.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        if pairs.is_empty() { Ok(()) } else { write!(f, "({})", pairs.join(", ")) }
+    }
+}
+
+impl Value {
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "true" => return Some(Self::Flag(true)),
+            "false" => return Some(Self::Flag(false)),
+            _ => {}
+        }
+        for (unit, scale) in [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)] {
+            if let Some(number) = text.strip_suffix(unit) {
+                let seconds = plain(number)? * scale;
+                return Duration::try_from_secs_f64(seconds).ok().map(Self::Time);
+            }
+        }
+        plain(text).map(Self::Number)
+    }
+}
+
+/// A decimal number without exponent, sign of plus, infinity or the like.
+fn plain(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let fits = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    text.parse().ok().filter(|_| fits)
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Time(time) if time.subsec_millis() == 0 && time.subsec_micros() == 0 => {
+                write!(f, "{}s", time.as_secs())
+            }
+            Self::Time(time) if time.as_micros() % 1_000 == 0 => {
+                write!(f, "{}ms", time.as_millis())
+            }
+            Self::Time(time) => write!(f, "{}us", time.as_micros()),
+        }
+    }
+}
+
+/// Asks for the parameters of one rule; [`Reader::finish`] refuses what was not asked for.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    params: &'a Params,
+    rule: &'static str,
+    asked: Vec<&'static str>,
+}
+
+impl Reader<'_> {
+    /// A number within bounds.
+    ///
+    /// # Errors
+    /// It is none, or out of bounds.
+    pub fn number(
+        &mut self,
+        key: &'static str,
+        default: f64,
+        bounds: std::ops::RangeInclusive<f64>,
+    ) -> Result<f64, ParamError> {
+        let number = match self.find(key) {
+            None => return Ok(default),
+            Some(Value::Number(number)) if bounds.contains(&number) => number,
+            Some(_) => {
+                let wanted = format!("a number from {} to {}", bounds.start(), bounds.end());
+                return Err(self.wrong(key, wanted));
+            }
+        };
+        Ok(number)
+    }
+
+    /// A whole number within bounds.
+    ///
+    /// # Errors
+    /// It is none, or out of bounds.
+    pub fn count(
+        &mut self,
+        key: &'static str,
+        default: u64,
+        bounds: std::ops::RangeInclusive<u64>,
+    ) -> Result<u64, ParamError> {
+        match self.find(key) {
+            None => Ok(default),
+            Some(Value::Number(number))
+                if number.fract() == 0.0 && number >= 0.0 && bounds.contains(&(number as u64)) =>
+            {
+                Ok(number as u64)
+            }
+            Some(_) => {
+                let (least, most) = (bounds.start(), bounds.end());
+                Err(self.wrong(key, format!("a whole number from {least} to {most}")))
+            }
+        }
+    }
+
+    /// A time within bounds.
+    ///
+    /// # Errors
+    /// It is none, or out of bounds.
+    pub fn time(
+        &mut self,
+        key: &'static str,
+        default: Duration,
+        bounds: std::ops::RangeInclusive<Duration>,
+    ) -> Result<Duration, ParamError> {
+        match self.find(key) {
+            None => Ok(default),
+            Some(Value::Time(time)) if bounds.contains(&time) => Ok(time),
+            Some(_) => {
+                let wanted = format!("a time from {:?} to {:?}", bounds.start(), bounds.end());
+                Err(self.wrong(key, wanted))
+            }
+        }
+    }
+
+    /// `true` or `false`.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn flag(&mut self, key: &'static str, default: bool) -> Result<bool, ParamError> {
+        match self.find(key) {
+            None => Ok(default),
+            Some(Value::Flag(flag)) => Ok(flag),
+            Some(_) => Err(self.wrong(key, "true or false".to_owned())),
+        }
+    }
+
+    /// Refuses parameters that nobody asked for.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn finish(self) -> Result<(), ParamError> {
+        let unknown = self.params.values.keys().find(|key| !self.asked.contains(&key.as_str()));
+        match unknown {
+            None => Ok(()),
+            Some(key) => {
+                let known = match self.asked.is_empty() {
+                    true => "none".to_owned(),
+                    false => self.asked.join(", "),
+                };
+                Err(ParamError::Unknown { rule: self.rule, key: key.clone(), known })
+            }
+        }
+    }
+
+    fn find(&mut self, key: &'static str) -> Option<Value> {
+        if !self.asked.contains(&key) {
+            self.asked.push(key);
+        }
+        self.params.values.get(key).copied()
+    }
+
+    fn wrong(&self, key: &str, wanted: String) -> ParamError {
+        ParamError::Value { rule: self.rule, key: key.to_owned(), wanted }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_and_written_back() {
+        for (text, same) in [
+            ("min_rtt", "min_rtt"),
+            (" min_rtt ( ) ", "min_rtt"),
+            ("r(b=2, a = 0.5)", "r(a=0.5, b=2)"),
+            (
+                "r(t=250ms,u=20us, v=2s, w=1500ms, x=true)",
+                "r(t=250ms, u=20us, v=2s, w=1500ms, x=true)",
+            ),
+        ] {
+            let (name, params) = Params::split(text).unwrap();
+            assert_eq!(format!("{name}{params}"), same);
+        }
+        for text in [
+            "r(",
+            "r)x(",
+            "r(a)",
+            "r(a=)",
+            "r(=1)",
+            "r(a=1,a=2)",
+            "r(a=1e3)",
+            "r(a=inf)",
+            "r(a=1) x",
+            "r(a=NaN)",
+        ] {
+            assert_eq!(Params::split(text).unwrap_err(), ParamError::Syntax(text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_reader_knows_what_there_is() {
+        let (_, params) = Params::split("r(n=2, t=5ms, f=false)").unwrap();
+        let mut reader = params.reader("r");
+        assert_eq!(reader.count("n", 7, 1..=9), Ok(2));
+        assert_eq!(reader.number("m", 0.25, 0.0..=1.0), Ok(0.25));
+        let (t, s) = (Duration::from_millis(5), Duration::from_secs(1));
+        assert_eq!(reader.time("t", s, Duration::ZERO..=s), Ok(t));
+        assert_eq!(reader.flag("f", true), Ok(false));
+        assert_eq!(reader.finish(), Ok(()));
+
+        let mut reader = params.reader("r");
+        let error = reader.count("n", 7, 3..=9).unwrap_err().to_string();
+        assert_eq!(error, "r: n is a whole number from 3 to 9");
+        assert!(reader.number("t", 0.0, 0.0..=9.0).is_err() && reader.flag("n", true).is_err());
+        assert!(reader.time("n", s, s..=s).is_err());
+        let error = reader.finish().unwrap_err().to_string();
+        assert_eq!(error, "r has no parameter \"f\"; it has: n, t");
+    }
+}

@@ -1,0 +1,209 @@
+//! `handover_rejection`: no data on a path whose handover is about to fail.
+//!
+//! Rule: POLYCORN 4.3. A path is rejected when the position of the failure is nearer than its
+//! round-trip time and the error of the position: `t_HOF < srtt + E_GPS / V`; it is taken again
+//! when the new cell is reported, which ends the forecast.
+//!
+//! Where the paper is open: beyond the position and still in the old cell the path stays rejected
+//! for at most [`BEYOND_MAX`], then it carries a segment a round trip to find out, and is taken
+//! again when one arrives. When all paths are to be rejected the one whose failure is farthest stays,
+//! unless `block = true`.
+
+use std::time::{Duration, Instant};
+
+use polyrail_model::PathId;
+
+use super::per_path::PerPath;
+use crate::params::{ParamError, Reader};
+use crate::{Input, Kind, Note, PathSets, PathView, Schedulerlet};
+
+/// The candidate filter of foreseen failures.
+#[derive(Debug)]
+pub struct HandoverRejection {
+    block: bool,
+    paths: PerPath<Passage>,
+}
+
+/// A position that was passed in the old cell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Passage {
+    since: Option<Instant>,
+    /// When a segment was last let through.
+    probed_at: Option<Instant>,
+    /// One has arrived.
+    works: bool,
+}
+
+impl HandoverRejection {
+    /// `block`: when all paths are about to fail, send nothing.
+    ///
+    /// # Errors
+    /// A parameter is wrong.
+    pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
+        Ok(Self { block: params.flag("block", false)?, paths: PerPath::default() })
+    }
+
+    fn rejects(&mut self, path: &PathView, now: Instant) -> bool {
+        let Some(forecast) = path.forecast else {
+            self.paths.forget(path.id);
+            return false;
+        };
+        if forecast.fails_in >= path.srtt + forecast.uncertainty {
+            self.paths.forget(path.id);
+            return false;
+        }
+        if !forecast.fails_in.is_zero() {
+            return true;
+        }
+        let passage = self.paths.of(path.id);
+        let since = *passage.since.get_or_insert(now);
+        if passage.works {
+            return false;
+        }
+        if now.saturating_duration_since(since) < BEYOND_MAX {
+            return true;
+        }
+        passage.probed_at.is_some_and(|at| now.saturating_duration_since(at) < path.srtt)
+    }
+}
+
+impl Schedulerlet for HandoverRejection {
+    fn name(&self) -> &'static str {
+        "handover_rejection"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::CandidateFilter
+    }
+
+    fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
+        let candidates = sets.candidates();
+        let mut rejected = crate::PathSet::EMPTY;
+        for path in candidates.iter() {
+            if self.rejects(&input.paths[path], input.now) {
+                rejected.insert(path);
+            }
+        }
+        let usable = |path: usize| !input.paths[path].stalled;
+        let left = candidates.without(rejected);
+        if !self.block && !left.iter().any(usable) {
+            let far = |path: &usize| input.paths[*path].forecast.map(|forecast| forecast.fails_in);
+            if let Some(last) = rejected.iter().filter(|path| usable(*path)).max_by_key(far) {
+                rejected.remove(last);
+            }
+        }
+        for path in rejected.iter() {
+            sets.reject(path);
+        }
+    }
+
+    fn note(&mut self, note: &Note, now: Instant) {
+        let passed =
+            |paths: &mut PerPath<Passage>, path: PathId, change: fn(&mut Passage, Instant)| {
+                for (_, passage) in paths.iter_mut().filter(|(id, _)| *id == path) {
+                    change(passage, now);
+                }
+            };
+        match *note {
+            Note::Sent { path, .. } => {
+                passed(&mut self.paths, path, |passage, now| passage.probed_at = Some(now));
+            }
+            Note::Acked { path, .. } => passed(&mut self.paths, path, |passage, now| {
+                let beyond = |since| now.saturating_duration_since(since) >= BEYOND_MAX;
+                passage.works |= passage.since.is_some_and(beyond);
+            }),
+            Note::Gone { path } => self.paths.forget(path),
+            Note::Reinjected { .. } => {}
+        }
+    }
+}
+
+/// How long a passed position keeps a path out of use.
+const BEYOND_MAX: Duration = Duration::from_millis(2_500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::samples::{base, path, stalled};
+    use crate::{Chain, ChainSpec, Decision, Forecast, SegmentView};
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn failing(path: PathView, fails_in: u64) -> PathView {
+        let forecast = Forecast { fails_in: ms(fails_in), uncertainty: ms(200), permille: 300 };
+        PathView { forecast: Some(forecast), ..path }
+    }
+
+    fn choice(chain: &mut Chain, now: Instant, paths: &[PathView]) -> Option<usize> {
+        match chain.decide(&Input { paths, segment: SegmentView::default(), now }) {
+            Decision::Send { primary, .. } => Some(primary),
+            Decision::Wait { .. } => None,
+        }
+    }
+
+    #[test]
+    fn table() {
+        let (a, b) = (path(1, 40), path(2, 60));
+        for (name, paths, wanted) in [
+            ("no forecast", [a, b], Some(0)),
+            ("far away", [failing(a, 240), b], Some(0)),
+            ("nearer than round trip and error", [failing(a, 239), b], Some(1)),
+            ("here", [failing(a, 0), b], Some(1)),
+            ("all fail: the farthest stays", [failing(a, 100), failing(b, 101)], Some(1)),
+            ("the other is dead", [failing(a, 100), stalled(b)], Some(0)),
+            (
+                "the other is dead and fails later",
+                [failing(a, 100), failing(stalled(b), 200)],
+                Some(0),
+            ),
+        ] {
+            let mut chain = ChainSpec::of(&["handover_rejection", "min_rtt"]).unwrap().build();
+            assert_eq!(choice(&mut chain, base(), &paths), wanted, "{name}");
+        }
+        let spec = ChainSpec::of(&["handover_rejection(block=true)", "min_rtt"]).unwrap();
+        assert_eq!(choice(&mut spec.build(), base(), &[failing(a, 9), failing(b, 9)]), None);
+    }
+
+    #[test]
+    fn a_passed_position_is_probed_and_forgiven() {
+        let (a, b) = (failing(path(1, 40), 0), path(2, 60));
+        let mut chain = ChainSpec::of(&["handover_rejection", "min_rtt"]).unwrap().build();
+        let sent = Note::Sent {
+            path: a.id,
+            flow: polyrail_model::FlowId(1),
+            offset: 0,
+            bytes: 1,
+            copy: false,
+        };
+        let acked = Note::Acked {
+            path: a.id,
+            flow: polyrail_model::FlowId(1),
+            offset: 0,
+            bytes: 1,
+            cumulative: 1,
+        };
+        let at = |millis| base() + ms(millis);
+        assert_eq!(choice(&mut chain, at(0), &[a, b]), Some(1));
+        chain.note(&acked, at(100));
+        assert_eq!(
+            choice(&mut chain, at(2_499), &[a, b]),
+            Some(1),
+            "an old segment proves nothing"
+        );
+        assert_eq!(choice(&mut chain, at(2_500), &[a, b]), Some(0), "a probe");
+        chain.note(&sent, at(2_500));
+        assert_eq!(choice(&mut chain, at(2_539), &[a, b]), Some(1), "one a round trip");
+        assert_eq!(choice(&mut chain, at(2_540), &[a, b]), Some(0), "the next");
+        chain.note(&acked, at(2_545));
+        assert_eq!(choice(&mut chain, at(2_546), &[a, b]), Some(0), "it works");
+        assert_eq!(
+            choice(&mut chain, at(2_547), &[failing(a, 100), b]),
+            Some(1),
+            "the next position"
+        );
+        assert_eq!(choice(&mut chain, at(2_548), &[failing(a, 999), b]), Some(0));
+        assert_eq!(choice(&mut chain, at(2_549), &[a, b]), Some(1), "a new passage");
+    }
+}

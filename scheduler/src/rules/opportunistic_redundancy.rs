@@ -1,0 +1,198 @@
+//! `opportunistic_redundancy`: idle paths carry copies, and are measured by them.
+//!
+//! Rule: POLYCORN 4.6. A path is idle when nothing was scheduled on it for `idle` (alpha, 1 s), or
+//! while `bytes` (beta, 8 KB) went over others, whichever is first. The next `segments` (tau, 16)
+//! segments are copied to every idle path.
+//!
+//! Where the paper is open: a path that is rejected for a handover, dead, a backup, or for which
+//! copies cost (`spare` is false) receives none, nor does one without room: a copy is dropped. What
+//! a path gets as a copy ends its idleness only with the last of them. A run that is copied counts
+//! as its segments.
+
+use std::time::{Duration, Instant};
+
+use polyrail_model::PathId;
+
+use super::per_path::PerPath;
+use crate::params::{ParamError, Reader};
+use crate::{Input, Kind, Note, PathSets, SEGMENT, Schedulerlet};
+
+/// The selector of idle paths.
+#[derive(Debug)]
+pub struct OpportunisticRedundancy {
+    idle: Duration,
+    bytes: u64,
+    segments: u64,
+    paths: PerPath<Use>,
+}
+
+/// How a path is used.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    /// When something was last scheduled on it that was no copy, or a series of copies ended.
+    used_at: Option<Instant>,
+    /// Bytes that went over others since.
+    elsewhere: u64,
+    /// Segments that are still to be copied to it.
+    copies: u64,
+}
+
+impl OpportunisticRedundancy {
+    /// `idle` and `bytes`: when a path is idle; `segments`: how many copies it gets.
+    ///
+    /// # Errors
+    /// A parameter is wrong.
+    pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
+        let (least, most) = (Duration::from_millis(1), Duration::from_secs(3_600));
+        Ok(Self {
+            idle: params.time("idle", Duration::from_secs(1), least..=most)?,
+            bytes: params.count("bytes", 8_192, 1..=1 << 30)?,
+            segments: params.count("segments", 16, 1..=1 << 20)?,
+            paths: PerPath::default(),
+        })
+    }
+
+    fn is_idle(&mut self, path: PathId, now: Instant) -> bool {
+        let (idle, bytes, segments) = (self.idle, self.bytes, self.segments);
+        let used = self.paths.of(path);
+        let since = *used.used_at.get_or_insert(now);
+        if used.copies == 0
+            && (now.saturating_duration_since(since) >= idle || used.elsewhere >= bytes)
+        {
+            used.copies = segments;
+        }
+        used.copies > 0
+    }
+
+    fn sent(&mut self, path: PathId, bytes: u64, copy: bool, now: Instant) {
+        if !copy {
+            for (_, other) in self.paths.iter_mut().filter(|(id, _)| *id != path) {
+                other.elsewhere = other.elsewhere.saturating_add(bytes);
+            }
+        }
+        let used = self.paths.of(path);
+        if copy {
+            used.copies = used.copies.saturating_sub(bytes.div_ceil(SEGMENT).max(1));
+        } else {
+            used.copies = 0;
+        }
+        if used.copies == 0 {
+            *used = Use { used_at: Some(now), elsewhere: 0, copies: 0 };
+        }
+    }
+}
+
+impl Schedulerlet for OpportunisticRedundancy {
+    fn name(&self) -> &'static str {
+        "opportunistic_redundancy"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::SoftSelector
+    }
+
+    fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
+        if sets.selected().is_empty() {
+            return;
+        }
+        let mut copied = false;
+        for path in sets.candidates().without(input.segment.carried).iter() {
+            let view = &input.paths[path];
+            if view.available() && !view.backup && view.spare && self.is_idle(view.id, input.now) {
+                copied |= sets.select(path);
+            }
+        }
+        if copied {
+            // A longer run would be one large copy.
+            sets.limit_run(self.segments * SEGMENT);
+        }
+    }
+
+    fn note(&mut self, note: &Note, now: Instant) {
+        match *note {
+            Note::Sent { path, bytes, copy, .. } => self.sent(path, bytes, copy, now),
+            Note::Gone { path } => self.paths.forget(path),
+            Note::Acked { .. } | Note::Reinjected { .. } => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_model::FlowId;
+
+    use super::*;
+    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::{Chain, ChainSpec, Decision, PathView, SegmentView};
+
+    struct Scene {
+        chain: Chain,
+        now: Instant,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let rules = ["min_rtt", "opportunistic_redundancy"];
+            Self { chain: ChainSpec::of(&rules).unwrap().build(), now: base() }
+        }
+
+        /// Sends one segment; answers with the paths that got it, the copies behind.
+        fn send(&mut self, paths: &[PathView]) -> Vec<u64> {
+            let segment = SegmentView::default();
+            let decision = self.chain.decide(&Input { paths, segment, now: self.now });
+            let Decision::Send { primary, copies, .. } = decision else { return Vec::new() };
+            let on: Vec<usize> = [primary].into_iter().chain(copies.iter()).collect();
+            for (place, &index) in on.iter().enumerate() {
+                let (path, flow) = (paths[index].id, FlowId(1));
+                let note = Note::Sent { path, flow, offset: 0, bytes: SEGMENT, copy: place > 0 };
+                self.chain.note(&note, self.now);
+            }
+            on.into_iter().map(|index| paths[index].id.0).collect()
+        }
+    }
+
+    #[test]
+    fn eight_kilobytes_elsewhere_bring_sixteen_copies() {
+        let mut scene = Scene::new();
+        let paths = [path(1, 40), path(2, 60)];
+        for round in 0..3 {
+            for segment in 0..6 {
+                assert_eq!(scene.send(&paths), [1], "round {round}, segment {segment}");
+            }
+            for copy in 0..16 {
+                assert_eq!(scene.send(&paths), [1, 2], "round {round}, copy {copy}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_second_without_traffic_does_so_too() {
+        let mut scene = Scene::new();
+        let paths = [path(1, 40), path(2, 60), path(3, 80)];
+        assert_eq!(scene.send(&paths), [1]);
+        scene.now += Duration::from_millis(999);
+        assert_eq!(scene.send(&paths), [1]);
+        scene.now += Duration::from_millis(1);
+        assert_eq!(scene.send(&paths), [1, 2, 3], "all idle paths");
+        // Traffic of its own ends the series.
+        assert_eq!(scene.send(&[full(paths[0]), paths[1]]), [2]);
+        assert_eq!(scene.send(&[paths[0], paths[1]]), [1]);
+    }
+
+    #[test]
+    fn copies_go_where_they_cost_and_harm_nothing() {
+        let (a, b) = (path(1, 40), path(2, 60));
+        for (name, other) in [
+            ("full", full(b)),
+            ("stalled", stalled(b)),
+            ("backup", backup(b)),
+            ("metered", PathView { spare: false, ..b }),
+        ] {
+            let mut scene = Scene::new();
+            scene.send(&[a, b]);
+            scene.now += Duration::from_secs(2);
+            assert_eq!(scene.send(&[a, other]), [1], "{name}");
+            assert_eq!(scene.send(&[a, b]), [1, 2]);
+        }
+    }
+}

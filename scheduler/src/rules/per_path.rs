@@ -1,0 +1,38 @@
+//! What a rule remembers of each path.
+
+use polyrail_model::PathId;
+
+use crate::PATHS_MAX;
+
+/// A value a path. Bounded: beyond [`PATHS_MAX`] paths the one that was asked for longest ago is
+/// forgotten.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PerPath<T> {
+    /// The latest is last.
+    entries: Vec<(PathId, T)>,
+}
+
+impl<T: Default> PerPath<T> {
+    /// The value of this path, new if it has none.
+    pub fn of(&mut self, path: PathId) -> &mut T {
+        let place = self.entries.iter().position(|(id, _)| *id == path);
+        let place = place.unwrap_or_else(|| {
+            if self.entries.len() >= PATHS_MAX {
+                self.entries.remove(0);
+            }
+            self.entries.push((path, T::default()));
+            self.entries.len() - 1
+        });
+        &mut self.entries[place].1
+    }
+
+    /// Forgets a path.
+    pub fn forget(&mut self, path: PathId) {
+        self.entries.retain(|(id, _)| *id != path);
+    }
+
+    /// All that is remembered.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (PathId, &mut T)> {
+        self.entries.iter_mut().map(|(id, value)| (*id, value))
+    }
+}
