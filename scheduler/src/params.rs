@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// The parameters of one rule.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Params {
     values: BTreeMap<String, Value>,
 }
@@ -24,6 +24,9 @@ enum Value {
     Time(Duration),
     Flag(bool),
 }
+
+/// No number is NaN: none can be written.
+impl Eq for Value {}
 
 /// What is wrong with a parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

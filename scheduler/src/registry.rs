@@ -5,7 +5,7 @@ use crate::rules::{CHAINS, RULES};
 use crate::{Chain, Handler, Schedulerlet};
 
 /// A chain as the configuration names it; builds any number of equal chains.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainSpec {
     rules: Vec<Rule>,
     /// As they are written in the configuration.
@@ -17,6 +17,8 @@ enum Rule {
     Known(usize, Params),
     Foreign(&'static str, fn() -> Made),
 }
+
+impl Eq for Rule {}
 
 impl PartialEq for Rule {
     fn eq(&self, other: &Self) -> bool {

@@ -43,5 +43,5 @@ pub mod wire;
 pub use crate::core::Outlet;
 pub use endpoint::{Endpoint, OpenError, Role};
 pub use event::{Event, FlowKey, PathReport, SessionKey, TunnelKey};
-pub use settings::{PathStatus, Reinjection, SessionStatus, Settings, Status, TunnelInfo};
+pub use settings::{PathStatus, SessionStatus, Settings, Status, TunnelInfo};
 pub use wire::ResetReason;

@@ -112,9 +112,6 @@ pub const UNITS_MAX: usize = 8;
 /// Notices about paths that wait to be sent; the oldest is dropped.
 pub const NOTICES_MAX: usize = 64;
 
-/// Consecutive timeouts after which a path's segments are reinjected (POLYCORN 4.5: k = 3).
-pub const TIMEOUTS_MAX: u32 = 3;
-
 /// Interval of pings on a path that carried control frames since the last one.
 pub const PING_ACTIVE: Duration = Duration::from_secs(1);
 

@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, FlowId, LinkSample, PathId, TunnelMode};
-use polyrail_scheduler::PathView;
+use polyrail_scheduler::{Forecast, PathView};
 
 use crate::delay::{Delay, Relative};
 use crate::limits::{
@@ -32,6 +32,8 @@ pub(crate) struct Path {
     pub id: PathId,
     pub tunnel: TunnelKey,
     pub carrier: String,
+    /// The carrier's number, by which the scheduler knows it.
+    pub carrier_number: u32,
     pub backup: bool,
     mode: TunnelMode,
     pub room: u64,
@@ -50,6 +52,8 @@ pub(crate) struct Path {
     /// The rate that was reached while the path was the limit, not what was offered.
     proven_rate: Option<Bitrate>,
     last_sample: Option<LinkSample>,
+    /// What is foreseen of its carrier.
+    pub forecast: Option<Forecast>,
     /// What it carries, in sending order; settled entries leave lazily.
     pub carried: VecDeque<Carried>,
     /// Sent over it and neither acknowledged nor given up.
@@ -107,6 +111,7 @@ impl Path {
             id,
             tunnel,
             carrier: manner.carrier.to_owned(),
+            carrier_number: 0,
             backup: manner.backup,
             mode: manner.mode,
             room: 0,
@@ -120,6 +125,7 @@ impl Path {
             rate: None,
             proven_rate: None,
             last_sample: None,
+            forecast: None,
             carried: VecDeque::new(),
             outstanding: 0,
             progress_at: now,
@@ -143,18 +149,29 @@ impl Path {
     }
 
     pub fn view(&self) -> PathView {
+        let sample = self.last_sample.as_ref();
+        let bytes = |get: fn(&LinkSample) -> Bytes| sample.map_or(Bytes::ZERO, get);
         let mut view = PathView {
             id: self.id,
+            carrier: self.carrier_number,
             srtt: self.srtt(),
+            rtt_min: self.rtt_min(),
             rtt_var: self.rtt_var,
             owd: None,
             owd_age: Duration::ZERO,
             owd_error: Duration::ZERO,
             room: Bytes(self.room),
             outstanding: Bytes(self.outstanding),
+            window: bytes(|sample| sample.window),
+            in_flight: bytes(|sample| sample.in_flight),
+            unsent: bytes(|sample| sample.unsent),
+            slow_start: sample.is_some_and(|sample| sample.lost_packets == 0),
+            timeouts: self.timeouts(),
             rate: self.rate,
             stalled: self.hidden,
             backup: self.backup,
+            spare: !self.backup,
+            forecast: self.forecast,
         };
         self.show_delay(&mut view);
         view

@@ -21,18 +21,12 @@ pub struct Settings {
     pub families: Families,
     /// The scheduler.
     pub chain: ChainSpec,
-    /// When segments are taken back from a path that makes no progress.
-    pub reinjection: Reinjection,
-}
-
-/// When the segments of a path that lives on go back to their flows; those of a path that was
-/// lost always do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reinjection {
-    /// At this many consecutive timeouts of the path's transport.
-    pub timeouts: Option<u32>,
-    /// When the session has seen no progress for max(3 srtt + 4 rttvar, 300 ms).
+    /// Whether segments are taken back from a path that lives on when the session has seen no
+    /// progress of it for max(3 srtt + 4 rttvar, 300 ms); what the chain's handlers take back comes
+    /// beside. Those of a path that was lost always are.
     pub stall: bool,
+    /// Whether what another path has delivered is withdrawn from tunnels that can.
+    pub withdrawal: bool,
 }
 
 /// What is known of a tunnel when it may carry frames.
@@ -136,13 +130,8 @@ impl Default for Settings {
             flows_max: 16_384,
             families: Families::BOTH,
             chain: ChainSpec::default(),
-            reinjection: Reinjection::default(),
+            stall: true,
+            withdrawal: true,
         }
-    }
-}
-
-impl Default for Reinjection {
-    fn default() -> Self {
-        Self { timeouts: Some(crate::limits::TIMEOUTS_MAX), stall: true }
     }
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::new_without_default)]
 
+pub mod congestion;
 pub mod dice;
 pub mod random;
 pub mod world;

@@ -11,19 +11,21 @@
 //! are those without a rate. The segment waits until the better path has room, but no longer than
 //! the gain that is expected of waiting.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, FlowId};
 
 use crate::params::{ParamError, Reader};
-use crate::{Input, Kind, PathSets, PathView, Schedulerlet};
+use crate::{Input, Kind, Note, PathSets, PathView, Schedulerlet, SegmentView};
 
 /// The selection filter of slow paths.
 #[derive(Debug)]
 pub struct TailRejection {
     eta_max: f64,
-    /// The segment that waits, and until when at most.
-    waits: Option<(FlowId, u64, Instant)>,
+    /// The segments that wait, and until when at most. No more than [`WAITS_MAX`]: others do not
+    /// wait.
+    waits: BTreeMap<FlowId, (u64, Instant)>,
 }
 
 impl TailRejection {
@@ -32,7 +34,25 @@ impl TailRejection {
     /// # Errors
     /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
-        Ok(Self { eta_max: params.number("eta_max", 1.0, 0.0..=10.0)?, waits: None })
+        Ok(Self { eta_max: params.number("eta_max", 1.0, 0.0..=10.0)?, waits: BTreeMap::new() })
+    }
+
+    /// Until when the segment may wait, if it may.
+    fn wait(&mut self, segment: &SegmentView, now: Instant, gain: Duration) -> Option<Instant> {
+        if let Some(&(offset, until)) = self.waits.get(&segment.flow)
+            && offset == segment.offset
+        {
+            return Some(until);
+        }
+        if self.waits.len() >= WAITS_MAX {
+            // Flows that ended while they waited.
+            self.waits.retain(|_, (_, until)| *until + WAIT_MAX > now);
+        }
+        let until = now + gain;
+        (self.waits.len() < WAITS_MAX).then(|| {
+            self.waits.insert(segment.flow, (segment.offset, until));
+            until
+        })
     }
 
     /// When all that remains would be there over this path, at the latest.
@@ -84,23 +104,26 @@ impl Schedulerlet for TailRejection {
             if own <= best {
                 continue;
             }
-            let place = (segment.flow, segment.offset);
             let gain = Duration::try_from_secs_f64(own - best).unwrap_or(WAIT_MAX).min(WAIT_MAX);
-            let until = match self.waits {
-                Some((flow, offset, until)) if (flow, offset) == place => until,
-                _ => input.now + gain,
-            };
-            self.waits = Some((place.0, place.1, until));
-            if input.now < until {
+            if let Some(until) = self.wait(segment, input.now, gain)
+                && input.now < until
+            {
                 sets.deselect(path);
                 sets.wake_at(until);
             }
+        }
+    }
+
+    fn note(&mut self, note: &Note, _now: Instant) {
+        if let Note::Sent { flow, .. } = note {
+            self.waits.remove(flow);
         }
     }
 }
 
 /// However great the gain, paths change meanwhile.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+const WAITS_MAX: usize = 1_024;
 
 #[cfg(test)]
 mod tests {
@@ -108,7 +131,7 @@ mod tests {
 
     use super::*;
     use crate::view::samples::{backup, base, full, path, stalled};
-    use crate::{ChainSpec, Decision, SegmentView};
+    use crate::{ChainSpec, Decision};
 
     /// A path with this one-way delay (ms), rate (Mbit/s) and buffer (KB).
     fn at(id: u64, owd_ms: u64, mbps: f64, buffer_kb: u64) -> PathView {

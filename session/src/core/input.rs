@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use polyrail_model::{FlowId, UserId};
-use polyrail_scheduler::PathSet;
+use polyrail_scheduler::{Note, PathSet};
 
 use super::{Outcome, Session, Tombstone};
 use crate::flow::{Flow, Life, Run, Violation};
@@ -221,9 +221,10 @@ impl Session {
         } else {
             (ack.cumulative, ack.drained)
         };
-        let mut settled: Vec<(u64, PathSet)> = Vec::new();
+        let mut settled: Vec<(u64, u64, PathSet)> = Vec::new();
         let ranges = if ack.done { &[] } else { ack.ranges.as_slice() };
-        if !flow.send.acknowledge(cumulative, ranges, |length, live| settled.push((length, live))) {
+        let each = |start, length, live| settled.push((start, length, live));
+        if !flow.send.acknowledge(cumulative, ranges, each) {
             tracing::warn!(flow = id.0, "the peer acknowledged what was never sent");
             self.break_off(now, id);
             return;
@@ -243,6 +244,7 @@ impl Session {
         }
         let freed = before > flow.send.held();
         let forgotten = ack.done && flow.life == Life::Live && !flow.send.is_done();
+        self.note_acked(now, id, &settled);
         self.credit_paths(now, &settled);
         self.withdraw(spare);
         if forgotten {
@@ -260,11 +262,21 @@ impl Session {
         self.end_if_over(now, id);
     }
 
+    /// Tells the scheduler. Of copies the first path stands for all.
+    fn note_acked(&mut self, now: Instant, flow: FlowId, settled: &[(u64, u64, PathSet)]) {
+        let cumulative = self.flows.get(&flow).map_or(0, |flow| flow.send.acked());
+        for &(offset, bytes, live) in settled {
+            let Some(slot) = live.iter().next() else { continue };
+            let path = self.views[slot].id;
+            self.chain.note(&Note::Acked { path, flow, offset, bytes, cumulative }, now);
+        }
+    }
+
     /// Paths that alone can have delivered what was acknowledged have made progress. Of those that
     /// carried the same, and of a fresh path, the echoes tell.
-    fn credit_paths(&mut self, now: Instant, settled: &[(u64, PathSet)]) {
+    fn credit_paths(&mut self, now: Instant, settled: &[(u64, u64, PathSet)]) {
         let (mut touched, mut progressed) = (PathSet::EMPTY, PathSet::EMPTY);
-        for &(length, live) in settled {
+        for &(_, length, live) in settled {
             self.settle(length, live);
             live.iter().for_each(|slot| touched.insert(slot));
             if live.len() == 1 {

@@ -7,6 +7,7 @@
 //! Invariants: `held_sent` and `held_received` are the sums over all flows; a flow that has
 //! something to send and may send it stands in the queue; a flow with control due stands in `due`.
 
+mod again;
 mod control;
 mod credit;
 mod delays;
@@ -91,6 +92,10 @@ pub(crate) struct Session {
     /// Some carrier has more than one path.
     rivalry: bool,
     reinjected: u64,
+    /// When a scheduler that lets a segment wait decides anew.
+    wake_at: Option<Instant>,
+    /// Bytes of all flows that were never sent.
+    backlog: u64,
     pub families: Families,
     pub alone_since: Option<Instant>,
     /// It has had a path.
@@ -168,6 +173,8 @@ impl Session {
             next_notice: 1,
             rivalry: false,
             reinjected: 0,
+            wake_at: None,
+            backlog: 0,
             families: Families::default(),
             alone_since: Some(now),
             greeted: false,
@@ -278,6 +285,7 @@ impl Session {
             flow.send.write(&data[..taken]);
             flow.hold = false;
             self.held_sent += taken as u64;
+            self.backlog += taken as u64;
             self.credit.keep(flow, taken as u64);
             self.enqueue(now, id);
         }
@@ -452,6 +460,7 @@ impl Session {
         self.starved.remove(&id);
         self.cramped.remove(&id);
         self.held_sent -= flow.send.held();
+        self.backlog -= flow.send.unsent();
         self.held_received -= flow.recv.held();
         self.credit.read(flow.user, flow.recv.unread());
         self.withheld.remove(&(flow.user, id));

@@ -11,7 +11,7 @@
 use std::time::Instant;
 
 use polyrail_model::{FlowId, LinkSample, PathId};
-use polyrail_scheduler::PathView;
+use polyrail_scheduler::{Note, PathView};
 
 use super::Session;
 use crate::flow::Flow;
@@ -34,6 +34,7 @@ impl Session {
             return false;
         }
         let mut path = Path::new(now, id, tunnel, manner);
+        path.carrier_number = self.number_of(manner.carrier);
         let same = self.paths.iter().flatten().filter(|other| other.carrier == manner.carrier);
         if let Some(newest) = same.max_by_key(|other| other.id) {
             path.expect(newest.srtt());
@@ -51,6 +52,14 @@ impl Session {
         }
         self.choose(now);
         true
+    }
+
+    /// The number of a carrier: that of the paths it has, else one that is free.
+    fn number_of(&self, carrier: &str) -> u32 {
+        let paths = || self.paths.iter().flatten();
+        let known = paths().find(|path| path.carrier == carrier).map(|path| path.carrier_number);
+        let is_free = |number: &u32| paths().all(|path| path.carrier_number != *number);
+        known.or_else(|| (0..).find(is_free)).unwrap_or_default()
     }
 
     /// Drops the oldest path that was superseded, or is not proven while its carrier has a newer
@@ -140,6 +149,7 @@ impl Session {
         let Some(slot) = self.slot_of(tunnel) else { return };
         self.take_back(now, slot, true);
         let lost = self.paths[slot].take();
+        self.chain.note(&Note::Gone { path: self.views[slot].id }, now);
         self.views[slot] = absent(self.views[slot]);
         self.withdrawals.retain(|(of, _)| *of != tunnel);
         if let Some(lost) = lost.filter(|path| !path.superseded) {
@@ -184,11 +194,11 @@ impl Session {
         let Some(slot) = self.slot_of(tunnel) else { return };
         let Some(path) = &mut self.paths[slot] else { return };
         path.sample(sample);
-        let k = self.settings.reinjection.timeouts;
-        if k.is_some_and(|k| path.timeouts() >= k) && path.outstanding > 0 && !path.stalled {
+        let waits = path.outstanding > 0 && !path.stalled;
+        self.refresh(slot);
+        if waits && self.chain.gives_back(&self.views[slot], now) {
             self.stall(now, slot);
         }
-        self.refresh(slot);
     }
 
     /// A round-trip time that the greeting took.
@@ -209,7 +219,7 @@ impl Session {
 
     /// Looks at all paths: who is overdue stalls.
     pub(super) fn judge(&mut self, now: Instant) {
-        let judged = self.settings.reinjection.stall;
+        let judged = self.settings.stall;
         for slot in 0..self.paths.len() {
             let overdue = |path: &Path| path.is_judged(judged) && path.is_overdue(now);
             if self.paths[slot].as_ref().is_some_and(overdue) {
@@ -347,6 +357,10 @@ impl Session {
         // Attempts that never delivered anything are no copies.
         let counts = self.paths[slot].as_ref().is_some_and(|path| path.delivered);
         self.reinjected += if counts { freed } else { 0 };
+        if freed > 0 {
+            let note = Note::Reinjected { path: self.views[slot].id, bytes: freed };
+            self.chain.note(&note, now);
+        }
         touched.into_iter().for_each(|id| self.enqueue(now, id));
         spoken.into_iter().for_each(|id| self.say_again(id));
         self.refresh(slot);
@@ -375,6 +389,9 @@ impl Session {
 
     /// These units need not arrive any more, whatever path carries them.
     pub(super) fn withdraw(&mut self, units: Vec<(u64, polyrail_scheduler::PathSet)>) {
+        if !self.settings.withdrawal {
+            return;
+        }
         for (tag, on) in units {
             let paths = on.iter().filter_map(|slot| self.paths.get(slot)?.as_ref());
             self.withdrawals.extend(paths.map(|path| (path.tunnel, tag)));

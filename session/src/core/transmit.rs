@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use polyrail_model::{Bytes, FlowId, Unit};
-use polyrail_scheduler::{Decision, Input, PathSet, SEGMENT, SegmentView, Turn};
+use polyrail_scheduler::{Decision, Input, Note, PathSet, SEGMENT, SegmentView, Turn};
 
 use super::Session;
 use crate::TunnelKey;
@@ -52,6 +52,9 @@ impl Session {
             }
         }
         aside.into_iter().rev().for_each(|turn| self.queue.push_front(turn));
+        if self.chain.has_handlers() {
+            self.send_again(now, outlet);
+        }
     }
 
     fn serve(&mut self, now: Instant, turn: Turn, outlet: &mut dyn Outlet) -> Served {
@@ -61,14 +64,26 @@ impl Session {
             return Served::Nothing;
         };
         let segment = SegmentView {
+            flow: turn.flow,
+            offset: piece.start,
+            unsent: Bytes(flow.send.unsent()),
+            backlog: Bytes(self.backlog),
+            window: Bytes(self.credit.allowance(flow).min(flow.send.window())),
+            age: piece.sent_at.map(|at| now.saturating_duration_since(at)),
+            interactive: turn.interactive,
             remaining: Bytes(flow.send.remaining(piece.start)),
             carried: piece.carried,
             tail: flow.send.is_finished(),
             reinjected: piece.again,
         };
         let decision = self.chain.decide(&Input { paths: &self.views, segment, now });
-        let Decision::Send { primary, copies, mut run_max } = decision else {
-            return Served::Wait { fresh: !piece.again };
+        let (primary, copies, mut run_max) = match decision {
+            Decision::Send { primary, copies, run_max } => (primary, copies, run_max),
+            Decision::Wait { until } => {
+                self.wake_at = [self.wake_at, until].into_iter().flatten().min();
+                // One that waits for a better path does not keep others from this one.
+                return Served::Wait { fresh: !piece.again && until.is_none() };
+            }
         };
         if self.queue.interactive_waits() && !turn.interactive {
             run_max = run_max.min(INTERACTIVE_RUN);
@@ -83,15 +98,23 @@ impl Session {
         self.put(primary, unit, &frame, outlet);
         copies.iter().for_each(|slot| self.put(slot, unit, &frame, outlet));
         self.scratch = frame;
-        if let Some(path) = self.paths.get(primary).and_then(Option::as_ref) {
-            self.chain.sent(path.id, bytes, now);
+        for slot in on.iter() {
+            let (path, copy) = (self.views[slot].id, slot != primary);
+            let note = Note::Sent { path, flow: turn.flow, offset: piece.start, bytes, copy };
+            self.chain.note(&note, now);
         }
         self.requeue(now, turn.flow);
         Served::Sent
     }
 
     /// Encodes the run into the scratch buffer; returns its end and its bytes of data.
-    fn frame(&mut self, now: Instant, id: FlowId, piece: &Piece, run_max: u64) -> (u64, u64) {
+    pub(super) fn frame(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        piece: &Piece,
+        run_max: u64,
+    ) -> (u64, u64) {
         let sent_us = self.clock(now);
         self.scratch.clear();
         let Some(flow) = self.flows.get(&id) else { return (piece.end, 0) };
@@ -120,7 +143,7 @@ impl Session {
         (content.end, bytes)
     }
 
-    fn account(
+    pub(super) fn account(
         &mut self,
         now: Instant,
         turn: Turn,
@@ -134,8 +157,9 @@ impl Session {
         if flow.send.at_peer() == 0 && fresh > 0 {
             flow.send.drained_at = now;
         }
+        self.backlog -= if piece.again { 0 } else { bytes };
         self.credit.sent(flow, fresh);
-        flow.send.sent(piece, end, on, self.next_tag);
+        flow.send.sent(now, piece, end, on, self.next_tag);
         flow.charge(now, bytes);
         let length = end - piece.start;
         for slot in on.iter() {
@@ -167,15 +191,16 @@ impl Session {
     pub fn next_timeout(&self) -> Option<Instant> {
         let lines = [&self.ack_line, &self.open_line, &self.reset_line];
         let lines = lines.into_iter().filter_map(|line| line.front().map(|&(at, _)| at));
-        let judged = self.settings.reinjection.stall;
+        let judged = self.settings.stall;
         let paths = self.paths.iter().flatten().map(|path| path.deadline(judged));
-        let others = [self.credit.check_at(), self.ack_blocked_until];
+        let others = [self.credit.check_at(), self.ack_blocked_until, self.wake_at];
         lines.chain(paths).chain(others.into_iter().flatten()).min()
     }
 
     /// Does what has become due by now.
     pub fn on_timeout(&mut self, now: Instant) {
         self.ripen_acks(now);
+        self.wake_at = self.wake_at.filter(|&at| at > now);
         while let Some(&(at, id)) = self.open_line.front() {
             if at > now {
                 break;

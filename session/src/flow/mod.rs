@@ -20,7 +20,7 @@ use std::time::Instant;
 use polyrail_model::{Destination, FlowId, UserId};
 
 pub(crate) use recv::{RecvHalf, Run, Violation};
-pub(crate) use send::{Piece, SendHalf};
+pub(crate) use send::{Piece, SendHalf, Waiting};
 
 use crate::ResetReason;
 

@@ -45,6 +45,9 @@ pub(crate) struct SendHalf {
 #[derive(Clone, Debug)]
 struct Run {
     end: u64,
+    /// When it went first, and last.
+    first_at: Instant,
+    last_at: Instant,
     carried: PathSet,
     live: PathSet,
     /// The newest unit in which it went, and those before.
@@ -78,6 +81,18 @@ pub(crate) struct Piece {
     pub again: bool,
     /// The paths (slots) that carried it.
     pub carried: PathSet,
+    /// When it went first.
+    pub sent_at: Option<Instant>,
+}
+
+/// A run that is out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub piece: Piece,
+    /// The paths (slots) from which it is expected.
+    pub live: PathSet,
+    /// When it went last.
+    pub sent_at: Instant,
 }
 
 /// A piece as it goes into a frame.
@@ -137,7 +152,8 @@ impl SendHalf {
     pub fn piece(&self, allowance: u64) -> Option<Piece> {
         if let Some(&start) = self.again.first() {
             let run = self.runs.get(&start)?;
-            return Some(Piece { start, end: run.end, again: true, carried: run.carried });
+            let (end, carried, sent_at) = (run.end, run.carried, Some(run.first_at));
+            return Some(Piece { start, end, again: true, carried, sent_at });
         }
         let open = self.next < self.first;
         if self.runs.len() >= RUNS_MAX && !open {
@@ -147,7 +163,8 @@ impl SendHalf {
         let data_end = if open { data_end.max(self.first) } else { data_end };
         let fin = self.fin && data_end == self.written;
         let end = data_end + u64::from(fin);
-        let fresh = Piece { start: self.next, end, again: false, carried: PathSet::EMPTY };
+        let (start, carried) = (self.next, PathSet::EMPTY);
+        let fresh = Piece { start, end, again: false, carried, sent_at: None };
         (end > self.next).then_some(fresh)
     }
 
@@ -184,7 +201,7 @@ impl SendHalf {
     }
 
     /// The piece up to `end` went out on these paths (slots), in a unit with this tag.
-    pub fn sent(&mut self, piece: &Piece, end: u64, on: PathSet, tag: u64) {
+    pub fn sent(&mut self, now: Instant, piece: &Piece, end: u64, on: PathSet, tag: u64) {
         let unit = Unit { tag, start: piece.start, end, on };
         if piece.again {
             self.split(end);
@@ -194,9 +211,12 @@ impl SendHalf {
         }
         let Some(run) = self.runs.get_mut(&piece.start) else {
             let units_before = Vec::new();
-            self.runs.insert(piece.start, Run { end, carried: on, live: on, unit, units_before });
+            let (first_at, last_at, carried, live) = (now, now, on, on);
+            let run = Run { end, first_at, last_at, carried, live, unit, units_before };
+            self.runs.insert(piece.start, run);
             return;
         };
+        run.last_at = now;
         on.iter().for_each(|slot| {
             run.carried.insert(slot);
             run.live.insert(slot);
@@ -233,13 +253,13 @@ impl SendHalf {
         }
     }
 
-    /// Takes an acknowledgement in; tells `each` the length of every run that it covers and the
-    /// slots from which the run was expected. Returns false when it covers what was never sent.
+    /// Takes an acknowledgement in; tells `each` the start and length of every run that it covers
+    /// and the slots from which the run was expected. Returns false when it covers what was never sent.
     pub fn acknowledge(
         &mut self,
         cumulative: u64,
         ranges: &[Range<u64>],
-        mut each: impl FnMut(u64, PathSet),
+        mut each: impl FnMut(u64, u64, PathSet),
     ) -> bool {
         let top = ranges.last().map_or(cumulative, |range| range.end.max(cumulative));
         // An honest peer acknowledges whole runs: one that cuts them small makes up what it says.
@@ -262,14 +282,14 @@ impl SendHalf {
         true
     }
 
-    fn settle(&mut self, range: Range<u64>, each: &mut impl FnMut(u64, PathSet)) {
+    fn settle(&mut self, range: Range<u64>, each: &mut impl FnMut(u64, u64, PathSet)) {
         if range.is_empty() || self.runs.is_empty() {
             return;
         }
         self.split(range.start);
         self.split(range.end);
         while let Some((&start, run)) = self.runs.range(range.clone()).next() {
-            each(run.end - start, run.live);
+            each(start, run.end - start, run.live);
             self.again.remove(&start);
             if let Some(run) = self.runs.remove(&start)
                 && run.carried.len() > 1
@@ -335,6 +355,20 @@ impl SendHalf {
         }
     }
 
+    /// What the peer's window still lets go for the first time.
+    pub fn window(&self) -> u64 {
+        self.limit.saturating_sub(self.next)
+    }
+
+    /// The runs that are out and expected from some path, in their order.
+    pub fn expected(&self) -> impl Iterator<Item = Waiting> {
+        self.runs.iter().filter(|(_, run)| !run.live.is_empty()).map(|(&start, run)| {
+            let Run { end, last_at, carried, live, first_at, .. } = *run;
+            let piece = Piece { start, end, again: true, carried, sent_at: Some(first_at) };
+            Waiting { piece, live, sent_at: last_at }
+        })
+    }
+
     /// One above the highest number used.
     pub fn next(&self) -> u64 {
         self.next
@@ -391,9 +425,13 @@ const IDLE_CAPACITY: usize = 2_048;
 mod tests {
     use super::*;
 
-    fn half(opens: bool, text: &[u8]) -> SendHalf {
+    fn base() -> Instant {
         #[allow(clippy::disallowed_methods)] // a base for the clock of these tests
-        let mut half = SendHalf::new(Instant::now(), opens, 1_000);
+        Instant::now()
+    }
+
+    fn half(opens: bool, text: &[u8]) -> SendHalf {
+        let mut half = SendHalf::new(base(), opens, 1_000);
         half.write(text);
         half
     }
@@ -404,7 +442,7 @@ mod tests {
         let content = half.content(&piece, most);
         let (end, out) =
             (content.end, (piece.start, content.open, content.data.to_vec(), content.fin));
-        half.sent(&piece, end, PathSet::only(slot), 0);
+        half.sent(base(), &piece, end, PathSet::only(slot), 0);
         Some(out)
     }
 
@@ -416,7 +454,7 @@ mod tests {
         assert_eq!(send(&mut half, 3, 0), Some((4, false, b"de".to_vec(), true)));
         assert_eq!(send(&mut half, 3, 0), None);
         assert_eq!(half.next(), 7);
-        assert!(half.acknowledge(7, &[], |_, _| {}));
+        assert!(half.acknowledge(7, &[], |_, _, _| {}));
         assert!(half.is_done());
     }
 
@@ -447,7 +485,7 @@ mod tests {
         let piece = half.piece(99).unwrap();
         let mut both = PathSet::only(0);
         both.insert(1);
-        half.sent(&piece, 6, both, 0);
+        half.sent(base(), &piece, 6, both, 0);
         assert_eq!(half.give_up(0, 6, 0, false), 6);
         let again = half.piece(99).unwrap();
         assert_eq!((again.start, again.end, again.again), (0, 3, true));
@@ -463,13 +501,13 @@ mod tests {
         send(&mut half, 4, 0);
         send(&mut half, 4, 1);
         let (mut settled, ranges) = (Vec::new(), std::iter::once(5..8).collect::<Vec<_>>());
-        assert!(half.acknowledge(2, &ranges, |n, live| settled.push((n, live.iter().next()))));
+        assert!(half.acknowledge(2, &ranges, |_, n, live| settled.push((n, live.iter().next()))));
         assert_eq!(settled, [(2, Some(0)), (3, Some(1))]);
         assert_eq!(half.held(), 6);
         half.give_up(0, 8, 0, true);
         assert_eq!(send(&mut half, 9, 1), Some((2, false, b"cd".to_vec(), false)));
-        assert!(!half.acknowledge(9, &[], |_, _| {}), "never sent");
-        assert!(half.acknowledge(8, &[], |_, _| {}));
+        assert!(!half.acknowledge(9, &[], |_, _, _| {}), "never sent");
+        assert!(half.acknowledge(8, &[], |_, _, _| {}));
         assert_eq!((half.held(), half.runs.len(), half.again.len()), (0, 0, 0));
     }
 
@@ -482,7 +520,7 @@ mod tests {
     fn send_as(half: &mut SendHalf, tag: u64, most: u64, slot: usize) {
         let piece = half.piece(u64::MAX >> 8).unwrap();
         let end = half.content(&piece, most).end;
-        half.sent(&piece, end, PathSet::only(slot), tag);
+        half.sent(base(), &piece, end, PathSet::only(slot), tag);
     }
 
     #[test]
@@ -492,11 +530,11 @@ mod tests {
         half.give_up(0, 8, 0, false);
         send_as(&mut half, 2, 3, 1);
         send_as(&mut half, 3, 5, 1);
-        assert!(half.acknowledge(2, &[], |_, _| {}));
+        assert!(half.acknowledge(2, &[], |_, _, _| {}));
         assert_eq!(spare(&mut half), [], "the rest of unit 2 is out");
-        assert!(half.acknowledge(3, &[], |_, _| {}));
+        assert!(half.acknowledge(3, &[], |_, _, _| {}));
         assert_eq!(spare(&mut half), [(2, vec![1])], "and the rest of unit 1");
-        assert!(half.acknowledge(8, &[], |_, _| {}));
+        assert!(half.acknowledge(8, &[], |_, _, _| {}));
         assert_eq!(spare(&mut half), [(1, vec![0]), (3, vec![1])]);
         assert_eq!(spare(&mut half), [], "once");
     }
@@ -507,7 +545,7 @@ mod tests {
         send_as(&mut half, 1, 2, 0);
         send_as(&mut half, 2, 4, 1);
         send_as(&mut half, 3, 2, 0);
-        assert!(half.acknowledge(2, &[], |_, _| {}));
+        assert!(half.acknowledge(2, &[], |_, _, _| {}));
         assert_eq!(spare(&mut half), []);
         assert_eq!(half.all_units().len(), 2);
         half.truncate(4, |_, _| {});
@@ -524,7 +562,7 @@ mod tests {
         send_as(&mut half, 2, 4, 1);
         half.give_up(0, 4, 1, false);
         send_as(&mut half, 3, 4, 0);
-        assert!(half.acknowledge(4, &[], |_, _| {}));
+        assert!(half.acknowledge(4, &[], |_, _, _| {}));
         let of_slot_0: Vec<u64> = spare(&mut half)
             .into_iter()
             .filter(|(_, on)| on.contains(&0))
@@ -543,7 +581,7 @@ mod tests {
             half.give_up(0, 4, slot, false);
         }
         assert_eq!(half.units_kept(), UNITS_MAX);
-        assert!(half.acknowledge(4, &[], |_, _| {}));
+        assert!(half.acknowledge(4, &[], |_, _, _| {}));
         let tags: Vec<u64> = spare(&mut half).into_iter().map(|(tag, _)| tag).collect();
         assert_eq!(tags, (100 - UNITS_MAX as u64..100).collect::<Vec<_>>());
     }
@@ -556,7 +594,7 @@ mod tests {
         let cut =
             |n: u64| (n * 64..n * 64 + 64).step_by(2).map(|at| at..at + 1).collect::<Vec<_>>();
         let mut taken = 0;
-        while taken < 1_024 && half.acknowledge(0, &cut(taken), |_, _| {}) {
+        while taken < 1_024 && half.acknowledge(0, &cut(taken), |_, _, _| {}) {
             taken += 1;
         }
         assert!(half.runs.len() < 5 * RUNS_MAX, "{} runs", half.runs.len());

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use polyrail_emulator::link::{Blackout, Probability, Rate, Schedule};
 use polyrail_model::Bitrate;
-use polyrail_scheduler::{ChainSpec, chain_names};
-use polyrail_session::{PathReport, Reinjection, ResetReason};
+use polyrail_session::{PathReport, ResetReason};
 
 use super::Plan;
 use crate::dice::Dice;
@@ -307,17 +306,15 @@ fn switch_mode(run: &mut Run<'_>) {
 }
 
 fn set_chain(run: &mut Run<'_>) {
-    let names: Vec<&str> = chain_names().collect();
-    let chain = ChainSpec::named(run.dice.pick(&names)).unwrap_or_default();
+    let chain = super::plan::chain(&mut run.dice);
     run.world.set_chain(&chain);
 }
 
 fn set_settings(run: &mut Run<'_>) {
     let side = run.side();
     let flows_max = run.dice.pick(&[3, 10, 1_000]);
-    let timeouts = run.dice.pick(&[None, Some(1), Some(3)]);
-    let reinjection = Reinjection { timeouts, stall: run.dice.chance(0.85) };
-    run.world.set_settings(side, flows_max, reinjection);
+    let (stall, withdrawal) = (run.dice.chance(0.85), run.dice.chance(0.85));
+    run.world.set_settings(side, flows_max, stall, withdrawal);
 }
 
 fn set_backup(run: &mut Run<'_>) {

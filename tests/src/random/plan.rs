@@ -5,9 +5,10 @@ use std::time::Duration;
 use polyrail_emulator::link::{BurstLoss, LinkSpec, Probability, Reorder};
 use polyrail_model::{Bitrate, Bytes};
 use polyrail_scheduler::{ChainSpec, chain_names};
-use polyrail_session::{Reinjection, Settings};
+use polyrail_session::Settings;
 
 use super::operations::OPERATIONS;
+use crate::congestion::Algorithm;
 use crate::dice::Dice;
 use crate::world::{CarrierSpec, Habits, Verbosity};
 
@@ -47,17 +48,14 @@ impl Plan {
         // Many flows that are not read, in little memory.
         let crowded = dice.chance(0.1);
         let linger = Duration::from_secs(dice.scale(3, 120));
-        let chains: Vec<&str> = chain_names().collect();
-        let chain = ChainSpec::named(dice.pick(&chains)).unwrap_or_default();
+        let chain = chain(dice);
         let settings = |dice: &mut Dice| Settings {
             linger,
             memory: Bytes::from_mib(if crowded { 1 } else { dice.pick(&[1, 1, 2, 16]) }),
             flows_max: if crowded { 1_000 } else { dice.pick(&[3, 10, 100, 1_000]) },
             chain: chain.clone(),
-            reinjection: Reinjection {
-                timeouts: dice.pick(&[None, Some(1), Some(3)]),
-                stall: dice.chance(0.85),
-            },
+            stall: dice.chance(0.85),
+            withdrawal: dice.chance(0.85),
             ..Settings::default()
         };
         let (gateway, cloud) = (settings(dice), settings(dice));
@@ -108,6 +106,7 @@ fn carrier(dice: &mut Dice, index: usize, calm: bool) -> CarrierSpec {
         stream: dice.chance(0.6),
         backup: dice.chance(0.1),
         room: dice.scale(8_000, 64_000) as usize,
+        congestion: dice.pick(&[Algorithm::Reno, Algorithm::Cubic, Algorithm::Bbr]),
     }
 }
 
@@ -133,3 +132,13 @@ fn spoil(dice: &mut Dice, spec: LinkSpec) -> LinkSpec {
 }
 
 const PLAN: u64 = 0x706c_616e;
+
+/// Any of the ready-made chains, with another handler of timeouts or without.
+pub fn chain(dice: &mut Dice) -> ChainSpec {
+    let names: Vec<&str> = chain_names().collect();
+    let chain = ChainSpec::named(dice.pick(&names)).unwrap_or_default();
+    let Some(more) = dice.pick(&[None, Some(1), Some(3)]) else { return chain };
+    let handler = format!("extended_reinjection(timeouts={more})");
+    let rules: Vec<&str> = chain.names().iter().map(String::as_str).chain([&*handler]).collect();
+    ChainSpec::of(&rules).unwrap_or_default()
+}

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use polyrail_scheduler::ChainSpec;
-use polyrail_session::{PathReport, Reinjection, TunnelKey};
+use polyrail_session::{PathReport, TunnelKey};
 
 use super::transport::{Packet, PacketKind};
 use super::{Side, Timer, Verbosity, World};
@@ -121,11 +121,13 @@ impl World {
     }
 
     /// One side bounds its flows and takes segments back in another way from now on.
-    pub fn set_settings(&mut self, side: Side, flows_max: usize, reinjection: Reinjection) {
-        self.say(Verbosity::Operations, || format!("{side:?} {flows_max} flows, {reinjection:?}"));
+    pub fn set_settings(&mut self, side: Side, flows_max: usize, stall: bool, withdrawal: bool) {
+        self.say(Verbosity::Operations, || {
+            format!("{side:?} {flows_max} flows, stall {stall}, withdrawal {withdrawal}")
+        });
         let node = &mut self.nodes[side as usize];
         node.settings.flows_max = flows_max;
-        node.settings.reinjection = reinjection;
+        (node.settings.stall, node.settings.withdrawal) = (stall, withdrawal);
         node.flows_most = node.flows_most.max(flows_max);
         node.endpoint.set_settings(self.now, node.settings.clone());
         node.dirty = true;

@@ -9,6 +9,7 @@ use polyrail_session::{TunnelInfo, TunnelKey};
 
 use super::transport::{Content, Delivery, Packet, PacketKind, Segment, Transport};
 use super::{Links, Side, Timer, Verbosity, World};
+use crate::congestion::Algorithm;
 use crate::dice::Dice;
 
 /// A race of new connections for a carrier's path.
@@ -34,6 +35,8 @@ pub struct CarrierSpec {
     pub backup: bool,
     /// What a tunnel takes ahead of its transport, in bytes.
     pub room: usize,
+    /// The congestion control of both ends.
+    pub congestion: Algorithm,
 }
 
 /// A carrier as it is now.
@@ -210,11 +213,11 @@ impl World {
         let id = self.next_connection;
         self.next_connection += 1;
         *current = Some(id);
-        let (stream, room) = (spec.stream, spec.room);
+        let (stream, room, congestion) = (spec.stream, spec.room, spec.congestion);
         let valid = ticket.is_some_and(|of| of == self.upheavals.cloud_restarts);
         let early = ticket.is_some() && self.dice.chance(self.habits.early);
         let early = early.then(|| valid && self.dice.chance(self.habits.early_accepted));
-        let ends = [(); 2].map(|()| Some(End::new(self.now, id, stream, room)));
+        let ends = [(); 2].map(|()| Some(End::new(self.now, id, stream, room, congestion)));
         let exporter = self.dice.key();
         let (lost_address, captured) = (false, Vec::new());
         let connection =
@@ -238,7 +241,7 @@ impl World {
         let id = self.next_connection;
         self.next_connection += 1;
         let (now, exporter) = (self.now, self.dice.key());
-        let ends = [None, Some(End::new(now, id, false, EARLY_ROOM))];
+        let ends = [None, Some(End::new(now, id, false, EARLY_ROOM, Algorithm::Reno))];
         let connection = Connection {
             carrier,
             ends,
@@ -518,9 +521,15 @@ impl World {
 }
 
 impl End {
-    fn new(now: Instant, connection: usize, stream: bool, room: usize) -> Self {
+    fn new(
+        now: Instant,
+        connection: usize,
+        stream: bool,
+        room: usize,
+        congestion: Algorithm,
+    ) -> Self {
         Self {
-            transport: Transport::new(now, connection, stream, room),
+            transport: Transport::new(now, connection, stream, room, congestion),
             key: None,
             confirmed: false,
             held: Vec::new(),

@@ -6,6 +6,7 @@ use polyrail_emulator::link::{LinkSpec, Probability};
 use polyrail_model::{Bitrate, Bytes};
 use polyrail_scheduler::ChainSpec;
 use polyrail_session::Settings;
+use polyrail_tests::congestion::Algorithm;
 use polyrail_tests::world::{CarrierSpec, FlowNo, Habits, LegState, Side, World};
 
 pub const GATEWAY: Side = Side::Gateway;
@@ -31,6 +32,7 @@ pub fn line(name: &str, mbps: f64, rtt: Duration) -> CarrierSpec {
         stream: true,
         backup: false,
         room: 32 * 1024,
+        congestion: Algorithm::Reno,
     }
 }
 

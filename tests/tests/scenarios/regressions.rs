@@ -6,9 +6,7 @@ use polyrail_model::{
     Bytes, Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId,
 };
 use polyrail_session::wire::{Decoder, Frame};
-use polyrail_session::{
-    Endpoint, Event, Outlet, Reinjection, ResetReason, Settings, TunnelInfo, TunnelKey,
-};
+use polyrail_session::{Endpoint, Event, Outlet, ResetReason, Settings, TunnelInfo, TunnelKey};
 use polyrail_tests::world::{Dial, Habits, LegState, Reader, World};
 
 use crate::lab::{
@@ -19,8 +17,7 @@ use crate::lab::{
 /// World 4: a deadline for a judgement that was switched off stayed in the past.
 #[test]
 fn a_path_that_is_not_judged_rests() {
-    let reinjection = Reinjection { timeouts: Some(3), stall: false };
-    let settings = Settings { reinjection, ..Settings::default() };
+    let settings = Settings { stall: false, ..Settings::default() };
     let mut world = world_with(&[line("a", 20.0, ms(40))], settings);
     let flow = talk(&mut world, 1);
     world.blackout(0, Some(polyrail_emulator::link::Blackout::Hold));

@@ -1,0 +1,90 @@
+//! Runs that are out and go out once more because a handler of the chain wants it.
+//!
+//! Only when no path is kept busy by anything else: the flow has nothing new that may be sent. The
+//! oldest runs of each path are looked at, of a few flows each.
+
+use std::time::Instant;
+
+use polyrail_model::{Bytes, FlowId, Unit};
+use polyrail_scheduler::{Again, Note, OutView, PathSet, RUN_MAX, Turn};
+
+use super::Session;
+use super::transmit::Outlet;
+use crate::flow::Waiting;
+
+impl Session {
+    /// Asks the handlers, and sends what they want.
+    pub(super) fn send_again(&mut self, now: Instant, outlet: &mut dyn Outlet) {
+        if !self.views.iter().any(|view| view.available()) {
+            return;
+        }
+        let mut flows: Vec<FlowId> = Vec::new();
+        for path in self.paths.iter().flatten() {
+            let mut seen = 0;
+            for carried in path.carried.iter().take(LOOKED_AT) {
+                if !flows.contains(&carried.flow) {
+                    flows.push(carried.flow);
+                    seen += 1;
+                }
+                if seen >= FLOWS_EACH {
+                    break;
+                }
+            }
+        }
+        for id in flows {
+            self.ask_again(now, id, outlet);
+        }
+    }
+
+    fn ask_again(&mut self, now: Instant, id: FlowId, outlet: &mut dyn Outlet) {
+        let Some(flow) = self.flows.get(&id).filter(|flow| !flow.queued) else { return };
+        let waiting: Vec<Waiting> = flow.send.expected().take(AGAIN_MAX).collect();
+        for Waiting { piece, live, sent_at } in waiting {
+            let Some(flow) = self.flows.get(&id) else { return };
+            let out = OutView {
+                flow: id,
+                offset: piece.start,
+                length: Bytes(piece.end - piece.start),
+                sent_at,
+                carried: piece.carried,
+                expected: live,
+                tail: flow.send.is_finished() && flow.send.unsent() == 0,
+                blocked: flow.send.unsent() > 0,
+            };
+            let user = flow.user;
+            let slot = match self.chain.again(&out, &self.views, now) {
+                Again::No => continue,
+                Again::At(at) => {
+                    self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
+                    continue;
+                }
+                Again::On(slot) => slot,
+            };
+            let fits = self.views.get(slot).is_some_and(|view| view.available());
+            if !fits || live.contains(slot) {
+                continue;
+            }
+            let (end, bytes) = self.frame(now, id, &piece, RUN_MAX);
+            let turn = Turn { user, flow: id, interactive: false };
+            self.account(now, turn, &piece, end, bytes, PathSet::only(slot));
+            let frame = std::mem::take(&mut self.scratch);
+            let unit = Unit::Data { tag: self.next_tag };
+            self.next_tag += 1;
+            self.put(slot, unit, &frame, outlet);
+            self.scratch = frame;
+            self.reinjected += bytes;
+            let (path, flow, offset) = (self.views[slot].id, id, piece.start);
+            self.chain.note(&Note::Sent { path, flow, offset, bytes, copy: true }, now);
+            if let Some(had) = live.iter().next() {
+                let path = self.views[had].id;
+                self.chain.note(&Note::Reinjected { path, bytes }, now);
+            }
+        }
+    }
+}
+
+/// How far into what a path carries one looks, and for how many flows.
+const LOOKED_AT: usize = 32;
+const FLOWS_EACH: usize = 8;
+/// Runs of one flow that are looked at.
+const AGAIN_MAX: usize = 16;

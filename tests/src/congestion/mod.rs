@@ -1,0 +1,106 @@
+//! Congestion control of simulated transports: windows and pacing as the kernel's have them.
+//!
+//! The transport detects losses and timeouts; what it does about them is decided here. All sizes
+//! are in bytes, one segment is [`SEGMENT`].
+
+mod bbr;
+mod cubic;
+mod reno;
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use polyrail_model::Bitrate;
+
+pub use bbr::Bbr;
+pub use cubic::Cubic;
+pub use reno::Reno;
+
+use crate::world::transport::SEGMENT;
+
+/// Which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Slow start, a segment a round trip, half on loss. For worlds that test correctness.
+    Reno,
+    /// As Linux has it: RFC 9438 with the delay part of HyStart.
+    Cubic,
+    /// As Linux has it: version 1.
+    Bbr,
+}
+
+impl Algorithm {
+    /// A fresh one.
+    pub fn begin(self) -> Box<dyn Control> {
+        match self {
+            Self::Reno => Box::new(Reno::default()),
+            Self::Cubic => Box::new(Cubic::default()),
+            Self::Bbr => Box::new(Bbr::default()),
+        }
+    }
+}
+
+/// A congestion control.
+pub trait Control: Debug {
+    /// New data was acknowledged.
+    fn on_ack(&mut self, ack: &Ack);
+
+    /// Something was lost; `fresh` when it was sent after the last reduction.
+    fn on_loss(&mut self, loss: &Loss);
+
+    /// Nothing was acknowledged for a retransmission timeout.
+    fn on_timeout(&mut self, now: Instant);
+
+    /// Sending begins anew after `idle` without anything to send.
+    fn on_restart(&mut self, _now: Instant, _idle: Duration) {}
+
+    /// What may be in flight.
+    fn window(&self) -> u64;
+
+    /// How fast it leaves; `None`: at once.
+    fn pacing(&self) -> Option<Bitrate>;
+
+    /// It has not left its first growth.
+    fn in_slow_start(&self) -> bool;
+}
+
+/// An acknowledgement of new data.
+#[derive(Clone, Copy, Debug)]
+pub struct Ack {
+    /// When.
+    pub now: Instant,
+    /// How much is acknowledged by it.
+    pub bytes: u64,
+    /// All that was acknowledged so far, with it.
+    pub delivered: u64,
+    /// What had been acknowledged when the newest of these segments was sent.
+    pub prior_delivered: u64,
+    /// A round-trip time, of a segment that was sent once.
+    pub rtt: Option<Duration>,
+    /// Rate of delivery over the flight of the newest segment, if it can be told.
+    pub rate: Option<Bitrate>,
+    /// The application, not the path, limited that rate.
+    pub application_limited: bool,
+    /// What is in flight, after it.
+    pub in_flight: u64,
+    /// What was in flight before it.
+    pub prior_in_flight: u64,
+}
+
+/// A loss.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss {
+    /// When.
+    pub now: Instant,
+    /// How much.
+    pub bytes: u64,
+    /// What is in flight, without it.
+    pub in_flight: u64,
+    /// It is the first since what was out at the last reduction.
+    pub fresh: bool,
+}
+
+/// The first window (RFC 6928).
+const WINDOW_FIRST: u64 = 10 * SEGMENT as u64;
+/// The least one.
+const WINDOW_MIN: u64 = 2 * SEGMENT as u64;

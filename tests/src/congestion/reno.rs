@@ -1,0 +1,55 @@
+//! Slow start, one segment a round trip, half on loss (RFC 5681).
+
+use std::time::Instant;
+
+use polyrail_model::Bitrate;
+
+use super::{Ack, Control, Loss, WINDOW_FIRST, WINDOW_MIN};
+use crate::world::transport::SEGMENT;
+
+/// The simplest control.
+#[derive(Debug)]
+pub struct Reno {
+    window: f64,
+    threshold: f64,
+}
+
+impl Default for Reno {
+    fn default() -> Self {
+        Self { window: WINDOW_FIRST as f64, threshold: f64::MAX }
+    }
+}
+
+impl Control for Reno {
+    fn on_ack(&mut self, ack: &Ack) {
+        let bytes = ack.bytes as f64;
+        self.window += match self.in_slow_start() {
+            true => bytes,
+            false => SEGMENT as f64 * bytes / self.window,
+        };
+    }
+
+    fn on_loss(&mut self, loss: &Loss) {
+        if loss.fresh {
+            self.threshold = (self.window / 2.0).max(WINDOW_MIN as f64);
+            self.window = self.threshold;
+        }
+    }
+
+    fn on_timeout(&mut self, _now: Instant) {
+        self.threshold = (self.window / 2.0).max(WINDOW_MIN as f64);
+        self.window = WINDOW_MIN as f64;
+    }
+
+    fn window(&self) -> u64 {
+        self.window as u64
+    }
+
+    fn pacing(&self) -> Option<Bitrate> {
+        None
+    }
+
+    fn in_slow_start(&self) -> bool {
+        self.window < self.threshold
+    }
+}

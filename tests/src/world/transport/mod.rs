@@ -1,0 +1,180 @@
+//! One end of a simulated reliable transport: what TCP under TLS, or QUIC, does for a tunnel.
+//!
+//! Messages are cut into segments, lost segments go again (three later ones acknowledged, or a
+//! timeout with exponential backoff), a window grows by slow start and halves on loss. It knows no
+//! link: it takes and makes [`Packet`]s.
+//!
+//! Two flavours. A stream (TLS) hands over segments in order, cut anywhere. The other one (QUIC)
+//! hands over whole units: control and greetings in their order, data as it becomes complete, but
+//! behind the greeting that it was sent behind; what was sent before a greeting and comes after it
+//! is dropped. There, data that is withdrawn is not sent again: a mark goes in its place.
+
+mod receiver;
+mod sender;
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Instant;
+
+use polyrail_model::Unit;
+
+use crate::congestion::Algorithm;
+use receiver::Receiver;
+use sender::Sender;
+
+/// What travels over a link.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// The connection it belongs to.
+    pub connection: usize,
+    /// What it is.
+    pub kind: PacketKind,
+}
+
+/// The kinds of packets.
+#[derive(Clone, Debug)]
+pub enum PacketKind {
+    /// A segment.
+    Data {
+        /// Its place in the order of first sending.
+        serial: u64,
+        /// The segment.
+        segment: Rc<Segment>,
+    },
+    /// One segment arrived, and all below.
+    Ack {
+        /// The one that arrived.
+        serial: u64,
+        /// All below have arrived.
+        cumulative: u64,
+    },
+    /// The connection is not known here.
+    Rst,
+}
+
+/// A part of a message.
+#[derive(Debug)]
+pub struct Segment {
+    message: Rc<Message>,
+    range: Range<usize>,
+}
+
+/// What one call of the session handed over, or a mark of the tunnel itself.
+#[derive(Debug)]
+pub struct Message {
+    number: u64,
+    /// Control and greetings: not handed over before this one was.
+    after: u64,
+    /// Greetings sent before.
+    epoch: u64,
+    content: Content,
+}
+
+/// What a message holds.
+#[derive(Debug)]
+pub enum Content {
+    /// The tunnel's own handshake.
+    Hello,
+    /// Its end: what came before was early.
+    Finished,
+    /// Frames of the session.
+    Frames(Unit, Vec<u8>),
+    /// In place of data that was withdrawn.
+    Withdrawn,
+    /// An orderly end.
+    Close,
+}
+
+/// What the transport hands over.
+#[derive(Clone, Debug)]
+pub enum Delivery {
+    /// The peer's handshake.
+    Hello,
+    /// Its end.
+    Finished,
+    /// Bytes of frames.
+    Frames(Rc<Segment>),
+    /// The peer has closed.
+    Close,
+}
+
+impl Packet {
+    /// What it takes on the link, in bytes.
+    pub fn size(&self) -> usize {
+        match &self.kind {
+            PacketKind::Data { segment, .. } => segment.range.len() + HEADER,
+            PacketKind::Ack { .. } | PacketKind::Rst => HEADER,
+        }
+    }
+}
+
+impl Segment {
+    /// The bytes of frames in it.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.message.content {
+            Content::Frames(_, bytes) => &bytes[self.range.clone()],
+            _ => &[],
+        }
+    }
+
+    /// It is all of its message.
+    pub fn is_whole(&self) -> bool {
+        self.range.len() == self.message.length()
+    }
+
+    /// Greets or answers a greeting.
+    pub fn is_greeting(&self) -> bool {
+        self.message.is_barrier()
+    }
+}
+
+impl Message {
+    /// Keeps its place among its like: all but data.
+    fn is_control(&self) -> bool {
+        !matches!(&self.content, Content::Frames(Unit::Data { .. }, _) | Content::Withdrawn)
+    }
+
+    fn is_barrier(&self) -> bool {
+        matches!(&self.content, Content::Frames(Unit::Greeting, _))
+    }
+
+    fn length(&self) -> usize {
+        match &self.content {
+            Content::Hello => HELLO_BYTES,
+            Content::Finished => FINISHED_BYTES,
+            Content::Frames(_, bytes) => bytes.len(),
+            Content::Withdrawn => 0,
+            Content::Close => 1,
+        }
+    }
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Transport {
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
+}
+
+impl Transport {
+    /// An end that keeps at most about `room_bound` bytes unsent.
+    pub fn new(
+        now: Instant,
+        connection: usize,
+        stream: bool,
+        room_bound: usize,
+        algorithm: Algorithm,
+    ) -> Self {
+        Self {
+            sender: Sender::new(now, connection, stream, room_bound, algorithm),
+            receiver: Receiver::new(stream),
+        }
+    }
+}
+
+/// The most data in one packet, in bytes.
+pub const SEGMENT: usize = 1_400;
+/// What headers add, in bytes.
+pub const HEADER: usize = 40;
+const HELLO_BYTES: usize = 700;
+const FINISHED_BYTES: usize = 60;

@@ -1,0 +1,478 @@
+//! The sending half: what goes, when, and what goes again.
+//!
+//! A segment is lost when three later ones were acknowledged, or at a timeout, of which each in a
+//! row takes twice as long. Two round trips after the last segment of a flight the newest one goes
+//! again, once, to provoke an acknowledgement (RFC 8985 7, RFC 9002 6.2).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Bitrate, Bytes, LinkSample, Unit};
+
+use super::{Content, Message, Packet, PacketKind, SEGMENT, Segment};
+use crate::congestion::{Ack, Algorithm, Control, Loss};
+
+/// The sending half.
+#[derive(Debug)]
+pub struct Sender {
+    connection: usize,
+    stream: bool,
+    room_bound: usize,
+    /// What early data may still take, until the handshake is over.
+    early_room: Option<usize>,
+    next_message: u64,
+    epoch: u64,
+    control: u64,
+    /// Units of data that are not over, by tag.
+    tags: BTreeMap<u64, u64>,
+    /// How many were withdrawn.
+    pub(in crate::world) withdrawn: u64,
+    unsent: VecDeque<Rc<Segment>>,
+    unsent_bytes: usize,
+    out: BTreeMap<u64, Out>,
+    /// What is out and not lost, in the order in which it left.
+    flight: BTreeMap<u64, u64>,
+    /// Serials of what goes again.
+    lost: BTreeSet<u64>,
+    next_serial: u64,
+    next_order: u64,
+    highest_order: u64,
+    congestion: Box<dyn Control>,
+    in_flight: usize,
+    /// What left before this is part of a loss that was answered.
+    recovery: u64,
+    srtt: Option<Duration>,
+    rtt_var: Duration,
+    rtt_min: Duration,
+    timeouts: u32,
+    timeout_at: Option<Instant>,
+    /// When pacing lets the next segment go.
+    pace_at: Option<Instant>,
+    /// When the newest segment goes again, and whether it did since the last progress.
+    probe_at: Option<Instant>,
+    probed: bool,
+    progress_at: Instant,
+    acked: u64,
+    acked_at: Instant,
+    /// When the newest acknowledged segment had left.
+    first_sent_at: Instant,
+    idle_since: Option<Instant>,
+    rate: Option<Bitrate>,
+    /// Until so much is acknowledged, rates are the application's.
+    limited_until: Option<u64>,
+    sent_packets: u64,
+    lost_packets: u64,
+}
+
+#[derive(Debug)]
+struct Out {
+    segment: Rc<Segment>,
+    /// What it takes of the window.
+    length: usize,
+    sent_at: Instant,
+    order: u64,
+    /// What was acknowledged in all when it left, when that was, and when that had left.
+    acked: u64,
+    acked_at: Instant,
+    first_sent_at: Instant,
+    /// It went once only.
+    once: bool,
+    limited: bool,
+}
+
+/// What an acknowledgement settled.
+#[derive(Debug, Default)]
+struct Settled {
+    bytes: u64,
+    /// The newest of it.
+    newest: Option<Newest>,
+    rtt: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    order: u64,
+    sent_at: Instant,
+    acked: u64,
+    acked_at: Instant,
+    first_sent_at: Instant,
+    limited: bool,
+}
+
+impl Sender {
+    pub(super) fn new(
+        now: Instant,
+        connection: usize,
+        stream: bool,
+        room_bound: usize,
+        algorithm: Algorithm,
+    ) -> Self {
+        Self {
+            connection,
+            stream,
+            room_bound,
+            early_room: None,
+            next_message: 0,
+            epoch: 0,
+            control: 0,
+            tags: BTreeMap::new(),
+            withdrawn: 0,
+            unsent: VecDeque::new(),
+            unsent_bytes: 0,
+            out: BTreeMap::new(),
+            flight: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            next_serial: 0,
+            next_order: 1,
+            highest_order: 0,
+            congestion: algorithm.begin(),
+            in_flight: 0,
+            recovery: 0,
+            srtt: None,
+            rtt_var: Duration::ZERO,
+            rtt_min: Duration::MAX,
+            timeouts: 0,
+            timeout_at: None,
+            pace_at: None,
+            probe_at: None,
+            probed: false,
+            progress_at: now,
+            acked: 0,
+            acked_at: now,
+            first_sent_at: now,
+            idle_since: Some(now),
+            rate: None,
+            limited_until: Some(0),
+            sent_packets: 0,
+            lost_packets: 0,
+        }
+    }
+
+    /// Takes a message, whatever the room.
+    pub fn push(&mut self, content: Content) {
+        let number = self.next_message;
+        let message = Message { number, after: self.control, epoch: self.epoch, content };
+        if message.is_control() {
+            self.control = number;
+        }
+        if let Content::Frames(Unit::Data { tag }, _) = message.content {
+            assert!(self.tags.insert(tag, number).is_none(), "tag {tag} was used before");
+        }
+        let message = Rc::new(message);
+        self.next_message += 1;
+        self.epoch += u64::from(message.is_barrier());
+        let length = message.length();
+        if let Some(room) = &mut self.early_room {
+            *room = room.saturating_sub(length);
+        }
+        for start in (0..length).step_by(SEGMENT) {
+            let range = start..(start + SEGMENT).min(length);
+            self.unsent_bytes += range.len();
+            self.unsent.push_back(Rc::new(Segment { message: Rc::clone(&message), range }));
+        }
+    }
+
+    /// What it takes now.
+    pub fn room(&self) -> usize {
+        let room = self.room_bound.saturating_sub(self.unsent_bytes);
+        self.early_room.map_or(room, |early| early.min(room))
+    }
+
+    /// Only so much may go until the handshake is over; `None` when it is.
+    pub fn limit_early(&mut self, room: Option<usize>) {
+        self.early_room = room;
+    }
+
+    /// The unit of data with this tag need not arrive any more.
+    pub fn withdraw(&mut self, tag: u64) {
+        let Some(number) = self.tags.remove(&tag).filter(|_| !self.stream) else { return };
+        self.withdrawn += 1;
+        let (after, epoch) = (0, 0);
+        let message = Rc::new(Message { number, after, epoch, content: Content::Withdrawn });
+        let mark = Rc::new(Segment { message, range: 0..0 });
+        let (mut first, mut dropped) = (true, 0);
+        self.unsent.retain_mut(|segment| {
+            if segment.message.number != number {
+                return true;
+            }
+            dropped += segment.range.len();
+            *segment = Rc::clone(&mark);
+            std::mem::replace(&mut first, false)
+        });
+        self.unsent_bytes -= dropped;
+        for out in self.out.values_mut().filter(|out| out.segment.message.number == number) {
+            out.segment = Rc::clone(&mark);
+        }
+    }
+
+    /// Nothing waits and nothing is out.
+    pub fn is_idle(&self) -> bool {
+        self.unsent.is_empty() && self.out.is_empty()
+    }
+
+    /// Hands over what window and pacing let go.
+    pub fn pump(&mut self, now: Instant, mut emit: impl FnMut(Packet)) {
+        if self.probe_at.is_some_and(|at| at <= now) {
+            self.probe_at = None;
+            self.probed = true;
+            if self.lost.is_empty()
+                && let Some((_, serial)) = self.flight.pop_last()
+            {
+                // It takes no more of the window than before.
+                self.in_flight -= self.out.get(&serial).map_or(0, |out| out.length);
+                self.send(now, serial, &mut emit);
+            }
+        }
+        while (self.in_flight as u64) < self.congestion.window() {
+            if self.pace_at.is_some_and(|at| at > now) {
+                break;
+            }
+            let serial = match self.lost.pop_first() {
+                Some(serial) => serial,
+                None => match self.next_new(now) {
+                    Some(serial) => serial,
+                    None => {
+                        self.limited_until = Some(self.acked + self.in_flight as u64);
+                        break;
+                    }
+                },
+            };
+            self.send(now, serial, &mut emit);
+        }
+        if self.out.is_empty() {
+            self.progress_at = now;
+            self.timeout_at = None;
+            self.probe_at = None;
+            self.idle_since.get_or_insert(now);
+        } else if self.timeout_at.is_none() {
+            self.timeout_at = Some(now + self.timeout());
+            let probe = self.srtt.filter(|_| !self.probed && self.timeouts == 0);
+            self.probe_at = probe.map(|srtt| now + srtt * 2 + PROBE_MARGIN);
+        }
+    }
+
+    fn next_new(&mut self, now: Instant) -> Option<u64> {
+        let segment = self.unsent.pop_front()?;
+        self.unsent_bytes -= segment.range.len();
+        if let Some(since) = self.idle_since.take() {
+            self.congestion.on_restart(now, now.saturating_duration_since(since));
+            (self.acked_at, self.first_sent_at) = (now, now);
+        }
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let out = Out {
+            length: segment.range.len(),
+            segment,
+            sent_at: now,
+            order: 0,
+            acked: self.acked,
+            acked_at: self.acked_at,
+            first_sent_at: self.first_sent_at,
+            once: true,
+            limited: false,
+        };
+        self.out.insert(serial, out);
+        Some(serial)
+    }
+
+    fn send(&mut self, now: Instant, serial: u64, emit: &mut impl FnMut(Packet)) {
+        let Some(out) = self.out.get_mut(&serial) else { return };
+        out.once &= out.order == 0;
+        out.order = self.next_order;
+        out.sent_at = now;
+        (out.acked, out.acked_at) = (self.acked, self.acked_at);
+        out.first_sent_at = self.first_sent_at;
+        out.limited = self.limited_until.is_some();
+        out.length = out.segment.range.len();
+        self.flight.insert(out.order, serial);
+        self.next_order += 1;
+        self.in_flight += out.length;
+        self.sent_packets += 1;
+        let packet = Packet {
+            connection: self.connection,
+            kind: PacketKind::Data { serial, segment: Rc::clone(&out.segment) },
+        };
+        if let Some(pace) = self.congestion.pacing() {
+            let time = pace.time_for(Bytes(packet.size() as u64)).unwrap_or(PACE_MAX);
+            let from = self.pace_at.map_or(now, |at| at.max(now));
+            self.pace_at = Some(from + time.min(PACE_MAX));
+        }
+        emit(packet);
+    }
+
+    fn timeout(&self) -> Duration {
+        let base = self.srtt.map_or(TIMEOUT_FIRST, |srtt| srtt + self.rtt_var * 4);
+        (base.max(TIMEOUT_MIN) * (1 << self.timeouts.min(8))).min(TIMEOUT_MAX)
+    }
+
+    /// An acknowledgement. Returns whether anything was new.
+    pub fn on_ack(&mut self, now: Instant, serial: u64, cumulative: u64) -> bool {
+        let before = self.in_flight;
+        let mut settled = Settled::default();
+        self.settle(now, serial, &mut settled);
+        while let Some((&old, _)) = self.out.range(..cumulative).next() {
+            self.settle(now, old, &mut settled);
+        }
+        let Some(newest) = settled.newest else { return false };
+        self.timeouts = 0;
+        self.progress_at = now;
+        self.timeout_at = None;
+        self.probed = false;
+        self.acked_at = now;
+        self.first_sent_at = newest.sent_at;
+        self.highest_order = self.highest_order.max(newest.order);
+        if self.limited_until.is_some_and(|until| self.acked > until) {
+            self.limited_until = None;
+        }
+        let rate = self.rate_of(now, &newest);
+        if let Some(rate) = rate
+            && (!newest.limited || self.rate.is_none_or(|known| rate > known))
+        {
+            self.rate = Some(match self.rate {
+                Some(known) if rate < known => smooth(known, rate),
+                _ => rate,
+            });
+        }
+        self.find_lost(now);
+        self.congestion.on_ack(&Ack {
+            now,
+            bytes: settled.bytes,
+            delivered: self.acked,
+            prior_delivered: newest.acked,
+            rtt: settled.rtt,
+            rate,
+            application_limited: newest.limited,
+            in_flight: self.in_flight as u64,
+            prior_in_flight: before as u64,
+        });
+        true
+    }
+
+    fn settle(&mut self, now: Instant, serial: u64, settled: &mut Settled) {
+        let Some(out) = self.out.remove(&serial) else { return };
+        let Out { length, order, sent_at, acked, acked_at, first_sent_at, limited, .. } = out;
+        self.flight.remove(&order);
+        if !self.lost.remove(&serial) {
+            self.in_flight = self.in_flight.saturating_sub(length);
+        }
+        self.acked += length as u64;
+        settled.bytes += length as u64;
+        if out.once {
+            let rtt = now.saturating_duration_since(sent_at);
+            self.measure(rtt);
+            settled.rtt = Some(settled.rtt.map_or(rtt, |least| least.min(rtt)));
+        }
+        if settled.newest.is_none_or(|newest| order > newest.order) {
+            settled.newest =
+                Some(Newest { order, sent_at, acked, acked_at, first_sent_at, limited });
+        }
+    }
+
+    fn measure(&mut self, rtt: Duration) {
+        self.rtt_min = self.rtt_min.min(rtt);
+        let Some(srtt) = self.srtt else {
+            (self.srtt, self.rtt_var) = (Some(rtt), rtt / 2);
+            return;
+        };
+        self.rtt_var = (self.rtt_var * 3 + srtt.abs_diff(rtt)) / 4;
+        self.srtt = Some((srtt * 7 + rtt) / 8);
+    }
+
+    /// The rate over the flight of the newest segment: what arrived meanwhile, over the longer of
+    /// the times that sending and acknowledging took (Linux, `tcp_rate.c`).
+    fn rate_of(&self, now: Instant, newest: &Newest) -> Option<Bitrate> {
+        let sending = newest.sent_at.saturating_duration_since(newest.first_sent_at);
+        let acking = now.saturating_duration_since(newest.acked_at);
+        let time = sending.max(acking);
+        if time.is_zero() || (self.rtt_min != Duration::MAX && time < self.rtt_min) {
+            return None;
+        }
+        let bytes = self.acked - newest.acked;
+        Some(Bitrate::from_bps((bytes as f64 * 8.0 / time.as_secs_f64()) as u64))
+    }
+
+    /// What three later ones have overtaken is lost.
+    fn find_lost(&mut self, now: Instant) {
+        let edge = self.highest_order.saturating_sub(REORDERING);
+        while let Some(first) = self.flight.first_entry()
+            && *first.key() < edge
+        {
+            let (order, serial) = first.remove_entry();
+            let length = self.out.get(&serial).map_or(0, |out| out.length);
+            self.lost.insert(serial);
+            self.lost_packets += 1;
+            self.in_flight = self.in_flight.saturating_sub(length);
+            let fresh = order > self.recovery;
+            if fresh {
+                self.recovery = self.next_order;
+            }
+            let (bytes, in_flight) = (length as u64, self.in_flight as u64);
+            self.congestion.on_loss(&Loss { now, bytes, in_flight, fresh });
+        }
+    }
+
+    /// When to call [`Sender::on_timeout`].
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let waits = !self.unsent.is_empty() || !self.lost.is_empty();
+        let open = (self.in_flight as u64) < self.congestion.window();
+        let pace = self.pace_at.filter(|_| waits && open);
+        [self.timeout_at, self.probe_at, pace].into_iter().flatten().min()
+    }
+
+    /// A time has come: for pacing or a probe, which [`Sender::pump`] looks after, or because
+    /// nothing was acknowledged: then all that is out goes again, slowly. Returns false when the
+    /// connection is given up.
+    pub fn on_timeout(&mut self, now: Instant, patience: Duration) -> bool {
+        if self.timeout_at.is_none_or(|at| at > now) {
+            return true;
+        }
+        self.timeout_at = None;
+        self.probe_at = None;
+        if now.saturating_duration_since(self.progress_at) >= patience {
+            return false;
+        }
+        self.timeouts += 1;
+        self.lost_packets += self.flight.len() as u64;
+        self.lost.extend(self.out.keys().copied());
+        self.flight.clear();
+        self.in_flight = 0;
+        self.recovery = self.next_order;
+        self.pace_at = None;
+        self.congestion.on_timeout(now);
+        true
+    }
+
+    /// What a tunnel reports.
+    pub fn sample(&self, now: Instant) -> LinkSample {
+        LinkSample {
+            at: now,
+            srtt: self.srtt.unwrap_or(TIMEOUT_FIRST),
+            rtt_min: self.rtt_min.min(TIMEOUT_MAX),
+            rtt_var: self.rtt_var,
+            window: Bytes(self.congestion.window()),
+            in_flight: Bytes(self.in_flight as u64),
+            unsent: Bytes(self.unsent_bytes as u64),
+            delivery_rate: self.rate,
+            application_limited: self.limited_until.is_some(),
+            sent_packets: self.sent_packets,
+            lost_packets: self.lost_packets,
+            timeouts: self.timeouts,
+            acked: Bytes(self.acked),
+        }
+    }
+}
+
+fn smooth(known: Bitrate, rate: Bitrate) -> Bitrate {
+    Bitrate::from_bps((known.as_bps() / 8).saturating_mul(7) + rate.as_bps() / 8)
+}
+
+/// Later ones that must be acknowledged before a segment counts as lost.
+const REORDERING: u64 = 3;
+const TIMEOUT_FIRST: Duration = Duration::from_secs(1);
+const TIMEOUT_MIN: Duration = Duration::from_millis(200);
+const TIMEOUT_MAX: Duration = Duration::from_secs(120);
+/// What delayed acknowledgements may add.
+const PROBE_MARGIN: Duration = Duration::from_millis(2);
+/// The longest pause that pacing makes.
+const PACE_MAX: Duration = Duration::from_secs(1);
