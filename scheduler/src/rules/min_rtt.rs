@@ -21,16 +21,22 @@ impl Schedulerlet for MinRtt {
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
-        let live = among(sets.candidates(), |i| !input.paths[i].stalled);
-        let fresh = live.without(input.segment.carried);
-        // Every live path has carried it: the mask is cleared.
-        let usable = if fresh.is_empty() { live } else { fresh };
-        let (regular, backup) = split(usable, |i| !input.paths[i].backup);
-        let group = if regular.is_empty() { backup } else { regular };
+        let group = group(sets.candidates(), input);
         if let Some(path) = fastest(group, input) {
             sets.select(path);
         }
     }
+}
+
+/// The members from which the rule takes the fastest that has room: live, not among those that have
+/// carried the segment while there are others, and no backups while there are others.
+pub(crate) fn group(set: PathSet, input: &Input<'_>) -> PathSet {
+    let live = among(set, |i| !input.paths[i].stalled);
+    let fresh = live.without(input.segment.carried);
+    // Every live path has carried it: the mask is cleared.
+    let usable = if fresh.is_empty() { live } else { fresh };
+    let (regular, backup) = split(usable, |i| !input.paths[i].backup);
+    if regular.is_empty() { backup } else { regular }
 }
 
 /// The available member with the least smoothed round-trip time; the first of equals.

@@ -1,46 +1,83 @@
 //! All schedulerlets and handlers, one file each, and the ready-made chains.
 
+mod blest;
 mod disconnect_redundancy;
+mod ecf;
 mod extended_reinjection;
+mod flow_round_robin;
 mod handover_rejection;
+mod heads;
+mod linux;
+mod linux_retransmission;
 mod min_rtt;
 mod opportunistic_redundancy;
+mod opportunistic_retransmission;
+mod penalisation;
+mod per_flow;
 mod per_path;
 mod redundancy;
 mod round_robin;
 mod tail_rejection;
+mod timeout_reinjection;
+mod waits;
+mod weighted_round_robin;
+mod window;
 
+use blest::Blest;
 use disconnect_redundancy::DisconnectRedundancy;
+use ecf::Ecf;
 use extended_reinjection::ExtendedReinjection;
+use flow_round_robin::FlowRoundRobin;
 use handover_rejection::HandoverRejection;
+use linux::Linux;
+use linux_retransmission::LinuxRetransmission;
 use min_rtt::MinRtt;
 use opportunistic_redundancy::OpportunisticRedundancy;
+use opportunistic_retransmission::OpportunisticRetransmission;
+use penalisation::Penalisation;
 use redundancy::Redundancy;
 use round_robin::RoundRobin;
 use tail_rejection::TailRejection;
+use timeout_reinjection::TimeoutReinjection;
+use weighted_round_robin::WeightedRoundRobin;
 
 use crate::registry::{Made, Make};
 
 /// The rules by name.
-pub(crate) const RULES: [(&str, Make); 8] = [
+pub(crate) const RULES: [(&str, Make); 17] = [
+    ("blest", |params| link(Blest::new(params)?)),
     ("disconnect_redundancy", |params| link(DisconnectRedundancy::new(params)?)),
+    ("ecf", |params| link(Ecf::new(params)?)),
     ("extended_reinjection", |params| handler(ExtendedReinjection::new(params)?)),
+    ("flow_round_robin", |_| link(FlowRoundRobin::default())),
     ("handover_rejection", |params| link(HandoverRejection::new(params)?)),
+    ("linux", |_| link(Linux::default())),
+    ("linux_retransmission", |_| handler(LinuxRetransmission::default())),
     ("min_rtt", |_| link(MinRtt)),
     ("opportunistic_redundancy", |params| link(OpportunisticRedundancy::new(params)?)),
+    ("opportunistic_retransmission", |_| handler(OpportunisticRetransmission::default())),
+    ("penalisation", |_| handler(Penalisation::default())),
     ("redundancy", |_| link(Redundancy)),
     ("round_robin", |_| link(RoundRobin::default())),
     ("tail_rejection", |params| link(TailRejection::new(params)?)),
+    ("timeout_reinjection", |_| handler(TimeoutReinjection::default())),
+    ("weighted_round_robin", |params| link(WeightedRoundRobin::new(params)?)),
 ];
 
 /// The ready-made chains.
-pub(crate) const CHAINS: [(&str, &[&str]); 6] = [
+pub(crate) const CHAINS: [(&str, &[&str]); 12] = [
     ("polyrail", &HSRSCH),
     ("hsrsch", &HSRSCH),
     ("hsrsch_bare", &HSRSCH_BARE),
     ("min_rtt", &["min_rtt"]),
     ("redundant", &["min_rtt", "redundancy"]),
     ("round_robin", &["round_robin"]),
+    ("mptcp", &MPTCP),
+    ("blest", &BLEST),
+    ("ecf", &ECF),
+    ("linux", &LINUX),
+    ("flow_round_robin", &["flow_round_robin"]),
+    ("weighted_round_robin", &["weighted_round_robin"]),
 ];
 
 /// POLYCORN's, with what its 6.2 adds.
@@ -62,6 +99,22 @@ const HSRSCH_BARE: [&str; 5] = [
     "extended_reinjection",
 ];
 
+/// Out-of-tree MPTCP with its default scheduler.
+const MPTCP: [&str; 4] =
+    ["min_rtt", "penalisation", "opportunistic_retransmission", "timeout_reinjection"];
+
+/// Out-of-tree MPTCP with BLEST.
+const BLEST: [&str; 4] =
+    ["blest", "penalisation", "opportunistic_retransmission", "timeout_reinjection"];
+
+/// Out-of-tree MPTCP with ECF.
+const ECF: [&str; 4] =
+    ["ecf", "penalisation", "opportunistic_retransmission", "timeout_reinjection"];
+
+/// MPTCP of the Linux kernel: a subflow is stale, and its data goes elsewhere, after more than
+/// `stale_loss_cnt` (4) timeouts.
+const LINUX: [&str; 3] = ["linux", "linux_retransmission", "extended_reinjection(timeouts=5)"];
+
 fn link<E>(rule: impl crate::Schedulerlet + 'static) -> Result<Made, E> {
     Ok(Made::Link(Box::new(rule)))
 }
@@ -80,7 +133,8 @@ mod tests {
         for name in chain_names() {
             let spec = ChainSpec::named(name).unwrap();
             let mut built: Vec<String> = names(&spec);
-            let mut wanted = spec.names().to_vec();
+            let bare = |rule: &String| rule.split('(').next().map(str::to_owned);
+            let mut wanted: Vec<String> = spec.names().iter().filter_map(bare).collect();
             // Handlers come behind the chain.
             built.sort();
             wanted.sort();

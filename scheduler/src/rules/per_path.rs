@@ -26,6 +26,11 @@ impl<T: Default> PerPath<T> {
         &mut self.entries[place].1
     }
 
+    /// The value of this path, if it has one.
+    pub fn get(&self, path: PathId) -> Option<&T> {
+        self.entries.iter().find(|(id, _)| *id == path).map(|(_, value)| value)
+    }
+
     /// Forgets a path.
     pub fn forget(&mut self, path: PathId) {
         self.entries.retain(|(id, _)| *id != path);
