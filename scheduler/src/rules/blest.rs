@@ -259,14 +259,14 @@ mod tests {
     fn round_trip_times_are_remembered() {
         let mut chain = new();
         let fast = |srtt| full(at(1, srtt, 10));
-        ask(&mut chain, &[fast(20), at(2, 200, 10)], 1 << 30, 0);
+        ask(&mut chain, &[fast(20), at(2, 300, 10)], 1 << 30, 0);
         ask(&mut chain, &[fast(60), at(2, 100, 10)], 1 << 30, 0);
-        // Two of ten segments are out, one comes: 100 + (200 - 100) 3 / 10 = 130 ms, which are
-        // n = 4 rounds of (20 + 60) / 2 ms: (10 + 3 / 2) 4 = 44 segments, with lambda 52.8:
-        // 73,920 bytes, and three segments.
+        // Two of ten segments are out, one comes: 100 + (300 - 100) 3 / 10 = 160 ms, which are
+        // n = 5 rounds of (20 + 60) / 2 ms: (10 + 4 / 2) 5 = 60 segments, with lambda 72:
+        // 100,800 bytes, and three segments.
         let slow = PathView { in_flight: Bytes(2 * SEGMENT), ..at(2, 100, 10) };
-        assert_eq!(ask(&mut chain, &[fast(20), slow], 73_920 + 3 * 1_400 - 1, 0), None);
-        assert_eq!(ask(&mut chain, &[fast(20), slow], 73_920 + 3 * 1_400, 0), Some(1));
+        assert_eq!(ask(&mut chain, &[fast(20), slow], 100_800 + 3 * 1_400 - 1, 0), None);
+        assert_eq!(ask(&mut chain, &[fast(20), slow], 100_800 + 3 * 1_400, 0), Some(1));
     }
 
     #[test]

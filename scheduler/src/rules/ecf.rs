@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn table() {
         let (fast, slow) = (full(at(1, 20)), at(2, 100));
-        let unsteady = PathView { rtt_var: Duration::from_millis(80), ..slow };
+        let unsteady = PathView { rtt_var: Duration::from_millis(40), ..slow };
         for (name, paths, backlog, choice) in [
             ("the fast one has room", [at(1, 20), slow], 0, Some(0)),
             // 20 (14,000 + 14,000) < 14,000 x 100, and 100 x 14,000 >= 14,000 x 40.
@@ -128,7 +128,7 @@ mod tests {
             ("just too little", [fast, slow], 55_999, None),
             ("20 (56,000 + 14,000) = 14,000 x 100", [fast, slow], 56_000, Some(1)),
             ("60 (14,000 + 14,000) >= 14,000 x 100", [full(at(1, 60)), slow], 0, Some(1)),
-            // 60 x 28,000 < 14,000 (100 + 80), but 100 x 14,000 < 14,000 (120 + 80).
+            // 60 x 28,000 < 14,000 (100 + 40), but 100 x 14,000 < 14,000 (120 + 40).
             ("as good as the fast one", [full(at(1, 60)), unsteady], 0, Some(1)),
             ("all full", [fast, full(slow)], 0, None),
             ("the fast one is dead", [stalled(fast), slow], 0, Some(1)),

@@ -221,6 +221,14 @@ mod tests {
         assert_eq!(arrive(&mut chain, 1), Some(3), "two of two");
         assert_eq!(arrive(&mut chain, 2), Some(3));
         assert_eq!(arrive(&mut chain, 1), None, "three of three: four, as before");
+
+        assert_eq!(block(&mut chain, &paths, 100), Some(2));
+        let (path, flow) = (PathId(2), FlowId(2));
+        let three = Note::Acked { path, flow, offset: 0, bytes: 3 * SEGMENT, cumulative: 0 };
+        chain.note(&three, base());
+        assert_eq!(segments(&chain), Some(3), "three at once: two, and one of three");
+        assert_eq!(arrive(&mut chain, 1), Some(3));
+        assert_eq!(arrive(&mut chain, 1), None);
     }
 
     #[test]
