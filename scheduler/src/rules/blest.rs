@@ -20,8 +20,8 @@
 //! Decided here: f is the fastest that `min_rtt` could take, so no backup beside other paths, and
 //! none that has carried the segment. The send window is what the receiver still grants and what
 //! the flow has out. The slow-start threshold is not told: when a window shrinks, it is taken as
-//! 0.7 of what that was (RFC 9438, section 4.6). A segment waits no longer than it would linger. The
-//! slower path gets one segment at a time.
+//! 0.7 of what that was (RFC 9438, section 4.6). A segment waits no longer than it would linger.
+//! The slower path gets one segment at a time.
 
 use std::time::{Duration, Instant};
 

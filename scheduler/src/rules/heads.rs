@@ -5,8 +5,8 @@ use polyrail_model::FlowId;
 use super::per_flow::PerFlow;
 use crate::{Note, OutView};
 
-/// How far each flow has arrived without a gap. Bounded as [`PerFlow`]: a forgotten flow has no head
-/// until it moves on.
+/// How far each flow has arrived without a gap. Bounded as [`PerFlow`]: a forgotten flow has no
+/// head until it moves on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heads {
     arrived: PerFlow<u64>,

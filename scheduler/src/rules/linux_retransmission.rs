@@ -6,9 +6,9 @@
 //! queues are empty; over a backup only when no other path makes progress: each has timed out more
 //! than once.
 //!
-//! Decided here: a path's timeout is its round-trip time and four deviations, these at least 200 ms,
-//! doubled for each timeout in a row. A path that had the run takes it no second time. A run that
-//! went out again begins a new wait.
+//! Decided here: a path's timeout is its round-trip time and four deviations, these at least 200
+//! ms, doubled for each timeout in a row. A path that had the run takes it no second time. A run
+//! that went out again begins a new wait.
 
 use std::time::{Duration, Instant};
 

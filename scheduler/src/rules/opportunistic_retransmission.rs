@@ -3,8 +3,8 @@
 //!
 //! Rule: multipath-tcp/mptcp, `net/mptcp/mptcp_sched.c` (`min_rtt`'s companion). The path p that
 //! `min_rtt` would take for new data carries the head of the line once more, if it never did, and
-//! either some path h that has it has a window of at most four segments, or `4 s_p < s_h` for all of
-//! them. The head alone: the first byte of the flow that has not arrived is in it.
+//! either some path h that has it has a window of at most four segments, or `4 s_p < s_h` for all
+//! of them. The head alone: the first byte of the flow that has not arrived is in it.
 //!
 //! Where it differs: the original does so as well when the send buffer is full and nothing is new,
 //! which is not told here. An unknown window is not small.

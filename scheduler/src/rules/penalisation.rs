@@ -6,11 +6,11 @@
 //! of p, and only while h has lost nothing. From there it grows as a window does: in slow start by
 //! what arrives, else by one segment a window that has arrived.
 //!
-//! Decided here: tunnels do not let their window be set, so the path is capped: what it may have out
-//! is halved, and the cap is lifted as soon as it is no less than the transport's own window. While
-//! that is unknown, half of what is out counts, and it ends where it began. Losses are seen as
-//! timeouts alone. In a chain it stands before `opportunistic_retransmission`: behind a handler that
-//! sends a run, none is asked.
+//! Decided here: tunnels do not let their window be set, so the path is capped: what it may have
+//! out is halved, and the cap is lifted as soon as it is no less than the transport's own window.
+//! While that is unknown, half of what is out counts, and it ends where it began. Losses are seen
+//! as timeouts alone. In a chain it stands before `opportunistic_retransmission`: behind a handler
+//! that sends a run, none is asked.
 
 use std::time::Instant;
 

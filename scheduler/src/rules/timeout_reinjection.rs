@@ -8,8 +8,8 @@
 //!
 //! Decided here: a subflow belongs to one connection, and a path to all flows, so each flow has its
 //! oldest run sent again. What was sent after the timeout does not count. The path is `min_rtt`'s
-//! among those that never had the run; while there is none with room, the run waits for one. A count
-//! that falls and rises again between two looks at it is not seen.
+//! among those that never had the run; while there is none with room, the run waits for one. A
+//! count that falls and rises again between two looks at it is not seen.
 
 use std::time::Instant;
 
