@@ -21,7 +21,10 @@ pub use chain::{Chain, Decision, Kind, Note, Schedulerlet};
 pub use fair_queue::{FairQueue, Turn};
 pub use handler::{Again, Handler, OutView};
 pub use params::{ParamError, Params, Reader};
-pub use registry::{ChainSpec, ChainSpecError, Made, chain_names, schedulerlet_names};
+pub use registry::{
+    ChainSpec, ChainSpecError, Made, chain_names, is_reconstructed, schedulerlet_names,
+};
+pub use rules::network_adaptive::{Figures, NetworkAdaptive, Outlook};
 pub use sets::{PathSet, PathSets};
 pub use view::{Forecast, Input, PathView, SegmentView};
 

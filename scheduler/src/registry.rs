@@ -1,7 +1,7 @@
 //! Chains, schedulerlets and handlers by the names that the configuration uses.
 
 use crate::params::{ParamError, Params, Reader};
-use crate::rules::{CHAINS, RULES};
+use crate::rules::{CHAINS, RECONSTRUCTED, RULES};
 use crate::{Chain, Handler, Schedulerlet};
 
 /// A chain as the configuration names it; builds any number of equal chains.
@@ -42,12 +42,12 @@ pub enum Made {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainSpecError {
     /// There is no chain of this name.
-    #[error("no chain is named {0:?}; there are: {list}", list = CHAINS.map(|c| c.0).join(", "))]
+    #[error("no chain is named {0:?}; there are: {list}", list = listed(chain_names()))]
     UnknownChain(String),
     /// There is no rule of this name.
     #[error(
         "no schedulerlet is named {0:?}; there are: {list}",
-        list = RULES.map(|rule| rule.0).join(", ")
+        list = listed(schedulerlet_names())
     )]
     UnknownSchedulerlet(String),
     /// A parameter is wrong.
@@ -72,6 +72,21 @@ pub fn chain_names() -> impl Iterator<Item = &'static str> {
 /// The names of the schedulerlets and handlers from which chains are made.
 pub fn schedulerlet_names() -> impl Iterator<Item = &'static str> {
     RULES.iter().map(|(name, _)| *name)
+}
+
+/// Whether the original of this chain or schedulerlet was described and not published, so that ours
+/// is no measure of it. Lists of names say so.
+pub fn is_reconstructed(name: &str) -> bool {
+    RECONSTRUCTED.contains(&name)
+}
+
+/// The names, for an operator.
+fn listed(names: impl Iterator<Item = &'static str>) -> String {
+    let name = |name: &'static str| match is_reconstructed(name) {
+        true => format!("{name} (reconstructed)"),
+        false => name.to_owned(),
+    };
+    names.map(name).collect::<Vec<_>>().join(", ")
 }
 
 impl ChainSpec {

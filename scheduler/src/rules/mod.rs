@@ -1,22 +1,32 @@
 //! All schedulerlets and handlers, one file each, and the ready-made chains.
 
 mod blest;
+mod daps;
+mod deadline_reinjection;
 mod disconnect_redundancy;
 mod ecf;
+mod edpf;
 mod extended_reinjection;
+mod figures;
 mod flow_round_robin;
 mod handover_rejection;
 mod heads;
 mod linux;
 mod linux_retransmission;
 mod min_rtt;
+mod musher;
+pub(crate) mod network_adaptive;
 mod opportunistic_redundancy;
 mod opportunistic_retransmission;
+mod otias;
 mod penalisation;
 mod per_flow;
 mod per_path;
+mod raven;
 mod redundancy;
 mod round_robin;
+mod stms;
+mod tail_reinjection;
 mod tail_rejection;
 mod timeout_reinjection;
 mod waits;
@@ -24,19 +34,28 @@ mod weighted_round_robin;
 mod window;
 
 use blest::Blest;
+use daps::Daps;
+use deadline_reinjection::DeadlineReinjection;
 use disconnect_redundancy::DisconnectRedundancy;
 use ecf::Ecf;
+use edpf::Edpf;
 use extended_reinjection::ExtendedReinjection;
 use flow_round_robin::FlowRoundRobin;
 use handover_rejection::HandoverRejection;
 use linux::Linux;
 use linux_retransmission::LinuxRetransmission;
 use min_rtt::MinRtt;
+use musher::Musher;
+use network_adaptive::NetworkAdaptive;
 use opportunistic_redundancy::OpportunisticRedundancy;
 use opportunistic_retransmission::OpportunisticRetransmission;
+use otias::Otias;
 use penalisation::Penalisation;
+use raven::Raven;
 use redundancy::Redundancy;
 use round_robin::RoundRobin;
+use stms::Stms;
+use tail_reinjection::TailReinjection;
 use tail_rejection::TailRejection;
 use timeout_reinjection::TimeoutReinjection;
 use weighted_round_robin::WeightedRoundRobin;
@@ -44,28 +63,38 @@ use weighted_round_robin::WeightedRoundRobin;
 use crate::registry::{Made, Make};
 
 /// The rules by name.
-pub(crate) const RULES: [(&str, Make); 17] = [
+pub(crate) const RULES: [(&str, Make); 27] = [
     ("blest", |params| link(Blest::new(params)?)),
+    ("daps", |_| link(Daps::default())),
+    ("deadline_reinjection", |params| handler(DeadlineReinjection::new(params)?)),
     ("disconnect_redundancy", |params| link(DisconnectRedundancy::new(params)?)),
     ("ecf", |params| link(Ecf::new(params)?)),
+    ("edpf", |_| link(Edpf::default())),
     ("extended_reinjection", |params| handler(ExtendedReinjection::new(params)?)),
     ("flow_round_robin", |_| link(FlowRoundRobin::default())),
     ("handover_rejection", |params| link(HandoverRejection::new(params)?)),
     ("linux", |_| link(Linux::default())),
     ("linux_retransmission", |_| handler(LinuxRetransmission::default())),
     ("min_rtt", |_| link(MinRtt)),
+    ("musher", |_| link(Musher::published())),
+    ("musher_scaled", |_| link(Musher::scaled())),
+    ("network_adaptive", |params| link(NetworkAdaptive::new(params)?)),
     ("opportunistic_redundancy", |params| link(OpportunisticRedundancy::new(params)?)),
     ("opportunistic_retransmission", |_| handler(OpportunisticRetransmission::default())),
+    ("otias", |_| link(Otias::default())),
     ("penalisation", |_| handler(Penalisation::default())),
+    ("raven", |params| link(Raven::new(params)?)),
     ("redundancy", |_| link(Redundancy)),
     ("round_robin", |_| link(RoundRobin::default())),
+    ("stms", |_| link(Stms::default())),
+    ("tail_reinjection", |params| handler(TailReinjection::new(params)?)),
     ("tail_rejection", |params| link(TailRejection::new(params)?)),
     ("timeout_reinjection", |_| handler(TimeoutReinjection::default())),
     ("weighted_round_robin", |params| link(WeightedRoundRobin::new(params)?)),
 ];
 
 /// The ready-made chains.
-pub(crate) const CHAINS: [(&str, &[&str]); 12] = [
+pub(crate) const CHAINS: [(&str, &[&str]); 21] = [
     ("polyrail", &HSRSCH),
     ("hsrsch", &HSRSCH),
     ("hsrsch_bare", &HSRSCH_BARE),
@@ -78,7 +107,19 @@ pub(crate) const CHAINS: [(&str, &[&str]); 12] = [
     ("linux", &LINUX),
     ("flow_round_robin", &["flow_round_robin"]),
     ("weighted_round_robin", &["weighted_round_robin"]),
+    ("otias", &["otias"]),
+    ("edpf", &["edpf"]),
+    ("daps", &["daps"]),
+    ("network_adaptive", &["network_adaptive"]),
+    ("stms", &["stms"]),
+    ("musher", &["musher"]),
+    ("musher_scaled", &["musher_scaled"]),
+    ("raven", &["raven"]),
+    ("xlink", &["min_rtt", "deadline_reinjection"]),
 ];
+
+/// The rules and chains that are made after descriptions.
+pub(crate) const RECONSTRUCTED: [&str; 1] = ["stms"];
 
 /// POLYCORN's, with what its 6.2 adds.
 const HSRSCH: [&str; 6] = [
@@ -157,6 +198,7 @@ mod tests {
         assert!(error.contains("\"fastest\"") && error.contains("min_rtt"), "{error}");
         let error = ChainSpec::of(&["min_rtt", "x"]).unwrap_err().to_string();
         assert!(error.contains("\"x\"") && error.contains("redundancy"), "{error}");
+        assert!(error.contains("stms (reconstructed)"), "{error}");
         let error = ChainSpec::of(&["min_rtt(x=1)"]).unwrap_err().to_string();
         assert_eq!(error, "min_rtt has no parameter \"x\"; it has: none");
         assert_eq!(ChainSpec::of::<&str>(&[]), Err(ChainSpecError::Length(0)));
