@@ -103,6 +103,14 @@ impl Daps {
         }
         self.plan.iter().position(|planned| planned.left > 0 && usable(planned.path))
     }
+
+    /// Selects the path of this place in the plan.
+    fn select(&mut self, sets: &mut PathSets, place: usize, path: usize) {
+        self.decided = Some(self.plan[place].path);
+        if sets.select(path) {
+            sets.limit_run(self.plan[place].left.saturating_mul(SEGMENT));
+        }
+    }
 }
 
 impl Schedulerlet for Daps {
@@ -136,21 +144,26 @@ impl Schedulerlet for Daps {
             }
         };
         let Some(place) = place else { return };
-        let planned = self.plan[place];
-        let of_turn = group.iter().find(|&i| input.paths[i].id == planned.path);
-        let Some(path) = of_turn else { return };
-        let round = input.paths[path].srtt;
+        let of = |planned: &Planned| group.iter().find(|&i| input.paths[i].id == planned.path);
+        let Some(path) = of(&self.plan[place]) else { return };
         if available.contains(path) {
-            self.decided = Some(planned.path);
-            if sets.select(path) {
-                sets.limit_run(planned.left.saturating_mul(SEGMENT));
-            }
-        } else if let Some(until) = self.waits.until(&input.segment, input.now, round) {
+            self.select(sets, place, path);
+            return;
+        }
+        let round = input.paths[path].srtt;
+        if let Some(until) = self.waits.until(&input.segment, input.now, round) {
             sets.wake_at(until);
-        } else {
-            self.plan[place].left = 0;
-            if let Some(path) = fastest(available, input) {
-                sets.select(path);
+            return;
+        }
+        self.plan[place].left = 0;
+        let next = self.turn(available, input.paths);
+        match next.and_then(|place| Some((place, of(&self.plan[place])?))) {
+            Some((place, path)) => self.select(sets, place, path),
+            // The plan is over.
+            None => {
+                if let Some(path) = fastest(available, input) {
+                    sets.select(path);
+                }
             }
         }
     }
@@ -248,8 +261,15 @@ mod tests {
         assert_eq!(one(&mut chain, &[a, b], base()), Some(0));
         assert_eq!(one(&mut chain, &[full(a), b], later(0)), None);
         assert_eq!(one(&mut chain, &[full(a), b], later(39)), None);
-        assert_eq!(one(&mut chain, &[full(a), b], later(40)), Some(1), "a round trip is over");
-        assert_eq!(one(&mut chain, &[a, b], later(41)), Some(0), "the next turn");
+        // A round trip is over: on to 60, the next turn of the other.
+        assert_eq!(one(&mut chain, &[full(a), b], later(40)), Some(1));
+        assert_eq!(sent(&mut chain, &[a, b], 5), [0, 0, 1, 1, 0], "the rest of 60, and anew");
+
+        let mut chain = daps();
+        assert_eq!(sent(&mut chain, &[a, b], 4), [0; 4], "20 and 40");
+        assert_eq!(one(&mut chain, &[full(a), b], later(0)), None);
+        assert_eq!(one(&mut chain, &[full(a), b], later(40)), Some(1));
+        assert_eq!(sent(&mut chain, &[a, b], 3), [1, 1, 0], "the turn at 60 was given up");
     }
 
     #[test]

@@ -217,9 +217,10 @@ mod tests {
     fn what_was_acknowledged_is_no_longer_in_the_way() {
         let paths = [at(1, 20, 10), at(2, 200, 10)];
         let mut chain = edpf();
-        // 20 + 10 n ms against 210: 19 segments, the last as early as over the other.
-        let first = sent(&mut chain, &paths, base(), 20);
-        assert_eq!(first.iter().filter(|path| **path == 0).count(), 19);
+        // 20 + 10 n ms against 210: 19 segments, then one, then one as early as the other's second.
+        let first = sent(&mut chain, &paths, base(), 21);
+        assert_eq!(first.iter().filter(|path| **path == 0).count(), 20);
+        assert_eq!(first[19], 1);
         let idle = [PathView { outstanding: Bytes::ZERO, ..paths[0] }, paths[1]];
         assert_eq!(sent(&mut chain, &idle, base(), 1), [0]);
     }
