@@ -6,8 +6,8 @@
 //!
 //! Where the paper is open: beyond the position and still in the old cell the path stays rejected
 //! for at most [`BEYOND_MAX`], then it carries a segment a round trip to find out, and is taken
-//! again when one arrives. When all paths are to be rejected the one whose failure is farthest stays,
-//! unless `block = true`.
+//! again when one arrives. When all paths are to be rejected the one whose failure is farthest
+//! stays, unless `block = true`.
 
 use std::time::{Duration, Instant};
 

@@ -5,8 +5,8 @@
 //! `owd_i + buf_i / bw_i > min over j of (owd_j + (buf_j + remain) / bw_j)(1 + eta_j)`, with `eta`
 //! the variance of the round-trip time over the round-trip time, at most 1.
 //!
-//! Where the paper is open: `bw` is the delivery rate; `buf` is what the transport has unsent and in
-//! flight, so `owd` is the least one; before it is known, half the least round-trip time; `remain`
+//! Where the paper is open: `bw` is the delivery rate; `buf` is what the transport has unsent and
+//! in flight, so `owd` is the least one; before it is known, half the least round-trip time; `remain`
 //! leaves out what is on paths already. Dead, backup and unavailable paths are no alternative, nor
 //! are those without a rate. The segment waits until the better path has room, but no longer than
 //! the gain that is expected of waiting.
