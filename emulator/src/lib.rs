@@ -5,6 +5,7 @@
 //! - The private module `packet` tells UDP from the rest, answers too big packets, and is a NAT.
 //! - [`scenario`] reads the links from a TOML file (`docs/emulation.md`).
 //! - [`driver`] runs a scenario, [`control`] steers it while it runs.
+//! - [`rail`] makes the links of a train from seeds.
 //! - [`namespace`] makes network namespaces that leave nothing behind.
 
 #![deny(unsafe_code)]
@@ -14,6 +15,7 @@ pub mod driver;
 pub mod link;
 pub mod namespace;
 mod packet;
+pub mod rail;
 pub mod report;
 pub mod scenario;
 mod sys;

@@ -10,4 +10,5 @@
 pub mod congestion;
 pub mod dice;
 pub mod random;
+pub mod sim;
 pub mod world;

@@ -206,11 +206,6 @@ impl Sender {
         }
     }
 
-    /// Nothing waits and nothing is out.
-    pub fn is_idle(&self) -> bool {
-        self.unsent.is_empty() && self.out.is_empty()
-    }
-
     /// Hands over what window and pacing let go.
     pub fn pump(&mut self, now: Instant, mut emit: impl FnMut(Packet)) {
         if self.probe_at.is_some_and(|at| at <= now) {

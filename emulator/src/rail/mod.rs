@@ -1,0 +1,16 @@
+//! The rail: cells along a track, a train that passes them, and what that makes of its carriers.
+//!
+//! A route seed fixes the track: where each carrier's cells meet, how good they are, and at which
+//! borders handovers fail now and then. A trip seed draws everything else. From both come links,
+//! telemetry, and the handovers as they truly were. The published figures that the generator is
+//! calibrated against are in [`CarrierProfile`]; `docs/emulation.md` sets them beside what comes
+//! out.
+
+mod dice;
+mod profile;
+mod route;
+mod trip;
+
+pub use profile::{CarrierProfile, Speed};
+pub use route::{Border, Cell, Route};
+pub use trip::{CarrierTrip, Fix, Handover, Outcome, Trip};

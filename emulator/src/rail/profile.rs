@@ -1,0 +1,113 @@
+//! What carriers are like, by the published figures.
+
+use std::time::Duration;
+
+/// How fast the train goes: the speeds at which carriers were measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speed {
+    /// It stands.
+    Standing,
+    /// 200 km/h.
+    Kmh200,
+    /// 300 km/h.
+    Kmh300,
+    /// 350 km/h.
+    Kmh350,
+}
+
+/// What one carrier is like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CarrierProfile {
+    /// Its name.
+    pub name: &'static str,
+    /// The downlink rate at its quartiles, Mbit/s, as one long-lived bbr flow gets it under load
+    /// (POLYCORN 2.2).
+    pub mbps: [f64; 3],
+    /// The round-trip time of that flow at its quartiles, ms (POLYCORN 2.2).
+    pub rtt_ms: [f64; 3],
+    /// The share of 0.2 s windows whose rate is more than twice or less than half of that of the
+    /// second before (POLYCORN 2.2, Fig. 1a).
+    pub jumps: f64,
+    /// The share of cells whose handovers ever fail (POLYCORN 2.3).
+    pub failing_cells: f64,
+    /// The share of all handovers that fail (POLYCORN 2.3).
+    pub failures: f64,
+    /// Random loss at 350 km/h.
+    pub loss: f64,
+}
+
+impl CarrierProfile {
+    /// POLYCORN's carrier A.
+    pub const A: Self = Self {
+        name: "a",
+        mbps: [2.56, 6.48, 12.42],
+        rtt_ms: [123.0, 185.0, 315.0],
+        jumps: 0.264,
+        failing_cells: 0.4733,
+        failures: 0.0622,
+        loss: 0.0021,
+    };
+    /// POLYCORN's carrier B.
+    pub const B: Self = Self {
+        name: "b",
+        mbps: [4.60, 10.67, 19.73],
+        rtt_ms: [147.0, 191.0, 348.0],
+        jumps: 0.226,
+        failing_cells: 0.4035,
+        failures: 0.0547,
+        loss: 0.0135,
+    };
+
+    /// So many carriers, two to eight: A, B, and others between and around them.
+    pub fn mix(count: usize) -> Vec<Self> {
+        const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        let scales = [1.0, 1.0, 0.8, 1.2, 0.6, 1.4, 0.5, 1.0];
+        NAMES
+            .iter()
+            .zip(scales)
+            .take(count.clamp(1, 8))
+            .enumerate()
+            .map(|(i, (name, scale))| {
+                let like = if i % 2 == 0 { Self::A } else { Self::B };
+                Self { name, mbps: like.mbps.map(|mbps| mbps * scale), ..like }
+            })
+            .collect()
+    }
+}
+
+impl Speed {
+    /// In metres a second.
+    pub fn metres_per_second(self) -> f64 {
+        match self {
+            Self::Standing => 0.0,
+            Self::Kmh200 => 200.0 / 3.6,
+            Self::Kmh300 => 300.0 / 3.6,
+            Self::Kmh350 => 350.0 / 3.6,
+        }
+    }
+
+    /// The mean time between two handovers (POLYCORN 2.3: 13.7 s at 300 km/h, 8.6 s at 350 km/h;
+    /// cells at 200 km/h as at 300).
+    pub(super) fn cell_metres(self) -> f64 {
+        match self {
+            Self::Kmh350 => 8.6 * Self::Kmh350.metres_per_second(),
+            _ => 13.7 * Self::Kmh300.metres_per_second(),
+        }
+    }
+
+    /// How much of the random loss at 350 km/h there is.
+    pub(super) fn loss_share(self) -> f64 {
+        match self {
+            Self::Standing => 0.05,
+            Self::Kmh200 => 0.3,
+            Self::Kmh300 => 0.7,
+            Self::Kmh350 => 1.0,
+        }
+    }
+
+    /// The time of a trip along a track of this length.
+    pub fn time_for(self, metres: f64) -> Option<Duration> {
+        let speed = self.metres_per_second();
+        (speed > 0.0).then(|| Duration::from_secs_f64(metres / speed))
+    }
+}
