@@ -13,6 +13,6 @@ mod units;
 
 pub use destination::{Destination, Families, HostName, HostNameError};
 pub use ids::{FlowId, Identity, IdentityError, InstanceId, PathId, SessionId, UserId};
-pub use link::LinkSample;
+pub use link::{LinkForecast, LinkSample};
 pub use tunnel::{TunnelMode, TunnelModeError, Unit};
 pub use units::{Bitrate, Bytes, ParseUnitError};

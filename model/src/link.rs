@@ -37,3 +37,18 @@ pub struct LinkSample {
     /// Bytes acknowledged by the peer's transport since the connection began.
     pub acked: Bytes,
 }
+
+/// What is foreseen of a carrier: the handover ahead is likely to fail. Made from position and
+/// history by who knows them; the session passes it on to the scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkForecast {
+    /// When the train reaches the place of the failure; earlier than now once it has passed it and
+    /// is still in the old cell.
+    pub fails_at: Instant,
+    /// How uncertain that is, to both sides.
+    pub uncertainty: Duration,
+    /// How many of 1,000 of these handovers fail.
+    pub permille: u16,
+    /// When it is too old to be believed, if no newer one has come.
+    pub expires_at: Instant,
+}

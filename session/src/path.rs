@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, FlowId, LinkSample, PathId, TunnelMode};
-use polyrail_scheduler::{Forecast, PathView};
+use polyrail_scheduler::PathView;
 
 use crate::delay::{Delay, Relative};
 use crate::limits::{
@@ -52,8 +52,6 @@ pub(crate) struct Path {
     /// The rate that was reached while the path was the limit, not what was offered.
     proven_rate: Option<Bitrate>,
     last_sample: Option<LinkSample>,
-    /// What is foreseen of its carrier.
-    pub forecast: Option<Forecast>,
     /// What it carries, in sending order; settled entries leave lazily.
     pub carried: VecDeque<Carried>,
     /// Sent over it and neither acknowledged nor given up.
@@ -125,7 +123,6 @@ impl Path {
             rate: None,
             proven_rate: None,
             last_sample: None,
-            forecast: None,
             carried: VecDeque::new(),
             outstanding: 0,
             progress_at: now,
@@ -171,7 +168,7 @@ impl Path {
             stalled: self.hidden,
             backup: self.backup,
             spare: !self.backup,
-            forecast: self.forecast,
+            forecast: None,
         };
         self.show_delay(&mut view);
         view

@@ -41,6 +41,12 @@ impl Dice {
         (self.number() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// A number of the standard normal distribution (Box and Muller).
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.unit()).cos()
+    }
+
     /// A time in `from..to` milliseconds.
     pub fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_micros(self.between(from * 1_000, to * 1_000))

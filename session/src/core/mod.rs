@@ -11,6 +11,7 @@ mod again;
 mod control;
 mod credit;
 mod delays;
+mod forecasts;
 mod input;
 mod notices;
 mod paths;
@@ -20,7 +21,7 @@ mod transmit;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, Destination, Families, FlowId, UserId};
+use polyrail_model::{Bytes, Destination, Families, FlowId, LinkForecast, UserId};
 use polyrail_scheduler::{Chain, FairQueue, PathView, Turn};
 
 pub use transmit::Outlet;
@@ -96,6 +97,8 @@ pub(crate) struct Session {
     wake_at: Option<Instant>,
     /// Bytes of all flows that were never sent.
     backlog: u64,
+    /// What is foreseen, by carrier.
+    forecasts: BTreeMap<String, LinkForecast>,
     pub families: Families,
     pub alone_since: Option<Instant>,
     /// It has had a path.
@@ -175,6 +178,7 @@ impl Session {
             reinjected: 0,
             wake_at: None,
             backlog: 0,
+            forecasts: BTreeMap::new(),
             families: Families::default(),
             alone_since: Some(now),
             greeted: false,

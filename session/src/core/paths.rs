@@ -186,7 +186,7 @@ impl Session {
             if room > 0 {
                 path.control_debt = 0;
             }
-            self.views[slot] = path.view();
+            self.refresh(slot);
         }
     }
 
@@ -213,7 +213,8 @@ impl Session {
 
     pub(super) fn refresh(&mut self, slot: usize) {
         if let Some(path) = &self.paths[slot] {
-            self.views[slot] = path.view();
+            let forecast = self.views[slot].forecast;
+            self.views[slot] = PathView { forecast, ..path.view() };
         }
     }
 

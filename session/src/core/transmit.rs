@@ -33,6 +33,9 @@ impl Session {
         }
         self.send_control(now, outlet);
         self.refresh_delays(now);
+        if !self.forecasts.is_empty() {
+            self.refresh_forecasts(now);
+        }
         let mut aside: Vec<Turn> = Vec::new();
         while self.views.iter().any(|view| view.available()) {
             let Some(turn) = self.queue.pop() else { break };

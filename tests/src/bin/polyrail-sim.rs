@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use polyrail_emulator::rail::{CarrierProfile, Route, Speed, Trip};
-use polyrail_tests::sim::{Column, Contestant, Engine, downloads, table};
+use polyrail_tests::sim::{Column, Contestant, Engine, Oracle, downloads, table};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -14,7 +14,7 @@ fn main() {
     let contestants: Vec<Contestant> = names
         .iter()
         .flat_map(|name| {
-            [Engine::Paper, Engine::Full].map(|engine| Contestant::named(name, engine))
+            [Engine::Paper, Engine::Full].map(|engine| contestant(name, engine))
         })
         .collect();
     let length = Duration::from_secs(100);
@@ -60,4 +60,15 @@ fn main() {
     }
     let rows: Vec<String> = contestants.iter().map(|contestant| contestant.name.clone()).collect();
     println!("{}", table(&rows, &columns));
+}
+
+/// A chain by its name; behind `+oracle` it knows which handovers will fail.
+fn contestant(name: &str, engine: Engine) -> Contestant {
+    let (chain, oracle) = match name.strip_suffix("+oracle") {
+        Some(chain) => (chain, Some(Oracle::PERFECT)),
+        None => (name, None),
+    };
+    let contestant = Contestant::named(chain, engine);
+    let name = format!("{}{}", contestant.name, if oracle.is_some() { " +oracle" } else { "" });
+    Contestant { name, oracle, ..contestant }
 }

@@ -1,6 +1,7 @@
 //! Schedulers on a simulated rail: the real session over simulated tunnels, in virtual time.
 
 mod downloads;
+mod oracle;
 mod table;
 
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::congestion::Algorithm;
 use crate::world::{CarrierSpec, Habits, World};
 
 pub use downloads::{Download, downloads};
+pub use oracle::Oracle;
 pub use table::{Column, table};
 
 /// How much of the engine works beside the scheduler.
@@ -36,6 +38,8 @@ pub struct Contestant {
     pub engine: Engine,
     /// The congestion control of all tunnels.
     pub congestion: Algorithm,
+    /// Who foresees handovers that fail, if anybody.
+    pub oracle: Option<Oracle>,
 }
 
 impl Contestant {
@@ -47,7 +51,7 @@ impl Contestant {
         let spec = ChainSpec::named(chain).unwrap_or_else(|error| panic!("{error}"));
         let suffix = if engine == Engine::Full { "full" } else { "paper" };
         let name = format!("{chain} {suffix}");
-        Self { name, chain: spec, engine, congestion: Algorithm::Bbr }
+        Self { name, chain: spec, engine, congestion: Algorithm::Bbr, oracle: None }
     }
 }
 
@@ -79,6 +83,9 @@ pub fn world(trip: &Trip, contestant: &Contestant) -> World {
     let mut world = World::new(habits, settings.clone(), settings, &carriers);
     let up = |world: &World| (0..carriers.len()).any(|carrier| world.is_up(carrier));
     world.run_until(Duration::from_secs(20), up);
+    if let Some(oracle) = contestant.oracle {
+        oracle.tell(trip, trip.fixes.first().map_or(0.0, |fix| fix.speed), &mut world);
+    }
     world
 }
 

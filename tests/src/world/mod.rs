@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use polyrail_emulator::link::LinkModel;
+use polyrail_model::LinkForecast;
 use polyrail_session::Settings;
 
 use crate::dice::Dice;
@@ -118,6 +119,8 @@ pub struct World {
     captured: VecDeque<(usize, Vec<Vec<u8>>)>,
     /// Packets and timers so far.
     steps: u64,
+    /// What both sides will be told of carriers.
+    forecasts: Vec<(usize, Option<LinkForecast>)>,
 }
 
 /// What may end a session.
@@ -138,6 +141,7 @@ enum Timer {
     EndDown { connection: usize, side: Side },
     Dial { flow: FlowNo },
     Read { flow: FlowNo, side: Side },
+    Forecast { number: usize },
 }
 
 impl World {
@@ -168,6 +172,7 @@ impl World {
             coverage: Coverage::default(),
             captured: VecDeque::new(),
             steps: 0,
+            forecasts: Vec::new(),
         };
         for carrier in 0..world.carriers.len() {
             world.timer(Duration::ZERO, Timer::Connect { carrier });
@@ -280,6 +285,7 @@ impl World {
             Timer::EndDown { connection, side } => self.end_down(connection, side, "timer"),
             Timer::Dial { flow } => self.dial_over(flow),
             Timer::Read { flow, side } => self.read_some(flow, side),
+            Timer::Forecast { number } => self.tell_forecast(number),
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use polyrail_model::LinkForecast;
 use polyrail_scheduler::ChainSpec;
 use polyrail_session::{PathReport, TunnelKey};
 
@@ -132,6 +133,24 @@ impl World {
         node.endpoint.set_settings(self.now, node.settings.clone());
         node.dirty = true;
         self.drain();
+    }
+
+    /// Both sides will be told this of a carrier after that time; `None`: nothing is foreseen.
+    pub fn foresee(&mut self, after: Duration, carrier: usize, forecast: Option<LinkForecast>) {
+        let number = self.forecasts.len();
+        self.forecasts.push((carrier, forecast));
+        self.timer(after, Timer::Forecast { number });
+    }
+
+    pub(super) fn tell_forecast(&mut self, number: usize) {
+        let (carrier, forecast) = self.forecasts[number];
+        let name = self.carriers[carrier].spec.name.clone();
+        for node in &mut self.nodes {
+            for session in node.endpoint.status().sessions {
+                node.endpoint.set_forecast(self.now, session.session, &name, forecast);
+            }
+            node.dirty = true;
+        }
     }
 
     /// A carrier becomes a backup, or is one no longer.
