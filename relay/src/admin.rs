@@ -52,12 +52,12 @@ impl<'a> Survey<'a> {
     /// What the daemon says of itself. `chain` are the schedulerlets; `memory` is the bound of a
     /// session's memory for each direction. What tunnels were refused, and the datagrams, the
     /// daemon adds.
-    pub fn snapshot(&self, chain: &[&str], memory: Bytes) -> Snapshot {
+    pub fn snapshot(&self, chain: &[String], memory: Bytes) -> Snapshot {
         let modes = [TunnelMode::Quic, TunnelMode::Tls];
         let half_open: usize = modes.iter().map(|mode| self.relay.handshaking(*mode)).sum();
         let up = self.relay.tunnel_count().saturating_sub(half_open);
         Snapshot {
-            scheduler: chain.iter().map(ToString::to_string).collect(),
+            scheduler: chain.to_vec(),
             legs: self.relay.leg_count() as u64,
             tunnels: TunnelCounts {
                 up: up as u64,

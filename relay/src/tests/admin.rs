@@ -20,7 +20,7 @@ fn a_survey_shows_sessions_and_connections() {
     let now = Instant::now();
     let relay = &world.gateway.relay;
     let survey = Survey::new(now, relay);
-    let snapshot = survey.snapshot(&["min_rtt"], Bytes::from_mib(16));
+    let snapshot = survey.snapshot(&["min_rtt".to_owned()], Bytes::from_mib(16));
     assert_eq!(snapshot.scheduler, ["min_rtt"]);
     assert_eq!((snapshot.legs, snapshot.tunnels.up, snapshot.tunnels.half_open), (1, 2, 0));
     let [session] = &snapshot.sessions[..] else { panic!("{snapshot:?}") };
