@@ -6,10 +6,10 @@
 //! the variance of the round-trip time over the round-trip time, at most 1.
 //!
 //! Where the paper is open: `bw` is the delivery rate; `buf` is what the transport has unsent and
-//! in flight, so `owd` is the least one; before it is known, half the least round-trip time; `remain`
-//! leaves out what is on paths already. Dead, backup and unavailable paths are no alternative, nor
-//! are those without a rate. The segment waits until the better path has room, but no longer than
-//! the gain that is expected of waiting.
+//! in flight, so `owd` is the least one; before it is known, half the least round-trip time;
+//! `remain` leaves out what is on paths already. Dead, backup and unavailable paths are no
+//! alternative, nor are those without a rate. The segment waits until the better path has room, but
+//! no longer than the gain that is expected of waiting.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

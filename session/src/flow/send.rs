@@ -254,7 +254,8 @@ impl SendHalf {
     }
 
     /// Takes an acknowledgement in; tells `each` the start and length of every run that it covers
-    /// and the slots from which the run was expected. Returns false when it covers what was never sent.
+    /// and the slots from which the run was expected. Returns false when it covers what was never
+    /// sent.
     pub fn acknowledge(
         &mut self,
         cumulative: u64,

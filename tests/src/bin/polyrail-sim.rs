@@ -13,9 +13,7 @@ fn main() {
     let sizes = [64_000, 256_000, 1_000_000, 4_000_000];
     let contestants: Vec<Contestant> = names
         .iter()
-        .flat_map(|name| {
-            [Engine::Paper, Engine::Full].map(|engine| contestant(name, engine))
-        })
+        .flat_map(|name| [Engine::Paper, Engine::Full].map(|engine| contestant(name, engine)))
         .collect();
     let length = Duration::from_secs(100);
     let mut columns: Vec<Column> = sizes
