@@ -1,5 +1,8 @@
 //! Chains, schedulerlets and handlers by the names that the configuration uses.
 
+use std::fmt;
+use std::sync::Arc;
+
 use crate::params::{ParamError, Params, Reader};
 use crate::rules::{CHAINS, RECONSTRUCTED, RULES};
 use crate::{Chain, Handler, Schedulerlet};
@@ -12,10 +15,19 @@ pub struct ChainSpec {
     names: Vec<String>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Rule {
     Known(usize, Params),
-    Foreign(&'static str, fn() -> Made),
+    Foreign(&'static str, Arc<dyn Fn() -> Made + Send + Sync>),
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(index, params) => write!(f, "{}{params}", RULES[*index].0),
+            Self::Foreign(name, _) => f.write_str(name),
+        }
+    }
 }
 
 impl Eq for Rule {}
@@ -24,7 +36,7 @@ impl PartialEq for Rule {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Known(a, p), Self::Known(b, q)) => a == b && p == q,
-            (Self::Foreign(a, _), Self::Foreign(b, _)) => a == b,
+            (Self::Foreign(a, make), Self::Foreign(b, other)) => a == b && Arc::ptr_eq(make, other),
             _ => false,
         }
     }
@@ -118,11 +130,22 @@ impl ChainSpec {
         Ok(Self { rules, names })
     }
 
-    /// The same with a rule behind it that is not of this crate.
+    /// A chain of one rule that is not of this crate, as [`ChainSpec::and`] adds it.
+    pub fn made(name: &'static str, make: impl Fn() -> Made + Send + Sync + 'static) -> Self {
+        Self { rules: Vec::new(), names: Vec::new() }.and(name, make)
+    }
+
+    /// The same with a rule behind it that is not of this crate, or that holds what parameters
+    /// cannot say, such as a database. `make` is called for every chain that is built; only clones
+    /// of this specification are equal to it.
     #[must_use]
-    pub fn and(mut self, name: &'static str, make: fn() -> Made) -> Self {
+    pub fn and(
+        mut self,
+        name: &'static str,
+        make: impl Fn() -> Made + Send + Sync + 'static,
+    ) -> Self {
         self.names.push(name.to_owned());
-        self.rules.push(Rule::Foreign(name, make));
+        self.rules.push(Rule::Foreign(name, Arc::new(make)));
         self
     }
 
@@ -175,5 +198,52 @@ impl Default for ChainSpec {
     fn default() -> Self {
         let (_, rules) = CHAINS[0];
         Self::of(rules).unwrap_or_else(|_| Self { rules: Vec::new(), names: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::{Duration, Instant};
+
+    use polyrail_model::Bitrate;
+
+    use super::*;
+    use crate::view::samples::{base, path};
+    use crate::{Decision, Figures, Input, NetworkAdaptive, Outlook, PathView, SegmentView};
+
+    /// The delay of each path in milliseconds, by its id; shared by all chains.
+    #[derive(Clone, Default)]
+    struct Database(Arc<Mutex<Vec<u64>>>);
+
+    impl Outlook for Database {
+        fn at(&self, path: &PathView, _now: Instant, _at: Instant) -> Option<Figures> {
+            let ms = *self.0.lock().ok()?.get(path.id.0 as usize)?;
+            Some(Figures { rate: Bitrate::from_mbps(8.0), delay: Duration::from_millis(ms) })
+        }
+    }
+
+    #[test]
+    fn a_rule_from_outside_holds_what_it_was_given() {
+        let database = Database::default();
+        let knows = database.clone();
+        let spec = ChainSpec::made("network_adaptive", move || {
+            let params = Params::default();
+            let rule = NetworkAdaptive::new(&mut params.reader("network_adaptive")).unwrap();
+            Made::Link(Box::new(rule.with(Box::new(knows.clone()))))
+        });
+        assert_eq!(spec.names(), ["network_adaptive"]);
+        assert_eq!(spec, spec.clone());
+        assert_ne!(spec, ChainSpec::named("network_adaptive").unwrap());
+        let paths = [path(0, 40), path(1, 50)];
+        let choice = |delays: &[u64]| {
+            *database.0.lock().unwrap() = delays.to_vec();
+            let input = Input { paths: &paths, segment: SegmentView::default(), now: base() };
+            match spec.build().decide(&input) {
+                Decision::Send { primary, .. } => primary,
+                wait @ Decision::Wait { .. } => panic!("{wait:?}"),
+            }
+        };
+        assert_eq!((choice(&[]), choice(&[300, 20]), choice(&[20, 300])), (0, 1, 0));
     }
 }
