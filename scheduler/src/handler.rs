@@ -24,7 +24,7 @@ pub trait Handler: Send {
         Again::No
     }
 
-    /// The most that a path may have out, beside its own window.
+    /// The most that a path may have out, beside its own window; less than a segment counts as one.
     fn cap(&self, _path: PathId) -> Option<Bytes> {
         None
     }

@@ -4,10 +4,13 @@
 
 mod endpoints;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use endpoints::{Pair, Wire, closes, drain};
-use polyrail_model::{Bytes, Destination, HostName, Identity, TunnelMode, UserId};
+use polyrail_model::{Bytes, Destination, HostName, Identity, PathId, TunnelMode, UserId};
+use polyrail_scheduler::{ChainSpec, Handler, Made, SEGMENT};
 use polyrail_session::limits::SESSION_PATHS_MAX;
 use polyrail_session::{Endpoint, Event, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
 
@@ -147,7 +150,7 @@ fn a_restarted_cloud_makes_flows_end_and_the_session_begin_anew() {
 /// Nothing goes over two paths at once.
 fn without_copies() -> Settings {
     let rules = ["min_rtt", "extended_reinjection"];
-    let chain = polyrail_scheduler::ChainSpec::of(&rules).unwrap();
+    let chain = ChainSpec::of(&rules).unwrap();
     Settings { chain, ..Settings::default() }
 }
 
@@ -362,4 +365,74 @@ fn attempts_beyond_the_bound_of_paths_take_the_place_of_older_ones() {
     let paths = &pair.gateway.status().sessions[0].paths;
     let first = paths.iter().find(|path| path.tunnel == TunnelKey(0)).expect("it goes on");
     assert!(!first.superseded && paths.iter().any(|path| path.tunnel == TunnelKey(159)));
+}
+
+/// Every path may have so many bytes out.
+struct Cap(Arc<AtomicU64>);
+
+impl Handler for Cap {
+    fn name(&self) -> &'static str {
+        "cap"
+    }
+
+    fn cap(&self, _path: PathId) -> Option<Bytes> {
+        Some(Bytes(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+/// One path, on which what the gateway sends stays under way, and its cap.
+fn capped(bytes: u64) -> (Pair, Arc<AtomicU64>) {
+    let cap = Arc::new(AtomicU64::new(bytes));
+    let held = Arc::clone(&cap);
+    let chain = ChainSpec::of(&["min_rtt"]).unwrap();
+    let chain = chain.and("cap", move || Made::Handler(Box::new(Cap(Arc::clone(&held)))));
+    let mut pair = Pair::new(Settings { chain, stall: false, ..Settings::default() });
+    pair.up(0, "a");
+    pair.slow = Some(TunnelKey(0));
+    (pair, cap)
+}
+
+fn outstanding(pair: &Pair) -> u64 {
+    pair.gateway.status().sessions[0].paths[0].outstanding.0
+}
+
+#[test]
+fn a_path_has_no_more_out_than_its_cap() {
+    let (mut pair, cap) = capped(3 * SEGMENT);
+    let flow = pair.open();
+    pair.gateway.write(pair.now, flow, &[7; 60_000]);
+    pair.run();
+    // The OPEN has a number of its own, and a run is no shorter than a segment.
+    let most = |segments: u64| segments * SEGMENT..(segments + 1) * SEGMENT;
+    assert!(most(3).contains(&outstanding(&pair)), "{}", outstanding(&pair));
+    // A higher one lets more go with the next thing that happens.
+    cap.store(10 * SEGMENT, Ordering::Relaxed);
+    pair.gateway.write(pair.now, flow, &[7; 1]);
+    pair.run();
+    assert!(most(10).contains(&outstanding(&pair)), "{}", outstanding(&pair));
+    // A lower one takes nothing back.
+    cap.store(0, Ordering::Relaxed);
+    pair.gateway.write(pair.now, flow, &[7; 1]);
+    pair.run();
+    assert!(most(10).contains(&outstanding(&pair)), "{}", outstanding(&pair));
+}
+
+#[test]
+fn a_cap_of_nothing_is_a_segment_and_all_arrives() {
+    let (mut pair, _cap) = capped(0);
+    pair.slow = None;
+    let flow = pair.open();
+    pair.gateway.write(pair.now, flow, &[7; 60_000]);
+    pair.gateway.finish(pair.now, flow);
+    let mut got = 0;
+    for _ in 0..200 {
+        pair.run();
+        assert!(outstanding(&pair) <= SEGMENT + 1, "{}", outstanding(&pair));
+        if pair.units.len() > 1 && got < 60_000 {
+            let served = pair.opened();
+            got += drain(&mut pair.cloud, pair.now, served).len();
+        }
+        pair.advance(Duration::from_millis(20));
+    }
+    assert_eq!(got, 60_000);
 }

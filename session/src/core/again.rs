@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use polyrail_model::{Bytes, FlowId, Unit};
-use polyrail_scheduler::{Again, Note, OutView, PathSet, RUN_MAX, Turn};
+use polyrail_scheduler::{Again, Note, OutView, PathSet, RUN_MAX, SEGMENT, Turn};
 
 use super::Session;
 use super::transmit::Outlet;
@@ -52,7 +52,9 @@ impl Session {
                 blocked: flow.send.unsent() > 0,
             };
             let user = flow.user;
-            let slot = match self.chain.again(&out, &self.views, now) {
+            let wanted = self.chain.again(&out, &self.views, now);
+            self.show_rooms();
+            let slot = match wanted {
                 Again::No => continue,
                 Again::At(at) => {
                     self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
@@ -64,7 +66,8 @@ impl Session {
             if !fits || live.contains(slot) {
                 continue;
             }
-            let (end, bytes) = self.frame(now, id, &piece, RUN_MAX);
+            let most = self.left_by_cap(slot).map_or(RUN_MAX, |left| left.max(SEGMENT));
+            let (end, bytes) = self.frame(now, id, &piece, most.min(RUN_MAX));
             let turn = Turn { user, flow: id, interactive: false };
             self.account(now, turn, &piece, end, bytes, PathSet::only(slot));
             let frame = std::mem::take(&mut self.scratch);

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use polyrail_model::{Bytes, FlowId, Unit};
+use polyrail_model::{FlowId, Unit};
 
 use super::{Outcome, Outlet, Session};
 use crate::Role;
@@ -188,7 +188,7 @@ impl Session {
             path.control_debt = 0;
         }
         path.room = room;
-        self.views[slot].room = Bytes(room);
+        self.show_room(slot);
     }
 
     /// Acknowledgements take at most [`ACK_UPLINK_SHARE`] of the uplink, where its rate is known;

@@ -10,8 +10,8 @@
 
 use std::time::Instant;
 
-use polyrail_model::{FlowId, LinkSample, PathId};
-use polyrail_scheduler::{Note, PathView};
+use polyrail_model::{Bytes, FlowId, LinkSample, PathId};
+use polyrail_scheduler::{Note, PathView, SEGMENT};
 
 use super::Session;
 use crate::flow::Flow;
@@ -215,7 +215,30 @@ impl Session {
         if let Some(path) = &self.paths[slot] {
             let forecast = self.views[slot].forecast;
             self.views[slot] = PathView { forecast, ..path.view() };
+            self.show_room(slot);
         }
+    }
+
+    /// The room that the scheduler sees: the tunnel's, and what a handler's cap leaves of it. An
+    /// idle path always has some: caps are no less than a segment, and nothing is out there.
+    pub(super) fn show_room(&mut self, slot: usize) {
+        let Some(path) = &self.paths[slot] else { return };
+        let left = self.left_by_cap(slot).unwrap_or(path.room);
+        self.views[slot].room = Bytes(path.room.min(left));
+    }
+
+    /// The same for all paths: caps change with what arrives and with what handlers are asked.
+    pub(super) fn show_rooms(&mut self) {
+        if self.chain.has_handlers() {
+            (0..self.paths.len()).for_each(|slot| self.show_room(slot));
+        }
+    }
+
+    /// What may still go out before a handler's cap is reached, in bytes.
+    pub(super) fn left_by_cap(&self, slot: usize) -> Option<u64> {
+        let path = self.paths.get(slot)?.as_ref()?;
+        let cap = self.chain.cap(path.id)?.0.max(SEGMENT);
+        Some(cap.saturating_sub(path.outstanding))
     }
 
     /// Looks at all paths: who is overdue stalls.
@@ -403,7 +426,7 @@ impl Session {
         for slot in live.iter() {
             if let Some(Some(path)) = self.paths.get_mut(slot) {
                 path.outstanding = path.outstanding.saturating_sub(length);
-                self.views[slot].outstanding = polyrail_model::Bytes(path.outstanding);
+                self.views[slot].outstanding = Bytes(path.outstanding);
             }
         }
     }
@@ -423,5 +446,5 @@ impl Session {
 
 /// The view of a slot without a path: never available.
 fn absent(view: PathView) -> PathView {
-    PathView { room: polyrail_model::Bytes::ZERO, stalled: true, ..view }
+    PathView { room: Bytes::ZERO, stalled: true, ..view }
 }

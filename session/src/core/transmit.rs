@@ -36,6 +36,7 @@ impl Session {
         if !self.forecasts.is_empty() {
             self.refresh_forecasts(now);
         }
+        self.show_rooms();
         let mut aside: Vec<Turn> = Vec::new();
         while self.views.iter().any(|view| view.available()) {
             let Some(turn) = self.queue.pop() else { break };
@@ -88,6 +89,10 @@ impl Session {
                 return Served::Wait { fresh: !piece.again && until.is_none() };
             }
         };
+        // A cap may be less than a run; of the tunnel's room a run may take more than is left.
+        if let Some(left) = self.left_by_cap(primary) {
+            run_max = run_max.min(left.max(SEGMENT));
+        }
         if self.queue.interactive_waits() && !turn.interactive {
             run_max = run_max.min(INTERACTIVE_RUN);
         }
