@@ -66,7 +66,7 @@ fn defaults_are_as_documented() {
     assert_eq!(config.session.linger, Duration::from_secs(120));
     assert_eq!(config.session.memory, Bytes::from_mib(16));
     assert_eq!(config.session.flows_max, 16_384);
-    assert_eq!(config.scheduler.chain, ChainSpec::named("min_rtt").unwrap());
+    assert_eq!(config.scheduler.chain, ChainSpec::named("polyrail").unwrap());
     assert_eq!(config.carriers[0].congestion.as_str(), "bbr");
     assert_eq!(config.carriers[0].role, CarrierRole::Primary);
     assert!(config.carriers[0].usable());
@@ -159,7 +159,7 @@ fn mistakes_are_placed() {
             "[scheduler]\nchain = [\n\"min_rtt\",\n\"x\"]\n[tls]",
             "\"x\"",
             "scheduler.chain[2]",
-            "no schedulerlet is named \"x\"; there are: min_rtt",
+            "no schedulerlet is named \"x\"; there are: blest, daps,",
         ],
         ["[tls]", "[log]\nlevel = \"loud\"\n[tls]", "level", "log.level", "use error, warn"],
         ["[tls]", "[log]\nformat = \"xml\"\n[tls]", "format", "log.format", "\"json\""],

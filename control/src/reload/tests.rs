@@ -126,7 +126,8 @@ fn live_keys_of_a_gateway() {
         (
             "[tls]",
             "[scheduler]\nchain = \"redundant\"\n[tls]",
-            "scheduler.chain: [min_rtt] -> [min_rtt, redundancy]",
+            "scheduler.chain: [handover_rejection, min_rtt, tail_rejection, disconnect_redundancy, \
+             opportunistic_redundancy, extended_reinjection] -> [min_rtt, redundancy]",
             Chain,
         ),
         (
