@@ -1,5 +1,7 @@
 //! `polyrail-sim`: schedulers on the simulated rail, side by side.
 
+#![forbid(unsafe_code)]
+
 use std::time::{Duration, Instant};
 
 use polyrail_emulator::rail::{CarrierProfile, Route, Speed, Trip};
