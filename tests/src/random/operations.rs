@@ -121,6 +121,8 @@ impl Run<'_> {
         for carrier in 0..world.carrier_count() {
             world.change_links(carrier, |now, link| {
                 link.set_loss(now, Probability::NEVER);
+                link.set_burst_loss(now, None);
+                link.set_reorder(now, None);
                 link.set_blackout(now, None);
             });
             world.enable(carrier, true);
