@@ -94,6 +94,9 @@ pub enum Decision {
         copies: PathSet,
         /// Bytes of the flow from this segment on that may go along, at least one segment.
         run_max: u64,
+        /// How many bytes further on the run begins; more than 0 only for new data. The session
+        /// takes what was never sent from there on; where that is nothing, the segment itself.
+        ahead: u64,
     },
 }
 
@@ -127,7 +130,9 @@ impl Chain {
             return Decision::Wait { until: sets.wakes_at() };
         };
         let run_max = sets.run_max().min(input.paths[primary].run_max());
-        Decision::Send { primary, copies: sets.selected().without(PathSet::only(primary)), run_max }
+        let copies = sets.selected().without(PathSet::only(primary));
+        let ahead = if input.segment.reinjected { 0 } else { sets.ahead() };
+        Decision::Send { primary, copies, run_max, ahead }
     }
 
     /// Tells all schedulerlets and handlers what happened.

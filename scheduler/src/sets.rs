@@ -87,6 +87,7 @@ pub struct PathSets {
     unavailable: PathSet,
     primary: Option<usize>,
     run_max: u64,
+    ahead: u64,
     wake_at: Option<Instant>,
     kind: Kind,
 }
@@ -100,6 +101,7 @@ impl PathSets {
             unavailable: PathSet::EMPTY,
             primary: None,
             run_max: crate::RUN_MAX,
+            ahead: 0,
             wake_at: None,
             kind: Kind::SoftSelector,
         }
@@ -133,6 +135,17 @@ impl PathSets {
     /// Shortens the run to at most `bytes`, and at least one segment.
     pub fn limit_run(&mut self, bytes: u64) {
         self.run_max = self.run_max.min(bytes.max(crate::SEGMENT));
+    }
+
+    /// Lets the run begin this many bytes further on in its flow: what is before stays for a faster
+    /// path. See [`crate::Decision::Send`].
+    pub fn begin_ahead(&mut self, bytes: u64) {
+        self.ahead = bytes;
+    }
+
+    /// How much further on the run begins, in bytes.
+    pub fn ahead(&self) -> u64 {
+        self.ahead
     }
 
     /// Asks for another decision at this time, when nothing else brings one before.

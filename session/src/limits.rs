@@ -49,6 +49,10 @@ pub const FRAGMENTS_MAX: usize = 8_192;
 /// Runs that a flow may have unacknowledged; at the bound it waits.
 pub const RUNS_MAX: usize = 2_048;
 
+/// What a flow may skip over at once because it goes later, over a faster path, in bytes; beyond,
+/// nothing is sent out of turn. So runs stay few, however small it is cut.
+pub const AHEAD_MAX: u64 = 1_024 * 1_024;
+
 /// What a local writer may hold unsent beyond the flow's window, in bytes.
 pub const UNSENT_MAX: u64 = 64 * 1024;
 

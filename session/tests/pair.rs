@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use endpoints::{Pair, Wire, closes, drain};
 use polyrail_model::{Bytes, Destination, HostName, Identity, PathId, TunnelMode, UserId};
-use polyrail_scheduler::{ChainSpec, Handler, Made, SEGMENT};
+use polyrail_scheduler::{ChainSpec, Handler, Input, Kind, Made, PathSets, SEGMENT, Schedulerlet};
 use polyrail_session::limits::SESSION_PATHS_MAX;
 use polyrail_session::{Endpoint, Event, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
 
@@ -435,4 +435,88 @@ fn a_cap_of_nothing_is_a_segment_and_all_arrives() {
         pair.advance(Duration::from_millis(20));
     }
     assert_eq!(got, 60_000);
+}
+
+/// Paths in turns, the second one so many bytes further on.
+struct Ahead(u64, usize);
+
+impl Schedulerlet for Ahead {
+    fn name(&self) -> &'static str {
+        "ahead"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::SoftSelector
+    }
+
+    fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
+        let available = |path: &usize| input.paths.get(*path).is_some_and(|p| p.available());
+        let Some(path) = [self.1, 1 - self.1].into_iter().find(available) else { return };
+        sets.select(path);
+        sets.limit_run(SEGMENT);
+        sets.begin_ahead(self.0 * path as u64);
+        self.1 = 1 - path;
+    }
+}
+
+#[test]
+fn what_goes_ahead_of_its_turn_arrives_and_nothing_twice() {
+    for (ahead, lost) in [(5_000, false), (40_000, false), (5_000, true), (40_000, true)] {
+        let chain = ChainSpec::made("ahead", move || Made::Link(Box::new(Ahead(ahead, 0))));
+        let mut pair = Pair::new(Settings { chain, ..Settings::default() });
+        pair.up(0, "a");
+        pair.up(1, "b");
+        let flow = pair.open();
+        let data: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
+        let (mut sent, mut got, mut round) = (0, Vec::new(), 0);
+        while got.len() < data.len() {
+            sent += pair.gateway.write(pair.now, flow, &data[sent..]);
+            pair.slow = (lost && round == 1).then_some(TunnelKey(1));
+            pair.run();
+            if lost && round == 1 {
+                pair.down(1);
+                pair.up(2, "b");
+            }
+            let served = pair.opened();
+            got.extend(drain(&mut pair.cloud, pair.now, served));
+            pair.advance(Duration::from_millis(20));
+            round += 1;
+            assert!(round < 1_000, "{ahead} {lost}: {} of {}", got.len(), data.len());
+        }
+        assert!(got == data, "{ahead} {lost}");
+        let status = pair.gateway.status();
+        let used = status.sessions[0].paths.iter().filter(|path| path.sent.0 > 10_000);
+        assert!(lost || used.count() == 2, "{ahead}");
+        let copied: usize = pair.user_bytes.iter().sum();
+        assert!(lost || copied < 220_000, "{copied} bytes");
+        pair.gateway.finish(pair.now, flow);
+        pair.run();
+        let served = pair.opened();
+        assert!(pair.cloud.finished(served), "{ahead} {lost}");
+    }
+}
+
+#[test]
+fn a_flow_that_skipped_data_is_reset_without_a_trace() {
+    for reset_at_cloud in [false, true] {
+        let chain = ChainSpec::made("ahead", || Made::Link(Box::new(Ahead(9_000, 1))));
+        let mut pair = Pair::new(Settings { chain, ..Settings::default() });
+        pair.up(0, "a");
+        pair.up(1, "b");
+        let flow = pair.open();
+        pair.gateway.write(pair.now, flow, &[7; 60_000]);
+        pair.run();
+        let served = pair.opened();
+        let (side, which) = match reset_at_cloud {
+            true => (&mut pair.cloud, served),
+            false => (&mut pair.gateway, flow),
+        };
+        side.reset(pair.now, which, ResetReason::Idle);
+        pair.run();
+        pair.advance(Duration::from_secs(1));
+        for endpoint in [&pair.gateway, &pair.cloud] {
+            let status = endpoint.status();
+            assert_eq!((status.sessions[0].flows, status.sessions[0].memory_sent), (0, Bytes(0)));
+        }
+    }
 }

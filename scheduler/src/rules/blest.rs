@@ -338,7 +338,8 @@ mod tests {
         let until = Some(base() + Duration::from_millis(100));
         assert_eq!(decide(&mut chain, 0), Decision::Wait { until });
         assert_eq!(decide(&mut chain, 99), Decision::Wait { until });
-        let sends = Decision::Send { primary: 1, copies: PathSet::EMPTY, run_max: SEGMENT };
+        let sends =
+            Decision::Send { primary: 1, copies: PathSet::EMPTY, run_max: SEGMENT, ahead: 0 };
         assert_eq!(decide(&mut chain, 100), sends);
     }
 }

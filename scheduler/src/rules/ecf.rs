@@ -169,7 +169,8 @@ mod tests {
         let until = Some(base() + Duration::from_millis(110));
         assert_eq!(decide(0), Decision::Wait { until });
         assert_eq!(decide(109), Decision::Wait { until });
-        let sends = Decision::Send { primary: 1, copies: PathSet::EMPTY, run_max: SEGMENT };
+        let sends =
+            Decision::Send { primary: 1, copies: PathSet::EMPTY, run_max: SEGMENT, ahead: 0 };
         assert_eq!(decide(110), sends);
     }
 }

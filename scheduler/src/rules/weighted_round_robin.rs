@@ -153,7 +153,8 @@ mod tests {
         let paths = [path(1, 20), path(2, 50)];
         let mut chain = chain("weighted_round_robin");
         let input = Input { paths: &paths, segment: SegmentView::default(), now: base() };
-        let wanted = Decision::Send { primary: 0, copies: PathSet::EMPTY, run_max: 2 * SEGMENT };
+        let wanted =
+            Decision::Send { primary: 0, copies: PathSet::EMPTY, run_max: 2 * SEGMENT, ahead: 0 };
         assert_eq!(chain.decide(&input), wanted, "2.5 segments");
 
         let far = [path(3, 0), path(4, 5_000)];

@@ -217,6 +217,8 @@ impl Session {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let before = flow.send.held();
         let (cumulative, drained) = if ack.done {
+            // It wants no more, nor what was skipped over.
+            self.backlog -= flow.send.drop_gaps();
             (flow.send.next(), flow.send.next())
         } else {
             (ack.cumulative, ack.drained)

@@ -263,7 +263,7 @@ impl Session {
         let window = send.limit.saturating_sub(send.next());
         let ahead =
             if window == 0 && self.is_stalled(now, flow) { UNSENT_STALLED_MAX } else { UNSENT_MAX };
-        let own = (window + ahead).saturating_sub(send.unsent());
+        let own = (window + ahead).saturating_sub(send.written() - send.next().min(send.written()));
         // Writers whose readers drain share one half of the memory, the others the other half: what
         // readers that stop leave here slows nobody who reads.
         let memory = self.settings.memory.0;

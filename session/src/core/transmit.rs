@@ -81,14 +81,18 @@ impl Session {
             reinjected: piece.again,
         };
         let decision = self.chain.decide(&Input { paths: &self.views, segment, now });
-        let (primary, copies, mut run_max) = match decision {
-            Decision::Send { primary, copies, run_max } => (primary, copies, run_max),
+        let (primary, copies, mut run_max, ahead) = match decision {
+            Decision::Send { primary, copies, run_max, ahead } => (primary, copies, run_max, ahead),
             Decision::Wait { until } => {
                 self.wake_at = [self.wake_at, until].into_iter().flatten().min();
                 // One that waits for a better path does not keep others from this one.
                 return Served::Wait { fresh: !piece.again && until.is_none() };
             }
         };
+        // What needs no credit is only taken in its turn.
+        let allowed = self.credit.allowance(flow).min(self.credit.left());
+        let further = (ahead > 0).then(|| flow.send.further(&piece, ahead, allowed)).flatten();
+        let piece = further.unwrap_or(piece);
         // A cap may be less than a run; of the tunnel's room a run may take more than is left.
         if let Some(left) = self.left_by_cap(primary) {
             run_max = run_max.min(left.max(SEGMENT));

@@ -5,8 +5,12 @@
 //! which it may still be expected; when the latter are none, it goes again. The units of tunnels in
 //! which it went are remembered, too: those that need not arrive any more are `spare`.
 //!
-//! Invariants: runs are disjoint and cover exactly what was sent and not acknowledged; every run
-//! without a live path is queued to go again.
+//! Data may go out of turn, further on than the first byte never sent. What it skips over is a run,
+//! too, that no path has carried: a gap. It goes in its turn, as what goes again does.
+//!
+//! Invariants: runs are disjoint and cover exactly what is below the first number above all that
+//! was sent, and not acknowledged; every run without a live path is queued to go again; `gaps` is
+//! the sum of the lengths of gaps, at most `AHEAD_MAX`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -14,7 +18,7 @@ use std::time::Instant;
 
 use polyrail_scheduler::PathSet;
 
-use crate::limits::{RUNS_MAX, UNITS_MAX};
+use crate::limits::{AHEAD_MAX, RUNS_MAX, UNITS_MAX};
 
 #[derive(Debug)]
 pub(crate) struct SendHalf {
@@ -25,13 +29,15 @@ pub(crate) struct SendHalf {
     buffer_start: u64,
     written: u64,
     fin: bool,
-    /// The first number never sent.
+    /// One above the highest number sent; all above was never sent.
     next: u64,
     /// All below is acknowledged.
     acked: u64,
     runs: BTreeMap<u64, Run>,
-    /// Starts of the runs that go again.
+    /// Starts of the runs that go again, and of gaps.
     again: BTreeSet<u64>,
+    /// Numbers below `next` that were never sent.
+    gaps: u64,
     /// Units that are wanted no more, with the slots on which they went.
     spare: Vec<(u64, PathSet)>,
     /// The peer's window, as a number that may not be passed.
@@ -50,8 +56,8 @@ struct Run {
     last_at: Instant,
     carried: PathSet,
     live: PathSet,
-    /// The newest unit in which it went, and those before.
-    unit: Unit,
+    /// The newest unit in which it went, and those before; none for a gap.
+    unit: Option<Unit>,
     units_before: Vec<Unit>,
 }
 
@@ -66,7 +72,18 @@ struct Unit {
 
 impl Run {
     fn units(&self) -> impl Iterator<Item = &Unit> {
-        self.units_before.iter().chain([&self.unit])
+        self.units_before.iter().chain(&self.unit)
+    }
+
+    /// It was never sent.
+    fn is_gap(&self) -> bool {
+        self.unit.is_none()
+    }
+
+    /// It as the next thing to send.
+    fn piece(&self, start: u64) -> Piece {
+        let (again, end, carried) = (!self.is_gap(), self.end, self.carried);
+        Piece { start, end, again, carried, sent_at: again.then_some(self.first_at) }
     }
 }
 
@@ -121,6 +138,7 @@ impl SendHalf {
             acked: 0,
             runs: BTreeMap::new(),
             again: BTreeSet::new(),
+            gaps: 0,
             spare: Vec::new(),
             limit,
             drained: 0,
@@ -147,14 +165,40 @@ impl SendHalf {
         self.fin
     }
 
-    /// The next piece: what goes again first, else what was never sent, as far as window and
-    /// `allowance` (numbers never sent before) reach.
+    /// The next piece: what goes again or was skipped over first, else what was never sent, as far
+    /// as window and `allowance` (numbers beyond the highest that was sent) reach.
     pub fn piece(&self, allowance: u64) -> Option<Piece> {
         if let Some(&start) = self.again.first() {
-            let run = self.runs.get(&start)?;
-            let (end, carried, sent_at) = (run.end, run.carried, Some(run.first_at));
-            return Some(Piece { start, end, again: true, carried, sent_at });
+            return Some(self.runs.get(&start)?.piece(start));
         }
+        self.fresh(allowance)
+    }
+
+    /// What was never sent, at least `ahead` further on than this piece of the like; `None` when
+    /// that is nothing, or too much would be skipped over.
+    pub fn further(&self, piece: &Piece, ahead: u64, allowance: u64) -> Option<Piece> {
+        if piece.again || piece.start < self.first {
+            return None;
+        }
+        let target = piece.start.saturating_add(ahead);
+        let gap = |start: u64| self.runs.get(&start).filter(|run| run.is_gap() && run.end > target);
+        let within = self.again.range(..target).next_back().copied();
+        let behind = self.again.range(target..).copied();
+        let found = within.into_iter().chain(behind).find_map(|at| Some((at, gap(at)?)));
+        if let Some((start, run)) = found {
+            return Some(run.piece(start.max(target)));
+        }
+        let Piece { start, end, .. } = self.fresh(allowance)?;
+        let from = start.max(target);
+        let skipped = self.gaps.saturating_add(from - start);
+        let has_data = from < end.min(self.written);
+        let fresh =
+            Piece { start: from, end, again: false, carried: PathSet::EMPTY, sent_at: None };
+        (has_data && skipped <= AHEAD_MAX).then_some(fresh)
+    }
+
+    /// What is above all that was sent.
+    fn fresh(&self, allowance: u64) -> Option<Piece> {
         let open = self.next < self.first;
         if self.runs.len() >= RUNS_MAX && !open {
             return None;
@@ -202,18 +246,22 @@ impl SendHalf {
 
     /// The piece up to `end` went out on these paths (slots), in a unit with this tag.
     pub fn sent(&mut self, now: Instant, piece: &Piece, end: u64, on: PathSet, tag: u64) {
-        let unit = Unit { tag, start: piece.start, end, on };
-        if piece.again {
+        let unit = Some(Unit { tag, start: piece.start, end, on });
+        if piece.start < self.next {
+            self.split(piece.start);
             self.split(end);
             self.again.remove(&piece.start);
         } else {
+            self.skip(now, piece.start);
             self.next = end;
         }
-        let Some(run) = self.runs.get_mut(&piece.start) else {
+        let Some(run) = self.runs.get_mut(&piece.start).filter(|run| !run.is_gap()) else {
             let units_before = Vec::new();
             let (first_at, last_at, carried, live) = (now, now, on, on);
             let run = Run { end, first_at, last_at, carried, live, unit, units_before };
-            self.runs.insert(piece.start, run);
+            if let Some(gap) = self.runs.insert(piece.start, run) {
+                self.gaps -= gap.end - piece.start;
+            }
             return;
         };
         run.last_at = now;
@@ -225,7 +273,20 @@ impl SendHalf {
         if run.units_before.len() >= UNITS_MAX - 1 {
             run.units_before.remove(0);
         }
-        run.units_before.push(before);
+        run.units_before.extend(before);
+    }
+
+    /// Makes all from `next` up to `end` a gap.
+    fn skip(&mut self, now: Instant, end: u64) {
+        if end <= self.next {
+            return;
+        }
+        let (first_at, last_at, carried, live) = (now, now, PathSet::EMPTY, PathSet::EMPTY);
+        let (unit, units_before) = (None, Vec::new());
+        let gap = Run { end, first_at, last_at, carried, live, unit, units_before };
+        self.runs.insert(self.next, gap);
+        self.again.insert(self.next);
+        self.gaps += end - self.next;
     }
 
     /// Hands over the units that need not arrive any more: of what went out more than once and has
@@ -268,6 +329,9 @@ impl SendHalf {
             return false;
         }
         let whole = self.acked..cumulative.max(self.acked);
+        if self.gaps > 0 && std::iter::once(&whole).chain(ranges).any(|range| self.has_gap(range)) {
+            return false;
+        }
         for range in std::iter::once(&whole).chain(ranges) {
             self.settle(range.clone(), &mut each);
         }
@@ -281,6 +345,23 @@ impl SendHalf {
             }
         }
         true
+    }
+
+    /// Nothing that was skipped over is wanted any more; returns how much that was.
+    pub fn drop_gaps(&mut self) -> u64 {
+        if self.gaps > 0 {
+            let (runs, again) = (&mut self.runs, &mut self.again);
+            again.retain(|start| !runs.get(start).is_some_and(Run::is_gap));
+            runs.retain(|_, run| !run.is_gap());
+        }
+        std::mem::take(&mut self.gaps)
+    }
+
+    /// Whether any of these numbers was skipped over.
+    fn has_gap(&self, range: &Range<u64>) -> bool {
+        let below = self.runs.range(..range.end).rev();
+        let mut within = below.take_while(|(_, run)| run.end > range.start);
+        !range.is_empty() && within.any(|(_, run)| run.is_gap())
     }
 
     fn settle(&mut self, range: Range<u64>, each: &mut impl FnMut(u64, u64, PathSet)) {
@@ -316,8 +397,8 @@ impl SendHalf {
         for (&at, run) in self.runs.range_mut(start..end) {
             if forget {
                 run.carried.remove(slot);
-                run.unit.on.remove(slot);
-                run.units_before.iter_mut().for_each(|unit| unit.on.remove(slot));
+                let units = run.units_before.iter_mut().chain(&mut run.unit);
+                units.for_each(|unit| unit.on.remove(slot));
             }
             if !run.live.contains(slot) {
                 continue;
@@ -345,6 +426,7 @@ impl SendHalf {
         self.split(after);
         let cut = self.runs.split_off(&after);
         for (start, run) in &cut {
+            self.gaps -= if run.is_gap() { run.end - start } else { 0 };
             each(run.end - start, run.live);
         }
         let gone = |unit: &&Unit| !self.is_out(unit.start, unit.end);
@@ -392,7 +474,7 @@ impl SendHalf {
 
     /// Bytes never sent.
     pub fn unsent(&self) -> u64 {
-        self.written.saturating_sub(self.next.max(self.first))
+        self.written.saturating_sub(self.next.max(self.first)) + self.gaps
     }
 
     /// The length of every run that is out, and the slots from which it is expected.
@@ -615,5 +697,65 @@ mod tests {
         assert_eq!(send(&mut half, 9, 0), Some((0, false, b"ab".to_vec(), false)));
         half.truncate(0, |_, _| {});
         assert_eq!((half.held(), send(&mut half, 9, 0)), (0, None));
+    }
+    /// Sends what is `ahead` further on than the next piece.
+    fn send_ahead(half: &mut SendHalf, ahead: u64, most: u64) -> Option<(u64, Vec<u8>)> {
+        let piece = half.piece(u64::MAX >> 8)?;
+        let piece = half.further(&piece, ahead, u64::MAX >> 8)?;
+        let content = half.content(&piece, most);
+        let (end, data) = (content.end, content.data.to_vec());
+        half.sent(base(), &piece, end, PathSet::only(1), 9);
+        Some((piece.start, data))
+    }
+
+    #[test]
+    fn what_is_skipped_over_goes_in_its_turn() {
+        let mut half = half(false, b"abcdefghij");
+        assert_eq!(send_ahead(&mut half, 4, 2), Some((4, b"ef".to_vec())));
+        assert_eq!((half.unsent(), half.gaps, half.next()), (8, 4, 6));
+        assert_eq!(send_ahead(&mut half, 4, 1), Some((6, b"g".to_vec())), "what is there is sent");
+        assert_eq!(
+            send_ahead(&mut half, 2, 1),
+            Some((2, b"c".to_vec())),
+            "within what was skipped"
+        );
+        assert_eq!((half.unsent(), half.gaps), (6, 3));
+        assert_eq!(send_ahead(&mut half, 10, 1), None, "there is no more");
+        let gap = half.piece(0).unwrap();
+        assert_eq!((gap.start, gap.end, gap.again, gap.sent_at), (0, 2, false, None));
+        assert_eq!(send(&mut half, 9, 0), Some((0, false, b"ab".to_vec(), false)));
+        assert_eq!(send(&mut half, 9, 0), Some((3, false, b"d".to_vec(), false)));
+        assert_eq!((half.unsent(), half.gaps), (3, 0));
+        assert_eq!(send(&mut half, 9, 0), Some((7, false, b"hij".to_vec(), false)));
+        assert!(half.acknowledge(10, &[], |_, _, _| {}));
+        assert_eq!((half.held(), half.runs.len(), half.again.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_was_skipped_over_cannot_be_acknowledged_but_can_be_cut_off() {
+        let mut half = half(false, b"abcdefghij");
+        send(&mut half, 1, 0);
+        assert!(send_ahead(&mut half, 3, 2).is_some());
+        let ranges = std::iter::once(4..6).collect::<Vec<_>>();
+        assert!(!half.acknowledge(2, &[], |_, _, _| {}), "never sent");
+        assert!(!half.acknowledge(6, &[], |_, _, _| {}));
+        assert!(half.acknowledge(1, &ranges, |_, _, _| {}));
+        half.truncate(3, |_, live| assert_eq!(live, PathSet::EMPTY));
+        assert_eq!((half.unsent(), half.gaps), (2, 2));
+        assert_eq!((half.drop_gaps(), half.again.len(), half.runs.len()), (2, 0, 0));
+    }
+
+    #[test]
+    fn an_open_is_not_skipped_nor_more_than_is_bounded() {
+        let mut half = half(true, b"abc");
+        assert_eq!(send_ahead(&mut half, 1, 1), None);
+        let mut half = SendHalf::new(base(), false, 1 << 30);
+        half.write(&vec![7; AHEAD_MAX as usize + 9]);
+        assert_eq!(send_ahead(&mut half, AHEAD_MAX + 1, 1), None);
+        assert_eq!(send_ahead(&mut half, AHEAD_MAX, 1).unwrap().0, AHEAD_MAX);
+        assert_eq!(half.gaps, AHEAD_MAX);
+        half.finish();
+        assert_eq!(send_ahead(&mut half, AHEAD_MAX, 99).unwrap().1.len(), 8, "with its end");
+        assert_eq!(half.next(), AHEAD_MAX + 10);
     }
 }
