@@ -8,8 +8,10 @@
 //!
 //! Where the source does not fit: it queues on full paths without bound, and what comes behind goes
 //! over the slower path. Here a full path takes nothing, and all that waits of the session counts
-//! as queued on it: the segment takes the slower path when the last of what waits would. Else it
-//! waits for the better one, as long as it gains thereby.
+//! as queued on it. When the last of what waits would take the slower path, that gets the first
+//! that would, so much further on in the flow; what would be queued before it stays. When the flow
+//! has not so much, it gets the segment itself. Else the segment waits for the better path, as long
+//! as it gains thereby.
 
 use std::time::Duration;
 
@@ -51,6 +53,10 @@ impl Schedulerlet for Otias {
             return;
         }
         if sets.select(path) {
+            if gain.is_zero() {
+                let before = |full: usize| queued_before(&input.paths[full], cost(path));
+                sets.begin_ahead(group.without(available).iter().map(before).sum());
+            }
             sets.limit_run(free(&input.paths[path]).saturating_sub(input.paths[path].unsent.0));
         }
     }
@@ -65,10 +71,26 @@ fn arrival(path: &PathView, more: u64) -> Duration {
     path.srtt.saturating_mul(rounds).saturating_add(path.srtt / 2)
 }
 
+/// What would be queued on a path before a segment would arrive no earlier than `limit`: the least
+/// `more` for which [`arrival`] is not below it.
+fn queued_before(path: &PathView, limit: Duration) -> u64 {
+    let over = limit.saturating_sub(path.srtt / 2);
+    if over.is_zero() {
+        return 0;
+    }
+    let rounds = over.as_nanos().div_ceil(path.srtt.as_nanos().max(1));
+    let rounds = u64::try_from(rounds).unwrap_or(u64::MAX);
+    let room = rounds.saturating_mul(window(path)).saturating_add(free(path));
+    room.saturating_sub(path.unsent.0.saturating_add(SEGMENT)).min(AHEAD_MAX)
+}
+
 /// What the window still lets out.
 fn free(path: &PathView) -> u64 {
     window(path).saturating_sub(path.in_flight.0)
 }
+
+/// No session sends anything further on than this, in bytes.
+const AHEAD_MAX: u64 = 1 << 32;
 
 #[cfg(test)]
 mod tests {
@@ -126,5 +148,26 @@ mod tests {
         let input = Input { paths: &[at(1, 40, 6, 1)], segment, now: base() };
         let Decision::Send { run_max, .. } = chain.decide(&input) else { panic!("it has room") };
         assert_eq!(run_max, 3 * SEGMENT);
+    }
+    #[test]
+    fn the_slower_path_gets_what_would_arrive_no_earlier_over_the_faster() {
+        let ahead = |paths: &[PathView], backlog: u64| {
+            let segment =
+                SegmentView { backlog: Bytes(backlog * SEGMENT), ..SegmentView::default() };
+            let mut chain = ChainSpec::named("otias").unwrap().build();
+            match chain.decide(&Input { paths, segment, now: base() }) {
+                Decision::Send { primary, ahead, .. } => (primary, ahead / SEGMENT),
+                Decision::Wait { .. } => panic!("it goes"),
+            }
+        };
+        // 100 ms: over the fast path after 2 round trips and a half, behind (19 + 1) / 10 rounds.
+        let (fast, slow) = (full(at(1, 40, 10, 0)), at(2, 200, 0, 0));
+        assert_eq!(ahead(&[fast, slow], 20), (1, 19));
+        assert_eq!(ahead(&[fast, slow], 500), (1, 19), "however much waits");
+        assert_eq!(ahead(&[full(at(1, 40, 10, 9)), slow], 20), (1, 10), "9 are queued already");
+        assert_eq!(ahead(&[fast, fast, slow], 50), (2, 38), "each takes as many");
+        assert_eq!(ahead(&[at(1, 40, 9, 0), slow], 500), (0, 0));
+        let arrives = |more: u64| arrival(&fast, more * SEGMENT) >= slow.srtt / 2;
+        assert!(arrives(19) && !arrives(18));
     }
 }

@@ -7,12 +7,10 @@
 //! a segment of the slow path arrives late by t it grows by `t B_f`, when early it shrinks, by 1/8
 //! of the difference at a time.
 //!
-//! What is missing: a rule cannot choose the place in the flow, so the slow path gets the lowest
-//! byte as well, and would always be late by its gap. Lateness therefore counts from the time that
-//! the gap stands for, and the gap converges to what the fast path delivers while a segment of the
-//! slow one is on its way. k is what waits of the whole session. With more than two paths the one
-//! of the least delay is the fast one, and each other has a gap of its own. While k is not beyond
-//! the gap the segment waits for the fast path, as long as the gap lasts.
+//! Decided here: k is what waits of the whole session; where the flow alone has no more than the
+//! gap, the slow path gets its lowest byte, from which nothing is learned. With more than two paths
+//! the one of the least delay is the fast one, and each other has a gap of its own. While k is not
+//! beyond the gap the segment waits for the fast path, as long as the gap lasts.
 
 use std::time::{Duration, Instant};
 
@@ -31,8 +29,8 @@ pub struct Stms {
     gaps: PerPath<Option<f64>>,
     /// Of the fast path, in bytes per second.
     fast_rate: f64,
-    /// The slow path of the last decision.
-    decided: Option<PathId>,
+    /// The slow path of the last decision, and where the segment began.
+    decided: Option<(PathId, u64)>,
     /// Segments of slow paths that are on their way, the oldest first; at most [`OUT_MAX`], then
     /// the oldest is forgotten.
     out: Vec<Out>,
@@ -51,11 +49,11 @@ struct Out {
 }
 
 impl Stms {
-    /// The gap moves towards what the fast path delivers in `late_s`; less than none is none.
+    /// The gap moves towards one greater by what the fast path delivers in `late_s`; less than none
+    /// is none.
     fn learn(&mut self, path: PathId, late_s: f64) {
-        let sample = late_s * self.fast_rate;
         if let Some(gap) = self.gaps.of(path) {
-            *gap = (*gap + (sample - *gap) / 8.0).max(0.0);
+            *gap = (*gap + late_s * self.fast_rate / 8.0).max(0.0);
         }
     }
 
@@ -131,23 +129,28 @@ impl Schedulerlet for Stms {
             gap.is_some_and(|gap| input.segment.backlog.0 as f64 > gap)
         };
         let mut path = slow.iter().filter(enough).min_by_key(by_delay);
+        let mut ahead = path.and_then(|path| *self.gaps.of(input.paths[path].id));
         if let (None, Some(longest)) = (path, longest) {
             if let Some(until) = self.waits.until(&input.segment, input.now, longest) {
                 sets.wake_at(until);
                 return;
             }
             path = slow.iter().min_by_key(by_delay);
+            ahead = None;
         }
         if let Some(path) = path {
-            self.decided = Some(input.paths[path].id);
+            self.decided = Some((input.paths[path].id, input.segment.offset));
             sets.select(path);
+            sets.begin_ahead(ahead.unwrap_or_default() as u64);
         }
     }
 
     fn note(&mut self, note: &Note, now: Instant) {
         match *note {
             Note::Sent { path, flow, offset, copy: false, .. } => {
-                if self.decided.take() != Some(path) {
+                // What went in its turn is late anyway.
+                let ahead = |&(slow, from): &(PathId, u64)| slow == path && offset > from;
+                if self.decided.take().filter(ahead).is_none() {
                     return;
                 }
                 if self.out.len() >= OUT_MAX {
@@ -221,13 +224,15 @@ mod tests {
         let mut rule = Stms::default();
         let mut slow = |offset, notes: &[(u64, u64, u64, u64)]| {
             let (segment, flow) = (
-                SegmentView { backlog: Bytes(1 << 30), offset, ..SegmentView::default() },
+                SegmentView { backlog: Bytes(1 << 30), offset: 900, ..SegmentView::default() },
                 FlowId(0),
             );
+            let before = rule.gaps.of(PathId(2)).unwrap_or(50_000.0);
             let mut sets = PathSets::all_candidates(2);
             sets.begin(Kind::SoftSelector);
             rule.apply(&mut sets, &Input { paths: &paths, segment, now: base() });
             assert_eq!(sets.primary(), Some(1));
+            assert_eq!(sets.ahead(), before as u64);
             let note = Note::Sent { path: PathId(2), flow, offset, bytes: 100, copy: false };
             rule.note(&note, base());
             for &(path, offset, cumulative, at_ms) in notes {
@@ -237,12 +242,13 @@ mod tests {
             }
             (rule.gaps.of(PathId(2)).unwrap().round(), rule.out.len())
         };
-        // What is before it is there after 40 ms, it after 130: 50,000 + (90,000 - 50,000) / 8.
-        assert_eq!(slow(1_000, &[(1, 900, 1_000, 40), (2, 1_000, 2_000, 130)]), (55_000.0, 0));
-        // There at 130, wanted at 160: 55,000 + (-30,000 - 55,000) / 8.
+        // What is before it is there after 40 ms, it after 130: 50,000 + 90,000 / 8.
+        assert_eq!(slow(1_000, &[(1, 900, 1_000, 40), (2, 1_000, 2_000, 130)]), (61_250.0, 0));
+        // There at 130, wanted at 160: 61,250 - 30,000 / 8.
         let early = [(2, 3_000, 2_000, 130), (1, 2_900, 4_000, 160)];
-        assert_eq!(slow(3_000, &early), (44_375.0, 0));
-        assert_eq!(slow(5_000, &[(1, 5_000, 5_100, 130)]), (44_375.0, 0), "over another path");
+        assert_eq!(slow(3_000, &early), (57_500.0, 0));
+        assert_eq!(slow(5_000, &[(1, 5_000, 5_100, 130)]), (57_500.0, 0), "over another path");
+        assert_eq!(slow(900, &[(2, 900, 800, 40), (1, 800, 1_000, 130)]), (57_500.0, 0), "in turn");
         for round in 1..=99 {
             let watched = slow(5_000 + 100 * round, &[]).1;
             assert_eq!(watched as u64, round.min(64), "bounded");
