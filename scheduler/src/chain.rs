@@ -141,9 +141,11 @@ impl Chain {
         self.handlers.iter_mut().for_each(|handler| handler.note(note, now));
     }
 
-    /// Whether a handler wants back all that the path carries.
+    /// Whether a handler wants back all that the path carries. Each is asked: they learn the path's
+    /// figures thereby.
     pub fn gives_back(&mut self, path: &PathView, now: Instant) -> bool {
-        self.handlers.iter_mut().any(|handler| handler.gives_back(path, now))
+        let handlers = self.handlers.iter_mut();
+        handlers.fold(false, |back, handler| handler.gives_back(path, now) | back)
     }
 
     /// Whether a handler wants a run that is out to go out once more; the first that wants it now,

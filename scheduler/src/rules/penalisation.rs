@@ -214,6 +214,16 @@ mod tests {
     }
 
     #[test]
+    fn the_cap_is_lifted_also_behind_a_handler_that_takes_all_back() {
+        let rules = ["extended_reinjection", "penalisation"];
+        let (mut chain, slow) = (ChainSpec::of(&rules).unwrap().build(), at(2, 100, 20));
+        assert_eq!(block(&mut chain, &[at(1, 20, 10), slow], 0), Some(10));
+        let small = PathView { timeouts: 3, window: Bytes(10 * SEGMENT), ..slow };
+        assert!(chain.gives_back(&small, base()));
+        assert_eq!(segments(&chain), None, "its own window is as small");
+    }
+
+    #[test]
     fn it_grows_back_a_segment_a_window() {
         let (mut chain, paths) = (new(), [at(1, 20, 10), at(2, 100, 4)]);
         assert_eq!(block(&mut chain, &paths, 0), Some(2));

@@ -196,7 +196,8 @@ impl Session {
         path.sample(sample);
         let waits = path.outstanding > 0 && !path.stalled;
         self.refresh(slot);
-        if waits && self.chain.gives_back(&self.views[slot], now) {
+        let back = self.chain.gives_back(&self.views[slot], now);
+        if waits && back {
             self.stall(now, slot);
         }
     }
