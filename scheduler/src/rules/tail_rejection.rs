@@ -7,11 +7,12 @@
 //!
 //! Where the paper is open: `bw` is the delivery rate; `buf` is what the transport has unsent and
 //! in flight, so `owd` is the least one; before it is known, half the least round-trip time;
-//! `remain` leaves out what is on paths already. Dead, backup and unavailable paths are no
-//! alternative, nor are those without a rate. The segment waits until the better path has room, but
-//! no longer than the gain that is expected of waiting.
+//! `remain` leaves out what is on paths already, and what went ahead of its turn. A delay is only
+//! known to within the clocks' drift since it was measured (`owd_error`): path i is taken to be as
+//! early as that permits, j as late. Dead, backup and unavailable paths are no alternative, nor are
+//! those without a rate. The segment waits until the better path has room, but no longer than the
+//! gain that is expected of waiting.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, FlowId};
@@ -23,9 +24,18 @@ use crate::{Input, Kind, Note, PathSets, PathView, Schedulerlet, SegmentView};
 #[derive(Debug)]
 pub struct TailRejection {
     eta_max: f64,
-    /// The segments that wait, and until when at most. No more than [`WAITS_MAX`]: others do not
-    /// wait.
-    waits: BTreeMap<FlowId, (u64, Instant)>,
+    /// The segments that wait, each in the place of its flow's number; empty before the first. One
+    /// whose place another flow has does not wait.
+    waits: Vec<Option<Wait>>,
+}
+
+/// A segment that waits.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    flow: FlowId,
+    offset: u64,
+    /// At most so long.
+    until: Instant,
 }
 
 impl TailRejection {
@@ -34,25 +44,27 @@ impl TailRejection {
     /// # Errors
     /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
-        Ok(Self { eta_max: params.number("eta_max", 1.0, 0.0..=10.0)?, waits: BTreeMap::new() })
+        Ok(Self { eta_max: params.number("eta_max", 1.0, 0.0..=10.0)?, waits: Vec::new() })
     }
 
     /// Until when the segment may wait, if it may.
     fn wait(&mut self, segment: &SegmentView, now: Instant, gain: Duration) -> Option<Instant> {
-        if let Some(&(offset, until)) = self.waits.get(&segment.flow)
-            && offset == segment.offset
-        {
-            return Some(until);
+        if self.waits.is_empty() {
+            self.waits.resize(WAITS_MAX, None);
         }
-        if self.waits.len() >= WAITS_MAX {
-            // Flows that ended while they waited.
-            self.waits.retain(|_, (_, until)| *until + WAIT_MAX > now);
+        let place = &mut self.waits[place(segment.flow)];
+        if let Some(wait) = place {
+            if wait.flow == segment.flow && wait.offset == segment.offset {
+                return Some(wait.until);
+            }
+            // That of a flow which ended while it waited lasts no longer.
+            if wait.flow != segment.flow && wait.until + WAIT_MAX > now {
+                return None;
+            }
         }
         let until = now + gain;
-        (self.waits.len() < WAITS_MAX).then(|| {
-            self.waits.insert(segment.flow, (segment.offset, until));
-            until
-        })
+        *place = Some(Wait { flow: segment.flow, offset: segment.offset, until });
+        Some(until)
     }
 
     /// When all that remains would be there over this path, at the latest.
@@ -61,8 +73,18 @@ impl TailRejection {
             srtt if srtt > 0.0 => (path.rtt_var.as_secs_f64() / srtt).min(self.eta_max),
             _ => 0.0,
         };
-        Some(arrival(path, remain)? * (1.0 + eta))
+        Some((arrival(path, remain)? + path.owd_error.as_secs_f64()) * (1.0 + eta))
     }
+}
+
+/// Where a flow's wait is kept.
+fn place(flow: FlowId) -> usize {
+    (flow.0 % WAITS_MAX as u64) as usize
+}
+
+/// When a segment would be there over this path, at the earliest.
+fn earliest(path: &PathView) -> Option<f64> {
+    Some(arrival(path, Bytes::ZERO)? - path.owd_error.as_secs_f64())
 }
 
 /// When so much more would be there over this path, in seconds.
@@ -96,9 +118,9 @@ impl Schedulerlet for TailRejection {
             others.remove(path);
             let others = others.iter().filter(|&other| usable(&input.paths[other]));
             let best = others
-                .filter_map(|other| self.latest(&input.paths[other], segment.unsent))
+                .filter_map(|other| self.latest(&input.paths[other], segment.remaining))
                 .min_by(f64::total_cmp);
-            let (Some(own), Some(best)) = (arrival(&input.paths[path], Bytes::ZERO), best) else {
+            let (Some(own), Some(best)) = (earliest(&input.paths[path]), best) else {
                 continue;
             };
             if own <= best {
@@ -116,14 +138,20 @@ impl Schedulerlet for TailRejection {
 
     fn note(&mut self, note: &Note, _now: Instant) {
         if let Note::Sent { flow, .. } = note {
-            self.waits.remove(flow);
+            let place = self.waits.get_mut(place(*flow));
+            if let Some(place) = place
+                && place.is_some_and(|wait| wait.flow == *flow)
+            {
+                *place = None;
+            }
         }
     }
 }
 
 /// However great the gain, paths change meanwhile.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-const WAITS_MAX: usize = 1_024;
+/// Flows that may wait at once, as far as their numbers differ.
+const WAITS_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -146,7 +174,7 @@ mod tests {
     /// The tail of a flow with so many KB left: the path that it takes now, and after a wait.
     fn tail(paths: &[PathView], left_kb: u64) -> (Option<usize>, Option<Duration>) {
         let segment =
-            SegmentView { tail: true, unsent: Bytes(left_kb * 1_000), ..SegmentView::default() };
+            SegmentView { tail: true, remaining: Bytes(left_kb * 1_000), ..SegmentView::default() };
         let mut chain = ChainSpec::of(&["min_rtt", "tail_rejection"]).unwrap().build();
         match chain.decide(&Input { paths, segment, now: base() }) {
             Decision::Send { primary, .. } => (Some(primary), None),
@@ -173,9 +201,34 @@ mod tests {
         assert_eq!(tail(&[shaky, slow], 10), (None, Some(ms(60))), "eta is 1 at most");
         assert_eq!(tail(&[stalled(fast), slow], 10), (Some(1), None), "the other is dead");
         assert_eq!(tail(&[backup(fast), slow], 10), (Some(1), None), "the other is a backup");
+        let old = PathView { owd_error: ms(30), ..fast };
+        assert_eq!(tail(&[old, slow], 10), (None, Some(ms(20))), "80 ms at the latest");
+        let both = [old, PathView { owd_error: ms(30), ..slow }];
+        assert_eq!(tail(&both, 10), (Some(1), None), "and 70 ms at the earliest");
         let unknown = PathView { rate: None, ..fast };
         assert_eq!(tail(&[unknown, slow], 10), (Some(1), None), "the other is unknown");
         assert_eq!(tail(&[slow], 10), (Some(0), None), "no other path");
+    }
+
+    #[test]
+    fn a_flow_whose_place_is_taken_does_not_wait() {
+        let paths = [full(at(1, 20, 8.0, 20)), at(2, 100, 8.0, 0)];
+        let mut chain = ChainSpec::of(&["min_rtt", "tail_rejection"]).unwrap().build();
+        let mut waits = |flow: u64, at_ms: u64| {
+            let remaining = Bytes(10_000);
+            let (flow, tail) = (FlowId(flow), true);
+            let segment = SegmentView { flow, tail, remaining, ..SegmentView::default() };
+            let now = base() + Duration::from_millis(at_ms);
+            matches!(
+                chain.decide(&Input { paths: &paths, segment, now }),
+                Decision::Wait { until: Some(_) }
+            )
+        };
+        assert!(waits(1, 0) && waits(2, 0) && waits(1, 49));
+        assert!(!waits(1, 50), "its 50 ms are over");
+        let same = 1 + WAITS_MAX as u64;
+        assert!(!waits(same, 0) && !waits(same, 1_049));
+        assert!(waits(same, 1_050), "the other must have ended");
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Session {
             window: Bytes(self.credit.allowance(flow).min(flow.send.window())),
             age: piece.sent_at.map(|at| now.saturating_duration_since(at)),
             interactive: turn.interactive,
-            remaining: Bytes(flow.send.remaining(piece.start)),
+            remaining: Bytes(flow.send.remaining()),
             carried: piece.carried,
             tail: flow.send.is_finished(),
             reinjected: piece.again,

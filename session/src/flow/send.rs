@@ -10,7 +10,7 @@
 //!
 //! Invariants: runs are disjoint and cover exactly what is below the first number above all that
 //! was sent, and not acknowledged; every run without a live path is queued to go again; `gaps` is
-//! the sum of the lengths of gaps, at most `AHEAD_MAX`.
+//! the sum of the lengths of gaps, at most `AHEAD_MAX`, and `waiting` that of all that is queued.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -38,6 +38,8 @@ pub(crate) struct SendHalf {
     again: BTreeSet<u64>,
     /// Numbers below `next` that were never sent.
     gaps: u64,
+    /// Numbers below `next` that are on no path: what goes again, and gaps.
+    waiting: u64,
     /// Units that are wanted no more, with the slots on which they went.
     spare: Vec<(u64, PathSet)>,
     /// The peer's window, as a number that may not be passed.
@@ -139,6 +141,7 @@ impl SendHalf {
             runs: BTreeMap::new(),
             again: BTreeSet::new(),
             gaps: 0,
+            waiting: 0,
             spare: Vec::new(),
             limit,
             drained: 0,
@@ -217,9 +220,9 @@ impl SendHalf {
         self.runs.values().map(|run| run.units().count()).sum()
     }
 
-    /// What is left of the flow from this number on.
-    pub fn remaining(&self, start: u64) -> u64 {
-        self.written.saturating_sub(start)
+    /// What is on no path, bytes and marks: it was never sent, or goes again.
+    pub fn remaining(&self) -> u64 {
+        self.unsent() + self.waiting - self.gaps
     }
 
     /// The content of the piece cut to at most `most` bytes; shorter where the buffer wraps.
@@ -250,7 +253,9 @@ impl SendHalf {
         if piece.start < self.next {
             self.split(piece.start);
             self.split(end);
-            self.again.remove(&piece.start);
+            if self.again.remove(&piece.start) {
+                self.waiting -= end - piece.start;
+            }
         } else {
             self.skip(now, piece.start);
             self.next = end;
@@ -287,6 +292,7 @@ impl SendHalf {
         self.runs.insert(self.next, gap);
         self.again.insert(self.next);
         self.gaps += end - self.next;
+        self.waiting += end - self.next;
     }
 
     /// Hands over the units that need not arrive any more: of what went out more than once and has
@@ -353,6 +359,7 @@ impl SendHalf {
             let (runs, again) = (&mut self.runs, &mut self.again);
             again.retain(|start| !runs.get(start).is_some_and(Run::is_gap));
             runs.retain(|_, run| !run.is_gap());
+            self.waiting -= self.gaps;
         }
         std::mem::take(&mut self.gaps)
     }
@@ -372,7 +379,9 @@ impl SendHalf {
         self.split(range.end);
         while let Some((&start, run)) = self.runs.range(range.clone()).next() {
             each(start, run.end - start, run.live);
-            self.again.remove(&start);
+            if self.again.remove(&start) {
+                self.waiting -= run.end - start;
+            }
             if let Some(run) = self.runs.remove(&start)
                 && run.carried.len() > 1
             {
@@ -405,8 +414,8 @@ impl SendHalf {
             }
             run.live.remove(slot);
             freed += run.end - at;
-            if run.live.is_empty() {
-                self.again.insert(at);
+            if run.live.is_empty() && self.again.insert(at) {
+                self.waiting += run.end - at;
             }
         }
         freed
@@ -427,6 +436,7 @@ impl SendHalf {
         let cut = self.runs.split_off(&after);
         for (start, run) in &cut {
             self.gaps -= if run.is_gap() { run.end - start } else { 0 };
+            self.waiting -= if self.again.contains(start) { run.end - start } else { 0 };
             each(run.end - start, run.live);
         }
         let gone = |unit: &&Unit| !self.is_out(unit.start, unit.end);
@@ -526,7 +536,34 @@ mod tests {
         let (end, out) =
             (content.end, (piece.start, content.open, content.data.to_vec(), content.fin));
         half.sent(base(), &piece, end, PathSet::only(slot), 0);
+        assert_eq!(half.waiting, queued(half));
         Some(out)
+    }
+
+    /// What `waiting` stands for.
+    fn queued(half: &SendHalf) -> u64 {
+        half.again.iter().map(|start| half.runs[start].end - start).sum()
+    }
+
+    #[test]
+    fn what_went_ahead_does_not_remain_but_what_goes_again_does() {
+        let mut half = half(false, b"abcdefghij");
+        assert_eq!(half.remaining(), 10);
+        assert!(send_ahead(&mut half, 4, 2).is_some());
+        assert_eq!((half.remaining(), half.unsent()), (8, 8), "two of ten are on their way");
+        send(&mut half, 3, 0);
+        assert_eq!(half.give_up(0, 6, 0, false), 3);
+        assert_eq!((half.remaining(), half.unsent()), (8, 5), "three of them go again");
+        send(&mut half, 2, 1);
+        assert_eq!((half.remaining(), half.waiting), (6, 2));
+        let last = std::iter::once(2..3).collect::<Vec<_>>();
+        assert!(half.acknowledge(0, &last, |_, _, _| {}), "a late arrival");
+        assert_eq!((half.remaining(), half.waiting), (5, 1));
+        assert_eq!(half.drop_gaps(), 1);
+        assert_eq!((half.remaining(), half.waiting), (4, queued(&half)));
+        half.give_up(4, 6, 1, false);
+        half.truncate(5, |_, _| {});
+        assert_eq!((half.waiting, queued(&half)), (1, 1));
     }
 
     #[test]
