@@ -42,8 +42,11 @@ pub struct PathView {
     pub slow_start: bool,
     /// Consecutive timeouts of the transport without progress.
     pub timeouts: u32,
-    /// Recent delivery rate, where known.
+    /// Delivery rate, the most of the last second in which it was measured: samples that the
+    /// application limited do not count unless they are more. `None` while unknown.
     pub rate: Option<Bitrate>,
+    /// Time since the newest sample that `rate` rests on; zero while it is unknown.
+    pub rate_age: Duration,
     /// No progress for too long: to be left alone until it makes progress.
     pub stalled: bool,
     /// To be used only when no other path is left.
@@ -83,7 +86,8 @@ pub struct SegmentView {
     pub age: Option<Duration>,
     /// Its flow is interactive: small, and waited for.
     pub interactive: bool,
-    /// What is left of the flow from this segment on, in bytes.
+    /// Bytes of the flow that are on no path: those that were never sent, and those that go again,
+    /// this segment included. What went ahead of its turn does not count.
     pub remaining: Bytes,
     /// The paths (by index) that have carried it already.
     pub carried: PathSet,
@@ -152,6 +156,7 @@ pub(crate) mod samples {
             slow_start: false,
             timeouts: 0,
             rate: None,
+            rate_age: Duration::ZERO,
             stalled: false,
             backup: false,
             spare: true,

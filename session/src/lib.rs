@@ -37,6 +37,7 @@ pub mod limits;
 mod path;
 mod proof;
 mod ranges;
+mod rate;
 mod settings;
 pub mod wire;
 

@@ -25,6 +25,7 @@ use crate::delay::{Delay, Relative};
 use crate::limits::{
     ACK_DELAY_MAX, PING_ACTIVE, PING_IDLE, RETIRE_MIN, SILENCE_BYTES, SILENCE_MIN, STALL_MIN,
 };
+use crate::rate::Rate;
 use crate::{PathStatus, TunnelKey};
 
 #[derive(Debug)]
@@ -48,7 +49,7 @@ pub(crate) struct Path {
     pub delay: Delay,
     /// The same, compared with the other paths when the views were last brought up to date.
     pub relative: Option<Relative>,
-    rate: Option<Bitrate>,
+    pub rate: Rate,
     /// The rate that was reached while the path was the limit, not what was offered.
     proven_rate: Option<Bitrate>,
     last_sample: Option<LinkSample>,
@@ -120,7 +121,7 @@ impl Path {
             rtt_min: None,
             delay: Delay::default(),
             relative: None,
-            rate: None,
+            rate: Rate::default(),
             proven_rate: None,
             last_sample: None,
             carried: VecDeque::new(),
@@ -164,7 +165,8 @@ impl Path {
             unsent: bytes(|sample| sample.unsent),
             slow_start: sample.is_some_and(|sample| sample.lost_packets == 0),
             timeouts: self.timeouts(),
-            rate: self.rate,
+            rate: self.rate.most(),
+            rate_age: Duration::ZERO,
             stalled: self.hidden,
             backup: self.backup,
             spare: !self.backup,
@@ -193,7 +195,7 @@ impl Path {
             window: bytes(|sample| sample.window),
             in_flight: bytes(|sample| sample.in_flight),
             unsent: bytes(|sample| sample.unsent),
-            rate: self.rate,
+            rate: self.rate.most(),
             sent_packets: sample.map_or(0, |sample| sample.sent_packets),
             lost_packets: sample.map_or(0, |sample| sample.lost_packets),
             timeouts: self.timeouts(),
@@ -256,12 +258,7 @@ impl Path {
         if !sample.application_limited {
             self.proven_rate = sample.delivery_rate.or(self.proven_rate);
         }
-        // What the application limits says nothing, unless it is more than was known.
-        if let Some(rate) = sample.delivery_rate
-            && (!sample.application_limited || self.rate.is_none_or(|known| rate > known))
-        {
-            self.rate = Some(rate);
-        }
+        self.rate.sample(sample);
     }
 
     pub fn timeouts(&self) -> u32 {
@@ -276,7 +273,7 @@ impl Path {
             return self.srtt() + self.rtt_var * 4 + ACK_DELAY_MAX;
         }
         let rtt = self.srtt() * 3 + self.rtt_var * 4;
-        let out = self.rate.and_then(|rate| rate.time_for(Bytes(2 * self.outstanding)));
+        let out = self.rate.most().and_then(|rate| rate.time_for(Bytes(2 * self.outstanding)));
         rtt.max(STALL_MIN) + out.unwrap_or_default().min(PATIENCE_QUEUE_MAX)
     }
 

@@ -21,7 +21,8 @@ impl Session {
         Some(slot)
     }
 
-    /// Brings the delays of all views up to date: they age, and each depends on the others.
+    /// Brings the delays of all views up to date: they age, and each depends on the others. So do
+    /// the rates age.
     pub(super) fn refresh_delays(&mut self, now: Instant) {
         let rtt_min = self.paths.iter().flatten().map(Path::rtt_min).min().unwrap_or_default();
         let delays = self.paths.iter().flatten().map(|path| &path.delay);
@@ -30,6 +31,7 @@ impl Session {
             let Some(path) = path else { continue };
             path.relative = common.as_ref().and_then(|common| common.relative(&path.delay));
             path.show_delay(view);
+            view.rate_age = path.rate.age(now);
         }
     }
 }

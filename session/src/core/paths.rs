@@ -214,8 +214,8 @@ impl Session {
 
     pub(super) fn refresh(&mut self, slot: usize) {
         if let Some(path) = &self.paths[slot] {
-            let forecast = self.views[slot].forecast;
-            self.views[slot] = PathView { forecast, ..path.view() };
+            let PathView { forecast, rate_age, .. } = self.views[slot];
+            self.views[slot] = PathView { forecast, rate_age, ..path.view() };
             self.show_room(slot);
         }
     }
