@@ -66,7 +66,7 @@ impl Rate {
     }
 }
 
-/// The window (DESIGN 5: the maximum over about 1 s).
+/// The window (the maximum over about 1 s).
 const WINDOW: Duration = Duration::from_secs(1);
 /// Samples so close together are one.
 const PIECE: Duration = Duration::from_millis(125);

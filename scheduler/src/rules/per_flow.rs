@@ -2,14 +2,17 @@
 
 use polyrail_model::FlowId;
 
-/// A value a flow. Bounded: beyond [`FLOWS_MAX`] flows the one that was asked for longest ago is
-/// forgotten. Nobody tells a rule that a flow has ended.
+/// A value a flow. Bounded: beyond [`FLOWS_MAX`] flows those that were asked for longest ago are
+/// forgotten, half of them at once, so that it costs little each time. Nobody tells a rule that a
+/// flow has ended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerFlow<T> {
     /// In the order of their flows.
     entries: Vec<Entry<T>>,
     /// How often a value was asked for.
     uses: u64,
+    /// Scratch: when each was asked for.
+    order: Vec<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,32 +54,37 @@ impl<T: Default> PerFlow<T> {
         if self.entries.len() < FLOWS_MAX {
             return;
         }
-        let places = self.entries.iter().enumerate();
-        if let Some((oldest, _)) = places.min_by_key(|(_, entry)| entry.used) {
-            self.entries.remove(oldest);
-        }
+        self.order.clear();
+        self.order.extend(self.entries.iter().map(|entry| entry.used));
+        let (_, &mut since, _) = self.order.select_nth_unstable(FORGOTTEN);
+        self.entries.retain(|entry| entry.used >= since);
     }
 }
 
 /// The most flows that a rule remembers.
 pub(crate) const FLOWS_MAX: usize = 4_096;
 
+/// How many are forgotten at once.
+const FORGOTTEN: usize = FLOWS_MAX / 2;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_flow_that_was_asked_for_longest_ago_is_forgotten() {
+    fn the_flows_that_were_asked_for_longest_ago_are_forgotten() {
+        let last = FLOWS_MAX as u64 - 1;
         let mut flows = PerFlow::<u64>::default();
-        for flow in (0..FLOWS_MAX as u64).rev() {
+        for flow in (0..=last).rev() {
             *flows.of(FlowId(flow)) = flow;
         }
-        assert_eq!(*flows.of(FlowId(FLOWS_MAX as u64 - 1)), FLOWS_MAX as u64 - 1);
-        *flows.of(FlowId(1 << 40)) = 7;
+        assert_eq!(*flows.of(FlowId(last)), last);
         assert_eq!(flows.entries.len(), FLOWS_MAX);
-        assert_eq!(flows.get(FlowId(FLOWS_MAX as u64 - 2)), None);
-        assert_eq!(flows.get(FlowId(FLOWS_MAX as u64 - 1)), Some(&(FLOWS_MAX as u64 - 1)));
-        assert_eq!(flows.get(FlowId(0)), Some(&0));
-        assert_eq!(flows.get(FlowId(1 << 40)), Some(&7));
+        *flows.of(FlowId(1 << 40)) = 7;
+        assert_eq!(flows.entries.len(), FLOWS_MAX / 2 + 1);
+        let known = [(0, Some(0)), (last, Some(last)), (1 << 40, Some(7)), (last - 1, None)];
+        for (flow, value) in known {
+            assert_eq!(flows.get(FlowId(flow)).copied(), value, "{flow}");
+        }
     }
 }
