@@ -20,9 +20,10 @@ mod view;
 pub use chain::{Chain, Decision, Kind, Note, Schedulerlet};
 pub use fair_queue::{FairQueue, Turn};
 pub use handler::{Again, Handler, OutView};
-pub use params::{ParamError, Params, Reader};
+pub use params::{ParamError, Parameter, Params, Reader};
 pub use registry::{
-    ChainSpec, ChainSpecError, Made, chain_names, is_reconstructed, schedulerlet_names,
+    ChainSpec, ChainSpecError, Made, RuleInfo, chain_names, is_reconstructed, rule_info,
+    schedulerlet_names,
 };
 pub use rules::network_adaptive::{Figures, NetworkAdaptive, Outlook};
 pub use sets::{PathSet, PathSets};

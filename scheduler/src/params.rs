@@ -138,12 +138,23 @@ impl fmt::Display for Value {
     }
 }
 
+/// A parameter of a rule, as errors and documents tell it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// What it may be: `a number from 1 to 1.3`.
+    pub values: String,
+    /// What it is when nothing is written, as it would be written.
+    pub default: String,
+}
+
 /// Asks for the parameters of one rule; [`Reader::finish`] refuses what was not asked for.
 #[derive(Debug)]
 pub struct Reader<'a> {
     params: &'a Params,
     rule: &'static str,
-    asked: Vec<&'static str>,
+    asked: Vec<Parameter>,
 }
 
 impl Reader<'_> {
@@ -157,15 +168,11 @@ impl Reader<'_> {
         default: f64,
         bounds: std::ops::RangeInclusive<f64>,
     ) -> Result<f64, ParamError> {
-        let number = match self.find(key) {
-            None => return Ok(default),
-            Some(Value::Number(number)) if bounds.contains(&number) => number,
-            Some(_) => {
-                let wanted = format!("a number from {} to {}", bounds.start(), bounds.end());
-                return Err(self.wrong(key, wanted));
-            }
-        };
-        Ok(number)
+        let values = format!("a number from {} to {}", bounds.start(), bounds.end());
+        match self.ask(key, values, Value::Number(default)) {
+            Value::Number(number) if bounds.contains(&number) => Ok(number),
+            _ => Err(self.wrong(key)),
+        }
     }
 
     /// A whole number within bounds.
@@ -178,17 +185,14 @@ impl Reader<'_> {
         default: u64,
         bounds: std::ops::RangeInclusive<u64>,
     ) -> Result<u64, ParamError> {
-        match self.find(key) {
-            None => Ok(default),
-            Some(Value::Number(number))
+        let values = format!("a whole number from {} to {}", bounds.start(), bounds.end());
+        match self.ask(key, values, Value::Number(default as f64)) {
+            Value::Number(number)
                 if number.fract() == 0.0 && number >= 0.0 && bounds.contains(&(number as u64)) =>
             {
                 Ok(number as u64)
             }
-            Some(_) => {
-                let (least, most) = (bounds.start(), bounds.end());
-                Err(self.wrong(key, format!("a whole number from {least} to {most}")))
-            }
+            _ => Err(self.wrong(key)),
         }
     }
 
@@ -202,13 +206,11 @@ impl Reader<'_> {
         default: Duration,
         bounds: std::ops::RangeInclusive<Duration>,
     ) -> Result<Duration, ParamError> {
-        match self.find(key) {
-            None => Ok(default),
-            Some(Value::Time(time)) if bounds.contains(&time) => Ok(time),
-            Some(_) => {
-                let wanted = format!("a time from {:?} to {:?}", bounds.start(), bounds.end());
-                Err(self.wrong(key, wanted))
-            }
+        let written = |time: &Duration| Value::Time(*time).to_string();
+        let (least, most) = (written(bounds.start()), written(bounds.end()));
+        match self.ask(key, format!("a time from {least} to {most}"), Value::Time(default)) {
+            Value::Time(time) if bounds.contains(&time) => Ok(time),
+            _ => Err(self.wrong(key)),
         }
     }
 
@@ -217,10 +219,9 @@ impl Reader<'_> {
     /// # Errors
     /// It is neither.
     pub fn flag(&mut self, key: &'static str, default: bool) -> Result<bool, ParamError> {
-        match self.find(key) {
-            None => Ok(default),
-            Some(Value::Flag(flag)) => Ok(flag),
-            Some(_) => Err(self.wrong(key, "true or false".to_owned())),
+        match self.ask(key, "true or false".to_owned(), Value::Flag(default)) {
+            Value::Flag(flag) => Ok(flag),
+            _ => Err(self.wrong(key)),
         }
     }
 
@@ -229,27 +230,37 @@ impl Reader<'_> {
     /// # Errors
     /// There is one.
     pub fn finish(self) -> Result<(), ParamError> {
-        let unknown = self.params.values.keys().find(|key| !self.asked.contains(&key.as_str()));
+        let names: Vec<_> = self.asked.iter().map(|parameter| parameter.name).collect();
+        let unknown = self.params.values.keys().find(|key| !names.contains(&key.as_str()));
         match unknown {
             None => Ok(()),
             Some(key) => {
-                let known = match self.asked.is_empty() {
+                let known = match names.is_empty() {
                     true => "none".to_owned(),
-                    false => self.asked.join(", "),
+                    false => names.join(", "),
                 };
                 Err(ParamError::Unknown { rule: self.rule, key: key.clone(), known })
             }
         }
     }
 
-    fn find(&mut self, key: &'static str) -> Option<Value> {
-        if !self.asked.contains(&key) {
-            self.asked.push(key);
-        }
-        self.params.values.get(key).copied()
+    /// All that was asked for, in this order.
+    pub(crate) fn parameters(self) -> Vec<Parameter> {
+        self.asked
     }
 
-    fn wrong(&self, key: &str, wanted: String) -> ParamError {
+    /// What is written, or the default.
+    fn ask(&mut self, key: &'static str, values: String, default: Value) -> Value {
+        if self.asked.iter().all(|parameter| parameter.name != key) {
+            let default = default.to_string();
+            self.asked.push(Parameter { name: key, values, default });
+        }
+        self.params.values.get(key).copied().unwrap_or(default)
+    }
+
+    fn wrong(&self, key: &str) -> ParamError {
+        let asked = self.asked.iter().find(|parameter| parameter.name == key);
+        let wanted = asked.map_or_else(String::new, |parameter| parameter.values.clone());
         ParamError::Value { rule: self.rule, key: key.to_owned(), wanted }
     }
 }

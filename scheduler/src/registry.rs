@@ -1,11 +1,12 @@
 //! Chains, schedulerlets and handlers by the names that the configuration uses.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::params::{ParamError, Params, Reader};
 use crate::rules::{CHAINS, RECONSTRUCTED, RULES};
-use crate::{Chain, Handler, Schedulerlet};
+use crate::{Chain, Handler, Kind, Parameter, Schedulerlet};
 
 /// A chain as the configuration names it; builds any number of equal chains.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +87,27 @@ pub fn schedulerlet_names() -> impl Iterator<Item = &'static str> {
     RULES.iter().map(|(name, _)| *name)
 }
 
+/// What is known of a schedulerlet or handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleInfo {
+    /// The moves that it makes; `None` for a handler.
+    pub kind: Option<Kind>,
+    /// What may be written in brackets behind its name, in the order in which it is asked for.
+    pub parameters: Vec<Parameter>,
+}
+
+/// What is known of the schedulerlet or handler of this name, if there is one.
+pub fn rule_info(name: &str) -> Option<RuleInfo> {
+    let (name, make) = RULES.iter().find(|(known, _)| *known == name)?;
+    let params = Params::default();
+    let mut reader = params.reader(name);
+    let kind = match make(&mut reader).ok()? {
+        Made::Link(link) => Some(link.kind()),
+        Made::Handler(_) => None,
+    };
+    Some(RuleInfo { kind, parameters: reader.parameters() })
+}
+
 /// Whether the original of this chain or schedulerlet was described and not published, so that ours
 /// is no measure of it. Lists of names say so.
 pub fn is_reconstructed(name: &str) -> bool {
@@ -149,6 +171,14 @@ impl ChainSpec {
         self
     }
 
+    /// The same with the rules of another chain behind its own.
+    #[must_use]
+    pub fn then(mut self, other: Self) -> Self {
+        self.names.extend(other.names);
+        self.rules.extend(other.rules);
+        self
+    }
+
     /// The rules in their order, as they are written in the configuration.
     pub fn names(&self) -> &[String] {
         &self.names
@@ -166,6 +196,31 @@ impl ChainSpec {
             }
         }
         Chain::new(links).with(handlers)
+    }
+}
+
+impl FromStr for ChainSpec {
+    type Err = ChainSpecError;
+
+    /// The name of a chain, or rules with commas between them; a rule alone is a chain as well.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut depth = 0_usize;
+        let between = |letter: char| {
+            match letter {
+                '(' => depth += 1,
+                ')' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            letter == ',' && depth == 0
+        };
+        let rules: Vec<_> = text.split(between).map(str::trim).collect();
+        match rules.as_slice() {
+            [alone] => Self::named(alone).or_else(|unknown| match Self::of(&[alone]) {
+                Err(ChainSpecError::UnknownSchedulerlet(_)) => Err(unknown),
+                other => other,
+            }),
+            rules => Self::of(rules),
+        }
     }
 }
 

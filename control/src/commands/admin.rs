@@ -68,7 +68,7 @@ pub(crate) struct Set {
     disable: bool,
     /// The chain of this node's direction of sending, over all paths: a name, or schedulerlets
     /// with commas between them
-    #[arg(long, value_name = "CHAIN", value_parser = chain)]
+    #[arg(long, value_name = "CHAIN")]
     scheduler: Option<ChainSpec>,
     #[command(flatten)]
     connection: Connection,
@@ -165,16 +165,4 @@ impl Connection {
         }
         Ok(true)
     }
-}
-
-fn chain(text: &str) -> Result<ChainSpec, String> {
-    let names: Vec<_> = text.split(',').map(str::trim).collect();
-    let chain = match names.as_slice() {
-        [name] => ChainSpec::named(name).or_else(|unknown| {
-            // One schedulerlet is a chain as well.
-            ChainSpec::of(&[name]).map_err(|_| unknown)
-        }),
-        names => ChainSpec::of(names),
-    };
-    chain.map_err(|error| error.to_string())
 }

@@ -206,6 +206,25 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_may_stand_in_one_text() {
+        let read = |text: &str| text.parse::<ChainSpec>();
+        assert_eq!(read("redundant"), ChainSpec::named("redundant"));
+        assert_eq!(read(" min_rtt , redundancy"), ChainSpec::of(&["min_rtt", "redundancy"]));
+        let two = "opportunistic_redundancy(bytes=1, idle=2s)";
+        assert_eq!(read(&format!("min_rtt, {two}")), ChainSpec::of(&["min_rtt", two]));
+        assert_eq!(read(two), ChainSpec::of(&[two]), "a rule alone");
+        for (text, error) in [
+            ("best", "no chain is named \"best\""),
+            ("min_rtt,best", "no schedulerlet is named \"best\""),
+            ("blest(lambda=9)", "blest: lambda is a number from 1 to 1.3"),
+            ("min_rtt, blest(lambda=1.2", "\"blest(lambda=1.2\" is not a rule"),
+        ] {
+            let found = read(text).unwrap_err().to_string();
+            assert!(found.starts_with(error), "{text}: {found}");
+        }
+    }
+
+    #[test]
     fn parameters_are_part_of_a_chain() {
         let spec = |text: &str| ChainSpec::of(&[text]).unwrap();
         let default = spec("opportunistic_redundancy");
