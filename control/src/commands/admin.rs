@@ -67,7 +67,7 @@ pub(crate) struct Set {
     #[arg(long)]
     disable: bool,
     /// The chain of this node's direction of sending, over all paths: a name, or schedulerlets
-    /// with commas between them
+    /// with commas between them, as `min_rtt, blest(lambda=1.1)`
     #[arg(long, value_name = "CHAIN")]
     scheduler: Option<ChainSpec>,
     #[command(flatten)]

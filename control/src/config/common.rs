@@ -101,7 +101,7 @@ pub struct SessionConfig {
 /// `[scheduler]`: the chain of schedulerlets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// Default `min_rtt`.
+    /// Default `polyrail`.
     pub chain: ChainSpec,
 }
 
