@@ -177,6 +177,34 @@ mod tests {
     }
 
     #[test]
+    fn users_share_by_bytes_however_long_their_runs_are() {
+        let start = base();
+        let mut queue = FairQueue::new(start);
+        (1..=3).for_each(|user| queue.push(turn(user, 10 * user, false)));
+        let mut sent = BTreeMap::<UserId, u64>::new();
+        for i in 0..3_000 {
+            let next = queue.pop().unwrap();
+            let bytes = [0, 1_400, 5_600, 15_400][next.user.0 as usize];
+            *sent.entry(next.user).or_default() += bytes;
+            queue.charge(next.user, bytes, start + Duration::from_millis(i));
+            queue.push(next);
+        }
+        let (least, most) = (sent.values().min().unwrap(), sent.values().max().unwrap());
+        assert!(most - least <= 2 * 15_400, "{sent:?}");
+    }
+
+    #[test]
+    fn interactive_flows_wait_for_the_turn_of_their_user() {
+        let start = base();
+        let mut queue = FairQueue::new(start);
+        queue.charge(UserId(1), 9_000, start);
+        queue.push(turn(1, 11, true));
+        queue.push(turn(2, 20, false));
+        assert_eq!(queue.pop(), Some(turn(2, 20, false)));
+        assert_eq!(queue.pop(), Some(turn(1, 11, true)));
+    }
+
+    #[test]
     fn interactive_flows_go_first_within_their_user() {
         let mut queue = FairQueue::new(base());
         queue.push(turn(1, 10, false));
