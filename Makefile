@@ -59,9 +59,12 @@ matrix: setup build ## every mode, family and fault; takes an hour; ROWS=--cover
 bench: setup ## the measured figures, as RESULT lines (release build; takes a while)
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-emulator bench --results target/results
+	$(CARGO) bench --locked --profile release -p polyrail-scheduler --bench decision
 	target/release/polyrail-bench
 
 bench-smoke: setup build ## the benchmarks in small: do they still run?
+	$(CARGO) bench --locked --profile $(PROFILE) -p polyrail-scheduler --bench decision -- \
+		--warm-up-time 0.05 --measurement-time 0.1
 	target/$(PROFILE)/polyrail-emulator bench --seconds 3 --results target/results
 	target/$(PROFILE)/polyrail-bench --smoke
 
