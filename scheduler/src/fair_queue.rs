@@ -43,6 +43,13 @@ struct User {
     bulk: VecDeque<FlowId>,
 }
 
+impl User {
+    /// Whether a flow of the user waits.
+    fn waits(&self) -> bool {
+        !self.interactive.is_empty() || !self.bulk.is_empty()
+    }
+}
+
 /// The window over which a user's rate is taken.
 const WINDOW: Duration = Duration::from_secs(1);
 /// Rates are rescaled when the exponent passes this, long before a double overflows.
@@ -59,10 +66,7 @@ impl FairQueue {
     /// Puts a flow at the end of its user's queue of its class. The caller sees to it that a flow
     /// is pushed only when it is not queued.
     pub fn push(&mut self, turn: Turn) {
-        let user = self.users.entry(turn.user).or_default();
-        if turn.interactive { &mut user.interactive } else { &mut user.bulk }.push_back(turn.flow);
-        self.interactive += usize::from(turn.interactive);
-        self.order.insert((user.scaled.to_bits(), turn.user));
+        self.queue(turn).push_back(turn.flow);
     }
 
     /// Takes the next flow out.
@@ -73,7 +77,7 @@ impl FairQueue {
         let queue = if interactive { &mut user.interactive } else { &mut user.bulk };
         let flow = queue.pop_front()?;
         self.interactive -= usize::from(interactive);
-        if user.interactive.is_empty() && user.bulk.is_empty() {
+        if !user.waits() {
             self.order.remove(&(rate, id));
         }
         Some(Turn { user: id, flow, interactive })
@@ -81,10 +85,17 @@ impl FairQueue {
 
     /// Puts a flow back to the front: its turn was not used up.
     pub fn push_front(&mut self, turn: Turn) {
+        self.queue(turn).push_front(turn.flow);
+    }
+
+    /// The queue that the flow is about to stand in.
+    fn queue(&mut self, turn: Turn) -> &mut VecDeque<FlowId> {
         let user = self.users.entry(turn.user).or_default();
-        if turn.interactive { &mut user.interactive } else { &mut user.bulk }.push_front(turn.flow);
         self.interactive += usize::from(turn.interactive);
-        self.order.insert((user.scaled.to_bits(), turn.user));
+        if !user.waits() {
+            self.order.insert((user.scaled.to_bits(), turn.user));
+        }
+        if turn.interactive { &mut user.interactive } else { &mut user.bulk }
     }
 
     /// Takes a flow out, wherever it stands. Costs as much as its user has flows waiting.
@@ -94,7 +105,7 @@ impl FairQueue {
         user.interactive.retain(|&f| f != flow);
         self.interactive -= before - user.interactive.len();
         user.bulk.retain(|&f| f != flow);
-        if user.interactive.is_empty() && user.bulk.is_empty() {
+        if !user.waits() {
             self.order.remove(&(user.scaled.to_bits(), id));
         }
     }
@@ -107,9 +118,10 @@ impl FairQueue {
         let age = now.saturating_duration_since(self.epoch);
         let weight = (age.as_secs_f64() / WINDOW.as_secs_f64()).exp();
         let user = self.users.entry(id).or_default();
-        let waiting = self.order.remove(&(user.scaled.to_bits(), id));
+        let before = user.scaled.to_bits();
         user.scaled += bytes as f64 * weight;
-        if waiting {
+        if user.waits() {
+            self.order.remove(&(before, id));
             self.order.insert((user.scaled.to_bits(), id));
         }
     }
@@ -132,9 +144,8 @@ impl FairQueue {
         for user in self.users.values_mut() {
             user.scaled *= factor;
         }
-        let waits = |u: &User| !u.interactive.is_empty() || !u.bulk.is_empty();
-        self.users.retain(|_, user| waits(user) || user.scaled > NEGLIGIBLE);
-        let waiting = self.users.iter().filter(|(_, user)| waits(user));
+        self.users.retain(|_, user| user.waits() || user.scaled > NEGLIGIBLE);
+        let waiting = self.users.iter().filter(|(_, user)| user.waits());
         self.order = waiting.map(|(&id, user)| (user.scaled.to_bits(), id)).collect();
     }
 }
