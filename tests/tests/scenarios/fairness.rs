@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use polyrail_tests::world::{CarrierSpec, Reader, World};
+use polyrail_emulator::link::Blackout;
+use polyrail_tests::world::{CarrierSpec, FlowNo, Reader, World};
 
 use crate::lab::{
-    GATEWAY, at_least, begin_download, download, echo, is_downloaded, line, lossy, median, ms, s,
-    seeded_world, talk, world,
+    CLOUD, GATEWAY, at_least, begin_download, download, echo, is_downloaded, line, lossy, median,
+    ms, s, seeded_world, talk, world,
 };
 
 const MB: u64 = 1_000_000;
@@ -91,6 +92,100 @@ fn users_share_a_carrier_equally_however_many_flows_they_have() {
     let read = |flow| crate::lab::read(&world, flow);
     let share = read(one) as f64 / many.iter().map(|&flow| read(flow)).sum::<u64>() as f64;
     assert!((0.85..=1.15).contains(&share), "one flow got {share:.2} of nine of another user");
+}
+
+/// What each flow has read in this time.
+fn read_within(world: &mut World, flows: &[FlowNo], time: Duration) -> Vec<u64> {
+    let before: Vec<_> = flows.iter().map(|&flow| crate::lab::read(world, flow)).collect();
+    world.run_for(time);
+    let after = flows.iter().map(|&flow| crate::lab::read(world, flow));
+    after.zip(before).map(|(after, before)| after - before).collect()
+}
+
+#[test]
+fn flows_of_a_user_share_equally() {
+    let mut world = world(&[line("a", 20.0, ms(40)), line("b", 10.0, ms(80))]);
+    let flows: Vec<_> = (0..5).map(|_| begin_download(&mut world, 1, 50 * MB)).collect();
+    world.run_for(s(2));
+    let got = read_within(&mut world, &flows, s(10));
+    let (least, most) = (got.iter().min().unwrap(), got.iter().max().unwrap());
+    assert!(*least as f64 >= 0.85 * *most as f64, "{got:?}");
+}
+
+#[test]
+fn who_comes_later_has_half_within_a_second_and_no_more() {
+    let mut world = world(&[line("a", 20.0, ms(40))]);
+    let old = begin_download(&mut world, 1, 100 * MB);
+    world.run_for(s(5));
+    let new = begin_download(&mut world, 2, 100 * MB);
+    world.run_for(s(1));
+    for second in 1..=4 {
+        let got = read_within(&mut world, &[old, new], s(1));
+        let share = got[1] as f64 / (got[0] + got[1]) as f64;
+        assert!((0.42..=0.58).contains(&share), "{share:.2} in second {second}");
+    }
+}
+
+#[test]
+fn what_goes_again_keeps_its_place_before_what_is_new() {
+    let mut world = world(&[line("a", 20.0, ms(40)), line("b", 20.0, ms(40))]);
+    let flows: Vec<_> = (0..8).map(|i| begin_download(&mut world, 1 + i % 4, 100 * MB)).collect();
+    world.run_for(s(3));
+    world.blackout(0, Some(Blackout::Drop));
+    let mut read: Vec<_> = flows.iter().map(|&flow| (crate::lab::read(&world, flow), 0)).collect();
+    let mut longest = 0;
+    for step in 1..=400 {
+        world.run_for(ms(10));
+        for (&flow, (known, moved)) in flows.iter().zip(&mut read) {
+            let now = crate::lab::read(&world, flow);
+            if now > *known {
+                (*known, *moved) = (now, step);
+            }
+            longest = longest.max(step - *moved);
+        }
+    }
+    // The path stalls after some 450 ms, and what is queued before it on the other takes 70 ms: a
+    // flow whose missing data went behind all that was never sent would stand for seconds.
+    println!("RESULT simulated_flow_stands_after_blackout {} ms", 10 * longest);
+    assert!(longest <= 90, "a flow stood for {} ms", 10 * longest);
+}
+
+#[test]
+fn what_goes_again_of_an_interactive_flow_goes_before_a_download() {
+    let mut world = world(&[line("a", 20.0, ms(20)), line("b", 20.0, ms(90))]);
+    let flow = talk(&mut world, 1);
+    begin_download(&mut world, 1, 100 * MB);
+    world.run_for(s(2));
+    let mut times = Vec::new();
+    for _ in 0..8 {
+        let wanted = crate::lab::read(&world, flow) + 100;
+        world.write(flow, CLOUD, 100);
+        world.run_for(ms(5));
+        world.blackout(0, Some(Blackout::Drop));
+        let there = |world: &World| crate::lab::read(world, flow) == wanted;
+        times.push(world.run_until(s(10), there).unwrap());
+        world.blackout(0, None);
+        world.run_for(s(6));
+    }
+    let most = *times.iter().max().unwrap();
+    println!("RESULT simulated_message_into_blackout {} ms", most.as_millis());
+    assert!(most >= ms(250), "none was lost: {times:?}");
+    // The path stalls after some 450 ms; then one way, behind what the other path has queued.
+    assert!(most <= ms(900), "{times:?}");
+}
+
+#[test]
+fn a_flow_holds_no_more_than_its_share_while_nothing_goes() {
+    let mut world = world(&[line("a", 50.0, ms(40))]);
+    begin_download(&mut world, 1, 100 * MB);
+    world.run_for(s(5));
+    world.blackout(0, Some(Blackout::Drop));
+    world.run_for(s(5));
+    let held = world.status(CLOUD).sessions[0].memory_sent.0;
+    let window = (16 << 20) / polyrail_session::limits::WINDOW_SHARE;
+    let bound = window + polyrail_session::limits::UNSENT_MAX;
+    assert!(held <= bound, "{held} bytes, the bound is {bound}");
+    assert!(held >= 256 * 1024, "only {held} bytes");
 }
 
 /// The median of echoes of 100 bytes beside a download.
