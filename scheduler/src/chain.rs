@@ -122,9 +122,11 @@ impl Chain {
     /// Decides for one segment. At most [`PATHS_MAX`] paths are looked at.
     pub fn decide(&mut self, input: &Input<'_>) -> Decision {
         let mut sets = PathSets::all_candidates(input.paths.len().min(PATHS_MAX));
-        for link in &mut self.links {
-            sets.begin(link.kind());
-            link.apply(&mut sets, input);
+        self.apply(&mut sets, input);
+        // What a filter takes from one path another may carry now: the selectors choose once more,
+        // without those that were turned down.
+        while sets.primary().is_none() && sets.begin_again() {
+            self.apply(&mut sets, input);
         }
         let Some(primary) = sets.primary() else {
             return Decision::Wait { until: sets.wakes_at() };
@@ -133,6 +135,13 @@ impl Chain {
         let copies = sets.selected().without(PathSet::only(primary));
         let ahead = if input.segment.reinjected { 0 } else { sets.ahead() };
         Decision::Send { primary, copies, run_max, ahead }
+    }
+
+    fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
+        for link in &mut self.links {
+            sets.begin(link.kind());
+            link.apply(sets, input);
+        }
     }
 
     /// Tells all schedulerlets and handlers what happened.

@@ -85,6 +85,9 @@ pub struct PathSets {
     selected: PathSet,
     candidates: PathSet,
     unavailable: PathSet,
+    /// Selected once, and turned down by a filter.
+    turned_down: PathSet,
+    count: usize,
     primary: Option<usize>,
     run_max: u64,
     ahead: u64,
@@ -99,6 +102,8 @@ impl PathSets {
             selected: PathSet::EMPTY,
             candidates: PathSet::first(count),
             unavailable: PathSet::EMPTY,
+            turned_down: PathSet::EMPTY,
+            count,
             primary: None,
             run_max: crate::RUN_MAX,
             ahead: 0,
@@ -174,6 +179,7 @@ impl PathSets {
         if permitted {
             self.selected.remove(path);
             self.candidates.insert(path);
+            self.turned_down.insert(path);
             if self.primary == Some(path) {
                 self.primary = self.selected.iter().next();
             }
@@ -194,6 +200,17 @@ impl PathSets {
             self.primary.get_or_insert(path);
         }
         soft || hard
+    }
+
+    /// Puts everything back where it began, but what filters have turned down into U. Returns whether
+    /// that is new.
+    pub(crate) fn begin_again(&mut self) -> bool {
+        let (down, wake_at) = (self.turned_down, self.wake_at);
+        let known = down.without(self.unavailable).is_empty();
+        *self = Self::all_candidates(self.count);
+        self.candidates = self.candidates.without(down);
+        (self.unavailable, self.turned_down, self.wake_at) = (down, down, wake_at);
+        !known
     }
 
     pub(crate) fn begin(&mut self, kind: Kind) {

@@ -186,7 +186,7 @@ impl Path {
             mode: self.mode,
             srtt: self.srtt(),
             rtt_var: self.rtt_var,
-            owd: self.relative.map(|relative| relative.owd),
+            owd: self.owd(),
             stalled: self.stalled,
             superseded: self.superseded,
             unproven: !self.proven,
@@ -204,9 +204,17 @@ impl Path {
         }
     }
 
+    /// What is known of the one-way delay. No direction takes longer than there and back: what a
+    /// path carried out of a blackout says little about it now, and an idle path has nothing newer
+    /// to say. By half a round trip the zero of relative delays may be off.
+    fn owd(&self) -> Option<Duration> {
+        let most = self.srtt() + self.rtt_min() / 2;
+        self.relative.map(|relative| relative.owd.min(most))
+    }
+
     /// Fills in what is known of the one-way delay.
     pub fn show_delay(&self, view: &mut PathView) {
-        view.owd = self.relative.map(|relative| relative.owd);
+        view.owd = self.owd();
         view.owd_age = self.relative.map_or(Duration::ZERO, |relative| relative.age);
         view.owd_error = self.relative.map_or(Duration::ZERO, |relative| relative.error);
     }

@@ -208,6 +208,8 @@ mod tests {
         let unknown = PathView { rate: None, ..fast };
         assert_eq!(tail(&[unknown, slow], 10), (Some(1), None), "the other is unknown");
         assert_eq!(tail(&[slow], 10), (Some(0), None), "no other path");
+        let late = PathView { owd: Some(ms(4_700)), ..at(3, 10, 8.0, 0) };
+        assert_eq!(tail(&[late, slow], 10), (Some(1), None), "the other has room: no wait");
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use polyrail_emulator::link::Blackout;
 use polyrail_tests::world::{CarrierSpec, Side, World};
 
-use crate::lab::{CLOUD, GATEWAY, download, line, ms, s, talk, world};
+use crate::lab::{CLOUD, GATEWAY, begin_download, download, line, ms, s, talk, world};
 
 /// A line that is slower in one direction than in the other.
 fn skewed(name: &str, up: Duration, down: Duration) -> CarrierSpec {
@@ -34,4 +35,19 @@ fn each_direction_knows_its_faster_path_though_round_trips_are_equal() {
     let (up, down) = (lead(&world, GATEWAY), lead(&world, CLOUD));
     assert!((35_000..45_000).contains(&up), "b is 40 ms later on the way up: {up} us");
     assert!((-45_000..-35_000).contains(&down), "and earlier on the way down: {down} us");
+}
+
+#[test]
+fn what_comes_out_of_a_blackout_does_not_stand_for_the_way_now() {
+    let mut world = world(&[line("a", 20.0, ms(40)), line("b", 20.0, ms(40))]);
+    begin_download(&mut world, 1, 5_000_000);
+    world.run_for(ms(500));
+    world.blackout(0, Some(Blackout::Hold));
+    world.run_for(s(5));
+    world.blackout(0, None);
+    world.run_for(s(2));
+    for path in &world.status(CLOUD).sessions[0].paths {
+        let owd = path.owd.expect("known");
+        assert!(owd <= path.srtt + ms(25) && path.srtt < ms(200), "{owd:?} of {:?}", path.srtt);
+    }
 }
