@@ -6,6 +6,7 @@
 //! - [`scenario`] reads the links from a TOML file (`docs/emulation.md`).
 //! - [`driver`] runs a scenario, [`control`] steers it while it runs.
 //! - [`rail`] makes the links of a train from seeds.
+//! - [`results`] hands figures over, for all programs of the project.
 //! - [`namespace`] makes network namespaces that leave nothing behind.
 
 #![deny(unsafe_code)]
@@ -17,5 +18,6 @@ pub mod namespace;
 mod packet;
 pub mod rail;
 pub mod report;
+pub mod results;
 pub mod scenario;
 mod sys;

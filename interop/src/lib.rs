@@ -27,10 +27,11 @@ pub mod operator;
 pub mod privilege;
 pub mod process;
 pub mod programs;
-pub mod report;
 pub mod scratch;
 pub mod services;
 pub mod status;
 pub mod usage;
 pub mod web;
 pub mod world;
+
+pub use polyrail_emulator::results as report;
