@@ -1,5 +1,6 @@
 //! Schedulers on a simulated rail: the real session over simulated tunnels, in virtual time.
 
+pub mod compare;
 mod downloads;
 mod oracle;
 mod table;
