@@ -7,6 +7,7 @@
 //! - [`driver`] runs a scenario, [`control`] steers it while it runs.
 //! - [`rail`] makes the links of a train from seeds.
 //! - [`results`] hands figures over, for all programs of the project.
+//! - [`trials`] are links on which simulator and kernel are compared, [`tcp`] reads `TCP_INFO`.
 //! - [`namespace`] makes network namespaces that leave nothing behind.
 
 #![deny(unsafe_code)]
@@ -21,3 +22,5 @@ pub mod report;
 pub mod results;
 pub mod scenario;
 mod sys;
+pub mod tcp;
+pub mod trials;

@@ -1,5 +1,5 @@
-//! The few system calls that no safe wrapper offers: TUN device creation, and what a child process
-//! does between `fork` and `exec`.
+//! The few system calls that no safe wrapper offers: TUN device creation, what a child process does
+//! between `fork` and `exec`, priority, and `TCP_INFO`.
 //!
 //! All of the crate's `unsafe` is here.
 
@@ -8,7 +8,7 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -102,4 +102,29 @@ pub(crate) fn run_in_real_time() -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// The kernel's `struct tcp_info` of a socket, as much of it as the kernel has.
+///
+/// # Errors
+/// It is no TCP socket.
+pub(crate) fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0_u8; 512];
+    let mut length = buffer.len() as libc::socklen_t;
+    // SAFETY: the pointers are to live local variables, `length` says how large the buffer is, the
+    // kernel writes at most that much, and any bytes are valid in a vector of bytes.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            buffer.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    buffer.truncate(length as usize);
+    Ok(buffer)
 }

@@ -20,6 +20,7 @@ pub mod demo;
 pub mod dns;
 pub mod download;
 pub mod exchange;
+pub mod kernel_tcp;
 pub mod keys;
 pub mod lab;
 pub mod matrix;
