@@ -346,8 +346,12 @@ impl Sender {
 
     fn settle(&mut self, now: Instant, serial: u64, settled: &mut Settled) {
         let Some(out) = self.out.remove(&serial) else { return };
-        let Out { length, order, sent_at, acked, acked_at, first_sent_at, limited, .. } = out;
-        self.flight.remove(&order);
+        let Out { length, sent_at, acked, acked_at, first_sent_at, limited, .. } = out;
+        // Sooner than any round trip: the first copy arrived, so this one says nothing about what
+        // left before it (RFC 8985 6.2, step 2).
+        let early = !out.once && now.saturating_duration_since(sent_at) < self.rtt_min;
+        let order = if early { 0 } else { out.order };
+        self.flight.remove(&out.order);
         if !self.lost.remove(&serial) {
             self.in_flight = self.in_flight.saturating_sub(length);
         }
