@@ -23,6 +23,6 @@ enum Command {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     match arguments.command.unwrap_or(Command::Compare(arguments.compare)) {
-        Command::Compare(options) => compare::run(&options),
+        Command::Compare(options) => compare::run_all(&options),
     }
 }

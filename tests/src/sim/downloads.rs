@@ -4,41 +4,59 @@ use std::time::Duration;
 
 use polyrail_emulator::rail::Trip;
 
-use super::{Contestant, world};
+use super::{Contestant, resent, world};
+use crate::world::Side;
 
 /// A download as it went.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Download {
     /// Its size in bytes.
     pub bytes: u64,
+    /// When the passenger asked for it, since the trip's beginning.
+    pub at: Duration,
     /// From the passenger's connection to the last byte; the trip's end when it did not end.
     pub time: Duration,
     /// It came to its end.
     pub ended: bool,
 }
 
+/// All downloads of a trip.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Downloads {
+    /// In their order.
+    pub list: Vec<Download>,
+    /// Bytes that the cloud sent more than once.
+    pub resent: u64,
+}
+
+impl Download {
+    /// Mbit/s.
+    pub fn goodput(&self) -> f64 {
+        self.bytes as f64 * 8e-6 / self.time.as_secs_f64()
+    }
+}
+
 /// Downloads of these sizes in turns, as many as the trip has time for.
-pub fn downloads(trip: &Trip, contestant: &Contestant, sizes: &[u64]) -> Vec<Download> {
+pub fn downloads(trip: &Trip, contestant: &Contestant, sizes: &[u64]) -> Downloads {
     let mut world = world(trip, contestant);
-    world.run_for(WARM_UP);
     let mut list = Vec::new();
     for &bytes in sizes.iter().cycle() {
         let left = trip.length.saturating_sub(world.elapsed());
         if left < LAST {
-            return list;
+            break;
         }
-        let Ok(flow) = world.open(1) else { return list };
+        let Ok(flow) = world.open(1) else { break };
         world.flow_mut(flow).server = (bytes, true);
-        let from = world.now();
+        let at = world.elapsed();
         let took = world.run_until(left, |world| world.flow(flow).legs[0].end_seen);
-        let time = took.unwrap_or_else(|| world.now() - from);
-        list.push(Download { bytes, time, ended: took.is_some() });
+        let time = took.unwrap_or_else(|| world.elapsed() - at);
+        list.push(Download { bytes, at, time, ended: took.is_some() });
         world.run_for(PAUSE);
     }
-    list
+    Downloads { list, resent: resent(&world, Side::Cloud) }
 }
 
-const WARM_UP: Duration = Duration::from_secs(3);
-const PAUSE: Duration = Duration::from_millis(500);
+/// Between two downloads.
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
 /// No download begins so shortly before the end.
-const LAST: Duration = Duration::from_secs(10);
+pub(super) const LAST: Duration = Duration::from_secs(10);

@@ -1,64 +1,48 @@
 //! Schedulers on a simulated rail: the real session over simulated tunnels, in virtual time.
+//!
+//! A [`Contestant`] goes through the [`trips`], once a workload ([`runs`]); [`compare`] makes
+//! tables, plots and RESULT lines of what came out.
 
+mod aggregate;
+mod bound;
+mod bulk;
 pub mod compare;
+mod contestants;
 mod downloads;
+mod figures;
+mod goals;
+mod messaging;
+mod metrics;
 mod oracle;
+mod pages;
+mod plot;
+mod plots;
+mod report;
+pub mod runs;
+mod special;
 mod table;
+pub mod trips;
 
 use std::time::Duration;
 
 use polyrail_emulator::rail::Trip;
-use polyrail_scheduler::ChainSpec;
 use polyrail_session::Settings;
 
-use crate::congestion::Algorithm;
-use crate::world::{CarrierSpec, Habits, World};
+use crate::world::{CarrierSpec, Habits, Side, World};
 
-pub use downloads::{Download, downloads};
+pub use aggregate::{Fluid, Piece, aggregated, fluids};
+pub use bulk::{Bulk, bulk};
+pub use contestants::{Carriers, Contestant, Engine, PARTS};
+pub use downloads::{Download, Downloads, downloads};
+pub use messaging::{Message, messaging};
 pub use oracle::Oracle;
+pub use pages::{Page, pages};
 pub use table::{Column, table};
 
-/// How much of the engine works beside the scheduler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    /// What the paper has: no restart of paths, no withdrawal, take-back by the chain's handlers
-    /// alone.
-    Paper,
-    /// All that there is.
-    Full,
-}
-
-/// What is compared.
-#[derive(Clone, Debug)]
-pub struct Contestant {
-    /// As it is called in tables.
-    pub name: String,
-    /// The scheduler, on both sides.
-    pub chain: ChainSpec,
-    /// The engine around it.
-    pub engine: Engine,
-    /// The congestion control of all tunnels.
-    pub congestion: Algorithm,
-    /// Who foresees handovers that fail, if anybody.
-    pub oracle: Option<Oracle>,
-}
-
-impl Contestant {
-    /// A ready-made chain with bbr.
-    ///
-    /// # Panics
-    /// There is no such chain.
-    pub fn named(chain: &str, engine: Engine) -> Self {
-        let spec = ChainSpec::named(chain).unwrap_or_else(|error| panic!("{error}"));
-        let suffix = if engine == Engine::Full { "full" } else { "paper" };
-        let name = format!("{chain} {suffix}");
-        Self { name, chain: spec, engine, congestion: Algorithm::Bbr, oracle: None }
-    }
-}
-
-/// The world of a trip for a contestant, once its carriers are up.
+/// The world of a trip for a contestant, once its carriers are up and [`START`] is over.
 pub fn world(trip: &Trip, contestant: &Contestant) -> World {
     let full = contestant.engine == Engine::Full;
+    let trip = contestant.trip(trip);
     let carrier = |(number, carrier): (usize, &polyrail_emulator::rail::CarrierTrip)| CarrierSpec {
         name: format!("c{number}"),
         links: carrier.links.clone(),
@@ -85,10 +69,20 @@ pub fn world(trip: &Trip, contestant: &Contestant) -> World {
     let up = |world: &World| (0..carriers.len()).any(|carrier| world.is_up(carrier));
     world.run_until(Duration::from_secs(20), up);
     if let Some(oracle) = contestant.oracle {
-        oracle.tell(trip, trip.fixes.first().map_or(0.0, |fix| fix.speed), &mut world);
+        oracle.tell(&trip, trip.fixes.first().map_or(0.0, |fix| fix.speed), &mut world);
     }
+    let left = START.saturating_sub(world.elapsed());
+    world.run_for(left);
     world
 }
+
+/// What one side has sent more than once so far, in bytes.
+fn resent(world: &World, side: Side) -> u64 {
+    world.status(side).sessions.iter().map(|session| session.reinjected.0).sum()
+}
+
+/// When workloads begin; the time before is for tunnels to come up.
+pub const START: Duration = Duration::from_secs(4);
 
 /// What a tunnel takes ahead of its transport, in bytes.
 const ROOM: usize = 24 * 1_024;

@@ -23,6 +23,10 @@ impl Oracle {
     /// It knows all.
     pub const PERFECT: Self = Self { hits: 1.0, false_alarms: 0.0, error: 0.0 };
 
+    /// About as good as POLYCORN's forecasts (6.2: 80.6 % of failures and 78.2 % of successes
+    /// correct), one second of error.
+    pub const NOISY: Self = Self { hits: 0.8, false_alarms: 0.2, error: 1.0 };
+
     /// Tells the world of a trip that has just begun all that will be foreseen: once a second,
     /// while the handover is ahead and until it is over.
     pub fn tell(self, trip: &Trip, speed: f64, world: &mut World) {

@@ -12,6 +12,7 @@
 //! flow that does not end. `flows` compares what is read with what was written, byte for byte.
 //! Every breach is a panic.
 
+mod arrivals;
 pub mod content;
 mod coverage;
 mod flows;
@@ -31,6 +32,7 @@ use polyrail_model::LinkForecast;
 use polyrail_session::Settings;
 
 use crate::dice::Dice;
+pub use arrivals::{Arrivals, Waits};
 pub use coverage::Coverage;
 pub use flows::{Dial, Flow, FlowNo, Leg, LegState, Reader};
 use node::Node;
@@ -121,6 +123,8 @@ pub struct World {
     steps: u64,
     /// What both sides will be told of carriers.
     forecasts: Vec<(usize, Option<LinkForecast>)>,
+    /// What arrives at the gateway, if anybody wants to know.
+    arrivals: Option<Arrivals>,
 }
 
 /// What may end a session.
@@ -173,6 +177,7 @@ impl World {
             captured: VecDeque::new(),
             steps: 0,
             forecasts: Vec::new(),
+            arrivals: None,
         };
         for carrier in 0..world.carriers.len() {
             world.timer(Duration::ZERO, Timer::Connect { carrier });
@@ -204,6 +209,16 @@ impl World {
     /// How many packets and timers there were.
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// From now on looks at all that arrives at the gateway.
+    pub fn watch_arrivals(&mut self) {
+        self.arrivals = Some(Arrivals::default());
+    }
+
+    /// What has arrived since then.
+    pub fn arrivals(&self) -> Option<&Arrivals> {
+        self.arrivals.as_ref()
     }
 
     /// Lets this much time pass.

@@ -413,6 +413,11 @@ impl World {
     fn feed(&mut self, side: Side, key: TunnelKey, bytes: &[u8]) {
         self.trace.note(&[1, side as u64, key.0 as u64, bytes.len() as u64]);
         let node = &mut self.nodes[side as usize];
+        if let Some(arrivals) = self.arrivals.as_mut().filter(|_| side == Side::Gateway)
+            && let Some(&connection) = node.tunnels.get(&key)
+        {
+            arrivals.see(self.now, connection, bytes);
+        }
         node.endpoint.receive(self.now, key, bytes);
         node.dirty = true;
     }

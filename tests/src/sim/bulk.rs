@@ -1,0 +1,103 @@
+//! One endless download: goodput, order, and which carrier did how much.
+
+use std::time::Duration;
+
+use polyrail_emulator::rail::{Outcome, Trip};
+
+use super::aggregate::Fluid;
+use super::metrics::mean;
+use super::{Contestant, resent, world};
+use crate::world::{Side, World};
+
+/// How it went.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bulk {
+    /// What the passenger read.
+    pub bytes: u64,
+    /// In so much time.
+    pub seconds: f64,
+    /// Bytes that the cloud sent more than once.
+    pub resent: u64,
+    /// The share of the bytes that had to wait for earlier ones.
+    pub late_share: f64,
+    /// How long those waited, in the mean, in seconds.
+    pub late_mean: f64,
+    /// How long bytes waited at the 95th percentile of all, in seconds.
+    pub wait_p95: f64,
+    /// What crossed the carrier that had less to give, over what it had.
+    pub worse_use: f64,
+    /// Mbit/s in the two seconds from each failure of a handover on.
+    pub after_failures: Vec<f64>,
+}
+
+impl Bulk {
+    /// Mbit/s.
+    pub fn goodput(&self) -> f64 {
+        self.bytes as f64 * 8e-6 / self.seconds
+    }
+}
+
+/// A download without end, from the start to the trip's end.
+pub fn bulk(trip: &Trip, contestant: &Contestant) -> Bulk {
+    let mut world = world(trip, contestant);
+    world.watch_arrivals();
+    let from = world.elapsed();
+    let carriers = 0..world.carrier_count();
+    let before: Vec<u64> = carriers.clone().map(|c| world.delivered(c, Side::Cloud)).collect();
+    let Ok(flow) = world.open(1) else { return Bulk::default() };
+    world.flow_mut(flow).server = (ENDLESS, false);
+    let read = |world: &World| world.flow(flow).legs[0].read;
+    let mut curve = vec![(from, 0)];
+    while world.elapsed() < trip.length {
+        world.run_for(SAMPLE.min(trip.length - world.elapsed()));
+        curve.push((world.elapsed(), read(&world)));
+    }
+    let seconds = (world.elapsed() - from).as_secs_f64();
+    let crossed: Vec<u64> = carriers.map(|c| world.delivered(c, Side::Cloud) - before[c]).collect();
+    let waits = world.arrivals().map(|arrivals| arrivals.waits()).unwrap_or_default();
+    Bulk {
+        bytes: read(&world),
+        seconds,
+        resent: resent(&world, Side::Cloud),
+        late_share: waits.late_share,
+        late_mean: waits.late_mean,
+        wait_p95: waits.p95,
+        worse_use: worse_use(&contestant.trip(trip), from, &crossed),
+        after_failures: after_failures(trip, &curve),
+    }
+}
+
+fn worse_use(trip: &Trip, from: Duration, crossed: &[u64]) -> f64 {
+    let (from, to) = (from.as_secs_f64(), trip.length.as_secs_f64());
+    let had = trip
+        .carriers
+        .iter()
+        .map(|carrier| Fluid::of([&carrier.links[1]].into_iter(), trip.length).volume(from, to));
+    let uses = had.zip(crossed).min_by(|a, b| a.0.total_cmp(&b.0));
+    uses.map_or(0.0, |(had, crossed)| *crossed as f64 / had)
+}
+
+fn after_failures(trip: &Trip, curve: &[(Duration, u64)]) -> Vec<f64> {
+    let at = |time: Duration| {
+        let place = curve.partition_point(|(at, _)| *at <= time).saturating_sub(1);
+        curve[place].1
+    };
+    let handovers = trip.carriers.iter().flat_map(|carrier| &carrier.handovers);
+    let begun = curve.first().map_or(Duration::ZERO, |(at, _)| *at);
+    handovers
+        .filter(|handover| handover.outcome != Outcome::Success)
+        .filter(|handover| handover.at >= begun && handover.at + AFTER <= trip.length)
+        .map(|handover| at(handover.at + AFTER) - at(handover.at))
+        .map(|bytes| bytes as f64 * 8e-6 / AFTER.as_secs_f64())
+        .collect()
+}
+
+/// The mean over several trips of a figure of each.
+pub fn mean_of(list: &[Bulk], figure: impl Fn(&Bulk) -> f64) -> f64 {
+    mean(&list.iter().map(figure).collect::<Vec<_>>())
+}
+
+const ENDLESS: u64 = 1 << 40;
+const SAMPLE: Duration = Duration::from_millis(50);
+/// POLYCORN 6.2, Fig. 11a.
+const AFTER: Duration = Duration::from_secs(2);

@@ -1,0 +1,164 @@
+//! What is compared: schedulers with the engine and the carriers that they get.
+
+use std::borrow::Cow;
+
+use polyrail_emulator::rail::Trip;
+use polyrail_scheduler::{ChainSpec, ChainSpecError, chain_names};
+
+use super::{Oracle, aggregated};
+use crate::congestion::Algorithm;
+
+/// How much of the engine works beside the scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// What the paper has: no restart of paths, no withdrawal, take-back by the chain's handlers
+    /// alone.
+    Paper,
+    /// All that there is.
+    Full,
+}
+
+impl Engine {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::Paper, Self::Full];
+
+    /// As it stands in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Paper => "paper",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// Which carriers of a trip there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carriers {
+    /// All of them.
+    All,
+    /// This one.
+    Only(usize),
+    /// The sum of all in one.
+    Aggregated,
+}
+
+/// What is compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contestant {
+    /// As it is called in tables.
+    pub name: String,
+    /// The scheduler, on both sides.
+    pub chain: ChainSpec,
+    /// The engine around it.
+    pub engine: Engine,
+    /// The congestion control of all tunnels.
+    pub congestion: Algorithm,
+    /// Who foresees handovers that fail, if anybody.
+    pub oracle: Option<Oracle>,
+    /// What it has.
+    pub carriers: Carriers,
+}
+
+/// HSRSCH's parts, each alone over `min_rtt`, as POLYCORN 6.2 tries them: what it is called in
+/// figures, and how [`Contestant::parse`] makes it.
+pub const PARTS: [(&str, &str); 5] = [
+    ("handover_rejection", "handover_rejection/min_rtt+oracle"),
+    ("disconnect_redundancy", "handover_rejection/min_rtt/disconnect_redundancy+oracle"),
+    ("tail_rejection", "min_rtt/tail_rejection"),
+    ("extended_reinjection", "min_rtt/extended_reinjection"),
+    ("redundancy", "min_rtt/opportunistic_redundancy"),
+];
+
+impl Contestant {
+    /// A ready-made chain with bbr.
+    ///
+    /// # Panics
+    /// There is no such chain.
+    pub fn named(chain: &str, engine: Engine) -> Self {
+        Self::parse(chain, engine).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A contestant by its name: a ready-made chain or rules with `/` between them; `+oracle`
+    /// behind it foresees all, `+noisy` most; `@a` to `@h` has one carrier, `@aggregated` the sum.
+    ///
+    /// # Errors
+    /// There is no such chain or rule.
+    pub fn parse(text: &str, engine: Engine) -> Result<Self, ChainSpecError> {
+        let (rest, place) = text.split_once('@').unwrap_or((text, ""));
+        let carriers = match place.as_bytes() {
+            [] => Carriers::All,
+            [letter @ b'a'..=b'h'] => Carriers::Only(usize::from(letter - b'a')),
+            _ if place == "aggregated" => Carriers::Aggregated,
+            _ => return Err(ChainSpecError::UnknownChain(text.to_owned())),
+        };
+        let (chain, oracle) = match rest.split_once('+') {
+            None => (rest, None),
+            Some((chain, "oracle")) => (chain, Some(Oracle::PERFECT)),
+            Some((chain, "noisy")) => (chain, Some(Oracle::NOISY)),
+            Some(_) => return Err(ChainSpecError::UnknownChain(text.to_owned())),
+        };
+        let spec = match chain.contains('/') {
+            true => ChainSpec::of(&chain.split('/').collect::<Vec<_>>())?,
+            false => ChainSpec::named(chain)?,
+        };
+        let name = format!("{text} {}", engine.name());
+        Ok(Self { name, chain: spec, engine, congestion: Algorithm::Bbr, oracle, carriers })
+    }
+
+    /// Everything worth comparing on these carriers: all ready-made chains, forecasts of two
+    /// qualities, HSRSCH's parts, each carrier alone, and the sum of all.
+    pub fn catalogue(carriers: usize) -> Vec<String> {
+        let mut names: Vec<String> = chain_names().map(str::to_owned).collect();
+        for chain in ["polyrail", "hsrsch"] {
+            names.extend(["oracle", "noisy"].map(|oracle| format!("{chain}+{oracle}")));
+        }
+        names.extend(PARTS.map(|(_, text)| text.to_owned()));
+        let letters = "abcdefgh".chars().take(carriers);
+        names.extend(letters.map(|letter| format!("min_rtt@{letter}")));
+        names.push("min_rtt@aggregated".to_owned());
+        names
+    }
+
+    /// Whether two differ in nothing but their names.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let named = Self { name: other.name.clone(), ..self.clone() };
+        named == *other
+    }
+
+    /// The trip as this contestant has it.
+    pub fn trip<'a>(&self, trip: &'a Trip) -> Cow<'a, Trip> {
+        match self.carriers {
+            Carriers::All => Cow::Borrowed(trip),
+            Carriers::Only(number) => {
+                let carriers = trip.carriers.get(number).cloned().into_iter().collect();
+                Cow::Owned(Trip { carriers, ..trip.clone() })
+            }
+            Carriers::Aggregated => match aggregated(trip) {
+                Ok(sum) => Cow::Owned(sum),
+                Err(error) => panic!("{error}"),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_everything() {
+        let parse = |text| Contestant::parse(text, Engine::Paper).unwrap();
+        assert_eq!(parse("hsrsch+noisy").oracle, Some(Oracle::NOISY));
+        assert_eq!(parse("min_rtt@b").carriers, Carriers::Only(1));
+        assert_eq!(parse("min_rtt@aggregated").carriers, Carriers::Aggregated);
+        assert_eq!(parse("min_rtt/tail_rejection").chain.names(), ["min_rtt", "tail_rejection"]);
+        assert!(parse("min_rtt").is_like(&Contestant { name: "x".into(), ..parse("min_rtt") }));
+        assert!(!parse("min_rtt").is_like(&parse("min_rtt@a")));
+        for wrong in ["fastest", "min_rtt+magic", "min_rtt@z", "min_rtt/fastest"] {
+            assert!(Contestant::parse(wrong, Engine::Full).is_err(), "{wrong}");
+        }
+        for name in Contestant::catalogue(2) {
+            assert!(Contestant::parse(&name, Engine::Full).is_ok(), "{name}");
+        }
+    }
+}

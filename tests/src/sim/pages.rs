@@ -1,0 +1,73 @@
+//! Web pages: one document, then its objects over several flows at once, a flow each.
+
+use std::time::Duration;
+
+use polyrail_emulator::rail::Trip;
+
+use super::{Contestant, world};
+use crate::dice::Dice;
+use crate::world::{FlowNo, World};
+
+/// A page as it was loaded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Page {
+    /// All of it, in bytes.
+    pub bytes: u64,
+    /// From the first connection to the last byte; the trip's end when it did not end.
+    pub time: Duration,
+    /// It came to its end.
+    pub ended: bool,
+}
+
+/// Pages one after another, as many as the trip has time for.
+pub fn pages(trip: &Trip, contestant: &Contestant) -> Vec<Page> {
+    let mut world = world(trip, contestant);
+    let mut dice = Dice::new(trip.seed ^ 0x9a6e);
+    let mut list = Vec::new();
+    while trip.length.saturating_sub(world.elapsed()) >= LAST {
+        let objects: Vec<u64> =
+            (0..OBJECTS).map(|_| dice.scale(OBJECT_BYTES[0], OBJECT_BYTES[1])).collect();
+        list.push(page(&mut world, trip.length, &objects));
+        world.run_for(PAUSE);
+    }
+    list
+}
+
+fn page(world: &mut World, end: Duration, objects: &[u64]) -> Page {
+    let begun = world.elapsed();
+    let bytes = DOCUMENT_BYTES + objects.iter().sum::<u64>();
+    let mut loading = Vec::new();
+    let mut left = objects.iter();
+    ask(world, &mut loading, DOCUMENT_BYTES);
+    while !loading.is_empty() {
+        let most = end.saturating_sub(world.elapsed());
+        let over = |world: &World, flow: &FlowNo| world.flow(*flow).legs[0].end_seen;
+        let some = world.run_until(most, |world| loading.iter().any(|flow| over(world, flow)));
+        if some.is_none() {
+            return Page { bytes, time: world.elapsed() - begun, ended: false };
+        }
+        loading.retain(|flow| !over(world, flow));
+        while loading.len() < AT_ONCE
+            && let Some(bytes) = left.next()
+        {
+            ask(world, &mut loading, *bytes);
+        }
+    }
+    Page { bytes, time: world.elapsed() - begun, ended: true }
+}
+
+fn ask(world: &mut World, loading: &mut Vec<FlowNo>, bytes: u64) {
+    if let Ok(flow) = world.open(1) {
+        world.flow_mut(flow).server = (bytes, true);
+        loading.push(flow);
+    }
+}
+
+const DOCUMENT_BYTES: u64 = 60_000;
+const OBJECTS: usize = 30;
+/// Evenly by order of magnitude: 34 KB in the mean, a page of about 1 MB.
+const OBJECT_BYTES: [u64; 2] = [2_000, 150_000];
+/// What a browser does.
+const AT_ONCE: usize = 8;
+const PAUSE: Duration = Duration::from_secs(1);
+const LAST: Duration = Duration::from_secs(10);
