@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 mod bench;
+mod rail_command;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -37,6 +38,8 @@ enum Task {
         /// The scenario file.
         scenario: PathBuf,
     },
+    /// Make a trip on the rail: the scenario of its links, telemetry, and true handovers.
+    Rail(rail_command::RailArgs),
     /// Measure how late packets leave under a load; needs root.
     Bench(bench::BenchArgs),
     /// Send one command to a running emulator and print its answer.
@@ -98,6 +101,7 @@ fn obey(cli: Cli) -> Result<()> {
     match cli.task {
         Task::Run(args) => run(args),
         Task::Bench(args) => bench::run(&args),
+        Task::Rail(args) => rail_command::run(&args),
         Task::Check { scenario } => {
             let read = Scenario::load(&scenario)?;
             println!("{}: {} links", scenario.display(), read.links.len());

@@ -82,6 +82,16 @@ impl<T: Copy> Schedule<T> {
         Step { value: self.steps[next - 1].1, until: end.map(|end| round + end) }
     }
 
+    /// All values with the times from which they hold, the first at zero.
+    pub fn steps(&self) -> impl Iterator<Item = (Duration, T)> + '_ {
+        self.steps.iter().copied()
+    }
+
+    /// After so long it begins anew.
+    pub fn period(&self) -> Option<Duration> {
+        self.period
+    }
+
     /// All values it ever takes.
     pub fn values(&self) -> impl Iterator<Item = T> + '_ {
         self.steps.iter().map(|step| step.1)

@@ -7,10 +7,17 @@
 //! out.
 
 mod dice;
+mod files;
 mod profile;
+mod radio;
 mod route;
 mod trip;
 
-pub use profile::{CarrierProfile, Speed};
+#[cfg(test)]
+mod tests;
+
+pub use files::Signal;
+pub use profile::{CarrierProfile, Speed, SpeedError};
+pub use radio::Radio;
 pub use route::{Border, Cell, Route};
 pub use trip::{CarrierTrip, Fix, Handover, Outcome, Trip};

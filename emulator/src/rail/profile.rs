@@ -1,6 +1,9 @@
 //! What carriers are like, by the published figures.
 
+use std::str::FromStr;
 use std::time::Duration;
+
+use super::radio::Radio;
 
 /// How fast the train goes: the speeds at which carriers were measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +16,26 @@ pub enum Speed {
     Kmh300,
     /// 350 km/h.
     Kmh350,
+}
+
+/// A text that names no speed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a speed; there are 0, 200, 300 and 350 km/h")]
+pub struct SpeedError(String);
+
+impl FromStr for Speed {
+    type Err = SpeedError;
+
+    /// Reads km/h.
+    fn from_str(text: &str) -> Result<Self, SpeedError> {
+        match text.trim() {
+            "0" => Ok(Self::Standing),
+            "200" => Ok(Self::Kmh200),
+            "300" => Ok(Self::Kmh300),
+            "350" => Ok(Self::Kmh350),
+            _ => Err(SpeedError(text.to_owned())),
+        }
+    }
 }
 
 /// What one carrier is like.
@@ -28,12 +51,18 @@ pub struct CarrierProfile {
     /// The share of 0.2 s windows whose rate is more than twice or less than half of that of the
     /// second before (POLYCORN 2.2, Fig. 1a).
     pub jumps: f64,
-    /// The share of cells whose handovers ever fail (POLYCORN 2.3).
+    /// The share of cells whose handovers are seen to fail, of all trips of a campaign
+    /// (POLYCORN 2.3).
     pub failing_cells: f64,
     /// The share of all handovers that fail (POLYCORN 2.3).
     pub failures: f64,
     /// Random loss at 350 km/h.
     pub loss: f64,
+    /// What its link is made of.
+    pub radio: Radio,
+    /// The share of cells that fail often, and of those that fail rarely.
+    pub(super) often: f64,
+    pub(super) rarely: f64,
 }
 
 impl CarrierProfile {
@@ -46,6 +75,18 @@ impl CarrierProfile {
         failing_cells: 0.4733,
         failures: 0.0622,
         loss: 0.0021,
+        radio: Radio {
+            mbps: 9.0,
+            sigma: [1.2, 0.9],
+            fast: 0.6,
+            fast_memory: 0.35,
+            rtt_ms: 76.0,
+            rtt_sigma: 0.2,
+            rtt_memory: 1.0,
+            queue: 0.5,
+        },
+        often: 0.165,
+        rarely: 0.64,
     };
     /// POLYCORN's carrier B.
     pub const B: Self = Self {
@@ -56,6 +97,18 @@ impl CarrierProfile {
         failing_cells: 0.4035,
         failures: 0.0547,
         loss: 0.0135,
+        radio: Radio {
+            mbps: 15.0,
+            sigma: [1.1, 0.85],
+            fast: 0.55,
+            fast_memory: 0.35,
+            rtt_ms: 90.0,
+            rtt_sigma: 0.2,
+            rtt_memory: 1.0,
+            queue: 0.5,
+        },
+        often: 0.143,
+        rarely: 0.53,
     };
 
     /// So many carriers, two to eight: A, B, and others between and around them.
@@ -69,7 +122,8 @@ impl CarrierProfile {
             .enumerate()
             .map(|(i, (name, scale))| {
                 let like = if i % 2 == 0 { Self::A } else { Self::B };
-                Self { name, mbps: like.mbps.map(|mbps| mbps * scale), ..like }
+                let radio = Radio { mbps: like.radio.mbps * scale, ..like.radio };
+                Self { name, mbps: like.mbps.map(|mbps| mbps * scale), radio, ..like }
             })
             .collect()
     }
@@ -86,21 +140,44 @@ impl Speed {
         }
     }
 
-    /// The mean time between two handovers (POLYCORN 2.3: 13.7 s at 300 km/h, 8.6 s at 350 km/h;
-    /// cells at 200 km/h as at 300).
+    /// The mean way between two handovers: every 31.4 s at 200 km/h, 13.7 s at 300 km/h and 8.6 s
+    /// at 350 km/h (Wang et al., MobiCom 2019, section 1 and table 3).
     pub(super) fn cell_metres(self) -> f64 {
         match self {
+            Self::Standing | Self::Kmh200 => 31.4 * Self::Kmh200.metres_per_second(),
+            Self::Kmh300 => 13.7 * Self::Kmh300.metres_per_second(),
             Self::Kmh350 => 8.6 * Self::Kmh350.metres_per_second(),
-            _ => 13.7 * Self::Kmh300.metres_per_second(),
         }
     }
 
-    /// How much of the random loss at 350 km/h there is.
+    /// How much of the rate at 300 km/h there is (Wang et al., table 3; at 350 km/h section 4.1,
+    /// where a bbr flow loses 40.1 %).
+    pub(super) fn rate_share(self) -> f64 {
+        match self {
+            Self::Standing => 1.9,
+            Self::Kmh200 => 1.2,
+            Self::Kmh300 => 1.0,
+            Self::Kmh350 => 0.6,
+        }
+    }
+
+    /// How many handovers fail, of those at 300 km/h (Wang et al., table 3).
+    pub(super) fn failure_share(self) -> f64 {
+        match self {
+            Self::Standing | Self::Kmh200 => 0.47,
+            Self::Kmh300 => 1.0,
+            Self::Kmh350 => 1.19,
+        }
+    }
+
+    /// How much of the random loss at 350 km/h there is. Between that and standing, where it is
+    /// next to nothing (0.008 %: Wang et al., table 4), nothing is published: the rates and
+    /// round-trip times of carrier B at 300 km/h are not reached with more.
     pub(super) fn loss_share(self) -> f64 {
         match self {
-            Self::Standing => 0.05,
-            Self::Kmh200 => 0.3,
-            Self::Kmh300 => 0.7,
+            Self::Standing => 0.006,
+            Self::Kmh200 => 0.05,
+            Self::Kmh300 => 0.15,
             Self::Kmh350 => 1.0,
         }
     }

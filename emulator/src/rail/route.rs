@@ -27,7 +27,7 @@ pub struct Cell {
     pub from: f64,
     /// Where it ends.
     pub to: f64,
-    /// How good it is: the logarithm of what it does to the rate.
+    /// How good it is: the deviation of the rate that it gives, standard normal.
     pub quality: f64,
     /// The handover out of it.
     pub border: Border,
@@ -40,6 +40,8 @@ pub struct Border {
     pub spread: f64,
     /// The probability that it fails on a trip.
     pub fails: f64,
+    /// The mean of the signal there, in dBm.
+    pub rsrp: f64,
 }
 
 impl Border {
@@ -70,34 +72,37 @@ fn cells(dice: &mut Dice, speed: Speed, metres: f64, carrier: &CarrierProfile) -
     while from < metres {
         let length = dice.lognormal(median, LENGTH_SIGMA).clamp(mean / 4.0, mean * 3.0);
         let to = from + length;
-        let border =
-            Border { spread: dice.between(25.0, 60.0), fails: failure_rate(dice, carrier) };
-        let quality = QUALITY_SIGMA * dice.normal();
+        let border = Border {
+            spread: dice.between(SPREAD[0], SPREAD[1]),
+            fails: failure_rate(dice, carrier) * speed.failure_share(),
+            rsrp: RSRP + RSRP_SIGMA * dice.normal(),
+        };
+        let quality = dice.normal();
         cells.push(Cell { id: cells.len() as u32, from, to, quality, border });
         from = to;
     }
     cells
 }
 
-/// Of the cells that ever fail, more than 30 % do in 20 to 80 % of trips (POLYCORN 2.3); the others
-/// rarely. The mean is what the share of all handovers asks for.
+/// Some cells fail often, and others rarely: few trips see most of the latter fail.
 fn failure_rate(dice: &mut Dice, carrier: &CarrierProfile) -> f64 {
-    if !dice.happens(carrier.failing_cells) {
-        return 0.0;
-    }
-    let mean = carrier.failures / carrier.failing_cells;
-    let often = (mean - RARELY) / (OFTEN_MEAN - RARELY);
-    if dice.happens(often.max(0.0)) {
+    let kind = dice.share();
+    if kind < carrier.often {
         dice.between(OFTEN[0], OFTEN[1])
+    } else if kind < carrier.often + carrier.rarely {
+        dice.between(RARELY[0], RARELY[1])
     } else {
-        dice.between(0.0, 2.0 * RARELY)
+        0.0
     }
 }
 
 /// The weak signal beside the late position.
-const WEAK: f64 = 0.6;
+const WEAK: f64 = 1.0;
 const LENGTH_SIGMA: f64 = 0.35;
-const QUALITY_SIGMA: f64 = 0.55;
-const OFTEN: [f64; 2] = [0.2, 0.45];
-const OFTEN_MEAN: f64 = (OFTEN[0] + OFTEN[1]) / 2.0;
-const RARELY: f64 = 0.03;
+/// How much the place of a handover varies, one deviation, in metres.
+const SPREAD: [f64; 2] = [40.0, 100.0];
+/// The signal at the borders, in dBm, and its deviation between them.
+const RSRP: f64 = -95.0;
+const RSRP_SIGMA: f64 = 3.0;
+const OFTEN: [f64; 2] = [0.22, 0.34];
+const RARELY: [f64; 2] = [0.015, 0.035];

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use polyrail_model::{Bitrate, Bytes};
 
-use super::dice::{Dice, Wander};
+use super::dice::Dice;
 use super::profile::CarrierProfile;
+use super::radio::weather;
 use super::route::{Cell, Route};
 use crate::link::{Blackout, BlackoutWindow, LinkSpec, Probability, Rate, Schedule, ScheduleError};
 
@@ -112,7 +113,7 @@ fn carrier(
     let mut handovers = Vec::new();
     for pair in cells.windows(2).filter(|_| speed > 0.0) {
         let (cell, next) = (&pair[0], &pair[1]);
-        let (late, weak) = (dice.normal(), dice.normal());
+        let (late, weak, noise) = (dice.normal(), dice.normal(), dice.normal());
         let metres = cell.to + late * cell.border.spread;
         let fails = cell.border.fails_at(late, weak);
         let (outcome, dark) = ending(dice, fails);
@@ -120,7 +121,7 @@ fn carrier(
             continue;
         }
         let at = Duration::from_secs_f64((metres - start) / speed);
-        let rsrp = RSRP - 4.0 * late - 5.0 * weak;
+        let rsrp = cell.border.rsrp - RSRP_LATE * late - RSRP_WEAK * weak + RSRP_NOISE * noise;
         handovers.push(Handover { from: cell.id, to: next.id, at, metres, rsrp, outcome, dark });
     }
     let windows: Vec<BlackoutWindow> = handovers
@@ -131,7 +132,8 @@ fn carrier(
             BlackoutWindow { start: handover.at, length: handover.dark, mode }
         })
         .collect();
-    let weather = weather(dice, route, profile, cells, &handovers, start, length);
+    let radio = &profile.radio;
+    let weather = weather(dice, route, radio, cells, &handovers, start, length);
     let loss = Probability::new(profile.loss * route.speed.loss_share());
     let link = |share: f64| -> Result<LinkSpec, ScheduleError> {
         let rate = |mbps: f64| Rate::Limited(Bitrate::from_mbps(mbps * share));
@@ -140,7 +142,7 @@ fn carrier(
         let spec = LinkSpec {
             rate: schedule(rates)?,
             delay: schedule(delays)?,
-            queue: Bytes((QUEUE_SECONDS * profile.mbps[1] * share * 1e6 / 8.0) as u64),
+            queue: Bytes((radio.queue * radio.mbps * share * 1e6 / 8.0) as u64),
             loss: loss.unwrap_or_default(),
             ..LinkSpec::default()
         };
@@ -160,8 +162,8 @@ fn schedule<T: Copy>(
 fn ending(dice: &mut Dice, fails: bool) -> (Outcome, Duration) {
     let (outcome, seconds) = if !fails {
         (Outcome::Success, dice.between(0.02, 0.1))
-    } else if dice.happens(0.5) {
-        // More than half exceed 1 s, a quarter 2 s.
+    } else if dice.happens(HELD) {
+        // More than half exceed 1 s, a quarter 2 s (Wang et al. 5.1, as the next).
         (Outcome::FailureHeld, dice.lognormal(1.1, 0.886).clamp(FAILURE[0], FAILURE[1]))
     } else {
         // A quarter exceeds 5 s.
@@ -170,85 +172,12 @@ fn ending(dice: &mut Dice, fails: bool) -> (Outcome, Duration) {
     (outcome, Duration::from_secs_f64(seconds))
 }
 
-/// What the radio gives for one step of time.
-struct Weather {
-    at: Duration,
-    mbps: f64,
-    delay: Duration,
-}
-
-fn weather(
-    dice: &mut Dice,
-    route: &Route,
-    profile: &CarrierProfile,
-    cells: &[Cell],
-    handovers: &[Handover],
-    start: f64,
-    length: Duration,
-) -> Vec<Weather> {
-    let speed = route.speed.metres_per_second();
-    let [low, median, high] = profile.mbps;
-    // The quartiles of a lognormal distribution lie 1.349 deviations apart.
-    let total = (high / low).ln() / 1.349;
-    let fast = FAST_OF_JUMPS * profile.jumps;
-    let rest = (total * total - fast * fast - QUALITY * QUALITY - SHAPE * SHAPE).max(0.04);
-    let slow = rest.sqrt();
-    let mut slowly = Wander::new(dice, STEP, SLOW_MEMORY);
-    let mut quickly = Wander::new(dice, STEP, FAST_MEMORY);
-    let mut trembling = Wander::new(dice, STEP, DELAY_MEMORY);
-    let base = profile.rtt_ms[0] * BASE_OF_RTT / 2.0;
-    let steps = (length.as_secs_f64() / STEP).ceil() as u64 + 1;
-    let mut passed = 0;
-    (0..steps)
-        .map(|step| {
-            let at = STEP * step as f64;
-            let metres = start + speed * at;
-            while handovers.get(passed).is_some_and(|handover| handover.at.as_secs_f64() <= at) {
-                passed += 1;
-            }
-            let cell = match passed.checked_sub(1).and_then(|last| handovers.get(last)) {
-                Some(last) => cells.get(last.to as usize),
-                None => cells.iter().find(|cell| metres < cell.to),
-            };
-            let (quality, shape) =
-                cell.map_or((0.0, 0.0), |cell| (cell.quality, shape(cell, metres)));
-            let exponent = slow * slowly.next(dice) + fast * quickly.next(dice) + quality + shape;
-            let mbps = (median * MARGIN * exponent.exp()).clamp(RATE[0], RATE[1]);
-            let delay = base * (DELAY_SIGMA * trembling.next(dice)).exp();
-            Weather {
-                at: Duration::from_secs_f64(at),
-                mbps,
-                delay: Duration::from_secs_f64(delay / 1_000.0),
-            }
-        })
-        .collect()
-}
-
-/// The middle of a cell is better than its edges: the logarithm of the difference, zero in the
-/// mean.
-fn shape(cell: &Cell, metres: f64) -> f64 {
-    let place = ((metres - cell.from) / (cell.to - cell.from)).clamp(0.0, 1.0);
-    let from_middle = (2.0 * place - 1.0).abs();
-    2.0 * SHAPE * (0.5 - from_middle)
-}
-
-/// The radio changes every tenth of a second.
-const STEP: f64 = 0.1;
-const SLOW_MEMORY: f64 = 6.0;
-const FAST_MEMORY: f64 = 0.35;
-const DELAY_MEMORY: f64 = 1.0;
-const DELAY_SIGMA: f64 = 0.15;
-/// The deviation of what is fast, for each share of windows that jump.
-const FAST_OF_JUMPS: f64 = 2.2;
-const QUALITY: f64 = 0.55;
-const SHAPE: f64 = 0.35;
-/// The least round-trip time, of the loaded one at its first quartile.
-const BASE_OF_RTT: f64 = 0.62;
-/// A flow gets less than the link gives.
-const MARGIN: f64 = 1.15;
-const RATE: [f64; 2] = [0.05, 150.0];
-const QUEUE_SECONDS: f64 = 0.5;
 const UPLINK: f64 = 0.35;
 const FAILURE: [f64; 2] = [0.3, 10.0];
+/// The share of failures of type II (Wang et al., MobiCom 2019, table 3, at 300 km/h).
+const HELD: f64 = 0.53;
 const GPS_ERROR: f64 = 8.0;
-const RSRP: f64 = -100.0;
+/// What a late place, a weak moment and the measurement do to the signal, in dB.
+const RSRP_LATE: f64 = 2.0;
+const RSRP_WEAK: f64 = 3.0;
+const RSRP_NOISE: f64 = 2.0;

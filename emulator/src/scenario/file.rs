@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -11,6 +11,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::quantity;
+use super::trace::{Direction, Trace};
 use super::{End, LINKS_MAX, LinkScenario, ParseError, Scenario};
 use crate::link::{
     Blackout, BlackoutWindow, BurstLoss, LinkSpec, PathMtu, Policing, Probability, Rate, Reorder,
@@ -71,7 +72,10 @@ struct RawEnd {
 
 #[derive(Deserialize)]
 #[serde(try_from = "RawDirection")]
-struct DirectionFile(LinkSpec);
+struct DirectionFile {
+    spec: LinkSpec,
+    trace: Option<PathBuf>,
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -102,6 +106,8 @@ struct RawDirection {
     mtu: Option<u16>,
     #[serde(default)]
     mtu_silent: bool,
+    /// A recording of the rate.
+    trace: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -193,7 +199,7 @@ fn always() -> Probability {
 }
 
 /// Reads the text of a scenario file.
-pub(super) fn parse(text: &str) -> Result<Scenario, ParseError> {
+pub(super) fn parse(text: &str, folder: &Path) -> Result<Scenario, ParseError> {
     let at = |span: Option<Range<usize>>, reason: String| ParseError {
         line: span.map(|span| 1 + text[..span.start].matches('\n').count()),
         reason,
@@ -208,7 +214,7 @@ pub(super) fn parse(text: &str) -> Result<Scenario, ParseError> {
     let mut links: Vec<LinkScenario> = Vec::new();
     for raw in link {
         let span = raw.name.span();
-        let link = built(raw).map_err(|reason| at(Some(span.clone()), reason))?;
+        let link = built(raw, folder).map_err(|reason| at(Some(span.clone()), reason))?;
         if links.iter().any(|other| other.name == link.name) {
             return Err(at(Some(span), format!("two links are called {:?}", link.name)));
         }
@@ -223,7 +229,7 @@ pub(super) fn parse(text: &str) -> Result<Scenario, ParseError> {
     Ok(Scenario { seed, duration, near, far, links })
 }
 
-fn built(raw: RawLink) -> Result<LinkScenario, String> {
+fn built(raw: RawLink, folder: &Path) -> Result<LinkScenario, String> {
     let RawLink { name, mtu, near, far, nat, up, down, blackout } = raw;
     let name = name.into_inner();
     let sound = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -244,7 +250,11 @@ fn built(raw: RawLink) -> Result<LinkScenario, String> {
         let windows: Vec<_> = blackout.iter().filter(concerned).map(window).collect();
         spec.with_blackouts(&windows).map_err(|e| format!("link {name}: blackouts: {e}"))
     };
-    let (up, down) = (dark(up.0, RawSides::Up)?, dark(down.0, RawSides::Down)?);
+    let played = |file: DirectionFile, direction| {
+        file.played(folder, direction).map_err(|reason| format!("link {name}: {reason}"))
+    };
+    let (up, down) = (played(up, Direction::Up)?, played(down, Direction::Down)?);
+    let (up, down) = (dark(up, RawSides::Up)?, dark(down, RawSides::Down)?);
     Ok(LinkScenario { name, mtu, near, far, nat, up, down })
 }
 
@@ -279,7 +289,7 @@ impl TryFrom<RawDirection> for DirectionFile {
     fn try_from(raw: RawDirection) -> Result<Self, String> {
         let rates = raw.rate_steps.iter().map(|step| (step.at, step.rate));
         let delays = raw.delay_steps.iter().map(|step| (step.at, step.delay));
-        Ok(Self(LinkSpec {
+        let spec = LinkSpec {
             rate: Schedule::new(raw.rate, rates, raw.rate_repeat)
                 .map_err(|e| format!("rate_steps: {e}"))?,
             delay: Schedule::new(raw.delay, delays, raw.delay_repeat)
@@ -299,6 +309,35 @@ impl TryFrom<RawDirection> for DirectionFile {
             udp: raw.udp,
             mtu: raw.mtu.map(|bytes| PathMtu { bytes, silent: raw.mtu_silent }),
             ..LinkSpec::default()
-        }))
+        };
+        Ok(Self { spec, trace: raw.trace })
+    }
+}
+
+impl DirectionFile {
+    /// The link with what its recording has, which it must not have said itself.
+    fn played(self, folder: &Path, direction: Direction) -> Result<LinkSpec, String> {
+        let Some(path) = self.trace else { return Ok(self.spec) };
+        let Trace { rate, delay, loss, .. } = Trace::load(&folder.join(&path), direction)
+            .map_err(|error| format!("trace {}: {error}", path.display()))?;
+        let plain = LinkSpec::default();
+        let mut spec = self.spec;
+        if spec.rate != plain.rate {
+            return Err("a rate beside a trace".into());
+        }
+        spec.rate = rate;
+        if let Some(delay) = delay {
+            if spec.delay != plain.delay {
+                return Err("a delay beside a trace that has one".into());
+            }
+            spec.delay = delay;
+        }
+        if let Some(loss) = loss {
+            if spec.loss != plain.loss {
+                return Err("a loss beside a trace that has one".into());
+            }
+            spec.loss = loss;
+        }
+        Ok(spec)
     }
 }

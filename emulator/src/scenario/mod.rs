@@ -4,6 +4,8 @@
 
 mod file;
 mod quantity;
+mod trace;
+mod write;
 
 #[cfg(test)]
 mod tests;
@@ -19,6 +21,7 @@ use crate::link::LinkSpec;
 pub use quantity::{
     ParseQuantityError, parse_duration, parse_path_mtu, parse_policing, parse_rate,
 };
+pub use trace::{Direction, TRACE_BYTES_MAX, TRACE_TIME_MAX, Trace, TraceError};
 
 /// The most links in one scenario.
 pub const LINKS_MAX: usize = 64;
@@ -117,15 +120,17 @@ impl Scenario {
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ScenarioError::Read { path: path.to_owned(), error })?;
-        Self::parse(&text).map_err(|error| ScenarioError::Invalid { path: path.to_owned(), error })
+        let folder = path.parent().unwrap_or(Path::new(""));
+        file::parse(&text, folder)
+            .map_err(|error| ScenarioError::Invalid { path: path.to_owned(), error })
     }
 
-    /// Reads a scenario from its text.
+    /// Reads a scenario from its text; traces that it names are looked for in the working folder.
     ///
     /// # Errors
     /// The text is no scenario; the message has the line and the reason.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
-        file::parse(text)
+        file::parse(text, Path::new(""))
     }
 
     /// The seed of one direction: all directions draw differently.

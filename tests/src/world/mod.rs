@@ -15,6 +15,7 @@
 mod arrivals;
 pub mod content;
 mod coverage;
+mod endless;
 mod flows;
 mod node;
 mod restart;
@@ -34,6 +35,7 @@ use polyrail_session::Settings;
 use crate::dice::Dice;
 pub use arrivals::{Arrivals, Waits};
 pub use coverage::Coverage;
+pub use endless::{Endless, endless};
 pub use flows::{Dial, Flow, FlowNo, Leg, LegState, Reader};
 use node::Node;
 pub use tap::Tap;
