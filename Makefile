@@ -6,12 +6,15 @@
 PROFILE ?= ci
 CARGO ?= cargo
 MODE ?= auto
+SIM_TRIPS ?= 40
+SIM ?=
 export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build test check fmt shell clippy doc deny tidy fuzz-smoke demo bench bench-smoke
 .PHONY: matrix
 .PHONY: bench-tunnel bench-tunnel-smoke
+.PHONY: sim sim-smoke
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 20
@@ -74,3 +77,11 @@ bench-tunnel: setup ## QUIC against TLS, and path restart, as RESULT lines (rele
 
 bench-tunnel-smoke: setup build ## the same in small: does it still measure?
 	target/$(PROFILE)/polyrail-bench-tunnel --smoke
+
+sim: setup ## schedulers on the simulated rail: tables, plots, RESULT lines; SIM=--held-back
+	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-sim
+	target/release/polyrail-sim compare --trips $(SIM_TRIPS) $(SIM)
+
+sim-smoke: ## the same in small: does it still run?
+	$(CARGO) build --locked --profile $(PROFILE) -p polyrail-tests --bin polyrail-sim
+	target/$(PROFILE)/polyrail-sim compare --smoke

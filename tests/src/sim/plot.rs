@@ -86,7 +86,15 @@ pub fn lines(path: &Path, words: Words<'_>, series: &[Series<(f64, f64)>]) -> Re
         .x_label_area_size(40)
         .y_label_area_size(55)
         .build_cartesian_2d((least..most).log_scale(), 0.0..1.0)?;
-    chart.configure_mesh().x_desc(words.x).y_desc(words.y).draw()?;
+    chart
+        .configure_mesh()
+        .max_light_lines(0)
+        .x_labels(LINES_LABELS)
+        .x_label_formatter(&|value| format!("{value:.2}"))
+        .y_label_formatter(&|value| format!("{value:.1}"))
+        .x_desc(words.x)
+        .y_desc(words.y)
+        .draw()?;
     for (number, (name, points)) in series.iter().enumerate() {
         let style = colour(number).stroke_width(2);
         chart
@@ -163,6 +171,8 @@ fn colour(number: usize) -> RGBColor {
 
 const WIDTH: u32 = 900;
 const LINES_HEIGHT: u32 = 560;
+/// On an axis by order of magnitude more would lie over each other.
+const LINES_LABELS: usize = 6;
 const NAMES: u32 = 320;
 const BAR: i32 = 7;
 const GAP: i32 = 7;
