@@ -133,7 +133,7 @@ fn dark(text: &mut String, direction: &str, windows: &[(Duration, Duration, Blac
 fn time(time: Duration) -> String {
     let ns = time.as_nanos();
     let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
-    let exact = units.into_iter().find(|(_, one)| ns % one == 0);
+    let exact = units.into_iter().find(|(_, one)| ns.is_multiple_of(*one));
     let (unit, one) = exact.unwrap_or(("ns", 1));
     format!("{} {unit}", ns / one)
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use polyrail_tests::sim::compare;
+use polyrail_tests::sim::{calibration, compare};
 
 /// Schedulers on the simulated rail.
 #[derive(Parser)]
@@ -18,11 +18,14 @@ struct Arguments {
 enum Command {
     /// Schedulers side by side; this is also what is done without a command.
     Compare(compare::Options),
+    /// The generated rail beside the published figures.
+    Calibrate(calibration::Options),
 }
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     match arguments.command.unwrap_or(Command::Compare(arguments.compare)) {
         Command::Compare(options) => compare::run_all(&options),
+        Command::Calibrate(options) => calibration::command(&options),
     }
 }

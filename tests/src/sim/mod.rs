@@ -6,6 +6,7 @@
 mod aggregate;
 mod bound;
 mod bulk;
+pub mod calibration;
 pub mod compare;
 mod contestants;
 mod downloads;
