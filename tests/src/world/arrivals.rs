@@ -65,7 +65,7 @@ impl Arrivals {
         });
         Waits {
             late_share: late_bytes as f64 / total.max(1) as f64,
-            late_mean: sum / late_bytes.max(1) as f64,
+            late_mean: sum.abs() / late_bytes.max(1) as f64,
             p95: p95.map_or(0.0, |(wait, _)| wait.as_secs_f64()),
         }
     }
