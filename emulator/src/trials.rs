@@ -9,7 +9,9 @@ use std::time::Duration;
 use polyrail_model::{Bitrate, Bytes};
 use serde::{Deserialize, Serialize};
 
-use crate::link::{Blackout, BlackoutWindow, BurstLoss, LinkSpec, Probability, ScheduleError};
+use crate::link::{
+    Blackout, BlackoutWindow, BurstLoss, LinkSpec, Probability, Schedule, ScheduleError,
+};
 use crate::rail::{CarrierProfile, Route, Speed, Trip};
 
 /// When the flow begins, counted from the link's epoch.
@@ -115,7 +117,10 @@ pub fn trials() -> Result<Vec<Trial>, ScheduleError> {
         ("dark_8s_hold", 8, Blackout::Hold, 36),
     ] {
         let window = BlackoutWindow { start: DARK_AT, length: Duration::from_secs(seconds), mode };
-        let mut trial = steady(name, link(20, 256), length);
+        // 60 ms there and back: with 40 bbr's timeouts fall on the very end of 8 s, and one in two
+        // flows waits for the next.
+        let delay = Schedule::constant(Duration::from_millis(30));
+        let mut trial = steady(name, LinkSpec { delay, ..link(20, 256) }, length);
         for link in &mut trial.links {
             *link = link.clone().with_blackouts(&[window])?;
         }

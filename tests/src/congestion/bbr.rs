@@ -1,14 +1,16 @@
 //! BBR as Linux has it, version 1 (`tcp_bbr.c`): a model of bandwidth (maximum over ten rounds) and
 //! round-trip time (minimum over ten seconds), STARTUP, DRAIN, PROBE_BW and PROBE_RTT. Loss says
-//! nothing, but for packet conservation in the first round after it, and a timeout begins with one
-//! segment. The estimator of policers (`lt_bw`) is left out: the links police UDP alone.
+//! nothing, but for packet conservation in the first round of a recovery; a timeout begins with one
+//! segment, and after either the window is what it was. Where much is lost at an even rate, the
+//! long-term estimate holds (`lt_bw`). Headroom for joined acknowledgements is learned.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
-use super::{Ack, Control, Loss, WINDOW_FIRST};
+use super::policer::Policer;
+use super::{Ack, Control, Loss, Phase, WINDOW_FIRST};
 use crate::world::transport::SEGMENT;
 
 /// The kernel's bbr.
@@ -31,13 +33,27 @@ pub struct Bbr {
     cycle: usize,
     cycle_began: Option<Instant>,
     probe_rtt_until: Option<Instant>,
-    /// Recovery: until so much is delivered the window follows what is acknowledged.
-    conserving_until: Option<u64>,
-    recovering: bool,
+    /// A round of PROBE_RTT ends when this is delivered, and whether one has.
+    probe_rtt_round: Option<u64>,
+    /// The window follows what is acknowledged until a round is over.
+    conserving: bool,
+    /// Of the sender, at the acknowledgement before.
+    phase: Phase,
     delivered: u64,
     pace: Option<Bitrate>,
     idle_restart: bool,
-    losses_in_round: u64,
+    policer: Policer,
+    extra: Extra,
+}
+
+/// What is acknowledged in excess of the bandwidth (`bbr_update_ack_aggregation`).
+#[derive(Debug, Default)]
+struct Extra {
+    began: Option<Instant>,
+    acked: u64,
+    /// The most in this window of rounds and in the one before.
+    most: [u64; 2],
+    rounds: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,29 +82,49 @@ impl Default for Bbr {
             cycle: 0,
             cycle_began: None,
             probe_rtt_until: None,
-            conserving_until: None,
-            recovering: false,
+            probe_rtt_round: None,
+            conserving: false,
+            phase: Phase::Open,
             delivered: 0,
             pace: None,
             idle_restart: false,
-            losses_in_round: 0,
+            policer: Policer::default(),
+            extra: Extra::default(),
         }
     }
 }
 
 impl Bbr {
-    fn bandwidth(&self) -> u64 {
+    fn bandwidth_max(&self) -> u64 {
         self.bandwidths.front().map_or(0, |(_, rate)| *rate)
     }
 
-    /// What fits on the way, times a gain.
-    fn inflight(&self, gain: f64) -> u64 {
+    fn bandwidth(&self) -> u64 {
+        self.policer.bandwidth().unwrap_or_else(|| self.bandwidth_max())
+    }
+
+    /// What fits on the way at a bandwidth, times a gain.
+    fn inflight(&self, bandwidth: u64, gain: f64) -> u64 {
         let Some((rtt, _)) = self.rtt_min else { return WINDOW_FIRST };
-        let product = self.bandwidth() as f64 / 8.0 * rtt.as_secs_f64() * gain;
-        // Headroom for delayed and joined acknowledgements, as `bbr_quantization_budget` has it.
-        let segments = (product / SEGMENT as f64).ceil() as u64 + 3 * GOAL;
-        let even = segments + segments % 2;
-        even * SEGMENT as u64
+        let product = bandwidth as f64 / 8.0 * rtt.as_secs_f64() * gain;
+        self.quantized((product / SEGMENT as f64).ceil() as u64)
+    }
+
+    /// With headroom for bursts, as `bbr_quantization_budget` has it.
+    fn quantized(&self, segments: u64) -> u64 {
+        let segments = segments + 3 * GOAL;
+        let probing = self.mode == Mode::ProbeBw && self.cycle == 0;
+        (segments + segments % 2 + if probing { 2 } else { 0 }) * SEGMENT as u64
+    }
+
+    /// The window that is aimed at.
+    fn target(&self) -> u64 {
+        let extra = match self.is_full {
+            true => self.extra.most.iter().copied().max().unwrap_or_default(),
+            false => 0,
+        };
+        let most = self.bandwidth() / 8 / 10;
+        self.inflight(self.bandwidth(), self.window_gain) + extra.min(most)
     }
 
     fn learn_bandwidth(&mut self, ack: &Ack) -> bool {
@@ -96,10 +132,15 @@ impl Bbr {
         if begins {
             self.round += 1;
             self.round_end = ack.delivered;
-            self.losses_in_round = 0;
+            self.conserving = false;
+        }
+        let steady = self.mode == Mode::ProbeBw;
+        if self.policer.look(ack, begins, self.round, steady) {
+            self.probe_bandwidth(ack.now);
         }
         if let Some(rate) = ack.rate.map(Bitrate::as_bps)
-            && (!ack.application_limited || rate >= self.bandwidth())
+            && ((!ack.application_limited && self.mode != Mode::ProbeRtt)
+                || rate >= self.bandwidth_max())
         {
             while self.bandwidths.back().is_some_and(|(_, known)| *known <= rate) {
                 self.bandwidths.pop_back();
@@ -114,12 +155,33 @@ impl Bbr {
         begins
     }
 
+    fn learn_extra(&mut self, ack: &Ack, begins: bool) {
+        let bandwidth = self.bandwidth();
+        let extra = &mut self.extra;
+        if begins {
+            extra.rounds += 1;
+            if extra.rounds >= EXTRA_ROUNDS {
+                extra.rounds = 0;
+                extra.most = [0, extra.most[0]];
+            }
+        }
+        let began = *extra.began.get_or_insert(ack.now);
+        let lasted = ack.now.saturating_duration_since(began);
+        let mut expected = (bandwidth as f64 / 8.0 * lasted.as_secs_f64()) as u64;
+        if extra.acked <= expected || extra.acked + ack.bytes >= EXTRA_EPOCH {
+            (extra.began, extra.acked, expected) = (Some(ack.now), 0, 0);
+        }
+        extra.acked = (extra.acked + ack.bytes).min(EXTRA_EPOCH);
+        let more = extra.acked.saturating_sub(expected).min(self.window);
+        extra.most[0] = extra.most[0].max(more);
+    }
+
     fn check_full(&mut self, ack: &Ack, begins: bool) {
         if self.is_full || !begins || ack.application_limited {
             return;
         }
-        if self.bandwidth() as f64 >= self.full_bandwidth as f64 * FULL_GROWTH {
-            self.full_bandwidth = self.bandwidth();
+        if self.bandwidth_max() as f64 >= self.full_bandwidth as f64 * FULL_GROWTH {
+            self.full_bandwidth = self.bandwidth_max();
             self.full_rounds = 0;
             return;
         }
@@ -136,17 +198,23 @@ impl Bbr {
         let lasted = ack.now.saturating_duration_since(began) > rtt;
         let over = match self.pacing_gain {
             gain if gain > 1.0 => {
-                let full = ack.prior_in_flight >= self.inflight(gain);
-                lasted && (self.losses_in_round > 0 || full)
+                let full = ack.prior_in_flight >= self.inflight(self.bandwidth_max(), gain);
+                lasted && (ack.lost > 0 || full)
             }
-            gain if gain < 1.0 => lasted || ack.prior_in_flight <= self.inflight(1.0),
+            gain if gain < 1.0 => {
+                lasted || ack.prior_in_flight <= self.inflight(self.bandwidth_max(), 1.0)
+            }
             _ => lasted,
         };
         if over {
             self.cycle = (self.cycle + 1) % CYCLE.len();
             self.cycle_began = Some(ack.now);
-            self.pacing_gain = CYCLE[self.cycle];
+            self.pacing_gain = self.gain_of_cycle();
         }
+    }
+
+    fn gain_of_cycle(&self) -> f64 {
+        if self.policer.bandwidth().is_some() { 1.0 } else { CYCLE[self.cycle] }
     }
 
     fn check_drain(&mut self, ack: &Ack) {
@@ -154,7 +222,7 @@ impl Bbr {
             self.mode = Mode::Drain;
             (self.pacing_gain, self.window_gain) = (1.0 / GAIN_HIGH, GAIN_HIGH);
         }
-        if self.mode == Mode::Drain && ack.in_flight <= self.inflight(1.0) {
+        if self.mode == Mode::Drain && ack.in_flight <= self.inflight(self.bandwidth_max(), 1.0) {
             self.probe_bandwidth(ack.now);
         }
     }
@@ -162,13 +230,14 @@ impl Bbr {
     fn probe_bandwidth(&mut self, now: Instant) {
         self.mode = Mode::ProbeBw;
         self.window_gain = GAIN_WINDOW;
-        // The kernel begins anywhere but in the phase that drains; here always behind it.
-        self.cycle = 2;
+        // Anywhere but in the phase that drains; what was delivered is as good as dice.
+        let dice = (self.delivered / SEGMENT as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        self.cycle = [0, 2, 3, 4, 5, 6, 7][(dice % 7) as usize];
         self.cycle_began = Some(now);
-        self.pacing_gain = CYCLE[self.cycle];
+        self.pacing_gain = self.gain_of_cycle();
     }
 
-    fn learn_rtt(&mut self, ack: &Ack) {
+    fn learn_rtt(&mut self, ack: &Ack, begins: bool) {
         let expired =
             self.rtt_min.is_some_and(|(_, at)| ack.now > at + RTT_WINDOW) && !self.idle_restart;
         if let Some(rtt) = ack.rtt
@@ -177,17 +246,20 @@ impl Bbr {
             self.rtt_min = Some((rtt, ack.now));
         }
         if expired && self.mode != Mode::ProbeRtt {
-            self.mode = Mode::ProbeRtt;
             (self.pacing_gain, self.window_gain) = (1.0, 1.0);
-            self.prior_window = self.prior_window.max(self.window);
+            self.save_window();
+            self.mode = Mode::ProbeRtt;
             self.probe_rtt_until = None;
         }
         if self.mode == Mode::ProbeRtt {
             match self.probe_rtt_until {
                 None if ack.in_flight <= WINDOW_PROBE => {
                     self.probe_rtt_until = Some(ack.now + PROBE_RTT_TIME);
+                    self.probe_rtt_round = Some(ack.delivered);
+                    self.round_end = ack.delivered;
                 }
-                Some(until) if ack.now >= until => {
+                Some(_) if begins && self.probe_rtt_round.take().is_some() => {}
+                Some(until) if ack.now >= until && self.probe_rtt_round.is_none() => {
                     self.rtt_min = self.rtt_min.map(|(rtt, _)| (rtt, ack.now));
                     self.window = self.window.max(self.prior_window);
                     self.prior_window = 0;
@@ -205,35 +277,43 @@ impl Bbr {
         self.idle_restart = false;
     }
 
-    fn set_window(&mut self, ack: &Ack) {
-        let target = self.inflight(self.window_gain);
-        match self.conserving_until {
-            Some(until) if ack.prior_delivered < until => {
-                self.window = self.window.max(ack.in_flight + ack.bytes);
-            }
-            Some(_) => {
-                self.conserving_until = None;
-                self.restore();
-            }
-            None => {}
+    fn save_window(&mut self) {
+        self.prior_window = match (self.phase, self.mode) {
+            (Phase::Open, mode) if mode != Mode::ProbeRtt => self.window,
+            _ => self.prior_window.max(self.window),
+        };
+    }
+
+    /// Follows the sender through recoveries (`bbr_set_cwnd_to_recover_or_restore`).
+    fn follow(&mut self, ack: &Ack) {
+        if ack.lost > 0 {
+            self.window = self.window.saturating_sub(ack.lost).max(SEGMENT as u64);
         }
-        if self.conserving_until.is_none() {
-            if self.is_full {
-                self.window = (self.window + ack.bytes).min(target);
-            } else if self.window < target || self.delivered < WINDOW_FIRST {
-                self.window += ack.bytes;
-            }
+        let before = std::mem::replace(&mut self.phase, ack.phase);
+        if ack.phase == Phase::Recovery && before != Phase::Recovery {
+            self.conserving = true;
+            self.round_end = ack.delivered;
+            self.window = ack.in_flight + ack.bytes;
+        } else if before != Phase::Open && ack.phase == Phase::Open {
+            self.window = self.window.max(self.prior_window);
+            self.conserving = false;
+        }
+    }
+
+    fn set_window(&mut self, ack: &Ack) {
+        let target = self.target();
+        self.follow(ack);
+        if self.conserving {
+            self.window = self.window.max(ack.in_flight + ack.bytes);
+        } else if self.is_full {
+            self.window = (self.window + ack.bytes).min(target);
+        } else if self.window < target || self.delivered < WINDOW_FIRST {
+            self.window += ack.bytes;
         }
         self.window = self.window.max(WINDOW_PROBE);
         if self.mode == Mode::ProbeRtt {
             self.window = self.window.min(WINDOW_PROBE);
         }
-    }
-
-    fn restore(&mut self) {
-        self.recovering = false;
-        self.window = self.window.max(self.prior_window);
-        self.prior_window = 0;
     }
 
     fn set_pace(&mut self, ack: &Ack) {
@@ -253,38 +333,32 @@ impl Control for Bbr {
     fn on_ack(&mut self, ack: &Ack) {
         self.delivered = ack.delivered;
         let begins = self.learn_bandwidth(ack);
+        self.learn_extra(ack, begins);
         self.check_cycle(ack);
         self.check_full(ack, begins);
         self.check_drain(ack);
-        self.learn_rtt(ack);
+        self.learn_rtt(ack, begins);
         self.set_pace(ack);
         self.set_window(ack);
     }
 
-    fn on_loss(&mut self, loss: &Loss) {
-        self.losses_in_round += loss.bytes;
-        if loss.fresh && !self.recovering {
-            self.recovering = true;
-            self.prior_window = match self.mode {
-                Mode::ProbeRtt => self.prior_window.max(self.window),
-                _ => self.window,
-            };
-            self.window = loss.in_flight + SEGMENT as u64;
-            self.conserving_until = Some(self.delivered + loss.in_flight);
-        } else if self.conserving_until.is_some() {
-            self.window = self.window.saturating_sub(loss.bytes).max(SEGMENT as u64);
-        }
+    fn on_loss(&mut self, _loss: &Loss) {
+        self.save_window();
     }
 
-    fn on_timeout(&mut self, _now: Instant) {
-        if !self.recovering {
-            self.prior_window = self.window;
+    fn on_timeout(&mut self, now: Instant, first: bool) {
+        if first {
+            self.save_window();
         }
-        self.recovering = true;
+        self.phase = Phase::Loss;
         self.full_bandwidth = 0;
-        self.losses_in_round += 1;
         self.window = SEGMENT as u64;
-        self.conserving_until = Some(self.delivered + SEGMENT as u64);
+        self.policer.begin(now, self.delivered, self.round);
+    }
+
+    fn on_undo(&mut self) {
+        (self.full_bandwidth, self.full_rounds) = (0, 0);
+        self.policer = Policer::default();
     }
 
     fn on_restart(&mut self, _now: Instant, _idle: Duration) {
@@ -314,7 +388,10 @@ const FULL_ROUNDS: u32 = 3;
 const RTT_WINDOW: Duration = Duration::from_secs(10);
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
 const WINDOW_PROBE: u64 = 4 * SEGMENT as u64;
-/// The kernel paces at 99 % of the estimate.
+/// The kernel paces at 99 % of the estimate; both count data without headers.
 const PACE_MARGIN: f64 = 0.99;
+const EXTRA_ROUNDS: u32 = 5;
+/// The kernel counts up to 2^20 segments.
+const EXTRA_EPOCH: u64 = (1 << 20) * SEGMENT as u64;
 /// Segments of one offloaded burst.
 const GOAL: u64 = 2;

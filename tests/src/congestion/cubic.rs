@@ -1,12 +1,14 @@
-//! Cubic as Linux has it: RFC 9438, with fast convergence, the region that is friendly to Reno, and
-//! the delay part of HyStart (`tcp_cubic.c`). A window that the application does not fill does not
-//! grow.
+//! Cubic as Linux has it (`tcp_cubic.c`, RFC 9438): fast convergence, the region that is friendly to
+//! Reno, HyStart by ack trains and by delay. Recoveries reduce the window in proportion
+//! (`tcp_cwnd_reduction`, RFC 6937); a timeout forgets all and is undone when it was in vain. A
+//! window that the application does not fill does not grow. Nothing is paced: that takes the qdisc
+//! `fq` or a socket that asks for it.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
-use super::{Ack, Control, Loss, WINDOW_FIRST};
+use super::{Ack, Control, Loss, Phase, WINDOW_FIRST};
 use crate::world::transport::SEGMENT;
 
 /// The kernel's default.
@@ -18,9 +20,24 @@ pub struct Cubic {
     /// Where the last loss was.
     last_max: f64,
     epoch: Option<Epoch>,
-    rtt_min: Duration,
-    round: Round,
+    rtt_min: Option<Duration>,
+    round: Option<Round>,
+    /// HyStart has spoken.
+    found: bool,
     slow_start_over: bool,
+    recovery: Option<Recovery>,
+    /// Window and threshold before a timeout, and the same for its undoing.
+    undo: Option<(f64, f64)>,
+}
+
+/// A reduction under way.
+#[derive(Clone, Copy, Debug)]
+struct Recovery {
+    /// The window before it.
+    prior: f64,
+    /// What was delivered and sent in all when it began, in bytes.
+    delivered: u64,
+    sent: u64,
 }
 
 /// Growth since the last reduction.
@@ -35,12 +52,15 @@ struct Epoch {
 }
 
 /// HyStart's look at one round trip.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Round {
+    began: Instant,
+    /// The last acknowledgement of its train.
+    last: Instant,
     /// It ends when so much is delivered.
     end: u64,
     samples: u32,
-    least: Option<Duration>,
+    least: Duration,
 }
 
 impl Default for Cubic {
@@ -50,29 +70,47 @@ impl Default for Cubic {
             threshold: f64::MAX,
             last_max: 0.0,
             epoch: None,
-            rtt_min: Duration::MAX,
-            round: Round::default(),
+            rtt_min: None,
+            round: None,
+            found: false,
             slow_start_over: false,
+            recovery: None,
+            undo: None,
         }
     }
 }
 
 impl Cubic {
-    /// Leaves slow start when the round-trip time rises by an eighth (4 to 16 ms).
-    fn watch_delay(&mut self, ack: &Ack) {
-        if ack.prior_delivered >= self.round.end {
-            self.round = Round { end: ack.delivered + ack.in_flight, ..Round::default() };
+    /// Leaves slow start when acknowledgements come in a row for half of a round-trip time, or when
+    /// that rises by an eighth (4 to 16 ms).
+    fn watch(&mut self, ack: &Ack) {
+        let (Some(rtt), Some(rtt_min)) = (ack.rtt, self.rtt_min) else { return };
+        let over = self.round.is_none_or(|round| ack.delivered > round.end);
+        let fresh = Round {
+            began: ack.now,
+            last: ack.now,
+            end: ack.delivered + ack.in_flight,
+            samples: 0,
+            least: Duration::MAX,
+        };
+        let round = match &mut self.round {
+            Some(round) if !over => round,
+            round => round.insert(fresh),
+        };
+        if ack.now.saturating_duration_since(round.last) <= HYSTART_TRAIN {
+            round.last = ack.now;
+            let train = ack.now.saturating_duration_since(round.began);
+            self.found |= train > (rtt_min + HYSTART_ACK_DELAY) / 2;
         }
-        let Some(rtt) = ack.rtt else { return };
-        let round = &mut self.round;
+        round.least = round.least.min(rtt);
         if round.samples < HYSTART_SAMPLES {
             round.samples += 1;
-            round.least = Some(round.least.map_or(rtt, |least| least.min(rtt)));
-        } else if let Some(least) = round.least {
-            let rise = (self.rtt_min / 8).clamp(HYSTART_RISE_MIN, HYSTART_RISE_MAX);
-            if self.window >= HYSTART_WINDOW_MIN && least >= self.rtt_min + rise {
-                self.threshold = self.window;
-            }
+        } else {
+            let rise = (rtt_min / 8).clamp(HYSTART_RISE_MIN, HYSTART_RISE_MAX);
+            self.found |= round.least > rtt_min + rise;
+        }
+        if self.found {
+            self.threshold = self.window;
         }
     }
 
@@ -87,13 +125,15 @@ impl Cubic {
             Epoch { began: ack.now, origin, to_origin, friendly: window }
         });
         // The window that is aimed at in one round trip from now.
-        let ahead = if self.rtt_min == Duration::MAX { Duration::ZERO } else { self.rtt_min };
+        let ahead = self.rtt_min.unwrap_or_default();
         let at = ack.now.saturating_duration_since(epoch.began) + ahead;
         let target = epoch.origin + C * (at.as_secs_f64() - epoch.to_origin).powi(3);
         let step = match target > window {
             true => ((target - window) / window).min(0.5),
             false => 0.01 / window,
         };
+        // Without a loss so far it goes on by a twentieth at least.
+        let step = if last_max == 0.0 { step.max(0.05) } else { step };
         epoch.friendly += FRIENDLY * acked / window;
         let friendly = (epoch.friendly - window) / window;
         self.window += step.max(friendly.max(0.0)) * acked;
@@ -106,12 +146,46 @@ impl Cubic {
         self.threshold = (self.window * BETA).max(2.0);
         self.slow_start_over = true;
     }
+
+    /// Lets go what the reduction leaves of what was delivered.
+    fn recover(&mut self, ack: &Ack, recovery: Recovery) {
+        let segments = |bytes: u64| bytes as f64 / SEGMENT as f64;
+        let delivered = segments(ack.delivered - recovery.delivered);
+        let sent = segments(ack.sent - recovery.sent);
+        let in_flight = segments(ack.in_flight);
+        let room = self.threshold - in_flight;
+        let more = if room < 0.0 {
+            (self.threshold * delivered / recovery.prior).ceil() - sent
+        } else {
+            let bonus = if ack.lost == 0 { 1.0 } else { 0.0 };
+            ((delivered - sent).max(segments(ack.bytes)) + bonus).min(room)
+        };
+        let least = if sent == 0.0 { 1.0 } else { 0.0 };
+        self.window = (in_flight + more.max(least)).max(1.0);
+    }
+
+    fn learn_rtt(&mut self, ack: &Ack) {
+        // What is measured shortly after a recovery says little.
+        let young = |epoch: Epoch| ack.now.saturating_duration_since(epoch.began) < SETTLING;
+        if let Some(rtt) = ack.rtt
+            && !self.epoch.is_some_and(young)
+        {
+            self.rtt_min = Some(self.rtt_min.map_or(rtt, |least| least.min(rtt)));
+        }
+    }
 }
 
 impl Control for Cubic {
     fn on_ack(&mut self, ack: &Ack) {
-        if let Some(rtt) = ack.rtt {
-            self.rtt_min = self.rtt_min.min(rtt);
+        self.learn_rtt(ack);
+        if let Some(recovery) = self.recovery {
+            if ack.phase == Phase::Recovery {
+                return self.recover(ack, recovery);
+            }
+            self.recovery = None;
+            if ack.phase == Phase::Open {
+                self.window = self.threshold;
+            }
         }
         let slow_start = self.window < self.threshold;
         // The kernel: half of the window in use is enough in slow start, all of it later.
@@ -120,8 +194,8 @@ impl Control for Cubic {
             true => self.window < 2.0 * used + 1.0,
             false => self.window <= used + 3.0,
         };
-        if slow_start {
-            self.watch_delay(ack);
+        if slow_start && !self.found && self.window >= HYSTART_WINDOW_MIN {
+            self.watch(ack);
         }
         if !limited {
             return;
@@ -136,15 +210,27 @@ impl Control for Cubic {
     }
 
     fn on_loss(&mut self, loss: &Loss) {
-        if loss.fresh {
-            self.reduce();
-            self.window = self.threshold;
-        }
+        let prior = self.window;
+        self.reduce();
+        self.recovery = Some(Recovery { prior, delivered: loss.delivered, sent: loss.sent });
     }
 
-    fn on_timeout(&mut self, _now: Instant) {
-        self.reduce();
+    fn on_timeout(&mut self, _now: Instant, first: bool) {
+        if first {
+            self.undo = Some((self.window, self.threshold));
+            self.reduce();
+        }
+        // The kernel's `bictcp_reset`.
+        (self.last_max, self.epoch, self.rtt_min) = (0.0, None, None);
+        (self.round, self.found, self.recovery) = (None, false, None);
         self.window = 1.0;
+    }
+
+    fn on_undo(&mut self) {
+        if let Some((window, threshold)) = self.undo.take() {
+            self.window = self.window.max(window);
+            self.threshold = self.threshold.max(threshold);
+        }
     }
 
     fn on_restart(&mut self, _now: Instant, idle: Duration) {
@@ -171,7 +257,21 @@ const C: f64 = 0.4;
 const BETA: f64 = 0.7;
 /// 3 (1 - beta) / (1 + beta).
 const FRIENDLY: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+/// Samples within this time after the begin of an epoch do not count (`cubictcp_acked`).
+const SETTLING: Duration = Duration::from_secs(1);
 const HYSTART_SAMPLES: u32 = 8;
 const HYSTART_WINDOW_MIN: f64 = 16.0;
 const HYSTART_RISE_MIN: Duration = Duration::from_millis(4);
 const HYSTART_RISE_MAX: Duration = Duration::from_millis(16);
+/// Acknowledgements that are no further apart make a train.
+const HYSTART_TRAIN: Duration = Duration::from_millis(2);
+/// What joined acknowledgements may add: 4 bursts of 64 KiB, at most a millisecond.
+const HYSTART_ACK_DELAY: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+impl Cubic {
+    /// The slow-start threshold, in bytes.
+    pub(super) fn threshold_bytes(&self) -> u64 {
+        (self.threshold * SEGMENT as f64) as u64
+    }
+}

@@ -5,7 +5,10 @@
 
 mod bbr;
 mod cubic;
+mod policer;
 mod reno;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -45,11 +48,15 @@ pub trait Control: Debug {
     /// New data was acknowledged.
     fn on_ack(&mut self, ack: &Ack);
 
-    /// Something was lost; `fresh` when it was sent after the last reduction.
+    /// Something was lost that was sent after the last reduction: a recovery begins.
     fn on_loss(&mut self, loss: &Loss);
 
-    /// Nothing was acknowledged for a retransmission timeout.
-    fn on_timeout(&mut self, now: Instant);
+    /// Nothing was acknowledged for a retransmission timeout; `first` when it is not one of a row
+    /// in which nothing new was acknowledged.
+    fn on_timeout(&mut self, now: Instant, first: bool);
+
+    /// The timeout was in vain: what was out arrives after all.
+    fn on_undo(&mut self) {}
 
     /// Sending begins anew after `idle` without anything to send.
     fn on_restart(&mut self, _now: Instant, _idle: Duration) {}
@@ -85,6 +92,23 @@ pub struct Ack {
     pub in_flight: u64,
     /// What was in flight before it.
     pub prior_in_flight: u64,
+    /// What it showed to be lost.
+    pub lost: u64,
+    /// All that was sent so far, each time counted.
+    pub sent: u64,
+    /// Where the sender is after it.
+    pub phase: Phase,
+}
+
+/// Where a sender is (Linux: `icsk_ca_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Nothing is known to be lost.
+    Open,
+    /// What was out at a loss is not all acknowledged.
+    Recovery,
+    /// The same after a timeout.
+    Loss,
 }
 
 /// A loss.
@@ -92,12 +116,10 @@ pub struct Ack {
 pub struct Loss {
     /// When.
     pub now: Instant,
-    /// How much.
-    pub bytes: u64,
-    /// What is in flight, without it.
-    pub in_flight: u64,
-    /// It is the first since what was out at the last reduction.
-    pub fresh: bool,
+    /// All that was acknowledged so far.
+    pub delivered: u64,
+    /// All that was sent so far.
+    pub sent: u64,
 }
 
 /// The first window (RFC 6928).

@@ -29,14 +29,12 @@ impl Control for Reno {
         };
     }
 
-    fn on_loss(&mut self, loss: &Loss) {
-        if loss.fresh {
-            self.threshold = (self.window / 2.0).max(WINDOW_MIN as f64);
-            self.window = self.threshold;
-        }
+    fn on_loss(&mut self, _loss: &Loss) {
+        self.threshold = (self.window / 2.0).max(WINDOW_MIN as f64);
+        self.window = self.threshold;
     }
 
-    fn on_timeout(&mut self, _now: Instant) {
+    fn on_timeout(&mut self, _now: Instant, _first: bool) {
         self.threshold = (self.window / 2.0).max(WINDOW_MIN as f64);
         self.window = WINDOW_MIN as f64;
     }

@@ -354,6 +354,6 @@ fn long_pause(run: &mut Run<'_>) {
 
 const RUN: u64 = 0x7275_6e00;
 /// Every flow must have ended so long after the troubles.
-const QUIET_WITHIN: Duration = Duration::from_secs(240);
+const QUIET_WITHIN: Duration = Duration::from_secs(480);
 /// Longer than a reset flow lingers and an acknowledgement waits.
 const AFTERMATH: Duration = Duration::from_secs(45);

@@ -1,10 +1,10 @@
 //! One long-lived flow over the two links of a carrier, without a session: what a measurement with
 //! a bulk transfer sees.
 //!
-//! The sender is the world's own transport with endless data; the receiver acknowledges each
-//! packet. The flow never gives up: after a blackout it goes on when its timeout says so.
+//! Both ends are the world's own transport, the sender with endless data. The flow never gives up: after a blackout it goes on when its timeout says so.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use polyrail_emulator::link::{LinkModel, LinkSpec};
@@ -44,15 +44,13 @@ struct Course {
     links: [LinkModel<Packet>; 2],
     /// When each link yields next; kept because asking costs.
     departures: [Option<Instant>; 2],
+    near: Transport,
     far: Transport,
     /// Packets on their way: when each left, unless it went more than once.
     sent: BTreeMap<u64, Option<Instant>>,
     /// The receiver: all below have arrived, and these.
     cumulative: u64,
     ahead: BTreeSet<u64>,
-    /// What the acknowledgements on their way are for. They keep their order, and each says again
-    /// what lost ones before it said, as blocks of SACK do.
-    acks: VecDeque<u64>,
     seen: Endless,
 }
 
@@ -69,18 +67,19 @@ impl Course {
             now: start,
             links,
             departures: [None; 2],
+            near: Transport::new(start, 0, true, ROOM, algorithm),
             far: Transport::new(start, 0, true, ROOM, algorithm),
             sent: BTreeMap::new(),
             cumulative: 0,
             ahead: BTreeSet::new(),
-            acks: VecDeque::new(),
             seen: Endless::default(),
         }
     }
 
     fn next(&self) -> Option<Instant> {
         let [up, down] = self.departures;
-        [up, down, self.far.sender.next_timeout()].into_iter().flatten().min()
+        let ends = [self.near.receiver.next_timeout(), self.far.sender.next_timeout()];
+        [up, down].into_iter().chain(ends).flatten().min()
     }
 
     fn step(&mut self, now: Instant) {
@@ -95,6 +94,8 @@ impl Course {
             self.departures[UP] = self.links[UP].next_departure();
             packet.into_iter().for_each(|packet| self.acknowledge(&packet));
         }
+        let late = self.near.receiver.on_timeout(self.now);
+        self.answer(late);
         if self.far.sender.next_timeout().is_some_and(|at| at <= self.now) {
             self.far.sender.on_timeout(self.now, Duration::MAX);
             self.fill();
@@ -102,7 +103,7 @@ impl Course {
     }
 
     fn receive(&mut self, packet: &Packet) {
-        let PacketKind::Data { serial, .. } = packet.kind else { return };
+        let PacketKind::Data { serial, order, ref segment } = packet.kind else { return };
         if serial >= self.cumulative && self.ahead.insert(serial) {
             let bytes = packet.size() - HEADER;
             self.seen.arrivals.push((self.now - self.start, bytes));
@@ -110,30 +111,28 @@ impl Course {
                 self.cumulative += 1;
             }
         }
-        let kind = PacketKind::Ack { serial, cumulative: self.cumulative };
+        let (segment, mut deliveries) = (Rc::clone(segment), Vec::new());
+        let kind = self.near.receiver.accept(self.now, serial, order, segment, &mut deliveries);
+        self.answer(kind);
+    }
+
+    fn answer(&mut self, kind: Option<PacketKind>) {
+        let Some(kind) = kind else { return };
         let ack = Packet { connection: 0, kind };
         let size = ack.size();
-        self.acks.push_back(serial);
         let _verdict = self.links[UP].enqueue(self.now, ack, size);
         self.departures[UP] = self.links[UP].next_departure();
     }
 
     fn acknowledge(&mut self, packet: &Packet) {
-        let PacketKind::Ack { serial, cumulative } = packet.kind else { return };
+        let PacketKind::Ack { serial, cumulative, .. } = packet.kind else { return };
         if let Some(Some(left)) = self.sent.remove(&serial) {
             self.seen.rtts.push((self.now - self.start, self.now - left));
         }
         while self.sent.first_key_value().is_some_and(|(first, _)| *first < cumulative) {
             self.sent.pop_first();
         }
-        let mut new = false;
-        while let Some(known) = self.acks.pop_front() {
-            new |= self.far.sender.on_ack(self.now, known, cumulative);
-            if known == serial {
-                break;
-            }
-        }
-        if new {
+        if self.far.sender.on_ack(self.now, &packet.kind) {
             self.fill();
         }
     }

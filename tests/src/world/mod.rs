@@ -281,7 +281,7 @@ impl World {
         });
         let transports = self.connections.iter().flat_map(|(&connection, c)| {
             Side::BOTH.into_iter().filter_map(move |side| {
-                let at = c.ends[side as usize].as_ref()?.transport.sender.next_timeout()?;
+                let at = c.ends[side as usize].as_ref()?.transport.next_timeout()?;
                 Some((at, Source::Transport { connection, side }))
             })
         });

@@ -320,16 +320,19 @@ impl World {
         };
         match packet.kind {
             PacketKind::Rst => self.end_down(id, side, "reset by the peer"),
-            PacketKind::Ack { serial, cumulative } => {
-                if end.transport.sender.on_ack(self.now, serial, cumulative) {
+            PacketKind::Ack { .. } => {
+                if end.transport.sender.on_ack(self.now, &packet.kind) {
                     self.pump(id, side);
                     self.report(id, side, false);
                 }
             }
-            PacketKind::Data { serial, segment } => {
+            PacketKind::Data { serial, order, segment } => {
                 let mut deliveries = Vec::new();
-                let kind = end.transport.receiver.accept(serial, segment, &mut deliveries);
-                self.carriers[carrier].send(self.now, side, Packet { connection: id, kind });
+                let receiver = &mut end.transport.receiver;
+                let kind = receiver.accept(self.now, serial, order, segment, &mut deliveries);
+                if let Some(kind) = kind {
+                    self.carriers[carrier].send(self.now, side, Packet { connection: id, kind });
+                }
                 deliveries.into_iter().for_each(|delivery| self.deliver(id, side, delivery));
             }
         }
@@ -492,6 +495,15 @@ impl World {
     pub(super) fn transport_timeout(&mut self, connection: usize, side: Side) {
         let Some(c) = self.connections.get_mut(&connection) else { return };
         let Some(end) = &mut c.ends[side as usize] else { return };
+        if let Some(kind) = end.transport.receiver.on_timeout(self.now)
+            && !c.lost_address
+        {
+            let carrier = &mut self.carriers[c.carrier];
+            carrier.send(self.now, side, Packet { connection, kind });
+        }
+        if end.transport.sender.next_timeout().is_none_or(|at| at > self.now) {
+            return;
+        }
         if end.transport.sender.on_timeout(self.now, self.habits.patience) {
             self.pump(connection, side);
             self.report(connection, side, true);

@@ -46,7 +46,8 @@ fn resent(stream: bool) -> f64 {
     world.run_for(s(5));
     let before = copies(&world, flow);
     world.blackout(0, None);
-    world.run_for(s(6));
+    // The timeouts have doubled in the dark.
+    world.run_for(s(12));
     let again = copies(&world, flow) - before;
     let back = paths(&world, CLOUD).into_iter().find(|path| path.carrier == "a").unwrap();
     assert!(!back.stalled && back.sent.0 > dark.sent.0 + MB, "it is not in use again: {back:?}");
@@ -130,7 +131,7 @@ fn the_cloud_reports_a_stall_once_and_the_gateway_hears_it_over_the_other_path()
     println!("RESULT simulated_stall_reported_after {} ms", (at - dark).as_millis());
     assert!(at - dark <= ms(800), "{:?}", at - dark);
     world.blackout(1, None);
-    world.run_for(s(3));
+    world.run_for(s(12));
     world.blackout(1, Some(Blackout::Hold));
     world.run_for(s(2));
     assert_eq!(world.reports(GATEWAY).len(), 2);

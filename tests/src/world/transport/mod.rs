@@ -10,7 +10,11 @@
 //! is dropped. There, data that is withdrawn is not sent again: a mark goes in its place.
 
 mod receiver;
+mod round_trip;
 mod sender;
+#[cfg(test)]
+mod tests;
+mod trial;
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -21,6 +25,7 @@ use polyrail_model::Unit;
 use crate::congestion::Algorithm;
 use receiver::Receiver;
 use sender::Sender;
+pub use trial::play;
 
 /// What travels over a link.
 #[derive(Clone, Debug)]
@@ -38,13 +43,19 @@ pub enum PacketKind {
     Data {
         /// Its place in the order of first sending.
         serial: u64,
+        /// Its place in the order of sending, each time counted: what TCP's timestamps tell.
+        order: u64,
         /// The segment.
         segment: Rc<Segment>,
     },
-    /// One segment arrived, and all below.
+    /// One segment arrived, with some before it, and all below.
     Ack {
         /// The one that arrived.
         serial: u64,
+        /// All from here to it have arrived (the first block of RFC 2018).
+        from: u64,
+        /// Its order.
+        order: u64,
         /// All below have arrived.
         cumulative: u64,
     },
@@ -170,11 +181,17 @@ impl Transport {
             receiver: Receiver::new(stream),
         }
     }
+
+    /// When one of its halves has something to do.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let halves = [self.sender.next_timeout(), self.receiver.next_timeout()];
+        halves.into_iter().flatten().min()
+    }
 }
 
 /// The most data in one packet, in bytes.
 pub const SEGMENT: usize = 1_400;
-/// What headers add, in bytes.
-pub const HEADER: usize = 40;
+/// What headers add, in bytes: IPv4 and TCP with timestamps.
+pub const HEADER: usize = 52;
 const HELLO_BYTES: usize = 700;
 const FINISHED_BYTES: usize = 60;

@@ -1,7 +1,11 @@
 //! The receiving half: acknowledges, and hands over what is complete.
+//!
+//! As the kernel's: at first each segment is acknowledged at once, later every second one, or what
+//! waits after a while; always at once while something is missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use super::{Content, Delivery, PacketKind, Segment};
 
@@ -17,6 +21,13 @@ pub struct Receiver {
     handed: BTreeSet<u64>,
     /// Greetings handed over.
     epoch: u64,
+    /// Segments that are still acknowledged at once.
+    quick: u32,
+    /// The order of the newest that came in its turn: what TCP's timestamps echo. A copy of what was
+    /// there already is no news, so that its acknowledgement looks as if it was for the first copy.
+    echo: u64,
+    /// One that is not acknowledged, and until when.
+    waiting: Option<(u64, u64, Instant)>,
 }
 
 impl Receiver {
@@ -29,16 +40,24 @@ impl Receiver {
             below: 0,
             handed: BTreeSet::new(),
             epoch: 0,
+            quick: QUICK,
+            echo: 0,
+            waiting: None,
         }
     }
 
     /// Takes a segment in; returns the acknowledgement to send, and hands over what is complete.
     pub fn accept(
         &mut self,
+        now: Instant,
         serial: u64,
+        order: u64,
         segment: Rc<Segment>,
         deliveries: &mut Vec<Delivery>,
-    ) -> PacketKind {
+    ) -> Option<PacketKind> {
+        let in_order = serial == self.cumulative && self.ahead.is_empty();
+        let order = if serial < self.cumulative { self.echo } else { order };
+        self.echo = self.echo.max(order);
         if serial >= self.cumulative && !self.ahead.contains_key(&serial) {
             self.ahead.insert(serial, Rc::clone(&segment));
             if !self.stream {
@@ -51,7 +70,31 @@ impl Receiver {
                 }
             }
         }
-        PacketKind::Ack { serial, cumulative: self.cumulative }
+        if in_order && self.quick == 0 && self.waiting.is_none() {
+            self.waiting = Some((serial, order, now + DELAY));
+            return None;
+        }
+        self.quick = self.quick.saturating_sub(1);
+        self.waiting = None;
+        Some(self.acknowledgement(serial, order))
+    }
+
+    fn acknowledgement(&self, serial: u64, order: u64) -> PacketKind {
+        let before = self.ahead.range(..serial).rev().zip(1..=RUN_MAX);
+        let run = before.take_while(|((at, _), back)| **at + back == serial).count();
+        let from = serial - run as u64;
+        PacketKind::Ack { serial, from, order, cumulative: self.cumulative }
+    }
+
+    /// When to call [`Receiver::on_timeout`].
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.waiting.map(|(.., until)| until)
+    }
+
+    /// The acknowledgement that has waited long enough.
+    pub fn on_timeout(&mut self, now: Instant) -> Option<PacketKind> {
+        let (serial, order, _) = self.waiting.take_if(|(.., until)| *until <= now)?;
+        Some(self.acknowledgement(serial, order))
     }
 
     fn collect(&mut self, segment: Rc<Segment>, deliveries: &mut Vec<Delivery>) {
@@ -116,3 +159,10 @@ fn hand_over(segment: &Rc<Segment>, deliveries: &mut Vec<Delivery>) {
         Content::Hello | Content::Withdrawn => {}
     }
 }
+
+/// The kernel's first quick acknowledgements (`TCP_MAX_QUICKACKS`), and its least delay
+/// (`TCP_DELACK_MIN`).
+const QUICK: u32 = 16;
+const DELAY: Duration = Duration::from_millis(40);
+/// So far back an acknowledgement repeats what lost ones said.
+const RUN_MAX: u64 = 32;

@@ -1,17 +1,20 @@
 //! The sending half: what goes, when, and what goes again.
 //!
-//! A segment is lost when three later ones were acknowledged, or at a timeout, of which each in a
-//! row takes twice as long. Two round trips after the last segment of a flight the newest one goes
-//! again, once, to provoke an acknowledgement (RFC 8985 7, RFC 9002 6.2).
+//! As the kernel's: a segment is lost when three later ones were acknowledged, or at a timeout, of
+//! which each in a row takes twice as long. Two round trips after the last progress something goes
+//! once as a probe, to provoke an acknowledgement (RFC 8985 7, RFC 9002 6.2). An acknowledgement of
+//! what left before a timeout shows that it was in vain, and undoes it (RFC 3522).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use polyrail_emulator::trials::Sample;
 use polyrail_model::{Bitrate, Bytes, LinkSample, Unit};
 
+use super::round_trip::{RoundTrip, TIMEOUT_FIRST};
 use super::{Content, Message, Packet, PacketKind, SEGMENT, Segment};
-use crate::congestion::{Ack, Algorithm, Control, Loss};
+use crate::congestion::{Ack, Algorithm, Control, Loss, Phase};
 
 /// The sending half.
 #[derive(Debug)]
@@ -40,17 +43,19 @@ pub struct Sender {
     highest_order: u64,
     congestion: Box<dyn Control>,
     in_flight: usize,
-    /// What left before this is part of a loss that was answered.
+    phase: Phase,
+    /// The recovery ends when all below this serial is acknowledged.
     recovery: u64,
-    srtt: Option<Duration>,
-    rtt_var: Duration,
-    rtt_min: Duration,
+    /// What left before this order did so before the first timeout of a row.
+    timeout_order: u64,
+    rtt: RoundTrip,
     timeouts: u32,
-    timeout_at: Option<Instant>,
+    alarm: Option<(Instant, Alarm)>,
+    /// From here ticks are counted.
+    clock: Instant,
     /// When pacing lets the next segment go.
     pace_at: Option<Instant>,
-    /// When the newest segment goes again, and whether it did since the last progress.
-    probe_at: Option<Instant>,
+    /// A probe went since the last progress.
     probed: bool,
     progress_at: Instant,
     acked: u64,
@@ -61,8 +66,17 @@ pub struct Sender {
     rate: Option<Bitrate>,
     /// Until so much is acknowledged, rates are the application's.
     limited_until: Option<u64>,
+    sent: u64,
     sent_packets: u64,
     lost_packets: u64,
+    resent_packets: u64,
+}
+
+/// What happens when nothing is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Alarm {
+    Probe,
+    Timeout,
 }
 
 #[derive(Debug)]
@@ -72,12 +86,12 @@ struct Out {
     length: usize,
     sent_at: Instant,
     order: u64,
+    /// It went more than once.
+    again: bool,
     /// What was acknowledged in all when it left, when that was, and when that had left.
     acked: u64,
     acked_at: Instant,
     first_sent_at: Instant,
-    /// It went once only.
-    once: bool,
     limited: bool,
 }
 
@@ -87,7 +101,8 @@ struct Settled {
     bytes: u64,
     /// The newest of it.
     newest: Option<Newest>,
-    rtt: Option<Duration>,
+    /// Least and longest round-trip time.
+    rtt: Option<(Duration, Duration)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -128,14 +143,14 @@ impl Sender {
             highest_order: 0,
             congestion: algorithm.begin(),
             in_flight: 0,
+            phase: Phase::Open,
             recovery: 0,
-            srtt: None,
-            rtt_var: Duration::ZERO,
-            rtt_min: Duration::MAX,
+            timeout_order: 0,
+            rtt: RoundTrip::default(),
             timeouts: 0,
-            timeout_at: None,
+            alarm: None,
+            clock: now,
             pace_at: None,
-            probe_at: None,
             probed: false,
             progress_at: now,
             acked: 0,
@@ -144,8 +159,10 @@ impl Sender {
             idle_since: Some(now),
             rate: None,
             limited_until: Some(0),
+            sent: 0,
             sent_packets: 0,
             lost_packets: 0,
+            resent_packets: 0,
         }
     }
 
@@ -208,16 +225,8 @@ impl Sender {
 
     /// Hands over what window and pacing let go.
     pub fn pump(&mut self, now: Instant, mut emit: impl FnMut(Packet)) {
-        if self.probe_at.is_some_and(|at| at <= now) {
-            self.probe_at = None;
-            self.probed = true;
-            if self.lost.is_empty()
-                && let Some((_, serial)) = self.flight.pop_last()
-            {
-                // It takes no more of the window than before.
-                self.in_flight -= self.out.get(&serial).map_or(0, |out| out.length);
-                self.send(now, serial, &mut emit);
-            }
+        if self.alarm.is_some_and(|(at, what)| what == Alarm::Probe && at <= now) {
+            self.probe(now, &mut emit);
         }
         while (self.in_flight as u64) < self.congestion.window() {
             if self.pace_at.is_some_and(|at| at > now) {
@@ -237,13 +246,46 @@ impl Sender {
         }
         if self.out.is_empty() {
             self.progress_at = now;
-            self.timeout_at = None;
-            self.probe_at = None;
+            self.alarm = None;
             self.idle_since.get_or_insert(now);
-        } else if self.timeout_at.is_none() {
-            self.timeout_at = Some(now + self.timeout());
-            let probe = self.srtt.filter(|_| !self.probed && self.timeouts == 0);
-            self.probe_at = probe.map(|srtt| now + srtt * 2 + PROBE_MARGIN);
+        } else if self.alarm.is_none() {
+            self.alarm = Some(self.next_alarm(now));
+        }
+    }
+
+    /// `tcp_schedule_loss_probe`, else the timeout.
+    fn next_alarm(&self, now: Instant) -> (Instant, Alarm) {
+        match self.rtt.smoothed() {
+            Some(srtt) if !self.probed && self.timeouts == 0 && self.phase == Phase::Open => {
+                let lone = self.out.len() == 1;
+                let margin = if lone { PROBE_MARGIN_LONE } else { PROBE_MARGIN };
+                (self.rounded(now, (srtt * 2 + margin).min(self.timeout())), Alarm::Probe)
+            }
+            _ => (self.rounded(now, self.timeout()), Alarm::Timeout),
+        }
+    }
+
+    /// When the kernel's timer wheel comes to it: the longer, the coarser (`kernel/time/timer.c`).
+    fn rounded(&self, now: Instant, delay: Duration) -> Instant {
+        let mut grain = TICK;
+        while delay >= grain * 63 && grain < TICK * 4_096 {
+            grain *= 8;
+        }
+        let at = now.saturating_duration_since(self.clock) + delay;
+        let grains = at.as_nanos() / grain.as_nanos() + 1;
+        self.clock + grain * u32::try_from(grains).unwrap_or(u32::MAX)
+    }
+
+    /// Something new, else the newest once more, whatever the window.
+    fn probe(&mut self, now: Instant, emit: &mut impl FnMut(Packet)) {
+        self.probed = true;
+        self.alarm = Some((self.rounded(now, self.timeout()), Alarm::Timeout));
+        if let Some(serial) = self.next_new(now) {
+            self.send(now, serial, emit);
+        } else if let Some((_, serial)) = self.flight.pop_last() {
+            // It takes no more of the window than before.
+            self.in_flight -= self.out.get(&serial).map_or(0, |out| out.length);
+            self.send(now, serial, emit);
         }
     }
 
@@ -261,10 +303,10 @@ impl Sender {
             segment,
             sent_at: now,
             order: 0,
+            again: false,
             acked: self.acked,
             acked_at: self.acked_at,
             first_sent_at: self.first_sent_at,
-            once: true,
             limited: false,
         };
         self.out.insert(serial, out);
@@ -273,7 +315,8 @@ impl Sender {
 
     fn send(&mut self, now: Instant, serial: u64, emit: &mut impl FnMut(Packet)) {
         let Some(out) = self.out.get_mut(&serial) else { return };
-        out.once &= out.order == 0;
+        out.again = out.order != 0;
+        self.resent_packets += u64::from(out.again);
         out.order = self.next_order;
         out.sent_at = now;
         (out.acked, out.acked_at) = (self.acked, self.acked_at);
@@ -283,13 +326,14 @@ impl Sender {
         self.flight.insert(out.order, serial);
         self.next_order += 1;
         self.in_flight += out.length;
+        self.sent += out.length as u64;
         self.sent_packets += 1;
-        let packet = Packet {
-            connection: self.connection,
-            kind: PacketKind::Data { serial, segment: Rc::clone(&out.segment) },
-        };
+        let (order, segment) = (out.order, Rc::clone(&out.segment));
+        let length = Bytes(out.length as u64);
+        let kind = PacketKind::Data { serial, order, segment };
+        let packet = Packet { connection: self.connection, kind };
         if let Some(pace) = self.congestion.pacing() {
-            let time = pace.time_for(Bytes(packet.size() as u64)).unwrap_or(PACE_MAX);
+            let time = pace.time_for(length).unwrap_or(PACE_MAX);
             let from = self.pace_at.map_or(now, |at| at.max(now));
             self.pace_at = Some(from + time.min(PACE_MAX));
         }
@@ -297,22 +341,31 @@ impl Sender {
     }
 
     fn timeout(&self) -> Duration {
-        let base = self.srtt.map_or(TIMEOUT_FIRST, |srtt| srtt + self.rtt_var * 4);
-        (base.max(TIMEOUT_MIN) * (1 << self.timeouts.min(8))).min(TIMEOUT_MAX)
+        (self.rtt.timeout() * (1 << self.timeouts.min(12))).min(TIMEOUT_MAX)
     }
 
     /// An acknowledgement. Returns whether anything was new.
-    pub fn on_ack(&mut self, now: Instant, serial: u64, cumulative: u64) -> bool {
+    pub fn on_ack(&mut self, now: Instant, ack: &PacketKind) -> bool {
+        let PacketKind::Ack { serial, from, order, cumulative } = *ack else { return false };
         let before = self.in_flight;
         let mut settled = Settled::default();
-        self.settle(now, serial, &mut settled);
+        self.settle(now, serial, order, true, &mut settled);
         while let Some((&old, _)) = self.out.range(..cumulative).next() {
-            self.settle(now, old, &mut settled);
+            self.settle(now, old, order, false, &mut settled);
+        }
+        while let Some((&old, _)) = self.out.range(from..serial.max(from)).next() {
+            self.settle(now, old, order, false, &mut settled);
         }
         let Some(newest) = settled.newest else { return false };
+        if let Some((_, longest)) = settled.rtt {
+            self.rtt.measure(longest, self.acked, self.acked + self.in_flight as u64);
+        }
+        if self.phase == Phase::Loss && order < self.timeout_order {
+            self.undo();
+        }
         self.timeouts = 0;
         self.progress_at = now;
-        self.timeout_at = None;
+        self.alarm = None;
         self.probed = false;
         self.acked_at = now;
         self.first_sent_at = newest.sent_at;
@@ -329,53 +382,74 @@ impl Sender {
                 _ => rate,
             });
         }
-        self.find_lost(now);
+        if self.out.first_key_value().is_none_or(|(first, _)| *first >= self.recovery) {
+            self.phase = Phase::Open;
+        }
+        let lost = self.find_lost(now);
         self.congestion.on_ack(&Ack {
             now,
             bytes: settled.bytes,
             delivered: self.acked,
             prior_delivered: newest.acked,
-            rtt: settled.rtt,
+            rtt: settled.rtt.map(|(least, _)| least),
             rate,
             application_limited: newest.limited,
             in_flight: self.in_flight as u64,
             prior_in_flight: before as u64,
+            lost,
+            sent: self.sent,
+            phase: self.phase,
         });
         true
     }
 
-    fn settle(&mut self, now: Instant, serial: u64, settled: &mut Settled) {
+    /// What counted as lost at the timeout is on its way after all.
+    fn undo(&mut self) {
+        for serial in std::mem::take(&mut self.lost) {
+            if let Some(out) = self.out.get(&serial) {
+                self.flight.insert(out.order, serial);
+                self.in_flight += out.length;
+            }
+        }
+        self.phase = Phase::Open;
+        self.recovery = 0;
+        self.congestion.on_undo();
+    }
+
+    /// Takes one as acknowledged, by a packet of this order: its own, when it has `arrived`.
+    fn settle(
+        &mut self,
+        now: Instant,
+        serial: u64,
+        order: u64,
+        arrived: bool,
+        settled: &mut Settled,
+    ) {
         let Some(out) = self.out.remove(&serial) else { return };
         let Out { length, sent_at, acked, acked_at, first_sent_at, limited, .. } = out;
-        // Sooner than any round trip: the first copy arrived, so this one says nothing about what
-        // left before it (RFC 8985 6.2, step 2).
-        let early = !out.once && now.saturating_duration_since(sent_at) < self.rtt_min;
-        let order = if early { 0 } else { out.order };
         self.flight.remove(&out.order);
         if !self.lost.remove(&serial) {
             self.in_flight = self.in_flight.saturating_sub(length);
         }
         self.acked += length as u64;
         settled.bytes += length as u64;
-        if out.once {
+        let timed = if arrived { order == out.order } else { !out.again };
+        if timed {
             let rtt = now.saturating_duration_since(sent_at);
-            self.measure(rtt);
-            settled.rtt = Some(settled.rtt.map_or(rtt, |least| least.min(rtt)));
+            let (least, longest) = settled.rtt.unwrap_or((rtt, rtt));
+            settled.rtt = Some((least.min(rtt), longest.max(rtt)));
         }
+        // What left after the packet that arrived has not arrived: it was an earlier copy, which
+        // says nothing about what left before the last one (RFC 8985 6.2, step 2).
+        let order = match arrived {
+            true => order,
+            false if out.order <= order => out.order,
+            false => 0,
+        };
         if settled.newest.is_none_or(|newest| order > newest.order) {
             settled.newest =
                 Some(Newest { order, sent_at, acked, acked_at, first_sent_at, limited });
         }
-    }
-
-    fn measure(&mut self, rtt: Duration) {
-        self.rtt_min = self.rtt_min.min(rtt);
-        let Some(srtt) = self.srtt else {
-            (self.srtt, self.rtt_var) = (Some(rtt), rtt / 2);
-            return;
-        };
-        self.rtt_var = (self.rtt_var * 3 + srtt.abs_diff(rtt)) / 4;
-        self.srtt = Some((srtt * 7 + rtt) / 8);
     }
 
     /// The rate over the flight of the newest segment: what arrived meanwhile, over the longer of
@@ -384,31 +458,33 @@ impl Sender {
         let sending = newest.sent_at.saturating_duration_since(newest.first_sent_at);
         let acking = now.saturating_duration_since(newest.acked_at);
         let time = sending.max(acking);
-        if time.is_zero() || (self.rtt_min != Duration::MAX && time < self.rtt_min) {
+        if time.is_zero() || time < self.rtt.shortest() {
             return None;
         }
         let bytes = self.acked - newest.acked;
         Some(Bitrate::from_bps((bytes as f64 * 8.0 / time.as_secs_f64()) as u64))
     }
 
-    /// What three later ones have overtaken is lost.
-    fn find_lost(&mut self, now: Instant) {
+    /// What three later ones have overtaken is lost; returns how much.
+    fn find_lost(&mut self, now: Instant) -> u64 {
         let edge = self.highest_order.saturating_sub(REORDERING);
+        let mut bytes = 0;
         while let Some(first) = self.flight.first_entry()
             && *first.key() < edge
         {
-            let (order, serial) = first.remove_entry();
+            let serial = first.remove();
             let length = self.out.get(&serial).map_or(0, |out| out.length);
             self.lost.insert(serial);
             self.lost_packets += 1;
             self.in_flight = self.in_flight.saturating_sub(length);
-            let fresh = order > self.recovery;
-            if fresh {
-                self.recovery = self.next_order;
-            }
-            let (bytes, in_flight) = (length as u64, self.in_flight as u64);
-            self.congestion.on_loss(&Loss { now, bytes, in_flight, fresh });
+            bytes += length as u64;
         }
+        if bytes > 0 && self.phase == Phase::Open {
+            self.phase = Phase::Recovery;
+            self.recovery = self.next_serial;
+            self.congestion.on_loss(&Loss { now, delivered: self.acked, sent: self.sent });
+        }
+        bytes
     }
 
     /// When to call [`Sender::on_timeout`].
@@ -416,39 +492,55 @@ impl Sender {
         let waits = !self.unsent.is_empty() || !self.lost.is_empty();
         let open = (self.in_flight as u64) < self.congestion.window();
         let pace = self.pace_at.filter(|_| waits && open);
-        [self.timeout_at, self.probe_at, pace].into_iter().flatten().min()
+        self.alarm.map(|(at, _)| at).into_iter().chain(pace).min()
     }
 
     /// A time has come: for pacing or a probe, which [`Sender::pump`] looks after, or because
     /// nothing was acknowledged: then all that is out goes again, slowly. Returns false when the
     /// connection is given up.
     pub fn on_timeout(&mut self, now: Instant, patience: Duration) -> bool {
-        if self.timeout_at.is_none_or(|at| at > now) {
+        if self.alarm.is_none_or(|(at, what)| what == Alarm::Probe || at > now) {
             return true;
         }
-        self.timeout_at = None;
-        self.probe_at = None;
+        self.alarm = None;
         if now.saturating_duration_since(self.progress_at) >= patience {
             return false;
         }
+        let first = self.timeouts == 0;
         self.timeouts += 1;
         self.lost_packets += self.flight.len() as u64;
         self.lost.extend(self.out.keys().copied());
         self.flight.clear();
         self.in_flight = 0;
-        self.recovery = self.next_order;
+        if first {
+            self.timeout_order = self.next_order;
+        }
+        self.phase = Phase::Loss;
+        self.recovery = self.next_serial;
         self.pace_at = None;
-        self.congestion.on_timeout(now);
+        self.congestion.on_timeout(now, first);
         true
+    }
+
+    /// What a trial notes of the sender.
+    pub(super) fn account(&self) -> Sample {
+        Sample {
+            rtt_ms: self.rtt.smoothed().unwrap_or_default().as_secs_f64() * 1e3,
+            window: self.congestion.window(),
+            backoff: self.timeouts,
+            rto_ms: self.timeout().as_secs_f64() * 1e3,
+            resent: self.resent_packets,
+            ..Sample::default()
+        }
     }
 
     /// What a tunnel reports.
     pub fn sample(&self, now: Instant) -> LinkSample {
         LinkSample {
             at: now,
-            srtt: self.srtt.unwrap_or(TIMEOUT_FIRST),
-            rtt_min: self.rtt_min.min(TIMEOUT_MAX),
-            rtt_var: self.rtt_var,
+            srtt: self.rtt.smoothed().unwrap_or(TIMEOUT_FIRST),
+            rtt_min: self.rtt.least().unwrap_or(TIMEOUT_MAX),
+            rtt_var: self.rtt.deviation(),
             window: Bytes(self.congestion.window()),
             in_flight: Bytes(self.in_flight as u64),
             unsent: Bytes(self.unsent_bytes as u64),
@@ -468,10 +560,12 @@ fn smooth(known: Bitrate, rate: Bitrate) -> Bitrate {
 
 /// Later ones that must be acknowledged before a segment counts as lost.
 const REORDERING: u64 = 3;
-const TIMEOUT_FIRST: Duration = Duration::from_secs(1);
-const TIMEOUT_MIN: Duration = Duration::from_millis(200);
 const TIMEOUT_MAX: Duration = Duration::from_secs(120);
-/// What delayed acknowledgements may add.
-const PROBE_MARGIN: Duration = Duration::from_millis(2);
+/// Of the kernel's clock: 250 a second.
+const TICK: Duration = Duration::from_millis(4);
+/// What a probe waits beyond two round trips: two ticks of the kernel's clock, and what a delayed
+/// acknowledgement may take when one segment is out (RFC 8985 7.2).
+const PROBE_MARGIN: Duration = Duration::from_millis(8);
+const PROBE_MARGIN_LONE: Duration = Duration::from_millis(200);
 /// The longest pause that pacing makes.
 const PACE_MAX: Duration = Duration::from_secs(1);

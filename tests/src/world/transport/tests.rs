@@ -1,0 +1,82 @@
+//! What both halves do as the kernel's do.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use polyrail_emulator::trials::{Sample, Trial, trials};
+use polyrail_model::Unit;
+
+use super::receiver::Receiver;
+use super::*;
+
+fn segment() -> Rc<Segment> {
+    let content = Content::Frames(Unit::Control, vec![0; SEGMENT]);
+    let message = Rc::new(Message { number: 0, after: 0, epoch: 0, content });
+    Rc::new(Segment { message, range: 0..SEGMENT })
+}
+
+#[test]
+fn acknowledgements_are_quick_at_first_and_then_every_second() {
+    let (now, mut receiver) = (Instant::now(), Receiver::new(true));
+    let mut accept = |serial| {
+        let kind = receiver.accept(now, serial, serial + 1, segment(), &mut Vec::new());
+        (kind.is_some(), receiver.next_timeout())
+    };
+    assert!((0..16).all(|serial| accept(serial) == (true, None)));
+    let late = now + Duration::from_millis(40);
+    assert_eq!(accept(16), (false, Some(late)));
+    assert_eq!(accept(17), (true, None));
+    assert_eq!(accept(19), (true, None), "something is missing");
+    assert_eq!(accept(18), (true, None));
+    assert_eq!(accept(20), (false, Some(late)));
+    let kind = receiver.on_timeout(late);
+    assert!(matches!(kind, Some(PacketKind::Ack { serial: 20, cumulative: 21, .. })), "{kind:?}");
+}
+
+#[test]
+fn an_acknowledgement_says_again_what_came_before_it() {
+    let (now, mut receiver) = (Instant::now(), Receiver::new(true));
+    let mut accept =
+        |serial, order| receiver.accept(now, serial, order, segment(), &mut Vec::new()).unwrap();
+    accept(0, 1);
+    accept(2, 3);
+    let third = accept(3, 4);
+    assert!(matches!(third, PacketKind::Ack { serial: 3, from: 2, order: 4, cumulative: 1 }));
+    // A copy of what was there echoes the order of what was new.
+    let copy = accept(0, 9);
+    assert!(matches!(copy, PacketKind::Ack { serial: 0, order: 4, cumulative: 1, .. }), "{copy:?}");
+}
+
+fn trial(name: &str) -> Trial {
+    trials().unwrap().into_iter().find(|trial| trial.name == name).unwrap()
+}
+
+fn at(samples: &[Sample], seconds: f64) -> Sample {
+    *samples.iter().rfind(|sample| sample.at_s <= seconds + 1e-6).unwrap()
+}
+
+#[test]
+fn a_held_queue_undoes_the_timeouts() {
+    for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
+        let samples = play(&trial("dark_3s_hold"), algorithm, 1);
+        let (dark, after) = (at(&samples, 10.9), at(&samples, 12.5));
+        assert_eq!((dark.backoff, after.backoff), (3, 0), "{algorithm:?}");
+        assert!(after.resent - at(&samples, 7.9).resent < 30, "{algorithm:?}: {after:?}");
+        assert!(after.window * 2 > at(&samples, 7.9).window, "{algorithm:?}: {after:?}");
+    }
+}
+
+#[test]
+fn a_lost_queue_waits_for_timeouts_that_double() {
+    for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
+        let samples = play(&trial("dark_8s_drop"), algorithm, 1);
+        assert_eq!(at(&samples, 15.9).window, SEGMENT as u64, "{algorithm:?}");
+        let timeouts: Vec<f64> = (1..=4)
+            .map(|backoff| samples.iter().find(|s| s.backoff == backoff).unwrap().at_s)
+            .collect();
+        let gaps: Vec<f64> = timeouts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(gaps.windows(2).all(|pair| (1.7..2.4).contains(&(pair[1] / pair[0]))), "{gaps:?}");
+        let end = samples.last().unwrap();
+        assert!(end.delivered > at(&samples, 16.0).delivered + 10_000_000, "{algorithm:?}");
+    }
+}
