@@ -14,7 +14,7 @@ export PROFILE
 .PHONY: help setup build test check fmt shell clippy doc deny tidy fuzz-smoke demo bench bench-smoke
 .PHONY: matrix
 .PHONY: bench-tunnel bench-tunnel-smoke
-.PHONY: sim sim-smoke
+.PHONY: sim sim-smoke sim-validate
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 20
@@ -85,3 +85,9 @@ sim: setup ## schedulers on the simulated rail: tables, plots, RESULT lines; SIM
 sim-smoke: ## the same in small: does it still run?
 	$(CARGO) build --locked --profile $(PROFILE) -p polyrail-tests --bin polyrail-sim
 	target/$(PROFILE)/polyrail-sim compare --smoke
+
+sim-validate: setup ## the simulator's cubic and bbr beside the kernel's, as root; ten minutes
+	$(CARGO) build --locked --release -p polyrail-interop --bin polyrail-kernel-tcp
+	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-sim
+	nice -n -5 target/release/polyrail-kernel-tcp
+	target/release/polyrail-sim validate

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use polyrail_tests::sim::{calibration, compare};
+use polyrail_tests::sim::{calibration, compare, validation};
 
 /// Schedulers on the simulated rail.
 #[derive(Parser)]
@@ -20,6 +20,8 @@ enum Command {
     Compare(compare::Options),
     /// The generated rail beside the published figures.
     Calibrate(calibration::Options),
+    /// The simulator's cubic and bbr beside the kernel's (`make sim-validate`).
+    Validate(validation::Options),
 }
 
 fn main() -> Result<()> {
@@ -27,5 +29,6 @@ fn main() -> Result<()> {
     match arguments.command.unwrap_or(Command::Compare(arguments.compare)) {
         Command::Compare(options) => compare::run_all(&options),
         Command::Calibrate(options) => calibration::command(&options),
+        Command::Validate(options) => validation::validate(&options),
     }
 }

@@ -23,6 +23,7 @@ pub mod runs;
 mod special;
 mod table;
 pub mod trips;
+pub mod validation;
 
 use std::time::Duration;
 
