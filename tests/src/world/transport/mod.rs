@@ -184,8 +184,10 @@ impl Transport {
 
     /// When one of its halves has something to do.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let halves = [self.sender.next_timeout(), self.receiver.next_timeout()];
-        halves.into_iter().flatten().min()
+        match (self.sender.next_timeout(), self.receiver.next_timeout()) {
+            (Some(sender), Some(receiver)) => Some(sender.min(receiver)),
+            (sender, receiver) => sender.or(receiver),
+        }
     }
 }
 

@@ -80,10 +80,15 @@ impl Receiver {
     }
 
     fn acknowledgement(&self, serial: u64, order: u64) -> PacketKind {
+        let from = if self.ahead.is_empty() { serial } else { self.from(serial) };
+        PacketKind::Ack { serial, from, order, cumulative: self.cumulative }
+    }
+
+    /// Where the run that ends here begins.
+    fn from(&self, serial: u64) -> u64 {
         let before = self.ahead.range(..serial).rev().zip(1..=RUN_MAX);
         let run = before.take_while(|((at, _), back)| **at + back == serial).count();
-        let from = serial - run as u64;
-        PacketKind::Ack { serial, from, order, cumulative: self.cumulative }
+        serial - run as u64
     }
 
     /// When to call [`Receiver::on_timeout`].

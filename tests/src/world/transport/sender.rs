@@ -267,13 +267,14 @@ impl Sender {
 
     /// When the kernel's timer wheel comes to it: the longer, the coarser (`kernel/time/timer.c`).
     fn rounded(&self, now: Instant, delay: Duration) -> Instant {
-        let mut grain = TICK;
-        while delay >= grain * 63 && grain < TICK * 4_096 {
+        // Nanoseconds in 64 bits: this is computed at each acknowledgement.
+        let delay = delay.as_nanos() as u64;
+        let mut grain = TICK.as_nanos() as u64;
+        while delay >= grain * 63 && grain < TICK.as_nanos() as u64 * 4_096 {
             grain *= 8;
         }
-        let at = now.saturating_duration_since(self.clock) + delay;
-        let grains = at.as_nanos() / grain.as_nanos() + 1;
-        self.clock + grain * u32::try_from(grains).unwrap_or(u32::MAX)
+        let at = now.saturating_duration_since(self.clock).as_nanos() as u64 + delay;
+        self.clock + Duration::from_nanos((at / grain + 1) * grain)
     }
 
     /// Something new, else the newest once more, whatever the window.
