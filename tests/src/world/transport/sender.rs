@@ -188,6 +188,11 @@ impl Sender {
             self.unsent_bytes += range.len();
             self.unsent.push_back(Rc::new(Segment { message: Rc::clone(&message), range }));
         }
+        // As `tcp_rate_check_app_limited` has it: less than a full segment waits.
+        let open = (self.in_flight as u64) < self.congestion.window();
+        if open && self.unsent_bytes < SEGMENT && self.lost.is_empty() {
+            self.limited_until = Some(self.acked + self.in_flight as u64);
+        }
     }
 
     /// What it takes now.
@@ -300,7 +305,7 @@ impl Sender {
         let serial = self.next_serial;
         self.next_serial += 1;
         let out = Out {
-            length: segment.range.len(),
+            length: SEGMENT,
             segment,
             sent_at: now,
             order: 0,
@@ -323,7 +328,8 @@ impl Sender {
         (out.acked, out.acked_at) = (self.acked, self.acked_at);
         out.first_sent_at = self.first_sent_at;
         out.limited = self.limited_until.is_some();
-        out.length = out.segment.range.len();
+        // The kernel's window and rates count packets of full size, however small they are.
+        out.length = SEGMENT;
         self.flight.insert(out.order, serial);
         self.next_order += 1;
         self.in_flight += out.length;
