@@ -76,14 +76,14 @@ impl CarrierProfile {
         failures: 0.0622,
         loss: 0.0021,
         radio: Radio {
-            mbps: 9.55,
-            sigma: [1.6, 0.9],
-            fast: 0.575,
-            fast_memory: 0.33,
-            rtt_ms: 115.0,
-            rtt_sigma: 0.115,
+            mbps: 7.95,
+            sigma: [1.39, 1.07],
+            fast: 0.572,
+            fast_memory: 0.34,
+            rtt_ms: 114.0,
+            rtt_sigma: 0.096,
             rtt_memory: 1.0,
-            queue: 0.52,
+            queue: 0.28,
         },
         often: 0.165,
         rarely: 0.64,
@@ -98,14 +98,14 @@ impl CarrierProfile {
         failures: 0.0547,
         loss: 0.0135,
         radio: Radio {
-            mbps: 16.4,
-            sigma: [1.47, 0.86],
-            fast: 0.55,
-            fast_memory: 0.32,
-            rtt_ms: 148.0,
-            rtt_sigma: 0.1,
+            mbps: 12.3,
+            sigma: [1.15, 1.27],
+            fast: 0.546,
+            fast_memory: 0.3,
+            rtt_ms: 143.7,
+            rtt_sigma: 0.097,
             rtt_memory: 1.0,
-            queue: 0.75,
+            queue: 0.32,
         },
         often: 0.143,
         rarely: 0.53,
@@ -171,13 +171,13 @@ impl Speed {
     }
 
     /// How much of the random loss at 350 km/h there is. Between that and standing, where it is
-    /// next to nothing (0.008 %: Wang et al., table 4), nothing is published: the rates and
-    /// round-trip times of carrier B at 300 km/h are not reached with more.
+    /// next to nothing (0.008 %: Wang et al., table 4), nothing is published for a link without
+    /// queues: this is a choice.
     pub(super) fn loss_share(self) -> f64 {
         match self {
             Self::Standing => 0.006,
-            Self::Kmh200 => 0.05,
-            Self::Kmh300 => 0.1,
+            Self::Kmh200 => 0.02,
+            Self::Kmh300 => 0.033,
             Self::Kmh350 => 1.0,
         }
     }

@@ -3,8 +3,7 @@
 //! The published rates and round-trip times are those of one long-lived bbr flow: [`flow`] runs
 //! one over each generated link. Handovers, durations and losses are counted over campaigns of
 //! trips ([`campaign`]). POLYCORN is Ni et al., NSDI 2023; Wang et al. is MobiCom 2019. The
-//! constants were found on the tuning seeds alone; the held-back seeds were looked at when they
-//! stood.
+//! constants were found on the tuning seeds; `docs/emulation.md` says what else was seen.
 
 pub mod campaign;
 pub mod flow;
