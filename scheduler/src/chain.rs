@@ -177,6 +177,11 @@ impl Chain {
         self.handlers.iter().filter_map(|handler| handler.cap(path)).min()
     }
 
+    /// Whether a handler looks at the newest runs first.
+    pub fn looks_back(&self) -> bool {
+        self.handlers.iter().any(|handler| handler.looks_back())
+    }
+
     /// Whether there are handlers that look at runs which are out.
     pub fn has_handlers(&self) -> bool {
         !self.handlers.is_empty()

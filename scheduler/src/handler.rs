@@ -24,6 +24,11 @@ pub trait Handler: Send {
         Again::No
     }
 
+    /// Whether it wants to see the newest runs of a flow's tail first, and then older ones.
+    fn looks_back(&self) -> bool {
+        false
+    }
+
     /// The most that a path may have out, beside its own window; less than a segment counts as one.
     fn cap(&self, _path: PathId) -> Option<Bytes> {
         None
@@ -42,6 +47,8 @@ pub struct OutView {
     pub offset: u64,
     /// Its length.
     pub length: Bytes,
+    /// What the path that it went out on last still has out, up to and with this run.
+    pub ahead: Bytes,
     /// When it went out last.
     pub sent_at: Instant,
     /// The paths (by index) that have carried it.

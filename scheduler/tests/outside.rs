@@ -89,6 +89,7 @@ fn a_rule_from_outside_stands_in_a_chain() {
         flow: FlowId(1),
         offset: 0,
         length: Bytes(SEGMENT),
+        ahead: Bytes::ZERO,
         sent_at: now,
         carried: PathSet::only(0),
         expected: PathSet::only(0),

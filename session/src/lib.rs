@@ -33,6 +33,7 @@ mod delay;
 mod endpoint;
 mod event;
 mod flow;
+mod flowing;
 pub mod limits;
 mod path;
 mod proof;

@@ -22,6 +22,7 @@ use polyrail_model::{Bitrate, Bytes, FlowId, LinkSample, PathId, TunnelMode};
 use polyrail_scheduler::PathView;
 
 use crate::delay::{Delay, Relative};
+use crate::flowing::Flowing;
 use crate::limits::{
     ACK_DELAY_MAX, PING_ACTIVE, PING_IDLE, RETIRE_MIN, SILENCE_BYTES, SILENCE_MIN, STALL_MIN,
 };
@@ -50,6 +51,8 @@ pub(crate) struct Path {
     /// The same, compared with the other paths when the views were last brought up to date.
     pub relative: Option<Relative>,
     pub rate: Rate,
+    /// What it delivers at present.
+    pub flowing: Flowing,
     /// The rate that was reached while the path was the limit, not what was offered.
     proven_rate: Option<Bitrate>,
     last_sample: Option<LinkSample>,
@@ -122,6 +125,7 @@ impl Path {
             delay: Delay::default(),
             relative: None,
             rate: Rate::default(),
+            flowing: Flowing::default(),
             proven_rate: None,
             last_sample: None,
             carried: VecDeque::new(),
@@ -167,6 +171,8 @@ impl Path {
             timeouts: self.timeouts(),
             rate: self.rate.most(),
             rate_age: Duration::ZERO,
+            flowing: None,
+            flowing_age: Duration::ZERO,
             stalled: self.hidden,
             backup: self.backup,
             spare: !self.backup,
@@ -267,6 +273,9 @@ impl Path {
             self.proven_rate = sample.delivery_rate.or(self.proven_rate);
         }
         self.rate.sample(sample);
+        let waits = sample.unsent.0.saturating_add(sample.in_flight.0);
+        let delivered = self.sent.saturating_sub(waits);
+        self.flowing.sample(sample.at, delivered, sample.in_flight > Bytes::ZERO);
     }
 
     pub fn timeouts(&self) -> u32 {

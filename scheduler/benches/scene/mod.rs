@@ -45,6 +45,8 @@ pub fn paths(count: u64) -> Vec<PathView> {
         timeouts: 0,
         rate: Some(Bitrate::from_mbps(12.0 - id as f64)),
         rate_age: ms(30),
+        flowing: Some(Bitrate::from_mbps(10.0 - id as f64)),
+        flowing_age: ms(10),
         stalled: false,
         backup: false,
         spare: true,

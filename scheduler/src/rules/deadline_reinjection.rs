@@ -104,6 +104,7 @@ mod tests {
             flow: FlowId(1),
             offset: 0,
             length: Bytes(1_400),
+            ahead: Bytes::ZERO,
             sent_at: base(),
             carried: mask,
             expected: mask,

@@ -23,6 +23,29 @@ pub(crate) fn rate(path: &PathView) -> Bitrate {
     Bitrate::from_bps(u64::try_from(bps).unwrap_or(u64::MAX).max(1))
 }
 
+/// Whether what is out waits somewhere: its round trip is longer than the least one.
+pub(crate) fn has_queue(path: &PathView) -> bool {
+    path.srtt > path.rtt_min.mul_f64(QUEUE_FACTOR) + QUEUE_MARGIN
+}
+
+/// What the path delivers now: while it has a queue, what it has just delivered; without one that is
+/// only the least that it can, and what is known from before counts, less with age.
+pub(crate) fn present_rate(path: &PathView) -> Bitrate {
+    let halvings = path.rate_age.as_secs_f64() / HALF_LIFE.as_secs_f64();
+    let before = rate(path).as_bps() as f64 * (-halvings).exp2();
+    let Some(flowing) = path.flowing else { return Bitrate::from_bps((before as u64).max(1)) };
+    let fresh = path.flowing_age <= FLOWING_AGE;
+    if fresh && has_queue(path) {
+        return Bitrate::from_bps(flowing.as_bps().max(1));
+    }
+    Bitrate::from_bps((before as u64).max(flowing.as_bps()).max(1))
+}
+
+const QUEUE_FACTOR: f64 = 1.25;
+const QUEUE_MARGIN: Duration = Duration::from_millis(15);
+const HALF_LIFE: Duration = Duration::from_secs(2);
+const FLOWING_AGE: Duration = Duration::from_millis(300);
+
 #[cfg(test)]
 mod tests {
     use polyrail_model::Bytes;

@@ -101,6 +101,7 @@ mod tests {
             flow: FlowId(1),
             offset,
             length: Bytes(SEGMENT),
+            ahead: Bytes::ZERO,
             sent_at: base(),
             carried: PathSet::only(0),
             expected: PathSet::only(0),

@@ -1,9 +1,11 @@
 //! All schedulerlets and handlers, one file each, and the ready-made chains.
 
 mod blest;
+mod completion_reinjection;
 mod daps;
 mod deadline_reinjection;
 mod disconnect_redundancy;
+mod earliest_delivery;
 mod ecf;
 mod edpf;
 mod extended_reinjection;
@@ -22,6 +24,7 @@ mod otias;
 mod penalisation;
 mod per_flow;
 mod per_path;
+mod queue_bound;
 mod raven;
 mod redundancy;
 mod round_robin;
@@ -34,9 +37,11 @@ mod weighted_round_robin;
 mod window;
 
 use blest::Blest;
+use completion_reinjection::CompletionReinjection;
 use daps::Daps;
 use deadline_reinjection::DeadlineReinjection;
 use disconnect_redundancy::DisconnectRedundancy;
+use earliest_delivery::EarliestDelivery;
 use ecf::Ecf;
 use edpf::Edpf;
 use extended_reinjection::ExtendedReinjection;
@@ -51,6 +56,7 @@ use opportunistic_redundancy::OpportunisticRedundancy;
 use opportunistic_retransmission::OpportunisticRetransmission;
 use otias::Otias;
 use penalisation::Penalisation;
+use queue_bound::QueueBound;
 use raven::Raven;
 use redundancy::Redundancy;
 use round_robin::RoundRobin;
@@ -63,11 +69,13 @@ use weighted_round_robin::WeightedRoundRobin;
 use crate::registry::{Made, Make};
 
 /// The rules by name.
-pub(crate) const RULES: [(&str, Make); 27] = [
+pub(crate) const RULES: [(&str, Make); 30] = [
     ("blest", |params| link(Blest::new(params)?)),
+    ("completion_reinjection", |params| handler(CompletionReinjection::new(params)?)),
     ("daps", |_| link(Daps::default())),
     ("deadline_reinjection", |params| handler(DeadlineReinjection::new(params)?)),
     ("disconnect_redundancy", |params| link(DisconnectRedundancy::new(params)?)),
+    ("earliest_delivery", |_| link(EarliestDelivery)),
     ("ecf", |params| link(Ecf::new(params)?)),
     ("edpf", |_| link(Edpf::default())),
     ("extended_reinjection", |params| handler(ExtendedReinjection::new(params)?)),
@@ -83,6 +91,7 @@ pub(crate) const RULES: [(&str, Make); 27] = [
     ("opportunistic_retransmission", |_| handler(OpportunisticRetransmission::default())),
     ("otias", |_| link(Otias::default())),
     ("penalisation", |_| handler(Penalisation::default())),
+    ("queue_bound", |params| handler(QueueBound::new(params)?)),
     ("raven", |params| link(Raven::new(params)?)),
     ("redundancy", |_| link(Redundancy)),
     ("round_robin", |_| link(RoundRobin::default())),
@@ -95,7 +104,7 @@ pub(crate) const RULES: [(&str, Make); 27] = [
 
 /// The ready-made chains.
 pub(crate) const CHAINS: [(&str, &[&str]); 21] = [
-    ("polyrail", &HSRSCH),
+    ("polyrail", &POLYRAIL),
     ("hsrsch", &HSRSCH),
     ("hsrsch_bare", &HSRSCH_BARE),
     ("min_rtt", &["min_rtt"]),
@@ -120,6 +129,18 @@ pub(crate) const CHAINS: [(&str, &[&str]); 21] = [
 
 /// The rules and chains that are made after descriptions.
 pub(crate) const RECONSTRUCTED: [&str; 1] = ["stms"];
+
+/// Our own: HSRSCH's foresight, the earliest delivery in place of the least round trip, and ends that
+/// go where they arrive first.
+const POLYRAIL: [&str; 7] = [
+    "handover_rejection",
+    "earliest_delivery",
+    "disconnect_redundancy",
+    "opportunistic_redundancy",
+    "queue_bound",
+    "completion_reinjection",
+    "extended_reinjection",
+];
 
 /// POLYCORN's, with what its 6.2 adds.
 const HSRSCH: [&str; 6] = [

@@ -82,6 +82,7 @@ mod tests {
             flow: FlowId(1),
             offset,
             length: Bytes(SEGMENT),
+            ahead: Bytes::ZERO,
             sent_at: base(),
             carried: mask,
             expected: mask,

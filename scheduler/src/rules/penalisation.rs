@@ -164,6 +164,7 @@ mod tests {
             flow: FlowId(1),
             offset: 0,
             length: Bytes(SEGMENT),
+            ahead: Bytes::ZERO,
             sent_at: base(),
             carried: PathSet::only(1),
             expected: PathSet::only(1),

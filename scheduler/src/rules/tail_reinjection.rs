@@ -143,6 +143,7 @@ mod tests {
             flow: FlowId(1),
             offset,
             length: Bytes(bytes),
+            ahead: Bytes::ZERO,
             sent_at: base(),
             carried: PathSet::only(path),
             expected: PathSet::only(path),

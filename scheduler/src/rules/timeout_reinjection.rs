@@ -117,6 +117,7 @@ mod tests {
             flow: FlowId(flow),
             offset: 0,
             length: Bytes(SEGMENT),
+            ahead: Bytes::ZERO,
             sent_at: at(sent_ms),
             carried: PathSet::only(0),
             expected: PathSet::only(0),

@@ -3,6 +3,7 @@
 //! Only when no path is kept busy by anything else: the flow has nothing new that may be sent. The
 //! oldest runs of each path are looked at, of a few flows each.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use polyrail_model::{Bytes, FlowId, Unit};
@@ -38,13 +39,23 @@ impl Session {
 
     fn ask_again(&mut self, now: Instant, id: FlowId, outlet: &mut dyn Outlet) {
         let Some(flow) = self.flows.get(&id).filter(|flow| !flow.queued) else { return };
-        let waiting: Vec<Waiting> = flow.send.expected().take(AGAIN_MAX).collect();
-        for Waiting { piece, live, sent_at } in waiting {
+        let mut waiting: Vec<Waiting> = Vec::new();
+        if self.chain.looks_back() && flow.send.is_finished() && flow.send.unsent() == 0 {
+            let once = |waiting: &Waiting| waiting.piece.carried.len() == 1;
+            let newest = flow.send.expected().rev().take(BACK_MAX).filter(once);
+            waiting.extend(newest.take(AGAIN_MAX));
+        }
+        let known: BTreeSet<u64> = waiting.iter().map(|waiting| waiting.piece.start).collect();
+        let oldest = flow.send.expected().take(AGAIN_MAX);
+        waiting.extend(oldest.filter(|waiting| !known.contains(&waiting.piece.start)));
+        for Waiting { piece, live, sent_at, on, mark } in waiting {
             let Some(flow) = self.flows.get(&id) else { return };
+            let length = Bytes(piece.end - piece.start);
             let out = OutView {
                 flow: id,
                 offset: piece.start,
-                length: Bytes(piece.end - piece.start),
+                length,
+                ahead: self.ahead_of(on, mark).max(length),
                 sent_at,
                 carried: piece.carried,
                 expected: live,
@@ -84,6 +95,13 @@ impl Session {
             }
         }
     }
+
+    /// What the path still has out of all that it had sent up to the mark.
+    fn ahead_of(&self, on: PathSet, mark: u64) -> Bytes {
+        let path = on.iter().next().and_then(|slot| self.paths.get(slot)?.as_ref());
+        let arrived = path.map_or(mark, |path| path.sent.saturating_sub(path.outstanding));
+        Bytes(mark.saturating_sub(arrived))
+    }
 }
 
 /// How far into what a path carries one looks, and for how many flows.
@@ -91,3 +109,5 @@ const LOOKED_AT: usize = 32;
 const FLOWS_EACH: usize = 8;
 /// Runs of one flow that are looked at.
 const AGAIN_MAX: usize = 16;
+/// How far back one looks among the newest.
+const BACK_MAX: usize = 512;

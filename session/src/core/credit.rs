@@ -18,7 +18,8 @@ use polyrail_scheduler::SEGMENT;
 use super::Session;
 use crate::flow::Flow;
 use crate::limits::{
-    STALLED_AFTER, STALLED_FLOOR, STALLED_SHARE, STALLED_USER_SHARE, WINDOW_INITIAL, WINDOW_SHARE,
+    STALLED_AFTER, STALLED_FLOOR, STALLED_SHARE, STALLED_USER_SHARE, WINDOW_EARLY_MAX,
+    WINDOW_EARLY_SHARE, WINDOW_INITIAL, WINDOW_SHARE,
 };
 
 #[derive(Debug)]
@@ -227,6 +228,12 @@ impl Session {
         let memory = self.settings.memory.0;
         let free = memory.saturating_sub(self.held_received);
         (free / WINDOW_SHARE).clamp(2 * SEGMENT, (memory / WINDOW_SHARE).max(WINDOW_INITIAL))
+    }
+
+    /// What a flow that is opened now begins with beyond the least window.
+    pub(super) fn early_window(&self) -> u64 {
+        let all = self.settings.memory.0 / WINDOW_EARLY_SHARE;
+        (all.saturating_sub(self.early_granted) / 2).min(WINDOW_EARLY_MAX)
     }
 
     /// Counts those whose readers have stopped as stalled.

@@ -81,6 +81,8 @@ pub(crate) struct Session {
     credit: credit::Credit,
     held_sent: u64,
     held_received: u64,
+    /// What flows hold as [`Flow::early`], all together.
+    early_granted: u64,
     pongs: Vec<(usize, u64, u64, u64)>,
     next_ping: u64,
     /// The tag of the next unit of data.
@@ -167,6 +169,7 @@ impl Session {
             credit: credit::Credit::new(memory),
             held_sent: 0,
             held_received: 0,
+            early_granted: 0,
             pongs: Vec::new(),
             next_ping: 1,
             // Unique also on a tunnel that outlives its session.
@@ -234,7 +237,11 @@ impl Session {
         let id = FlowId(self.next_flow);
         self.next_flow += 1;
         self.seen.insert(id.0..id.0 + 1);
-        let mut flow = Flow::new(now, id, user, true, self.peer_window, WINDOW_INITIAL);
+        let early = self.early_window();
+        let window = WINDOW_INITIAL + early;
+        let mut flow = Flow::new(now, id, user, true, self.peer_window, window);
+        flow.early = early;
+        self.early_granted += early;
         flow.destination = Some(destination);
         flow.hold = true;
         self.flows.insert(id, flow);
@@ -332,6 +339,9 @@ impl Session {
         self.held_received -= taken as u64;
         let user = flow.user;
         flow.recv.tune(now, taken as u64, rtt, largest);
+        if flow.early > 0 && flow.recv.drained() >= WINDOW_INITIAL + flow.early {
+            self.early_granted -= std::mem::take(&mut flow.early);
+        }
         self.credit.read(user, taken as u64);
         self.release_windows(user);
         self.after_drain(now, id);
@@ -471,6 +481,7 @@ impl Session {
         self.release_windows(flow.user);
         self.credit.release(flow.recv.highest() - flow.recv.released);
         self.credit.forget(&flow);
+        self.early_granted -= flow.early;
         self.due_credit |= self.credit.wants_update();
         self.free_paths_of(&flow);
         self.relieve(now);

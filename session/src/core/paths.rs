@@ -214,8 +214,8 @@ impl Session {
 
     pub(super) fn refresh(&mut self, slot: usize) {
         if let Some(path) = &self.paths[slot] {
-            let PathView { forecast, rate_age, .. } = self.views[slot];
-            self.views[slot] = PathView { forecast, rate_age, ..path.view() };
+            let PathView { forecast, rate_age, flowing, flowing_age, .. } = self.views[slot];
+            self.views[slot] = PathView { forecast, rate_age, flowing, flowing_age, ..path.view() };
             self.show_room(slot);
         }
     }

@@ -171,7 +171,9 @@ impl Session {
         }
         self.backlog -= if piece.again { 0 } else { bytes };
         self.credit.sent(flow, fresh);
-        flow.send.sent(now, piece, end, on, self.next_tag);
+        let first = on.iter().next().and_then(|slot| self.paths.get(slot)?.as_ref());
+        let mark = first.map_or(0, |path| path.sent + bytes);
+        flow.send.sent(now, piece, end, on, self.next_tag, mark);
         flow.charge(now, bytes);
         let length = end - piece.start;
         for slot in on.iter() {

@@ -40,6 +40,8 @@ pub(crate) struct Flow {
     pub hold: bool,
     /// The peer's reader has shown within a short time that it drains.
     pub draining: bool,
+    /// What its window began with beyond the least, until the reader has drained the first window.
+    pub early: u64,
     /// A writer was refused and waits to be told.
     pub wants_room: bool,
     /// An [`crate::Event::Readable`] is on its way to the caller.
@@ -99,6 +101,7 @@ impl Flow {
             queued: false,
             hold: false,
             draining: false,
+            early: 0,
             wants_room: false,
             told_readable: false,
             due: Due::default(),

@@ -70,6 +70,8 @@ struct Unit {
     start: u64,
     end: u64,
     on: PathSet,
+    /// What its path had sent in all, with it.
+    mark: u64,
 }
 
 impl Run {
@@ -110,8 +112,10 @@ pub(crate) struct Waiting {
     pub piece: Piece,
     /// The paths (slots) from which it is expected.
     pub live: PathSet,
-    /// When it went last.
+    /// When it went last, on which paths, and what the first of them had sent in all by then.
     pub sent_at: Instant,
+    pub on: PathSet,
+    pub mark: u64,
 }
 
 /// A piece as it goes into a frame.
@@ -248,8 +252,16 @@ impl SendHalf {
     }
 
     /// The piece up to `end` went out on these paths (slots), in a unit with this tag.
-    pub fn sent(&mut self, now: Instant, piece: &Piece, end: u64, on: PathSet, tag: u64) {
-        let unit = Some(Unit { tag, start: piece.start, end, on });
+    pub fn sent(
+        &mut self,
+        now: Instant,
+        piece: &Piece,
+        end: u64,
+        on: PathSet,
+        tag: u64,
+        mark: u64,
+    ) {
+        let unit = Some(Unit { tag, start: piece.start, end, on, mark });
         if piece.start < self.next {
             self.split(piece.start);
             self.split(end);
@@ -454,11 +466,12 @@ impl SendHalf {
     }
 
     /// The runs that are out and expected from some path, in their order.
-    pub fn expected(&self) -> impl Iterator<Item = Waiting> {
+    pub fn expected(&self) -> impl DoubleEndedIterator<Item = Waiting> {
         self.runs.iter().filter(|(_, run)| !run.live.is_empty()).map(|(&start, run)| {
             let Run { end, last_at, carried, live, first_at, .. } = *run;
             let piece = Piece { start, end, again: true, carried, sent_at: Some(first_at) };
-            Waiting { piece, live, sent_at: last_at }
+            let (on, mark) = run.unit.map_or((PathSet::EMPTY, 0), |unit| (unit.on, unit.mark));
+            Waiting { piece, live, sent_at: last_at, on, mark }
         })
     }
 
@@ -535,7 +548,7 @@ mod tests {
         let content = half.content(&piece, most);
         let (end, out) =
             (content.end, (piece.start, content.open, content.data.to_vec(), content.fin));
-        half.sent(base(), &piece, end, PathSet::only(slot), 0);
+        half.sent(base(), &piece, end, PathSet::only(slot), 0, 0);
         assert_eq!(half.waiting, queued(half));
         Some(out)
     }
@@ -605,7 +618,7 @@ mod tests {
         let piece = half.piece(99).unwrap();
         let mut both = PathSet::only(0);
         both.insert(1);
-        half.sent(base(), &piece, 6, both, 0);
+        half.sent(base(), &piece, 6, both, 0, 0);
         assert_eq!(half.give_up(0, 6, 0, false), 6);
         let again = half.piece(99).unwrap();
         assert_eq!((again.start, again.end, again.again), (0, 3, true));
@@ -640,7 +653,7 @@ mod tests {
     fn send_as(half: &mut SendHalf, tag: u64, most: u64, slot: usize) {
         let piece = half.piece(u64::MAX >> 8).unwrap();
         let end = half.content(&piece, most).end;
-        half.sent(base(), &piece, end, PathSet::only(slot), tag);
+        half.sent(base(), &piece, end, PathSet::only(slot), tag, 0);
     }
 
     #[test]
@@ -741,7 +754,7 @@ mod tests {
         let piece = half.further(&piece, ahead, u64::MAX >> 8)?;
         let content = half.content(&piece, most);
         let (end, data) = (content.end, content.data.to_vec());
-        half.sent(base(), &piece, end, PathSet::only(1), 9);
+        half.sent(base(), &piece, end, PathSet::only(1), 9, 0);
         Some((piece.start, data))
     }
 

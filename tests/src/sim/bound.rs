@@ -5,26 +5,33 @@ use std::time::Duration;
 
 use polyrail_emulator::rail::Trip;
 
+use super::aggregate::Fluid;
 use super::downloads::{LAST, PAUSE};
 use super::{Bulk, Download, Downloads, Message, START, fluids, messaging};
 
 /// Downloads in turns: the way of the request, the server's answer, the fluid's service, the way
 /// back.
 pub fn downloads(trip: &Trip, sizes: &[u64]) -> Downloads {
-    let [up, down] = fluids(trip);
+    let fluids = fluids(trip);
     let (mut list, mut at) = (Vec::new(), START.as_secs_f64());
     let length = trip.length.as_secs_f64();
     for &bytes in sizes.iter().cycle() {
         if length - at < LAST.as_secs_f64() {
             break;
         }
-        let over = down.delivered(up.arrival(at) + DIAL, bytes);
+        let over = download(&fluids, at, bytes);
         let ended = over <= length;
         let time = Duration::from_secs_f64(over.min(length) - at);
-        list.push(Download { bytes, at: Duration::from_secs_f64(at), time, ended });
+        let began = Duration::from_secs_f64(at);
+        list.push(Download { bytes, at: began, time, ended, bound: time });
         at = over + PAUSE.as_secs_f64();
     }
     Downloads { list, resent: 0 }
+}
+
+/// When a download that is asked for at `from` has ended.
+pub fn download([up, down]: &[Fluid; 2], from: f64, bytes: u64) -> f64 {
+    down.delivered(up.arrival(from) + DIAL, bytes)
 }
 
 /// The messages of `messaging`, each on the best carrier of its moment.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polyrail_emulator::rail::Trip;
 
-use super::{Contestant, resent, world};
+use super::{Contestant, bound, fluids, resent, world};
 use crate::world::Side;
 
 /// A download as it went.
@@ -18,6 +18,8 @@ pub struct Download {
     pub time: Duration,
     /// It came to its end.
     pub ended: bool,
+    /// What it would have taken, asked for at the same time, over the fluid aggregated link.
+    pub bound: Duration,
 }
 
 /// All downloads of a trip.
@@ -34,11 +36,17 @@ impl Download {
     pub fn goodput(&self) -> f64 {
         self.bytes as f64 * 8e-6 / self.time.as_secs_f64()
     }
+
+    /// Mbit/s that nothing can exceed, asked for at the same time.
+    pub fn goodput_bound(&self) -> f64 {
+        self.bytes as f64 * 8e-6 / self.bound.as_secs_f64()
+    }
 }
 
 /// Downloads of these sizes in turns, as many as the trip has time for.
 pub fn downloads(trip: &Trip, contestant: &Contestant, sizes: &[u64]) -> Downloads {
     let mut world = world(trip, contestant);
+    let fluids = fluids(trip);
     let mut list = Vec::new();
     for &bytes in sizes.iter().cycle() {
         let left = trip.length.saturating_sub(world.elapsed());
@@ -50,7 +58,9 @@ pub fn downloads(trip: &Trip, contestant: &Contestant, sizes: &[u64]) -> Downloa
         let at = world.elapsed();
         let took = world.run_until(left, |world| world.flow(flow).legs[0].end_seen);
         let time = took.unwrap_or_else(|| world.elapsed() - at);
-        list.push(Download { bytes, at, time, ended: took.is_some() });
+        let bound = bound::download(&fluids, at.as_secs_f64(), bytes) - at.as_secs_f64();
+        let bound = Duration::from_secs_f64(bound.min(trip.length.as_secs_f64()));
+        list.push(Download { bytes, at, time, ended: took.is_some(), bound });
         world.run_for(PAUSE);
     }
     Downloads { list, resent: resent(&world, Side::Cloud) }

@@ -59,6 +59,17 @@ pub fn goodputs(row: &Row, bytes: u64) -> Vec<Vec<f64>> {
     downloads(row, bytes).iter().map(of_trip).collect()
 }
 
+/// The goodputs that nothing could exceed, each asked for when the download was, by trip.
+pub fn goodput_bounds(row: &Row, bytes: u64) -> Vec<Vec<f64>> {
+    let of_trip = |list: &Vec<Download>| list.iter().map(Download::goodput_bound).collect();
+    downloads(row, bytes).iter().map(of_trip).collect()
+}
+
+/// The completion times that nothing could beat, in seconds.
+pub fn bounds(row: &Row, bytes: u64) -> Vec<f64> {
+    downloads(row, bytes).iter().flatten().map(|it| it.bound.as_secs_f64()).collect()
+}
+
 /// The completion times of one size in seconds.
 pub fn times(row: &Row, bytes: u64) -> Vec<f64> {
     downloads(row, bytes).iter().flatten().map(|it| it.time.as_secs_f64()).collect()

@@ -2,8 +2,8 @@
 
 use super::bulk::mean_of;
 use super::figures::{
-    Rows, bulk_share, bulks, delivery, goodputs, page_times, ratio_over, resent_share, spread,
-    times, trip_ratio, unfairness, unfinished, wins,
+    Rows, bulk_share, bulks, delivery, goodput_bounds, goodputs, page_times, ratio_over,
+    resent_share, spread, times, trip_ratio, unfairness, unfinished, wins,
 };
 use super::goals::{BASE, HEADLINE_SIZES};
 use super::metrics::{mean, quantile};
@@ -70,9 +70,7 @@ fn goodput(rows: Rows<'_>) -> Table {
         let values = own.iter().map(|row| mean(&goodputs(row, size).concat()));
         table.column(&size_name(size), values);
     }
-    let (base, bound) =
-        (rows.find(BASE, Workload::Downloads), rows.find(BOUND, Workload::Downloads));
-    if let Some(base) = base {
+    if let Some(base) = rows.find(BASE, Workload::Downloads) {
         let over: Vec<_> = own.iter().map(|row| ratio_over(row, base, &HEADLINE_SIZES)).collect();
         table.column(&format!("x {BASE}"), over.iter().map(|ratio| ratio.value));
         table.column("from (95 %)", over.iter().map(|ratio| ratio.between[0]));
@@ -84,13 +82,11 @@ fn goodput(rows: Rows<'_>) -> Table {
         });
         table.column("x, mean of trips", each);
     }
-    if let Some(bound) = bound {
-        for size in SIZES {
-            let share = |row: &&Row| {
-                mean(&goodputs(row, size).concat()) / mean(&goodputs(bound, size).concat())
-            };
-            table.column(&format!("of bound {}", size_name(size)), own.iter().map(share));
-        }
+    for size in SIZES {
+        let share = |row: &&Row| {
+            mean(&goodputs(row, size).concat()) / mean(&goodput_bounds(row, size).concat())
+        };
+        table.column(&format!("of bound {}", size_name(size)), own.iter().map(share));
     }
     table.column("resent", own.iter().map(|row| resent_share(row)));
     table

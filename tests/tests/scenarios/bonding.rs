@@ -15,6 +15,15 @@ fn two_equal_paths_share_a_download() {
 }
 
 #[test]
+fn a_short_download_needs_few_round_trips() {
+    let mut world = world(&[line("a", 100.0, ms(100))]);
+    download(&mut world, MB, s(5));
+    let time = download(&mut world, MB, s(5));
+    // 100 ms there and back, 80 ms for the bytes, and one more round trip at most.
+    assert!(time <= ms(280), "{time:?}");
+}
+
+#[test]
 fn a_slow_path_beside_a_fast_one_does_no_harm() {
     for (rtt, committed) in [(40, FAST_AND_SLOW), (200, FAST_AND_SLOW_AND_FAR)] {
         let alone = download(&mut world(&[line("a", 20.0, ms(40))]), 20 * MB, s(20));

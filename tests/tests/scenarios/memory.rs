@@ -94,3 +94,21 @@ fn who_goes_away_opens_no_more_but_ends_what_is_open() {
         world.run_until(s(5), |world| is_downloaded(world, flow)).unwrap();
     }
 }
+
+#[test]
+fn many_readers_that_stop_at_once_leave_room_for_others() {
+    let mut world = world(&[line("a", 40.0, ms(40))]);
+    let alone = {
+        let flow = begin_download(&mut world, 99, 5_000_000);
+        world.run_until(s(20), |world| is_downloaded(world, flow)).unwrap()
+    };
+    for user in 0..200 {
+        let flow = begin_download(&mut world, user % 8, 50_000_000);
+        world.set_reader(flow, GATEWAY, Reader::Stalled);
+    }
+    world.run_for(s(15));
+    let flow = begin_download(&mut world, 99, 5_000_000);
+    let beside = world.run_until(s(60), |world| is_downloaded(world, flow)).unwrap();
+    let ratio = alone.as_secs_f64() / beside.as_secs_f64();
+    assert!(ratio >= 0.8, "{alone:?} alone, {beside:?} beside 200 that have stopped");
+}

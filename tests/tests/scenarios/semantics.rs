@@ -128,7 +128,8 @@ fn a_reset_that_nobody_reads_gives_up_after_its_linger() {
     let mut world = world(&[line("a", 20.0, ms(40))]);
     let flow = talk(&mut world, 1);
     world.set_reader(flow, GATEWAY, Reader::Stalled);
-    world.write(flow, CLOUD, 80_000);
+    // More than a window.
+    world.write(flow, CLOUD, 1_100_000);
     world.run_for(s(2));
     world.reset(flow, CLOUD, ResetReason::PeerReset);
     world.run_for(s(29));
