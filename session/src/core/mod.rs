@@ -339,9 +339,6 @@ impl Session {
         self.held_received -= taken as u64;
         let user = flow.user;
         flow.recv.tune(now, taken as u64, rtt, largest);
-        if flow.early > 0 && flow.recv.drained() >= WINDOW_INITIAL + flow.early {
-            self.early_granted -= std::mem::take(&mut flow.early);
-        }
         self.credit.read(user, taken as u64);
         self.release_windows(user);
         self.after_drain(now, id);
@@ -351,6 +348,9 @@ impl Session {
     fn after_drain(&mut self, now: Instant, id: FlowId) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let drained = flow.recv.drained();
+        if flow.recv.finished() || drained >= WINDOW_INITIAL + flow.early {
+            self.early_granted -= std::mem::take(&mut flow.early);
+        }
         let released = drained - flow.recv.released;
         flow.recv.released = drained;
         if flow.is_callers() {
