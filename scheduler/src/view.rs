@@ -47,11 +47,10 @@ pub struct PathView {
     pub rate: Option<Bitrate>,
     /// Time since the newest sample that `rate` rests on; zero while it is unknown.
     pub rate_age: Duration,
-    /// What the path delivered over the last quarter of a second in which it always had something
-    /// out; `None` while unknown.
-    pub flowing: Option<Bitrate>,
-    /// Time since `flowing` was measured; zero while it is unknown.
-    pub flowing_age: Duration,
+    /// What the path carries at present: what it delivers while more than a round trip's worth is
+    /// out, and whatever it delivers more; nearer to what is usual the longer it was idle. `None`
+    /// while unknown.
+    pub capacity: Option<Bitrate>,
     /// No progress for too long: to be left alone until it makes progress.
     pub stalled: bool,
     /// To be used only when no other path is left.
@@ -162,8 +161,7 @@ pub(crate) mod samples {
             timeouts: 0,
             rate: None,
             rate_age: Duration::ZERO,
-            flowing: None,
-            flowing_age: Duration::ZERO,
+            capacity: None,
             stalled: false,
             backup: false,
             spare: true,

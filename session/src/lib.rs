@@ -27,13 +27,13 @@
 
 #![forbid(unsafe_code)]
 
+mod capacity;
 mod core;
 mod counters;
 mod delay;
 mod endpoint;
 mod event;
 mod flow;
-mod flowing;
 pub mod limits;
 mod path;
 mod proof;

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bitrate, Bytes, FlowId, LinkSample, PathId, TunnelMode};
 use polyrail_scheduler::PathView;
 
+use crate::capacity::{Capacity, Look};
 use crate::delay::{Delay, Relative};
-use crate::flowing::Flowing;
 use crate::limits::{
     ACK_DELAY_MAX, PING_ACTIVE, PING_IDLE, RETIRE_MIN, SILENCE_BYTES, SILENCE_MIN, STALL_MIN,
 };
@@ -52,7 +52,7 @@ pub(crate) struct Path {
     pub relative: Option<Relative>,
     pub rate: Rate,
     /// What it delivers at present.
-    pub flowing: Flowing,
+    pub capacity: Capacity,
     /// The rate that was reached while the path was the limit, not what was offered.
     proven_rate: Option<Bitrate>,
     last_sample: Option<LinkSample>,
@@ -125,7 +125,7 @@ impl Path {
             delay: Delay::default(),
             relative: None,
             rate: Rate::default(),
-            flowing: Flowing::default(),
+            capacity: Capacity::default(),
             proven_rate: None,
             last_sample: None,
             carried: VecDeque::new(),
@@ -171,8 +171,7 @@ impl Path {
             timeouts: self.timeouts(),
             rate: self.rate.most(),
             rate_age: Duration::ZERO,
-            flowing: None,
-            flowing_age: Duration::ZERO,
+            capacity: None,
             stalled: self.hidden,
             backup: self.backup,
             spare: !self.backup,
@@ -275,7 +274,14 @@ impl Path {
         self.rate.sample(sample);
         let waits = sample.unsent.0.saturating_add(sample.in_flight.0);
         let delivered = self.sent.saturating_sub(waits);
-        self.flowing.sample(sample.at, delivered, sample.in_flight > Bytes::ZERO);
+        let look = Look {
+            at: sample.at,
+            delivered,
+            busy: sample.in_flight > Bytes::ZERO,
+            out: waits,
+            rtt_min: sample.rtt_min,
+        };
+        self.capacity.sample(&look);
     }
 
     pub fn timeouts(&self) -> u32 {

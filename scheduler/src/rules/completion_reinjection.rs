@@ -10,21 +10,21 @@
 //! run is stretched by `hedge`: rates in the field halve and double within a second. The last
 //! `small` bytes of a path go again in any case: so little costs less than the doubt about it.
 //!
-//! The rate is the present one ([`present_rate`]), but not more than a window a round trip: a window
-//! that has just collapsed shows there first. Each run goes again once, and never where copies cost
-//! something.
+//! The rate is [`attainable_rate`]. Each run goes again once, and never where copies cost something.
 //!
-//! The budget: what goes again is at most `budget` of what was sent for the first time, with `burst`
-//! bytes in hand.
+//! The budget: what goes again, whatever rule wants it, is at most `budget` of what was sent for the
+//! first time, with `burst` bytes in hand; and of one flow at most `flow_least` bytes and
+//! `flow_share` of what it sent. What is overdue goes in any case, and is charged.
 //!
 //! The same holds for the oldest runs of a flow whose receiver's window is full: all else waits for
 //! them.
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, FlowId};
+use polyrail_model::Bytes;
 
-use super::figures::present_rate;
+use super::figures::attainable_rate;
+use super::per_flow::PerFlow;
 use crate::params::{ParamError, Reader};
 use crate::{Again, Handler, Note, OutView, PathView};
 
@@ -36,16 +36,25 @@ pub struct CompletionReinjection {
     small: Bytes,
     budget: f64,
     burst: f64,
+    flow_share: f64,
+    flow_least: f64,
     /// Bytes that may go again.
     left: f64,
-    /// The last run that went again: it is paid for once, however often it is asked for.
-    paid: Option<(FlowId, u64)>,
+    flows: PerFlow<Spent>,
+}
+
+/// What went out of one flow, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    sent: f64,
+    again: f64,
 }
 
 impl CompletionReinjection {
     /// `hedge`: by how much the present path's estimate is stretched; `gain`: what going again must
     /// gain; `small`: bytes at the end that always go again; `budget`: the share of what is sent;
-    /// `burst`: bytes that may go again beyond it.
+    /// `burst`: bytes that may go again beyond it; `flow_share` and `flow_least`: the same of one
+    /// flow.
     ///
     /// # Errors
     /// A parameter is wrong.
@@ -56,30 +65,24 @@ impl CompletionReinjection {
         let small = Bytes(params.count("small", 32_768, 0..=1 << 30)?);
         let budget = params.number("budget", 0.15, 0.0..=1.0)?;
         let burst = params.count("burst", 1_048_576, 0..=1 << 30)? as f64;
-        Ok(Self { hedge, gain, small, budget, burst, left: burst, paid: None })
+        let flow_share = params.number("flow_share", 0.25, 0.0..=1.0)?;
+        let flow_least = params.count("flow_least", 65_536, 0..=1 << 30)? as f64;
+        let (left, flows) = (burst, PerFlow::default());
+        Ok(Self { hedge, gain, small, budget, burst, flow_share, flow_least, left, flows })
     }
 
-    fn pays(&mut self, out: &OutView) -> bool {
-        if self.paid == Some((out.flow, out.offset)) {
-            return true;
-        }
+    /// Whether so much more may go again now.
+    fn may_pay(&self, out: &OutView) -> bool {
         let price = out.length.0 as f64;
-        let paid = price <= self.left;
-        if paid {
-            self.left -= price;
-            self.paid = Some((out.flow, out.offset));
-        }
-        paid
+        let of_flow = self.flows.get(out.flow).copied().unwrap_or_default();
+        let most = self.flow_least + self.flow_share * of_flow.sent;
+        price <= self.left && of_flow.again + price <= most
     }
 }
 
 /// How long the path takes for so much, and half its least round trip.
 fn pace(path: &PathView, bytes: Bytes) -> (f64, f64) {
-    let mut bytes_s = present_rate(path).as_bps() as f64 / 8.0;
-    let srtt = path.srtt.as_secs_f64();
-    if path.window > Bytes::ZERO && srtt > 0.0 {
-        bytes_s = bytes_s.min(path.window.0 as f64 / srtt);
-    }
+    let bytes_s = attainable_rate(path).as_bps() as f64 / 8.0;
     (bytes.0 as f64 / bytes_s.max(1.0), path.rtt_min.as_secs_f64() / 2.0)
 }
 
@@ -103,7 +106,8 @@ impl Handler for CompletionReinjection {
         let due = holder.srtt.mul_f64(1.1) + holder.rtt_var * 4;
         let (drained, half) = pace(holder, out.ahead);
         let mut there = (drained - half).max(0.0) * self.hedge;
-        if age > due || holder.stalled {
+        let overdue = age > due || holder.stalled;
+        if overdue {
             there = there.max((age.saturating_sub(due) + holder.srtt).as_secs_f64());
         }
         let others = paths.iter().enumerate().filter(|(place, path)| {
@@ -118,15 +122,22 @@ impl Handler for CompletionReinjection {
         let Some((here, place)) = best else { return Again::No };
         let late = there > here + self.gain.as_secs_f64();
         let little = out.tail && out.ahead <= self.small;
-        if (late || little) && self.pays(out) {
+        if (late && overdue) || ((late || little) && self.may_pay(out)) {
             return Again::On(place);
         }
         if age <= due { Again::At(out.sent_at + due + Duration::from_millis(1)) } else { Again::No }
     }
 
     fn note(&mut self, note: &Note, _now: Instant) {
-        if let Note::Sent { bytes, copy: false, .. } = *note {
-            self.left = (self.left + bytes as f64 * self.budget).min(self.burst);
+        let Note::Sent { flow, bytes, copy, .. } = *note else { return };
+        let bytes = bytes as f64;
+        let spent = self.flows.of(flow);
+        if copy {
+            spent.again += bytes;
+            self.left = (self.left - bytes).max(-self.burst);
+        } else {
+            spent.sent += bytes;
+            self.left = (self.left + bytes * self.budget).min(self.burst);
         }
     }
 }
@@ -225,21 +236,46 @@ mod tests {
         assert_eq!(again(PLAIN, &lost, &paths, 0), Again::No, "it goes back to its flow anyway");
     }
 
+    /// Whether the run at this place, 100 KB deep, goes again; if so, it is said to be sent.
+    fn goes(chain: &mut Chain, place: u64) -> bool {
+        let paths = [at(1, 40, 8.0, 100), at(2, 40, 8.0, 0)];
+        let goes = chain.again(&run(place * 1_000, 100), &paths, base()) == Again::On(1);
+        if goes {
+            sent(chain, 1_000, true);
+        }
+        goes
+    }
+
+    fn sent(chain: &mut Chain, bytes: u64, copy: bool) {
+        let (path, flow, offset) = (PathId(1), FlowId(1), 0);
+        chain.note(&Note::Sent { path, flow, offset, bytes, copy }, base());
+    }
+
     #[test]
     fn the_budget_is_a_share_and_a_burst() {
-        let paths = [at(1, 40, 8.0, 100), at(2, 40, 8.0, 0)];
-        let rule = "completion_reinjection(hedge=1, budget=0.1, burst=2000)";
+        let mut chain = chain("completion_reinjection(hedge=1, budget=0.1, burst=2000)");
+        assert!(goes(&mut chain, 0) && goes(&mut chain, 1) && !goes(&mut chain, 2));
+        sent(&mut chain, 10_000, false);
+        assert!(goes(&mut chain, 2) && !goes(&mut chain, 3));
+        sent(&mut chain, 1_000_000, false);
+        sent(&mut chain, 1_500, true);
+        assert!(!goes(&mut chain, 3), "what others copy counts");
+    }
+
+    #[test]
+    fn a_flow_has_its_own_share() {
+        let rule = "completion_reinjection(hedge=1, budget=1, flow_share=0.1, flow_least=1000)";
         let mut chain = chain(rule);
-        let mut wants = |chain: &mut Chain, place: u64| {
-            chain.again(&run(place * 1_000, 100), &paths, base()) == Again::On(1)
-        };
-        assert!(wants(&mut chain, 0) && wants(&mut chain, 1) && wants(&mut chain, 1), "paid once");
-        assert!(!wants(&mut chain, 2));
-        let (path, flow, offset) = (PathId(1), FlowId(1), 0);
-        let copy = Note::Sent { path, flow, offset, bytes: 90_000, copy: true };
-        chain.note(&copy, base());
-        assert!(!wants(&mut chain, 2), "copies earn nothing");
-        chain.note(&Note::Sent { path, flow, offset, bytes: 10_000, copy: false }, base());
-        assert!(wants(&mut chain, 2) && !wants(&mut chain, 3));
+        assert!(goes(&mut chain, 0) && !goes(&mut chain, 1));
+        sent(&mut chain, 20_000, false);
+        assert!(goes(&mut chain, 1) && goes(&mut chain, 2) && !goes(&mut chain, 3));
+    }
+
+    #[test]
+    fn what_is_overdue_goes_whatever_it_costs() {
+        let paths = [at(1, 40, 8.0, 1), at(2, 40, 8.0, 0)];
+        let mut chain = chain("completion_reinjection(hedge=1, budget=0, burst=0)");
+        assert_eq!(chain.again(&run(0, 1), &paths, base() + ms(44)), Again::At(base() + ms(45)));
+        assert_eq!(chain.again(&run(0, 1), &paths, base() + ms(74)), Again::On(1));
     }
 }

@@ -3,22 +3,52 @@
 //!
 //! Rule: our own, in the manner of `edpf`. A path that delivers `rate` and has `out` bytes under way
 //! delivers a segment after `(out + segment) / rate - least round trip / 2`, and not before its
-//! one-way delay; the least wins, among those that have room. The rate is [`present_rate`]: what a
-//! path delivered lately while it had a queue, whatever it could do some seconds ago.
+//! one-way delay; the least wins, among those that have room. The rate is [`attainable_rate`]: what a
+//! path delivered lately while it had a queue, whatever it could do some seconds ago, and at most a
+//! window a round trip.
+//!
+//! A segment waits for a path that is full, if that would deliver all that remains of the flow
+//! earlier, by `margin`, than the best of the others this segment; as long as it gains, and at most a
+//! second.
 
-use super::figures::{delay, present_rate};
+use std::time::Duration;
+
+use super::figures::{attainable_rate, delay};
 use super::min_rtt::{among, group};
-use crate::{Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet};
+use super::waits::Waits;
+use crate::params::{ParamError, Reader};
+use crate::{Input, Kind, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// The soft selector of the earliest delivery.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct EarliestDelivery;
+#[derive(Clone, Debug)]
+pub struct EarliestDelivery {
+    margin: f64,
+    waits: Waits,
+}
+
+impl EarliestDelivery {
+    /// `margin`: how much earlier a full path must be for a segment to wait for it.
+    ///
+    /// # Errors
+    /// A parameter is wrong.
+    pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
+        let times = Duration::ZERO..=Duration::from_secs(60);
+        let margin = params.time("margin", Duration::from_millis(20), times)?;
+        Ok(Self { margin: margin.as_secs_f64(), waits: Waits::default() })
+    }
+}
 
 /// When so many bytes more would be there over this path, in seconds from now.
 pub(crate) fn delivery(path: &PathView, bytes: u64) -> f64 {
-    let rate = present_rate(path).as_bps() as f64 / 8.0;
+    let rate = attainable_rate(path).as_bps() as f64 / 8.0;
     let drained = (path.outstanding.0 + bytes) as f64 / rate.max(1.0);
     (drained - path.rtt_min.as_secs_f64() / 2.0).max(delay(path).as_secs_f64())
+}
+
+/// The earliest of these, and when.
+fn earliest(of: PathSet, paths: &[PathView], bytes: u64) -> Option<(f64, usize)> {
+    let all = of.iter().map(|path| (delivery(&paths[path], bytes), path));
+    all.min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 impl Schedulerlet for EarliestDelivery {
@@ -31,19 +61,24 @@ impl Schedulerlet for EarliestDelivery {
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
+        let (paths, segment) = (input.paths, &input.segment);
         let group = group(sets.candidates(), input);
-        let available = among(group, |i| input.paths[i].available());
-        let mut best: Option<(f64, usize)> = None;
-        for path in available.iter() {
-            let at = delivery(&input.paths[path], SEGMENT);
-            if best.is_none_or(|(known, _)| at < known) {
-                best = Some((at, path));
-            }
+        let available = among(group, |i| paths[i].available());
+        let Some((at, path)) = earliest(available, paths, SEGMENT) else { return };
+        let full = among(group.without(available), |i| !paths[i].stalled);
+        if let Some((all, _)) = earliest(full, paths, segment.remaining.0.max(SEGMENT))
+            && all + self.margin < at
+            && let Some(until) = self.waits.until(segment, input.now, seconds(at - all))
+        {
+            sets.wake_at(until);
+            return;
         }
-        if let Some((_, path)) = best {
-            sets.select(path);
-        }
+        sets.select(path);
     }
+}
+
+fn seconds(time: f64) -> Duration {
+    Duration::try_from_secs_f64(time).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -53,20 +88,26 @@ mod tests {
     use polyrail_model::{Bitrate, Bytes};
 
     use super::*;
-    use crate::view::samples::{base, full, path, stalled};
-    use crate::{Chain, Decision, SegmentView};
+    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::{ChainSpec, Decision, SegmentView};
 
     fn at(id: u64, rtt_ms: u64, mbps: f64, out_kb: u64) -> PathView {
         PathView {
             rate: Some(Bitrate::from_mbps(mbps)),
             outstanding: Bytes(out_kb * 1_000),
+            window: Bytes::ZERO,
             ..path(id, rtt_ms)
         }
     }
 
+    fn decision(paths: &[PathView], remaining: u64) -> Decision {
+        let segment = SegmentView { remaining: Bytes(remaining), ..SegmentView::default() };
+        let mut chain = ChainSpec::of(&["earliest_delivery"]).unwrap().build();
+        chain.decide(&Input { paths, segment, now: base() })
+    }
+
     fn choice(paths: &[PathView]) -> Option<usize> {
-        let input = Input { paths, segment: SegmentView::default(), now: base() };
-        match Chain::new(vec![Box::new(EarliestDelivery)]).decide(&input) {
+        match decision(paths, 0) {
             Decision::Send { primary, .. } => Some(primary),
             Decision::Wait { .. } => None,
         }
@@ -86,17 +127,24 @@ mod tests {
         assert_eq!(choice(&[full(near), far]), Some(1), "the nearer is full");
         assert_eq!(choice(&[stalled(near), far]), Some(1), "the nearer is dead");
         assert_eq!(choice(&[full(near), full(far)]), None, "all full");
-        // A queue, and a rate that has fallen to a tenth: 10 KB take 100 ms.
-        let fallen =
-            PathView { srtt: ms(90), flowing: Some(Bitrate::from_mbps(0.8)), ..at(1, 40, 8.0, 10) };
-        let fallen = PathView { rtt_min: ms(40), ..fallen };
+        // A rate that has fallen to a tenth: 11.4 KB take 114 ms.
+        let fallen = PathView { capacity: Some(Bitrate::from_mbps(0.8)), ..at(1, 40, 8.0, 10) };
         assert_eq!(choice(&[fallen, far]), Some(1));
-        let idle = PathView { srtt: ms(40), ..fallen };
-        assert_eq!(choice(&[idle, far]), Some(0), "without a queue it may be what was offered");
-        let long_ago = PathView { flowing_age: ms(400), ..fallen };
-        assert_eq!(choice(&[long_ago, far]), Some(0));
-        // Known 8 s ago: a sixteenth. 10 KB at 0.5 Mbit/s take 160 ms.
-        let old = PathView { rate_age: Duration::from_secs(8), ..at(1, 40, 8.0, 10) };
-        assert_eq!(choice(&[old, far]), Some(1));
+        // 2 KB a round trip: 10 KB take 200 ms.
+        let held = PathView { window: Bytes(2_000), ..at(1, 40, 8.0, 10) };
+        assert_eq!(choice(&[held, far]), Some(1));
+    }
+
+    #[test]
+    fn a_segment_waits_for_a_path_that_would_bring_all_of_its_flow_earlier() {
+        let (near, far) = (full(at(1, 40, 8.0, 0)), at(2, 200, 8.0, 0));
+        // 60 KB at 1 KB a millisecond, less 20: 40 ms, against 100.
+        let wait = Decision::Wait { until: Some(base() + Duration::from_millis(60)) };
+        assert_eq!(decision(&[near, far], 60_000), wait);
+        // 100 KB: 80 ms; 101 KB: 81.
+        assert!(matches!(decision(&[near, far], 99_000), Decision::Wait { .. }));
+        assert!(matches!(decision(&[near, far], 101_000), Decision::Send { primary: 1, .. }));
+        assert!(matches!(decision(&[stalled(near), far], 1_000), Decision::Send { .. }));
+        assert!(matches!(decision(&[backup(near), far], 1_000), Decision::Send { .. }));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail_model::Bitrate;
+use polyrail_model::{Bitrate, Bytes};
 
 use super::window::window;
 use crate::PathView;
@@ -23,33 +23,27 @@ pub(crate) fn rate(path: &PathView) -> Bitrate {
     Bitrate::from_bps(u64::try_from(bps).unwrap_or(u64::MAX).max(1))
 }
 
-/// Whether what is out waits somewhere: its round trip is longer than the least one.
-pub(crate) fn has_queue(path: &PathView) -> bool {
-    path.srtt > path.rtt_min.mul_f64(QUEUE_FACTOR) + QUEUE_MARGIN
-}
-
-/// What the path delivers now: while it has a queue, what it has just delivered; without one that is
-/// only the least that it can, and what is known from before counts, less with age.
+/// What the path carries now, as far as is known.
 pub(crate) fn present_rate(path: &PathView) -> Bitrate {
-    let halvings = path.rate_age.as_secs_f64() / HALF_LIFE.as_secs_f64();
-    let before = rate(path).as_bps() as f64 * (-halvings).exp2();
-    let Some(flowing) = path.flowing else { return Bitrate::from_bps((before as u64).max(1)) };
-    let fresh = path.flowing_age <= FLOWING_AGE;
-    if fresh && has_queue(path) {
-        return Bitrate::from_bps(flowing.as_bps().max(1));
-    }
-    Bitrate::from_bps((before as u64).max(flowing.as_bps()).max(1))
+    path.capacity.filter(|rate| rate.as_bps() > 0).unwrap_or_else(|| rate(path))
 }
 
-const QUEUE_FACTOR: f64 = 1.25;
-const QUEUE_MARGIN: Duration = Duration::from_millis(15);
-const HALF_LIFE: Duration = Duration::from_secs(2);
-const FLOWING_AGE: Duration = Duration::from_millis(300);
+/// The present rate, but not more than a window a round trip: one that has just collapsed, or that
+/// is held low to measure the round trip, shows there first. In slow start it will be twice as much.
+/// The round trip of an idle path is the least one.
+pub(crate) fn attainable_rate(path: &PathView) -> Bitrate {
+    let rate = present_rate(path);
+    let round = if path.outstanding > Bytes::ZERO { path.srtt } else { path.rtt_min };
+    if path.window == Bytes::ZERO || round.is_zero() {
+        return rate;
+    }
+    let window = path.window.0 as f64 * if path.slow_start { 2.0 } else { 1.0 };
+    let most = window * 8.0 / round.as_secs_f64();
+    Bitrate::from_bps(rate.as_bps().min(most as u64).max(1))
+}
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::Bytes;
-
     use super::*;
     use crate::view::samples::{backup, base, full, path, stalled};
     use crate::{Decision, Input, PathSet, SegmentView};

@@ -75,7 +75,7 @@ pub(crate) const RULES: [(&str, Make); 30] = [
     ("daps", |_| link(Daps::default())),
     ("deadline_reinjection", |params| handler(DeadlineReinjection::new(params)?)),
     ("disconnect_redundancy", |params| link(DisconnectRedundancy::new(params)?)),
-    ("earliest_delivery", |_| link(EarliestDelivery)),
+    ("earliest_delivery", |params| link(EarliestDelivery::new(params)?)),
     ("ecf", |params| link(Ecf::new(params)?)),
     ("edpf", |_| link(Edpf::default())),
     ("extended_reinjection", |params| handler(ExtendedReinjection::new(params)?)),
@@ -132,11 +132,10 @@ pub(crate) const RECONSTRUCTED: [&str; 1] = ["stms"];
 
 /// Our own: HSRSCH's foresight, the earliest delivery in place of the least round trip, and ends that
 /// go where they arrive first.
-const POLYRAIL: [&str; 7] = [
+const POLYRAIL: [&str; 6] = [
     "handover_rejection",
     "earliest_delivery",
     "disconnect_redundancy",
-    "opportunistic_redundancy",
     "queue_bound",
     "completion_reinjection",
     "extended_reinjection",

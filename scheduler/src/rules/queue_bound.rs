@@ -2,14 +2,14 @@
 //!
 //! Rule: our own. A transport's window follows the rate of some seconds ago; on a train that may be
 //! ten times the present one, and what is handed over then waits in the base station. So a path has
-//! at most `present rate x (least round trip + queue)` out, at least `least` bytes. While it shows no
-//! queue it may deliver more than it was given to: then `growth` times as much.
+//! at most `present rate x (least round trip + queue)` out, at least `least` bytes. The queue is also
+//! what shows that a path carries more than is known.
 
 use std::time::Duration;
 
 use polyrail_model::{Bytes, PathId};
 
-use super::figures::{has_queue, present_rate};
+use super::figures::present_rate;
 use super::per_path::PerPath;
 use crate::params::{ParamError, Reader};
 use crate::{Handler, Note, PathView};
@@ -19,22 +19,20 @@ use crate::{Handler, Note, PathView};
 pub struct QueueBound {
     queue: Duration,
     least: f64,
-    growth: f64,
     caps: PerPath<Option<Bytes>>,
 }
 
 impl QueueBound {
     /// `queue`: how long what is out may wait beside its least round trip; `least`: what a path may
-    /// always have out; `growth`: by how much it may exceed its known rate while it shows no queue.
+    /// always have out.
     ///
     /// # Errors
     /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bounds = Duration::ZERO..=Duration::from_secs(60);
         Ok(Self {
-            queue: params.time("queue", Duration::from_millis(300), bounds)?,
-            least: params.count("least", 196_608, 0..=1 << 30)? as f64,
-            growth: params.number("growth", 4.0, 1.0..=100.0)?,
+            queue: params.time("queue", Duration::from_millis(120), bounds)?,
+            least: params.count("least", 65_536, 0..=1 << 30)? as f64,
             caps: PerPath::default(),
         })
     }
@@ -48,8 +46,7 @@ impl Handler for QueueBound {
     fn gives_back(&mut self, path: &PathView, _now: std::time::Instant) -> bool {
         let bytes_s = present_rate(path).as_bps() as f64 / 8.0;
         let time = (path.rtt_min + self.queue).as_secs_f64();
-        let factor = if has_queue(path) { 1.0 } else { self.growth };
-        *self.caps.of(path.id) = Some(Bytes((bytes_s * time * factor).max(self.least) as u64));
+        *self.caps.of(path.id) = Some(Bytes((bytes_s * time).max(self.least) as u64));
         false
     }
 
@@ -75,7 +72,7 @@ mod tests {
     #[test]
     fn table() {
         let ms = Duration::from_millis;
-        let rule = "queue_bound(queue=60ms, growth=3, least=20000)";
+        let rule = "queue_bound(queue=60ms, least=20000)";
         let mut chain = ChainSpec::of(&["min_rtt", rule]).unwrap().build();
         let mut cap = |path: PathView| {
             assert!(!chain.gives_back(&path, base()));
@@ -83,14 +80,11 @@ mod tests {
         };
         // 1 KB a millisecond, 40 ms and 60.
         let known = PathView { rate: Some(Bitrate::from_mbps(8.0)), ..path(1, 40) };
-        assert_eq!(cap(known), Some(Bytes(300_000)), "no queue");
-        let flowing = Some(Bitrate::from_mbps(4.0));
-        let queued = PathView { srtt: ms(70), flowing, ..known };
-        assert_eq!(cap(queued), Some(Bytes(50_000)), "half the rate, and a queue");
-        let faster = PathView { flowing: Some(Bitrate::from_mbps(16.0)), ..known };
-        assert_eq!(cap(faster), Some(Bytes(600_000)), "more than was known");
-        let slow = PathView { flowing: Some(Bitrate::from_mbps(0.1)), ..queued };
-        assert_eq!(cap(slow), Some(Bytes(20_000)), "never less");
+        assert_eq!(cap(known), Some(Bytes(100_000)));
+        let at = |mbps| PathView { capacity: Some(Bitrate::from_mbps(mbps)), ..known };
+        assert_eq!(cap(at(4.0)), Some(Bytes(50_000)), "half of what the transport says");
+        assert_eq!(cap(at(16.0)), Some(Bytes(200_000)), "more");
+        assert_eq!(cap(at(0.1)), Some(Bytes(20_000)), "never less");
         assert_eq!(chain.cap(PathId(2)), None, "not seen");
         chain.note(&Note::Gone { path: PathId(1) }, base());
         assert_eq!(chain.cap(PathId(1)), None, "gone");

@@ -32,9 +32,7 @@ impl Session {
             path.relative = common.as_ref().and_then(|common| common.relative(&path.delay));
             path.show_delay(view);
             view.rate_age = path.rate.age(now);
-            let flowing = path.flowing.rate(now);
-            view.flowing = flowing.map(|(rate, _)| rate);
-            view.flowing_age = flowing.map_or(Duration::ZERO, |(_, age)| age);
+            view.capacity = path.capacity.now(now);
         }
     }
 }

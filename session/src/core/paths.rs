@@ -214,8 +214,9 @@ impl Session {
 
     pub(super) fn refresh(&mut self, slot: usize) {
         if let Some(path) = &self.paths[slot] {
-            let PathView { forecast, rate_age, flowing, flowing_age, .. } = self.views[slot];
-            self.views[slot] = PathView { forecast, rate_age, flowing, flowing_age, ..path.view() };
+            let PathView { forecast, rate_age, capacity, .. } = self.views[slot];
+            let fresh = path.view();
+            self.views[slot] = PathView { forecast, rate_age, capacity, ..fresh };
             self.show_room(slot);
         }
     }

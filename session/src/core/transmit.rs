@@ -110,6 +110,7 @@ impl Session {
         self.put(primary, unit, &frame, outlet);
         copies.iter().for_each(|slot| self.put(slot, unit, &frame, outlet));
         self.scratch = frame;
+        self.reinjected += bytes * copies.len() as u64;
         for slot in on.iter() {
             let (path, copy) = (self.views[slot].id, slot != primary);
             let note = Note::Sent { path, flow: turn.flow, offset: piece.start, bytes, copy };

@@ -4,7 +4,7 @@
 //! tables, plots and RESULT lines of what came out.
 
 mod aggregate;
-mod bound;
+pub mod bound;
 mod bulk;
 pub mod calibration;
 pub mod compare;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use polyrail_emulator::link::Blackout;
 use polyrail_tests::world::{CarrierSpec, Side, World};
 
-use crate::lab::{CLOUD, GATEWAY, begin_download, line, ms, s, talk, world};
+use crate::lab::{CLOUD, GATEWAY, begin_download, chain, line, ms, s, talk, world, world_with};
 
 /// A line that is slower in one direction than in the other.
 fn skewed(name: &str, up: Duration, down: Duration) -> CarrierSpec {
@@ -39,7 +39,8 @@ fn each_direction_knows_its_faster_path_though_round_trips_are_equal() {
 
 #[test]
 fn what_comes_out_of_a_blackout_does_not_stand_for_the_way_now() {
-    let mut world = world(&[line("a", 20.0, ms(40)), line("b", 20.0, ms(40))]);
+    let lines = [line("a", 20.0, ms(40)), line("b", 20.0, ms(40))];
+    let mut world = world_with(&lines, chain("min_rtt"));
     begin_download(&mut world, 1, 5_000_000);
     world.run_for(ms(500));
     world.blackout(0, Some(Blackout::Hold));

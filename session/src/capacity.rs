@@ -1,0 +1,212 @@
+//! What a path carries at present, from how much its peer's transport acknowledges.
+//!
+//! The transport's own delivery rate is the most of some round trips, and stays what it is while the
+//! application limits it. On a train the radio loses nine tenths of its rate within a second. So what
+//! was delivered over the last quarter of a second counts here. It is the capacity when there was
+//! enough out: when what is out would need more than a round trip at the capacity that is known.
+//! With less out it only shows the least that there is.
+//!
+//! While nothing is out the figure moves to what is usual: the mean of some seconds of work.
+//!
+//! Invariant: memory is bounded by [`POINTS_MAX`].
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use polyrail_model::Bitrate;
+
+/// What one path carries.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Capacity {
+    /// What was delivered in all, at points of time; oldest first.
+    points: VecDeque<(Instant, u64)>,
+    /// What was delivered when the present busy time began, until the first of it is acknowledged.
+    begun: Option<u64>,
+    known: Option<Known>,
+}
+
+/// In bit/s.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    capacity: f64,
+    usual: f64,
+    /// When it was last measured.
+    at: Instant,
+}
+
+/// What a path shows at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    /// When.
+    pub at: Instant,
+    /// What was delivered in all, in bytes.
+    pub delivered: u64,
+    /// The transport has something in flight.
+    pub busy: bool,
+    /// What is out, in bytes.
+    pub out: u64,
+    /// Least round-trip time.
+    pub rtt_min: Duration,
+}
+
+impl Capacity {
+    /// Takes in what the path shows.
+    pub fn sample(&mut self, look: &Look) {
+        if !look.busy {
+            self.points.clear();
+            self.begun = None;
+            return;
+        }
+        // What leaves an idle path is acknowledged a round trip later: that time says nothing.
+        if self.points.is_empty() && look.delivered <= *self.begun.get_or_insert(look.delivered) {
+            return;
+        }
+        let since = |point: &(Instant, u64)| look.at.saturating_duration_since(point.0);
+        if self.points.is_empty()
+            && let Some(known) = &mut self.known
+        {
+            known.capacity = known.now(look.at);
+        }
+        if self.points.back().is_none_or(|point| since(point) >= STEP) {
+            self.points.push_back((look.at, look.delivered));
+        }
+        while self.points.len() > POINTS_MAX
+            || self.points.get(1).is_some_and(|point| since(point) >= WINDOW)
+        {
+            self.points.pop_front();
+        }
+        let Some(first) = self.points.front() else { return };
+        let span = since(first);
+        if span >= SPAN_MIN {
+            let bits = look.delivered.saturating_sub(first.1) as f64 * 8.0;
+            self.learn(look, bits / span.as_secs_f64());
+        }
+    }
+
+    fn learn(&mut self, look: &Look, rate: f64) {
+        let fresh = Known { capacity: rate, usual: rate, at: look.at };
+        let known = self.known.get_or_insert(fresh);
+        let full = is_full(look, known.capacity);
+        if full || rate > known.capacity {
+            known.capacity = rate;
+        }
+        if full || rate > known.usual {
+            let since = look.at.saturating_duration_since(known.at).min(WINDOW).as_secs_f64();
+            let weight = 1.0 - (-since / MEMORY.as_secs_f64()).exp();
+            known.usual += (rate - known.usual) * weight;
+        }
+        known.at = look.at;
+    }
+
+    /// What it carries now; `None` before anything was delivered.
+    pub fn now(&self, now: Instant) -> Option<Bitrate> {
+        self.known.map(|known| Bitrate::from_bps((known.now(now) as u64).max(1)))
+    }
+}
+
+impl Known {
+    fn now(&self, now: Instant) -> f64 {
+        let idle = now.saturating_duration_since(self.at).saturating_sub(FRESH).as_secs_f64();
+        let weight = (-idle / HALF_LIFE.as_secs_f64()).exp2();
+        self.capacity * weight + self.usual * (1.0 - weight)
+    }
+}
+
+/// Whether so much is out that at this rate it would take longer than a round trip.
+fn is_full(look: &Look, capacity: f64) -> bool {
+    let needed = look.out as f64 * 8.0 / capacity.max(1.0);
+    needed > look.rtt_min.as_secs_f64() * FULL_FACTOR + FULL_MARGIN.as_secs_f64()
+}
+
+/// Over so long.
+const WINDOW: Duration = Duration::from_millis(250);
+/// A shorter time says nothing.
+const SPAN_MIN: Duration = Duration::from_millis(80);
+/// Points are so far apart.
+const STEP: Duration = Duration::from_millis(20);
+const POINTS_MAX: usize = 16;
+/// More than a round trip: it also contains what the peer takes to acknowledge.
+const FULL_FACTOR: f64 = 1.5;
+const FULL_MARGIN: Duration = Duration::from_millis(30);
+/// Until then a measurement is as good as new.
+const FRESH: Duration = Duration::from_millis(300);
+/// Idle for so long, and half of it is what is usual.
+const HALF_LIFE: Duration = Duration::from_secs(2);
+/// The usual rate is the mean of about so much time of work.
+const MEMORY: Duration = Duration::from_secs(4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// A path of 40 ms whose clock is a number of milliseconds.
+    struct Line {
+        base: Instant,
+        at: u64,
+        delivered: u64,
+        capacity: Capacity,
+    }
+
+    impl Line {
+        fn new() -> Self {
+            #[allow(clippy::disallowed_methods)] // a base for the clock of these tests
+            let base = Instant::now();
+            Self { base, at: 0, delivered: 0, capacity: Capacity::default() }
+        }
+
+        /// Looks each 10 ms for so long, while so many bytes a millisecond are delivered and so many
+        /// are out.
+        fn run(&mut self, millis: u64, each: u64, out: u64) -> f64 {
+            for _ in 0..millis / 10 {
+                self.at += 10;
+                self.delivered += each * 10;
+                let (at, delivered) = (self.base + ms(self.at), self.delivered);
+                let look = Look { at, delivered, busy: out > 0, out, rtt_min: ms(40) };
+                self.capacity.sample(&look);
+            }
+            self.now()
+        }
+
+        /// In bytes a millisecond; -1 while it is unknown.
+        fn now(&self) -> f64 {
+            let now = self.capacity.now(self.base + ms(self.at));
+            now.map_or(-1.0, |rate| rate.as_bps() as f64 / 8_000.0)
+        }
+    }
+
+    #[test]
+    fn the_first_round_trip_says_nothing() {
+        let mut line = Line::new();
+        assert_eq!(line.run(200, 0, 100_000), -1.0);
+        assert_eq!(line.run(70, 1_000, 100_000), -1.0, "70 ms are too short");
+        assert_eq!(line.run(100, 1_000, 100_000), 1_000.0);
+    }
+
+    #[test]
+    fn a_full_path_shows_what_it_carries_and_another_what_it_carries_at_least() {
+        let mut line = Line::new();
+        assert_eq!(line.run(500, 1_000, 100_000), 1_000.0);
+        assert_eq!(line.run(500, 100, 60_000), 1_000.0, "60 ms of work: not full");
+        // 100 KB would need 100 ms.
+        assert_eq!(line.run(500, 100, 100_000), 100.0);
+        assert_eq!(line.run(500, 3_000, 10_000), 3_000.0, "more is always believed");
+        assert!(line.capacity.points.len() <= POINTS_MAX);
+    }
+
+    #[test]
+    fn an_idle_path_comes_back_to_what_is_usual() {
+        let mut line = Line::new();
+        line.run(20_000, 1_000, 100_000);
+        assert_eq!(line.run(300, 100, 100_000), 100.0);
+        line.run(310, 0, 0);
+        assert!((line.now() - 100.0).abs() < 10.0, "still fresh: {}", line.now());
+        line.run(2_000, 0, 0);
+        assert!((450.0..650.0).contains(&line.now()), "half of it: {}", line.now());
+        line.run(20_000, 0, 0);
+        assert!((850.0..1_000.0).contains(&line.now()), "{}", line.now());
+    }
+}
