@@ -144,7 +144,7 @@ impl Handler for CompletionReinjection {
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::{Bitrate, PathId};
+    use polyrail_model::{Bitrate, FlowId, PathId};
 
     use super::*;
     use crate::view::samples::{backup, base, full, path, stalled};

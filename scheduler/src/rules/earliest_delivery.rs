@@ -115,7 +115,6 @@ mod tests {
 
     #[test]
     fn table() {
-        let ms = Duration::from_millis;
         let (near, far) = (at(1, 40, 8.0, 0), at(2, 60, 8.0, 0));
         assert_eq!(choice(&[]), None, "no path");
         assert_eq!(choice(&[far, near]), Some(1), "20 against 30 ms");

@@ -71,7 +71,6 @@ mod tests {
 
     #[test]
     fn table() {
-        let ms = Duration::from_millis;
         let rule = "queue_bound(queue=60ms, least=20000)";
         let mut chain = ChainSpec::of(&["min_rtt", rule]).unwrap().build();
         let mut cap = |path: PathView| {
