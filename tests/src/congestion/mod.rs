@@ -45,6 +45,9 @@ impl Algorithm {
 
 /// A congestion control.
 pub trait Control: Debug {
+    /// A segment leaves, while so much is in flight without it.
+    fn on_sent(&mut self, _now: Instant, _bytes: u64, _in_flight: u64) {}
+
     /// New data was acknowledged.
     fn on_ack(&mut self, ack: &Ack);
 
@@ -98,6 +101,23 @@ pub struct Ack {
     pub sent: u64,
     /// Where the sender is after it.
     pub phase: Phase,
+    /// The flight of the newest of these segments, if it is the copy that left last.
+    pub flight: Option<Flight>,
+}
+
+/// How a segment was sent and acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub struct Flight {
+    /// What was in flight when it left, with it.
+    pub in_flight: u64,
+    /// All that had been sent then, with it.
+    pub sent: u64,
+    /// What had been sent, with it, after the segment that was the last acknowledged one then.
+    pub sent_since: u64,
+    /// How long that took.
+    pub sending: Duration,
+    /// How long it is since the last acknowledgement before it left.
+    pub acking: Duration,
 }
 
 /// Where a sender is (Linux: `icsk_ca_state`).

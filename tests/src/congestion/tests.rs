@@ -48,6 +48,7 @@ impl Path {
             lost: 0,
             sent: self.delivered + prior_in_flight,
             phase: self.phase,
+            flight: None,
         });
     }
 
@@ -166,6 +167,7 @@ fn an_even_rate_with_a_third_lost_is_a_policer() {
             lost: 10 * ONE,
             sent: 0,
             phase: Phase::Recovery,
+            flight: None,
         };
         policer.look(&ack, true, round, true)
     };

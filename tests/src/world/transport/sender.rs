@@ -14,7 +14,7 @@ use polyrail_model::{Bitrate, Bytes, LinkSample, Unit};
 
 use super::round_trip::{RoundTrip, TIMEOUT_FIRST};
 use super::{Content, Message, Packet, PacketKind, SEGMENT, Segment};
-use crate::congestion::{Ack, Algorithm, Control, Loss, Phase};
+use crate::congestion::{Ack, Algorithm, Control, Flight, Loss, Phase};
 
 /// The sending half.
 #[derive(Debug)]
@@ -67,6 +67,8 @@ pub struct Sender {
     /// Until so much is acknowledged, rates are the application's.
     limited_until: Option<u64>,
     sent: u64,
+    /// The same when the newest acknowledged segment had left.
+    first_sent: u64,
     sent_packets: u64,
     lost_packets: u64,
     resent_packets: u64,
@@ -84,15 +86,25 @@ struct Out {
     segment: Rc<Segment>,
     /// What it takes of the window.
     length: usize,
-    sent_at: Instant,
     order: u64,
     /// It went more than once.
     again: bool,
-    /// What was acknowledged in all when it left, when that was, and when that had left.
+    left: Departure,
+}
+
+/// The state of the sender when a segment left.
+#[derive(Clone, Copy, Debug)]
+struct Departure {
+    sent_at: Instant,
+    /// What was acknowledged in all, when that was, and when that had left.
     acked: u64,
     acked_at: Instant,
     first_sent_at: Instant,
     limited: bool,
+    /// In flight and sent in all, with it; and sent in all when the newest acknowledged one left.
+    in_flight: u64,
+    sent: u64,
+    first_sent: u64,
 }
 
 /// What an acknowledgement settled.
@@ -108,11 +120,9 @@ struct Settled {
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     order: u64,
-    sent_at: Instant,
-    acked: u64,
-    acked_at: Instant,
-    first_sent_at: Instant,
-    limited: bool,
+    /// The copy that left then is the one that arrived.
+    timed: bool,
+    left: Departure,
 }
 
 impl Sender {
@@ -160,6 +170,7 @@ impl Sender {
             rate: None,
             limited_until: Some(0),
             sent: 0,
+            first_sent: 0,
             sent_packets: 0,
             lost_packets: 0,
             resent_packets: 0,
@@ -301,42 +312,32 @@ impl Sender {
         if let Some(since) = self.idle_since.take() {
             self.congestion.on_restart(now, now.saturating_duration_since(since));
             (self.acked_at, self.first_sent_at) = (now, now);
+            self.first_sent = self.sent + SEGMENT as u64;
         }
         let serial = self.next_serial;
         self.next_serial += 1;
-        let out = Out {
-            length: SEGMENT,
-            segment,
-            sent_at: now,
-            order: 0,
-            again: false,
-            acked: self.acked,
-            acked_at: self.acked_at,
-            first_sent_at: self.first_sent_at,
-            limited: false,
-        };
+        let out =
+            Out { length: SEGMENT, segment, order: 0, again: false, left: self.departure(now) };
         self.out.insert(serial, out);
         Some(serial)
     }
 
     fn send(&mut self, now: Instant, serial: u64, emit: &mut impl FnMut(Packet)) {
+        // The kernel's window and rates count packets of full size, however small they are.
+        let length = Bytes(SEGMENT as u64);
+        self.congestion.on_sent(now, length.0, self.in_flight as u64);
+        self.in_flight += SEGMENT;
+        self.sent += length.0;
+        let left = self.departure(now);
         let Some(out) = self.out.get_mut(&serial) else { return };
         out.again = out.order != 0;
         self.resent_packets += u64::from(out.again);
         out.order = self.next_order;
-        out.sent_at = now;
-        (out.acked, out.acked_at) = (self.acked, self.acked_at);
-        out.first_sent_at = self.first_sent_at;
-        out.limited = self.limited_until.is_some();
-        // The kernel's window and rates count packets of full size, however small they are.
-        out.length = SEGMENT;
+        (out.length, out.left) = (SEGMENT, left);
         self.flight.insert(out.order, serial);
         self.next_order += 1;
-        self.in_flight += out.length;
-        self.sent += out.length as u64;
         self.sent_packets += 1;
         let (order, segment) = (out.order, Rc::clone(&out.segment));
-        let length = Bytes(out.length as u64);
         let kind = PacketKind::Data { serial, order, segment };
         let packet = Packet { connection: self.connection, kind };
         if let Some(pace) = self.congestion.pacing() {
@@ -345,6 +346,19 @@ impl Sender {
             self.pace_at = Some(from + time.min(PACE_MAX));
         }
         emit(packet);
+    }
+
+    fn departure(&self, now: Instant) -> Departure {
+        Departure {
+            sent_at: now,
+            acked: self.acked,
+            acked_at: self.acked_at,
+            first_sent_at: self.first_sent_at,
+            limited: self.limited_until.is_some(),
+            in_flight: self.in_flight as u64,
+            sent: self.sent,
+            first_sent: self.first_sent,
+        }
     }
 
     fn timeout(&self) -> Duration {
@@ -375,14 +389,14 @@ impl Sender {
         self.alarm = None;
         self.probed = false;
         self.acked_at = now;
-        self.first_sent_at = newest.sent_at;
+        (self.first_sent_at, self.first_sent) = (newest.left.sent_at, newest.left.sent);
         self.highest_order = self.highest_order.max(newest.order);
         if self.limited_until.is_some_and(|until| self.acked > until) {
             self.limited_until = None;
         }
-        let rate = self.rate_of(now, &newest);
+        let rate = self.rate_of(now, &newest.left);
         if let Some(rate) = rate
-            && (!newest.limited || self.rate.is_none_or(|known| rate > known))
+            && (!newest.left.limited || self.rate.is_none_or(|known| rate > known))
         {
             self.rate = Some(match self.rate {
                 Some(known) if rate < known => smooth(known, rate),
@@ -397,15 +411,16 @@ impl Sender {
             now,
             bytes: settled.bytes,
             delivered: self.acked,
-            prior_delivered: newest.acked,
+            prior_delivered: newest.left.acked,
             rtt: settled.rtt.map(|(least, _)| least),
             rate,
-            application_limited: newest.limited,
+            application_limited: newest.left.limited,
             in_flight: self.in_flight as u64,
             prior_in_flight: before as u64,
             lost,
             sent: self.sent,
             phase: self.phase,
+            flight: newest.timed.then(|| newest.left.flight(now)),
         });
         true
     }
@@ -433,7 +448,7 @@ impl Sender {
         settled: &mut Settled,
     ) {
         let Some(out) = self.out.remove(&serial) else { return };
-        let Out { length, sent_at, acked, acked_at, first_sent_at, limited, .. } = out;
+        let Out { length, left, .. } = out;
         self.flight.remove(&out.order);
         if !self.lost.remove(&serial) {
             self.in_flight = self.in_flight.saturating_sub(length);
@@ -442,7 +457,7 @@ impl Sender {
         settled.bytes += length as u64;
         let timed = if arrived { order == out.order } else { !out.again };
         if timed {
-            let rtt = now.saturating_duration_since(sent_at);
+            let rtt = now.saturating_duration_since(left.sent_at);
             let (least, longest) = settled.rtt.unwrap_or((rtt, rtt));
             settled.rtt = Some((least.min(rtt), longest.max(rtt)));
         }
@@ -454,14 +469,13 @@ impl Sender {
             false => 0,
         };
         if settled.newest.is_none_or(|newest| order > newest.order) {
-            settled.newest =
-                Some(Newest { order, sent_at, acked, acked_at, first_sent_at, limited });
+            settled.newest = Some(Newest { order, timed, left });
         }
     }
 
     /// The rate over the flight of the newest segment: what arrived meanwhile, over the longer of
     /// the times that sending and acknowledging took (Linux, `tcp_rate.c`).
-    fn rate_of(&self, now: Instant, newest: &Newest) -> Option<Bitrate> {
+    fn rate_of(&self, now: Instant, newest: &Departure) -> Option<Bitrate> {
         let sending = newest.sent_at.saturating_duration_since(newest.first_sent_at);
         let acking = now.saturating_duration_since(newest.acked_at);
         let time = sending.max(acking);
@@ -557,6 +571,19 @@ impl Sender {
             lost_packets: self.lost_packets,
             timeouts: self.timeouts,
             acked: Bytes(self.acked),
+        }
+    }
+}
+
+impl Departure {
+    /// What came of it, when it is acknowledged.
+    fn flight(&self, now: Instant) -> Flight {
+        Flight {
+            in_flight: self.in_flight,
+            sent: self.sent,
+            sent_since: self.sent.saturating_sub(self.first_sent),
+            sending: self.sent_at.saturating_duration_since(self.first_sent_at),
+            acking: now.saturating_duration_since(self.acked_at),
         }
     }
 }
