@@ -1,9 +1,11 @@
-//! Congestion control of simulated transports: windows and pacing as the kernel's have them.
+//! Congestion control of simulated transports: windows and pacing as the kernel's and quiche's have
+//! them.
 //!
 //! The transport detects losses and timeouts; what it does about them is decided here. All sizes
 //! are in bytes, one segment is [`SEGMENT`].
 
 mod bbr;
+mod bbr2;
 mod cubic;
 mod policer;
 mod reno;
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::Bitrate;
 
 pub use bbr::Bbr;
+pub use bbr2::Bbr2;
 pub use cubic::Cubic;
 pub use reno::Reno;
 
@@ -30,6 +33,10 @@ pub enum Algorithm {
     Cubic,
     /// As Linux has it: version 1.
     Bbr,
+    /// As the QUIC tunnels have it: quiche's, with their parameters.
+    Bbr2,
+    /// The same with quiche's own parameters.
+    Bbr2Plain,
 }
 
 impl Algorithm {
@@ -39,6 +46,8 @@ impl Algorithm {
             Self::Reno => Box::new(Reno::default()),
             Self::Cubic => Box::new(Cubic::default()),
             Self::Bbr => Box::new(Bbr::default()),
+            Self::Bbr2 => Box::new(Bbr2::new(bbr2::OF_TUNNELS)),
+            Self::Bbr2Plain => Box::new(Bbr2::new(bbr2::OF_QUICHE)),
         }
     }
 }

@@ -9,6 +9,8 @@
 //! behind the greeting that it was sent behind; what was sent before a greeting and comes after it
 //! is dropped. There, data that is withdrawn is not sent again: a mark goes in its place.
 
+#[cfg(test)]
+mod bbr2_tests;
 mod receiver;
 mod round_trip;
 mod sender;

@@ -57,7 +57,7 @@ fn at(samples: &[Sample], seconds: f64) -> Sample {
 
 #[test]
 fn a_held_queue_undoes_the_timeouts() {
-    for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
+    for algorithm in [Algorithm::Cubic, Algorithm::Bbr, Algorithm::Bbr2] {
         let samples = play(&trial("dark_3s_hold"), algorithm, 1);
         let (dark, after) = (at(&samples, 10.9), at(&samples, 12.5));
         assert_eq!((dark.backoff, after.backoff), (3, 0), "{algorithm:?}");
@@ -68,9 +68,11 @@ fn a_held_queue_undoes_the_timeouts() {
 
 #[test]
 fn a_lost_queue_waits_for_timeouts_that_double() {
-    for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
+    for algorithm in [Algorithm::Cubic, Algorithm::Bbr, Algorithm::Bbr2] {
         let samples = play(&trial("dark_8s_drop"), algorithm, 1);
-        assert_eq!(at(&samples, 15.9).window, SEGMENT as u64, "{algorithm:?}");
+        // QUIC's probes are two.
+        let probes = if algorithm == Algorithm::Bbr2 { 2 } else { 1 };
+        assert_eq!(at(&samples, 15.9).window, probes * SEGMENT as u64, "{algorithm:?}");
         let timeouts: Vec<f64> = (1..=4)
             .map(|backoff| samples.iter().find(|s| s.backoff == backoff).unwrap().at_s)
             .collect();

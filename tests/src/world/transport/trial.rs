@@ -28,20 +28,23 @@ pub fn play(trial: &Trial, algorithm: Algorithm, seed: u64) -> Vec<Sample> {
     samples
 }
 
-struct Course {
+/// A trial under way.
+pub(super) struct Course {
     start: Instant,
     now: Instant,
     /// Up, then down.
     links: [LinkModel<Packet>; 2],
     client: Transport,
     server: Transport,
-    flowing: bool,
+    /// The program has data without end.
+    pub(super) flowing: bool,
     delivered: u64,
     tag: u64,
 }
 
 impl Course {
-    fn new(trial: &Trial, algorithm: Algorithm, seed: u64) -> Self {
+    /// At the link's epoch, with nothing sent.
+    pub(super) fn new(trial: &Trial, algorithm: Algorithm, seed: u64) -> Self {
         // The base of virtual time: only differences from it matter.
         let start = Instant::now();
         let [up, down] = trial.links.clone();
@@ -64,7 +67,7 @@ impl Course {
     }
 
     /// Lets time pass until so long after the epoch.
-    fn run(&mut self, until: Duration) {
+    pub(super) fn run(&mut self, until: Duration) {
         let until = self.start + until;
         while let Some(next) = self.next().filter(|next| *next <= until) {
             self.now = self.now.max(next);
@@ -118,15 +121,20 @@ impl Course {
     }
 
     /// The program never runs out of data.
-    fn fill(&mut self) {
+    pub(super) fn fill(&mut self) {
         while self.flowing && self.server.sender.room() >= CHUNK {
-            self.tag += 1;
-            self.push(Content::Frames(Unit::Data { tag: self.tag }, vec![0; CHUNK]));
+            self.write(CHUNK);
         }
         self.pump();
     }
 
-    fn push(&mut self, content: Content) {
+    /// The program has so much more.
+    pub(super) fn write(&mut self, bytes: usize) {
+        self.tag += 1;
+        self.push(Content::Frames(Unit::Data { tag: self.tag }, vec![0; bytes]));
+    }
+
+    pub(super) fn push(&mut self, content: Content) {
         self.server.sender.push(content);
         self.pump();
     }
@@ -139,7 +147,8 @@ impl Course {
         });
     }
 
-    fn sample(&self, at: Duration) -> Sample {
+    /// Sender and receiver now.
+    pub(super) fn sample(&self, at: Duration) -> Sample {
         Sample {
             at_s: at.as_secs_f64(),
             delivered: self.delivered,
