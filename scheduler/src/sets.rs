@@ -202,8 +202,8 @@ impl PathSets {
         soft || hard
     }
 
-    /// Puts everything back where it began, but what filters have turned down into U. Returns whether
-    /// that is new.
+    /// Puts everything back where it began, but what filters have turned down into U. Returns
+    /// whether that is new.
     pub(crate) fn begin_again(&mut self) -> bool {
         let (down, wake_at) = (self.turned_down, self.wake_at);
         let known = down.without(self.unavailable).is_empty();

@@ -1,10 +1,10 @@
 //! What a path carries at present, from how much its peer's transport acknowledges.
 //!
-//! The transport's own delivery rate is the most of some round trips, and stays what it is while the
-//! application limits it. On a train the radio loses nine tenths of its rate within a second. So what
-//! was delivered over the last quarter of a second counts here. It is the capacity when there was
-//! enough out: when what is out would need more than a round trip at the capacity that is known.
-//! With less out it only shows the least that there is.
+//! The transport's own delivery rate is the most of some round trips, and stays what it is while
+//! the application limits it. On a train the radio loses nine tenths of its rate within a second.
+//! So what was delivered over the last quarter of a second counts here. It is the capacity when
+//! there was enough out: when what is out would need more than a round trip at the capacity that is
+//! known. With less out it only shows the least that there is.
 //!
 //! While nothing is out the figure moves to what is usual: the mean of some seconds of work.
 //!
@@ -158,8 +158,8 @@ mod tests {
             Self { base, at: 0, delivered: 0, capacity: Capacity::default() }
         }
 
-        /// Looks each 10 ms for so long, while so many bytes a millisecond are delivered and so many
-        /// are out.
+        /// Looks each 10 ms for so long, while so many bytes a millisecond are delivered and so
+        /// many are out.
         fn run(&mut self, millis: u64, each: u64, out: u64) -> f64 {
             for _ in 0..millis / 10 {
                 self.at += 10;

@@ -9,9 +9,9 @@ pub const WINDOW_INITIAL: u64 = 64 * 1024;
 /// with 64 KB alone a download of 1 MB takes four round trips, however fast the carriers are.
 pub const WINDOW_EARLY_MAX: u64 = 2 * 1024 * 1024;
 
-/// Of flows whose readers have not drained a first window yet, all together are granted no more than
-/// this part of the session's memory beyond 64 KB each, and each half of what is left of it: two
-/// hundred readers that stop at once must not hold all of the memory.
+/// Of flows whose readers have not drained a first window yet, all together are granted no more
+/// than this part of the session's memory beyond 64 KB each, and each half of what is left of it:
+/// two hundred readers that stop at once must not hold all of the memory.
 pub const WINDOW_EARLY_SHARE: u64 = 2;
 
 /// A flow's window never exceeds this part of the session's memory.

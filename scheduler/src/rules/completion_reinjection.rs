@@ -3,17 +3,18 @@
 //! Rule: our own. When all of a flow is out its user waits for the path that drains last. So the
 //! runs of the tail, the newest first, go again over the path that would deliver them earliest, if
 //! that is earlier by `gain` than over the path that has them. A path that delivers `rate` delivers
-//! a run with `ahead` bytes before it after `ahead / rate - least round trip / 2`: what is out fills
-//! the path, the acknowledgements on their way back included. A run that leaves now needs at least
-//! half a least round trip. One that is overdue, out for longer than `1.1 srtt + 4 rtt_var`, is taken
-//! to need as long again as it is overdue, and a round trip. The estimate of the path that has the
-//! run is stretched by `hedge`: rates in the field halve and double within a second. The last
-//! `small` bytes of a path go again in any case: so little costs less than the doubt about it.
+//! a run with `ahead` bytes before it after `ahead / rate - least round trip / 2`: what is out
+//! fills the path, the acknowledgements on their way back included. A run that leaves now needs at
+//! least half a least round trip. One that is overdue, out for longer than `1.1 srtt + 4 rtt_var`,
+//! is taken to need as long again as it is overdue, and a round trip. The estimate of the path that
+//! has the run is stretched by `hedge`: rates in the field halve and double within a second. The
+//! last `small` bytes of a path go again in any case: so little costs less than the doubt about it.
 //!
-//! The rate is [`attainable_rate`]. Each run goes again once, and never where copies cost something.
+//! The rate is [`attainable_rate`]. Each run goes again once, and never where copies cost
+//! something.
 //!
-//! The budget: what goes again, whatever rule wants it, is at most `budget` of what was sent for the
-//! first time, with `burst` bytes in hand; and of one flow at most `flow_least` bytes and
+//! The budget: what goes again, whatever rule wants it, is at most `budget` of what was sent for
+//! the first time, with `burst` bytes in hand; and of one flow at most `flow_least` bytes and
 //! `flow_share` of what it sent. What is overdue goes in any case, and is charged.
 //!
 //! The same holds for the oldest runs of a flow whose receiver's window is full: all else waits for

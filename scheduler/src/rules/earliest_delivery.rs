@@ -1,15 +1,15 @@
 //! `earliest_delivery`: the path that would deliver the segment first, by what it delivers at
 //! present.
 //!
-//! Rule: our own, in the manner of `edpf`. A path that delivers `rate` and has `out` bytes under way
-//! delivers a segment after `(out + segment) / rate - least round trip / 2`, and not before its
-//! one-way delay; the least wins, among those that have room. The rate is [`attainable_rate`]: what a
-//! path delivered lately while it had a queue, whatever it could do some seconds ago, and at most a
-//! window a round trip.
+//! Rule: our own, in the manner of `edpf`. A path that delivers `rate` and has `out` bytes under
+//! way delivers a segment after `(out + segment) / rate - least round trip / 2`, and not before its
+//! one-way delay; the least wins, among those that have room. The rate is [`attainable_rate`]: what
+//! a path delivered lately while it had a queue, whatever it could do some seconds ago, and at most
+//! a window a round trip.
 //!
 //! A segment waits for a path that is full, if that would deliver all that remains of the flow
-//! earlier, by `margin`, than the best of the others this segment; as long as it gains, and at most a
-//! second.
+//! earlier, by `margin`, than the best of the others this segment; as long as it gains, and at most
+//! a second.
 
 use std::time::Duration;
 

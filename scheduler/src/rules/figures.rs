@@ -29,8 +29,8 @@ pub(crate) fn present_rate(path: &PathView) -> Bitrate {
 }
 
 /// The present rate, but not more than a window a round trip: one that has just collapsed, or that
-/// is held low to measure the round trip, shows there first. In slow start it will be twice as much.
-/// The round trip of an idle path is the least one.
+/// is held low to measure the round trip, shows there first. In slow start it will be twice as
+/// much. The round trip of an idle path is the least one.
 pub(crate) fn attainable_rate(path: &PathView) -> Bitrate {
     let rate = present_rate(path);
     let round = if path.outstanding > Bytes::ZERO { path.srtt } else { path.rtt_min };

@@ -130,8 +130,8 @@ pub(crate) const CHAINS: [(&str, &[&str]); 21] = [
 /// The rules and chains that are made after descriptions.
 pub(crate) const RECONSTRUCTED: [&str; 1] = ["stms"];
 
-/// Our own: HSRSCH's foresight, the earliest delivery in place of the least round trip, and ends that
-/// go where they arrive first.
+/// Our own: HSRSCH's foresight, the earliest delivery in place of the least round trip, and ends
+/// that go where they arrive first.
 const POLYRAIL: [&str; 6] = [
     "handover_rejection",
     "earliest_delivery",

@@ -2,8 +2,8 @@
 //!
 //! Rule: our own. A transport's window follows the rate of some seconds ago; on a train that may be
 //! ten times the present one, and what is handed over then waits in the base station. So a path has
-//! at most `present rate x (least round trip + queue)` out, at least `least` bytes. The queue is also
-//! what shows that a path carries more than is known.
+//! at most `present rate x (least round trip + queue)` out, at least `least` bytes. The queue is
+//! also what shows that a path carries more than is known.
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! `polyrail-sim`: what is found out on the simulated rail, in virtual time.
 
+#![forbid(unsafe_code)]
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use polyrail_tests::sim::{calibration, compare, validation};

@@ -1,5 +1,5 @@
-//! Cubic as Linux has it (`tcp_cubic.c`, RFC 9438): fast convergence, the region that is friendly to
-//! Reno, HyStart by ack trains and by delay. Recoveries reduce the window in proportion
+//! Cubic as Linux has it (`tcp_cubic.c`, RFC 9438): fast convergence, the region that is friendly
+//! to Reno, HyStart by ack trains and by delay. Recoveries reduce the window in proportion
 //! (`tcp_cwnd_reduction`, RFC 6937); a timeout forgets all and is undone when it was in vain. A
 //! window that the application does not fill does not grow. Nothing is paced: that takes the qdisc
 //! `fq` or a socket that asks for it.

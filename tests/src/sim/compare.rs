@@ -25,8 +25,8 @@ pub struct Options {
     /// The trips on which nobody ever tunes.
     #[arg(long)]
     pub held_back: bool,
-    /// Who, with semicolons: chains or rules with `/` between them, with `+oracle` or `+noisy`, `@a`,
-    /// `@b` or `@aggregated`. Default: everybody at downloads, fewer at the rest.
+    /// Who, with semicolons: chains or rules with `/` between them, with `+oracle` or `+noisy`,
+    /// `@a`, `@b` or `@aggregated`. Default: everybody at downloads, fewer at the rest.
     #[arg(long, value_delimiter = ';')]
     pub chains: Vec<String>,
     /// With which engines, with commas: paper, full. Default: both.

@@ -102,7 +102,12 @@ impl Contestant {
             false => ChainSpec::named(chain)?,
         };
         let name = format!("{text} {}", engine.name());
-        Ok(Self { name, chain: spec, engine, congestion: Algorithm::Bbr, oracle, carriers })
+        // The paper's tunnels are TCP's, ours QUIC's.
+        let congestion = match engine {
+            Engine::Paper => Algorithm::Bbr,
+            Engine::Full => Algorithm::Bbr2,
+        };
+        Ok(Self { name, chain: spec, engine, congestion, oracle, carriers })
     }
 
     /// Everything worth comparing on these carriers: all ready-made chains, forecasts of two

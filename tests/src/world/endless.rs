@@ -1,7 +1,8 @@
 //! One long-lived flow over the two links of a carrier, without a session: what a measurement with
 //! a bulk transfer sees.
 //!
-//! Both ends are the world's own transport, the sender with endless data. The flow never gives up: after a blackout it goes on when its timeout says so.
+//! Both ends are the world's own transport, the sender with endless data. The flow never gives up:
+//! after a blackout it goes on when its timeout says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

@@ -23,8 +23,9 @@ pub struct Receiver {
     epoch: u64,
     /// Segments that are still acknowledged at once.
     quick: u32,
-    /// The order of the newest that came in its turn: what TCP's timestamps echo. A copy of what was
-    /// there already is no news, so that its acknowledgement looks as if it was for the first copy.
+    /// The order of the newest that came in its turn: what TCP's timestamps echo. A copy of what
+    /// was there already is no news, so that its acknowledgement looks as if it was for the first
+    /// copy.
     echo: u64,
     /// One that is not acknowledged, and until when.
     waiting: Option<(u64, u64, Instant)>,
