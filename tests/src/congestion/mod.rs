@@ -112,6 +112,8 @@ pub struct Ack {
     pub phase: Phase,
     /// The flight of the newest of these segments, if it is the copy that left last.
     pub flight: Option<Flight>,
+    /// The same of the oldest, if they are several.
+    pub oldest_flight: Option<Flight>,
 }
 
 /// How a segment was sent and acknowledged.
@@ -125,8 +127,12 @@ pub struct Flight {
     pub sent_since: u64,
     /// How long that took.
     pub sending: Duration,
+    /// What was acknowledged since it left, up to it.
+    pub acked_since: u64,
     /// How long it is since the last acknowledgement before it left.
     pub acking: Duration,
+    /// The application, not the path, limited these rates.
+    pub application_limited: bool,
 }
 
 /// Where a sender is (Linux: `icsk_ca_state`).

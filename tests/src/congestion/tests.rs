@@ -49,6 +49,7 @@ impl Path {
             sent: self.delivered + prior_in_flight,
             phase: self.phase,
             flight: None,
+            oldest_flight: None,
         });
     }
 
@@ -168,6 +169,7 @@ fn an_even_rate_with_a_third_lost_is_a_policer() {
             sent: 0,
             phase: Phase::Recovery,
             flight: None,
+            oldest_flight: None,
         };
         policer.look(&ack, true, round, true)
     };

@@ -180,7 +180,7 @@ impl Cycle {
     ) {
         if self.phase_rounds == 1 && event.ends_round {
             self.is_sample_of_probe = false;
-            if !event.is_limited {
+            if !event.is_limited() {
                 model.advance_bandwidth();
                 self.advanced = true;
             }
@@ -242,20 +242,18 @@ impl Cycle {
         parameters: &Parameters,
         target: u64,
     ) -> bool {
-        if event.flight.is_none() {
-            return false;
-        }
+        let Some(flight) = event.flight else { return false };
         if self.is_sample_of_probe {
             if !model.is_lossy(event, PROBE_LOSSES, parameters.loss_threshold) {
                 return false;
             }
             self.is_sample_of_probe = false;
             let least = (target as f64 * (1.0 - BETA)) as u64;
-            model.inflight_high = event.delivered_since.max(least).max(model.delivered_in_round());
+            model.inflight_high = flight.acked_since.max(least).max(model.delivered_in_round());
             return true;
         }
         if model.inflight_high != u64::MAX {
-            model.inflight_high = model.inflight_high.max(event.delivered_since);
+            model.inflight_high = model.inflight_high.max(flight.acked_since);
         }
         false
     }

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::model::bytes_in;
+
 /// The tracker.
 #[derive(Debug, Default)]
 pub(super) struct Height {
@@ -46,12 +48,11 @@ impl Height {
     }
 
     /// Takes an acknowledgement at this bandwidth in bits a second, which may be `new`ly found.
-    pub(super) fn update(&mut self, bandwidth: f64, new: bool, arrival: &Arrival) {
-        let expected = |time: Duration| (bandwidth / 8.0 * time.as_secs_f64()) as u64;
+    pub(super) fn update(&mut self, bandwidth: u64, new: bool, arrival: &Arrival) {
         if new {
             // They lose their age, so that the next round replaces them.
             for (mut known, _) in self.best.take().into_iter().flatten() {
-                let least = expected(known.time);
+                let least = bytes_in(bandwidth, known.time);
                 if least < known.bytes {
                     known.extra = known.bytes - least;
                     self.insert(known, 0);
@@ -66,7 +67,7 @@ impl Height {
             return;
         };
         let time = now.saturating_duration_since(epoch.began);
-        let expected = expected(time);
+        let expected = bytes_in(bandwidth, time);
         if epoch.bytes <= expected {
             self.epoch = fresh;
             return;
@@ -120,7 +121,7 @@ mod tests {
             let sent = at_ms * 1_000 + 40_000;
             let arrival = Arrival { now, bytes, sent, sent_of_newest: at_ms * 1_000, round };
             // 1,000 bytes a millisecond.
-            height.update(8_000_000.0, false, &arrival);
+            height.update(8_000_000, false, &arrival);
             height.most()
         };
         for step in 0..10 {

@@ -31,7 +31,7 @@ use polyrail_model::Bitrate;
 use super::{Ack, Control, Loss, WINDOW_FIRST};
 use crate::world::transport::SEGMENT;
 use cycle::Cycle;
-use model::{Event, Model};
+use model::{Event, Model, RTT_UNKNOWN, rate_of, times};
 
 /// quiche's bbr.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub struct Bbr2 {
     window: u64,
     gains: Gains,
     /// Bits a second.
-    pace: f64,
+    pace: u64,
     /// Packets behind which pacing does not wait, with this one.
     burst: u32,
     in_flight: u64,
@@ -85,7 +85,7 @@ impl Bbr2 {
             mode: Mode::Startup,
             window: WINDOW_FIRST,
             gains: Gains { pacing: STARTUP_PACING, window: STARTUP_WINDOW },
-            pace: WINDOW_FIRST as f64 * 8.0 / model::RTT_UNKNOWN.as_secs_f64() * PACING_FIRST,
+            pace: times(rate_of(WINDOW_FIRST, RTT_UNKNOWN), PACING_FIRST),
             burst: BURST + 1,
             in_flight: 0,
             unseen: 0,
@@ -109,8 +109,7 @@ impl Bbr2 {
             sent: ack.sent,
             rtt: ack.rtt,
             flight: ack.flight,
-            delivered_since: ack.delivered - ack.prior_delivered,
-            is_limited: ack.flight.is_some() && ack.application_limited,
+            oldest_flight: ack.oldest_flight,
             is_probing: match &self.mode {
                 Mode::Startup => true,
                 Mode::Drain | Mode::ProbeRtt(..) => false,
@@ -163,14 +162,14 @@ impl Bbr2 {
 
     fn set_pace(&mut self, event: &Event) {
         let bandwidth = self.model.bandwidth();
-        if bandwidth == 0.0 {
+        if bandwidth == 0 {
             return;
         }
         if event.delivered == event.acked {
-            self.pace = self.window as f64 * 8.0 / self.model.rtt().as_secs_f64().max(1e-6);
+            self.pace = rate_of(self.window, self.model.rtt());
             return;
         }
-        let rate = bandwidth * self.gains.pacing;
+        let rate = times(bandwidth, self.gains.pacing);
         // It never falls in STARTUP.
         self.pace = if self.model.is_full { rate } else { self.pace.max(rate) };
     }
@@ -205,7 +204,7 @@ fn is_startup_over(model: &mut Model, event: &Event, parameters: &Parameters) ->
     }
     let grows = model.check_growth(event);
     if !grows
-        && !event.is_limited
+        && !event.is_limited()
         && !model.is_full
         && model.is_lossy(event, STARTUP_LOSSES, parameters.loss_threshold)
     {
@@ -273,7 +272,7 @@ impl Control for Bbr2 {
     }
 
     fn pacing(&self) -> Option<Bitrate> {
-        (self.burst == 0).then(|| Bitrate::from_bps(self.pace as u64))
+        (self.burst == 0).then(|| Bitrate::from_bps(self.pace))
     }
 
     fn in_slow_start(&self) -> bool {

@@ -16,13 +16,13 @@ pub(super) struct Model {
     /// The round ends when something is acknowledged that left after so much had been sent.
     round_end: Option<u64>,
     /// Bits a second: the most of the cycle before, and of this one.
-    bandwidths: [f64; 2],
+    bandwidths: [u64; 2],
     rtt: Duration,
     rtt_at: Option<Instant>,
     round: Round,
-    bandwidth_latest: f64,
+    bandwidth_latest: u64,
     /// Until the next probe, no more than this.
-    pub(super) bandwidth_low: Option<f64>,
+    pub(super) bandwidth_low: Option<u64>,
     inflight_latest: u64,
     /// Until the next probe, no more than this; `u64::MAX`: no bound. In bytes.
     pub(super) inflight_low: u64,
@@ -30,7 +30,7 @@ pub(super) struct Model {
     pub(super) inflight_high: u64,
     /// The bandwidth does not grow any more: STARTUP is over.
     pub(super) is_full: bool,
-    full_bandwidth: f64,
+    full_bandwidth: u64,
     rounds_flat: u32,
     rounds_queued: u32,
     height: Height,
@@ -61,10 +61,8 @@ pub(super) struct Event {
     pub(super) rtt: Option<Duration>,
     /// Of the newest segment.
     pub(super) flight: Option<Flight>,
-    /// What arrived during that flight.
-    pub(super) delivered_since: u64,
-    /// The application limited it.
-    pub(super) is_limited: bool,
+    /// Of the oldest. What lies between the two says hardly more than they.
+    pub(super) oldest_flight: Option<Flight>,
     /// More than the bandwidth was being tried.
     pub(super) is_probing: bool,
     pub(super) ends_round: bool,
@@ -76,17 +74,17 @@ impl Default for Model {
             rounds: 0,
             sent: 0,
             round_end: None,
-            bandwidths: [0.0; 2],
+            bandwidths: [0; 2],
             rtt: RTT_UNKNOWN,
             rtt_at: None,
             round: Round::default(),
-            bandwidth_latest: 0.0,
+            bandwidth_latest: 0,
             bandwidth_low: None,
             inflight_latest: 0,
             inflight_low: u64::MAX,
             inflight_high: u64::MAX,
             is_full: false,
-            full_bandwidth: 0.0,
+            full_bandwidth: 0,
             rounds_flat: 0,
             rounds_queued: 0,
             height: Height::default(),
@@ -101,26 +99,31 @@ impl Default for Round {
 }
 
 impl Event {
-    /// The lower of the rates at which the newest segment's flight was sent and acknowledged, in
-    /// bits a second. What was lost counts as sent, unlike in the kernel's estimate.
-    fn rate(&self) -> Option<f64> {
-        let flight = self.flight.filter(|flight| !flight.acking.is_zero())?;
-        let acked = self.delivered_since as f64 * 8.0 / flight.acking.as_secs_f64();
-        if flight.sending.is_zero() {
-            return Some(acked);
-        }
-        Some(acked.min(flight.sent_since as f64 * 8.0 / flight.sending.as_secs_f64()))
+    /// The application limited the newest segment.
+    pub(super) fn is_limited(&self) -> bool {
+        self.flight.is_some_and(|flight| flight.application_limited)
+    }
+
+    fn flights(&self) -> impl Iterator<Item = Flight> {
+        self.oldest_flight.into_iter().chain(self.flight)
+    }
+
+    /// The best rate in bits a second, and whether the application limited it.
+    fn rate(&self) -> Option<(u64, bool)> {
+        let rates = self.flights().filter(|flight| !flight.acking.is_zero());
+        let rates = rates.map(|flight| (rate(&flight), !flight.application_limited));
+        rates.max().map(|(rate, free)| (rate, !free))
     }
 }
 
 impl Model {
     /// The most of two cycles, in bits a second.
-    pub(super) fn bandwidth_most(&self) -> f64 {
+    pub(super) fn bandwidth_most(&self) -> u64 {
         self.bandwidths[0].max(self.bandwidths[1])
     }
 
     /// The same within what losses allow.
-    pub(super) fn bandwidth(&self) -> f64 {
+    pub(super) fn bandwidth(&self) -> u64 {
         self.bandwidth_low.map_or(self.bandwidth_most(), |low| low.min(self.bandwidth_most()))
     }
 
@@ -130,8 +133,8 @@ impl Model {
     }
 
     /// A bandwidth-delay product in bytes, times a gain.
-    pub(super) fn product(&self, bandwidth: f64, gain: f64) -> u64 {
-        (bandwidth * gain / 8.0 * self.rtt.as_secs_f64()) as u64
+    pub(super) fn product(&self, bandwidth: u64, gain: f64) -> u64 {
+        bytes_in(times(bandwidth, gain), self.rtt)
     }
 
     /// That of the most bandwidth.
@@ -170,10 +173,11 @@ impl Model {
     pub(super) fn learn(&mut self, event: &mut Event) {
         self.sent = event.sent;
         event.ends_round = self.round_ends(event);
-        let rate = event.rate();
+        let sample = event.rate();
+        let rate = sample.map(|(rate, _)| rate);
         self.learn_height(event, rate);
-        if let Some(rate) = rate
-            && (!event.is_limited || rate > self.bandwidth_most())
+        if let Some((rate, limited)) = sample
+            && (!limited || rate > self.bandwidth_most())
         {
             self.bandwidths[1] = self.bandwidths[1].max(rate);
         }
@@ -184,10 +188,11 @@ impl Model {
             self.round.lost += event.lost;
             self.round.losses += 1;
         }
-        let delivered = event.flight.map_or(0, |_| event.delivered_since);
-        self.round.delivered = self.round.delivered.max(delivered);
+        let newest = event.flight.map_or(0, |flight| flight.acked_since);
+        self.round.delivered = self.round.delivered.max(newest);
         self.round.in_flight_min = self.round.in_flight_min.min(event.in_flight);
         self.bandwidth_latest = self.bandwidth_latest.max(rate.unwrap_or_default());
+        let delivered = event.flights().map(|flight| flight.acked_since).max().unwrap_or(0);
         self.inflight_latest = self.inflight_latest.max(delivered);
         self.adapt_lower_bounds(event);
         if event.ends_round {
@@ -208,7 +213,7 @@ impl Model {
         true
     }
 
-    fn learn_height(&mut self, event: &Event, rate: Option<f64>) {
+    fn learn_height(&mut self, event: &Event, rate: Option<u64>) {
         let Some(flight) = event.flight else { return };
         let most = self.bandwidth_most();
         let known = rate.map_or(most, |rate| rate.max(most));
@@ -228,7 +233,7 @@ impl Model {
             return;
         }
         let low = self.bandwidth_low.unwrap_or(self.bandwidth_most());
-        self.bandwidth_low = Some(self.bandwidth_latest.max(low * (1.0 - BETA)));
+        self.bandwidth_low = Some(self.bandwidth_latest.max(times(low, 1.0 - BETA)));
         if self.inflight_low == u64::MAX {
             self.inflight_low = event.prior_window;
         }
@@ -253,11 +258,11 @@ impl Model {
     /// Whether the bandwidth grew by a quarter; else the round was flat.
     pub(super) fn check_growth(&mut self, event: &Event) -> bool {
         let most = self.bandwidth_most();
-        if most >= self.full_bandwidth * GROWTH {
+        if most >= times(self.full_bandwidth, GROWTH) {
             (self.full_bandwidth, self.rounds_flat) = (most, 0);
             return true;
         }
-        if event.flight.is_some() && !event.is_limited {
+        if event.flight.is_some() && !event.is_limited() {
             self.rounds_flat += 1;
             self.is_full |= self.rounds_flat >= ROUNDS_FLAT;
         }
@@ -300,10 +305,37 @@ impl Model {
 
     /// The bandwidth of the cycle before last is forgotten.
     pub(super) fn advance_bandwidth(&mut self) {
-        if self.bandwidths[1] > 0.0 {
-            self.bandwidths = [self.bandwidths[1], 0.0];
+        if self.bandwidths[1] > 0 {
+            self.bandwidths = [self.bandwidths[1], 0];
         }
     }
+}
+
+/// The lower of the rates at which a flight was sent and acknowledged, in bits a second. What was
+/// lost counts as sent, unlike in the kernel's estimate.
+fn rate(flight: &Flight) -> u64 {
+    let acked = rate_of(flight.acked_since, flight.acking);
+    if flight.sending.is_zero() {
+        return acked;
+    }
+    acked.min(rate_of(flight.sent_since, flight.sending))
+}
+
+/// A gain of a bandwidth in bits a second.
+pub(super) fn times(bandwidth: u64, gain: f64) -> u64 {
+    (bandwidth as f64 * gain).round() as u64
+}
+
+/// What a bandwidth in bits a second carries, in bytes.
+pub(super) fn bytes_in(bandwidth: u64, time: Duration) -> u64 {
+    let bytes = u128::from(bandwidth) * time.as_nanos() / (8 * NANOS);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// Bits a second. Whole ones: what lies between decides whether acknowledgements came early.
+pub(super) fn rate_of(bytes: u64, time: Duration) -> u64 {
+    let rate = u128::from(bytes) * 8 * NANOS / time.as_nanos().max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
 /// Before anything was measured (RFC 9002 6.2.2).
@@ -312,6 +344,7 @@ const RTT_WINDOW: Duration = Duration::from_secs(10);
 const GROWTH: f64 = 1.25;
 const ROUNDS_FLAT: u32 = 3;
 const QUEUE_PACKETS: u64 = 2;
+const NANOS: u128 = 1_000_000_000;
 const HEADROOM: f64 = 0.15;
 /// What a loss takes away.
 pub(super) const BETA: f64 = 0.3;

@@ -111,8 +111,9 @@ struct Departure {
 #[derive(Debug, Default)]
 struct Settled {
     bytes: u64,
-    /// The newest of it.
+    /// The newest of it, and the oldest.
     newest: Option<Newest>,
+    oldest: Option<Newest>,
     /// Least and longest round-trip time.
     rtt: Option<(Duration, Duration)>,
 }
@@ -420,7 +421,11 @@ impl Sender {
             lost,
             sent: self.sent,
             phase: self.phase,
-            flight: newest.timed.then(|| newest.left.flight(now)),
+            flight: newest.timed.then(|| newest.left.flight(now, self.acked)),
+            oldest_flight: settled
+                .oldest
+                .filter(|oldest| oldest.order < newest.order)
+                .map(|oldest| oldest.left.flight(now, self.acked - settled.bytes + SEGMENT as u64)),
         });
         true
     }
@@ -470,6 +475,9 @@ impl Sender {
         };
         if settled.newest.is_none_or(|newest| order > newest.order) {
             settled.newest = Some(Newest { order, timed, left });
+        }
+        if timed && settled.oldest.is_none_or(|oldest| order < oldest.order) {
+            settled.oldest = Some(Newest { order, timed, left });
         }
     }
 
@@ -576,14 +584,16 @@ impl Sender {
 }
 
 impl Departure {
-    /// What came of it, when it is acknowledged.
-    fn flight(&self, now: Instant) -> Flight {
+    /// What came of it, when it is acknowledged and `acked` with it.
+    fn flight(&self, now: Instant, acked: u64) -> Flight {
         Flight {
             in_flight: self.in_flight,
             sent: self.sent,
             sent_since: self.sent.saturating_sub(self.first_sent),
             sending: self.sent_at.saturating_duration_since(self.first_sent_at),
+            acked_since: acked - self.acked,
             acking: now.saturating_duration_since(self.acked_at),
+            application_limited: self.limited,
         }
     }
 }
