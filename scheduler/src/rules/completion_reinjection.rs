@@ -15,7 +15,8 @@
 //!
 //! The budget: what goes again, whatever rule wants it, is at most `budget` of what was sent for
 //! the first time, with `burst` bytes in hand; and of one flow at most `flow_least` bytes and
-//! `flow_share` of what it sent. What is overdue goes in any case, and is charged.
+//! `flow_share` of what it sent, but for runs that would take several times as long where they are.
+//! What is overdue goes in any case, and is charged.
 //!
 //! The same holds for the oldest runs of a flow whose receiver's window is full: all else waits for
 //! them.
@@ -61,13 +62,13 @@ impl CompletionReinjection {
     /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let times = Duration::ZERO..=Duration::from_secs(60);
-        let hedge = params.number("hedge", 2.0, 0.0..=100.0)?;
+        let hedge = params.number("hedge", 4.0, 0.0..=100.0)?;
         let gain = params.time("gain", Duration::from_millis(5), times)?;
         let small = Bytes(params.count("small", 32_768, 0..=1 << 30)?);
         let budget = params.number("budget", 0.15, 0.0..=1.0)?;
         let burst = params.count("burst", 1_048_576, 0..=1 << 30)? as f64;
-        let flow_share = params.number("flow_share", 0.25, 0.0..=1.0)?;
-        let flow_least = params.count("flow_least", 65_536, 0..=1 << 30)? as f64;
+        let flow_share = params.number("flow_share", 0.1, 0.0..=1.0)?;
+        let flow_least = params.count("flow_least", 200_000, 0..=1 << 30)? as f64;
         let (left, flows) = (burst, PerFlow::default());
         Ok(Self { hedge, gain, small, budget, burst, flow_share, flow_least, left, flows })
     }
@@ -106,7 +107,8 @@ impl Handler for CompletionReinjection {
         let age = now.saturating_duration_since(out.sent_at);
         let due = holder.srtt.mul_f64(1.1) + holder.rtt_var * 4;
         let (drained, half) = pace(holder, out.ahead);
-        let mut there = (drained - half).max(0.0) * self.hedge;
+        let plain = (drained - half).max(0.0);
+        let mut there = plain * self.hedge;
         let overdue = age > due || holder.stalled;
         if overdue {
             there = there.max((age.saturating_sub(due) + holder.srtt).as_secs_f64());
@@ -123,7 +125,9 @@ impl Handler for CompletionReinjection {
         let Some((here, place)) = best else { return Again::No };
         let late = there > here + self.gain.as_secs_f64();
         let little = out.tail && out.ahead <= self.small;
-        if (late && overdue) || ((late || little) && self.may_pay(out)) {
+        let hopeless = plain > HOPELESS_FACTOR * here + HOPELESS_MARGIN;
+        let pays = hopeless && out.length.0 as f64 <= self.left || self.may_pay(out);
+        if (late && overdue) || ((late || little) && pays) {
             return Again::On(place);
         }
         if age <= due { Again::At(out.sent_at + due + Duration::from_millis(1)) } else { Again::No }
@@ -142,6 +146,10 @@ impl Handler for CompletionReinjection {
         }
     }
 }
+
+const HOPELESS_FACTOR: f64 = 3.0;
+/// In seconds.
+const HOPELESS_MARGIN: f64 = 0.1;
 
 #[cfg(test)]
 mod tests {

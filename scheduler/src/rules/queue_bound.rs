@@ -31,7 +31,7 @@ impl QueueBound {
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bounds = Duration::ZERO..=Duration::from_secs(60);
         Ok(Self {
-            queue: params.time("queue", Duration::from_millis(120), bounds)?,
+            queue: params.time("queue", Duration::from_millis(200), bounds)?,
             least: params.count("least", 65_536, 0..=1 << 30)? as f64,
             caps: PerPath::default(),
         })
