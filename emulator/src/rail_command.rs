@@ -27,7 +27,8 @@ pub struct RailArgs {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=7_200))]
     seconds: u64,
     /// Where it begins, in metres along the track, up to 1,000,000.
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[arg(long, default_value_t = 1_000,
+        value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     start: u32,
     /// The folder for scenario.toml, telemetry.ndjson and handovers.ndjson.
     #[arg(long)]

@@ -84,18 +84,27 @@ impl Capacity {
     }
 
     fn learn(&mut self, look: &Look, rate: f64) {
+        // With next to nothing out it is the application that is seen.
+        let enough = look.out >= OUT_MIN;
+        if self.known.is_none() && !enough {
+            return;
+        }
         let fresh = Known { capacity: rate, usual: rate, at: look.at };
         let known = self.known.get_or_insert(fresh);
-        let full = is_full(look, known.capacity);
-        if full || rate > known.capacity {
+        let full = enough && is_full(look, known.capacity);
+        let raised = rate >= known.capacity;
+        if full || raised {
             known.capacity = rate;
         }
-        if full || rate > known.usual {
+        // A path that is dark carries nothing; that is not what is usual.
+        if (full && rate > 0.0) || rate > known.usual {
             let since = look.at.saturating_duration_since(known.at).min(WINDOW).as_secs_f64();
             let weight = 1.0 - (-since / MEMORY.as_secs_f64()).exp();
             known.usual += (rate - known.usual) * weight;
         }
-        known.at = look.at;
+        if enough || raised {
+            known.at = look.at;
+        }
     }
 
     /// What it carries now; `None` before anything was delivered.
@@ -125,13 +134,15 @@ const SPAN_MIN: Duration = Duration::from_millis(80);
 /// Points are so far apart.
 const STEP: Duration = Duration::from_millis(20);
 const POINTS_MAX: usize = 16;
+/// Ten packets: what a connection may begin with.
+const OUT_MIN: u64 = 14_480;
 /// More than a round trip: it also contains what the peer takes to acknowledge.
 const FULL_FACTOR: f64 = 1.5;
 const FULL_MARGIN: Duration = Duration::from_millis(30);
 /// Until then a measurement is as good as new.
-const FRESH: Duration = Duration::from_millis(300);
+const FRESH: Duration = Duration::from_millis(200);
 /// Idle for so long, and half of it is what is usual.
-const HALF_LIFE: Duration = Duration::from_secs(2);
+const HALF_LIFE: Duration = Duration::from_millis(500);
 /// The usual rate is the mean of about so much time of work.
 const MEMORY: Duration = Duration::from_secs(4);
 
@@ -202,11 +213,10 @@ mod tests {
         let mut line = Line::new();
         line.run(20_000, 1_000, 100_000);
         assert_eq!(line.run(300, 100, 100_000), 100.0);
-        line.run(310, 0, 0);
-        assert!((line.now() - 100.0).abs() < 10.0, "still fresh: {}", line.now());
-        line.run(2_000, 0, 0);
+        assert!((line.run(200, 0, 0) - 100.0).abs() < 1.0, "still fresh: {}", line.now());
+        line.run(500, 0, 0);
         assert!((450.0..650.0).contains(&line.now()), "half of it: {}", line.now());
-        line.run(20_000, 0, 0);
+        line.run(5_000, 0, 0);
         assert!((850.0..1_000.0).contains(&line.now()), "{}", line.now());
     }
 }

@@ -70,6 +70,17 @@ impl RangeSet {
         self.ranges.range(..=number).next_back().is_some_and(|(_, &end)| end > number)
     }
 
+    /// The range that the number is in.
+    pub fn containing(&self, number: u64) -> Option<Range<u64>> {
+        let (&start, &end) = self.ranges.range(..=number).next_back()?;
+        (end > number).then_some(start..end)
+    }
+
+    /// The first range that begins at the number or behind it.
+    pub fn from(&self, number: u64) -> Option<Range<u64>> {
+        self.ranges.range(number..).next().map(|(&start, &end)| start..end)
+    }
+
     /// The ranges in rising order.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.ranges.iter().map(|(&start, &end)| start..end)

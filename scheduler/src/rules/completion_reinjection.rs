@@ -65,7 +65,7 @@ impl CompletionReinjection {
         let hedge = params.number("hedge", 4.0, 0.0..=100.0)?;
         let gain = params.time("gain", Duration::from_millis(5), times)?;
         let small = Bytes(params.count("small", 32_768, 0..=1 << 30)?);
-        let budget = params.number("budget", 0.15, 0.0..=1.0)?;
+        let budget = params.number("budget", 0.13, 0.0..=1.0)?;
         let burst = params.count("burst", 1_048_576, 0..=1 << 30)? as f64;
         let flow_share = params.number("flow_share", 0.1, 0.0..=1.0)?;
         let flow_least = params.count("flow_least", 200_000, 0..=1 << 30)? as f64;

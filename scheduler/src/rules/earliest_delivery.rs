@@ -1,17 +1,13 @@
-//! `earliest_delivery`: the path that would deliver the segment first, by what it carries at present.
+//! `earliest_delivery`: the path that would deliver the segment first, by what it carries at
+//! present.
 //!
 //! Rule: our own, in the manner of `edpf`. A path that carries `rate` and has `out` bytes under way
 //! delivers a segment after `(out + segment) / rate - least round trip / 2`, and not before its
 //! one-way delay; the least wins, among those that have room. The rate is [`attainable_rate`].
 //!
 //! A segment waits for a path that is full, if that would deliver all that remains of the flow
-//! earlier, by `margin`, than the best of the others this segment; as long as it gains, and at most a
-//! second.
-//!
-//! Rates in the field double and halve within a second, and what a path has cannot be taken back. So
-//! a path gets at most `commit` of what it would carry until all that waits and all that is out is
-//! done, or what it carries in its least round trip and `slack`: who has much to send commits it
-//! early, and its end late.
+//! earlier, by `margin`, than the best of the others this segment; as long as it gains, and at most
+//! a second.
 
 use std::time::Duration;
 
@@ -25,40 +21,18 @@ use crate::{Input, Kind, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 #[derive(Clone, Debug)]
 pub struct EarliestDelivery {
     margin: f64,
-    commit: f64,
-    slack: f64,
     waits: Waits,
 }
 
 impl EarliestDelivery {
-    /// `margin`: how much earlier a full path must be for a segment to wait for it; `commit`: the
-    /// part of its work until the end of everything that a path may have; `slack`: what it may have
-    /// in any case, beyond a round trip.
+    /// `margin`: how much earlier a full path must be for a segment to wait for it.
     ///
     /// # Errors
     /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let times = Duration::ZERO..=Duration::from_secs(60);
-        let margin = params.time("margin", Duration::from_millis(20), times.clone())?;
-        let commit = params.number("commit", 0.6, 0.0..=100.0)?;
-        let slack = params.time("slack", Duration::from_millis(50), times)?;
-        let (margin, slack) = (margin.as_secs_f64(), slack.as_secs_f64());
-        Ok(Self { margin, commit, slack, waits: Waits::default() })
-    }
-
-    /// Those of the group that have less than they may.
-    fn uncommitted(&self, group: PathSet, input: &Input<'_>) -> PathSet {
-        let (mut rates, mut work) = (1.0, input.segment.backlog.0 as f64);
-        for path in input.paths.iter().filter(|path| !path.stalled) {
-            rates += bytes_s(path);
-            work += path.outstanding.0 as f64;
-        }
-        let part = work / rates * self.commit;
-        among(group, |i| {
-            let path = &input.paths[i];
-            let most = part.max(path.rtt_min.as_secs_f64() + self.slack);
-            (path.outstanding.0 as f64) < bytes_s(path) * most + LEAST
-        })
+        let margin = params.time("margin", Duration::from_millis(20), times)?.as_secs_f64();
+        Ok(Self { margin, waits: Waits::default() })
     }
 }
 
@@ -90,7 +64,7 @@ impl Schedulerlet for EarliestDelivery {
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let (paths, segment) = (input.paths, &input.segment);
         let group = group(sets.candidates(), input);
-        let available = self.uncommitted(among(group, |i| paths[i].available()), input);
+        let available = among(group, |i| paths[i].available());
         let Some((at, path)) = earliest(available, paths, SEGMENT) else { return };
         let full = among(group.without(available), |i| !paths[i].stalled);
         if let Some((all, _)) = earliest(full, paths, segment.remaining.0.max(SEGMENT))
@@ -107,9 +81,6 @@ impl Schedulerlet for EarliestDelivery {
 fn seconds(time: f64) -> Duration {
     Duration::try_from_secs_f64(time).unwrap_or_default()
 }
-
-/// What a path may have however slow it is, in bytes.
-const LEAST: f64 = 2.0 * SEGMENT as f64;
 
 #[cfg(test)]
 mod tests {

@@ -23,9 +23,11 @@ pub(crate) fn rate(path: &PathView) -> Bitrate {
     Bitrate::from_bps(u64::try_from(bps).unwrap_or(u64::MAX).max(1))
 }
 
-/// What the path carries now, as far as is known.
+/// What the path carries now, as far as is known. One that was never full carries what it did, and
+/// at least a window a round trip.
 pub(crate) fn present_rate(path: &PathView) -> Bitrate {
-    path.capacity.filter(|rate| rate.as_bps() > 0).unwrap_or_else(|| rate(path))
+    let unknown = || rate(&PathView { rate: None, ..*path }).max(rate(path));
+    path.capacity.filter(|rate| rate.as_bps() > 0).unwrap_or_else(unknown)
 }
 
 /// The present rate, but not more than a window a round trip: one that has just collapsed, or that

@@ -46,7 +46,8 @@ impl Handler for QueueBound {
     fn gives_back(&mut self, path: &PathView, _now: std::time::Instant) -> bool {
         let bytes_s = present_rate(path).as_bps() as f64 / 8.0;
         let time = (path.rtt_min + self.queue).as_secs_f64();
-        *self.caps.of(path.id) = Some(Bytes((bytes_s * time).max(self.least) as u64));
+        let known = !path.slow_start;
+        *self.caps.of(path.id) = known.then_some(Bytes((bytes_s * time).max(self.least) as u64));
         false
     }
 
@@ -84,6 +85,7 @@ mod tests {
         assert_eq!(cap(at(4.0)), Some(Bytes(50_000)), "half of what the transport says");
         assert_eq!(cap(at(16.0)), Some(Bytes(200_000)), "more");
         assert_eq!(cap(at(0.1)), Some(Bytes(20_000)), "never less");
+        assert_eq!(cap(PathView { slow_start: true, ..known }), None);
         assert_eq!(chain.cap(PathId(2)), None, "not seen");
         chain.note(&Note::Gone { path: PathId(1) }, base());
         assert_eq!(chain.cap(PathId(1)), None, "gone");

@@ -4,7 +4,7 @@
 //! oldest runs of each path are looked at, of a few flows each.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, FlowId, Unit};
 use polyrail_scheduler::{Again, Note, OutView, PathSet, RUN_MAX, SEGMENT, Turn};
@@ -68,6 +68,7 @@ impl Session {
             let slot = match wanted {
                 Again::No => continue,
                 Again::At(at) => {
+                    let at = at.max(now + LOOK_APART);
                     self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
                     continue;
                 }
@@ -104,6 +105,8 @@ impl Session {
     }
 }
 
+/// Looks for the sake of time alone are at least so far apart.
+const LOOK_APART: Duration = Duration::from_millis(5);
 /// How far into what a path carries one looks, and for how many flows.
 const LOOKED_AT: usize = 32;
 const FLOWS_EACH: usize = 8;

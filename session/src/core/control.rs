@@ -4,7 +4,7 @@
 //! It is state, not messages: each frame is made when it leaves, from what holds then. What was
 //! said since the last confirmed PING is said again when the path stalls or is lost.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_model::{FlowId, Unit};
 
@@ -218,7 +218,7 @@ impl Session {
     /// Acknowledgements whose delay is over become due.
     pub(super) fn ripen_acks(&mut self, now: Instant) {
         while let Some(&(at, id)) = self.ack_line.front() {
-            if at > now {
+            if at > now + ACK_SLACK {
                 break;
             }
             self.ack_line.pop_front();
@@ -246,7 +246,7 @@ fn ack_of(flow: &mut Flow, role: Role, may_grow: bool) -> Ack {
         limit,
         drained,
         echo: flow.recv.echo.take(),
-        ranges: flow.recv.ranges().take(ACK_RANGES_MAX).collect(),
+        ranges: flow.recv.told_ranges(ACK_RANGES_MAX),
     }
 }
 
@@ -266,5 +266,7 @@ fn reset_of(flow: &Flow) -> Option<Reset> {
 
 /// More than the longest control frame, in bytes.
 const FRAME_MAX: usize = 1_024;
+/// Acknowledgements that become due so shortly after another go with it.
+const ACK_SLACK: Duration = Duration::from_millis(2);
 /// What acknowledgements may take at once, in bytes.
 const ACK_BURST: f64 = 16.0 * 1024.0;

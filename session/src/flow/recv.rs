@@ -8,6 +8,7 @@
 //! is never dropped for lack of room, because the sender was held back.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::limits::{FRAGMENTS_MAX, WINDOW_INITIAL};
@@ -68,6 +69,10 @@ pub(crate) struct RecvHalf {
     pub echo: Option<Echo>,
     /// What of `drained` the session has counted as released.
     pub released: u64,
+    /// Where the latest arrivals began; at most [`RECENT_MAX`].
+    recent: VecDeque<u64>,
+    /// Ranges from here on are told next, when not all can be.
+    told_to: u64,
 }
 
 impl RecvHalf {
@@ -76,6 +81,8 @@ impl RecvHalf {
         Self {
             opened,
             received: RangeSet::default(),
+            recent: VecDeque::new(),
+            told_to: 0,
             cumulative: 0,
             highest: 0,
             fin: None,
@@ -112,6 +119,12 @@ impl RecvHalf {
         let before = self.cumulative;
         self.received.insert(run.sequence..end);
         self.cumulative = self.received.advance(self.cumulative);
+        if run.sequence >= self.cumulative {
+            if self.recent.len() >= RECENT_MAX {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(run.sequence);
+        }
         self.promote();
         Ok(self.cumulative > before)
     }
@@ -271,9 +284,29 @@ impl RecvHalf {
         self.highest
     }
 
-    /// What has come out of order.
-    pub fn ranges(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
-        self.received.iter()
+    /// What has come out of order, rising, in at most so many ranges. If there are more: those of
+    /// the latest arrivals, and the others in turn, so that the peer hears of each.
+    pub fn told_ranges(&mut self, most: usize) -> Vec<Range<u64>> {
+        if self.received.len() <= most {
+            return self.received.iter().collect();
+        }
+        let mut told = BTreeMap::new();
+        for range in self.recent.iter().rev().filter_map(|at| self.received.containing(*at)) {
+            if told.len() >= most / 2 {
+                break;
+            }
+            told.insert(range.start, range.end);
+        }
+        for _ in 0..2 * most {
+            if told.len() >= most {
+                break;
+            }
+            let next = self.received.from(self.told_to).or_else(|| self.received.from(0));
+            let Some(range) = next else { break };
+            self.told_to = range.end;
+            told.insert(range.start, range.end);
+        }
+        told.into_iter().map(|(start, end)| start..end).collect()
     }
 
     /// Bytes held, in order and out of order.
@@ -302,6 +335,9 @@ const HEAD_MAX: u64 = polyrail_scheduler::SEGMENT;
 /// What an idle flow may keep allocated, in bytes.
 const IDLE_CAPACITY: usize = 2_048;
 
+/// Arrivals that an acknowledgement tells of before older ones; more than come between two.
+const RECENT_MAX: usize = 64;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,6 +350,25 @@ mod tests {
         let all = half.readable().concat();
         half.consume(all.len());
         all
+    }
+
+    #[test]
+    fn of_many_ranges_the_latest_are_told_and_each_in_its_turn() {
+        let mut half = RecvHalf::new(10_000, false);
+        let all: Vec<u64> = (1..=100).map(|at| 2 * at).collect();
+        for &at in &all {
+            half.accept(&run(at, b"x", false)).unwrap();
+        }
+        half.accept(&run(301, b"x", false)).unwrap();
+        let mut told = std::collections::BTreeSet::new();
+        for _ in 0..8 {
+            let ranges = half.told_ranges(32);
+            assert!(ranges.len() <= 32 && ranges.contains(&(301..302)), "{ranges:?}");
+            assert!(ranges.is_sorted_by_key(|range| range.start));
+            told.extend(ranges.into_iter().map(|range| range.start));
+        }
+        assert!(all.iter().all(|at| told.contains(at)), "{told:?}");
+        assert_eq!(half.told_ranges(101).len(), 101);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use polyrail_emulator::rail::{CarrierProfile, Route, Speed, Trip};
 /// The first route seed of the trips on which schedulers may be tuned.
 pub const TUNING: u64 = 1_000;
 /// The first route seed of the trips on which they never are.
-pub const HELD_BACK: u64 = 9_000;
+pub const HELD_BACK: u64 = 29_000;
 
 /// So many trips of 100 s over carriers A and B at 300 km/h, four on each route.
 ///

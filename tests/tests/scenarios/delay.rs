@@ -41,7 +41,7 @@ fn each_direction_knows_its_faster_path_though_round_trips_are_equal() {
 fn what_comes_out_of_a_blackout_does_not_stand_for_the_way_now() {
     let lines = [line("a", 20.0, ms(40)), line("b", 20.0, ms(40))];
     let mut world = world_with(&lines, chain("min_rtt"));
-    begin_download(&mut world, 1, 5_000_000);
+    begin_download(&mut world, 1, 50_000_000);
     world.run_for(ms(500));
     world.blackout(0, Some(Blackout::Hold));
     world.run_for(s(5));

@@ -120,7 +120,7 @@ fn a_restart_brings_the_only_path_back_within_two_round_trips_and_200_ms() {
 fn the_cloud_reports_a_stall_once_and_the_gateway_hears_it_over_the_other_path() {
     let lines = [quic(line("a", 20.0, ms(40))), quic(line("b", 20.0, ms(40)))];
     let mut world = world_with(&lines, chain("min_rtt"));
-    begin_download(&mut world, 1, 50 * MB);
+    begin_download(&mut world, 1, 100 * MB);
     world.run_for(s(2));
     world.blackout(1, Some(Blackout::Drop));
     let dark = world.now();

@@ -129,7 +129,7 @@ fn a_reset_that_nobody_reads_gives_up_after_its_linger() {
     let flow = talk(&mut world, 1);
     world.set_reader(flow, GATEWAY, Reader::Stalled);
     // More than a window.
-    world.write(flow, CLOUD, 1_100_000);
+    world.write(flow, CLOUD, 2_200_000);
     world.run_for(s(2));
     world.reset(flow, CLOUD, ResetReason::PeerReset);
     world.run_for(s(29));
