@@ -17,38 +17,49 @@ impl Content {
 
     /// Appends the bytes from `offset` on.
     pub fn extend(self, out: &mut Vec<u8>, offset: u64, count: usize) {
-        let mut at = offset;
-        let end = offset + count as u64;
-        while at < end {
-            let word = self.word(at / 8);
-            let from = (at % 8) as usize;
-            let to = ((end - at) as usize + from).min(8);
-            out.extend_from_slice(&word[from..to]);
-            at += (to - from) as u64;
-        }
+        let from = out.len();
+        out.resize(from + count, 0);
+        let (head, rest) = out[from..].split_at_mut(to_word(offset).min(count));
+        let edge = offset + head.len() as u64;
+        let (words, tail) = rest.as_chunks_mut();
+        let end = edge + 8 * words.len() as u64;
+        self.fill(offset, head);
+        words.iter_mut().zip(edge / 8..).for_each(|(word, index)| *word = self.word(index));
+        self.fill(end, tail);
     }
 
     /// The first place where `bytes`, read at `offset`, differ from the content.
     pub fn differs(self, offset: u64, bytes: &[u8]) -> Option<u64> {
-        let mut at = offset;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let word = self.word(at / 8);
-            let from = (at % 8) as usize;
-            let count = (8 - from).min(rest.len());
-            if rest[..count] != word[from..from + count] {
-                let wrong = (0..count).find(|&i| rest[i] != word[from + i]).unwrap_or(0);
-                return Some(at + wrong as u64);
-            }
-            rest = &rest[count..];
-            at += count as u64;
-        }
-        None
+        let (head, rest) = bytes.split_at(to_word(offset).min(bytes.len()));
+        let edge = offset + head.len() as u64;
+        let (words, tail) = rest.as_chunks();
+        let end = edge + 8 * words.len() as u64;
+        let wrong = words.iter().zip(edge / 8..).find(|(word, index)| **word != self.word(*index));
+        self.differs_in(offset, head)
+            .or_else(|| wrong.and_then(|(word, index)| self.differs_in(8 * index, word)))
+            .or_else(|| self.differs_in(end, tail))
+    }
+
+    fn fill(self, offset: u64, out: &mut [u8]) {
+        out.iter_mut().zip(offset..).for_each(|(byte, at)| *byte = self.byte(at));
+    }
+
+    fn differs_in(self, offset: u64, bytes: &[u8]) -> Option<u64> {
+        bytes.iter().zip(offset..).find(|(byte, at)| **byte != self.byte(*at)).map(|(_, at)| at)
+    }
+
+    fn byte(self, at: u64) -> u8 {
+        self.word(at / 8)[(at % 8) as usize]
     }
 
     fn word(self, index: u64) -> [u8; 8] {
         mix(self.seed ^ index).to_le_bytes()
     }
+}
+
+/// How many bytes there are from `offset` to the next edge between words.
+fn to_word(offset: u64) -> usize {
+    (offset.wrapping_neg() % 8) as usize
 }
 
 /// The finaliser of splitmix64: each bit of the input moves half of the output's.
@@ -76,7 +87,10 @@ mod tests {
         assert_eq!(content.differs(13, &whole[13..77]), None);
         assert!(content.differs(12, &whole[13..77]).is_some(), "moved by one");
         assert!(Content::of(3, Side::Cloud).differs(0, &whole).is_some(), "other direction");
-        whole[57] ^= 1;
-        assert_eq!(content.differs(13, &whole[13..77]), Some(57));
+        for wrong in [13, 57, 76] {
+            whole[wrong] ^= 1;
+            assert_eq!(content.differs(13, &whole[13..77]), Some(wrong as u64));
+            whole[wrong] ^= 1;
+        }
     }
 }
