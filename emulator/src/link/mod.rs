@@ -28,6 +28,7 @@
 mod chance;
 mod counters;
 mod policing;
+mod recent;
 mod schedule;
 mod spec;
 
@@ -49,6 +50,7 @@ pub use spec::{Blackout, BlackoutWindow, LinkSpec, PathMtu, Rate, Reorder};
 
 use chance::Chance;
 use policing::Policer;
+use recent::{Piece, Recent};
 
 /// The most data in propagation: half a second of 1 Gbit/s.
 pub const FLIGHT_MAX: Bytes = Bytes::from_mib(64);
@@ -101,6 +103,10 @@ pub struct LinkModel<P> {
     serial: u64,
     last_due: Instant,
     counters: Counters,
+    /// What the server may do, by `spec` and `forced`.
+    capacity: Recent<Capacity>,
+    /// The delay, by `spec`.
+    delay: Recent<Duration>,
 }
 
 #[derive(Debug)]
@@ -109,13 +115,8 @@ struct Held<P> {
     bytes: u64,
 }
 
-/// What the server may do at an instant, and until when that holds.
-struct Piece {
-    capacity: Capacity,
-    until: Option<Instant>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What the server may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Capacity {
     Dropping,
     Stopped,
@@ -141,6 +142,8 @@ impl<P: Clone> LinkModel<P> {
             serial: 0,
             last_due: epoch,
             counters: Counters::default(),
+            capacity: Recent::default(),
+            delay: Recent::default(),
         }
     }
 
@@ -154,7 +157,7 @@ impl<P: Clone> LinkModel<P> {
         let bytes = (bytes as u64).max(1);
         self.advance(now);
         self.counters.offered.add(bytes);
-        let capacity = self.piece(self.clock).capacity;
+        let capacity = self.piece(self.clock).value;
         if capacity == Capacity::Dropping {
             self.counters.blackout.add(bytes);
             return Verdict::Blackout;
@@ -232,6 +235,7 @@ impl<P: Clone> LinkModel<P> {
     pub fn set_rate(&mut self, now: Instant, rate: Schedule<Rate>) {
         self.advance(now);
         self.spec.rate = rate;
+        self.capacity.forget();
         self.settle();
     }
 
@@ -239,6 +243,7 @@ impl<P: Clone> LinkModel<P> {
     pub fn set_delay(&mut self, now: Instant, delay: Schedule<Duration>) {
         self.advance(now);
         self.spec.delay = delay;
+        self.delay.forget();
     }
 
     /// Sets the random loss from `now` on.
@@ -289,6 +294,7 @@ impl<P: Clone> LinkModel<P> {
     pub fn set_blackout(&mut self, now: Instant, blackout: Option<Blackout>) {
         self.advance(now);
         self.forced = blackout;
+        self.capacity.forget();
         self.settle();
     }
 
@@ -300,7 +306,7 @@ impl<P: Clone> LinkModel<P> {
 
     /// Applies at once what a change of the server's state means.
     fn settle(&mut self) {
-        match self.piece(self.clock).capacity {
+        match self.piece(self.clock).value {
             Capacity::Dropping => self.drop_queue(),
             capacity => self.serve(capacity, self.clock, self.clock),
         }
@@ -315,13 +321,13 @@ impl<P: Clone> LinkModel<P> {
             }
             let piece = self.piece(self.clock);
             let end = piece.until.map_or(now, |until| until.min(now));
-            match piece.capacity {
+            match piece.value {
                 Capacity::Dropping => self.drop_queue(),
                 capacity => self.serve(capacity, self.clock, end),
             }
             self.clock = end;
         }
-        if !self.queue.is_empty() && self.piece(self.clock).capacity == Capacity::Dropping {
+        if !self.queue.is_empty() && self.piece(self.clock).value == Capacity::Dropping {
             self.drop_queue();
         }
     }
@@ -394,8 +400,11 @@ impl<P: Clone> LinkModel<P> {
 
     /// When a packet that leaves the server at `at` arrives, if it keeps its place.
     fn in_order_due(&self, at: Instant) -> Instant {
-        let delay = self.spec.delay.at(at.duration_since(self.epoch)).value;
-        (at + delay).max(self.last_due)
+        let delay = self.delay.at(at, || {
+            let step = self.spec.delay.at(at.duration_since(self.epoch));
+            Piece { value: step.value, until: self.instant(step.until) }
+        });
+        (at + delay.value).max(self.last_due)
     }
 
     fn drop_queue(&mut self) {
@@ -414,7 +423,7 @@ impl<P: Clone> LinkModel<P> {
         let (mut at, mut work) = (self.clock, self.head_work);
         for _ in 0..LOOKAHEAD_PIECES_MAX {
             let piece = self.piece(at);
-            let need = match piece.capacity {
+            let need = match piece.value {
                 Capacity::Dropping => return None,
                 Capacity::Stopped => u128::MAX,
                 Capacity::Limited(rate) => work.div_ceil(u128::from(rate)),
@@ -423,7 +432,7 @@ impl<P: Clone> LinkModel<P> {
             let length = piece.until.map(|until| until.duration_since(at).as_nanos());
             match length {
                 Some(length) if need > length => {
-                    if let Capacity::Limited(rate) = piece.capacity {
+                    if let Capacity::Limited(rate) = piece.value {
                         work -= length * u128::from(rate);
                     }
                     at += nanos(length);
@@ -435,19 +444,27 @@ impl<P: Clone> LinkModel<P> {
         Some(at)
     }
 
-    fn piece(&self, at: Instant) -> Piece {
+    /// What the server may do at an instant.
+    fn piece(&self, at: Instant) -> Piece<Capacity> {
+        self.capacity.at(at, || self.look(at))
+    }
+
+    fn look(&self, at: Instant) -> Piece<Capacity> {
         let offset = at.duration_since(self.epoch);
         let dark = self.spec.blackouts.at(offset);
         let rate = self.spec.rate.at(offset);
-        let capacity = match (self.forced.max(dark.value), rate.value) {
+        let value = match (self.forced.max(dark.value), rate.value) {
             (Some(Blackout::Drop), _) => Capacity::Dropping,
             (Some(Blackout::Hold), _) => Capacity::Stopped,
             (None, Rate::Unlimited) => Capacity::Unlimited,
             (None, Rate::Limited(rate)) if rate.as_bps() == 0 => Capacity::Stopped,
             (None, Rate::Limited(rate)) => Capacity::Limited(rate.as_bps()),
         };
-        let until = dark.until.into_iter().chain(rate.until).min();
-        Piece { capacity, until: until.and_then(|until| self.epoch.checked_add(until)) }
+        Piece { value, until: self.instant(dark.until.into_iter().chain(rate.until).min()) }
+    }
+
+    fn instant(&self, offset: Option<Duration>) -> Option<Instant> {
+        self.epoch.checked_add(offset?)
     }
 }
 

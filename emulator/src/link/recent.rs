@@ -1,0 +1,40 @@
+//! The piece of a schedule that was asked for last: most questions are about the same one.
+
+use std::cell::Cell;
+use std::time::Instant;
+
+/// A value, and until when it holds; `None`: for ever.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece<T> {
+    pub value: T,
+    pub until: Option<Instant>,
+}
+
+/// The piece that was asked for last, with the instant from which it is known to hold.
+#[derive(Debug)]
+pub(super) struct Recent<T: Copy>(Cell<Option<(Instant, Piece<T>)>>);
+
+impl<T: Copy> Default for Recent<T> {
+    fn default() -> Self {
+        Self(Cell::new(None))
+    }
+}
+
+impl<T: Copy> Recent<T> {
+    /// The piece that holds at this instant; `look` finds one that is not the last.
+    pub fn at(&self, at: Instant, look: impl FnOnce() -> Piece<T>) -> Piece<T> {
+        match self.0.get() {
+            Some((from, known)) if from <= at && known.until.is_none_or(|end| at < end) => known,
+            _ => {
+                let piece = look();
+                self.0.set(Some((at, piece)));
+                piece
+            }
+        }
+    }
+
+    /// The schedule is another one from now on.
+    pub fn forget(&mut self) {
+        self.0.set(None);
+    }
+}
