@@ -14,6 +14,7 @@ mod bbr2_tests;
 mod receiver;
 mod round_trip;
 mod sender;
+mod sequence;
 #[cfg(test)]
 mod tests;
 mod trial;

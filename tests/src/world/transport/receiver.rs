@@ -59,7 +59,13 @@ impl Receiver {
         let in_order = serial == self.cumulative && self.ahead.is_empty();
         let order = if serial < self.cumulative { self.echo } else { order };
         self.echo = self.echo.max(order);
-        if serial >= self.cumulative && !self.ahead.contains_key(&serial) {
+        if in_order {
+            self.cumulative += 1;
+            match self.stream {
+                true => hand_over(&segment, deliveries),
+                false => self.collect(segment, deliveries),
+            }
+        } else if serial >= self.cumulative && !self.ahead.contains_key(&serial) {
             self.ahead.insert(serial, Rc::clone(&segment));
             if !self.stream {
                 self.collect(segment, deliveries);

@@ -13,6 +13,7 @@ use polyrail_emulator::trials::Sample;
 use polyrail_model::{Bitrate, Bytes, LinkSample, Unit};
 
 use super::round_trip::{RoundTrip, TIMEOUT_FIRST};
+use super::sequence::Sequence;
 use super::{Content, Message, Packet, PacketKind, SEGMENT, Segment};
 use crate::congestion::{Ack, Algorithm, Control, Flight, Loss, Phase};
 
@@ -33,9 +34,9 @@ pub struct Sender {
     pub(in crate::world) withdrawn: u64,
     unsent: VecDeque<Rc<Segment>>,
     unsent_bytes: usize,
-    out: BTreeMap<u64, Out>,
+    out: Sequence<Out>,
     /// What is out and not lost, in the order in which it left.
-    flight: BTreeMap<u64, u64>,
+    flight: Sequence<u64>,
     /// Serials of what goes again.
     lost: BTreeSet<u64>,
     next_serial: u64,
@@ -146,8 +147,8 @@ impl Sender {
             withdrawn: 0,
             unsent: VecDeque::new(),
             unsent_bytes: 0,
-            out: BTreeMap::new(),
-            flight: BTreeMap::new(),
+            out: Sequence::default(),
+            flight: Sequence::default(),
             lost: BTreeSet::new(),
             next_serial: 0,
             next_order: 1,
@@ -235,9 +236,11 @@ impl Sender {
             std::mem::replace(&mut first, false)
         });
         self.unsent_bytes -= dropped;
-        for out in self.out.values_mut().filter(|out| out.segment.message.number == number) {
-            out.segment = Rc::clone(&mark);
-        }
+        // Segments are numbered in the order of their messages.
+        let behind = self.out.values_mut().skip_while(|out| out.segment.message.number < number);
+        behind
+            .take_while(|out| out.segment.message.number == number)
+            .for_each(|out| out.segment = Rc::clone(&mark));
     }
 
     /// Hands over what window and pacing let go.
@@ -300,9 +303,9 @@ impl Sender {
         self.alarm = Some((self.rounded(now, self.timeout()), Alarm::Timeout));
         if let Some(serial) = self.next_new(now) {
             self.send(now, serial, emit);
-        } else if let Some((_, serial)) = self.flight.pop_last() {
+        } else if let Some(serial) = self.flight.pop_last() {
             // It takes no more of the window than before.
-            self.in_flight -= self.out.get(&serial).map_or(0, |out| out.length);
+            self.in_flight -= self.out.get(serial).map_or(0, |out| out.length);
             self.send(now, serial, emit);
         }
     }
@@ -330,7 +333,7 @@ impl Sender {
         self.in_flight += SEGMENT;
         self.sent += length.0;
         let left = self.departure(now);
-        let Some(out) = self.out.get_mut(&serial) else { return };
+        let Some(out) = self.out.get_mut(serial) else { return };
         out.again = out.order != 0;
         self.resent_packets += u64::from(out.again);
         out.order = self.next_order;
@@ -372,10 +375,10 @@ impl Sender {
         let before = self.in_flight;
         let mut settled = Settled::default();
         self.settle(now, serial, order, true, &mut settled);
-        while let Some((&old, _)) = self.out.range(..cumulative).next() {
+        while let Some(old) = self.out.first().filter(|old| *old < cumulative) {
             self.settle(now, old, order, false, &mut settled);
         }
-        while let Some((&old, _)) = self.out.range(from..serial.max(from)).next() {
+        for old in from..serial {
             self.settle(now, old, order, false, &mut settled);
         }
         let Some(newest) = settled.newest else { return false };
@@ -404,7 +407,7 @@ impl Sender {
                 _ => rate,
             });
         }
-        if self.out.first_key_value().is_none_or(|(first, _)| *first >= self.recovery) {
+        if self.out.first().is_none_or(|first| first >= self.recovery) {
             self.phase = Phase::Open;
         }
         let lost = self.find_lost(now);
@@ -433,7 +436,7 @@ impl Sender {
     /// What counted as lost at the timeout is on its way after all.
     fn undo(&mut self) {
         for serial in std::mem::take(&mut self.lost) {
-            if let Some(out) = self.out.get(&serial) {
+            if let Some(out) = self.out.get(serial) {
                 self.flight.insert(out.order, serial);
                 self.in_flight += out.length;
             }
@@ -452,9 +455,9 @@ impl Sender {
         arrived: bool,
         settled: &mut Settled,
     ) {
-        let Some(out) = self.out.remove(&serial) else { return };
+        let Some(out) = self.out.remove(serial) else { return };
         let Out { length, left, .. } = out;
-        self.flight.remove(&out.order);
+        self.flight.remove(out.order);
         if !self.lost.remove(&serial) {
             self.in_flight = self.in_flight.saturating_sub(length);
         }
@@ -498,11 +501,9 @@ impl Sender {
     fn find_lost(&mut self, now: Instant) -> u64 {
         let edge = self.highest_order.saturating_sub(REORDERING);
         let mut bytes = 0;
-        while let Some(first) = self.flight.first_entry()
-            && *first.key() < edge
-        {
-            let serial = first.remove();
-            let length = self.out.get(&serial).map_or(0, |out| out.length);
+        while let Some(first) = self.flight.first().filter(|first| *first < edge) {
+            let Some(serial) = self.flight.remove(first) else { break };
+            let length = self.out.get(serial).map_or(0, |out| out.length);
             self.lost.insert(serial);
             self.lost_packets += 1;
             self.in_flight = self.in_flight.saturating_sub(length);
@@ -518,10 +519,13 @@ impl Sender {
 
     /// When to call [`Sender::on_timeout`].
     pub fn next_timeout(&self) -> Option<Instant> {
-        let waits = !self.unsent.is_empty() || !self.lost.is_empty();
-        let open = (self.in_flight as u64) < self.congestion.window();
-        let pace = self.pace_at.filter(|_| waits && open);
-        self.alarm.map(|(at, _)| at).into_iter().chain(pace).min()
+        let waits = || !self.unsent.is_empty() || !self.lost.is_empty();
+        let open = || (self.in_flight as u64) < self.congestion.window();
+        let pace = self.pace_at.filter(|_| waits() && open());
+        match (self.alarm, pace) {
+            (Some((alarm, _)), Some(pace)) => Some(alarm.min(pace)),
+            (alarm, pace) => alarm.map(|(at, _)| at).or(pace),
+        }
     }
 
     /// A time has come: for pacing or a probe, which [`Sender::pump`] looks after, or because
@@ -538,7 +542,7 @@ impl Sender {
         let first = self.timeouts == 0;
         self.timeouts += 1;
         self.lost_packets += self.flight.len() as u64;
-        self.lost.extend(self.out.keys().copied());
+        self.lost.extend(self.out.numbers());
         self.flight.clear();
         self.in_flight = 0;
         if first {
