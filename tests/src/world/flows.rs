@@ -244,7 +244,7 @@ impl World {
         let leg = &mut self.flows[flow].legs[side as usize];
         let (Some(key), LegState::Open) = (leg.key, leg.state) else { return };
         let node = &mut self.nodes[side as usize];
-        let mut buffer = Vec::new();
+        let buffer = &mut self.scratch;
         while leg.written < leg.goal && !leg.blocked {
             let wanted = (leg.goal - leg.written).min(CHUNK);
             let offered = if leg.asks_room {
@@ -255,8 +255,8 @@ impl World {
                 wanted
             };
             buffer.clear();
-            content.extend(&mut buffer, leg.written, offered as usize);
-            let taken = node.endpoint.write(now, key, &buffer) as u64;
+            content.extend(buffer, leg.written, offered as usize);
+            let taken = node.endpoint.write(now, key, buffer) as u64;
             assert!(taken <= offered, "more was taken than offered");
             assert!(taken == offered || !leg.asks_room, "less was taken than there was room");
             leg.written += taken;

@@ -115,6 +115,8 @@ pub struct World {
     timers: BinaryHeap<Reverse<(Instant, u64, Timer)>>,
     next_timer: u64,
     flows: Vec<Flow>,
+    /// What is being written, kept for its memory.
+    scratch: Vec<u8>,
     trace: Trace,
     /// What ended sessions so far: flows may then be lost.
     upheavals: Upheavals,
@@ -174,6 +176,7 @@ impl World {
             timers: BinaryHeap::new(),
             next_timer: 0,
             flows: Vec::new(),
+            scratch: Vec::new(),
             upheavals: Upheavals::default(),
             coverage: Coverage::default(),
             captured: VecDeque::new(),
@@ -271,26 +274,32 @@ impl World {
         true
     }
 
+    /// What is due next; of what is due together the first in this order.
     fn next_source(&self) -> Option<(Instant, Source)> {
-        let timer = self.timers.peek().map(|Reverse((at, ..))| (*at, Source::Timer));
-        let links = self.carriers.iter().enumerate().flat_map(|(carrier, c)| {
-            Side::BOTH.into_iter().filter_map(move |side| {
-                let at = c.departures[side as usize]?;
-                Some((at, Source::Link { carrier, side }))
-            })
-        });
-        let transports = self.connections.iter().flat_map(|(&connection, c)| {
-            Side::BOTH.into_iter().filter_map(move |side| {
-                let at = c.ends[side as usize].as_ref()?.transport.next_timeout()?;
-                Some((at, Source::Transport { connection, side }))
-            })
-        });
-        let endpoints = Side::BOTH.into_iter().filter_map(|side| {
-            let at = self.nodes[side as usize].wake?;
-            Some((at.max(self.now), Source::Endpoint(side)))
-        });
-        let all = timer.into_iter().chain(links).chain(transports).chain(endpoints);
-        all.map(|(at, source)| (at.max(self.now), source)).min_by_key(|(at, _)| *at)
+        let mut next: Option<(Instant, Source)> = None;
+        let mut offer = |at: Option<Instant>, source: Source| {
+            let Some(at) = at.map(|at| at.max(self.now)) else { return };
+            if next.is_none_or(|(known, _)| at < known) {
+                next = Some((at, source));
+            }
+        };
+        offer(self.timers.peek().map(|Reverse((at, ..))| *at), Source::Timer);
+        for (carrier, c) in self.carriers.iter().enumerate() {
+            for side in Side::BOTH {
+                offer(c.departures[side as usize], Source::Link { carrier, side });
+            }
+        }
+        for (&connection, c) in &self.connections {
+            for side in Side::BOTH {
+                let end = c.ends[side as usize].as_ref();
+                let at = end.and_then(|end| end.transport.next_timeout());
+                offer(at, Source::Transport { connection, side });
+            }
+        }
+        for side in Side::BOTH {
+            offer(self.nodes[side as usize].wake, Source::Endpoint(side));
+        }
+        next
     }
 
     fn fire_timer(&mut self) {
