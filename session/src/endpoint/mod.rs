@@ -70,6 +70,7 @@ pub struct Endpoint {
     /// The gateway's session.
     current: Option<SessionKey>,
     events: VecDeque<Event>,
+    /// Sessions that may have something to send, and whose deadlines may be others by now.
     dirty: BTreeSet<SessionKey>,
     deadlines: deadlines::Deadlines<SessionKey>,
     /// Tunnels whose greeting, or its answer, is awaited.
@@ -297,19 +298,24 @@ impl Endpoint {
             let Some(entry) = self.sessions.get_mut(&session) else { continue };
             entry.session.transmit(now, outlet);
             self.after(session);
+            self.note_deadline(session);
             self.dirty.remove(&session);
         }
     }
 
     /// When [`Endpoint::on_timeout`] is to be called.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.greetings.first().into_iter().chain(self.deadlines.first()).min()
+        let known = self.greetings.first().into_iter().chain(self.deadlines.first());
+        known.chain(self.dirty.iter().filter_map(|key| self.deadline(*key))).min()
     }
 
     /// Does what has become due by now.
     pub fn on_timeout(&mut self, now: Instant) {
         for key in self.greetings.due(now) {
             self.refuse(now, key, None, "no greeting in time");
+        }
+        for key in self.dirty.clone() {
+            self.note_deadline(key);
         }
         for key in self.deadlines.due(now) {
             let Some(entry) = self.sessions.get_mut(&key) else { continue };
@@ -474,14 +480,23 @@ impl Endpoint {
         Some(result)
     }
 
-    /// Collects a session's events, notes its next deadline, and that it may have something to
-    /// send.
+    /// Collects a session's events, and notes that it may have something to send and another
+    /// deadline than is noted.
     fn after(&mut self, key: SessionKey) {
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         self.events.append(&mut entry.session.events);
         self.dirty.insert(key);
+    }
+
+    /// When a session wants to be woken.
+    fn deadline(&self, key: SessionKey) -> Option<Instant> {
+        let entry = self.sessions.get(&key)?;
         let linger = entry.session.lingers_since().map(|since| since + self.settings.linger);
-        let next = entry.session.next_timeout().into_iter().chain(linger).min();
+        entry.session.next_timeout().into_iter().chain(linger).min()
+    }
+
+    fn note_deadline(&mut self, key: SessionKey) {
+        let next = self.deadline(key);
         self.deadlines.set(key, next);
     }
 
