@@ -3,7 +3,6 @@
 //! Only when no path is kept busy by anything else: the flow has nothing new that may be sent. The
 //! oldest runs of each path are looked at, of a few flows each.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, FlowId, Unit};
@@ -45,9 +44,13 @@ impl Session {
             let newest = flow.send.expected().rev().take(BACK_MAX).filter(once);
             waiting.extend(newest.take(AGAIN_MAX));
         }
-        let known: BTreeSet<u64> = waiting.iter().map(|waiting| waiting.piece.start).collect();
-        let oldest = flow.send.expected().take(AGAIN_MAX);
-        waiting.extend(oldest.filter(|waiting| !known.contains(&waiting.piece.start)));
+        let newest = waiting.len();
+        for oldest in flow.send.expected().take(AGAIN_MAX) {
+            let start = oldest.piece.start;
+            if !waiting[..newest].iter().any(|known| known.piece.start == start) {
+                waiting.push(oldest);
+            }
+        }
         for Waiting { piece, live, sent_at, on, mark } in waiting {
             let Some(flow) = self.flows.get(&id) else { return };
             let length = Bytes(piece.end - piece.start);
