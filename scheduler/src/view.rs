@@ -38,7 +38,7 @@ pub struct PathView {
     pub in_flight: Bytes,
     /// Accepted by the transport and not sent yet.
     pub unsent: Bytes,
-    /// The transport has lost nothing yet and doubles its window every round trip.
+    /// The transport has lost nothing yet, and its window grows by half within some round trips.
     pub slow_start: bool,
     /// Consecutive timeouts of the transport without progress.
     pub timeouts: u32,

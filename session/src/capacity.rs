@@ -30,6 +30,8 @@ pub(crate) struct Capacity {
 struct Known {
     capacity: f64,
     usual: f64,
+    /// The time over which `usual` is the mean.
+    weighed: Duration,
     /// When it was last measured.
     at: Instant,
 }
@@ -67,17 +69,21 @@ impl Capacity {
         {
             known.capacity = known.now(look.at);
         }
-        if self.points.back().is_none_or(|point| since(point) >= STEP) {
+        // Two round trips have to fit into the points that there are.
+        let step = STEP.max(look.rtt_min / (POINTS_MAX as u32 / 2 - 1));
+        if self.points.back().is_none_or(|point| since(point) >= step) {
             self.points.push_back((look.at, look.delivered));
         }
+        let window = WINDOW.max(look.rtt_min.saturating_mul(2));
         while self.points.len() > POINTS_MAX
-            || self.points.get(1).is_some_and(|point| since(point) >= WINDOW)
+            || self.points.get(1).is_some_and(|point| since(point) >= window)
         {
             self.points.pop_front();
         }
         let Some(first) = self.points.front() else { return };
         let span = since(first);
-        if span >= SPAN_MIN {
+        // Before slow start fills the link, its bursts are apart by a round trip.
+        if span >= SPAN_MIN.max(look.rtt_min) {
             let bits = look.delivered.saturating_sub(first.1) as f64 * 8.0;
             self.learn(look, bits / span.as_secs_f64());
         }
@@ -86,10 +92,10 @@ impl Capacity {
     fn learn(&mut self, look: &Look, rate: f64) {
         // With next to nothing out it is the application that is seen.
         let enough = look.out >= OUT_MIN;
-        if self.known.is_none() && !enough {
+        if self.known.is_none() && (!enough || rate <= 0.0) {
             return;
         }
-        let fresh = Known { capacity: rate, usual: rate, at: look.at };
+        let fresh = Known { capacity: rate, usual: rate, weighed: Duration::ZERO, at: look.at };
         let known = self.known.get_or_insert(fresh);
         let full = enough && is_full(look, known.capacity);
         let raised = rate >= known.capacity;
@@ -98,9 +104,11 @@ impl Capacity {
         }
         // A path that is dark carries nothing; that is not what is usual.
         if (full && rate > 0.0) || rate > known.usual {
-            let since = look.at.saturating_duration_since(known.at).min(WINDOW).as_secs_f64();
-            let weight = 1.0 - (-since / MEMORY.as_secs_f64()).exp();
-            known.usual += (rate - known.usual) * weight;
+            let since = look.at.saturating_duration_since(known.at).min(WINDOW);
+            // The mean of all at first, that of the last seconds later.
+            known.weighed = (known.weighed + since).min(MEMORY);
+            let memory = known.weighed.max(Duration::from_nanos(1)).as_secs_f64();
+            known.usual += (rate - known.usual) * (1.0 - (-since.as_secs_f64() / memory).exp());
         }
         if enough || raised {
             known.at = look.at;
@@ -124,7 +132,8 @@ impl Known {
 /// Whether so much is out that at this rate it would take longer than a round trip.
 fn is_full(look: &Look, capacity: f64) -> bool {
     let needed = look.out as f64 * 8.0 / capacity.max(1.0);
-    needed > look.rtt_min.as_secs_f64() * FULL_FACTOR + FULL_MARGIN.as_secs_f64()
+    let more = (look.rtt_min / 2).min(FULL_MORE) + FULL_MARGIN;
+    needed > (look.rtt_min + more).as_secs_f64()
 }
 
 /// Over so long.
@@ -136,8 +145,9 @@ const STEP: Duration = Duration::from_millis(20);
 const POINTS_MAX: usize = 16;
 /// Ten packets: what a connection may begin with.
 const OUT_MIN: u64 = 14_480;
-/// More than a round trip: it also contains what the peer takes to acknowledge.
-const FULL_FACTOR: f64 = 1.5;
+/// More than a round trip: it also contains what the peer takes to acknowledge. Half of one, and no
+/// more than what handlers that keep queues short still let out.
+const FULL_MORE: Duration = Duration::from_millis(100);
 const FULL_MARGIN: Duration = Duration::from_millis(30);
 /// Until then a measurement is as good as new.
 const FRESH: Duration = Duration::from_millis(200);

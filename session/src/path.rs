@@ -56,6 +56,7 @@ pub(crate) struct Path {
     /// The rate that was reached while the path was the limit, not what was offered.
     proven_rate: Option<Bitrate>,
     last_sample: Option<LinkSample>,
+    start: SlowStart,
     /// What it carries, in sending order; settled entries leave lazily.
     pub carried: VecDeque<Carried>,
     /// Sent over it and neither acknowledged nor given up.
@@ -87,6 +88,35 @@ pub(crate) struct Path {
     pub spoken_before: BTreeSet<FlowId>,
     pub sent: u64,
     pub received: u64,
+}
+
+/// Whether the transport is in slow start, from outside: its window grows by half within some round
+/// trips, and it has lost nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct SlowStart {
+    goes_on: bool,
+    /// When the window had last grown so, and to what.
+    grown: Option<(Instant, Bytes)>,
+    /// Packets lost before it was looked at: those of the handshake.
+    lost: u64,
+}
+
+impl SlowStart {
+    fn sample(&mut self, sample: &LinkSample) {
+        let Some((at, window)) = &mut self.grown else {
+            let grown = Some((sample.at, sample.window));
+            *self = Self { goes_on: true, grown, lost: sample.lost_packets };
+            return;
+        };
+        if sample.window.0 >= window.0.saturating_add(window.0 / 2) {
+            (*at, *window) = (sample.at, sample.window);
+        } else if sample.application_limited || sample.in_flight == Bytes::ZERO {
+            // With nothing to send it does not grow either, and goes on later.
+            *at = sample.at;
+        }
+        let late = sample.at.saturating_duration_since(*at) > sample.srtt * START_ROUNDS;
+        self.goes_on &= !late && sample.lost_packets <= self.lost;
+    }
 }
 
 /// A run that a path carries.
@@ -128,6 +158,7 @@ impl Path {
             capacity: Capacity::default(),
             proven_rate: None,
             last_sample: None,
+            start: SlowStart::default(),
             carried: VecDeque::new(),
             outstanding: 0,
             progress_at: now,
@@ -167,7 +198,7 @@ impl Path {
             window: bytes(|sample| sample.window),
             in_flight: bytes(|sample| sample.in_flight),
             unsent: bytes(|sample| sample.unsent),
-            slow_start: sample.is_some_and(|sample| sample.lost_packets == 0),
+            slow_start: self.start.goes_on,
             timeouts: self.timeouts(),
             rate: self.rate.most(),
             rate_age: Duration::ZERO,
@@ -268,6 +299,7 @@ impl Path {
         self.rtt_var = sample.rtt_var;
         self.rtt_min = Some(sample.rtt_min);
         self.last_sample = Some(*sample);
+        self.start.sample(sample);
         if !sample.application_limited {
             self.proven_rate = sample.delivery_rate.or(self.proven_rate);
         }
@@ -419,6 +451,8 @@ impl Path {
 }
 
 /// The round-trip time of a carrier of which nothing is known.
+/// In which slow start doubles its window three times.
+const START_ROUNDS: u32 = 3;
 const RTT_GUESS: Duration = Duration::from_millis(100);
 /// How much patience a long queue may add.
 const PATIENCE_QUEUE_MAX: Duration = Duration::from_secs(2);

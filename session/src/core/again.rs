@@ -20,9 +20,14 @@ impl Session {
         }
         let mut flows: Vec<FlowId> = Vec::new();
         for path in self.paths.iter().flatten() {
+            // What is acknowledged behind something that is not leaves late.
+            let out = path.carried.iter().take(PASSED_OVER).filter(|carried| {
+                let flow = self.flows.get(&carried.flow);
+                flow.is_some_and(|flow| flow.send.is_out(carried.start, carried.end))
+            });
             let mut seen = 0;
-            for carried in path.carried.iter().take(LOOKED_AT) {
-                if !flows.contains(&carried.flow) {
+            for carried in out.take(LOOKED_AT) {
+                if flows.len() < FLOWS_MAX && !flows.contains(&carried.flow) {
                     flows.push(carried.flow);
                     seen += 1;
                 }
@@ -34,6 +39,7 @@ impl Session {
         for id in flows {
             self.ask_again(now, id, outlet);
         }
+        self.show_rooms();
     }
 
     fn ask_again(&mut self, now: Instant, id: FlowId, outlet: &mut dyn Outlet) {
@@ -66,9 +72,7 @@ impl Session {
                 blocked: flow.send.unsent() > 0,
             };
             let user = flow.user;
-            let wanted = self.chain.again(&out, &self.views, now);
-            self.show_rooms();
-            let slot = match wanted {
+            let slot = match self.chain.again(&out, &self.views, now) {
                 Again::No => continue,
                 Again::At(at) => {
                     let at = at.max(now + LOOK_APART);
@@ -77,6 +81,8 @@ impl Session {
                 }
                 Again::On(slot) => slot,
             };
+            // To be asked may have changed its cap.
+            self.show_room(slot);
             let fits = self.views.get(slot).is_some_and(|view| view.available());
             if !fits || live.contains(slot) {
                 continue;
@@ -112,7 +118,9 @@ impl Session {
 const LOOK_APART: Duration = Duration::from_millis(5);
 /// How far into what a path carries one looks, and for how many flows.
 const LOOKED_AT: usize = 32;
+const PASSED_OVER: usize = 256;
 const FLOWS_EACH: usize = 8;
+const FLOWS_MAX: usize = 32;
 /// Runs of one flow that are looked at.
 const AGAIN_MAX: usize = 16;
 /// How far back one looks among the newest.

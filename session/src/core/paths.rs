@@ -195,6 +195,7 @@ impl Session {
         let Some(path) = &mut self.paths[slot] else { return };
         path.sample(sample);
         let waits = path.outstanding > 0 && !path.stalled;
+        self.views[slot].capacity = path.capacity.now(now);
         self.refresh(slot);
         let back = self.chain.gives_back(&self.views[slot], now);
         if waits && back {

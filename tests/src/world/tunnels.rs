@@ -524,7 +524,8 @@ impl World {
             node.endpoint.tunnel_room(key, room);
             node.dirty = true;
         }
-        if urgent || self.now >= end.sample_at {
+        let idle = end.transport.sender.is_idle();
+        if urgent || idle || self.now >= end.sample_at {
             end.sample_at = self.now + SAMPLE_EVERY;
             let sample: LinkSample = end.transport.sender.sample(self.now);
             node.endpoint.tunnel_sample(self.now, key, &sample);
@@ -620,4 +621,5 @@ const EARLY_ROOM: usize = 14_000;
 const CAPTURED_MAX: usize = 8;
 /// Timeouts of the gateway's transport after which it restarts a path.
 const RESTART_TIMEOUTS: u32 = 2;
-const SAMPLE_EVERY: Duration = Duration::from_millis(100);
+/// As the daemons do (`relay/src/slot.rs`), and once more when nothing is out.
+const SAMPLE_EVERY: Duration = Duration::from_millis(8);

@@ -214,6 +214,11 @@ impl Sender {
         self.early_room.map_or(room, |early| early.min(room))
     }
 
+    /// Nothing is out and nothing waits.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.unsent_bytes == 0
+    }
+
     /// Only so much may go until the handshake is over; `None` when it is.
     pub fn limit_early(&mut self, room: Option<usize>) {
         self.early_room = room;
