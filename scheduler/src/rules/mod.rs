@@ -15,6 +15,7 @@ mod handover_rejection;
 mod heads;
 mod linux;
 mod linux_retransmission;
+mod message_redundancy;
 mod min_rtt;
 mod musher;
 pub(crate) mod network_adaptive;
@@ -49,6 +50,7 @@ use flow_round_robin::FlowRoundRobin;
 use handover_rejection::HandoverRejection;
 use linux::Linux;
 use linux_retransmission::LinuxRetransmission;
+use message_redundancy::MessageRedundancy;
 use min_rtt::MinRtt;
 use musher::Musher;
 use network_adaptive::NetworkAdaptive;
@@ -69,7 +71,7 @@ use weighted_round_robin::WeightedRoundRobin;
 use crate::registry::{Made, Make};
 
 /// The rules by name.
-pub(crate) const RULES: [(&str, Make); 30] = [
+pub(crate) const RULES: [(&str, Make); 31] = [
     ("blest", |params| link(Blest::new(params)?)),
     ("completion_reinjection", |params| handler(CompletionReinjection::new(params)?)),
     ("daps", |_| link(Daps::default())),
@@ -83,6 +85,7 @@ pub(crate) const RULES: [(&str, Make); 30] = [
     ("handover_rejection", |params| link(HandoverRejection::new(params)?)),
     ("linux", |_| link(Linux::default())),
     ("linux_retransmission", |_| handler(LinuxRetransmission::default())),
+    ("message_redundancy", |params| link(MessageRedundancy::new(params)?)),
     ("min_rtt", |_| link(MinRtt)),
     ("musher", |_| link(Musher::published())),
     ("musher_scaled", |_| link(Musher::scaled())),
@@ -132,10 +135,11 @@ pub(crate) const RECONSTRUCTED: [&str; 1] = ["stms"];
 
 /// Our own: HSRSCH's foresight, the earliest delivery in place of the least round trip, and ends
 /// that go where they arrive first.
-const POLYRAIL: [&str; 6] = [
+const POLYRAIL: [&str; 7] = [
     "handover_rejection",
     "earliest_delivery",
     "disconnect_redundancy",
+    "message_redundancy",
     "queue_bound",
     "completion_reinjection",
     "extended_reinjection",

@@ -1,0 +1,144 @@
+//! `message_redundancy`: what fits into a packet or two goes over every path at once.
+//!
+//! Rule: our own. A message waits for one round trip, and which path is quickest for it is known
+//! only afterwards; a lost one waits for a timeout. Its copies cost next to nothing. So when all
+//! that a flow has to send is at most `bytes`, it is also copied to every other live path with room
+//! that is no backup and where copies cost nothing.
+//!
+//! The budget: `rate` bytes a second, with `burst` bytes in hand. A stream that trickles looks like
+//! messages, and would be sent twice as a whole.
+
+use std::time::Instant;
+
+use crate::params::{ParamError, Reader};
+use crate::{Input, Kind, Note, PathSets, Schedulerlet};
+
+/// The selector of copies of messages.
+#[derive(Clone, Debug)]
+pub struct MessageRedundancy {
+    bytes: u64,
+    rate: f64,
+    burst: f64,
+    /// Bytes that may be copied, as of `at`.
+    left: f64,
+    at: Option<Instant>,
+}
+
+impl MessageRedundancy {
+    /// `bytes`: what is a message; `rate`: bytes that may be copied a second; `burst`: bytes that
+    /// may be copied at once.
+    ///
+    /// # Errors
+    /// A parameter is wrong.
+    pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
+        let bytes = params.count("bytes", 2_800, 0..=16_384)?;
+        let rate = params.count("rate", 16_384, 0..=1 << 30)? as f64;
+        let burst = params.count("burst", 65_536, 0..=1 << 30)? as f64;
+        Ok(Self { bytes, rate, burst, left: burst, at: None })
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let at = self.at.replace(now).unwrap_or(now);
+        let since = now.saturating_duration_since(at).as_secs_f64();
+        self.left = (self.left + self.rate * since).min(self.burst);
+    }
+}
+
+impl Schedulerlet for MessageRedundancy {
+    fn name(&self) -> &'static str {
+        "message_redundancy"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::SoftSelector
+    }
+
+    fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
+        let segment = &input.segment;
+        let message = segment.unsent.0 <= self.bytes && !segment.reinjected;
+        if sets.selected().is_empty() || !message {
+            return;
+        }
+        self.refill(input.now);
+        let mut price = segment.unsent.0 as f64;
+        for path in sets.candidates().without(segment.carried).iter() {
+            let view = &input.paths[path];
+            let fit = view.available() && !view.backup && view.spare;
+            if fit && price <= self.left && sets.select(path) {
+                price += segment.unsent.0 as f64;
+            }
+        }
+    }
+
+    fn note(&mut self, note: &Note, _now: Instant) {
+        if let Note::Sent { bytes, copy: true, .. } = *note {
+            self.left -= bytes as f64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use polyrail_model::{Bytes, FlowId, PathId};
+
+    use super::*;
+    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::{Chain, ChainSpec, Decision, PathView, SegmentView};
+
+    fn chain(rule: &str) -> Chain {
+        ChainSpec::of(&["min_rtt", rule]).unwrap().build()
+    }
+
+    fn on(chain: &mut Chain, paths: &[PathView], segment: SegmentView, ms: u64) -> Vec<usize> {
+        let now = base() + Duration::from_millis(ms);
+        match chain.decide(&Input { paths, segment, now }) {
+            Decision::Send { primary, copies, .. } => {
+                let on = [primary].into_iter().chain(copies.iter());
+                let on: Vec<usize> = on.collect();
+                for &path in &on {
+                    let (path, copy) = (paths[path].id, path != primary);
+                    let (flow, offset, bytes) = (FlowId::default(), 0, segment.unsent.0);
+                    chain.note(&Note::Sent { path, flow, offset, bytes, copy }, now);
+                }
+                on
+            }
+            Decision::Wait { .. } => Vec::new(),
+        }
+    }
+
+    fn unsent(bytes: u64) -> SegmentView {
+        SegmentView { unsent: Bytes(bytes), ..SegmentView::default() }
+    }
+
+    #[test]
+    fn table() {
+        let rule = "message_redundancy";
+        let (a, b, c) = (path(1, 40), path(2, 60), path(3, 80));
+        let fresh = |paths: &[PathView], segment| on(&mut chain(rule), paths, segment, 0);
+        assert_eq!(fresh(&[a, b, c], unsent(100)), [0, 1, 2]);
+        assert_eq!(fresh(&[a, b, c], unsent(2_800)), [0, 1, 2]);
+        assert_eq!(fresh(&[a, b, c], unsent(2_801)), [0], "no message");
+        assert_eq!(fresh(&[a, full(b), c], unsent(100)), [0, 2]);
+        assert_eq!(fresh(&[a, stalled(b), backup(c)], unsent(100)), [0]);
+        assert_eq!(fresh(&[a, PathView { spare: false, ..b }], unsent(100)), [0], "metered");
+        let again = SegmentView { reinjected: true, ..unsent(100) };
+        assert_eq!(fresh(&[a, b], again), [0], "others care for that");
+        assert_eq!(fresh(&[full(a), full(b)], unsent(100)), [0; 0]);
+    }
+
+    #[test]
+    fn a_trickle_is_copied_in_part() {
+        let mut chain = chain("message_redundancy(rate=1000, burst=2500)");
+        let paths = [path(1, 40), path(2, 60)];
+        assert_eq!(on(&mut chain, &paths, unsent(1_000), 0), [0, 1]);
+        assert_eq!(on(&mut chain, &paths, unsent(1_000), 0), [0, 1]);
+        assert_eq!(on(&mut chain, &paths, unsent(1_000), 0), [0], "500 are left");
+        assert_eq!(on(&mut chain, &paths, unsent(1_000), 499), [0], "999");
+        assert_eq!(on(&mut chain, &paths, unsent(1_000), 500), [0, 1], "1,000");
+        assert_eq!(on(&mut chain, &paths, unsent(2_500), 60_000), [0, 1], "not more than 2,500");
+        assert_eq!(on(&mut chain, &paths, unsent(100), 60_000), [0]);
+        chain.note(&Note::Gone { path: PathId(2) }, base());
+    }
+}
