@@ -105,10 +105,16 @@ impl Capacity {
         // A path that is dark carries nothing; that is not what is usual.
         if (full && rate > 0.0) || rate > known.usual {
             let since = look.at.saturating_duration_since(known.at).min(WINDOW);
-            // The mean of all at first, that of the last seconds later.
             known.weighed = (known.weighed + since).min(MEMORY);
-            let memory = known.weighed.max(Duration::from_nanos(1)).as_secs_f64();
-            known.usual += (rate - known.usual) * (1.0 - (-since.as_secs_f64() / memory).exp());
+            if known.weighed < WARM {
+                // Pauses and small windows of slow start are not usual.
+                known.usual = known.usual.max(rate);
+            } else {
+                // The mean of all at first, that of the last seconds later.
+                let memory = known.weighed.as_secs_f64();
+                let weight = 1.0 - (-since.as_secs_f64() / memory).exp();
+                known.usual += (rate - known.usual) * weight;
+            }
         }
         if enough || raised {
             known.at = look.at;
@@ -155,6 +161,8 @@ const FRESH: Duration = Duration::from_millis(200);
 const HALF_LIFE: Duration = Duration::from_millis(500);
 /// The usual rate is the mean of about so much time of work.
 const MEMORY: Duration = Duration::from_secs(4);
+/// For so long of work it may be in slow start.
+const WARM: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -164,9 +172,10 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// A path of 40 ms whose clock is a number of milliseconds.
+    /// A path whose clock is a number of milliseconds.
     struct Line {
         base: Instant,
+        rtt: u64,
         at: u64,
         delivered: u64,
         capacity: Capacity,
@@ -176,7 +185,7 @@ mod tests {
         fn new() -> Self {
             #[allow(clippy::disallowed_methods)] // a base for the clock of these tests
             let base = Instant::now();
-            Self { base, at: 0, delivered: 0, capacity: Capacity::default() }
+            Self { base, rtt: 40, at: 0, delivered: 0, capacity: Capacity::default() }
         }
 
         /// Looks each 10 ms for so long, while so many bytes a millisecond are delivered and so
@@ -186,7 +195,7 @@ mod tests {
                 self.at += 10;
                 self.delivered += each * 10;
                 let (at, delivered) = (self.base + ms(self.at), self.delivered);
-                let look = Look { at, delivered, busy: out > 0, out, rtt_min: ms(40) };
+                let look = Look { at, delivered, busy: out > 0, out, rtt_min: ms(self.rtt) };
                 self.capacity.sample(&look);
             }
             self.now()
@@ -215,6 +224,34 @@ mod tests {
         // 100 KB would need 100 ms.
         assert_eq!(line.run(500, 100, 100_000), 100.0);
         assert_eq!(line.run(500, 3_000, 10_000), 3_000.0, "more is always believed");
+        assert!(line.capacity.points.len() <= POINTS_MAX);
+    }
+
+    #[test]
+    fn pauses_between_the_bursts_of_slow_start_are_no_capacity() {
+        let mut line = Line { rtt: 200, ..Line::new() };
+        assert_eq!(line.run(200, 0, 14_000), -1.0);
+        for window in [14_000, 28_000, 56_000] {
+            // A window in 10 ms, and nothing for the rest of the round trip.
+            line.run(10, window / 10, 2 * window);
+            line.run(190, 0, 2 * window);
+            // Two round trips are seen, and half as much came in the one before.
+            let least = 0.5 * window as f64 / 200.0;
+            assert!(line.now() < 0.0 || line.now() >= least, "{} of {least}", line.now());
+        }
+        assert!((140.0..=420.0).contains(&line.now()), "{}", line.now());
+        line.run(3_000, 0, 0);
+        assert!(line.now() >= 140.0, "the best of slow start: {}", line.now());
+    }
+
+    #[test]
+    fn a_queue_that_a_bound_lets_out_shows_a_slower_path_on_any_round_trip() {
+        let mut line = Line { rtt: 500, ..Line::new() };
+        line.run(3_000, 1_000, 700_000);
+        assert_eq!(line.now(), 1_000.0);
+        // A round trip and 200 ms of what is known.
+        line.run(2_000, 100, 700_000);
+        assert_eq!(line.now(), 100.0);
         assert!(line.capacity.points.len() <= POINTS_MAX);
     }
 

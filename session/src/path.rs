@@ -456,3 +456,50 @@ const START_ROUNDS: u32 = 3;
 const RTT_GUESS: Duration = Duration::from_millis(100);
 /// How much patience a long queue may add.
 const PATIENCE_QUEUE_MAX: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a transport shows at so many milliseconds, of 40 ms.
+    fn sample(base: Instant, ms: u64, window: u64, lost: u64) -> LinkSample {
+        LinkSample {
+            at: base + Duration::from_millis(ms),
+            srtt: Duration::from_millis(40),
+            rtt_min: Duration::from_millis(40),
+            rtt_var: Duration::ZERO,
+            window: Bytes(window),
+            in_flight: Bytes(window),
+            unsent: Bytes(1),
+            delivery_rate: None,
+            application_limited: false,
+            sent_packets: 0,
+            lost_packets: lost,
+            timeouts: 0,
+            acked: Bytes::ZERO,
+        }
+    }
+
+    #[test]
+    fn slow_start_ends_with_a_loss_or_a_window_that_stays() {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of this test
+        let base = Instant::now();
+        let mut start = SlowStart::default();
+        let mut goes_on = |sample: LinkSample| {
+            start.sample(&sample);
+            start.goes_on
+        };
+        assert!(goes_on(sample(base, 0, 14_000, 2)), "what the handshake lost does not count");
+        assert!(goes_on(sample(base, 40, 28_000, 2)));
+        assert!(goes_on(sample(base, 160, 28_000, 2)), "three round trips");
+        let idle = LinkSample { in_flight: Bytes::ZERO, ..sample(base, 60_000, 28_000, 2) };
+        assert!(goes_on(idle), "nothing to send");
+        assert!(goes_on(sample(base, 60_100, 41_999, 2)));
+        assert!(!goes_on(sample(base, 60_121, 41_999, 2)), "not half as much again");
+        assert!(!goes_on(sample(base, 60_130, 84_000, 2)), "it does not begin again");
+        let mut start = SlowStart::default();
+        start.sample(&sample(base, 0, 14_000, 0));
+        start.sample(&sample(base, 40, 28_000, 1));
+        assert!(!start.goes_on, "a loss");
+    }
+}
