@@ -159,7 +159,7 @@ fn mistakes_are_placed() {
             "[scheduler]\nchain = [\n\"min_rtt\",\n\"x\"]\n[tls]",
             "\"x\"",
             "scheduler.chain[2]",
-            "no schedulerlet is named \"x\"; there are: blest, daps,",
+            "no schedulerlet is named \"x\"; there are: blest, completion_reinjection,",
         ],
         ["[tls]", "[log]\nlevel = \"loud\"\n[tls]", "level", "log.level", "use error, warn"],
         ["[tls]", "[log]\nformat = \"xml\"\n[tls]", "format", "log.format", "\"json\""],
