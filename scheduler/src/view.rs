@@ -118,6 +118,14 @@ impl PathView {
         !self.stalled && self.room > Bytes::ZERO
     }
 
+    /// Whether a handover is foreseen to fail within a round trip and the error of the position
+    /// (POLYCORN 4.3): `t_HOF < srtt + E_GPS / V`.
+    pub fn is_about_to_fail(&self) -> bool {
+        // A train that hardly moves has an error without bound.
+        let soon = |it: Forecast| it.fails_in < self.srtt.saturating_add(it.uncertainty);
+        self.forecast.is_some_and(soon)
+    }
+
     /// The longest run for this path: 5 ms at its rate, at least one segment and at most
     /// [`RUN_MAX`]; four segments while the rate is unknown.
     pub fn run_max(&self) -> u64 {
@@ -188,6 +196,18 @@ pub(crate) mod samples {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_is_near_within_a_round_trip_and_the_error() {
+        let (ms, most) = (Duration::from_millis, Duration::MAX);
+        let near = |fails_in, uncertainty| {
+            let forecast = Some(Forecast { fails_in, uncertainty, permille: 300 });
+            PathView { forecast, ..samples::path(1, 40) }.is_about_to_fail()
+        };
+        assert!(!samples::path(1, 40).is_about_to_fail(), "no forecast");
+        assert!(near(ms(239), ms(200)) && !near(ms(240), ms(200)));
+        assert!(near(ms(240), most) && !near(most, ms(200)) && !near(most, most));
+    }
 
     #[test]
     fn a_run_is_five_milliseconds_at_the_rate_within_its_bounds() {

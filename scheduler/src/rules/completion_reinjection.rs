@@ -118,7 +118,8 @@ impl Handler for CompletionReinjection {
         });
         let best = others
             .map(|(place, path)| {
-                let (drained, half) = pace(path, Bytes(path.outstanding.0 + out.length.0));
+                let (drained, half) =
+                    pace(path, Bytes(path.outstanding.0.saturating_add(out.length.0)));
                 ((drained - half).max(half), place)
             })
             .min_by(|a, b| a.0.total_cmp(&b.0));

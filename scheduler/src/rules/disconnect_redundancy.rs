@@ -24,10 +24,8 @@ impl DisconnectRedundancy {
     }
 
     fn is_about_to_fail(&self, path: &PathView) -> bool {
-        path.forecast.is_some_and(|forecast| {
-            forecast.permille >= self.permille
-                && forecast.fails_in < path.srtt + forecast.uncertainty
-        })
+        let counts = path.forecast.is_some_and(|forecast| forecast.permille >= self.permille);
+        counts && path.is_about_to_fail()
     }
 }
 
@@ -92,6 +90,9 @@ mod tests {
         assert_eq!(on(rule, &[failing(a, 0), b, PathView { spare: false, ..c }]), [1]);
         assert_eq!(on(rule, &[failing(a, 0), failing(b, 10), c]), [2]);
         assert_eq!(on(rule, &[failing(a, 10), failing(b, 20)]), [1], "all fail: the farthest");
+        let (fails_in, uncertainty) = (Duration::ZERO, Duration::MAX);
+        let forecast = Some(Forecast { fails_in, uncertainty, permille: 300 });
+        assert_eq!(on(rule, &[PathView { forecast, ..a }, b, c]), [1, 2], "without bound");
         assert_eq!(on("disconnect_redundancy(permille=301)", &[failing(a, 0), b, c]), [1]);
     }
 }

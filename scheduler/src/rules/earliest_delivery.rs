@@ -42,7 +42,7 @@ fn bytes_s(path: &PathView) -> f64 {
 
 /// When so many bytes more would be there over this path, in seconds from now.
 pub(crate) fn delivery(path: &PathView, bytes: u64) -> f64 {
-    let drained = (path.outstanding.0 + bytes) as f64 / bytes_s(path).max(1.0);
+    let drained = path.outstanding.0.saturating_add(bytes) as f64 / bytes_s(path).max(1.0);
     (drained - path.rtt_min.as_secs_f64() / 2.0).max(delay(path).as_secs_f64())
 }
 

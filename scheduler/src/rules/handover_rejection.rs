@@ -48,7 +48,7 @@ impl HandoverRejection {
             self.paths.forget(path.id);
             return false;
         };
-        if forecast.fails_in >= path.srtt + forecast.uncertainty {
+        if !path.is_about_to_fail() {
             self.paths.forget(path.id);
             return false;
         }
@@ -136,6 +136,12 @@ mod tests {
         PathView { forecast: Some(forecast), ..path }
     }
 
+    /// A train that stands still.
+    fn unsure(path: PathView) -> PathView {
+        let (fails_in, uncertainty) = (ms(3_600_000), Duration::MAX);
+        PathView { forecast: Some(Forecast { fails_in, uncertainty, permille: 300 }), ..path }
+    }
+
     fn choice(chain: &mut Chain, now: Instant, paths: &[PathView]) -> Option<usize> {
         match chain.decide(&Input { paths, segment: SegmentView::default(), now }) {
             Decision::Send { primary, .. } => Some(primary),
@@ -151,6 +157,7 @@ mod tests {
             ("far away", [failing(a, 240), b], Some(0)),
             ("nearer than round trip and error", [failing(a, 239), b], Some(1)),
             ("here", [failing(a, 0), b], Some(1)),
+            ("an error without bound", [unsure(a), b], Some(1)),
             ("all fail: the farthest stays", [failing(a, 100), failing(b, 101)], Some(1)),
             ("the other is dead", [failing(a, 100), stalled(b)], Some(0)),
             (
