@@ -25,7 +25,7 @@ enum Rule {
 impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Known(index, params) => write!(f, "{}{params}", RULES[*index].0),
+            Self::Known(index, params) => write!(f, "{}{params}", RULES[*index].name),
             Self::Foreign(name, _) => f.write_str(name),
         }
     }
@@ -66,6 +66,9 @@ pub enum ChainSpecError {
     /// A parameter is wrong.
     #[error(transparent)]
     Parameter(#[from] ParamError),
+    /// Nothing in it selects a first path: no segment would ever go out.
+    #[error("no rule of this chain selects a path: add one of {list}", list = listed(selectors()))]
+    NoSelector,
     /// The list is empty or longer than `LINKS_MAX`.
     #[error("a chain has 1 to {LINKS_MAX} schedulerlets, not {0}")]
     Length(usize),
@@ -75,7 +78,27 @@ pub enum ChainSpecError {
 const LINKS_MAX: usize = 16;
 
 /// Makes a rule of its parameters.
-pub(crate) type Make = fn(&mut Reader<'_>) -> Result<Made, ParamError>;
+type Make = fn(&mut Reader<'_>) -> Result<Made, ParamError>;
+
+/// A rule of this crate.
+#[derive(Clone, Copy)]
+pub(crate) struct Known {
+    pub name: &'static str,
+    /// It selects a path where none is selected; others filter, add to what is selected, or look at
+    /// what is out.
+    pub selects: bool,
+    make: Make,
+}
+
+/// A rule that selects a first path.
+pub(crate) const fn first(name: &'static str, make: Make) -> Known {
+    Known { name, selects: true, make }
+}
+
+/// A rule that stands beside one that selects.
+pub(crate) const fn beside(name: &'static str, make: Make) -> Known {
+    Known { name, selects: false, make }
+}
 
 /// The names of the ready-made chains.
 pub fn chain_names() -> impl Iterator<Item = &'static str> {
@@ -84,7 +107,12 @@ pub fn chain_names() -> impl Iterator<Item = &'static str> {
 
 /// The names of the schedulerlets and handlers from which chains are made.
 pub fn schedulerlet_names() -> impl Iterator<Item = &'static str> {
-    RULES.iter().map(|(name, _)| *name)
+    RULES.iter().map(|rule| rule.name)
+}
+
+/// Those of them that select a first path.
+fn selectors() -> impl Iterator<Item = &'static str> {
+    RULES.iter().filter(|rule| rule.selects).map(|rule| rule.name)
 }
 
 /// What is known of a schedulerlet or handler.
@@ -98,7 +126,7 @@ pub struct RuleInfo {
 
 /// What is known of the schedulerlet or handler of this name, if there is one.
 pub fn rule_info(name: &str) -> Option<RuleInfo> {
-    let (name, make) = RULES.iter().find(|(known, _)| *known == name)?;
+    let Known { name, make, .. } = *RULES.iter().find(|known| known.name == name)?;
     let params = Params::default();
     let mut reader = params.reader(name);
     let kind = match make(&mut reader).ok()? {
@@ -138,14 +166,25 @@ impl ChainSpec {
     /// stand anywhere.
     ///
     /// # Errors
-    /// The list is empty or too long, or holds an unknown name or a parameter that does not fit.
+    /// As [`Self::parts`], or no rule selects a first path: nothing would be sent.
     pub fn of<S: AsRef<str>>(texts: &[S]) -> Result<Self, ChainSpecError> {
+        let spec = Self::parts(texts)?;
+        let selects = |rule: &Rule| matches!(rule, Rule::Known(index, _) if RULES[*index].selects);
+        if spec.rules.iter().any(selects) { Ok(spec) } else { Err(ChainSpecError::NoSelector) }
+    }
+
+    /// The same without a look at whether a path would ever be selected: parts of a chain that
+    /// [`Self::then`] and [`Self::and`] put together.
+    ///
+    /// # Errors
+    /// The list is empty or too long, or holds an unknown name or a parameter that does not fit.
+    pub fn parts<S: AsRef<str>>(texts: &[S]) -> Result<Self, ChainSpecError> {
         if texts.is_empty() || texts.len() > LINKS_MAX {
             return Err(ChainSpecError::Length(texts.len()));
         }
         let rules = texts.iter().map(|text| rule(text.as_ref())).collect::<Result<Vec<_>, _>>()?;
         let name = |rule: &Rule| match rule {
-            Rule::Known(index, params) => format!("{}{params}", RULES[*index].0),
+            Rule::Known(index, params) => format!("{}{params}", RULES[*index].name),
             Rule::Foreign(name, _) => (*name).to_owned(),
         };
         let names = rules.iter().map(name).collect();
@@ -229,7 +268,7 @@ impl Rule {
         match self {
             Self::Foreign(_, make) => Ok(make()),
             Self::Known(index, params) => {
-                let (name, make) = RULES[*index];
+                let Known { name, make, .. } = RULES[*index];
                 let mut reader = params.reader(name);
                 let made = make(&mut reader)?;
                 reader.finish()?;
@@ -241,7 +280,7 @@ impl Rule {
 
 fn rule(text: &str) -> Result<Rule, ChainSpecError> {
     let (name, params) = Params::split(text)?;
-    let found = RULES.iter().position(|(known, _)| *known == name);
+    let found = RULES.iter().position(|known| known.name == name);
     let index = found.ok_or_else(|| ChainSpecError::UnknownSchedulerlet(name.to_owned()))?;
     let rule = Rule::Known(index, params);
     rule.make()?;

@@ -276,7 +276,15 @@ fn read_scheduler(mut section: Section<'_, '_>) -> SchedulerConfig {
     let chain = match section.is_list("chain") {
         true => {
             let names = section.list("chain", 1..=CHAIN_MAX, parsed(schedulerlet));
-            names.and_then(|names| ChainSpec::of(&names).ok())
+            let chain = |names: Vec<String>| match ChainSpec::of(&names) {
+                Ok(chain) => Some(chain),
+                // Each rule is right; the chain as a whole is not.
+                Err(error) => {
+                    section.source().blame(&section.key("chain"), error.to_string());
+                    None
+                }
+            };
+            names.and_then(chain)
         }
         false => section.get("chain", parsed(ChainSpec::named)),
     };
@@ -286,7 +294,7 @@ fn read_scheduler(mut section: Section<'_, '_>) -> SchedulerConfig {
 
 /// A name that may stand in a list.
 fn schedulerlet(name: &str) -> Result<String, ChainSpecError> {
-    ChainSpec::of(&[name]).map(|_| name.to_owned())
+    ChainSpec::parts(&[name]).map(|_| name.to_owned())
 }
 
 /// A path, from the file's own folder when it is relative.

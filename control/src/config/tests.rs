@@ -161,6 +161,13 @@ fn mistakes_are_placed() {
             "scheduler.chain[2]",
             "no schedulerlet is named \"x\"; there are: blest, completion_reinjection,",
         ],
+        [
+            "[tls]",
+            "[scheduler]\nchain = [\n\"redundancy\",\n\"extended_reinjection\"]\n[tls]",
+            "chain",
+            "scheduler.chain",
+            "no rule of this chain selects a path: add one of blest, daps,",
+        ],
         ["[tls]", "[log]\nlevel = \"loud\"\n[tls]", "level", "log.level", "use error, warn"],
         ["[tls]", "[log]\nformat = \"xml\"\n[tls]", "format", "log.format", "\"json\""],
         ["192.0.2.1:4433", "192.0.2.1", "\"192.0", "cloud.addresses[1]", "with a port"],

@@ -45,7 +45,7 @@ mod tests {
     fn the_third_timeout_counts() {
         let after = |rule: &str, timeouts| {
             let path = PathView { timeouts, ..path(1, 40) };
-            ChainSpec::of(&[rule]).unwrap().build().gives_back(&path, base())
+            ChainSpec::parts(&[rule]).unwrap().build().gives_back(&path, base())
         };
         let given: Vec<bool> = (0..5).map(|k| after("extended_reinjection", k)).collect();
         assert_eq!(given, [false, false, false, true, true]);

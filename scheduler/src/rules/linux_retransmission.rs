@@ -88,7 +88,7 @@ mod tests {
     use crate::{Chain, ChainSpec, PathSet, SEGMENT};
 
     fn new() -> Chain {
-        ChainSpec::of(&["linux_retransmission"]).unwrap().build()
+        ChainSpec::parts(&["linux_retransmission"]).unwrap().build()
     }
 
     fn at(millis: u64) -> Instant {

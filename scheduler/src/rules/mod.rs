@@ -68,41 +68,41 @@ use tail_rejection::TailRejection;
 use timeout_reinjection::TimeoutReinjection;
 use weighted_round_robin::WeightedRoundRobin;
 
-use crate::registry::{Made, Make};
+use crate::registry::{Known, Made, beside, first};
 
 /// The rules by name.
-pub(crate) const RULES: [(&str, Make); 31] = [
-    ("blest", |params| link(Blest::new(params)?)),
-    ("completion_reinjection", |params| handler(CompletionReinjection::new(params)?)),
-    ("daps", |_| link(Daps::default())),
-    ("deadline_reinjection", |params| handler(DeadlineReinjection::new(params)?)),
-    ("disconnect_redundancy", |params| link(DisconnectRedundancy::new(params)?)),
-    ("earliest_delivery", |params| link(EarliestDelivery::new(params)?)),
-    ("ecf", |params| link(Ecf::new(params)?)),
-    ("edpf", |_| link(Edpf::default())),
-    ("extended_reinjection", |params| handler(ExtendedReinjection::new(params)?)),
-    ("flow_round_robin", |_| link(FlowRoundRobin::default())),
-    ("handover_rejection", |params| link(HandoverRejection::new(params)?)),
-    ("linux", |_| link(Linux::default())),
-    ("linux_retransmission", |_| handler(LinuxRetransmission::default())),
-    ("message_redundancy", |params| link(MessageRedundancy::new(params)?)),
-    ("min_rtt", |_| link(MinRtt)),
-    ("musher", |_| link(Musher::published())),
-    ("musher_scaled", |_| link(Musher::scaled())),
-    ("network_adaptive", |params| link(NetworkAdaptive::new(params)?)),
-    ("opportunistic_redundancy", |params| link(OpportunisticRedundancy::new(params)?)),
-    ("opportunistic_retransmission", |_| handler(OpportunisticRetransmission::default())),
-    ("otias", |_| link(Otias::default())),
-    ("penalisation", |_| handler(Penalisation::default())),
-    ("queue_bound", |params| handler(QueueBound::new(params)?)),
-    ("raven", |params| link(Raven::new(params)?)),
-    ("redundancy", |_| link(Redundancy)),
-    ("round_robin", |_| link(RoundRobin::default())),
-    ("stms", |_| link(Stms::default())),
-    ("tail_reinjection", |params| handler(TailReinjection::new(params)?)),
-    ("tail_rejection", |params| link(TailRejection::new(params)?)),
-    ("timeout_reinjection", |_| handler(TimeoutReinjection::default())),
-    ("weighted_round_robin", |params| link(WeightedRoundRobin::new(params)?)),
+pub(crate) const RULES: [Known; 31] = [
+    first("blest", |params| link(Blest::new(params)?)),
+    beside("completion_reinjection", |params| handler(CompletionReinjection::new(params)?)),
+    first("daps", |_| link(Daps::default())),
+    beside("deadline_reinjection", |params| handler(DeadlineReinjection::new(params)?)),
+    beside("disconnect_redundancy", |params| link(DisconnectRedundancy::new(params)?)),
+    first("earliest_delivery", |params| link(EarliestDelivery::new(params)?)),
+    first("ecf", |params| link(Ecf::new(params)?)),
+    first("edpf", |_| link(Edpf::default())),
+    beside("extended_reinjection", |params| handler(ExtendedReinjection::new(params)?)),
+    first("flow_round_robin", |_| link(FlowRoundRobin::default())),
+    beside("handover_rejection", |params| link(HandoverRejection::new(params)?)),
+    first("linux", |_| link(Linux::default())),
+    beside("linux_retransmission", |_| handler(LinuxRetransmission::default())),
+    beside("message_redundancy", |params| link(MessageRedundancy::new(params)?)),
+    first("min_rtt", |_| link(MinRtt)),
+    first("musher", |_| link(Musher::published())),
+    first("musher_scaled", |_| link(Musher::scaled())),
+    first("network_adaptive", |params| link(NetworkAdaptive::new(params)?)),
+    beside("opportunistic_redundancy", |params| link(OpportunisticRedundancy::new(params)?)),
+    beside("opportunistic_retransmission", |_| handler(OpportunisticRetransmission::default())),
+    first("otias", |_| link(Otias::default())),
+    beside("penalisation", |_| handler(Penalisation::default())),
+    beside("queue_bound", |params| handler(QueueBound::new(params)?)),
+    first("raven", |params| link(Raven::new(params)?)),
+    beside("redundancy", |_| link(Redundancy)),
+    first("round_robin", |_| link(RoundRobin::default())),
+    first("stms", |_| link(Stms::default())),
+    beside("tail_reinjection", |params| handler(TailReinjection::new(params)?)),
+    beside("tail_rejection", |params| link(TailRejection::new(params)?)),
+    beside("timeout_reinjection", |_| handler(TimeoutReinjection::default())),
+    first("weighted_round_robin", |params| link(WeightedRoundRobin::new(params)?)),
 ];
 
 /// The ready-made chains.
@@ -191,7 +191,10 @@ fn handler<E>(rule: impl crate::Handler + 'static) -> Result<Made, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ChainSpec, ChainSpecError, chain_names, schedulerlet_names};
+    use crate::view::samples::{base, path};
+    use crate::{
+        ChainSpec, ChainSpecError, Decision, Input, SegmentView, chain_names, schedulerlet_names,
+    };
 
     #[test]
     fn every_name_builds() {
@@ -206,9 +209,9 @@ mod tests {
             assert_eq!(built, wanted, "{name}");
         }
         for name in schedulerlet_names() {
-            assert_eq!(names(&ChainSpec::of(&[name]).unwrap()), [name]);
+            assert_eq!(names(&ChainSpec::parts(&[name]).unwrap()), [name]);
         }
-        assert!(RULES.is_sorted_by_key(|(name, _)| *name));
+        assert!(RULES.is_sorted_by_key(|rule| rule.name));
     }
 
     fn names(spec: &ChainSpec) -> Vec<String> {
@@ -230,18 +233,42 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_without_a_rule_that_selects_a_path_is_refused() {
+        let paths = [path(1, 40), path(2, 60)];
+        for Known { name, selects, .. } in RULES {
+            let spec = ChainSpec::parts(&[name]).unwrap();
+            let input = Input { paths: &paths, segment: SegmentView::default(), now: base() };
+            let sends = matches!(spec.build().decide(&input), Decision::Send { .. });
+            assert_eq!(sends, selects, "{name}");
+            let of = ChainSpec::of(&[name, "redundancy", "extended_reinjection"]);
+            assert_eq!(of.is_ok(), selects, "{name}");
+        }
+        let error = ChainSpec::of(&["handover_rejection"]).unwrap_err();
+        assert_eq!(error, ChainSpecError::NoSelector);
+        let error = error.to_string();
+        assert!(error.contains("min_rtt") && error.contains("stms (reconstructed)"), "{error}");
+        assert!(!error.contains("redundancy"), "{error}");
+        let selects = ChainSpec::of(&["redundancy", "min_rtt"]);
+        assert!(selects.is_ok(), "in any place");
+        // What is put together in code is not looked at: a rule from outside may select.
+        assert!(ChainSpec::parts(&["redundancy"]).is_ok());
+        assert_eq!(ChainSpec::parts(&["x"]), ChainSpec::of(&["x"]));
+    }
+
+    #[test]
     fn a_chain_may_stand_in_one_text() {
         let read = |text: &str| text.parse::<ChainSpec>();
         assert_eq!(read("redundant"), ChainSpec::named("redundant"));
         assert_eq!(read(" min_rtt , redundancy"), ChainSpec::of(&["min_rtt", "redundancy"]));
         let two = "opportunistic_redundancy(bytes=1, idle=2s)";
         assert_eq!(read(&format!("min_rtt, {two}")), ChainSpec::of(&["min_rtt", two]));
-        assert_eq!(read(two), ChainSpec::of(&[two]), "a rule alone");
+        assert_eq!(read("blest(lambda=1)"), ChainSpec::of(&["blest(lambda=1)"]), "a rule alone");
         for (text, error) in [
             ("best", "no chain is named \"best\""),
             ("min_rtt,best", "no schedulerlet is named \"best\""),
             ("blest(lambda=9)", "blest: lambda is a number from 1 to 1.3"),
             ("min_rtt, blest(lambda=1.2", "\"blest(lambda=1.2\" is not a rule"),
+            (two, "no rule of this chain selects a path: add one of blest, daps, "),
         ] {
             let found = read(text).unwrap_err().to_string();
             assert!(found.starts_with(error), "{text}: {found}");
@@ -250,7 +277,7 @@ mod tests {
 
     #[test]
     fn parameters_are_part_of_a_chain() {
-        let spec = |text: &str| ChainSpec::of(&[text]).unwrap();
+        let spec = |text: &str| ChainSpec::parts(&[text]).unwrap();
         let default = spec("opportunistic_redundancy");
         let other = spec("opportunistic_redundancy( segments = 4 )");
         assert_ne!(default, other);

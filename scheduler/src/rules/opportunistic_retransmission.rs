@@ -92,7 +92,7 @@ mod tests {
     }
 
     fn new() -> Chain {
-        ChainSpec::of(&["opportunistic_retransmission"]).unwrap().build()
+        ChainSpec::parts(&["opportunistic_retransmission"]).unwrap().build()
     }
 
     #[test]

@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn new() -> Chain {
-        ChainSpec::of(&["penalisation"]).unwrap().build()
+        ChainSpec::parts(&["penalisation"]).unwrap().build()
     }
 
     /// The second path has the head of the line, and the window blocks.
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn the_cap_is_lifted_also_behind_a_handler_that_takes_all_back() {
         let rules = ["extended_reinjection", "penalisation"];
-        let (mut chain, slow) = (ChainSpec::of(&rules).unwrap().build(), at(2, 100, 20));
+        let (mut chain, slow) = (ChainSpec::parts(&rules).unwrap().build(), at(2, 100, 20));
         assert_eq!(block(&mut chain, &[at(1, 20, 10), slow], 0), Some(10));
         let small = PathView { timeouts: 3, window: Bytes(10 * SEGMENT), ..slow };
         assert!(chain.gives_back(&small, base()));

@@ -104,7 +104,7 @@ mod tests {
     use crate::{Chain, ChainSpec, PathSet, SEGMENT};
 
     fn new() -> Chain {
-        ChainSpec::of(&["timeout_reinjection"]).unwrap().build()
+        ChainSpec::parts(&["timeout_reinjection"]).unwrap().build()
     }
 
     fn at(millis: u64) -> Instant {
