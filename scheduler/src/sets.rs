@@ -61,6 +61,11 @@ impl PathSet {
         Self(self.0 & other.0)
     }
 
+    /// The members of either.
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// The members of this set that are not in the other.
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)

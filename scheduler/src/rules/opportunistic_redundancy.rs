@@ -2,12 +2,13 @@
 //!
 //! Rule: POLYCORN 4.6. A path is idle when nothing was scheduled on it for `idle` (alpha, 1 s), or
 //! while `bytes` (beta, 8 KB) went over others, whichever is first. The next `segments` (tau, 16)
-//! segments are copied to every idle path.
+//! segments are copied to every idle path, also to those that a filter has turned down (4.2: a hard
+//! selector over C and U): a path that no tail goes over is measured nevertheless.
 //!
-//! Where the paper is open: a path that is rejected for a handover, dead, a backup, or for which
-//! copies cost (`spare` is false) receives none, nor does one without room: a copy is dropped. What
-//! a path gets as a copy ends its idleness only with the last of them. A run that is copied counts
-//! as its segments.
+//! Where the paper is open: a path that is about to fail, and so is or would be rejected for its
+//! handover, is dead, a backup, or for which copies cost (`spare` is false) receives none, nor does
+//! one that has carried the segment or has no room: a copy is dropped. What a path gets as a copy
+//! ends its idleness only with the last of them. A run that is copied counts as its segments.
 
 use std::time::{Duration, Instant};
 
@@ -88,7 +89,7 @@ impl Schedulerlet for OpportunisticRedundancy {
     }
 
     fn kind(&self) -> Kind {
-        Kind::SoftSelector
+        Kind::HardSelector
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
@@ -96,9 +97,11 @@ impl Schedulerlet for OpportunisticRedundancy {
             return;
         }
         let mut copied = false;
-        for path in sets.candidates().without(input.segment.carried).iter() {
+        let others = sets.candidates().or(sets.unavailable());
+        for path in others.without(input.segment.carried).iter() {
             let view = &input.paths[path];
-            if view.available() && !view.backup && view.spare && self.is_idle(view.id, input.now) {
+            let fit = view.available() && !view.backup && view.spare && !view.is_about_to_fail();
+            if fit && self.is_idle(view.id, input.now) {
                 copied |= sets.select(path);
             }
         }
@@ -123,7 +126,7 @@ mod tests {
 
     use super::*;
     use crate::view::samples::{backup, base, full, path, stalled};
-    use crate::{Chain, ChainSpec, Decision, PathView, SegmentView};
+    use crate::{Chain, ChainSpec, Decision, Forecast, PathView, SegmentView};
 
     struct Scene {
         chain: Chain,
@@ -180,13 +183,45 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_a_tail_was_kept_off_gets_copies() {
+        let ms = Duration::from_millis;
+        let at = |id, srtt_ms, owd_ms| PathView {
+            owd: Some(ms(owd_ms)),
+            rate: Some(polyrail_model::Bitrate::from_mbps(8.0)),
+            ..path(id, srtt_ms)
+        };
+        // The first has the least round trip, and is late towards the peer.
+        let paths = [at(1, 40, 200), at(2, 60, 20)];
+        let rules = ["handover_rejection", "min_rtt", "tail_rejection", "opportunistic_redundancy"];
+        let sends = |first: PathView| {
+            let mut chain = ChainSpec::of(&rules).unwrap().build();
+            let mut decide = |offset, at: Instant| {
+                let segment = SegmentView { tail: true, offset, ..SegmentView::default() };
+                let decision = chain.decide(&Input { paths: &[first, paths[1]], segment, now: at });
+                let Decision::Send { primary, copies, .. } = decision else { return Vec::new() };
+                [primary].into_iter().chain(copies.iter()).collect()
+            };
+            assert_eq!(decide(0, base()), [1], "the tail does not take the first");
+            decide(SEGMENT, base() + ms(1_000))
+        };
+        assert_eq!(sends(paths[0]), [1, 0], "idle for a second");
+        let forecast = Forecast { fails_in: ms(10), uncertainty: ms(200), permille: 300 };
+        let failing = PathView { forecast: Some(forecast), ..paths[0] };
+        assert_eq!(sends(failing), [1], "about to fail");
+        assert_eq!(sends(full(paths[0])), [1]);
+    }
+
+    #[test]
     fn copies_go_where_they_cost_and_harm_nothing() {
         let (a, b) = (path(1, 40), path(2, 60));
+        let (fails_in, uncertainty) = (Duration::ZERO, Duration::from_millis(200));
+        let forecast = Forecast { fails_in, uncertainty, permille: 300 };
         for (name, other) in [
             ("full", full(b)),
             ("stalled", stalled(b)),
             ("backup", backup(b)),
             ("metered", PathView { spare: false, ..b }),
+            ("about to fail", PathView { forecast: Some(forecast), ..b }),
         ] {
             let mut scene = Scene::new();
             scene.send(&[a, b]);
