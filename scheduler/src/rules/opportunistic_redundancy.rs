@@ -8,7 +8,8 @@
 //! Where the paper is open: a path that is about to fail, and so is or would be rejected for its
 //! handover, is dead, a backup, or for which copies cost (`spare` is false) receives none, nor does
 //! one that has carried the segment or has no room: a copy is dropped. What a path gets as a copy
-//! ends its idleness only with the last of them. A run that is copied counts as its segments.
+//! ends its idleness only with the last of them. A run that is copied counts as its segments, and
+//! is no longer than what the path is still to get.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,8 @@ impl OpportunisticRedundancy {
         })
     }
 
-    fn is_idle(&mut self, path: PathId, now: Instant) -> bool {
+    /// How many segments are to be copied to the path: none while it is not idle.
+    fn left(&mut self, path: PathId, now: Instant) -> u64 {
         let (idle, bytes, segments) = (self.idle, self.bytes, self.segments);
         let used = self.paths.of(path);
         let since = *used.used_at.get_or_insert(now);
@@ -62,7 +64,7 @@ impl OpportunisticRedundancy {
         {
             used.copies = segments;
         }
-        used.copies > 0
+        used.copies
     }
 
     fn sent(&mut self, path: PathId, bytes: u64, copy: bool, now: Instant) {
@@ -96,18 +98,19 @@ impl Schedulerlet for OpportunisticRedundancy {
         if sets.selected().is_empty() {
             return;
         }
-        let mut copied = false;
+        let mut least: Option<u64> = None;
         let others = sets.candidates().or(sets.unavailable());
         for path in others.without(input.segment.carried).iter() {
             let view = &input.paths[path];
             let fit = view.available() && !view.backup && view.spare && !view.is_about_to_fail();
-            if fit && self.is_idle(view.id, input.now) {
-                copied |= sets.select(path);
+            let left = if fit { self.left(view.id, input.now) } else { 0 };
+            if left > 0 && sets.select(path) {
+                least = Some(least.map_or(left, |least| least.min(left)));
             }
         }
-        if copied {
-            // A longer run would be one large copy.
-            sets.limit_run(self.segments * SEGMENT);
+        if let Some(left) = least {
+            // No path gets more than its copies with a longer run.
+            sets.limit_run(left.saturating_mul(SEGMENT));
         }
     }
 
@@ -166,6 +169,39 @@ mod tests {
                 assert_eq!(scene.send(&paths), [1, 2], "round {round}, copy {copy}");
             }
         }
+    }
+
+    #[test]
+    fn a_run_is_no_longer_than_the_copies_that_are_left() {
+        let fast = |id, srtt_ms| PathView {
+            rate: Some(polyrail_model::Bitrate::from_mbps(100.0)),
+            ..path(id, srtt_ms)
+        };
+        let paths = [fast(1, 40), fast(2, 60), fast(3, 80)];
+        let mut scene = Scene::new();
+        let mut run = |bytes: Option<u64>, paths: &[PathView]| {
+            let segment = SegmentView::default();
+            let decision = scene.chain.decide(&Input { paths, segment, now: scene.now });
+            let Decision::Send { primary, copies, run_max, .. } = decision else {
+                panic!("{decision:?}")
+            };
+            let bytes = bytes.unwrap_or(run_max);
+            for index in [primary].into_iter().chain(copies.iter()) {
+                let (path, flow, copy) = (paths[index].id, FlowId(1), index != primary);
+                let note = Note::Sent { path, flow, offset: 0, bytes, copy };
+                scene.chain.note(&note, scene.now);
+            }
+            (run_max / SEGMENT, copies.len())
+        };
+        assert_eq!(run(None, &paths[..2]), (11, 0), "nothing is idle");
+        assert_eq!(run(None, &paths[..2]), (11, 1));
+        assert_eq!(run(None, &paths[..2]), (5, 1), "16 in all");
+        assert_eq!(run(None, &paths[..2]), (11, 0));
+        assert_eq!(run(None, &paths[..2]), (11, 1));
+        assert_eq!(run(Some(SEGMENT), &paths), (5, 1), "the third is new");
+        assert_eq!(run(Some(8_192), &paths), (4, 1), "8 KB went elsewhere");
+        assert_eq!(run(Some(8_192), &paths), (11, 1), "the third alone");
+        assert_eq!(run(None, &paths), (10, 2), "16 and 10 are left");
     }
 
     #[test]
