@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::PathId;
 
-use super::min_rtt::{among, fastest, group};
+use super::min_rtt::{among, fastest, group, is_open};
 use super::per_path::PerPath;
 use super::waits::Waits;
 use super::window::window;
@@ -126,7 +126,7 @@ impl Schedulerlet for Daps {
         self.decided = None;
         let group = group(sets.candidates(), input);
         group.iter().for_each(|path| self.observe(&input.paths[path], input.now));
-        let available = among(group, |i| input.paths[i].available());
+        let available = among(group, |i| is_open(&input.paths[i]));
         if available.is_empty() {
             return;
         }

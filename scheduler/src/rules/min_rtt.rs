@@ -2,10 +2,23 @@
 //!
 //! Rule: the default scheduler of out-of-tree MPTCP (`mptcp_sched.c`). A path that has carried
 //! the segment is left out; while a path that has not carried it is only full, the segment waits;
-//! backups come after all others; a segment that every path has carried may go anywhere again.
+//! backups come after all others; a segment that every path has carried may go anywhere again. As
+//! full counts a path in the state of loss after a timeout (`mptcp_is_temp_unavailable`): it sends
+//! nothing new until what it has out is acknowledged.
+//!
+//! Decided here: a path is in that state while timeouts are counted that no acknowledgement has
+//! ended, and something is out on it ([`is_open`]). The first acknowledgement ends it, where Linux
+//! waits for all that was out at the timeout. One that carries nothing any more, because all of it
+//! went elsewhere, takes the next segment: no acknowledgement would ever come. What it has out
+//! meanwhile is sent again by its tunnel, and goes back to its flows as handlers decide. All that
+//! follow MPTCP hold to this (`blest`, `ecf`, `daps`, `otias`, `stms`, `musher`, `raven`,
+//! `round_robin`, `redundancy`, and what goes again by `min_rtt`'s choice), and `flow_round_robin`.
+//!
 //! Invariant: selects at most one path, and only one that is available.
 
-use crate::{Input, Kind, PathSet, PathSets, Schedulerlet};
+use polyrail_model::Bytes;
+
+use crate::{Input, Kind, PathSet, PathSets, PathView, Schedulerlet};
 
 /// The soft selector of the lowest round-trip time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,9 +52,15 @@ pub(crate) fn group(set: PathSet, input: &Input<'_>) -> PathSet {
     if regular.is_empty() { backup } else { regular }
 }
 
-/// The available member with the least smoothed round-trip time; the first of equals.
+/// Whether the path takes new data now: it is available, and not in the state of loss.
+pub(crate) fn is_open(path: &PathView) -> bool {
+    let in_loss = path.timeouts > 0 && path.outstanding > Bytes::ZERO;
+    path.available() && !in_loss
+}
+
+/// The open member with the least smoothed round-trip time; the first of equals.
 pub(crate) fn fastest(group: PathSet, input: &Input<'_>) -> Option<usize> {
-    group.iter().filter(|&i| input.paths[i].available()).min_by_key(|&i| input.paths[i].srtt)
+    group.iter().filter(|&i| is_open(&input.paths[i])).min_by_key(|&i| input.paths[i].srtt)
 }
 
 /// The members for which `keep` holds.
@@ -61,7 +80,7 @@ fn split(set: PathSet, left: impl Fn(usize) -> bool) -> (PathSet, PathSet) {
 mod tests {
     use super::*;
     use crate::view::samples::{backup, base, full, path, stalled};
-    use crate::{Chain, Decision, PathView, SegmentView};
+    use crate::{Chain, ChainSpec, Decision, SegmentView};
 
     fn choice(paths: &[PathView], carried: &[usize]) -> Option<usize> {
         let mut mask = PathSet::EMPTY;
@@ -99,5 +118,66 @@ mod tests {
             "backup when nothing else lives"
         );
         assert_eq!(choice(&[backup(a), b], &[1]), Some(0), "backup when the others had it");
+    }
+
+    /// The path after a timeout, with something out.
+    fn lost(path: PathView) -> PathView {
+        PathView { timeouts: 1, outstanding: Bytes(1), ..path }
+    }
+
+    #[test]
+    fn a_path_in_the_state_of_loss_is_as_a_full_one() {
+        let (a, b) = (path(1, 40), path(2, 60));
+        assert_eq!(choice(&[lost(a), b], &[]), Some(1), "the other");
+        assert_eq!(choice(&[lost(a), full(b)], &[]), None);
+        assert_eq!(choice(&[lost(a)], &[]), None, "alone");
+        assert_eq!(choice(&[lost(a), lost(b)], &[]), None, "all");
+        assert_eq!(choice(&[lost(a), b], &[1]), None, "wait for the one that had it not");
+        assert_eq!(choice(&[lost(a), backup(b)], &[]), None, "a backup does not help");
+        let idle = PathView { outstanding: Bytes::ZERO, ..lost(a) };
+        assert_eq!(choice(&[idle, b], &[]), Some(0), "nothing is out: no acknowledgement comes");
+        let progress = PathView { timeouts: 0, ..lost(a) };
+        assert_eq!(choice(&[progress, b], &[]), Some(0), "something has arrived");
+    }
+
+    #[test]
+    fn all_that_follow_mptcp_hold_to_it() {
+        let (a, b) = (path(1, 40), path(2, 60));
+        for name in [
+            "min_rtt",
+            "hsrsch",
+            "mptcp",
+            "blest",
+            "ecf",
+            "redundant",
+            "round_robin",
+            "daps",
+            "otias",
+            "stms",
+            "musher",
+            "musher_scaled",
+            "raven",
+        ] {
+            let on = |paths: &[PathView]| {
+                let mut chain = ChainSpec::named(name).unwrap().build();
+                let segment = SegmentView::default();
+                let mut now = base();
+                for _ in 0..2 {
+                    match chain.decide(&Input { paths, segment, now }) {
+                        Decision::Send { primary, copies, .. } => {
+                            return [primary].into_iter().chain(copies.iter()).collect();
+                        }
+                        // A wait for the better path has an end.
+                        Decision::Wait { until: Some(until) } => now = until,
+                        Decision::Wait { until: None } => break,
+                    }
+                }
+                Vec::new()
+            };
+            assert_eq!(on(&[lost(a), b]), [1], "{name}: the other");
+            assert!(on(&[lost(a), lost(b)]).is_empty(), "{name}: all");
+            let idle = PathView { outstanding: Bytes::ZERO, ..lost(a) };
+            assert_eq!(on(&[idle, full(b)]), [0], "{name}: nothing is out");
+        }
     }
 }

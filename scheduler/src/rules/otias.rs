@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use super::min_rtt::{among, group};
+use super::min_rtt::{among, group, is_open};
 use super::waits::Waits;
 use super::window::window;
 use crate::{Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet};
@@ -37,11 +37,11 @@ impl Schedulerlet for Otias {
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
-        let available = among(group, |i| input.paths[i].available());
+        let available = among(group, |i| is_open(&input.paths[i]));
         let cost = |path: usize| {
             let view = &input.paths[path];
             let waiting = input.segment.backlog.0.saturating_sub(SEGMENT);
-            arrival(view, if view.available() { 0 } else { waiting })
+            arrival(view, if is_open(view) { 0 } else { waiting })
         };
         let Some(path) = available.iter().min_by_key(|&path| cost(path)) else { return };
         let other = group.without(available).iter().map(cost).min();

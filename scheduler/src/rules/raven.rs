@@ -16,7 +16,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::min_rtt::{among, fastest, group};
+use super::min_rtt::{among, fastest, group, is_open};
 use super::per_path::PerPath;
 use crate::params::{ParamError, Reader};
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, Schedulerlet};
@@ -97,7 +97,7 @@ impl Schedulerlet for Raven {
         if segment.reinjected || !segment.carried.is_empty() || !wanted.contains(first) {
             return;
         }
-        for path in among(wanted, |i| input.paths[i].available()).iter() {
+        for path in among(wanted, |i| is_open(&input.paths[i])).iter() {
             if input.paths[path].spare && !input.paths[path].backup {
                 sets.select(path);
             }

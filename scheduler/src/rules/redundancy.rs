@@ -3,6 +3,7 @@
 //! Rule: the out-of-tree MPTCP redundant scheduler; stands behind a selector of the first path. A
 //! copy whose path is not available is dropped. Invariant: adds nothing while nothing is selected.
 
+use super::min_rtt::is_open;
 use crate::{Input, Kind, PathSets, Schedulerlet};
 
 /// The soft selector of copies.
@@ -23,7 +24,7 @@ impl Schedulerlet for Redundancy {
             return;
         }
         let copies = sets.candidates().without(input.segment.carried);
-        for path in copies.iter().filter(|&i| input.paths[i].available()) {
+        for path in copies.iter().filter(|&i| is_open(&input.paths[i])) {
             if !input.paths[path].backup {
                 sets.select(path);
             }

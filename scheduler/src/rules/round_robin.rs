@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use polyrail_model::PathId;
 
-use super::min_rtt::among;
+use super::min_rtt::{among, is_open};
 use crate::{Input, Kind, Note, PathSet, PathSets, SEGMENT, Schedulerlet};
 
 /// The soft selector that takes paths in turn.
@@ -33,7 +33,7 @@ impl Schedulerlet for RoundRobin {
         let group = if regular.is_empty() { live } else { regular };
         let fresh = group.without(input.segment.carried);
         let group = if fresh.is_empty() { group } else { fresh };
-        let available = among(group, |i| input.paths[i].available());
+        let available = among(group, |i| is_open(&input.paths[i]));
         let unused = |used: &[PathId]| among(available, |i| !used.contains(&input.paths[i].id));
         let mut turn = unused(&self.used);
         if turn.is_empty() && !available.is_empty() {

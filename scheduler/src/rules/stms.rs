@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::{FlowId, PathId};
 
 use super::figures::{delay, rate};
-use super::min_rtt::{among, group};
+use super::min_rtt::{among, group, is_open};
 use super::per_path::PerPath;
 use super::waits::Waits;
 use crate::{Input, Kind, Note, PathSets, Schedulerlet};
@@ -108,12 +108,12 @@ impl Schedulerlet for Stms {
         let Some(fast) = group.iter().min_by_key(by_delay) else { return };
         let fast_view = &input.paths[fast];
         self.fast_rate = rate(fast_view).as_bps() as f64 / 8.0;
-        if fast_view.available() {
+        if is_open(fast_view) {
             sets.select(fast);
             return;
         }
         let mut longest: Option<Duration> = None;
-        let slow = among(group, |i| input.paths[i].available());
+        let slow = among(group, |i| is_open(&input.paths[i]));
         for path in slow.iter() {
             let view = &input.paths[path];
             let slower = delay(view).saturating_sub(delay(fast_view)).as_secs_f64();

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, PathId};
 
-use super::min_rtt::{among, fastest, group};
+use super::min_rtt::{among, fastest, group, is_open};
 use super::per_path::PerPath;
 use super::waits::Waits;
 use crate::{Input, Kind, Note, PathSet, PathSets, SEGMENT, Schedulerlet};
@@ -257,7 +257,7 @@ impl Schedulerlet for Musher {
         self.decided = None;
         let group = group(sets.candidates(), input);
         let again = input.segment.reinjected || !input.segment.carried.is_empty();
-        let available = among(group, |i| input.paths[i].available());
+        let available = among(group, |i| is_open(&input.paths[i]));
         if again || available.is_empty() {
             if let Some(path) = fastest(available, input) {
                 sets.select(path);
