@@ -127,13 +127,19 @@ impl fmt::Display for Value {
         match self {
             Self::Number(number) => write!(f, "{number}"),
             Self::Flag(flag) => write!(f, "{flag}"),
-            Self::Time(time) if time.subsec_millis() == 0 && time.subsec_micros() == 0 => {
+            Self::Time(time) if time.subsec_nanos() == 0 => {
                 write!(f, "{}s", time.as_secs())
             }
-            Self::Time(time) if time.as_micros() % 1_000 == 0 => {
+            Self::Time(time) if time.subsec_nanos() % 1_000_000 == 0 => {
                 write!(f, "{}ms", time.as_millis())
             }
-            Self::Time(time) => write!(f, "{}us", time.as_micros()),
+            Self::Time(time) => match time.subsec_nanos() % 1_000 {
+                0 => write!(f, "{}us", time.as_micros()),
+                nanos => {
+                    let text = format!("{}.{nanos:03}", time.as_micros());
+                    write!(f, "{}us", text.trim_end_matches('0'))
+                }
+            },
         }
     }
 }
@@ -282,6 +288,21 @@ mod tests {
         ] {
             let (name, params) = Params::split(text).unwrap();
             assert_eq!(format!("{name}{params}"), same);
+        }
+        // Whatever is read is written so that it is read again as the same.
+        for (text, same) in [
+            ("0s", "0s"),
+            ("0.5us", "0.5us"),
+            ("0.001us", "0.001us"),
+            ("0.0004us", "0s"),
+            ("1.0005ms", "1000.5us"),
+            ("0.00125ms", "1.25us"),
+            ("3600.000000001s", "3600000000.001us"),
+            ("0.0000005s", "0.5us"),
+        ] {
+            let read = |text: &str| Params::split(&format!("r(t={text})")).unwrap().1;
+            assert_eq!(read(text).to_string(), format!("(t={same})"));
+            assert_eq!(read(same), read(text), "{text}");
         }
         for text in [
             "r(",

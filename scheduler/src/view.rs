@@ -23,7 +23,8 @@ pub struct PathView {
     /// differences between paths mean something: the least delay of all paths stands as half the
     /// least round-trip time. Source: the timestamps that the peer echoes.
     pub owd: Option<Duration>,
-    /// Time since the newest run that `owd` rests on was sent; zero while it is unknown.
+    /// Time since the newest run that `owd` rests on was sent; zero while it is unknown. Our rules
+    /// read `owd_error`, which grows with it.
     pub owd_age: Duration,
     /// How far a drift of the two clocks may have moved `owd`: 100 ppm of the time that it rests
     /// on, so it grows with age. Two paths whose delays differ by less than their errors are equal.
@@ -45,7 +46,8 @@ pub struct PathView {
     /// Delivery rate, the most of the last second in which it was measured: samples that the
     /// application limited do not count unless they are more. `None` while unknown.
     pub rate: Option<Bitrate>,
-    /// Time since the newest sample that `rate` rests on; zero while it is unknown.
+    /// Time since the newest sample that `rate` rests on; zero while it is unknown. None of our
+    /// rules reads it.
     pub rate_age: Duration,
     /// What the path carries at present: what it delivers while more than a round trip's worth is
     /// out, and whatever it delivers more; nearer to what is usual the longer it was idle. `None`
@@ -55,7 +57,8 @@ pub struct PathView {
     pub stalled: bool,
     /// To be used only when no other path is left.
     pub backup: bool,
-    /// Copies that are not needed may go here: it is neither metered nor over its cap.
+    /// Copies that are not needed may go here. The session says so of every path that is no backup;
+    /// it is not told yet which are metered, or over a cap.
     pub spare: bool,
     /// What is foreseen, where anything is.
     pub forecast: Option<Forecast>,
@@ -86,16 +89,18 @@ pub struct SegmentView {
     pub backlog: Bytes,
     /// What the receiver still grants: new data beyond waits.
     pub window: Bytes,
-    /// Since it was first sent; `None` for new data.
+    /// Since it was first sent; `None` for new data. None of our rules reads it.
     pub age: Option<Duration>,
-    /// Its flow is interactive: small, and waited for.
+    /// Its flow is interactive: small, and waited for. None of our rules reads it: who is next is
+    /// decided before.
     pub interactive: bool,
     /// Bytes of the flow that are on no path: those that were never sent, and those that go again,
     /// this segment included. What went ahead of its turn does not count.
     pub remaining: Bytes,
     /// The paths (by index) that have carried it already.
     pub carried: PathSet,
-    /// It belongs to the tail of its flow.
+    /// It belongs to the tail of its flow: all of the flow was written. An application that has
+    /// written nothing for a while is not taken for the end.
     pub tail: bool,
     /// It was sent before, and went back to the flow's buffer.
     pub reinjected: bool,

@@ -7,7 +7,7 @@
 //! Where the paper is open: beyond the position and still in the old cell the path stays rejected
 //! for at most [`BEYOND_MAX`], then it carries a segment a round trip to find out, and is taken
 //! again when one arrives. When all paths are to be rejected the one whose failure is farthest
-//! stays, unless `block = true`.
+//! stays, unless `block = true`: then nothing is sent until the first of them is to be taken again.
 
 use std::time::{Duration, Instant};
 
@@ -43,27 +43,22 @@ impl HandoverRejection {
         Ok(Self { block: params.flag("block", false)?, paths: PerPath::default() })
     }
 
-    fn rejects(&mut self, path: &PathView, now: Instant) -> bool {
-        let Some(forecast) = path.forecast else {
+    /// Until when the path is rejected, if it is and no new cell is reported before.
+    fn rejected_until(&mut self, path: &PathView, now: Instant) -> Option<Instant> {
+        let Some(forecast) = path.forecast.filter(|_| path.is_about_to_fail()) else {
             self.paths.forget(path.id);
-            return false;
+            return None;
         };
-        if !path.is_about_to_fail() {
-            self.paths.forget(path.id);
-            return false;
-        }
         if !forecast.fails_in.is_zero() {
-            return true;
+            return Some(now + forecast.fails_in.min(ASK_AGAIN_MAX) + BEYOND_MAX);
         }
         let passage = self.paths.of(path.id);
         let since = *passage.since.get_or_insert(now);
         if passage.works {
-            return false;
+            return None;
         }
-        if now.saturating_duration_since(since) < BEYOND_MAX {
-            return true;
-        }
-        passage.probed_at.is_some_and(|at| now.saturating_duration_since(at) < path.srtt)
+        let probe = passage.probed_at.map(|at| at + path.srtt);
+        [Some(since + BEYOND_MAX), probe].into_iter().flatten().max().filter(|until| now < *until)
     }
 }
 
@@ -79,14 +74,24 @@ impl Schedulerlet for HandoverRejection {
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let candidates = sets.candidates();
         let mut rejected = crate::PathSet::EMPTY;
+        let mut again: Option<Instant> = None;
         for path in candidates.iter() {
-            if self.rejects(&input.paths[path], input.now) {
+            if let Some(until) = self.rejected_until(&input.paths[path], input.now) {
                 rejected.insert(path);
+                again = Some(again.map_or(until, |known| known.min(until)));
             }
         }
         let usable = |path: usize| !input.paths[path].stalled;
         let left = candidates.without(rejected);
-        if !self.block && !left.iter().any(usable) {
+        let none_left = !left.iter().any(usable);
+        if none_left
+            && self.block
+            && let Some(again) = again
+        {
+            // Neither room nor an acknowledgement need come before.
+            sets.wake_at(again);
+        }
+        if none_left && !self.block {
             let far = |path: &usize| input.paths[*path].forecast.map(|forecast| forecast.fails_in);
             if let Some(last) = rejected.iter().filter(|path| usable(*path)).max_by_key(far) {
                 rejected.remove(last);
@@ -121,10 +126,13 @@ impl Schedulerlet for HandoverRejection {
 /// How long a passed position keeps a path out of use.
 const BEYOND_MAX: Duration = Duration::from_millis(2_500);
 
+/// A failure that is farther away is looked at again before: forecasts change.
+const ASK_AGAIN_MAX: Duration = Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::samples::{base, path, stalled};
+    use crate::view::samples::{base, full, path, stalled};
     use crate::{Chain, ChainSpec, Decision, Forecast, SegmentView};
 
     fn ms(millis: u64) -> Duration {
@@ -171,6 +179,33 @@ mod tests {
         }
         let spec = ChainSpec::of(&["handover_rejection(block=true)", "min_rtt"]).unwrap();
         assert_eq!(choice(&mut spec.build(), base(), &[failing(a, 9), failing(b, 9)]), None);
+    }
+
+    #[test]
+    fn who_blocks_asks_again_when_the_first_rejection_ends() {
+        let (a, b) = (path(1, 40), path(2, 60));
+        let spec = ChainSpec::of(&["handover_rejection(block=true)", "min_rtt"]).unwrap();
+        let wakes = |chain: &mut Chain, at: u64, paths: &[PathView]| {
+            let now = base() + ms(at);
+            match chain.decide(&Input { paths, segment: SegmentView::default(), now }) {
+                Decision::Wait { until } => Ok(until.map(|until| until - base())),
+                Decision::Send { primary, .. } => Err(primary),
+            }
+        };
+        let mut chain = spec.build();
+        let ahead = [failing(a, 100), failing(b, 50)];
+        assert_eq!(wakes(&mut chain, 0, &ahead), Ok(Some(ms(2_550))), "50 ms and 2.5 s");
+        assert_eq!(wakes(&mut chain, 0, &[unsure(a)]), Ok(Some(ms(3_500))), "a second at most");
+        let here = [failing(a, 0), failing(b, 50)];
+        assert_eq!(wakes(&mut chain, 100, &here), Ok(Some(ms(2_600))), "since it was passed");
+        assert_eq!(wakes(&mut chain, 2_000, &here), Ok(Some(ms(2_600))));
+        assert_eq!(wakes(&mut chain, 2_600, &here), Err(0), "a probe");
+        let (path, flow) = (a.id, polyrail_model::FlowId(1));
+        let sent = Note::Sent { path, flow, offset: 0, bytes: 1, copy: false };
+        chain.note(&sent, base() + ms(2_600));
+        assert_eq!(wakes(&mut chain, 2_610, &here), Ok(Some(ms(2_640))), "a round trip");
+        let other = [failing(a, 100), full(b)];
+        assert_eq!(wakes(&mut spec.build(), 0, &other), Ok(None), "room wakes it");
     }
 
     #[test]

@@ -130,8 +130,8 @@ pub(crate) const CHAINS: [(&str, &[&str]); 21] = [
     ("xlink", &["min_rtt", "deadline_reinjection"]),
 ];
 
-/// The rules and chains that are made after descriptions.
-pub(crate) const RECONSTRUCTED: [&str; 1] = ["stms"];
+/// The rules and chains that are made after descriptions: of `raven` the interval.
+pub(crate) const RECONSTRUCTED: [&str; 2] = ["raven", "stms"];
 
 /// Our own: HSRSCH's foresight, the earliest delivery in place of the least round trip, and ends
 /// that go where they arrive first.
@@ -164,7 +164,7 @@ const HSRSCH_BARE: [&str; 5] = [
     "extended_reinjection",
 ];
 
-/// Out-of-tree MPTCP with its default scheduler.
+/// Out-of-tree MPTCP with its default scheduler; of timeouts see `timeout_reinjection`.
 const MPTCP: [&str; 4] =
     ["min_rtt", "penalisation", "opportunistic_retransmission", "timeout_reinjection"];
 

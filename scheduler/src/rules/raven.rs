@@ -1,4 +1,4 @@
-//! `raven`: copies on every path that may well be the fastest.
+//! `raven`, its interval reconstructed: copies on every path that may well be the fastest.
 //!
 //! Rule: Lee, Flinn and Tonshal, "RAVEN: Improving Interactive Latency for the Connected Car"
 //! (MobiCom 2018); `forkjoseph/mptcp`, `net/mptcp/mptcp_raven.c`. Each path has an interval that
@@ -7,12 +7,13 @@
 //! segment, also one without an interval; while no path has one, all get it. What goes again gets
 //! no copies.
 //!
-//! Where the source does not fit: its bounds and their ageing are tables fitted to two cars. Here
-//! the interval is `srtt -+ 1.645 sigma` of a normal distribution, sigma 1.2533 times the mean
-//! deviation (`rtt_var`), at least 1 ms to each side, and as wide again by the root of `1 + age /
-//! fade` (1 s): a random walk. The age is the time since an acknowledgement of the path, beyond a
-//! round trip. Of those that get it the one of the least round-trip time with room is the first;
-//! when none of them has room, the fastest other that has. Copies go where they cost nothing.
+//! Reconstructed, so no measure of the original: its bounds and their ageing are tables fitted to
+//! two cars. Here the interval is `srtt -+ 1.645 sigma` of a normal distribution, sigma 1.2533
+//! times the mean deviation (`rtt_var`), at least 1 ms to each side, and as wide again by the root
+//! of `1 + age / fade` (1 s): a random walk. The age is the time since an acknowledgement of the
+//! path, beyond a round trip. Of those that get it the one of the least round-trip time with room
+//! is the first; when none of them has room, the fastest other that has. Copies go where they cost
+//! nothing.
 
 use std::time::{Duration, Instant};
 

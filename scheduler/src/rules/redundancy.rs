@@ -1,7 +1,8 @@
 //! `redundancy`: a copy of the segment on every other live path that has room.
 //!
-//! Rule: the out-of-tree MPTCP redundant scheduler; stands behind a selector of the first path. A
-//! copy whose path is not available is dropped. Invariant: adds nothing while nothing is selected.
+//! Rule: the redundant scheduler of out-of-tree MPTCP (multipath-tcp/mptcp,
+//! `net/mptcp/mptcp_redundant.c`); stands behind a selector of the first path. A copy whose path is
+//! not available is dropped. Invariant: adds nothing while nothing is selected.
 
 use super::min_rtt::is_open;
 use crate::{Input, Kind, PathSets, Schedulerlet};

@@ -1,8 +1,8 @@
 //! `round_robin`: one segment a path in turn; full paths are skipped.
 //!
-//! Rule: the out-of-tree MPTCP round-robin scheduler with a quota of one segment. A turn ends when
-//! every available path has used its quota. Invariant: selects at most one available path, and
-//! grants a single segment.
+//! Rule: the round-robin scheduler of out-of-tree MPTCP with its quota of one segment
+//! (multipath-tcp/mptcp, `net/mptcp/mptcp_rr.c`). A turn ends when every available path has used
+//! its quota. Invariant: selects at most one available path, and grants a single segment.
 
 use std::time::Instant;
 
@@ -47,9 +47,14 @@ impl Schedulerlet for RoundRobin {
     }
 
     fn note(&mut self, note: &Note, _now: Instant) {
-        let Note::Sent { path, copy: false, .. } = *note else { return };
-        if self.used.len() < crate::PATHS_MAX && !self.used.contains(&path) {
-            self.used.push(path);
+        match *note {
+            Note::Sent { path, copy: false, .. } => {
+                if self.used.len() < crate::PATHS_MAX && !self.used.contains(&path) {
+                    self.used.push(path);
+                }
+            }
+            Note::Gone { path } => self.used.retain(|used| *used != path),
+            Note::Sent { .. } | Note::Acked { .. } | Note::Reinjected { .. } => {}
         }
     }
 }
@@ -91,5 +96,18 @@ mod tests {
         assert_eq!(turns(&mut chain, &[a, full(b), c], 4), some(&[0, 2, 0, 2]));
         assert_eq!(turns(&mut chain, &[stalled(a), b], 2), some(&[1, 1]));
         assert_eq!(turns(&mut chain, &[full(a), full(b)], 1), [None]);
+    }
+
+    #[test]
+    fn paths_that_are_gone_are_forgotten() {
+        let mut rule = RoundRobin::default();
+        let flow = FlowId(1);
+        for id in 0..3 * crate::PATHS_MAX as u64 {
+            let path = PathId(id);
+            rule.note(&Note::Sent { path, flow, offset: 0, bytes: 1, copy: false }, base());
+            assert_eq!(rule.used, [path]);
+            rule.note(&Note::Gone { path }, base());
+        }
+        assert!(rule.used.is_empty());
     }
 }

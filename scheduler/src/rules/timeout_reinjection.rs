@@ -4,7 +4,8 @@
 //! packet of the path is sent again over another one, which the scheduler chooses; the rest waits
 //! for the next timeout. (In multipath-tcp/mptcp, `mptcp_sub_retransmit_timer` of
 //! `net/mptcp/mptcp_output.c` puts all that the subflow has out into the queue for that:
-//! `extended_reinjection(timeouts=1)` comes near it.)
+//! `extended_reinjection(timeouts=1)` comes near it, but also takes the path for dead until
+//! something of it arrives. The chains `mptcp`, `blest` and `ecf` have this rule.)
 //!
 //! Decided here: a subflow belongs to one connection, and a path to all flows, so each flow has its
 //! oldest run sent again. What was sent after the timeout does not count. The path is `min_rtt`'s
