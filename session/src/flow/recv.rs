@@ -236,9 +236,10 @@ impl RecvHalf {
         self.fin.is_none() && self.next_limit() - self.limit >= self.window / 4
     }
 
-    /// Whether the peer should hear what was drained: a quarter of the window.
+    /// Whether the peer should hear what was drained: a quarter of the window, and of a large one
+    /// less, for the peer holds a reader of which it hears nothing for stalled.
     pub fn wants_drained(&self) -> bool {
-        self.drained() - self.told_drained >= self.window / 4
+        self.drained() - self.told_drained >= (self.window / 4).min(TOLD_DRAINED_MAX)
     }
 
     /// Whether the reader has drained everything, and the peer may hold the flow for stalled.
@@ -332,6 +333,9 @@ impl RecvHalf {
 
 /// What a segment at the cumulative number may carry beyond the window.
 const HEAD_MAX: u64 = polyrail_scheduler::SEGMENT;
+/// What may be drained before the peer hears of it, in bytes: more than acknowledgements tell it in
+/// any case while data comes, and so little that a reader of 64 KiB/s is heard of in time.
+const TOLD_DRAINED_MAX: u64 = WINDOW_INITIAL / 2;
 /// What an idle flow may keep allocated, in bytes.
 const IDLE_CAPACITY: usize = 2_048;
 
@@ -436,6 +440,26 @@ mod tests {
         assert!(half.wants_window() && !half.owes_drained());
         assert_eq!(half.advertise(false), (WINDOW_INITIAL, 0));
         assert_eq!(half.advertise(true), (1 << 19, 0));
+    }
+
+    #[test]
+    fn a_steady_reader_is_heard_of_before_it_counts_as_stalled_however_large_its_window() {
+        let step = Duration::from_millis(50);
+        for window in [WINDOW_INITIAL, 2 << 20, 4 << 20] {
+            let mut half = RecvHalf::new(window, false);
+            half.accept(&run(0, &vec![0; window as usize], false)).unwrap();
+            let mut silent = Duration::ZERO;
+            // 300 KB/s, until the window is read.
+            for _ in 0..window / 15_000 {
+                half.consume(15_000);
+                silent += step;
+                if half.wants_window() || half.wants_drained() {
+                    half.advertise(true);
+                    silent = Duration::ZERO;
+                }
+                assert!(silent < crate::limits::STALLED_AFTER / 2, "{silent:?} of {window}");
+            }
+        }
     }
 
     #[test]
