@@ -131,8 +131,12 @@ pub const PING_ACTIVE: Duration = Duration::from_secs(1);
 /// Interval of pings on an idle path.
 pub const PING_IDLE: Duration = Duration::from_secs(20);
 
-/// Flows put aside in one round because only other paths may carry them.
-pub const ASIDE_MAX: usize = 16;
+/// Flows that are asked in vain in one go, because they wait for other paths. Of more the next ones
+/// are asked in the next go, and those again when all have been.
+pub const ASIDE_MAX: usize = 128;
+
+/// A scheduler that lets a segment wait for a time is asked again no sooner than after this.
+pub const WAKE_APART: Duration = Duration::from_millis(1);
 
 /// A flow that sent less than this in the last second is interactive, in bytes.
 pub const INTERACTIVE_MAX: f64 = 16.0 * 1024.0;

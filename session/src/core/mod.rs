@@ -5,7 +5,8 @@
 //! compares them, `credit` keeps the memory bounds.
 //!
 //! Invariants: `held_sent` and `held_received` are the sums over all flows; a flow that has
-//! something to send and may send it stands in the queue; a flow with control due stands in `due`.
+//! something to send and may send it stands in the queue or aside of it; a flow with control due
+//! stands in `due`.
 
 mod again;
 mod control;
@@ -16,6 +17,8 @@ mod input;
 mod notices;
 mod paths;
 mod resets;
+#[cfg(test)]
+mod tests;
 mod transmit;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -59,6 +62,10 @@ pub(crate) struct Session {
     views: Vec<PathView>,
     chain: Chain,
     queue: FairQueue,
+    /// Flows of the queue that were asked and wait for better paths, while others are asked.
+    aside: Vec<Turn>,
+    /// One of them is interactive.
+    aside_interactive: bool,
     /// Flows that wait for credit, not for a path.
     starved: BTreeSet<FlowId>,
     /// Writers that wait for memory.
@@ -153,6 +160,8 @@ impl Session {
             views: Vec::new(),
             chain,
             queue: FairQueue::new(now),
+            aside: Vec::new(),
+            aside_interactive: false,
             starved: BTreeSet::new(),
             cramped: BTreeSet::new(),
             withheld: BTreeSet::new(),
@@ -202,6 +211,8 @@ impl Session {
     pub fn set_settings(&mut self, settings: &Settings) {
         if self.settings.chain != settings.chain {
             self.chain = settings.chain.build();
+            // What the old chain held a path to is over.
+            (0..self.paths.len()).for_each(|slot| self.show_room(slot));
         }
         let (memory, families) = (self.settings.memory, self.settings.families);
         self.settings = Settings { memory, families, ..settings.clone() };

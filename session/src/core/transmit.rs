@@ -11,7 +11,7 @@ use polyrail_scheduler::{Decision, Input, Note, PathSet, SEGMENT, SegmentView, T
 use super::Session;
 use crate::TunnelKey;
 use crate::flow::Piece;
-use crate::limits::ASIDE_MAX;
+use crate::limits::{ASIDE_MAX, WAKE_APART};
 use crate::path::Carried;
 use crate::wire::{DataMarks, Frame, Open, encode};
 
@@ -37,7 +37,16 @@ impl Session {
             self.refresh_forecasts(now);
         }
         self.show_rooms();
-        let mut aside: Vec<Turn> = Vec::new();
+        self.serve_all(now, outlet);
+        if self.chain.has_handlers() {
+            self.send_again(now, outlet);
+        }
+    }
+
+    /// Serves flows in turn. Those that wait for a better path stand aside until all others have
+    /// been asked, if that takes several goes: they do not keep others from a path that is free.
+    fn serve_all(&mut self, now: Instant, outlet: &mut dyn Outlet) {
+        let mut in_vain = 0;
         while self.views.iter().any(|view| view.available()) {
             let Some(turn) = self.queue.pop() else { break };
             match self.serve(now, turn, outlet) {
@@ -48,17 +57,23 @@ impl Session {
                     break;
                 }
                 Served::Wait { fresh: false } => {
-                    aside.push(turn);
-                    if aside.len() >= ASIDE_MAX {
-                        break;
+                    self.aside.push(turn);
+                    self.aside_interactive |= turn.interactive;
+                    in_vain += 1;
+                    if in_vain >= ASIDE_MAX {
+                        self.wake_by(now + WAKE_APART);
+                        return;
                     }
                 }
             }
         }
-        aside.into_iter().rev().for_each(|turn| self.queue.push_front(turn));
-        if self.chain.has_handlers() {
-            self.send_again(now, outlet);
-        }
+        self.aside.drain(..).rev().for_each(|turn| self.queue.push_front(turn));
+        self.aside_interactive = false;
+    }
+
+    /// The scheduler is asked again at this time at the latest.
+    fn wake_by(&mut self, at: Instant) {
+        self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
     }
 
     fn serve(&mut self, now: Instant, turn: Turn, outlet: &mut dyn Outlet) -> Served {
@@ -84,8 +99,8 @@ impl Session {
         let (primary, copies, mut run_max, ahead) = match decision {
             Decision::Send { primary, copies, run_max, ahead } => (primary, copies, run_max, ahead),
             Decision::Wait { until } => {
-                self.wake_at = [self.wake_at, until].into_iter().flatten().min();
-                // One that waits for a better path does not keep others from this one.
+                // A rule that names this very moment would be asked for ever.
+                until.into_iter().for_each(|at| self.wake_by(at.max(now + WAKE_APART)));
                 return Served::Wait { fresh: !piece.again && until.is_none() };
             }
         };
@@ -97,7 +112,8 @@ impl Session {
         if let Some(left) = self.left_by_cap(primary) {
             run_max = run_max.min(left.max(SEGMENT));
         }
-        if self.queue.interactive_waits() && !turn.interactive {
+        let interactive_waits = self.queue.interactive_waits() || self.aside_interactive;
+        if interactive_waits && !turn.interactive {
             run_max = run_max.min(INTERACTIVE_RUN);
         }
         let mut on = copies;

@@ -1,0 +1,161 @@
+//! What a session makes of the scheduler's answers, with rules of its own.
+
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Bytes, Destination, FlowId, HostName, PathId, TunnelMode, Unit, UserId};
+use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, Kind, PathSets, SEGMENT, Schedulerlet};
+
+use super::{Outlet, Session};
+use crate::limits::{ASIDE_MAX, WAKE_APART};
+use crate::path::Manner;
+use crate::wire::{Decoder, Frame, Terms};
+use crate::{Role, SessionKey, Settings, TunnelKey};
+
+/// Flows below this number wait for something that is so far off; others go out at once.
+struct Waits(u64, Duration);
+
+impl Schedulerlet for Waits {
+    fn name(&self) -> &'static str {
+        "waits"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::SoftSelector
+    }
+
+    fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
+        if input.segment.flow.0 < self.0 {
+            sets.wake_at(input.now + self.1);
+        } else {
+            sets.select(0);
+        }
+    }
+}
+
+/// No path may have more than this out.
+struct Cap(Bytes);
+
+impl Handler for Cap {
+    fn name(&self) -> &'static str {
+        "cap"
+    }
+
+    fn cap(&self, _path: PathId) -> Option<Bytes> {
+        Some(self.0)
+    }
+}
+
+/// What went out: flows with the bytes of their runs.
+#[derive(Default)]
+struct Wire(Vec<(FlowId, usize)>);
+
+impl Outlet for Wire {
+    fn send(&mut self, _tunnel: TunnelKey, _unit: Unit, frames: &[u8]) -> usize {
+        let each = |frame: Frame<'_>| match frame {
+            Frame::Open { open, data } => self.0.push((open.flow, data.len())),
+            Frame::Data { flow, data, .. } => self.0.push((flow, data.len())),
+            _ => {}
+        };
+        Decoder::default().feed(frames, each).unwrap();
+        1 << 20
+    }
+
+    fn withdraw(&mut self, _tunnel: TunnelKey, _tag: u64) {}
+}
+
+#[allow(clippy::disallowed_methods)] // a base for the clock of these tests
+fn base() -> Instant {
+    Instant::now()
+}
+
+/// A session with one path on which a megabyte has room.
+fn session(now: Instant, chain: Chain) -> Session {
+    let mut session = Session::new(now, SessionKey(1), Role::Gateway, Settings::default());
+    session.agree(Terms { window: 1 << 20, credit: 16 << 20 });
+    let manner = Manner { carrier: "a", backup: false, mode: TunnelMode::Tls, proven: true };
+    assert!(session.add_path(now, PathId(1), TunnelKey(1), manner));
+    session.set_room(TunnelKey(1), 1 << 20);
+    session.chain = chain;
+    session
+}
+
+fn write(session: &mut Session, now: Instant, user: u64, bytes: usize) -> FlowId {
+    let server = Destination::Name(HostName::new("a.example").unwrap(), 80);
+    let id = session.open(now, UserId(user), server).unwrap().flow;
+    assert_eq!(session.write(now, id, &vec![0; bytes]), bytes);
+    id
+}
+
+#[test]
+fn flows_that_wait_keep_no_other_from_a_free_path() {
+    for (waiting, most) in [(20, 1), (500, 5)] {
+        let now = base();
+        let rule = Waits(waiting + 1, Duration::from_secs(1));
+        let mut session = session(now, Chain::new(vec![Box::new(rule)]));
+        (0..waiting).for_each(|_| _ = write(&mut session, now, 1, 100));
+        // Its user has sent: those that wait have their turn before it.
+        session.queue.charge(UserId(2), 1 << 20, now);
+        let bulk = write(&mut session, now, 2, 20_000);
+        let mut wire = Wire::default();
+        let mut goes = 0;
+        while wire.0.is_empty() {
+            session.transmit(now, &mut wire);
+            goes += 1;
+            assert!(goes <= most, "{waiting} flows keep it waiting");
+            assert!(session.next_timeout().is_some_and(|at| at <= now + Duration::from_secs(1)));
+        }
+        assert!(wire.0.iter().all(|&(flow, _)| flow == bulk));
+        // No go asks more than its bound, and none is forgotten.
+        assert!(session.aside.len() <= waiting as usize && goes >= waiting / ASIDE_MAX as u64);
+        session.chain = Chain::new(vec![Box::new(Waits(0, Duration::ZERO))]);
+        for _ in 0..2 * most {
+            session.transmit(now, &mut wire);
+        }
+        for flow in 1..=waiting {
+            assert!(wire.0.contains(&(FlowId(flow), 100)), "{flow} of {waiting}");
+        }
+    }
+}
+
+#[test]
+fn runs_are_short_while_an_interactive_flow_waits_for_another_path() {
+    let now = base();
+    for (interactive, longest) in [(true, 2 * SEGMENT), (false, 4 * SEGMENT)] {
+        let rule = Waits(2, Duration::from_secs(1));
+        let mut session = session(now, Chain::new(vec![Box::new(rule)]));
+        let first = write(&mut session, now, 1, if interactive { 100 } else { 20_000 });
+        let bulk = write(&mut session, now, 1, 60_000);
+        assert!(first < bulk);
+        let mut wire = Wire::default();
+        session.transmit(now, &mut wire);
+        assert_eq!(wire.0[0], (bulk, longest as usize));
+    }
+}
+
+#[test]
+fn a_rule_that_would_be_asked_again_at_once_is_asked_a_little_later() {
+    let now = base();
+    let mut session = session(now, Chain::new(vec![Box::new(Waits(9, Duration::ZERO))]));
+    write(&mut session, now, 1, 100);
+    session.transmit(now, &mut Wire::default());
+    assert_eq!(session.wake_at, Some(now + WAKE_APART));
+}
+
+#[test]
+fn the_caps_of_a_chain_go_with_it() {
+    let now = base();
+    let rule = || -> Vec<Box<dyn Schedulerlet>> { vec![Box::new(Waits(0, Duration::ZERO))] };
+    let chain = Chain::new(rule()).with(vec![Box::new(Cap(Bytes(SEGMENT)))]);
+    let mut session = session(now, chain);
+    write(&mut session, now, 1, 20_000);
+    let mut wire = Wire::default();
+    session.transmit(now, &mut wire);
+    assert_eq!((wire.0.len(), session.views[0].room), (1, Bytes::ZERO));
+    // One without handlers.
+    let chain = ChainSpec::named("round_robin").unwrap();
+    assert!(!chain.build().has_handlers());
+    session.set_settings(&Settings { chain, ..Settings::default() });
+    assert_eq!(session.views[0].room, Bytes(1 << 20));
+    session.transmit(now, &mut wire);
+    assert_eq!(wire.0.iter().map(|&(_, bytes)| bytes).sum::<usize>(), 20_000);
+}
