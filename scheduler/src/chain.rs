@@ -55,6 +55,8 @@ pub enum Note {
     Acked {
         /// By this path, as far as is known.
         path: PathId,
+        /// No copy was out on another one.
+        sure: bool,
         /// Of this flow.
         flow: FlowId,
         /// From this byte of the flow on.

@@ -117,7 +117,7 @@ impl Work {
         }
         let path = self.paths[primary].id;
         let cumulative = offset + SEGMENT;
-        let acked = Note::Acked { path, flow, offset, bytes: SEGMENT, cumulative };
+        let acked = Note::Acked { path, sure: true, flow, offset, bytes: SEGMENT, cumulative };
         self.chain.note(&acked, self.now);
     }
 }

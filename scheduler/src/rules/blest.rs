@@ -285,8 +285,14 @@ mod tests {
         let fast = PathView { outstanding: Bytes(100_000), ..fast };
         let mut chain = new();
         let flow = FlowId(1);
-        let note =
-            Note::Acked { path: PathId(1), flow, offset: 0, bytes: 50_000, cumulative: 50_000 };
+        let note = Note::Acked {
+            path: PathId(1),
+            sure: true,
+            flow,
+            offset: 0,
+            bytes: 50_000,
+            cumulative: 50_000,
+        };
         chain.note(&note, base());
         let mut ask = |offset, window| {
             let segment =

@@ -113,12 +113,14 @@ impl Schedulerlet for HandoverRejection {
             Note::Sent { path, .. } => {
                 passed(&mut self.paths, path, |passage, now| passage.probed_at = Some(now));
             }
-            Note::Acked { path, .. } => passed(&mut self.paths, path, |passage, now| {
-                let beyond = |since| now.saturating_duration_since(since) >= BEYOND_MAX;
-                passage.works |= passage.since.is_some_and(beyond);
-            }),
+            Note::Acked { path, sure: true, .. } => {
+                passed(&mut self.paths, path, |passage, now| {
+                    let beyond = |since| now.saturating_duration_since(since) >= BEYOND_MAX;
+                    passage.works |= passage.since.is_some_and(beyond);
+                })
+            }
             Note::Gone { path } => self.paths.forget(path),
-            Note::Reinjected { .. } => {}
+            Note::Acked { .. } | Note::Reinjected { .. } => {}
         }
     }
 }
@@ -219,8 +221,9 @@ mod tests {
             bytes: 1,
             copy: false,
         };
-        let acked = Note::Acked {
+        let acked = |sure| Note::Acked {
             path: a.id,
+            sure,
             flow: polyrail_model::FlowId(1),
             offset: 0,
             bytes: 1,
@@ -228,7 +231,7 @@ mod tests {
         };
         let at = |millis| base() + ms(millis);
         assert_eq!(choice(&mut chain, at(0), &[a, b]), Some(1));
-        chain.note(&acked, at(100));
+        chain.note(&acked(true), at(100));
         assert_eq!(
             choice(&mut chain, at(2_499), &[a, b]),
             Some(1),
@@ -236,9 +239,11 @@ mod tests {
         );
         assert_eq!(choice(&mut chain, at(2_500), &[a, b]), Some(0), "a probe");
         chain.note(&sent, at(2_500));
+        // Its copy on another path may be what has arrived.
+        chain.note(&acked(false), at(2_501));
         assert_eq!(choice(&mut chain, at(2_539), &[a, b]), Some(1), "one a round trip");
         assert_eq!(choice(&mut chain, at(2_540), &[a, b]), Some(0), "the next");
-        chain.note(&acked, at(2_545));
+        chain.note(&acked(true), at(2_545));
         assert_eq!(choice(&mut chain, at(2_546), &[a, b]), Some(0), "it works");
         assert_eq!(
             choice(&mut chain, at(2_547), &[failing(a, 100), b]),

@@ -120,7 +120,7 @@ mod tests {
         let again = [PathView { timeouts: 1, ..path(1, 80) }, shaky];
         assert_eq!(chain.again(&out(0), &again, at(290)), Again::At(at(560)), "doubled");
         let (path, flow) = (PathId(2), FlowId(1));
-        let note = Note::Acked { path, flow, offset: 0, bytes: 9, cumulative: 9 };
+        let note = Note::Acked { path, sure: true, flow, offset: 0, bytes: 9, cumulative: 9 };
         chain.note(&note, at(100));
         assert_eq!(chain.again(&out(9), &paths, at(290)), Again::At(at(390)));
         assert_eq!(chain.again(&out(10), &paths, at(390)), Again::No, "not the head");

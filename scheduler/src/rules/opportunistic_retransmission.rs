@@ -125,7 +125,8 @@ mod tests {
         let (mut chain, paths) = (new(), [path(1, 20), path(2, 100)]);
         assert_eq!(chain.again(&out(1_400, &[1]), &paths, base()), Again::No);
         let (path, flow) = (PathId(2), FlowId(1));
-        let note = Note::Acked { path, flow, offset: 0, bytes: 1_400, cumulative: 1_400 };
+        let note =
+            Note::Acked { path, sure: true, flow, offset: 0, bytes: 1_400, cumulative: 1_400 };
         chain.note(&note, base());
         assert_eq!(chain.again(&out(1_400, &[1]), &paths, base()), Again::On(0));
         assert_eq!(chain.again(&out(2_800, &[1]), &paths, base()), Again::No);

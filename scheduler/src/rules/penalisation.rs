@@ -183,7 +183,8 @@ mod tests {
     fn arrive(chain: &mut Chain, count: u64) -> Option<u64> {
         for _ in 0..count {
             let (path, flow) = (PathId(2), FlowId(2));
-            let note = Note::Acked { path, flow, offset: 0, bytes: SEGMENT, cumulative: 0 };
+            let note =
+                Note::Acked { path, sure: true, flow, offset: 0, bytes: SEGMENT, cumulative: 0 };
             chain.note(&note, base());
         }
         segments(chain)
@@ -235,7 +236,8 @@ mod tests {
 
         assert_eq!(block(&mut chain, &paths, 100), Some(2));
         let (path, flow) = (PathId(2), FlowId(2));
-        let three = Note::Acked { path, flow, offset: 0, bytes: 3 * SEGMENT, cumulative: 0 };
+        let three =
+            Note::Acked { path, sure: true, flow, offset: 0, bytes: 3 * SEGMENT, cumulative: 0 };
         chain.note(&three, base());
         assert_eq!(segments(&chain), Some(3), "three at once: two, and one of three");
         assert_eq!(arrive(&mut chain, 1), Some(3));

@@ -107,9 +107,9 @@ impl Schedulerlet for Raven {
 
     fn note(&mut self, note: &Note, now: Instant) {
         match *note {
-            Note::Acked { path, .. } => *self.fresh_at.of(path) = Some(now),
+            Note::Acked { path, sure: true, .. } => *self.fresh_at.of(path) = Some(now),
             Note::Gone { path } => self.fresh_at.forget(path),
-            Note::Sent { .. } | Note::Reinjected { .. } => {}
+            Note::Acked { .. } | Note::Sent { .. } | Note::Reinjected { .. } => {}
         }
     }
 }
@@ -180,7 +180,7 @@ mod tests {
         let at = |millis| base() + ms(millis);
         let acked = |chain: &mut Chain, path, millis| {
             let (flow, offset, bytes, cumulative) = (FlowId(0), 0, 1, 1);
-            let note = Note::Acked { path, flow, offset, bytes, cumulative };
+            let note = Note::Acked { path, sure: true, flow, offset, bytes, cumulative };
             chain.note(&note, at(millis));
         };
         let segment = SegmentView::default();

@@ -159,7 +159,7 @@ impl Schedulerlet for Stms {
                 let (wanted_at, arrived_at) = (None, None);
                 self.out.push(Out { path, flow, offset, wanted_at, arrived_at });
             }
-            Note::Acked { path, flow, offset, bytes, cumulative } => {
+            Note::Acked { path, flow, offset, bytes, cumulative, .. } => {
                 let end = offset.saturating_add(bytes);
                 self.acked(path, flow, (offset, end), cumulative, now);
             }
@@ -237,7 +237,7 @@ mod tests {
             rule.note(&note, base());
             for &(path, offset, cumulative, at_ms) in notes {
                 let (path, bytes) = (PathId(path), 100);
-                let note = Note::Acked { path, flow, offset, bytes, cumulative };
+                let note = Note::Acked { path, sure: true, flow, offset, bytes, cumulative };
                 rule.note(&note, base() + ms(at_ms));
             }
             (rule.gaps.of(PathId(2)).unwrap().round(), rule.out.len())

@@ -264,13 +264,13 @@ impl Session {
         self.end_if_over(now, id);
     }
 
-    /// Tells the scheduler. Of copies the first path stands for all.
+    /// Tells the scheduler. Of copies the first path stands for all, and that is not sure.
     fn note_acked(&mut self, now: Instant, flow: FlowId, settled: &[(u64, u64, PathSet)]) {
         let cumulative = self.flows.get(&flow).map_or(0, |flow| flow.send.acked());
         for &(offset, bytes, live) in settled {
             let Some(slot) = live.iter().next() else { continue };
-            let path = self.views[slot].id;
-            self.chain.note(&Note::Acked { path, flow, offset, bytes, cumulative }, now);
+            let (path, sure) = (self.views[slot].id, live.len() == 1);
+            self.chain.note(&Note::Acked { path, sure, flow, offset, bytes, cumulative }, now);
         }
     }
 

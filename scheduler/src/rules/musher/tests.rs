@@ -37,7 +37,7 @@ impl Scene {
         let millis = if searching { 200 } else { 100 };
         self.now += ms(millis);
         let (path, flow, bytes) = (PathId(1), FlowId(0), mbps * 125 * millis);
-        let note = Note::Acked { path, flow, offset: 0, bytes, cumulative: 0 };
+        let note = Note::Acked { path, sure: true, flow, offset: 0, bytes, cumulative: 0 };
         self.rule.note(&note, self.now);
         self.decide(out);
         self.rule.ratio
