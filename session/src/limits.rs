@@ -5,16 +5,28 @@ use std::time::Duration;
 /// Window of a new flow, in bytes: it grows only by what its reader drains (DESIGN: 64 KB).
 pub const WINDOW_INITIAL: u64 = 64 * 1024;
 
-/// A flow that the gateway opens begins with so much more, in bytes, while there is room for it:
-/// with 64 KB alone a download of 1 MB takes four round trips, however fast the carriers are.
+/// A flow that the gateway opens begins with so much more, in bytes, while there is room for it
+/// and its user has not had its part: with 64 KB alone a download of 1 MB takes four round trips,
+/// however fast the carriers are.
 pub const WINDOW_EARLY_MAX: u64 = 2 * 1024 * 1024;
 
-/// Of flows whose readers have not drained a first window yet, all together are granted no more
-/// than this part of the session's memory beyond 64 KB each, and each half of what is left of it:
-/// two hundred readers that stop at once must not hold all of the memory.
+/// What flows hold of this counts as shares of a pool, and all together are granted no more than
+/// this part of the session's memory, each half of what is left of it: two hundred readers that
+/// stop at once must not hold all of the memory. A flow beyond begins with 64 KB.
 pub const WINDOW_EARLY_SHARE: u64 = 2;
 
-/// A flow's window never exceeds this part of the session's memory.
+/// Of the pool, those of one user are granted no more than this part of the session's memory, each
+/// half of what is left of it: the first has what the sender lets a user have out before its
+/// readers drain ([`STALLED_USER_SHARE`]). Half of that costs downloads of 4 MB on the emulated
+/// rail a tenth of their rate.
+pub const WINDOW_EARLY_USER_SHARE: u64 = 4;
+
+/// A share counts for so long; after that while more than [`WINDOW_INITIAL`] is held for the
+/// flow's reader, and until the reader has drained the first window.
+pub const WINDOW_EARLY_TIME: Duration = Duration::from_secs(1);
+
+/// A flow's window is given no more than this part of the session's memory, and when it begins or
+/// grows this part of what is free of it; two segments at least, and at the beginning 64 KB.
 pub const WINDOW_SHARE: u64 = 4;
 
 /// Of flows whose readers do not drain, all together may hold this part of the peer's memory;

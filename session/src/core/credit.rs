@@ -18,8 +18,7 @@ use polyrail_scheduler::SEGMENT;
 use super::Session;
 use crate::flow::Flow;
 use crate::limits::{
-    STALLED_AFTER, STALLED_FLOOR, STALLED_SHARE, STALLED_USER_SHARE, WINDOW_EARLY_MAX,
-    WINDOW_EARLY_SHARE, WINDOW_INITIAL, WINDOW_SHARE,
+    STALLED_AFTER, STALLED_FLOOR, STALLED_SHARE, STALLED_USER_SHARE, WINDOW_INITIAL, WINDOW_SHARE,
 };
 
 #[derive(Debug)]
@@ -230,12 +229,6 @@ impl Session {
         (free / WINDOW_SHARE).clamp(2 * SEGMENT, (memory / WINDOW_SHARE).max(WINDOW_INITIAL))
     }
 
-    /// What a flow that is opened now begins with beyond the least window.
-    pub(super) fn early_window(&self) -> u64 {
-        let all = self.settings.memory.0 / WINDOW_EARLY_SHARE;
-        (all.saturating_sub(self.early_granted) / 2).min(WINDOW_EARLY_MAX)
-    }
-
     /// Counts those whose readers have stopped as stalled.
     pub(super) fn check_draining(&mut self, now: Instant) {
         if self.credit.check_at.is_none_or(|at| now < at) {
@@ -288,7 +281,7 @@ impl Session {
     }
 }
 
-fn subtract(map: &mut BTreeMap<UserId, u64>, user: UserId, bytes: u64) {
+pub(super) fn subtract(map: &mut BTreeMap<UserId, u64>, user: UserId, bytes: u64) {
     if let Some(sum) = map.get_mut(&user) {
         *sum = sum.saturating_sub(bytes);
         if *sum == 0 {

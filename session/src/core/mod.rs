@@ -2,7 +2,7 @@
 //!
 //! The parts: `input` takes frames in, `control` says what is due, `transmit` asks the scheduler
 //! and sends, `paths` adds, loses and judges paths, `notices` tells and hears about them, `delays`
-//! compares them, `credit` keeps the memory bounds.
+//! compares them, `credit` keeps the memory bounds, `early` those of windows that begin larger.
 //!
 //! Invariants: `held_sent` and `held_received` are the sums over all flows; a flow that has
 //! something to send and may send it stands in the queue or aside of it; a flow with control due
@@ -12,6 +12,7 @@ mod again;
 mod control;
 mod credit;
 mod delays;
+mod early;
 mod forecasts;
 mod input;
 mod notices;
@@ -88,8 +89,7 @@ pub(crate) struct Session {
     credit: credit::Credit,
     held_sent: u64,
     held_received: u64,
-    /// What flows hold as [`Flow::early`], all together.
-    early_granted: u64,
+    early: early::Early,
     pongs: Vec<(usize, u64, u64, u64)>,
     next_ping: u64,
     /// The tag of the next unit of data.
@@ -178,7 +178,7 @@ impl Session {
             credit: credit::Credit::new(memory),
             held_sent: 0,
             held_received: 0,
-            early_granted: 0,
+            early: early::Early::default(),
             pongs: Vec::new(),
             next_ping: 1,
             // Unique also on a tunnel that outlives its session.
@@ -248,11 +248,11 @@ impl Session {
         let id = FlowId(self.next_flow);
         self.next_flow += 1;
         self.seen.insert(id.0..id.0 + 1);
-        let early = self.early_window();
+        let early = self.early_window(now, user);
         let window = WINDOW_INITIAL + early;
         let mut flow = Flow::new(now, id, user, true, self.peer_window, window);
         flow.early = early;
-        self.early_granted += early;
+        self.early.count(now, &mut flow);
         flow.destination = Some(destination);
         flow.hold = true;
         self.flows.insert(id, flow);
@@ -358,10 +358,8 @@ impl Session {
     /// The reader has taken something, or the end was reached: credit flows back.
     fn after_drain(&mut self, now: Instant, id: FlowId) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
+        self.early.moved(now, flow);
         let drained = flow.recv.drained();
-        if flow.recv.finished() || drained >= WINDOW_INITIAL + flow.early {
-            self.early_granted -= std::mem::take(&mut flow.early);
-        }
         let released = drained - flow.recv.released;
         flow.recv.released = drained;
         if flow.is_callers() {
@@ -465,7 +463,7 @@ impl Session {
 
     /// Takes the flow out, settles its accounts and remembers how it ended.
     fn bury(&mut self, now: Instant, id: FlowId) {
-        let Some(flow) = self.flows.remove(&id) else { return };
+        let Some(mut flow) = self.flows.remove(&id) else { return };
         let outcome = match flow.life {
             Life::Live => Outcome::Delivered,
             Life::Ending { reason, .. } => {
@@ -492,7 +490,7 @@ impl Session {
         self.release_windows(flow.user);
         self.credit.release(flow.recv.highest() - flow.recv.released);
         self.credit.forget(&flow);
-        self.early_granted -= flow.early;
+        self.early.forget(&mut flow);
         self.due_credit |= self.credit.wants_update();
         self.free_paths_of(&flow);
         self.relieve(now);

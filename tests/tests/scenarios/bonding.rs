@@ -1,6 +1,6 @@
 //! Several carriers as one: sharing, and never worse than the best one alone.
 
-use crate::lab::{at_least, chain, download, line, ms, s, world, world_with};
+use crate::lab::{CLOUD, at_least, chain, download, line, ms, s, talk, world, world_with};
 
 const MB: u64 = 1_000_000;
 
@@ -21,6 +21,22 @@ fn a_short_download_needs_few_round_trips() {
     let time = download(&mut world, MB, s(5));
     // 100 ms there and back, 80 ms for the bytes, and one more round trip at most.
     assert!(time <= ms(280), "{time:?}");
+}
+
+#[test]
+fn flows_that_are_kept_open_do_not_slow_a_short_download() {
+    for users in [1, 20] {
+        let mut world = world(&[line("a", 100.0, ms(100))]);
+        for flow in 0..20 {
+            let flow = talk(&mut world, 1 + flow % users);
+            world.write(flow, CLOUD, 10_000);
+        }
+        world.run_for(s(2));
+        download(&mut world, MB, s(5));
+        // That has opened the transport's window; the flow's own is a new one.
+        let time = download(&mut world, MB, s(5));
+        assert!(time <= ms(280), "{time:?} beside idle flows of {users} users");
+    }
 }
 
 #[test]

@@ -1,0 +1,187 @@
+//! Early windows: what flows begin with beyond the least window, and who holds shares of it.
+//!
+//! A share counts for a while after the flow was opened, and after that only while the flow uses
+//! it: while more than the least window is held for its reader. A flow that rests, or is read as
+//! fast as it comes, leaves the early windows to those that are opened next.
+//!
+//! A limit that was told cannot be taken back: the peer may still fill a window whose share counts
+//! no more, and more may be promised in all than this pool has. What bounds memory is not the
+//! pool but the session's credit, and within it the sender, which lets flows whose readers have
+//! drained nothing lately hold one half of the memory together and one eighth a user (`credit`). A
+//! flow that comes back from rest and is not read is one of those. A pool that is exceeded costs
+//! the next flows their early windows, until the readers have drained, and nobody else anything.
+//!
+//! Invariant: of each flow whose share counts, one entry stands in `line`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use polyrail_model::{FlowId, UserId};
+use polyrail_scheduler::SEGMENT;
+
+use super::Session;
+use crate::flow::Flow;
+use crate::limits::{
+    WINDOW_EARLY_MAX, WINDOW_EARLY_SHARE, WINDOW_EARLY_TIME, WINDOW_EARLY_USER_SHARE,
+    WINDOW_INITIAL,
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Early {
+    /// What counts, all together.
+    granted: u64,
+    of_user: BTreeMap<UserId, u64>,
+    /// Flows whose shares count, with the time to see whether they are in use.
+    line: VecDeque<(Instant, FlowId)>,
+}
+
+impl Early {
+    /// What a flow of this user may begin with: half of what is left of the pool, and of its
+    /// user's part.
+    fn share(&self, memory: u64, user: UserId) -> u64 {
+        let of_user = self.of_user.get(&user).copied().unwrap_or(0);
+        let left = |part: u64, taken: u64| (memory / part).saturating_sub(taken) / 2;
+        let all = left(WINDOW_EARLY_SHARE, self.granted);
+        let share = left(WINDOW_EARLY_USER_SHARE, of_user).min(all).min(WINDOW_EARLY_MAX);
+        if share < SEGMENT { 0 } else { share }
+    }
+
+    /// The share of this flow counts from now on.
+    pub fn count(&mut self, now: Instant, flow: &mut Flow) {
+        if flow.early > 0 && !flow.early_counts {
+            flow.early_counts = true;
+            self.granted += flow.early;
+            *self.of_user.entry(flow.user).or_default() += flow.early;
+            self.line.push_back((now + WINDOW_EARLY_TIME, flow.id));
+        }
+    }
+
+    /// It counts no more.
+    pub fn forget(&mut self, flow: &mut Flow) {
+        if std::mem::take(&mut flow.early_counts) {
+            self.granted -= flow.early;
+            super::credit::subtract(&mut self.of_user, flow.user, flow.early);
+        }
+    }
+
+    /// Something has come for the reader, or was taken by it.
+    pub fn moved(&mut self, now: Instant, flow: &mut Flow) {
+        if flow.recv.finished() || flow.recv.drained() >= WINDOW_INITIAL + flow.early {
+            self.forget(flow);
+            flow.early = 0;
+        } else if is_used(flow) {
+            self.count(now, flow);
+        }
+    }
+}
+
+/// Whether the flow holds more than it could without its share.
+fn is_used(flow: &Flow) -> bool {
+    flow.recv.held() > WINDOW_INITIAL
+}
+
+impl Session {
+    /// What a flow that this user opens now begins with beyond the least window.
+    pub(super) fn early_window(&mut self, now: Instant, user: UserId) -> u64 {
+        while let Some(&(at, id)) = self.early.line.front()
+            && at <= now
+        {
+            self.early.line.pop_front();
+            match self.flows.get_mut(&id).filter(|flow| flow.early_counts) {
+                Some(flow) if is_used(flow) => {
+                    self.early.line.push_back((now + WINDOW_EARLY_TIME, id));
+                }
+                Some(flow) => self.early.forget(flow),
+                None => {}
+            }
+        }
+        let largest = self.largest_window().saturating_sub(WINDOW_INITIAL);
+        self.early.share(self.settings.memory.0, user).min(largest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_model::{Bytes, Destination, HostName};
+
+    use super::*;
+    use crate::flow::Run;
+    use crate::{Role, SessionKey, Settings};
+
+    const MIB: u64 = 1 << 20;
+
+    fn session(now: Instant) -> Session {
+        let settings = Settings { memory: Bytes(16 * MIB), ..Settings::default() };
+        Session::new(now, SessionKey(1), Role::Gateway, settings)
+    }
+
+    fn open(session: &mut Session, now: Instant, user: u64) -> (FlowId, u64) {
+        let server = Destination::Name(HostName::new("a.example").unwrap(), 80);
+        let id = session.open(now, UserId(user), server).unwrap().flow;
+        (id, session.flows[&id].early)
+    }
+
+    /// So many bytes come for the reader.
+    fn receive(session: &mut Session, now: Instant, id: FlowId, bytes: u64) {
+        let flow = session.flows.get_mut(&id).unwrap();
+        let data = vec![0; bytes as usize];
+        let sequence = flow.recv.highest();
+        flow.recv.accept(&Run { sequence, open: false, data: &data, fin: false }).unwrap();
+        session.held_received += bytes;
+        session.after_drain(now, id);
+    }
+
+    #[allow(clippy::disallowed_methods)] // a base for the clock of these tests
+    fn base() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn a_user_leaves_the_early_windows_of_others_alone() {
+        let now = base();
+        let mut session = session(now);
+        let mut greedy = (0..100).map(|_| open(&mut session, now, 1).1);
+        assert_eq!(greedy.next(), Some(2 * MIB));
+        assert_eq!(greedy.next(), Some(MIB));
+        assert!(3 * MIB + greedy.sum::<u64>() <= 4 * MIB);
+        assert_eq!(open(&mut session, now, 2).1, 2 * MIB);
+        (3..200).for_each(|user| _ = open(&mut session, now, user));
+        assert!(session.early.granted <= 8 * MIB);
+    }
+
+    #[test]
+    fn a_share_that_is_not_used_is_free_after_a_while_and_counts_when_it_is_used_again() {
+        let start = base();
+        let mut session = session(start);
+        let flows: Vec<FlowId> = (0..20).map(|_| open(&mut session, start, 1).0).collect();
+        // One is not read; the others have got something and rest.
+        receive(&mut session, start, flows[0], WINDOW_INITIAL + 1);
+        for &id in &flows[1..] {
+            receive(&mut session, start, id, 10_000);
+            session.consume(start, id, 10_000);
+        }
+        assert!(open(&mut session, start, 1).1 < SEGMENT);
+        let now = start + WINDOW_EARLY_TIME;
+        assert_eq!(open(&mut session, now, 1).1, MIB, "one share is in use");
+        assert_eq!(session.early.granted, 3 * MIB);
+        receive(&mut session, now, flows[1], WINDOW_INITIAL);
+        assert_eq!(session.early.granted, 3 * MIB, "no more than the least window");
+        receive(&mut session, now, flows[1], 1);
+        assert_eq!(session.early.granted, 4 * MIB, "what it leaves lying counts again");
+        session.consume(now, flows[1], usize::MAX);
+        assert!(open(&mut session, now + WINDOW_EARLY_TIME, 1).1 > 0);
+        assert_eq!(session.early.granted, 3 * MIB);
+    }
+
+    #[test]
+    fn ends_leave_no_shares() {
+        let now = base();
+        let mut session = session(now);
+        let flows: Vec<FlowId> = (0..9).map(|user| open(&mut session, now, user).0).collect();
+        receive(&mut session, now, flows[0], WINDOW_INITIAL);
+        flows.into_iter().for_each(|id| session.bury(now, id));
+        assert_eq!((session.early.granted, session.early.of_user.len()), (0, 0));
+        open(&mut session, now + WINDOW_EARLY_TIME, 1);
+        assert_eq!(session.early.line.len(), 1);
+    }
+}
