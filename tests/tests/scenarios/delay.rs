@@ -5,7 +5,9 @@ use std::time::Duration;
 use polyrail_emulator::link::Blackout;
 use polyrail_tests::world::{CarrierSpec, Side, World};
 
-use crate::lab::{CLOUD, GATEWAY, begin_download, chain, line, ms, s, talk, world, world_with};
+use crate::lab::{
+    CLOUD, GATEWAY, begin_download, chain, download, line, ms, s, talk, world, world_with,
+};
 
 /// A line that is slower in one direction than in the other.
 fn skewed(name: &str, up: Duration, down: Duration) -> CarrierSpec {
@@ -28,6 +30,11 @@ fn each_direction_knows_its_faster_path_though_round_trips_are_equal() {
     let lines = [skewed("a", ms(10), ms(60)), skewed("b", ms(50), ms(20))];
     let mut world = world(&lines);
     let flow = talk(&mut world, 1);
+    download(&mut world, 5_000_000, s(10));
+    // The least of the last second holds the queues that a download keeps.
+    let laden = lead(&world, CLOUD);
+    assert!((-60_000..-20_000).contains(&laden), "on the way down, laden: {laden} us");
+    world.run_for(s(1));
     world.write(flow, CLOUD, 100_000);
     world.run_for(s(1));
     world.write(flow, GATEWAY, 100_000);
