@@ -326,7 +326,7 @@ fn settings_change_while_flows_run_but_the_memory_stays() {
 #[test]
 fn a_fresh_path_carries_data_when_it_was_answered_or_is_the_last_hope() {
     for alone in [false, true] {
-        let mut pair = Pair::new(Settings::default());
+        let mut pair = Pair::new(without_copies());
         pair.up(0, "a");
         if !alone {
             pair.up(1, "b");
