@@ -241,9 +241,9 @@ const GOALS_NS: [f64; 2] = [250.0, 1_000.0];
 const FLOWS: u64 = 64;
 /// Users and flows of a queue.
 const CROWDS: [(u64, u64); 2] = [(10, 100), (1_000, 10_000)];
-/// How much more a turn with its decision may cost among many than among few: the queue takes the
-/// logarithm of the users, 1,000 to 10.
-const RATIO: f64 = 3.0;
+/// How much more a turn with its decision may cost among many than among few: a decision's cost is
+/// to be constant. The queue takes the logarithm of the users, 1,000 to 10, and so is over it.
+const RATIO: f64 = 1.1;
 /// Decisions before those whose instructions are counted, and these.
 const WARM: u64 = 2_000;
 const COUNTED: u64 = 10_000;
