@@ -16,6 +16,45 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
     sorted.get(rank.min(sorted.len()).wrapping_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
+/// Values with their groups, sorted, to take percentiles of drawn groups again and again.
+#[derive(Debug)]
+pub struct Sorted {
+    values: Vec<(f64, usize)>,
+    sizes: Vec<usize>,
+}
+
+impl Sorted {
+    /// The values of these groups.
+    pub fn new(groups: &[Vec<f64>]) -> Self {
+        let own = |(group, list): (usize, &Vec<f64>)| {
+            list.iter().map(|value| (*value, group)).collect::<Vec<_>>()
+        };
+        let mut values: Vec<(f64, usize)> = groups.iter().enumerate().flat_map(own).collect();
+        values.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Self { values, sizes: groups.iter().map(Vec::len).collect() }
+    }
+
+    /// The [`quantile`] of all values of these groups, as often as they were drawn.
+    ///
+    /// # Panics
+    /// There is no such group.
+    pub fn quantile(&self, drawn: &[usize], share: f64) -> f64 {
+        let mut often = vec![0; self.sizes.len()];
+        drawn.iter().for_each(|group| often[*group] += 1);
+        let count: usize = often.iter().zip(&self.sizes).map(|(often, size)| often * size).sum();
+        let rank = ((share * count as f64).ceil().max(1.0) as usize).min(count);
+        // From the top: what is asked for are high percentiles.
+        let mut above = count - rank;
+        for (value, group) in self.values.iter().rev() {
+            if often[*group] > above {
+                return *value;
+            }
+            above -= often[*group];
+        }
+        f64::NAN
+    }
+}
+
 /// The coefficient of variation: the deviation of a population over its mean.
 pub fn variation(values: &[f64]) -> f64 {
     let middle = mean(values);
@@ -63,6 +102,20 @@ mod tests {
             assert_eq!(quantile(values, share), expected, "{share} of {}", values.len());
         }
         assert!(quantile(&[], 0.5).is_nan() && mean(&[]).is_nan());
+    }
+
+    #[test]
+    fn a_percentile_of_drawn_groups_is_that_of_their_values() {
+        let groups = [vec![5.0, 1.0, 9.0], vec![], vec![2.0, 7.0]];
+        let sorted = Sorted::new(&groups);
+        for drawn in [&[0, 1, 2][..], &[2, 2, 2], &[0, 2, 0], &[1, 2, 1]] {
+            let values: Vec<f64> = drawn.iter().flat_map(|group| groups[*group].clone()).collect();
+            for share in [0.0, 0.2, 0.5, 0.95, 1.0] {
+                let wanted = quantile(&values, share);
+                assert_eq!(sorted.quantile(drawn, share), wanted, "{share} of {drawn:?}");
+            }
+        }
+        assert!(sorted.quantile(&[1], 0.5).is_nan());
     }
 
     #[test]
