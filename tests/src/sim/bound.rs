@@ -23,7 +23,8 @@ pub fn downloads(trip: &Trip, sizes: &[u64]) -> Downloads {
         let ended = over <= length;
         let time = Duration::from_secs_f64(over.min(length) - at);
         let began = Duration::from_secs_f64(at);
-        list.push(Download { bytes, at: began, time, ended, bound: time });
+        let read = if ended { bytes } else { fluids[1].volume(at, length) as u64 };
+        list.push(Download { bytes, read, at: began, time, ended, bound: time });
         at = over + PAUSE.as_secs_f64();
     }
     Downloads { list, resent: 0 }

@@ -59,14 +59,69 @@ pub struct Contestant {
     pub carriers: Carriers,
 }
 
-/// HSRSCH's parts, each alone over `min_rtt`, as POLYCORN 6.2 tries them: what it is called in
-/// figures, and how [`Contestant::parse`] makes it.
-pub const PARTS: [(&str, &str); 5] = [
-    ("handover_rejection", "handover_rejection/min_rtt+oracle"),
-    ("disconnect_redundancy", "handover_rejection/min_rtt/disconnect_redundancy+oracle"),
-    ("tail_rejection", "min_rtt/tail_rejection"),
-    ("extended_reinjection", "min_rtt/extended_reinjection"),
-    ("redundancy", "min_rtt/opportunistic_redundancy"),
+/// One of HSRSCH's parts, alone over `min_rtt`, as POLYCORN 6.2 tries them.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// What it is called in figures.
+    pub name: &'static str,
+    /// Its rules.
+    rules: &'static str,
+    /// It works by forecasts.
+    pub foresees: bool,
+    /// The published gain over `min_rtt` (Fig. 10c).
+    pub published: Option<f64>,
+}
+
+/// All of them. `disconnect_redundancy` stands in place of rejection: behind it, with two carriers,
+/// it has no path left for a copy.
+pub const PARTS: [Part; 5] = [
+    Part {
+        name: "handover_rejection",
+        rules: "handover_rejection/min_rtt",
+        foresees: true,
+        published: Some(1.070),
+    },
+    Part {
+        name: "disconnect_redundancy",
+        rules: "min_rtt/disconnect_redundancy",
+        foresees: true,
+        published: None,
+    },
+    Part {
+        name: "tail_rejection",
+        rules: "min_rtt/tail_rejection",
+        foresees: false,
+        published: Some(1.188),
+    },
+    Part {
+        name: "extended_reinjection",
+        rules: "min_rtt/extended_reinjection",
+        foresees: false,
+        published: Some(1.042),
+    },
+    Part {
+        name: "redundancy",
+        rules: "min_rtt/opportunistic_redundancy",
+        foresees: false,
+        published: Some(1.029),
+    },
+];
+
+impl Part {
+    /// How [`Contestant::parse`] makes it, for each oracle that it may have: the noisy one first.
+    pub fn texts(self) -> Vec<String> {
+        match self.foresees {
+            true => ["noisy", "oracle"].map(|name| format!("{}+{name}", self.rules)).to_vec(),
+            false => vec![self.rules.to_owned()],
+        }
+    }
+}
+
+/// `min_rtt` with those of our handlers that have tuned constants, so that it is tuned as carefully
+/// as ours: what it is called, and its rules.
+pub const TUNED: [(&str, &str); 2] = [
+    ("min_rtt_tuned", "min_rtt/queue_bound/extended_reinjection"),
+    ("min_rtt_tuned_completion", "min_rtt/queue_bound/completion_reinjection/extended_reinjection"),
 ];
 
 impl Contestant {
@@ -78,8 +133,9 @@ impl Contestant {
         Self::parse(chain, engine).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A contestant by its name: a ready-made chain or rules with `/` between them; `+oracle`
-    /// behind it foresees all, `+noisy` most; `@a` to `@h` has one carrier, `@aggregated` the sum.
+    /// A contestant by its name: a ready-made chain, one of [`TUNED`], or rules with `/` between
+    /// them; `+oracle` behind it foresees all, `+noisy` most; `@a` to `@h` has one carrier,
+    /// `@aggregated` the sum.
     ///
     /// # Errors
     /// There is no such chain or rule.
@@ -97,6 +153,8 @@ impl Contestant {
             Some((chain, "noisy")) => (chain, Some(Oracle::NOISY)),
             Some(_) => return Err(ChainSpecError::UnknownChain(text.to_owned())),
         };
+        let tuned = TUNED.iter().find(|(name, _)| *name == chain);
+        let chain = tuned.map_or(chain, |(_, rules)| rules);
         let spec = match chain.contains('/') {
             true => ChainSpec::of(&chain.split('/').collect::<Vec<_>>())?,
             false => ChainSpec::named(chain)?,
@@ -111,17 +169,30 @@ impl Contestant {
     }
 
     /// Everything worth comparing on these carriers: all ready-made chains, forecasts of two
-    /// qualities, HSRSCH's parts, each carrier alone, and the sum of all.
+    /// qualities, `min_rtt` tuned, HSRSCH's parts, each carrier alone, and the sum of all.
     pub fn catalogue(carriers: usize) -> Vec<String> {
         let mut names: Vec<String> = chain_names().map(str::to_owned).collect();
         for chain in ["polyrail", "hsrsch"] {
             names.extend(["oracle", "noisy"].map(|oracle| format!("{chain}+{oracle}")));
         }
-        names.extend(PARTS.map(|(_, text)| text.to_owned()));
+        names.extend(TUNED.map(|(name, _)| name.to_owned()));
+        names.extend(PARTS.into_iter().flat_map(Part::texts));
         let letters = "abcdefgh".chars().take(carriers);
         names.extend(letters.map(|letter| format!("min_rtt@{letter}")));
         names.push("min_rtt@aggregated".to_owned());
         names
+    }
+
+    /// A scheduler on all carriers and without foresight that is not our own.
+    pub fn is_other(&self) -> bool {
+        let own = self.name.starts_with("polyrail");
+        self.carriers == Carriers::All && self.oracle.is_none() && !own
+    }
+
+    /// One of those as it was published: neither HSRSCH nor made of parts of ours.
+    pub fn is_rival(&self) -> bool {
+        let ours = ["hsrsch", TUNED[0].0].iter().any(|ours| self.name.starts_with(ours));
+        self.is_other() && !ours && !self.name.contains('/')
     }
 
     /// Whether two differ in nothing but their names.
@@ -161,6 +232,21 @@ mod tests {
         assert!(!parse("min_rtt").is_like(&parse("min_rtt@a")));
         for wrong in ["fastest", "min_rtt+magic", "min_rtt@z", "min_rtt/fastest"] {
             assert!(Contestant::parse(wrong, Engine::Full).is_err(), "{wrong}");
+        }
+        let tuned = parse("min_rtt_tuned");
+        assert_eq!(tuned.chain.names(), ["min_rtt", "queue_bound", "extended_reinjection"]);
+        for (name, other, rival) in [
+            ("mptcp", true, true),
+            ("redundant", true, true),
+            ("hsrsch", true, false),
+            ("min_rtt_tuned_completion", true, false),
+            ("min_rtt/tail_rejection", true, false),
+            ("hsrsch+noisy", false, false),
+            ("min_rtt@a", false, false),
+            ("polyrail", false, false),
+        ] {
+            let it = parse(name);
+            assert_eq!((it.is_other(), it.is_rival()), (other, rival), "{name}");
         }
         for name in Contestant::catalogue(2) {
             assert!(Contestant::parse(&name, Engine::Full).is_ok(), "{name}");

@@ -12,13 +12,16 @@ use crate::world::Side;
 pub struct Download {
     /// Its size in bytes.
     pub bytes: u64,
+    /// What was read of it: all, or what had come by the trip's end.
+    pub read: u64,
     /// When the passenger asked for it, since the trip's beginning.
     pub at: Duration,
     /// From the passenger's connection to the last byte; the trip's end when it did not end.
     pub time: Duration,
     /// It came to its end.
     pub ended: bool,
-    /// What it would have taken, asked for at the same time, over the fluid aggregated link.
+    /// What it would have taken, asked for at the same time, over the fluid aggregated link; at
+    /// most until the trip's end.
     pub bound: Duration,
 }
 
@@ -27,14 +30,14 @@ pub struct Download {
 pub struct Downloads {
     /// In their order.
     pub list: Vec<Download>,
-    /// Bytes that the cloud sent more than once.
+    /// Bytes that gateway and cloud sent more than once.
     pub resent: u64,
 }
 
 impl Download {
     /// Mbit/s.
     pub fn goodput(&self) -> f64 {
-        self.bytes as f64 * 8e-6 / self.time.as_secs_f64()
+        self.read as f64 * 8e-6 / self.time.as_secs_f64()
     }
 
     /// Mbit/s that nothing can exceed, asked for at the same time.
@@ -59,11 +62,13 @@ pub fn downloads(trip: &Trip, contestant: &Contestant, sizes: &[u64]) -> Downloa
         let took = world.run_until(left, |world| world.flow(flow).legs[0].end_seen);
         let time = took.unwrap_or_else(|| world.elapsed() - at);
         let bound = bound::download(&fluids, at.as_secs_f64(), bytes) - at.as_secs_f64();
-        let bound = Duration::from_secs_f64(bound.min(trip.length.as_secs_f64()));
-        list.push(Download { bytes, at, time, ended: took.is_some(), bound });
+        let bound = Duration::from_secs_f64(bound.min(left.as_secs_f64()));
+        let ended = took.is_some();
+        let read = if ended { bytes } else { world.flow(flow).legs[0].read };
+        list.push(Download { bytes, read, at, time, ended, bound });
         world.run_for(PAUSE);
     }
-    Downloads { list, resent: resent(&world, Side::Cloud) }
+    Downloads { list, resent: Side::BOTH.map(|side| resent(&world, side)).iter().sum() }
 }
 
 /// Between two downloads.

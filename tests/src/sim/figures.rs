@@ -1,6 +1,7 @@
 //! What rows of outcomes come to: means, percentiles and ratios.
 
-use super::metrics::{interval, mean, quantile, variation};
+use super::messaging::Messages;
+use super::metrics::{Sorted, interval, mean, quantile, variation};
 use super::runs::{Outcome, Row, Workload};
 use super::{Bulk, Download, Message};
 
@@ -65,42 +66,50 @@ pub fn goodput_bounds(row: &Row, bytes: u64) -> Vec<Vec<f64>> {
     downloads(row, bytes).iter().map(of_trip).collect()
 }
 
-/// The completion times that nothing could beat, in seconds.
-pub fn bounds(row: &Row, bytes: u64) -> Vec<f64> {
-    downloads(row, bytes).iter().flatten().map(|it| it.bound.as_secs_f64()).collect()
+/// The completion times that nothing could beat, asked for when the downloads were, in seconds, by
+/// trip.
+pub fn bounds(row: &Row, bytes: u64) -> Vec<Vec<f64>> {
+    let of_trip = |list: &Vec<Download>| list.iter().map(|it| it.bound.as_secs_f64()).collect();
+    downloads(row, bytes).iter().map(of_trip).collect()
 }
 
-/// The completion times of one size in seconds.
-pub fn times(row: &Row, bytes: u64) -> Vec<f64> {
-    downloads(row, bytes).iter().flatten().map(|it| it.time.as_secs_f64()).collect()
+/// The completion times of one size in seconds, by trip.
+pub fn times(row: &Row, bytes: u64) -> Vec<Vec<f64>> {
+    let of_trip = |list: &Vec<Download>| list.iter().map(|it| it.time.as_secs_f64()).collect();
+    downloads(row, bytes).iter().map(of_trip).collect()
 }
 
 /// Downloads that did not end.
 pub fn unfinished(row: &Row) -> usize {
     let of_trip = |outcome: &Outcome| match outcome {
         Outcome::Downloads(all) => all.list.iter().filter(|download| !download.ended).count(),
-        Outcome::Messaging(list) => list.iter().filter(|message| !message.ended).count(),
+        Outcome::Messaging(all) => all.list.iter().filter(|message| !message.ended).count(),
         Outcome::Pages(list) => list.iter().filter(|page| !page.ended).count(),
         Outcome::Bulk(_) | Outcome::Broken(_) => 0,
     };
     row.outcomes.iter().map(of_trip).sum()
 }
 
-/// Bytes sent more than once, over the bytes that were wanted.
+/// Bytes sent more than once, over the bytes that were wanted and came; not a number where nobody
+/// counts.
 pub fn resent_share(row: &Row) -> f64 {
     let (mut resent, mut wanted) = (0, 0);
     for outcome in &row.outcomes {
         match outcome {
             Outcome::Downloads(all) => {
                 resent += all.resent;
-                let ended = all.list.iter().filter(|download| download.ended);
-                wanted += ended.map(|download| download.bytes).sum::<u64>();
+                wanted += all.list.iter().map(|download| download.read).sum::<u64>();
+            }
+            Outcome::Messaging(all) => {
+                resent += all.resent;
+                let ended = all.list.iter().filter(|message| message.ended).count();
+                wanted += ended as u64 * Message::BYTES;
             }
             Outcome::Bulk(bulk) => {
                 resent += bulk.resent;
                 wanted += bulk.bytes;
             }
-            _ => {}
+            Outcome::Pages(_) | Outcome::Broken(_) => {}
         }
     }
     resent as f64 / wanted as f64
@@ -121,6 +130,14 @@ pub fn ratio(a: &[Vec<f64>], b: &[Vec<f64>]) -> Ratio {
     };
     let of = |drawn: &[usize]| mean_of(&a, drawn) / mean_of(&b, drawn);
     let trips = a.len().min(b.len());
+    Ratio { value: of(&(0..trips).collect::<Vec<_>>()), between: interval(trips, of) }
+}
+
+/// A percentile of a over the same of b, over all values of all trips.
+pub fn quantile_ratio(a: &[Vec<f64>], b: &[Vec<f64>], share: f64) -> Ratio {
+    let trips = a.len().min(b.len());
+    let (a, b) = (Sorted::new(a), Sorted::new(b));
+    let of = |drawn: &[usize]| a.quantile(drawn, share) / b.quantile(drawn, share);
     Ratio { value: of(&(0..trips).collect::<Vec<_>>()), between: interval(trips, of) }
 }
 
@@ -147,25 +164,27 @@ pub fn ratio_over(a: &Row, b: &Row, sizes: &[u64]) -> Ratio {
 }
 
 /// The messages of a row, by trip.
-pub fn messages(row: &Row) -> Vec<Vec<Message>> {
-    let of_trip = |outcome: &Outcome| match outcome {
-        Outcome::Messaging(list) => list.clone(),
-        _ => Vec::new(),
+fn messages(row: &Row) -> Vec<&[Message]> {
+    let of_trip = |outcome| match outcome {
+        &Outcome::Messaging(Messages { ref list, .. }) => &list[..],
+        _ => &[],
     };
     row.outcomes.iter().map(of_trip).collect()
 }
 
-/// Delivery times of all messages in seconds: there, and there and back.
-pub fn delivery(row: &Row) -> [Vec<f64>; 2] {
+/// Delivery times of all messages in seconds, by trip: there, and there and back.
+pub fn delivery(row: &Row) -> [Vec<Vec<f64>>; 2] {
     let all = messages(row);
-    let ups = all.iter().flatten().map(|message| message.up).collect();
-    [ups, all.iter().flatten().map(|message| message.round).collect()]
+    let of = |figure: fn(&Message) -> f64| {
+        all.iter().map(|list| list.iter().map(figure).collect()).collect()
+    };
+    [of(|message| message.up), of(|message| message.round)]
 }
 
-/// How differently users are served: the variation of their mean round trips within a trip, in the
-/// mean over trips.
-pub fn unfairness(row: &Row) -> f64 {
-    let of_trip = |list: &Vec<Message>| {
+/// How differently users are served: the variation of their mean round trips within a trip, by
+/// trip; none where it is not a number.
+pub fn unfairness(row: &Row) -> Vec<Vec<f64>> {
+    let of_trip = |list: &&[Message]| {
         let users = list.iter().map(|message| message.user).max().map_or(0, |most| most + 1);
         let of_user = |user| {
             let own = list.iter().filter(|message| message.user == user);
@@ -173,8 +192,9 @@ pub fn unfairness(row: &Row) -> f64 {
         };
         variation(&(0..users).map(of_user).filter(|mean| mean.is_finite()).collect::<Vec<_>>())
     };
-    let trips: Vec<f64> = messages(row).iter().map(of_trip).filter(|it| it.is_finite()).collect();
-    mean(&trips)
+    let all = messages(row);
+    let finite = |value: f64| Some(value).filter(|value| value.is_finite()).into_iter().collect();
+    all.iter().map(of_trip).map(finite).collect()
 }
 
 /// The bulk of each trip.
@@ -219,7 +239,10 @@ pub fn spread(values: &[f64]) -> [f64; 4] {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::sim::Downloads;
 
     #[test]
     fn ratios_are_of_means_and_of_trips() {
@@ -234,18 +257,48 @@ mod tests {
     }
 
     #[test]
+    fn a_download_without_end_counts_with_what_was_read() {
+        let second = Duration::from_secs(1);
+        let whole = Download {
+            bytes: 1_000_000,
+            read: 1_000_000,
+            at: second,
+            time: second,
+            ended: true,
+            bound: second / 2,
+        };
+        let part = Download { read: 250_000, ended: false, time: 2 * second, ..whole };
+        let list = vec![whole, part];
+        let row = Row {
+            contestant: None,
+            workload: Workload::Downloads,
+            outcomes: vec![Outcome::Downloads(Downloads { list, resent: 125_000 })],
+        };
+        assert_eq!(goodputs(&row, 1_000_000), [[8.0, 1.0]]);
+        assert_eq!(goodput_bounds(&row, 1_000_000), [[16.0, 16.0]]);
+        assert_eq!((resent_share(&row), unfinished(&row)), (0.1, 1));
+        let over = quantile_ratio(&times(&row, 1_000_000), &bounds(&row, 1_000_000), 0.95);
+        assert_eq!(over, Ratio { value: 4.0, between: [4.0, 4.0] });
+    }
+
+    #[test]
     fn users_are_compared_within_a_trip() {
         let message = |user, round| Message { user, up: 0.1, round, ended: true };
         let row = |lists: Vec<Vec<Message>>| Row {
             contestant: None,
             workload: Workload::Messaging(2),
-            outcomes: lists.into_iter().map(Outcome::Messaging).collect(),
+            outcomes: lists
+                .into_iter()
+                .map(|list| Outcome::Messaging(Messages { list, resent: 26 }))
+                .collect(),
         };
         // Means 1 and 5: a variation of 2/3; and 7 for all: none.
         let first = vec![message(0, 0.5), message(0, 1.5), message(1, 5.0)];
         let unfair = row(vec![first, vec![message(0, 7.0), message(1, 7.0)]]);
-        assert!((unfairness(&unfair) - 1.0 / 3.0).abs() < 1e-12);
+        assert!((mean(&unfairness(&unfair).concat()) - 1.0 / 3.0).abs() < 1e-12);
         let [ups, rounds] = delivery(&unfair);
-        assert_eq!((ups.len(), spread(&rounds)[3]), (5, 7.0));
+        assert_eq!((ups.concat().len(), spread(&rounds.concat())[3]), (5, 7.0));
+        // 26 bytes a trip, of five messages with 104 bytes.
+        assert!((resent_share(&unfair) - 0.1).abs() < 1e-12);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use polyrail_emulator::rail::Trip;
 
-use super::{Contestant, START, world};
+use super::{Contestant, START, resent, world};
 use crate::dice::Dice;
 use crate::world::{FlowNo, Side, World};
 
@@ -20,6 +20,20 @@ pub struct Message {
     pub round: f64,
     /// The answer arrived.
     pub ended: bool,
+}
+
+/// All messages of a trip.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Messages {
+    /// By user, in their order.
+    pub list: Vec<Message>,
+    /// Bytes that gateway and cloud sent more than once.
+    pub resent: u64,
+}
+
+impl Message {
+    /// The bytes of a message and its answer.
+    pub const BYTES: u64 = UP + DOWN;
 }
 
 /// When messages are written, and by whom, in order: the same for every contestant.
@@ -39,7 +53,7 @@ pub fn schedule(trip: &Trip, users: usize) -> Vec<(Duration, usize)> {
 }
 
 /// All messages of a trip.
-pub fn messaging(trip: &Trip, contestant: &Contestant, users: usize) -> Vec<Message> {
+pub fn messaging(trip: &Trip, contestant: &Contestant, users: usize) -> Messages {
     let mut world = world(trip, contestant);
     let flows = (0..users).map(|user| world.open(user as u64 + 1));
     let flows: Vec<FlowNo> = flows.filter_map(Result::ok).collect();
@@ -60,7 +74,10 @@ pub fn messaging(trip: &Trip, contestant: &Contestant, users: usize) -> Vec<Mess
     }
     let end = trip.length.as_secs_f64();
     let messages = |(user, chat): (usize, &Chat)| chat.messages(user, end);
-    chats.iter().enumerate().flat_map(messages).collect()
+    Messages {
+        list: chats.iter().enumerate().flat_map(messages).collect(),
+        resent: Side::BOTH.map(|side| resent(&world, side)).iter().sum(),
+    }
 }
 
 struct Chat {

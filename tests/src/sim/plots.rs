@@ -9,6 +9,7 @@ use super::figures::{
     Rows, bulk_share, bulks, delivery, goodputs, ratio, resent_share, times, unfairness,
 };
 use super::goals::{BASE, HEADLINE_SIZES, POLYRAIL};
+use super::metrics::mean;
 use super::plot::{Series, Words, bars, distribution, lines, pngs};
 use super::report::size_name;
 use super::runs::{BOUND, Row, SIZES, Workload};
@@ -62,7 +63,7 @@ fn few<'a>(rows: Rows<'a>, workload: Workload) -> Vec<&'a Row> {
 }
 
 fn completion(rows: Rows<'_>, size: u64, path: &Path) -> Result<()> {
-    let line = |row: &&Row| (row.name().to_owned(), distribution(&times(row, size)));
+    let line = |row: &&Row| (row.name().to_owned(), distribution(&times(row, size).concat()));
     let series: Vec<_> = few(rows, Workload::Downloads).iter().map(line).collect();
     let title = format!("Completion of downloads of {}", size_name(size));
     lines(path, Words { title: &title, x: "seconds", y: "share of downloads" }, &series)
@@ -82,7 +83,7 @@ fn redundancy(rows: Rows<'_>, path: &Path) -> Result<()> {
 fn delays(rows: Rows<'_>, users: usize, path: &Path) -> Result<()> {
     let line = |row: &&Row| {
         let [_, rounds] = delivery(row);
-        (row.name().to_owned(), distribution(&rounds))
+        (row.name().to_owned(), distribution(&rounds.concat()))
     };
     let series: Vec<_> = few(rows, Workload::Messaging(users)).iter().map(line).collect();
     let title = format!("Messaging, {users} users: there and back");
@@ -98,7 +99,7 @@ fn fairness(rows: Rows<'_>, users: &[usize], path: &Path) -> Result<()> {
     let of = |users: usize| {
         own.iter()
             .map(|row| rows.find(row.name(), Workload::Messaging(users)))
-            .map(|row| row.map_or(f64::NAN, unfairness))
+            .map(|row| row.map_or(f64::NAN, |row| mean(&unfairness(row).concat())))
             .collect::<Vec<_>>()
     };
     let series: Vec<_> = users.iter().map(|it| (format!("{it} users"), of(*it))).collect();

@@ -2,8 +2,8 @@
 
 use super::bulk::mean_of;
 use super::figures::{
-    Rows, bulk_share, bulks, delivery, goodput_bounds, goodputs, page_times, ratio_over,
-    resent_share, spread, times, trip_ratio, unfairness, unfinished, wins,
+    Rows, bulk_share, bulks, delivery, goodputs, page_times, ratio_over, resent_share, spread,
+    times, trip_ratio, unfairness, unfinished, wins,
 };
 use super::goals::{BASE, HEADLINE_SIZES};
 use super::metrics::{mean, quantile};
@@ -82,11 +82,12 @@ fn goodput(rows: Rows<'_>) -> Table {
         });
         table.column("x, mean of trips", each);
     }
-    for size in SIZES {
-        let share = |row: &&Row| {
-            mean(&goodputs(row, size).concat()) / mean(&goodput_bounds(row, size).concat())
-        };
-        table.column(&format!("of bound {}", size_name(size)), own.iter().map(share));
+    if let Some(bound) = rows.find(BOUND, Workload::Downloads) {
+        for size in SIZES {
+            let most = mean(&goodputs(bound, size).concat());
+            let share = |row: &&Row| mean(&goodputs(row, size).concat()) / most;
+            table.column(&format!("of bound {}", size_name(size)), own.iter().map(share));
+        }
     }
     table.column("resent", own.iter().map(|row| resent_share(row)));
     table
@@ -98,11 +99,11 @@ fn completion(rows: Rows<'_>) -> Table {
     let mut table = Table::of("downloads_times".into(), title.into(), &own);
     for size in SIZES {
         for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
-            let values = own.iter().map(|row| quantile(&times(row, size), share));
+            let values = own.iter().map(|row| quantile(&times(row, size).concat(), share));
             table.column(&format!("{} {name}", size_name(size)), values);
         }
     }
-    let count = |row: &&Row| SIZES.iter().map(|size| times(row, *size).len() as f64).sum();
+    let count = |row: &&Row| SIZES.iter().map(|size| times(row, *size).concat().len() as f64).sum();
     table.column("downloads", own.iter().map(count));
     table.column("unfinished", own.iter().map(|row| unfinished(row) as f64));
     table
@@ -113,15 +114,16 @@ fn messages(rows: Rows<'_>, users: usize) -> Table {
     let title = format!("Messaging, {users} users: delivery in seconds");
     let mut table = Table::of(format!("messaging_{users}"), title, &own);
     let all: Vec<[[f64; 4]; 2]> =
-        own.iter().map(|row| delivery(row).map(|times| spread(&times))).collect();
+        own.iter().map(|row| delivery(row).map(|times| spread(&times.concat()))).collect();
     for (way, name) in ["up", "round"].iter().enumerate() {
         for (place, what) in ["mean", "p90", "p95", "p99"].iter().enumerate() {
             table.column(&format!("{name} {what}"), all.iter().map(|it| it[way][place]));
         }
     }
-    table.column("variation between users", own.iter().map(|row| unfairness(row)));
-    table.column("messages", own.iter().map(|row| delivery(row)[0].len() as f64));
+    table.column("variation between users", own.iter().map(|row| mean(&unfairness(row).concat())));
+    table.column("messages", own.iter().map(|row| delivery(row)[0].concat().len() as f64));
     table.column("unfinished", own.iter().map(|row| unfinished(row) as f64));
+    table.column("resent", own.iter().map(|row| resent_share(row)));
     table
 }
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use polyrail_emulator::rail::Trip;
 
-use super::{Bulk, Contestant, Downloads, Message, Page, bound, bulk, downloads, messaging, pages};
+use super::messaging::Messages;
+use super::{Bulk, Contestant, Downloads, Page, bound, bulk, downloads, messaging, pages};
 
 /// What is done on a trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub enum Outcome {
     /// Of [`Workload::Downloads`].
     Downloads(Downloads),
     /// Of [`Workload::Messaging`].
-    Messaging(Vec<Message>),
+    Messaging(Messages),
     /// Of [`Workload::Bulk`].
     Bulk(Bulk),
     /// Of [`Workload::Pages`].
@@ -98,7 +99,9 @@ pub fn one(trip: &Trip, contestant: Option<&Contestant>, workload: Workload) -> 
         (Some(it), Workload::Bulk) => Outcome::Bulk(bulk(trip, it)),
         (Some(it), Workload::Pages) => Outcome::Pages(pages(trip, it)),
         (None, Workload::Downloads) => Outcome::Downloads(bound::downloads(trip, &SIZES)),
-        (None, Workload::Messaging(users)) => Outcome::Messaging(bound::messages(trip, users)),
+        (None, Workload::Messaging(users)) => {
+            Outcome::Messaging(Messages { list: bound::messages(trip, users), resent: 0 })
+        }
         (None, Workload::Bulk) => Outcome::Bulk(bound::bulk(trip)),
         (None, Workload::Pages) => Outcome::Pages(Vec::new()),
     };
@@ -177,8 +180,9 @@ mod tests {
         };
         assert!(own.list.len() >= 8 && own.list.len() <= bound.list.len() + 8);
         let Outcome::Messaging(messages) = &rows[1].outcomes[0] else { panic!("{rows:?}") };
-        assert!(messages.len() > 250 && messages.iter().all(|message| message.up > 0.0));
-        assert!(messages.iter().all(|message| message.round > message.up));
+        let list = &messages.list;
+        assert!(list.len() > 250 && list.iter().all(|message| message.up > 0.0));
+        assert!(list.iter().all(|message| message.round > message.up));
         let Outcome::Bulk(bulk) = &rows[2].outcomes[0] else { panic!("{rows:?}") };
         assert!(bulk.goodput() > 1.0 && bulk.late_share > 0.0 && bulk.worse_use > 0.0);
         let Outcome::Pages(pages) = &rows[3].outcomes[0] else { panic!("{rows:?}") };
