@@ -6,7 +6,7 @@
 PROFILE ?= ci
 CARGO ?= cargo
 MODE ?= auto
-SIM_TRIPS ?= 40
+SIM_TRIPS ?= 24
 SIM ?=
 export PROFILE
 
@@ -14,7 +14,7 @@ export PROFILE
 .PHONY: help setup build test check fmt shell clippy doc deny tidy fuzz-smoke demo bench bench-smoke
 .PHONY: matrix
 .PHONY: bench-tunnel bench-tunnel-smoke
-.PHONY: sim sim-smoke sim-validate
+.PHONY: sim sim-smoke sim-calibrate sim-validate
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 20
@@ -78,13 +78,17 @@ bench-tunnel: setup ## QUIC against TLS, and path restart, as RESULT lines (rele
 bench-tunnel-smoke: setup build ## the same in small: does it still measure?
 	target/$(PROFILE)/polyrail-bench-tunnel --smoke
 
-sim: setup ## schedulers on the simulated rail: tables, plots, RESULT lines; SIM=--held-back
+sim: setup ## schedulers on the simulated rail, tuning and held-back trips; SIM_TRIPS=24 of each
 	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-sim
 	target/release/polyrail-sim compare --trips $(SIM_TRIPS) $(SIM)
+	target/release/polyrail-sim compare --trips $(SIM_TRIPS) --held-back $(SIM)
 
-sim-smoke: ## the same in small: does it still run?
-	$(CARGO) build --locked --profile $(PROFILE) -p polyrail-tests --bin polyrail-sim
+sim-smoke: setup build ## the same in small: does it still run?
 	target/$(PROFILE)/polyrail-sim compare --smoke
+
+sim-calibrate: setup ## the generated rail beside the published figures
+	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-sim
+	target/release/polyrail-sim calibrate
 
 sim-validate: setup ## the simulator's cubic and bbr beside the kernel's, as root; ten minutes
 	$(CARGO) build --locked --release -p polyrail-interop --bin polyrail-kernel-tcp
