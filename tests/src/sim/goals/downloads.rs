@@ -112,7 +112,7 @@ fn over_best(rows: Rows<'_>, polyrail: &Row, verdicts: &mut Verdicts) {
         let rivals = rows.of(Workload::Downloads).filter(is_rival);
         let name = format!("sim_polyrail_over_best_baseline_{}", size_name(size));
         match closest(polyrail, rivals, size) {
-            None => println!("MISSING {name}: no baseline"),
+            None => verdicts.missing(&name, "no baseline"),
             Some((best, over)) => {
                 println!("the best baseline at {} is {}", size_name(size), best.name());
                 verdicts.sure(&name, over, Goal::AtLeast(1.0), &[]);

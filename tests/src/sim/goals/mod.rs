@@ -45,7 +45,7 @@ fn bulk(rows: Rows<'_>, verdicts: &mut Verdicts) {
     }
     let name = "sim_bulk_beats_best_carrier";
     match &singles(rows)[..] {
-        [] => println!("MISSING {name}: no row of a carrier alone"),
+        [] => verdicts.missing(name, "no row of a carrier alone"),
         singles => {
             let share = wins(polyrail, singles);
             verdicts.result(name, share, "x", Goal::AtLeast(0.95), &[]);

@@ -44,9 +44,14 @@ impl Verdicts {
     ) -> Option<&'a Row> {
         let found = rows.find(row, workload);
         if found.is_none() {
-            println!("MISSING {}: no row {row:?} in {workload:?}", self.name(figure));
+            self.missing(figure, &format!("no row {row:?} in {workload:?}"));
         }
         found
+    }
+
+    /// Says that a figure cannot be had, and why.
+    pub fn missing(&self, figure: &str, why: &str) {
+        println!("MISSING {}: {why}", self.name(figure));
     }
 
     /// Writes all figures as JSON.

@@ -25,12 +25,12 @@ use crate::sim::{Contestant, Engine, world};
 use crate::world::Side;
 
 /// What comes out for the product and for HSRSCH.
-pub fn judge(seeds: u64, threads: usize, verdicts: &mut Verdicts) -> Result<()> {
+pub fn judge(seeds: &[u64], threads: usize, verdicts: &mut Verdicts) -> Result<()> {
     for (end, name, engine) in
         [("", "polyrail+oracle", Engine::Full), ("_hsrsch", "hsrsch+oracle", Engine::Paper)]
     {
         let contestant = Contestant::parse(name, engine)?;
-        let seen = parallel(seeds as usize, threads, |seed| seen(&contestant, seed as u64));
+        let seen = parallel(seeds.len(), threads, |number| seen(&contestant, seeds[number]));
         let of = |place: usize| seen.iter().map(|seen| seen[place]).collect::<Vec<f64>>();
         for (place, name) in FIGURES.into_iter().enumerate() {
             let goal = Goal::AtLeast(0.9);
@@ -42,7 +42,7 @@ pub fn judge(seeds: u64, threads: usize, verdicts: &mut Verdicts) -> Result<()> 
 }
 
 fn seen(contestant: &Contestant, seed: u64) -> [f64; 3] {
-    let latest = seed as usize % 2;
+    let latest = (seed % 2) as usize;
     let trip = foreseen(seed, latest);
     let mut world = world(&trip, contestant);
     let Ok(flow) = world.open(1) else { return [f64::NAN; 3] };

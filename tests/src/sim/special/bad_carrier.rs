@@ -16,15 +16,15 @@ use crate::sim::{Contestant, Engine, bulk, downloads, messaging, pages};
 
 /// The product with both, over the product with the good one alone, and over `min_rtt` with that:
 /// a product that is slow alone must not look good.
-pub fn judge(seeds: u64, threads: usize, verdicts: &mut Verdicts) -> Result<()> {
+pub fn judge(seeds: &[u64], threads: usize, verdicts: &mut Verdicts) -> Result<()> {
     let polyrail = Contestant::parse("polyrail", Engine::Full)?;
     let min_rtt = Contestant::parse("min_rtt", Engine::Full)?;
     let kinds = [(&polyrail, true), (&polyrail, false), (&min_rtt, false)];
-    let runs = parallel(kinds.len() * seeds as usize, threads, |run| {
+    let runs = parallel(kinds.len() * seeds.len(), threads, |run| {
         let (contestant, beside) = kinds[run % kinds.len()];
         let mut carriers = vec![steady(20.0, 30)];
         carriers.extend(beside.then(bad));
-        Times::of(&trip((run / kinds.len()) as u64, &carriers), contestant)
+        Times::of(&trip(seeds[run / kinds.len()], &carriers), contestant)
     });
     let of = |kind: usize, place: usize| -> Vec<f64> {
         runs.iter().skip(kind).step_by(kinds.len()).map(|times| times.0[place]).collect()

@@ -18,20 +18,21 @@ use super::metrics::mean;
 use super::runs::parallel;
 use super::{Contestant, Engine, bound, bulk, trips};
 
-/// Prints what comes out of all of them, with so many seeds each.
+/// Prints what comes out of all of them, each with the seeds of so many trips.
 ///
 /// # Errors
 /// A schedule cannot hold a trip.
-pub fn judge(first_route: u64, seeds: u64, threads: usize, verdicts: &mut Verdicts) -> Result<()> {
+pub fn judge(first_route: u64, count: u64, threads: usize, verdicts: &mut Verdicts) -> Result<()> {
     let polyrail = Contestant::parse("polyrail", Engine::Full)?;
-    let shares = parallel(seeds as usize, threads, |seed| {
-        let trip = trip(seed as u64, &[steady(7.5, 45), steady(12.0, 55)]);
+    let seeds: Vec<u64> = trips::trip_seeds(first_route, count).collect();
+    let shares = parallel(seeds.len(), threads, |number| {
+        let trip = trip(seeds[number], &[steady(7.5, 45), steady(12.0, 55)]);
         bulk(&trip, &polyrail).bytes as f64 / bound::bulk(&trip).bytes as f64
     });
     verdicts.result("sim_bulk_of_bound_static", mean(&shares), "x", Goal::AtLeast(0.9), &shares);
-    bad_carrier::judge(seeds, threads, verdicts)?;
-    all_foreseen::judge(seeds, threads, verdicts)?;
-    three_carriers::judge(first_route, seeds, threads, verdicts)
+    bad_carrier::judge(&seeds, threads, verdicts)?;
+    all_foreseen::judge(&seeds, threads, verdicts)?;
+    three_carriers::judge(first_route, count, threads, verdicts)
 }
 
 fn trip(seed: u64, carriers: &[LinkSpec]) -> Trip {
