@@ -92,7 +92,12 @@ impl Schedulerlet for HandoverRejection {
             sets.wake_at(again);
         }
         if none_left && !self.block {
-            let far = |path: &usize| input.paths[*path].forecast.map(|forecast| forecast.fails_in);
+            // Of those that have passed it the one that did so last.
+            let far = |path: &usize| {
+                let view = &input.paths[*path];
+                let since = self.paths.get(view.id).and_then(|passage| passage.since);
+                (view.forecast.map(|forecast| forecast.fails_in), since)
+            };
             if let Some(last) = rejected.iter().filter(|path| usable(*path)).max_by_key(far) {
                 rejected.remove(last);
             }
@@ -208,6 +213,16 @@ mod tests {
         assert_eq!(wakes(&mut chain, 2_610, &here), Ok(Some(ms(2_640))), "a round trip");
         let other = [failing(a, 100), full(b)];
         assert_eq!(wakes(&mut spec.build(), 0, &other), Ok(None), "room wakes it");
+    }
+
+    #[test]
+    fn of_positions_that_are_all_passed_the_latest_is_used() {
+        let paths = |a, b| [failing(path(1, 40), a), failing(path(2, 60), b)];
+        let mut chain = ChainSpec::of(&["handover_rejection", "min_rtt"]).unwrap().build();
+        let at = |millis| base() + ms(millis);
+        assert_eq!(choice(&mut chain, at(0), &paths(100, 0)), Some(0), "the last to fail");
+        assert_eq!(choice(&mut chain, at(100), &paths(0, 0)), Some(0), "the last that passed");
+        assert_eq!(choice(&mut chain, at(2_499), &paths(0, 0)), Some(0));
     }
 
     #[test]
