@@ -219,6 +219,7 @@ impl Lane {
         let changes = [
             spec.rate.at(offset).until,
             spec.delay.at(offset).until,
+            spec.loss_steps.as_ref().and_then(|steps| steps.at(offset).until),
             spec.blackouts.at(offset).until,
         ];
         changes.into_iter().flatten().min()
@@ -266,7 +267,7 @@ fn arguments(spec: &LinkSpec, offset: Duration, dark: bool, mtu: u16) -> String 
         Rate::Limited(rate) => Some(rate),
         Rate::Unlimited => None,
     };
-    let loss = if dark { "loss 100%".to_owned() } else { loss(spec) };
+    let loss = if dark { "loss 100%".to_owned() } else { loss(spec, offset) };
     let percent = spec.duplicate.get() * 100.0;
     let duplicate = if percent > 0.0 { format!("duplicate {percent}%") } else { String::new() };
     let words = [
@@ -281,8 +282,8 @@ fn arguments(spec: &LinkSpec, offset: Duration, dark: bool, mtu: u16) -> String 
 }
 
 /// Random loss and bursts as netem's one loss model: random loss adds to both states.
-fn loss(spec: &LinkSpec) -> String {
-    let random = spec.loss.get();
+fn loss(spec: &LinkSpec, offset: Duration) -> String {
+    let random = spec.loss_at(offset).get();
     let Some(burst) = spec.burst_loss else {
         return if random > 0.0 { format!("loss {}%", random * 100.0) } else { String::new() };
     };
@@ -343,7 +344,7 @@ impl Rail for NetemRail {
                 self.aimed(target)?.for_each(|lane| match setting {
                     Setting::Rate(rate) => lane.spec.rate = Schedule::constant(*rate),
                     Setting::Delay(delay) => lane.spec.delay = Schedule::constant(*delay),
-                    Setting::Loss(loss) => lane.spec.loss = *loss,
+                    Setting::Loss(loss) => lane.spec.set_loss(*loss),
                     Setting::Queue(queue) => lane.spec.queue = *queue,
                     Setting::BurstLoss(burst) => lane.spec.burst_loss = *burst,
                     // What is left of these is what netem does anyway.
@@ -404,6 +405,12 @@ mod tests {
                 0,
                 false,
                 "limit 1 delay 0us loss gemodel 25% 50% 100% 50% duplicate 25% rate 8bit",
+            ),
+            (
+                "rate = \"8 bit/s\", queue = \"0 B\", loss_steps = [{ at = \"5 s\", loss = 0.5 }]",
+                6,
+                false,
+                "limit 1 delay 0us loss 50% rate 8bit",
             ),
             (
                 "rate = \"8 bit/s\", queue = \"0 B\", loss = 0.5",

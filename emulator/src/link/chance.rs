@@ -5,8 +5,6 @@ use std::fmt;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::spec::LinkSpec;
-
 /// A probability between 0 and 1, both included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Probability(f64);
@@ -73,10 +71,10 @@ impl Chance {
         self.in_burst = false;
     }
 
-    /// Whether the next packet is lost.
-    pub(super) fn loses(&mut self, spec: &LinkSpec) -> bool {
-        let in_burst = spec.burst_loss.is_some_and(|burst| self.loses_in_burst(burst));
-        self.happens(spec.loss) || in_burst
+    /// Whether the next packet is lost, at this random loss and in these bursts.
+    pub(super) fn loses(&mut self, loss: Probability, burst_loss: Option<BurstLoss>) -> bool {
+        let in_burst = burst_loss.is_some_and(|burst| self.loses_in_burst(burst));
+        self.happens(loss) || in_burst
     }
 
     fn loses_in_burst(&mut self, burst: BurstLoss) -> bool {

@@ -246,10 +246,10 @@ impl<P: Clone> LinkModel<P> {
         self.delay.forget();
     }
 
-    /// Sets the random loss from `now` on.
+    /// Sets the random loss from `now` on, in place of a schedule of it.
     pub fn set_loss(&mut self, now: Instant, loss: Probability) {
         self.advance(now);
-        self.spec.loss = loss;
+        self.spec.set_loss(loss);
     }
 
     /// Sets the loss in bursts from `now` on, beginning in the good state.
@@ -368,7 +368,8 @@ impl<P: Clone> LinkModel<P> {
             self.waiting_bytes -= next.bytes;
             self.head_work = u128::from(next.bytes) * UNITS_PER_BYTE;
         }
-        if self.chance.loses(&self.spec) {
+        let loss = self.spec.loss_at(at.duration_since(self.epoch));
+        if self.chance.loses(loss, self.spec.burst_loss) {
             self.counters.lost.add(held.bytes);
             return;
         }

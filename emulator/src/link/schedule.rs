@@ -92,10 +92,50 @@ impl<T: Copy> Schedule<T> {
         self.period
     }
 
+    /// The mean over time of a figure of the values: over one round, or of the last one where it
+    /// stays.
+    pub fn mean_of(&self, figure: impl Fn(T) -> f64) -> f64 {
+        let Some(period) = self.period else {
+            return figure(self.steps[self.steps.len() - 1].1);
+        };
+        let ends = self.steps.iter().skip(1).map(|step| step.0).chain([period]);
+        let parts = self.steps.iter().zip(ends);
+        let sum: f64 = parts.map(|((at, value), end)| figure(*value) * secs(end - *at)).sum();
+        sum / secs(period)
+    }
+
+    /// What holds from `from` on for so long, over and over.
+    ///
+    /// # Errors
+    /// There are more changes than a schedule holds.
+    pub fn part(&self, from: Duration, length: Duration) -> Result<Self, ScheduleError> {
+        let mut piece = self.at(from);
+        let first = piece.value;
+        let mut steps = Vec::new();
+        while let Some(until) = piece.until.filter(|until| *until < from + length) {
+            piece = self.at(until);
+            steps.push((until - from, piece.value));
+            if steps.len() > STEPS_MAX {
+                return Err(ScheduleError::TooMany);
+            }
+        }
+        Self::new(first, steps, Some(length))
+    }
+
+    /// Other values at the same times.
+    pub fn map<U: Copy>(&self, value: impl Fn(T) -> U) -> Schedule<U> {
+        let steps = self.steps.iter().map(|step| (step.0, value(step.1)));
+        Schedule { steps: steps.collect(), period: self.period }
+    }
+
     /// All values it ever takes.
     pub fn values(&self) -> impl Iterator<Item = T> + '_ {
         self.steps.iter().map(|step| step.1)
     }
+}
+
+fn secs(time: Duration) -> f64 {
+    time.as_secs_f64()
 }
 
 /// The start of the round that `offset` falls into, and the place in it.
@@ -128,6 +168,26 @@ mod tests {
         ] {
             assert_eq!(schedule.at(s(at)), Step { value, until: until.map(s) }, "at {at} s");
         }
+    }
+
+    #[test]
+    fn a_mean_is_over_a_round_or_of_what_stays() {
+        let plain = Schedule::new(1.0, [(s(2), 2.0), (s(5), 4.0)], None).unwrap();
+        let round = Schedule::new(1.0, [(s(2), 2.0), (s(5), 4.0)], Some(s(8))).unwrap();
+        assert!((plain.mean_of(|value| value) - 4.0_f64).abs() < 1e-12);
+        // 2 s of 1, 3 s of 2, 3 s of 4.
+        assert!((round.mean_of(|value| value) - 2.5_f64).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_part_has_its_own_beginning() {
+        let round = Schedule::new(1, [(s(2), 2), (s(5), 3)], Some(s(6))).unwrap();
+        let part = round.part(s(4), s(5)).unwrap();
+        let steps: Vec<_> = part.steps().collect();
+        assert_eq!(steps, [(s(0), 2), (s(1), 3), (s(2), 1), (s(4), 2)]);
+        assert_eq!((part.period(), part.at(s(5)).value), (Some(s(5)), 2));
+        assert_eq!(Schedule::constant(7).part(s(4), s(5)).unwrap().at(s(9)).value, 7);
+        assert_eq!(round.map(|value| 10 * value).at(s(8)).value, 20);
     }
 
     #[test]

@@ -64,8 +64,10 @@ pub struct LinkSpec {
     pub delay: Schedule<Duration>,
     /// What may wait, beside the packet being sent. Default: 256 KiB.
     pub queue: Bytes,
-    /// Loss of each packet for itself.
+    /// Loss of each packet for itself; where `loss_steps` has it over time, its mean.
     pub loss: Probability,
+    /// That loss over time, in place of the mean: see [`LinkSpec::with_losses`].
+    pub loss_steps: Option<Schedule<Probability>>,
     /// Loss in bursts, beside the random loss.
     pub burst_loss: Option<BurstLoss>,
     /// The share of packets that arrive twice.
@@ -87,6 +89,7 @@ impl Default for LinkSpec {
             delay: Schedule::constant(Duration::ZERO),
             queue: Bytes::from_kib(256),
             loss: Probability::NEVER,
+            loss_steps: None,
             burst_loss: None,
             duplicate: Probability::NEVER,
             reorder: None,
@@ -106,6 +109,27 @@ impl LinkSpec {
             queue,
             ..Self::default()
         }
+    }
+
+    /// The same link with this random loss over time.
+    pub fn with_losses(self, losses: Schedule<Probability>) -> Self {
+        let first = losses.at(Duration::ZERO).value;
+        if losses.values().all(|loss| loss == first) {
+            return Self { loss: first, loss_steps: None, ..self };
+        }
+        let mean = Probability::new(losses.mean_of(Probability::get));
+        Self { loss: mean.unwrap_or_default(), loss_steps: Some(losses), ..self }
+    }
+
+    /// Sets the random loss, in place of a schedule of it.
+    pub fn set_loss(&mut self, loss: Probability) {
+        self.loss = loss;
+        self.loss_steps = None;
+    }
+
+    /// The random loss at `offset` after the epoch.
+    pub fn loss_at(&self, offset: Duration) -> Probability {
+        self.loss_steps.as_ref().map_or(self.loss, |steps| steps.at(offset).value)
     }
 
     /// The same link, dark in these windows; they may overlap and come in any order.
