@@ -172,7 +172,8 @@ fn ending(dice: &mut Dice, fails: bool) -> (Outcome, Duration) {
     (outcome, Duration::from_secs_f64(seconds))
 }
 
-const UPLINK: f64 = 0.35;
+/// How much of the rate down the way up has.
+pub(super) const UPLINK: f64 = 0.35;
 const FAILURE: [f64; 2] = [0.3, 10.0];
 /// The share of failures of type II (Wang et al., MobiCom 2019, table 3, at 300 km/h).
 const HELD: f64 = 0.53;

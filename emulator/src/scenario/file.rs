@@ -96,6 +96,10 @@ struct RawDirection {
     queue: Bytes,
     #[serde(default, deserialize_with = "quantity::probability")]
     loss: Probability,
+    #[serde(default)]
+    loss_steps: Vec<RawLossStep>,
+    #[serde(default, deserialize_with = "quantity::maybe_duration")]
+    loss_repeat: Option<Duration>,
     burst_loss: Option<RawBurstLoss>,
     #[serde(default, deserialize_with = "quantity::probability")]
     duplicate: Probability,
@@ -106,7 +110,7 @@ struct RawDirection {
     mtu: Option<u16>,
     #[serde(default)]
     mtu_silent: bool,
-    /// A recording of the rate.
+    /// A recording of the rate, the delay, the loss, or several of them.
     trace: Option<PathBuf>,
 }
 
@@ -126,6 +130,15 @@ struct RawDelayStep {
     at: Duration,
     #[serde(deserialize_with = "quantity::duration")]
     delay: Duration,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLossStep {
+    #[serde(deserialize_with = "quantity::duration")]
+    at: Duration,
+    #[serde(deserialize_with = "quantity::probability")]
+    loss: Probability,
 }
 
 #[derive(Deserialize)]
@@ -289,7 +302,10 @@ impl TryFrom<RawDirection> for DirectionFile {
     fn try_from(raw: RawDirection) -> Result<Self, String> {
         let rates = raw.rate_steps.iter().map(|step| (step.at, step.rate));
         let delays = raw.delay_steps.iter().map(|step| (step.at, step.delay));
-        let spec = LinkSpec {
+        let losses = raw.loss_steps.iter().map(|step| (step.at, step.loss));
+        let losses = Schedule::new(raw.loss, losses, raw.loss_repeat)
+            .map_err(|e| format!("loss_steps: {e}"))?;
+        let mut spec = LinkSpec {
             rate: Schedule::new(raw.rate, rates, raw.rate_repeat)
                 .map_err(|e| format!("rate_steps: {e}"))?,
             delay: Schedule::new(raw.delay, delays, raw.delay_repeat)
@@ -310,6 +326,9 @@ impl TryFrom<RawDirection> for DirectionFile {
             mtu: raw.mtu.map(|bytes| PathMtu { bytes, silent: raw.mtu_silent }),
             ..LinkSpec::default()
         };
+        if !raw.loss_steps.is_empty() {
+            spec = spec.with_losses(losses);
+        }
         Ok(Self { spec, trace: raw.trace })
     }
 }
@@ -318,26 +337,18 @@ impl DirectionFile {
     /// The link with what its recording has, which it must not have said itself.
     fn played(self, folder: &Path, direction: Direction) -> Result<LinkSpec, String> {
         let Some(path) = self.trace else { return Ok(self.spec) };
-        let Trace { rate, delay, loss, .. } = Trace::load(&folder.join(&path), direction)
+        let trace = Trace::load(&folder.join(&path), direction)
             .map_err(|error| format!("trace {}: {error}", path.display()))?;
-        let plain = LinkSpec::default();
-        let mut spec = self.spec;
-        if spec.rate != plain.rate {
-            return Err("a rate beside a trace".into());
+        let (plain, spec) = (LinkSpec::default(), self.spec);
+        let said = [
+            ("rate", trace.rate.is_some() && spec.rate != plain.rate),
+            ("delay", trace.delay.is_some() && spec.delay != plain.delay),
+            ("loss", trace.loss.is_some() && spec.loss != plain.loss),
+            ("loss", trace.loss.is_some() && spec.loss_steps.is_some()),
+        ];
+        if let Some((what, _)) = said.iter().find(|(_, twice)| *twice) {
+            return Err(format!("a {what} beside a trace that has one"));
         }
-        spec.rate = rate;
-        if let Some(delay) = delay {
-            if spec.delay != plain.delay {
-                return Err("a delay beside a trace that has one".into());
-            }
-            spec.delay = delay;
-        }
-        if let Some(loss) = loss {
-            if spec.loss != plain.loss {
-                return Err("a loss beside a trace that has one".into());
-            }
-            spec.loss = loss;
-        }
-        Ok(spec)
+        Ok(trace.on(spec))
     }
 }

@@ -38,6 +38,8 @@ rate = "20 Mbit/s"
 rate_steps = [{ at = "10 s", rate = "2 Mbit/s" }]
 rate_repeat = "20 s"
 delay_steps = [{ at = "3 s", delay = "80 ms" }]
+loss_steps = [{ at = "3 s", loss = 0.5 }]
+loss_repeat = "5 s"
 [[link.blackout]]
 start = "5 s"
 length = "2 s"
@@ -72,6 +74,8 @@ fn everything_written_is_read() {
     assert_eq!(a.down.delay.at(at(4)).value, Duration::from_millis(80));
     assert_eq!(a.up.queue, Bytes::from_kib(64));
     assert_eq!(a.up.loss.get(), 0.01);
+    assert_eq!([2, 3, 5].map(|s| a.down.loss_at(at(s)).get()), [0.0, 0.5, 0.0]);
+    assert!((a.down.loss.get() - 0.2).abs() < 1e-9);
     assert_eq!(a.up.burst_loss.unwrap().loss.get(), 1.0);
     assert_eq!(a.up.reorder.unwrap().delay, Duration::from_millis(5));
     assert_eq!(a.up.udp, Policing::Limited(Bitrate::from_mbps(1.0)));
@@ -97,9 +101,9 @@ fn an_error_names_the_line_and_the_reason() {
         ("delay = \"40 ms\"", "delay = \"2000 h\"\nx = \"9000 h\"", 22, "unknown field `x`"),
         ("loss = 0.01", "loss = 1.5", 23, "1.5 is not a share between 0 and 1"),
         ("queue = \"64 KiB\"", "queue = \"2 GiB\"", 22, "larger than"),
-        ("mode = \"hold\"", "mode = \"pause\"", 38, "unknown variant `pause`"),
-        ("name = \"b\"", "name = \"a\"", 46, "two links are called \"a\""),
-        ("name = \"b\"", "name = \"b b\"", 46, "letters, digits"),
+        ("mode = \"hold\"", "mode = \"pause\"", 40, "unknown variant `pause`"),
+        ("name = \"b\"", "name = \"a\"", 48, "two links are called \"a\""),
+        ("name = \"b\"", "name = \"b b\"", 48, "letters, digits"),
         ("interface = \"wwan0\"", "interface = \"w/n\"", 10, "cannot be the name"),
         ("mtu = 1400", "mtu = 1200", 10, "at least 1280"),
         ("\"10.1.0.2/24\"", "\"10.1.0.2\"", 17, "invalid IP address"),

@@ -6,9 +6,10 @@
 //! steps than a schedule holds; what is sent in one round is the same.
 //!
 //! A table has the columns `time_s,mbps[,delay_ms[,loss]]` with that heading or without one; with
-//! a heading the columns may come in any order, beside others. A value holds from its time to that
-//! of the next line; an empty one says that nothing changes. It begins anew after the last line,
-//! which lasts as long as the one before it. Loss is the mean over time: links have one loss.
+//! a heading the columns may come in any order, beside others, and any of rate, delay and loss may
+//! be missing. A value holds from its time to that of the next line; an empty one says that nothing
+//! changes, and the first holds from the beginning. It begins anew after the last line, which lasts
+//! as long as the one before it.
 //!
 //! Lines that are empty or begin with `#` do not count.
 
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use polyrail_model::Bitrate;
 
-use crate::link::{Probability, Rate, STEPS_MAX, Schedule, ScheduleError};
+use crate::link::{LinkSpec, Probability, Rate, STEPS_MAX, Schedule, ScheduleError};
 
 /// The largest file that is read, in bytes.
 pub const TRACE_BYTES_MAX: u64 = 64 << 20;
@@ -26,15 +27,15 @@ pub const TRACE_BYTES_MAX: u64 = 64 << 20;
 /// The longest trace.
 pub const TRACE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// A link as it was recorded, in one direction.
+/// A link as it was recorded, in one direction: whatever of it was recorded, over and over.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// The rate, over and over.
-    pub rate: Schedule<Rate>,
-    /// The delay, where the recording has it.
+    /// The rate.
+    pub rate: Option<Schedule<Rate>>,
+    /// The delay.
     pub delay: Option<Schedule<Duration>>,
-    /// The mean loss, where the recording has it.
-    pub loss: Option<Probability>,
+    /// The random loss.
+    pub loss: Option<Schedule<Probability>>,
     /// After so long it begins anew.
     pub period: Duration,
 }
@@ -78,21 +79,54 @@ impl Trace {
     /// Reads a file of either format.
     ///
     /// # Errors
-    /// The file cannot be read, is too large, or is no trace.
+    /// The file cannot be read, is too large, is no trace, or has nothing of this direction.
     pub fn load(path: &Path, direction: Direction) -> Result<Self, TraceError> {
-        let about = std::fs::metadata(path).map_err(|error| whole(error.to_string()))?;
-        if about.len() > TRACE_BYTES_MAX {
-            return Err(whole(format!("more than {TRACE_BYTES_MAX} bytes")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| whole(error.to_string()))?;
-        Self::parse(&text, direction)
+        Self::parse(&text_of(path)?, direction)
     }
 
     /// Reads the text of either format; the first line with a comma tells a table.
     ///
     /// # Errors
-    /// It is no trace; the message has the line and the reason.
+    /// It is no trace, or has nothing of this direction; the message has the line and the reason.
     pub fn parse(text: &str, direction: Direction) -> Result<Self, TraceError> {
+        let trace = Self::read(text, direction)?;
+        match trace {
+            Self { rate: None, delay: None, loss: None, .. } => {
+                Err(whole("no line has a rate, a delay or a loss".into()))
+            }
+            trace => Ok(trace),
+        }
+    }
+
+    /// Both directions of a file, up and down; one of them may have nothing.
+    ///
+    /// # Errors
+    /// The file cannot be read, is too large, is no trace, or has nothing at all.
+    pub fn load_both(path: &Path) -> Result<[Self; 2], TraceError> {
+        let text = text_of(path)?;
+        match Self::parse(&text, Direction::Down) {
+            Ok(down) => Ok([Self::read(&text, Direction::Up)?, down]),
+            Err(error) => {
+                let up = Self::parse(&text, Direction::Up).map_err(|_| error)?;
+                Ok([up, Self::read(&text, Direction::Down)?])
+            }
+        }
+    }
+
+    /// The link with what was recorded in place of what it says itself.
+    pub fn on(self, link: LinkSpec) -> LinkSpec {
+        let link = LinkSpec {
+            rate: self.rate.unwrap_or(link.rate),
+            delay: self.delay.unwrap_or(link.delay),
+            ..link
+        };
+        match self.loss {
+            Some(loss) => link.with_losses(loss),
+            None => link,
+        }
+    }
+
+    fn read(text: &str, direction: Direction) -> Result<Self, TraceError> {
         let mut lines = lines(text).peekable();
         match lines.peek() {
             None => Err(whole("nothing in it".into())),
@@ -100,6 +134,14 @@ impl Trace {
             Some(_) => deliveries(lines),
         }
     }
+}
+
+fn text_of(path: &Path) -> Result<String, TraceError> {
+    let about = std::fs::metadata(path).map_err(|error| whole(error.to_string()))?;
+    if about.len() > TRACE_BYTES_MAX {
+        return Err(whole(format!("more than {TRACE_BYTES_MAX} bytes")));
+    }
+    std::fs::read_to_string(path).map_err(|error| whole(error.to_string()))
 }
 
 /// The lines that count, with their numbers.
@@ -131,7 +173,9 @@ fn deliveries<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Result<Trace
     for bin in BINS_MS {
         let steps = binned(&moments, last, bin);
         if steps.len() <= STEPS_MAX {
-            return looped(steps, Vec::new(), Duration::from_millis(last), None);
+            let period = Duration::from_millis(last);
+            let rate = schedule(steps, period)?;
+            return Ok(Trace { rate, delay: None, loss: None, period });
         }
     }
     Err(whole(format!("more than {STEPS_MAX} changes of the rate")))
@@ -161,7 +205,7 @@ fn binned(moments: &[u64], last: u64, bin: u64) -> Vec<(Duration, Rate)> {
 /// Where a table has what.
 struct Columns {
     time: usize,
-    mbps: usize,
+    mbps: Option<usize>,
     delay: Option<usize>,
     /// Its delay is a round trip.
     round_trip: bool,
@@ -170,20 +214,23 @@ struct Columns {
 
 impl Columns {
     /// Of a table without a heading.
-    const PLAIN: Self = Self { time: 0, mbps: 1, delay: Some(2), round_trip: false, loss: Some(3) };
+    const PLAIN: Self =
+        Self { time: 0, mbps: Some(1), delay: Some(2), round_trip: false, loss: Some(3) };
 
     fn named(heading: &str, direction: Direction) -> Option<Self> {
         let names: Vec<&str> = heading.split(',').map(str::trim).collect();
         let place = |name: &str| names.iter().position(|other| *other == name);
         let own = if direction == Direction::Up { "up_mbps" } else { "down_mbps" };
         let (one_way, round_trip) = (place("delay_ms"), place("rtt_ms"));
-        Some(Self {
+        let columns = Self {
             time: place("time_s").or_else(|| place("t_s"))?,
-            mbps: place("mbps").or_else(|| place(own))?,
+            mbps: place("mbps").or_else(|| place(own)),
             delay: one_way.or(round_trip),
             round_trip: one_way.is_none(),
             loss: place("loss"),
-        })
+        };
+        let known = names.iter().any(|name| KNOWN.contains(name));
+        known.then_some(columns)
     }
 }
 
@@ -197,7 +244,7 @@ fn table<'a>(
         && line.starts_with(|c: char| c.is_ascii_alphabetic())
     {
         columns = Columns::named(line, direction)
-            .ok_or_else(|| at(number, "the heading lacks time_s or mbps".into()))?;
+            .ok_or_else(|| at(number, format!("the heading lacks time_s or one of {KNOWN:?}")))?;
         first = None;
     }
     let mut rows = Rows::default();
@@ -214,7 +261,7 @@ struct Rows {
     times: Vec<f64>,
     rates: Vec<(Duration, Rate)>,
     delays: Vec<(Duration, Duration)>,
-    losses: Vec<Option<f64>>,
+    losses: Vec<(Duration, Probability)>,
 }
 
 impl Rows {
@@ -246,14 +293,15 @@ impl Rows {
             return Err(format!("{time} s is more than {} h", hours()));
         }
         let at = Duration::from_secs_f64(time);
-        if let Some(mbps) = value(Some(columns.mbps), MBPS_MAX, "a rate in Mbit/s")? {
+        if let Some(mbps) = value(columns.mbps, MBPS_MAX, "a rate in Mbit/s")? {
             self.rates.push((at, Rate::Limited(Bitrate::from_mbps(mbps))));
         }
         if let Some(ms) = value(columns.delay, DELAY_MS_MAX, "a delay in ms")? {
             let ms = if columns.round_trip { ms / 2.0 } else { ms };
             self.delays.push((at, Duration::from_secs_f64(ms / 1e3)));
         }
-        self.losses.push(value(columns.loss, 1.0, "a share")?);
+        let loss = value(columns.loss, 1.0, "a share")?;
+        self.losses.extend(loss.and_then(Probability::new).map(|loss| (at, loss)));
         self.times.push(time);
         Ok(())
     }
@@ -262,38 +310,23 @@ impl Rows {
         let [.., before, last] = self.times[..] else {
             return Err(whole("a table needs two lines at least".into()));
         };
-        let period = 2.0 * last - before;
-        if self.rates.is_empty() {
-            return Err(whole("no line has a rate".into()));
-        }
-        let ends = self.times[1..].iter().chain(std::iter::once(&period));
-        let (mut sum, mut time) = (0.0, 0.0);
-        for ((loss, start), end) in self.losses.iter().zip(&self.times).zip(ends) {
-            if let Some(loss) = loss {
-                sum += loss * (end - start);
-                time += end - start;
-            }
-        }
-        let loss = (time > 0.0).then(|| Probability::new(sum / time)).flatten();
-        looped(self.rates, self.delays, Duration::from_secs_f64(period), loss)
+        let period = Duration::from_secs_f64(2.0 * last - before);
+        Ok(Trace {
+            rate: schedule(self.rates, period)?,
+            delay: schedule(self.delays, period)?,
+            loss: schedule(self.losses, period)?,
+            period,
+        })
     }
 }
 
-/// Schedules that begin anew; the first value holds from the beginning.
-fn looped(
-    rates: Vec<(Duration, Rate)>,
-    delays: Vec<(Duration, Duration)>,
-    period: Duration,
-    loss: Option<Probability>,
-) -> Result<Trace, TraceError> {
-    let rate = schedule(rates, period)?.ok_or_else(|| whole("nothing in it".into()))?;
-    Ok(Trace { rate, delay: schedule(delays, period)?, loss, period })
-}
-
-fn schedule<T: Copy>(
-    steps: Vec<(Duration, T)>,
+/// A schedule that begins anew; the first value holds from the beginning. Values that stay the same
+/// are one step.
+fn schedule<T: Copy + PartialEq>(
+    mut steps: Vec<(Duration, T)>,
     period: Duration,
 ) -> Result<Option<Schedule<T>>, ScheduleError> {
+    steps.dedup_by_key(|step| step.1);
     let mut steps = steps.into_iter();
     steps.next().map(|first| Schedule::new(first.1, steps, Some(period))).transpose()
 }
@@ -314,6 +347,8 @@ fn hours() -> u64 {
 const PACKET_BITS: u64 = 1_500 * 8;
 /// The lengths of bins that are tried, the finest first.
 const BINS_MS: [u64; 9] = [1, 2, 5, 10, 20, 50, 100, 500, 1_000];
+/// The columns of a heading that make a link.
+const KNOWN: [&str; 6] = ["mbps", "up_mbps", "down_mbps", "delay_ms", "rtt_ms", "loss"];
 const MBPS_MAX: f64 = 100_000.0;
 const DELAY_MS_MAX: f64 = 60_000.0;
 
@@ -326,7 +361,7 @@ mod tests {
     }
 
     fn mbps(trace: &Trace, at: Duration) -> f64 {
-        match trace.rate.at(at).value {
+        match trace.rate.as_ref().unwrap().at(at).value {
             Rate::Limited(rate) => rate.as_bps() as f64 / 1e6,
             Rate::Unlimited => f64::INFINITY,
         }
@@ -350,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_rates_delays_and_a_mean_loss() {
+    fn a_table_has_rates_delays_and_losses() {
         let text = "time_s,mbps,delay_ms,loss\n10,5,20,0.1\n11,,40,\n13,8,,0.2\n";
         let trace = Trace::parse(text, Direction::Up).unwrap();
         assert_eq!(trace.period, ms(5_000));
@@ -358,7 +393,10 @@ mod tests {
         assert!((mbps(&trace, ms(3_000)) - 8.0).abs() < 1e-6);
         let delay = trace.delay.unwrap();
         assert_eq!([0, 1_000, 5_000].map(|at| delay.at(ms(at)).value), [ms(20), ms(40), ms(20)]);
-        assert!((trace.loss.unwrap().get() - 0.5 / 3.0).abs() < 1e-9);
+        let loss = trace.loss.unwrap();
+        let at = [0, 2_999, 3_000, 4_999, 5_000].map(|at| loss.at(ms(at)).value.get());
+        assert_eq!(at, [0.1, 0.1, 0.2, 0.2, 0.1]);
+        assert!((loss.mean_of(Probability::get) - 0.14).abs() < 1e-9);
         let plain = Trace::parse("0,5\n0.5,6\n", Direction::Up).unwrap();
         assert_eq!((plain.period, plain.delay, plain.loss), (ms(1_000), None, None));
     }
@@ -371,6 +409,36 @@ mod tests {
         assert!((mbps(&up, ms(0)) - 2.0).abs() < 1e-6);
         assert!((mbps(&down, ms(0)) - 10.0).abs() < 1e-6);
         assert_eq!(up.delay.unwrap().at(ms(0)).value, ms(25));
+    }
+
+    #[test]
+    fn a_table_without_rates_leaves_them_to_the_link() {
+        let text = "t_s,down_mbps,up_mbps,rtt_ms,loss\n0,,,50,0\n1,,,60,0.5\n2,,,,\n";
+        let trace = Trace::parse(text, Direction::Down).unwrap();
+        assert_eq!((&trace.rate, trace.period), (&None, ms(3_000)));
+        let rate = Schedule::constant(Rate::Limited(Bitrate::from_mbps(7.0)));
+        let beside = LinkSpec {
+            rate: rate.clone(),
+            delay: trace.delay.clone().unwrap(),
+            ..LinkSpec::default()
+        };
+        let link = trace.on(LinkSpec { rate, ..LinkSpec::default() });
+        assert_eq!((&link.rate, &link.delay), (&beside.rate, &beside.delay));
+        let losses = [0, 1_000, 2_000, 3_000].map(|at| link.loss_at(ms(at)).get());
+        assert_eq!(losses, [0.0, 0.5, 0.5, 0.0]);
+        assert!((link.loss.get() - 1.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_direction_may_have_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("one.csv");
+        std::fs::write(&path, "t_s,down_mbps,up_mbps\n0,,3\n1,,4\n").unwrap();
+        let [up, down] = Trace::load_both(&path).unwrap();
+        assert!(up.rate.is_some() && down.rate.is_none());
+        assert!(Trace::load(&path, Direction::Down).is_err());
+        std::fs::write(&path, "t_s,down_mbps,up_mbps\n0,,\n1,,\n").unwrap();
+        assert!(Trace::load_both(&path).unwrap_err().reason.contains("no line has"));
     }
 
     #[test]
@@ -391,6 +459,7 @@ mod tests {
             ("0,5\n1,2,3,1.5\n", Some(2), "\"1.5\" is not a share"),
             ("0,5\n,6\n", Some(2), "no time"),
             ("a,b\n0,5\n", Some(1), "the heading lacks"),
+            ("t_s,b\n0,5\n", Some(1), "the heading lacks"),
             ("0,\n1,\n", None, "no line has a rate"),
         ] {
             let error = Trace::parse(text, Direction::Down).unwrap_err();

@@ -60,7 +60,7 @@ fn direction(text: &mut String, spec: &LinkSpec) {
     schedule(text, "rate", &spec.rate, rate);
     schedule(text, "delay", &spec.delay, time);
     line(text, "queue", &format!("{} B", spec.queue.0));
-    plain(text, "loss", share(spec.loss.get()));
+    losses(text, spec);
     if let Some(burst) = spec.burst_loss {
         let [enter, leave, loss, good] =
             [burst.enter, burst.leave, burst.loss, burst.loss_good].map(|p| share(p.get()));
@@ -106,6 +106,22 @@ fn schedule<T: Copy>(
     }
     if let Some(period) = schedule.period() {
         line(text, &format!("{key}_repeat"), &time(period));
+    }
+}
+
+fn losses(text: &mut String, spec: &LinkSpec) {
+    let Some(losses) = &spec.loss_steps else {
+        return plain(text, "loss", share(spec.loss.get()));
+    };
+    plain(text, "loss", share(losses.at(Duration::ZERO).value.get()));
+    let _ = writeln!(text, "loss_steps = [");
+    for (at, loss) in losses.steps().skip(1) {
+        let _ =
+            writeln!(text, "    {{ at = {}, loss = {} }},", quoted(&time(at)), share(loss.get()));
+    }
+    text.push_str("]\n");
+    if let Some(period) = losses.period() {
+        line(text, "loss_repeat", &time(period));
     }
 }
 
