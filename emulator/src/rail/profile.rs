@@ -172,7 +172,7 @@ impl Speed {
 
     /// How much of the random loss at 350 km/h there is. Between that and standing, where it is
     /// next to nothing (0.008 %: Wang et al., table 4), nothing is published for a link without
-    /// queues: this is a choice.
+    /// queues: this is a choice, with its reasons in `docs/emulation.md`.
     pub(super) fn loss_share(self) -> f64 {
         match self {
             Self::Standing => 0.006,
