@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polyrail_emulator::rail::Trip;
 
-use super::{Contestant, world};
+use super::{Contestant, bound, fluids, world};
 use crate::dice::Dice;
 use crate::world::{FlowNo, World};
 
@@ -17,25 +17,44 @@ pub struct Page {
     pub time: Duration,
     /// It came to its end.
     pub ended: bool,
+    /// What it would have taken, begun at the same time, over the fluid aggregated link.
+    pub bound: Duration,
 }
 
 /// Pages one after another, as many as the trip has time for.
 pub fn pages(trip: &Trip, contestant: &Contestant) -> Vec<Page> {
     let mut world = world(trip, contestant);
-    let mut dice = Dice::new(trip.seed ^ 0x9a6e);
+    let fluids = fluids(trip);
     let mut list = Vec::new();
-    while trip.length.saturating_sub(world.elapsed()) >= LAST {
-        let objects: Vec<u64> =
-            (0..OBJECTS).map(|_| dice.scale(OBJECT_BYTES[0], OBJECT_BYTES[1])).collect();
-        list.push(page(&mut world, trip.length, &objects));
+    for objects in contents(trip) {
+        if trip.length.saturating_sub(world.elapsed()) < LAST {
+            break;
+        }
+        let begun = world.elapsed();
+        let bound = bound::page(&fluids, begun.as_secs_f64(), &objects);
+        let bound = Duration::from_secs_f64(bound.min(trip.length.as_secs_f64())) - begun;
+        list.push(Page { bound, ..page(&mut world, trip.length, &objects) });
         world.run_for(PAUSE);
     }
     list
 }
 
+/// The sizes of the objects of each page, one page after another.
+pub(super) fn contents(trip: &Trip) -> impl Iterator<Item = Vec<u64>> {
+    let mut dice = Dice::new(trip.seed ^ 0x9a6e);
+    let [least, most] = OBJECT_BYTES;
+    let objects = move || (0..OBJECTS).map(|_| dice.scale(least, most)).collect();
+    std::iter::repeat_with(objects)
+}
+
+/// All of a page, in bytes.
+pub(super) fn size(objects: &[u64]) -> u64 {
+    DOCUMENT_BYTES + objects.iter().sum::<u64>()
+}
+
 fn page(world: &mut World, end: Duration, objects: &[u64]) -> Page {
     let begun = world.elapsed();
-    let bytes = DOCUMENT_BYTES + objects.iter().sum::<u64>();
+    let (bytes, bound) = (size(objects), Duration::ZERO);
     let mut loading = Vec::new();
     let mut left = objects.iter();
     ask(world, &mut loading, DOCUMENT_BYTES);
@@ -44,7 +63,7 @@ fn page(world: &mut World, end: Duration, objects: &[u64]) -> Page {
         let over = |world: &World, flow: &FlowNo| world.flow(*flow).legs[0].end_seen;
         let some = world.run_until(most, |world| loading.iter().any(|flow| over(world, flow)));
         if some.is_none() {
-            return Page { bytes, time: world.elapsed() - begun, ended: false };
+            return Page { bytes, time: world.elapsed() - begun, ended: false, bound };
         }
         loading.retain(|flow| !over(world, flow));
         while loading.len() < AT_ONCE
@@ -53,7 +72,7 @@ fn page(world: &mut World, end: Duration, objects: &[u64]) -> Page {
             ask(world, &mut loading, *bytes);
         }
     }
-    Page { bytes, time: world.elapsed() - begun, ended: true }
+    Page { bytes, time: world.elapsed() - begun, ended: true, bound }
 }
 
 fn ask(world: &mut World, loading: &mut Vec<FlowNo>, bytes: u64) {
@@ -63,11 +82,11 @@ fn ask(world: &mut World, loading: &mut Vec<FlowNo>, bytes: u64) {
     }
 }
 
-const DOCUMENT_BYTES: u64 = 60_000;
+pub(super) const DOCUMENT_BYTES: u64 = 60_000;
 const OBJECTS: usize = 30;
 /// Evenly by order of magnitude: 34 KB in the mean, a page of about 1 MB.
 const OBJECT_BYTES: [u64; 2] = [2_000, 150_000];
 /// What a browser does.
-const AT_ONCE: usize = 8;
-const PAUSE: Duration = Duration::from_secs(1);
-const LAST: Duration = Duration::from_secs(10);
+pub(super) const AT_ONCE: usize = 8;
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const LAST: Duration = Duration::from_secs(10);
