@@ -24,6 +24,8 @@ pub struct Bulk {
     pub late_mean: f64,
     /// How long bytes waited at the 95th percentile of all, in seconds.
     pub wait_p95: f64,
+    /// The bytes that crossed each carrier, with all that the tunnels add and send again.
+    pub crossed: Vec<u64>,
     /// What crossed the carrier that had less to give, over what it had.
     pub worse_use: f64,
     /// Mbit/s in the two seconds from each failure of a handover on.
@@ -64,6 +66,7 @@ pub fn bulk(trip: &Trip, contestant: &Contestant) -> Bulk {
         wait_p95: waits.p95,
         worse_use: worse_use(&contestant.trip(trip), from, &crossed),
         after_failures: after_failures(trip, &curve),
+        crossed,
     }
 }
 
