@@ -23,6 +23,7 @@ mod report;
 pub mod runs;
 mod special;
 mod table;
+pub mod traces;
 pub mod trips;
 pub mod validation;
 
