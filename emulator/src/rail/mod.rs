@@ -20,6 +20,6 @@ mod tests;
 pub use files::Signal;
 pub use profile::{CarrierProfile, Speed, SpeedError};
 pub use radio::Radio;
-pub use recorded::{DELAY, RATE_DOWN, RecordedError, trip_of_traces, trips_of_traces};
+pub use recorded::{RecordedError, trip_of_traces, trips_of_traces};
 pub use route::{Border, Cell, Route};
 pub use trip::{CarrierTrip, Fix, Handover, Outcome, Trip};

@@ -2,7 +2,7 @@
 //!
 //! What a recording lacks is filled in, since a simulated carrier needs all of it: the way up has
 //! the generator's share of the rate down, and a recording without rates or without delays gets
-//! [`RATE_DOWN`] or [`DELAY`]. Handovers and positions are not in it: what a handover did to the
+//! `RATE_DOWN` or `DELAY`. Handovers and positions are not in it: what a handover did to the
 //! recorded link is in the recording.
 
 use std::path::{Path, PathBuf};
@@ -13,12 +13,6 @@ use polyrail_model::{Bitrate, Bytes};
 use super::trip::{CarrierTrip, Trip, UPLINK};
 use crate::link::{LinkSpec, Rate, Schedule, ScheduleError};
 use crate::scenario::{Trace, TraceError};
-
-/// The rate down of a carrier whose recording has none.
-pub const RATE_DOWN: Bitrate = Bitrate::from_bps(12_000_000);
-
-/// The delay of each direction of a carrier whose recording has none.
-pub const DELAY: Duration = Duration::from_millis(30);
 
 /// Why there is no trip.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +48,9 @@ pub enum RecordedError {
     },
 }
 
-/// One trip over recordings, from their beginnings to the end of the shortest.
+/// One trip over recordings, from their beginnings to the end of the shortest. Where nothing else
+/// was recorded, a carrier has 12 Mbit/s down, 0.35 of the rate down for the way up, and 30 ms each
+/// way.
 ///
 /// # Errors
 /// Too few or too many files, or one that is no recording.
@@ -175,6 +171,10 @@ fn queue(rates: &Schedule<Rate>) -> Bytes {
     Bytes((bytes as u64).clamp(QUEUE_MIN.0, QUEUE_MAX.0))
 }
 
+/// The rate down of a carrier whose recording has none.
+const RATE_DOWN: Bitrate = Bitrate::from_bps(12_000_000);
+/// The delay of each direction of a carrier whose recording has none.
+const DELAY: Duration = Duration::from_millis(30);
 /// In seconds of the mean rate.
 const QUEUE: f64 = 0.3;
 const QUEUE_MIN: Bytes = Bytes::from_kib(32);
