@@ -3,7 +3,7 @@
 mod validity;
 
 use std::num::NonZero;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +13,7 @@ use polyrail_emulator::results::{Goal, median, results_folder};
 use super::figures::Rows;
 use super::goals::Verdicts;
 use super::runs::{Entry, Workload, run};
-use super::{Contestant, Engine, goals, plots, report, special, trips};
+use super::{Contestant, Engine, goals, plots, report, special, traces, trips};
 
 /// What is compared.
 #[derive(clap::Args, Clone, Debug)]
@@ -28,6 +28,10 @@ pub struct Options {
     /// The trips on which nobody ever tunes.
     #[arg(long)]
     pub held_back: bool,
+    /// Recordings in place of generated trips, with commas: a carrier each, at least two. There are
+    /// tables and plots of them, and no goals.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["from", "held_back"])]
+    pub traces: Vec<PathBuf>,
     /// Who, with semicolons: chains or rules with `/` between them, with `+oracle` or `+noisy`,
     /// `@a`, `@b` or `@aggregated`. Default: everybody at downloads, fewer at the rest.
     #[arg(long, value_delimiter = ';')]
@@ -56,18 +60,16 @@ pub struct Options {
 pub fn run_all(options: &Options) -> Result<()> {
     let options = if options.smoke { smoke(options) } else { options.clone() };
     let first = if options.held_back { trips::HELD_BACK } else { options.from };
-    let routes = trips::route_seeds(first, options.trips);
-    ensure!(
-        options.held_back || routes.end <= trips::HELD_BACK,
-        "trips from route {first} on reach into those held back: fewer --trips, or --held-back"
-    );
-    let seeds = trips::seeds(first, options.trips);
-    println!("{} trips: {seeds}", options.trips);
-    let all = trips::trips(first, options.trips)?;
+    let recorded = !options.traces.is_empty();
+    let (all, seeds) = trips_of(&options, first)?;
+    println!("{} trips: {seeds}", all.len());
     let threads = threads(&options).get();
     let mut verdicts = Verdicts::new(options.held_back);
-    tell_seeds(first, options.trips, &mut verdicts);
-    if options.chains.is_empty() {
+    if !recorded {
+        tell_seeds(first, options.trips, &mut verdicts);
+    }
+    let whole = options.chains.is_empty() && !recorded;
+    if whole {
         speed(&all, if options.smoke { 1 } else { SPEED_GOES }, &mut verdicts)?;
     }
     let entries = entries(&options)?;
@@ -81,8 +83,10 @@ pub fn run_all(options: &Options) -> Result<()> {
     if !options.smoke {
         println!("{validity}");
     }
-    goals::judge(rows, &options.users, &mut verdicts);
-    if options.chains.is_empty() {
+    if !recorded {
+        goals::judge(rows, &options.users, &mut verdicts);
+    }
+    if whole {
         let seeds = if options.smoke { 1 } else { SPECIAL_SEEDS };
         special::judge(first, seeds, threads, &mut verdicts)?;
     }
@@ -94,14 +98,32 @@ pub fn run_all(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Who plays where, and what its seeds or recordings are.
+fn trips_of(options: &Options, first: u64) -> Result<(Vec<Trip>, String)> {
+    if !options.traces.is_empty() {
+        let all = traces::trips(&options.traces, options.trips)?;
+        let names = traces::names(&options.traces, all.len());
+        return Ok((all, names));
+    }
+    let routes = trips::route_seeds(first, options.trips);
+    ensure!(
+        options.held_back || routes.end <= trips::HELD_BACK,
+        "trips from route {first} on reach into those held back: fewer --trips, or --held-back"
+    );
+    Ok((trips::trips(first, options.trips)?, trips::seeds(first, options.trips)))
+}
+
 /// What the results of a run are called: only a whole one may replace those of a whole one.
 fn name(options: &Options) -> String {
     let all = [&options.chains, &options.engines, &options.workloads];
     let part = all.iter().any(|some| !some.is_empty()) || options.users != USERS;
     let mut name = String::from("sim");
-    for (is_so, end) in
-        [(options.smoke, "-smoke"), (options.held_back, "-held"), (part && !options.smoke, "-part")]
-    {
+    for (is_so, end) in [
+        (options.smoke, "-smoke"),
+        (options.held_back, "-held"),
+        (!options.traces.is_empty(), "-traces"),
+        (part && !options.smoke, "-part"),
+    ] {
         name.push_str(if is_so { end } else { "" });
     }
     name
