@@ -2,7 +2,9 @@
 //!
 //! A flow of the cloud fills the downlink of one link from [`FLOW_BEGINS`] on until the trial ends.
 //! The kernel plays it in real time (`polyrail-kernel-tcp`), the simulator in virtual time; the
-//! samples of both have the same form, so that figures are computed by the same code.
+//! samples of both have the same form, so that figures are computed by the same code. The same
+//! links are played with a tunnel between gateway and cloud, by the daemons
+//! (`polyrail-tunnel-trials`) and by the simulator; there they begin [`TUNNEL_LEAD`] later.
 
 use std::time::Duration;
 
@@ -18,6 +20,8 @@ use crate::rail::{CarrierProfile, Route, Speed, Trip};
 pub const FLOW_BEGINS: Duration = Duration::from_millis(500);
 /// How far samples lie apart.
 pub const SAMPLE_EVERY: Duration = Duration::from_millis(50);
+/// What a trial with daemons has before it, for them to come up ([`Trial::after_lead`]).
+pub const TUNNEL_LEAD: Duration = Duration::from_secs(8);
 
 /// A link and for how long a flow uses it.
 #[derive(Clone, Debug)]
@@ -50,7 +54,7 @@ pub struct Played {
 /// The flow at one instant. Only `at_s` and `delivered` mean the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Seconds since the link's epoch.
+    /// Seconds since the link's epoch; with a lead, since its end.
     pub at_s: f64,
     /// Bytes that the receiver's program has.
     pub delivered: u64,
@@ -77,6 +81,40 @@ impl Trial {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         })
     }
+
+    /// The same [`TUNNEL_LEAD`] later. Before that the links are as they are at their epoch, and
+    /// not dark.
+    ///
+    /// # Errors
+    /// None in the trials here: a schedule that repeats cannot be put off.
+    pub fn after_lead(&self) -> Result<Self, ScheduleError> {
+        let [up, down] = &self.links;
+        let dark = self.dark.map(|dark| BlackoutWindow { start: dark.start + TUNNEL_LEAD, ..dark });
+        let length = self.length + TUNNEL_LEAD;
+        Ok(Self { name: self.name, links: [later(up)?, later(down)?], length, dark })
+    }
+}
+
+fn later(link: &LinkSpec) -> Result<LinkSpec, ScheduleError> {
+    Ok(LinkSpec {
+        rate: put_off(&link.rate, link.rate.at(Duration::ZERO).value)?,
+        delay: put_off(&link.delay, link.delay.at(Duration::ZERO).value)?,
+        blackouts: put_off(&link.blackouts, None)?,
+        ..link.clone()
+    })
+}
+
+/// `first`, and what the schedule says [`TUNNEL_LEAD`] later.
+fn put_off<T: Copy + PartialEq>(
+    schedule: &Schedule<T>,
+    first: T,
+) -> Result<Schedule<T>, ScheduleError> {
+    if schedule.period().is_some() {
+        return Err(ScheduleError::Period);
+    }
+    let steps = schedule.steps().map(|(at, value)| (at + TUNNEL_LEAD, value));
+    let same = schedule.at(Duration::ZERO).value == first;
+    Schedule::new(first, steps.skip(usize::from(same)), None)
 }
 
 /// All trials, in the order of the tables.
@@ -171,6 +209,26 @@ mod tests {
         for trial in &trials {
             assert!(trial.length <= Duration::from_secs(61), "{}", trial.name);
             assert!(trial.dark.is_none_or(|dark| dark.start + dark.length < trial.length));
+        }
+    }
+    #[test]
+    fn behind_the_lead_a_trial_is_the_same() {
+        for trial in trials().unwrap() {
+            let late = trial.after_lead().unwrap();
+            assert_eq!(late.length, trial.length + TUNNEL_LEAD);
+            assert_ne!(late.mark(), trial.mark());
+            for (link, later) in trial.links.iter().zip(&late.links) {
+                for at in (0..60_000).step_by(77).map(Duration::from_millis) {
+                    let then = at + TUNNEL_LEAD;
+                    assert_eq!(later.rate.at(then).value, link.rate.at(at).value);
+                    assert_eq!(later.delay.at(then).value, link.delay.at(at).value);
+                    assert_eq!(later.blackouts.at(then).value, link.blackouts.at(at).value);
+                }
+                for at in (0..TUNNEL_LEAD.as_secs()).map(Duration::from_secs) {
+                    assert_eq!(later.rate.at(at).value, link.rate.at(Duration::ZERO).value);
+                    assert_eq!(later.blackouts.at(at).value, None, "{}", trial.name);
+                }
+            }
         }
     }
 }

@@ -1,12 +1,14 @@
 //! One carrier between gateway and cloud: an emulated link, or a bare wire.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use polyrail_emulator::control::Client;
+use polyrail_emulator::link::{LinkSpec, Probability};
 use polyrail_emulator::namespace::Namespace;
+use polyrail_emulator::scenario::{End, LinkScenario, Scenario};
+use polyrail_model::{Bitrate, Bytes};
 use serde_json::Value;
 
 use crate::lab::Lab;
@@ -34,8 +36,28 @@ pub struct Link {
 pub struct CarrierPlan {
     /// The operator's name for it.
     pub name: String,
-    /// Its link; `None` is a bare wire without limit or delay.
-    pub link: Option<Link>,
+    /// What it is made of.
+    pub medium: Medium,
+}
+
+/// What a carrier is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Medium {
+    /// A bare wire without limit or delay.
+    Wire,
+    /// An emulated link.
+    Link(Link),
+    /// Emulated links that change, from the gateway to the cloud and back.
+    Course(Box<[LinkSpec; 2]>),
+}
+
+/// The emulator and when the schedules of its links began, within some milliseconds.
+#[derive(Debug)]
+pub struct Emulator {
+    /// The running program.
+    pub process: Process,
+    /// The epoch of all links.
+    pub epoch: Instant,
 }
 
 /// A carrier in place.
@@ -63,19 +85,28 @@ impl Link {
         self
     }
 
-    fn direction(&self) -> String {
-        format!(
-            "rate = \"{} kbit/s\"\ndelay = \"{} us\"\nqueue = \"{} KiB\"\nloss = {}\n",
-            self.mbit_s * 1000.0,
-            self.round_trip_ms * 500,
-            self.queue_kib,
-            self.loss_percent / 100.0
-        )
+    fn direction(&self) -> Result<LinkSpec> {
+        let rate = Bitrate::from_bps((self.mbit_s * 1e6).round() as u64);
+        let delay = Duration::from_micros(u64::from(self.round_trip_ms) * 500);
+        let loss = Probability::new(self.loss_percent / 100.0).context("a share of losses")?;
+        let queue = Bytes::from_kib(u64::from(self.queue_kib));
+        Ok(LinkSpec { loss, ..LinkSpec::steady(rate, delay, queue) })
     }
 }
 
-/// Puts all carriers between gateway and cloud and routes them; the process is the emulator, when
-/// any carrier needs it.
+impl Medium {
+    /// Both directions, where it is emulated.
+    fn directions(&self) -> Result<Option<[LinkSpec; 2]>> {
+        Ok(match self {
+            Medium::Wire => None,
+            Medium::Link(link) => Some([link.direction()?, link.direction()?]),
+            Medium::Course(links) => Some(*links.clone()),
+        })
+    }
+}
+
+/// Puts all carriers between gateway and cloud and routes them, with an emulator when any carrier
+/// needs it.
 ///
 /// # Errors
 /// When the emulator does not come up, with its log.
@@ -83,16 +114,16 @@ pub fn start(
     lab: &Lab,
     programs: &Programs,
     plans: &[CarrierPlan],
-) -> Result<(Vec<Carrier>, Option<Process>)> {
-    let emulated = plans.iter().any(|plan| plan.link.is_some());
+) -> Result<(Vec<Carrier>, Option<Emulator>)> {
+    let emulated = plans.iter().any(|plan| plan.medium != Medium::Wire);
     let emulator = if emulated { Some(start_emulator(lab, programs, plans)?) } else { None };
     let mut carriers = Vec::new();
     for (index, plan) in plans.iter().enumerate() {
         let index = u8::try_from(index).context("too many carriers")?;
-        if plan.link.is_some() {
-            lab.route_carrier(index)?;
-        } else {
+        if plan.medium == Medium::Wire {
             lab.wire_carrier(index)?;
+        } else {
+            lab.route_carrier(index)?;
         }
         carriers.push(Carrier { name: plan.name.clone(), index });
     }
@@ -207,6 +238,8 @@ pub struct Delivered {
     pub up_bytes: u64,
     /// From the cloud to the gateway.
     pub down_bytes: u64,
+    /// Waiting before the link from the cloud to the gateway.
+    pub down_queued_bytes: u64,
     /// On the way from the cloud to the gateway: waiting, or in propagation.
     pub down_inside_bytes: u64,
     /// Whether a blackout is on.
@@ -223,6 +256,7 @@ impl Delivered {
             carrier: link.get("link").and_then(Value::as_str).context("link")?.to_string(),
             up_bytes: tally("up", "delivered").context("bytes up")?,
             down_bytes: tally("down", "delivered").context("bytes down")?,
+            down_queued_bytes: inside("queued"),
             down_inside_bytes: inside("queued") + inside("in_flight"),
             dark: link.pointer("/down/dark").and_then(Value::as_bool).context("dark")?,
         })
@@ -242,24 +276,33 @@ fn control_path(lab: &Lab) -> PathBuf {
     lab.folder().join("emulator.sock")
 }
 
-fn start_emulator(lab: &Lab, programs: &Programs, plans: &[CarrierPlan]) -> Result<Process> {
-    let mut scenario = String::new();
+fn start_emulator(lab: &Lab, programs: &Programs, plans: &[CarrierPlan]) -> Result<Emulator> {
+    let mut links = Vec::new();
     let mut devices = Vec::new();
     for (index, plan) in plans.iter().enumerate() {
-        let Some(link) = &plan.link else { continue };
-        let direction = link.direction();
-        // Writing to a String cannot fail.
-        let _ = write!(
-            scenario,
-            "[[link]]\nname = \"{}\"\nnear.interface = \"wan{index}\"\n\
-             far.interface = \"car{index}\"\n[link.up]\n{direction}[link.down]\n{direction}",
-            plan.name
-        );
-        devices.push((&lab.gateway, format!("wan{index}")));
-        devices.push((&lab.cloud, format!("car{index}")));
+        let Some([up, down]) = plan.medium.directions()? else { continue };
+        let [near, far] = [format!("wan{index}"), format!("car{index}")];
+        let end = |interface: &str| End {
+            interface: interface.to_owned(),
+            addresses: Vec::new(),
+            namespace: None,
+        };
+        let (name, near_end, far_end) = (plan.name.clone(), end(&near), end(&far));
+        links.push(LinkScenario {
+            name,
+            mtu: 1_500,
+            near: near_end,
+            far: far_end,
+            nat: false,
+            up,
+            down,
+        });
+        devices.push((&lab.gateway, near));
+        devices.push((&lab.cloud, far));
     }
     let file = lab.folder().join("carriers.toml");
-    std::fs::write(&file, scenario)?;
+    let scenario = Scenario { seed: 1, duration: None, near: None, far: None, links };
+    std::fs::write(&file, scenario.to_toml())?;
     let mut process =
         Program::new("emulator", programs.path("polyrail-emulator"), lab.log("emulator"))
             .arg("run")
@@ -272,11 +315,13 @@ fn start_emulator(lab: &Lab, programs: &Programs, plans: &[CarrierPlan]) -> Resu
             .arg("--control")
             .arg(control_path(lab))
             .start(&lab.gateway)?;
+    process.wait_for_log("\"ready\":true", START_LIMIT)?;
+    let epoch = Instant::now();
     process.wait_until("devices of the carriers", START_LIMIT, |_| {
         devices.iter().all(|(namespace, device)| has_device(namespace, device))
             && control_path(lab).exists()
     })?;
-    Ok(process)
+    Ok(Emulator { process, epoch })
 }
 
 fn has_device(namespace: &Namespace, device: &str) -> bool {

@@ -31,6 +31,7 @@ pub mod programs;
 pub mod scratch;
 pub mod services;
 pub mod status;
+pub mod tunnel_trials;
 pub mod usage;
 pub mod web;
 pub mod world;

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use toml::Value;
 
 use crate::addresses::{Family, GATEWAY, SERVER, SERVER_NAME, SOCKS5_PORT, WEB_PORT};
-use crate::carrier::{self, Carrier, CarrierPlan, Link};
+use crate::carrier::{self, Carrier, CarrierPlan, Emulator, Link, Medium};
 use crate::client::{self, Target};
 use crate::configuration::{CLOUD_NAME, Configuration, GATEWAY_NAME};
 use crate::dns::{self, Asked};
@@ -52,14 +52,18 @@ impl Plan {
     }
 
     /// Another emulated carrier.
-    pub fn carrier(mut self, name: &str, link: Link) -> Plan {
-        self.carriers.push(CarrierPlan { name: name.into(), link: Some(link) });
-        self
+    pub fn carrier(self, name: &str, link: Link) -> Plan {
+        self.medium(name, Medium::Link(link))
     }
 
     /// Another carrier without limit or delay.
-    pub fn wire(mut self, name: &str) -> Plan {
-        self.carriers.push(CarrierPlan { name: name.into(), link: None });
+    pub fn wire(self, name: &str) -> Plan {
+        self.medium(name, Medium::Wire)
+    }
+
+    /// Another carrier.
+    pub fn medium(mut self, name: &str, medium: Medium) -> Plan {
+        self.carriers.push(CarrierPlan { name: name.into(), medium });
         self
     }
 
@@ -108,7 +112,7 @@ pub struct World {
     /// The cloud daemon.
     pub cloud: Process,
     /// The emulator, when a carrier is emulated.
-    pub emulator: Option<Process>,
+    pub emulator: Option<Emulator>,
     /// The carriers.
     pub carriers: Vec<Carrier>,
     /// The web server.
@@ -297,7 +301,8 @@ impl World {
     /// The last lines of every log, for a failure's report.
     pub fn tails(&self) -> String {
         let mut text = String::new();
-        for process in [&self.gateway, &self.cloud].into_iter().chain(&self.emulator) {
+        let emulator = self.emulator.as_ref().map(|emulator| &emulator.process);
+        for process in [&self.gateway, &self.cloud].into_iter().chain(emulator) {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "--- {} ---\n{}", process.name(), tail(&process.log()));
         }

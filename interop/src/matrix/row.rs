@@ -148,7 +148,8 @@ fn in_world(row: &Row, tolerance: u32, logs: Option<&Path>, outcome: &mut Outcom
 
 fn keep_logs(world: &World, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)?;
-    for process in [&world.gateway, &world.cloud].into_iter().chain(&world.emulator) {
+    let emulator = world.emulator.as_ref().map(|emulator| &emulator.process);
+    for process in [&world.gateway, &world.cloud].into_iter().chain(emulator) {
         std::fs::write(folder.join(format!("{}.log", process.name())), process.log())?;
     }
     Ok(())

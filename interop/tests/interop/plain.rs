@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use polyrail_interop::addresses::{CLOUD, Family};
-use polyrail_interop::carrier::{self, CarrierPlan, Link};
+use polyrail_interop::carrier::{self, CarrierPlan, Link, Medium};
 use polyrail_interop::download::Download;
 use polyrail_interop::lab::Lab;
 use polyrail_interop::programs::Programs;
@@ -15,8 +15,8 @@ fn curl_is_bound_to_each_carrier_and_runs_at_its_rate() -> Result<()> {
     crate::alone(|| {
         let lab = Lab::new()?;
         let plan = |name: &str, mbit_s| {
-            let link = Some(Link::new(mbit_s, 40));
-            CarrierPlan { name: name.into(), link }
+            let medium = Medium::Link(Link::new(mbit_s, 40));
+            CarrierPlan { name: name.into(), medium }
         };
         let plans = [plan("alpha", 20.0), plan("beta", 10.0)];
         let (carriers, _emulator) = carrier::start(&lab, &Programs::find()?, &plans)?;

@@ -20,7 +20,7 @@ fn plot(pair: &Pair, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let area = area.titled(&pair.name().replace('_', " "), ("sans-serif", 20))?;
     let parts = area.split_evenly((3, 1));
     let length = pair.trial.length.as_secs_f64();
-    let kernel = pair.kernel.first().map_or(&[][..], |run| &run.samples);
+    let real = pair.real.first().map_or(&[][..], |run| &run.samples);
     let simulated = pair.simulated.first().map_or(&[][..], |run| &run.samples);
     type Curve = fn(&[Sample]) -> Vec<(f64, f64)>;
     let curves: [(&str, Curve); 3] = [
@@ -28,9 +28,11 @@ fn plot(pair: &Pair, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
         ("queue, KiB", |samples| of(samples, |s| s.queue as f64 / 1_024.0)),
         ("timeouts in a row", |samples| of(samples, |s| f64::from(s.backoff))),
     ];
-    for (part, (caption, curve)) in parts.iter().zip(curves) {
-        let (kernel, simulated) = (curve(kernel), curve(simulated));
-        let top = kernel.iter().chain(&simulated).map(|(_, y)| *y).fold(1.0, f64::max) * 1.05;
+    // Nobody counts the timeouts of a tunnel.
+    let count = if pair.flow.is_kernel() { 3 } else { 2 };
+    for (part, (caption, curve)) in parts.iter().zip(curves).take(count) {
+        let (real, simulated) = (curve(real), curve(simulated));
+        let top = real.iter().chain(&simulated).map(|(_, y)| *y).fold(1.0, f64::max) * 1.05;
         let mut chart = ChartBuilder::on(part)
             .caption(caption, ("sans-serif", 14))
             .margin(6)
@@ -43,7 +45,7 @@ fn plot(pair: &Pair, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
             chart.draw_series([shade])?;
         }
         chart.configure_mesh().light_line_style(WHITE).draw()?;
-        for (name, line, colour) in [("kernel", kernel, BLUE), ("simulated", simulated, RED)] {
+        for (name, line, colour) in [(pair.flow.who(), real, BLUE), ("simulated", simulated, RED)] {
             chart
                 .draw_series(LineSeries::new(line, colour.mix(0.8)))?
                 .label(name)

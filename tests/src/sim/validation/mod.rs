@@ -1,10 +1,13 @@
-//! How honest the simulator is: single flows of its cubic and bbr beside the kernel's.
+//! How honest the simulator is: single flows of its cubic and bbr beside the kernel's, and
+//! downloads through its QUIC tunnels beside the daemons'.
 //!
-//! `polyrail-kernel-tcp` has played the trials before; here they are played in virtual time, the
-//! figures of both stand in one table, and their courses in one picture.
+//! `polyrail-kernel-tcp` and `polyrail-tunnel-trials` have played the trials before; here they are
+//! played in virtual time, the figures of both stand in one table, and their courses in one
+//! picture.
 
 mod course;
 mod figures;
+mod tunnel;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,16 +17,30 @@ use polyrail_emulator::results::{Goal, Report, median, results_folder};
 use polyrail_emulator::trials::{Played, Trial, trials};
 
 use crate::congestion::Algorithm;
+use crate::sim::runs::parallel;
 use crate::world::transport::play;
 use figures::Figures;
 
-/// A trial with one congestion control, from both halves.
+/// A trial with one congestion control, or through a tunnel, as it was and as it is simulated.
 struct Pair {
     trial: Trial,
-    control: &'static str,
-    kernel: Vec<Played>,
+    flow: Flow,
+    real: Vec<Played>,
     simulated: Vec<Played>,
 }
+
+/// Whose flow it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flow {
+    /// The kernel's, with this control.
+    Kernel(&'static str, Algorithm),
+    /// The daemons', through a QUIC tunnel.
+    Tunnel,
+}
+
+/// All, in the order of the tables.
+const FLOWS: [Flow; 3] =
+    [Flow::Kernel("cubic", Algorithm::Cubic), Flow::Kernel("bbr", Algorithm::Bbr), Flow::Tunnel];
 
 /// How to validate.
 #[derive(Clone, Debug, clap::Args)]
@@ -31,6 +48,12 @@ pub struct Options {
     /// What the kernel did; default: sim/kernel.json among the results
     #[arg(long)]
     kernel: Option<PathBuf>,
+    /// What the daemons did; default: sim/tunnel.json among the results
+    #[arg(long)]
+    tunnel: Option<PathBuf>,
+    /// Only trials whose name begins so
+    #[arg(long, default_value = "")]
+    only: String,
     /// Where table and pictures go; default: sim among the results
     #[arg(long)]
     out: Option<PathBuf>,
@@ -46,26 +69,33 @@ pub fn validate(options: &Options) -> Result<()> {
         None => results_folder()?.join("sim"),
     };
     let kernel = options.kernel.clone().unwrap_or_else(|| out.join("kernel.json"));
+    let tunnel = options.tunnel.clone().unwrap_or_else(|| out.join("tunnel.json"));
     let mut report = Report::default();
-    run(&mut report, &kernel, &out)?;
+    run(&mut report, [&kernel, &tunnel], &options.only, &out)?;
     report.write(&out.join("validation.json"))
 }
 
-/// Compares with what the kernel did; tables and pictures go to the folder `out`.
+/// Compares with what the kernel did and what the daemons did, in the trials whose names begin
+/// with `only`; tables and pictures go to the folder `out`.
 ///
 /// # Errors
-/// The kernel's half is missing or of other links, or a file cannot be written.
-pub fn run(report: &mut Report, kernel_results: &Path, out: &Path) -> Result<()> {
-    let text = std::fs::read(kernel_results).with_context(|| {
-        format!("{}: run `polyrail-kernel-tcp` first (as root)", kernel_results.display())
-    })?;
-    let kernel: Vec<Played> = serde_json::from_slice(&text)?;
+/// One of both is missing or of other links, or a file cannot be written.
+pub fn run(
+    report: &mut Report,
+    [kernel, tunnel]: [&Path; 2],
+    only: &str,
+    out: &Path,
+) -> Result<()> {
+    let real = [read(kernel, "polyrail-kernel-tcp")?, read(tunnel, "polyrail-tunnel-trials")?];
+    let real = real.concat();
     let mut pairs = Vec::new();
-    for trial in trials()? {
-        for (control, algorithm) in [("cubic", Algorithm::Cubic), ("bbr", Algorithm::Bbr)] {
-            pairs.push(Pair::new(&trial, control, algorithm, &kernel)?);
+    for trial in trials()?.into_iter().filter(|trial| trial.name.starts_with(only)) {
+        for flow in FLOWS {
+            pairs.push(Pair::new(&trial, flow, &real)?);
         }
     }
+    ensure!(!pairs.is_empty(), "there is no trial {only:?}");
+    simulate(&mut pairs)?;
     std::fs::create_dir_all(out)?;
     let rows: Vec<[Figures; 2]> = pairs.iter().map(Pair::figures).collect();
     let table = table(&pairs, &rows);
@@ -78,35 +108,73 @@ pub fn run(report: &mut Report, kernel_results: &Path, out: &Path) -> Result<()>
     Ok(())
 }
 
-impl Pair {
-    fn new(
-        trial: &Trial,
-        control: &'static str,
-        algorithm: Algorithm,
-        kernel: &[Played],
-    ) -> Result<Self> {
-        let of_it = |played: &&Played| played.trial == trial.name && played.control == control;
-        let kernel: Vec<Played> = kernel.iter().filter(of_it).cloned().collect();
-        ensure!(!kernel.is_empty(), "the kernel has not played {} with {control}", trial.name);
-        let mark = trial.mark();
-        ensure!(
-            kernel.iter().all(|played| played.mark == mark),
-            "the links of {} have changed since the kernel played it",
-            trial.name
-        );
-        let simulated = (1..=SEEDS).map(|seed| Played {
-            trial: trial.name.to_owned(),
-            control: control.to_owned(),
-            seed,
-            mark,
-            samples: play(trial, algorithm, seed),
-        });
-        Ok(Self { trial: trial.clone(), control, simulated: simulated.collect(), kernel })
+/// What a program has played and written to a file.
+fn read(results: &Path, program: &str) -> Result<Vec<Played>> {
+    let text = std::fs::read(results)
+        .with_context(|| format!("{}: run `{program}` first (as root)", results.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("{}", results.display()))
+}
+
+/// Plays every pair in virtual time, on all cores.
+fn simulate(pairs: &mut [Pair]) -> Result<()> {
+    let late: Vec<Trial> =
+        pairs.iter().map(|pair| pair.trial.after_lead()).collect::<Result<_, _>>()?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let runs = parallel(pairs.len() * SEEDS, threads, |task| {
+        let (pair, late, seed) = (&pairs[task / SEEDS], &late[task / SEEDS], task % SEEDS + 1);
+        let seed = seed as u64;
+        let samples = match pair.flow {
+            Flow::Kernel(_, algorithm) => play(&pair.trial, algorithm, seed),
+            Flow::Tunnel => tunnel::play(late, seed),
+        };
+        let (trial, control) = (pair.trial.name.to_owned(), pair.flow.name().to_owned());
+        Played { trial, control, seed, mark: 0, samples }
+    });
+    for (pair, runs) in pairs.iter_mut().zip(runs.chunks(SEEDS)) {
+        pair.simulated = runs.to_vec();
+    }
+    Ok(())
+}
+
+impl Flow {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kernel(control, _) => control,
+            Self::Tunnel => "quic",
+        }
     }
 
-    /// The kernel's, then the simulator's: medians over the runs.
+    /// Who has played it really.
+    fn who(self) -> &'static str {
+        match self {
+            Self::Kernel(..) => "kernel",
+            Self::Tunnel => "daemons",
+        }
+    }
+
+    fn is_kernel(self) -> bool {
+        self != Self::Tunnel
+    }
+}
+
+impl Pair {
+    /// Not yet simulated.
+    fn new(trial: &Trial, flow: Flow, real: &[Played]) -> Result<Self> {
+        let (name, control, who) = (trial.name, flow.name(), flow.who());
+        let of_it = |played: &&Played| played.trial == name && played.control == control;
+        let real: Vec<Played> = real.iter().filter(of_it).cloned().collect();
+        ensure!(!real.is_empty(), "the {who} did not play {name} with {control}");
+        let mark = if flow.is_kernel() { trial.mark() } else { trial.after_lead()?.mark() };
+        ensure!(
+            real.iter().all(|played| played.mark == mark),
+            "the links of {name} have changed since the {who} played it with {control}"
+        );
+        Ok(Self { trial: trial.clone(), flow, real, simulated: Vec::new() })
+    }
+
+    /// What really was, then the simulator's: medians over the runs.
     fn figures(&self) -> [Figures; 2] {
-        [&self.kernel, &self.simulated].map(|runs| {
+        [&self.real, &self.simulated].map(|runs| {
             let runs: Vec<Figures> =
                 runs.iter().map(|run| Figures::of(&self.trial, &run.samples)).collect();
             Figures::median(&runs)
@@ -114,17 +182,17 @@ impl Pair {
     }
 
     fn name(&self) -> String {
-        format!("{}_{}", self.trial.name, self.control)
+        format!("{}_{}", self.trial.name, self.flow.name())
     }
 }
 
 /// All figures in Markdown; behind the stroke the simulator's.
 fn table(pairs: &[Pair], rows: &[[Figures; 2]]) -> String {
     let mut text = String::from(
-        "| trial | control | Mbit/s: kernel | simulated | ratio | queue ms | first byte s \
+        "| trial | control | Mbit/s: real | simulated | ratio | queue ms | first byte s \
          | 80 % s | resent |\n|---|---|---|---|---|---|---|---|---|\n",
     );
-    for (pair, [kernel, simulated]) in pairs.iter().zip(rows) {
+    for (pair, [real, simulated]) in pairs.iter().zip(rows) {
         let both = |a: f64, b: f64, digits: usize| match a.is_nan() && b.is_nan() {
             true => String::new(),
             false => format!("{a:.digits$} / {b:.digits$}"),
@@ -133,27 +201,28 @@ fn table(pairs: &[Pair], rows: &[[Figures; 2]]) -> String {
             text,
             "| {} | {} | {:.2} | {:.2} | {:.3} | {} | {} | {} | {} |",
             pair.trial.name,
-            pair.control,
-            kernel.mbps,
+            pair.flow.name(),
+            real.mbps,
             simulated.mbps,
-            simulated.mbps / kernel.mbps,
-            both(kernel.queue_ms, simulated.queue_ms, 0),
-            both(kernel.first_s, simulated.first_s, 2),
-            both(kernel.again_s, simulated.again_s, 2),
-            both(kernel.resent, simulated.resent, 0),
+            simulated.mbps / real.mbps,
+            both(real.queue_ms, simulated.queue_ms, 0),
+            both(real.first_s, simulated.first_s, 2),
+            both(real.again_s, simulated.again_s, 2),
+            // Nobody counts those of a tunnel.
+            if pair.flow.is_kernel() { both(real.resent, simulated.resent, 0) } else { "".into() },
         );
     }
     text
 }
 
 fn tell(report: &mut Report, pairs: &[Pair], rows: &[[Figures; 2]]) {
-    let errors: Vec<f64> = rows.iter().map(|[k, s]| (s.mbps / k.mbps - 1.0).abs()).collect();
-    for ((pair, [kernel, simulated]), error) in pairs.iter().zip(rows).zip(&errors) {
+    let errors: Vec<f64> = rows.iter().map(|[real, s]| (s.mbps / real.mbps - 1.0).abs()).collect();
+    for ((pair, [real, simulated]), error) in pairs.iter().zip(rows).zip(&errors) {
         let name = pair.name();
-        let rates = [kernel.mbps, simulated.mbps];
+        let rates = [real.mbps, simulated.mbps];
         report.result(&format!("sim_validate_{name}_error"), *error, "ratio", Goal::None, &rates);
         if pair.trial.dark.is_some() {
-            let both = |time: fn(&Figures) -> f64| [time(kernel), time(simulated)];
+            let both = |time: fn(&Figures) -> f64| [time(real), time(simulated)];
             for (what, times) in [("first", both(|f| f.first_s)), ("80", both(|f| f.again_s))] {
                 let apart = times[1] - times[0];
                 let name = format!("sim_validate_recovery_{name}_{what}_apart");
@@ -161,19 +230,26 @@ fn tell(report: &mut Report, pairs: &[Pair], rows: &[[Figures; 2]]) {
             }
         }
     }
-    for (control, share) in [("cubic", 0), ("bbr", 1)] {
-        let own: Vec<f64> = errors.iter().skip(share).step_by(2).copied().collect();
-        let name = format!("sim_validate_goodput_median_error_{control}");
-        report.result(&name, median(&own), "ratio", Goal::AtMost(ERROR_MOST), &own);
+    let of = |wanted: &dyn Fn(Flow) -> bool| -> Vec<f64> {
+        let own = pairs.iter().zip(&errors).filter(|(pair, _)| wanted(pair.flow));
+        own.map(|(_, error)| *error).collect()
+    };
+    let most = Goal::AtMost(ERROR_MOST);
+    for flow in FLOWS.into_iter().filter(|flow| flow.is_kernel()) {
+        let own = of(&|other| other == flow);
+        let name = format!("sim_validate_goodput_median_error_{}", flow.name());
+        report.result(&name, median(&own), "ratio", most, &own);
     }
-    let name = "sim_validate_goodput_median_error";
-    report.result(name, median(&errors), "ratio", Goal::AtMost(ERROR_MOST), &errors);
-    let within = errors.iter().filter(|error| **error <= ERROR_MOST).count() as f64;
-    let share = within / errors.len().max(1) as f64;
-    report.result("sim_validate_within_15_percent", share, "ratio", Goal::None, &[]);
+    let [kernel, tunnel] = [true, false].map(|kernel| of(&|flow| flow.is_kernel() == kernel));
+    for (prefix, own) in [("sim_validate", kernel), ("sim_validate_quic", tunnel)] {
+        report.result(&format!("{prefix}_goodput_median_error"), median(&own), "ratio", most, &own);
+        let within = own.iter().filter(|error| **error <= ERROR_MOST).count() as f64;
+        let share = within / own.len().max(1) as f64;
+        report.result(&format!("{prefix}_within_15_percent"), share, "ratio", Goal::None, &[]);
+    }
 }
 
 /// How often the simulator plays each trial.
-const SEEDS: u64 = 9;
+const SEEDS: usize = 9;
 /// The goodputs may differ by so much in the median for tables of the simulator to count.
 const ERROR_MOST: f64 = 0.15;
