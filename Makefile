@@ -90,8 +90,8 @@ sim-calibrate: setup ## the generated rail beside the published figures
 	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-sim
 	target/release/polyrail-sim calibrate
 
-sim-validate: setup ## the simulator's cubic and bbr beside the kernel's, as root; ten minutes
-	$(CARGO) build --locked --release -p polyrail-interop --bin polyrail-kernel-tcp
-	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-sim
+sim-validate: setup ## the simulator beside the kernel and the daemons, as root; a quarter of an hour
+	$(CARGO) build --locked --release --workspace --bins
 	nice -n -5 target/release/polyrail-kernel-tcp
+	nice -n -15 target/release/polyrail-tunnel-trials
 	target/release/polyrail-sim validate

@@ -18,8 +18,8 @@ struct Arguments {
     /// How often each trial is played
     #[arg(long, default_value_t = 3)]
     runs: u64,
-    /// How many labs at a time
-    #[arg(long, default_value_t = 6)]
+    /// How many labs at a time; each takes up to a third of a core
+    #[arg(long, default_value_t = 4)]
     together: usize,
     /// Only trials whose name begins so
     #[arg(long, default_value = "")]

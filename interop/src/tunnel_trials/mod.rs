@@ -90,9 +90,10 @@ fn play_one(trial: &Trial, seed: u64) -> Result<Played> {
     let mut next = begin;
     while next < end {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        let at = Instant::now() - trial_begins;
         let counters = carrier::counters(&world.lab)?;
         samples.push(Sample {
-            at_s: (Instant::now() - trial_begins).as_secs_f64(),
+            at_s: at.as_secs_f64(),
             delivered: flow.delivered(),
             queue: counters.first().context("no carrier")?.down_queued_bytes,
             ..Sample::default()

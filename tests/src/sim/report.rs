@@ -48,8 +48,7 @@ impl Table {
 pub fn tables(rows: Rows<'_>, users: &[usize]) -> Vec<Table> {
     let mut tables = vec![goodput(rows), completion(rows)];
     tables.extend(users.iter().map(|users| messages(rows, *users)));
-    tables.push(bulk(rows));
-    tables.push(pages(rows));
+    tables.extend([bulk(rows), super::conjunction::table(rows), pages(rows)]);
     tables.retain(|table| !table.rows.is_empty());
     tables
 }
@@ -167,7 +166,7 @@ pub fn singles<'a>(rows: Rows<'a>) -> Vec<&'a Row> {
 }
 
 fn pages(rows: Rows<'_>) -> Table {
-    let own: Vec<&Row> = rows.of(Workload::Pages).filter(|row| row.contestant.is_some()).collect();
+    let own: Vec<&Row> = rows.of(Workload::Pages).collect();
     let title = "Web pages: load times in seconds".to_owned();
     let mut table = Table::of("pages".into(), title, &own);
     let all: Vec<[f64; 4]> = own.iter().map(|row| spread(&page_times(row))).collect();

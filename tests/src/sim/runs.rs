@@ -103,7 +103,7 @@ pub fn one(trip: &Trip, contestant: Option<&Contestant>, workload: Workload) -> 
             Outcome::Messaging(Messages { list: bound::messages(trip, users), resent: 0 })
         }
         (None, Workload::Bulk) => Outcome::Bulk(bound::bulk(trip)),
-        (None, Workload::Pages) => Outcome::Pages(Vec::new()),
+        (None, Workload::Pages) => Outcome::Pages(bound::pages(trip)),
     };
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

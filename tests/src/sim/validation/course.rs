@@ -15,10 +15,12 @@ pub(super) fn draw(pair: &Pair, out: &Path) -> Result<()> {
 }
 
 fn plot(pair: &Pair, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::new(path, (900, 760)).into_drawing_area();
+    // Nobody counts the timeouts of a tunnel.
+    let count: u32 = if pair.flow.is_kernel() { 3 } else { 2 };
+    let area = SVGBackend::new(path, (900, 40 + 240 * count)).into_drawing_area();
     area.fill(&WHITE)?;
     let area = area.titled(&pair.name().replace('_', " "), ("sans-serif", 20))?;
-    let parts = area.split_evenly((3, 1));
+    let parts = area.split_evenly((count as usize, 1));
     let length = pair.trial.length.as_secs_f64();
     let real = pair.real.first().map_or(&[][..], |run| &run.samples);
     let simulated = pair.simulated.first().map_or(&[][..], |run| &run.samples);
@@ -28,9 +30,7 @@ fn plot(pair: &Pair, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
         ("queue, KiB", |samples| of(samples, |s| s.queue as f64 / 1_024.0)),
         ("timeouts in a row", |samples| of(samples, |s| f64::from(s.backoff))),
     ];
-    // Nobody counts the timeouts of a tunnel.
-    let count = if pair.flow.is_kernel() { 3 } else { 2 };
-    for (part, (caption, curve)) in parts.iter().zip(curves).take(count) {
+    for (part, (caption, curve)) in parts.iter().zip(curves) {
         let (real, simulated) = (curve(real), curve(simulated));
         let top = real.iter().chain(&simulated).map(|(_, y)| *y).fold(1.0, f64::max) * 1.05;
         let mut chart = ChartBuilder::on(part)

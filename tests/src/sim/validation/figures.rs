@@ -2,7 +2,7 @@
 
 use polyrail_emulator::link::Rate;
 use polyrail_emulator::results::median;
-use polyrail_emulator::trials::{FLOW_BEGINS, Sample, Trial};
+use polyrail_emulator::trials::{FLOW_BEGINS, SAMPLE_EVERY, Sample, Trial};
 
 /// The figures of a run. What a trial does not have is NaN.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +61,13 @@ impl Figures {
     }
 }
 
+/// How late samples were taken, in milliseconds: a machine that is busy shows here.
+pub(super) fn lateness(samples: &[Sample]) -> Vec<f64> {
+    let due = |number: usize| (FLOW_BEGINS + SAMPLE_EVERY * number as u32).as_secs_f64();
+    let late = |(number, sample): (usize, &Sample)| ((sample.at_s - due(number)) * 1e3).max(0.0);
+    samples.iter().enumerate().map(late).collect()
+}
+
 fn recovery(trial: &Trial, samples: &[Sample]) -> (f64, f64) {
     let Some(dark) = trial.dark else { return (f64::NAN, f64::NAN) };
     let begin = dark.start.as_secs_f64();
@@ -95,6 +102,13 @@ const WINDOW_S: f64 = 0.5;
 mod tests {
     use super::*;
     use polyrail_emulator::trials::trials;
+
+    #[test]
+    fn lateness_is_counted_from_when_a_sample_was_due() {
+        let at = |at_s| Sample { at_s, ..Sample::default() };
+        let late = lateness(&[at(0.5), at(0.553), at(0.6)]);
+        assert!(late.iter().zip([0.0, 3.0, 0.0]).all(|(is, due)| (is - due).abs() < 1e-6));
+    }
 
     #[test]
     fn recovery_is_counted_from_the_links_return() {

@@ -19,7 +19,7 @@ use polyrail_emulator::trials::{Played, Trial, trials};
 use crate::congestion::Algorithm;
 use crate::sim::runs::parallel;
 use crate::world::transport::play;
-use figures::Figures;
+use figures::{Figures, lateness};
 
 /// A trial with one congestion control, or through a tunnel, as it was and as it is simulated.
 struct Pair {
@@ -240,13 +240,24 @@ fn tell(report: &mut Report, pairs: &[Pair], rows: &[[Figures; 2]]) {
         let name = format!("sim_validate_goodput_median_error_{}", flow.name());
         report.result(&name, median(&own), "ratio", most, &own);
     }
-    let [kernel, tunnel] = [true, false].map(|kernel| of(&|flow| flow.is_kernel() == kernel));
-    for (prefix, own) in [("sim_validate", kernel), ("sim_validate_quic", tunnel)] {
+    for (prefix, kernel) in [("sim_validate", true), ("sim_validate_quic", false)] {
+        let own = of(&|flow| flow.is_kernel() == kernel);
+        let real = pairs.iter().filter(|pair| pair.flow.is_kernel() == kernel);
+        let real = real.flat_map(|pair| &pair.real);
+        let late = quantile(real.flat_map(|run| lateness(&run.samples)).collect(), 0.99);
+        report.result(&format!("{prefix}_late_p99"), late, "ms", Goal::None, &[]);
         report.result(&format!("{prefix}_goodput_median_error"), median(&own), "ratio", most, &own);
         let within = own.iter().filter(|error| **error <= ERROR_MOST).count() as f64;
         let share = within / own.len().max(1) as f64;
         report.result(&format!("{prefix}_within_15_percent"), share, "ratio", Goal::None, &[]);
     }
+}
+
+/// The least value that so large a share does not pass.
+fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let rank = (share * values.len() as f64).ceil() as usize;
+    values.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
 /// How often the simulator plays each trial.
