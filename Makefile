@@ -90,7 +90,7 @@ sim-calibrate: setup ## the generated rail beside the published figures
 	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-sim
 	target/release/polyrail-sim calibrate
 
-sim-validate: setup ## the simulator beside the kernel and the daemons, as root; a quarter of an hour
+sim-validate: setup ## the simulator beside the kernel and the daemons, as root; 15 minutes
 	$(CARGO) build --locked --release --workspace --bins
 	nice -n -5 target/release/polyrail-kernel-tcp
 	nice -n -15 target/release/polyrail-tunnel-trials
