@@ -1,13 +1,14 @@
 //! The receiving half: acknowledges, and hands over what is complete.
 //!
-//! As the kernel's: at first each segment is acknowledged at once, later every second one, or what
-//! waits after a while; always at once while something is missing.
+//! A stream's as the kernel's: at first each segment is acknowledged at once, later every second
+//! one, or what waits after a while; always at once while something is missing. QUIC's each at
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::{Content, Delivery, PacketKind, Segment};
+use super::{Content, DATAGRAM_OF_ACK, Delivery, HEADER, PacketKind, Segment};
 
 /// The receiving half.
 #[derive(Debug)]
@@ -77,7 +78,8 @@ impl Receiver {
                 }
             }
         }
-        if in_order && self.quick == 0 && self.waiting.is_none() {
+        // quiche answers each datagram that it is handed, and radio links hand over singly.
+        if self.stream && in_order && self.quick == 0 && self.waiting.is_none() {
             self.waiting = Some((serial, order, now + DELAY));
             return None;
         }
@@ -88,7 +90,8 @@ impl Receiver {
 
     fn acknowledgement(&self, serial: u64, order: u64) -> PacketKind {
         let from = if self.ahead.is_empty() { serial } else { self.from(serial) };
-        PacketKind::Ack { serial, from, order, cumulative: self.cumulative }
+        let size = if self.stream { HEADER } else { DATAGRAM_OF_ACK };
+        PacketKind::Ack { serial, from, order, cumulative: self.cumulative, size }
     }
 
     /// Where the run that ends here begins.

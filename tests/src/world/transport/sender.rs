@@ -376,7 +376,7 @@ impl Sender {
 
     /// An acknowledgement. Returns whether anything was new.
     pub fn on_ack(&mut self, now: Instant, ack: &PacketKind) -> bool {
-        let PacketKind::Ack { serial, from, order, cumulative } = *ack else { return false };
+        let PacketKind::Ack { serial, from, order, cumulative, .. } = *ack else { return false };
         let before = self.in_flight;
         let mut settled = Settled::default();
         self.settle(now, serial, order, true, &mut settled);
