@@ -87,7 +87,9 @@ fn attempts_in_the_dark_do_not_delay_an_interactive_flow() {
             assert!(time <= ms(42), "{time:?}");
         }
         assert!(world.coverage().attempts > 25);
-        assert_eq!(world.status(GATEWAY).sessions[0].reinjected, reinjected);
+        // Messages are copied to paths that look sound; nothing else goes twice.
+        let copies = world.status(GATEWAY).sessions[0].reinjected.0 - reinjected.0;
+        assert!(copies <= 40 * 100, "{copies} bytes went again");
         world.blackout(1, None);
         world.run_for(s(1));
         let time = echo(&mut world, flow);
