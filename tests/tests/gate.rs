@@ -10,7 +10,7 @@ use polyrail_tests::sim::{Contestant, Engine, trips};
 /// The goodput of downloads of `polyrail full`, the mean over sizes, over that of another: what it
 /// was when this was committed.
 const GATE: [(&str, Engine, f64); 2] =
-    [("min_rtt", Engine::Paper, 1.1652), ("min_rtt", Engine::Full, 1.0462)];
+    [("min_rtt", Engine::Paper, 1.2864), ("min_rtt", Engine::Full, 1.0835)];
 
 /// So far may it be off. More is a gain that wants to be held as well.
 const TOLERANCE: f64 = 0.03;

@@ -1,8 +1,8 @@
 //! Early windows: what flows begin with beyond the least window, and who holds shares of it.
 //!
-//! A share counts for a while after the flow was opened, and after that only while the flow uses
-//! it: while more than the least window is held for its reader. A flow that rests, or is read as
-//! fast as it comes, leaves the early windows to those that are opened next.
+//! A share counts for a while after the flow was opened, and after that as far as the flow uses it:
+//! as much as is held for its reader beyond the least window. A flow that rests, or is read as fast
+//! as it comes, leaves the early windows to those that are opened next.
 //!
 //! A limit that was told cannot be taken back: the peer may still fill a window whose share counts
 //! no more, and more may be promised in all than this pool has. What bounds memory is not the
@@ -11,7 +11,7 @@
 //! flow that comes back from rest and is not read is one of those. A pool that is exceeded costs
 //! the next flows their early windows, until the readers have drained, and nobody else anything.
 //!
-//! Invariant: of each flow whose share counts, one entry stands in `line`.
+//! Invariant: of each flow of whose share something counts, one entry stands in `line`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -46,21 +46,29 @@ impl Early {
         if share < SEGMENT { 0 } else { share }
     }
 
-    /// The share of this flow counts from now on.
+    /// All of the share of this flow counts from now on.
     pub fn count(&mut self, now: Instant, flow: &mut Flow) {
-        if flow.early > 0 && !flow.early_counts {
-            flow.early_counts = true;
-            self.granted += flow.early;
-            *self.of_user.entry(flow.user).or_default() += flow.early;
-            self.line.push_back((now + WINDOW_EARLY_TIME, flow.id));
-        }
+        self.set(now, flow, flow.early);
     }
 
     /// It counts no more.
     pub fn forget(&mut self, flow: &mut Flow) {
-        if std::mem::take(&mut flow.early_counts) {
-            self.granted -= flow.early;
-            super::credit::subtract(&mut self.of_user, flow.user, flow.early);
+        let counted = std::mem::take(&mut flow.early_counted);
+        self.granted -= counted;
+        super::credit::subtract(&mut self.of_user, flow.user, counted);
+    }
+
+    /// So much of the share counts.
+    fn set(&mut self, now: Instant, flow: &mut Flow, bytes: u64) {
+        let is_in_line = flow.early_counted > 0;
+        self.forget(flow);
+        flow.early_counted = bytes;
+        self.granted += bytes;
+        if bytes > 0 {
+            *self.of_user.entry(flow.user).or_default() += bytes;
+            if !is_in_line {
+                self.line.push_back((now + WINDOW_EARLY_TIME, flow.id));
+            }
         }
     }
 
@@ -69,15 +77,15 @@ impl Early {
         if flow.recv.finished() || flow.recv.drained() >= WINDOW_INITIAL + flow.early {
             self.forget(flow);
             flow.early = 0;
-        } else if is_used(flow) {
-            self.count(now, flow);
+        } else if used(flow) > flow.early_counted {
+            self.set(now, flow, used(flow));
         }
     }
 }
 
-/// Whether the flow holds more than it could without its share.
-fn is_used(flow: &Flow) -> bool {
-    flow.recv.held() > WINDOW_INITIAL
+/// What the flow holds beyond what it could without its share.
+fn used(flow: &Flow) -> u64 {
+    (flow.recv.held()).saturating_sub(WINDOW_INITIAL).min(flow.early)
 }
 
 impl Session {
@@ -87,12 +95,10 @@ impl Session {
             && at <= now
         {
             self.early.line.pop_front();
-            match self.flows.get_mut(&id).filter(|flow| flow.early_counts) {
-                Some(flow) if is_used(flow) => {
-                    self.early.line.push_back((now + WINDOW_EARLY_TIME, id));
-                }
-                Some(flow) => self.early.forget(flow),
-                None => {}
+            let counted = self.flows.get_mut(&id).filter(|flow| flow.early_counted > 0);
+            if let Some(flow) = counted {
+                self.early.forget(flow);
+                self.early.set(now, flow, used(flow));
             }
         }
         let largest = self.largest_window().saturating_sub(WINDOW_INITIAL);
@@ -155,22 +161,26 @@ mod tests {
         let mut session = session(start);
         let flows: Vec<FlowId> = (0..20).map(|_| open(&mut session, start, 1).0).collect();
         // One is not read; the others have got something and rest.
-        receive(&mut session, start, flows[0], WINDOW_INITIAL + 1);
+        receive(&mut session, start, flows[0], WINDOW_INITIAL + 5_000);
         for &id in &flows[1..] {
             receive(&mut session, start, id, 10_000);
             session.consume(start, id, 10_000);
         }
         assert!(open(&mut session, start, 1).1 < SEGMENT);
         let now = start + WINDOW_EARLY_TIME;
-        assert_eq!(open(&mut session, now, 1).1, MIB, "one share is in use");
-        assert_eq!(session.early.granted, 3 * MIB);
+        let next = open(&mut session, now, 1).1;
+        assert_eq!(next, (4 * MIB - 5_000) / 2, "what is held counts");
+        assert_eq!(session.early.granted, next + 5_000);
         receive(&mut session, now, flows[1], WINDOW_INITIAL);
-        assert_eq!(session.early.granted, 3 * MIB, "no more than the least window");
+        assert_eq!(session.early.granted, next + 5_000, "no more than the least window");
         receive(&mut session, now, flows[1], 1);
-        assert_eq!(session.early.granted, 4 * MIB, "what it leaves lying counts again");
+        assert_eq!(session.early.granted, next + 5_001, "what it leaves lying counts again");
+        receive(&mut session, now, flows[1], 1);
+        assert_eq!(session.early.granted, next + 5_002);
         session.consume(now, flows[1], usize::MAX);
-        assert!(open(&mut session, now + WINDOW_EARLY_TIME, 1).1 > 0);
-        assert_eq!(session.early.granted, 3 * MIB);
+        let later = open(&mut session, now + WINDOW_EARLY_TIME, 1).1;
+        assert_eq!((later, session.early.granted), (next, next + 5_000));
+        assert_eq!(session.early.line.len(), 2);
     }
 
     #[test]

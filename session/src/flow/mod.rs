@@ -42,8 +42,8 @@ pub(crate) struct Flow {
     pub draining: bool,
     /// What its window began with beyond the least, until the reader has drained the first window.
     pub early: u64,
-    /// That counts as a share of what all flows may begin with.
-    pub early_counts: bool,
+    /// So much of it counts as a share of what all flows may begin with.
+    pub early_counted: u64,
     /// A writer was refused and waits to be told.
     pub wants_room: bool,
     /// An [`crate::Event::Readable`] is on its way to the caller.
@@ -104,7 +104,7 @@ impl Flow {
             hold: false,
             draining: false,
             early: 0,
-            early_counts: false,
+            early_counted: 0,
             wants_room: false,
             told_readable: false,
             due: Due::default(),
