@@ -133,7 +133,7 @@ impl Contestant {
         Self::parse(chain, engine).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A contestant by its name: a ready-made chain, one of [`TUNED`], or rules with `/` between
+    /// A contestant by its name: a ready-made chain, one of the tuned ones, or rules with `/` between
     /// them; `+oracle` behind it foresees all, `+noisy` most; `@a` to `@h` has one carrier,
     /// `@aggregated` the sum.
     ///

@@ -15,8 +15,8 @@ use crate::world::World;
 pub struct Oracle {
     /// The share of failures that it foresees correctly.
     pub correct: f64,
-    /// The share that it foresees late, by up to [`LATE`]; of all others it is early, by
-    /// [`EARLY`].
+    /// The share that it foresees late, by up to 2.5 s; of all others it is early,
+    /// by 2.5 to 10 s.
     pub late: f64,
     /// The share of successes that it takes for failures.
     pub false_alarms: f64,
