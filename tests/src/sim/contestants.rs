@@ -133,8 +133,8 @@ impl Contestant {
         Self::parse(chain, engine).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A contestant by its name: a ready-made chain, one of the tuned ones, or rules with `/` between
-    /// them; `+oracle` behind it foresees all, `+noisy` most; `@a` to `@h` has one carrier,
+    /// A contestant by its name: a ready-made chain, a tuned one, or rules with `/` between them;
+    /// `+oracle` behind it foresees all, `+noisy` most; `@a` to `@h` has one carrier,
     /// `@aggregated` the sum.
     ///
     /// # Errors
