@@ -36,6 +36,10 @@ pub const STALLED_SHARE: u64 = 2;
 /// Of such flows, those of one user may hold this part of the peer's memory.
 pub const STALLED_USER_SHARE: u64 = 8;
 
+/// A user whose flows withhold no more than this part of the peer's memory is not held back when
+/// others withhold all that may be: its readers that follow may have out what credit allows.
+pub const STALLED_LITTLE_SHARE: u64 = 64;
+
 /// What each such flow may hold in any case, in bytes, so that it can prove that it drains.
 pub const STALLED_FLOOR: u64 = 4 * polyrail_scheduler::SEGMENT;
 
@@ -74,10 +78,18 @@ pub const RUNS_MAX: usize = 2_048;
 /// nothing is sent out of turn. So runs stay few, however small it is cut.
 pub const AHEAD_MAX: u64 = 1_024 * 1_024;
 
+/// What was never sent of all flows may take this part of this side's memory, and each flow's a
+/// quarter of what is left of that; beyond, a flow has what it needs to go on.
+pub const UNSENT_SHARE: u64 = 2;
+
+/// This part of this side's memory is never given to what was not sent.
+pub const UNSENT_RESERVE: u64 = 4;
+
 /// What a local writer may hold unsent beyond the flow's window, in bytes.
 pub const UNSENT_MAX: u64 = 64 * 1024;
 
-/// The same for a flow whose reader has stalled.
+/// The same for a flow whose reader has stalled, and what one whose reader follows may hold in any
+/// case.
 pub const UNSENT_STALLED_MAX: u64 = 16 * 1024;
 
 /// A writer that was refused is told when at least this much room is there, in bytes.

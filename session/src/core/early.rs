@@ -6,20 +6,21 @@
 //!
 //! A limit that was told cannot be taken back: the peer may still fill a window whose share counts
 //! no more, and more may be promised in all than this pool has. What bounds memory is not the
-//! pool but the session's credit, and within it the sender, which lets flows whose readers have
-//! drained nothing lately hold one half of the memory together and one eighth a user (`credit`). A
-//! flow that comes back from rest and is not read is one of those. A pool that is exceeded costs
+//! pool but the session's credit, and within it the sender, which lets readers that do not keep up
+//! hold one half of the memory together and one eighth a user (`backpressure`). A flow that comes
+//! back from rest and is not read is one of those. A pool that is exceeded costs
 //! the next flows their early windows, until the readers have drained, and nobody else anything.
 //!
 //! Invariant: of each flow of whose share something counts, one entry stands in `line`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use polyrail_model::{FlowId, UserId};
 use polyrail_scheduler::SEGMENT;
 
 use super::Session;
+use super::pool::Pool;
 use crate::flow::Flow;
 use crate::limits::{
     WINDOW_EARLY_MAX, WINDOW_EARLY_SHARE, WINDOW_EARLY_TIME, WINDOW_EARLY_USER_SHARE,
@@ -28,9 +29,8 @@ use crate::limits::{
 
 #[derive(Debug, Default)]
 pub(super) struct Early {
-    /// What counts, all together.
-    granted: u64,
-    of_user: BTreeMap<UserId, u64>,
+    /// What counts.
+    granted: Pool,
     /// Flows whose shares count, with the time to see whether they are in use.
     line: VecDeque<(Instant, FlowId)>,
 }
@@ -39,10 +39,10 @@ impl Early {
     /// What a flow of this user may begin with: half of what is left of the pool, and of its
     /// user's part.
     fn share(&self, memory: u64, user: UserId) -> u64 {
-        let of_user = self.of_user.get(&user).copied().unwrap_or(0);
         let left = |part: u64, taken: u64| (memory / part).saturating_sub(taken) / 2;
-        let all = left(WINDOW_EARLY_SHARE, self.granted);
-        let share = left(WINDOW_EARLY_USER_SHARE, of_user).min(all).min(WINDOW_EARLY_MAX);
+        let all = left(WINDOW_EARLY_SHARE, self.granted.all());
+        let of_user = left(WINDOW_EARLY_USER_SHARE, self.granted.of_user(user));
+        let share = of_user.min(all).min(WINDOW_EARLY_MAX);
         if share < SEGMENT { 0 } else { share }
     }
 
@@ -53,23 +53,15 @@ impl Early {
 
     /// It counts no more.
     pub fn forget(&mut self, flow: &mut Flow) {
-        let counted = std::mem::take(&mut flow.early_counted);
-        self.granted -= counted;
-        super::credit::subtract(&mut self.of_user, flow.user, counted);
+        self.granted.set(flow.user, &mut flow.early_counted, 0);
     }
 
     /// So much of the share counts.
     fn set(&mut self, now: Instant, flow: &mut Flow, bytes: u64) {
-        let is_in_line = flow.early_counted > 0;
-        self.forget(flow);
-        flow.early_counted = bytes;
-        self.granted += bytes;
-        if bytes > 0 {
-            *self.of_user.entry(flow.user).or_default() += bytes;
-            if !is_in_line {
-                self.line.push_back((now + WINDOW_EARLY_TIME, flow.id));
-            }
+        if flow.early_counted == 0 && bytes > 0 {
+            self.line.push_back((now + WINDOW_EARLY_TIME, flow.id));
         }
+        self.granted.set(flow.user, &mut flow.early_counted, bytes);
     }
 
     /// Something has come for the reader, or was taken by it.
@@ -152,7 +144,7 @@ mod tests {
         assert!(3 * MIB + greedy.sum::<u64>() <= 4 * MIB);
         assert_eq!(open(&mut session, now, 2).1, 2 * MIB);
         (3..200).for_each(|user| _ = open(&mut session, now, user));
-        assert!(session.early.granted <= 8 * MIB);
+        assert!(session.early.granted.all() <= 8 * MIB);
     }
 
     #[test]
@@ -170,16 +162,16 @@ mod tests {
         let now = start + WINDOW_EARLY_TIME;
         let next = open(&mut session, now, 1).1;
         assert_eq!(next, (4 * MIB - 5_000) / 2, "what is held counts");
-        assert_eq!(session.early.granted, next + 5_000);
+        assert_eq!(session.early.granted.all(), next + 5_000);
         receive(&mut session, now, flows[1], WINDOW_INITIAL);
-        assert_eq!(session.early.granted, next + 5_000, "no more than the least window");
+        assert_eq!(session.early.granted.all(), next + 5_000, "no more than the least window");
         receive(&mut session, now, flows[1], 1);
-        assert_eq!(session.early.granted, next + 5_001, "what it leaves lying counts again");
+        assert_eq!(session.early.granted.all(), next + 5_001, "what it leaves lying counts again");
         receive(&mut session, now, flows[1], 1);
-        assert_eq!(session.early.granted, next + 5_002);
+        assert_eq!(session.early.granted.all(), next + 5_002);
         session.consume(now, flows[1], usize::MAX);
         let later = open(&mut session, now + WINDOW_EARLY_TIME, 1).1;
-        assert_eq!((later, session.early.granted), (next, next + 5_000));
+        assert_eq!((later, session.early.granted.all()), (next, next + 5_000));
         assert_eq!(session.early.line.len(), 2);
     }
 
@@ -190,7 +182,7 @@ mod tests {
         let flows: Vec<FlowId> = (0..9).map(|user| open(&mut session, now, user).0).collect();
         receive(&mut session, now, flows[0], WINDOW_INITIAL);
         flows.into_iter().for_each(|id| session.bury(now, id));
-        assert_eq!((session.early.granted, session.early.of_user.len()), (0, 0));
+        assert_eq!((session.early.granted.all(), session.early.granted.users()), (0, 0));
         open(&mut session, now + WINDOW_EARLY_TIME, 1);
         assert_eq!(session.early.line.len(), 1);
     }

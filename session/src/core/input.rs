@@ -234,9 +234,9 @@ impl Session {
         let freed = before - flow.send.held();
         let spare = flow.send.take_spare();
         self.held_sent -= freed;
-        self.credit.unkeep(flow, freed);
         flow.send.limit = flow.send.limit.max(ack.limit);
-        let progressed = self.credit.drained(now, flow, drained);
+        let progressed = self.backpressure.drained(now, flow, drained);
+        self.backpressure.recount(flow);
         if ack.dialed && !flow.dialed && self.role == Role::Gateway && flow.life == Life::Live {
             flow.dialed = true;
             self.events.push_back(Event::Dialed { flow: FlowKey { session: self.key, flow: id } });
@@ -311,7 +311,9 @@ impl Session {
         }
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.send.limit = flow.send.limit.max(limit);
-        if self.credit.drained(now, flow, drained) && !self.starved.is_empty() {
+        let progressed = self.backpressure.drained(now, flow, drained);
+        self.backpressure.recount(flow);
+        if progressed && !self.starved.is_empty() {
             self.feed_starved(now);
         }
         self.relieve_one(now, id);

@@ -2,13 +2,15 @@
 //!
 //! The parts: `input` takes frames in, `control` says what is due, `transmit` asks the scheduler
 //! and sends, `paths` adds, loses and judges paths, `notices` tells and hears about them, `delays`
-//! compares them, `credit` keeps the memory bounds, `early` those of windows that begin larger.
+//! compares them, `credit` keeps the memory bounds, `backpressure` what readers that do not keep up
+//! may hold of them, and `early` what windows that begin larger may.
 //!
 //! Invariants: `held_sent` and `held_received` are the sums over all flows; a flow that has
 //! something to send and may send it stands in the queue or aside of it; a flow with control due
 //! stands in `due`.
 
 mod again;
+mod backpressure;
 mod control;
 mod credit;
 mod delays;
@@ -17,6 +19,7 @@ mod forecasts;
 mod input;
 mod notices;
 mod paths;
+mod pool;
 mod resets;
 #[cfg(test)]
 mod tests;
@@ -32,8 +35,7 @@ pub use transmit::Outlet;
 
 use crate::flow::{Flow, Life};
 use crate::limits::{
-    ACK_DELAY, INTERACTIVE_MAX, OPEN_HOLD, STALLED_SHARE, TOMBSTONES_MAX, UNSENT_MAX,
-    UNSENT_STALLED_MAX, WINDOW_INITIAL, WRITABLE_MIN,
+    ACK_DELAY, INTERACTIVE_MAX, OPEN_HOLD, TOMBSTONES_MAX, WINDOW_INITIAL, WRITABLE_MIN,
 };
 use crate::path::Path;
 use crate::ranges::RangeSet;
@@ -87,6 +89,7 @@ pub(crate) struct Session {
     ack_tokens_at: Instant,
     ack_blocked_until: Option<Instant>,
     credit: credit::Credit,
+    backpressure: backpressure::Backpressure,
     held_sent: u64,
     held_received: u64,
     early: early::Early,
@@ -176,6 +179,7 @@ impl Session {
             ack_tokens_at: now,
             ack_blocked_until: None,
             credit: credit::Credit::new(memory),
+            backpressure: backpressure::Backpressure::default(),
             held_sent: 0,
             held_received: 0,
             early: early::Early::default(),
@@ -271,27 +275,6 @@ impl Session {
         room
     }
 
-    fn room_of(&self, now: Instant, id: FlowId) -> u64 {
-        let Some(flow) = self.flows.get(&id) else { return 0 };
-        if flow.life != Life::Live || flow.send.is_finished() {
-            // What a reset flow still writes is taken and thrown away.
-            return UNSENT_MAX;
-        }
-        let send = &flow.send;
-        let window = send.limit.saturating_sub(send.next());
-        let ahead =
-            if window == 0 && self.is_stalled(now, flow) { UNSENT_STALLED_MAX } else { UNSENT_MAX };
-        let own = (window + ahead).saturating_sub(send.written() - send.next().min(send.written()));
-        // Writers whose readers drain share one half of the memory, the others the other half: what
-        // readers that stop leave here slows nobody who reads.
-        let memory = self.settings.memory.0;
-        let kept = if flow.draining { self.held_sent - self.credit.kept } else { self.credit.kept };
-        let half = (memory / STALLED_SHARE).saturating_sub(kept);
-        let share = half.min(2 * memory.saturating_sub(self.held_sent)) / 4;
-        let least = if send.held() == 0 { polyrail_scheduler::SEGMENT } else { 0 };
-        own.min(share.saturating_sub(send.held() / 4)).max(least)
-    }
-
     pub fn write(&mut self, now: Instant, id: FlowId, data: &[u8]) -> usize {
         let room = self.room_of(now, id);
         let Some(flow) = self.flows.get_mut(&id) else { return data.len() };
@@ -308,7 +291,6 @@ impl Session {
             flow.hold = false;
             self.held_sent += taken as u64;
             self.backlog += taken as u64;
-            self.credit.keep(flow, taken as u64);
             self.enqueue(now, id);
         }
         taken
@@ -384,7 +366,7 @@ impl Session {
         if flow.queued || flow.hold {
             return;
         }
-        let allowance = self.allowance(now, flow);
+        let allowance = self.allowance(flow);
         if flow.send.piece(allowance).is_none() {
             if flow.send.unsent() > 0 && flow.send.limit > flow.send.next() {
                 self.starved.insert(id);
@@ -430,8 +412,12 @@ impl Session {
             return;
         }
         let room = self.room_of(now, id);
-        let empty = self.flows.get(&id).is_none_or(|flow| flow.send.held() == 0);
-        if room >= WRITABLE_MIN || (empty && room > 0) {
+        let least = match self.flows.get(&id).map(|flow| &flow.send) {
+            Some(send) if send.held() > 0 && send.unsent() > 0 => WRITABLE_MIN,
+            Some(send) if send.held() > 0 => polyrail_scheduler::SEGMENT,
+            _ => 1,
+        };
+        if room >= least {
             self.cramped.remove(&id);
             if let Some(flow) = self.flows.get_mut(&id)
                 && std::mem::take(&mut flow.wants_room)
@@ -489,7 +475,7 @@ impl Session {
         self.withheld.remove(&(flow.user, id));
         self.release_windows(flow.user);
         self.credit.release(flow.recv.highest() - flow.recv.released);
-        self.credit.forget(&flow);
+        self.backpressure.forget(&mut flow);
         self.early.forget(&mut flow);
         self.due_credit |= self.credit.wants_update();
         self.free_paths_of(&flow);

@@ -83,7 +83,6 @@ impl Session {
         let freed = before - flow.send.held();
         self.held_sent -= freed;
         self.backlog -= unsent - flow.send.unsent();
-        self.credit.unkeep(flow, freed);
         let spare = flow.send.take_spare();
         dropped.into_iter().for_each(|(length, live)| self.settle(length, live));
         self.withdraw(spare);

@@ -78,7 +78,7 @@ impl Session {
 
     fn serve(&mut self, now: Instant, turn: Turn, outlet: &mut dyn Outlet) -> Served {
         let Some(flow) = self.flows.get(&turn.flow) else { return Served::Nothing };
-        let Some(piece) = flow.send.piece(self.credit.allowance(flow)) else {
+        let Some(piece) = flow.send.piece(self.allowance(flow)) else {
             self.unqueue(now, turn.flow);
             return Served::Nothing;
         };
@@ -87,7 +87,7 @@ impl Session {
             offset: piece.start,
             unsent: Bytes(flow.send.unsent()),
             backlog: Bytes(self.backlog),
-            window: Bytes(self.credit.allowance(flow).min(flow.send.window())),
+            window: Bytes(self.allowance(flow).min(flow.send.window())),
             age: piece.sent_at.map(|at| now.saturating_duration_since(at)),
             interactive: turn.interactive,
             remaining: Bytes(flow.send.remaining()),
@@ -105,7 +105,7 @@ impl Session {
             }
         };
         // What needs no credit is only taken in its turn.
-        let allowed = self.credit.allowance(flow).min(self.credit.left());
+        let allowed = self.allowance(flow).min(self.credit.left());
         let further = (ahead > 0).then(|| flow.send.further(&piece, ahead, allowed)).flatten();
         let piece = further.unwrap_or(piece);
         // A cap may be less than a run; of the tunnel's room a run may take more than is left.
@@ -187,10 +187,11 @@ impl Session {
             flow.send.drained_at = now;
         }
         self.backlog -= if piece.again { 0 } else { bytes };
-        self.credit.sent(flow, fresh);
+        self.credit.sent(fresh);
         let first = on.iter().next().and_then(|slot| self.paths.get(slot)?.as_ref());
         let mark = first.map_or(0, |path| path.sent + bytes);
         flow.send.sent(now, piece, end, on, self.next_tag, mark);
+        self.backpressure.recount(flow);
         flow.charge(now, bytes);
         let length = end - piece.start;
         for slot in on.iter() {
@@ -224,7 +225,7 @@ impl Session {
         let lines = lines.into_iter().filter_map(|line| line.front().map(|&(at, _)| at));
         let judged = self.settings.stall;
         let paths = self.paths.iter().flatten().map(|path| path.deadline(judged));
-        let others = [self.credit.check_at(), self.ack_blocked_until, self.wake_at];
+        let others = [self.backpressure.check_at(), self.ack_blocked_until, self.wake_at];
         lines.chain(paths).chain(others.into_iter().flatten()).min()
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Flow {
     pub hold: bool,
     /// The peer's reader has shown within a short time that it drains.
     pub draining: bool,
+    /// What counts as withheld of the peer's memory for it (`backpressure`).
+    pub withheld: u64,
     /// What its window began with beyond the least, until the reader has drained the first window.
     pub early: u64,
     /// So much of it counts as a share of what all flows may begin with.
@@ -103,6 +105,7 @@ impl Flow {
             queued: false,
             hold: false,
             draining: false,
+            withheld: 0,
             early: 0,
             early_counted: 0,
             wants_room: false,

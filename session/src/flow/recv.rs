@@ -213,8 +213,8 @@ impl RecvHalf {
     }
 
     /// Lets the window grow by what was drained, while the reader is quick: half a window within
-    /// two round trips adds that half. A reader that takes more than sixteen round trips for it
-    /// has its window halved, down to the initial one.
+    /// two round trips adds that half. A reader that takes more than sixteen round trips for it,
+    /// and leaves something lying, has its window halved, down to the initial one.
     pub fn tune(&mut self, now: Instant, drained: u64, rtt: Duration, largest: u64) {
         let (since, sum) = self.epoch.unwrap_or((now, 0));
         let (age, sum) = (now.saturating_duration_since(since), sum + drained);
@@ -224,7 +224,7 @@ impl RecvHalf {
         }
         if age <= rtt * 2 {
             self.window += sum;
-        } else if age > rtt * 16 {
+        } else if age > rtt * 16 && !self.ready.is_empty() {
             self.window /= 2;
         }
         self.epoch = Some((now, 0));
@@ -436,6 +436,9 @@ mod tests {
         half.tune(now, 1 << 20, rtt, 1 << 20);
         assert_eq!(half.window, 1 << 20, "never above the largest");
         half.tune(now + rtt * 20, 1 << 20, rtt, 1 << 20);
+        assert_eq!(half.window, 1 << 20, "nothing has come faster than it was read");
+        half.accept(&run(0, b"abc", false)).unwrap();
+        half.tune(now + rtt * 40, 1 << 20, rtt, 1 << 20);
         assert_eq!(half.window, 1 << 19);
         assert!(half.wants_window() && !half.owes_drained());
         assert_eq!(half.advertise(false), (WINDOW_INITIAL, 0));

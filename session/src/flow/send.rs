@@ -510,6 +510,11 @@ impl SendHalf {
         self.next.saturating_sub(self.drained)
     }
 
+    /// What the peer's reader leaves lying: arrived in order, and not known to be drained.
+    pub fn left_lying(&self) -> u64 {
+        self.acked.saturating_sub(self.drained)
+    }
+
     /// Everything, the end included, is acknowledged.
     pub fn is_done(&self) -> bool {
         self.fin && self.acked > self.written

@@ -50,6 +50,8 @@ pub enum Reader {
     Quick,
     /// So many bytes, then a pause.
     Slow(usize, Duration),
+    /// The first so many bytes at once, then nothing: what buffers behind the daemon take in.
+    First(u64),
     /// Nothing.
     Stalled,
 }
@@ -279,6 +281,10 @@ impl World {
         match self.leg(flow, side).reader {
             Reader::Stalled => {}
             Reader::Quick => self.read_up_to(flow, side, usize::MAX),
+            Reader::First(bytes) => {
+                let left = bytes.saturating_sub(self.leg(flow, side).read);
+                self.read_up_to(flow, side, left as usize);
+            }
             Reader::Slow(_, pause) => {
                 if !std::mem::replace(&mut self.leg(flow, side).read_timer, true) {
                     self.timer(pause, Timer::Read { flow, side });

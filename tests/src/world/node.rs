@@ -157,10 +157,14 @@ impl World {
         }
     }
 
-    fn drain_one(&mut self, side: Side) {
+    fn take_events(&mut self, side: Side) {
         while let Some(event) = self.nodes[side as usize].endpoint.poll_event() {
             self.on_event(side, event);
         }
+    }
+
+    fn drain_one(&mut self, side: Side) {
+        self.take_events(side);
         assert_eq!(self.nodes[side as usize].orphans, 0, "flows lost, but no session ended");
         let now = self.now;
         let node = &mut self.nodes[side as usize];
@@ -186,7 +190,8 @@ impl World {
         for words in words.unwrap_or_default() {
             self.say(Verbosity::Everything, || format!("{side:?} sends {words}"));
         }
-        // Sending may have settled things that the caller is to hear of at the next drain.
+        // Sending makes room for writers and settles things; who hears of it may act at once.
+        self.take_events(side);
         if self.steps.is_multiple_of(CHECK_EVERY) {
             self.check_bounds(side);
         }
