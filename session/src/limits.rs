@@ -40,6 +40,13 @@ pub const STALLED_USER_SHARE: u64 = 8;
 /// others withhold all that may be: its readers that follow may have out what credit allows.
 pub const STALLED_LITTLE_SHARE: u64 = 64;
 
+/// Flows of a user that withholds this part of the peer's memory all the same have out what their
+/// readers have taken lately, and one segment.
+pub const STALLED_USER_MOST: u64 = 4;
+
+/// Lately is within so long, or two round trips, and the same again.
+pub const LATELY: Duration = Duration::from_millis(125);
+
 /// What each such flow may hold in any case, in bytes, so that it can prove that it drains.
 pub const STALLED_FLOOR: u64 = 4 * polyrail_scheduler::SEGMENT;
 
@@ -78,8 +85,9 @@ pub const RUNS_MAX: usize = 2_048;
 /// nothing is sent out of turn. So runs stay few, however small it is cut.
 pub const AHEAD_MAX: u64 = 1_024 * 1_024;
 
-/// What was never sent of all flows may take this part of this side's memory, and each flow's a
-/// quarter of what is left of that; beyond, a flow has what it needs to go on.
+/// What was never sent of all flows may take this part of this side's memory, what was not of one
+/// user's half of that, and each flow's a quarter of what is left; beyond, a flow has what it needs
+/// to go on.
 pub const UNSENT_SHARE: u64 = 2;
 
 /// This part of this side's memory is never given to what was not sent.

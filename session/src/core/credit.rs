@@ -82,9 +82,12 @@ impl Credit {
         self.released = self.released.saturating_add(more);
     }
 
-    /// Whether the peer should learn how much was released: an eighth of the memory.
+    /// Whether the peer should learn how much was released: an eighth of the memory, or half of
+    /// what it has left, and some segments.
     pub fn wants_update(&self) -> bool {
-        self.allowed() >= self.told.saturating_add(self.memory / 8)
+        let left = self.told.saturating_sub(self.received);
+        let more = (left / 2).clamp(4 * SEGMENT, (self.memory / 8).max(4 * SEGMENT));
+        self.allowed() >= self.told.saturating_add(more)
     }
 
     /// The limit to tell the peer, and what was released.

@@ -213,12 +213,12 @@ impl Session {
     }
 
     fn on_ack(&mut self, now: Instant, ack: &Ack) {
-        let id = ack.flow;
+        let (id, lately) = (ack.flow, self.lately());
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let before = flow.send.held();
         let (cumulative, drained) = if ack.done {
             // It wants no more, nor what was skipped over.
-            self.backlog -= flow.send.drop_gaps();
+            flow.send.drop_gaps();
             (flow.send.next(), flow.send.next())
         } else {
             (ack.cumulative, ack.drained)
@@ -235,7 +235,7 @@ impl Session {
         let spare = flow.send.take_spare();
         self.held_sent -= freed;
         flow.send.limit = flow.send.limit.max(ack.limit);
-        let progressed = self.backpressure.drained(now, flow, drained);
+        let progressed = self.backpressure.drained(now, flow, drained, lately);
         self.backpressure.recount(flow);
         if ack.dialed && !flow.dialed && self.role == Role::Gateway && flow.life == Life::Live {
             flow.dialed = true;
@@ -309,9 +309,10 @@ impl Session {
             self.feed_starved(now);
             return;
         }
+        let lately = self.lately();
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.send.limit = flow.send.limit.max(limit);
-        let progressed = self.backpressure.drained(now, flow, drained);
+        let progressed = self.backpressure.drained(now, flow, drained, lately);
         self.backpressure.recount(flow);
         if progressed && !self.starved.is_empty() {
             self.feed_starved(now);

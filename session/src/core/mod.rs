@@ -107,8 +107,6 @@ pub(crate) struct Session {
     reinjected: u64,
     /// When a scheduler that lets a segment wait decides anew.
     wake_at: Option<Instant>,
-    /// Bytes of all flows that were never sent.
-    backlog: u64,
     /// What is foreseen, by carrier.
     forecasts: BTreeMap<String, LinkForecast>,
     pub families: Families,
@@ -193,7 +191,6 @@ impl Session {
             rivalry: false,
             reinjected: 0,
             wake_at: None,
-            backlog: 0,
             forecasts: BTreeMap::new(),
             families: Families::default(),
             alone_since: Some(now),
@@ -290,7 +287,7 @@ impl Session {
             flow.send.write(&data[..taken]);
             flow.hold = false;
             self.held_sent += taken as u64;
-            self.backlog += taken as u64;
+            self.backpressure.recount(flow);
             self.enqueue(now, id);
         }
         taken
@@ -469,7 +466,6 @@ impl Session {
         self.starved.remove(&id);
         self.cramped.remove(&id);
         self.held_sent -= flow.send.held();
-        self.backlog -= flow.send.unsent();
         self.held_received -= flow.recv.held();
         self.credit.read(flow.user, flow.recv.unread());
         self.withheld.remove(&(flow.user, id));

@@ -77,12 +77,12 @@ impl Session {
     /// Ends the sending half at `after`.
     pub(super) fn cut_sending(&mut self, now: Instant, id: FlowId, after: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
-        let (before, unsent) = (flow.send.held(), flow.send.unsent());
+        let before = flow.send.held();
         let mut dropped: Vec<(u64, PathSet)> = Vec::new();
         flow.send.truncate(after, |length, live| dropped.push((length, live)));
         let freed = before - flow.send.held();
         self.held_sent -= freed;
-        self.backlog -= unsent - flow.send.unsent();
+        self.backpressure.recount(flow);
         let spare = flow.send.take_spare();
         dropped.into_iter().for_each(|(length, live)| self.settle(length, live));
         self.withdraw(spare);

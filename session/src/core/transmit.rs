@@ -78,7 +78,8 @@ impl Session {
 
     fn serve(&mut self, now: Instant, turn: Turn, outlet: &mut dyn Outlet) -> Served {
         let Some(flow) = self.flows.get(&turn.flow) else { return Served::Nothing };
-        let Some(piece) = flow.send.piece(self.allowance(flow)) else {
+        let allowance = self.allowance(flow);
+        let Some(piece) = flow.send.piece(allowance) else {
             self.unqueue(now, turn.flow);
             return Served::Nothing;
         };
@@ -86,8 +87,8 @@ impl Session {
             flow: turn.flow,
             offset: piece.start,
             unsent: Bytes(flow.send.unsent()),
-            backlog: Bytes(self.backlog),
-            window: Bytes(self.allowance(flow).min(flow.send.window())),
+            backlog: Bytes(self.backpressure.backlog()),
+            window: Bytes(allowance.min(flow.send.window())),
             age: piece.sent_at.map(|at| now.saturating_duration_since(at)),
             interactive: turn.interactive,
             remaining: Bytes(flow.send.remaining()),
@@ -105,7 +106,7 @@ impl Session {
             }
         };
         // What needs no credit is only taken in its turn.
-        let allowed = self.allowance(flow).min(self.credit.left());
+        let allowed = allowance.min(self.credit.left());
         let further = (ahead > 0).then(|| flow.send.further(&piece, ahead, allowed)).flatten();
         let piece = further.unwrap_or(piece);
         // A cap may be less than a run; of the tunnel's room a run may take more than is left.
@@ -186,7 +187,6 @@ impl Session {
         if flow.send.at_peer() == 0 && fresh > 0 {
             flow.send.drained_at = now;
         }
-        self.backlog -= if piece.again { 0 } else { bytes };
         self.credit.sent(fresh);
         let first = on.iter().next().and_then(|slot| self.paths.get(slot)?.as_ref());
         let mark = first.map_or(0, |path| path.sent + bytes);

@@ -15,7 +15,7 @@
 mod recv;
 mod send;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_model::{Destination, FlowId, UserId};
 
@@ -42,6 +42,10 @@ pub(crate) struct Flow {
     pub draining: bool,
     /// What counts as withheld of the peer's memory for it (`backpressure`).
     pub withheld: u64,
+    /// What counts as never sent.
+    pub unsent: u64,
+    /// What the peer's reader has taken lately.
+    pub lately: Lately,
     /// What its window began with beyond the least, until the reader has drained the first window.
     pub early: u64,
     /// So much of it counts as a share of what all flows may begin with.
@@ -55,6 +59,29 @@ pub(crate) struct Flow {
     /// Recent bytes sent, exponentially forgotten over a second.
     recent: f64,
     recent_at: Instant,
+}
+
+/// A sum over the present span of time and the one before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lately {
+    since: Option<Instant>,
+    now: u64,
+    before: u64,
+}
+
+impl Lately {
+    pub fn add(&mut self, now: Instant, span: Duration, more: u64) {
+        let age = now.saturating_duration_since(*self.since.get_or_insert(now));
+        if age >= span {
+            self.before = if age < span * 2 { self.now } else { 0 };
+            (self.since, self.now) = (Some(now), 0);
+        }
+        self.now += more;
+    }
+
+    pub fn sum(&self) -> u64 {
+        self.before + self.now
+    }
 }
 
 /// Where a flow stands in its life.
@@ -106,6 +133,8 @@ impl Flow {
             hold: false,
             draining: false,
             withheld: 0,
+            unsent: 0,
+            lately: Lately::default(),
             early: 0,
             early_counted: 0,
             wants_room: false,

@@ -190,7 +190,8 @@ impl World {
         for words in words.unwrap_or_default() {
             self.say(Verbosity::Everything, || format!("{side:?} sends {words}"));
         }
-        // Sending makes room for writers and settles things; who hears of it may act at once.
+        // Sending makes room for writers and settles things; who hears of it acts at once, where
+        // the daemons' loop goes round once more.
         self.take_events(side);
         if self.steps.is_multiple_of(CHECK_EVERY) {
             self.check_bounds(side);
