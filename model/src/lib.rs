@@ -8,11 +8,16 @@
 mod destination;
 mod ids;
 mod link;
+mod rail;
 mod tunnel;
 mod units;
 
 pub use destination::{Destination, Families, HostName, HostNameError};
 pub use ids::{FlowId, Identity, IdentityError, InstanceId, PathId, SessionId, UserId};
-pub use link::{LinkForecast, LinkSample};
+pub use link::{LinkForecast, LinkOutlook, LinkSample, OutlookStep};
+pub use rail::{
+    CarrierTelemetry, CellId, Direction, Handover, HandoverOutcome, LedgerDigest, LedgerMessage,
+    Position, RouteId, Rsrp, Speed, Telemetry, TripId, TripKnown, Urgency,
+};
 pub use tunnel::{TunnelMode, TunnelModeError, Unit};
 pub use units::{Bitrate, Bytes, ParseUnitError};

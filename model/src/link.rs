@@ -52,3 +52,27 @@ pub struct LinkForecast {
     /// When it is too old to be believed, if no newer one has come.
     pub expires_at: Instant,
 }
+
+/// What earlier trips say that a carrier will carry on the track ahead. Made from a database of
+/// places by who knows the position; the session passes it on to the scheduler.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkOutlook {
+    /// From when on what holds, in the order of time. The next few count.
+    pub steps: Vec<OutlookStep>,
+}
+
+/// One place on the track ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutlookStep {
+    /// When the train comes there.
+    pub from: Instant,
+    /// What the carrier carries there.
+    pub rate: Bitrate,
+    /// The delay towards the peer there, without queues.
+    pub delay: Duration,
+}
+
+impl LinkOutlook {
+    /// For so long the last step holds.
+    pub const LAST_STEP: Duration = Duration::from_secs(3);
+}

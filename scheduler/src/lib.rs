@@ -27,7 +27,7 @@ pub use registry::{
 };
 pub use rules::network_adaptive::{Figures, NetworkAdaptive, Outlook};
 pub use sets::{PathSet, PathSets};
-pub use view::{Forecast, Input, PathView, SegmentView};
+pub use view::{Forecast, Input, PathView, SegmentView, TRACK_STEPS, Track, TrackStep};
 
 /// A segment: the unit that every rule counts (POLYCORN's packet), in bytes.
 pub const SEGMENT: u64 = 1_400;

@@ -62,6 +62,51 @@ pub struct PathView {
     pub spare: bool,
     /// What is foreseen, where anything is.
     pub forecast: Option<Forecast>,
+    /// What earlier trips say of the track ahead, in the order of time; empty where nothing is
+    /// known.
+    pub track: Track,
+}
+
+/// The places of the track ahead, in the order of time; empty where nothing is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Track {
+    steps: [Option<TrackStep>; TRACK_STEPS],
+}
+
+/// Places of the track ahead that a view holds; the rest is too far away to matter.
+pub const TRACK_STEPS: usize = 4;
+
+impl Track {
+    /// The first [`TRACK_STEPS`] of these.
+    pub fn new(steps: impl Iterator<Item = TrackStep>) -> Self {
+        let mut track = Self::default();
+        track.steps.iter_mut().zip(steps).for_each(|(place, step)| *place = Some(step));
+        track
+    }
+
+    /// What holds so far ahead, if anything is known of it.
+    pub fn at(&self, ahead: Duration) -> Option<&TrackStep> {
+        let holds = |step: &&TrackStep| step.begins_in <= ahead && ahead < step.ends_in;
+        self.steps.iter().flatten().find(holds)
+    }
+
+    /// All of them.
+    pub fn steps(&self) -> impl Iterator<Item = &TrackStep> {
+        self.steps.iter().flatten()
+    }
+}
+
+/// What a path is like at a place of the track ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrackStep {
+    /// Until the train comes there; zero once it did.
+    pub begins_in: Duration,
+    /// Until it has left it.
+    pub ends_in: Duration,
+    /// What the path carries there.
+    pub rate: Bitrate,
+    /// The delay towards the peer there, without queues.
+    pub delay: Duration,
 }
 
 /// A handover that is foreseen to fail on a path (POLYCORN 4.3).
@@ -179,6 +224,7 @@ pub(crate) mod samples {
             backup: false,
             spare: true,
             forecast: None,
+            track: Track::default(),
         }
     }
 

@@ -1,6 +1,8 @@
 //! What an endpoint tells its caller.
 
-use polyrail_model::{Bitrate, Destination, Families, FlowId, Identity, PathId, UserId};
+use polyrail_model::{
+    Bitrate, Destination, Families, FlowId, Identity, LedgerMessage, PathId, Telemetry, UserId,
+};
 
 use crate::ResetReason;
 
@@ -113,6 +115,20 @@ pub enum Event {
     Closed {
         /// The flow.
         flow: FlowKey,
+    },
+    /// Where the train is; one that was overtaken by a later one is not told (cloud).
+    Telemetry {
+        /// The session.
+        session: SessionKey,
+        /// Its age is what it was when it left.
+        telemetry: Telemetry,
+    },
+    /// The peer's database of handovers says something. Told once, whichever path brought it.
+    Ledger {
+        /// The session.
+        session: SessionKey,
+        /// What it says.
+        message: LedgerMessage,
     },
     /// Something that an operator must look at.
     Alarm {

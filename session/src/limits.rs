@@ -157,8 +157,38 @@ pub const UNITS_MAX: usize = 8;
 /// Notices about paths that wait to be sent; the oldest is dropped.
 pub const NOTICES_MAX: usize = 64;
 
+/// Messages of the databases of handovers that must arrive at once and wait for a path, or for
+/// their turn; the oldest is dropped and counted.
+pub const LEDGER_NOW_MAX: usize = 64;
+
+/// So many of those leave in a second, each on all paths; a train of eight carriers has fewer
+/// handovers. More wait.
+pub const LEDGER_NOW_RATE: f64 = 16.0;
+
+/// So many may leave at once.
+pub const LEDGER_NOW_BURST: f64 = 16.0;
+
+/// Paths that come, or take control again, within this time after one has left get their copy, too;
+/// with [`LEDGER_NOW_RATE`] it bounds how many are kept.
+pub const LEDGER_NOW_KEPT: Duration = Duration::from_secs(3);
+
+/// Messages of the databases that have time and wait for their turn; the oldest is dropped and
+/// counted.
+pub const LEDGER_LATER_MAX: usize = 16;
+
+/// One of those leaves within a round trip, and where users' data is out on their path they take at
+/// most one part in so many of what it carries, where its rate is known.
+pub const LEDGER_LATER_SHARE: u64 = 20;
+
+/// But one leaves after this time, if there is a path.
+pub const LEDGER_LATER_PAUSE_MAX: Duration = Duration::from_secs(1);
+
 /// Interval of pings on a path that carried control frames since the last one.
 pub const PING_ACTIVE: Duration = Duration::from_secs(1);
+
+/// Interval of pings on a path whose handover is foreseen to fail now: it is kept empty, and is to
+/// show all the same whether it does fail.
+pub const PING_FORESEEN: Duration = Duration::from_millis(200);
 
 /// Interval of pings on an idle path.
 pub const PING_IDLE: Duration = Duration::from_secs(20);

@@ -19,12 +19,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, FlowId, LinkSample, PathId, TunnelMode};
-use polyrail_scheduler::PathView;
+use polyrail_scheduler::{PathView, Track};
 
 use crate::capacity::{Capacity, Look};
 use crate::delay::{Delay, Relative};
 use crate::limits::{
-    ACK_DELAY_MAX, PING_ACTIVE, PING_IDLE, RETIRE_MIN, SILENCE_BYTES, SILENCE_MIN, STALL_MIN,
+    ACK_DELAY_MAX, CONTROL_BATCH, PING_ACTIVE, PING_FORESEEN, PING_IDLE, RETIRE_MIN, SILENCE_BYTES,
+    SILENCE_MIN, STALL_MIN,
 };
 use crate::rate::Rate;
 use crate::{PathStatus, TunnelKey};
@@ -207,6 +208,7 @@ impl Path {
             backup: self.backup,
             spare: !self.backup,
             forecast: None,
+            track: Track::default(),
         };
         self.show_delay(&mut view);
         view
@@ -273,6 +275,11 @@ impl Path {
     /// It may carry whatever comes.
     pub fn is_sound(&self) -> bool {
         self.proven && !self.stalled && !self.superseded
+    }
+
+    /// It takes control frames, a few even without room.
+    pub fn takes_control(&self) -> bool {
+        self.room > 0 || self.control_debt < CONTROL_BATCH
     }
 
     /// What it carries is to go over others. One that delivers keeps that when it is superseded.
@@ -430,6 +437,11 @@ impl Path {
     /// Asks for a PING as soon as one may go: one is out at a time.
     pub fn ping_soon(&mut self, now: Instant) {
         self.next_ping_at = now;
+    }
+
+    /// It is kept empty because a failure is foreseen: it is asked often whether it lives.
+    pub fn watch(&mut self, now: Instant) {
+        self.next_ping_at = self.next_ping_at.min(now + PING_FORESEEN);
     }
 
     /// A PONG came. Returns the round-trip time if it answers the PING that is out.

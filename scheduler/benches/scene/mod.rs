@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, FlowId, PathId};
 use polyrail_scheduler::{
-    Chain, Decision, Forecast, Input, Note, PathSet, PathView, SEGMENT, SegmentView,
+    Chain, Decision, Forecast, Input, Note, PathSet, PathView, SEGMENT, SegmentView, Track,
 };
 
 /// What the rules have to do.
@@ -50,6 +50,7 @@ pub fn paths(count: u64) -> Vec<PathView> {
         backup: false,
         spare: true,
         forecast: Some(Forecast { fails_in: ms(9_000), uncertainty: ms(240), permille: 60 }),
+        track: Track::default(),
     };
     (0..count).map(path).collect()
 }

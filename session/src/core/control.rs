@@ -85,12 +85,25 @@ impl Session {
 
     /// The fastest path that may be used and still takes control.
     fn control_slot(&self, but: Option<usize>) -> Option<usize> {
-        let takes = |path: &Path| path.room > 0 || path.control_debt < CONTROL_BATCH;
-        let able = |path: &&(usize, &Path)| !path.1.hidden && takes(path.1) && Some(path.0) != but;
+        let takes = |path: &Path| !path.hidden && path.takes_control();
+        let able = |path: &&(usize, &Path)| takes(path.1) && Some(path.0) != but;
         let paths = self.paths.iter().enumerate().filter_map(|(i, p)| p.as_ref().map(|p| (i, p)));
         let able: Vec<(usize, &Path)> = paths.filter(|path| able(&path)).collect();
         let regular = able.iter().filter(|path| !path.1.backup).min_by_key(|path| path.1.srtt());
         regular.or(able.iter().min_by_key(|path| path.1.srtt())).map(|path| path.0)
+    }
+
+    /// Paths that may be used and still take control, the fastest first. Backups only while there
+    /// is nothing else.
+    pub(super) fn live_slots(&self) -> Vec<usize> {
+        let paths = self.paths.iter().enumerate().filter_map(|(i, p)| p.as_ref().map(|p| (i, p)));
+        let live: Vec<(usize, &Path)> = paths.filter(|(_, path)| !path.hidden).collect();
+        let regular = live.iter().any(|(_, path)| !path.backup);
+        let takes = |path: &Path| path.takes_control() && !(regular && path.backup);
+        let mut able: Vec<(usize, &Path)> =
+            live.into_iter().filter(|(_, path)| takes(path)).collect();
+        able.sort_by_key(|(_, path)| path.srtt());
+        able.into_iter().map(|(slot, _)| slot).collect()
     }
 
     /// Puts what is due into one batch; true when all of it may be said twice at no harm and some
@@ -171,7 +184,7 @@ impl Session {
     }
 
     /// Sends control on a path; what goes beyond its room is counted.
-    fn put_control(&mut self, slot: usize, bytes: &[u8], outlet: &mut dyn Outlet) {
+    pub(super) fn put_control(&mut self, slot: usize, bytes: &[u8], outlet: &mut dyn Outlet) {
         self.put(slot, Unit::Control, bytes, outlet);
         if let Some(Some(path)) = self.paths.get_mut(slot)
             && path.room == 0

@@ -55,6 +55,11 @@ impl Session {
                 self.on_pong(now, slot, token);
                 Ok(())
             }
+            Frame::Telemetry { serial, telemetry } => self.on_telemetry(serial, telemetry),
+            Frame::Handover { serial, message } => {
+                self.on_ledger(serial, message);
+                Ok(())
+            }
             Frame::PathStatus(notice) => {
                 self.on_notice(now, notice);
                 Ok(())

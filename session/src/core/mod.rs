@@ -2,8 +2,8 @@
 //!
 //! The parts: `input` takes frames in, `control` says what is due, `transmit` asks the scheduler
 //! and sends, `paths` adds, loses and judges paths, `notices` tells and hears about them, `delays`
-//! compares them, `credit` keeps the memory bounds, `backpressure` what readers that do not keep up
-//! may hold of them, and `early` what windows that begin larger may.
+//! compares them, `rail` speaks of the train, `credit` keeps the memory bounds, `backpressure` what
+//! readers that do not keep up may hold of them, and `early` what windows that begin larger may.
 //!
 //! Invariants: `held_sent` and `held_received` are the sums over all flows; a flow that has
 //! something to send and may send it stands in the queue or aside of it; a flow with control due
@@ -20,6 +20,7 @@ mod input;
 mod notices;
 mod paths;
 mod pool;
+mod rail;
 mod resets;
 #[cfg(test)]
 mod tests;
@@ -28,7 +29,7 @@ mod transmit;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, Destination, Families, FlowId, LinkForecast, UserId};
+use polyrail_model::{Bytes, Destination, Families, FlowId, LinkForecast, LinkOutlook, UserId};
 use polyrail_scheduler::{Chain, FairQueue, PathView, Turn};
 
 pub use transmit::Outlet;
@@ -109,6 +110,8 @@ pub(crate) struct Session {
     wake_at: Option<Instant>,
     /// What is foreseen, by carrier.
     forecasts: BTreeMap<String, LinkForecast>,
+    outlooks: BTreeMap<String, LinkOutlook>,
+    rail: rail::Rail,
     pub families: Families,
     pub alone_since: Option<Instant>,
     /// It has had a path.
@@ -192,6 +195,8 @@ impl Session {
             reinjected: 0,
             wake_at: None,
             forecasts: BTreeMap::new(),
+            outlooks: BTreeMap::new(),
+            rail: rail::Rail::new(now),
             families: Families::default(),
             alone_since: Some(now),
             greeted: false,
@@ -520,6 +525,7 @@ impl Session {
             memory_sent: Bytes(self.held_sent),
             credit: Bytes(self.credit.left()),
             reinjected: Bytes(self.reinjected),
+            ledger_dropped: self.rail.dropped(),
             paths: self.paths.iter().flatten().map(Path::status).collect(),
         }
     }

@@ -215,9 +215,9 @@ impl Session {
 
     pub(super) fn refresh(&mut self, slot: usize) {
         if let Some(path) = &self.paths[slot] {
-            let PathView { forecast, rate_age, capacity, .. } = self.views[slot];
+            let PathView { forecast, track, rate_age, capacity, .. } = self.views[slot];
             let fresh = path.view();
-            self.views[slot] = PathView { forecast, rate_age, capacity, ..fresh };
+            self.views[slot] = PathView { forecast, track, rate_age, capacity, ..fresh };
             self.show_room(slot);
         }
     }

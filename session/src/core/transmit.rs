@@ -31,9 +31,11 @@ impl Session {
         for (tunnel, tag) in self.withdrawals.drain(..) {
             outlet.withdraw(tunnel, tag);
         }
+        self.send_rail(now, outlet);
         self.send_control(now, outlet);
+        self.send_rail_later(now, outlet);
         self.refresh_delays(now);
-        if !self.forecasts.is_empty() {
+        if !self.forecasts.is_empty() || !self.outlooks.is_empty() {
             self.refresh_forecasts(now);
         }
         self.show_rooms();
@@ -72,7 +74,7 @@ impl Session {
     }
 
     /// The scheduler is asked again at this time at the latest.
-    fn wake_by(&mut self, at: Instant) {
+    pub(super) fn wake_by(&mut self, at: Instant) {
         self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
     }
 

@@ -12,13 +12,12 @@
 mod deadlines;
 mod greet;
 mod instances;
+mod rail;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use polyrail_model::{
-    Destination, Identity, InstanceId, LinkForecast, LinkSample, SessionId, Unit, UserId,
-};
+use polyrail_model::{Destination, Identity, InstanceId, LinkSample, SessionId, Unit, UserId};
 use polyrail_scheduler::ChainSpec;
 
 use crate::core::{Outlet, Session};
@@ -436,18 +435,6 @@ impl Endpoint {
         if let Some(session) = self.current {
             self.with(session, |s| s.set_backup(carrier, backup));
         }
-    }
-
-    /// What is foreseen of a carrier of a session from now on; `None`: nothing. It holds for paths
-    /// that come later, too, until it expires.
-    pub fn set_forecast(
-        &mut self,
-        now: Instant,
-        session: SessionKey,
-        carrier: &str,
-        forecast: Option<LinkForecast>,
-    ) {
-        self.with(session, |s| s.set_forecast(now, carrier, forecast));
     }
 
     /// Whether the path that a tunnel is makes no progress; false when it is none.

@@ -11,6 +11,7 @@ use super::encode::{flag, kind};
 use super::{
     ACK_RANGES_MAX, Ack, CARRIER_NAME_MAX, DataMarks, Echo, Frame, Greeting, HEADER, NUMBER_MAX,
     Notice, Open, PAYLOAD_MAX, REASON_MAX, RejectCode, Reset, ResetReason, Said, Terms, VERSION,
+    rail,
 };
 
 /// Bytes that are not a frame.
@@ -137,6 +138,8 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Frame<'_>, WireError> {
             sent_us: cursor.number()?,
             received_us: cursor.number()?,
         },
+        kind::TELEMETRY => rail::telemetry(&mut cursor)?,
+        kind::HANDOVER => rail::handover(&mut cursor)?,
         kind::PATH_STATUS => path_status(&mut cursor)?,
         kind::GOAWAY => Frame::GoAway { reason: cursor.text(REASON_MAX)?.to_owned() },
         kind => {

@@ -7,7 +7,7 @@ use polyrail_model::Destination;
 use super::cursor::{put_number, put_text};
 use super::{
     ACK_RANGES_MAX, Ack, CARRIER_NAME_MAX, DataMarks, Frame, Greeting, HEADER, Notice, Open,
-    REASON_MAX, Said, Terms, VERSION,
+    REASON_MAX, Said, Terms, VERSION, rail,
 };
 
 /// Frame types.
@@ -23,6 +23,8 @@ pub(super) mod kind {
     pub const RESET: u8 = 0x09;
     pub const PING: u8 = 0x0a;
     pub const PONG: u8 = 0x0b;
+    pub const TELEMETRY: u8 = 0x0c;
+    pub const HANDOVER: u8 = 0x0d;
     pub const PATH_STATUS: u8 = 0x0e;
     pub const GOAWAY: u8 = 0x0f;
 }
@@ -71,6 +73,8 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
         Frame::Reset(_) => kind::RESET,
         Frame::Ping { .. } => kind::PING,
         Frame::Pong { .. } => kind::PONG,
+        Frame::Telemetry { .. } => kind::TELEMETRY,
+        Frame::Handover { .. } => kind::HANDOVER,
         Frame::PathStatus(_) => kind::PATH_STATUS,
         Frame::GoAway { .. } => kind::GOAWAY,
         Frame::Unknown { kind } => *kind,
@@ -124,6 +128,14 @@ fn payload(frame: &Frame<'_>, out: &mut Vec<u8>) {
         }
         Frame::Pong { token, sent_us, received_us } => {
             [*token, *sent_us, *received_us].into_iter().for_each(|n| put_number(out, n));
+        }
+        Frame::Telemetry { serial, telemetry } => {
+            put_number(out, *serial);
+            rail::put_telemetry(out, telemetry);
+        }
+        Frame::Handover { serial, message } => {
+            put_number(out, *serial);
+            rail::put_message(out, message);
         }
         Frame::PathStatus(notice) => put_notice(out, notice),
         Frame::GoAway { reason } => put_text(out, reason, REASON_MAX),

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use polyrail_model::{
-    Bitrate, Destination, Families, FlowId, InstanceId, PathId, SessionId, UserId,
+    Bitrate, Destination, Families, FlowId, InstanceId, LedgerMessage, PathId, SessionId,
+    Telemetry, UserId,
 };
 
 /// One frame. Data borrows from the bytes it was decoded from.
@@ -95,6 +96,21 @@ pub enum Frame<'a> {
         sent_us: u64,
         /// When the PING arrived, in microseconds of the answerer's clock.
         received_us: u64,
+    },
+    /// Where the train is and which cells its modems are in (gateway).
+    Telemetry {
+        /// Rises with each telemetry of a session: it tells copies and late ones.
+        serial: u64,
+        /// What is told; at most [`super::TELEMETRY_CARRIERS_MAX`] carriers.
+        telemetry: Telemetry,
+    },
+    /// What the databases of handovers say to each other.
+    Handover {
+        /// Rises with each message of one sender in a session: it tells copies.
+        serial: u64,
+        /// The message; at most [`LedgerMessage::KNOWN_MAX`] trips or
+        /// [`LedgerMessage::RECORDS_MAX`] handovers.
+        message: LedgerMessage,
     },
     /// What the sender says about a path, on that path or on others.
     PathStatus(Notice),

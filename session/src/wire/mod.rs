@@ -7,6 +7,7 @@ mod cursor;
 mod decode;
 mod encode;
 mod frame;
+mod rail;
 
 pub use decode::{Decoder, WireError};
 pub use encode::encode;
@@ -32,6 +33,12 @@ pub const REASON_MAX: usize = 256;
 
 /// The longest carrier name, in bytes.
 pub const CARRIER_NAME_MAX: usize = 32;
+
+/// The longest TELEMETRY or HANDOVER, header included, in bytes: it fits a packet.
+pub const RAIL_FRAME_MAX: usize = 1_200;
+
+/// The most carriers that one TELEMETRY may tell of.
+pub const TELEMETRY_CARRIERS_MAX: usize = 16;
 
 /// The largest number that a variable-length integer holds (RFC 9000 section 16).
 pub const NUMBER_MAX: u64 = (1 << 62) - 1;

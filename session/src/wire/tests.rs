@@ -1,5 +1,6 @@
 //! Tests of the wire: every frame survives the way there and back, and no input panics.
 
+use polyrail_model::LedgerMessage;
 use polyrail_scheduler::SEGMENT;
 use proptest::prelude::*;
 use rand_free::Lcg;
@@ -274,6 +275,10 @@ fn samples() -> Vec<Vec<u8>> {
         notice(Said::Backup { backup: true }),
         Frame::GoAway { reason: "maintenance".into() },
         Frame::Unknown { kind: 0x10 },
+        Frame::Telemetry { serial: 5, telemetry: rail::tests::telemetry() },
+        Frame::Handover { serial: 6, message: LedgerMessage::Known(rail::tests::known()) },
+        Frame::Handover { serial: 7, message: LedgerMessage::Records(rail::tests::records()) },
+        Frame::Handover { serial: 8, message: LedgerMessage::Digest(rail::tests::digest()) },
     ];
     let encoded = |frame: &Frame<'_>| {
         let mut bytes = Vec::new();

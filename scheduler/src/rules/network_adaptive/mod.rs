@@ -5,8 +5,9 @@
 //! Multipath Transmission in Heterogeneous Wireless Networks", IV-B, algorithm 1. With t the
 //! present, C the time that a path is busy with what it has, S the length, B the rate and D the
 //! delay: `t2 = t + C_i`, `t3 = t2 + S / B_i(t2)`, `b_i = t3 + D_i(t3)`; the least b wins, then
-//! `C_i += S / B_i(t2)`. B and D come from an [`Outlook`]; the one that stands in for a database of
-//! traces says that all stays as it is. Bounds (V) on constant paths, tested as properties:
+//! `C_i += S / B_i(t2)`. B and D come from an [`Outlook`]: the places ahead as the view has them
+//! from a database of earlier trips ([`PathView::track`]); where it has none all stays as it is.
+//! Bounds (V) on constant paths, tested as properties:
 //! - `|C_i - C_j| <= S_max / B_min + D_max`;
 //! - reordering takes at most `sum(w_i S_max + 2 B_i D_max)`, `w_i = B_i / B_min`;
 //! - one link with all rates is ahead by at most `(S_max + B_min D_max) sum(w_i)`.
@@ -69,12 +70,18 @@ struct Plan {
     rate: Bitrate,
 }
 
-/// All stays as it is.
-struct Unchanged;
+/// What the view says of the track; where it says nothing all stays as it is.
+struct OfTheView;
 
-impl Outlook for Unchanged {
-    fn at(&self, path: &PathView, _now: Instant, _at: Instant) -> Option<Figures> {
-        Some(Figures::present(path))
+impl Outlook for OfTheView {
+    fn at(&self, path: &PathView, now: Instant, at: Instant) -> Option<Figures> {
+        let step = path.track.at(at.saturating_duration_since(now));
+        Some(
+            step.map_or(Figures::present(path), |step| Figures {
+                rate: step.rate,
+                delay: step.delay,
+            }),
+        )
     }
 }
 
@@ -102,7 +109,7 @@ impl NetworkAdaptive {
         let slot = params.time("slot", Duration::from_secs(1), bounds.clone())?;
         let monitor = params.time("monitor", Duration::from_millis(200), bounds)?;
         let (paths, waits) = (PerPath::default(), Waits::default());
-        Ok(Self { outlook: Box::new(Unchanged), slot, monitor, paths, waits })
+        Ok(Self { outlook: Box::new(OfTheView), slot, monitor, paths, waits })
     }
 
     /// The same with this knowledge of the track.

@@ -4,9 +4,9 @@ use polyrail_model::{Bytes, FlowId, PathId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::SegmentView;
 use crate::params::Params;
 use crate::view::samples::{base, full, path};
+use crate::{SegmentView, Track, TrackStep};
 
 /// S_max of the paper; a segment is smaller.
 const SEGMENT_MAX: f64 = 1_500.0;
@@ -220,6 +220,30 @@ fn trip(links: &[(u64, u64)], packets: &[(u64, u64)]) -> Trip {
     }
     assert!(total > 0.0);
     Trip { links, spread_s, packets: done, behind }
+}
+
+#[test]
+fn what_the_view_knows_of_the_track_is_heeded() {
+    let slow = TrackStep {
+        begins_in: ms(0),
+        ends_in: ms(1_000),
+        rate: Bitrate::from_bps(280_000),
+        delay: ms(20),
+    };
+    let paths = |first: Option<TrackStep>| {
+        let track = Track::new(first.into_iter());
+        [PathView { track, ..at(1, 20, 1_120) }, at(2, 35, 560)]
+    };
+    // 10 ms a segment on path 0 but for what is known of the place: there 40 ms, so 60 against 55.
+    assert_eq!(sends(&mut rule(), &paths(None), base(), 1), [0]);
+    assert_eq!(sends(&mut rule(), &paths(Some(slow)), base(), 1), [1]);
+    let later = TrackStep { begins_in: ms(5_000), ends_in: ms(6_000), ..slow };
+    assert_eq!(sends(&mut rule(), &paths(Some(later)), base(), 1), [0], "not there yet");
+    // What the path shows is too far from that: after 200 ms it is believed, until the slot ends.
+    let mut rule = rule();
+    assert_eq!(sends(&mut rule, &paths(Some(slow)), base(), 1), [1]);
+    let rested = base() + ms(300);
+    assert_eq!(sends(&mut rule, &paths(Some(slow)), rested, 1), [0], "B is off by over 30 %");
 }
 
 /// The most bytes that wait at the receiver for one that came before.
