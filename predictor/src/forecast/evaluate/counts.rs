@@ -1,0 +1,212 @@
+//! Handovers counted by what was foreseen of them.
+
+use std::collections::BTreeMap;
+
+use polyrail_model::{Handover, Position};
+use serde::Serialize;
+
+use super::speed;
+use crate::forecast::cell::CellForecast;
+use crate::forecast::svm::Separability;
+use crate::history::CellKey;
+
+/// Failures by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Classes {
+    /// The place was reached at most 2.5 s before.
+    pub correct: u64,
+    /// After it.
+    pub late: u64,
+    /// Longer before.
+    pub early: u64,
+    /// Nothing was foreseen.
+    pub none: u64,
+}
+
+/// Successes by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Alarms {
+    /// No place was passed by then.
+    pub correct: u64,
+    /// One was.
+    pub alarms: u64,
+    /// Those, of both kinds, in cells with a forecast.
+    pub in_forecast_cells: u64,
+}
+
+/// Failures and successes by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Told {
+    /// Failures.
+    pub failures: Classes,
+    /// Successes.
+    pub successes: Alarms,
+}
+
+/// Handovers of one kind, with what was expected and what came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Bin {
+    /// How many.
+    pub handovers: u64,
+    /// How many were expected to fail.
+    pub expected: f64,
+    /// How many did.
+    pub failed: u64,
+}
+
+/// Sums of what the SVM found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Counts {
+    /// Cells with enough of both.
+    pub cells: u64,
+    /// Those judged better than by always saying what most are.
+    pub above_majority: u64,
+    /// Those where guessing is as good: the guard refuses them.
+    pub refused: u64,
+    /// Sums over the cells.
+    pub accuracy: f64,
+    /// The same of always saying what most are.
+    pub majority: f64,
+    /// The same of what is right on average of both kinds.
+    pub balanced: f64,
+}
+
+impl Told {
+    /// Counts a handover by what its cell foresees.
+    pub(super) fn count(
+        &mut self,
+        handover: &Handover,
+        cells: &BTreeMap<&CellKey, Vec<CellForecast>>,
+    ) {
+        let cell = super::of(cells, handover);
+        self.judge(handover, cell.and_then(|cell| cell.place(speed(handover))));
+    }
+
+    /// Counts a handover of which this place was foreseen.
+    pub fn judge(&mut self, handover: &Handover, place: Option<Position>) {
+        let fails = handover.outcome.is_failure();
+        let Some(place) = place else {
+            self.failures.none += u64::from(fails);
+            self.successes.correct += u64::from(!fails);
+            return;
+        };
+        let metres = handover.position.metres() - place.metres();
+        let seconds = handover.direction.sign() * metres / speed(handover);
+        if !fails {
+            self.successes.in_forecast_cells += 1;
+            let kind = match seconds < 0.0 {
+                true => &mut self.successes.correct,
+                false => &mut self.successes.alarms,
+            };
+            *kind += 1;
+            return;
+        }
+        let kind = match seconds {
+            late if late < 0.0 => &mut self.failures.late,
+            early if early > EARLY => &mut self.failures.early,
+            _ => &mut self.failures.correct,
+        };
+        *kind += 1;
+    }
+
+    /// How many handovers came in cells with a forecast.
+    pub fn forecasts(&self) -> u64 {
+        self.failures.foreseen() + self.successes.in_forecast_cells
+    }
+
+    /// Adds what another counted.
+    pub fn merge(&mut self, other: &Self) {
+        let (own, more) = (&mut self.failures, other.failures);
+        own.correct += more.correct;
+        own.late += more.late;
+        own.early += more.early;
+        own.none += more.none;
+        let (own, more) = (&mut self.successes, other.successes);
+        own.correct += more.correct;
+        own.alarms += more.alarms;
+        own.in_forecast_cells += more.in_forecast_cells;
+    }
+}
+
+impl Classes {
+    /// Those of which something was foreseen.
+    pub fn foreseen(&self) -> u64 {
+        self.correct + self.late + self.early
+    }
+
+    /// All.
+    pub fn all(&self) -> u64 {
+        self.foreseen() + self.none
+    }
+
+    /// The share of correct ones of those foreseen.
+    pub fn correct_share(&self) -> Option<f64> {
+        share(self.correct, self.foreseen())
+    }
+
+    /// The share of late ones of those foreseen.
+    pub fn late_share(&self) -> Option<f64> {
+        share(self.late, self.foreseen())
+    }
+
+    /// The share of early ones of those foreseen.
+    pub fn early_share(&self) -> Option<f64> {
+        share(self.early, self.foreseen())
+    }
+
+    /// The share of correct ones of all, foreseen or not.
+    pub fn correct_of_all(&self) -> Option<f64> {
+        share(self.correct, self.all())
+    }
+
+    /// The share of those foreseen of all.
+    pub fn coverage(&self) -> Option<f64> {
+        share(self.foreseen(), self.all())
+    }
+}
+
+impl Alarms {
+    /// The share of correct ones of all.
+    pub fn correct_share(&self) -> Option<f64> {
+        share(self.correct, self.correct + self.alarms)
+    }
+
+    /// The share of correct ones of those in cells with a forecast.
+    pub fn correct_share_in_forecast_cells(&self) -> Option<f64> {
+        share(self.in_forecast_cells - self.alarms, self.in_forecast_cells)
+    }
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, one: Separability) {
+        self.cells += 1;
+        self.above_majority += u64::from(one.accuracy > one.majority);
+        self.refused += u64::from(one.balanced <= 0.5);
+        self.accuracy += one.accuracy;
+        self.majority += one.majority;
+        self.balanced += one.balanced;
+    }
+
+    /// Adds what another counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.cells += other.cells;
+        self.above_majority += other.above_majority;
+        self.refused += other.refused;
+        self.accuracy += other.accuracy;
+        self.majority += other.majority;
+        self.balanced += other.balanced;
+    }
+
+    /// The mean over the cells of such a sum.
+    pub fn mean(&self, sum: f64) -> Option<f64> {
+        (self.cells > 0).then(|| sum / self.cells as f64)
+    }
+}
+
+/// `None` when there is nothing to take a share of.
+pub(super) fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// POLYCORN 3: t2.
+const EARLY: f64 = 2.5;

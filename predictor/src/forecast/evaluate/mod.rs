@@ -1,0 +1,207 @@
+//! How good forecasts are: each trip is left out once and foreseen from all others.
+//!
+//! The classes are those of POLYCORN 3, Fig. 5, with t1 = 0 and t2 = 2.5 s. Of a handover that
+//! fails, the forecast is *correct* when the train reaches the place at most 2.5 s before it,
+//! *late* when it does so after it, and *early* when it does so longer before. Of one that succeeds
+//! it is correct when no forecast place was passed by then, and a false alarm otherwise. Beside
+//! them stands what two rejecters get that know no rates, with the same choice of places: one with
+//! as many forecasts in cells drawn at random, and one that is on in every cell.
+//!
+//! Nothing is measured here: what is true comes with the records, or apart from them
+//! ([`evaluate_against`]) where it is known better.
+
+mod counts;
+mod report;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use polyrail_model::{Handover, TripId};
+
+pub use counts::{Alarms, Bin, Classes, Counts, Told};
+pub use report::Report;
+
+use super::cell::{CellForecast, SUPPORT};
+use super::pool::Pool;
+use super::settings::ForecastSettings;
+use super::svm::{self, Features};
+use crate::history::{CellHistory, CellKey};
+
+/// What is evaluated, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvaluateSettings {
+    /// The forecasts.
+    pub forecast: ForecastSettings,
+    /// So many trips at most are left out, the last ones.
+    pub trips_max: usize,
+    /// The learning curve is taken after so many trips.
+    pub learning: Vec<usize>,
+    /// Whether cells are put before the SVM, which takes some milliseconds each.
+    pub separability: bool,
+    /// Draws the cells of the random rejecter.
+    pub seed: u64,
+}
+
+impl Default for EvaluateSettings {
+    fn default() -> Self {
+        Self {
+            forecast: ForecastSettings::default(),
+            trips_max: TRIPS_MAX,
+            learning: LEARNING.to_vec(),
+            separability: true,
+            seed: 1,
+        }
+    }
+}
+
+/// Leaves each trip out once. The records are what is learned from and what is true.
+pub fn evaluate(records: &[Handover], settings: &EvaluateSettings) -> Report {
+    evaluate_against(records, records, settings)
+}
+
+/// The same, with what is true apart: the same handovers, by trip and sequence, as they really
+/// were. Those that have no record, and records that have no truth, are not judged.
+pub fn evaluate_against(
+    records: &[Handover],
+    truths: &[Handover],
+    settings: &EvaluateSettings,
+) -> Report {
+    let mut report = Report::default();
+    let trips = trips(records);
+    let known: BTreeSet<(TripId, u32)> = records.iter().map(id).collect();
+    let mut tests: BTreeMap<TripId, Vec<&Handover>> = BTreeMap::new();
+    for truth in truths.iter().filter(|truth| known.contains(&id(truth))) {
+        tests.entry(truth.trip).or_default().push(truth);
+    }
+    let histories = histories(records.iter());
+    let mut random = settings.seed;
+    for (place, trip) in trips.iter().enumerate().rev().take(settings.trips_max) {
+        let Some(test) = tests.get(trip) else { continue };
+        report.trips += 1;
+        let others = histories.iter().map(|(key, cell)| (key, cell.without(*trip)));
+        let cells = fitted(&others.collect(), &settings.forecast);
+        judge(&mut report, &cells, test, &mut random);
+        for count in settings.learning.iter().filter(|count| **count < trips.len()) {
+            // Those that follow, and those at the beginning after the last.
+            let some: BTreeSet<TripId> =
+                trips.iter().cycle().skip(place + 1).take(*count).copied().collect();
+            let some = records.iter().filter(|one| some.contains(&one.trip));
+            let some = self::histories(some);
+            let cells =
+                fitted(&some.iter().map(|(k, v)| (k, v.clone())).collect(), &settings.forecast);
+            let told = report.learning.entry(*count).or_default();
+            test.iter().for_each(|handover| told.count(handover, &cells));
+        }
+    }
+    if settings.separability {
+        for history in histories.values() {
+            for (features, counts) in [Features::Position, Features::Rsrp, Features::Both]
+                .into_iter()
+                .zip(&mut report.svm)
+            {
+                if let Some(one) = svm::separability(history, features) {
+                    counts.add(one);
+                }
+            }
+        }
+    }
+    report
+}
+
+/// A trip from the cells that were learned without it.
+fn judge(
+    report: &mut Report,
+    cells: &BTreeMap<&CellKey, Vec<CellForecast>>,
+    test: &[&Handover],
+    random: &mut u64,
+) {
+    let before = report.told.forecasts();
+    // In cells that history knows.
+    let mut known = Vec::new();
+    for handover in test {
+        report.told.count(handover, cells);
+        let Some(cell) = of(cells, handover) else { continue };
+        known.push((*handover, cell));
+        let fails = handover.outcome.is_failure();
+        report.supported += u64::from(fails && cell.failures() >= SUPPORT);
+        report.calibrate(f64::from(cell.permille()) / 1_000.0, fails);
+        report.place(cell.lateness(handover.position), fails);
+        let place = cell.best_place(speed(handover));
+        report.always.judge(handover, Some(place));
+    }
+    let mut left = (report.told.forecasts() - before).min(known.len() as u64);
+    for (seen, (handover, cell)) in known.iter().enumerate() {
+        // Each choice of as many is as likely (Knuth's selection sampling).
+        let chosen = next(random) % ((known.len() - seen) as u64) < left;
+        left -= u64::from(chosen);
+        report.random.judge(handover, chosen.then(|| cell.best_place(speed(handover))));
+    }
+}
+
+/// What is foreseen of a handover where the train is then.
+fn of<'a>(
+    cells: &'a BTreeMap<&CellKey, Vec<CellForecast>>,
+    handover: &Handover,
+) -> Option<&'a CellForecast> {
+    CellForecast::ahead(cells.get(&CellKey::of(handover))?, handover.position)
+}
+
+/// What each cell remembers of these handovers.
+pub fn histories<'a>(
+    records: impl Iterator<Item = &'a Handover>,
+) -> BTreeMap<CellKey, CellHistory> {
+    let mut cells: BTreeMap<CellKey, CellHistory> = BTreeMap::new();
+    for record in records {
+        cells.entry(CellKey::of(record)).or_default().add(record);
+    }
+    cells
+}
+
+/// All cells, from their histories alone.
+fn fitted<'a>(
+    histories: &BTreeMap<&'a CellKey, CellHistory>,
+    settings: &ForecastSettings,
+) -> BTreeMap<&'a CellKey, Vec<CellForecast>> {
+    let pool = Pool::new(histories.iter().map(|(key, history)| (*key, history)));
+    let cells = histories.iter().filter(|(_, history)| history.passages().len() > 0);
+    let fitted = cells.map(|(key, history)| {
+        let separable = !settings.guard || svm::is_separable(history);
+        (*key, CellForecast::fit(key, history, &pool, separable, settings))
+    });
+    fitted.collect()
+}
+
+/// The trips in their order in time.
+fn trips(records: &[Handover]) -> Vec<TripId> {
+    let mut first: BTreeMap<TripId, u64> = BTreeMap::new();
+    for record in records {
+        let at = first.entry(record.trip).or_insert(record.at_ms);
+        *at = record.at_ms.min(*at);
+    }
+    let mut trips: Vec<(u64, TripId)> = first.into_iter().map(|(trip, at)| (at, trip)).collect();
+    trips.sort_unstable();
+    trips.into_iter().map(|(_, trip)| trip).collect()
+}
+
+fn id(handover: &Handover) -> (TripId, u32) {
+    (handover.trip, handover.sequence)
+}
+
+/// How fast the train was; what stands in no record is taken as 1 m/s.
+fn speed(handover: &Handover) -> f64 {
+    handover.speed.metres_per_second().max(1.0)
+}
+
+/// The next number of a small generator (splitmix64).
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// Trips that are left out by default.
+const TRIPS_MAX: usize = 100;
+const LEARNING: [usize; 6] = [1, 2, 4, 8, 16, 23];
+
+#[cfg(test)]
+mod tests;

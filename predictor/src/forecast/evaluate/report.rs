@@ -1,0 +1,158 @@
+//! The tables of an evaluation, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::counts::{Bin, Counts, Told, share};
+
+/// What an evaluation found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// How many trips were left out.
+    pub trips: u64,
+    /// What the forecasts made of their handovers.
+    pub told: Told,
+    /// Failures in cells that had enough earlier ones to be foreseen: the ceiling of coverage.
+    pub supported: u64,
+    /// The same forecasts' number in cells drawn at random.
+    pub random: Told,
+    /// A forecast in every cell that history knows.
+    pub always: Told,
+    /// After so many trips.
+    pub learning: BTreeMap<usize, Told>,
+    /// By the failure rate that was expected.
+    pub calibration: [Bin; RATES.len()],
+    /// By how late handovers came, in deviations of their cell.
+    pub lateness: [Bin; LATENESS.len()],
+    /// The SVM on position, on signal, and on both.
+    pub svm: [Counts; 3],
+}
+
+impl Report {
+    pub(super) fn calibrate(&mut self, expected: f64, fails: bool) {
+        let bin = RATES.iter().position(|most| expected < *most).unwrap_or(RATES.len() - 1);
+        self.calibration[bin].add(expected, fails);
+    }
+
+    pub(super) fn place(&mut self, lateness: f64, fails: bool) {
+        let bin = LATENESS.iter().position(|most| lateness < *most).unwrap_or(LATENESS.len() - 1);
+        self.lateness[bin].add(0.0, fails);
+    }
+
+    /// The share of failures in cells that had enough earlier ones: more cannot be foreseen.
+    pub fn ceiling(&self) -> Option<f64> {
+        share(self.supported, self.told.failures.all())
+    }
+
+    /// Adds what was found elsewhere.
+    pub fn merge(&mut self, other: &Self) {
+        self.trips += other.trips;
+        self.supported += other.supported;
+        self.told.merge(&other.told);
+        self.random.merge(&other.random);
+        self.always.merge(&other.always);
+        for (count, told) in &other.learning {
+            self.learning.entry(*count).or_default().merge(told);
+        }
+        let bins = self.calibration.iter_mut().zip(&other.calibration);
+        for (own, more) in bins.chain(self.lateness.iter_mut().zip(&other.lateness)) {
+            own.handovers += more.handovers;
+            own.expected += more.expected;
+            own.failed += more.failed;
+        }
+        self.svm.iter_mut().zip(&other.svm).for_each(|(own, more)| own.merge(more));
+    }
+}
+
+impl Bin {
+    fn add(&mut self, expected: f64, fails: bool) {
+        self.handovers += 1;
+        self.expected += expected;
+        self.failed += u64::from(fails);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} trips, each left out once", self.trips)?;
+        let shares = "foreseen | correct | late | early | correct of all | successes correct";
+        writeln!(f, "\n| | failures | {shares} |")?;
+        writeln!(f, "|---|---:|---:|---:|---:|---:|---:|---:|")?;
+        row(f, "forecast", &self.told)?;
+        row(f, "random", &self.random)?;
+        row(f, "always on", &self.always)?;
+        for (count, told) in &self.learning {
+            row(f, &format!("after {count}"), told)?;
+        }
+        writeln!(f, "\nat most {} of failures could be foreseen", shown(self.ceiling()))?;
+        let inside = self.told.successes.correct_share_in_forecast_cells();
+        writeln!(f, "of successes in cells with a forecast {} correct", shown(inside))?;
+        writeln!(f, "\n| expected to fail | handovers | expected | failed |")?;
+        writeln!(f, "|---|---:|---:|---:|")?;
+        for (bin, most) in self.calibration.iter().zip(RATES) {
+            let expected = (bin.handovers > 0).then(|| bin.expected / bin.handovers as f64);
+            let failed = share(bin.failed, bin.handovers);
+            let (expected, failed) = (shown(expected), shown(failed));
+            let name = bin_name(most);
+            writeln!(f, "| {name} | {} | {expected} | {failed} |", bin.handovers)?;
+        }
+        writeln!(f, "\n| deviations late | handovers | failed |")?;
+        writeln!(f, "|---|---:|---:|")?;
+        for (bin, most) in self.lateness.iter().zip(LATENESS) {
+            let failed = shown(share(bin.failed, bin.handovers));
+            let name = bin_name(most);
+            writeln!(f, "| {name} | {} | {failed} |", bin.handovers)?;
+        }
+        if self.svm.iter().all(|counts| counts.cells == 0) {
+            return Ok(());
+        }
+        writeln!(f, "\n| SVM on | cells | right | majority | balanced | beat it | refused |")?;
+        writeln!(f, "|---|---:|---:|---:|---:|---:|---:|")?;
+        for (name, one) in ["position", "signal", "both"].iter().zip(&self.svm) {
+            let mean = |sum| shown(one.mean(sum));
+            let (right, most) = (mean(one.accuracy), mean(one.majority));
+            let (balanced, beaten) = (mean(one.balanced), share(one.above_majority, one.cells));
+            let (beaten, refused) = (shown(beaten), shown(share(one.refused, one.cells)));
+            let cells = one.cells;
+            writeln!(
+                f,
+                "| {name} | {cells} | {right} | {most} | {balanced} | {beaten} | {refused} |"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, told: &Told) -> fmt::Result {
+    let failures = &told.failures;
+    let [foreseen, correct, late, early, of_all, right] = [
+        failures.coverage(),
+        failures.correct_share(),
+        failures.late_share(),
+        failures.early_share(),
+        failures.correct_of_all(),
+        told.successes.correct_share(),
+    ]
+    .map(shown);
+    let all = failures.all();
+    writeln!(
+        f,
+        "| {name} | {all} | {foreseen} | {correct} | {late} | {early} | {of_all} | {right} |"
+    )
+}
+
+fn bin_name(most: f64) -> String {
+    if most.is_finite() { format!("below {most}") } else { "more".into() }
+}
+
+/// A dash for what was not counted.
+fn shown(share: Option<f64>) -> String {
+    share.map_or("-".into(), |share| format!("{share:.3}"))
+}
+
+/// The bins of expected rates end here.
+const RATES: [f64; 7] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.5, f64::INFINITY];
+/// The bins of lateness end here.
+const LATENESS: [f64; 6] = [-1.0, 0.0, 1.0, 2.0, 3.0, f64::INFINITY];

@@ -1,0 +1,170 @@
+//! The classes by hand, and trips whose answer is known.
+
+use std::time::Duration;
+
+use polyrail_model::{CellId, Direction, HandoverOutcome, Position, RouteId, Rsrp, Speed};
+
+use super::*;
+use crate::forecast::Rule;
+
+fn handover(trip: u64, sequence: u32, metres: f64, fails: bool) -> Handover {
+    Handover {
+        trip: TripId(trip),
+        sequence,
+        at_ms: trip * 1_000_000,
+        carrier: "a".into(),
+        route: RouteId(1),
+        direction: Direction::Up,
+        position: Position::from_metres(metres),
+        speed: Speed::from_metres_per_second(80.0),
+        from: CellId(sequence.into()),
+        to: None,
+        rsrp: Rsrp::from_dbm(-95.0),
+        outcome: if fails { HandoverOutcome::TypeIII } else { HandoverOutcome::Success },
+        dark: Duration::ZERO,
+    }
+}
+
+/// A number from -1 to 1, by two others.
+fn jitter(trip: u64, cell: u32) -> f64 {
+    let mut state = trip << 32 | u64::from(cell);
+    next(&mut state) as f64 / u64::MAX as f64 * 2.0 - 1.0
+}
+
+/// Cells each kilometre; each third fails on about a third of the trips, and then 60 m later.
+fn campaign(trips: u64) -> Vec<Handover> {
+    let mut all = Vec::new();
+    for trip in 0..trips {
+        for cell in 0..60 {
+            let fails = cell % 3 == 0 && jitter(trip, cell + 1_000) < -1.0 / 3.0;
+            let late = if fails { 60.0 } else { 0.0 };
+            let metres = 1_000.0 * f64::from(cell) + late + 40.0 * jitter(trip, cell);
+            all.push(handover(trip, cell, metres, fails));
+        }
+    }
+    all
+}
+
+fn all_failures(records: &[Handover]) -> u64 {
+    records.iter().filter(|record| record.outcome.is_failure()).count() as u64
+}
+
+#[test]
+fn the_classes_are_those_of_the_paper() {
+    let place = Some(Position::from_metres(1_000.0));
+    for (metres, place, wanted) in [
+        (1_000.0, place, [1, 0, 0, 0]),
+        (1_200.0, place, [1, 0, 0, 0]),
+        (1_200.1, place, [0, 0, 1, 0]),
+        (999.9, place, [0, 1, 0, 0]),
+        (1_000.0, None, [0, 0, 0, 1]),
+    ] {
+        for (direction, sign) in [(Direction::Up, 1.0), (Direction::Down, -1.0)] {
+            let mut told = Told::default();
+            let mirrored = |one: Position| Position::from_metres(sign * one.metres());
+            let failed = Handover { direction, ..handover(1, 1, sign * metres, true) };
+            told.judge(&failed, place.map(mirrored));
+            let Classes { correct, late, early, none } = told.failures;
+            assert_eq!([correct, late, early, none], wanted, "{metres} {direction:?}");
+            let succeeded = Handover { outcome: HandoverOutcome::Success, ..failed };
+            told.judge(&succeeded, place.map(mirrored));
+            let passed = u64::from(place.is_some() && metres >= 1_000.0);
+            assert_eq!((told.successes.alarms, told.successes.correct), (passed, 1 - passed));
+        }
+    }
+}
+
+#[test]
+fn each_trip_is_foreseen_from_the_others() {
+    let records = campaign(24);
+    let report = evaluate(&records, &EvaluateSettings::default());
+    let failures = report.told.failures;
+    assert_eq!((report.trips, failures.all()), (24, all_failures(&records)));
+    assert_eq!(report.ceiling(), Some(1.0), "each failing cell fails about eight times");
+    assert!(failures.correct_share() > Some(0.97) && failures.coverage() > Some(0.97));
+    // The random rejecter has as many forecasts, in cells of which a third fail at all.
+    let (told, random) = (report.told.forecasts(), report.random.forecasts());
+    assert_eq!(told, random);
+    assert!(report.random.failures.coverage() < Some(0.5), "{:?}", report.random);
+    assert_eq!(report.always.failures.coverage(), Some(1.0));
+    assert!(report.always.successes.correct_share() < report.told.successes.correct_share());
+    let after: Vec<u64> = report.learning.values().map(Told::forecasts).collect();
+    assert_eq!(report.learning.keys().copied().collect::<Vec<_>>(), [1, 2, 4, 8, 16, 23]);
+    assert!(after[0] == 0 && after.is_sorted(), "{after:?}");
+    assert_eq!(report.learning[&23], report.told, "all others");
+    let often = report.calibration.iter().filter(|bin| bin.failed > 0);
+    let (expected, failed): (f64, f64) =
+        often.fold((0.0, 0.0), |sum, bin| (sum.0 + bin.expected, sum.1 + bin.failed as f64));
+    assert!((expected / failed - 1.0).abs() < 0.2, "{expected} {failed}");
+    assert_eq!(report.svm[0].cells, 20);
+    assert!(report.svm[0].mean(report.svm[0].balanced) > Some(0.8), "{:?}", report.svm[0]);
+    assert_eq!(report.svm[1].cells, 0, "all are equally strong");
+}
+
+#[test]
+fn two_reports_add_up_and_print_as_tables() {
+    let settings = EvaluateSettings { learning: vec![1], ..EvaluateSettings::default() };
+    let records = campaign(6);
+    let one = evaluate(&records, &settings);
+    let mut two = one.clone();
+    two.merge(&one);
+    assert_eq!((two.trips, two.supported), (12, 2 * one.supported));
+    assert_eq!(two.told.failures.all(), 2 * one.told.failures.all());
+    assert_eq!(two.ceiling(), one.ceiling());
+    let text = two.to_string();
+    let all = 2 * all_failures(&records);
+    for row in ["forecast", "random", "always on", "after 1"] {
+        assert!(text.contains(&format!("| {row} | {all} |")), "{text}");
+    }
+    let json = serde_json::to_value(&two).unwrap();
+    assert_eq!(json["told"]["failures"]["none"], two.told.failures.none);
+}
+
+#[test]
+fn what_was_not_counted_is_a_dash() {
+    for records in [vec![], vec![handover(1, 1, 0.0, false)]] {
+        let report = evaluate(&records, &EvaluateSettings::default());
+        let text = report.to_string();
+        assert!(!text.contains("NaN") && text.contains(" - |"), "{text}");
+        assert_eq!(report.told.failures.correct_share(), None);
+    }
+    // No speed, and positions at the ends of what a record holds.
+    let odd = |trip: u64| Handover {
+        speed: Speed::default(),
+        position: Position { decimetres: if trip.is_multiple_of(2) { i32::MIN } else { i32::MAX } },
+        ..handover(trip, 1, 0.0, true)
+    };
+    let report = evaluate(&(0..9).map(odd).collect::<Vec<_>>(), &EvaluateSettings::default());
+    assert!(!report.to_string().contains("NaN"));
+}
+
+#[test]
+fn what_is_true_may_be_known_apart() {
+    let records = campaign(12);
+    let moved = |one: &Handover| Handover {
+        position: Position::from_metres(one.position.metres() - 500.0),
+        ..one.clone()
+    };
+    let truths: Vec<Handover> = records.iter().map(moved).collect();
+    let settings = EvaluateSettings { separability: false, ..EvaluateSettings::default() };
+    let report = evaluate_against(&records, &truths, &settings);
+    assert_eq!(report.told.failures.late_share(), Some(1.0), "all came 500 m before");
+    let foreign: Vec<Handover> =
+        truths.into_iter().map(|one| Handover { trip: TripId(99), ..one }).collect();
+    let report = evaluate_against(&records, &foreign, &settings);
+    assert_eq!((report.trips, report.told.failures.all()), (0, 0));
+}
+
+#[test]
+fn trips_are_bounded_and_the_last_ones_count() {
+    let settings = EvaluateSettings { trips_max: 2, ..EvaluateSettings::default() };
+    let records = campaign(6);
+    let report = evaluate(&records, &settings);
+    let last = all_failures(&records[4 * 60..]);
+    assert_eq!((report.trips, report.told.failures.all()), (2, last));
+    let mean = ForecastSettings { rule: Rule::Mean, ..ForecastSettings::default() };
+    let settings = EvaluateSettings { forecast: mean, ..EvaluateSettings::default() };
+    let report = evaluate(&campaign(24), &settings);
+    let late = report.told.failures.late_share().unwrap();
+    assert!((0.3..0.7).contains(&late), "half of the failures come before their mean: {late}");
+}

@@ -1,0 +1,306 @@
+//! Forecasts as a train sees them that passes cells.
+
+use polyrail_model::{HandoverOutcome, Speed, TripId};
+
+use super::*;
+use crate::forecast::Rule;
+
+const SPEED: f64 = 80.0;
+
+fn base() -> Instant {
+    static BASE: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    #[allow(clippy::disallowed_methods)] // a base for the clock of tests
+    *BASE.get_or_init(Instant::now)
+}
+
+fn at(seconds: f64) -> Instant {
+    base() + Duration::from_secs_f64(100.0 + seconds)
+}
+
+fn handover(trip: u64, cell: u64, direction: Direction, metres: f64, fails: bool) -> Handover {
+    Handover {
+        trip: TripId(trip),
+        sequence: cell as u32,
+        at_ms: trip * 1_000_000,
+        carrier: "a".into(),
+        route: RouteId(1),
+        direction,
+        position: Position::from_metres(metres),
+        speed: Speed::from_metres_per_second(SPEED),
+        from: CellId(cell),
+        to: None,
+        rsrp: None,
+        outcome: if fails { HandoverOutcome::TypeII } else { HandoverOutcome::Success },
+        dark: Duration::ZERO,
+    }
+}
+
+/// Twenty trips: of cell 1 every fourth handover fails, late, at about 1,080 m along the way;
+/// cell 2 never fails.
+fn learned(direction: Direction, settings: ForecastSettings) -> Forecaster {
+    let mut forecaster = Forecaster::new(settings);
+    for trip in 0..20 {
+        let fails = trip % 4 == 0;
+        let along = 1_000.0 + 4.0 * trip as f64 + if fails { 60.0 } else { -20.0 };
+        let metres = direction.sign() * along;
+        forecaster.add(&handover(trip, 1, direction, metres, fails));
+        forecaster.add(&handover(trip, 2, direction, direction.sign() * 2_000.0, false));
+    }
+    forecaster
+}
+
+/// So far along the way.
+fn situation(direction: Direction, along: f64) -> Situation {
+    let metres = direction.sign() * along;
+    Situation { at: at(0.0), route: RouteId(1), direction, metres, speed: SPEED, error: 5.0 }
+}
+
+#[test]
+fn a_failure_is_foreseen_in_both_directions() {
+    for direction in [Direction::Up, Direction::Down] {
+        let mut forecaster = learned(direction, ForecastSettings::default());
+        let key = CellKey { carrier: "a".into(), route: RouteId(1), direction, cell: CellId(1) };
+        let cell = forecaster.cell(&key).unwrap().clone();
+        assert_eq!((cell.passages(), cell.failures()), (20, 5));
+        assert!((100..400).contains(&cell.permille()), "{}", cell.permille());
+        let place = direction.sign() * cell.place(SPEED).unwrap().metres();
+        assert!((900.0..1_070.0).contains(&place), "before the failures: {place}");
+        let now = at(0.5);
+        let forecast = |forecaster: &mut Forecaster, along: f64, carrier: &str, cell: u64| {
+            forecaster.forecast(now, &situation(direction, along), carrier, CellId(cell))
+        };
+        let told = forecast(&mut forecaster, place - 400.0, "a", 1).unwrap();
+        let ahead = told.fails_at - at(0.0);
+        assert!((ahead.as_secs_f64() - 400.0 / SPEED).abs() < 0.01, "{ahead:?}");
+        assert_eq!(told.uncertainty, Duration::from_millis(250), "20 m at 80 m/s");
+        assert_eq!((told.expires_at, told.permille), (at(3.0), cell.permille()));
+        let told = forecast(&mut forecaster, place + 80.0, "a", 1).unwrap();
+        let ago = at(0.0) - told.fails_at;
+        assert!((ago.as_secs_f64() - 1.0).abs() < 0.01, "it is passed: {ago:?}");
+        for (along, carrier, cell, why) in [
+            (place - 2_500.0, "a", 1, "far away"),
+            (place + 2_500.0, "a", 1, "far beyond"),
+            (place - 100.0, "b", 1, "another carrier"),
+            (place - 100.0, "a", 2, "a cell that never fails"),
+            (place - 100.0, "a", 3, "an unknown cell"),
+        ] {
+            assert_eq!(forecast(&mut forecaster, along, carrier, cell), None, "{why}");
+        }
+    }
+}
+
+#[test]
+fn who_stands_or_is_lost_foresees_nothing() {
+    let mut forecaster = learned(Direction::Up, ForecastSettings::default());
+    let usual = situation(Direction::Up, 900.0);
+    let mut told =
+        |now: f64, situation: Situation| forecaster.forecast(at(now), &situation, "a", CellId(1));
+    assert!(told(2.9, usual).is_some());
+    assert_eq!(told(3.0, usual), None, "too old");
+    for speed in [0.0, 0.9, -50.0, f64::NAN] {
+        assert_eq!(told(0.0, Situation { speed, ..usual }), None, "{speed}");
+    }
+    for metres in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300, -1e300] {
+        assert_eq!(told(0.0, Situation { metres, ..usual }), None, "{metres}");
+    }
+    assert_eq!(told(0.0, Situation { error: f64::NAN, ..usual }), None);
+    assert_eq!(told(0.0, Situation { direction: Direction::Down, ..usual }), None);
+    let slow = Situation { speed: 4.0, metres: 980.0, ..usual };
+    let told_slow = told(0.0, slow).unwrap();
+    assert_eq!(told_slow.uncertainty, Duration::from_millis(2_500), "not five seconds");
+    assert_eq!(told(0.0, Situation { error: 5.1, ..slow }), None, "over 2.5 s off");
+    assert_eq!(told(0.0, Situation { error: 101.0, ..usual }), None, "over 2.5 s off");
+    let lost = Situation { error: 60.0, ..usual };
+    assert_eq!(told(0.0, lost).unwrap().uncertainty, Duration::from_millis(1_500));
+    // A clock that runs ahead of the position's.
+    assert!(told(-1.0, usual).is_some());
+}
+
+#[test]
+fn the_rule_of_the_paper_is_the_mean_of_two_failures_or_more() {
+    let settings = ForecastSettings { rule: Rule::Mean, ..ForecastSettings::default() };
+    for (failures, place) in [(0, None), (1, None), (2, Some(1_050.0)), (3, Some(1_100.0))] {
+        let mut forecaster = Forecaster::new(settings);
+        for trip in 0..6 {
+            let metres = 1_000.0 + 100.0 * trip as f64;
+            forecaster.add(&handover(trip, 1, Direction::Up, metres, trip < failures));
+        }
+        let key = CellKey::of(&handover(0, 1, Direction::Up, 0.0, true));
+        let found = forecaster.cell(&key).unwrap().place(SPEED);
+        assert_eq!(found.map(Position::metres), place, "{failures}");
+    }
+}
+
+/// A cell of such successes and failures, at metres along the way.
+fn cell_of(direction: Direction, successes: &[f64], failures: &[f64]) -> (Forecaster, CellKey) {
+    let mut forecaster = Forecaster::new(ForecastSettings::default());
+    let places = successes.iter().map(|one| (*one, false));
+    let places = places.chain(failures.iter().map(|one| (*one, true)));
+    for (trip, (along, fails)) in (0..).zip(places) {
+        forecaster.add(&handover(trip, 1, direction, direction.sign() * along, fails));
+    }
+    (forecaster, CellKey::of(&handover(0, 1, direction, 0.0, false)))
+}
+
+#[test]
+fn failures_that_are_left_out_support_nothing() {
+    for direction in [Direction::Up, Direction::Down] {
+        let successes: Vec<f64> = (0..24).map(|one| 1_000.0 + 2.0 * f64::from(one)).collect();
+        let far = [1_400.0, 1_800.0, 2_300.0, 2_900.0, 3_400.0, 4_000.0];
+        let before = far.map(|metres| 2_000.0 - metres);
+        for failures in [far, before] {
+            let (mut forecaster, key) = cell_of(direction, &successes, &failures);
+            let cell = forecaster.cell(&key).unwrap();
+            assert_eq!((cell.passages(), cell.failures()), (24, 0));
+            assert_eq!(cell.place(SPEED), None, "nothing ever failed there");
+            assert!(cell.permille() < 50, "{}", cell.permille());
+            for along in (0..50).map(|step| 100.0 * f64::from(step)) {
+                let told =
+                    forecaster.forecast(at(0.0), &situation(direction, along), "a", CellId(1));
+                assert_eq!(told, None, "{along}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cell_that_is_left_at_two_places_is_foreseen_at_the_one_ahead() {
+    let around = |middle: f64| (0..20).map(move |one| middle - 38.0 + 4.0 * f64::from(one));
+    let late = |middle: f64| (0..8).map(move |one| middle + 40.0 + 4.0 * f64::from(one));
+    for direction in [Direction::Up, Direction::Down] {
+        // A, B for a moment, A again, then C: each trip leaves A twice.
+        let successes: Vec<f64> = around(1_000.0).chain(around(1_600.0)).collect();
+        let failures: Vec<f64> = late(1_000.0).chain(late(1_600.0)).collect();
+        let (mut forecaster, key) = cell_of(direction, &successes, &failures);
+        let mut place = |along: f64| {
+            let position = Position::from_metres(direction.sign() * along);
+            let cell = forecaster.cell_ahead(&key, position).unwrap();
+            assert_eq!((cell.passages(), cell.failures()), (28, 8), "{along}");
+            direction.sign() * cell.place(SPEED).unwrap().metres()
+        };
+        for along in [0.0, 900.0, 1_100.0, 1_150.0] {
+            let place = place(along);
+            assert!((950.0..1_060.0).contains(&place), "{along}: {place}");
+        }
+        for along in [1_350.0, 1_600.0, 9_000.0] {
+            let place = place(along);
+            assert!((1_550.0..1_660.0).contains(&place), "{along}: {place}");
+        }
+        // Only the second fails, always.
+        let first: Vec<f64> = around(1_000.0).collect();
+        let second: Vec<f64> = late(1_400.0).collect();
+        let (mut forecaster, _) = cell_of(direction, &first, &second);
+        let mut told =
+            |along: f64| forecaster.forecast(at(0.0), &situation(direction, along), "a", CellId(1));
+        assert_eq!(told(950.0), None, "the place ahead never fails");
+        let told = told(1_260.0).unwrap();
+        let place = 1_260.0 + SPEED * (told.fails_at - at(0.0)).as_secs_f64();
+        assert!((1_330.0..1_450.0).contains(&place), "{place}");
+    }
+}
+
+/// One place, however wide it is, stays one: of a normal distribution hardly any is split.
+#[test]
+fn one_wide_place_is_not_split() {
+    let mut dice = crate::simulated::Dice::new(7);
+    let mut split = 0;
+    for cell in 0..1_000_u32 {
+        let deviation = [20.0, 50.0, 100.0, 200.0][cell as usize % 4];
+        let count = [6, 12, 24, 128][cell as usize / 4 % 4];
+        let metres: Vec<f64> = (0..count).map(|_| 5_000.0 + deviation * dice.normal()).collect();
+        let (mut forecaster, key) = cell_of(Direction::Up, &metres, &[]);
+        split += u32::from(forecaster.fitted(&key).unwrap().len() > 1);
+    }
+    println!("{split} of 1000 cells are split");
+    assert!(split <= 2, "{split}");
+}
+
+#[test]
+fn a_cell_is_learned_anew_when_its_history_changes() {
+    let mut forecaster = learned(Direction::Up, ForecastSettings::default());
+    let key = CellKey::of(&handover(0, 2, Direction::Up, 0.0, false));
+    assert_eq!(forecaster.cell(&key).unwrap().place(SPEED), None);
+    for trip in 100..120 {
+        forecaster.add(&handover(trip, 2, Direction::Up, 2_050.0, true));
+        forecaster.add(&handover(trip, 2, Direction::Up, 2_050.0, true));
+    }
+    let cell = forecaster.cell(&key).unwrap();
+    assert_eq!((cell.passages(), cell.failures()), (40, 20), "the second of each is known");
+    assert!(cell.place(SPEED).is_some());
+    forecaster.learn(key.clone(), CellHistory::default());
+    assert_eq!(forecaster.cell(&key).unwrap().passages(), 0);
+    assert_eq!(forecaster.cell(&key).unwrap().place(SPEED), None);
+}
+
+/// The pool of a mature line: each history is full, and what comes pushes out what was.
+#[test]
+fn full_histories_make_the_pool_stale_as_well() {
+    let key = CellKey::of(&handover(0, 1, Direction::Up, 0.0, false));
+    let last = |trips: std::ops::Range<u64>| -> CellHistory {
+        let mut history = CellHistory::default();
+        for trip in trips {
+            history.add(&handover(trip, 1, Direction::Up, 1_000.0, trip >= 128));
+        }
+        history
+    };
+    let mut forecaster = Forecaster::new(ForecastSettings::default());
+    forecaster.learn(key.clone(), last(0..128));
+    forecaster.refresh();
+    let before = forecaster.pool.rates("a").expected(0, 0);
+    let stale = forecaster.until_stale as u64;
+    forecaster.learn(key.clone(), last(stale - 1..127 + stale));
+    assert_eq!(forecaster.until_stale, 1, "one more than those that were new");
+    forecaster.learn(key, last(128..256));
+    forecaster.refresh();
+    assert!(forecaster.pool.rates("a").expected(0, 0) > before + 0.05);
+    assert_eq!(forecaster.until_stale, STALE_MIN, "as many as there are, not as there ever were");
+}
+
+#[test]
+fn more_cells_than_are_held_push_out_the_oldest() {
+    let mut forecaster = learned(Direction::Up, ForecastSettings::default());
+    let situation = situation(Direction::Up, 900.0);
+    for cell in 0..CELLS_MAX as u64 + 500 {
+        forecaster.add(&handover(1, 10 + cell, Direction::Up, 5_000.0, false));
+        if cell % 1_000 == 0 {
+            let told = forecaster.forecast(at(0.0), &situation, "a", CellId(1));
+            assert!(told.is_some(), "it is asked for now and then: {cell}");
+        }
+    }
+    assert_eq!(forecaster.len(), CELLS_MAX);
+    let key = |cell| CellKey::of(&handover(0, cell, Direction::Up, 0.0, false));
+    assert!(forecaster.cell(&key(2)).is_none(), "never asked for again");
+    assert!(forecaster.cell(&key(10)).is_none(), "the first of the new ones");
+    assert!(forecaster.cell(&key(9 + CELLS_MAX as u64)).is_some());
+    assert!(!forecaster.is_empty());
+}
+
+/// Whatever a database holds, forecasts are sound and nothing panics.
+#[test]
+fn any_history_makes_sound_forecasts() {
+    use proptest::prelude::*;
+    let passage = (0..6_u64, 0..40_u64, any::<i32>(), any::<bool>(), any::<bool>());
+    let passages = proptest::collection::vec(passage, 0..200);
+    let situation = (any::<f64>(), 0.0..200.0_f64, any::<f64>());
+    proptest!(|(passages in passages, situation in situation, guard in any::<bool>())| {
+        let (metres, speed, error) = situation;
+        let settings = ForecastSettings { guard, ..ForecastSettings::default() };
+        let mut forecaster = Forecaster::new(settings);
+        for (cell, trip, decimetres, down, fails) in passages {
+            let direction = if down { Direction::Down } else { Direction::Up };
+            let position = Position { decimetres };
+            forecaster.add(&Handover { position, ..handover(trip, cell, direction, 0.0, fails) });
+        }
+        for cell in 0..6 {
+            for direction in [Direction::Up, Direction::Down] {
+                let usual = self::situation(direction, 0.0);
+                let situation = Situation { metres, speed, error, ..usual };
+                let told = forecaster.forecast(at(0.0), &situation, "a", CellId(cell));
+                if let Some(told) = told {
+                    prop_assert!(told.fails_at <= at(30.0) && told.permille <= 1_000);
+                    prop_assert!(told.uncertainty <= Duration::from_millis(2_500));
+                }
+            }
+        }
+    });
+}

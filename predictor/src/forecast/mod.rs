@@ -1,0 +1,26 @@
+//! Where handovers are going to fail: from what cells remember to a forecast.
+//!
+//! POLYCORN 3 and 4.3: failures recur at the same cells, late handovers fail more often, and the
+//! place of a failure is foreseen from history by position alone. [`Pool`] holds what all cells
+//! have in common, [`CellForecast`] what one cell's history says, and a [`Forecaster`] turns both
+//! and a train's position into a [`polyrail_model::LinkForecast`]. [`svm`] tells whether a cell's
+//! failures can be told from its successes at all, and [`evaluate`] how good all that is.
+//!
+//! Nothing here knows a clock, a file or a carrier's modem. A cell without [`SUPPORT`] failures
+//! never forecasts.
+
+mod cell;
+pub mod evaluate;
+mod forecaster;
+mod lateness;
+mod pool;
+mod rates;
+mod settings;
+pub mod svm;
+
+pub use cell::{CellForecast, SUPPORT};
+pub use forecaster::{CELLS_MAX, Forecaster, Situation};
+pub use lateness::Lateness;
+pub use pool::Pool;
+pub use rates::FailureRates;
+pub use settings::{ForecastSettings, Rule};

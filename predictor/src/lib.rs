@@ -1,0 +1,24 @@
+//! LinkDB: what carriers did along a track, and what they are going to do there.
+//!
+//! The learning and forecasting half ([`history`], [`forecast`], [`track`], [`detect`]) knows no
+//! socket, thread, file or clock: the caller owns them. Only [`store`] touches a file, through
+//! redb. Nothing here decides where data goes: a forecast is handed to the session as a
+//! [`polyrail_model::LinkForecast`]. [`sync`] makes the databases of both sides hold the same.
+
+#![forbid(unsafe_code)]
+
+pub mod detect;
+pub mod exchange;
+pub mod forecast;
+pub mod history;
+mod observation;
+pub mod pilot;
+pub mod position;
+pub mod record;
+#[cfg(test)]
+mod simulated;
+pub mod store;
+pub mod sync;
+pub mod track;
+
+pub use observation::{Fix, Heard, Observation, Odometer, Reported, Serving, Silence};

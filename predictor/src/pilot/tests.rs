@@ -1,0 +1,373 @@
+//! Whole simulated trips with several carriers.
+
+use std::collections::BTreeMap;
+
+use polyrail_model::{HandoverOutcome, Rsrp};
+
+use super::*;
+use crate::simulated::{Dice, Line, seconds, start};
+use crate::track::Place;
+use crate::{Fix, Heard, Reported, Serving, Silence};
+
+const CARRIERS: [&str; 3] = ["a", "b", "c"];
+const WALL: u64 = 1_700_000_000_000;
+
+/// A handover as it truly was: on a line that trains pass at 83 m/s.
+#[derive(Clone, Copy, Debug)]
+struct Truth {
+    carrier: usize,
+    /// Seconds since the trip began.
+    at: f64,
+    metres: f64,
+    from: u64,
+    outcome: HandoverOutcome,
+    dark: f64,
+    /// The modem says the outcome.
+    said: bool,
+}
+
+struct World {
+    line: Line,
+    /// Cells of each carrier end here, in metres.
+    borders: Vec<Vec<f64>>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let line = Line::new(seed, Place::from_degrees(50.0, 8.0).unwrap(), 60.0, 60_000.0);
+        let mut dice = Dice::new(seed);
+        let borders = CARRIERS.iter().map(|_| {
+            let mut at = dice.between(1_500.0, 3_000.0);
+            let mut borders = Vec::new();
+            while at < 58_000.0 {
+                borders.push(at);
+                at += dice.between(900.0, 3_000.0);
+            }
+            borders
+        });
+        Self { borders: borders.collect(), line }
+    }
+
+    /// The handovers of a trip, up or down the line, from `from` on, in their order.
+    fn handovers(&self, seed: u64, from: f64, to: f64) -> Vec<Truth> {
+        let mut dice = Dice::new(seed);
+        let sign = (to - from).signum();
+        let mut all = Vec::new();
+        for (carrier, borders) in self.borders.iter().enumerate() {
+            let mut free = 0.0;
+            let count = borders.len();
+            for place in 0..count {
+                let index = if sign > 0.0 { place } else { count - 1 - place };
+                let metres = borders[index] + dice.between(-80.0, 80.0);
+                let at = (metres - from) * sign / SPEED;
+                let ahead = (to - metres) * sign;
+                if at < 15.0 || ahead < 2_000.0 {
+                    continue;
+                }
+                let fails = dice.share() < 0.15 && at > free;
+                let (held, said) = (dice.share() < 0.5, carrier == 2);
+                let (outcome, dark) = match (fails, held) {
+                    (false, _) => (HandoverOutcome::Success, dice.between(0.02, 0.1)),
+                    (true, true) => (HandoverOutcome::TypeII, dice.between(0.4, 3.0)),
+                    (true, false) => (HandoverOutcome::TypeIII, dice.between(0.4, 7.0)),
+                };
+                free = at + dark + 3.0;
+                let from = if sign > 0.0 { index } else { index + 1 } as u64;
+                all.push(Truth { carrier, at, metres, from, outcome, dark, said });
+            }
+        }
+        all.sort_by(|one, other| one.at.total_cmp(&other.at));
+        // One that begins while another one's darkness lasts is the same to whoever watches.
+        let hidden = |one: &Truth, all: &[Truth]| {
+            all.iter().any(|other| {
+                other.carrier == one.carrier
+                    && other.at < one.at
+                    && one.at < other.at + other.dark + 1.5
+                    && other.outcome.is_failure()
+            })
+        };
+        let seen: Vec<Truth> = all.iter().filter(|one| !hidden(one, &all)).copied().collect();
+        seen
+    }
+}
+
+/// What is put out on a trip.
+#[derive(Default)]
+struct Told {
+    handovers: Vec<Handover>,
+    trips: Vec<TripId>,
+    tracks: BTreeMap<RouteId, Track>,
+}
+
+impl Told {
+    fn drain(&mut self, pilot: &mut Pilot) {
+        while let Some(output) = pilot.poll() {
+            match output {
+                PilotOutput::TripBegan(trip) => self.trips.push(trip),
+                PilotOutput::Handover(handover) => self.handovers.push(handover),
+                PilotOutput::Track(route, track) => {
+                    assert_eq!(Track::decode(&track.encode()).as_ref(), Ok(&track));
+                    self.tracks.insert(route, track);
+                }
+            }
+        }
+    }
+}
+
+/// The observations of a trip in the order in which they come.
+fn observations(
+    world: &World,
+    truth: &[Truth],
+    seed: u64,
+    begin: Instant,
+    from: f64,
+    to: f64,
+) -> Vec<(f64, Observation)> {
+    let mut dice = Dice::new(seed + 900);
+    let (sign, length) = ((to - from).signum(), ((to - from).abs() / SPEED) as u32);
+    let at = |time: f64| begin + seconds(time);
+    let mut all = Vec::new();
+    for second in 0..length {
+        let time = f64::from(second);
+        let metres = from + sign * SPEED * time;
+        // Each two minutes there is a tunnel of 20 s.
+        if second % 120 < 100 {
+            let mut fix: Fix = world.line.fix(&mut dice, at(time), metres, 8.0);
+            fix.speed = Some(SPEED + 0.3 * dice.normal());
+            all.push((time, Observation::Fix(fix)));
+        }
+        for (carrier, name) in CARRIERS.iter().enumerate() {
+            for quarter in 0..4 {
+                let time = time + 0.25 * f64::from(quarter);
+                let dark = |one: &Truth| {
+                    let over = one.at + one.dark + 0.25;
+                    one.carrier == carrier && (one.at..over).contains(&time)
+                };
+                if !truth.iter().any(dark) {
+                    let heard = Heard { at: at(time), carrier: (*name).to_owned() };
+                    all.push((time, Observation::Heard(heard)));
+                }
+            }
+            let last = truth.iter().rev().find(|one| one.carrier == carrier && one.at <= time);
+            let next = truth.iter().find(|one| one.carrier == carrier && one.at > time);
+            let lost = last.is_some_and(|one| one.outcome.is_failure() && time < one.at + one.dark);
+            let other = |from: u64| if sign > 0.0 { from + 1 } else { from - 1 };
+            let cell = next.map(|one| one.from).or(last.map(|one| other(one.from)));
+            let cell = cell.filter(|_| !lost).map(CellId);
+            let rsrp = Rsrp::from_dbm(-95.0);
+            let carrier = (*name).to_owned();
+            all.push((time, Observation::Serving(Serving { at: at(time), carrier, cell, rsrp })));
+        }
+    }
+    for one in truth {
+        let carrier = || CARRIERS[one.carrier].to_owned();
+        if one.outcome.is_failure() {
+            let noticed = one.at + 0.3;
+            let (silent, over) = (at(one.at), one.at + one.dark + dice.between(0.1, 0.25));
+            let since = Some(silent);
+            let silence = Silence { at: at(noticed), carrier: carrier(), since, kept: None };
+            all.push((noticed, Observation::Silence(silence)));
+            let kept = Some(one.outcome == HandoverOutcome::TypeII);
+            let silence = Silence { at: at(over), carrier: carrier(), since: None, kept };
+            all.push((over, Observation::Silence(silence)));
+        }
+        if one.said {
+            let over = one.at + one.dark;
+            let (outcome, dark) = (one.outcome, Some(seconds(one.dark)));
+            let says = Reported { at: at(over), carrier: carrier(), outcome, dark };
+            all.push((over, Observation::Reported(says)));
+        }
+    }
+    all.sort_by(|one, other| one.0.total_cmp(&other.0));
+    all
+}
+
+fn ride(
+    pilot: &mut Pilot,
+    world: &World,
+    truth: &[Truth],
+    seed: u64,
+    begin: Instant,
+    way: (f64, f64),
+) -> Told {
+    let mut told = Told::default();
+    let wall = |time: f64| WALL + (time * 1e3) as u64;
+    for (time, observation) in observations(world, truth, seed, begin, way.0, way.1) {
+        pilot.observe(begin + seconds(time), wall(time), &observation);
+        told.drain(pilot);
+    }
+    let end = (way.1 - way.0).abs() / SPEED + 30.0;
+    pilot.advance(begin + seconds(end), wall(end));
+    told.drain(pilot);
+    told
+}
+
+/// Where the track has a place of the line.
+fn on(track: &Track, line: &Line, metres: f64) -> f64 {
+    track.nearest(line.place(metres), None).unwrap().metres
+}
+
+/// Each handover is told once, in its place and with its outcome; the distances of those with and
+/// without a silence or a modem's word.
+fn compare(told: &Told, truth: &[Truth], track: &Track, line: &Line, name: &str) -> [Vec<f64>; 2] {
+    let mut misses = [Vec::new(), Vec::new()];
+    assert_eq!((told.trips.len(), told.handovers.len()), (1, truth.len()), "{name}");
+    for (place, handover) in told.handovers.iter().enumerate() {
+        assert_eq!(handover.sequence as usize, place, "{name}");
+        assert_eq!(handover.trip, told.trips[0], "{name}");
+    }
+    for one in truth {
+        let is = |handover: &&Handover| {
+            handover.carrier == CARRIERS[one.carrier] && handover.from == CellId(one.from)
+        };
+        let found: Vec<&Handover> = told.handovers.iter().filter(is).collect();
+        assert_eq!(found.len(), 1, "{name}: {one:?}");
+        let found = found[0];
+        assert_eq!(found.outcome, one.outcome, "{name}: {one:?} {found:?}");
+        let miss = (found.position.metres() - on(track, line, one.metres)).abs();
+        let exact = one.said || one.outcome.is_failure();
+        misses[usize::from(!exact)].push(miss);
+        let late = (found.at_ms as f64 - (WALL as f64 + one.at * 1e3)).abs();
+        assert!(late < if exact { 5.0 } else { 520.0 }, "{name}: {late} ms");
+        let slow = (found.speed.metres_per_second() - SPEED).abs();
+        assert!(slow < 2.0 && found.rsrp == Rsrp::from_dbm(-95.0), "{name}: {found:?}");
+        let dark = found.dark.as_secs_f64() - one.dark;
+        assert!((-0.11..0.26).contains(&dark), "{name}: {dark}");
+    }
+    misses
+}
+
+#[test]
+fn every_handover_of_a_trip_is_told_once_in_its_place() {
+    let (mut count, mut failures, mut misses) = (0, 0, [Vec::new(), Vec::new()]);
+    for seed in 0..30 {
+        let world = World::new(seed);
+        let (begin, name) = (start() + Duration::from_secs(9_999), format!("seed {seed}"));
+        let up = (0.0, 59_000.0);
+        // The first trip finds the track while it goes along it.
+        let truth = world.handovers(seed * 3, up.0, up.1);
+        let mut pilot = Pilot::new(seed, []);
+        let mut first = ride(&mut pilot, &world, &truth, seed, begin, up);
+        pilot.end_trip();
+        first.drain(&mut pilot);
+        assert_eq!((first.trips.len(), first.tracks.len()), (1, 1), "{name}");
+        assert_eq!(pilot.counts(), PilotCounts::default(), "{name}");
+        let (route, track) = first.tracks.clone().into_iter().next().unwrap();
+        let there = compare(&first, &truth, &track, &world.line, &name);
+        // The second goes back along it.
+        let down = (57_500.0, 1_000.0);
+        let back = world.handovers(seed * 3 + 1, down.0, down.1);
+        let mut pilot = Pilot::new(seed + 500, first.tracks.clone());
+        let second = ride(&mut pilot, &world, &back, seed + 50, begin, down);
+        assert_eq!(pilot.counts(), PilotCounts::default(), "{name}");
+        let again = compare(&second, &back, &track, &world.line, &name);
+        for handover in &second.handovers {
+            assert_eq!((handover.route, handover.direction), (route, Direction::Down), "{name}");
+        }
+        for trip in [there, again] {
+            misses.iter_mut().zip(trip).for_each(|(all, some)| all.extend(some));
+        }
+        let all = || truth.iter().chain(&back);
+        count += all().count();
+        failures += all().filter(|one| one.outcome.is_failure()).count();
+    }
+    let most = misses.each_ref().map(|all| all.iter().copied().fold(0.0, f64::max));
+    let square = |all: &Vec<f64>| all.iter().map(|miss| miss * miss).sum::<f64>();
+    let mean = misses.each_ref().map(|all| (square(all) / all.len() as f64).sqrt());
+    println!("{count} handovers, {failures} failures: off by {mean:.1?} m, at most {most:.1?} m");
+    assert!(count > 3_000 && failures > 300);
+    // GPS's error; and half a second at 83 m/s, where only the poll of the modem tells the time.
+    assert!(mean[0] < 8.0 && most[0] < 50.0);
+    assert!(mean[1] < 27.0 && most[1] < 42.0 + 50.0);
+}
+
+#[test]
+fn a_trip_ends_at_the_terminus_and_with_a_long_rest() {
+    for seed in 0..5 {
+        let world = World::new(seed);
+        let mut dice = Dice::new(seed);
+        let begin = start();
+        let mut pilot = Pilot::new(seed, []);
+        let mut told = Told::default();
+        let (mut time, mut metres, mut speed) = (0.0, 0.0, 0.0);
+        // Seconds that pass while the train speeds up or brakes to this speed.
+        let mut go = |pilot: &mut Pilot, told: &mut Told, lasting: u32, aim: f64| {
+            for _ in 0..lasting {
+                time += 1.0;
+                speed += (aim - speed).clamp(-1.0, 1.0);
+                metres += speed;
+                let now = begin + seconds(time);
+                let fix = world.line.fix(&mut dice, now, metres, 8.0);
+                pilot.observe(now, WALL, &Observation::Fix(fix));
+                told.drain(pilot);
+            }
+            begin + seconds(time)
+        };
+        let now = go(&mut pilot, &mut told, 300, 60.0);
+        assert_eq!(told.trips.len(), 1, "seed {seed}");
+        let (first, telemetry) = (pilot.trip(), pilot.telemetry(now).unwrap());
+        assert_eq!(Some(telemetry.trip), first);
+        let cloud = Placement::from_telemetry(now + seconds(0.2), &telemetry).unwrap();
+        let old = Telemetry { age: Duration::MAX, ..telemetry.clone() };
+        assert_eq!(Placement::from_telemetry(now, &old), None, "it does not become fresh");
+        let place = pilot.place(now).unwrap();
+        assert!((cloud.metres - place.metres).abs() < 0.06 && cloud.route == place.route);
+        // It stands for 20 minutes, then goes back: another trip, and the track is put out.
+        go(&mut pilot, &mut told, 1_200, 0.0);
+        assert_eq!((told.trips.len(), pilot.trip()), (1, first), "seed {seed}");
+        go(&mut pilot, &mut told, 100, -60.0);
+        assert_eq!((told.trips.len(), told.tracks.len()), (2, 1), "seed {seed}");
+        // It rests for an hour: no trip, until it moves.
+        let now = go(&mut pilot, &mut told, 3_600, 0.0);
+        assert_eq!((told.trips.len(), pilot.trip()), (2, None), "seed {seed}");
+        assert_eq!(pilot.telemetry(now), None);
+        go(&mut pilot, &mut told, 60, -60.0);
+        assert_eq!(told.trips.len(), 3, "seed {seed}");
+        let distinct: std::collections::BTreeSet<_> = told.trips.iter().collect();
+        assert_eq!((distinct.len(), told.tracks.len()), (3, 1), "seed {seed}");
+    }
+}
+
+#[test]
+fn handovers_without_a_position_are_counted() {
+    let mut pilot = Pilot::new(1, []);
+    let begin = start();
+    for second in 0..3_000 {
+        let at = begin + seconds(f64::from(second));
+        let cell = Some(CellId(second as u64 / 10));
+        let serving = Serving { at, carrier: "a".to_owned(), cell, rsrp: None };
+        pilot.observe(at, 0, &Observation::Heard(Heard { at, carrier: "a".to_owned() }));
+        pilot.observe(at, 0, &Observation::Serving(serving));
+    }
+    assert_eq!((pilot.poll(), pilot.counts().unplaced), (None, 299));
+    assert_eq!(pilot.serving("a"), Some(CellId(299)));
+    assert_eq!((pilot.serving("b"), pilot.trip()), (None, None));
+}
+
+#[test]
+fn outputs_that_nobody_polls_are_bounded() {
+    let (mut pilot, begin) = (Pilot::new(1, []), start());
+    for second in 0..6_000_u32 {
+        let at = begin + seconds(f64::from(second));
+        let metres = 80.0 * f64::from(second);
+        let odometer =
+            crate::Odometer { at, route: RouteId(1), metres, velocity: 80.0, error: 5.0 };
+        pilot.observe(at, WALL, &Observation::Odometer(odometer));
+        let cell = Some(CellId(u64::from(second) / 10));
+        let carrier = || "a".to_owned();
+        pilot.observe(at, WALL, &Observation::Heard(Heard { at, carrier: carrier() }));
+        let serving = Serving { at, carrier: carrier(), cell, rsrp: None };
+        pilot.observe(at, WALL, &Observation::Serving(serving));
+    }
+    let mut outputs = 0;
+    let mut last = None;
+    while let Some(output) = pilot.poll() {
+        outputs += 1;
+        last = Some(output);
+    }
+    assert_eq!(outputs, OUTPUTS_MAX);
+    assert_eq!(pilot.counts().dropped, 1 + 599 - OUTPUTS_MAX as u64);
+    assert!(matches!(last, Some(PilotOutput::Handover(one)) if one.sequence == 598));
+}
+
+const SPEED: f64 = 83.0;

@@ -1,0 +1,554 @@
+//! Positions on simulated trips, with bounds over many seeds.
+
+#![allow(clippy::disallowed_methods)] // Only differences between instants count.
+
+use super::*;
+use crate::simulated::{Dice, Line, fix, seconds, start};
+use crate::track::Vector;
+
+const ROUTE: RouteId = RouteId(7);
+
+/// A train that speeds up, cruises, stands at a station each 20 km, and what its receiver says.
+struct Train {
+    line: Line,
+    dice: Dice,
+    begin: Instant,
+    time: f64,
+    metres: f64,
+    speed: f64,
+    sign: f64,
+    waits: f64,
+}
+
+impl Train {
+    fn new(seed: u64, metres: f64) -> Self {
+        let line = Line::new(seed, Place::from_degrees(50.0, 8.0).unwrap(), 60.0, 100_000.0);
+        let dice = Dice::new(seed + 1_000);
+        let begin = start();
+        Self { line, dice, begin, time: 0.0, metres, speed: 0.0, sign: 1.0, waits: 0.0 }
+    }
+
+    fn now(&self) -> Instant {
+        self.begin + seconds(self.time)
+    }
+
+    /// A second passes.
+    fn step(&mut self) {
+        self.time += 1.0;
+        self.waits -= 1.0;
+        let position = self.metres * self.sign;
+        let station = (position / 20_000.0).floor() * 20_000.0 + 20_000.0;
+        let brakes = self.speed * self.speed / (2.0 * 0.5) + 2.0 * self.speed;
+        if self.waits > 0.0 {
+            self.speed = 0.0;
+        } else if station - position <= brakes {
+            self.speed = (self.speed - 0.5).max(0.0);
+            self.waits = if self.speed == 0.0 { 60.0 } else { 0.0 };
+        } else {
+            self.speed = (self.speed + 0.5).min(83.0);
+        }
+        self.metres += self.sign * self.speed;
+        if self.waits == 60.0 {
+            // Past the station, so that the next one counts.
+            self.metres += self.sign * (station - position + 1.0);
+        }
+    }
+
+    fn fix(&mut self, with_speed: bool) -> Fix {
+        let at = self.now();
+        let mut fix = self.line.fix(&mut self.dice, at, self.metres, 8.0);
+        if with_speed {
+            fix.speed = Some((self.speed + 0.3 * self.dice.normal()).max(0.0));
+            let back = if self.sign < 0.0 { 180.0 } else { 0.0 };
+            fix.heading = Some(self.line.bearing(self.metres) + back);
+        }
+        fix
+    }
+
+    /// A fix with a speed, a heading, both or none of them.
+    fn some_fix(&mut self, kind: u64) -> Fix {
+        let fix = self.fix(!kind.is_multiple_of(4));
+        let heading = fix.heading.filter(|_| kind % 4 != 1);
+        let speed = fix.speed.filter(|_| kind % 4 != 2);
+        Fix { heading, speed, ..fix }
+    }
+
+    fn truth(&self, track: &Track) -> f64 {
+        track.nearest(self.line.place(self.metres), None).unwrap().metres
+    }
+}
+
+/// The line as earlier trips have shown it.
+fn known(line: &Line) -> Track {
+    let mut learner = TrackLearner::begin_at(line.place(0.0));
+    let (mut metres, begin) = (0.0, start());
+    for step in 0..(line.length() / 50.0) as usize {
+        let place = line.place(50.0 * step as f64);
+        let found = learner.find(place, Hint { metres, reach: 500.0 }).unwrap();
+        metres = found.metres;
+        learner.learn(begin + seconds(step as f64), place, 8.0, &found);
+    }
+    learner.settled()
+}
+
+fn fresh() -> impl FnMut() -> RouteId {
+    let mut dice = Dice::new(77);
+    move || dice.route()
+}
+
+#[derive(Default)]
+struct Misses {
+    squares: f64,
+    most: f64,
+    deviations: f64,
+    count: f64,
+    missing: usize,
+}
+
+impl Misses {
+    fn add(&mut self, place: Option<Placement>, truth: f64) {
+        let Some(place) = place else {
+            self.missing += 1;
+            return;
+        };
+        let miss = (place.metres - truth).abs();
+        self.squares += miss * miss;
+        self.most = self.most.max(miss);
+        self.deviations = self.deviations.max(miss / place.error);
+        self.count += 1.0;
+    }
+
+    fn mean(&self) -> f64 {
+        (self.squares / self.count.max(1.0)).sqrt()
+    }
+}
+
+#[test]
+fn positions_are_better_than_the_receiver() {
+    for with_speed in [false, true] {
+        let mut all = Misses::default();
+        for seed in 0..12 {
+            let mut train = Train::new(seed, 5_000.0);
+            let track = known(&train.line);
+            let mut positioner = Positioner::new([(ROUTE, track.clone())]);
+            for second in 0..900 {
+                train.step();
+                let fix = train.fix(with_speed);
+                positioner.observe_fix(train.now(), &fix, &mut fresh());
+                if second < 60 {
+                    continue;
+                }
+                let place = positioner.place(train.now());
+                all.add(place, train.truth(&track));
+                let place = place.unwrap();
+                assert_eq!((place.route, place.direction), (ROUTE, Direction::Up), "seed {seed}");
+                let wrong = (place.speed - train.speed).abs();
+                assert!(wrong < 12.0, "seed {seed}: {} {}", place.speed, train.speed);
+            }
+        }
+        let (mean, most, deviations) = (all.mean(), all.most, all.deviations);
+        println!("speed {with_speed}: mean {mean:.1} m, most {most:.1} m, {deviations:.1} sigma");
+        assert_eq!(all.missing, 0);
+        assert!(mean < 7.0 && most < 35.0 && deviations < 5.0);
+        assert!(!with_speed || mean < 5.0);
+    }
+}
+
+#[test]
+fn tunnels_are_bridged_and_the_error_grows_as_it_should() {
+    let mut ends = Misses::default();
+    for seed in 0..40 {
+        let mut train = Train::new(seed, 2_000.0);
+        let track = known(&train.line);
+        let mut positioner = Positioner::new([(ROUTE, track.clone())]);
+        for _ in 0..190 {
+            train.step();
+            let fix = train.fix(seed % 2 == 0);
+            positioner.observe_fix(train.now(), &fix, &mut fresh());
+        }
+        let before = positioner.place(train.now()).unwrap();
+        for _ in 0..30 {
+            train.step();
+        }
+        let place = positioner.place(train.now()).unwrap();
+        assert!(place.error > before.error + 20.0, "seed {seed}");
+        ends.add(Some(place), train.truth(&track));
+        for second in 31..62 {
+            train.step();
+            let place = positioner.place(train.now());
+            assert_eq!(place.is_some(), second <= 60, "seed {seed} second {second}");
+        }
+        for _ in 0..60 {
+            train.step();
+        }
+        for _ in 0..5 {
+            train.step();
+            let fix = train.fix(false);
+            positioner.observe_fix(train.now(), &fix, &mut fresh());
+        }
+        let place = positioner.place(train.now()).unwrap();
+        assert_eq!((place.route, place.direction), (ROUTE, Direction::Up), "seed {seed}");
+        let miss = (place.metres - train.truth(&track)).abs();
+        assert!(miss < 40.0, "seed {seed}: {miss:.1} m after two minutes");
+    }
+    let (mean, most, deviations) = (ends.mean(), ends.most, ends.deviations);
+    println!("after 30 s: mean {mean:.0} m, most {most:.0} m, {deviations:.1} sigma");
+    assert!(mean < 90.0 && most < 250.0 && deviations < 4.0);
+}
+
+#[test]
+fn jumps_are_refused_and_lasting_ones_accepted() {
+    for seed in 0..20 {
+        let mut train = Train::new(seed, 2_000.0);
+        let track = known(&train.line);
+        let mut positioner = Positioner::new([(ROUTE, track.clone())]);
+        for second in 0..300 {
+            train.step();
+            let mut fix = train.fix(true);
+            // Up to three in a row are far off, and all kinds of nonsense comes between.
+            if second > 60 && second % 20 < 3 {
+                let away = train.line.place(train.metres + 700.0);
+                fix = crate::simulated::fix(train.now(), away, 8.0);
+            }
+            positioner.observe_fix(train.now(), &fix, &mut fresh());
+            for nonsense in nonsense(&fix) {
+                positioner.observe_fix(train.now(), &nonsense, &mut fresh());
+            }
+            if second > 60 {
+                let miss = positioner.place(train.now()).unwrap().metres - train.truth(&track);
+                assert!(miss.abs() < 45.0, "seed {seed} second {second}: {miss:.1}");
+            }
+        }
+        // The train was somewhere else all the time.
+        train.metres += 20_000.0;
+        for _ in 0..10 {
+            train.step();
+            let fix = train.fix(true);
+            positioner.observe_fix(train.now(), &fix, &mut fresh());
+        }
+        let place = positioner.place(train.now()).unwrap();
+        assert_eq!(place.route, ROUTE, "seed {seed}");
+        let miss = place.metres - train.truth(&track);
+        assert!(miss.abs() < 60.0, "seed {seed}: {miss:.1}");
+    }
+}
+
+fn nonsense(fix: &Fix) -> [Fix; 7] {
+    let earlier = |back: u64| fix.at.checked_sub(Duration::from_secs(back)).unwrap_or(fix.at);
+    [
+        Fix { latitude: f64::NAN, ..*fix },
+        Fix { longitude: f64::INFINITY, ..*fix },
+        Fix { latitude: 0.0, longitude: 0.0, ..*fix },
+        Fix { error: Some(5_000.0), latitude: fix.latitude + 0.02, ..*fix },
+        // Late by seconds, and with the clock stepped.
+        Fix { at: earlier(3), time_ms: Some(0), ..*fix },
+        Fix { time_ms: Some(u64::MAX), speed: Some(f64::NAN), heading: Some(1e300), ..*fix },
+        Fix { speed: Some(-7.0), error: Some(f64::NAN), ..*fix },
+    ]
+}
+
+#[test]
+fn two_receivers_are_smoothed() {
+    // At the head and the tail of a coach, and of a train, told late by turns.
+    for (apart, mean, most) in [(25.0, 15.0, 50.0), (200.0, 120.0, 160.0)] {
+        let mut all = Misses::default();
+        for seed in 0..12 {
+            let mut train = Train::new(seed, 2_000.0);
+            let track = known(&train.line);
+            let mut positioner = Positioner::new([(ROUTE, track.clone())]);
+            for second in 0..400 {
+                train.step();
+                for (antenna, late) in [(apart / 2.0, 0.3), (-apart / 2.0, 0.0)] {
+                    let metres = train.metres + antenna - train.speed * late;
+                    let at = train.now() - seconds(late);
+                    let fix = train.line.fix(&mut train.dice, at, metres, 12.0);
+                    positioner.observe_fix(train.now(), &fix, &mut fresh());
+                }
+                if second > 60 {
+                    let place = positioner.place(train.now());
+                    all.add(place, train.truth(&track));
+                    assert_eq!(place.map(|place| place.route), Some(ROUTE), "seed {seed}");
+                }
+            }
+        }
+        println!("{apart} m apart: mean {:.1} m, most {:.1} m", all.mean(), all.most);
+        assert!(all.mean() < mean && all.most < most);
+    }
+}
+
+#[test]
+fn a_train_turns_at_its_terminus_and_not_when_it_stands_or_shunts() {
+    for seed in 0..20 {
+        let mut train = Train::new(seed, 2_000.0);
+        let track = known(&train.line);
+        let mut positioner = Positioner::new([(ROUTE, track.clone())]);
+        let mut run = |train: &mut Train, direction: Direction| {
+            let fix = train.some_fix(seed);
+            positioner.observe_fix(train.now(), &fix, &mut fresh());
+            let place = positioner.place(train.now());
+            if let Some(place) = place {
+                assert_eq!(place.direction, direction, "seed {seed} at {}", train.metres);
+            }
+            place
+        };
+        while train.metres < 20_000.0 {
+            train.step();
+            run(&mut train, Direction::Up);
+        }
+        // It stands for 20 minutes, and is shunted 60 m back and forth.
+        for second in 0..1_200 {
+            train.time += 1.0;
+            train.speed = 0.0;
+            let shunted = matches!(second, 300..600);
+            train.metres = if shunted { 19_940.0 } else { 20_001.0 };
+            run(&mut train, Direction::Up);
+        }
+        (train.sign, train.waits) = (-1.0, 0.0);
+        for _ in 0..15 {
+            train.step();
+        }
+        let (mut turned_at, mut forward, mut back) = (None, 0, None);
+        for _ in 0..200 {
+            train.step();
+            let fix = train.some_fix(seed);
+            positioner.observe_fix(train.now(), &fix, &mut fresh());
+            match positioner.place(train.now()) {
+                Some(place) if place.direction == Direction::Down => {
+                    turned_at = turned_at.or(Some(20_001.0 - train.metres));
+                }
+                // It is as good as standing.
+                Some(_) => forward += u32::from(train.speed > 2.0),
+                None => back = Some(train.now()),
+            }
+        }
+        let turned_at = turned_at.unwrap();
+        assert!((60.0..300.0).contains(&turned_at), "seed {seed}: {turned_at:.0} m");
+        // Seconds in which it went back at over 2 m/s and was told as one that goes forward: until
+        // the filter has seen it.
+        assert!(forward <= 8, "seed {seed}: {forward}");
+        if let Some(back) = back {
+            assert_eq!(positioner.place_at(back), None, "seed {seed}: no record is placed there");
+        }
+        let miss = positioner.place(train.now()).unwrap().metres - train.truth(&track);
+        assert!(miss.abs() < 35.0, "seed {seed}: {miss:.1}");
+    }
+}
+
+#[test]
+fn a_first_trip_is_placed_as_later_ones_are() {
+    let mut all = Misses::default();
+    for seed in 0..12 {
+        let mut first = Train::new(seed, 1_000.0);
+        let mut positioner = Positioner::new([]);
+        let mut marks = Vec::new();
+        for _ in 0..700 {
+            first.step();
+            let fix = first.fix(true);
+            positioner.observe_fix(first.now(), &fix, &mut fresh());
+            if let Some(place) = positioner.place(first.now()) {
+                marks.push((first.metres, place.metres));
+            }
+        }
+        let tracks = positioner.settle();
+        assert_eq!(tracks.len(), 1, "seed {seed}");
+        assert!(positioner.learned().is_none() && positioner.settle().is_empty());
+        let (route, track) = tracks[0].clone();
+        for (metres, mark) in &marks {
+            let found = track.nearest(first.line.place(*metres), None).unwrap();
+            let miss = found.metres - mark;
+            assert!(miss.abs() < 45.0, "seed {seed}: {miss:.1} at {metres:.0}");
+        }
+        let mut second = Train::new(seed, 3_000.0);
+        second.dice = Dice::new(seed + 5_000);
+        let mut positioner = Positioner::new([(route, track.clone())]);
+        for _ in 0..600 {
+            second.step();
+            let fix = second.fix(true);
+            positioner.observe_fix(second.now(), &fix, &mut fresh());
+            let Some(place) = positioner.place(second.now()) else { continue };
+            assert_eq!(place.route, route, "seed {seed}");
+            // Where the first trip said it was at the same place.
+            let after = marks.partition_point(|(metres, _)| *metres < second.metres);
+            let [before, after] = [marks[after - 1], marks[after.min(marks.len() - 1)]];
+            let way = (after.0 - before.0).max(1e-9);
+            let share = ((second.metres - before.0) / way).clamp(0.0, 1.0);
+            all.add(Some(place), before.1 + share * (after.1 - before.1));
+        }
+    }
+    println!("between two trips: mean {:.1} m, most {:.1} m", all.mean(), all.most);
+    assert!(all.mean() < 15.0 && all.most < 70.0);
+}
+
+#[test]
+fn a_branch_becomes_a_track_and_is_found_again() {
+    for seed in 0..10 {
+        let main = Train::new(seed, 0.0).line;
+        let branch = main.branch(30_000.0, 40.0, 25_000.0);
+        let track = known(&main);
+        let apart = |metres: f64| track.nearest(branch.place(metres), None).unwrap().off_track;
+        if (34..55).any(|kilometre| apart(f64::from(kilometre) * 1_000.0) < 400.0) {
+            continue; // They meet again.
+        }
+        let mut tracks = vec![(ROUTE, track.clone())];
+        let mut routes = Vec::new();
+        for trip in 0..2 {
+            let mut positioner = Positioner::new(tracks.clone());
+            let mut dice = Dice::new(seed * 10 + trip);
+            let (begin, mut draw) = (start(), fresh());
+            let mut seen = Vec::new();
+            for second in 0..560 {
+                let at = begin + seconds(f64::from(second));
+                let metres = 10_000.0 + 80.0 * f64::from(second);
+                let fix = branch.fix(&mut dice, at, metres, 8.0);
+                positioner.observe_fix(at, &fix, &mut draw);
+                let Some(place) = positioner.place(at) else { continue };
+                if seen.last() != Some(&place.route) {
+                    seen.push(place.route);
+                }
+            }
+            assert_eq!(seen.len(), 2, "seed {seed} trip {trip}: {seen:?}");
+            assert_eq!(seen[0], ROUTE);
+            routes.push(seen[1]);
+            for (route, track) in positioner.settle() {
+                tracks.retain(|(known, _)| *known != route);
+                tracks.push((route, track));
+            }
+        }
+        assert_eq!(routes[0], routes[1], "seed {seed}");
+        assert_eq!(tracks.len(), 2);
+    }
+}
+
+#[test]
+fn a_new_track_ends_where_a_known_one_begins() {
+    for seed in 0..10 {
+        let line = Train::new(seed, 0.0).line;
+        let mut learner = TrackLearner::begin_at(line.place(30_000.0));
+        let (mut metres, begin) = (0.0, start());
+        for step in 0..800 {
+            let place = line.place(30_000.0 + 50.0 * f64::from(step));
+            let found = learner.find(place, Hint { metres, reach: 500.0 }).unwrap();
+            metres = found.metres;
+            learner.learn(begin + seconds(f64::from(step)), place, 8.0, &found);
+        }
+        let mut positioner = Positioner::new([(ROUTE, learner.settled())]);
+        let mut dice = Dice::new(seed);
+        let mut last = None;
+        for second in 0..500 {
+            let at = begin + seconds(f64::from(second));
+            let metres = 10_000.0 + 80.0 * f64::from(second);
+            let fix = line.fix(&mut dice, at, metres, 8.0);
+            positioner.observe_fix(at, &fix, &mut fresh());
+            last = positioner.place(at).or(last);
+            if let Some(place) = last.filter(|_| !(30_000.0..32_500.0).contains(&metres)) {
+                assert_eq!(place.route == ROUTE, metres > 31_000.0, "seed {seed} {metres}");
+            }
+        }
+        let place = last.unwrap();
+        let truth = 10_000.0 + 80.0 * 499.0 - 30_000.0;
+        assert!((place.metres - truth).abs() < 100.0, "seed {seed}: {}", place.metres);
+    }
+}
+
+#[test]
+fn odometers_are_taken_as_they_are() {
+    for seed in 0..20 {
+        let (mut dice, begin) = (Dice::new(seed), start());
+        let mut positioner = Positioner::new([]);
+        let mut all = Misses::default();
+        for second in 0..300 {
+            let at = begin + seconds(f64::from(second));
+            let truth = 50_000.0 - 83.0 * f64::from(second);
+            let metres = truth + 8.0 * dice.normal();
+            let odometer = Odometer { at, route: ROUTE, metres, velocity: -83.0, error: 8.0 };
+            positioner.observe_odometer(at, &odometer);
+            for (metres, velocity, error) in [
+                (f64::NAN, 1.0, 1.0),
+                (1.0, f64::NAN, 1.0),
+                (1.0, 1.0, f64::NAN),
+                (1e12, 1.0, 1.0),
+                (truth, 5_000.0, 1.0),
+                (truth + 900.0, -83.0, 5.0),
+            ] {
+                let bad = Odometer { metres, velocity, error, ..odometer };
+                positioner.observe_odometer(at, &bad);
+            }
+            // Fixes do not count beside it.
+            let elsewhere = Place::from_degrees(10.0, 10.0).unwrap().moved(Vector::default());
+            positioner.observe_fix(at, &fix(at, elsewhere, 5.0), &mut fresh());
+            if second > 10 {
+                all.add(positioner.place(at), truth);
+            }
+        }
+        let place = positioner.place(begin + seconds(299.0)).unwrap();
+        assert_eq!((place.route, place.direction), (ROUTE, Direction::Down));
+        assert!(all.missing == 0 && all.mean() < 6.0 && all.most < 20.0, "seed {seed}");
+        let then = positioner.place_at(begin + seconds(250.5)).unwrap();
+        assert!((then.metres - (50_000.0 - 83.0 * 250.5)).abs() < 20.0, "seed {seed}");
+        assert_eq!(positioner.place_at(begin + seconds(400.0)), None);
+    }
+}
+
+#[test]
+fn memory_is_bounded() {
+    let line = Line::new(1, Place::from_degrees(50.0, 8.0).unwrap(), 60.0, 5_000.0);
+    let track = known(&line);
+    let tracks = (0..2 * TRACKS_MAX as u64).map(|route| (RouteId(route), track.clone()));
+    let mut positioner = Positioner::new(tracks);
+    assert_eq!(positioner.book.tracks().count(), TRACKS_MAX);
+    // A receiver that shows another town with each reading, for hours.
+    let mut dice = Dice::new(1);
+    let begin = start();
+    for second in 0..10_000 {
+        let at = begin + seconds(f64::from(second));
+        let place = Place::from_degrees(dice.between(-80.0, 80.0), dice.between(-180.0, 180.0));
+        positioner.observe_fix(at, &fix(at, place.unwrap(), 5.0), &mut fresh());
+        assert_eq!(positioner.place(at), None);
+    }
+    assert!(positioner.course.readings().len() <= 16 && positioner.settle().is_empty());
+}
+
+/// Anything in any order: no panic, and what is told is sound.
+#[test]
+fn fuzz_any_readings() {
+    for seed in 0..60 {
+        let mut train = Train::new(seed, 10_000.0);
+        let mut dice = Dice::new(seed + 9);
+        let mut positioner = Positioner::new([(ROUTE, known(&train.line))]);
+        let mut draw = fresh();
+        for _ in 0..1_500 {
+            let pause = if dice.share() < 0.01 { dice.between(0.0, 3_000.0) } else { 0.0 };
+            train.time += pause;
+            train.step();
+            train.sign = if dice.share() < 0.003 { -train.sign } else { train.sign };
+            train.metres = if dice.share() < 0.003 { dice.between(0.0, 1e5) } else { train.metres };
+            train.metres = train.metres.clamp(0.0, 1e5);
+            let mut fix = train.some_fix(seed);
+            fix.at += seconds(if dice.share() < 0.1 { 50.0 } else { 0.0 });
+            fix.latitude += if dice.share() < 0.1 { dice.between(-0.1, 0.1) } else { 0.0 };
+            fix.speed =
+                if dice.share() < 0.1 { Some(dice.between(-9.0, 300.0)) } else { fix.speed };
+            fix.error =
+                if dice.share() < 0.1 { Some(dice.between(-9.0, 400.0)) } else { fix.error };
+            positioner.observe_fix(train.now(), &fix, &mut draw);
+            if dice.share() < 0.02 {
+                let route = RouteId((dice.share() * 3.0) as u64 + 6);
+                let (metres, velocity) = (dice.between(-1e8, 1e8), dice.between(-200.0, 200.0));
+                let odometer = Odometer { at: fix.at, route, metres, velocity, error: 9.0 };
+                positioner.observe_odometer(train.now(), &odometer);
+            }
+            if dice.share() < 0.01 {
+                for (_, track) in positioner.settle() {
+                    assert_eq!(Track::decode(&track.encode()), Ok(track), "seed {seed}");
+                }
+            }
+            let Some(place) = positioner.place(train.now()) else { continue };
+            assert!(
+                place.metres.abs() < 1.1e7 && place.at <= train.now(),
+                "seed {seed}: {place:?}"
+            );
+            assert!((0.0..=ERROR_MAX).contains(&place.error), "seed {seed}: {place:?}");
+            assert!((0.0..400.0).contains(&place.speed), "seed {seed}: {place:?}");
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! LinkDB: handovers, what cells remember, tracks and the trace database in one file, on redb.
+//!
+//! - [`Store::append`] takes handovers in, each once (by trip and sequence), in one durable
+//!   transaction: after a crash all of a call are there, or none.
+//! - Everything is bounded ([`Limits`]). When the handovers are full the oldest trips fall out
+//!   whole; what cells remember stays. A trip that fell out is remembered by its number, so that a
+//!   peer that still has it does not bring it again.
+//! - Records come from peers: what cannot be is refused, and no time is believed that is before
+//!   this program or in the future (see `trips`).
+//! - An error never panics and says what an operator can do ([`StoreError`]). After a full disk the
+//!   next write opens the file again.
+//!
+//! The store belongs to one thread and waits for the disk: it is never called by the data plane. It
+//! reads no clock. A file is open in one process at a time.
+
+mod batch;
+mod error;
+#[cfg(test)]
+mod faults;
+mod file;
+mod keys;
+mod limits;
+mod places;
+mod ring;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod trips;
+
+use std::cell::Cell;
+use std::path::Path;
+
+use polyrail_model::{Direction, Handover, Position, RouteId, TripId, TripKnown};
+use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use batch::Batch;
+pub use batch::SEQUENCE_AHEAD_MAX;
+pub(crate) use error::Fault;
+pub use error::StoreError;
+pub use file::{DAMAGED_KEPT_MAX, SetAside};
+use file::{Source, guarded};
+pub use keys::PlaceKey;
+pub use limits::Limits;
+pub(crate) use places::{Mean, Place, SAMPLES_MAX, Visit};
+pub use places::{PLACE_TRIPS_MAX, PlaceQuantiles, PlaceSample, Spread};
+use tables::{CELLS, Counters, EVENTS, FORMAT, META, ORDER, PLACES, TRACKS, TRIPS};
+use trips::Trip;
+pub use trips::TripSummary;
+
+use crate::history::{CellHistory, CellKey};
+use crate::record;
+
+/// An open database.
+#[derive(Debug)]
+pub struct Store {
+    /// None while it has to be opened again.
+    database: Option<Database>,
+    source: Source,
+    limits: Limits,
+    /// Whether an error has made the open database unusable.
+    broken: Cell<bool>,
+}
+
+/// What became of records that were appended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Appended {
+    /// Those that are new.
+    pub fresh: usize,
+    /// Those that were there, or whose trip fell out already.
+    pub known: usize,
+    /// Those that cannot be, or are too far ahead of what is known of their trip.
+    pub refused: usize,
+}
+
+/// How much is in a database.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreStats {
+    /// Handovers.
+    pub events: u64,
+    /// Those of them that failed.
+    pub failures: u64,
+    /// Trips with handovers.
+    pub trips: u64,
+    /// Trips that fell out and of which the number is kept.
+    pub trips_fallen: u64,
+    /// Cells that are remembered.
+    pub cells: u64,
+    /// Those with at least two failures, for which there may be a forecast.
+    pub forecastable_cells: u64,
+    /// Tracks.
+    pub tracks: u64,
+    /// Places of the trace database.
+    pub places: u64,
+    /// Bytes of the file; 0 in memory.
+    pub file_bytes: u64,
+    /// When the first handover of all came in, in milliseconds since 1970.
+    pub created_at_ms: Option<u64>,
+    /// The last handover of the oldest trip, as far as its time is to be believed.
+    pub oldest_at_ms: Option<u64>,
+    /// The last handover of the newest trip.
+    pub newest_at_ms: Option<u64>,
+}
+
+impl Store {
+    /// Opens a database, or begins one where there is none. Verifies the whole file.
+    ///
+    /// # Errors
+    /// When the file cannot be used; it is then left as it is.
+    pub fn open(path: impl AsRef<Path>, limits: Limits) -> Result<Self, StoreError> {
+        Self::from_source(Source::File(path.as_ref().to_owned()), limits)
+    }
+
+    /// A database that is gone with the process.
+    ///
+    /// # Errors
+    /// None that are known.
+    pub fn in_memory(limits: Limits) -> Result<Self, StoreError> {
+        Self::from_source(Source::Memory, limits)
+    }
+
+    /// Opens a database; a damaged one is renamed to `<name>.damaged-<n>` and an empty one begun.
+    /// At most [`DAMAGED_KEPT_MAX`] of those are kept.
+    ///
+    /// # Errors
+    /// For all else that prevents it: a full disk, no permission, another program's file, a newer
+    /// format, a file that is in use.
+    pub fn open_or_begin_anew(
+        path: impl AsRef<Path>,
+        limits: Limits,
+    ) -> Result<(Self, Option<SetAside>), StoreError> {
+        let path = path.as_ref();
+        match Self::open(path, limits) {
+            Ok(store) => Ok((store, None)),
+            Err(reason @ StoreError::Damaged { .. }) => {
+                let aside = file::set_aside(path, reason)?;
+                Ok((Self::open(path, limits)?, Some(aside)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn from_source(source: Source, limits: Limits) -> Result<Self, StoreError> {
+        let database = Some(source.open()?);
+        Ok(Self { database, source, limits, broken: Cell::new(false) })
+    }
+
+    /// Takes handovers in, in one durable transaction; those that are known change nothing, those
+    /// that cannot be are counted and left out. `now_ms`: milliseconds since 1970.
+    ///
+    /// # Errors
+    /// When nothing was taken.
+    pub fn append(&mut self, records: &[Handover], now_ms: u64) -> Result<Appended, StoreError> {
+        if records.is_empty() {
+            return Ok(Appended::default());
+        }
+        self.write(|batch| Ok(Ok(batch.append(records, now_ms)?)))
+    }
+
+    /// How far each trip is known, the newest trip first. Of a trip that fell out, or was
+    /// forgotten, nothing more is wanted: its `next` is [`u32::MAX`].
+    ///
+    /// # Errors
+    /// When the database cannot be read; so for all that read.
+    pub fn known(&self) -> Result<Vec<TripKnown>, StoreError> {
+        self.read(|reading| {
+            let order = reading.open_table(ORDER)?;
+            let mut known = Vec::new();
+            for row in order.iter()?.rev() {
+                let (trip, next) = row?.1.value();
+                known.push(TripKnown { trip: TripId(trip), next });
+            }
+            Ok(known)
+        })
+    }
+
+    /// How far one trip is known, as [`Store::known`] tells it; 0 for one that is not there.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn known_of(&self, trip: TripId) -> Result<u32, StoreError> {
+        self.read(|reading| Ok(trip_of(reading, trip)?.map_or(0, |trip| trip.summary.next)))
+    }
+
+    /// The trips that have handovers here, the oldest first.
+    pub fn trips(&self) -> Result<Vec<TripSummary>, StoreError> {
+        self.read(|reading| {
+            let (order, trips) = (reading.open_table(ORDER)?, reading.open_table(TRIPS)?);
+            let mut found = Vec::new();
+            for row in order.range((1, 0, 0)..)? {
+                let id = TripId(row?.1.value().0);
+                if let Some(bytes) = trips.get(id.0)? {
+                    found.push(Trip::decode(id, bytes.value())?.summary);
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// Handovers of a trip from a sequence number on, at most `max`.
+    pub fn records(
+        &self,
+        trip: TripId,
+        from: u32,
+        max: usize,
+    ) -> Result<Vec<Handover>, StoreError> {
+        self.read(|reading| {
+            let Some(Trip { serial, .. }) = trip_of(reading, trip)? else { return Ok(Vec::new()) };
+            let events = reading.open_table(EVENTS)?;
+            let range = events.range((serial, from)..=(serial, u32::MAX))?;
+            range.take(max).map(|row| Ok(record::decode_handover(row?.1.value())?)).collect()
+        })
+    }
+
+    /// The number that the trip's next handover gets: one more than the highest. None when the
+    /// trip can have no more, because it is full or fell out: begin another.
+    pub fn next_sequence(&self, trip: TripId) -> Result<Option<u32>, StoreError> {
+        let max = u64::from(self.limits.trip_events_max).min(self.limits.events_max);
+        self.read(|reading| {
+            let Some(Trip { serial, held, .. }) = trip_of(reading, trip)? else {
+                return Ok(Some(0));
+            };
+            let events = reading.open_table(EVENTS)?;
+            let next = match events.range((serial, 0)..=(serial, u32::MAX))?.next_back() {
+                Some(row) => row?.0.value().1.saturating_add(1),
+                None => 0,
+            };
+            Ok(Some(next).filter(|next| held && u64::from(*next) < max))
+        })
+    }
+
+    /// Shows every handover to `visitor`, trip by trip, the oldest trip first; stops at its first
+    /// error.
+    pub fn visit<E: From<StoreError>>(
+        &self,
+        mut visitor: impl FnMut(Handover) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.read(|reading| {
+            let (order, trips) = (reading.open_table(ORDER)?, reading.open_table(TRIPS)?);
+            let events = reading.open_table(EVENTS)?;
+            for row in order.range((1, 0, 0)..)? {
+                let id = TripId(row?.1.value().0);
+                let Some(bytes) = trips.get(id.0)? else { continue };
+                let Trip { serial, .. } = Trip::decode(id, bytes.value())?;
+                for row in events.range((serial, 0)..=(serial, u32::MAX))? {
+                    let handover = record::decode_handover(row?.1.value())?;
+                    if let Err(error) = visitor(handover) {
+                        return Ok(Err(error));
+                    }
+                }
+            }
+            Ok(Ok(()))
+        })?
+    }
+
+    /// All cells, sorted.
+    pub fn cells(&self) -> Result<Vec<(CellKey, CellHistory)>, StoreError> {
+        self.read(|reading| {
+            let cells = reading.open_table(CELLS)?;
+            let mut found = Vec::new();
+            for row in cells.iter()? {
+                let (key, value) = row?;
+                let history = record::decode_history(ring::split(value.value())?.1)?;
+                found.push((keys::decode_cell(key.value())?, history));
+            }
+            Ok(found)
+        })
+    }
+
+    /// What a cell remembers.
+    pub fn cell(&self, key: &CellKey) -> Result<Option<CellHistory>, StoreError> {
+        self.read(|reading| {
+            let cells = reading.open_table(CELLS)?;
+            match ring::get(&cells, &keys::encode_cell(key))? {
+                Some(bytes) => Ok(Some(record::decode_history(&bytes)?)),
+                None => Ok(None),
+            }
+        })
+    }
+
+    /// Keeps a track as somebody else has encoded it, in the place of what was there.
+    ///
+    /// # Errors
+    /// Also when it is larger than the limits allow.
+    pub fn put_track(&mut self, route: RouteId, track: &[u8]) -> Result<(), StoreError> {
+        self.write(|batch| Ok(Ok(batch.put_track(route, track)?)))
+    }
+
+    /// All tracks, sorted by number.
+    pub fn tracks(&self) -> Result<Vec<(RouteId, Vec<u8>)>, StoreError> {
+        self.read(|reading| {
+            let tracks = reading.open_table(TRACKS)?;
+            let mut found = Vec::new();
+            for row in tracks.iter()? {
+                let (key, value) = row?;
+                let damaged = |_| Fault::Damaged("a track has no number".to_owned());
+                let route = u64::from_be_bytes(key.value().try_into().map_err(damaged)?);
+                found.push((RouteId(route), ring::split(value.value())?.1.to_vec()));
+            }
+            Ok(found)
+        })
+    }
+
+    /// Records what was measured at places, in one durable transaction; it waits for the disk, so
+    /// gather the samples of some seconds.
+    ///
+    /// # Errors
+    /// Also when a carrier's name cannot be; then nothing is recorded.
+    pub fn record_places(&mut self, samples: &[PlaceSample]) -> Result<(), StoreError> {
+        if samples.is_empty() {
+            return Ok(());
+        }
+        self.write(|batch| {
+            samples.iter().try_for_each(|sample| batch.record_place(sample))?;
+            Ok(Ok(()))
+        })
+    }
+
+    /// What to expect of a carrier at a position; none where it has not been.
+    pub fn place_quantiles(
+        &self,
+        carrier: &str,
+        route: RouteId,
+        direction: Direction,
+        position: Position,
+    ) -> Result<Option<PlaceQuantiles>, StoreError> {
+        let key = PlaceKey::of(carrier, route, direction, position).encode();
+        self.read(|reading| match ring::get(&reading.open_table(PLACES)?, &key)? {
+            Some(bytes) => Ok(Some(Place::decode(&bytes)?.quantiles())),
+            None => Ok(None),
+        })
+    }
+
+    /// Shows every place to `visitor`, sorted; stops at its first error.
+    pub(crate) fn visit_places<E: From<StoreError>>(
+        &self,
+        mut visitor: impl FnMut(PlaceKey, Place) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.read(|reading| {
+            for row in reading.open_table(PLACES)?.iter()? {
+                let (key, value) = row?;
+                let place = Place::decode(ring::split(value.value())?.1)?;
+                if let Err(error) = visitor(PlaceKey::decode(key.value())?, place) {
+                    return Ok(Err(error));
+                }
+            }
+            Ok(Ok(()))
+        })?
+    }
+
+    /// Forgets the handovers of all trips whose last one is older; answers how many trips. What
+    /// cells and places remember stays: it says where carriers fail, not when the train was there.
+    /// The bytes are gone from the file after [`Store::compact`].
+    pub fn forget_before(&mut self, at_ms: u64) -> Result<u64, StoreError> {
+        self.write(|batch| Ok(Ok(batch.forget_before(at_ms)?)))
+    }
+
+    /// Makes the file as small as its contents allow; true when it became smaller. Takes seconds
+    /// with a full database.
+    pub fn compact(&mut self) -> Result<bool, StoreError> {
+        self.reopen_if_broken()?;
+        let path = self.source.path().to_owned();
+        let database = self.database.as_mut();
+        let result = guarded(&path, || match database {
+            Some(database) => Ok(database.compact()?),
+            None => Err(StoreError::Closed { path: path.clone() }.into()),
+        });
+        self.noted(result)
+    }
+
+    /// How much is here; takes no longer when it is much.
+    pub fn stats(&self) -> Result<StoreStats, StoreError> {
+        let file_bytes = self.source.file_bytes();
+        self.read(|reading| {
+            let counters = Counters::load(&reading.open_table(META)?)?;
+            let order = reading.open_table(ORDER)?;
+            let oldest = order.range((1, 0, 0)..)?.next().transpose()?;
+            let newest = order.range((1, 0, 0)..)?.next_back().transpose()?;
+            Ok(StoreStats {
+                events: reading.open_table(EVENTS)?.len()?,
+                failures: counters.failures,
+                trips: order.len()?.saturating_sub(counters.fallen),
+                trips_fallen: counters.fallen,
+                cells: reading.open_table(CELLS)?.len()?,
+                forecastable_cells: counters.forecastable,
+                tracks: reading.open_table(TRACKS)?.len()?,
+                places: reading.open_table(PLACES)?.len()?,
+                file_bytes,
+                created_at_ms: Some(counters.created_ms).filter(|created| *created > 0),
+                oldest_at_ms: oldest.map(|(order, _)| order.value().1),
+                newest_at_ms: newest.map(|(order, _)| order.value().1),
+            })
+        })
+    }
+
+    /// One transaction. The outer error is the database's, the inner one the caller's; after either
+    /// nothing was written.
+    pub(crate) fn write<T, E: From<StoreError>>(
+        &mut self,
+        work: impl FnOnce(&mut Batch<'_>) -> Result<Result<T, E>, Fault>,
+    ) -> Result<T, E> {
+        self.reopen_if_broken()?;
+        let result = guarded(self.source.path(), || {
+            let database = self.database()?;
+            let writing = database.begin_write()?;
+            let result = {
+                let mut batch = Batch::begin(&writing, self.limits)?;
+                let result = work(&mut batch)?;
+                if result.is_ok() {
+                    batch.finish()?;
+                }
+                result
+            };
+            if result.is_ok() {
+                writing.commit()?;
+            } else {
+                writing.abort()?;
+            }
+            Ok(result)
+        });
+        self.noted(result)?
+    }
+
+    fn read<T>(
+        &self,
+        work: impl FnOnce(&ReadTransaction) -> Result<T, Fault>,
+    ) -> Result<T, StoreError> {
+        let result = guarded(self.source.path(), || work(&self.database()?.begin_read()?));
+        self.noted(result)
+    }
+
+    fn database(&self) -> Result<&Database, Fault> {
+        let open = self.database.as_ref().filter(|_| !self.broken.get());
+        open.ok_or_else(|| StoreError::Closed { path: self.source.path().to_owned() }.into())
+    }
+
+    /// After an error of the disk redb wants to be opened again.
+    fn noted<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        let unusable = !matches!(
+            result,
+            Ok(_) | Err(StoreError::TrackTooLarge { .. } | StoreError::Refused(_))
+        );
+        if unusable && !matches!(self.source, Source::Memory) {
+            self.broken.set(true);
+        }
+        result
+    }
+
+    fn reopen_if_broken(&mut self) -> Result<(), StoreError> {
+        if self.broken.get() {
+            let old = self.database.take();
+            guarded(self.source.path(), || {
+                drop(old);
+                Ok(())
+            })?;
+            self.database = Some(self.source.open()?);
+            self.broken.set(false);
+        }
+        Ok(())
+    }
+}
+
+fn trip_of(reading: &ReadTransaction, trip: TripId) -> Result<Option<Trip>, Fault> {
+    match reading.open_table(TRIPS)?.get(trip.0)? {
+        Some(bytes) => Ok(Some(Trip::decode(trip, bytes.value())?)),
+        None => Ok(None),
+    }
+}
+
+/// Whether a cell has the two failures without which nothing is forecast.
+fn is_forecastable(history: &CellHistory) -> bool {
+    history.passages().filter(|one| one.outcome.is_failure()).nth(1).is_some()
+}

@@ -1,0 +1,402 @@
+//! The store: what is taken once, what falls out and in which order, and what is counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use polyrail_model::{Bitrate, HandoverOutcome};
+use proptest::prelude::*;
+
+use super::trips::EARLIEST_MS;
+use super::*;
+use crate::record::tests::{any_handover, handover};
+
+mod crash;
+mod damage;
+
+/// A time within reason.
+const NOW: u64 = EARLIEST_MS + 1_000_000_000_000;
+
+/// The handover of a trip with the given number; some fail.
+fn event(trip: u64, sequence: u32, at_ms: u64) -> Handover {
+    let outcome = if sequence % 3 == 1 { HandoverOutcome::TypeI } else { HandoverOutcome::Success };
+    let from = polyrail_model::CellId(u64::from(sequence / 2));
+    Handover { trip: TripId(trip), sequence, at_ms, outcome, from, ..handover() }
+}
+
+fn events(trip: u64, sequences: std::ops::Range<u32>, at_ms: u64) -> Vec<Handover> {
+    sequences.map(|sequence| event(trip, sequence, at_ms)).collect()
+}
+
+fn place(trip: u64, metres: f64, mbps: u64) -> PlaceSample {
+    PlaceSample {
+        carrier: "A".to_owned(),
+        route: RouteId(7),
+        direction: Direction::Up,
+        position: Position::from_metres(metres),
+        trip: TripId(trip),
+        rate: Some(Bitrate::from_bps(mbps * 1_000_000)),
+        delay: Some(Duration::from_millis(40)),
+    }
+}
+
+/// Everything that can be asked, but for the size of the file.
+#[derive(Clone, Debug, PartialEq)]
+struct Dump {
+    events: Vec<Handover>,
+    known: Vec<TripKnown>,
+    trips: Vec<TripSummary>,
+    cells: Vec<(CellKey, CellHistory)>,
+    tracks: Vec<(RouteId, Vec<u8>)>,
+    places: Vec<(PlaceKey, Place)>,
+    stats: StoreStats,
+}
+
+fn dump(store: &Store) -> Result<Dump, StoreError> {
+    let (mut events, mut places) = (Vec::new(), Vec::new());
+    store.visit(|event| {
+        events.push(event);
+        Ok::<_, StoreError>(())
+    })?;
+    store.visit_places(|key, place| {
+        places.push((key, place));
+        Ok::<_, StoreError>(())
+    })?;
+    Ok(Dump {
+        events,
+        known: store.known()?,
+        trips: store.trips()?,
+        cells: store.cells()?,
+        tracks: store.tracks()?,
+        places,
+        stats: StoreStats { file_bytes: 0, ..store.stats()? },
+    })
+}
+
+/// The counters say what is there.
+fn assert_counted(dump: &Dump, limits: &Limits) {
+    let stats = dump.stats;
+    let failures = dump.events.iter().filter(|event| event.outcome.is_failure()).count();
+    let forecastable = dump.cells.iter().filter(|(_, history)| {
+        history.passages().filter(|passage| passage.outcome.is_failure()).count() >= 2
+    });
+    assert_eq!(stats.events, dump.events.len() as u64);
+    assert_eq!(stats.failures, failures as u64);
+    assert_eq!(stats.forecastable_cells, forecastable.count() as u64);
+    assert_eq!(stats.cells, dump.cells.len() as u64);
+    assert_eq!(stats.trips, dump.trips.len() as u64);
+    assert_eq!(stats.trips + stats.trips_fallen, dump.known.len() as u64);
+    assert!(stats.events <= limits.events_max && stats.cells <= limits.cells_max);
+    assert!(stats.trips <= limits.trips_max && stats.trips_fallen <= limits.trips_max);
+    for trip in &dump.trips {
+        let own = || dump.events.iter().filter(|event| event.trip == trip.trip);
+        assert_eq!(own().count(), trip.count as usize);
+        assert_eq!(own().filter(|one| one.outcome.is_failure()).count(), trip.failures as usize);
+        let have: BTreeSet<u32> = own().map(|event| event.sequence).collect();
+        assert_eq!((0..).find(|one| !have.contains(one)), Some(trip.next));
+    }
+}
+
+#[test]
+fn handovers_are_taken_once_and_the_first_counts() {
+    let mut store = Store::in_memory(Limits::default()).unwrap();
+    let all = events(5, 0..10, NOW);
+    let fresh = |fresh, known| Appended { fresh, known, refused: 0 };
+    assert_eq!(store.append(&all[..6], NOW).unwrap(), fresh(6, 0));
+    assert_eq!(store.append(&all, NOW).unwrap(), fresh(4, 6));
+    let other = Handover { outcome: HandoverOutcome::TypeIII, ..all[3].clone() };
+    assert_eq!(store.append(&[other], NOW).unwrap(), fresh(0, 1));
+    assert_eq!(store.append(&[], NOW).unwrap(), fresh(0, 0));
+    assert_eq!(store.records(TripId(5), 0, 100).unwrap(), all);
+    assert_eq!(store.records(TripId(5), 4, 3).unwrap(), all[4..7]);
+    assert_eq!(store.records(TripId(6), 0, 3).unwrap(), []);
+    assert_eq!(store.next_sequence(TripId(5)).unwrap(), Some(10));
+    assert_eq!(store.next_sequence(TripId(6)).unwrap(), Some(0));
+    let cell = store.cell(&CellKey::of(&all[2])).unwrap().unwrap();
+    assert_eq!(cell.passages().len(), 2);
+    assert_counted(&dump(&store).unwrap(), &Limits::default());
+}
+
+#[test]
+fn gaps_are_told_and_numbers_far_ahead_wait_for_their_turn() {
+    let mut store = Store::in_memory(Limits::default()).unwrap();
+    let ahead = SEQUENCE_AHEAD_MAX;
+    let batch = [event(1, 2, NOW), event(1, ahead - 1, NOW), event(1, ahead, NOW)];
+    let appended = store.append(&batch, NOW).unwrap();
+    assert_eq!(appended, Appended { fresh: 2, known: 0, refused: 1 });
+    let next = |store: &Store| store.known().unwrap()[0].next;
+    assert_eq!(next(&store), 0);
+    store.append(&[event(1, 1, NOW)], NOW).unwrap();
+    store.append(&[event(1, 0, NOW)], NOW).unwrap();
+    assert_eq!(next(&store), 3);
+    assert_eq!(store.append(&[event(1, ahead, NOW)], NOW).unwrap().fresh, 1);
+    assert_eq!(store.append(&[event(1, u32::MAX, NOW)], NOW).unwrap().refused, 1);
+    assert_eq!(store.append(&[event(2, u32::MAX, NOW)], NOW).unwrap().refused, 1);
+    assert_eq!(store.known().unwrap().len(), 1, "a trip of which nothing was taken is not there");
+    assert_counted(&dump(&store).unwrap(), &Limits::default());
+}
+
+#[test]
+fn what_cannot_be_is_left_out_and_the_rest_is_taken() {
+    let mut store = Store::in_memory(Limits::default()).unwrap();
+    let bad = Handover { carrier: "x".repeat(33), ..event(1, 0, NOW) };
+    let appended = store.append(&[bad, event(1, 1, NOW)], NOW).unwrap();
+    assert_eq!(appended, Appended { fresh: 1, known: 0, refused: 1 });
+}
+
+#[test]
+fn the_oldest_trips_fall_out_whole_and_are_not_taken_again() {
+    let limits = Limits { events_max: 25, ..Limits::default() };
+    let mut store = Store::in_memory(limits).unwrap();
+    // They arrive newest first, as a database that begins anew gets them.
+    for trip in (0..5).rev() {
+        store.append(&events(trip, 0..10, NOW + trip * 1000), NOW).unwrap();
+    }
+    let trips = |store: &Store| -> Vec<u64> {
+        store.trips().unwrap().iter().map(|trip| trip.trip.0).collect()
+    };
+    assert_eq!(trips(&store), [3, 4]);
+    let known: Vec<_> = store.known().unwrap().iter().map(|k| (k.trip.0, k.next)).collect();
+    let gone = u32::MAX;
+    assert_eq!(known, [(4, 10), (3, 10), (2, gone), (1, gone), (0, gone)]);
+    let again = store.append(&events(2, 0..20, NOW), NOW).unwrap();
+    assert_eq!(again, Appended { fresh: 0, known: 20, refused: 0 });
+    assert_eq!(store.next_sequence(TripId(2)).unwrap(), None, "begin another trip");
+    // What the cells remember stays.
+    let cell = store.cell(&CellKey::of(&event(0, 0, NOW))).unwrap().unwrap();
+    assert_eq!(cell.passages().len(), 10);
+    // A trip that alone fills everything stays until there is a newer one.
+    store.append(&events(9, 0..40, NOW + 9000), NOW).unwrap();
+    assert_eq!((trips(&store), store.stats().unwrap().events), (vec![9], 25));
+    assert_eq!(store.next_sequence(TripId(9)).unwrap(), None);
+    assert_counted(&dump(&store).unwrap(), &limits);
+}
+
+#[test]
+fn wrong_clocks_neither_push_out_honest_trips_nor_lose_their_own() {
+    let limits = Limits { events_max: 100, ..Limits::default() };
+    for wrong in [0, 5, NOW * 2, record::AT_MS_MAX] {
+        let mut store = Store::in_memory(limits).unwrap();
+        for trip in 0..50 {
+            store.append(&events(trip, 0..10, wrong), NOW).unwrap();
+        }
+        assert_eq!(store.stats().unwrap().trips, 10, "what just arrived is not dropped at once");
+        for trip in 100..110 {
+            let at = NOW + trip * 60_000;
+            store.append(&events(trip, 0..10, at), at).unwrap();
+        }
+        let trips = store.trips().unwrap();
+        assert!(trips.iter().all(|trip| trip.trip.0 >= 100), "clock {wrong}: {trips:?}");
+        assert_eq!(trips.len(), 10);
+        let late = store.append(&events(200, 0..10, wrong), NOW + 1_000_000_000).unwrap();
+        assert_eq!(late.fresh, 10);
+        assert_eq!(store.trips().unwrap().last().unwrap().trip, TripId(200));
+        // Retention goes by when it came, too.
+        assert_eq!(store.forget_before(NOW + 2_000_000_000).unwrap(), 10);
+    }
+}
+
+#[test]
+fn a_machine_without_the_time_keeps_what_came_last() {
+    let limits = Limits { events_max: 30, ..Limits::default() };
+    let mut store = Store::in_memory(limits).unwrap();
+    store.append(&events(1, 0..10, NOW), NOW).unwrap();
+    for trip in 2..6 {
+        store.append(&events(trip, 0..10, 1000), 1000).unwrap();
+    }
+    let trips: Vec<_> = store.trips().unwrap().iter().map(|trip| trip.trip.0).collect();
+    assert_eq!(trips, [3, 4, 5]);
+}
+
+#[test]
+fn what_is_too_old_is_forgotten_but_for_what_cells_know() {
+    let mut store = Store::in_memory(Limits::default()).unwrap();
+    for trip in 0..10 {
+        store.append(&events(trip, 0..5, NOW + trip), NOW).unwrap();
+    }
+    assert_eq!(store.forget_before(NOW + 4).unwrap(), 4);
+    assert_eq!(store.forget_before(NOW + 4).unwrap(), 0);
+    let stats = store.stats().unwrap();
+    assert_eq!((stats.trips, stats.trips_fallen, stats.events), (6, 4, 30));
+    assert_eq!((stats.oldest_at_ms, stats.newest_at_ms), (Some(NOW + 4), Some(NOW + 9)));
+    assert_eq!(store.append(&events(0, 0..5, NOW), NOW).unwrap().fresh, 0);
+    assert_eq!(store.cells().unwrap()[0].1.passages().len(), 20);
+    assert_eq!(store.forget_before(u64::MAX).unwrap(), 6);
+    assert_eq!(store.stats().unwrap().newest_at_ms, None);
+}
+
+#[test]
+fn numbers_of_fallen_trips_are_bounded_too() {
+    let limits = Limits { trips_max: 3, ..Limits::default() };
+    let mut store = Store::in_memory(limits).unwrap();
+    for trip in 0..20 {
+        store.append(&events(trip, 0..2, NOW + trip), NOW).unwrap();
+    }
+    let known: Vec<_> = store.known().unwrap().iter().map(|known| known.trip.0).collect();
+    assert_eq!(known, [19, 18, 17, 16, 15, 14]);
+    assert_counted(&dump(&store).unwrap(), &limits);
+}
+
+#[test]
+fn cells_tracks_and_places_that_were_not_seen_for_long_fall_out() {
+    let limits = Limits {
+        cells_max: 4,
+        tracks_max: 2,
+        places_max: 3,
+        track_bytes_max: 5,
+        ..Limits::default()
+    };
+    let mut store = Store::in_memory(limits).unwrap();
+    store.append(&events(1, 0..20, NOW), NOW).unwrap();
+    store.append(&events(2, 0..1, NOW), NOW).unwrap();
+    let dumped = dump(&store).unwrap();
+    let cells: Vec<_> = dumped.cells.iter().map(|(key, _)| key.cell.0).collect();
+    assert_eq!(cells, [0, 7, 8, 9]);
+    assert_counted(&dumped, &limits);
+
+    for (route, track) in [(1, "one"), (2, "two"), (1, "again"), (3, "three")] {
+        store.put_track(RouteId(route), track.as_bytes()).unwrap();
+    }
+    let tracks = store.tracks().unwrap();
+    assert_eq!(tracks, [(RouteId(1), b"again".to_vec()), (RouteId(3), b"three".to_vec())]);
+    let error = store.put_track(RouteId(4), b"longer").unwrap_err();
+    assert!(error.to_string().contains("6 bytes is too large; at most 5"), "{error}");
+
+    for metres in [0.0, 100.0, 200.0, 300.0] {
+        store.record_places(&[place(1, metres, 8)]).unwrap();
+    }
+    let at = |metres| {
+        store.place_quantiles("A", RouteId(7), Direction::Up, Position::from_metres(metres))
+    };
+    assert_eq!(at(50.0).unwrap(), None);
+    assert_eq!(at(399.9).unwrap().unwrap().rate.unwrap().p50.as_mbps(), 8.0);
+    assert_eq!(at(400.0).unwrap(), None);
+}
+
+#[test]
+fn a_cell_that_falls_out_while_its_batch_is_written_is_counted_once() {
+    let limits = Limits { cells_max: 2, ..Limits::default() };
+    let mut store = Store::in_memory(limits).unwrap();
+    let failed = |cell: u64, sequence| {
+        let from = polyrail_model::CellId(cell);
+        Handover { from, sequence, outcome: HandoverOutcome::TypeI, ..event(1, 0, NOW) }
+    };
+    store.append(&[failed(9, 0), failed(9, 1), failed(5, 2), failed(5, 3)], NOW).unwrap();
+    assert_eq!(store.stats().unwrap().forecastable_cells, 2);
+    // Cells are written in their order: 1 and 2 push out 9, which is written again.
+    store.append(&[failed(1, 4), failed(2, 5), failed(9, 6)], NOW).unwrap();
+    assert_counted(&dump(&store).unwrap(), &limits);
+}
+
+#[test]
+fn places_tell_quantiles_over_trips() {
+    let mut store = Store::in_memory(Limits::default()).unwrap();
+    let all: Vec<_> = (1..=10).map(|trip| place(trip, 1234.0, trip)).collect();
+    store.record_places(&all).unwrap();
+    let position = Position::from_metres(1200.0);
+    let found = store.place_quantiles("A", RouteId(7), Direction::Up, position).unwrap().unwrap();
+    let rate = found.rate.unwrap();
+    assert_eq!([rate.p10, rate.p50, rate.p90].map(Bitrate::as_mbps), [1.0, 5.0, 9.0]);
+    assert_eq!((found.trips, found.delay.unwrap().p90), (10, Duration::from_millis(40)));
+    let down = store.place_quantiles("A", RouteId(7), Direction::Down, position);
+    assert_eq!(down.unwrap(), None);
+    let unnamed = PlaceSample { carrier: String::new(), ..place(1, 0.0, 1) };
+    let error = store.record_places(&[place(1, 0.0, 1), unnamed]).unwrap_err();
+    assert!(matches!(error, StoreError::Refused(_)), "{error}");
+    assert_eq!(store.stats().unwrap().places, 1, "nothing of it was recorded");
+}
+
+#[test]
+fn two_databases_that_tell_each_other_hold_the_same() {
+    let mut stores = [0, 1].map(|_| Store::in_memory(Limits::default()).unwrap());
+    for trip in 0..6 {
+        let at = NOW + trip;
+        stores[(trip % 2) as usize].append(&events(trip, 0..9, at), NOW).unwrap();
+    }
+    stores[0].append(&events(1, 4..7, NOW + 1), NOW).unwrap();
+    for (from, to) in [(0, 1), (1, 0)] {
+        let known: BTreeMap<_, _> =
+            stores[to].known().unwrap().iter().map(|known| (known.trip, known.next)).collect();
+        for trip in stores[from].trips().unwrap() {
+            let next = known.get(&trip.trip).copied().unwrap_or(0);
+            let records = stores[from].records(trip.trip, next, 100).unwrap();
+            stores[to].append(&records, NOW).unwrap();
+        }
+    }
+    let [one, other] = stores.map(|store| dump(&store).unwrap());
+    assert_eq!((one.events, one.known), (other.events, other.known));
+}
+
+#[test]
+fn compaction_keeps_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("linkdb.redb");
+    let mut store = Store::open(&path, Limits::default()).unwrap();
+    for trip in 0..40 {
+        store.append(&events(trip, 0..200, NOW + trip), NOW).unwrap();
+    }
+    store.forget_before(NOW + 30).unwrap();
+    let (before, bytes) = (dump(&store).unwrap(), store.stats().unwrap().file_bytes);
+    assert!(store.compact().unwrap());
+    assert_eq!(dump(&store).unwrap(), before);
+    assert!(store.stats().unwrap().file_bytes < bytes);
+    drop(store);
+    let store = Store::open(&path, Limits::default()).unwrap();
+    assert_eq!(dump(&store).unwrap(), before);
+    assert_eq!(before.stats.created_at_ms, Some(NOW));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_store_holds_what_a_simple_model_holds(
+        batches in prop::collection::vec(
+            prop::collection::vec((0u64..5, 0u32..12, any_handover()), 1..12), 1..12),
+    ) {
+        let mut store = Store::in_memory(Limits::default()).unwrap();
+        let mut model: BTreeMap<(u64, u32), Handover> = BTreeMap::new();
+        for batch in batches {
+            let batch: Vec<_> = batch
+                .into_iter()
+                .map(|(trip, sequence, one)| Handover { trip: TripId(trip), sequence, ..one })
+                .collect();
+            let before = model.len();
+            for one in &batch {
+                model.entry((one.trip.0, one.sequence)).or_insert_with(|| one.clone());
+            }
+            let appended = store.append(&batch, NOW).unwrap();
+            let fresh = model.len() - before;
+            prop_assert_eq!(appended, Appended { fresh, known: batch.len() - fresh, refused: 0 });
+        }
+        let dump = dump(&store).unwrap();
+        assert_counted(&dump, &Limits::default());
+        let mut held = dump.events.clone();
+        held.sort_by_key(|one| (one.trip, one.sequence));
+        prop_assert_eq!(held, model.into_values().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn limits_hold_whatever_comes(
+        batches in prop::collection::vec(
+            prop::collection::vec((0u64..20, 0u32..30, any::<u64>()), 1..40), 1..12),
+        forget in prop::option::of(any::<u64>()),
+    ) {
+        let limits = Limits {
+            events_max: 50, trips_max: 4, cells_max: 6, trip_events_max: 20, ..Limits::default()
+        };
+        let mut store = Store::in_memory(limits).unwrap();
+        for batch in &batches {
+            let batch: Vec<_> = batch
+                .iter()
+                .map(|(trip, sequence, at)| event(*trip, *sequence, at % (record::AT_MS_MAX + 9)))
+                .collect();
+            let appended = store.append(&batch, NOW).unwrap();
+            prop_assert_eq!(appended.fresh + appended.known + appended.refused, batch.len());
+            assert_counted(&dump(&store).unwrap(), &limits);
+        }
+        if let Some(at) = forget {
+            store.forget_before(at).unwrap();
+            assert_counted(&dump(&store).unwrap(), &limits);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What the synchronisation needs of a database of handovers, and one in memory.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use polyrail_model::{Handover, TripId, TripKnown};
+
+/// A database of handovers, trip by trip.
+pub trait Ledger {
+    /// What may go wrong with it.
+    type Error;
+
+    /// How far each trip is known, the newest first. What is not there may be given again: a trip
+    /// whose handovers fell out should stay, with [`TripKnown::LEFT_OUT`].
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    fn known(&self) -> Result<Vec<TripKnown>, Self::Error>;
+
+    /// All handovers of this trip below the number are known; 0 for an unknown trip,
+    /// [`TripKnown::LEFT_OUT`] for one that fell out.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    fn next_of(&self, trip: TripId) -> Result<u32, Self::Error>;
+
+    /// Handovers of a trip from this number on, in order, at most `max`; none when they fell out.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    fn records(&self, trip: TripId, from: u32, max: usize) -> Result<Vec<Handover>, Self::Error>;
+
+    /// Takes in what it does not hold yet, in any order, and returns how much that was. What it
+    /// has no room for it leaves: when the next one of a trip is left, the peer is told to leave
+    /// out the trip.
+    ///
+    /// # Errors
+    /// The database cannot be written. The peer will say it again.
+    fn append(&mut self, handovers: &[Handover]) -> Result<usize, Self::Error>;
+}
+
+/// A database in memory. Beyond its bound the trip that began first falls out; that it did is
+/// remembered of as many trips again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLedger {
+    trips_max: usize,
+    trips: BTreeMap<TripId, Trip>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Trip {
+    /// When it began, as far as one has heard.
+    began_ms: u64,
+    /// All below are known.
+    next: u32,
+    handovers: BTreeMap<u32, Handover>,
+}
+
+impl Trip {
+    fn has_fallen(&self) -> bool {
+        self.next == TripKnown::LEFT_OUT
+    }
+}
+
+impl Default for MemoryLedger {
+    fn default() -> Self {
+        Self::new(4_096)
+    }
+}
+
+impl MemoryLedger {
+    /// One that holds so many trips.
+    pub fn new(trips_max: usize) -> Self {
+        Self { trips_max, trips: BTreeMap::new() }
+    }
+
+    /// All handovers, by trip and sequence.
+    pub fn handovers(&self) -> impl Iterator<Item = &Handover> {
+        self.trips.values().flat_map(|trip| trip.handovers.values())
+    }
+
+    fn add(&mut self, handover: &Handover) -> bool {
+        let Handover { trip, sequence, at_ms, .. } = *handover;
+        if !self.trips.contains_key(&trip) && !self.has_room_for(at_ms) {
+            return false;
+        }
+        let entry = self.trips.entry(trip).or_insert(Trip { began_ms: at_ms, ..Trip::default() });
+        entry.began_ms = entry.began_ms.min(at_ms);
+        if sequence < entry.next || sequence == u32::MAX {
+            return false;
+        }
+        let new = entry.handovers.insert(sequence, handover.clone()).is_none();
+        while entry.handovers.contains_key(&entry.next) {
+            entry.next += 1;
+        }
+        self.prune();
+        new
+    }
+
+    /// Whether a trip that began then would stay.
+    fn has_room_for(&self, at_ms: u64) -> bool {
+        let newer = self.trips.values().filter(|trip| trip.began_ms >= at_ms);
+        newer.count() < self.trips_max
+    }
+
+    fn prune(&mut self) {
+        while self.trips.values().filter(|trip| !trip.has_fallen()).count() > self.trips_max {
+            let held = self.trips.values_mut().filter(|trip| !trip.has_fallen());
+            let Some(oldest) = held.min_by_key(|trip| trip.began_ms) else { return };
+            oldest.next = TripKnown::LEFT_OUT;
+            oldest.handovers.clear();
+        }
+        while self.trips.len() > 2 * self.trips_max {
+            let fallen = self.trips.iter().filter(|(_, trip)| trip.has_fallen());
+            let oldest = fallen.min_by_key(|(_, trip)| trip.began_ms).map(|(&id, _)| id);
+            let Some(oldest) = oldest else { return };
+            self.trips.remove(&oldest);
+        }
+    }
+}
+
+impl Ledger for MemoryLedger {
+    type Error = Infallible;
+
+    fn known(&self) -> Result<Vec<TripKnown>, Infallible> {
+        let mut known: Vec<_> = self.trips.iter().collect();
+        known.sort_by_key(|(_, trip)| std::cmp::Reverse(trip.began_ms));
+        Ok(known.into_iter().map(|(&trip, held)| TripKnown { trip, next: held.next }).collect())
+    }
+
+    fn next_of(&self, trip: TripId) -> Result<u32, Infallible> {
+        Ok(self.trips.get(&trip).map_or(0, |trip| trip.next))
+    }
+
+    fn records(&self, trip: TripId, from: u32, max: usize) -> Result<Vec<Handover>, Infallible> {
+        let held = self.trips.get(&trip).into_iter();
+        let from = held.flat_map(|trip| trip.handovers.range(from..));
+        Ok(from.map(|(_, handover)| handover.clone()).take(max).collect())
+    }
+
+    fn append(&mut self, handovers: &[Handover]) -> Result<usize, Infallible> {
+        Ok(handovers.iter().filter(|handover| self.add(handover)).count())
+    }
+}
