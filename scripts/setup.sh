@@ -2,9 +2,9 @@
 # Installs the Debian packages of scripts/packages.txt that are missing, and says what it does.
 #
 # Does nothing when all is there. Asks nothing. Needs root or sudo only when something is missing.
-# Starts no service: Debian starts a freshly installed nginx at once and at each boot, which would
-# take port 80 of this machine; both are prevented here, an nginx that was there before is left as
-# it is.
+# Starts no service: Debian starts a freshly installed nginx and gpsd at once and at each boot,
+# which would take ports and receivers of this machine; both are prevented here, what was there
+# before is left as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
@@ -16,6 +16,16 @@ present() { if [[ $1 == /* ]]; then [[ -e $1 ]]; else command -v "$1" >/dev/null
 
 as_root() {
     if [[ $EUID -eq 0 ]]; then "$@"; else sudo "$@"; fi
+}
+
+# Keeps the units of a package that is among those installed from starting at boot.
+keep_off() {
+    local package=$1 units=$2
+    shift 2
+    [[ " $* " == *" $package "* ]] && command -v systemctl >/dev/null || return 0
+    # shellcheck disable=SC2086 # several units
+    as_root systemctl --quiet disable $units 2>/dev/null || true
+    say "$package is installed for tests and not started at boot"
 }
 
 check_rust() {
@@ -44,10 +54,8 @@ install() {
     as_root apt-get -qq update
     as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get -qq install -y --no-install-recommends "$@" </dev/null
-    if [[ " $* " == *" nginx-light "* ]] && command -v systemctl >/dev/null; then
-        as_root systemctl --quiet disable nginx 2>/dev/null || true
-        say "nginx is installed for tests and not started at boot"
-    fi
+    keep_off nginx-light nginx "$@"
+    keep_off gpsd "gpsd.socket gpsd" "$@"
 }
 
 check_rust

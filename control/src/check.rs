@@ -12,8 +12,8 @@ use time::{Duration, OffsetDateTime};
 use toml::de::DeTable;
 
 use crate::config::{
-    Access, Admin, Carrier, CloudConfig, ConfigError, CongestionControl, GatewayConfig, LogConfig,
-    Mode, TlsConfig, read_text,
+    Access, Admin, Carrier, CloudConfig, ConfigError, CongestionControl, GatewayConfig,
+    LinkDbConfig, LogConfig, Mode, TlsConfig, read_text,
 };
 use crate::pki::{self, Certificate, PkiError, RevocationList, Role, read_certificates, shown};
 
@@ -60,7 +60,8 @@ pub fn guess(text: &str) -> Kind {
         .iter()
         .filter(|key| has(key))
         .count();
-    let gateway = ["cloud", "carrier", "restart", "intercept", "dns", "socks5", "users"];
+    let gateway =
+        ["cloud", "carrier", "restart", "intercept", "dns", "socks5", "users", "telemetry"];
     if cloud > gateway.iter().filter(|key| has(key)).count() { Kind::Cloud } else { Kind::Gateway }
 }
 
@@ -99,6 +100,8 @@ fn gateway(config: &GatewayConfig) -> Report {
     notes.log(&config.log);
     notes.carriers(&config.carriers, config.mode);
     notes.admin(config.admin.as_ref());
+    notes.telemetry(config);
+    notes.linkdb(config.linkdb.as_ref());
     let interfaces = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
     for interface in interfaces {
         notes.interface("intercept.interfaces", interface.as_str());
@@ -130,6 +133,7 @@ fn cloud(config: &CloudConfig) -> Report {
     notes.log(&config.log);
     notes.access(&config.access);
     notes.admin(config.admin.as_ref());
+    notes.linkdb(config.linkdb.as_ref().map(|linkdb| &linkdb.common));
     if let Some(control) = &config.congestion {
         notes.congestion("congestion", control, config.mode, "bbr");
     }
@@ -254,6 +258,41 @@ impl Notes {
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
             let text = format!("there is no folder {} now", folder.display());
             self.warnings.push(format!("admin.socket: {text}: without it the daemon cannot start"));
+        }
+    }
+
+    /// Without its database a daemon runs on, and forecasts nothing.
+    fn linkdb(&mut self, linkdb: Option<&LinkDbConfig>) {
+        let folder = linkdb.and_then(|linkdb| linkdb.path.parent());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            let text = format!("there is no folder {} now", folder.display());
+            self.warnings.push(format!("linkdb.path: {text}: without it nothing is learned"));
+        }
+    }
+
+    /// What is named and not there, and what is there and asked by nobody.
+    fn telemetry(&mut self, config: &GatewayConfig) {
+        let telemetry = &config.telemetry;
+        if let Some(file) = telemetry.replay.as_ref().filter(|file| !file.exists()) {
+            let text = format!("there is no {} now", file.display());
+            self.warnings.push(format!("telemetry.replay: {text}"));
+        }
+        if config.linkdb.is_some() && telemetry.is_empty() {
+            let text = "[telemetry] names no source, so that there is nothing to learn from";
+            self.warnings.push(format!("linkdb: {text}"));
+        }
+        let asked = telemetry.modem_manager.is_some();
+        for (index, carrier) in config.carriers.iter().enumerate() {
+            let (key, name) = (format!("carrier[{}]", index + 1), &carrier.name);
+            if asked && carrier.modem.is_none() && carrier.interface.is_none() {
+                let text = format!("\"{name}\" has neither modem nor interface");
+                let text = format!("{text}: its modem cannot be told");
+                self.warnings.push(format!("{key}: {text}"));
+            }
+            if !asked && carrier.modem.is_some() {
+                let text = "nobody asks ModemManager: telemetry.modem_manager is not true";
+                self.warnings.push(format!("{key}.modem: {text}"));
+            }
         }
     }
 
@@ -491,6 +530,39 @@ mod tests {
         ] {
             assert!(warnings.contains(text), "{warnings}");
         }
+        let absent: &[&str] = &["linkdb", "telemetry", "modem"];
+        assert!(!absent.iter().any(|word| warnings.contains(word)), "{warnings}");
         assert!(report.summary.contains("over a, b; users come by SOCKS5"), "{}", report.summary);
+    }
+    #[test]
+    fn what_learning_lacks_is_warned_of() {
+        let (_folder, dir) = world();
+        let file = dir.join("gateway.toml");
+        let head = "[tls]\ncertificate = \"g.crt\"\nkey = \"g.key\"\nauthority = \"ca.crt\"\n\
+                    [cloud]\nname = \"c\"\naddresses = [\"192.0.2.1:1\"]\n\
+                    [socks5]\nlisten = [\"127.0.0.1:1080\"]\n[[carrier]]\nname = \"a\"\n\
+                    congestion = \"reno\"\nsource = \"127.0.0.1\"\n";
+        let warnings = |more: &str| {
+            fs::write(&file, format!("{head}{more}")).unwrap();
+            let report = check(&file, None).unwrap();
+            assert_eq!((report.kind, report.errors), (Kind::Gateway, vec![]));
+            report.warnings
+        };
+        assert_eq!(warnings(""), Vec::<String>::new());
+        let linkdb = "[linkdb]\npath = \"none/l\"\n";
+        let found = warnings(linkdb).join("\n");
+        for text in ["[telemetry] names no source", "linkdb.path: there is no folder"] {
+            assert!(found.contains(text), "{found}");
+        }
+        let found = warnings("[telemetry]\nreplay = \"none\"\nmodem_manager = true\n").join("\n");
+        for text in ["telemetry.replay: there is no", "carrier[1]: \"a\" has neither modem nor"] {
+            assert!(found.contains(text), "{found}");
+        }
+        let found =
+            warnings("modem = \"1\"\n[linkdb]\npath = \"l\"\n[telemetry]\nreplay = \"ca.crt\"\n");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("carrier[1].modem: nobody asks ModemManager"), "{found:?}");
+        fs::write(&file, head.replace("name = \"a\"", "nam = 1")).unwrap();
+        assert!(check(&file, None).is_err());
     }
 }

@@ -14,6 +14,7 @@ use super::common::{
     self, Admin, LogConfig, Mode, Overrides, SchedulerConfig, SessionConfig, TlsConfig,
 };
 use super::error::ConfigError;
+use super::linkdb::{self, CloudLinkDb};
 use super::names::{CarrierName, CongestionControl};
 use super::reader::{Section, Source};
 use super::values::{boolean, duration, integer, listen_address, parsed, port, prefix};
@@ -46,6 +47,8 @@ pub struct CloudConfig {
     pub admin: Option<Admin>,
     /// How tunnels over QUIC begin.
     pub tunnel: TunnelConfig,
+    /// The database of handovers, when wanted.
+    pub linkdb: Option<CloudLinkDb>,
 }
 
 /// `[tunnel]`: how tunnels over QUIC begin; the bounds are for each listening address.
@@ -149,6 +152,7 @@ fn read(mut root: Section<'_, '_>) -> Option<CloudConfig> {
     let access = root.table("access").map(read_access).unwrap_or_default();
     let dial = root.table("dial").map(read_dial).unwrap_or_default();
     let tunnel = root.table("tunnel").map(read_tunnel).unwrap_or_default();
+    let linkdb = root.optional("linkdb", linkdb::read_cloud);
     root.finish();
     Some(CloudConfig {
         mode: common.mode,
@@ -163,6 +167,7 @@ fn read(mut root: Section<'_, '_>) -> Option<CloudConfig> {
         dial,
         admin: common.admin?,
         tunnel,
+        linkdb: linkdb?,
     })
 }
 

@@ -15,8 +15,10 @@ use super::common::{
     self, Admin, LogConfig, Mode, Overrides, SchedulerConfig, SessionConfig, TlsConfig,
 };
 use super::error::ConfigError;
-use super::names::{CarrierName, CongestionControl, InterfaceName};
+use super::linkdb::{self, LinkDbConfig};
+use super::names::{CarrierName, CongestionControl, InterfaceName, ModemName};
 use super::reader::{Section, Source};
+use super::telemetry::{self, TelemetryConfig};
 use super::values::{
     boolean, choice, duration, integer, listen_address, parsed, peer_address, port, prefix,
     source_address, text,
@@ -52,6 +54,10 @@ pub struct GatewayConfig {
     pub socks5: Option<Socks5>,
     /// What tells one user from another.
     pub users: Users,
+    /// Who tells of positions and cells; by default nobody.
+    pub telemetry: TelemetryConfig,
+    /// The database of handovers, when wanted.
+    pub linkdb: Option<LinkDbConfig>,
 }
 
 /// The most carriers of one gateway.
@@ -85,6 +91,8 @@ pub struct Carrier {
     pub metered: bool,
     /// The folder for a qlog of each of its QUIC connections, when wanted.
     pub qlog: Option<PathBuf>,
+    /// Its modem, when not the one whose interface the carrier is bound to.
+    pub modem: Option<ModemName>,
     /// The operator's wish; default primary.
     pub role: CarrierRole,
     /// Whether it is used at all; default true.
@@ -297,6 +305,8 @@ fn read(mut root: Section<'_, '_>, source: &Source<'_>) -> Option<GatewayConfig>
     let dns = root.optional("dns", read_dns);
     let socks5 = root.optional("socks5", read_socks5);
     let users = root.table("users").map(read_users).unwrap_or_default();
+    let telemetry = root.table("telemetry").map(telemetry::read).unwrap_or_default();
+    let linkdb = root.optional("linkdb", linkdb::read_gateway);
     root.finish();
     names_differ(&carriers, source);
     if count == 0 || carriers.len() != count {
@@ -316,6 +326,8 @@ fn read(mut root: Section<'_, '_>, source: &Source<'_>) -> Option<GatewayConfig>
         dns: dns?,
         socks5: socks5?,
         users,
+        telemetry,
+        linkdb: linkdb?,
     })
 }
 
@@ -337,6 +349,7 @@ fn read_carrier(mut section: Section<'_, '_>) -> Option<Carrier> {
     let mode = section.get("mode", parsed(Mode::from_str));
     let metered = section.get("metered", boolean).unwrap_or(false);
     let qlog = common::path(&mut section, "qlog", false);
+    let modem = section.get("modem", parsed(ModemName::from_str));
     section.finish();
     let congestion = congestion.or_else(|| "bbr".parse().ok())?;
     let name = name?;
@@ -349,6 +362,7 @@ fn read_carrier(mut section: Section<'_, '_>) -> Option<Carrier> {
         mode,
         metered,
         qlog,
+        modem,
         role,
         enabled,
     })

@@ -7,8 +7,10 @@ mod cloud;
 mod common;
 mod error;
 mod gateway;
+mod linkdb;
 mod names;
 mod reader;
+mod telemetry;
 mod values;
 
 #[cfg(test)]
@@ -28,7 +30,9 @@ pub use gateway::{
     CARRIERS_MAX, Carrier, CarrierRole, CloudPeer, Dns, GatewayConfig, Intercept, OnExit,
     OtherTraffic, PrivateTraffic, Restart, Socks5, SocksReply, UserKey, Users,
 };
-pub use names::{CarrierName, CongestionControl, InterfaceName, NameError};
+pub use linkdb::{CloudLinkDb, LinkDbConfig};
+pub use names::{CarrierName, CongestionControl, InterfaceName, ModemName, NameError};
+pub use telemetry::{BusAddress, BusAddressError, MessageBus, TelemetryConfig};
 
 /// The largest configuration file that is read, in bytes.
 pub const FILE_MAX: u64 = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! Names that a configuration may hold: interfaces, carriers, congestion controls.
+//! Names that a configuration may hold: interfaces, carriers, congestion controls, modems.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +16,11 @@ pub struct CarrierName(String);
 /// Whether the kernel has it is found when it is used.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CongestionControl(String);
+
+/// What ModemManager calls a modem: its device identifier, its IMEI, its D-Bus object path or the
+/// path of its device; 1 to 255 printable ASCII characters without spaces.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModemName(String);
 
 /// A text that is not a name of the wanted kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +60,16 @@ impl FromStr for CongestionControl {
     }
 }
 
+impl FromStr for ModemName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let fits = (1..=255).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic());
+        let wanted = "a modem's device identifier, IMEI or object path";
+        checked(text, fits, wanted).map(Self)
+    }
+}
+
 fn is_plain(text: &str, most: usize) -> bool {
     let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'-' | b'_');
     (1..=most).contains(&text.len()) && text.bytes().all(plain)
@@ -79,7 +94,7 @@ macro_rules! as_text {
         }
     )*};
 }
-as_text!(InterfaceName, CarrierName, CongestionControl);
+as_text!(InterfaceName, CarrierName, CongestionControl, ModemName);
 
 #[cfg(test)]
 mod tests {
@@ -96,6 +111,13 @@ mod tests {
         assert!("carrier_a-1".parse::<CarrierName>().is_ok());
         for bad in ["", "Carrier", "a b", "a.b", &"x".repeat(33)] {
             assert!(bad.parse::<CarrierName>().is_err(), "{bad:?} passed");
+        }
+        let path = "/org/freedesktop/ModemManager1/Modem/0";
+        for good in [path, "353270040012345", "1a2b3c"] {
+            assert_eq!(good.parse::<ModemName>().unwrap().as_str(), good);
+        }
+        for bad in ["", "a b", "\u{e9}", "a\n", &"x".repeat(256)] {
+            assert!(bad.parse::<ModemName>().is_err(), "{bad:?} passed");
         }
         assert!("bbr".parse::<CongestionControl>().is_ok());
         assert!("BBR".parse::<CongestionControl>().is_err());

@@ -73,6 +73,8 @@ fn defaults_are_as_documented() {
     assert_eq!(config.addresses(&config.carriers[0]), config.cloud.addresses);
     assert_eq!(config.users.key, UserKey::LinkAddress);
     assert!(config.intercept.is_none() && config.dns.is_none());
+    assert!(config.telemetry.is_empty() && config.linkdb.is_none());
+    assert_eq!(config.carriers[0].modem, None);
 
     let with = format!("{GATEWAY}[intercept]\ninterfaces = [\"lan0\"]\n");
     let intercept = gateway(&with).unwrap().intercept.unwrap();
@@ -125,6 +127,93 @@ fn modes_restarts_and_the_admin_socket_are_read() {
 }
 
 #[test]
+fn sources_of_telemetry_are_read() {
+    let read = |lines: &str| gateway(&format!("{GATEWAY}[telemetry]\n{lines}\n"));
+    let telemetry = |lines: &str| read(lines).unwrap().telemetry;
+    let all = "gpsd = \"[::1]:2947\"\nmodem_manager = true\nreplay = \"trip.ndjson\"";
+    let expected = TelemetryConfig {
+        gpsd: Some("[::1]:2947".parse().unwrap()),
+        modem_manager: Some(MessageBus::System),
+        replay: Some(PathBuf::from("/etc/polyrail/trip.ndjson")),
+    };
+    assert_eq!(telemetry(all), expected);
+    assert!(telemetry("modem_manager = false").is_empty());
+    let bus = "unix:path=/run/other/bus";
+    let private = format!("modem_manager = true\nmodem_manager_bus = \"{bus}\"");
+    let found = telemetry(&private).modem_manager.unwrap();
+    assert_eq!(found, MessageBus::At(bus.parse().unwrap()));
+    assert_eq!(
+        (found.to_string().as_str(), MessageBus::System.to_string().as_str()),
+        (bus, "the system bus")
+    );
+    for (lines, key, reason) in [
+        ("gpsd = \"localhost:2947\"", "telemetry.gpsd", "not an IP address"),
+        ("gpsd = 2947", "telemetry.gpsd", "a string"),
+        ("modem_manager = \"yes\"", "telemetry.modem_manager", "true or false"),
+        ("modem_manager_bus = \"unix:path=/b\"", "telemetry.modem_manager_bus", "is not true"),
+        (
+            "modem_manager = true\nmodem_manager_bus = \"/b\"",
+            "telemetry.modem_manager_bus",
+            "of a bus",
+        ),
+        ("replay = \"\"", "telemetry.replay", "empty path"),
+        ("gps = 1", "telemetry.gps", "known are: gpsd, modem_manager, modem_manager_bus, replay"),
+    ] {
+        let error = read(lines).expect_err(lines);
+        let problem = &error.problems()[0];
+        assert!(problem.key == key && problem.reason.contains(reason), "{error}");
+    }
+    let modem = GATEWAY.replacen("\"wwan0\"", "\"wwan0\"\nmodem = \"353270040012345\"", 1);
+    let found = gateway(&modem).unwrap().carriers.remove(0).modem.unwrap();
+    assert_eq!(found.as_str(), "353270040012345");
+    let error = gateway(&modem.replace("353270040012345", "a b")).unwrap_err();
+    assert_eq!(error.problems()[0].key, "carrier[1].modem");
+}
+
+#[test]
+fn linkdbs_are_read() {
+    let table = |lines: &str| format!("[linkdb]\n{lines}\n");
+    let gateways = |lines: &str| gateway(&format!("{GATEWAY}{}", table(lines)));
+    let clouds = |lines: &str| cloud(&format!("{CLOUD}{}", table(lines)));
+    let usual = LinkDbConfig {
+        path: PathBuf::from("/etc/polyrail/l.redb"),
+        events_max: 1_000_000,
+        retention_days: 365.try_into().unwrap(),
+        forecast: true,
+        guard: false,
+    };
+    let path = "path = \"l.redb\"\n";
+    assert_eq!(gateways(path).unwrap().linkdb, Some(usual.clone()));
+    let shared = CloudLinkDb { common: usual, share: true };
+    assert_eq!(clouds(path).unwrap().linkdb, Some(shared.clone()));
+    let other = "path = \"/l\"\nevents_max = 1000\nretention_days = 36500\nforecast = false\n\
+                 guard = true\n";
+    let common = LinkDbConfig {
+        path: PathBuf::from("/l"),
+        events_max: 1000,
+        retention_days: 36_500.try_into().unwrap(),
+        forecast: false,
+        guard: true,
+    };
+    assert_eq!(gateways(other).unwrap().linkdb, Some(common.clone()));
+    let alone = CloudLinkDb { common, share: false };
+    assert_eq!(clouds(&format!("{other}share = false\n")).unwrap().linkdb, Some(alone));
+    for (lines, key) in [
+        (String::new(), "linkdb.path"),
+        (format!("{path}events_max = 999"), "linkdb.events_max"),
+        (format!("{path}retention_days = 0"), "linkdb.retention_days"),
+        (format!("{path}retention_days = 36501"), "linkdb.retention_days"),
+        (format!("{path}forecast = 1"), "linkdb.forecast"),
+        (format!("{path}guard = \"yes\""), "linkdb.guard"),
+    ] {
+        assert_eq!(gateways(&lines).expect_err(&lines).problems()[0].key, key);
+        assert_eq!(clouds(&lines).expect_err(&lines).problems()[0].key, key);
+    }
+    let error = gateways(&format!("{path}share = true")).unwrap_err();
+    assert!(error.to_string().contains("linkdb.share: unknown key"), "{error}");
+}
+
+#[test]
 fn both_examples_parse() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
     let config = GatewayConfig::load(folder.join("gateway.toml")).unwrap();
@@ -133,8 +222,11 @@ fn both_examples_parse() {
     assert_eq!(intercept.mark.get(), 0x706f);
     assert_eq!(intercept.bypass[0].to_string(), "198.51.100.0/24");
     assert_eq!(config.dns.unwrap().resolver.port(), 53);
+    assert_eq!(config.telemetry.gpsd.unwrap().port(), 2947);
+    assert_eq!(config.linkdb.unwrap().path, PathBuf::from("/var/lib/polyrail/linkdb.redb"));
     let config = CloudConfig::load(folder.join("cloud.toml")).unwrap();
     assert_eq!(config.listen[0].port(), 4433);
+    assert!(config.linkdb.unwrap().share);
 }
 
 /// Each row: what is replaced, by what, where the mistake then is, its key, words of its reason.
@@ -452,8 +544,9 @@ fn the_reference_has_every_key() {
         };
         format!("x = 1\n{}", names.iter().map(table).collect::<String>())
     };
-    let common = ["log", "tls", "session", "scheduler", "admin"];
-    let gateways = ["cloud", "carrier", "restart", "intercept", "dns", "socks5", "users"];
+    let common = ["log", "tls", "session", "scheduler", "admin", "linkdb"];
+    let gateways =
+        ["cloud", "carrier", "restart", "intercept", "dns", "socks5", "users", "telemetry"];
     let clouds = ["access", "dial", "tunnel"];
     let errors = [
         gateway(&tables(&[&common[..], &gateways].concat())).unwrap_err(),

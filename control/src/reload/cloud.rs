@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Change, Difference, RestartNeeded, Walk};
-use crate::config::{Access, CloudConfig, Dial, TunnelConfig};
+use crate::config::{Access, CloudConfig, CloudLinkDb, Dial, TunnelConfig};
 
 /// How `new` differs from `old`.
 ///
@@ -24,6 +24,7 @@ pub fn diff_cloud(old: &CloudConfig, new: &CloudConfig) -> Result<Difference, Re
         dial: Dial { timeout, ipv4, ipv6 },
         admin,
         tunnel: TunnelConfig { half_open_max, retry_above, server_id },
+        linkdb,
     } = old;
     let mut walk = Walk::default();
     walk.fixed("mode", mode, &new.mode);
@@ -58,5 +59,19 @@ pub fn diff_cloud(old: &CloudConfig, new: &CloudConfig) -> Result<Difference, Re
     walk.fixed("tunnel.half_open_max", half_open_max, &new.tunnel.half_open_max);
     walk.fixed("tunnel.retry_above", retry_above, &new.tunnel.retry_above);
     walk.fixed("tunnel.server_id", server_id, &new.tunnel.server_id);
+    walk.cloud_linkdb(linkdb.as_ref(), new.linkdb.as_ref());
     walk.finish()
+}
+
+impl Walk {
+    fn cloud_linkdb(&mut self, old: Option<&CloudLinkDb>, new: Option<&CloudLinkDb>) {
+        let (Some(old), Some(new)) = (old, new) else {
+            self.fixed("linkdb", &old, &new);
+            return;
+        };
+        let CloudLinkDb { common, share } = old;
+        let mut differs = self.linkdb(common, &new.common);
+        differs |= self.live("linkdb.share", share, &new.share);
+        self.change(differs, Change::LinkDb);
+    }
 }

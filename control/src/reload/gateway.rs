@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{CarrierKey, Change, ChangeLine, Difference, RestartNeeded, Walk};
 use crate::config::{
-    Carrier, CloudPeer, Dns, GatewayConfig, Intercept, Restart, Socks5, TlsConfig, Users,
+    Carrier, CloudPeer, Dns, GatewayConfig, Intercept, LinkDbConfig, MessageBus, Restart, Socks5,
+    TelemetryConfig, TlsConfig, Users,
 };
 
 /// How `new` differs from `old`.
@@ -27,6 +28,8 @@ pub fn diff_gateway(old: &GatewayConfig, new: &GatewayConfig) -> Result<Differen
         dns,
         socks5,
         users: Users { key },
+        telemetry,
+        linkdb,
     } = old;
     let mut walk = Walk::default();
     let differs = walk.live("mode", mode, &new.mode);
@@ -46,6 +49,8 @@ pub fn diff_gateway(old: &GatewayConfig, new: &GatewayConfig) -> Result<Differen
     walk.dns(dns.as_ref(), new.dns.as_ref());
     walk.socks5(socks5.as_ref(), new.socks5.as_ref());
     walk.fixed("users.key", key, &new.users.key);
+    walk.telemetry(telemetry, &new.telemetry);
+    walk.gateway_linkdb(linkdb.as_ref(), new.linkdb.as_ref());
     walk.finish()
 }
 
@@ -101,6 +106,7 @@ impl Walk {
             mode,
             metered,
             qlog,
+            modem,
             role,
             enabled,
         } = old;
@@ -113,6 +119,7 @@ impl Walk {
             (CarrierKey::Mode, self.live(&key("mode"), mode, &new.mode)),
             (CarrierKey::Metered, self.live(&key("metered"), metered, &new.metered)),
             (CarrierKey::Qlog, self.live(&key("qlog"), qlog, &new.qlog)),
+            (CarrierKey::Modem, self.live(&key("modem"), modem, &new.modem)),
             (CarrierKey::Role, self.live(&key("role"), role, &new.role)),
             (CarrierKey::Enabled, self.live(&key("enabled"), enabled, &new.enabled)),
         ];
@@ -180,6 +187,30 @@ impl Walk {
         self.fixed("socks5.listen", listen, &new.listen);
         let differs = self.live("socks5.reply", reply, &new.reply);
         self.change(differs, Change::SocksReply);
+    }
+
+    fn telemetry(&mut self, old: &TelemetryConfig, new: &TelemetryConfig) {
+        let TelemetryConfig { gpsd, modem_manager, replay } = old;
+        let mut differs = self.live("telemetry.gpsd", gpsd, &new.gpsd);
+        let wanted = (modem_manager.is_some(), new.modem_manager.is_some());
+        differs |= self.live("telemetry.modem_manager", &wanted.0, &wanted.1);
+        let address = |bus: &Option<MessageBus>| match bus {
+            Some(MessageBus::At(address)) => Some(address.clone()),
+            Some(MessageBus::System) | None => None,
+        };
+        let addresses = (address(modem_manager), address(&new.modem_manager));
+        differs |= self.live("telemetry.modem_manager_bus", &addresses.0, &addresses.1);
+        differs |= self.live("telemetry.replay", replay, &new.replay);
+        self.change(differs, Change::Telemetry);
+    }
+
+    fn gateway_linkdb(&mut self, old: Option<&LinkDbConfig>, new: Option<&LinkDbConfig>) {
+        let (Some(old), Some(new)) = (old, new) else {
+            self.fixed("linkdb", &old, &new);
+            return;
+        };
+        let differs = self.linkdb(old, new);
+        self.change(differs, Change::LinkDb);
     }
 }
 

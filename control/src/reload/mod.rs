@@ -19,7 +19,7 @@ pub use cloud::diff_cloud;
 pub use gateway::diff_gateway;
 
 use crate::admin::{AdminError, ErrorCode};
-use crate::config::{CarrierName, LogConfig, SessionConfig};
+use crate::config::{CarrierName, LinkDbConfig, LogConfig, SessionConfig};
 use shown::Shown;
 
 /// One part of a configuration that differs and can be taken by a running daemon. The new values
@@ -54,6 +54,10 @@ pub enum Change {
     Resolver,
     /// `socks5.reply` (gateway).
     SocksReply,
+    /// A key of `[telemetry]` (gateway); control applies it.
+    Telemetry,
+    /// A key of `[linkdb]` but its path.
+    LinkDb,
     /// `congestion` or `carrier_congestion` (cloud).
     Congestion,
     /// A key of `[access]` (cloud).
@@ -79,6 +83,8 @@ pub enum CarrierKey {
     Metered,
     /// `qlog`.
     Qlog,
+    /// `modem`; control applies it.
+    Modem,
     /// `role`.
     Role,
     /// `enabled`.
@@ -177,6 +183,16 @@ impl Walk {
         let flows = self.live("session.flows_max", &old.flows_max, &new.flows_max);
         self.change(flows, Change::FlowsMax);
         self.fixed("session.memory", &old.memory, &new.memory);
+    }
+
+    /// True when it differs in what is live.
+    fn linkdb(&mut self, old: &LinkDbConfig, new: &LinkDbConfig) -> bool {
+        let LinkDbConfig { path, events_max, retention_days, forecast, guard } = old;
+        self.fixed("linkdb.path", path, &new.path);
+        let mut differs = self.live("linkdb.events_max", events_max, &new.events_max);
+        differs |= self.live("linkdb.retention_days", retention_days, &new.retention_days);
+        differs |= self.live("linkdb.forecast", forecast, &new.forecast);
+        differs | self.live("linkdb.guard", guard, &new.guard)
     }
 
     fn finish(self) -> Result<Difference, RestartNeeded> {

@@ -1,7 +1,7 @@
 //! Values of a configuration as an operator would write them.
 
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use ipnet::IpNet;
 use polyrail_scheduler::ChainSpec;
 
 use crate::config::{
-    CarrierRole, CongestionControl, InterfaceName, LogFormat, LogLevel, Mode, SocksReply,
+    BusAddress, CarrierRole, CongestionControl, InterfaceName, LogFormat, LogLevel, Mode,
+    ModemName, SocksReply,
 };
 
 /// A value as text; `None` for one that is not there.
@@ -26,8 +27,8 @@ macro_rules! as_displayed {
         }
     )*};
 }
-as_displayed!(bool, usize, IpAddr, SocketAddr, NonZeroU16, IpNet, Mode);
-as_displayed!(InterfaceName, CongestionControl);
+as_displayed!(bool, usize, u64, IpAddr, SocketAddr, NonZeroU16, NonZeroU32, IpNet, Mode);
+as_displayed!(InterfaceName, CongestionControl, ModemName);
 
 impl<T: Shown> Shown for Option<T> {
     fn shown(&self) -> Option<String> {
@@ -55,6 +56,12 @@ impl Shown for Duration {
 impl Shown for PathBuf {
     fn shown(&self) -> Option<String> {
         Some(self.display().to_string())
+    }
+}
+
+impl Shown for BusAddress {
+    fn shown(&self) -> Option<String> {
+        Some(self.as_str().to_owned())
     }
 }
 

@@ -122,6 +122,24 @@ fn live_keys_of_a_gateway() {
         ("[tls]", "[log]\nlevel = \"debug\"\n[tls]", "log.level: info -> debug", Log),
         ("[tls]", "[log]\nfile = \"x\"\n[tls]", "log.file: set to /etc/x", Log),
         ("[tls]", "[log]\nformat = \"json\"\n[tls]", "log.format: text -> json", Log),
+        (
+            "[tls]",
+            "[telemetry]\ngpsd = \"127.0.0.1:2947\"\n[tls]",
+            "telemetry.gpsd: set to 127.0.0.1:2947",
+            Telemetry,
+        ),
+        (
+            "[tls]",
+            "[telemetry]\nmodem_manager = true\n[tls]",
+            "telemetry.modem_manager: false -> true",
+            Telemetry,
+        ),
+        (
+            "[tls]",
+            "[telemetry]\nreplay = \"x\"\n[tls]",
+            "telemetry.replay: set to /etc/x",
+            Telemetry,
+        ),
         ("g.crt", "h.crt", "tls.certificate: /etc/g.crt -> /etc/h.crt", Certificates),
         ("linger = \"120s\"", "linger = \"90s\"", "session.linger: 120s -> 90s", Linger),
         ("flows_max = 100", "flows_max = 7", "session.flows_max: 100 -> 7", FlowsMax),
@@ -162,6 +180,7 @@ fn live_keys_of_a_carrier() {
         ("mode = \"quic\"", "carrier.a.mode: set to quic", Mode),
         ("metered = true", "carrier.a.metered: false -> true", Metered),
         ("qlog = \"/q\"", "carrier.a.qlog: set to /q", Qlog),
+        ("modem = \"1a2b\"", "carrier.a.modem: set to 1a2b", Modem),
         ("role = \"backup\"", "carrier.a.role: primary -> backup", Role),
         ("enabled = false", "carrier.a.enabled: true -> false", Enabled),
     ];
@@ -213,6 +232,7 @@ fn what_needs_a_restart_is_refused_by_name() {
         ("[intercept]", "[intercept]\nipv6 = false", "intercept.ipv6"),
         ("[intercept]", "[intercept]\nother = \"direct:a\"", "intercept.other"),
         ("[intercept]", "[intercept]\non_exit = \"closed\"", "intercept.on_exit"),
+        ("[tls]", "[linkdb]\npath = \"l\"\n[tls]", "linkdb"),
         ("[tls]", "[users]\nkey = \"address\"\n[tls]", "users.key"),
     ];
     for (from, to, key) in rows {
@@ -232,6 +252,57 @@ fn what_needs_a_restart_is_refused_by_name() {
     let refusal = AdminError::from(needed);
     assert_eq!(refusal.code(), ErrorCode::RestartNeeded);
     assert!(refusal.to_string().contains("session.memory, socks5.listen"), "{refusal}");
+}
+
+#[test]
+fn a_linkdb_changes_but_for_its_path() {
+    let linkdb = "[linkdb]\npath = \"l\"\n";
+    let rows = [
+        ("events_max = 5000", "linkdb.events_max: 1000000 -> 5000"),
+        ("retention_days = 7", "linkdb.retention_days: 365 -> 7"),
+        ("forecast = false", "linkdb.forecast: true -> false"),
+        ("guard = true", "linkdb.guard: false -> true"),
+    ];
+    for (text, line) in rows {
+        let old = (gateway(&format!("{GATEWAY}{linkdb}")), cloud(&format!("{CLOUD}{linkdb}")));
+        let new = format!("{linkdb}{text}\n");
+        let new = (gateway(&format!("{GATEWAY}{new}")), cloud(&format!("{CLOUD}{new}")));
+        let found = [diff_gateway(&old.0, &new.0).unwrap(), diff_cloud(&old.1, &new.1).unwrap()];
+        for Difference { changes, lines } in found {
+            assert_eq!(
+                (changes.as_slice(), lines[0].to_string().as_str()),
+                (&[Change::LinkDb][..], line)
+            );
+            assert!(documented(&lines[0].key).starts_with("live"));
+        }
+    }
+    let moved = linkdb.replace("\"l\"", "\"m\"");
+    let (old, new) =
+        (gateway(&format!("{GATEWAY}{linkdb}")), gateway(&format!("{GATEWAY}{moved}")));
+    assert_eq!(diff_gateway(&old, &new).unwrap_err().keys, ["linkdb.path"]);
+    let (old, new) = (cloud(&format!("{CLOUD}{linkdb}")), cloud(&format!("{CLOUD}{moved}")));
+    assert_eq!(diff_cloud(&old, &new).unwrap_err().keys, ["linkdb.path"]);
+    assert_eq!(documented("linkdb.path"), "restart");
+    let gone = diff_cloud(&old, &cloud(CLOUD)).unwrap_err();
+    assert_eq!(gone.keys, ["linkdb"]);
+    let new = cloud(&format!("{CLOUD}{linkdb}share = false\n"));
+    let found = diff_cloud(&old, &new).unwrap();
+    assert_eq!(found.lines[0].to_string(), "linkdb.share: true -> false");
+    assert!(documented("linkdb.share").starts_with("live"));
+}
+
+#[test]
+fn a_bus_of_modems_is_named_when_it_is_another() {
+    let bus =
+        |lines: &str| gateway(&format!("{GATEWAY}[telemetry]\nmodem_manager = true\n{lines}"));
+    let other = bus("modem_manager_bus = \"unix:path=/b\"\n");
+    let found = diff_gateway(&bus(""), &other).unwrap();
+    let line = "telemetry.modem_manager_bus: set to unix:path=/b";
+    assert_eq!(
+        (found.changes, found.lines[0].to_string()),
+        (vec![Change::Telemetry], line.to_owned())
+    );
+    assert!(documented("telemetry.modem_manager_bus").starts_with("live"));
 }
 
 #[test]

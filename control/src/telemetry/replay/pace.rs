@@ -1,0 +1,105 @@
+//! When a line of a recording is due.
+
+use std::time::{Duration, Instant};
+
+/// Joins the recording's seconds to the clock.
+///
+/// The seconds count from the beginning of a file, or from the first line that comes with them in
+/// a stream. A step of more than [`STEP_MAX`], or backwards, is no time that anybody waits: the
+/// recording goes on at once from there.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// The moment and the second that belong together.
+    joined: Option<(Instant, f64)>,
+    /// When the last line was due, and its second.
+    last: Option<(Instant, f64)>,
+    /// Lines come as they happen, so that one that is late shows a clock that runs otherwise.
+    live: bool,
+}
+
+/// The longest step that is waited for.
+const STEP_MAX: Duration = Duration::from_secs(600);
+
+/// How late a live line may be before the seconds are joined to the clock anew.
+const LATE_MAX: Duration = Duration::from_secs(10);
+
+impl Pace {
+    /// For a file that is played from `start` on.
+    pub(super) fn file(start: Instant) -> Self {
+        Self { joined: Some((start, 0.0)), last: None, live: false }
+    }
+
+    /// For lines that come as they happen.
+    pub(super) fn live() -> Self {
+        Self { joined: None, last: None, live: true }
+    }
+
+    /// When a line is due that says `second`, or nothing, and is read `now`.
+    pub(super) fn due(&mut self, second: Option<f64>, now: Instant) -> Instant {
+        let Some(second) = second else {
+            return match self.last {
+                // In a file it belongs to the line before it.
+                Some((last, _)) if !self.live => last,
+                _ => now,
+            };
+        };
+        let (begun, first) = *self.joined.get_or_insert((now, second));
+        let mut due = begun + seconds(second - first);
+        let (before, after) = match (self.last, self.live) {
+            (Some((before, after)), _) => (before, after),
+            (None, false) => (begun, 0.0),
+            (None, true) => (due, second),
+        };
+        let steps = second < after || seconds(second - after) > STEP_MAX;
+        let late = self.live && now.saturating_duration_since(due) > LATE_MAX;
+        if steps || late {
+            due = if self.live { now } else { before };
+            self.joined = Some((due, second));
+        }
+        self.last = Some((due, second));
+        due
+    }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(STEP_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When lines are due, in seconds from the start; each is read at the moment beside it.
+    fn due(mut pace: Pace, start: Instant, lines: &[(Option<f64>, f64)]) -> Vec<f64> {
+        let at = |read: f64| start + Duration::from_secs_f64(read);
+        let due = lines.iter().map(|(second, read)| pace.due(*second, at(*read)));
+        due.map(|due| (due - start).as_secs_f64()).collect()
+    }
+
+    #[test]
+    fn a_file_is_played_from_its_start() {
+        let start = Instant::now();
+        let lines = [(Some(0.0), 0.1), (Some(1.5), 0.1), (None, 1.5), (Some(60.0), 99.0)];
+        assert_eq!(due(Pace::file(start), start, &lines), [0.0, 1.5, 1.5, 60.0]);
+        // Nobody waits for a recording's day to begin, nor for one that begins anew.
+        let lines = [(Some(9e6), 0.0), (Some(9e6 + 1.0), 0.0), (Some(5.0), 1.0), (Some(6.0), 1.0)];
+        assert_eq!(due(Pace::file(start), start, &lines), [0.0, 1.0, 1.0, 2.0]);
+    }
+
+    #[test]
+    fn a_stream_begins_with_its_first_line() {
+        let start = Instant::now();
+        let lines = [(None, 3.0), (Some(70.0), 4.0), (Some(71.0), 5.5), (Some(75.0), 6.0)];
+        assert_eq!(due(Pace::live(), start, &lines), [3.0, 4.0, 5.0, 9.0]);
+        // Late by more than a little, backwards, far ahead: joined anew each time.
+        let lines = [
+            (Some(0.0), 0.0),
+            (Some(1.0), 12.0),
+            (Some(2.0), 13.0),
+            (Some(1.0), 14.0),
+            (Some(700.0), 15.0),
+            (Some(701.0), 16.0),
+        ];
+        assert_eq!(due(Pace::live(), start, &lines), [0.0, 12.0, 13.0, 14.0, 15.0, 16.0]);
+    }
+}

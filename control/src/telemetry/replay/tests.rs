@@ -1,0 +1,167 @@
+//! Lines in, observations out: from scripts cut anywhere, files, pipes and sockets.
+
+use nix::sys::stat::Mode;
+use polyrail_predictor::Observation;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixListener;
+use tokio_test::io::Builder;
+
+use super::super::queue::{ObservationReceiver, observations};
+use super::super::state::{Monitor, SourceKind, SourceState};
+use super::*;
+
+fn sink() -> (Sink, ObservationReceiver) {
+    let (out, receiver) = observations(1000);
+    let monitor = Monitor::new(SourceKind::Replay, "here".to_owned());
+    (Sink { out, monitor }, receiver)
+}
+
+fn carriers() -> watch::Receiver<Vec<CarrierName>> {
+    watch::Sender::new(vec!["a".parse().unwrap(), "b".parse().unwrap()]).subscribe()
+}
+
+/// A second of a trip with a cell of carrier `a`.
+fn second(time_s: f64) -> String {
+    let place = format!(r#""metres":{},"metres_per_second":80"#, 80.0 * time_s);
+    let carriers = r#""carriers":[{"carrier":"a","cell":7}]"#;
+    format!(r#"{{"time_s":{time_s},{place},{carriers}}}"#)
+}
+
+/// The metres of what waits, and how many cells.
+fn metres(receiver: &ObservationReceiver) -> (Vec<f64>, usize) {
+    let (mut metres, mut cells) = (Vec::new(), 0);
+    while let Some(one) = receiver.try_recv() {
+        match one {
+            Observation::Odometer(odometer) => metres.push(odometer.metres),
+            Observation::Serving(_) => cells += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    (metres, cells)
+}
+
+async fn until(sink: &Sink, wish: impl Fn(&SourceState) -> bool) {
+    for _ in 0..500 {
+        if wish(&sink.monitor.state()) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it did not come to that: {:?}", sink.monitor.state());
+}
+
+#[test]
+fn a_stream_says_the_same_wherever_it_is_cut() {
+    let lines = [
+        r#"{"format":"polyrail-telemetry","version":1}"#,
+        "",
+        &second(0.0),
+        "nonsense",
+        r#"{"carriers":[{"carrier":"unknown","cell":1}]}"#,
+        r#"{"metres":5,"metres_per_second":1,"extra":1}"#,
+        r#"{"metres":9,"metres_per_second":-1}"#,
+    ];
+    let script = lines.join("\n");
+    for cut in 0..=script.len() {
+        let mut builder = Builder::new();
+        let (left, right) = script.as_bytes().split_at(cut);
+        for part in [left, right].into_iter().filter(|part| !part.is_empty()) {
+            builder.read(part);
+        }
+        let (sink, receiver) = sink();
+        let played = async {
+            play(builder.build(), Pace::live(), &carriers(), &sink, &mut Backoff::default()).await
+        };
+        assert!(matches!(tokio_test::block_on(played), End::Over));
+        assert_eq!(metres(&receiver), (vec![0.0, 9.0], 1), "cut at {cut}");
+        let state = sink.monitor.state();
+        assert_eq!((state.lines, state.errors, state.observations), (6, 2, 3), "cut at {cut}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_played_in_real_time_and_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trip.ndjson");
+    let text: String = (0..5).map(|n| second(f64::from(n)) + "\n").collect();
+    std::fs::write(&file, text + "broken").unwrap();
+    let (sink, receiver) = sink();
+    let begun = Instant::now();
+    run(file, carriers(), sink.clone()).await;
+    assert_eq!(begun.elapsed().as_secs(), 4);
+    assert_eq!(metres(&receiver), (vec![0.0, 80.0, 160.0, 240.0, 320.0], 5));
+    let state = sink.monitor.state();
+    assert_eq!((state.state, state.errors), (SourcePhase::Ended, 1));
+    assert_eq!(state.message.unwrap(), "the file was played to its end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_version_is_not_played() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let head = r#"{"format":"polyrail-telemetry","version":2}"#;
+    std::fs::write(file.path(), format!("{head}\n{}\n", second(0.0))).unwrap();
+    let (sink, receiver) = sink();
+    run(file.path().to_owned(), carriers(), sink.clone()).await;
+    let state = sink.monitor.state();
+    assert_eq!((state.state, metres(&receiver)), (SourcePhase::Ended, (vec![], 0)));
+    let reason = "line 1: its format is polyrail-telemetry 2; understood is polyrail-telemetry 1";
+    assert_eq!(state.message.unwrap(), reason);
+}
+
+#[tokio::test]
+async fn a_socket_is_found_when_it_is_there_and_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("telemetry.sock");
+    let (sink, receiver) = sink();
+    let running = tokio::spawn(run(path.clone(), carriers(), sink.clone()));
+    until(&sink, |state| state.state == SourcePhase::Waiting).await;
+    assert!(sink.monitor.state().message.unwrap().contains("No such file"));
+    let listener = UnixListener::bind(&path).unwrap();
+    for round in 1..=2 {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let line = format!("{{\"metres\":{round},\"metres_per_second\":0}}\n");
+        stream.write_all(line.as_bytes()).await.unwrap();
+    }
+    until(&sink, |state| state.observations == 2).await;
+    assert_eq!(metres(&receiver), (vec![1.0, 2.0], 0));
+    running.abort();
+}
+
+#[tokio::test]
+async fn a_pipe_outlives_its_writers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+    let (sink, receiver) = sink();
+    let running = tokio::spawn(run(path.clone(), carriers(), sink.clone()));
+    until(&sink, |state| state.state == SourcePhase::Connected).await;
+    for round in 1..=2 {
+        let line = format!("{{\"metres\":{round},\"metres_per_second\":0}}\n");
+        let path = path.clone();
+        tokio::task::spawn_blocking(move || std::fs::write(path, line)).await.unwrap().unwrap();
+        until(&sink, |state| state.observations == round).await;
+    }
+    assert_eq!(metres(&receiver), (vec![1.0, 2.0], 0));
+    assert_eq!(sink.monitor.state().state, SourcePhase::Connected);
+    running.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_folder_is_no_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sink, _receiver) = sink();
+    let running = tokio::spawn(run(folder.path().to_owned(), carriers(), sink.clone()));
+    until(&sink, |state| state.state == SourcePhase::Waiting).await;
+    assert!(sink.monitor.state().message.unwrap().contains("neither a file"));
+    running.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_lines_are_warned_of_now_and_then() {
+    let mut complaints = Complaints::default();
+    let said = (1..=100).filter(|line| complaints.about(*line, "bad")).count();
+    assert_eq!((said, complaints.kept), (1, 99));
+    tokio::time::sleep(WARNING_EVERY).await;
+    assert!(complaints.about(101, "bad"));
+    assert_eq!(complaints.kept, 0);
+}
