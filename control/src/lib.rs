@@ -9,9 +9,11 @@ pub mod admin;
 pub mod check;
 pub mod config;
 pub mod kernel;
+pub mod linkdb;
 mod links;
 pub mod log;
 pub mod pki;
 pub mod reload;
+pub mod telemetry;
 
 pub use config::{CloudConfig, ConfigError, GatewayConfig, Overrides};

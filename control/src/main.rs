@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{admin, check, doctor, pki};
+use crate::commands::{admin, check, doctor, linkdb, pki};
 
 /// The operator's command of Polyrail
 #[derive(Parser)]
@@ -43,6 +43,9 @@ enum Command {
     Reload(admin::Connection),
     /// Show what happened in a running daemon
     Events(admin::Events),
+    /// Look at a database of handovers, move it, and judge its forecasts
+    #[command(subcommand)]
+    Linkdb(linkdb::Command),
 }
 
 fn main() -> ExitCode {
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Path(order) => admin::path(order, &mut out),
         Command::Reload(connection) => admin::reload(&connection, &mut out),
         Command::Events(arguments) => admin::events(&arguments, &mut out),
+        Command::Linkdb(command) => linkdb::run(command, &mut out),
     };
     let result = result.and_then(|fine| Ok(out.flush().map(|()| fine)?));
     match result {

@@ -15,6 +15,7 @@ use polyrail_control::admin::{
     PathState, Snapshot, Timestamp,
 };
 use polyrail_control::config::{CarrierRole, Mode};
+use polyrail_control::linkdb::{Asker, Input, LinkDb, Options, Role, SessionNumber, Tuning};
 use polyrail_control::pki::{Authority, IssueRequest, NodeRole};
 use polyrail_control::{GatewayConfig, Overrides};
 use polyrail_model::{Identity, TunnelMode};
@@ -44,6 +45,10 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
+        Self::with_linkdb(None)
+    }
+
+    fn with_linkdb(linkdb: Option<Asker>) -> Self {
         let folder = tempfile::tempdir().expect("a daemon starts");
         let dir = folder.path();
         let authority = Authority::create(dir, "Test", false).expect("a daemon starts");
@@ -63,6 +68,7 @@ impl Daemon {
             log: None,
             waker: waker.clone(),
             watch_links: false,
+            linkdb,
             load: |_| Ok(Loaded::new(())),
         };
         let handle = AdminServer::start(options).expect("a daemon starts");
@@ -156,7 +162,18 @@ fn process(arguments: &str, socket: &Path) -> Process {
 }
 
 fn polyrail(arguments: &str, socket: &Path) -> (i32, String, String) {
-    let output = process(arguments, socket).output().expect("polyrail runs");
+    shown(process(arguments, socket))
+}
+
+/// Runs `polyrail` without a socket.
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let mut process = Process::new(env!("CARGO_BIN_EXE_polyrail"));
+    process.args(arguments);
+    shown(process)
+}
+
+fn shown(mut process: Process) -> (i32, String, String) {
+    let output = process.output().expect("polyrail runs");
     let text = |bytes| String::from_utf8(bytes).expect("its output is text");
     (output.status.code().expect("it was not killed"), text(output.stdout), text(output.stderr))
 }
@@ -193,6 +210,51 @@ fn an_operator_looks_and_changes() {
         assert_eq!((code, out.as_str()), (1, ""), "{complaint}");
         assert!(complaint.contains(reason), "{complaint}");
     }
+}
+
+#[test]
+fn an_operator_asks_for_the_linkdb() {
+    let daemon = Daemon::start();
+    let (code, out, complaint) = daemon.polyrail("linkdb status");
+    assert_eq!((code, out.as_str()), (1, ""), "{complaint}");
+    assert!(complaint.contains("there is no LinkDB: set linkdb.path"), "{complaint}");
+    drop(daemon);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("linkdb.redb");
+    let poll = Poll::new().unwrap();
+    let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
+    let retention = Duration::from_secs(86_400);
+    let tuning =
+        Tuning { events_max: 1_000, retention, forecast: false, guard: false, share: true };
+    let role = Role::Ground;
+    let options = Options { role, path: Some(path.clone()), tuning, seed: 1, waker };
+    let linkdb = LinkDb::start(options).unwrap();
+    linkdb.feed(Input::Up { session: SessionNumber(1), peer: "train-7".to_owned() });
+    let daemon = Daemon::with_linkdb(Some(linkdb.asker()));
+    let text = daemon.fine("linkdb status");
+    let database = format!("database       {}\n", path.display());
+    for part in
+        [&database, "handovers      0", "forecasts      off", "trip of train-7: no position"]
+    {
+        assert!(text.contains(part), "{text:?} lacks {part:?}");
+    }
+    let value: serde_json::Value =
+        serde_json::from_str(&daemon.fine("linkdb status --json")).unwrap();
+    assert_eq!(value["store"]["open"], true);
+    assert_eq!(value["trips"][0]["gateway"], "train-7");
+    // Its file is the daemon's alone.
+    let (code, _, complaint) = run(&["linkdb", "stats", "--db", path.to_str().unwrap()]);
+    assert_eq!(code, 1);
+    assert!(complaint.contains("ask the daemon with `polyrail linkdb status`"), "{complaint}");
+    drop(linkdb);
+    let (code, out, complaint) = run(&["linkdb", "stats", "--db", path.to_str().unwrap()]);
+    assert_eq!(code, 0, "{complaint}");
+    assert!(out.contains("0 handovers"), "{out}");
+    // Its thread is gone.
+    let (code, _, complaint) = daemon.polyrail("linkdb status");
+    assert_eq!(code, 1);
+    assert!(complaint.contains("did not answer in time"), "{complaint}");
 }
 
 #[test]
@@ -256,7 +318,7 @@ impl Drop for Killed {
 fn who_cannot_reach_a_daemon_is_told_why() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s");
-    for arguments in ["status", "paths", "reload", "events", "path restart a"] {
+    for arguments in ["status", "paths", "reload", "events", "path restart a", "linkdb status"] {
         let (code, out, complaint) = polyrail(arguments, &socket);
         assert_eq!((code, out.as_str()), (3, ""), "{complaint}");
         assert!(

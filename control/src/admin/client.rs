@@ -15,6 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use super::{AdminError, PathChange, PathState, Reloaded, Status};
+use crate::linkdb::LinkDbState;
 
 /// A daemon's admin socket, as a client sees it. One request a connection.
 #[derive(Debug)]
@@ -107,6 +108,14 @@ impl Client {
         }
         let Answer { value: Listed { paths }, text } = self.ask(Method::GET, "/v1/paths", None)?;
         Ok(Answer { value: paths, text })
+    }
+
+    /// The LinkDB.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn linkdb(&self) -> Result<Answer<LinkDbState>, ClientError> {
+        self.ask(Method::GET, "/v1/linkdb", None)
     }
 
     /// One path.

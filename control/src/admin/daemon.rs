@@ -8,6 +8,7 @@ use crate::config::{
     Admin, CloudConfig, ConfigError, GatewayConfig, LogConfig, Overrides, TlsConfig,
 };
 use crate::reload::{Difference, RestartNeeded, diff_cloud, diff_gateway};
+use crate::telemetry::TelemetryPlan;
 
 /// A daemon's configuration, as far as the control thread is concerned.
 pub trait DaemonConfig: Clone + Debug + PartialEq + Send + Sync + 'static {
@@ -38,6 +39,9 @@ pub trait DaemonConfig: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// The interfaces that its carriers are bound to. `None`: all of the machine's matter,
     /// because a carrier is bound to an address alone.
     fn interfaces(&self) -> Option<Vec<String>>;
+
+    /// Its sources of telemetry.
+    fn telemetry(&self) -> TelemetryPlan;
 }
 
 impl DaemonConfig for GatewayConfig {
@@ -74,6 +78,10 @@ impl DaemonConfig for GatewayConfig {
         let names: Option<Vec<_>> = self.carriers.iter().map(name).collect();
         names.map(|names| names.into_iter().flatten().collect())
     }
+
+    fn telemetry(&self) -> TelemetryPlan {
+        TelemetryPlan::of(self)
+    }
 }
 
 impl DaemonConfig for CloudConfig {
@@ -103,5 +111,9 @@ impl DaemonConfig for CloudConfig {
 
     fn interfaces(&self) -> Option<Vec<String>> {
         Some(Vec::new())
+    }
+
+    fn telemetry(&self) -> TelemetryPlan {
+        TelemetryPlan::default()
     }
 }

@@ -14,7 +14,9 @@ use super::{
     LinkChange, Loaded, PathChange, PathState, Reply, Status, Timestamp, process,
 };
 use crate::config::Overrides;
+use crate::linkdb::{Asker, LinkDbState};
 use crate::log::LogHandle;
+use crate::telemetry::{Board, TelemetryPlan};
 
 /// How long the data plane may take to answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(5);
@@ -57,12 +59,18 @@ pub(crate) struct Desk<C: DaemonConfig> {
     pub(super) running: Mutex<Running<C>>,
     /// See [`AdminOptions::load`](super::AdminOptions::load).
     pub(super) load: fn(&C) -> Result<Loaded, String>,
+    /// Asks the LinkDB how it is, where there is one.
+    pub(super) linkdb: Option<Asker>,
     /// Held while a reload is under way.
     pub(super) reloading: tokio::sync::Mutex<()>,
     /// A permit for each thread that reads files, also when nobody waits for it any more.
     pub(super) readers: Arc<Semaphore>,
     /// The interfaces that matter; see [`DaemonConfig::interfaces`].
     pub(crate) interfaces: watch::Sender<Option<Vec<String>>>,
+    /// The sources of telemetry that are wanted.
+    pub(super) telemetry: watch::Sender<TelemetryPlan>,
+    /// How these are doing.
+    pub(super) sources: Board,
 }
 
 /// The configuration that the data plane runs with.
@@ -139,6 +147,20 @@ impl<C: DaemonConfig> Desk<C> {
             process: process::state(self.log.as_ref().map_or(0, LogHandle::lost_lines)),
             snapshot,
         })
+    }
+
+    /// How the LinkDB is.
+    pub(super) async fn linkdb(&self) -> Result<LinkDbState, AdminError> {
+        let Some(asker) = &self.linkdb else {
+            let message = "there is no LinkDB: set linkdb.path";
+            return Err(AdminError::new(ErrorCode::NotFound, message));
+        };
+        let busy = || {
+            let message = "the LinkDB's thread did not answer in time: try again";
+            AdminError::new(ErrorCode::Busy, message)
+        };
+        let state = asker.state().await.ok_or_else(busy)?;
+        Ok(LinkDbState { sources: self.sources.states(), ..state })
     }
 
     pub(super) async fn paths(&self) -> Result<Vec<PathState>, AdminError> {

@@ -9,6 +9,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 
 use super::{Command, DaemonConfig, Event, Timestamp};
+use crate::telemetry::{
+    Board, OBSERVATIONS_WAITING_MAX, ObservationReceiver, ObservationSender, SourceState,
+    observations,
+};
 
 /// What the data plane holds of the control thread. When it is dropped the thread ends, and the
 /// socket's file goes.
@@ -18,6 +22,8 @@ pub struct AdminHandle<C: DaemonConfig> {
     wires: Wires,
     thread: Option<JoinHandle<()>>,
     ended: Receiver<()>,
+    observations: (ObservationSender, Option<ObservationReceiver>),
+    sources: Board,
 }
 
 /// What goes from the data plane to the control thread.
@@ -40,6 +46,10 @@ pub(super) struct Ends<C: DaemonConfig> {
     pub(super) wires: Wires,
     /// Dropped when the thread has ended.
     pub(super) ended: SyncSender<()>,
+    /// Where the sources of telemetry put what they observe.
+    pub(super) observations: ObservationSender,
+    /// How they are doing.
+    pub(super) sources: Board,
 }
 
 /// Commands that wait for the data plane; beyond, a request is refused as `busy`.
@@ -59,9 +69,18 @@ impl<C: DaemonConfig> AdminHandle<C> {
             reload: Arc::default(),
             stop: Arc::default(),
         };
-        let ends =
-            Ends { commands: command_sender, events, wires: wires.clone(), ended: ended_sender };
-        (Self { commands, wires, thread: None, ended }, ends)
+        let (observing, observed) = observations(OBSERVATIONS_WAITING_MAX);
+        let sources = Board::default();
+        let ends = Ends {
+            commands: command_sender,
+            events,
+            wires: wires.clone(),
+            ended: ended_sender,
+            observations: observing.clone(),
+            sources: sources.clone(),
+        };
+        let observations = (observing, Some(observed));
+        (Self { commands, wires, thread: None, ended, observations, sources }, ends)
     }
 
     pub(super) fn hold(&mut self, thread: JoinHandle<()>) {
@@ -81,6 +100,22 @@ impl<C: DaemonConfig> AdminHandle<C> {
         if self.wires.events.try_send((Timestamp::now(), event)).is_err() {
             self.wires.lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Where observations come out, those of the sources of telemetry among them; whoever learns
+    /// from them takes it, once. What nobody takes is dropped in the end.
+    pub fn take_observations(&mut self) -> Option<ObservationReceiver> {
+        self.observations.1.take()
+    }
+
+    /// Where others than the sources may put what they observe.
+    pub fn observation_sender(&self) -> ObservationSender {
+        self.observations.0.clone()
+    }
+
+    /// How the sources of telemetry are doing.
+    pub fn telemetry_sources(&self) -> Vec<SourceState> {
+        self.sources.states()
     }
 
     /// Begins a reload, as SIGHUP wants it: the file is read, and when it is good a

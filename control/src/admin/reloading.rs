@@ -205,6 +205,13 @@ impl<C: DaemonConfig> Desk<C> {
             log.take(prepared);
         }
         self.interfaces.send_replace(config.interfaces());
+        self.telemetry.send_if_modified(|plan| {
+            let new = config.telemetry();
+            *plan != new && {
+                *plan = new;
+                true
+            }
+        });
         let mut running = self.running();
         running.config = config;
         running.seals = seals;

@@ -33,6 +33,7 @@ pub(super) fn router<C: DaemonConfig>(desk: Arc<Desk<C>>) -> Router {
         .route("/v1/status", get(status::<C>))
         .route("/v1/paths", get(paths::<C>))
         .route("/v1/paths/{name}", get(path::<C>).put(set_path::<C>))
+        .route("/v1/linkdb", get(linkdb::<C>))
         .route("/v1/reload", post(reload::<C>))
         .route("/v1/events", get(events::<C>))
         .fallback(no_such_address)
@@ -74,6 +75,12 @@ async fn status<C: DaemonConfig>(State(shared): State<Shared<C>>) -> Answer<supe
 async fn paths<C: DaemonConfig>(State(shared): State<Shared<C>>) -> Answer<serde_json::Value> {
     let paths = shared.desk.paths().await?;
     Ok(Json(json!({ "paths": paths })))
+}
+
+async fn linkdb<C: DaemonConfig>(
+    State(shared): State<Shared<C>>,
+) -> Answer<crate::linkdb::LinkDbState> {
+    shared.desk.linkdb().await.map(Json)
 }
 
 async fn path<C: DaemonConfig>(

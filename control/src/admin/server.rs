@@ -17,8 +17,10 @@ use super::socket::{self, Socket};
 use super::stream::Stream;
 use super::{AdminHandle, Command, DaemonConfig, Event, Loaded, Timestamp, connection, routes};
 use crate::config::{Admin, Overrides};
+use crate::linkdb::Asker;
 use crate::links;
 use crate::log::LogHandle;
+use crate::telemetry::{self, Board, ObservationSender};
 
 /// The control thread of a daemon.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +42,8 @@ pub struct AdminOptions<C> {
     pub waker: Arc<mio::Waker>,
     /// Whether the interfaces of the carriers are watched.
     pub watch_links: bool,
+    /// Asks the LinkDB how it is, where there is one.
+    pub linkdb: Option<Asker>,
     /// Reads the certificate files and builds of them what the data plane needs; or says why they
     /// are of no use. Called for a reload, on a thread that may wait.
     pub load: fn(&C) -> Result<Loaded, String>,
@@ -67,10 +71,12 @@ impl AdminServer {
         let (mut handle, ends) = AdminHandle::pair();
         let thread = std::thread::Builder::new().name("control".to_owned());
         handle.hold(thread.spawn(move || {
-            let Ends { commands, events, wires, ended } = ends;
+            let Ends { commands, events, wires, ended, observations, sources } = ends;
             let watched = options.watch_links;
-            let desk = Arc::new(options.into_desk(commands));
-            runtime.block_on(run(desk, bound, events, wires, watched));
+            let mut desk = options.into_desk(commands);
+            desk.sources = sources;
+            let run = run(Arc::new(desk), bound, events, wires, observations, watched);
+            runtime.block_on(run);
             runtime.shutdown_timeout(END_WAIT);
             drop(ended);
         })?);
@@ -80,8 +86,9 @@ impl AdminServer {
 
 impl<C: DaemonConfig> AdminOptions<C> {
     pub(crate) fn into_desk(self, commands: std::sync::mpsc::SyncSender<Command<C>>) -> Desk<C> {
-        let Self { config, file, overrides, log, waker, watch_links: _, load } = self;
+        let Self { config, file, overrides, log, waker, watch_links: _, linkdb, load } = self;
         let interfaces = watch::Sender::new(config.interfaces());
+        let telemetry = watch::Sender::new(config.telemetry());
         let now = Timestamp::now();
         let seals = seals(config.tls(), |_, _| ());
         Desk {
@@ -94,9 +101,12 @@ impl<C: DaemonConfig> AdminOptions<C> {
             started: (Instant::now(), now),
             running: Mutex::new(Running { config, seals, loaded_at: now, reloads: 0, refused: 0 }),
             load,
+            linkdb,
             reloading: tokio::sync::Mutex::default(),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             interfaces,
+            telemetry,
+            sources: Board::default(),
         }
     }
 }
@@ -107,6 +117,7 @@ async fn run<C: DaemonConfig>(
     bound: Option<(UnixListener, Socket)>,
     events: mpsc::Receiver<(Timestamp, Event)>,
     wires: Wires,
+    observations: ObservationSender,
     watch_links: bool,
 ) {
     desk.stream.push(Timestamp::now(), Event::Started);
@@ -116,6 +127,7 @@ async fn run<C: DaemonConfig>(
     if watch_links {
         tokio::spawn(links::watch(desk.clone()));
     }
+    tokio::spawn(telemetry::run(desk.telemetry.subscribe(), observations, desk.sources.clone()));
     let (listener, socket) = bound.unzip();
     if let Some(listener) = listener {
         tokio::spawn(accept(desk, listener));

@@ -149,11 +149,11 @@ pub(crate) fn is_not_running(error: &anyhow::Error) -> bool {
 }
 
 impl Connection {
-    fn client(&self) -> anyhow::Result<Client> {
+    pub(super) fn client(&self) -> anyhow::Result<Client> {
         Ok(Client::new(self.socket.as_deref())?)
     }
 
-    fn show<T>(
+    pub(super) fn show<T>(
         &self,
         answer: &Answer<T>,
         out: &mut dyn Write,

@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use polyrail_control::admin::{
     ConnectionState, Demotion, LinkState, PathState, Reloaded, SessionState, Status,
 };
+use polyrail_control::linkdb::{LinkDbState, TripState};
+use polyrail_control::telemetry::SourceState;
 use serde_json::Value;
 
 /// `polyrail status`.
@@ -47,6 +49,78 @@ fn session(session: &SessionState, out: &mut dyn Write) -> io::Result<()> {
     let waits = bytes(session.memory_sent_bytes);
     let most = bytes(session.memory_max_bytes);
     writeln!(out, "  holds {holds} received and {waits} sent, of at most {most} each")
+}
+
+/// `polyrail linkdb status`.
+pub(super) fn linkdb(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()> {
+    let store = &state.store;
+    let file = store.path.as_ref().map_or("in memory".into(), |path| path.display().to_string());
+    match &store.error {
+        None => writeln!(out, "database       {file}")?,
+        Some(error) => writeln!(out, "database       {file}, cannot be used: {error}")?,
+    }
+    if let Some(damaged) = &store.damaged {
+        writeln!(out, "damaged        {damaged}")?;
+    }
+    if let Some(stats) = &store.stats {
+        let (events, failures, trips) = (stats.events, stats.failures, stats.trips);
+        writeln!(out, "handovers      {events}, of these {failures} failed; trips: {trips}")?;
+        let (cells, known) = (stats.cells, stats.forecastable_cells);
+        writeln!(out, "cells          {cells}, of these {known} with two failures or more")?;
+    }
+    let (recorded, received) = (state.recorded, state.received);
+    writeln!(out, "since start    {recorded} recorded, {received} received")?;
+    let (waiting, lost) = (store.waiting, store.lost);
+    let (inputs, outputs) = (state.inputs_dropped, state.outputs_dropped);
+    if waiting + inputs as usize + outputs as usize > 0 || lost > 0 {
+        writeln!(
+            out,
+            "left behind    {waiting} wait to be written, {lost} lost; dropped: {inputs} inputs, \
+             {outputs} outputs"
+        )?;
+    }
+    for source in &state.sources {
+        let SourceState { source, target, state, observations, errors, message, .. } = source;
+        let (source, state) = (source.as_str(), word(state));
+        let message = message.as_deref().map_or(String::new(), |text| format!(": {text}"));
+        writeln!(
+            out,
+            "telemetry      {source} {target}: {state}, {observations} observations, {errors} \
+             errors{message}"
+        )?;
+    }
+    if !state.forecast {
+        writeln!(out, "forecasts      off")?;
+    }
+    state.trips.iter().try_for_each(|state| trip(state, out))
+}
+
+fn trip(trip: &TripState, out: &mut dyn Write) -> io::Result<()> {
+    let whose = trip.gateway.as_deref().map_or(String::new(), |name| format!(" of {name}"));
+    let Some(metres) = trip.metres else { return writeln!(out, "trip{whose}: no position") };
+    let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "?".to_owned());
+    let (number, route, way) = (name(&trip.trip), name(&trip.route), name(&trip.direction));
+    let speed = trip.metres_per_second.unwrap_or(0.0) * 3.6;
+    let error = trip.error_metres.unwrap_or(0.0);
+    writeln!(
+        out,
+        "trip {number}{whose}: route {route} {way}, {:.2} km \u{b1} {error:.0} m, {speed:.0} km/h",
+        metres / 1_000.0
+    )?;
+    for carrier in &trip.carriers {
+        let cell = carrier.cell.map_or("no cell".to_owned(), |cell| format!("cell {cell:x}"));
+        let ahead = match (carrier.fails_in_s, carrier.permille) {
+            (Some(seconds), Some(permille)) if seconds >= 0.0 => {
+                format!("fails in {seconds:.1} s, {:.0} %", f64::from(permille) / 10.0)
+            }
+            (Some(seconds), Some(permille)) => {
+                format!("to fail since {:.1} s, {:.0} %", -seconds, f64::from(permille) / 10.0)
+            }
+            _ => "nothing foreseen".to_owned(),
+        };
+        writeln!(out, "  {}: {cell}, {ahead}", carrier.carrier)?;
+    }
+    Ok(())
 }
 
 /// `polyrail paths`.

@@ -36,6 +36,7 @@ fn options(carriers: &str, waker: Arc<Waker>) -> AdminOptions<GatewayConfig> {
         log: None,
         waker,
         watch_links: true,
+        linkdb: None,
         load: |_| Ok(Loaded::new(())),
     }
 }

@@ -5,6 +5,7 @@ mod reference;
 mod reloads;
 mod scripted;
 mod sockets;
+mod telemetry;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -67,6 +68,7 @@ impl Node {
             log: None,
             waker,
             watch_links: false,
+            linkdb: None,
             load: |_| Ok(Loaded::new(())),
         }
     }

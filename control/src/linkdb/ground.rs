@@ -1,0 +1,203 @@
+//! On the ground: forecasts for what the cloud sends, from what its gateways tell.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Telemetry, TripId};
+use polyrail_predictor::position::Placement;
+use polyrail_predictor::sync::{Share, Sync};
+
+use super::keeper::Keeper;
+use super::learned::Learned;
+use super::outlook::Outlook;
+use super::train::{moved, sample, shown, situation, steps};
+use super::{Input, LinkDbState, Output, SessionNumber, TripState, Tuning};
+
+/// A cloud's LinkDB.
+pub(super) struct Ground {
+    keeper: Keeper,
+    learned: Learned,
+    tuning: Tuning,
+    sessions: BTreeMap<SessionNumber, Gateway>,
+    outputs: VecDeque<Output>,
+    look_at: Instant,
+    received: u64,
+}
+
+/// One gateway.
+struct Gateway {
+    name: String,
+    sync: Sync,
+    outlook: Outlook,
+    trip: Option<(TripId, Placement)>,
+}
+
+impl Gateway {
+    /// Its trip and where it was when it last said so, unless that is long ago.
+    fn trip_at(&self, now: Instant) -> Option<(TripId, Placement)> {
+        let (trip, place) = self.trip.as_ref()?;
+        let age = now.saturating_duration_since(place.at);
+        (age < TELEMETRY_FRESH).then_some((*trip, *place))
+    }
+}
+
+impl Ground {
+    pub(super) fn new(now: Instant, mut keeper: Keeper, tuning: Tuning) -> Self {
+        let learned = Learned::new(now, &mut keeper, tuning.guard);
+        Self {
+            keeper,
+            learned,
+            tuning,
+            sessions: BTreeMap::new(),
+            outputs: VecDeque::new(),
+            look_at: now,
+            received: 0,
+        }
+    }
+
+    pub(super) fn take(&mut self, now: Instant, wall_ms: u64, input: Input) {
+        self.keeper.at(now, wall_ms);
+        match input {
+            Input::Up { session, peer } => {
+                let share = if self.tuning.share { Share::All } else { Share::Own };
+                let mut sync = Sync::new(now, share);
+                sync.connected(now);
+                let (outlook, trip) = (Outlook::default(), None);
+                if self.sessions.len() < SESSIONS_MAX {
+                    self.sessions.insert(session, Gateway { name: peer, sync, outlook, trip });
+                }
+            }
+            Input::Down(session) => {
+                self.sessions.remove(&session);
+            }
+            Input::Telemetry { session, at, telemetry } => {
+                self.on_telemetry(now, session, at, &telemetry);
+            }
+            Input::Ledger { session, message } => {
+                let Some(gateway) = self.sessions.get_mut(&session) else { return };
+                // A database that fails is told again. What is new goes to the other gateways with
+                // the next comparison.
+                let fresh = gateway.sync.on_message(now, &mut self.keeper, message).unwrap_or(0);
+                self.received += fresh as u64;
+                self.learned.follow(now, &mut self.keeper, self.tuning.guard);
+            }
+            Input::Measured { session, carrier, rate, srtt } => {
+                let gateway = self.sessions.get(&session);
+                if let Some((trip, place)) = gateway.and_then(|gateway| gateway.trip_at(now)) {
+                    let place = moved(&place, now);
+                    self.keeper.record_place(sample(&place, trip, carrier, rate, srtt));
+                }
+            }
+            Input::Retune(tuning) => {
+                self.tuning = tuning;
+                self.keeper.retune(now, tuning);
+                self.learned.follow(now, &mut self.keeper, tuning.guard);
+                self.look_at = now;
+            }
+            // A cloud observes nothing itself.
+            Input::Observed(_) => {}
+        }
+    }
+
+    fn on_telemetry(
+        &mut self,
+        now: Instant,
+        session: SessionNumber,
+        at: Instant,
+        telemetry: &Telemetry,
+    ) {
+        let Some(gateway) = self.sessions.get_mut(&session) else { return };
+        gateway.outlook.hears(at, &telemetry.carriers);
+        let place = Placement::from_telemetry(at, telemetry);
+        gateway.trip = place.map(|place| (telemetry.trip, place));
+        self.look(now, session);
+        self.look_ahead(now, session);
+    }
+
+    fn look(&mut self, now: Instant, session: SessionNumber) {
+        let Some(gateway) = self.sessions.get_mut(&session) else { return };
+        let outputs = &mut self.outputs;
+        if !self.tuning.forecast {
+            return gateway.outlook.clear(session, |output| outputs.push_back(output));
+        }
+        let place = gateway.trip_at(now).map(|(_, place)| place);
+        let situation = place.as_ref().map(situation);
+        let forecaster = &mut self.learned.forecaster;
+        gateway.outlook.look(now, session, forecaster, situation.as_ref(), |output| {
+            outputs.push_back(output);
+        });
+    }
+
+    /// The track ahead of a gateway that has just said where it is, as earlier trips found it.
+    fn look_ahead(&mut self, now: Instant, session: SessionNumber) {
+        let Some(gateway) = self.sessions.get_mut(&session) else { return };
+        let Some((_, place)) = gateway.trip_at(now).filter(|_| self.tuning.forecast) else {
+            return;
+        };
+        let place = moved(&place, now);
+        let (keeper, outputs) = (&mut self.keeper, &mut self.outputs);
+        let ahead = |carrier: &str| steps(now, keeper, carrier, &place);
+        gateway.outlook.look_ahead(session, ahead, |output| outputs.push_back(output));
+    }
+
+    pub(super) fn on_timeout(&mut self, now: Instant, wall_ms: u64) {
+        self.keeper.on_timeout(now, wall_ms);
+        self.learned.follow(now, &mut self.keeper, self.tuning.guard);
+        if now >= self.look_at {
+            self.look_at = now + LOOK_EVERY;
+            let sessions: Vec<SessionNumber> = self.sessions.keys().copied().collect();
+            for session in sessions {
+                self.look(now, session);
+            }
+        }
+    }
+
+    pub(super) fn poll(&mut self, now: Instant) -> Option<Output> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        self.sessions.iter_mut().find_map(|(session, gateway)| {
+            let (urgency, message) = gateway.sync.poll(now, &self.keeper).ok()??;
+            Some(Output::Ledger { session: *session, urgency, message })
+        })
+    }
+
+    pub(super) fn next_timeout(&self) -> Instant {
+        let syncs = self.sessions.values().filter_map(|gateway| gateway.sync.next_timeout());
+        syncs.chain(self.keeper.next_timeout()).fold(self.look_at, Instant::min)
+    }
+
+    pub(super) fn close(&mut self, now: Instant) {
+        self.keeper.close(now);
+    }
+
+    pub(super) fn state(&self, now: Instant) -> LinkDbState {
+        let trip = |gateway: &Gateway| {
+            let place = gateway.trip.as_ref().map(|(_, place)| shown(place));
+            TripState {
+                gateway: Some(gateway.name.clone()),
+                trip: gateway.trip.as_ref().map(|(trip, _)| trip.to_string()),
+                carriers: gateway.outlook.state(now),
+                ..place.unwrap_or_default()
+            }
+        };
+        LinkDbState {
+            store: self.keeper.state(),
+            forecast: self.tuning.forecast,
+            guard: self.tuning.guard,
+            trips: self.sessions.values().map(trip).collect(),
+            recorded: 0,
+            received: self.received,
+            sources: Vec::new(),
+            inputs_dropped: 0,
+            outputs_dropped: 0,
+        }
+    }
+}
+
+/// Sessions that are looked at; an endpoint has fewer.
+const SESSIONS_MAX: usize = 65_536;
+/// How often forecasts are looked at when nothing comes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Telemetry that is older says nothing.
+const TELEMETRY_FRESH: Duration = Duration::from_secs(10);

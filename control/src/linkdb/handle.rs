@@ -1,0 +1,390 @@
+//! The ends of the thread's channels, and the thread.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel,
+};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::oneshot;
+
+use super::ground::Ground;
+use super::keeper::Keeper;
+use super::train::Train;
+use super::{Input, LinkDbState, Output};
+use crate::config::LinkDbConfig;
+use crate::telemetry::ObservationReceiver;
+
+/// Which side of a session this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// On board: it observes.
+    Train,
+    /// On the ground: it is told.
+    Ground,
+}
+
+/// What the thread is started with.
+#[derive(Debug)]
+pub struct Options {
+    /// Which side this is.
+    pub role: Role,
+    /// The database's file. None: all is forgotten when the daemon ends.
+    pub path: Option<PathBuf>,
+    /// What a reload may change.
+    pub tuning: Tuning,
+    /// Random: trips and tracks are numbered from it.
+    pub seed: u64,
+    /// Wakes the data plane when there is output.
+    pub waker: Arc<mio::Waker>,
+}
+
+/// What a reload may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Handovers that are kept one by one.
+    pub events_max: u64,
+    /// Handovers older than this are forgotten; the cells' summaries stay.
+    pub retention: Duration,
+    /// Whether forecasts are made.
+    pub forecast: bool,
+    /// Whether cells that history cannot tell apart are refused.
+    pub guard: bool,
+    /// Whether gateways are given each other's handovers (cloud); holds for sessions that begin.
+    pub share: bool,
+}
+
+impl Tuning {
+    /// What the configuration wants.
+    pub fn new(config: &LinkDbConfig, share: bool) -> Self {
+        let LinkDbConfig { path: _, events_max, retention_days, forecast, guard } = *config;
+        let retention = DAY * retention_days.get();
+        Self { events_max, retention, forecast, guard, share }
+    }
+}
+
+impl Options {
+    /// As the configuration wants it.
+    pub fn new(
+        config: &LinkDbConfig,
+        tuning: Tuning,
+        role: Role,
+        seed: u64,
+        waker: Arc<mio::Waker>,
+    ) -> Self {
+        Self { role, path: Some(config.path.clone()), tuning, seed, waker }
+    }
+}
+
+/// The data plane's end. When it is dropped the thread ends.
+#[derive(Debug)]
+pub struct LinkDb {
+    feeder: Feeder,
+    outputs: Receiver<Output>,
+    thread: Option<JoinHandle<()>>,
+    /// It is to end, and what feeds it.
+    ending: Arc<AtomicBool>,
+    /// It is to end before all that it was told is done.
+    hurry: Arc<AtomicBool>,
+    ended: Receiver<()>,
+}
+
+/// Feeds the thread; never waits.
+#[derive(Clone, Debug)]
+struct Feeder {
+    inputs: SyncSender<Message>,
+    /// What must not be dropped: sessions that come and go, and changes of the configuration. As
+    /// many as there are sessions at most, so without a bound of its own.
+    orders: Sender<Input>,
+    counts: Arc<Counts>,
+}
+
+/// Asks the thread how it is.
+#[derive(Clone, Debug)]
+pub struct Asker(Feeder);
+
+/// What fell off the channels.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    inputs_dropped: AtomicU64,
+    outputs_dropped: AtomicU64,
+}
+
+pub(super) enum Message {
+    Input(Input),
+    /// There are orders.
+    Order,
+    State(oneshot::Sender<LinkDbState>),
+    Stop,
+}
+
+impl LinkDb {
+    /// Starts the thread; the database is opened there.
+    ///
+    /// # Errors
+    /// The system has no room for a thread.
+    pub fn start(options: Options) -> io::Result<Self> {
+        let (inputs, received) = sync_channel(INPUTS_MAX);
+        let (orders, ordered) = channel();
+        let (output, outputs) = sync_channel(OUTPUTS_MAX);
+        let (ended_sender, ended) = sync_channel(1);
+        let counts = Arc::<Counts>::default();
+        let feeder = Feeder { inputs, orders, counts: counts.clone() };
+        let hurry = Arc::<AtomicBool>::default();
+        let hurried = hurry.clone();
+        let thread = std::thread::Builder::new().name("linkdb".to_owned()).spawn(move || {
+            let waker = options.waker.clone();
+            let worker = Worker::new(options);
+            Station { worker, received, ordered, output, waker, counts, hurry: hurried }.run();
+            drop(ended_sender);
+        })?;
+        Ok(Self { feeder, outputs, thread: Some(thread), ending: Arc::default(), hurry, ended })
+    }
+
+    /// Tells the thread something; when it cannot keep up that is dropped, and counted.
+    pub fn feed(&self, input: Input) {
+        self.feeder.feed(input);
+    }
+
+    /// Learns from what sources of telemetry observe, on a thread that waits for them and ends
+    /// soon after this one has.
+    ///
+    /// # Errors
+    /// The system has no room for a thread.
+    pub fn listen(&self, observations: ObservationReceiver) -> io::Result<()> {
+        let feeder = self.feeder.clone();
+        let ending = self.ending.clone();
+        std::thread::Builder::new().name("observations".to_owned()).spawn(move || {
+            while !ending.load(Ordering::Relaxed) {
+                if let Some(observation) = observations.recv_timeout(LISTEN) {
+                    feeder.feed(Input::Observed(observation));
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Something that asks for its state.
+    pub fn asker(&self) -> Asker {
+        Asker(self.feeder.clone())
+    }
+
+    /// What the thread has to say; call it until there is nothing whenever the waker woke the loop.
+    pub fn try_recv(&self) -> Option<Output> {
+        self.outputs.try_recv().ok()
+    }
+}
+
+impl Feeder {
+    /// Tells the thread something; when it cannot keep up that is dropped, and counted.
+    fn feed(&self, input: Input) {
+        if matches!(input, Input::Up { .. } | Input::Down(_) | Input::Retune(_)) {
+            // A thread that is gone needs no orders; one that has much to do looks at them first.
+            let _ = self.orders.send(input);
+            let _ = self.inputs.try_send(Message::Order);
+        } else if self.inputs.try_send(Message::Input(input)).is_err() {
+            self.counts.inputs_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Asker {
+    /// How it is; none when the thread is gone or too busy to say it within a second.
+    pub async fn state(&self) -> Option<LinkDbState> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.inputs.try_send(Message::State(sender)).ok()?;
+        tokio::time::timeout(ANSWER_WAIT, receiver).await.ok()?.ok()
+    }
+}
+
+impl Drop for LinkDb {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::Relaxed);
+        let Some(thread) = self.thread.take() else { return };
+        // What it was told is still done, as far as the time goes; then it closes the database. A
+        // thread that hangs in a file system is left behind.
+        let until = Instant::now() + END_WAIT;
+        while self.feeder.inputs.try_send(Message::Stop).is_err() && Instant::now() < until {
+            if self.has_ended(Duration::from_millis(10)) {
+                break;
+            }
+        }
+        if !self.has_ended(until.saturating_duration_since(Instant::now())) {
+            self.hurry.store(true, Ordering::Relaxed);
+            if !self.has_ended(END_WAIT) {
+                return;
+            }
+        }
+        let _ = thread.join();
+    }
+}
+
+impl LinkDb {
+    /// Waits so long for the thread's end.
+    fn has_ended(&self, wait: Duration) -> bool {
+        self.ended.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected)
+    }
+}
+
+/// The thread's state.
+struct Station {
+    worker: Worker,
+    received: Receiver<Message>,
+    ordered: Receiver<Input>,
+    output: SyncSender<Output>,
+    waker: Arc<mio::Waker>,
+    counts: Arc<Counts>,
+    hurry: Arc<AtomicBool>,
+}
+
+enum Worker {
+    Train(Box<Train>),
+    Ground(Box<Ground>),
+}
+
+impl Station {
+    fn run(mut self) {
+        'life: loop {
+            let now = Instant::now();
+            let due = self.worker.next_timeout().saturating_duration_since(now);
+            match self.received.recv_timeout(due) {
+                Ok(message) => {
+                    if !self.take(message) {
+                        break;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            // What came together is done together, before there is an answer.
+            for _ in 1..BATCH {
+                match self.received.try_recv() {
+                    Ok(message) => {
+                        if !self.take(message) {
+                            break 'life;
+                        }
+                    }
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => break 'life,
+                }
+            }
+            self.worker.on_timeout(Instant::now(), wall_ms());
+            self.speak();
+        }
+        self.worker.close();
+    }
+
+    /// False when it is to end.
+    fn take(&mut self, message: Message) -> bool {
+        while let Ok(order) = self.ordered.try_recv() {
+            self.worker.take(Instant::now(), wall_ms(), order);
+        }
+        match message {
+            Message::Order => {}
+            Message::Input(input) => self.worker.take(Instant::now(), wall_ms(), input),
+            Message::State(reply) => {
+                let mut state = self.worker.state(Instant::now());
+                state.inputs_dropped = self.counts.inputs_dropped.load(Ordering::Relaxed);
+                state.outputs_dropped = self.counts.outputs_dropped.load(Ordering::Relaxed);
+                // Somebody who went away misses nothing.
+                let _ = reply.send(state);
+            }
+            Message::Stop => return false,
+        }
+        !self.hurry.load(Ordering::Relaxed)
+    }
+
+    /// Hands over what there is to say. A data plane that does not take it loses it: forecasts and
+    /// telemetry are told again, and databases ask again.
+    fn speak(&mut self) {
+        let mut any = false;
+        while let Some(output) = self.worker.poll(Instant::now()) {
+            any = true;
+            if self.output.try_send(output).is_err() {
+                self.counts.outputs_dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if any && let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "cannot wake the data plane");
+        }
+    }
+}
+
+impl Worker {
+    fn new(options: Options) -> Self {
+        let now = Instant::now();
+        let Options { role, path, tuning, seed, waker: _ } = options;
+        let keeper = Keeper::open(now, path, tuning);
+        match role {
+            Role::Train => Self::Train(Box::new(Train::new(now, keeper, tuning, seed))),
+            Role::Ground => Self::Ground(Box::new(Ground::new(now, keeper, tuning))),
+        }
+    }
+
+    fn take(&mut self, now: Instant, wall_ms: u64, input: Input) {
+        match self {
+            Self::Train(train) => train.take(now, wall_ms, input),
+            Self::Ground(ground) => ground.take(now, wall_ms, input),
+        }
+    }
+
+    fn on_timeout(&mut self, now: Instant, wall_ms: u64) {
+        match self {
+            Self::Train(train) => train.on_timeout(now, wall_ms),
+            Self::Ground(ground) => ground.on_timeout(now, wall_ms),
+        }
+    }
+
+    fn poll(&mut self, now: Instant) -> Option<Output> {
+        match self {
+            Self::Train(train) => train.poll(now),
+            Self::Ground(ground) => ground.poll(now),
+        }
+    }
+
+    fn next_timeout(&self) -> Instant {
+        match self {
+            Self::Train(train) => train.next_timeout(),
+            Self::Ground(ground) => ground.next_timeout(),
+        }
+    }
+
+    fn state(&self, now: Instant) -> LinkDbState {
+        match self {
+            Self::Train(train) => train.state(now),
+            Self::Ground(ground) => ground.state(now),
+        }
+    }
+
+    fn close(mut self) {
+        let now = Instant::now();
+        match &mut self {
+            Self::Train(train) => train.close(now, wall_ms()),
+            Self::Ground(ground) => ground.close(now),
+        }
+    }
+}
+
+/// Milliseconds since 1970; a clock before that is 1970.
+fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// What waits for the thread; beyond, it is dropped.
+const INPUTS_MAX: usize = 4096;
+/// What waits for the data plane; beyond, it is dropped.
+const OUTPUTS_MAX: usize = 1024;
+/// Inputs that are taken before the outputs are looked at.
+const BATCH: usize = 256;
+/// How often a listener looks whether it is to end.
+const LISTEN: Duration = Duration::from_millis(500);
+/// How long an asker waits.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// How long the thread may take to do what it was told, and then to end.
+const END_WAIT: Duration = Duration::from_secs(1);

@@ -1,0 +1,84 @@
+//! How the LinkDB is, for operators.
+
+use std::path::PathBuf;
+
+use polyrail_predictor::store::StoreStats;
+use serde::{Deserialize, Serialize};
+
+use crate::telemetry::SourceState;
+
+/// `GET /v1/linkdb`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkDbState {
+    /// The database.
+    pub store: StoreState,
+    /// Whether forecasts are made.
+    pub forecast: bool,
+    /// Whether cells that history cannot tell apart are refused.
+    pub guard: bool,
+    /// The trips that are under way: of a gateway its own, of a cloud those of its gateways.
+    pub trips: Vec<TripState>,
+    /// The sources of telemetry (gateway).
+    pub sources: Vec<SourceState>,
+    /// Handovers recorded since the start.
+    pub recorded: u64,
+    /// Handovers that came from the other side since the start.
+    pub received: u64,
+    /// Inputs that were dropped because the thread could not keep up.
+    pub inputs_dropped: u64,
+    /// Outputs that were dropped because the data plane could not keep up.
+    pub outputs_dropped: u64,
+}
+
+/// The database.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StoreState {
+    /// Its file; null when it lives in memory alone.
+    pub path: Option<PathBuf>,
+    /// Whether it can be written.
+    pub open: bool,
+    /// Why not.
+    pub error: Option<String>,
+    /// What was found damaged at the start and moved aside.
+    pub damaged: Option<String>,
+    /// Handovers that wait to be written.
+    pub waiting: usize,
+    /// Handovers that were lost because it could not be written for too long.
+    pub lost: u64,
+    /// What it holds.
+    pub stats: Option<StoreStats>,
+}
+
+/// A trip that is under way.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TripState {
+    /// The gateway (cloud).
+    pub gateway: Option<String>,
+    /// The trip, in hexadecimal digits; null before one has begun.
+    pub trip: Option<String>,
+    /// The track, in hexadecimal digits.
+    pub route: Option<String>,
+    /// `up` or `down`.
+    pub direction: Option<String>,
+    /// Where the train is, in metres along the track; null while that is not known.
+    pub metres: Option<f64>,
+    /// How fast, in metres a second.
+    pub metres_per_second: Option<f64>,
+    /// How wrong the position may be, in metres: one deviation.
+    pub error_metres: Option<f64>,
+    /// What is known of the carriers.
+    pub carriers: Vec<CarrierOutlook>,
+}
+
+/// What is foreseen of a carrier.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CarrierOutlook {
+    /// Its name.
+    pub carrier: String,
+    /// The serving cell.
+    pub cell: Option<u64>,
+    /// In how many seconds the place of the failure is reached; less than zero: it was passed.
+    pub fails_in_s: Option<f64>,
+    /// How many of 1,000 of these handovers fail.
+    pub permille: Option<u16>,
+}

@@ -1,0 +1,304 @@
+//! The database fails: the worker goes on from memory, says why, and writes when it can.
+
+use std::fs;
+use std::process::Command;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
+use polyrail_model::TripId;
+use polyrail_predictor::Fix;
+
+use super::*;
+
+/// A train alone with a database somewhere.
+fn alone(path: &Path) -> World {
+    numbered(path, 2)
+}
+
+fn numbered(path: &Path, seed: u64) -> World {
+    let now = Instant::now();
+    let keeper = Keeper::open(now, Some(path.to_owned()), tuning());
+    let mut world = World::new(now, seed, keeper, Keeper::open(now, None, tuning()), tuning());
+    world.connect();
+    world
+}
+
+/// The train's state.
+fn state(world: &World) -> super::super::StoreState {
+    world.states()[0].store.clone()
+}
+
+fn complains(world: &World, reason: &str) {
+    let store = state(world);
+    let error = store.error.unwrap_or_default();
+    assert!(!store.open && error.contains(reason), "{error:?} lacks {reason:?}");
+    assert_eq!(store.stats, None);
+}
+
+#[test]
+fn without_its_folder_all_waits_and_forecasts_come_from_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("none/linkdb.redb");
+    let mut world = alone(&path);
+    complains(&world, "none/linkdb.redb");
+    world.ride_on(0..TRIPS);
+    let met = world.ride(TRIPS, |_, _| {});
+    for Met { at, .. } in met {
+        assert!(world.train.holds("a", at).is_some());
+    }
+    complains(&world, "check its disk and that its folder exists");
+    let [train, ground] = world.states();
+    assert_eq!((train.store.waiting as u64, train.store.lost), (train.recorded, 0));
+    // The cloud heard of each at once.
+    assert_eq!(ground.received, train.recorded);
+    fs::create_dir(folder.path().join("none")).unwrap();
+    world.rest(11);
+    let [train, ground] = world.states();
+    assert!(train.store.open && train.store.error.is_none() && train.store.waiting == 0);
+    assert_eq!(train.store.stats.unwrap().events, train.recorded);
+    world.close();
+    assert_eq!(handovers(&path).len() as u64, ground.received);
+}
+
+#[test]
+fn a_failure_is_tried_again_after_ten_seconds() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("none/linkdb.redb");
+    let now = Instant::now();
+    let mut keeper = Keeper::open(now, Some(path), tuning());
+    fs::create_dir(folder.path().join("none")).unwrap();
+    keeper.on_timeout(now + Duration::from_millis(9_900), WALL_MS);
+    assert!(!keeper.state().open);
+    assert_eq!(keeper.next_timeout(), Some(now + Duration::from_secs(10)));
+    keeper.on_timeout(now + Duration::from_secs(10), WALL_MS);
+    assert!(keeper.state().open && keeper.state().error.is_none());
+}
+
+#[test]
+fn what_is_no_database_is_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("linkdb.redb");
+    fs::write(&path, "someone's letters\n".repeat(1_000)).unwrap();
+    let mut world = alone(&path);
+    complains(&world, "is not a LinkDB");
+    world.ride_on(0..1);
+    world.rest(20);
+    complains(&world, "is not a LinkDB");
+    assert!(state(&world).waiting > 10);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "someone's letters\n".repeat(1_000));
+    // It is moved away.
+    fs::rename(&path, folder.path().join("letters")).unwrap();
+    world.rest(11);
+    assert_eq!((state(&world).error, state(&world).waiting), (None, 0));
+
+    let world = alone(folder.path());
+    complains(&world, "is no ordinary file");
+}
+
+#[test]
+fn a_damaged_database_is_moved_aside_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = learned(folder.path(), "linkdb.redb", 1);
+    let before = handovers(&path).len() as u64;
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    let mut world = alone(&path);
+    let store = state(&world);
+    assert!(store.open && store.error.is_none());
+    let damaged = store.damaged.unwrap();
+    assert!(damaged.contains("is damaged") && damaged.contains("linkdb.redb.damaged-1"));
+    assert!(folder.path().join("linkdb.redb.damaged-1").exists());
+    assert_eq!(store.stats.unwrap().events, 0);
+    world.ride_on(0..1);
+    assert_eq!(state(&world).stats.unwrap().events, before);
+}
+
+/// Something else cuts the file while it is open.
+#[test]
+fn a_database_that_is_cut_while_it_is_open_stops_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = learned(folder.path(), "linkdb.redb", TRIPS);
+    let mut world = alone(&path);
+    let before = world.states()[1].received;
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(4_096).unwrap();
+    let met = world.ride(TRIPS, |_, _| {});
+    for Met { at, .. } in met {
+        assert!(world.train.holds("a", at).is_some(), "from memory");
+    }
+    world.rest(11);
+    let [train, ground] = world.states();
+    assert!(train.store.open, "{:?}", train.store);
+    assert!(train.store.damaged.is_some());
+    assert_eq!((train.store.waiting, ground.received), (0, before + train.recorded));
+    // The cloud gives back what was lost.
+    world.rest(300);
+    assert_eq!(state(&world).stats.unwrap().events, ground.received);
+}
+
+/// The limit on the size of files is the whole process's: the test runs itself alone.
+#[test]
+fn a_full_disk_stops_nothing() {
+    if std::env::var_os(ALONE).is_none() {
+        let name = "linkdb::tests::failures::a_full_disk_stops_nothing";
+        let mut own = Command::new(std::env::current_exe().unwrap());
+        let output = own.args(["--exact", name]).env(ALONE, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    // What is written beyond the limit fails.
+    SigSet::from(Signal::SIGXFSZ).thread_block().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = learned(folder.path(), "linkdb.redb", TRIPS);
+    let mut world = alone(&path);
+    let events = || state(&world).stats.unwrap().events;
+    let before = events();
+    let (_, hard) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
+    setrlimit(Resource::RLIMIT_FSIZE, 0, hard).unwrap();
+    let met = world.ride(TRIPS, |world, _| world.measure("a"));
+    assert_eq!(met.len(), 3);
+    for Met { at, .. } in met {
+        assert!(world.train.holds("a", at).is_some(), "from memory");
+    }
+    complains(&world, "no space is left");
+    let [train, ground] = world.states();
+    assert_eq!(train.store.waiting as u64, train.recorded);
+    assert_eq!(ground.received, before + train.recorded);
+    setrlimit(Resource::RLIMIT_FSIZE, hard, hard).unwrap();
+    world.rest(11);
+    let store = state(&world);
+    assert_eq!((store.error, store.waiting, store.damaged), (None, 0, None));
+    let stats = store.stats.unwrap();
+    assert_eq!(stats.events, before + train.recorded);
+    world.rest(31);
+    assert!(state(&world).stats.unwrap().places > 50, "they waited, too");
+    world.close();
+    assert_eq!(handovers(&path).len() as u64, stats.events);
+}
+
+/// As when an operator evaluates it while the daemon starts.
+#[test]
+fn a_database_that_opens_late_is_learned_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = learned(folder.path(), "linkdb.redb", TRIPS);
+    let held = Store::open(&path, Limits::default()).unwrap();
+    let mut world = alone(&path);
+    complains(&world, "is open in another process");
+    let mut held = Some(held);
+    let met = world.ride(TRIPS, |world, metres| {
+        if metres > 2_500.0 && held.take().is_some() {
+            world.rest(11);
+        }
+    });
+    assert_eq!(met.len(), 3);
+    let told = |met: &Met| world.train.holds("a", met.at).is_some();
+    assert_eq!(met.iter().map(told).collect::<Vec<_>>(), [false, true, true]);
+    // The ground was told nothing of earlier trips until then, and has them now.
+    world.rest(30);
+    let [train, ground] = world.states();
+    assert_eq!(train.store.stats.unwrap().events, ground.store.stats.unwrap().events);
+}
+
+#[test]
+fn tracks_are_known_when_the_database_opens_late() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("linkdb.redb");
+    // Northwards by satellite, at 80 m/s.
+    let ride = |world: &mut World, seconds: u32| {
+        for second in 0..seconds {
+            let latitude = 50.0 + f64::from(second) * SPEED / 111_195.0;
+            let (at, error) = (world.now, Some(5.0));
+            let (time_ms, speed, heading) = (None, None, None);
+            let longitude = 8.0;
+            let fix = Fix { at, time_ms, latitude, longitude, speed, heading, error };
+            world.observe(Observation::Fix(fix));
+            world.rest(1);
+        }
+        world.states()[0].trips[0].route.clone()
+    };
+    let mut world = numbered(&path, 2);
+    let first = ride(&mut world, 60);
+    assert!(first.is_some());
+    world.close();
+    let held = Store::open(&path, Limits::default()).unwrap();
+    assert_eq!(held.stats().unwrap().tracks, 1);
+    let mut world = numbered(&path, 3);
+    let other = ride(&mut world, 20);
+    assert!(other.is_some() && other != first, "a new one is begun");
+    let trip = world.states()[0].trips[0].trip.clone();
+    drop(held);
+    world.rest(11);
+    world.pass(Duration::from_secs(3_600));
+    assert_eq!(ride(&mut world, 60), first);
+    assert_ne!(world.states()[0].trips[0].trip, trip);
+}
+
+#[test]
+fn a_reload_of_the_bounds_keeps_what_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in [Some(folder.path().join("linkdb.redb")), None] {
+        let now = Instant::now();
+        let keeper = Keeper::open(now, path.clone(), tuning());
+        let mut world = World::new(now, 3, keeper, Keeper::open(now, None, tuning()), tuning());
+        world.connect();
+        world.ride_on(0..1);
+        let before = state(&world).stats.unwrap().events;
+        let second = Duration::from_secs(1);
+        let other = Tuning { events_max: 1_000, guard: true, retention: second, ..tuning() };
+        world.tell(Input::Retune(Tuning { retention: tuning().retention, ..other }));
+        assert_eq!(state(&world).stats.unwrap().events, before, "{path:?}");
+        // What is older than a second is forgotten, but not what cells remember.
+        let cells = state(&world).stats.unwrap().cells;
+        world.tell(Input::Retune(other));
+        world.rest(3);
+        let stats = state(&world).stats.unwrap();
+        assert_eq!((stats.events, stats.cells), (0, cells), "{path:?}");
+    }
+}
+
+/// A guard that changes while there is no database must not forget what is in memory.
+#[test]
+fn a_reload_without_a_database_forgets_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = alone(&folder.path().join("none/linkdb.redb"));
+    world.ride_on(0..TRIPS);
+    world.tell(Input::Retune(Tuning { guard: true, events_max: 5_000, ..tuning() }));
+    let met = world.ride(TRIPS, |_, _| {});
+    for Met { at, .. } in met {
+        assert!(world.train.holds("a", at).is_some());
+    }
+    fs::create_dir(folder.path().join("none")).unwrap();
+    world.tell(Input::Retune(Tuning { guard: true, events_max: 6_000, ..tuning() }));
+    world.rest(1);
+    let store = state(&world);
+    assert!(store.open && store.waiting == 0, "{store:?}");
+}
+
+#[test]
+fn what_waits_is_bounded_and_written_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("none/linkdb.redb");
+    let now = Instant::now();
+    let one = {
+        let path = learned(folder.path(), "one", 1);
+        handovers(path).into_values().next().unwrap()
+    };
+    let mut keeper = Keeper::open(now, Some(path.clone()), tuning());
+    keeper.at(now, WALL_MS);
+    for number in 0..5_000 {
+        let (trip, sequence) = (TripId(number / 1_000), (number % 1_000) as u32);
+        keeper.record(now, &Handover { trip, sequence, ..one.clone() });
+        keeper.put_track(now, RouteId(number), vec![0; 100]);
+    }
+    // A track that is too large harms nothing else.
+    keeper.put_track(now, RouteId(0), vec![0; 2 << 20]);
+    assert_eq!((keeper.state().waiting, keeper.state().lost), (4_096, 904));
+    fs::create_dir(folder.path().join("none")).unwrap();
+    keeper.close(now);
+    assert_eq!((keeper.state().waiting, keeper.state().error), (0, None));
+    let stats = keeper.state().stats.unwrap();
+    assert_eq!((stats.events, stats.tracks), (4_096, 7));
+}
+
+const ALONE: &str = "POLYRAIL_TEST_ALONE";

@@ -1,0 +1,381 @@
+//! The two workers joined in memory, on a simulated line whose cells fail, and the thread.
+
+mod failures;
+mod forecasts;
+mod peers;
+mod thread;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Bitrate, CellId, Handover, LinkForecast, LinkOutlook, RouteId};
+use polyrail_predictor::store::{Limits, Store, StoreError};
+use polyrail_predictor::{Heard, Observation, Odometer, Serving, Silence};
+
+use super::ground::Ground;
+use super::keeper::Keeper;
+use super::train::Train;
+use super::{Input, LinkDbState, Output, SessionNumber, Tuning};
+
+/// What is told in one session.
+#[derive(Clone, Debug, PartialEq)]
+struct Told {
+    at: Instant,
+    session: SessionNumber,
+    carrier: String,
+    forecast: Option<LinkForecast>,
+}
+
+/// A worker, and what it has told.
+struct Side<W> {
+    worker: W,
+    told: Vec<Told>,
+    ahead: Vec<(Instant, String, LinkOutlook)>,
+    found: Vec<(Instant, String)>,
+}
+
+impl<W> Side<W> {
+    fn new(worker: W) -> Self {
+        Self { worker, told: Vec::new(), ahead: Vec::new(), found: Vec::new() }
+    }
+
+    /// Keeps what is for its data plane; the rest is for the peer.
+    fn keep(&mut self, now: Instant, output: Output) -> Option<Output> {
+        match output {
+            Output::Forecast { session, carrier, forecast } => {
+                self.told.push(Told { at: now, session, carrier, forecast });
+            }
+            Output::Outlook { carrier, outlook, .. } => self.ahead.push((now, carrier, outlook)),
+            Output::FoundCell { carrier } => self.found.push((now, carrier)),
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// What holds of a carrier at a moment: what was told last, while it has not expired.
+    fn holds(&self, carrier: &str, at: Instant) -> Option<LinkForecast> {
+        let told = self.told.iter().rev().find(|told| told.carrier == carrier && told.at <= at);
+        told?.forecast.filter(|forecast| forecast.expires_at > at)
+    }
+
+    fn forget(&mut self) {
+        self.told.clear();
+        self.ahead.clear();
+        self.found.clear();
+    }
+}
+
+/// A train and its cloud.
+struct World {
+    now: Instant,
+    wall_ms: u64,
+    train: Side<Train>,
+    ground: Side<Ground>,
+    /// The session that stands.
+    session: Option<u64>,
+    sessions: u64,
+    telemetry: u64,
+}
+
+/// A failure that the train met.
+#[derive(Clone, Copy, Debug)]
+struct Met {
+    at: Instant,
+    found: Instant,
+}
+
+impl World {
+    /// With both databases in memory.
+    fn in_memory(tuning: Tuning) -> Self {
+        let now = Instant::now();
+        Self::new(now, 1, Keeper::open(now, None, tuning), Keeper::open(now, None, tuning), tuning)
+    }
+
+    /// With files in a folder.
+    fn on_disk(folder: &Path, tuning: Tuning) -> Self {
+        let now = Instant::now();
+        let keeper = |name: &str| Keeper::open(now, Some(folder.join(name)), tuning);
+        Self::new(now, 1, keeper("train"), keeper("ground"), tuning)
+    }
+
+    /// Of each seed trips have other numbers.
+    fn new(now: Instant, seed: u64, train: Keeper, ground: Keeper, tuning: Tuning) -> Self {
+        Self {
+            now,
+            wall_ms: WALL_MS,
+            train: Side::new(Train::new(now, train, tuning, seed)),
+            ground: Side::new(Ground::new(now, ground, tuning)),
+            session: None,
+            sessions: 0,
+            telemetry: 0,
+        }
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.train.worker.take(self.now, self.wall_ms, input.clone());
+        self.ground.worker.take(self.now, self.wall_ms, input);
+        self.pump();
+    }
+
+    /// Each daemon counts its sessions itself.
+    fn connect(&mut self) {
+        self.sessions += 1;
+        self.session = Some(self.sessions);
+        let up = |session, peer: &str| Input::Up { session, peer: peer.to_owned() };
+        let (train, ground) = (self.on_train(), self.on_ground());
+        self.train.worker.take(self.now, self.wall_ms, up(train, "cloud"));
+        self.ground.worker.take(self.now, self.wall_ms, up(ground, "train-7"));
+        self.pump();
+    }
+
+    fn disconnect(&mut self) {
+        let (train, ground) = (self.on_train(), self.on_ground());
+        self.session = None;
+        self.train.worker.take(self.now, self.wall_ms, Input::Down(train));
+        self.ground.worker.take(self.now, self.wall_ms, Input::Down(ground));
+        self.pump();
+    }
+
+    fn on_train(&self) -> SessionNumber {
+        SessionNumber(self.sessions)
+    }
+
+    fn on_ground(&self) -> SessionNumber {
+        SessionNumber(1_000 + self.sessions)
+    }
+
+    /// Passes on what the sides say until both are quiet.
+    fn pump(&mut self) {
+        let (now, wall_ms) = (self.now, self.wall_ms);
+        for _ in 0..10_000 {
+            let (mut any, session) = (false, self.session.is_some());
+            while let Some(output) = self.train.worker.poll(now) {
+                any = true;
+                let input = match self.train.keep(now, output) {
+                    Some(Output::Telemetry(telemetry)) => {
+                        self.telemetry += 1;
+                        Input::Telemetry { session: self.on_ground(), at: now, telemetry }
+                    }
+                    Some(Output::Ledger { session, message, .. }) => {
+                        assert_eq!(session, self.on_train());
+                        Input::Ledger { session: self.on_ground(), message }
+                    }
+                    _ => continue,
+                };
+                if session {
+                    self.ground.worker.take(now, wall_ms, input);
+                }
+            }
+            while let Some(output) = self.ground.worker.poll(now) {
+                any = true;
+                let Some(output) = self.ground.keep(now, output) else { continue };
+                let Output::Ledger { session, message, .. } = output else {
+                    panic!("a cloud says {output:?}");
+                };
+                assert_eq!(session, self.on_ground());
+                if self.session.is_some() {
+                    let session = self.on_train();
+                    self.train.worker.take(now, wall_ms, Input::Ledger { session, message });
+                }
+            }
+            if !any {
+                return;
+            }
+        }
+        panic!("the two never come to rest");
+    }
+
+    fn observe(&mut self, observation: Observation) {
+        self.train.worker.take(self.now, self.wall_ms, Input::Observed(observation));
+        self.pump();
+    }
+
+    /// Lets time pass without observations.
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.wall_ms = self.wall_ms.saturating_add(time.as_millis() as u64);
+        self.train.worker.on_timeout(self.now, self.wall_ms);
+        self.ground.worker.on_timeout(self.now, self.wall_ms);
+        self.pump();
+    }
+
+    fn rest(&mut self, seconds: u64) {
+        (0..seconds).for_each(|_| self.pass(Duration::from_secs(1)));
+    }
+
+    /// A trip from the beginning of the line, after a night's rest. `each` sees every tick.
+    fn ride(&mut self, trip: u64, mut each: impl FnMut(&mut Self, f64)) -> Vec<Met> {
+        self.pass(Duration::from_secs(3_600));
+        let mut line = Line::new(trip);
+        let mut met = Vec::new();
+        for tick in 0..(LENGTH / SPEED * 10.0) as u32 {
+            let metres = f64::from(tick) / 10.0 * SPEED;
+            let (observations, failed) = line.at(self.now, tick, metres);
+            observations.into_iter().for_each(|one| self.observe(one));
+            if failed {
+                met.push(Met { at: self.now, found: self.now + LOST });
+            }
+            each(self, metres);
+            self.pass(TICK);
+        }
+        // The last handover settles.
+        self.rest(4);
+        met
+    }
+
+    fn ride_on(&mut self, trips: std::ops::Range<u64>) {
+        for trip in trips {
+            self.ride(trip, |_, _| {});
+        }
+    }
+
+    /// What both sides carry on a carrier, as their data planes tell it.
+    fn measure(&mut self, carrier: &str) {
+        for (session, train) in [(self.on_train(), true), (self.on_ground(), false)] {
+            let (rate, srtt) = (Bitrate::from_bps(8_000_000), Duration::from_millis(60));
+            let measured = Input::Measured { session, carrier: carrier.to_owned(), rate, srtt };
+            match train {
+                true => self.train.worker.take(self.now, self.wall_ms, measured),
+                false => self.ground.worker.take(self.now, self.wall_ms, measured),
+            }
+        }
+    }
+
+    fn states(&self) -> [LinkDbState; 2] {
+        [self.train.worker.state(self.now), self.ground.worker.state(self.now)]
+    }
+
+    fn close(mut self) {
+        self.train.worker.close(self.now, self.wall_ms);
+        self.ground.worker.close(self.now);
+    }
+}
+
+/// Carrier `a` fails in each third cell, `b` never. Each trip hands over somewhere else by a few
+/// metres.
+struct Line {
+    trip: u64,
+    cells: [u64; 2],
+    /// When each observation of the future is due.
+    later: Vec<(u32, Observation)>,
+}
+
+impl Line {
+    fn new(trip: u64) -> Self {
+        Self { trip, cells: [u64::MAX; 2], later: Vec::new() }
+    }
+
+    /// The cell of a carrier there.
+    fn cell(&self, carrier: usize, metres: f64) -> u64 {
+        let shift = if carrier == 0 { 0.0 } else { 500.0 };
+        let mut cell = 0;
+        loop {
+            let mixed = (self.trip * 31 + cell * 17 + carrier as u64 * 7) * 2_654_435_761 % 1_000;
+            let jitter = mixed as f64 / 1_000.0 * 30.0 - 15.0;
+            if metres < (cell + 1) as f64 * CELL + shift + jitter {
+                return cell;
+            }
+            cell += 1;
+        }
+    }
+
+    /// What is observed at a tick, and whether a cell fails now.
+    fn at(&mut self, now: Instant, tick: u32, metres: f64) -> (Vec<Observation>, bool) {
+        let mut all = Vec::new();
+        if tick.is_multiple_of(10) {
+            let noise = f64::from(tick / 10 * 7 % 11) - 5.0;
+            all.push(odometer(now, metres + noise));
+        }
+        let mut failed = false;
+        for (carrier, name) in CARRIERS.iter().enumerate() {
+            let cell = self.cell(carrier, metres);
+            let before = std::mem::replace(&mut self.cells[carrier], cell);
+            let changed = before != cell;
+            if changed && carrier == 0 && fails(before) {
+                failed = true;
+                all.push(serving(now, name, None));
+                let ticks = (LOST.as_millis() / TICK.as_millis()) as u32;
+                let since = Some(now);
+                let mut later = |ticks: u32, one| self.later.push((tick + ticks, one));
+                later(3, silence(now + TICK * 3, since));
+                later(ticks, serving(now + LOST, name, Some(cell)));
+                later(ticks + 2, silence(now + LOST + TICK * 2, None));
+            } else if changed || (tick.is_multiple_of(10) && self.later.is_empty()) {
+                all.push(serving(now, name, Some(cell)));
+            }
+        }
+        for (carrier, name) in CARRIERS.iter().enumerate() {
+            // Traffic goes on but where the carrier is dark.
+            let dark = carrier == 0 && (failed || !self.later.is_empty());
+            if tick.is_multiple_of(3) && !dark {
+                all.push(Observation::Heard(Heard { at: now, carrier: (*name).to_owned() }));
+            }
+        }
+        let due = |(at, _): &mut (u32, Observation)| *at <= tick;
+        all.extend(self.later.extract_if(.., due).map(|(_, one)| one));
+        (all, failed)
+    }
+}
+
+fn fails(cell: u64) -> bool {
+    cell != u64::MAX && cell % 3 == 1
+}
+
+fn odometer(at: Instant, metres: f64) -> Observation {
+    Observation::Odometer(Odometer { at, route: ROUTE, metres, velocity: SPEED, error: 4.0 })
+}
+
+fn serving(at: Instant, carrier: &str, cell: Option<u64>) -> Observation {
+    let (carrier, cell) = (carrier.to_owned(), cell.map(CellId));
+    Observation::Serving(Serving { at, carrier, cell, rsrp: None })
+}
+
+fn silence(at: Instant, since: Option<Instant>) -> Observation {
+    let kept = since.is_none().then_some(false);
+    Observation::Silence(Silence { at, carrier: "a".to_owned(), since, kept })
+}
+
+fn tuning() -> Tuning {
+    let retention = Duration::from_secs(365 * 86_400);
+    Tuning { events_max: 1_000_000, retention, forecast: true, guard: false, share: true }
+}
+
+/// All handovers of a database that is closed, by trip and number.
+fn handovers(path: impl AsRef<Path>) -> BTreeMap<(u64, u32), Handover> {
+    let store = Store::open(path, Limits::default()).unwrap();
+    let mut all = BTreeMap::new();
+    let visited = store.visit(|handover| {
+        all.insert((handover.trip.0, handover.sequence), handover);
+        Ok::<_, StoreError>(())
+    });
+    visited.unwrap();
+    all
+}
+
+/// A database of so many trips, made by a train without a session.
+fn learned(folder: &Path, name: &str, trips: u64) -> PathBuf {
+    let path = folder.join(name);
+    let now = Instant::now();
+    let keeper = Keeper::open(now, Some(path.clone()), tuning());
+    let nothing = Keeper::open(now, None, tuning());
+    let mut world = World::new(now, 99, keeper, nothing, tuning());
+    world.ride_on(0..trips);
+    world.close();
+    path
+}
+
+const CARRIERS: [&str; 2] = ["a", "b"];
+const ROUTE: RouteId = RouteId(7);
+/// In metres.
+const LENGTH: f64 = 9_000.0;
+const CELL: f64 = 1_000.0;
+/// Metres a second.
+const SPEED: f64 = 80.0;
+const TICK: Duration = Duration::from_millis(100);
+/// For how long a cell that fails is lost.
+const LOST: Duration = Duration::from_secs(2);
+/// Autumn 2026, in milliseconds since 1970.
+const WALL_MS: u64 = 1_790_000_000_000;
+/// After so many trips there are forecasts.
+const TRIPS: u64 = 4;

@@ -1,0 +1,159 @@
+//! Both databases come to hold the same, whatever the session does.
+
+use polyrail_model::{LedgerMessage, TripId, TripKnown};
+use polyrail_predictor::sync::Ledger;
+
+use super::*;
+
+#[test]
+fn both_databases_hold_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::on_disk(folder.path(), tuning());
+    world.connect();
+    world.ride_on(0..2);
+    let [train, ground] = world.states();
+    assert_eq!((train.store.error, ground.store.error), (None, None));
+    assert_eq!(train.recorded, ground.received);
+    assert!(train.recorded > 30 && world.telemetry > 200);
+    assert_eq!(train.trips[0].carriers.len(), 2);
+    assert_eq!(ground.trips[0].gateway.as_deref(), Some("train-7"));
+    assert_eq!(ground.trips[0].trip, train.trips[0].trip);
+    world.close();
+    let train = handovers(folder.path().join("train"));
+    assert_eq!(train, handovers(folder.path().join("ground")));
+    // Two trips, each numbered from 0 without a gap.
+    let trips: std::collections::BTreeSet<u64> = train.keys().map(|(trip, _)| *trip).collect();
+    assert_eq!(trips.len(), 2);
+    for trip in trips {
+        let numbers: Vec<u32> =
+            train.keys().filter(|(one, _)| *one == trip).map(|(_, number)| *number).collect();
+        assert_eq!(numbers, (0..numbers.len() as u32).collect::<Vec<_>>());
+    }
+    assert!(train.values().all(|one| one.at_ms > WALL_MS));
+}
+
+#[test]
+fn a_session_that_comes_back_is_told_all_and_gets_what_it_missed() {
+    let mut world = World::in_memory(tuning());
+    world.connect();
+    world.ride_on(0..TRIPS);
+    let mut sessions = Vec::new();
+    world.ride(TRIPS, |world, metres| {
+        // In the middle of the cells that fail.
+        let middle = (1_300.0..1_308.0).contains(&metres) || (4_300.0..4_308.0).contains(&metres);
+        if !middle {
+            return;
+        }
+        world.disconnect();
+        world.train.forget();
+        world.ground.forget();
+        world.connect();
+        world.rest(2);
+        for told in [&world.train.told, &world.ground.told] {
+            assert!(told.iter().any(|one| one.forecast.is_some()), "{metres}: told anew");
+        }
+        let (train, ground) = (world.on_train(), world.on_ground());
+        assert!(world.train.told.iter().all(|one| one.session == train));
+        assert!(world.ground.told.iter().all(|one| one.session == ground));
+        sessions.push(world.sessions);
+    });
+    assert_eq!(sessions, [2, 3]);
+    // A whole trip without a session: nothing is told, all is recorded.
+    world.disconnect();
+    world.train.forget();
+    world.telemetry = 0;
+    world.ride_on(TRIPS + 1..TRIPS + 2);
+    assert!(world.train.told.is_empty() && world.telemetry == 0);
+    let events = |state: &LinkDbState| state.store.stats.unwrap().events;
+    let [train, ground] = world.states();
+    assert!(events(&train) > events(&ground));
+    world.connect();
+    world.rest(30);
+    let [train, ground] = world.states();
+    assert_eq!(events(&train), events(&ground));
+    // What the ground learned so it forecasts from, too.
+    assert_eq!(train.store.stats.unwrap().cells, ground.store.stats.unwrap().cells);
+}
+
+#[test]
+fn a_gateway_learns_from_what_others_told_the_cloud() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = learned(folder.path(), "ground", TRIPS);
+    let now = Instant::now();
+    let train = Keeper::open(now, None, tuning());
+    let ground = Keeper::open(now, Some(path), tuning());
+    let mut world = World::new(now, 1, train, ground, tuning());
+    world.connect();
+    world.rest(30);
+    let [train, ground] = world.states();
+    assert_eq!(train.received, ground.store.stats.unwrap().events);
+    let met = world.ride(99, |_, _| {});
+    for Met { at, .. } in met {
+        assert!(world.train.holds("a", at).is_some() && world.ground.holds("a", at).is_some());
+    }
+}
+
+/// What the protocol asks of a ledger: a gap is not known beyond, what fell out is left out.
+#[test]
+fn a_keeper_says_how_far_it_knows_a_trip() {
+    let now = Instant::now();
+    let records: Vec<Handover> = {
+        let folder = tempfile::tempdir().unwrap();
+        handovers(learned(folder.path(), "train", 1)).into_values().collect()
+    };
+    let trip = records[0].trip;
+    let mut keeper = Keeper::open(now, None, Tuning { events_max: 1_000, ..tuning() });
+    keeper.at(now, WALL_MS);
+    assert_eq!(keeper.next_of(trip).unwrap(), 0);
+    Ledger::append(&mut keeper, &records[2..4]).unwrap();
+    assert_eq!(keeper.next_of(trip).unwrap(), 0, "0 and 1 are missing");
+    Ledger::append(&mut keeper, &records[..2]).unwrap();
+    assert_eq!(keeper.next_of(trip).unwrap(), 4);
+    // Newer trips push it out.
+    for number in 0..2 {
+        let newer = (0..600).map(|sequence| {
+            let at_ms = WALL_MS + 86_400_000;
+            Handover { trip: TripId(number), sequence, at_ms, ..records[0].clone() }
+        });
+        Ledger::append(&mut keeper, &newer.collect::<Vec<_>>()).unwrap();
+    }
+    assert_eq!(keeper.next_of(trip).unwrap(), TripKnown::LEFT_OUT);
+    let known = keeper.known().unwrap();
+    let listed = known.iter().find(|one| one.trip == trip).unwrap();
+    assert_eq!(listed.next, TripKnown::LEFT_OUT);
+}
+
+#[test]
+fn a_clock_that_is_wrong_stops_nothing() {
+    // 1970, and the year 2201.
+    for wall_ms in [0, 5, 7_300_000_000_000] {
+        let mut world = World::in_memory(tuning());
+        world.wall_ms = wall_ms;
+        world.connect();
+        world.ride_on(0..TRIPS);
+        let met = world.ride(TRIPS, |_, _| {});
+        for Met { at, .. } in met {
+            assert!(world.train.holds("a", at).is_some(), "{wall_ms}");
+            assert!(world.ground.holds("a", at).is_some(), "{wall_ms}");
+        }
+        let [train, ground] = world.states();
+        assert_eq!(train.recorded, ground.received, "{wall_ms}");
+        assert_eq!(train.store.stats.unwrap().cells, ground.store.stats.unwrap().cells);
+    }
+}
+
+#[test]
+fn what_peers_say_out_of_place_is_nothing() {
+    let mut world = World::in_memory(tuning());
+    let strangers = [SessionNumber(5), SessionNumber(u64::MAX)];
+    for session in strangers {
+        let message = LedgerMessage::Known(vec![TripKnown { trip: TripId(1), next: 5 }]);
+        world.tell(Input::Ledger { session, message });
+        world.tell(Input::Down(session));
+        let (carrier, rate) = ("a".to_owned(), Bitrate::from_bps(1));
+        world.tell(Input::Measured { session, carrier, rate, srtt: Duration::ZERO });
+    }
+    world.connect();
+    world.ride_on(0..1);
+    assert_eq!(world.states()[1].received, world.states()[0].recorded);
+}

@@ -1,0 +1,136 @@
+//! The thread as daemons have it. What is measured by the clock here is only that nothing hangs.
+
+use std::sync::Arc;
+
+use mio::{Poll, Token, Waker};
+use polyrail_model::{HandoverOutcome, LedgerMessage, TripId};
+use polyrail_predictor::Reported;
+
+use super::super::{Asker, LinkDb, Options, Role};
+use super::*;
+use crate::telemetry;
+
+fn start(role: Role, path: Option<PathBuf>) -> (LinkDb, Poll) {
+    let poll = Poll::new().unwrap();
+    let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
+    let options = Options { role, path, tuning: tuning(), seed: 1, waker };
+    (LinkDb::start(options).unwrap(), poll)
+}
+
+/// Asks until it answers as wished.
+fn until(asker: &Asker, wish: impl Fn(&LinkDbState) -> bool) -> LinkDbState {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let state = runtime.block_on(asker.state());
+        if let Some(state) = state.clone().filter(&wish) {
+            return state;
+        }
+        assert!(Instant::now() < end, "{state:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn whoever_feeds_it_never_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = handovers(learned(folder.path(), "one", 1)).into_values().next().unwrap();
+    let path = folder.path().join("linkdb.redb");
+    let (linkdb, _poll) = start(Role::Ground, Some(path.clone()));
+    let session = SessionNumber(3);
+    linkdb.feed(Input::Up { session, peer: "train-7".to_owned() });
+    // Each of these is a transaction on the disk.
+    for trip in 0..BUSY {
+        let records =
+            (0..12).map(|sequence| Handover { trip: TripId(trip), sequence, ..record.clone() });
+        let message = LedgerMessage::Records(records.collect());
+        linkdb.feed(Input::Ledger { session, message });
+    }
+    // While it writes it is told far more than waits for it. Would one of these wait for the disk,
+    // nothing would be dropped.
+    let observed = Input::Observed(odometer(Instant::now(), 1.0));
+    for _ in 0..100_000 {
+        linkdb.feed(observed.clone());
+    }
+    let asker = linkdb.asker();
+    let state = until(&asker, |state| state.received == BUSY * 12);
+    assert!((1..=100_000).contains(&state.inputs_dropped), "{}", state.inputs_dropped);
+    assert_eq!(state.store.stats.unwrap().events, BUSY * 12);
+    // Nobody takes its answers: those that find no room are counted.
+    let mut outputs = 0;
+    while linkdb.try_recv().is_some() {
+        outputs += 1;
+    }
+    assert!(outputs > 0);
+    drop(linkdb);
+    assert_eq!(handovers(&path).len() as u64, BUSY * 12, "it was closed");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    assert_eq!(runtime.block_on(asker.state()), None);
+}
+
+#[test]
+fn it_ends_though_it_has_much_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = handovers(learned(folder.path(), "one", 1)).into_values().next().unwrap();
+    let path = folder.path().join("linkdb.redb");
+    let (linkdb, _poll) = start(Role::Ground, Some(path.clone()));
+    let session = SessionNumber(3);
+    linkdb.feed(Input::Up { session, peer: "train-7".to_owned() });
+    // More than two seconds of work where a transaction takes a millisecond.
+    for trip in 0..4_000 {
+        let record = Handover { trip: TripId(trip), sequence: 0, ..record.clone() };
+        linkdb.feed(Input::Ledger { session, message: LedgerMessage::Records(vec![record]) });
+    }
+    let asked = Instant::now();
+    drop(linkdb);
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    // What was done is there, and the file is closed.
+    assert!(!handovers(&path).is_empty());
+}
+
+#[test]
+fn what_sources_observe_is_recorded_and_the_data_plane_is_woken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("linkdb.redb");
+    let (linkdb, mut poll) = start(Role::Train, Some(path.clone()));
+    let (sender, receiver) = telemetry::observations(telemetry::OBSERVATIONS_WAITING_MAX);
+    linkdb.listen(receiver).unwrap();
+    linkdb.feed(Input::Up { session: SessionNumber(1), peer: "cloud".to_owned() });
+    let asker = linkdb.asker();
+    for cell in 0..=4 {
+        let at = Instant::now();
+        sender.send(odometer(at, 1_000.0));
+        sender.send(serving(at, "a", Some(cell)));
+        if cell > 0 {
+            // The modem says all of it: nothing has to settle.
+            let (carrier, dark) = ("a".to_owned(), Some(Duration::from_millis(5)));
+            let outcome = HandoverOutcome::Success;
+            sender.send(Observation::Reported(Reported { at, carrier, outcome, dark }));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let state = until(&asker, |state| state.recorded == 4);
+    assert_eq!(state.store.stats.unwrap().events, 4);
+    assert_eq!(state.trips[0].route.as_deref(), Some("7"));
+    let mut events = mio::Events::with_capacity(4);
+    poll.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+    assert!(!events.is_empty());
+    let outputs: Vec<Output> = std::iter::from_fn(|| linkdb.try_recv()).collect();
+    assert!(outputs.iter().any(|one| matches!(one, Output::Ledger { .. })), "{outputs:?}");
+    drop(linkdb);
+    assert_eq!(handovers(&path).len(), 4);
+}
+
+#[test]
+fn a_database_that_fails_does_not_stop_the_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    for role in [Role::Train, Role::Ground] {
+        let (linkdb, _poll) = start(role, Some(folder.path().to_owned()));
+        let state = until(&linkdb.asker(), |state| !state.store.open);
+        assert!(state.store.error.unwrap().contains("is no ordinary file"));
+        drop(linkdb);
+    }
+}
+
+/// Transactions that keep the thread busy while it is fed.
+const BUSY: u64 = 200;

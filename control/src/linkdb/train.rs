@@ -1,0 +1,322 @@
+//! On board: observations become positions, handovers and forecasts.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use polyrail_model::{
+    Bitrate, Direction, Handover, LinkOutlook, OutlookStep, Position, RouteId, TripId,
+};
+use polyrail_predictor::forecast::Situation;
+use polyrail_predictor::pilot::{Pilot, PilotOutput};
+use polyrail_predictor::position::Placement;
+use polyrail_predictor::store::PlaceSample;
+use polyrail_predictor::sync::{Share, Sync};
+use polyrail_predictor::track::Track;
+use polyrail_predictor::{Observation, Serving};
+
+use super::keeper::Keeper;
+use super::learned::Learned;
+use super::outlook::Outlook;
+use super::{Input, LinkDbState, Output, SessionNumber, TripState, Tuning};
+
+/// A gateway's LinkDB.
+pub(super) struct Train {
+    keeper: Keeper,
+    pilot: Pilot,
+    /// Pilots are numbered from here on.
+    seed: u64,
+    /// The pilot knows the tracks of earlier trips.
+    knows_tracks: bool,
+    learned: Learned,
+    tuning: Tuning,
+    outlook: Outlook,
+    session: Option<(SessionNumber, Sync)>,
+    outputs: VecDeque<Output>,
+    telemetry_at: Instant,
+    recorded: u64,
+    received: u64,
+}
+
+impl Train {
+    pub(super) fn new(now: Instant, mut keeper: Keeper, tuning: Tuning, seed: u64) -> Self {
+        let tracks = keeper.tracks(now);
+        let knows_tracks = tracks.is_some();
+        let pilot = Pilot::new(seed, tracks.unwrap_or_default().into_iter().filter_map(decoded));
+        let learned = Learned::new(now, &mut keeper, tuning.guard);
+        Self {
+            keeper,
+            pilot,
+            seed,
+            knows_tracks,
+            learned,
+            tuning,
+            outlook: Outlook::default(),
+            session: None,
+            outputs: VecDeque::new(),
+            telemetry_at: now,
+            recorded: 0,
+            received: 0,
+        }
+    }
+
+    pub(super) fn take(&mut self, now: Instant, wall_ms: u64, input: Input) {
+        self.keeper.at(now, wall_ms);
+        match input {
+            Input::Observed(observation) => self.observe(now, wall_ms, observation),
+            Input::Up { session, .. } => {
+                // The forecasts that the session before had are told anew.
+                self.outlook.forget_told();
+                let mut sync = Sync::new(now, Share::All);
+                sync.connected(now);
+                self.session = Some((session, sync));
+            }
+            Input::Down(session) => {
+                self.session.take_if(|(known, _)| *known == session);
+            }
+            Input::Ledger { session, message } => {
+                let Some((known, sync)) = &mut self.session else { return };
+                if *known == session {
+                    // A database that fails is told again.
+                    let fresh = sync.on_message(now, &mut self.keeper, message).unwrap_or(0);
+                    self.received += fresh as u64;
+                    self.learned.follow(now, &mut self.keeper, self.tuning.guard);
+                }
+            }
+            Input::Measured { session, carrier, rate, srtt } => {
+                if self.session.as_ref().is_some_and(|(known, _)| *known == session)
+                    && let (Some(place), Some(trip)) = (self.pilot.place(now), self.pilot.trip())
+                {
+                    self.keeper.record_place(sample(&place, trip, carrier, rate, srtt));
+                }
+            }
+            Input::Retune(tuning) => {
+                self.tuning = tuning;
+                self.keeper.retune(now, tuning);
+                self.learned.follow(now, &mut self.keeper, tuning.guard);
+                self.look(now);
+            }
+            Input::Telemetry { .. } => {}
+        }
+    }
+
+    fn observe(&mut self, now: Instant, wall_ms: u64, observation: Observation) {
+        if let Observation::Serving(Serving { carrier, cell, .. }) = &observation
+            && self.outlook.serves(now, carrier, *cell)
+        {
+            self.outputs.push_back(Output::FoundCell { carrier: carrier.clone() });
+        }
+        // That something was heard moves nothing.
+        let moves = !matches!(observation, Observation::Heard(_));
+        self.pilot.observe(now, wall_ms, &observation);
+        self.drain(now);
+        if moves {
+            self.look(now);
+        }
+    }
+
+    fn drain(&mut self, now: Instant) {
+        while let Some(output) = self.pilot.poll() {
+            match output {
+                PilotOutput::Handover(handover) => self.record(now, &handover),
+                PilotOutput::Track(route, track) => {
+                    self.keeper.put_track(now, route, track.encode());
+                }
+                PilotOutput::TripBegan(trip) => tracing::info!(%trip, "a trip begins"),
+            }
+        }
+    }
+
+    fn record(&mut self, now: Instant, handover: &Handover) {
+        let Handover { carrier, outcome, dark, .. } = handover;
+        tracing::debug!(carrier, ?outcome, ?dark, "a handover");
+        self.recorded += 1;
+        self.keeper.record(now, handover);
+        self.learned.add(handover);
+        self.learned.follow(now, &mut self.keeper, self.tuning.guard);
+        if let Some((_, sync)) = &mut self.session {
+            sync.added(now, handover);
+        }
+    }
+
+    fn look(&mut self, now: Instant) {
+        let Some((session, _)) = self.session else { return };
+        let outputs = &mut self.outputs;
+        if !self.tuning.forecast {
+            return self.outlook.clear(session, |output| outputs.push_back(output));
+        }
+        let place = self.pilot.place(now);
+        let situation = place.as_ref().map(situation);
+        let forecaster = &mut self.learned.forecaster;
+        self.outlook.look(now, session, forecaster, situation.as_ref(), |output| {
+            outputs.push_back(output);
+        });
+    }
+
+    /// The track ahead, as earlier trips found it.
+    fn look_ahead(&mut self, now: Instant) {
+        let (Some((session, _)), Some(place)) = (&self.session, self.pilot.place(now)) else {
+            return;
+        };
+        if self.tuning.forecast {
+            let (keeper, outputs) = (&mut self.keeper, &mut self.outputs);
+            let ahead = |carrier: &str| steps(now, keeper, carrier, &place);
+            self.outlook.look_ahead(*session, ahead, |output| outputs.push_back(output));
+        }
+    }
+
+    /// A database that could be opened late knows tracks that the pilot does not know: another
+    /// pilot takes over with them, and with it another trip begins.
+    fn learn_tracks(&mut self, now: Instant) {
+        if self.knows_tracks || self.keeper.tracks(now).is_none() {
+            return;
+        }
+        // What it has learned itself is among them then.
+        self.pilot.end_trip();
+        self.drain(now);
+        let Some(tracks) = self.keeper.tracks(now) else { return };
+        self.knows_tracks = true;
+        if !tracks.is_empty() {
+            self.seed = self.seed.wrapping_add(1);
+            self.pilot = Pilot::new(self.seed, tracks.into_iter().filter_map(decoded));
+        }
+    }
+
+    pub(super) fn on_timeout(&mut self, now: Instant, wall_ms: u64) {
+        self.keeper.on_timeout(now, wall_ms);
+        self.learned.follow(now, &mut self.keeper, self.tuning.guard);
+        self.learn_tracks(now);
+        self.pilot.advance(now, wall_ms);
+        self.drain(now);
+        if now >= self.telemetry_at {
+            self.look(now);
+            self.look_ahead(now);
+            self.telemetry_at = now + TELEMETRY_EVERY;
+            if self.session.is_some()
+                && let Some(telemetry) = self.pilot.telemetry(now)
+            {
+                self.outputs.push_back(Output::Telemetry(telemetry));
+            }
+        }
+    }
+
+    pub(super) fn poll(&mut self, now: Instant) -> Option<Output> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        let (session, sync) = self.session.as_mut()?;
+        let (urgency, message) = sync.poll(now, &self.keeper).ok()??;
+        Some(Output::Ledger { session: *session, urgency, message })
+    }
+
+    pub(super) fn next_timeout(&self) -> Instant {
+        let sync = self.session.as_ref().and_then(|(_, sync)| sync.next_timeout());
+        let others = sync.into_iter().chain(self.keeper.next_timeout());
+        others.fold(self.telemetry_at, Instant::min)
+    }
+
+    pub(super) fn close(&mut self, now: Instant, wall_ms: u64) {
+        self.pilot.advance(now, wall_ms);
+        self.pilot.end_trip();
+        self.drain(now);
+        self.keeper.close(now);
+    }
+
+    pub(super) fn state(&self, now: Instant) -> LinkDbState {
+        let place = self.pilot.place(now);
+        let trip = TripState {
+            gateway: None,
+            trip: self.pilot.trip().map(|trip| trip.to_string()),
+            carriers: self.outlook.state(now),
+            ..place.as_ref().map(shown).unwrap_or_default()
+        };
+        LinkDbState {
+            store: self.keeper.state(),
+            forecast: self.tuning.forecast,
+            guard: self.tuning.guard,
+            trips: vec![trip],
+            recorded: self.recorded,
+            received: self.received,
+            sources: Vec::new(),
+            inputs_dropped: 0,
+            outputs_dropped: 0,
+        }
+    }
+}
+
+/// A track as it is kept; none when it is unreadable.
+fn decoded((route, encoded): (RouteId, Vec<u8>)) -> Option<(RouteId, Track)> {
+    match Track::decode(&encoded) {
+        Ok(track) => Some((route, track)),
+        Err(error) => {
+            tracing::warn!(%route, %error, "a track in the LinkDB is unreadable");
+            None
+        }
+    }
+}
+
+/// Where the train is by now if it has gone on as it did.
+pub(super) fn moved(place: &Placement, now: Instant) -> Placement {
+    let time = now.saturating_duration_since(place.at).as_secs_f64();
+    let metres = place.metres + place.direction.sign() * place.speed * time;
+    Placement { at: now, metres, ..*place }
+}
+
+/// What a carrier carried where the train was.
+pub(super) fn sample(
+    place: &Placement,
+    trip: TripId,
+    carrier: String,
+    rate: Bitrate,
+    srtt: Duration,
+) -> PlaceSample {
+    let position = Position::from_metres(place.metres);
+    let (route, direction) = (place.route, place.direction);
+    let delay = Some(srtt / 2);
+    PlaceSample { carrier, route, direction, position, trip, rate: Some(rate), delay }
+}
+
+/// What earlier trips say of the next seconds of travel: the median rate, and the delay that nine
+/// of ten exceed, because it is without the queues of our own.
+pub(super) fn steps(
+    now: Instant,
+    keeper: &mut Keeper,
+    carrier: &str,
+    place: &Placement,
+) -> LinkOutlook {
+    let ahead = |step: u32| {
+        let from = now + STEP * step;
+        let metres = place.metres + place.direction.sign() * place.speed * f64::from(step);
+        let known = keeper.place(now, carrier, place, metres)?;
+        let (rate, delay) = (known.rate?.p50, known.delay?.p10);
+        Some(OutlookStep { from, rate, delay })
+    };
+    LinkOutlook { steps: (0..STEPS).map_while(ahead).collect() }
+}
+
+/// A place as forecasts want it.
+pub(super) fn situation(place: &Placement) -> Situation {
+    let Placement { at, route, direction, metres, speed, error } = *place;
+    Situation { at, route, direction, metres, speed, error }
+}
+
+/// A place as operators want it.
+pub(super) fn shown(place: &Placement) -> TripState {
+    let direction = match place.direction {
+        Direction::Up => "up",
+        Direction::Down => "down",
+    };
+    TripState {
+        route: Some(place.route.to_string()),
+        direction: Some(direction.to_owned()),
+        metres: Some(place.metres),
+        metres_per_second: Some(place.speed),
+        error_metres: Some(place.error),
+        ..TripState::default()
+    }
+}
+
+/// How far ahead the track is looked at: steps of so long, and how many.
+const STEP: Duration = Duration::from_secs(1);
+const STEPS: u32 = 4;
+/// How often the cloud is told where the train is.
+const TELEMETRY_EVERY: Duration = Duration::from_secs(1);
