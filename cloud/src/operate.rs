@@ -10,6 +10,7 @@ use polyrail_control::CloudConfig;
 use polyrail_control::admin::{
     AdminError, AdminHandle, Command, ErrorCode, Event, Loaded, PathChange, PathState, Snapshot,
 };
+use polyrail_control::linkdb::Tuning;
 use polyrail_control::reload::Change;
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
@@ -171,6 +172,11 @@ impl Cloud {
             let (linger, flows_max) = (config.session.linger, config.session.flows_max);
             self.settings = Settings { linger, flows_max, chain, ..self.settings.clone() };
             relay.endpoint().set_settings(now, self.settings.clone());
+        }
+        if let (true, Some(foresight), Some(linkdb)) =
+            (has(&Change::LinkDb), &self.foresight, &config.linkdb)
+        {
+            foresight.retune(Tuning::new(&linkdb.common, linkdb.share));
         }
         self.config = config;
         Ok(warnings)

@@ -19,11 +19,14 @@ use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Interest, Poll, Registry, Token};
 use polyrail_control::admin::{self, AdminHandle, AdminOptions, AdminServer, Loaded};
+use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
 use polyrail_control::log::LogHandle;
 use polyrail_control::{CloudConfig, Overrides};
 use polyrail_model::{Destination, Families, Identity, TunnelMode};
 use polyrail_relay::admin::session_name;
-use polyrail_relay::{Ending, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile};
+use polyrail_relay::{
+    Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
+};
 use polyrail_session::{Endpoint, Event, FlowKey, PathReport, SessionKey, Settings, TunnelKey};
 use polyrail_tunnel::{CloseReason, IdentityPaths, SystemClock, TlsIdentity};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -85,9 +88,11 @@ pub fn run(config: CloudConfig, start: Start) -> anyhow::Result<()> {
     let (listen, mode) = (config.listen.clone(), config.mode);
     let status = start.status_file.clone().map(|path| StatusFile::new(now, "cloud", path));
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-    let desk = Desk::new(start_control(&config, start, waker.clone())?);
+    let foresight = start_linkdb(&config, &waker)?;
+    let desk = Desk::new(start_control(&config, start, waker.clone(), foresight.as_ref())?);
     let registry = poll.registry();
     let mut cloud = Cloud::new(config, settings, identity, desk, waker, signals, registry)?;
+    cloud.foresight = foresight;
     cloud.descriptors = Descriptors::within(descriptors);
     cloud.status = status;
     tracing::info!(
@@ -109,6 +114,7 @@ fn start_control(
     config: &CloudConfig,
     start: Start,
     waker: Arc<mio::Waker>,
+    foresight: Option<&Foresight>,
 ) -> anyhow::Result<AdminHandle<CloudConfig>> {
     let Start { file, overrides, log, status_file: _ } = start;
     let options = AdminOptions {
@@ -118,9 +124,23 @@ fn start_control(
         log,
         waker,
         watch_links: false,
+        linkdb: foresight.map(Foresight::asker),
         load: |config| load_identity(config).map(Loaded::new).map_err(|error| format!("{error:#}")),
     };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
+}
+
+/// Starts the thread of the LinkDB, if one is configured.
+fn start_linkdb(
+    config: &CloudConfig,
+    waker: &Arc<mio::Waker>,
+) -> anyhow::Result<Option<Foresight>> {
+    let Some(linkdb) = &config.linkdb else { return Ok(None) };
+    // A cloud numbers no trips.
+    let tuning = Tuning::new(&linkdb.common, linkdb.share);
+    let options = Options::new(&linkdb.common, tuning, Role::Ground, 0, waker.clone());
+    let linkdb = LinkDb::start(options);
+    Ok(Some(Foresight::new(linkdb.context("cannot start the LinkDB's thread")?)))
 }
 
 /// Reads the certificate files: at the start, and for a reload on a thread of the control thread's.
@@ -161,6 +181,8 @@ pub(crate) struct Cloud {
     signals: Signals,
     ending: Ending,
     status: Option<StatusFile>,
+    /// The LinkDB, where there is one.
+    pub(crate) foresight: Option<Foresight>,
     /// Who is behind a session.
     gateways: BTreeMap<SessionKey, Identity>,
     strangers: Notices,
@@ -201,6 +223,7 @@ impl Cloud {
             signals,
             ending: Ending::default(),
             status: None,
+            foresight: None,
             gateways: BTreeMap::new(),
             strangers: Notices::default(),
             failed_dials: Failures::default(),
@@ -251,6 +274,10 @@ impl Cloud {
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
+        if self.foresight.as_mut().is_some_and(|foresight| foresight.on_session_event(now, &event))
+        {
+            return;
+        }
         match event {
             Event::Opened { flow, destination, .. } => {
                 tracing::debug!(?flow, %destination, "opened");
@@ -386,6 +413,10 @@ impl Shell for Cloud {
             WAKER => {
                 self.dialer.on_wake(now);
                 self.on_commands(now, relay);
+                if let Some(foresight) = &mut self.foresight {
+                    // A cloud has no modems.
+                    let _ = foresight.on_wake(now, relay);
+                }
             }
             token if DIALS.contains(&token.0) => self.dialer.on_ready(now, token),
             _ => {
@@ -434,6 +465,9 @@ impl Shell for Cloud {
             self.dialer.on_timeout(now);
         }
         self.take_dials(now, relay);
+        if let Some(foresight) = &mut self.foresight {
+            foresight.on_turn(now, relay, false);
+        }
         self.ending.on_turn(now, relay);
         if self.paths.is_due(now) {
             self.look_at_paths(now, relay, "");

@@ -10,6 +10,7 @@ use polyrail_control::admin::{
     AdminError, Command, ErrorCode, Event, Loaded, PathChange, PathState, RestartWish, Snapshot,
 };
 use polyrail_control::config::{Carrier, OtherTraffic};
+use polyrail_control::linkdb::Tuning;
 use polyrail_control::reload::{CarrierKey, Change};
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
@@ -117,6 +118,11 @@ impl Gateway {
             if let Some(names) = &mut self.names {
                 names.set_resolver(now, relay, dns.resolver);
             }
+        }
+        if let (true, Some(foresight), Some(linkdb)) =
+            (has(&Change::LinkDb), &self.foresight, &config.linkdb)
+        {
+            foresight.retune(Tuning::new(linkdb, true));
         }
         self.state.carriers.reload(now, relay, &config, changes);
         let warnings = congestion_warnings(&config, changes);

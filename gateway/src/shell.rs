@@ -15,12 +15,13 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
 use polyrail_control::admin::{AdminHandle, AdminOptions, AdminServer, Event as Told, Loaded};
 use polyrail_control::config::SocksReply;
+use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
 use polyrail_control::log::LogHandle;
 use polyrail_control::{GatewayConfig, Overrides};
 use polyrail_model::{Destination, InstanceId};
 use polyrail_relay::admin::session_name;
 use polyrail_relay::{
-    AcceptGate, Ending, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
+    AcceptGate, Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
 };
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, Settings};
 use polyrail_tunnel::{IdentityPaths, SystemClock, TlsIdentity};
@@ -79,9 +80,14 @@ pub fn run(config: GatewayConfig, start: Start) -> anyhow::Result<()> {
     let carriers = Carriers::new(&config, clients, u64::from_ne_bytes(random()?));
     let status = start.status_file.clone();
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-    let control = start_control(&config, start, waker)?;
+    let foresight = start_linkdb(&config, &waker)?;
+    let mut control = start_control(&config, start, waker, foresight.as_ref())?;
+    if let (Some(foresight), Some(observations)) = (&foresight, control.take_observations()) {
+        foresight.listen(observations).context("cannot start the telemetry's thread")?;
+    }
     let state = State { config, settings, identity, carriers, control, signals };
     let mut gateway = Gateway::new(now, state, poll.registry())?;
+    gateway.foresight = foresight;
     gateway.sockets_max = polyrail_relay::flows_within(descriptors);
     gateway.status = status.map(|path| StatusFile::new(now, "gateway", path));
     tracing::info!(%name, %cloud, descriptors, "polyrail-gateway is ready");
@@ -96,6 +102,7 @@ fn start_control(
     config: &GatewayConfig,
     start: Start,
     waker: Arc<mio::Waker>,
+    foresight: Option<&Foresight>,
 ) -> anyhow::Result<AdminHandle<GatewayConfig>> {
     let Start { file, overrides, log, status_file: _ } = start;
     let options = AdminOptions {
@@ -105,9 +112,23 @@ fn start_control(
         log,
         waker,
         watch_links: true,
+        linkdb: foresight.map(Foresight::asker),
         load: |config| load_identity(config).map(Loaded::new).map_err(|error| format!("{error:#}")),
     };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
+}
+
+/// Starts the thread of the LinkDB, if one is configured.
+fn start_linkdb(
+    config: &GatewayConfig,
+    waker: &Arc<mio::Waker>,
+) -> anyhow::Result<Option<Foresight>> {
+    let Some(linkdb) = &config.linkdb else { return Ok(None) };
+    let seed = u64::from_ne_bytes(random()?);
+    let tuning = Tuning::new(linkdb, true);
+    let options = Options::new(linkdb, tuning, Role::Train, seed, waker.clone());
+    let linkdb = LinkDb::start(options).context("cannot start the LinkDB's thread")?;
+    Ok(Some(Foresight::new(linkdb)))
 }
 
 /// Reads the certificate files: at the start, and for a reload on a thread of the control thread's.
@@ -156,6 +177,8 @@ pub(crate) struct Gateway {
     diversion: Option<Diversion>,
     ending: Ending,
     status: Option<StatusFile>,
+    /// The LinkDB, where there is one.
+    pub(crate) foresight: Option<Foresight>,
     refused_flows: Notices,
     /// Users' sockets at once; further ones wait in the kernel's queue.
     sockets_max: usize,
@@ -189,6 +212,7 @@ impl Gateway {
             diversion,
             ending: Ending::default(),
             status: None,
+            foresight: None,
             refused_flows: Notices::default(),
             sockets_max: usize::MAX,
             full: Notices::default(),
@@ -287,6 +311,10 @@ impl Gateway {
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
+        if self.foresight.as_mut().is_some_and(|foresight| foresight.on_session_event(now, &event))
+        {
+            return;
+        }
         match event {
             Event::SessionUp { session, peer, families } => {
                 let (ipv4, ipv6) = (families.v4, families.v6);
@@ -325,6 +353,14 @@ impl Gateway {
         }
     }
 
+    /// Takes what the LinkDB's thread has to say.
+    fn on_foresight(&mut self, now: Instant, relay: &mut Relay) {
+        let Some(foresight) = &mut self.foresight else { return };
+        for carrier in foresight.on_wake(now, relay) {
+            self.state.carriers.on_found_cell(now, &carrier);
+        }
+    }
+
     /// Puts an event on the stream of the admin interface.
     pub(crate) fn publish(&self, event: Told) {
         self.state.control.publish(event);
@@ -349,7 +385,10 @@ impl Shell for Gateway {
         let token = event.token();
         match token.0 {
             _ if token == SIGNALS => self.on_signals(now, relay),
-            _ if token == WAKER => self.on_commands(now, relay),
+            _ if token == WAKER => {
+                self.on_commands(now, relay);
+                self.on_foresight(now, relay);
+            }
             SOCKS_CLIENTS.. => self.clients.on_event(now, relay, event),
             NAMES.. => {
                 if let Some(names) = &mut self.names {
@@ -411,6 +450,9 @@ impl Shell for Gateway {
         }
         for event in self.state.carriers.take_events() {
             self.publish(event);
+        }
+        if let Some(foresight) = &mut self.foresight {
+            foresight.on_turn(now, relay, true);
         }
         self.ending.on_turn(now, relay);
         if let Some(status) = &mut self.status {

@@ -161,6 +161,13 @@ impl Carriers {
         }
     }
 
+    /// The modem of a carrier had lost its cell and has found one.
+    pub(crate) fn on_found_cell(&mut self, now: Instant, name: &str) {
+        if let Some(carrier) = self.carriers.iter_mut().find(|carrier| carrier.name() == name) {
+            carrier.policy.renew(now, Cause::Cell);
+        }
+    }
+
     /// An interface is now like this.
     pub(crate) fn on_link(&mut self, now: Instant, change: LinkChange) {
         self.links.take(change);
