@@ -12,6 +12,7 @@
 
 pub mod addresses;
 pub mod bench;
+pub mod bench_linkdb;
 pub mod bench_tunnel;
 pub mod carrier;
 pub mod client;
@@ -28,6 +29,7 @@ pub mod operator;
 pub mod privilege;
 pub mod process;
 pub mod programs;
+pub mod rail;
 pub mod scratch;
 pub mod services;
 pub mod status;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use toml::Value;
 
@@ -20,6 +20,7 @@ use crate::lab::Lab;
 use crate::operator;
 use crate::process::{Process, Program};
 use crate::programs::Programs;
+use crate::rail::{self, Announcer};
 use crate::status::Status;
 use crate::web::{WebFile, WebServer};
 
@@ -38,6 +39,18 @@ pub struct Plan {
     commands: Vec<String>,
     proxy_alone: bool,
     sysctls: Vec<(String, String)>,
+    rail: Option<Rail>,
+}
+
+/// A train on its track: both daemons have a LinkDB, and the gateway hears telemetry.
+#[derive(Clone, Debug, Default)]
+pub struct Rail {
+    /// What the databases of gateway and cloud begin with, as `polyrail linkdb import` takes it
+    /// (NDJSON).
+    pub records: [String; 2],
+    /// What the train says, each line at its time after the links began; more can be said at any
+    /// time by [`World::train`].
+    pub telemetry: Vec<(Duration, String)>,
 }
 
 impl Plan {
@@ -97,6 +110,12 @@ impl Plan {
         self
     }
 
+    /// With a LinkDB on both sides, and telemetry.
+    pub fn rail(mut self, rail: Rail) -> Plan {
+        self.rail = Some(rail);
+        self
+    }
+
     /// Sets a kernel parameter in the namespaces of gateway and cloud.
     pub fn sysctl(mut self, key: &str, value: &str) -> Plan {
         self.sysctls.push((key.into(), value.into()));
@@ -115,6 +134,8 @@ pub struct World {
     pub emulator: Option<Emulator>,
     /// The carriers.
     pub carriers: Vec<Carrier>,
+    /// Says what the train observes, with a [`Plan::rail`].
+    pub train: Option<Announcer>,
     /// The web server.
     pub web: WebServer,
     /// What the lab's resolver was asked.
@@ -165,6 +186,11 @@ impl World {
         keys.issue_cloud(CLOUD_NAME)?;
         keys.issue_gateway(GATEWAY_NAME)?;
         let configurations = write_configurations(plan, &lab, &keys, &carriers)?;
+        let mut train = None;
+        if let Some(rail) = &plan.rail {
+            let epoch = emulator.as_ref().context("a rail without an emulator")?.epoch;
+            train = Some(rail::lay(&lab, &programs, rail, epoch)?);
+        }
         let cloud = start_daemon(&lab, &programs, Side::Cloud)?;
         let gateway_started = Instant::now();
         let gateway = start_daemon(&lab, &programs, Side::Gateway)?;
@@ -173,6 +199,7 @@ impl World {
             cloud,
             emulator,
             carriers,
+            train,
             web,
             asked,
             keys,
@@ -365,6 +392,11 @@ fn write_configurations(
     let mut cloud = Configuration::cloud(keys.folder());
     for (file, side) in [(&mut gateway, Side::Gateway), (&mut cloud, Side::Cloud)] {
         file.set("admin.socket", operator::socket(lab, side).display().to_string());
+    }
+    if plan.rail.is_some() {
+        gateway.set("telemetry.replay", rail::socket(lab).display().to_string());
+        gateway.set("linkdb.path", rail::database(lab, Side::Gateway).display().to_string());
+        cloud.set("linkdb.path", rail::database(lab, Side::Cloud).display().to_string());
     }
     for (key, value) in &plan.gateway {
         gateway.set(key, value.clone());

@@ -17,20 +17,20 @@ const CHUNK: usize = 64 * 1024;
 
 /// The server's side: everyone who connects is sent bytes for as long as they may flow.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
+pub(crate) struct Source {
     flows: Arc<AtomicBool>,
 }
 
 /// The passenger's side of one endless download. Dropped, it ends.
 #[derive(Debug)]
-pub(super) struct Bulk {
+pub(crate) struct Bulk {
     stream: TcpStream,
     bytes: Arc<AtomicU64>,
 }
 
 impl Source {
     /// Listens in the server's namespace.
-    pub(super) fn start(world: &World) -> Result<Source> {
+    pub(crate) fn start(world: &World) -> Result<Source> {
         let flows = Arc::new(AtomicBool::new(true));
         let gate = flows.clone();
         services::serve(&world.lab.server, SERVER.at(Family::V4, PORT), move |stream, _| {
@@ -41,7 +41,7 @@ impl Source {
     }
 
     /// Lets bytes flow, or stops them; what was already written still arrives.
-    pub(super) fn set_flowing(&self, flows: bool) {
+    pub(crate) fn set_flowing(&self, flows: bool) {
         self.flows.store(flows, Ordering::Relaxed);
     }
 }
@@ -59,7 +59,7 @@ fn pour(mut stream: TcpStream, flows: &AtomicBool) -> std::io::Result<()> {
 
 impl Bulk {
     /// Connects as the passenger, by interception.
-    pub(super) fn start(world: &World) -> Result<Bulk> {
+    pub(crate) fn start(world: &World) -> Result<Bulk> {
         let stream = client::connect(&world.lab.passenger, SERVER.at(Family::V4, PORT))?;
         let mut reader = stream.try_clone()?;
         let bytes = Arc::new(AtomicU64::new(0));
@@ -74,12 +74,12 @@ impl Bulk {
     }
 
     /// What has come so far.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
     /// Waits until so much more has come.
-    pub(super) fn wait_for(&self, more: u64, limit: Duration) -> Result<()> {
+    pub(crate) fn wait_for(&self, more: u64, limit: Duration) -> Result<()> {
         let (started, before) = (Instant::now(), self.bytes());
         while self.bytes() < before + more {
             let came = self.bytes() - before;

@@ -6,7 +6,7 @@
 mod admin;
 mod blackout;
 mod blocking;
-mod bulk;
+pub(crate) mod bulk;
 mod congestion;
 mod establish;
 mod goodput;

@@ -10,6 +10,7 @@ mod download;
 mod faults;
 mod flapping;
 mod hostile;
+mod linkdb;
 mod matrix;
 mod plain;
 mod refusals;

@@ -3,6 +3,7 @@
 //! by which some flows are not opened, come without load.
 
 mod kinds;
+mod rail;
 mod running;
 mod shows;
 
@@ -21,7 +22,7 @@ use polyrail_interop::client::{self, Target};
 use polyrail_interop::configuration::Configuration;
 use polyrail_interop::exchange::{Ending, Exchange, Ledger};
 use polyrail_interop::services;
-use polyrail_interop::world::{Plan, Side, World};
+use polyrail_interop::world::{Plan, Rail, Side, World};
 use serde_json::Value;
 
 use self::kinds::{Outcome, Reload};
@@ -45,21 +46,36 @@ fn three_carriers() -> Plan {
 #[test]
 fn fifty_reloads_under_load_lose_no_byte_and_reset_no_flow() -> Result<()> {
     scenario(&three_carriers(), BOUND, |world| {
-        let load = Load::start(world)?;
-        let mut files = world.configurations.clone();
-        let running = Running::with(world)?;
         let kinds = kinds::all();
         ensure!(kinds.len() <= RELOADS, "{} kinds", kinds.len());
-        for (number, reload) in kinds.iter().cycle().take(RELOADS).enumerate() {
-            one_reload(world, &mut files, &running, reload, number)
-                .with_context(|| format!("reload {number}: {:?}", reload.edit))?;
-            load.must_go_on()?;
-            std::thread::sleep(PAUSE);
-        }
-        let flows = load.finish()?;
-        println!("{RELOADS} reloads beside {flows} flows");
-        Ok(())
+        under_load(world, kinds.iter().cycle().take(RELOADS))
     })
+}
+
+#[test]
+fn reloads_of_databases_and_telemetry_under_load_lose_no_byte_and_reset_no_flow() -> Result<()> {
+    let plan = Plan::twins().rail(Rail::default());
+    scenario(&plan, BOUND, |world| {
+        let _train = rail::Train::start(world)?;
+        under_load(world, rail::all().iter())
+    })
+}
+
+fn under_load<'a>(world: &mut World, reloads: impl Iterator<Item = &'a Reload>) -> Result<()> {
+    let load = Load::start(world)?;
+    let mut files = world.configurations.clone();
+    let running = Running::with(world)?;
+    let mut count = 0;
+    for (number, reload) in reloads.enumerate() {
+        one_reload(world, &mut files, &running, reload, number)
+            .with_context(|| format!("reload {number}: {:?}", reload.edit))?;
+        load.must_go_on()?;
+        std::thread::sleep(PAUSE);
+        count = number + 1;
+    }
+    let flows = load.finish()?;
+    println!("{count} reloads beside {flows} flows");
+    Ok(())
 }
 
 #[test]

@@ -8,6 +8,7 @@ use polyrail_interop::configuration::{CLOUD_NAME, Configuration, GATEWAY_NAME, s
 use polyrail_interop::world::{Side, World};
 use toml::Value;
 
+use super::rail;
 use super::shows::{
     a_file_grows_in, a_fresh_connection_comes_up, alpha_leaves_by, carrier_runs, flows_at_once,
     no_more_debug, nobody_is_given_up_early, only_this_family_is_reached, replies, settled,
@@ -30,7 +31,7 @@ const QLOG_FOLDER: &str = "qlog";
 const MOVED_LOG: &str = "moved.log";
 
 /// What is done to a configuration.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Edit {
     Set(&'static str, Value),
     Several(Vec<(&'static str, Value)>),
@@ -44,6 +45,8 @@ pub(super) enum Edit {
     AuthorityMoved,
     /// A list in which another node's certificate is revoked.
     Revoked,
+    /// Telemetry from a file beside the configuration.
+    Replayed(&'static str),
     /// Back to the first configuration.
     AsAtFirst,
 }
@@ -94,6 +97,11 @@ impl Edit {
                 let list = keys.folder().join("revoked.crl");
                 file.set("tls.revocations", list.display().to_string());
             }
+            Edit::Replayed(name) => {
+                let path = world.lab.folder().join(name);
+                std::fs::write(&path, rail::line(0) + "\n")?;
+                file.set("telemetry.replay", path.display().to_string());
+            }
             Edit::AsAtFirst => {
                 let index = usize::from(side == Side::Cloud);
                 *file = world.configurations[index].clone();
@@ -114,6 +122,7 @@ impl Edit {
             Edit::Swapped => vec!["carrier".into()],
             Edit::AuthorityMoved => vec!["tls.authority".into()],
             Edit::Revoked => vec!["tls.revocations".into()],
+            Edit::Replayed(_) => vec!["telemetry.replay".into()],
             Edit::Reissued | Edit::AsAtFirst => Vec::new(),
         }
     }
@@ -269,19 +278,19 @@ fn certificates_and_logs() -> Vec<Reload> {
     ]
 }
 
-fn gateway(edit: Edit) -> Reload {
+pub(super) fn gateway(edit: Edit) -> Reload {
     Reload { side: Side::Gateway, edit, outcome: Outcome::Taken, shows: |_| Ok(()) }
 }
 
-fn cloud(edit: Edit) -> Reload {
+pub(super) fn cloud(edit: Edit) -> Reload {
     Reload { side: Side::Cloud, ..gateway(edit) }
 }
 
-fn refused(side: Side, edit: Edit, outcome: Outcome) -> Reload {
+pub(super) fn refused(side: Side, edit: Edit, outcome: Outcome) -> Reload {
     Reload { side, outcome, ..gateway(edit) }
 }
 
-fn showing(reload: Reload, shows: fn(&World) -> Result<()>) -> Reload {
+pub(super) fn showing(reload: Reload, shows: fn(&World) -> Result<()>) -> Reload {
     Reload { shows, ..reload }
 }
 
@@ -297,7 +306,7 @@ fn every_live_key_of_the_reference_has_its_kind() {
     let keys = live.flat_map(|row| row[1].split('`').skip(1).step_by(2));
     let mut missing: Vec<&str> = keys.collect();
     assert!(missing.len() > 30, "{missing:?}");
-    let kinds: Vec<Reload> = all().into_iter().chain(without_load()).collect();
+    let kinds: Vec<Reload> = [all(), without_load(), rail::all()].into_iter().flatten().collect();
     for kind in kinds.iter().filter(|kind| matches!(kind.outcome, Outcome::Taken)) {
         let edited = documented(&kind.edit);
         missing.retain(|key| !edited.iter().any(|name| name == key));

@@ -162,7 +162,7 @@ pub(super) fn flows_at_once(world: &World, most: usize) -> Result<()> {
 }
 
 /// Tries until it holds, or for [`SOON`].
-fn soon(holds: impl Fn() -> Result<()>) -> Result<()> {
+pub(super) fn soon(holds: impl Fn() -> Result<()>) -> Result<()> {
     let started = Instant::now();
     loop {
         match holds() {

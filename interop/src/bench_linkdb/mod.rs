@@ -1,0 +1,194 @@
+//! What forecasts are worth with real daemons on the emulated rail, as `polyrail-bench-linkdb`
+//! prints it: bytes in flight on a carrier at the moment its forecastable handover fails.
+//!
+//! Each trip is made in each mode with forecasts and without, one after the other; all four see the
+//! same links, the same telemetry and databases with the same trips behind them. The download never
+//! ends, so that both carriers are full until something keeps a scheduler off one.
+
+mod journey;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use polyrail_emulator::rail::Trip;
+
+use self::journey::{Foreseeable, Line};
+use crate::bench::{Benchmark, Effort, in_world};
+use crate::bench_tunnel::bulk::{Bulk, Source};
+use crate::carrier::{self, Medium};
+use crate::report::{Goal, Report, median};
+use crate::world::{Plan, Rail, Side, World};
+
+const BENCHMARKS: [Benchmark; 1] = [("in_flight", in_flight)];
+
+/// The names that `--only` takes.
+pub fn names() -> Vec<&'static str> {
+    BENCHMARKS.iter().map(|(name, _)| *name).collect()
+}
+
+/// Runs all benchmarks, or the one named.
+///
+/// # Errors
+/// When one could not measure.
+pub fn run(report: &mut Report, effort: Effort, only: Option<&str>) -> Result<()> {
+    crate::bench::run_each(&BENCHMARKS, report, effort, only)
+}
+
+/// What one run of a trip showed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// On the carrier's way down when its handover began, in bytes.
+    inside: f64,
+    /// Forecasts stood on the gateway and the cloud shortly before.
+    foreseen: [bool; 2],
+    /// What users got in the 2 s from there on, in Mbit/s.
+    after: f64,
+}
+
+fn in_flight(report: &mut Report, effort: Effort) -> Result<()> {
+    let (modes, trips): (&[&str], usize) = effort.pick((&["tls", "quic"], 10), (&["quic"], 1));
+    let journeys = journeys(trips)?;
+    for mode in modes {
+        let (mut without, mut with) = (Vec::new(), Vec::new());
+        for (number, (line, trip, ahead)) in journeys.iter().enumerate() {
+            let mut pair = [Seen::default(); 2];
+            // Every other trip begins with the other one.
+            for forecast in [number % 2 == 0, number % 2 == 1] {
+                let seen = ride(line, trip, ahead, mode, forecast)?;
+                println!(
+                    "{mode} trip {number} forecast {forecast}: {:.0} bytes inside, foreseen {:?}, \
+                     {:.2} Mbit/s in the 2 s after",
+                    seen.inside, seen.foreseen, seen.after
+                );
+                pair[usize::from(forecast)] = seen;
+            }
+            without.push(pair[0]);
+            with.push(pair[1]);
+        }
+        tell(report, mode, &without, &with);
+    }
+    Ok(())
+}
+
+fn tell(report: &mut Report, mode: &str, without: &[Seen], with: &[Seen]) {
+    let of = |seen: &[Seen], figure: fn(&Seen) -> f64| seen.iter().map(figure).collect::<Vec<_>>();
+    let (before, after) = (of(without, |seen| seen.inside), of(with, |seen| seen.inside));
+    let total = |values: &[f64]| values.iter().sum::<f64>();
+    let fall = 1.0 - total(&after) / total(&before).max(1.0);
+    let falls: Vec<f64> =
+        after.iter().zip(&before).map(|(with, without)| 1.0 - with / without.max(1.0)).collect();
+    let name = |what: &str| format!("linkdb_{mode}_{what}");
+    report.result(&name("in_flight_without"), median(&before), "bytes", Goal::None, &before);
+    report.result(&name("in_flight_with"), median(&after), "bytes", Goal::None, &after);
+    report.result(&name("in_flight_fall"), fall, "x", Goal::AtLeast(0.7), &falls);
+    for (side, place) in [("gateway", 0), ("cloud", 1)] {
+        let foreseen: Vec<f64> =
+            with.iter().map(|seen| f64::from(u8::from(seen.foreseen[place]))).collect();
+        let share = total(&foreseen) / foreseen.len().max(1) as f64;
+        report.result(&name(&format!("foreseen_{side}")), share, "x", Goal::None, &foreseen);
+    }
+    let (before, after) = (of(without, |seen| seen.after), of(with, |seen| seen.after));
+    let gain = |(with, without): (&f64, &f64)| with / without.max(GOODPUT_LEAST);
+    let gains: Vec<f64> = after.iter().zip(&before).map(gain).collect();
+    report.result(&name("goodput_2s_gain"), median(&gains), "x", Goal::None, &gains);
+}
+
+/// Trips with a handover that fails and could be foreseen, from as many routes as it takes.
+fn journeys(count: usize) -> Result<Vec<(Line, Trip, Foreseeable)>> {
+    let mut found = Vec::new();
+    for seed in ROUTES..ROUTES + ROUTES_MAX {
+        if found.len() == count {
+            break;
+        }
+        let line = Line::new(seed, LEARNED)?;
+        if let Some((trip, ahead)) = line.trip(LEARNED + 1)? {
+            found.push((line, trip, ahead));
+        }
+    }
+    ensure!(found.len() == count, "only {} routes have a failure to foresee", found.len());
+    Ok(found)
+}
+
+/// Makes a trip up to its handover and 2 s beyond; again when the machine was too busy for it.
+fn ride(line: &Line, trip: &Trip, ahead: &Foreseeable, mode: &str, forecast: bool) -> Result<Seen> {
+    let records = line.records();
+    let mut plan = Plan::new()
+        .gateway("mode", mode)
+        .cloud("mode", mode)
+        .gateway("scheduler.chain", "hsrsch")
+        .cloud("scheduler.chain", "hsrsch")
+        .gateway("linkdb.forecast", forecast)
+        .cloud("linkdb.forecast", forecast)
+        .rail(Rail { records: [records.clone(), records], telemetry: line.telemetry(trip) });
+    for (name, carrier) in line.carriers().iter().zip(&trip.carriers) {
+        plan = plan.medium(name, Medium::Course(Box::new(carrier.links.clone())));
+    }
+    for _ in 1..TRIES {
+        if let Some(seen) = in_world(&plan, |world| watch(world, line, ahead))? {
+            return Ok(seen);
+        }
+        println!("the machine was too busy for this trip; once more");
+    }
+    let seen = in_world(&plan, |world| watch(world, line, ahead))?;
+    seen.with_context(|| format!("the machine was too busy {TRIES} times"))
+}
+
+/// None when the machine was too busy to look in time.
+fn watch(world: &World, line: &Line, ahead: &Foreseeable) -> Result<Option<Seen>> {
+    let _source = Source::start(world)?;
+    let bulks = (0..FLOWS).map(|_| Bulk::start(world)).collect::<Result<Vec<_>>>()?;
+    let got = || bulks.iter().map(Bulk::bytes).sum::<u64>();
+    let epoch = world.emulator.as_ref().context("no emulator")?.epoch;
+    let begins = epoch + ahead.at;
+    if Instant::now() + WARM > begins {
+        return Ok(None);
+    }
+    sleep_until(begins - ASKED);
+    let name = &line.carriers()[ahead.carrier];
+    let mut seen = Seen::default();
+    for (place, side) in [Side::Gateway, Side::Cloud].into_iter().enumerate() {
+        seen.foreseen[place] = world.foreseen(side, name)?.is_some();
+    }
+    // The last look before the handover begins: the epoch is known to some milliseconds.
+    let last = begins - EPOCH_ERROR;
+    let mut looked_at = None;
+    while Instant::now() < last {
+        let asked = Instant::now();
+        let counters = carrier::counters(&world.lab)?;
+        let own = counters.iter().find(|one| one.carrier == *name).context("no such carrier")?;
+        if Instant::now() < begins {
+            seen.inside = own.down_inside_bytes as f64;
+            looked_at = Some(asked);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let (before, from) = (got(), Instant::now());
+    std::thread::sleep(AFTER);
+    seen.after = (got() - before) as f64 * 8.0 / 1e6 / from.elapsed().as_secs_f64();
+    let in_time = looked_at.is_some_and(|at| at + OLD >= last);
+    Ok(Some(seen).filter(|_| in_time))
+}
+
+fn sleep_until(at: Instant) {
+    std::thread::sleep(at.saturating_duration_since(Instant::now()));
+}
+
+/// The routes, and how many may be tried.
+const ROUTES: u64 = 61_000;
+const ROUTES_MAX: u64 = 200;
+/// The trips behind each trip.
+const LEARNED: u64 = 24;
+const FLOWS: usize = 4;
+/// The carriers are full for so long at least before the handover.
+const WARM: Duration = Duration::from_secs(5);
+/// The daemons are asked what they foresee so long before it.
+const ASKED: Duration = Duration::from_millis(600);
+/// How wrong the epoch of the links may be.
+const EPOCH_ERROR: Duration = Duration::from_millis(20);
+/// A last look that is older is none.
+const OLD: Duration = Duration::from_millis(50);
+const AFTER: Duration = Duration::from_secs(2);
+/// Less counts as this, in Mbit/s.
+const GOODPUT_LEAST: f64 = 0.01;
+/// How often a trip is tried.
+const TRIES: usize = 3;

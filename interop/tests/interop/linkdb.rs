@@ -1,0 +1,71 @@
+//! LinkDB with the real daemons: forecasts that keep a carrier empty, databases that become equal
+//! whatever happens to links and daemons, and databases that are broken.
+
+mod broken;
+mod converge;
+mod foresee;
+mod journey;
+mod killed;
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use polyrail_interop::rail;
+use polyrail_interop::world::{Side, World};
+use serde_json::Value;
+
+const POLL: Duration = Duration::from_millis(20);
+const DAY_MS: u64 = 86_400_000;
+
+/// Waits until something holds in what a daemon tells of its LinkDB.
+fn wait_for_linkdb(
+    world: &World,
+    side: Side,
+    what: &str,
+    limit: Duration,
+    holds: impl Fn(&Value) -> bool,
+) -> Result<Value> {
+    let started = Instant::now();
+    loop {
+        // A daemon that has just been started does not answer yet.
+        let state = world.linkdb(side);
+        match state {
+            Ok(state) if holds(&state) => return Ok(state),
+            _ if started.elapsed() < limit => std::thread::sleep(POLL),
+            state => {
+                let state = state.with_context(|| format!("the {}", side.name()))?;
+                let name = side.name();
+                anyhow::bail!("{name}: no {what} within {limit:?}: {state}");
+            }
+        }
+    }
+}
+
+/// The handovers in a daemon's database.
+fn events(state: &Value) -> u64 {
+    state.pointer("/store/stats/events").and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// A counter of what a daemon tells of its LinkDB.
+fn count(state: &Value, key: &str) -> u64 {
+    state[key].as_u64().unwrap_or(0)
+}
+
+/// The daemons have ended, and their databases hold the same handovers; returns how many.
+fn must_be_equal(world: &World) -> Result<usize> {
+    let export = |side| rail::export(&world.programs, &rail::database(&world.lab, side));
+    let (gateway, cloud) = (export(Side::Gateway)?, export(Side::Cloud)?);
+    let alone = gateway.iter().filter(|line| !cloud.contains(line)).take(3);
+    let alone: Vec<&String> =
+        alone.chain(cloud.iter().filter(|line| !gateway.contains(line)).take(3)).collect();
+    let (there, here) = (gateway.len(), cloud.len());
+    ensure!(gateway == cloud, "{there} and {here} lines, on one side alone: {alone:#?}");
+    // The first line names the columns.
+    Ok(there - 1)
+}
+
+/// So many days ago, in milliseconds since 1970.
+fn days_ago(days: u64) -> Result<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    Ok((now.as_millis() as u64).saturating_sub(days * DAY_MS))
+}

@@ -1,0 +1,142 @@
+//! A gateway whose database cannot be used: users notice nothing, the operator hears of it once.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use polyrail_interop::rail::{self, Announcer};
+use polyrail_interop::scratch;
+use polyrail_interop::web::WebFile;
+use polyrail_interop::world::{Plan, Rail, Side, World};
+use serde_json::{Value, json};
+
+use super::{count, events, journey, wait_for_linkdb};
+use crate::scenario;
+
+const BOUND: Duration = Duration::from_secs(55);
+const SOON: Duration = Duration::from_secs(10);
+/// A database that failed is tried again after 10 s.
+const TRIED_AGAIN: Duration = Duration::from_secs(12);
+
+#[test]
+fn a_broken_database_stops_nothing() -> Result<()> {
+    scenario(&Plan::twins().rail(Rail::default()), BOUND, |world| {
+        let folder = world.lab.folder().join("databases");
+        fs::create_dir(&folder)?;
+        let file = world.web.add(500_000, 24)?;
+        another_file(world, &folder, &file).context("a file that is something else")?;
+        half_a_file(world, &folder, &file).context("half a file")?;
+        no_folder(world, &folder, &file).context("no folder")?;
+        full_disk(world, &folder, &file).context("a full disk")
+    })
+}
+
+/// The gateway runs on a database, and flows cross. Returns where its log begins.
+fn run_on(world: &mut World, path: &Path, file: &WebFile) -> Result<usize> {
+    let mut configuration = world.configurations[0].clone();
+    configuration.set("linkdb.path", path.display().to_string());
+    configuration.write(&Side::Gateway.configuration(&world.lab))?;
+    let from = world.gateway.log().len();
+    world.restart_gateway()?;
+    world.wait_until_up()?;
+    world.download(file).verify(&world.lab.passenger, file)?;
+    Ok(from)
+}
+
+/// The gateway says why it has no database, in its status and once in its log.
+fn must_say(world: &World, from: usize, path: &Path, words: &str) -> Result<()> {
+    let wrong = |state: &Value| state.pointer("/store/error").is_some_and(Value::is_string);
+    let state = wait_for_linkdb(world, Side::Gateway, "error", SOON, wrong)?;
+    ensure!(state.pointer("/store/open") == Some(&Value::Bool(false)), "{state}");
+    let error = state.pointer("/store/error").and_then(Value::as_str).unwrap_or_default();
+    println!("{error}");
+    ensure!(error.contains(words), "no `{words}` in {error}");
+    ensure!(error.contains(&path.display().to_string()), "no path in {error}");
+    let shown = world.ask(Side::Gateway, "linkdb status")?;
+    ensure!(shown.contains(error), "the command does not show it:\n{shown}");
+    must_be_logged_once(world, from, words)
+}
+
+fn must_be_logged_once(world: &World, from: usize, words: &str) -> Result<()> {
+    let log = world.gateway.log();
+    let errors = log[from..].lines().filter(|line| line.contains(" ERROR "));
+    let errors: Vec<&str> = errors.collect();
+    ensure!(errors.len() == 1 && errors[0].contains(words), "not once: {errors:#?}");
+    Ok(())
+}
+
+fn another_file(world: &mut World, folder: &Path, file: &WebFile) -> Result<()> {
+    let path = folder.join("garbage.redb");
+    let garbage: Vec<u8> = (0..100_000u32).map(|byte| (byte * 31 % 251) as u8).collect();
+    fs::write(&path, &garbage)?;
+    let from = run_on(world, &path, file)?;
+    must_say(world, from, &path, "is not a LinkDB")?;
+    ensure!(fs::read(&path)? == garbage, "it was changed");
+    Ok(())
+}
+
+fn half_a_file(world: &mut World, folder: &Path, file: &WebFile) -> Result<()> {
+    let path = folder.join("half.redb");
+    rail::import(&world.lab, &world.programs, &journey::learned()?, &path)?;
+    let half = fs::metadata(&path)?.len() / 2;
+    File::options().write(true).open(&path)?.set_len(half)?;
+    let from = run_on(world, &path, file)?;
+    let aside = PathBuf::from(format!("{}.damaged-1", path.display()));
+    let told = aside.display().to_string();
+    let damaged = |state: &Value| {
+        let damaged = state.pointer("/store/damaged").and_then(Value::as_str);
+        damaged.is_some_and(|damaged| damaged.contains(&told))
+    };
+    let state = wait_for_linkdb(world, Side::Gateway, "damage", SOON, damaged)?;
+    ensure!(state.pointer("/store/open") == Some(&Value::Bool(true)), "{state}");
+    ensure!(fs::metadata(&aside)?.len() == half, "what was damaged was changed");
+    let shown = world.ask(Side::Gateway, "linkdb status")?;
+    ensure!(shown.contains(&told), "the command does not show it:\n{shown}");
+    must_be_logged_once(world, from, &told)
+}
+
+fn no_folder(world: &mut World, folder: &Path, file: &WebFile) -> Result<()> {
+    let path = folder.join("nowhere").join("linkdb.redb");
+    let from = run_on(world, &path, file)?;
+    must_say(world, from, &path, "check its disk and that its folder exists")
+}
+
+/// What is recorded waits until there is room again.
+fn full_disk(world: &mut World, folder: &Path, file: &WebFile) -> Result<()> {
+    let disk = folder.join("disk");
+    fs::create_dir(&disk)?;
+    scratch::mount_tmpfs(&disk, "8m")?;
+    let filler = disk.join("filler");
+    ensure!(fs::write(&filler, vec![0; 16 << 20]).is_err(), "the disk is not full");
+    let path = disk.join("linkdb.redb");
+    let from = run_on(world, &path, file)?;
+    must_say(world, from, &path, "no space is left")?;
+    change_cells(&world.train.clone().context("no train")?);
+    let waits = |state: &Value| state.pointer("/store/waiting") == Some(&Value::from(CELLS - 1));
+    wait_for_linkdb(world, Side::Gateway, "handovers that wait", SOON, waits)?;
+    std::thread::sleep(TRIED_AGAIN);
+    must_be_logged_once(world, from, "no space is left")?;
+    world.download(file).verify(&world.lab.passenger, file)?;
+    fs::remove_file(&filler)?;
+    let written = |state: &Value| events(state) == CELLS - 1;
+    let state = wait_for_linkdb(world, Side::Gateway, "handovers", TRIED_AGAIN, written)?;
+    ensure!(state.pointer("/store/error") == Some(&Value::Null), "{state}");
+    ensure!(count(&state["store"], "lost") == 0, "{state}");
+    world.gateway.wait_for_log("the LinkDB is open again", SOON)
+}
+
+/// Cells that a train passes within some seconds.
+const CELLS: u64 = 6;
+
+fn change_cells(train: &Announcer) {
+    for cell in 1..=CELLS {
+        let line = json!({
+            "metres": cell as f64 * 24.0,
+            "metres_per_second": 80.0,
+            "carriers": [{ "carrier": "alpha", "cell": cell }],
+        });
+        train.say(&line.to_string());
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}

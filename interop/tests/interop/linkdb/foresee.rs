@@ -1,0 +1,147 @@
+//! A failure that both sides foresee: the carrier is empty when it comes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use polyrail_interop::carrier::{self, Link};
+use polyrail_interop::report::median;
+use polyrail_interop::world::{Plan, Rail, Side, World};
+
+use super::journey::{self, FAILURES, FIRST, Journey, SECOND, SPEED};
+use super::{count, wait_for_linkdb};
+use crate::in_both_modes;
+
+const BOUND: Duration = Duration::from_secs(55);
+/// More than comes until the second failure.
+const SIZE: u64 = 58_000_000;
+const MBIT_S: f64 = 8.0;
+const QUEUE_KIB: u32 = 128;
+/// The way to the first failure.
+const APPROACH: f64 = SPEED * 6.0;
+const DARK: Duration = Duration::from_millis(1_500);
+const PACKET: f64 = 1_500.0;
+/// The carrier is looked at for so long before a failure.
+const LOOK: Duration = Duration::from_millis(150);
+/// The daemons are asked so long before a failure what they foresee.
+const ASKED: Duration = Duration::from_millis(1_500);
+const SOON: Duration = Duration::from_secs(15);
+const SIDES: [Side; 2] = [Side::Gateway, Side::Cloud];
+
+#[test]
+fn linkdb_foresees_on_both_sides() -> Result<()> {
+    let records = journey::learned()?;
+    let link = || Link::new(MBIT_S, 40).queue_kib(QUEUE_KIB);
+    let plan = Plan::new()
+        .carrier("alpha", link())
+        .carrier("beta", link())
+        .gateway("linkdb.forecast", false)
+        .cloud("linkdb.forecast", false)
+        .rail(Rail { records: [records.clone(), records], telemetry: Vec::new() });
+    in_both_modes(&plan, BOUND, |world| {
+        let file = world.web.add(SIZE, 21)?;
+        let mut download = world.download(&file).start(&world.lab.passenger)?;
+        download.wait_for_bytes(1_000_000)?;
+        let train = world.train.clone().context("no train")?;
+        let journey = Journey::begin(train, FIRST - APPROACH);
+        let without = fail_at(world, &journey, FIRST, false)?;
+        is_told(world, &journey)?;
+        for side in SIDES {
+            let mut file = world.configurations[usize::from(side == Side::Cloud)].clone();
+            file.set("linkdb.forecast", true);
+            file.write(&side.configuration(&world.lab))?;
+            world.ask(side, "reload")?;
+        }
+        let with = fail_at(world, &journey, SECOND, true)?;
+        ensure!(!download.ended(), "the download was over too soon");
+        println!("{with} bytes inside with forecasts, {without} without");
+        // A machine that stands still fills no carrier: one packet is none.
+        let most = (without / 10.0).max(PACKET);
+        ensure!(with < most, "{with} bytes inside, without forecasts {without}");
+        is_told_though_all_is_dark(world, &journey)?;
+        carries_again(world, "alpha")?;
+        download.verify(&file)?;
+        Ok(())
+    })
+}
+
+/// Alpha fails at this place, and has no cell from then on. Returns the bytes that were inside it
+/// just before.
+fn fail_at(world: &World, journey: &Journey, metres: f64, foreseen: bool) -> Result<f64> {
+    let at = journey.reaches(metres);
+    let wait = |before: Duration| (at - before).saturating_duration_since(Instant::now());
+    ensure!(!wait(ASKED).is_zero(), "the place was reached before the test was ready");
+    std::thread::sleep(wait(ASKED));
+    for side in SIDES {
+        for (name, fails) in [("alpha", foreseen), ("beta", false)] {
+            let ahead = world.foreseen(side, name)?;
+            println!("{} foresees {name} in {ahead:?} s", side.name());
+            ensure!(ahead.is_some() == fails, "{} foresees {name} in {ahead:?}", side.name());
+        }
+    }
+    std::thread::sleep(wait(LOOK));
+    let mut looks = Vec::new();
+    while looks.is_empty() || Instant::now() < at {
+        let alpha = carrier::counters(&world.lab)?.into_iter().find(|one| one.carrier == "alpha");
+        looks.push(alpha.context("no alpha")?.down_inside_bytes as f64);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    world.carriers[0].darken(&world.lab)?;
+    journey.alpha_has(None);
+    Ok(median(&looks))
+}
+
+/// The handover at [`FIRST`] ends and is seen by what passed: it is recorded as a failure, on both
+/// sides.
+fn is_told(world: &World, journey: &Journey) -> Result<()> {
+    std::thread::sleep(DARK);
+    world.carriers[0].brighten(&world.lab)?;
+    let (_, cell) = journey::cells(FIRST);
+    journey.alpha_has(Some(cell));
+    let failures = |state: &serde_json::Value| {
+        state.pointer("/store/stats/failures").and_then(serde_json::Value::as_u64)
+    };
+    let recorded = |state: &serde_json::Value| count(state, "recorded") == 1;
+    let state = wait_for_linkdb(world, Side::Gateway, "record", SOON, recorded)?;
+    ensure!(failures(&state) == Some(FAILURES + 1), "not seen as a failure: {state}");
+    let received = |state: &serde_json::Value| count(state, "received") == 1;
+    let state = wait_for_linkdb(world, Side::Cloud, "record", SOON, received)?;
+    ensure!(failures(&state) == Some(FAILURES + 1), "not told as a failure: {state}");
+    Ok(())
+}
+
+/// The handover at [`SECOND`] ends and is recorded while no carrier passes anything; the cloud
+/// hears of it all the same, and nobody foresees anything any more.
+fn is_told_though_all_is_dark(world: &World, journey: &Journey) -> Result<()> {
+    std::thread::sleep(DARK);
+    world.carriers[1].darken(&world.lab)?;
+    let (_, cell) = journey::cells(SECOND);
+    journey.alpha_found(cell, DARK);
+    wait_for_linkdb(world, Side::Gateway, "record", SOON, |state| count(state, "recorded") == 2)?;
+    std::thread::sleep(Duration::from_millis(500));
+    let heard = count(&world.linkdb(Side::Cloud)?, "received");
+    ensure!(heard == 1, "{heard} handovers came through dark carriers");
+    world.carriers.iter().try_for_each(|carrier| carrier.brighten(&world.lab))?;
+    wait_for_linkdb(world, Side::Cloud, "record", SOON, |state| count(state, "received") == 2)?;
+    for side in SIDES {
+        let started = Instant::now();
+        while let Some(ahead) = world.foreseen(side, "alpha")? {
+            let name = side.name();
+            ensure!(started.elapsed() < SOON, "{name} still foresees alpha in {ahead} s");
+            std::thread::sleep(super::POLL);
+        }
+    }
+    Ok(())
+}
+
+fn carries_again(world: &World, name: &str) -> Result<()> {
+    let carried = || -> Result<u64> {
+        let alpha = carrier::counters(&world.lab)?.into_iter().find(|one| one.carrier == name);
+        Ok(alpha.context("no such carrier")?.down_bytes)
+    };
+    let (before, started) = (carried()?, Instant::now());
+    while carried()? < before + 500_000 {
+        ensure!(started.elapsed() < SOON, "{name} carries nothing after its handover");
+        std::thread::sleep(super::POLL);
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! The gateway dies while it records, again and again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use polyrail_interop::rail::Announcer;
+use polyrail_interop::world::{Plan, Rail, Side};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+use serde_json::{Value, json};
+
+use super::{count, events, must_be_equal, wait_for_linkdb};
+use crate::{full, scenario, seed};
+
+const BOUND: Duration = Duration::from_secs(50);
+/// A cell is so long.
+const CELL: Duration = Duration::from_millis(200);
+/// So many handovers are recorded in each life at least.
+const RECORDS: u64 = 8;
+const SOON: Duration = Duration::from_secs(15);
+/// Flows may finish for 5 s.
+const END: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_killed_gateway_keeps_its_database() -> Result<()> {
+    let rounds = if full() { 12 } else { 5 };
+    scenario(&Plan::twins().rail(Rail::default()), BOUND * rounds / 5, |world| {
+        let mut generator = Pcg64::seed_from_u64(seed("killed gateway"));
+        let file = world.web.add(500_000, 23)?;
+        let over = Arc::new(AtomicBool::new(false));
+        let train = world.train.clone().context("no train")?;
+        let told = over.clone();
+        let train = std::thread::spawn(move || ride(&train, &told));
+        let mut kept = 0;
+        for round in 0..rounds {
+            let recorded = |state: &Value| count(state, "recorded") >= RECORDS;
+            let state = wait_for_linkdb(world, Side::Gateway, "records", SOON, recorded)?;
+            // Not always just after a handover.
+            std::thread::sleep(CELL.mul_f64(generator.random_range(0.0..1.0)));
+            let before = events(&state);
+            ensure!(before >= kept + RECORDS, "round {round}: {state}");
+            world.restart_gateway()?;
+            let open = |state: &Value| state.pointer("/store/open") == Some(&Value::Bool(true));
+            let state = wait_for_linkdb(world, Side::Gateway, "database", SOON, open)?;
+            println!("round {round}: {before} handovers before, {} after", events(&state));
+            ensure!(events(&state) >= before, "{before} handovers became {state}");
+            ensure!(state.pointer("/store/damaged") == Some(&Value::Null), "{state}");
+            kept = before;
+            world.wait_until_up()?;
+            world.download(&file).verify(&world.lab.passenger, &file)?;
+        }
+        over.store(true, Ordering::Relaxed);
+        train.join().ok().context("the train panicked")?;
+        become_equal(world)
+    })
+}
+
+/// What the cloud heard is what the gateway kept, once both have compared.
+fn become_equal(world: &mut polyrail_interop::world::World) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        let [here, there] = [Side::Gateway, Side::Cloud].map(|side| world.linkdb(side));
+        let (here, there) = (events(&here?), events(&there?));
+        if here == there {
+            break;
+        }
+        ensure!(started.elapsed() < SOON, "{here} handovers on board, {there} on the ground");
+        std::thread::sleep(super::POLL);
+    }
+    for daemon in [&mut world.gateway, &mut world.cloud] {
+        daemon.signal(Signal::SIGTERM)?;
+        daemon.wait(END)?;
+    }
+    println!("{} handovers on both sides", must_be_equal(world)?);
+    world.restart_cloud()?;
+    world.restart_gateway()?;
+    world.wait_until_up()
+}
+
+/// Tells of a train that changes its cell all the time.
+fn ride(train: &Announcer, over: &AtomicBool) {
+    let began = Instant::now();
+    let mut cell = 0;
+    while !over.load(Ordering::Relaxed) {
+        cell += 1;
+        let line = json!({
+            "metres": began.elapsed().as_secs_f64() * 80.0,
+            "metres_per_second": 80.0,
+            "carriers": [{ "carrier": "alpha", "cell": cell, "rsrp_dbm": -90.0 }],
+        });
+        train.say(&line.to_string());
+        std::thread::sleep(CELL);
+    }
+}
