@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail_emulator::rail::{Outcome, Trip};
+use polyrail_emulator::rail::{CarrierTrip, Handover, Outcome, Trip};
 
 use super::aggregate::Fluid;
 use super::metrics::mean;
@@ -41,7 +41,11 @@ impl Bulk {
 
 /// A download without end, from the start to the trip's end.
 pub fn bulk(trip: &Trip, contestant: &Contestant) -> Bulk {
-    let mut world = world(trip, contestant);
+    bulk_in(world(trip, contestant), trip, contestant)
+}
+
+/// The same in a world that stands.
+pub fn bulk_in(mut world: World, trip: &Trip, contestant: &Contestant) -> Bulk {
     world.watch_arrivals();
     let from = world.elapsed();
     let carriers = 0..world.carrier_count();
@@ -85,14 +89,23 @@ fn after_failures(trip: &Trip, curve: &[(Duration, u64)]) -> Vec<f64> {
         let place = curve.partition_point(|(at, _)| *at <= time).saturating_sub(1);
         curve[place].1
     };
-    let handovers = trip.carriers.iter().flat_map(|carrier| &carrier.handovers);
     let begun = curve.first().map_or(Duration::ZERO, |(at, _)| *at);
-    handovers
-        .filter(|handover| handover.outcome != Outcome::Success)
-        .filter(|handover| handover.at >= begun && handover.at + AFTER <= trip.length)
+    let all = trip.carriers.iter().flat_map(|carrier| failures(trip, carrier));
+    all.filter(|handover| handover.at >= begun)
         .map(|handover| at(handover.at + AFTER) - at(handover.at))
         .map(|bytes| bytes as f64 * 8e-6 / AFTER.as_secs_f64())
         .collect()
+}
+
+/// The failures of a carrier from the start of workloads on whose next two seconds are on the trip.
+pub(super) fn failures<'a>(
+    trip: &'a Trip,
+    carrier: &'a CarrierTrip,
+) -> impl Iterator<Item = &'a Handover> {
+    let failed = |handover: &&Handover| handover.outcome != Outcome::Success;
+    let within =
+        |handover: &&Handover| handover.at >= super::START && handover.at + AFTER <= trip.length;
+    carrier.handovers.iter().filter(failed).filter(within)
 }
 
 /// The mean over several trips of a figure of each.

@@ -13,6 +13,7 @@ mod contestants;
 mod downloads;
 mod figures;
 mod goals;
+pub mod learned;
 mod messaging;
 mod metrics;
 mod oracle;
@@ -35,7 +36,7 @@ use polyrail_session::Settings;
 use crate::world::{CarrierSpec, Habits, Side, World};
 
 pub use aggregate::{Fluid, Piece, aggregated, fluids};
-pub use bulk::{Bulk, bulk};
+pub use bulk::{Bulk, bulk, bulk_in};
 pub use contestants::{Carriers, Contestant, Engine, PARTS};
 pub use downloads::{Download, Downloads, downloads};
 pub use messaging::{Message, messaging};
@@ -45,6 +46,11 @@ pub use table::{Column, table};
 
 /// The world of a trip for a contestant, once its carriers are up and [`START`] is over.
 pub fn world(trip: &Trip, contestant: &Contestant) -> World {
+    world_told(trip, contestant, |_| ())
+}
+
+/// The same, told at its beginning what is foreseen.
+pub fn world_told(trip: &Trip, contestant: &Contestant, tell: impl FnOnce(&mut World)) -> World {
     let full = contestant.engine == Engine::Full;
     let trip = contestant.trip(trip);
     let carrier = |(number, carrier): (usize, &polyrail_emulator::rail::CarrierTrip)| CarrierSpec {
@@ -75,6 +81,7 @@ pub fn world(trip: &Trip, contestant: &Contestant) -> World {
     if let Some(oracle) = contestant.oracle {
         oracle.tell(&trip, trip.fixes.first().map_or(0.0, |fix| fix.speed), &mut world);
     }
+    tell(&mut world);
     let left = START.saturating_sub(world.elapsed());
     world.run_for(left);
     world

@@ -18,6 +18,7 @@ mod coverage;
 mod endless;
 mod flows;
 mod node;
+mod rail;
 mod restart;
 mod tap;
 mod trace;

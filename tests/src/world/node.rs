@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use polyrail_model::{InstanceId, Unit};
+use polyrail_model::{InstanceId, LedgerMessage, Telemetry, Unit};
 use polyrail_session::limits::FLOWS_REFUSED_MAX;
 use polyrail_session::{
     Endpoint, Event, FlowKey, Outlet, PathReport, PathStatus, Settings, Status, TunnelKey,
@@ -31,6 +31,9 @@ pub(super) struct Node {
     pub tap: Tap,
     pub alarms: Vec<String>,
     pub reports: Vec<(Instant, PathReport)>,
+    /// What was heard of the train, and from the peer's database, and when.
+    pub telemetry: Vec<(Instant, Telemetry)>,
+    pub ledger: Vec<(Instant, LedgerMessage)>,
     pub sessions_up: u32,
     /// Flows that lost their session, of which the end is still to be told.
     pub orphans: u32,
@@ -108,6 +111,8 @@ impl Node {
             tap: Tap::default(),
             alarms: Vec::new(),
             reports: Vec::new(),
+            telemetry: Vec::new(),
+            ledger: Vec::new(),
             sessions_up: 0,
             orphans: 0,
             wakes: WakeCount { at: now, at_once: 0, second: 0, in_second: 0 },
@@ -252,6 +257,8 @@ impl World {
                 self.coverage.reported += 1;
                 self.on_report(side, tunnel, report);
             }
+            Event::Telemetry { telemetry, .. } => self.on_telemetry(side, telemetry),
+            Event::Ledger { message, .. } => self.on_ledger(side, message),
             Event::Opened { flow, user, destination } => {
                 self.on_opened(side, flow, user, &destination);
             }

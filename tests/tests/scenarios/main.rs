@@ -11,6 +11,7 @@ mod identity;
 mod lab;
 mod memory;
 mod paths;
+mod rail;
 mod regressions;
 mod restarts;
 mod semantics;

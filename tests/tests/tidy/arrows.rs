@@ -82,15 +82,22 @@ const ARROWS: &[Arrow] = &[
     ("model", &[], &[]),
     ("scheduler", &[], &[]),
     ("session", &["scheduler"], &[]),
+    ("predictor", &[], &[]),
     ("tunnel", &[], &[]),
-    ("control", &["scheduler"], &["emulator"]),
-    ("relay", &["session", "tunnel", "control"], &["scheduler"]),
-    ("gateway", &["session", "scheduler", "tunnel", "control", "relay"], &["emulator"]),
-    ("cloud", &["session", "scheduler", "tunnel", "control", "relay"], &["emulator"]),
+    ("control", &["scheduler", "predictor"], &["emulator"]),
+    ("relay", &["session", "predictor", "tunnel", "control"], &["scheduler"]),
+    ("gateway", DAEMON, &["emulator"]),
+    ("cloud", DAEMON, &["emulator"]),
     ("emulator", &[], &[]),
     ("interop", &["emulator"], &["control", "session"]),
-    ("tests", &["scheduler", "session", "tunnel", "control", "relay", "emulator"], &[]),
+    (
+        "tests",
+        &["scheduler", "session", "predictor", "tunnel", "control", "relay", "emulator"],
+        &[],
+    ),
 ];
+
+const DAEMON: &[&str] = &["session", "scheduler", "predictor", "tunnel", "control", "relay"];
 
 #[test]
 fn a_forbidden_arrow_is_found_in_every_section() {

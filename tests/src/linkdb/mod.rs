@@ -1,0 +1,203 @@
+//! How good LinkDB's forecasts are on the generated rail, and on recorded metro runs.
+//!
+//! Each route is passed on so many trips, whose handovers become records as a gateway makes them
+//! ([`records`]). Then each trip is left out once ([`polyrail_predictor::forecast::evaluate`]).
+
+pub mod metro;
+pub mod records;
+mod results;
+mod speed;
+mod store;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use polyrail_emulator::results::{Report as Results, results_folder};
+use polyrail_predictor::forecast::evaluate::{EvaluateSettings, Report, evaluate_against};
+use polyrail_predictor::forecast::{ForecastSettings, Rule};
+
+use records::{Campaign, campaign};
+
+use crate::sim::learned;
+
+/// What is evaluated.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// How many routes.
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    routes: u64,
+    /// How many trips on each.
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(2..=100))]
+    trips: u64,
+    /// How long a route is, in kilometres.
+    #[arg(long, default_value_t = 60.0)]
+    km: f64,
+    /// The seed of the first route.
+    #[arg(long, default_value_t = TUNING)]
+    from: u64,
+    /// The routes on which nothing was tuned.
+    #[arg(long, conflicts_with = "from")]
+    held_back: bool,
+    /// After how many milliseconds at most a modem's report is seen.
+    #[arg(long, default_value_t = 200)]
+    report_ms: u64,
+    /// How the place of a failure is chosen.
+    #[arg(long, value_enum, default_value_t = RuleName::Value)]
+    rule: RuleName,
+    /// What a late forecast costs.
+    #[arg(long)]
+    late_cost: Option<f64>,
+    /// What a false alarm costs.
+    #[arg(long)]
+    alarm_cost: Option<f64>,
+    /// On how many routes the simulator passes a trip with what was learned.
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=200))]
+    simulated: u64,
+    /// Recorded metro runs, a folder of CSV files.
+    #[arg(long)]
+    metro: Option<PathBuf>,
+    /// Only the first table.
+    #[arg(long)]
+    brief: bool,
+    /// Two routes of six trips: does it still run?
+    #[arg(long)]
+    smoke: bool,
+}
+
+/// How the place of a failure is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RuleName {
+    /// By its expected value.
+    Value,
+    /// The mean of the failures, as POLYCORN does.
+    Mean,
+}
+
+/// Prints tables and RESULT lines, writes the figures as JSON.
+///
+/// # Errors
+/// A trip cannot be drawn, metro runs cannot be read, the results cannot be written.
+pub fn command(options: &Options) -> Result<()> {
+    let mut options = options.clone();
+    if options.smoke {
+        (options.routes, options.trips) = (2, 6);
+    }
+    if options.held_back {
+        options.from = HELD_BACK;
+    }
+    let (first, last) = (options.from, options.from + options.routes - 1);
+    println!(
+        "seeds of routes {first} to {last}, {} trips on each, {} km",
+        options.trips, options.km
+    );
+    let settings = options.settings();
+    let report = options.evaluated("as it is", &Campaign::default(), &settings, true)?;
+    let mut results = Results::default();
+    let prefix = if options.held_back { "linkdb_held" } else { "linkdb" };
+    results::judge(&mut results, prefix, &report);
+    if !options.brief {
+        options.beside(&mut results, prefix, &settings)?;
+    }
+    if !options.brief && !options.held_back {
+        speed::judge(&mut results);
+        store::judge(&mut results, if options.smoke { 10_000 } else { 1_000_000 })?;
+        match &options.metro {
+            Some(folder) => metro::judge(&mut results, folder)?,
+            None => println!("SKIP metro: no folder of recorded runs was given (--metro)"),
+        }
+    }
+    if !options.brief {
+        let routes = if options.smoke { 1 } else { options.simulated };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let first = options.from / 2 * 2 + SIMULATED;
+        learned::judge(first, routes, threads, prefix, &mut results)?;
+    }
+    let folder = results_folder()?;
+    let name = if options.held_back { "linkdb-held" } else { "linkdb" };
+    results.write(&folder.join(format!("{name}.json")))?;
+    let tables = serde_json::to_string_pretty(&report)?;
+    std::fs::write(folder.join(format!("{name}-tables.json")), tables)?;
+    Ok(())
+}
+
+impl Options {
+    fn settings(&self) -> ForecastSettings {
+        let usual = ForecastSettings::default();
+        ForecastSettings {
+            rule: if self.rule == RuleName::Mean { Rule::Mean } else { Rule::Value },
+            late_cost: self.late_cost.unwrap_or(usual.late_cost),
+            alarm_cost: self.alarm_cost.unwrap_or(usual.alarm_cost),
+            ..usual
+        }
+    }
+
+    /// Other forecasts on the same trips, and the same on others.
+    fn beside(
+        &self,
+        results: &mut Results,
+        prefix: &str,
+        settings: &ForecastSettings,
+    ) -> Result<()> {
+        let usual = Campaign::default();
+        let mean = ForecastSettings { rule: Rule::Mean, ..*settings };
+        let report = self.evaluated("the mean of failures (POLYCORN)", &usual, &mean, false)?;
+        results::beside(results, &format!("{prefix}_mean"), &report.told);
+        let guard = ForecastSettings { guard: !settings.guard, ..*settings };
+        let title = if guard.guard { "with the guard" } else { "without the guard" };
+        let report = self.evaluated(title, &usual, &guard, false)?;
+        let name = if guard.guard { "guarded" } else { "unguarded" };
+        results::beside(results, &format!("{prefix}_{name}"), &report.told);
+        let wide = Campaign { spread: 2.0, ..usual };
+        let report = self.evaluated("places spread twice as far", &wide, settings, false)?;
+        results::beside(results, &format!("{prefix}_spread_2"), &report.told);
+        let dealt = Campaign { dealt: true, ..usual };
+        for (name, guard) in [("dealt", false), ("dealt_guarded", true)] {
+            let settings = ForecastSettings { guard, ..*settings };
+            let title = format!("outcomes dealt anew within their cells, guard: {guard}");
+            let report = self.evaluated(&title, &dealt, &settings, false)?;
+            results::beside(results, &format!("{prefix}_{name}"), &report.told);
+        }
+        let slow = Campaign { report_ms: Some(1_000), ..usual };
+        let report = self.evaluated("modems report once a second", &slow, settings, false)?;
+        results::beside(results, &format!("{prefix}_report_1s"), &report.told);
+        Ok(())
+    }
+
+    /// All routes together, printed.
+    fn evaluated(
+        &self,
+        title: &str,
+        what: &Campaign,
+        forecast: &ForecastSettings,
+        full: bool,
+    ) -> Result<Report> {
+        let full = full && !self.brief;
+        let mut settings =
+            EvaluateSettings { forecast: *forecast, separability: full, ..Default::default() };
+        if !full {
+            settings.learning.clear();
+        }
+        let mut all = Report::default();
+        for route in self.from..self.from + self.routes {
+            let what = Campaign {
+                metres: self.km * 1_000.0,
+                trips: self.trips,
+                report_ms: what.report_ms.or(Some(self.report_ms)),
+                ..*what
+            };
+            let trips = campaign(route, &what)?;
+            settings.seed = route;
+            all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
+        }
+        println!("\n## {title}\n\n{all}");
+        Ok(all)
+    }
+}
+
+/// The simulator's routes are so many seeds behind.
+const SIMULATED: u64 = 10_000;
+/// The first seed of the routes that may be tuned on.
+const TUNING: u64 = 2_000;
+/// The first seed of those that never are.
+const HELD_BACK: u64 = 51_000;

@@ -1,0 +1,223 @@
+//! Generated trips as a gateway records them.
+//!
+//! A gateway does not know the truth: its position comes from the last readings of a satellite
+//! receiver, and it sees a modem's handover when the modem's next report is read.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use polyrail_emulator::rail::{self, CarrierProfile, Outcome, Route, Speed, Trip};
+use polyrail_model as model;
+use polyrail_model::{CellId, Direction, HandoverOutcome, Position, RouteId, Rsrp, TripId};
+
+use polyrail_predictor::history::CellKey;
+
+use crate::dice::Dice;
+
+/// What is passed, and how.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Campaign {
+    /// How long the route is.
+    pub metres: f64,
+    /// How many trips there are.
+    pub trips: u64,
+    /// How far places of handovers spread, of 1 for the generator's.
+    pub spread: f64,
+    /// After how many milliseconds at most a report is seen; 200 is what POLYCORN 3 found.
+    pub report_ms: Option<u64>,
+    /// Outcomes are dealt anew over the passages of their cell: neither place nor signal tells.
+    pub dealt: bool,
+}
+
+impl Default for Campaign {
+    fn default() -> Self {
+        Self { metres: 60_000.0, trips: 24, spread: 1.0, report_ms: None, dealt: false }
+    }
+}
+
+/// The handovers of a campaign.
+#[derive(Clone, Debug, Default)]
+pub struct Trips {
+    /// As the gateway records them.
+    pub records: Vec<model::Handover>,
+    /// As they were, at the places where the gateway takes itself to be.
+    pub truths: Vec<model::Handover>,
+}
+
+/// Passes a route. Odd routes are passed downwards.
+///
+/// # Errors
+/// A schedule cannot hold a trip.
+pub fn campaign(seed: u64, what: &Campaign) -> Result<Trips> {
+    let speed = Speed::Kmh300;
+    let carriers = [CarrierProfile::A, CarrierProfile::B];
+    let mut route = Route::new(seed, speed, what.metres, &carriers);
+    route.cells.iter_mut().flatten().for_each(|cell| cell.border.spread *= what.spread);
+    let length = speed.time_for(what.metres).unwrap_or_default();
+    let mut all = Trips::default();
+    for number in 0..what.trips {
+        let trip = Trip::new(&route, seed * TRIP_SEEDS + number, 0.0, length)?;
+        let report = Duration::from_millis(what.report_ms.unwrap_or(REPORT_MS));
+        for (record, truth) in recorded(&route, &trip, number, report) {
+            all.records.push(record);
+            all.truths.push(truth);
+        }
+    }
+    if what.dealt {
+        deal(&mut all, &mut Dice::new(seed ^ 0xdea1));
+    }
+    Ok(all)
+}
+
+/// The handovers of a trip, in the order of time: as the gateway records them, and as they were.
+/// Reports are seen so much later at most.
+pub fn recorded(
+    route: &Route,
+    trip: &Trip,
+    number: u64,
+    report: Duration,
+) -> Vec<(model::Handover, model::Handover)> {
+    let mut dice = Dice::new(trip.seed ^ 0x11db);
+    // As the gateway counts them.
+    let mut handovers: Vec<(&CarrierProfile, &rail::Handover)> = Vec::new();
+    for (profile, carrier) in route.carriers.iter().zip(&trip.carriers) {
+        handovers.extend(carrier.handovers.iter().map(|handover| (profile, handover)));
+    }
+    handovers.sort_by_key(|(_, handover)| handover.at);
+    let both = |(sequence, (profile, handover)): (u32, (&CarrierProfile, &rail::Handover))| {
+        let seen = handover.at + report.mul_f64(dice.unit());
+        let record = |at: Duration| model::Handover {
+            trip: TripId(number),
+            sequence,
+            at_ms: number * DAY_MS + at.as_millis() as u64,
+            carrier: profile.name.to_owned(),
+            route: RouteId(route.seed),
+            direction: direction(route),
+            position: place(route, trip, at),
+            speed: model::Speed::from_metres_per_second(route.speed.metres_per_second()),
+            from: CellId(handover.from.into()),
+            to: Some(CellId(handover.to.into())),
+            rsrp: Rsrp::from_dbm(handover.rsrp),
+            outcome: outcome(handover.outcome),
+            dark: handover.dark,
+        };
+        (record(seen), record(handover.at))
+    };
+    (0..).zip(handovers).map(both).collect()
+}
+
+/// Deals outcomes anew over the passages of each cell.
+fn deal(trips: &mut Trips, dice: &mut Dice) {
+    let mut cells: BTreeMap<CellKey, Vec<usize>> = BTreeMap::new();
+    for (place, record) in trips.records.iter().enumerate() {
+        cells.entry(CellKey::of(record)).or_default().push(place);
+    }
+    for places in cells.values() {
+        for last in (1..places.len()).rev() {
+            let (one, other) = (places[last], places[dice.between(0, last as u64 + 1) as usize]);
+            for list in [&mut trips.records, &mut trips.truths] {
+                let outcomes = [list[one].outcome, list[other].outcome];
+                [list[other].outcome, list[one].outcome] = outcomes;
+            }
+        }
+    }
+}
+
+fn direction(route: &Route) -> Direction {
+    if route.seed.is_multiple_of(2) { Direction::Up } else { Direction::Down }
+}
+
+/// Where a gateway takes itself to be: the mean of its last readings, each carried on by speed.
+fn place(route: &Route, trip: &Trip, at: Duration) -> Position {
+    let read = trip.fixes.partition_point(|fix| fix.at <= at);
+    let last = &trip.fixes[read.saturating_sub(FIXES)..read];
+    let carried = |fix: &rail::Fix| fix.metres + fix.speed * (at - fix.at).as_secs_f64();
+    let metres = last.iter().map(carried).sum::<f64>() / last.len().max(1) as f64;
+    match direction(route) {
+        Direction::Up => Position::from_metres(metres),
+        Direction::Down => Position::from_metres(route.metres - metres),
+    }
+}
+
+fn outcome(outcome: Outcome) -> HandoverOutcome {
+    match outcome {
+        Outcome::Success => HandoverOutcome::Success,
+        Outcome::FailureHeld => HandoverOutcome::TypeII,
+        Outcome::FailureDropped => HandoverOutcome::TypeIII,
+    }
+}
+
+/// POLYCORN 3: reports reach a program up to 200 ms late.
+pub const REPORT_MS: u64 = 200;
+/// A position rests on so many readings.
+const FIXES: usize = 4;
+/// A trip a day.
+const DAY_MS: u64 = 86_400_000;
+const TRIP_SEEDS: u64 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_near_the_truth_and_never_before_it() {
+        for (seed, sign) in [(2_000, 1.0), (2_001, -1.0)] {
+            let what = Campaign { trips: 3, metres: 20_000.0, ..Campaign::default() };
+            let trips = campaign(seed, &what).unwrap();
+            assert!(trips.records.len() > 60, "{}", trips.records.len());
+            let (mut farthest, mut sum) = (0.0_f64, 0.0);
+            for (record, truth) in trips.records.iter().zip(&trips.truths) {
+                assert_eq!(
+                    (record.trip, record.sequence, record.from, record.outcome),
+                    (truth.trip, truth.sequence, truth.from, truth.outcome)
+                );
+                assert!((0..=200).contains(&(record.at_ms - truth.at_ms)));
+                let late = sign * (record.position.metres() - truth.position.metres());
+                farthest = farthest.max(late.abs());
+                sum += late;
+            }
+            let mean = sum / trips.records.len() as f64;
+            assert!((5.0..12.0).contains(&mean), "a tenth of a second: {mean}");
+            assert!(farthest < 60.0, "{farthest}");
+        }
+    }
+
+    #[test]
+    fn twice_the_spread_moves_handovers_and_keeps_their_outcomes() {
+        let [one, two] = [1.0, 2.0].map(|spread| {
+            let what = Campaign { trips: 2, metres: 20_000.0, spread, ..Campaign::default() };
+            campaign(2_000, &what).unwrap()
+        });
+        let failures =
+            |trips: &Trips| trips.truths.iter().filter(|one| one.outcome.is_failure()).count();
+        assert!(failures(&one).abs_diff(failures(&two)) <= 1, "but for the ends of the route");
+        assert_ne!(one.truths, two.truths);
+        assert_eq!(
+            one.truths,
+            campaign(2_000, &Campaign { trips: 2, metres: 20_000.0, ..Campaign::default() })
+                .unwrap()
+                .truths
+        );
+    }
+
+    #[test]
+    fn dealt_outcomes_stay_in_their_cell() {
+        let plain = Campaign { trips: 6, metres: 20_000.0, ..Campaign::default() };
+        let [plain, dealt] =
+            [plain, Campaign { dealt: true, ..plain }].map(|what| campaign(2_000, &what).unwrap());
+        let failures = |trips: &Trips| {
+            let mut cells: BTreeMap<CellKey, u32> = BTreeMap::new();
+            for record in &trips.records {
+                let fails = u32::from(record.outcome.is_failure());
+                *cells.entry(CellKey::of(record)).or_default() += fails;
+            }
+            cells
+        };
+        assert_eq!(failures(&plain), failures(&dealt));
+        assert_ne!(plain.records, dealt.records);
+        let alike =
+            |(one, other): (&model::Handover, &model::Handover)| one.outcome == other.outcome;
+        assert!(dealt.records.iter().zip(&dealt.truths).all(alike));
+    }
+}

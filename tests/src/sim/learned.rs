@@ -1,0 +1,199 @@
+//! What forecasts that were learned are worth, beside none and beside an oracle.
+//!
+//! A train has made 24 trips on a route; the trip that is measured comes after. Learned
+//! forecasts are made once a second from the position and the serving cells as the gateway has
+//! them, and told to both sides a moment later, as the daemons do. Source of the figures: POLYCORN
+//! 6.2, Fig. 11a.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use polyrail_emulator::rail::{self, CarrierProfile, Route, Speed, Trip};
+use polyrail_emulator::results::{Goal, Report};
+use polyrail_model::{CellId, Direction, Handover, LinkForecast, RouteId};
+use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Situation};
+
+use super::bulk::failures;
+use super::metrics::{mean, quantile};
+use super::runs::parallel;
+use super::{Bulk, Contestant, Engine, bulk_in, world_told};
+use crate::linkdb::records::{REPORT_MS, recorded};
+use crate::world::World;
+
+/// One route, what was learned of it, and the next trip.
+struct Next {
+    route: Route,
+    trip: Trip,
+    learned: Arc<Vec<Handover>>,
+}
+
+/// Measures over so many routes and prints RESULT lines.
+///
+/// # Errors
+/// A trip cannot be drawn.
+pub fn judge(
+    first_route: u64,
+    routes: u64,
+    threads: usize,
+    prefix: &str,
+    report: &mut Report,
+) -> Result<()> {
+    let mut nexts = Vec::new();
+    for number in 0..routes {
+        // Even routes are passed upwards.
+        nexts.extend(next(first_route + 2 * number)?);
+    }
+    for (end, engine) in [("paper", Engine::Paper), ("full", Engine::Full)] {
+        let none = Contestant::parse("hsrsch", engine)?;
+        let oracle = Contestant::parse("hsrsch+oracle", engine)?;
+        let runs = parallel(nexts.len(), threads, |number| {
+            let next = &nexts[number];
+            let ridden = |contestant: &Contestant, learned: bool| {
+                let world = world_told(&next.trip, contestant, |world| {
+                    if learned {
+                        next.tell(world);
+                    }
+                });
+                bulk_in(world, &next.trip, contestant)
+            };
+            [ridden(&none, false), ridden(&none, true), ridden(&oracle, false)]
+        });
+        let foreseen: Vec<bool> = nexts.iter().flat_map(Next::foreseen).collect();
+        let seen: usize = runs.iter().map(|run| run[0].after_failures.len()).sum();
+        ensure!(seen == foreseen.len(), "{seen} failures were seen of {}", foreseen.len());
+        tell_figures(report, &format!("{prefix}_sim_{end}"), &runs, &foreseen);
+    }
+    Ok(())
+}
+
+fn tell_figures(report: &mut Report, prefix: &str, runs: &[[Bulk; 3]], foreseen: &[bool]) {
+    let after = |which: usize| -> Vec<f64> {
+        runs.iter().flat_map(|run| run[which].after_failures.clone()).collect()
+    };
+    let [none, learned, oracle] = [after(0), after(1), after(2)];
+    for (name, goal) in [("mean", 1.2), ("median", 1.5)] {
+        let figure = |values: &[f64]| match name {
+            "mean" => mean(values),
+            _ => quantile(values, 0.5),
+        };
+        let (none, learned, oracle) = (figure(&none), figure(&learned), figure(&oracle));
+        let say = |report: &mut Report, what: &str, value: f64, unit: &str, goal| {
+            report.result(&format!("{prefix}_{what}_{name}"), value, unit, goal, &[value]);
+        };
+        say(report, "after_none", none, "Mbit/s", Goal::None);
+        say(report, "after_learned", learned, "Mbit/s", Goal::None);
+        say(report, "after_oracle", oracle, "Mbit/s", Goal::None);
+        say(report, "gain", learned / none, "x", Goal::AtLeast(goal));
+        // Where the oracle gains nothing there is no share of it: not a number, which is short.
+        let gained = oracle > none * ORACLE_GAINS;
+        let share = if gained { (learned - none) / (oracle - none) } else { f64::NAN };
+        say(report, "of_oracle_gain", share, "x", Goal::AtLeast(0.8));
+    }
+    let goodput =
+        |which: usize| mean(&runs.iter().map(|run| run[which].goodput()).collect::<Vec<_>>());
+    let all = goodput(1) / goodput(0);
+    report.result(&format!("{prefix}_goodput"), all, "x", Goal::AtLeast(1.0), &[all]);
+    for (name, wanted) in [("foreseen", true), ("unforeseen", false)] {
+        let own = |values: &[f64]| -> Vec<f64> {
+            let pairs = values.iter().zip(foreseen).filter(|(_, foreseen)| **foreseen == wanted);
+            pairs.map(|(value, _)| *value).collect()
+        };
+        let (before, after) = (own(&none), own(&learned));
+        let (count, gain) = (before.len() as f64, mean(&after) / mean(&before));
+        report.result(&format!("{prefix}_{name}_failures"), count, "", Goal::None, &[count]);
+        report.result(&format!("{prefix}_{name}_gain_mean"), gain, "x", Goal::None, &[gain]);
+    }
+}
+
+/// The trips after those that were learned from: each on another part of the route.
+fn next(seed: u64) -> Result<Vec<Next>> {
+    let carriers = [CarrierProfile::A, CarrierProfile::B];
+    let route = Route::new(seed, Speed::Kmh300, METRES, &carriers);
+    let whole = Duration::from_secs_f64((METRES - 1_000.0) / route.speed.metres_per_second());
+    let report = Duration::from_millis(REPORT_MS);
+    let mut learned = Vec::new();
+    for number in 0..TRIPS {
+        let trip = Trip::new(&route, seed * 1_000 + number, 0.0, whole)?;
+        let records = recorded(&route, &trip, number, report);
+        learned.extend(records.into_iter().map(|(record, _)| record));
+    }
+    let learned = Arc::new(learned);
+    let part = |number: u64| {
+        let start = START_METRES + PART_METRES * number as f64;
+        let trip = Trip::new(&route, seed * 1_000 + TRIPS + number, start, super::trips::LENGTH)?;
+        Ok(Next { route: route.clone(), trip, learned: learned.clone() })
+    };
+    (0..PARTS).map(part).collect()
+}
+
+impl Next {
+    /// What is told of a carrier, and when after the trip's beginning.
+    fn forecasts(&self, begin: Instant, carrier: usize) -> Vec<(Duration, Option<LinkForecast>)> {
+        let mut forecaster = Forecaster::new(ForecastSettings::default());
+        self.learned.iter().for_each(|handover| forecaster.add(handover));
+        let name = self.route.carriers[carrier].name;
+        let signals = self.trip.signals(&self.route);
+        let mut last: Option<LinkForecast> = None;
+        let one = |(fix, signal): (&rail::Fix, &rail::Signal)| {
+            let at = begin + fix.at;
+            let situation = Situation {
+                at,
+                route: RouteId(self.route.seed),
+                direction: Direction::Up,
+                metres: fix.metres,
+                speed: fix.speed,
+                error: GPS_ERROR,
+            };
+            last = match signal.cell {
+                Some(cell) => forecaster.forecast(at, &situation, name, CellId(u64::from(cell))),
+                // What was foreseen of the lost cell holds until it expires.
+                None => last.filter(|last| last.expires_at > at),
+            };
+            (fix.at + LAG, last)
+        };
+        self.trip.fixes.iter().zip(&signals[carrier]).map(one).collect()
+    }
+
+    /// Tells the world all that will be foreseen, each at its time.
+    fn tell(&self, world: &mut World) {
+        let begin = world.now() - world.elapsed();
+        for carrier in 0..self.trip.carriers.len() {
+            for (at, forecast) in self.forecasts(begin, carrier) {
+                if at >= world.elapsed() {
+                    world.foresee(at - world.elapsed(), carrier, forecast);
+                }
+            }
+        }
+    }
+
+    /// Whether each failure that [`Bulk::after_failures`] has was foreseen when it began.
+    fn foreseen(&self) -> Vec<bool> {
+        let begin = Instant::now();
+        let mut foreseen = Vec::new();
+        for (number, carrier) in self.trip.carriers.iter().enumerate() {
+            let told = self.forecasts(begin, number);
+            for handover in failures(&self.trip, carrier) {
+                let before = told.iter().take_while(|(at, _)| *at <= handover.at).last();
+                let near = |forecast: &LinkForecast| {
+                    forecast.fails_at <= begin + handover.at + forecast.uncertainty
+                };
+                foreseen.push(before.and_then(|(_, last)| *last).is_some_and(|last| near(&last)));
+            }
+        }
+        foreseen
+    }
+}
+
+/// An oracle gains something when it is so much better than none.
+const ORACLE_GAINS: f64 = 1.02;
+/// Trips that were made before.
+const TRIPS: u64 = 24;
+const METRES: f64 = 40_000.0;
+const START_METRES: f64 = 1_000.0;
+/// So many parts of each route are passed again, so far apart.
+const PARTS: u64 = 4;
+const PART_METRES: f64 = 9_000.0;
+const GPS_ERROR: f64 = 8.0;
+/// From the reading to the forecast on both sides.
+const LAG: Duration = Duration::from_millis(60);
