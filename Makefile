@@ -8,13 +8,15 @@ CARGO ?= cargo
 MODE ?= auto
 SIM_TRIPS ?= 24
 SIM ?=
+LINKDB ?=
 export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build test check fmt shell clippy doc deny tidy fuzz-smoke demo bench bench-smoke
 .PHONY: matrix
-.PHONY: bench-tunnel bench-tunnel-smoke
+.PHONY: bench-tunnel bench-tunnel-smoke bench-linkdb bench-linkdb-smoke
 .PHONY: sim sim-smoke sim-calibrate sim-validate
+.PHONY: linkdb-eval linkdb-eval-smoke
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 20
@@ -78,6 +80,13 @@ bench-tunnel: setup ## QUIC against TLS, and path restart, as RESULT lines (rele
 bench-tunnel-smoke: setup build ## the same in small: does it still measure?
 	target/$(PROFILE)/polyrail-bench-tunnel --smoke
 
+bench-linkdb: setup ## what forecasts are worth with real daemons, as RESULT lines (release; long)
+	$(CARGO) build --locked --release --workspace --bins
+	target/release/polyrail-bench-linkdb
+
+bench-linkdb-smoke: setup build ## the same in small: does it still measure?
+	target/$(PROFILE)/polyrail-bench-linkdb --smoke
+
 sim: setup ## schedulers on the simulated rail, tuning and held-back trips; SIM_TRIPS=24 of each
 	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-sim
 	target/release/polyrail-sim compare --trips $(SIM_TRIPS) $(SIM)
@@ -95,3 +104,11 @@ sim-validate: setup ## the simulator beside the kernel and the daemons, as root;
 	nice -n -5 target/release/polyrail-kernel-tcp
 	nice -n -15 target/release/polyrail-tunnel-trials
 	target/release/polyrail-sim validate
+
+linkdb-eval: setup ## LinkDB's forecasts, each trip from all others; LINKDB="--metro FOLDER"
+	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-linkdb-eval
+	target/release/polyrail-linkdb-eval $(LINKDB)
+	target/release/polyrail-linkdb-eval --held-back
+
+linkdb-eval-smoke: setup build ## the same in small: does it still run?
+	target/$(PROFILE)/polyrail-linkdb-eval --smoke $(LINKDB)
