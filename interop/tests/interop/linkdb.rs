@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 use polyrail_interop::rail;
 use polyrail_interop::world::{Side, World};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const POLL: Duration = Duration::from_millis(20);
 const DAY_MS: u64 = 86_400_000;
@@ -62,6 +62,17 @@ fn must_be_equal(world: &World) -> Result<usize> {
     ensure!(gateway == cloud, "{there} and {here} lines, on one side alone: {alone:#?}");
     // The first line names the columns.
     Ok(there - 1)
+}
+
+/// What a train says whose modem of alpha has just joined a cell, and tells that this went well.
+fn joins(cell: u64, metres: f64) -> String {
+    let line = json!({
+        "metres": metres,
+        "metres_per_second": 80.0,
+        "carriers": [{ "carrier": "alpha", "cell": cell, "rsrp_dbm": -90.0 }],
+        "handovers": [{ "carrier": "alpha", "outcome": "success", "dark_s": 0.04 }],
+    });
+    line.to_string()
 }
 
 /// So many days ago, in milliseconds since 1970.

@@ -9,9 +9,9 @@ use polyrail_interop::rail::{self, Announcer};
 use polyrail_interop::scratch;
 use polyrail_interop::web::WebFile;
 use polyrail_interop::world::{Plan, Rail, Side, World};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{count, events, journey, wait_for_linkdb};
+use super::{count, events, joins, journey, wait_for_linkdb};
 use crate::scenario;
 
 const BOUND: Duration = Duration::from_secs(55);
@@ -131,12 +131,7 @@ const CELLS: u64 = 6;
 
 fn change_cells(train: &Announcer) {
     for cell in 1..=CELLS {
-        let line = json!({
-            "metres": cell as f64 * 24.0,
-            "metres_per_second": 80.0,
-            "carriers": [{ "carrier": "alpha", "cell": cell }],
-        });
-        train.say(&line.to_string());
+        train.say(&joins(cell, cell as f64 * 24.0));
         std::thread::sleep(Duration::from_millis(300));
     }
 }

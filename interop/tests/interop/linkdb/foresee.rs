@@ -11,11 +11,11 @@ use super::journey::{self, FAILURES, FIRST, Journey, SECOND, SPEED};
 use super::{count, wait_for_linkdb};
 use crate::in_both_modes;
 
-const BOUND: Duration = Duration::from_secs(55);
+const BOUND: Duration = Duration::from_secs(58);
 /// More than comes until the second failure.
-const SIZE: u64 = 58_000_000;
-const MBIT_S: f64 = 8.0;
-const QUEUE_KIB: u32 = 128;
+const SIZE: u64 = 32_000_000;
+const MBIT_S: f64 = 5.0;
+const QUEUE_KIB: u32 = 96;
 /// The way to the first failure.
 const APPROACH: f64 = SPEED * 6.0;
 const DARK: Duration = Duration::from_millis(1_500);

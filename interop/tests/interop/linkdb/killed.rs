@@ -10,9 +10,9 @@ use polyrail_interop::rail::Announcer;
 use polyrail_interop::world::{Plan, Rail, Side};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{count, events, must_be_equal, wait_for_linkdb};
+use super::{count, events, joins, must_be_equal, wait_for_linkdb};
 use crate::{full, scenario, seed};
 
 const BOUND: Duration = Duration::from_secs(50);
@@ -86,12 +86,7 @@ fn ride(train: &Announcer, over: &AtomicBool) {
     let mut cell = 0;
     while !over.load(Ordering::Relaxed) {
         cell += 1;
-        let line = json!({
-            "metres": began.elapsed().as_secs_f64() * 80.0,
-            "metres_per_second": 80.0,
-            "carriers": [{ "carrier": "alpha", "cell": cell, "rsrp_dbm": -90.0 }],
-        });
-        train.say(&line.to_string());
+        train.say(&joins(cell, began.elapsed().as_secs_f64() * 80.0));
         std::thread::sleep(CELL);
     }
 }
