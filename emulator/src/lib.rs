@@ -14,6 +14,7 @@
 
 pub mod control;
 pub mod driver;
+pub mod guest;
 pub mod link;
 pub mod namespace;
 mod packet;

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use polyrail_interop::matrix::{self, Row, Summary};
+use polyrail_emulator::guest::TILES;
+use polyrail_interop::matrix::{self, NoGuest, Row, Summary};
 use polyrail_interop::privilege;
 use polyrail_interop::report::results_folder;
 
@@ -82,11 +83,14 @@ fn measure(arguments: &Arguments) -> Result<()> {
 
 fn add_clock_steps(summary: &mut Summary, lines: &[String], tolerance: u32) -> Result<()> {
     match matrix::measure_clock_steps(&std::env::current_exe()?, lines, tolerance)? {
-        Some(outcomes) => outcomes.into_iter().for_each(|outcome| {
+        Ok(outcomes) => outcomes.into_iter().for_each(|outcome| {
             matrix::print_row(&outcome);
             summary.add(outcome);
         }),
-        None => println!("SKIP uml-netem: clock steps need Debian's package user-mode-linux"),
+        Err(NoGuest::Missing) => {
+            println!("SKIP uml-netem: clock steps need Debian's package user-mode-linux");
+        }
+        Err(NoGuest::Unfit) => println!("SKIP uml-amx: {TILES}"),
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime, clock_settime};
 use nix::unistd::Pid;
+use polyrail_emulator::guest;
 
 use crate::addresses::Family;
 
@@ -102,20 +103,36 @@ pub fn lines(all: bool) -> Vec<String> {
     rows(all).iter().map(row::line_with_clock).collect()
 }
 
-/// Runs the rows of these lines in a guest; `None` when the guest's kernel is not installed.
+/// Why there is no guest on this machine: what its tests are to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoGuest {
+    /// Its kernel is not installed.
+    Missing,
+    /// Its kernel cannot run on this processor ([`guest::died_of_tiles`]).
+    Unfit,
+}
+
+/// Runs the rows of these lines in a guest, if this machine can have one.
 /// `program` is `polyrail-matrix`; a carrier may take `tolerance` times its target.
 ///
 /// # Errors
 /// When the guest does not do what it was told, with what it said.
-pub fn measure(program: &Path, lines: &[String], tolerance: u32) -> Result<Option<Vec<Outcome>>> {
+pub fn measure(
+    program: &Path,
+    lines: &[String],
+    tolerance: u32,
+) -> Result<Result<Vec<Outcome>, NoGuest>> {
     if !Path::new(KERNEL).exists() {
-        return Ok(None);
+        return Ok(Err(NoGuest::Missing));
     }
     let folder = std::env::temp_dir().join(format!("polyrail-guest-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let outcome = boot(&init_script(program, lines, tolerance), lines.len(), &folder);
     std::fs::remove_dir_all(&folder)?;
-    outcome.map(Some)
+    match outcome {
+        Err(error) if guest::died_of_tiles(&error.to_string()) => Ok(Err(NoGuest::Unfit)),
+        outcome => outcome.map(Ok),
+    }
 }
 
 fn boot(script: &str, rows: usize, folder: &Path) -> Result<Vec<Outcome>> {
@@ -168,6 +185,7 @@ fn listen(output: impl std::io::Read + Send + 'static, limit: Duration) -> Resul
                     return Ok(outcomes);
                 } else {
                     said += &format!("{line}\n");
+                    ensure!(!line.contains("Kernel panic"), "the guest died:\n{said}");
                 }
             }
             Err(RecvTimeoutError::Timeout) => bail!("the guest takes too long:\n{said}"),

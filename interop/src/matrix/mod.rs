@@ -20,7 +20,7 @@ use std::fmt;
 
 use crate::addresses::Family;
 
-pub use clock::{inside_guest, lines as clock_lines, measure as measure_clock_steps};
+pub use clock::{NoGuest, inside_guest, lines as clock_lines, measure as measure_clock_steps};
 pub use cover::{ROWS_MAX, cover};
 pub use row::{Outcome, StepOutcome, Verdict, run, run_with_logs};
 pub use summary::{Summary, print_row};
