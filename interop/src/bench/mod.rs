@@ -13,7 +13,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::report::Report;
+use crate::privilege;
+use crate::report::{Report, results_folder};
 use crate::world::{Plan, World};
 
 pub use footprint::hold;
@@ -63,6 +64,26 @@ pub fn names() -> Vec<&'static str> {
 /// When one could not measure, after the others have run.
 pub fn run(report: &mut Report, effort: Effort, only: Option<&str>) -> Result<()> {
     run_each(&BENCHMARKS, report, effort, only)
+}
+
+/// Measures as root, with `run`, and writes the results to `target/results/FILE.json`, or of one
+/// benchmark to `FILE-NAME.json`.
+///
+/// # Errors
+/// When one could not measure, or the results cannot be written.
+pub fn measure(
+    file: &str,
+    smoke: bool,
+    only: Option<&str>,
+    run: fn(&mut Report, Effort, Option<&str>) -> Result<()>,
+) -> Result<()> {
+    privilege::become_root()?;
+    let effort = if smoke { Effort::Smoke } else { Effort::Full };
+    let mut report = Report::default();
+    let outcome = run(&mut report, effort, only);
+    let name = only.map_or(format!("{file}.json"), |only| format!("{file}-{only}.json"));
+    report.write(&results_folder()?.join(name))?;
+    outcome
 }
 
 /// Runs those of a list that are wanted, and says how long each took.

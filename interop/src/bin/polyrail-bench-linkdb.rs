@@ -6,10 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use polyrail_interop::bench::Effort;
+use polyrail_interop::bench;
 use polyrail_interop::bench_linkdb;
-use polyrail_interop::privilege;
-use polyrail_interop::report::{Report, results_folder};
 
 /// Measures what forecasts are worth on the emulated rail; needs root, or user namespaces.
 #[derive(Parser)]
@@ -34,14 +32,5 @@ fn main() -> ExitCode {
 }
 
 fn measure(arguments: &Arguments) -> Result<()> {
-    privilege::become_root()?;
-    let effort = if arguments.smoke { Effort::Smoke } else { Effort::Full };
-    let mut report = Report::default();
-    let outcome = bench_linkdb::run(&mut report, effort, arguments.only.as_deref());
-    let name = arguments
-        .only
-        .as_deref()
-        .map_or("linkdb-rail.json".into(), |only| format!("linkdb-rail-{only}.json"));
-    report.write(&results_folder()?.join(name))?;
-    outcome
+    bench::measure("linkdb-rail", arguments.smoke, arguments.only.as_deref(), bench_linkdb::run)
 }

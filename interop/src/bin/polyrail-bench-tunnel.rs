@@ -6,10 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use polyrail_interop::bench::Effort;
+use polyrail_interop::bench;
 use polyrail_interop::bench_tunnel;
 use polyrail_interop::privilege;
-use polyrail_interop::report::{Report, results_folder};
 
 /// Measures QUIC against TLS and what path restart buys; needs root, or user namespaces.
 #[derive(Parser)]
@@ -37,17 +36,9 @@ fn main() -> ExitCode {
 }
 
 fn measure(arguments: &Arguments) -> Result<()> {
-    privilege::become_root()?;
     if let Some(what) = &arguments.unlimited {
+        privilege::become_root()?;
         return bench_tunnel::unlimited(what);
     }
-    let effort = if arguments.smoke { Effort::Smoke } else { Effort::Full };
-    let mut report = Report::default();
-    let outcome = bench_tunnel::run(&mut report, effort, arguments.only.as_deref());
-    let name = arguments
-        .only
-        .as_deref()
-        .map_or("tunnel.json".into(), |only| format!("tunnel-{only}.json"));
-    report.write(&results_folder()?.join(name))?;
-    outcome
+    bench::measure("tunnel", arguments.smoke, arguments.only.as_deref(), bench_tunnel::run)
 }

@@ -6,9 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use polyrail_interop::bench::{self, Effort};
-use polyrail_interop::privilege;
-use polyrail_interop::report::{Report, results_folder};
+use polyrail_interop::bench;
 
 /// Measures Polyrail end to end; needs root, or user namespaces.
 #[derive(Parser)]
@@ -39,14 +37,5 @@ fn measure(arguments: &Arguments) -> Result<()> {
     if let Some(what) = &arguments.hold {
         return bench::hold(what);
     }
-    privilege::become_root()?;
-    let effort = if arguments.smoke { Effort::Smoke } else { Effort::Full };
-    let mut report = Report::default();
-    let outcome = bench::run(&mut report, effort, arguments.only.as_deref());
-    let name = arguments
-        .only
-        .as_deref()
-        .map_or("interop.json".into(), |only| format!("interop-{only}.json"));
-    report.write(&results_folder()?.join(name))?;
-    outcome
+    bench::measure("interop", arguments.smoke, arguments.only.as_deref(), bench::run)
 }

@@ -40,11 +40,6 @@ fn ping(samples: &[Sample]) -> f64 {
     40.0 + queues[queues.len() / 2] as f64 * 8.0 / 20e6 * 1e3
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
-}
-
 /// Fills the link from here on, and samples.
 fn fill(course: &mut Course, from: Duration, to: Duration) -> Vec<Sample> {
     course.flowing = true;
@@ -58,29 +53,6 @@ fn fill(course: &mut Course, from: Duration, to: Duration) -> Vec<Sample> {
     }
     course.flowing = false;
     samples
-}
-
-#[test]
-#[ignore = "prints figures"]
-fn figures() {
-    for algorithm in [Algorithm::Cubic, Algorithm::Bbr, Algorithm::Bbr2, Algorithm::Bbr2Plain] {
-        let samples = play(&trial(link(), seconds(40)), algorithm, 1);
-        let steady: Vec<Sample> = samples.iter().copied().filter(|s| s.at_s > 5.0).collect();
-        let most = steady.iter().map(|s| s.queue).max();
-        let least = steady.iter().map(|s| s.window).min();
-        println!(
-            "{algorithm:?}: ping {:.1} ms, rate {:.2}, most {most:?}, window {least:?}",
-            ping(&steady),
-            rate(&samples, 5.0, 39.0)
-        );
-        for share in [0.001, 0.005, 0.01, 0.02, 0.05] {
-            let rates = (0..7).map(|seed| {
-                let samples = play(&trial(lossy(share), seconds(40)), algorithm, seed);
-                rate(&samples, 1.0, 39.0)
-            });
-            println!("  loss {share}: {:.2}", median(rates.collect()));
-        }
-    }
 }
 
 #[test]
