@@ -9,7 +9,7 @@ mod results;
 mod speed;
 mod store;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -17,7 +17,7 @@ use polyrail_emulator::results::{Report as Results, results_folder};
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, Report, evaluate_against};
 use polyrail_predictor::forecast::{ForecastSettings, Rule};
 
-use records::{Campaign, campaign};
+use records::{Campaign, REPORT_MS, campaign};
 
 use crate::sim::learned;
 
@@ -25,13 +25,13 @@ use crate::sim::learned;
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// How many routes.
-    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    #[arg(long, default_value_t = ROUTES, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     routes: u64,
     /// How many trips on each.
-    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(2..=100))]
+    #[arg(long, default_value_t = TRIPS, value_parser = clap::value_parser!(u64).range(2..=100))]
     trips: u64,
     /// How long a route is, in kilometres.
-    #[arg(long, default_value_t = 60.0)]
+    #[arg(long, default_value_t = KM)]
     km: f64,
     /// The seed of the first route.
     #[arg(long, default_value_t = TUNING)]
@@ -40,7 +40,7 @@ pub struct Options {
     #[arg(long, conflicts_with = "from")]
     held_back: bool,
     /// After how many milliseconds at most a modem's report is seen.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = REPORT_MS)]
     report_ms: u64,
     /// How the place of a failure is chosen.
     #[arg(long, value_enum, default_value_t = RuleName::Value)]
@@ -52,9 +52,9 @@ pub struct Options {
     #[arg(long)]
     alarm_cost: Option<f64>,
     /// On how many routes the simulator passes a trip with what was learned.
-    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=200))]
+    #[arg(long, default_value_t = ROUTES, value_parser = clap::value_parser!(u64).range(1..=200))]
     simulated: u64,
-    /// Recorded metro runs, a folder of CSV files.
+    /// Recorded metro runs, a folder of CSV files; left out, `../shared/traces` if it is there.
     #[arg(long)]
     metro: Option<PathBuf>,
     /// Only the first table.
@@ -80,12 +80,7 @@ pub enum RuleName {
 /// A trip cannot be drawn, metro runs cannot be read, the results cannot be written.
 pub fn command(options: &Options) -> Result<()> {
     let mut options = options.clone();
-    if options.smoke {
-        (options.routes, options.trips) = (2, 6);
-    }
-    if options.held_back {
-        options.from = HELD_BACK;
-    }
+    options.choose();
     let (first, last) = (options.from, options.from + options.routes - 1);
     println!(
         "seeds of routes {first} to {last}, {} trips on each, {} km",
@@ -102,9 +97,9 @@ pub fn command(options: &Options) -> Result<()> {
     if !options.brief && !options.held_back {
         speed::judge(&mut results);
         store::judge(&mut results, if options.smoke { 10_000 } else { 1_000_000 })?;
-        match &options.metro {
-            Some(folder) => metro::judge(&mut results, folder)?,
-            None => println!("SKIP metro: no folder of recorded runs was given (--metro)"),
+        match options.metro.clone().or_else(traces_beside) {
+            Some(folder) => metro::judge(&mut results, &folder)?,
+            None => println!("SKIP metro: no ../shared/traces and no --metro FOLDER of recordings"),
         }
     }
     if !options.brief {
@@ -114,7 +109,7 @@ pub fn command(options: &Options) -> Result<()> {
         learned::judge(first, routes, threads, prefix, &mut results)?;
     }
     let folder = results_folder()?;
-    let name = if options.held_back { "linkdb-held" } else { "linkdb" };
+    let name = options.results_name();
     results.write(&folder.join(format!("{name}.json")))?;
     let tables = serde_json::to_string_pretty(&report)?;
     std::fs::write(folder.join(format!("{name}-tables.json")), tables)?;
@@ -122,6 +117,30 @@ pub fn command(options: &Options) -> Result<()> {
 }
 
 impl Options {
+    /// What follows from flags that stand for several.
+    fn choose(&mut self) {
+        if self.smoke {
+            (self.routes, self.trips) = (2, 6);
+        }
+        if self.held_back {
+            self.from = HELD_BACK;
+        }
+    }
+
+    /// Only a whole run writes the results that are published.
+    fn results_name(&self) -> &'static str {
+        let sizes = [self.routes, self.trips, self.simulated, self.report_ms];
+        let costs = self.late_cost.or(self.alarm_cost);
+        let whole = sizes == [ROUTES, TRIPS, ROUTES, REPORT_MS]
+            && (self.km, self.rule, costs, self.brief) == (KM, RuleName::Value, None, false);
+        match self.from {
+            _ if self.smoke => "linkdb-smoke",
+            TUNING if whole => "linkdb",
+            HELD_BACK if whole => "linkdb-held",
+            _ => "linkdb-part",
+        }
+    }
+
     fn settings(&self) -> ForecastSettings {
         let usual = ForecastSettings::default();
         ForecastSettings {
@@ -195,9 +214,53 @@ impl Options {
     }
 }
 
+/// Recordings that lie beside the project.
+fn traces_beside() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces");
+    Some(beside).filter(|folder| folder.is_dir())
+}
+
+/// What a whole run has.
+const ROUTES: u64 = 24;
+const TRIPS: u64 = 24;
+const KM: f64 = 60.0;
 /// The simulator's routes are so many seeds behind.
 const SIMULATED: u64 = 10_000;
 /// The first seed of the routes that may be tuned on.
 const TUNING: u64 = 2_000;
 /// The first seed of those that never are.
 const HELD_BACK: u64 = 51_000;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn only_whole_runs_write_the_results_that_are_published() {
+        for (text, wanted) in [
+            ("", "linkdb"),
+            ("--held-back", "linkdb-held"),
+            ("--metro folder", "linkdb"),
+            ("--smoke", "linkdb-smoke"),
+            ("--smoke --held-back", "linkdb-smoke"),
+            ("--brief", "linkdb-part"),
+            ("--routes 2", "linkdb-part"),
+            ("--from 2100", "linkdb-part"),
+            ("--rule mean", "linkdb-part"),
+            ("--held-back --late-cost 3", "linkdb-part"),
+        ] {
+            let mut options =
+                Arguments::parse_from(format!("eval {text}").split_whitespace()).options;
+            options.choose();
+            assert_eq!(options.results_name(), wanted, "{text}");
+        }
+    }
+}

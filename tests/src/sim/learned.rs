@@ -99,10 +99,14 @@ fn tell_figures(report: &mut Report, prefix: &str, runs: &[[Bulk; 3]], foreseen:
             let pairs = values.iter().zip(foreseen).filter(|(_, foreseen)| **foreseen == wanted);
             pairs.map(|(value, _)| *value).collect()
         };
-        let (before, after) = (own(&none), own(&learned));
-        let (count, gain) = (before.len() as f64, mean(&after) / mean(&before));
+        let [none, learned, oracle] = [own(&none), own(&learned), own(&oracle)];
+        let count = none.len() as f64;
         report.result(&format!("{prefix}_{name}_failures"), count, "", Goal::None, &[count]);
-        report.result(&format!("{prefix}_{name}_gain_mean"), gain, "x", Goal::None, &[gain]);
+        let (none, learned, oracle) = (mean(&none), mean(&learned), mean(&oracle));
+        for (whose, gain) in [("gain", learned / none), ("oracle_gain", oracle / none)] {
+            let name = format!("{prefix}_{name}_{whose}_mean");
+            report.result(&name, gain, "x", Goal::None, &[gain]);
+        }
     }
 }
 

@@ -114,6 +114,12 @@ impl Told {
         self.failures.foreseen() + self.successes.in_forecast_cells
     }
 
+    /// Of the places that were passed before the handover, the share at which it then failed.
+    pub fn alarms_true(&self) -> Option<f64> {
+        let failed = self.failures.correct + self.failures.early;
+        share(failed, failed + self.successes.alarms)
+    }
+
     /// Adds what another counted.
     pub fn merge(&mut self, other: &Self) {
         let (own, more) = (&mut self.failures, other.failures);

@@ -25,6 +25,14 @@ use run::{Event, Run};
 pub fn judge(results: &mut Results, folder: &Path) -> Result<()> {
     let [first, second] = ["run01", "run03"].map(|name| Run::all(folder, name));
     let (first, second) = (first?, second?);
+    let phones = |runs: &[Run]| runs.iter().map(|run| run.phone.clone()).collect::<Vec<_>>();
+    ensure!(
+        phones(&first) == phones(&second),
+        "{}: run 1 is of {:?}, run 3 of {:?}; both need the same phones",
+        folder.display(),
+        phones(&first),
+        phones(&second)
+    );
     ensure!(
         !first.is_empty() && !second.is_empty(),
         "{}: no files wmn-*_run01_*.csv and wmn-*_run03_*.csv",
@@ -46,7 +54,6 @@ pub fn judge(results: &mut Results, folder: &Path) -> Result<()> {
         results.result(&name("failures"), failed as f64, "handovers", Goal::None, &[]);
     }
     places(results, &learned, &tested, metres);
-    println!("LinkDB itself foresees nothing after one run: a cell needs two failures");
     Ok(())
 }
 
@@ -67,14 +74,15 @@ fn places(results: &mut Results, learned: &[Vec<Event>], tested: &[Vec<Event>], 
             let (places, tests) = (failed(learned), failed(tested));
             of += tests.len();
             hits += near(&places, &tests);
+            let mut any: Vec<f64> = learned.iter().map(|event| event.metres).collect();
             for _ in 0..DRAWS {
-                let one = |_: &f64| match learned.len() {
-                    0 => 0.0,
-                    count => learned[dice.between(0, count as u64) as usize].metres,
-                };
-                drawn[0] += near(&places.iter().map(one).collect::<Vec<_>>(), &tests) as f64;
+                for chosen in 0..places.len() {
+                    let other = dice.between(chosen as u64, any.len() as u64) as usize;
+                    any.swap(chosen, other);
+                }
+                drawn[0] += f64::from(near(&any[..places.len()], &tests));
                 let one = |_: &f64| metres * dice.unit();
-                drawn[1] += near(&places.iter().map(one).collect::<Vec<_>>(), &tests) as f64;
+                drawn[1] += f64::from(near(&places.iter().map(one).collect::<Vec<_>>(), &tests));
             }
         }
         let share = |count: f64| (of > 0).then(|| count / of as f64);

@@ -9,6 +9,8 @@ use super::line::Line;
 /// One phone's run.
 #[derive(Clone, Debug)]
 pub struct Run {
+    /// What stands before `_run` in the file's name: date and phone.
+    pub phone: String,
     rows: Vec<Row>,
 }
 
@@ -50,7 +52,10 @@ impl Run {
         files.sort();
         let read = |path: &std::path::PathBuf| {
             let text = std::fs::read_to_string(path)?;
-            Self::parse(&text).with_context(|| format!("{}", path.display()))
+            let run = Self::parse(&text).with_context(|| format!("{}", path.display()))?;
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            let phone = file.split_once("_run").map_or("", |(phone, _)| phone).to_owned();
+            Ok(Self { phone, ..run })
         };
         files.iter().map(read).collect()
     }
@@ -94,7 +99,7 @@ impl Run {
                 cell: text(4).to_owned(),
             });
         }
-        Ok(Self { rows })
+        Ok(Self { phone: String::new(), rows })
     }
 
     /// Where it went.
