@@ -72,6 +72,11 @@ impl Report {
         });
     }
 
+    /// The figure of this name, if there is one.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
+    }
+
     /// Writes the figures as JSON.
     ///
     /// # Errors

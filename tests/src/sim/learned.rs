@@ -28,7 +28,7 @@ struct Next {
     learned: Arc<Vec<Handover>>,
 }
 
-/// Measures over so many routes and prints RESULT lines.
+/// Measures over so many routes, with both engines, and prints RESULT lines.
 ///
 /// # Errors
 /// A trip cannot be drawn.
@@ -39,31 +39,47 @@ pub fn judge(
     prefix: &str,
     report: &mut Report,
 ) -> Result<()> {
+    for (end, engine) in [("paper", Engine::Paper), ("full", Engine::Full)] {
+        measure(first_route, routes, threads, engine, &format!("{prefix}_sim_{end}"), report)?;
+    }
+    Ok(())
+}
+
+/// The same with one engine.
+///
+/// # Errors
+/// A trip cannot be drawn.
+pub fn measure(
+    first_route: u64,
+    routes: u64,
+    threads: usize,
+    engine: Engine,
+    prefix: &str,
+    report: &mut Report,
+) -> Result<()> {
     let mut nexts = Vec::new();
     for number in 0..routes {
         // Even routes are passed upwards.
         nexts.extend(next(first_route + 2 * number)?);
     }
-    for (end, engine) in [("paper", Engine::Paper), ("full", Engine::Full)] {
-        let none = Contestant::parse("hsrsch", engine)?;
-        let oracle = Contestant::parse("hsrsch+oracle", engine)?;
-        let runs = parallel(nexts.len(), threads, |number| {
-            let next = &nexts[number];
-            let ridden = |contestant: &Contestant, learned: bool| {
-                let world = world_told(&next.trip, contestant, |world| {
-                    if learned {
-                        next.tell(world);
-                    }
-                });
-                bulk_in(world, &next.trip, contestant)
-            };
-            [ridden(&none, false), ridden(&none, true), ridden(&oracle, false)]
-        });
-        let foreseen: Vec<bool> = nexts.iter().flat_map(Next::foreseen).collect();
-        let seen: usize = runs.iter().map(|run| run[0].after_failures.len()).sum();
-        ensure!(seen == foreseen.len(), "{seen} failures were seen of {}", foreseen.len());
-        tell_figures(report, &format!("{prefix}_sim_{end}"), &runs, &foreseen);
-    }
+    let none = Contestant::parse("hsrsch", engine)?;
+    let oracle = Contestant::parse("hsrsch+oracle", engine)?;
+    let runs = parallel(nexts.len(), threads, |number| {
+        let next = &nexts[number];
+        let ridden = |contestant: &Contestant, learned: bool| {
+            let world = world_told(&next.trip, contestant, |world| {
+                if learned {
+                    next.tell(world);
+                }
+            });
+            bulk_in(world, &next.trip, contestant)
+        };
+        [ridden(&none, false), ridden(&none, true), ridden(&oracle, false)]
+    });
+    let foreseen: Vec<bool> = nexts.iter().flat_map(Next::foreseen).collect();
+    let seen: usize = runs.iter().map(|run| run[0].after_failures.len()).sum();
+    ensure!(seen == foreseen.len(), "{seen} failures were seen of {}", foreseen.len());
+    tell_figures(report, prefix, &runs, &foreseen);
     Ok(())
 }
 

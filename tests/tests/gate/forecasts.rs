@@ -1,0 +1,57 @@
+//! How well failures of handovers are foreseen, and what that is worth.
+
+use polyrail_emulator::results::Report as Results;
+use polyrail_predictor::forecast::evaluate::{EvaluateSettings, Report, evaluate_against};
+use polyrail_tests::linkdb::records::{Campaign, campaign};
+use polyrail_tests::sim::{Engine, learned};
+
+use super::TOLERANCE;
+
+/// What it was when this was committed.
+const GATE: [(&str, f64); 6] = [
+    ("failures correct", 0.8950),
+    ("successes correct", 0.8668),
+    ("coverage", 0.8264),
+    ("alarms true", 0.3020),
+    ("goodput after failures, learned over none", 1.2751),
+    ("the same, learned over an oracle", 1.1353),
+];
+/// Of the failures with a forecast so many may be late.
+const LATE_MAX: f64 = 0.02;
+/// Routes for tuning that no evaluation begins with.
+const FIRST: u64 = 2_100;
+const ROUTES: u64 = 6;
+const SIMULATED: u64 = 2;
+
+#[test]
+fn failures_are_foreseen_as_well_as_they_were() {
+    let mut all = Report::default();
+    for route in FIRST..FIRST + ROUTES {
+        let trips = campaign(route, &Campaign::default()).unwrap();
+        let settings =
+            EvaluateSettings { learning: vec![], separability: false, ..Default::default() };
+        all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
+    }
+    let mut simulated = Results::default();
+    learned::measure(FIRST, SIMULATED, 2, Engine::Paper, "gate", &mut simulated).unwrap();
+    let after = |who: &str| simulated.value(&format!("gate_after_{who}_mean")).unwrap();
+    let (failures, told) = (all.told.failures, all.told);
+    let measured = [
+        failures.correct_share().unwrap(),
+        told.successes.correct_share().unwrap(),
+        failures.coverage().unwrap(),
+        told.alarms_true().unwrap(),
+        after("learned") / after("none"),
+        after("learned") / after("oracle"),
+    ];
+    let rows = GATE.iter().zip(measured);
+    let table: String =
+        rows.clone().map(|((name, _), value)| format!("    (\"{name}\", {value:.4}),\n")).collect();
+    println!("measured:\n{table}");
+    for ((name, held), value) in rows {
+        let off = value / held - 1.0;
+        assert!(off.abs() <= TOLERANCE, "{name}: {value:.4} in place of {held}; now:\n{table}");
+    }
+    let late = failures.late_share().unwrap();
+    assert!(late <= LATE_MAX, "{late} of the failures with a forecast are late");
+}
