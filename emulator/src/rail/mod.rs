@@ -12,6 +12,7 @@ mod profile;
 mod radio;
 mod recorded;
 mod route;
+mod sighting;
 mod trip;
 
 #[cfg(test)]
@@ -22,4 +23,5 @@ pub use profile::{CarrierProfile, Speed, SpeedError};
 pub use radio::Radio;
 pub use recorded::{RecordedError, trip_of_traces, trips_of_traces};
 pub use route::{Border, Cell, Route};
+pub use sighting::Sighting;
 pub use trip::{CarrierTrip, Fix, Handover, Outcome, Trip};

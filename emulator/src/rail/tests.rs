@@ -176,3 +176,31 @@ fn telemetry_and_handovers_are_lines_of_json() {
         assert!(cell == &handover["from"] || cell.is_null(), "{handover} {cell}");
     }
 }
+
+#[test]
+fn a_train_sees_handovers_late_and_takes_itself_to_be_near() {
+    let route = route(3, Speed::Kmh300);
+    let speed = route.speed.metres_per_second();
+    let (mut late, mut off, mut count) = (0.0, 0.0, 0.0);
+    for seed in 0..8 {
+        let trip = trip(&route, seed);
+        let seen = trip.sightings(Duration::from_millis(200));
+        assert_eq!(seen, trip.sightings(Duration::from_millis(200)));
+        assert_eq!(seen.len(), trip.carriers.iter().map(|one| one.handovers.len()).sum::<usize>());
+        assert!(seen.is_sorted_by_key(|one| one.handover.at));
+        for one in &seen {
+            assert!(trip.carriers[one.carrier].handovers.contains(&one.handover));
+            let after = one.at - one.handover.at;
+            assert!(after <= Duration::from_millis(200), "{after:?}");
+            let truly = one.handover.metres + speed * after.as_secs_f64();
+            assert!((one.metres - truly).abs() < 25.0, "{} {truly}", one.metres);
+            late += after.as_secs_f64();
+            off += (one.metres - truly).powi(2);
+            count += 1.0;
+        }
+    }
+    // Half of what is possible; the mean of four readings that err by 8 m each.
+    let (late, off) = (late / count, f64::sqrt(off / count));
+    assert!((0.08..0.12).contains(&late), "{late}");
+    assert!((3.0..5.5).contains(&off), "{off}");
+}

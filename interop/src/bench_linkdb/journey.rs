@@ -1,9 +1,13 @@
 //! Journeys on the emulated rail: what the train learned on earlier trips, and the trip at hand.
+//!
+//! What was learned is what a gateway could know ([`Trip::sightings`]), not the truth: handovers
+//! are recorded when the modem's report is read, at the place where satellites say the train is.
+//! Only which failure a trip leads to is chosen by the truth.
 
 use std::time::Duration;
 
 use anyhow::Result;
-use polyrail_emulator::rail::{CarrierProfile, Handover, Outcome, Route, Speed, Trip};
+use polyrail_emulator::rail::{CarrierProfile, Handover, Outcome, Route, Sighting, Speed, Trip};
 
 use crate::rail::{self, Record};
 
@@ -81,35 +85,34 @@ impl Line {
         lines.lines().map(|line| (at(line), line.to_owned())).collect()
     }
 
-    /// The handovers of the trips before, as `polyrail linkdb import` takes them.
+    /// The handovers of the trips before as a gateway recorded them, for `polyrail linkdb import`.
     pub(super) fn records(&self) -> String {
-        rail::records(self.learned.iter().enumerate().flat_map(|(number, trip)| {
-            let mut all: Vec<(&str, &Handover)> = Vec::new();
-            for (profile, carrier) in self.route.carriers.iter().zip(&trip.carriers) {
-                all.extend(carrier.handovers.iter().map(|one| (profile.name, one)));
-            }
-            all.sort_by_key(|(_, handover)| handover.at);
-            let number = number as u64;
-            let began = EPOCH_MS + number * DAY_MS;
-            let metres_per_second = self.route.speed.metres_per_second();
-            all.into_iter().enumerate().map(move |(sequence, (carrier, handover))| Record {
-                trip: number + 1,
-                sequence,
-                at_ms: began + handover.at.as_millis() as u64,
-                carrier,
-                metres: handover.metres,
-                metres_per_second,
-                from: handover.from.into(),
-                to: handover.to.into(),
-                rsrp_dbm: handover.rsrp,
-                outcome: match handover.outcome {
-                    Outcome::Success => "success",
-                    Outcome::FailureHeld => "type2",
-                    Outcome::FailureDropped => "type3",
-                },
-                dark: handover.dark,
-            })
+        let trips = self.learned.iter().zip(0_u64..);
+        rail::records(trips.flat_map(|(trip, number)| {
+            let seen = trip.sightings(REPORT).into_iter().enumerate();
+            seen.map(move |(sequence, sighting)| self.record(number, sequence, &sighting))
         }))
+    }
+
+    fn record(&self, number: u64, sequence: usize, sighting: &Sighting) -> Record<'_> {
+        let Sighting { carrier, handover, at, metres } = *sighting;
+        Record {
+            trip: number + 1,
+            sequence,
+            at_ms: EPOCH_MS + number * DAY_MS + at.as_millis() as u64,
+            carrier: self.route.carriers[carrier].name,
+            metres,
+            metres_per_second: self.route.speed.metres_per_second(),
+            from: handover.from.into(),
+            to: handover.to.into(),
+            rsrp_dbm: handover.rsrp,
+            outcome: match handover.outcome {
+                Outcome::Success => "success",
+                Outcome::FailureHeld => "type2",
+                Outcome::FailureDropped => "type3",
+            },
+            dark: handover.dark,
+        }
     }
 }
 
@@ -120,6 +123,45 @@ const LENGTH: f64 = 50_000.0;
 const LEAD: Duration = Duration::from_secs(20);
 const TRIP: Duration = Duration::from_secs(30);
 const DARK_LEAST: Duration = Duration::from_secs(1);
+/// A modem's report is read up to so much later (POLYCORN 3).
+const REPORT: Duration = Duration::from_millis(200);
 /// When the first of the trips was, and how far they are apart.
 const EPOCH_MS: u64 = 1_790_000_000_000;
 const DAY_MS: u64 = 86_400_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_what_a_gateway_knows_and_not_the_truth() {
+        let line = Line::new(61_000, 3).unwrap();
+        let text = line.records();
+        assert_eq!(text, Line::new(61_000, 3).unwrap().records(), "one seed, one text");
+        let records: Vec<serde_json::Value> = text
+            .lines()
+            .skip(1)
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["handover"].take())
+            .collect();
+        let truths =
+            |trip: &Trip| -> usize { trip.carriers.iter().map(|one| one.handovers.len()).sum() };
+        assert_eq!(records.len(), line.learned.iter().map(truths).sum::<usize>());
+        let (mut late, mut exact) = (0.0, 0);
+        for record in &records {
+            let number = record["trip"].as_str().unwrap().parse::<usize>().unwrap() - 1;
+            let carrier = line.carriers().iter().position(|name| record["carrier"] == **name);
+            let own = &line.learned[number].carriers[carrier.unwrap()].handovers;
+            let from = u32::from_str_radix(record["from"].as_str().unwrap(), 16).unwrap();
+            let truth = own.iter().find(|one| one.from == from).unwrap();
+            let began = EPOCH_MS + number as u64 * DAY_MS + truth.at.as_millis() as u64;
+            assert!((0..=200).contains(&(record["at_ms"].as_u64().unwrap() - began)));
+            let off = record["position_m"].as_f64().unwrap() - truth.metres;
+            assert!(off.abs() < 50.0, "{off}");
+            late += off;
+            exact += u32::from(off.abs() < 0.1);
+        }
+        let mean = late / records.len() as f64;
+        assert!((4.0..13.0).contains(&mean), "a tenth of a second: {mean}");
+        assert!(exact * 20 < records.len() as u32, "{exact} places are the true ones");
+    }
+}
