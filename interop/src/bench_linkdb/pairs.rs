@@ -1,0 +1,170 @@
+//! What trips with forecasts and without say together, and when they say nothing.
+//!
+//! A trip on which the carrier was not full without forecasts shows nothing: the pair is refused,
+//! and counted. When fewer than half are left there is no figure, but an error.
+
+use anyhow::{Result, ensure};
+
+use crate::report::{Goal, Report, median};
+
+/// What one run of a trip showed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    /// On the carrier's way down when its handover began, in bytes.
+    pub(super) inside: f64,
+    /// Forecasts stood on the gateway and the cloud shortly before.
+    pub(super) foreseen: [bool; 2],
+    /// What users got in the 2 s from there on, in Mbit/s.
+    pub(super) after: f64,
+}
+
+/// One trip, made twice.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pair {
+    pub(super) without: Seen,
+    pub(super) with: Seen,
+}
+
+/// The pairs of a mode in which the carrier was full without forecasts.
+#[derive(Clone, Debug)]
+pub(super) struct Pairs<'a> {
+    mode: &'a str,
+    all: &'a [Pair],
+    kept: Vec<Pair>,
+}
+
+impl<'a> Pairs<'a> {
+    /// Those with at least so many bytes in flight without forecasts; says which are refused.
+    pub(super) fn sift(mode: &'a str, all: &'a [Pair], least: f64) -> Self {
+        let mut kept = Vec::new();
+        for (number, pair) in all.iter().enumerate() {
+            if pair.without.inside >= least {
+                kept.push(*pair);
+            } else {
+                println!(
+                    "{mode} trip {number} is refused: only {:.0} bytes were in flight without \
+                     forecasts, of {least:.0} at least",
+                    pair.without.inside
+                );
+            }
+        }
+        Self { mode, all, kept }
+    }
+
+    /// Prints the figures.
+    ///
+    /// # Errors
+    /// Too few pairs are left; what does not need them is printed.
+    pub(super) fn tell(&self, report: &mut Report) -> Result<()> {
+        let name = |what: &str| format!("linkdb_{}_{what}", self.mode);
+        for (side, place) in [("gateway", 0), ("cloud", 1)] {
+            let foreseen = self.all.iter().map(|pair| pair.with.foreseen[place]);
+            let foreseen: Vec<f64> = foreseen.map(|stood| f64::from(u8::from(stood))).collect();
+            let share = foreseen.iter().sum::<f64>() / foreseen.len().max(1) as f64;
+            let name = name(&format!("foreseen_{side}"));
+            report.result(&name, share, "x", Goal::AtLeast(FORESEEN), &foreseen);
+        }
+        let (all, kept) = (self.all.len(), self.kept.len());
+        report.result(&name("pairs_refused"), (all - kept) as f64, "", Goal::None, &[]);
+        ensure!(
+            kept > 0 && 2 * kept >= all,
+            "{}: the carrier was full without forecasts on {kept} of {all} trips only, so nothing \
+             is said of what forecasts are worth",
+            self.mode
+        );
+        let of = |figure: fn(&Pair) -> f64| self.kept.iter().map(figure).collect::<Vec<_>>();
+        let (before, after) = (of(|pair| pair.without.inside), of(|pair| pair.with.inside));
+        let falls = of(|pair| 1.0 - pair.with.inside / pair.without.inside);
+        let total = |values: &[f64]| values.iter().sum::<f64>();
+        let fall = 1.0 - total(&after) / total(&before);
+        report.result(&name("in_flight_without"), median(&before), "bytes", Goal::None, &before);
+        report.result(&name("in_flight_with"), median(&after), "bytes", Goal::None, &after);
+        report.result(&name("in_flight_fall"), fall, "x", Goal::AtLeast(FALL), &falls);
+        let gains = of(|pair| pair.with.after / pair.without.after.max(GOODPUT_LEAST));
+        report.result(&name("goodput_2s_gain"), median(&gains), "x", Goal::None, &gains);
+        Ok(())
+    }
+
+    /// Whether each trip was foreseen by one side at least.
+    ///
+    /// # Errors
+    /// One was not: databases or telemetry do not reach the forecasts.
+    pub(super) fn are_foreseen(&self) -> Result<()> {
+        let blind = self.all.iter().position(|pair| pair.with.foreseen == [false; 2]);
+        ensure!(
+            blind.is_none(),
+            "{}: on trip {} a forecast stood on neither side",
+            self.mode,
+            blind.unwrap_or_default()
+        );
+        Ok(())
+    }
+}
+
+/// On so many trips a forecast is to stand, and so much less is to be in flight with it.
+const FORESEEN: f64 = 0.9;
+const FALL: f64 = 0.7;
+/// Less counts as this, in Mbit/s.
+const GOODPUT_LEAST: f64 = 0.01;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(without: f64, with: f64, foreseen: [bool; 2]) -> Pair {
+        let seen = |inside| Seen { inside, foreseen, after: 1.0 };
+        Pair { without: seen(without), with: seen(with) }
+    }
+
+    fn told(pairs: &[Pair]) -> (Result<()>, Vec<(String, f64, bool)>) {
+        let mut report = Report::default();
+        let told = Pairs::sift("tls", pairs, 10_000.0).tell(&mut report);
+        let folder = std::env::temp_dir().join(format!("polyrail-pairs-{}", std::process::id()));
+        let path = folder.join(format!("{:?}.json", std::thread::current().id()));
+        report.write(&path).unwrap();
+        let figures: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let figure = |one: &serde_json::Value| {
+            let name = one["name"].as_str().unwrap().to_owned();
+            (name, one["value"].as_f64().unwrap(), one["met"].as_bool().unwrap())
+        };
+        (told, figures.as_array().unwrap().iter().map(figure).collect())
+    }
+
+    fn value(figures: &[(String, f64, bool)], name: &str) -> Option<(f64, bool)> {
+        figures.iter().find(|one| one.0 == name).map(|one| (one.1, one.2))
+    }
+
+    #[test]
+    fn where_nothing_was_in_flight_nothing_fell() {
+        let empty = pair(0.0, 0.0, [true; 2]);
+        let (told, figures) = told(&[empty; 4]);
+        assert!(told.is_err());
+        assert_eq!(value(&figures, "linkdb_tls_pairs_refused"), Some((4.0, true)));
+        assert_eq!(value(&figures, "linkdb_tls_in_flight_fall"), None);
+        assert_eq!(value(&figures, "linkdb_tls_foreseen_cloud"), Some((1.0, true)));
+    }
+
+    #[test]
+    fn half_of_the_pairs_is_enough_and_only_they_count() {
+        let (full, low) = (pair(100_000.0, 20_000.0, [true; 2]), pair(9_999.0, 0.0, [true; 2]));
+        let (told_two, figures) = told(&[full, low, full, low]);
+        assert!(told_two.is_ok());
+        assert_eq!(value(&figures, "linkdb_tls_in_flight_fall"), Some((0.8, true)));
+        assert_eq!(value(&figures, "linkdb_tls_pairs_refused"), Some((2.0, true)));
+        assert!(told(&[full, low, low]).0.is_err());
+        assert!(told(&[]).0.is_err());
+    }
+
+    #[test]
+    fn a_side_without_forecasts_falls_short() {
+        let one = pair(100_000.0, 20_000.0, [true, false]);
+        let (_, figures) = told(&[one; 2]);
+        assert_eq!(value(&figures, "linkdb_tls_foreseen_gateway"), Some((1.0, true)));
+        assert_eq!(value(&figures, "linkdb_tls_foreseen_cloud"), Some((0.0, false)));
+        assert!(Pairs::sift("tls", &[one], 1.0).are_foreseen().is_ok());
+        let blind = pair(100_000.0, 20_000.0, [false; 2]);
+        assert!(Pairs::sift("tls", &[one, blind], 1.0).are_foreseen().is_err());
+    }
+}
