@@ -1,5 +1,6 @@
 //! How large a LinkDB gets, and how long its operations take, near the bounds of what it keeps.
 
+mod feed;
 mod full;
 
 use std::path::Path;
@@ -34,6 +35,7 @@ fn both(results: &mut Results, folder: &Path, events: u64) -> Result<()> {
     store.compact()?;
     drop(store);
     results.result("linkdb_store_size_compacted", megabytes(&path)?, "MB", Goal::None, &[]);
+    feed::judge(results, &path, Filling { events, full: true })?;
     std::fs::remove_file(&path)?;
     if !full {
         let path = folder.join("handovers.redb");
