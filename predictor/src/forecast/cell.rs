@@ -6,8 +6,8 @@
 //! correct counts 1, what is late costs, and so do successes that come after it. A cell where even
 //! the best place is worth nothing does not forecast.
 //!
-//! A cell that is left at several places, clearly apart, has a forecast for each; the one ahead of
-//! the train counts ([`CellForecast::ahead`]).
+//! A cell that is left at several places, clearly apart, has a forecast for each, and one of them is
+//! in force wherever the train is ([`CellForecast::in_force`]).
 
 use std::sync::Arc;
 
@@ -157,10 +157,25 @@ impl CellForecast {
         self.direction.sign() * position.metres() > self.until
     }
 
-    /// Of a cell's forecasts, the one of the place that is ahead of a train so far along, or of the
-    /// last place.
-    pub fn ahead(all: &[Self], position: Position) -> Option<&Self> {
-        all.iter().find(|one| !one.is_let_go(position)).or(all.last())
+    /// Of a cell's forecasts, the one that counts for a train so far along: that of the first place
+    /// which is not let go. `None`: all are.
+    pub fn in_force(all: &[Self], position: Position) -> Option<&Self> {
+        all.iter().find(|one| !one.is_let_go(position))
+    }
+
+    /// Those that are in force one after the other for a train that comes from there, or from
+    /// before all, and goes on so far.
+    pub fn along(all: &[Self], from: Option<Position>, to: Position) -> &[Self] {
+        let at = |position| all.iter().position(|one| !one.is_let_go(position));
+        let first = from.map_or(0, |from| at(from).unwrap_or(all.len()));
+        let end = at(to).map_or(all.len(), |last| last + 1);
+        all.get(first..end).unwrap_or_default()
+    }
+
+    /// Whether a train that is so far along has passed this place while it was in force.
+    pub fn is_passed(&self, place: Position, position: Position) -> bool {
+        let sign = self.direction.sign();
+        sign * place.metres() <= sign * position.metres() && !self.is_let_go(place)
     }
 
     /// The place of the best expected value along the direction of travel, and that value.

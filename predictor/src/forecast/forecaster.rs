@@ -99,9 +99,10 @@ impl Forecaster {
         self.fitted(key)?.iter().max_by_key(|one| one.passages())
     }
 
-    /// What a cell's history says of the place ahead, where there is one.
-    pub fn cell_ahead(&mut self, key: &CellKey, position: Position) -> Option<&CellForecast> {
-        CellForecast::ahead(self.fitted(key)?, position)
+    /// What a cell's history says of the place that counts for a train so far along, where there is
+    /// one.
+    pub fn cell_in_force(&mut self, key: &CellKey, position: Position) -> Option<&CellForecast> {
+        CellForecast::in_force(self.fitted(key)?, position)
     }
 
     fn fitted(&mut self, key: &CellKey) -> Option<&[CellForecast]> {
@@ -142,13 +143,13 @@ impl Forecaster {
         let key = CellKey { carrier: carrier.to_owned(), route, direction, cell };
         let here = metres + direction.sign() * speed * seconds_between(at, now);
         let here = Position::from_metres(here);
-        let cell = self.cell_ahead(&key, here)?;
+        let cell = self.cell_in_force(&key, here)?;
         let place = cell.place(speed)?;
         if ERRORS * error / speed > UNCERTAINTY_MAX {
             return None;
         }
         let ahead = direction.sign() * (place.metres() - metres) / speed;
-        if ahead > HORIZON || cell.is_let_go(here) {
+        if ahead > HORIZON {
             return None;
         }
         let fails_at = if ahead >= 0.0 {

@@ -1,14 +1,12 @@
 //! Handovers counted by what was foreseen of them.
 
-use std::collections::BTreeMap;
-
-use polyrail_model::{Handover, Position};
+use polyrail_model::Handover;
 use serde::Serialize;
 
 use super::speed;
+use super::way::{Cells, Foreseen, Way};
 use crate::forecast::cell::CellForecast;
 use crate::forecast::svm::Separability;
-use crate::history::CellKey;
 
 /// Failures by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -72,35 +70,26 @@ pub struct Counts {
 }
 
 impl Told {
-    /// Counts a handover by what its cell foresees.
-    pub(super) fn count(
-        &mut self,
-        handover: &Handover,
-        cells: &BTreeMap<&CellKey, Vec<CellForecast>>,
-    ) {
-        let cell = super::of(cells, handover);
-        self.judge(handover, cell.and_then(|cell| cell.place(speed(handover))));
+    /// Counts a handover by what its cell foresees on the way to it.
+    pub(super) fn count(&mut self, way: &Way, cells: &Cells) {
+        let foreseen = way.foreseen(way.cell(cells), CellForecast::place);
+        self.judge(way.handover, &foreseen);
     }
 
-    /// Counts a handover of which this place was foreseen.
-    pub fn judge(&mut self, handover: &Handover, place: Option<Position>) {
-        let fails = handover.outcome.is_failure();
-        let Some(place) = place else {
-            self.failures.none += u64::from(fails);
-            self.successes.correct += u64::from(!fails);
+    /// Counts a handover of which this was foreseen.
+    pub(super) fn judge(&mut self, handover: &Handover, foreseen: &Foreseen) {
+        if !handover.outcome.is_failure() {
+            let Alarms { correct, alarms, in_forecast_cells } = &mut self.successes;
+            *in_forecast_cells += u64::from(foreseen.any);
+            *(if foreseen.passed { alarms } else { correct }) += 1;
+            return;
+        }
+        let Some(place) = foreseen.last else {
+            self.failures.none += 1;
             return;
         };
         let metres = handover.position.metres() - place.metres();
         let seconds = handover.direction.sign() * metres / speed(handover);
-        if !fails {
-            self.successes.in_forecast_cells += 1;
-            let kind = match seconds < 0.0 {
-                true => &mut self.successes.correct,
-                false => &mut self.successes.alarms,
-            };
-            *kind += 1;
-            return;
-        }
         let kind = match seconds {
             late if late < 0.0 => &mut self.failures.late,
             early if early > EARLY => &mut self.failures.early,

@@ -3,15 +3,17 @@
 //! The classes are those of POLYCORN 3, Fig. 5, with t1 = 0 and t2 = 2.5 s. Of a handover that
 //! fails, the forecast is *correct* when the train reaches the place at most 2.5 s before it,
 //! *late* when it does so after it, and *early* when it does so longer before. Of one that succeeds
-//! it is correct when no forecast place was passed by then, and a false alarm otherwise. Beside
-//! them stands what two rejecters get that know no rates, with the same choice of places: one with
-//! as many forecasts in cells drawn at random, and one that is on in every cell.
+//! it is correct when no forecast place was passed by then, and a false alarm otherwise. What counts
+//! is what a forecaster tells on the way ([`way`]). Beside them stands what two rejecters get that
+//! know no rates, with the same choice of places: one with as many forecasts in cells drawn at
+//! random, and one that is on in every cell.
 //!
 //! Nothing is measured here: what is true comes with the records, or apart from them
 //! ([`evaluate_against`]) where it is known better.
 
 mod counts;
 mod report;
+mod way;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +27,7 @@ use super::pool::Pool;
 use super::settings::ForecastSettings;
 use super::svm::{self, Features};
 use crate::history::{CellHistory, CellKey};
+use way::{Cells, Foreseen, Way};
 
 /// What is evaluated, and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +75,7 @@ pub fn evaluate_against(
     for truth in truths.iter().filter(|truth| known.contains(&id(truth))) {
         tests.entry(truth.trip).or_default().push(truth);
     }
+    tests.values_mut().for_each(|trip| trip.sort_by_key(|truth| truth.sequence));
     let histories = histories(records.iter());
     let mut random = settings.seed;
     for (place, trip) in trips.iter().enumerate().rev().take(settings.trips_max) {
@@ -79,7 +83,8 @@ pub fn evaluate_against(
         report.trips += 1;
         let others = histories.iter().map(|(key, cell)| (key, cell.without(*trip)));
         let cells = fitted(&others.collect(), &settings.forecast);
-        judge(&mut report, &cells, test, &mut random);
+        let test = Way::all(test);
+        judge(&mut report, &cells, &test, &mut random);
         for count in settings.learning.iter().filter(|count| **count < trips.len()) {
             // Those that follow, and those at the beginning after the last.
             let some: BTreeSet<TripId> =
@@ -89,60 +94,57 @@ pub fn evaluate_against(
             let cells =
                 fitted(&some.iter().map(|(k, v)| (k, v.clone())).collect(), &settings.forecast);
             let told = report.learning.entry(*count).or_default();
-            test.iter().for_each(|handover| told.count(handover, &cells));
+            test.iter().for_each(|way| told.count(way, &cells));
         }
     }
     if settings.separability {
-        for history in histories.values() {
-            for (features, counts) in [Features::Position, Features::Rsrp, Features::Both]
-                .into_iter()
-                .zip(&mut report.svm)
-            {
-                if let Some(one) = svm::separability(history, features) {
-                    counts.add(one);
-                }
-            }
-        }
+        separate(&mut report, histories.values());
     }
     report
 }
 
 /// A trip from the cells that were learned without it.
-fn judge(
-    report: &mut Report,
-    cells: &BTreeMap<&CellKey, Vec<CellForecast>>,
-    test: &[&Handover],
-    random: &mut u64,
-) {
+fn judge(report: &mut Report, cells: &Cells, test: &[Way], random: &mut u64) {
     let before = report.told.forecasts();
-    // In cells that history knows.
+    let always = |one: &CellForecast, speed: f64| Some(one.best_place(speed));
+    // Where a rejecter that is always on has a forecast.
     let mut known = Vec::new();
-    for handover in test {
-        report.told.count(handover, cells);
-        let Some(cell) = of(cells, handover) else { continue };
-        known.push((*handover, cell));
+    for way in test {
+        report.told.count(way, cells);
+        let (handover, cell) = (way.handover, way.cell(cells));
         let fails = handover.outcome.is_failure();
-        report.supported += u64::from(fails && cell.failures() >= SUPPORT);
-        report.calibrate(f64::from(cell.permille()) / 1_000.0, fails);
-        report.place(cell.lateness(handover.position), fails);
-        let place = cell.best_place(speed(handover));
-        report.always.judge(handover, Some(place));
+        let foreseen = way.foreseen(cell, always);
+        report.always.judge(handover, &foreseen);
+        match foreseen.counts(fails) {
+            true => known.push((handover, foreseen)),
+            false => report.random.judge(handover, &Foreseen::default()),
+        }
+        let place = CellForecast::in_force(cell, handover.position).or(cell.last());
+        let Some(place) = place else { continue };
+        report.supported += u64::from(fails && place.failures() >= SUPPORT);
+        report.calibrate(f64::from(place.permille()) / 1_000.0, fails);
+        report.place(place.lateness(handover.position), fails);
     }
     let mut left = (report.told.forecasts() - before).min(known.len() as u64);
-    for (seen, (handover, cell)) in known.iter().enumerate() {
+    for (seen, (handover, foreseen)) in known.iter().enumerate() {
         // Each choice of as many is as likely (Knuth's selection sampling).
         let chosen = next(random) % ((known.len() - seen) as u64) < left;
         left -= u64::from(chosen);
-        report.random.judge(handover, chosen.then(|| cell.best_place(speed(handover))));
+        let foreseen = if chosen { *foreseen } else { Foreseen::default() };
+        report.random.judge(handover, &foreseen);
     }
 }
 
-/// What is foreseen of a handover where the train is then.
-fn of<'a>(
-    cells: &'a BTreeMap<&CellKey, Vec<CellForecast>>,
-    handover: &Handover,
-) -> Option<&'a CellForecast> {
-    CellForecast::ahead(cells.get(&CellKey::of(handover))?, handover.position)
+/// Puts cells before the SVM.
+fn separate<'a>(report: &mut Report, cells: impl Iterator<Item = &'a CellHistory>) {
+    for history in cells {
+        let features = [Features::Position, Features::Rsrp, Features::Both];
+        for (features, counts) in features.into_iter().zip(&mut report.svm) {
+            if let Some(one) = svm::separability(history, features) {
+                counts.add(one);
+            }
+        }
+    }
 }
 
 /// What each cell remembers of these handovers.
@@ -160,7 +162,7 @@ pub fn histories<'a>(
 fn fitted<'a>(
     histories: &BTreeMap<&'a CellKey, CellHistory>,
     settings: &ForecastSettings,
-) -> BTreeMap<&'a CellKey, Vec<CellForecast>> {
+) -> Cells<'a> {
     let pool = Pool::new(histories.iter().map(|(key, history)| (*key, history)));
     let cells = histories.iter().filter(|(_, history)| history.passages().len() > 0);
     let fitted = cells.map(|(key, history)| {

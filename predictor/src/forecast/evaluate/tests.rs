@@ -1,11 +1,11 @@
 //! The classes by hand, and trips whose answer is known.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail_model::{CellId, Direction, HandoverOutcome, Position, RouteId, Rsrp, Speed};
 
 use super::*;
-use crate::forecast::Rule;
+use crate::forecast::{Forecaster, Rule, Situation};
 
 fn handover(trip: u64, sequence: u32, metres: f64, fails: bool) -> Handover {
     Handover {
@@ -63,14 +63,118 @@ fn the_classes_are_those_of_the_paper() {
             let mut told = Told::default();
             let mirrored = |one: Position| Position::from_metres(sign * one.metres());
             let failed = Handover { direction, ..handover(1, 1, sign * metres, true) };
-            told.judge(&failed, place.map(mirrored));
+            let passed = place.is_some() && metres >= 1_000.0;
+            let foreseen = Foreseen { any: place.is_some(), passed, last: place.map(mirrored) };
+            told.judge(&failed, &foreseen);
             let Classes { correct, late, early, none } = told.failures;
             assert_eq!([correct, late, early, none], wanted, "{metres} {direction:?}");
             let succeeded = Handover { outcome: HandoverOutcome::Success, ..failed };
-            told.judge(&succeeded, place.map(mirrored));
-            let passed = u64::from(place.is_some() && metres >= 1_000.0);
-            assert_eq!((told.successes.alarms, told.successes.correct), (passed, 1 - passed));
+            told.judge(&succeeded, &foreseen);
+            let Alarms { correct, alarms, in_forecast_cells } = told.successes;
+            let (passed, foreseen) = (u64::from(passed), u64::from(foreseen.any));
+            assert_eq!((alarms, correct, in_forecast_cells), (passed, 1 - passed, foreseen));
         }
+    }
+}
+
+/// A trip that leaves cell 0 twice, cell 1 in between: a third fail at the first place, late, and
+/// none at the second.
+fn twice(direction: Direction, trip: u64) -> [Handover; 3] {
+    let fails = trip.is_multiple_of(3);
+    let late = if fails { 60.0 } else { 0.0 };
+    let first = 1_000.0 + late + 40.0 * jitter(trip, 0);
+    let second = 1_900.0 + 40.0 * jitter(trip, 2);
+    [(0, first, fails), (1, 1_400.0, false), (0, second, false)].map(|(cell, along, fails)| {
+        let sequence = if along < 1_200.0 { 0 } else { 1 + u32::from(cell == 0) };
+        let metres = direction.sign() * along;
+        Handover { direction, from: CellId(cell), ..handover(trip, sequence, metres, fails) }
+    })
+}
+
+#[test]
+fn who_goes_on_to_the_second_place_passes_the_first() {
+    for direction in [Direction::Up, Direction::Down] {
+        let records: Vec<Handover> = (0..24).flat_map(|trip| twice(direction, trip)).collect();
+        let [first, between, second] = twice(direction, 25);
+        let far = Position::from_metres(direction.sign() * 5_000.0);
+        let fails = HandoverOutcome::TypeII;
+        // The handovers of one more trip, and how they count: correct, late, early and none of
+        // failures, correct and alarms of successes.
+        for (last, wanted, why) in [
+            (vec![&second], [0, 0, 0, 0, 0, 1], "past the first, which often fails"),
+            (vec![&between, &second], [0, 0, 0, 0, 2, 0], "the cell was joined beyond it"),
+            (vec![&Handover { outcome: fails, ..second.clone() }], [0, 0, 0, 1, 0, 0], "no place"),
+            (
+                vec![&Handover { outcome: fails, position: far, ..first.clone() }],
+                [0, 0, 0, 1, 0, 0],
+                "beyond all history",
+            ),
+            (
+                vec![&Handover { position: far, ..first.clone() }],
+                [0, 0, 0, 0, 0, 1],
+                "beyond all history, past the first",
+            ),
+        ] {
+            let all: Vec<Handover> = records.iter().chain(last).cloned().collect();
+            let settings = EvaluateSettings {
+                trips_max: 1,
+                learning: Vec::new(),
+                ..EvaluateSettings::default()
+            };
+            let report = evaluate(&all, &settings);
+            let counted =
+                |told: &Told| told.failures.all() + told.successes.correct + told.successes.alarms;
+            for told in [&report.random, &report.always] {
+                assert_eq!(counted(told), counted(&report.told), "{why}");
+            }
+            let Told { failures, successes } = report.told;
+            let Classes { correct, late, early, none } = failures;
+            let told = [correct, late, early, none, successes.correct, successes.alarms];
+            assert_eq!(told, wanted, "{why}, {direction:?}");
+        }
+    }
+}
+
+/// The reference is the forecaster itself, asked at each metre.
+#[test]
+fn what_is_judged_is_what_a_forecaster_tells() {
+    #[allow(clippy::disallowed_methods)] // any clock will do
+    let now = Instant::now() + Duration::from_secs(100);
+    for direction in [Direction::Up, Direction::Down] {
+        let records: Vec<Handover> = (0..24).flat_map(|trip| twice(direction, trip)).collect();
+        let mut forecaster = Forecaster::new(ForecastSettings::default());
+        records.iter().for_each(|record| forecaster.add(record));
+        let histories = histories(records.iter());
+        let cells = fitted(
+            &histories.iter().map(|(key, history)| (key, history.clone())).collect(),
+            &ForecastSettings::default(),
+        );
+        let mut tell = |along: u32| {
+            let metres = direction.sign() * f64::from(along);
+            let route = RouteId(1);
+            let situation =
+                Situation { at: now, route, direction, metres, speed: 80.0, error: 5.0 };
+            forecaster.forecast(now, &situation, "a", CellId(0))
+        };
+        let told: Vec<_> = (0..2_400).map(&mut tell).collect();
+        let (mut passed, mut quiet) = (0, 0);
+        for from in (0..2_400).step_by(37) {
+            for to in (from..2_400).step_by(41) {
+                let at = |along: usize| Position::from_metres(direction.sign() * along as f64);
+                let [one, ..] = twice(direction, 30);
+                let end = Handover { position: at(to), ..one };
+                let way = Way { handover: &end, from: Some(at(from)) };
+                let foreseen = way.foreseen(way.cell(&cells), CellForecast::place);
+                let on_the_way = || told[from..=to].iter().flatten();
+                assert_eq!(foreseen.any, on_the_way().next().is_some(), "{from} to {to}");
+                let is_passed = on_the_way().any(|forecast| forecast.fails_at <= now);
+                assert_eq!(foreseen.passed, is_passed, "{from} to {to}");
+                assert_eq!(foreseen.last.is_some(), told[to].is_some(), "{from} to {to}");
+                passed += u32::from(is_passed);
+                quiet += u32::from(!is_passed);
+            }
+        }
+        assert!(passed > 300 && quiet > 300, "{passed} {quiet}");
     }
 }
 

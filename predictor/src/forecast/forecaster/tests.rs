@@ -174,7 +174,7 @@ fn a_cell_that_is_left_at_two_places_is_foreseen_at_the_one_ahead() {
         let (mut forecaster, key) = cell_of(direction, &successes, &failures);
         let mut place = |along: f64| {
             let position = Position::from_metres(direction.sign() * along);
-            let cell = forecaster.cell_ahead(&key, position).unwrap();
+            let cell = forecaster.cell_in_force(&key, position).unwrap();
             assert_eq!((cell.passages(), cell.failures()), (28, 8), "{along}");
             direction.sign() * cell.place(SPEED).unwrap().metres()
         };
@@ -182,10 +182,12 @@ fn a_cell_that_is_left_at_two_places_is_foreseen_at_the_one_ahead() {
             let place = place(along);
             assert!((950.0..1_060.0).contains(&place), "{along}: {place}");
         }
-        for along in [1_350.0, 1_600.0, 9_000.0] {
+        for along in [1_350.0, 1_600.0, 1_750.0] {
             let place = place(along);
             assert!((1_550.0..1_660.0).contains(&place), "{along}: {place}");
         }
+        let beyond = Position::from_metres(direction.sign() * 9_000.0);
+        assert!(forecaster.cell_in_force(&key, beyond).is_none());
         // Only the second fails, always.
         let first: Vec<f64> = around(1_000.0).collect();
         let second: Vec<f64> = late(1_400.0).collect();
