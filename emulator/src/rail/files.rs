@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::dice::Dice;
-use super::route::Route;
-use super::trip::{CarrierTrip, Outcome, Trip};
+use super::route::{Cell, Route};
+use super::trip::{CarrierTrip, Fix, Handover, Outcome, Trip};
 use crate::scenario::{End, LinkScenario, Scenario};
 
 /// What a modem reports.
@@ -40,7 +40,8 @@ impl Trip {
         }
     }
 
-    /// What the modem of each carrier reports at each fix of the position.
+    /// What the modem of each carrier reports at each fix of the position. In the last three
+    /// seconds of a cell its signal goes over to that of the handover out of it.
     pub fn signals(&self, route: &Route) -> Vec<Vec<Signal>> {
         let carriers = self.carriers.iter().zip(0..);
         carriers.map(|(carrier, number)| self.signals_of(route, carrier, number)).collect()
@@ -49,10 +50,12 @@ impl Trip {
     fn signals_of(&self, route: &Route, carrier: &CarrierTrip, number: u64) -> Vec<Signal> {
         let mut dice = Dice::new(self.seed ^ route.seed.rotate_left(32), SIGNALS + number);
         let cells = route.cells.get(number as usize).map_or(&[][..], Vec::as_slice);
-        let report = |fix: &super::trip::Fix| {
+        let report = |fix: &Fix| {
             let noise = NOISE * dice.normal();
-            let last = carrier.handovers.iter().rev().find(|handover| handover.at <= fix.at);
-            let lost = |handover: &&super::trip::Handover| {
+            let last = carrier.handovers.iter().rposition(|handover| handover.at <= fix.at);
+            let (past, ahead) = carrier.handovers.split_at(last.map_or(0, |last| last + 1));
+            let (last, next) = (past.last(), ahead.first());
+            let lost = |handover: &&Handover| {
                 handover.outcome != Outcome::Success && fix.at < handover.at + handover.dark
             };
             if last.filter(lost).is_some() {
@@ -60,16 +63,12 @@ impl Trip {
             }
             let cell = match last {
                 Some(last) => cells.get(last.to as usize),
-                None => match carrier.handovers.first() {
+                None => match next {
                     Some(next) => cells.get(next.from as usize),
                     None => cells.iter().find(|cell| fix.metres < cell.to),
                 },
             };
-            let rsrp = cell.map(|cell| {
-                let place = ((fix.metres - cell.from) / (cell.to - cell.from)).clamp(0.0, 1.0);
-                let from_middle = (2.0 * place - 1.0).abs();
-                cell.border.rsrp + MIDDLE * (1.0 - from_middle) + noise
-            });
+            let rsrp = cell.map(|cell| strength(cell, fix, next) + noise);
             Signal { at: fix.at, cell: cell.map(|cell| cell.id), rsrp }
         };
         self.fixes.iter().map(report).collect()
@@ -132,6 +131,16 @@ impl Trip {
     }
 }
 
+/// How strong a cell is there, in dBm: by the place in it, and at last by the next handover.
+fn strength(cell: &Cell, fix: &Fix, next: Option<&Handover>) -> f64 {
+    let place = ((fix.metres - cell.from) / (cell.to - cell.from)).clamp(0.0, 1.0);
+    let from_middle = (2.0 * place - 1.0).abs();
+    let usual = cell.border.rsrp + MIDDLE * (1.0 - from_middle);
+    let Some(next) = next else { return usual };
+    let left = next.at.saturating_sub(fix.at).div_duration_f64(FADING).min(1.0);
+    next.rsrp + (usual - next.rsrp) * left
+}
+
 fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
@@ -140,5 +149,8 @@ const MTU: u16 = 1500;
 /// How much stronger the signal is in the middle of a cell, and what a report errs, in dB.
 const MIDDLE: f64 = 20.0;
 const NOISE: f64 = 2.0;
+/// For how long before a handover the signal goes over to that of the handover, which is weaker
+/// where it comes late or at a weak moment. A choice: nothing is published.
+const FADING: Duration = Duration::from_secs(3);
 /// The label of the dice, apart from those of the trip.
 const SIGNALS: u64 = 200;

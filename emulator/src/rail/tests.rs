@@ -204,3 +204,37 @@ fn a_train_sees_handovers_late_and_takes_itself_to_be_near() {
     assert!((0.08..0.12).contains(&late), "{late}");
     assert!((3.0..5.5).contains(&off), "{off}");
 }
+
+/// What a modem reported last is the handover's signal, but for the report's own error and what is
+/// left of the way.
+#[test]
+fn the_signal_fades_to_that_of_the_handover() {
+    let (mut off, mut steps) = (Vec::new(), Vec::new());
+    for seed in 0..20 {
+        let route = route(seed, Speed::Kmh300);
+        let trip = trip(&route, seed);
+        let signals = trip.signals(&route);
+        assert_eq!(signals, trip.signals(&route));
+        for (carrier, signals) in trip.carriers.iter().zip(&signals) {
+            for handover in &carrier.handovers {
+                let before = signals.partition_point(|signal| signal.at <= handover.at);
+                let Some(last) = before.checked_sub(1).map(|last| signals[last]) else { continue };
+                let (Some(rsrp), true) = (last.rsrp, last.cell == Some(handover.from)) else {
+                    continue;
+                };
+                let left = (handover.at - last.at).as_secs_f64();
+                off.push((left, rsrp - handover.rsrp));
+                if let Some(Some(third)) = before.checked_sub(3).map(|at| signals[at].rsrp) {
+                    steps.push(third - rsrp);
+                }
+            }
+        }
+    }
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let near: Vec<f64> = off.iter().filter(|(left, _)| *left < 0.3).map(|one| one.1).collect();
+    let square: Vec<f64> = near.iter().map(|one| one * one).collect();
+    assert!(near.len() > 30 && off.len() > 100, "{} of {}", near.len(), off.len());
+    assert!(mean(&near).abs() < 1.0, "{}", mean(&near));
+    assert!((1.0..2.7).contains(&mean(&square).sqrt()), "2 dB of its own: {}", mean(&square));
+    assert!(mean(&steps) > 0.5, "it falls: {}", mean(&steps));
+}

@@ -1,7 +1,8 @@
 //! Generated trips as a gateway records them.
 //!
 //! A gateway does not know the truth: its position comes from the last readings of a satellite
-//! receiver, and it sees a modem's handover when the modem's next report is read.
+//! receiver, it sees a modem's handover when the modem's next report is read, and a cell's signal is
+//! what its modem reported of it last.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -71,7 +72,7 @@ pub fn campaign(seed: u64, what: &Campaign) -> Result<Trips> {
 }
 
 /// The handovers of a trip, in the order of time: as the gateway records them, and as they were.
-/// Reports are seen so much later at most.
+/// Reports of a change of cell are seen so much later at most.
 pub fn recorded(
     route: &Route,
     trip: &Trip,
@@ -79,15 +80,17 @@ pub fn recorded(
     report: Duration,
 ) -> Vec<(model::Handover, model::Handover)> {
     let mut dice = Dice::new(trip.seed ^ 0x11db);
+    let signals = trip.signals(route);
     // As the gateway counts them.
-    let mut handovers: Vec<(&CarrierProfile, &rail::Handover)> = Vec::new();
-    for (profile, carrier) in route.carriers.iter().zip(&trip.carriers) {
-        handovers.extend(carrier.handovers.iter().map(|handover| (profile, handover)));
+    let mut handovers: Vec<(&CarrierProfile, &[rail::Signal], &rail::Handover)> = Vec::new();
+    for ((profile, carrier), signals) in route.carriers.iter().zip(&trip.carriers).zip(&signals) {
+        handovers.extend(carrier.handovers.iter().map(|one| (profile, signals.as_slice(), one)));
     }
-    handovers.sort_by_key(|(_, handover)| handover.at);
-    let both = |(sequence, (profile, handover)): (u32, (&CarrierProfile, &rail::Handover))| {
+    handovers.sort_by_key(|(.., handover)| handover.at);
+    let both = |(sequence, one): (u32, (&CarrierProfile, _, &rail::Handover))| {
+        let (profile, signals, handover) = one;
         let seen = handover.at + report.mul_f64(dice.unit());
-        let record = |at: Duration| model::Handover {
+        let record = |at: Duration, rsrp: Option<f64>| model::Handover {
             trip: TripId(number),
             sequence,
             at_ms: number * DAY_MS + at.as_millis() as u64,
@@ -98,13 +101,20 @@ pub fn recorded(
             speed: model::Speed::from_metres_per_second(route.speed.metres_per_second()),
             from: CellId(handover.from.into()),
             to: Some(CellId(handover.to.into())),
-            rsrp: Rsrp::from_dbm(handover.rsrp),
+            rsrp: rsrp.and_then(Rsrp::from_dbm),
             outcome: outcome(handover.outcome),
             dark: handover.dark,
         };
-        (record(seen), record(handover.at))
+        (record(seen, heard(signals, handover)), record(handover.at, Some(handover.rsrp)))
     };
     (0..).zip(handovers).map(both).collect()
+}
+
+/// How strong a modem said the cell was that is left, when it last reported it.
+fn heard(signals: &[rail::Signal], handover: &rail::Handover) -> Option<f64> {
+    let reported = signals.partition_point(|signal| signal.at <= handover.at);
+    let of_cell = |signal: &&rail::Signal| signal.cell == Some(handover.from);
+    signals[..reported].iter().rev().find(of_cell)?.rsrp
 }
 
 /// Deals outcomes anew over the passages of each cell.
@@ -166,7 +176,7 @@ mod tests {
             let what = Campaign { trips: 3, metres: 20_000.0, ..Campaign::default() };
             let trips = campaign(seed, &what).unwrap();
             assert!(trips.records.len() > 60, "{}", trips.records.len());
-            let (mut farthest, mut sum) = (0.0_f64, 0.0);
+            let (mut farthest, mut sum, mut weaker) = (0.0_f64, 0.0, Vec::new());
             for (record, truth) in trips.records.iter().zip(&trips.truths) {
                 assert_eq!(
                     (record.trip, record.sequence, record.from, record.outcome),
@@ -176,7 +186,12 @@ mod tests {
                 let late = sign * (record.position.metres() - truth.position.metres());
                 farthest = farthest.max(late.abs());
                 sum += late;
+                let [heard, true_one] = [record.rsrp, truth.rsrp].map(|rsrp| rsrp.map(Rsrp::dbm));
+                weaker.extend(heard.zip(true_one).map(|(heard, true_one)| heard - true_one));
             }
+            assert!(weaker.len() * 20 > trips.records.len() * 19, "few cells are never heard of");
+            let off = weaker.iter().map(|one| one.abs()).sum::<f64>() / weaker.len() as f64;
+            assert!((1.0..5.0).contains(&off), "it is what a modem told before: {off} dB");
             let mean = sum / trips.records.len() as f64;
             assert!((5.0..12.0).contains(&mean), "a tenth of a second: {mean}");
             assert!(farthest < 60.0, "{farthest}");
