@@ -297,8 +297,12 @@ fn forecasts_are_judged() {
         assert!(said.contains(word), "{said:?} lacks {word:?}");
     }
     let failures = CELLS / 3 * (TRIPS * 3 / 4);
-    for arguments in [&["evaluate"][..], &["evaluate", "--rule", "mean"], &["evaluate", "--guard"]]
-    {
+    for arguments in [
+        &["evaluate"][..],
+        &["evaluate", "--rule", "mean"],
+        &["evaluate", "--rule", "naive"],
+        &["evaluate", "--guard"],
+    ] {
         let all = [arguments, &["--json"]].concat();
         let value: Value = serde_json::from_str(&made.fine(&all)).unwrap();
         assert_eq!(value["trips"], TRIPS, "{all:?}");

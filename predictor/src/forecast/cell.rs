@@ -33,6 +33,8 @@ pub struct CellForecast {
     shift: f64,
     /// The mean of its failures.
     mean_failure: f64,
+    /// One deviation before the mean of its handovers, both its own.
+    naive: f64,
     /// Beyond, nothing of it counts.
     until: f64,
     separable: bool,
@@ -95,6 +97,7 @@ impl CellForecast {
             deviation,
             shift: own * count / (count + OWN_WEIGHT),
             mean_failure,
+            naive: places.before_mean(),
             until: last + LET_GO * deviation,
             separable,
             settings: *settings,
@@ -133,6 +136,7 @@ impl CellForecast {
         let sound = self.failures >= SUPPORT && self.separable;
         let place = match self.settings.rule {
             Rule::Mean => sound.then_some(self.mean_failure),
+            Rule::Naive => sound.then_some(self.naive),
             Rule::Value => {
                 let (metres, value) = self.best(speed, self.settings.alarm_cost);
                 (sound && value > 0.0).then_some(metres)
@@ -145,6 +149,7 @@ impl CellForecast {
     pub fn best_place(&self, speed: f64) -> Position {
         let metres = match self.settings.rule {
             Rule::Mean => self.mean_failure,
+            Rule::Naive => self.naive,
             Rule::Value => self.best(speed, self.settings.alarm_cost).0,
         };
         Position::from_metres(self.direction.sign() * metres)

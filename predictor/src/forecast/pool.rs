@@ -141,6 +141,12 @@ impl Places {
         ((SPREAD_WEIGHT * usual * usual + self.squares) / (SPREAD_WEIGHT + free)).sqrt()
     }
 
+    /// One deviation before the mean of the cell's handovers, by these alone.
+    pub fn before_mean(&self) -> f64 {
+        let free = self.kept.len().saturating_sub(1).max(1) as f64;
+        self.mean - (self.squares / free).sqrt()
+    }
+
     /// The middle of the cell's handovers, without what chance made of it: of a cell of which more
     /// failed than usually do (`rate`), the mean is late, because failures are late by `gap`
     /// deviations beside successes.

@@ -10,6 +10,9 @@ pub enum Rule {
     Value,
     /// The mean place of the cell's failures (POLYCORN 3).
     Mean,
+    /// One deviation before the mean of the cell's handovers, whatever others do: what the simplest
+    /// rule gets.
+    Naive,
 }
 
 /// What a forecast weighs.

@@ -72,6 +72,8 @@ pub enum RuleName {
     Value,
     /// The mean of the failures, as POLYCORN does.
     Mean,
+    /// A deviation before the mean of all handovers.
+    Naive,
 }
 
 /// Prints tables and RESULT lines, writes the figures as JSON.
@@ -144,7 +146,11 @@ impl Options {
     fn settings(&self) -> ForecastSettings {
         let usual = ForecastSettings::default();
         ForecastSettings {
-            rule: if self.rule == RuleName::Mean { Rule::Mean } else { Rule::Value },
+            rule: match self.rule {
+                RuleName::Value => Rule::Value,
+                RuleName::Mean => Rule::Mean,
+                RuleName::Naive => Rule::Naive,
+            },
             late_cost: self.late_cost.unwrap_or(usual.late_cost),
             alarm_cost: self.alarm_cost.unwrap_or(usual.alarm_cost),
             ..usual
@@ -159,9 +165,14 @@ impl Options {
         settings: &ForecastSettings,
     ) -> Result<()> {
         let usual = Campaign::default();
-        let mean = ForecastSettings { rule: Rule::Mean, ..*settings };
-        let report = self.evaluated("the mean of failures (POLYCORN)", &usual, &mean, false)?;
-        results::beside(results, &format!("{prefix}_mean"), &report.told);
+        for (name, rule, title) in [
+            ("mean", Rule::Mean, "the mean of failures (POLYCORN)"),
+            ("naive", Rule::Naive, "a deviation before the mean of all handovers"),
+        ] {
+            let rule = ForecastSettings { rule, ..*settings };
+            let report = self.evaluated(title, &usual, &rule, false)?;
+            results::beside(results, &format!("{prefix}_{name}"), &report.told);
+        }
         let guard = ForecastSettings { guard: !settings.guard, ..*settings };
         let title = if guard.guard { "with the guard" } else { "without the guard" };
         let report = self.evaluated(title, &usual, &guard, false)?;

@@ -96,7 +96,8 @@ pub(crate) struct Import {
 pub(crate) struct Evaluate {
     #[command(flatten)]
     database: Database,
-    /// How the place of a failure is chosen: by the best expected value, or the mean (POLYCORN)
+    /// How the place of a failure is chosen: by the best expected value, the mean of the failures
+    /// (POLYCORN), or a deviation before the mean of all handovers
     #[arg(long, value_enum, default_value = "value")]
     rule: RuleName,
     /// Refuse forecasts for cells whose history cannot tell failures from successes
@@ -141,6 +142,8 @@ pub(crate) enum RuleName {
     Value,
     /// The mean of the failures.
     Mean,
+    /// A deviation before the mean of all handovers.
+    Naive,
 }
 
 /// Does it.
@@ -290,6 +293,7 @@ fn judge(arguments: &Evaluate, out: &mut dyn Write) -> Result<bool> {
     let rule = match arguments.rule {
         RuleName::Value => Rule::Value,
         RuleName::Mean => Rule::Mean,
+        RuleName::Naive => Rule::Naive,
     };
     let forecast = ForecastSettings { rule, guard: arguments.guard, ..ForecastSettings::default() };
     let mut settings = EvaluateSettings { forecast, ..EvaluateSettings::default() };

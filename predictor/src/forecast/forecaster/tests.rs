@@ -131,6 +131,25 @@ fn the_rule_of_the_paper_is_the_mean_of_two_failures_or_more() {
     }
 }
 
+#[test]
+fn the_naive_rule_is_a_deviation_before_the_mean_of_all_handovers() {
+    let settings = ForecastSettings { rule: Rule::Naive, ..ForecastSettings::default() };
+    for (direction, failures) in
+        [(Direction::Up, 1), (Direction::Up, 2), (Direction::Down, 2), (Direction::Down, 5)]
+    {
+        let mut forecaster = Forecaster::new(settings);
+        for trip in 0..5 {
+            let metres = direction.sign() * (1_000.0 + 100.0 * trip as f64);
+            forecaster.add(&handover(trip, 1, direction, metres, trip < failures));
+        }
+        let key = CellKey::of(&handover(0, 1, direction, 0.0, true));
+        let found = forecaster.cell(&key).unwrap().place(SPEED);
+        // 1,000 to 1,400: of the mean 1,200 with a deviation of 158.1.
+        let wanted = (failures >= 2).then(|| direction.sign() * 1_041.9);
+        assert_eq!(found.map(Position::metres), wanted, "{failures} {direction:?}");
+    }
+}
+
 /// A cell of such successes and failures, at metres along the way.
 fn cell_of(direction: Direction, successes: &[f64], failures: &[f64]) -> (Forecaster, CellKey) {
     let mut forecaster = Forecaster::new(ForecastSettings::default());
