@@ -189,8 +189,19 @@ impl Options {
             results::beside(results, &format!("{prefix}_{name}"), &report.told);
         }
         let slow = Campaign { report_ms: Some(1_000), ..usual };
-        let report = self.evaluated("modems report once a second", &slow, settings, false)?;
-        results::beside(results, &format!("{prefix}_report_1s"), &report.told);
+        let speeds = Campaign { speeds: true, ..usual };
+        let drift = Campaign { drift: true, ..usual };
+        let wrong = |percent: u64| Campaign { mislabelled: percent, ..usual };
+        for (name, title, what) in [
+            ("report_1s", "modems report once a second", slow),
+            ("speeds", "300, 200 and 350 km/h in turns", speeds),
+            ("drift", "the position's error wanders", drift),
+            ("mislabelled_5", "5 % of failures told as successes, as many conversely", wrong(5)),
+            ("mislabelled_10", "the same with 10 %", wrong(10)),
+        ] {
+            let report = self.evaluated(title, &what, settings, false)?;
+            results::beside(results, &format!("{prefix}_{name}"), &report.told);
+        }
         Ok(())
     }
 

@@ -29,11 +29,26 @@ pub struct Campaign {
     pub report_ms: Option<u64>,
     /// Outcomes are dealt anew over the passages of their cell: neither place nor signal tells.
     pub dealt: bool,
+    /// Each trip has another speed, in turns.
+    pub speeds: bool,
+    /// The satellite receiver's error stays for a minute or so, and does not average out.
+    pub drift: bool,
+    /// So many percent of the failures are recorded as successes, and as many successes as failures.
+    pub mislabelled: u64,
 }
 
 impl Default for Campaign {
     fn default() -> Self {
-        Self { metres: 60_000.0, trips: 24, spread: 1.0, report_ms: None, dealt: false }
+        Self {
+            metres: 60_000.0,
+            trips: 24,
+            spread: 1.0,
+            report_ms: None,
+            dealt: false,
+            speeds: false,
+            drift: false,
+            mislabelled: 0,
+        }
     }
 }
 
@@ -55,10 +70,16 @@ pub fn campaign(seed: u64, what: &Campaign) -> Result<Trips> {
     let carriers = [CarrierProfile::A, CarrierProfile::B];
     let mut route = Route::new(seed, speed, what.metres, &carriers);
     route.cells.iter_mut().flatten().for_each(|cell| cell.border.spread *= what.spread);
-    let length = speed.time_for(what.metres).unwrap_or_default();
     let mut all = Trips::default();
     for number in 0..what.trips {
-        let trip = Trip::new(&route, seed * TRIP_SEEDS + number, 0.0, length)?;
+        if what.speeds {
+            route.speed = SPEEDS[number as usize % SPEEDS.len()];
+        }
+        let length = route.speed.time_for(what.metres).unwrap_or_default();
+        let mut trip = Trip::new(&route, seed * TRIP_SEEDS + number, 0.0, length)?;
+        if what.drift {
+            drift(&mut trip, route.speed);
+        }
         let report = Duration::from_millis(what.report_ms.unwrap_or(REPORT_MS));
         for (record, truth) in recorded(&route, &trip, number, report) {
             all.records.push(record);
@@ -68,6 +89,7 @@ pub fn campaign(seed: u64, what: &Campaign) -> Result<Trips> {
     if what.dealt {
         deal(&mut all, &mut Dice::new(seed ^ 0xdea1));
     }
+    mislabel(&mut all.records, what.mislabelled, &mut Dice::new(seed ^ 0x1abe1));
     Ok(all)
 }
 
@@ -134,6 +156,37 @@ fn deal(trips: &mut Trips, dice: &mut Dice) {
     }
 }
 
+/// Gives a trip's readings an error that wanders, a first-order autoregression, in place of one that
+/// is drawn anew each second.
+fn drift(trip: &mut Trip, speed: Speed) {
+    let mut dice = Dice::new(trip.seed ^ 0xd21f);
+    let mut error = DRIFT_METRES * dice.normal();
+    // Readings come once a second.
+    let keep = (-1.0 / DRIFT_S).exp();
+    for fix in &mut trip.fixes {
+        fix.metres = speed.metres_per_second() * fix.at.as_secs_f64() + error;
+        error = keep * error + DRIFT_METRES * (1.0 - keep * keep).sqrt() * dice.normal();
+    }
+}
+
+/// Records so many percent of the failures as successes, and as many successes as failures.
+fn mislabel(records: &mut [model::Handover], percent: u64, dice: &mut Dice) {
+    let fails = |one: &model::Handover| one.outcome.is_failure();
+    let (mut failures, mut successes): (Vec<_>, Vec<_>) =
+        records.iter_mut().partition(|one| fails(one));
+    let wrong = (failures.len() as u64 * percent + 50) / 100;
+    for _ in 0..wrong {
+        for (kind, outcome) in
+            [(&mut failures, HandoverOutcome::Success), (&mut successes, HandoverOutcome::TypeIII)]
+        {
+            if !kind.is_empty() {
+                let one = dice.between(0, kind.len() as u64) as usize;
+                kind.swap_remove(one).outcome = outcome;
+            }
+        }
+    }
+}
+
 fn direction(route: &Route) -> Direction {
     if route.seed.is_multiple_of(2) { Direction::Up } else { Direction::Down }
 }
@@ -162,6 +215,11 @@ fn outcome(outcome: Outcome) -> HandoverOutcome {
 pub const REPORT_MS: u64 = 200;
 /// A position rests on so many readings.
 const FIXES: usize = 4;
+/// The speeds of a campaign whose trips differ.
+const SPEEDS: [Speed; 3] = [Speed::Kmh300, Speed::Kmh200, Speed::Kmh350];
+/// The deviation of the error that wanders, that of the generator's, and how long it lasts.
+const DRIFT_METRES: f64 = 8.0;
+const DRIFT_S: f64 = 60.0;
 /// A trip a day.
 const DAY_MS: u64 = 86_400_000;
 const TRIP_SEEDS: u64 = 1_000;
@@ -234,5 +292,71 @@ mod tests {
         let alike =
             |(one, other): (&model::Handover, &model::Handover)| one.outcome == other.outcome;
         assert!(dealt.records.iter().zip(&dealt.truths).all(alike));
+    }
+
+    #[test]
+    fn speeds_change_the_time_of_handovers_and_not_their_places() {
+        let plain = Campaign { trips: 6, metres: 20_000.0, ..Campaign::default() };
+        let [plain, varied] =
+            [plain, Campaign { speeds: true, ..plain }].map(|what| campaign(2_000, &what).unwrap());
+        let speeds: Vec<f64> =
+            varied.records.iter().map(|one| one.speed.metres_per_second() * 3.6).collect();
+        for wanted in [200.0, 300.0, 350.0] {
+            assert!(speeds.iter().any(|one| (one - wanted).abs() < 0.1), "{wanted}");
+        }
+        let mut of: BTreeMap<(TripId, String, CellId), &model::Handover> = BTreeMap::new();
+        for one in &plain.truths {
+            of.insert((one.trip, one.carrier.clone(), one.from), one);
+        }
+        let mut compared = 0;
+        for one in &varied.truths {
+            let Some(other) = of.get(&(one.trip, one.carrier.clone(), one.from)) else { continue };
+            compared += 1;
+            let apart = one.position.metres() - other.position.metres();
+            assert!(apart.abs() < 80.0, "the errors of both receivers: {apart}");
+            assert_eq!(one.outcome.is_failure(), other.outcome.is_failure());
+        }
+        assert!(compared + 2 >= plain.truths.len(), "{compared} of {}", plain.truths.len());
+    }
+
+    #[test]
+    fn an_error_that_wanders_stays_for_a_minute_and_is_as_large() {
+        let (mut square, mut next, mut later, mut count) = (0.0, 0.0, 0.0, 0.0);
+        for seed in 0..40 {
+            let carriers = [CarrierProfile::A];
+            let route = Route::new(seed, Speed::Kmh300, 60_000.0, &carriers);
+            let length = Duration::from_secs(700);
+            let mut trip = Trip::new(&route, seed, 0.0, length).unwrap();
+            drift(&mut trip, route.speed);
+            let speed = route.speed.metres_per_second();
+            let error = |fix: &rail::Fix| fix.metres - speed * fix.at.as_secs_f64();
+            let errors: Vec<f64> = trip.fixes.iter().map(error).collect();
+            for at in 0..errors.len() - 60 {
+                square += errors[at] * errors[at];
+                next += errors[at] * errors[at + 1];
+                later += errors[at] * errors[at + 60];
+                count += 1.0;
+            }
+        }
+        let deviation = f64::sqrt(square / count);
+        assert!((6.5..9.5).contains(&deviation), "{deviation}");
+        assert!((0.97..1.0).contains(&(next / square)), "{}", next / square);
+        assert!((0.15..0.6).contains(&(later / square)), "e^-1: {}", later / square);
+    }
+
+    #[test]
+    fn as_many_successes_are_wrong_as_failures() {
+        for (percent, least) in [(0, 0), (5, 2), (10, 4), (100, 40)] {
+            let what = Campaign { trips: 12, mislabelled: percent, ..Campaign::default() };
+            let Trips { records, truths } = campaign(2_000, &what).unwrap();
+            let fails = |one: &model::Handover| u64::from(one.outcome.is_failure());
+            let [recorded, failures] =
+                [&records, &truths].map(|all| all.iter().map(fails).sum::<u64>());
+            assert_eq!(recorded, failures, "as many as there were");
+            let both = records.iter().zip(&truths);
+            let missed = both.filter(|(record, truth)| fails(record) < fails(truth)).count() as u64;
+            assert_eq!(missed, (failures * percent + 50) / 100);
+            assert!(missed >= least, "{missed} of {failures}");
+        }
     }
 }
