@@ -61,18 +61,18 @@ pub fn evaluate(records: &[Handover], settings: &EvaluateSettings) -> Report {
     evaluate_against(records, records, settings)
 }
 
-/// The same, with what is true apart: the same handovers, by trip and sequence, as they really
-/// were. Those that have no record, and records that have no truth, are not judged.
+/// The same, with what is true apart: the handovers as they really were, whether they have a record
+/// or not. Truths name the trip, route and direction that records of theirs would; their sequences
+/// do not count. Records are learned from and never judged.
 pub fn evaluate_against(
     records: &[Handover],
     truths: &[Handover],
     settings: &EvaluateSettings,
 ) -> Report {
     let mut report = Report::default();
-    let trips = trips(records);
-    let known: BTreeSet<(TripId, u32)> = records.iter().map(id).collect();
+    let trips = trips(records.iter().chain(truths));
     let mut tests: BTreeMap<TripId, Vec<&Handover>> = BTreeMap::new();
-    for truth in truths.iter().filter(|truth| known.contains(&id(truth))) {
+    for truth in truths {
         tests.entry(truth.trip).or_default().push(truth);
     }
     tests.values_mut().for_each(|trip| trip.sort_by_key(|truth| truth.sequence));
@@ -173,7 +173,7 @@ fn fitted<'a>(
 }
 
 /// The trips in their order in time.
-fn trips(records: &[Handover]) -> Vec<TripId> {
+fn trips<'a>(records: impl Iterator<Item = &'a Handover>) -> Vec<TripId> {
     let mut first: BTreeMap<TripId, u64> = BTreeMap::new();
     for record in records {
         let at = first.entry(record.trip).or_insert(record.at_ms);
@@ -182,10 +182,6 @@ fn trips(records: &[Handover]) -> Vec<TripId> {
     let mut trips: Vec<(u64, TripId)> = first.into_iter().map(|(trip, at)| (at, trip)).collect();
     trips.sort_unstable();
     trips.into_iter().map(|(_, trip)| trip).collect()
-}
-
-fn id(handover: &Handover) -> (TripId, u32) {
-    (handover.trip, handover.sequence)
 }
 
 /// How fast the train was; what stands in no record is taken as 1 m/s.

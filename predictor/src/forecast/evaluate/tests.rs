@@ -253,10 +253,26 @@ fn what_is_true_may_be_known_apart() {
     let settings = EvaluateSettings { separability: false, ..EvaluateSettings::default() };
     let report = evaluate_against(&records, &truths, &settings);
     assert_eq!(report.told.failures.late_share(), Some(1.0), "all came 500 m before");
-    let foreign: Vec<Handover> =
-        truths.into_iter().map(|one| Handover { trip: TripId(99), ..one }).collect();
-    let report = evaluate_against(&records, &foreign, &settings);
-    assert_eq!((report.trips, report.told.failures.all()), (0, 0));
+}
+
+#[test]
+fn what_was_not_recorded_is_judged_and_not_learned() {
+    let truths = campaign(12);
+    let settings = EvaluateSettings { separability: false, ..EvaluateSettings::default() };
+    // Of trip 3 nothing is recorded, of the others no failure of the first cells is.
+    let unseen = |one: &&Handover| one.outcome.is_failure() && one.sequence < 30;
+    let records: Vec<Handover> = truths.iter().filter(|one| !unseen(one)).cloned().collect();
+    let records: Vec<Handover> = records.into_iter().filter(|one| one.trip != TripId(3)).collect();
+    let report = evaluate_against(&records, &truths, &settings);
+    let failures = report.told.failures;
+    assert_eq!((report.trips, failures.all()), (12, all_failures(&truths)));
+    let unseen = truths.iter().filter(unseen).count() as u64;
+    assert!(failures.none >= unseen, "{} of {unseen}", failures.none);
+    let third: Vec<Handover> = truths.iter().filter(|one| one.trip == TripId(3)).cloned().collect();
+    let failures = evaluate_against(&records, &third, &settings).told.failures;
+    assert!(failures.all() == all_failures(&third) && failures.none < failures.all());
+    let none = evaluate_against(&[], &truths, &settings);
+    assert_eq!((none.told.failures.none, none.trips), (all_failures(&truths), 12));
 }
 
 #[test]
