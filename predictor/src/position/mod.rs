@@ -253,9 +253,14 @@ impl Positioner {
         }
         let found = identify(&self.new_course, self.book.tracks());
         self.new_course.clear();
-        if let Some((at, found)) = found.filter(|(_, found)| found.off_track < BESIDE_JOINED) {
-            self.follow(Some(at), found, reading);
+        let near = found.filter(|(_, found)| found.off_track < BESIDE_JOINED);
+        let Some((at, found)) = near else { return };
+        if let Some(Following { learner: Some(learner), along, .. }) = &mut self.following
+            && let Some(known) = self.book.tracks().nth(at)
+        {
+            learner.end_at(along.metres, known, BESIDE_JOINED);
         }
+        self.follow(Some(at), found, reading);
     }
 
     /// Several fixes in a row are not where the train ought to be.

@@ -450,6 +450,48 @@ fn a_new_track_ends_where_a_known_one_begins() {
     }
 }
 
+/// What was recorded as two tracks of one line: each trip begins 400 m before a known one.
+#[test]
+fn a_track_does_not_grow_along_a_known_one() {
+    for (seed, before) in [(0, 400.0), (1, 700.0), (2, 3_000.0), (3, 3_000.0), (4, 6_000.0)] {
+        let line = Train::new(seed, 0.0).line;
+        let mut positioner = Positioner::new([]);
+        let (begin, mut draw) = (start(), fresh());
+        let mut dice = Dice::new(seed);
+        let mut pass = |positioner: &mut Positioner, from: f64, to: f64| {
+            let mut routes = Vec::new();
+            for second in 0..((to - from).abs() / 80.0) as u32 {
+                let at = begin + seconds(f64::from(second));
+                let metres = from + (to - from).signum() * 80.0 * f64::from(second);
+                let fix = line.fix(&mut dice, at, metres, 8.0);
+                positioner.observe_fix(at, &fix, &mut draw);
+                routes.extend(positioner.place(at).map(|place| (metres, place.route)));
+            }
+            routes
+        };
+        pass(&mut positioner, 50_000.0, 10_000.0);
+        let mut tracks = positioner.settle();
+        let [(known, _)] = tracks[..] else { panic!("{}", tracks.len()) };
+        for trip in 0..8 {
+            positioner = Positioner::new(tracks.clone());
+            let routes = pass(&mut positioner, 10_000.0 - before, 45_000.0);
+            let other = routes.iter().filter(|(_, route)| *route != known).map(|one| one.0);
+            let last = other.fold(0.0, f64::max);
+            assert!(last < 12_500.0, "seed {seed} trip {trip}: at {last} not on the known one");
+            for (route, track) in positioner.settle() {
+                tracks.retain(|(known, _)| *known != route);
+                tracks.push((route, track));
+            }
+            assert!(tracks.len() <= 2, "seed {seed} trip {trip}: {} tracks", tracks.len());
+            let twice = |track: &Track| track.length() - before;
+            let own = tracks.iter().filter(|(route, _)| *route != known);
+            for (_, track) in own {
+                assert!(twice(track) < 300.0, "seed {seed} trip {trip}: {}", track.length());
+            }
+        }
+    }
+}
+
 #[test]
 fn odometers_are_taken_as_they_are() {
     for seed in 0..20 {

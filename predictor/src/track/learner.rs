@@ -100,6 +100,23 @@ impl TrackLearner {
         }
     }
 
+    /// Ends at a track that the train has come to: at the end that is nearer to these metres, what
+    /// is new and at most so far from the other is given up, else both would tell of one line.
+    pub(crate) fn end_at(&mut self, metres: f64, other: &Track, beside: f64) {
+        let (first, last) = self.track.ends();
+        let up = last - metres < metres - first;
+        (self.beyond, self.smooth) = (None, None);
+        while self.track.points.len() > 1 {
+            let place = if up { self.track.points.len() - 1 } else { 0 };
+            let Point { place: at, mark, .. } = self.track.points[place];
+            let near = other.nearest(at, None).is_some_and(|one| one.off_track <= beside);
+            if !near || !self.is_new(mark.metres()) {
+                break;
+            }
+            self.track.points.remove(place);
+        }
+    }
+
     fn grow(&mut self, end: Direction, place: Place, least: f64) {
         let Some((point, out)) = self.track.end(end) else { return };
         let away = point.place.to(place);
