@@ -109,6 +109,8 @@ linkdb-eval: setup ## LinkDB's forecasts, each trip from all others; LINKDB="--m
 	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-linkdb-eval
 	target/release/polyrail-linkdb-eval $(LINKDB)
 	target/release/polyrail-linkdb-eval --held-back
+	target/release/polyrail-linkdb-eval --pilot
+	target/release/polyrail-linkdb-eval --pilot --held-back
 
 linkdb-eval-smoke: setup build ## the same in small: does it still run?
 	target/$(PROFILE)/polyrail-linkdb-eval --smoke $(LINKDB)

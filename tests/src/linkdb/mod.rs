@@ -1,9 +1,11 @@
 //! How good LinkDB's forecasts are on the generated rail, and on recorded metro runs.
 //!
 //! Each route is passed on so many trips, whose handovers become records as a gateway makes them
-//! ([`records`]). Then each trip is left out once ([`polyrail_predictor::forecast::evaluate`]).
+//! ([`records`]), or are played to what makes them on board ([`piloted`]). Then each trip is left
+//! out once ([`polyrail_predictor::forecast::evaluate`]).
 
 pub mod metro;
+pub mod piloted;
 pub mod records;
 mod results;
 mod speed;
@@ -18,6 +20,7 @@ use polyrail_predictor::forecast::evaluate::{EvaluateSettings, Report, evaluate_
 use polyrail_predictor::forecast::{ForecastSettings, Rule};
 
 use records::{Campaign, REPORT_MS, campaign};
+use serde_json::Value;
 
 use crate::sim::learned;
 
@@ -60,6 +63,9 @@ pub struct Options {
     /// Only the first table.
     #[arg(long)]
     brief: bool,
+    /// Only records as the gateway makes them: the trips are played to its pilot.
+    #[arg(long)]
+    pilot: bool,
     /// Two routes of six trips: does it still run?
     #[arg(long)]
     smoke: bool,
@@ -89,9 +95,12 @@ pub fn command(options: &Options) -> Result<()> {
         options.trips, options.km
     );
     let settings = options.settings();
+    let prefix = if options.held_back { "linkdb_held" } else { "linkdb" };
+    if options.pilot {
+        return options.piloted(prefix);
+    }
     let report = options.evaluated("as it is", &Campaign::default(), &settings, true)?;
     let mut results = Results::default();
-    let prefix = if options.held_back { "linkdb_held" } else { "linkdb" };
     results::judge(&mut results, prefix, &report);
     if !options.brief {
         options.beside(&mut results, prefix, &settings)?;
@@ -110,12 +119,10 @@ pub fn command(options: &Options) -> Result<()> {
         let first = options.from / 2 * 2 + SIMULATED;
         learned::judge(first, routes, threads, prefix, &mut results)?;
     }
-    let folder = results_folder()?;
-    let name = options.results_name();
-    results.write(&folder.join(format!("{name}.json")))?;
-    let tables = serde_json::to_string_pretty(&report)?;
-    std::fs::write(folder.join(format!("{name}-tables.json")), tables)?;
-    Ok(())
+    if options.smoke {
+        options.pilots(&mut results, prefix, 1)?;
+    }
+    options.write(&results, &serde_json::to_value(&report)?)
 }
 
 impl Options {
@@ -137,7 +144,9 @@ impl Options {
             && (self.km, self.rule, costs, self.brief) == (KM, RuleName::Value, None, false);
         match self.from {
             _ if self.smoke => "linkdb-smoke",
+            TUNING if whole && self.pilot => "linkdb-pilot",
             TUNING if whole => "linkdb",
+            HELD_BACK if whole && self.pilot => "linkdb-pilot-held",
             HELD_BACK if whole => "linkdb-held",
             _ => "linkdb-part",
         }
@@ -155,6 +164,39 @@ impl Options {
             alarm_cost: self.alarm_cost.unwrap_or(usual.alarm_cost),
             ..usual
         }
+    }
+
+    /// The campaign of the pilot alone.
+    fn piloted(&self, prefix: &str) -> Result<()> {
+        let mut results = Results::default();
+        let tables = self.pilots(&mut results, prefix, self.routes)?;
+        self.write(&results, &tables)
+    }
+
+    /// So many routes played to the pilot, in all variants.
+    fn pilots(&self, results: &mut Results, prefix: &str, routes: u64) -> Result<Value> {
+        let setup = piloted::Setup {
+            metres: self.km * 1_000.0,
+            trips: self.trips,
+            report: self.report_ms as f64 / 1_000.0,
+            noise: 1.0,
+        };
+        let settings = EvaluateSettings {
+            forecast: self.settings(),
+            separability: false,
+            learning: Vec::new(),
+            ..EvaluateSettings::default()
+        };
+        piloted::judge(results, prefix, self.from..self.from + routes, &setup, &settings)
+    }
+
+    /// Writes figures and tables.
+    fn write(&self, results: &Results, tables: &Value) -> Result<()> {
+        let (folder, name) = (results_folder()?, self.results_name());
+        results.write(&folder.join(format!("{name}.json")))?;
+        let tables = serde_json::to_string_pretty(tables)?;
+        std::fs::write(folder.join(format!("{name}-tables.json")), tables)?;
+        Ok(())
     }
 
     /// Other forecasts on the same trips, and the same on others.
@@ -271,10 +313,13 @@ mod tests {
             ("", "linkdb"),
             ("--held-back", "linkdb-held"),
             ("--metro folder", "linkdb"),
+            ("--pilot", "linkdb-pilot"),
+            ("--pilot --held-back", "linkdb-pilot-held"),
             ("--smoke", "linkdb-smoke"),
             ("--smoke --held-back", "linkdb-smoke"),
             ("--brief", "linkdb-part"),
             ("--routes 2", "linkdb-part"),
+            ("--pilot --routes 2", "linkdb-part"),
             ("--from 2100", "linkdb-part"),
             ("--rule mean", "linkdb-part"),
             ("--held-back --late-cost 3", "linkdb-part"),

@@ -203,7 +203,8 @@ fn place(route: &Route, trip: &Trip, at: Duration) -> Position {
     }
 }
 
-fn outcome(outcome: Outcome) -> HandoverOutcome {
+/// A generated outcome in the words of records.
+pub fn outcome(outcome: Outcome) -> HandoverOutcome {
     match outcome {
         Outcome::Success => HandoverOutcome::Success,
         Outcome::FailureHeld => HandoverOutcome::TypeII,

@@ -5,8 +5,28 @@ use polyrail_predictor::forecast::evaluate::{Bin, Report, Told};
 
 /// All figures of the forecasts as they are.
 pub fn judge(results: &mut Results, prefix: &str, report: &Report) {
+    forecasts(results, prefix, report, true);
+    for (name, svm) in ["position", "signal", "both"].iter().zip(&report.svm) {
+        for (what, sum) in
+            [("right", svm.accuracy), ("majority", svm.majority), ("balanced", svm.balanced)]
+        {
+            let name = format!("{prefix}_svm_{name}_{what}");
+            figure(results, &name, svm.mean(sum), Goal::None);
+        }
+    }
+    for (name, told) in [("random", &report.random), ("always", &report.always)] {
+        beside(results, &format!("{prefix}_{name}"), told);
+    }
+    for (count, told) in &report.learning {
+        beside(results, &format!("{prefix}_after_{count}"), told);
+    }
+}
+
+/// The figures of forecasts in all their classes; with their goals, or without.
+pub fn forecasts(results: &mut Results, prefix: &str, report: &Report, judged: bool) {
     let failures = &report.told.failures;
     let mut add = |name: &str, value: Option<f64>, goal: Goal| {
+        let goal = if judged { goal } else { Goal::None };
         figure(results, &format!("{prefix}_{name}"), value, goal);
     };
     add("failures_correct", failures.correct_share(), Goal::AtLeast(0.806));
@@ -25,20 +45,6 @@ pub fn judge(results: &mut Results, prefix: &str, report: &Report) {
     add("coverage_of_ceiling", of_ceiling, Goal::AtLeast(COVERED));
     add("alarms_true", report.told.alarms_true(), Goal::None);
     add("calibration_error", calibration_error(&report.calibration), Goal::AtMost(CALIBRATED));
-    for (name, svm) in ["position", "signal", "both"].iter().zip(&report.svm) {
-        for (what, sum) in
-            [("right", svm.accuracy), ("majority", svm.majority), ("balanced", svm.balanced)]
-        {
-            let name = format!("{prefix}_svm_{name}_{what}");
-            figure(results, &name, svm.mean(sum), Goal::None);
-        }
-    }
-    for (name, told) in [("random", &report.random), ("always", &report.always)] {
-        beside(results, &format!("{prefix}_{name}"), told);
-    }
-    for (count, told) in &report.learning {
-        beside(results, &format!("{prefix}_after_{count}"), told);
-    }
 }
 
 /// The main figures of other forecasts.

@@ -1,0 +1,126 @@
+//! How good forecasts are when the gateway itself sees and records: generated trips are played to
+//! its [`Pilot`](polyrail_predictor::pilot::Pilot), as satellite fixes, modem reports, silence and
+//! what is heard.
+//!
+//! So the track is learned, positions are filtered, handovers are detected, placed and labelled by
+//! what runs on board; nothing of a record comes from the generator. What is judged are the
+//! generator's handovers, each at the place where the gateway took itself to be at that moment,
+//! whether it has recorded them or not. What is sent is not played: a carrier is either busy all
+//! the while or idle, whatever is foreseen.
+
+mod drive;
+mod found;
+mod line;
+mod modem;
+mod path;
+mod play;
+#[cfg(test)]
+mod tests;
+
+use anyhow::Result;
+use polyrail_emulator::results::Report as Results;
+use polyrail_predictor::forecast::evaluate::{EvaluateSettings, Report, evaluate_against};
+
+pub use drive::Setup;
+
+use super::results;
+use drive::Course;
+use found::Found;
+use modem::Modem;
+
+/// What carriers and modems let the gateway see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// Its name in RESULT lines.
+    name: &'static str,
+    /// What it is, for people.
+    title: &'static str,
+    /// Carriers carry data all the time, so silence is noticed.
+    busy: bool,
+    modem: Modem,
+    /// The goals of forecasts hold.
+    judged: bool,
+}
+
+/// What came out of a variant.
+#[derive(Debug, Default)]
+struct Outcome {
+    report: Report,
+    found: Found,
+}
+
+/// Prints the tables and RESULT lines of all variants over routes of these seeds; the tables for
+/// programs.
+///
+/// # Errors
+/// A trip cannot be drawn, or a gateway does not find its way.
+pub fn judge(
+    results: &mut Results,
+    prefix: &str,
+    routes: impl Iterator<Item = u64>,
+    setup: &Setup,
+    settings: &EvaluateSettings,
+) -> Result<serde_json::Value> {
+    let mut outcomes: Vec<Outcome> = VARIANTS.iter().map(|_| Outcome::default()).collect();
+    for seed in routes {
+        let course = Course::new(seed, setup);
+        let drives = course.drives(setup)?;
+        for (variant, outcome) in VARIANTS.iter().zip(&mut outcomes) {
+            let (mut records, mut truths) = (Vec::new(), Vec::new());
+            for passage in play::play(&course, &drives, *variant, setup)? {
+                outcome.found.count(&passage);
+                truths.extend(passage.truths.into_iter().map(|truth| truth.handover));
+                records.extend(passage.records);
+            }
+            let settings = EvaluateSettings { seed, ..settings.clone() };
+            outcome.report.merge(&evaluate_against(&records, &truths, &settings));
+        }
+    }
+    let mut tables = serde_json::Map::new();
+    for (variant, Outcome { report, found }) in VARIANTS.iter().zip(&outcomes) {
+        println!("\n## by the pilot, {}: {}\n\n{report}\n{found}", variant.name, variant.title);
+        let prefix = format!("{prefix}_pilot_{}", variant.name);
+        results::forecasts(results, &prefix, report, variant.judged);
+        found.judge(results, &prefix);
+        tables.insert(variant.name.into(), serde_json::to_value(report)?);
+    }
+    Ok(tables.into())
+}
+
+const VARIANTS: [Variant; 5] = [
+    Variant {
+        name: "busy",
+        title: "carriers carry data all the time, modems are asked once a second",
+        busy: true,
+        modem: Modem::Polled,
+        judged: true,
+    },
+    Variant {
+        name: "events",
+        title: "idle carriers, modems tell each change and how it ended",
+        busy: false,
+        modem: Modem::Events,
+        judged: true,
+    },
+    Variant {
+        name: "busy_mute",
+        title: "busy carriers, modems are asked once a second and never tell a loss",
+        busy: true,
+        modem: Modem::Mute,
+        judged: false,
+    },
+    Variant {
+        name: "idle",
+        title: "idle carriers, modems are asked once a second",
+        busy: false,
+        modem: Modem::Polled,
+        judged: false,
+    },
+    Variant {
+        name: "mute",
+        title: "idle carriers, modems are asked once a second and never tell a loss",
+        busy: false,
+        modem: Modem::Mute,
+        judged: false,
+    },
+];
