@@ -66,7 +66,8 @@ fn in_flight(report: &mut Report, effort: Effort) -> Result<()> {
 /// A trip without forecasts and with them; every other trip begins with the other one.
 fn pair(mode: &str, number: usize, journey: &Journey) -> Result<Pair> {
     let mut pair = Pair::default();
-    for forecast in [number % 2 == 0, number % 2 == 1] {
+    let first = number.is_multiple_of(2);
+    for forecast in [first, !first] {
         let seen = ride(journey, mode, forecast)?;
         println!(
             "{mode} trip {number} forecast {forecast}: {:.0} bytes inside, foreseen {:?}, {:.2} \

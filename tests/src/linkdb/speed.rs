@@ -97,7 +97,7 @@ fn records() -> Vec<Handover> {
 
 /// One out of a cell; one cell of five fails at times.
 fn handover(dice: &mut Dice, trip: u64, cell: usize, carrier: usize, sequence: u32) -> Handover {
-    let fails = (cell + carrier) % 5 == 0 && dice.chance(0.3);
+    let fails = (cell + carrier).is_multiple_of(5) && dice.chance(0.3);
     let metres = (cell + 1) as f64 * CELL_METRES + 70.0 * dice.normal();
     Handover {
         trip: TripId(trip),

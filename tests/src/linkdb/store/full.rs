@@ -2,9 +2,9 @@
 //!
 //! Lines of 100 km, each passed up and down with two modems: 125 cells and 1,000 places of each,
 //! both ways. What trips left that fell out long ago is imported first: tracks, cells that remember
-//! as many handovers as they can, places that remember as many trips; a part of each at a time, because
-//! rows that grow leave other pages than rows that come whole. Then the handovers come, in the order
-//! of time.
+//! as many handovers as they can, places that remember as many trips; a part of each at a time,
+//! because rows that grow leave other pages than rows that come whole. Then the handovers come, in
+//! the order of time.
 
 use std::fmt::Write as _;
 use std::time::Duration;
