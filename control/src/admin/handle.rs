@@ -10,8 +10,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::{Command, DaemonConfig, Event, Timestamp};
 use crate::telemetry::{
-    Board, OBSERVATIONS_WAITING_MAX, ObservationReceiver, ObservationSender, SourceState,
-    observations,
+    Board, OBSERVATIONS_WAITING_MAX, ObservationReceiver, ObservationSender, observations,
 };
 
 /// What the data plane holds of the control thread. When it is dropped the thread ends, and the
@@ -22,8 +21,7 @@ pub struct AdminHandle<C: DaemonConfig> {
     wires: Wires,
     thread: Option<JoinHandle<()>>,
     ended: Receiver<()>,
-    observations: (ObservationSender, Option<ObservationReceiver>),
-    sources: Board,
+    observations: Option<ObservationReceiver>,
 }
 
 /// What goes from the data plane to the control thread.
@@ -70,17 +68,15 @@ impl<C: DaemonConfig> AdminHandle<C> {
             stop: Arc::default(),
         };
         let (observing, observed) = observations(OBSERVATIONS_WAITING_MAX);
-        let sources = Board::default();
         let ends = Ends {
             commands: command_sender,
             events,
             wires: wires.clone(),
             ended: ended_sender,
-            observations: observing.clone(),
-            sources: sources.clone(),
+            observations: observing,
+            sources: Board::default(),
         };
-        let observations = (observing, Some(observed));
-        (Self { commands, wires, thread: None, ended, observations, sources }, ends)
+        (Self { commands, wires, thread: None, ended, observations: Some(observed) }, ends)
     }
 
     pub(super) fn hold(&mut self, thread: JoinHandle<()>) {
@@ -105,17 +101,7 @@ impl<C: DaemonConfig> AdminHandle<C> {
     /// Where observations come out, those of the sources of telemetry among them; whoever learns
     /// from them takes it, once. What nobody takes is dropped in the end.
     pub fn take_observations(&mut self) -> Option<ObservationReceiver> {
-        self.observations.1.take()
-    }
-
-    /// Where others than the sources may put what they observe.
-    pub fn observation_sender(&self) -> ObservationSender {
-        self.observations.0.clone()
-    }
-
-    /// How the sources of telemetry are doing.
-    pub fn telemetry_sources(&self) -> Vec<SourceState> {
-        self.sources.states()
+        self.observations.take()
     }
 
     /// Begins a reload, as SIGHUP wants it: the file is read, and when it is good a

@@ -212,23 +212,6 @@ impl Store {
         })
     }
 
-    /// The number that the trip's next handover gets: one more than the highest. None when the
-    /// trip can have no more, because it is full or fell out: begin another.
-    pub fn next_sequence(&self, trip: TripId) -> Result<Option<u32>, StoreError> {
-        let max = u64::from(self.limits.trip_events_max).min(self.limits.events_max);
-        self.read(|reading| {
-            let Some(Trip { serial, held, .. }) = trip_of(reading, trip)? else {
-                return Ok(Some(0));
-            };
-            let events = reading.open_table(EVENTS)?;
-            let next = match events.range((serial, 0)..=(serial, u32::MAX))?.next_back() {
-                Some(row) => row?.0.value().1.saturating_add(1),
-                None => 0,
-            };
-            Ok(Some(next).filter(|next| held && u64::from(*next) < max))
-        })
-    }
-
     /// Shows every handover to `visitor`, trip by trip, the oldest trip first; stops at its first
     /// error.
     pub fn visit<E: From<StoreError>>(
