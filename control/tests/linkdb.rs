@@ -15,7 +15,7 @@ struct Made(tempfile::TempDir);
 impl Made {
     fn new() -> Self {
         let made = Self::empty();
-        fs::write(made.dir().join("trips.ndjson"), trips()).expect("a test's folder is usable");
+        fs::write(made.dir().join("trips.ndjson"), trips(TRIPS)).expect("a test's folder is usable");
         let said = made.fine(&["import", "trips.ndjson"]);
         let all = TRIPS * CELLS * 2;
         assert!(said.starts_with(&format!("{all} handovers are new and 0 were known")), "{said}");
@@ -76,9 +76,9 @@ impl Made {
 }
 
 /// Trips up one track, with two carriers; of the first each third cell fails on most trips.
-fn trips() -> String {
+fn trips(count: u64) -> String {
     let mut lines = vec![json!({ "linkdb": { "version": 1 } }).to_string()];
-    for trip in 0..TRIPS {
+    for trip in 0..count {
         for number in 0..CELLS * 2 {
             let (cell, carrier) = (number / 2, CARRIERS[number as usize % 2]);
             let failed = carrier == CARRIERS[0] && cell % 3 == 1 && trip % 4 != 3;
@@ -133,6 +133,33 @@ fn what_is_imported_is_counted_and_stays_private() {
     let said = made.fine(&["compact"]);
     assert!(said.contains(" bytes before, "), "{said}");
     assert_eq!(made.mode("db"), 0o600);
+}
+
+/// With the bound of the daemon's configuration the oldest trips fall out; else none does.
+#[test]
+fn the_command_knows_the_bound_that_it_is_told() {
+    let made = Made::empty();
+    fs::write(made.dir().join("trips.ndjson"), trips(60)).unwrap();
+    let holds = |db: &str| -> u64 {
+        let value: Value =
+            serde_json::from_str(&made.fine(&["stats", "--db", db, "--json"])).unwrap();
+        value["stats"]["events"].as_u64().unwrap()
+    };
+    made.fine(&["import", "--db", "all", "trips.ndjson"]);
+    made.fine(&["compact", "--db", "all"]);
+    assert_eq!(holds("all"), 60 * CELLS * 2);
+    // Trips have 24 handovers each: 41 of them are 984.
+    made.fine(&["import", "--db", "less", "--events-max", "1000", "trips.ndjson"]);
+    assert_eq!(holds("less"), 984);
+    let said = made.fine(&["compact", "--db", "all", "--events-max", "1000"]);
+    assert!(said.ends_with("19 trips fell out, with 456 handovers\n"), "{said}");
+    assert_eq!(holds("all"), 984);
+    for bad in ["0", "999", "100000001", "-1", "x"] {
+        for command in ["import", "compact"] {
+            let (code, _, complaint) = made.run(&[command, &format!("--events-max={bad}")], b"");
+            assert_eq!(code, 2, "{bad}: {complaint}");
+        }
+    }
 }
 
 #[test]
@@ -240,7 +267,7 @@ fn a_database_that_cannot_be_used_is_told_with_a_remedy() {
         made.fails(arguments, &["there is no database at db: name it with --db"]);
         assert!(!made.dir().join("db").exists());
     }
-    fs::write(made.dir().join("trips.ndjson"), trips()).unwrap();
+    fs::write(made.dir().join("trips.ndjson"), trips(TRIPS)).unwrap();
     made.fails(&["import", "--db", "none/db", "trips.ndjson"], &["none/db", "folder exists"]);
 
     made.fine(&["import", "trips.ndjson"]);

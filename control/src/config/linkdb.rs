@@ -1,6 +1,7 @@
 //! `[linkdb]`: the database of handovers, from which forecasts are made.
 
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use super::common::path;
@@ -51,7 +52,7 @@ pub(super) fn read_cloud(mut section: Section<'_, '_>) -> Option<CloudLinkDb> {
 
 fn read(section: &mut Section<'_, '_>) -> Option<LinkDbConfig> {
     let path = path(section, "path", true);
-    let events_max = section.get("events_max", integer(1_000..=100_000_000));
+    let events_max = section.get("events_max", integer(EVENTS_MAX));
     let days = section.get("retention_days", integer(1..=36_500));
     let forecast = section.get("forecast", boolean).unwrap_or(true);
     let guard = section.get("guard", boolean).unwrap_or(false);
@@ -61,5 +62,7 @@ fn read(section: &mut Section<'_, '_>) -> Option<LinkDbConfig> {
     Some(LinkDbConfig { path: path?, events_max, retention_days, forecast, guard })
 }
 
+/// How many handovers may be kept one by one, at most: what `linkdb.events_max` may be.
+pub const EVENTS_MAX: RangeInclusive<u64> = 1_000..=100_000_000;
 /// The usual retention.
 const DAYS: Option<NonZeroU32> = NonZeroU32::new(365);

@@ -30,7 +30,7 @@ pub use gateway::{
     CARRIERS_MAX, Carrier, CarrierRole, CloudPeer, Dns, GatewayConfig, Intercept, OnExit,
     OtherTraffic, PrivateTraffic, Restart, Socks5, SocksReply, UserKey, Users,
 };
-pub use linkdb::{CloudLinkDb, LinkDbConfig};
+pub use linkdb::{CloudLinkDb, EVENTS_MAX, LinkDbConfig};
 pub use names::{CarrierName, CongestionControl, InterfaceName, ModemName, NameError};
 pub use telemetry::{BusAddress, BusAddressError, MessageBus, TelemetryConfig};
 

@@ -159,7 +159,7 @@ impl<'t> Batch<'t> {
     }
 
     /// Lets trips fall out until the limits hold; the newest stays in any case.
-    fn fall_out(&mut self) -> Result<(), Fault> {
+    pub(super) fn fall_out(&mut self) -> Result<(), Fault> {
         loop {
             let held = self.tables.trips.len()?.saturating_sub(self.counters.fallen);
             let full =

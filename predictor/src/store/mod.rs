@@ -338,6 +338,14 @@ impl Store {
         self.write(|batch| Ok(Ok(batch.forget_before(at_ms)?)))
     }
 
+    /// Lets the oldest trips fall out until the limits hold, as each write does.
+    ///
+    /// # Errors
+    /// When nothing was changed.
+    pub fn enforce_limits(&mut self) -> Result<(), StoreError> {
+        self.write(|batch| Ok(Ok(batch.fall_out()?)))
+    }
+
     /// Makes the file as small as its contents allow; true when it became smaller. Takes seconds
     /// with a full database.
     pub fn compact(&mut self) -> Result<bool, StoreError> {

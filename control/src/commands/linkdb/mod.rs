@@ -17,6 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use polyrail_control::config::EVENTS_MAX;
 use polyrail_model::{Direction, RouteId};
 use polyrail_predictor::exchange::{self, Coarsening, Format};
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, evaluate};
@@ -53,6 +54,8 @@ pub(crate) enum Command {
     Compact {
         #[command(flatten)]
         database: Database,
+        #[command(flatten)]
+        bound: Bound,
     },
 }
 
@@ -62,6 +65,15 @@ pub(crate) struct Database {
     /// Its file, as `linkdb.path` of the configuration names it
     #[arg(long, value_name = "FILE", default_value = "/var/lib/polyrail/linkdb.redb")]
     db: PathBuf,
+}
+
+/// How much stays in a database that is written.
+#[derive(Args)]
+pub(crate) struct Bound {
+    /// Keep at most so many handovers, as `linkdb.events_max` of the configuration says: the
+    /// oldest trips fall out whole [default: all stay]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(EVENTS_MAX))]
+    events_max: Option<u64>,
 }
 
 /// `polyrail linkdb export`.
@@ -84,6 +96,8 @@ pub(crate) struct Export {
 pub(crate) struct Import {
     #[command(flatten)]
     database: Database,
+    #[command(flatten)]
+    bound: Bound,
     /// Left out: as the file's name ends, else ndjson
     #[arg(long, value_enum)]
     format: Option<FileFormat>,
@@ -158,23 +172,21 @@ pub(crate) fn run(command: Command, out: &mut dyn Write) -> Result<bool> {
         Command::Import(arguments) => import(&arguments, out),
         Command::Evaluate(arguments) => judge(&arguments, out),
         Command::Plot(arguments) => draw(&arguments, out),
-        Command::Compact { database } => {
-            let mut store = database.open()?;
-            let before = store.stats()?.file_bytes;
-            store.compact()?;
-            writeln!(out, "{before} bytes before, {} after", store.stats()?.file_bytes)?;
-            Ok(true)
-        }
+        Command::Compact { database, bound } => compact(&database, &bound, out),
     }
 }
 
 impl Database {
-    /// Opens one that is there.
+    /// Opens one that is there, to be read.
     fn open(&self) -> Result<Store> {
+        self.open_bounded(&Bound { events_max: None })
+    }
+
+    fn open_bounded(&self, bound: &Bound) -> Result<Store> {
         if !self.is_there() {
             bail!("there is no database at {}: name it with --db", self.db.display());
         }
-        self.open_or_begin()
+        self.open_or_begin(bound)
     }
 
     /// What may not be looked for may be there.
@@ -182,9 +194,10 @@ impl Database {
         self.db.try_exists().unwrap_or(true)
     }
 
-    fn open_or_begin(&self) -> Result<Store> {
-        // How many handovers are kept is for the daemon to say: nothing falls out here.
-        let limits = Limits { events_max: u64::MAX, ..Limits::default() };
+    fn open_or_begin(&self, bound: &Bound) -> Result<Store> {
+        // How many handovers are kept is for the daemon to say: else no trip falls out for them.
+        let events_max = bound.events_max.unwrap_or(u64::MAX);
+        let limits = Limits { events_max, ..Limits::default() };
         Store::open(&self.db, limits).map_err(|error| match error {
             StoreError::InUse { .. } => anyhow::Error::new(error)
                 .context("ask the daemon with `polyrail linkdb status`, or stop it first"),
@@ -264,7 +277,7 @@ fn import(arguments: &Import, out: &mut dyn Write) -> Result<bool> {
         }
     };
     let is_new = !arguments.database.is_there();
-    let mut store = arguments.database.open_or_begin()?;
+    let mut store = arguments.database.open_or_begin(&arguments.bound)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let imported = exchange::import(&mut store, format, from, now_ms);
@@ -280,6 +293,23 @@ fn import(arguments: &Import, out: &mut dyn Write) -> Result<bool> {
         "{fresh} handovers are new and {known} were known; {cells} cells, {tracks} tracks, \
          {places} places"
     )?;
+    Ok(true)
+}
+
+fn compact(database: &Database, bound: &Bound, out: &mut dyn Write) -> Result<bool> {
+    let mut store = database.open_bounded(bound)?;
+    let before = store.stats()?;
+    if bound.events_max.is_some() {
+        store.enforce_limits()?;
+    }
+    store.compact()?;
+    let after = store.stats()?;
+    writeln!(out, "{} bytes before, {} after", before.file_bytes, after.file_bytes)?;
+    let fallen = before.trips.saturating_sub(after.trips);
+    if fallen > 0 {
+        let handovers = before.events.saturating_sub(after.events);
+        writeln!(out, "{fallen} trips fell out, with {handovers} handovers")?;
+    }
     Ok(true)
 }
 
