@@ -15,7 +15,8 @@ struct Made(tempfile::TempDir);
 impl Made {
     fn new() -> Self {
         let made = Self::empty();
-        fs::write(made.dir().join("trips.ndjson"), trips(TRIPS)).expect("a test's folder is usable");
+        fs::write(made.dir().join("trips.ndjson"), trips(TRIPS))
+            .expect("a test's folder is usable");
         let said = made.fine(&["import", "trips.ndjson"]);
         let all = TRIPS * CELLS * 2;
         assert!(said.starts_with(&format!("{all} handovers are new and 0 were known")), "{said}");

@@ -13,7 +13,7 @@ use polyrail_model::{Handover, Position, RouteId, TripId, TripKnown};
 use polyrail_predictor::detect::CARRIER_NAME_MAX;
 use polyrail_predictor::history::{CellHistory, CellKey};
 use polyrail_predictor::position::Placement;
-use polyrail_predictor::store::{Limits, PlaceQuantiles, PlaceSample, Store, StoreError};
+use polyrail_predictor::store::{Limits, PlaceQuantiles, PlaceSample, Store, StoreError, Swept};
 use polyrail_predictor::sync::Ledger;
 
 use super::{StoreState, Tuning};
@@ -46,6 +46,8 @@ pub(super) struct Keeper {
     /// What was moved aside.
     damaged: Option<String>,
     sweep_at: Instant,
+    /// The clock was not believed when it was last asked what is too old, and that was said.
+    clock_doubted: bool,
 }
 
 impl Keeper {
@@ -70,6 +72,7 @@ impl Keeper {
             retry_at: now,
             damaged: None,
             sweep_at: now + SWEEP_FIRST,
+            clock_doubted: false,
         };
         keeper.try_open(now);
         keeper
@@ -205,8 +208,25 @@ impl Keeper {
         }
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_EVERY;
-            let age = u64::try_from(self.retention.as_millis()).unwrap_or(u64::MAX);
-            self.with(now, |store| store.forget_before(wall_ms.saturating_sub(age)).map(drop));
+            self.sweep(now);
+        }
+    }
+
+    /// Forgets trips that are too old by the clock, if that is to be believed.
+    fn sweep(&mut self, now: Instant) {
+        let (wall_ms, retention) = (self.wall_ms, self.retention);
+        match self.with(now, |store| store.sweep(wall_ms, retention)) {
+            Some(Swept::ClockDoubted { attested_ms }) => {
+                if !std::mem::replace(&mut self.clock_doubted, true) {
+                    tracing::warn!(
+                        wall_ms,
+                        attested_ms,
+                        "the clock is far ahead of the LinkDB's trips: none falls out by age"
+                    );
+                }
+            }
+            Some(Swept::Forgotten(_)) => self.clock_doubted = false,
+            None => {}
         }
     }
 

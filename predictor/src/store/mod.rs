@@ -14,6 +14,7 @@
 //! reads no clock. A file is open in one process at a time.
 
 mod batch;
+mod clock;
 mod error;
 #[cfg(test)]
 mod faults;
@@ -29,6 +30,7 @@ mod trips;
 
 use std::cell::Cell;
 use std::path::Path;
+use std::time::Duration;
 
 use polyrail_model::{Direction, Handover, Position, RouteId, TripId, TripKnown};
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};
@@ -71,6 +73,18 @@ pub struct Appended {
     pub known: usize,
     /// Those that cannot be, or are too far ahead of what is known of their trip.
     pub refused: usize,
+}
+
+/// What has come of looking for trips that are too old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swept {
+    /// So many trips were too old, and were forgotten.
+    Forgotten(u64),
+    /// The clock is so far ahead of the trips that it is not believed: nothing was forgotten.
+    ClockDoubted {
+        /// The time of the newest trip that it was held against, in milliseconds since 1970.
+        attested_ms: u64,
+    },
 }
 
 /// How much is in a database.
@@ -329,6 +343,24 @@ impl Store {
             }
             Ok(Ok(()))
         })?
+    }
+
+    /// Forgets the handovers of all trips whose last one is older than `retention`, if the clock
+    /// is to be believed beside the trips that are there (see `clock`). `wall_ms`: milliseconds
+    /// since 1970.
+    ///
+    /// # Errors
+    /// When nothing was forgotten.
+    pub fn sweep(&mut self, wall_ms: u64, retention: Duration) -> Result<Swept, StoreError> {
+        let attested = self.read(|reading| {
+            let order = reading.open_table(ORDER)?;
+            clock::attested(order.range((1, 0, 0)..)?.rev().map(|row| Ok(row?.0.value().1)))
+        })?;
+        if let Some(attested_ms) = attested.filter(|at| clock::is_doubtful(wall_ms, *at)) {
+            return Ok(Swept::ClockDoubted { attested_ms });
+        }
+        let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
+        Ok(Swept::Forgotten(self.forget_before(wall_ms.saturating_sub(retention_ms))?))
     }
 
     /// Forgets the handovers of all trips whose last one is older; answers how many trips. What

@@ -224,6 +224,46 @@ fn what_is_too_old_is_forgotten_but_for_what_cells_know() {
 }
 
 #[test]
+fn a_clock_that_is_years_ahead_makes_nothing_too_old() {
+    let (day, year) = (86_400_000, Duration::from_secs(365 * 86_400));
+    let mut store = Store::in_memory(Limits::default()).unwrap();
+    assert_eq!(store.sweep(NOW, year).unwrap(), Swept::Forgotten(0));
+    for trip in 0..100 {
+        let at = NOW + trip * day;
+        store.append(&events(trip, 0..2, at), at).unwrap();
+    }
+    let last = NOW + 99 * day;
+    // A train that begins its days in another century, for four weeks.
+    let wrong = last + 40 * 365 * day;
+    for trip in 100..128 {
+        let at = wrong + (trip - 100) * day;
+        assert_eq!(store.sweep(at, year).unwrap(), Swept::ClockDoubted { attested_ms: last });
+        store.append(&events(trip, 0..2, at), at).unwrap();
+    }
+    assert_eq!(store.stats().unwrap().trips, 128);
+    // The clock is right again.
+    assert_eq!(store.sweep(last + 5 * day, year).unwrap(), Swept::Forgotten(0));
+    assert_eq!(store.sweep(last + 170 * day, Duration::ZERO).unwrap(), Swept::Forgotten(100));
+}
+
+#[test]
+fn a_train_that_was_laid_up_for_years_forgets_a_month_later() {
+    let (day, year) = (86_400_000, Duration::from_secs(365 * 86_400));
+    let mut store = Store::in_memory(Limits::default()).unwrap();
+    for day_of in (0..60).chain(1_000..1_031) {
+        let at = NOW + day_of * day;
+        store.append(&events(day_of, 0..2, at), at).unwrap();
+        let wanted = match day_of {
+            0..60 => Swept::Forgotten(0),
+            1_000..1_030 => Swept::ClockDoubted { attested_ms: NOW + 59 * day },
+            _ => Swept::Forgotten(60),
+        };
+        assert_eq!(store.sweep(at, year).unwrap(), wanted, "day {day_of}");
+    }
+    assert_eq!(store.stats().unwrap().trips, 31);
+}
+
+#[test]
 fn numbers_of_fallen_trips_are_bounded_too() {
     let limits = Limits { trips_max: 3, ..Limits::default() };
     let mut store = Store::in_memory(limits).unwrap();

@@ -9,6 +9,7 @@ use polyrail_model::TripId;
 use polyrail_predictor::Fix;
 
 use super::*;
+use crate::config::LogConfig;
 
 /// A train alone with a database somewhere.
 fn alone(path: &Path) -> World {
@@ -255,6 +256,34 @@ fn a_reload_of_the_bounds_keeps_what_is_there() {
         let stats = state(&world).stats.unwrap();
         assert_eq!((stats.events, stats.cells), (0, cells), "{path:?}");
     }
+}
+
+#[test]
+fn a_clock_that_is_years_ahead_lets_nothing_fall_out_and_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = learned(folder.path(), "linkdb.redb", 2);
+    let log = LogConfig { file: Some(folder.path().join("log")), ..LogConfig::default() };
+    let (dispatch, _handle) = crate::log::dispatch(&log).unwrap();
+    tracing::dispatcher::with_default(&dispatch, || {
+        let now = Instant::now();
+        let mut keeper = Keeper::open(now, Some(path), tuning());
+        let events = |keeper: &Keeper| keeper.state().stats.unwrap().events;
+        let before = events(&keeper);
+        // The weeks of a GPS receiver have run over: 1,024 of them.
+        let ahead = WALL_MS + 1_024 * 7 * 86_400_000;
+        let sweep = |keeper: &mut Keeper, hour: u64, wall_ms: u64| {
+            keeper.on_timeout(now + Duration::from_secs(hour * 3_600), wall_ms);
+        };
+        (1..5).for_each(|hour| sweep(&mut keeper, hour, ahead + hour * 3_600_000));
+        assert_eq!(events(&keeper), before);
+        let said = fs::read_to_string(folder.path().join("log")).unwrap();
+        assert_eq!(said.matches("the clock is far ahead of the LinkDB's trips").count(), 1);
+        // It is right again.
+        let brief = Tuning { retention: Duration::from_secs(60), ..tuning() };
+        keeper.retune(now + Duration::from_secs(5 * 3_600), brief);
+        sweep(&mut keeper, 5, WALL_MS + 86_400_000);
+        assert_eq!(events(&keeper), 0);
+    });
 }
 
 /// A guard that changes while there is no database must not forget what is in memory.
