@@ -5,7 +5,7 @@
 //! peer says does not wait: the peer says it again.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,8 @@ pub(super) struct Keeper {
     /// Handovers that are not written yet, the oldest first; at most [`WAITING_MAX`].
     waiting: VecDeque<Handover>,
     lost: u64,
-    /// Tracks that are not written yet; at most [`TRACKS_WAITING_MAX`].
-    tracks: BTreeMap<RouteId, Vec<u8>>,
+    /// Tracks that are not written yet, the oldest first; at most [`TRACKS_WAITING_MAX`].
+    tracks: VecDeque<(RouteId, Vec<u8>)>,
     /// Cells whose history has changed since it was asked.
     changed: BTreeSet<CellKey>,
     /// A database was opened and its cells were not asked for yet.
@@ -60,7 +60,7 @@ impl Keeper {
             store: None,
             waiting: VecDeque::new(),
             lost: 0,
-            tracks: BTreeMap::new(),
+            tracks: VecDeque::new(),
             changed: BTreeSet::new(),
             all_changed: false,
             wall_ms: 0,
@@ -144,10 +144,17 @@ impl Keeper {
 
     /// Keeps a track; while that cannot be it waits.
     pub(super) fn put_track(&mut self, now: Instant, route: RouteId, encoded: Vec<u8>) {
-        if self.tracks.len() < TRACKS_WAITING_MAX || self.tracks.contains_key(&route) {
-            self.tracks.insert(route, encoded);
+        self.tracks.retain(|(waiting, _)| *waiting != route);
+        if self.tracks.len() < TRACKS_WAITING_MAX {
+            self.tracks.push_back((route, encoded));
         }
         self.catch_up(now);
+    }
+
+    /// A trip goes along a track. While the database cannot be written that is not noted; the next
+    /// trip is.
+    pub(super) fn touch_track(&mut self, now: Instant, route: RouteId) {
+        self.with(now, |store| store.touch_track(route));
     }
 
     /// Writes what waits, if there is a database.
@@ -159,11 +166,11 @@ impl Keeper {
             }
         }
         while self.store.is_some()
-            && let Some((route, encoded)) = self.tracks.pop_first()
+            && let Some((route, encoded)) = self.tracks.pop_front()
         {
             self.with(now, |store| store.put_track(route, &encoded));
             if self.store.is_none() {
-                self.tracks.insert(route, encoded);
+                self.tracks.push_front((route, encoded));
             }
         }
     }
@@ -317,7 +324,8 @@ impl Keeper {
         Some(cells)
     }
 
-    /// All tracks, as they are encoded; none while the database cannot be read.
+    /// All tracks as they are encoded, the least recently used first; none while the database
+    /// cannot be read.
     pub(super) fn tracks(&mut self, now: Instant) -> Option<Vec<(RouteId, Vec<u8>)>> {
         self.with(now, |store| store.tracks())
     }

@@ -121,7 +121,10 @@ impl Train {
                 PilotOutput::Track(route, track) => {
                     self.keeper.put_track(now, route, track.encode());
                 }
-                PilotOutput::TripBegan(trip) => tracing::info!(%trip, "a trip begins"),
+                PilotOutput::TripBegan(trip, route) => {
+                    tracing::info!(%trip, %route, "a trip begins");
+                    self.keeper.touch_track(now, route);
+                }
             }
         }
     }

@@ -49,8 +49,8 @@ pub struct Pilot {
 /// What is to be stored or told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PilotOutput {
-    /// A trip has begun.
-    TripBegan(TripId),
+    /// A trip has begun, along a track: that was used last of all.
+    TripBegan(TripId, RouteId),
     /// A handover is over.
     Handover(Handover),
     /// A track has changed: at the end of a trip, and every five minutes while one is learned.
@@ -211,7 +211,7 @@ impl Pilot {
         let id = TripId(self.dice.next_u64());
         self.trip = Some(Trip { id, route, direction, began: now, moved: now, metres, next: 0 });
         self.stored_at = Some(now);
-        self.put(PilotOutput::TripBegan(id));
+        self.put(PilotOutput::TripBegan(id, route));
     }
 
     fn record(&mut self, now: Instant, wall_ms: u64, detected: Detected) -> Option<Handover> {

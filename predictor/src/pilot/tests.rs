@@ -103,7 +103,7 @@ impl Told {
     fn drain(&mut self, pilot: &mut Pilot) {
         while let Some(output) = pilot.poll() {
             match output {
-                PilotOutput::TripBegan(trip) => self.trips.push(trip),
+                PilotOutput::TripBegan(trip, _) => self.trips.push(trip),
                 PilotOutput::Handover(handover) => self.handovers.push(handover),
                 PilotOutput::Track(route, track) => {
                     assert_eq!(Track::decode(&track.encode()).as_ref(), Ok(&track));

@@ -128,8 +128,9 @@ impl Positioner {
         self.odometer.at = Some(at);
         self.course.clear();
         if self.following.as_ref().is_none_or(|one| one.route != route) {
-            self.leave();
+            // Before another one is put back: it could fall out for that.
             let learner = self.book.take(route).map(TrackLearner::resume);
+            self.leave();
             let mut along = Along::new(at, metres, error);
             along.velocity = velocity;
             if velocity.abs() > 1.0 {

@@ -531,6 +531,32 @@ fn odometers_are_taken_as_they_are() {
     }
 }
 
+/// The oldest of as many tracks as are held must not fall out for the one that is left.
+#[test]
+fn the_track_that_falls_out_is_the_one_that_was_used_longest_ago() {
+    let far = known(&Line::new(1, Place::from_degrees(50.0, 8.0).unwrap(), 60.0, 5_000.0));
+    let tracks = (0..TRACKS_MAX as u64).map(|route| (RouteId(route), far.clone()));
+    let mut positioner = Positioner::new(tracks);
+    let line = Line::new(2, Place::from_degrees(40.0, 8.0).unwrap(), 60.0, 9_000.0);
+    let (mut dice, begin) = (Dice::new(3), start());
+    for second in 0..100 {
+        let (time, metres) = (f64::from(second), 80.0 * f64::from(second));
+        let fix = line.fix(&mut dice, begin + seconds(time), metres, 4.0);
+        positioner.observe_fix(begin + seconds(time), &fix, &mut fresh());
+    }
+    let begun = positioner.place(begin + seconds(99.0)).unwrap().route;
+    assert!(begun.0 >= TRACKS_MAX as u64);
+    let mut shown = |time: f64, route: RouteId| {
+        let at = begin + seconds(time);
+        let odometer = Odometer { at, route, metres: 1_000.0, velocity: 30.0, error: 5.0 };
+        positioner.observe_odometer(at, &odometer);
+        positioner.following.as_ref().unwrap().learner.is_some()
+    };
+    assert!(shown(100.0, RouteId(0)), "it is the oldest, and still known");
+    assert!(shown(101.0, RouteId(1)) && shown(102.0, begun));
+    assert!(shown(103.0, RouteId(0)), "it was used just now");
+}
+
 #[test]
 fn memory_is_bounded() {
     let line = Line::new(1, Place::from_degrees(50.0, 8.0).unwrap(), 60.0, 5_000.0);

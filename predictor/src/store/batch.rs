@@ -260,6 +260,11 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
+    pub(super) fn touch_track(&mut self, route: RouteId) -> Result<(), Fault> {
+        let written = next(&mut self.counters.written);
+        self.tables.tracks.touch(&route.0.to_be_bytes(), written)
+    }
+
     pub(super) fn record_place(&mut self, sample: &PlaceSample) -> Result<(), Fault> {
         record::check_carrier(&sample.carrier).map_err(StoreError::Refused)?;
         let PlaceSample { route, direction, position, .. } = *sample;

@@ -11,7 +11,7 @@ pub struct Limits {
     pub trip_events_max: u32,
     /// Cells that are remembered; the one that was left longest ago falls out. Default 50,000.
     pub cells_max: u64,
-    /// Learned tracks. Default 256.
+    /// Learned tracks; the one that was used longest ago falls out. Default 256.
     pub tracks_max: u64,
     /// Bytes of one track. Default 1 MiB.
     pub track_bytes_max: usize,

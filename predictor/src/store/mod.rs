@@ -46,7 +46,7 @@ pub use keys::PlaceKey;
 pub use limits::Limits;
 pub(crate) use places::{Mean, Place, SAMPLES_MAX, Visit};
 pub use places::{PLACE_TRIPS_MAX, PlaceQuantiles, PlaceSample, Spread};
-use tables::{CELLS, Counters, EVENTS, FORMAT, META, ORDER, PLACES, TRACKS, TRIPS};
+use tables::{CELLS, Counters, EVENTS, FORMAT, META, ORDER, PLACES, TRACK_ORDER, TRACKS, TRIPS};
 use trips::Trip;
 pub use trips::TripSummary;
 
@@ -283,16 +283,36 @@ impl Store {
         self.write(|batch| Ok(Ok(batch.put_track(route, track)?)))
     }
 
-    /// All tracks, sorted by number.
+    /// Counts a track as used just now; one that is not there, or is the last used, changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// When it was not counted.
+    pub fn touch_track(&mut self, route: RouteId) -> Result<(), StoreError> {
+        let key = route.0.to_be_bytes();
+        let counts = self.read(|reading| {
+            let order = reading.open_table(TRACK_ORDER)?;
+            let is_last = order.last()?.is_some_and(|(_, last)| last.value() == &key[..]);
+            Ok(!is_last && reading.open_table(TRACKS)?.get(&key[..])?.is_some())
+        })?;
+        if !counts {
+            return Ok(());
+        }
+        self.write(|batch| Ok(Ok(batch.touch_track(route)?)))
+    }
+
+    /// All tracks, the one that was written or used longest ago first.
     pub fn tracks(&self) -> Result<Vec<(RouteId, Vec<u8>)>, StoreError> {
         self.read(|reading| {
-            let tracks = reading.open_table(TRACKS)?;
+            let (order, tracks) = (reading.open_table(TRACK_ORDER)?, reading.open_table(TRACKS)?);
             let mut found = Vec::new();
-            for row in tracks.iter()? {
-                let (key, value) = row?;
+            for row in order.iter()? {
+                let key = row?.1;
                 let damaged = |_| Fault::Damaged("a track has no number".to_owned());
                 let route = u64::from_be_bytes(key.value().try_into().map_err(damaged)?);
-                found.push((RouteId(route), ring::split(value.value())?.1.to_vec()));
+                if let Some(track) = ring::get(&tracks, key.value())? {
+                    found.push((RouteId(route), track));
+                }
             }
             Ok(found)
         })

@@ -22,6 +22,14 @@ impl Ring<'_> {
         Ok(Some(split(row.value())?.1.to_vec()))
     }
 
+    /// Counts a row as just written; nothing where there is none.
+    pub(super) fn touch(&mut self, key: &[u8], written: u64) -> Result<(), Fault> {
+        if let Some(value) = self.get(key)? {
+            self.put(key, written, &value)?;
+        }
+        Ok(())
+    }
+
     /// Writes a row as the newest; answers the values that are gone: the one that it replaces and
     /// those that fell out for it.
     pub(super) fn put(

@@ -18,7 +18,7 @@ pub(super) const ORDER: TableDefinition<'_, (u8, u64, u64), (u64, u32)> =
 pub(super) const CELLS: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("cells");
 const CELL_ORDER: TableDefinition<'_, u64, Bytes> = TableDefinition::new("cell_order");
 pub(super) const TRACKS: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("tracks");
-const TRACK_ORDER: TableDefinition<'_, u64, Bytes> = TableDefinition::new("track_order");
+pub(super) const TRACK_ORDER: TableDefinition<'_, u64, Bytes> = TableDefinition::new("track_order");
 pub(super) const PLACES: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("places");
 const PLACE_ORDER: TableDefinition<'_, u64, Bytes> = TableDefinition::new("place_order");
 

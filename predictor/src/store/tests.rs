@@ -297,6 +297,17 @@ fn cells_tracks_and_places_that_were_not_seen_for_long_fall_out() {
     }
     let tracks = store.tracks().unwrap();
     assert_eq!(tracks, [(RouteId(1), b"again".to_vec()), (RouteId(3), b"three".to_vec())]);
+    let routes = |store: &Store| -> Vec<u64> {
+        store.tracks().unwrap().iter().map(|(route, _)| route.0).collect()
+    };
+    // One that is used counts as new, also when nothing was learned of it.
+    for route in [1, 1, 9] {
+        store.touch_track(RouteId(route)).unwrap();
+    }
+    assert_eq!(routes(&store), [3, 1]);
+    store.put_track(RouteId(2), b"two").unwrap();
+    assert_eq!(routes(&store), [1, 2]);
+    assert_eq!(store.tracks().unwrap()[0].1, b"again");
     let error = store.put_track(RouteId(4), b"longer").unwrap_err();
     assert!(error.to_string().contains("6 bytes is too large; at most 5"), "{error}");
 

@@ -7,6 +7,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use polyrail_model::TripId;
 use polyrail_predictor::Fix;
+use polyrail_predictor::position::TRACKS_MAX;
 
 use super::*;
 use crate::config::LogConfig;
@@ -201,38 +202,82 @@ fn a_database_that_opens_late_is_learned_then() {
     assert_eq!(train.store.stats.unwrap().events, ground.store.stats.unwrap().events);
 }
 
+/// Northwards by satellite, at 80 m/s; on which track that was.
+fn ride_north(world: &mut World, from: f64, seconds: u32) -> Option<String> {
+    for second in 0..seconds {
+        let latitude = from + f64::from(second) * SPEED / 111_195.0;
+        let (at, error) = (world.now, Some(5.0));
+        let (time_ms, speed, heading) = (None, None, None);
+        let longitude = 8.0;
+        let fix = Fix { at, time_ms, latitude, longitude, speed, heading, error };
+        world.observe(Observation::Fix(fix));
+        world.rest(1);
+    }
+    world.states()[0].trips[0].route.clone()
+}
+
 #[test]
 fn tracks_are_known_when_the_database_opens_late() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("linkdb.redb");
-    // Northwards by satellite, at 80 m/s.
-    let ride = |world: &mut World, seconds: u32| {
-        for second in 0..seconds {
-            let latitude = 50.0 + f64::from(second) * SPEED / 111_195.0;
-            let (at, error) = (world.now, Some(5.0));
-            let (time_ms, speed, heading) = (None, None, None);
-            let longitude = 8.0;
-            let fix = Fix { at, time_ms, latitude, longitude, speed, heading, error };
-            world.observe(Observation::Fix(fix));
-            world.rest(1);
-        }
-        world.states()[0].trips[0].route.clone()
-    };
     let mut world = numbered(&path, 2);
-    let first = ride(&mut world, 60);
+    let first = ride_north(&mut world, 50.0, 60);
     assert!(first.is_some());
     world.close();
     let held = Store::open(&path, Limits::default()).unwrap();
     assert_eq!(held.stats().unwrap().tracks, 1);
     let mut world = numbered(&path, 3);
-    let other = ride(&mut world, 20);
+    let other = ride_north(&mut world, 50.0, 20);
     assert!(other.is_some() && other != first, "a new one is begun");
     let trip = world.states()[0].trips[0].trip.clone();
     drop(held);
     world.rest(11);
     world.pass(Duration::from_secs(3_600));
-    assert_eq!(ride(&mut world, 60), first);
+    assert_eq!(ride_north(&mut world, 50.0, 60), first);
     assert_ne!(world.states()[0].trips[0].trip, trip);
+}
+
+#[test]
+fn of_many_tracks_those_that_were_used_last_are_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("linkdb.redb");
+    let mut world = numbered(&path, 2);
+    let known = ride_north(&mut world, 50.0, 60).unwrap();
+    world.close();
+    let mut store = Store::open(&path, Limits::default()).unwrap();
+    let (route, track) = store.tracks().unwrap().pop().unwrap();
+    assert_eq!(route.to_string(), known);
+    // The same line under another number, then others with higher ones.
+    store.put_track(RouteId(1), &track).unwrap();
+    let elsewhere = elsewhere(folder.path());
+    for number in 0..TRACKS_MAX as u64 - 1 {
+        store.put_track(RouteId(u64::MAX - number), &elsewhere).unwrap();
+    }
+    drop(store);
+    // Thirty-two were used since the first.
+    let mut world = numbered(&path, 3);
+    assert_eq!(ride_north(&mut world, 50.0, 20).unwrap(), RouteId(1).to_string());
+    world.close();
+
+    // A trip of which nothing is learned uses its track, too.
+    let mut store = Store::open(&path, Limits::default()).unwrap();
+    store.put_track(ROUTE, &track).unwrap();
+    store.put_track(RouteId(2), &track).unwrap();
+    drop(store);
+    let mut world = numbered(&path, 4);
+    world.ride_on(0..1);
+    world.close();
+    let store = Store::open(&path, Limits::default()).unwrap();
+    assert_eq!(store.tracks().unwrap().pop(), Some((ROUTE, track)));
+}
+
+/// A track in another country, as it is encoded.
+fn elsewhere(folder: &Path) -> Vec<u8> {
+    let path = folder.join("elsewhere.redb");
+    let mut world = numbered(&path, 9);
+    ride_north(&mut world, 40.0, 60);
+    world.close();
+    Store::open(&path, Limits::default()).unwrap().tracks().unwrap().remove(0).1
 }
 
 #[test]
