@@ -9,12 +9,12 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Handover, Position, RouteId, TripId, TripKnown};
+use polyrail_model::{Handover, LedgerDigest, Position, RouteId, TripId, TripKnown};
 use polyrail_predictor::detect::CARRIER_NAME_MAX;
 use polyrail_predictor::history::{CellHistory, CellKey};
 use polyrail_predictor::position::Placement;
 use polyrail_predictor::store::{Limits, PlaceQuantiles, PlaceSample, Store, StoreError, Swept};
-use polyrail_predictor::sync::Ledger;
+use polyrail_predictor::sync::{Ledger, Rank};
 
 use super::{StoreState, Tuning};
 
@@ -358,8 +358,16 @@ pub(super) struct Closed;
 impl Ledger for Keeper {
     type Error = Closed;
 
-    fn known(&self) -> Result<Vec<TripKnown>, Closed> {
-        self.read(Store::known)
+    fn digest(&self) -> Result<LedgerDigest, Closed> {
+        self.read(Store::digest)
+    }
+
+    fn known_before(
+        &self,
+        before: Option<Rank>,
+        max: usize,
+    ) -> Result<Vec<(Rank, TripKnown)>, Closed> {
+        self.read(|store| store.known_before(before, max))
     }
 
     fn next_of(&self, trip: TripId) -> Result<u32, Closed> {

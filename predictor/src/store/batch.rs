@@ -24,6 +24,8 @@ pub(crate) struct Batch<'t> {
     cells: BTreeMap<CellKey, CellHistory>,
     /// Which record of the last call was the first to be refused.
     first_refused: Option<usize>,
+    /// How far trips are known from now on; none: not even by number.
+    changes: BTreeMap<TripId, Option<u32>>,
 }
 
 /// What became of a record.
@@ -38,13 +40,15 @@ impl<'t> Batch<'t> {
     pub(super) fn begin(writing: &'t WriteTransaction, limits: Limits) -> Result<Self, Fault> {
         let tables = Tables::open(writing, &limits)?;
         let counters = Counters::load(&tables.meta)?;
-        Ok(Self { tables, counters, limits, cells: BTreeMap::new(), first_refused: None })
+        let (cells, changes) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { tables, counters, limits, cells, first_refused: None, changes })
     }
 
-    /// Writes what is still open; the caller commits.
-    pub(super) fn finish(mut self) -> Result<(), Fault> {
+    /// Writes what is still open and tells what holds of trips once the caller has committed it.
+    pub(super) fn finish(mut self) -> Result<BTreeMap<TripId, Option<u32>>, Fault> {
         self.write_cells()?;
-        self.counters.save(&mut self.tables.meta)
+        self.counters.save(&mut self.tables.meta)?;
+        Ok(self.changes)
     }
 
     /// Takes handovers in; those that are known change nothing.
@@ -150,6 +154,7 @@ impl<'t> Batch<'t> {
             self.tables.order.remove(before)?;
         }
         self.tables.order.insert(trip.order(), (id.0, trip.summary.next))?;
+        self.changes.insert(id, Some(trip.summary.next));
         Ok(())
     }
 
@@ -170,7 +175,9 @@ impl<'t> Batch<'t> {
         }
         while self.counters.fallen > self.limits.trips_max {
             let Some((_, row)) = self.tables.order.pop_first()? else { break };
-            self.tables.trips.remove(row.value().0)?;
+            let trip = row.value().0;
+            self.tables.trips.remove(trip)?;
+            self.changes.insert(TripId(trip), None);
             self.counters.fallen -= 1;
         }
         Ok(())

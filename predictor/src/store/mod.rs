@@ -29,10 +29,11 @@ mod tests;
 mod trips;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use polyrail_model::{Direction, Handover, Position, RouteId, TripId, TripKnown};
+use polyrail_model::{Direction, Handover, LedgerDigest, Position, RouteId, TripId, TripKnown};
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,7 @@ pub use trips::TripSummary;
 
 use crate::history::{CellHistory, CellKey};
 use crate::record;
+use crate::sync::{KnownTrips, Rank};
 
 /// An open database.
 #[derive(Debug)]
@@ -62,6 +64,8 @@ pub struct Store {
     limits: Limits,
     /// Whether an error has made the open database unusable.
     broken: Cell<bool>,
+    /// How far the trips are known, as the database has it.
+    known: KnownTrips,
 }
 
 /// What became of records that were appended.
@@ -156,44 +160,66 @@ impl Store {
 
     fn from_source(source: Source, limits: Limits) -> Result<Self, StoreError> {
         let database = Some(source.open()?);
-        Ok(Self { database, source, limits, broken: Cell::new(false) })
+        let (broken, known) = (Cell::new(false), KnownTrips::default());
+        let mut store = Self { database, source, limits, broken, known };
+        store.known = store.read_known()?;
+        Ok(store)
     }
 
     /// Takes handovers in, in one durable transaction; those that are known change nothing, those
-    /// that cannot be are counted and left out. `now_ms`: milliseconds since 1970.
+    /// that cannot be are counted and left out. `now_ms`: milliseconds since 1970. Where all are
+    /// known below the gaps of their trips, as copies on several paths are, no disk is waited for.
     ///
     /// # Errors
     /// When nothing was taken.
     pub fn append(&mut self, records: &[Handover], now_ms: u64) -> Result<Appended, StoreError> {
-        if records.is_empty() {
-            return Ok(Appended::default());
+        let is_known = |record: &Handover| {
+            record.sequence < self.known.next_of(record.trip) && record::check(record).is_ok()
+        };
+        if self.database().is_ok() && records.iter().all(is_known) {
+            return Ok(Appended { known: records.len(), ..Appended::default() });
         }
         self.write(|batch| Ok(Ok(batch.append(records, now_ms)?)))
     }
 
-    /// How far each trip is known, the newest trip first. Of a trip that fell out, or was
-    /// forgotten, nothing more is wanted: its `next` is [`u32::MAX`].
+    /// How far trips with handovers are known that are older than this place in the order, or all,
+    /// the newest first, at most `max`.
     ///
     /// # Errors
     /// When the database cannot be read; so for all that read.
-    pub fn known(&self) -> Result<Vec<TripKnown>, StoreError> {
+    pub fn known_before(
+        &self,
+        before: Option<Rank>,
+        max: usize,
+    ) -> Result<Vec<(Rank, TripKnown)>, StoreError> {
+        let end = before.map_or((2, 0, 0), |rank| (1, rank.at_ms, rank.number));
         self.read(|reading| {
             let order = reading.open_table(ORDER)?;
-            let mut known = Vec::new();
-            for row in order.iter()?.rev() {
-                let (trip, next) = row?.1.value();
-                known.push(TripKnown { trip: TripId(trip), next });
-            }
-            Ok(known)
+            let rows = order.range((1, 0, 0)..end)?.rev().take(max);
+            rows.map(|row| {
+                let (order, row) = row?;
+                let ((_, at_ms, number), (trip, next)) = (order.value(), row.value());
+                Ok((Rank { at_ms, number }, TripKnown { trip: TripId(trip), next }))
+            })
+            .collect()
         })
     }
 
-    /// How far one trip is known, as [`Store::known`] tells it; 0 for one that is not there.
+    /// How far one trip is known; 0 for one that is not there. Of a trip that fell out, or was
+    /// forgotten, nothing more is wanted: then it is [`u32::MAX`]. No disk is waited for.
     ///
     /// # Errors
-    /// When the database cannot be read.
+    /// When the database was closed by an error.
     pub fn known_of(&self, trip: TripId) -> Result<u32, StoreError> {
-        self.read(|reading| Ok(trip_of(reading, trip)?.map_or(0, |trip| trip.summary.next)))
+        self.if_open(self.known.next_of(trip))
+    }
+
+    /// The digest over all trips with handovers. No disk is waited for, and no trip looked at.
+    ///
+    /// # Errors
+    /// When the database was closed by an error.
+    pub fn digest(&self) -> Result<LedgerDigest, StoreError> {
+        self.if_open(self.known.digest())
     }
 
     /// The trips that have handovers here, the oldest first.
@@ -443,6 +469,7 @@ impl Store {
         work: impl FnOnce(&mut Batch<'_>) -> Result<Result<T, E>, Fault>,
     ) -> Result<T, E> {
         self.reopen_if_broken()?;
+        let mut changes = BTreeMap::new();
         let result = guarded(self.source.path(), || {
             let database = self.database()?;
             let writing = database.begin_write()?;
@@ -450,7 +477,7 @@ impl Store {
                 let mut batch = Batch::begin(&writing, self.limits)?;
                 let result = work(&mut batch)?;
                 if result.is_ok() {
-                    batch.finish()?;
+                    changes = batch.finish()?;
                 }
                 result
             };
@@ -461,7 +488,11 @@ impl Store {
             }
             Ok(result)
         });
-        self.noted(result)?
+        let result = self.noted(result)?;
+        for (trip, next) in changes {
+            self.known.set(trip, next);
+        }
+        result
     }
 
     fn read<T>(
@@ -470,6 +501,24 @@ impl Store {
     ) -> Result<T, StoreError> {
         let result = guarded(self.source.path(), || work(&self.database()?.begin_read()?));
         self.noted(result)
+    }
+
+    fn read_known(&self) -> Result<KnownTrips, StoreError> {
+        self.read(|reading| {
+            let mut known = KnownTrips::default();
+            for row in reading.open_table(ORDER)?.iter()? {
+                let (trip, next) = row?.1.value();
+                known.set(TripId(trip), Some(next));
+            }
+            Ok(known)
+        })
+    }
+
+    fn if_open<T>(&self, value: T) -> Result<T, StoreError> {
+        match self.database() {
+            Ok(_) => Ok(value),
+            Err(fault) => Err(fault.at(self.source.path())),
+        }
     }
 
     fn database(&self) -> Result<&Database, Fault> {
@@ -498,6 +547,8 @@ impl Store {
             })?;
             self.database = Some(self.source.open()?);
             self.broken.set(false);
+            // What failed may have been done nevertheless.
+            self.known = self.read_known()?;
         }
         Ok(())
     }

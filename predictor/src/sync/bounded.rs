@@ -20,6 +20,10 @@ impl BoundedSet {
         self.trips.contains(&trip)
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = TripId> {
+        self.trips.iter().copied()
+    }
+
     pub fn insert(&mut self, trip: TripId) {
         if !self.trips.insert(trip) {
             return;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Handover, LedgerDigest, LedgerMessage, TripId, TripKnown};
 
-use super::{DIGESTS_APART, INTERVAL, Ledger, PAUSE_MIN, RETRY, SETTLE, Share, Sync};
+use super::{DIGESTS_APART, INTERVAL, Ledger, PAUSE_MIN, RETRY, SETTLE, Share, Sync, Told};
 
 impl Sync {
     pub(super) fn on_known<L: Ledger>(
@@ -138,7 +138,7 @@ impl Sync {
         } else if self.told.is_some() {
             self.tell |= !self.gives();
         } else if now >= self.tell_at {
-            (self.told, self.tell, self.gained) = (Some(0), true, false);
+            (self.told, self.tell, self.gained) = (Some(Told::Nothing), true, false);
         }
         Ok(())
     }

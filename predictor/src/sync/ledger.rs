@@ -1,24 +1,48 @@
 //! What the synchronisation needs of a database of handovers, and one in memory.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use polyrail_model::{Handover, TripId, TripKnown};
+use polyrail_model::{Handover, LedgerDigest, TripId, TripKnown};
 
-/// A database of handovers, trip by trip.
+use super::known::put_in;
+
+/// Where a trip stands in the order of all, the newest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    /// How new it is, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Tells trips of the same time apart.
+    pub number: u64,
+}
+
+/// A database of handovers, trip by trip. What is asked for one message takes no longer in a large
+/// one.
 pub trait Ledger {
     /// What may go wrong with it.
     type Error;
 
-    /// How far each trip is known, the newest first. What is not there may be given again: a trip
-    /// whose handovers fell out should stay, with [`TripKnown::LEFT_OUT`].
+    /// The digest over all trips of which some is known and that did not fall out.
     ///
     /// # Errors
     /// The database cannot be read.
-    fn known(&self) -> Result<Vec<TripKnown>, Self::Error>;
+    fn digest(&self) -> Result<LedgerDigest, Self::Error>;
 
-    /// All handovers of this trip below the number are known; 0 for an unknown trip,
-    /// [`TripKnown::LEFT_OUT`] for one that fell out.
+    /// How far trips are known that are older than this place in the order, or all, the newest
+    /// first, at most `max`; those that fell out may be missing.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    fn known_before(
+        &self,
+        before: Option<Rank>,
+        max: usize,
+    ) -> Result<Vec<(Rank, TripKnown)>, Self::Error>;
+
+    /// All handovers of this trip below the number are known; 0 for an unknown trip. What is not
+    /// there may be given again: a trip whose handovers fell out should stay, with
+    /// [`TripKnown::LEFT_OUT`].
     ///
     /// # Errors
     /// The database cannot be read.
@@ -122,10 +146,28 @@ impl MemoryLedger {
 impl Ledger for MemoryLedger {
     type Error = Infallible;
 
-    fn known(&self) -> Result<Vec<TripKnown>, Infallible> {
-        let mut known: Vec<_> = self.trips.iter().collect();
-        known.sort_by_key(|(_, trip)| std::cmp::Reverse(trip.began_ms));
-        Ok(known.into_iter().map(|(&trip, held)| TripKnown { trip, next: held.next }).collect())
+    fn digest(&self) -> Result<LedgerDigest, Infallible> {
+        let mut digest = LedgerDigest::default();
+        for (&trip, held) in &self.trips {
+            put_in(&mut digest, TripKnown { trip, next: held.next });
+        }
+        Ok(digest)
+    }
+
+    fn known_before(
+        &self,
+        before: Option<Rank>,
+        max: usize,
+    ) -> Result<Vec<(Rank, TripKnown)>, Infallible> {
+        let ranked = self.trips.iter().map(|(&trip, held)| {
+            let rank = Rank { at_ms: held.began_ms, number: trip.0 };
+            (rank, TripKnown { trip, next: held.next })
+        });
+        let older = |(rank, _): &(Rank, TripKnown)| before.is_none_or(|before| *rank < before);
+        let mut known: Vec<_> = ranked.filter(older).collect();
+        known.sort_by_key(|(rank, _)| Reverse(*rank));
+        known.truncate(max);
+        Ok(known)
     }
 
     fn next_of(&self, trip: TripId) -> Result<u32, Infallible> {

@@ -23,6 +23,7 @@
 
 mod bounded;
 mod hear;
+mod known;
 mod ledger;
 #[cfg(test)]
 mod tests;
@@ -33,7 +34,9 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Handover, LedgerDigest, LedgerMessage, TripId, TripKnown, Urgency};
 
 use bounded::BoundedSet;
-pub use ledger::{Ledger, MemoryLedger};
+pub(crate) use known::KnownTrips;
+use known::{counts, put_in, take_out};
+pub use ledger::{Ledger, MemoryLedger, Rank};
 
 /// Which trips a peer is told of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,8 +78,8 @@ pub struct Sync {
     digest_at: Instant,
     /// How long to wait for the answer to the next one.
     digest_wait: Duration,
-    /// The position in the list of trips up to which they were told; none while quiet.
-    told: Option<usize>,
+    /// Up to where the trips were told; none while quiet.
+    told: Option<Told>,
     /// The next page of it is due.
     tell: bool,
     /// Something has come of telling.
@@ -84,6 +87,13 @@ pub struct Sync {
     /// All is told again no sooner.
     tell_at: Instant,
     pause: Duration,
+}
+
+/// Up to where the trips were told, the newest first.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    Nothing,
+    Until(Rank),
 }
 
 /// Records that are out and not answered.
@@ -250,22 +260,25 @@ impl Sync {
         self.share == Share::All || self.named.contains(trip)
     }
 
-    /// The trips that are compared, the newest first.
-    fn compared<L: Ledger>(&self, ledger: &L) -> Result<impl Iterator<Item = TripKnown>, L::Error> {
-        let compares = |known: &TripKnown| {
-            let counts = known.next > 0 && known.next != TripKnown::LEFT_OUT;
-            counts && self.shows(known.trip) && !self.left_out.contains(known.trip)
-        };
-        Ok(ledger.known()?.into_iter().filter(compares))
-    }
-
+    /// Over the trips that are compared: all, or those that the peer has named, but for those
+    /// that are left out.
     fn digest<L: Ledger>(&self, ledger: &L, answer: bool) -> Result<LedgerDigest, L::Error> {
-        let mut digest = LedgerDigest { answer, ..LedgerDigest::default() };
-        for TripKnown { trip, next } in self.compared(ledger)? {
-            digest.trips = digest.trips.saturating_add(1);
-            digest.hash = digest.hash.wrapping_add(mixed(trip.0 ^ mixed(u64::from(next))));
+        let known = |trip| Ok(TripKnown { trip, next: ledger.next_of(trip)? });
+        let mut digest = LedgerDigest::default();
+        match self.share {
+            Share::All => {
+                digest = ledger.digest()?;
+                for trip in self.left_out.iter() {
+                    take_out(&mut digest, known(trip)?);
+                }
+            }
+            Share::Own => {
+                for trip in self.named.iter().filter(|trip| !self.left_out.contains(*trip)) {
+                    put_in(&mut digest, known(trip)?);
+                }
+            }
         }
-        Ok(digest)
+        Ok(LedgerDigest { answer, ..digest })
     }
 
     /// How far the trips are known of which the peer is to hear.
@@ -339,9 +352,7 @@ impl Sync {
         now: Instant,
         ledger: &L,
     ) -> Result<Option<Vec<TripKnown>>, L::Error> {
-        let from = self.told.unwrap_or_default();
-        let page = self.compared(ledger)?.skip(from).take(LedgerMessage::KNOWN_MAX);
-        let page: Vec<TripKnown> = page.collect();
+        let (page, until) = self.page_to_tell(ledger)?;
         if page.is_empty() {
             self.told = None;
             let idle = !std::mem::take(&mut self.gained);
@@ -350,9 +361,35 @@ impl Sync {
             self.digest_at = self.tell_at;
             return Ok(None);
         }
-        self.told = Some(from + page.len());
+        self.told = until.map(Told::Until);
         (self.digest_at, self.digest_wait) = (now + SETTLE, RETRY);
         Ok(Some(page))
+    }
+
+    /// The next trips that are compared, and up to where they go.
+    fn page_to_tell<L: Ledger>(
+        &self,
+        ledger: &L,
+    ) -> Result<(Vec<TripKnown>, Option<Rank>), L::Error> {
+        let mut until = match self.told {
+            Some(Told::Until(rank)) => Some(rank),
+            Some(Told::Nothing) | None => None,
+        };
+        let mut page = Vec::new();
+        loop {
+            let wanted = LedgerMessage::KNOWN_MAX - page.len();
+            let older = ledger.known_before(until, wanted)?;
+            let Some((last, _)) = older.last() else {
+                return Ok((page, until));
+            };
+            until = Some(*last);
+            let trips = older.into_iter().map(|(_, known)| known);
+            page.extend(trips.filter(|known| self.compares(*known)));
+        }
+    }
+
+    fn compares(&self, known: TripKnown) -> bool {
+        counts(known) && self.shows(known.trip) && !self.left_out.contains(known.trip)
     }
 
     /// What waited long enough for its answer is said again.
@@ -379,14 +416,6 @@ impl Sync {
     }
 }
 
-/// The finaliser of SplitMix64 behind its increment.
-fn mixed(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 /// Equal databases compare their digests so often.
 pub const INTERVAL: Duration = Duration::from_secs(300);
 /// What is not answered is said again after this time, then after twice as long each time.
@@ -399,7 +428,8 @@ const SETTLE: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_secs(10);
 /// The same, when nothing came of many in a row.
 const PAUSE_MAX: Duration = Duration::from_secs(3_600);
-/// Digests of the peer that come sooner after one are not heard: each costs a look at all trips.
+/// Digests of the peer that come sooner after one are not heard: each costs a look at all trips
+/// that are left out.
 const DIGESTS_APART: Duration = Duration::from_millis(200);
 /// Handovers that wait to be said at once; the oldest is dropped, and said later.
 const LIVE_MAX: usize = 64;

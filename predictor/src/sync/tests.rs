@@ -2,11 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::convert::Infallible;
 
 use polyrail_model::{CellId, Direction, HandoverOutcome, Position, RouteId, Speed};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
+use super::known::mixed;
 use super::*;
 
 fn handover(trip: u64, sequence: u32) -> Handover {
@@ -486,7 +488,7 @@ fn a_hostile_peer_takes_neither_memory_nor_traffic() {
         println!("seed {seed}: heard {heard} bytes, said {said}");
         assert!(said < 4 * heard, "seed {seed}: {said} for {heard}");
         assert!(ledger.handovers().count() <= 50 * 10_000);
-        assert!(ledger.known().unwrap().len() <= 100);
+        assert!(ledger.known_before(None, usize::MAX).unwrap().len() <= 100);
     }
 }
 
@@ -537,8 +539,19 @@ struct Failing {
 impl Ledger for Failing {
     type Error = &'static str;
 
-    fn known(&self) -> Result<Vec<TripKnown>, Self::Error> {
-        if self.fails { Err("the disk is full") } else { Ok(self.ledger.known().unwrap()) }
+    fn digest(&self) -> Result<LedgerDigest, Self::Error> {
+        if self.fails { Err("the disk is full") } else { Ok(self.ledger.digest().unwrap()) }
+    }
+
+    fn known_before(
+        &self,
+        before: Option<Rank>,
+        max: usize,
+    ) -> Result<Vec<(Rank, TripKnown)>, Self::Error> {
+        if self.fails {
+            return Err("the disk is full");
+        }
+        Ok(self.ledger.known_before(before, max).unwrap())
     }
 
     fn next_of(&self, trip: TripId) -> Result<u32, Self::Error> {
@@ -579,6 +592,69 @@ fn a_ledger_that_fails_is_asked_again_later() {
     assert!(side.poll(now, &ledger).unwrap().is_some());
     let records = LedgerMessage::Records(vec![handover(1, 0)]);
     assert_eq!(side.on_message(now, &mut ledger, records), Ok(1));
+}
+
+/// A ledger whose trips are too many to be listed for a message.
+struct Unlisted(MemoryLedger);
+
+impl Ledger for Unlisted {
+    type Error = Infallible;
+
+    fn digest(&self) -> Result<LedgerDigest, Infallible> {
+        self.0.digest()
+    }
+
+    fn known_before(
+        &self,
+        _before: Option<Rank>,
+        max: usize,
+    ) -> Result<Vec<(Rank, TripKnown)>, Infallible> {
+        panic!("{max} trips are listed")
+    }
+
+    fn next_of(&self, trip: TripId) -> Result<u32, Infallible> {
+        self.0.next_of(trip)
+    }
+
+    fn records(&self, trip: TripId, from: u32, max: usize) -> Result<Vec<Handover>, Infallible> {
+        self.0.records(trip, from, max)
+    }
+
+    fn append(&mut self, handovers: &[Handover]) -> Result<usize, Infallible> {
+        self.0.append(handovers)
+    }
+}
+
+#[test]
+fn neither_digests_nor_records_list_all_trips() {
+    for share in [Share::All, Share::Own] {
+        let now = base();
+        let mut ledger = Unlisted(MemoryLedger::default());
+        (0..9).for_each(|trip| filled(&mut ledger.0, trip, 20));
+        let mut side = Sync::new(now, share);
+        side.connected(now);
+        let mut digests = Vec::new();
+        let mut hear = |side: &mut Sync, message| {
+            side.on_message(now, &mut ledger, message).unwrap();
+            while let Some((_, message)) = side.poll(now, &ledger).unwrap() {
+                if let LedgerMessage::Digest(digest) = message {
+                    digests.push(digest);
+                }
+            }
+        };
+        let left_out = TripKnown { trip: TripId(3), next: TripKnown::LEFT_OUT };
+        let named = (0..9).map(|trip| TripKnown { trip: TripId(trip), next: 20 });
+        hear(&mut side, LedgerMessage::Known(named.collect()));
+        hear(&mut side, LedgerMessage::Known(vec![left_out]));
+        hear(&mut side, LedgerMessage::Records(vec![handover(9, 0)]));
+        // The peer has the same: its digest is answered, and nothing is told.
+        let mut same = MemoryLedger::default();
+        (0..9).filter(|trip| *trip != 3).for_each(|trip| filled(&mut same, trip, 20));
+        filled(&mut same, 9, 1);
+        hear(&mut side, LedgerMessage::Digest(same.digest().unwrap()));
+        let answer = LedgerDigest { answer: true, ..same.digest().unwrap() };
+        assert_eq!(digests.last(), Some(&answer), "{share:?}");
+    }
 }
 
 #[test]

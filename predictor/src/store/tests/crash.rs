@@ -120,6 +120,21 @@ fn after_a_full_disk_the_next_write_goes_on() {
     }
 }
 
+/// Copies come on all paths, and again when an answer is lost.
+#[test]
+fn what_is_known_waits_for_no_disk() {
+    let disk = Disk::default();
+    let mut store = on(&disk).unwrap();
+    store.append(&events(1, 0..9, NOW), NOW).unwrap();
+    let before = disk.operations();
+    let copies = events(1, 2..9, NOW);
+    let appended = store.append(&copies, NOW).unwrap();
+    assert_eq!(appended, Appended { fresh: 0, known: 7, refused: 0 });
+    assert_eq!(disk.operations(), before);
+    assert_eq!(store.append(&events(1, 8..10, NOW), NOW).unwrap().fresh, 1);
+    assert!(disk.operations() > before);
+}
+
 /// The child of the test below; without its variable it does nothing.
 #[test]
 fn appends_until_it_is_killed() {
