@@ -634,7 +634,8 @@ fn neither_digests_nor_records_list_all_trips() {
         let mut side = Sync::new(now, share);
         side.connected(now);
         let mut digests = Vec::new();
-        let mut hear = |side: &mut Sync, message| {
+        let mut hear = |at: u64, message| {
+            let now = now + Duration::from_secs(at);
             side.on_message(now, &mut ledger, message).unwrap();
             while let Some((_, message)) = side.poll(now, &ledger).unwrap() {
                 if let LedgerMessage::Digest(digest) = message {
@@ -644,15 +645,17 @@ fn neither_digests_nor_records_list_all_trips() {
         };
         let left_out = TripKnown { trip: TripId(3), next: TripKnown::LEFT_OUT };
         let named = (0..9).map(|trip| TripKnown { trip: TripId(trip), next: 20 });
-        hear(&mut side, LedgerMessage::Known(named.collect()));
-        hear(&mut side, LedgerMessage::Known(vec![left_out]));
-        hear(&mut side, LedgerMessage::Records(vec![handover(9, 0)]));
-        // The peer has the same: its digest is answered, and nothing is told.
+        hear(0, LedgerMessage::Known(named.collect()));
+        hear(0, LedgerMessage::Known(vec![left_out]));
+        hear(0, LedgerMessage::Records(vec![handover(9, 0)]));
+        // The peer has the same: its first digest crosses this side's, the second is answered.
         let mut same = MemoryLedger::default();
         (0..9).filter(|trip| *trip != 3).for_each(|trip| filled(&mut same, trip, 20));
         filled(&mut same, 9, 1);
-        hear(&mut side, LedgerMessage::Digest(same.digest().unwrap()));
-        let answer = LedgerDigest { answer: true, ..same.digest().unwrap() };
+        let digest = same.digest().unwrap();
+        hear(0, LedgerMessage::Digest(digest));
+        hear(1, LedgerMessage::Digest(digest));
+        let answer = LedgerDigest { answer: true, ..digest };
         assert_eq!(digests.last(), Some(&answer), "{share:?}");
     }
 }
