@@ -10,8 +10,9 @@
 //! [`Pilot::poll`] until it answers `None`. What is not polled is bounded: the oldest handovers
 //! fall out, counted.
 //!
-//! A handover is recorded where the train was when it began; one that began outside a trip, where
-//! no position is known or while the train went back is counted, not recorded.
+//! A handover is recorded where the train was when it began; one that began outside a trip (as all
+//! do in a depot at night), where no position is known or while the train went back is counted, not
+//! recorded.
 
 #[cfg(test)]
 mod tests;
@@ -74,6 +75,8 @@ struct Trip {
     route: RouteId,
     direction: Direction,
     began: Instant,
+    /// None while it lasts.
+    ended: Option<Instant>,
     /// When the train last moved, and to where: the speed that follows from fixes is never zero.
     moved: Instant,
     metres: f64,
@@ -177,7 +180,10 @@ impl Pilot {
 
     /// Ends the trip, as when the train is switched off: its track is put out.
     pub fn end_trip(&mut self) {
-        self.previous = self.trip.take().or(self.previous);
+        if let Some(trip) = self.trip.take() {
+            let ended = self.now.map(|(now, _)| now);
+            self.previous = Some(Trip { ended, ..trip });
+        }
         for (route, track) in self.positioner.settle() {
             self.put(PilotOutput::Track(route, track));
         }
@@ -209,7 +215,8 @@ impl Pilot {
         self.rest = None;
         let Placement { route, direction, metres, .. } = place;
         let id = TripId(self.dice.next_u64());
-        self.trip = Some(Trip { id, route, direction, began: now, moved: now, metres, next: 0 });
+        let (began, ended, moved) = (now, None, now);
+        self.trip = Some(Trip { id, route, direction, began, ended, moved, metres, next: 0 });
         self.stored_at = Some(now);
         self.put(PilotOutput::TripBegan(id, route));
     }
@@ -217,8 +224,11 @@ impl Pilot {
     fn record(&mut self, now: Instant, wall_ms: u64, detected: Detected) -> Option<Handover> {
         let place = self.positioner.place_at(detected.at)?;
         // A trip begins with its first position, and a handover may be little older.
-        let begun = |trip: &&mut Trip| trip.began <= detected.at + EARLY;
-        let trip = [&mut self.trip, &mut self.previous].into_iter().flatten().find(begun)?;
+        let during = |trip: &&mut Trip| {
+            let begun = trip.began <= detected.at + EARLY;
+            begun && trip.ended.is_none_or(|end| detected.at <= end)
+        };
+        let trip = [&mut self.trip, &mut self.previous].into_iter().flatten().find(during)?;
         let sequence = trip.next;
         trip.next = trip.next.checked_add(1)?;
         let age = now.saturating_duration_since(detected.at).as_millis();

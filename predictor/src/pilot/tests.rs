@@ -328,6 +328,36 @@ fn a_trip_ends_at_the_terminus_and_with_a_long_rest() {
     }
 }
 
+/// A night in the depot, where a modem goes to and fro between two cells.
+#[test]
+fn what_comes_after_a_trip_is_none_of_it() {
+    let (mut pilot, mut told, begin) = (Pilot::new(1, []), Told::default(), start());
+    let wall = |second: u32| WALL + 1_000 * u64::from(second);
+    let (arrives, night) = (600, 20_000);
+    for second in 0..night {
+        let at = begin + seconds(f64::from(second));
+        let (metres, velocity) =
+            (80.0 * f64::from(second.min(arrives)), if second < arrives { 80.0 } else { 0.0 });
+        let odometer = crate::Odometer { at, route: RouteId(1), metres, velocity, error: 5.0 };
+        pilot.observe(at, wall(second), &Observation::Odometer(odometer));
+        let carrier = || "a".to_owned();
+        let heard = Observation::Heard(Heard { at, carrier: carrier() });
+        pilot.observe(at, wall(second), &heard);
+        let cell = Some(CellId(u64::from(second) / 10 % 2));
+        let serving = Serving { at, carrier: carrier(), cell, rsrp: None };
+        pilot.observe(at, wall(second), &Observation::Serving(serving));
+        told.drain(&mut pilot);
+    }
+    assert_eq!((told.trips.len(), pilot.trip()), (1, None));
+    let last = told.handovers.last().unwrap().at_ms;
+    let over = wall(arrives) + REST.as_millis() as u64;
+    assert!((over - 15_000..=over).contains(&last), "{} s after", (last - over) / 1_000);
+    let unplaced = pilot.counts().unplaced;
+    assert_eq!(told.handovers.len() as u64 + unplaced, u64::from(night) / 10 - 1);
+    let stood = told.handovers.iter().filter(|one| one.speed.metres_per_second() < 1.0);
+    assert!(stood.count() > 150, "events they are as long as the trip lasts");
+}
+
 #[test]
 fn handovers_without_a_position_are_counted() {
     let mut pilot = Pilot::new(1, []);
