@@ -25,6 +25,8 @@ pub struct CellForecast {
     passages: u32,
     failures: u32,
     rate: f64,
+    /// On how many trips they were.
+    failed_trips: u32,
     /// The middle of all handovers along the direction of travel, in metres.
     centre: f64,
     /// The deviation of the next handover from it.
@@ -54,7 +56,10 @@ impl CellForecast {
         settings: &ForecastSettings,
     ) -> Vec<Self> {
         let places = Places::of(history, key.direction);
-        let fitted = places.iter().map(|places| Self::new(key, places, pool, separable, settings));
+        let fitted = places.iter().map(|places| {
+            let failed_trips = failed_trips(key, history, places);
+            Self { failed_trips, ..Self::new(key, places, pool, separable, settings) }
+        });
         let mut fitted: Vec<Self> = fitted.collect();
         for (one, pair) in fitted.iter_mut().zip(places.windows(2)) {
             // Both have handovers, or they would not be apart.
@@ -93,6 +98,7 @@ impl CellForecast {
             passages,
             failures,
             rate,
+            failed_trips: 0,
             centre,
             deviation,
             shift: own * count / (count + OWN_WEIGHT),
@@ -133,7 +139,7 @@ impl CellForecast {
     /// The place of the failure for a train of this speed (metres a second, along the direction),
     /// where the history supports a forecast.
     pub fn place(&self, speed: f64) -> Option<Position> {
-        let sound = self.failures >= SUPPORT && self.separable;
+        let sound = self.failed_trips >= SUPPORT && self.separable;
         let place = match self.settings.rule {
             Rule::Mean => sound.then_some(self.mean_failure),
             Rule::Naive => sound.then_some(self.naive),
@@ -216,7 +222,18 @@ impl CellForecast {
     }
 }
 
-/// A cell with fewer failures never forecasts.
+/// On how many trips a handover failed of those that count at this place: failures of one trip may
+/// have one cause.
+fn failed_trips(key: &CellKey, history: &CellHistory, places: &Places) -> u32 {
+    let (Some((first, _)), Some((last, _))) = (places.kept.first(), places.kept.last()) else {
+        return 0;
+    };
+    // What is kept is sorted, and nothing between was left out.
+    let along = |position: Position| key.direction.sign() * position.metres();
+    history.trips_that_failed(|position| (*first..=*last).contains(&along(position)))
+}
+
+/// A cell that failed on fewer trips never forecasts.
 pub const SUPPORT: u32 = 2;
 /// The pool counts as so many failures of the cell.
 const OWN_WEIGHT: f64 = 8.0;

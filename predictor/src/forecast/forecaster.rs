@@ -14,7 +14,7 @@ use super::cell::CellForecast;
 use super::pool::Pool;
 use super::settings::ForecastSettings;
 use super::svm;
-use crate::history::{CellHistory, CellKey, Passage};
+use crate::history::{self, CellHistory, CellKey, Passage};
 
 /// Where a train is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,8 +75,11 @@ impl Forecaster {
         self.count(more);
     }
 
-    /// Adds one handover; one that is known changes nothing.
+    /// Adds one handover; one that is known, or of a train that stood, changes nothing.
     pub fn add(&mut self, handover: &Handover) {
+        if !history::is_learned(handover) {
+            return;
+        }
         let cell = self.touch(&CellKey::of(handover));
         if cell.history.add(handover) {
             (cell.fitted, cell.separable) = (None, None);

@@ -6,8 +6,8 @@
 //! and a train's position into a [`polyrail_model::LinkForecast`]. [`svm`] tells whether a cell's
 //! failures can be told from its successes at all, and [`evaluate`] how good all that is.
 //!
-//! Nothing here knows a clock, a file or a carrier's modem. A cell without [`SUPPORT`] failures
-//! never forecasts.
+//! Nothing here knows a clock, a file or a carrier's modem. A cell that failed on fewer than
+//! [`SUPPORT`] trips never forecasts.
 
 mod cell;
 pub mod evaluate;

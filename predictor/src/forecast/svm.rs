@@ -181,16 +181,16 @@ mod tests {
     /// Handovers of one cell: metres, dBm, and whether it failed.
     fn history(passages: impl Iterator<Item = (f64, Option<f64>, bool)>) -> CellHistory {
         let mut history = CellHistory::default();
-        for (sequence, (metres, dbm, fails)) in (0..).zip(passages) {
+        for (trip, (metres, dbm, fails)) in (0..).zip(passages) {
             history.add(&Handover {
-                trip: TripId(1),
-                sequence,
+                trip: TripId(trip),
+                sequence: 0,
                 at_ms: 0,
                 carrier: "a".into(),
                 route: RouteId(1),
                 direction: Direction::Up,
                 position: Position::from_metres(metres),
-                speed: Speed::default(),
+                speed: Speed::from_metres_per_second(80.0),
                 from: CellId(1),
                 to: None,
                 rsrp: dbm.and_then(Rsrp::from_dbm),

@@ -12,7 +12,7 @@ use super::places::{Place, PlaceSample};
 use super::tables::{Counters, Tables};
 use super::trips::{self, Trip};
 use super::{Appended, is_forecastable};
-use crate::history::{CellHistory, CellKey};
+use crate::history::{self, CellHistory, CellKey, Passage};
 use crate::record;
 
 /// A transaction that is being written.
@@ -125,7 +125,9 @@ impl<'t> Batch<'t> {
                 summary.next += 1;
             }
         }
-        self.open_cell(&CellKey::of(record))?.add(record);
+        if history::is_learned(record) {
+            self.open_cell(&CellKey::of(record))?.add(record);
+        }
         Ok(Taken::Fresh)
     }
 
@@ -218,13 +220,9 @@ impl<'t> Batch<'t> {
         record::check_carrier(&key.carrier).map_err(StoreError::Refused)?;
         record::encode_history(other).map_err(StoreError::Refused)?;
         let own = self.open_cell(key)?;
-        let known = |one: &crate::history::Passage| {
-            let mut passages = own.passages();
-            passages.any(|own| own.trip == one.trip && own.sequence == one.sequence)
-        };
-        let mut all: Vec<_> = other.passages().filter(|one| !known(one)).copied().collect();
-        all.extend(own.passages());
-        *own = all.into_iter().collect();
+        let known = |one: &&Passage| own.passages().any(|own| own.trip == one.trip);
+        let (shared, older): (Vec<_>, Vec<_>) = other.passages().partition(known);
+        *own = older.into_iter().chain(own.passages()).chain(shared).copied().collect();
         Ok(())
     }
 

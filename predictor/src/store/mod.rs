@@ -51,6 +51,7 @@ use tables::{CELLS, Counters, EVENTS, FORMAT, META, ORDER, PLACES, TRACK_ORDER, 
 use trips::Trip;
 pub use trips::TripSummary;
 
+use crate::forecast::SUPPORT;
 use crate::history::{CellHistory, CellKey};
 use crate::record;
 use crate::sync::{KnownTrips, Rank};
@@ -104,7 +105,7 @@ pub struct StoreStats {
     pub trips_fallen: u64,
     /// Cells that are remembered.
     pub cells: u64,
-    /// Those with at least two failures, for which there may be a forecast.
+    /// Those that failed on at least two trips, for which there may be a forecast.
     pub forecastable_cells: u64,
     /// Tracks.
     pub tracks: u64,
@@ -470,7 +471,7 @@ fn trip_of(reading: &ReadTransaction, trip: TripId) -> Result<Option<Trip>, Faul
     }
 }
 
-/// Whether a cell has the two failures without which nothing is forecast.
+/// Whether a cell has failed on the two trips without which nothing is forecast.
 fn is_forecastable(history: &CellHistory) -> bool {
-    history.passages().filter(|one| one.outcome.is_failure()).nth(1).is_some()
+    history.trips_that_failed(|_| true) >= SUPPORT
 }

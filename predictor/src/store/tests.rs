@@ -109,7 +109,8 @@ fn assert_counted(dump: &Dump, limits: &Limits) {
     let stats = dump.stats;
     let failures = dump.events.iter().filter(|event| event.outcome.is_failure()).count();
     let forecastable = dump.cells.iter().filter(|(_, history)| {
-        history.passages().filter(|passage| passage.outcome.is_failure()).count() >= 2
+        let failed = history.passages().filter(|passage| passage.outcome.is_failure());
+        failed.map(|passage| passage.trip).collect::<BTreeSet<_>>().len() >= 2
     });
     assert_eq!(stats.events, dump.events.len() as u64);
     assert_eq!(stats.failures, failures as u64);
@@ -146,6 +147,43 @@ fn handovers_are_taken_once_and_the_first_counts() {
     let cell = store.cell(&CellKey::of(&all[2])).unwrap().unwrap();
     assert_eq!(cell.passages().len(), 2);
     assert_counted(&dump(&store).unwrap(), &Limits::default());
+}
+
+/// A modem goes to and fro at a platform: both ends hold the events, and cells learn the same of
+/// them in whatever order they come.
+#[test]
+fn cells_remember_the_first_of_a_trip_and_nothing_of_a_train_that_stands() {
+    let one = |trip: u64, sequence: u32, metres_per_second: f64| {
+        let speed = polyrail_model::Speed::from_metres_per_second(metres_per_second);
+        let (from, outcome) = (polyrail_model::CellId(1), HandoverOutcome::TypeI);
+        Handover { speed, from, outcome, ..event(trip, sequence, NOW) }
+    };
+    let stands = |trip| (0..20).map(move |sequence| one(trip, sequence, 1.9));
+    let crawls = |trip| (20..40).map(move |sequence| one(trip, sequence, 2.1));
+    let mut cells = Vec::new();
+    for backwards in [false, true] {
+        let mut store = Store::in_memory(Limits::default()).unwrap();
+        let mut all: Vec<_> = stands(1).collect();
+        let appended = store.append(&all, NOW).unwrap();
+        assert_eq!((appended.fresh, store.cells().unwrap()), (20, Vec::new()));
+        all = crawls(1).collect();
+        if backwards {
+            all.reverse();
+        }
+        for record in &all {
+            store.append(std::slice::from_ref(record), NOW).unwrap();
+        }
+        let stats = store.stats().unwrap();
+        assert_eq!((stats.events, stats.failures, stats.forecastable_cells), (40, 40, 0));
+        let history = store.cell(&CellKey::of(&all[0])).unwrap().unwrap();
+        let held: Vec<_> = history.passages().map(|one| (one.trip.0, one.sequence)).collect();
+        assert_eq!(held, [(1, 20), (1, 21)]);
+        store.append(&[one(2, 0, 80.0)], NOW).unwrap();
+        assert_eq!(store.stats().unwrap().forecastable_cells, 1, "failed on two trips");
+        assert_counted(&dump(&store).unwrap(), &Limits::default());
+        cells.push(store.cells().unwrap());
+    }
+    assert_eq!(cells[0], cells[1]);
 }
 
 #[test]
@@ -358,9 +396,9 @@ fn cells_tracks_and_places_that_were_not_seen_for_long_fall_out() {
 fn a_cell_that_falls_out_while_its_batch_is_written_is_counted_once() {
     let limits = Limits { cells_max: 2, ..Limits::default() };
     let mut store = Store::in_memory(limits).unwrap();
-    let failed = |cell: u64, sequence| {
+    let failed = |cell: u64, trip| {
         let from = polyrail_model::CellId(cell);
-        Handover { from, sequence, outcome: HandoverOutcome::TypeI, ..event(1, 0, NOW) }
+        Handover { from, outcome: HandoverOutcome::TypeI, ..event(trip, 0, NOW) }
     };
     store.append(&[failed(9, 0), failed(9, 1), failed(5, 2), failed(5, 3)], NOW).unwrap();
     assert_eq!(store.stats().unwrap().forecastable_cells, 2);

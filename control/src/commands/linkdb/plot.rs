@@ -211,7 +211,7 @@ mod tests {
             route: RouteId(7),
             direction: Direction::Up,
             position: Position::from_metres(metres),
-            speed: Speed::default(),
+            speed: Speed::from_metres_per_second(80.0),
             from: CellId(cell as u64),
             to: None,
             rsrp: None,

@@ -183,6 +183,35 @@ fn failures_that_are_left_out_support_nothing() {
 }
 
 #[test]
+/// Two failures of one trip have one cause, as likely as not.
+#[test]
+fn it_takes_failures_of_two_trips() {
+    for (trips, told) in [([100, 100], false), ([100, 101], true)] {
+        for direction in [Direction::Up, Direction::Down] {
+            let successes: Vec<f64> = (0..6).map(|one| 1_000.0 + 2.0 * f64::from(one)).collect();
+            let (mut forecaster, key) = cell_of(direction, &successes, &[]);
+            for (sequence, trip) in (0..).zip(trips) {
+                let metres = direction.sign() * (1_020.0 + f64::from(sequence));
+                let failure = handover(trip, 1, direction, metres, true);
+                forecaster.add(&Handover { sequence, ..failure });
+            }
+            let cell = forecaster.cell(&key).unwrap();
+            assert_eq!((cell.passages(), cell.failures()), (8, 2));
+            assert_eq!(cell.place(SPEED).is_some(), told, "{trips:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_known_of_a_cell_where_trains_stood() {
+    let mut forecaster = Forecaster::default();
+    let speed = Speed::from_metres_per_second(1.9);
+    for trip in 0..9 {
+        forecaster.add(&Handover { speed, ..handover(trip, 1, Direction::Up, 0.0, true) });
+    }
+    assert!(forecaster.is_empty());
+}
+
 fn a_cell_that_is_left_at_two_places_is_foreseen_at_the_one_ahead() {
     let around = |middle: f64| (0..20).map(move |one| middle - 38.0 + 4.0 * f64::from(one));
     let late = |middle: f64| (0..8).map(move |one| middle + 40.0 + 4.0 * f64::from(one));
