@@ -4,6 +4,7 @@
 //! unknown --cell--> camped --other cell--> joined --settled, 20 s silent--> camped
 //! camped --no cell--> lost --cell--> joined
 //! lost --20 s--> unknown
+//! camped, lost --unheard for too long--> unknown
 //! joined --other cell, no cell, while silent--> joined, lost (the same change)
 //! joined --other cell, no cell--> told; joined, lost (another change)
 //! ```
@@ -21,6 +22,10 @@ use crate::{Reported, Serving, Silence};
 pub(super) struct Carrier {
     /// The last report.
     last: Option<Seen>,
+    /// How often the last report's cell was told again, each time in good time.
+    again: u32,
+    /// The modem tells its cell again while that stays the same.
+    tells_again: bool,
     change: Option<Change>,
     /// The last silences, the oldest first; only the last may still last.
     spans: VecDeque<Span>,
@@ -68,6 +73,8 @@ impl Carrier {
             change.followed = change.followed.or(Some(at));
         }
         self.advance(at);
+        self.lose_track(at);
+        self.note_again(at, cell);
         let before = self.last.replace(Seen { at, cell, rsrp });
         let joined = self.change.as_ref().map(|change| change.joined.map(|(to, _)| to));
         match (joined, cell) {
@@ -81,6 +88,30 @@ impl Carrier {
             }
         }
         self.advance(at);
+    }
+
+    /// Whether what was reported last may be of long ago: the modem or its source was gone for a
+    /// while. Who tells a cell again and again is noticed soon; who tells changes alone may be
+    /// silent for as long as a cell is long.
+    fn is_outdated(&self, last: Seen, at: Instant) -> bool {
+        let silent = at.saturating_duration_since(last.at);
+        silent > if self.tells_again { STALE } else { UNTOLD_MAX }
+    }
+
+    /// Where the train has been since an outdated report nobody knows.
+    fn lose_track(&mut self, at: Instant) {
+        if self.last.is_some_and(|last| self.is_outdated(last, at)) {
+            let last = self.last.take();
+            self.gaps += u64::from(last.is_some_and(|last| last.cell.is_some()));
+        }
+    }
+
+    fn note_again(&mut self, at: Instant, cell: Option<CellId>) {
+        let same = |last: Seen| {
+            cell.is_some() && last.cell == cell && at.saturating_duration_since(last.at) <= STALE
+        };
+        self.again = if self.last.is_some_and(same) { self.again.saturating_add(1) } else { 0 };
+        self.tells_again |= self.again >= AGAIN;
     }
 
     pub fn reported(&mut self, reported: &Reported) {
@@ -281,9 +312,8 @@ impl Carrier {
         let Some(verdict) = self.verdict.take().filter(|one| one.outcome.is_failure()) else {
             return;
         };
-        let Some((last, from)) = self.last.and_then(|last| Some((last, last.cell?))) else {
-            return;
-        };
+        let last = self.last.filter(|last| !self.is_outdated(*last, verdict.at));
+        let Some((last, from)) = last.and_then(|last| Some((last, last.cell?))) else { return };
         if self.change.is_some() {
             return;
         }
@@ -313,6 +343,11 @@ const GAP: Duration = Duration::from_secs(20);
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 const SAME: Duration = Duration::from_millis(10);
 const STALE: Duration = Duration::from_secs(30);
+/// A modem that has told one cell again so often in a row does so always.
+const AGAIN: u32 = 2;
+/// No cell takes a train longer to pass: 50 km at 300 km/h. One that stands in it for longer and
+/// is told no cell again loses a handover from which nothing is learned.
+const UNTOLD_MAX: Duration = Duration::from_secs(600);
 /// A path that is in use was heard so long before a report at most: what is heard is told every
 /// 250 ms, and a path may be pinged every 200 ms.
 const HEARD_BEFORE: Duration = Duration::from_millis(500);

@@ -33,6 +33,12 @@
 //! 20 seconds after one is found: that is a gap (a modem's reset, a long tunnel, a dead path).
 //! Changes of cell while nothing passes are one handover, from the first cell to the last.
 //!
+//! A modem, or what reports of it, may be gone for a while and come back in another cell: that is a
+//! gap, too, and no handover from the cell before. It is one when a modem that tells its cell again
+//! and again (one cell three times in a row, each within 30 seconds) has told nothing for over 30
+//! seconds. A modem that tells changes alone says nothing in a long cell, so of that one it is a
+//! gap after ten minutes only.
+//!
 //! A modem that is polled says late that its cell has changed. The handover began when its silence
 //! did; where none was noticed, in the middle between the two reports, at most half a second before
 //! the later one.
@@ -84,7 +90,7 @@ pub struct Detector {
 /// What a detector did not turn into handovers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DetectorCounts {
-    /// Times in which a carrier had no cell, or passed nothing, for too long.
+    /// Times in which a carrier had no cell, passed nothing, or was told nothing of, for too long.
     pub gaps: u64,
     /// Changes of cell whose outcome is unknown: without evidence that nothing was lost, or in the
     /// middle of a silence of another cause.

@@ -293,6 +293,49 @@ fn several_changes_are_told_apart() {
     ]);
 }
 
+/// What tells of a modem is gone on the move and comes back: the cell before was left long ago.
+#[test]
+fn a_cell_that_was_told_long_ago_is_unknown() {
+    let before = [Talks(0.0, 900.0), Polled(0, 10, 1)];
+    let after = |at: u32| [Polled(at, at + 10, 8), Polled(at + 10, at + 30, 9)];
+    for gone in [40, 70, 300, 609] {
+        let (found, counts) = run(&[&before[..], &after(gone)].concat());
+        let at = f64::from(gone) + 9.5;
+        assert_eq!((&found[..], counts.gaps), (&[(at, 8, 9, Success, 0.0)][..], 1), "{gone}");
+        // A silence of the path's when it is back is no failure of the cell long past either.
+        let failure = [Silent(f64::from(gone) - 0.6, f64::from(gone) - 0.2, f64::from(gone), None)];
+        let found = run(&[&before[..], &after(gone), &failure].concat()).0;
+        assert_eq!(found, [(at, 8, 9, Success, 0.0)], "{gone}");
+        let back = [NoCell(f64::from(gone)), Polled(gone + 1, gone + 9, 8)];
+        assert_eq!(run(&[&before[..], &back].concat()).0, [], "{gone}: back without a cell");
+    }
+    let (found, counts) = run(&[&before[..], &after(39)].concat());
+    assert_eq!((found.len(), counts.gaps), (2, 0), "30 s are not too long");
+    // The same cell: nothing has happened.
+    let same = [Polled(60, 70, 1), Polled(70, 90, 2)];
+    let found = run(&[&before[..], &same].concat()).0;
+    assert_eq!(found, [(69.5, 1, 2, Success, 0.0)]);
+    // The modem says how a handover ended, of which its cell is not known.
+    let said = [Says(60.0, TypeII, Some(0.5))];
+    assert_eq!(run(&[&before[..], &said].concat()).0, []);
+}
+
+/// In long cells it has nothing to say.
+#[test]
+fn a_modem_that_tells_changes_alone_may_be_silent_for_minutes() {
+    let talks = Talks(0.0, 900.0);
+    let told = |shows: &[Show]| {
+        let (found, counts) = run(shows);
+        (found.len(), counts.gaps)
+    };
+    assert_eq!(told(&[talks, Cell(0.0, 1), Cell(200.0, 2), Cell(800.0, 3)]), (2, 0));
+    assert_eq!(told(&[talks, Cell(0.0, 1), Cell(601.0, 2)]), (0, 1), "ten minutes");
+    // What is told a second time is no habit, nor what is told seldom.
+    assert_eq!(told(&[talks, Cell(0.0, 1), Cell(9.0, 1), Cell(200.0, 2)]), (1, 0));
+    let seldom = [0.0, 40.0, 80.0, 120.0].map(|at| Cell(at, 1));
+    assert_eq!(told(&[&seldom[..], &[talks, Cell(160.0, 2)]].concat()), (1, 0));
+}
+
 /// (The modem tells losses, shows, whether a success is told.)
 #[test]
 fn a_success_takes_evidence() {
