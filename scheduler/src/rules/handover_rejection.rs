@@ -131,7 +131,7 @@ impl Schedulerlet for HandoverRejection {
 }
 
 /// How long a passed position keeps a path out of use.
-const BEYOND_MAX: Duration = Duration::from_millis(2_500);
+pub(super) const BEYOND_MAX: Duration = Duration::from_millis(2_500);
 
 /// A failure that is farther away is looked at again before: forecasts change.
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(1);
