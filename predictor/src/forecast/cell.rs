@@ -4,7 +4,8 @@
 //! spreads the pooled lateness of failures around the cell's own mean, moves it towards the cell's
 //! own failures by how many there are, and takes the place whose expected value is best: what is
 //! correct counts 1, what is late costs, and so do successes that come after it. A cell where even
-//! the best place is worth nothing does not forecast.
+//! the best place is worth nothing does not forecast. What is correct is a time, so for a slow
+//! train it is a short way: there only cells that are left nearly always at the same place forecast.
 //!
 //! A cell that is left at several places, clearly apart, has a forecast for each, and one of them is
 //! in force wherever the train is ([`CellForecast::in_force`]).
@@ -24,9 +25,9 @@ pub struct CellForecast {
     direction: Direction,
     passages: u32,
     failures: u32,
-    rate: f64,
     /// On how many trips they were.
     failed_trips: u32,
+    rate: f64,
     /// The middle of all handovers along the direction of travel, in metres.
     centre: f64,
     /// The deviation of the next handover from it.
@@ -97,8 +98,8 @@ impl CellForecast {
             direction: key.direction,
             passages,
             failures,
-            rate,
             failed_trips: 0,
+            rate,
             centre,
             deviation,
             shift: own * count / (count + OWN_WEIGHT),
@@ -195,7 +196,7 @@ impl CellForecast {
     /// Between two samples of failures it only grows with the place, so the samples are all that
     /// need be looked at, and counts move along with them.
     fn best(&self, speed: f64, alarm_cost: f64) -> (f64, f64) {
-        let early = self.settings.early.as_secs_f64() * speed.max(SPEED_MIN);
+        let early = self.settings.early.as_secs_f64() * speed.max(0.0);
         // All in deviations around the centre.
         let window = early / self.deviation;
         let (failures, successes) = (self.lateness.failures(), self.lateness.successes());
@@ -237,8 +238,5 @@ fn failed_trips(key: &CellKey, history: &CellHistory, places: &Places) -> u32 {
 pub const SUPPORT: u32 = 2;
 /// The pool counts as so many failures of the cell.
 const OWN_WEIGHT: f64 = 8.0;
-/// Slower trains are forecast as if they went so fast: their 2.5 s are too short a way to foresee
-/// anything within.
-const SPEED_MIN: f64 = 40.0;
 /// So many deviations beyond the farthest handover nothing is known.
 const LET_GO: f64 = 3.0;

@@ -105,15 +105,37 @@ fn who_stands_or_is_lost_foresees_nothing() {
     }
     assert_eq!(told(0.0, Situation { error: f64::NAN, ..usual }), None);
     assert_eq!(told(0.0, Situation { direction: Direction::Down, ..usual }), None);
-    let slow = Situation { speed: 4.0, metres: 980.0, ..usual };
-    let told_slow = told(0.0, slow).unwrap();
-    assert_eq!(told_slow.uncertainty, Duration::from_millis(2_500), "not five seconds");
-    assert_eq!(told(0.0, Situation { error: 5.1, ..slow }), None, "over 2.5 s off");
     assert_eq!(told(0.0, Situation { error: 101.0, ..usual }), None, "over 2.5 s off");
     let lost = Situation { error: 60.0, ..usual };
     assert_eq!(told(0.0, lost).unwrap().uncertainty, Duration::from_millis(1_500));
     // A clock that runs ahead of the position's.
     assert!(told(-1.0, usual).is_some());
+}
+
+/// What is early is told by the time: 2.5 s are a short way for a slow train.
+#[test]
+fn slow_trains_are_forecast_where_their_time_is_known() {
+    let tight: Vec<f64> = (0..12).map(|one| 1_000.0 + 0.1 * f64::from(one)).collect();
+    let (mut forecaster, key) = cell_of(Direction::Up, &[], &tight);
+    for speed in [80.0, 15.0, 5.0] {
+        let place = forecaster.cell(&key).unwrap().place(speed).unwrap().metres();
+        let early = (1_000.5 - place) / speed;
+        assert!((0.0..2.5).contains(&early), "{speed} m/s: {early} s before");
+    }
+    let slow = Situation { speed: 4.0, ..situation(Direction::Up, 980.0) };
+    let mut told = |situation| forecaster.forecast(at(0.0), &situation, "a", CellId(1));
+    let uncertainty = told(slow).unwrap().uncertainty;
+    assert_eq!(uncertainty, Duration::from_millis(2_500), "not five seconds");
+    assert_eq!(told(Situation { error: 5.1, ..slow }), None, "over 2.5 s off");
+    // Where handovers are 100 m apart nobody knows in which 12.5 m it is.
+    let successes: Vec<f64> = (0..24).map(|one| 1_000.0 + 10.0 * f64::from(one)).collect();
+    let failures: Vec<f64> = (0..12).map(|one| 1_100.0 + 16.0 * f64::from(one)).collect();
+    let (mut forecaster, key) = cell_of(Direction::Up, &successes, &failures);
+    let cell = forecaster.cell(&key).unwrap();
+    assert!(cell.place(SPEED).is_some());
+    for speed in [5.0, 1.0, 0.0, -1.0, f64::NAN] {
+        assert_eq!(cell.place(speed), None, "{speed} m/s");
+    }
 }
 
 #[test]
@@ -161,28 +183,6 @@ fn cell_of(direction: Direction, successes: &[f64], failures: &[f64]) -> (Foreca
     (forecaster, CellKey::of(&handover(0, 1, direction, 0.0, false)))
 }
 
-#[test]
-fn failures_that_are_left_out_support_nothing() {
-    for direction in [Direction::Up, Direction::Down] {
-        let successes: Vec<f64> = (0..24).map(|one| 1_000.0 + 2.0 * f64::from(one)).collect();
-        let far = [1_400.0, 1_800.0, 2_300.0, 2_900.0, 3_400.0, 4_000.0];
-        let before = far.map(|metres| 2_000.0 - metres);
-        for failures in [far, before] {
-            let (mut forecaster, key) = cell_of(direction, &successes, &failures);
-            let cell = forecaster.cell(&key).unwrap();
-            assert_eq!((cell.passages(), cell.failures()), (24, 0));
-            assert_eq!(cell.place(SPEED), None, "nothing ever failed there");
-            assert!(cell.permille() < 50, "{}", cell.permille());
-            for along in (0..50).map(|step| 100.0 * f64::from(step)) {
-                let told =
-                    forecaster.forecast(at(0.0), &situation(direction, along), "a", CellId(1));
-                assert_eq!(told, None, "{along}");
-            }
-        }
-    }
-}
-
-#[test]
 /// Two failures of one trip have one cause, as likely as not.
 #[test]
 fn it_takes_failures_of_two_trips() {
@@ -212,6 +212,28 @@ fn nothing_is_known_of_a_cell_where_trains_stood() {
     assert!(forecaster.is_empty());
 }
 
+#[test]
+fn failures_that_are_left_out_support_nothing() {
+    for direction in [Direction::Up, Direction::Down] {
+        let successes: Vec<f64> = (0..24).map(|one| 1_000.0 + 2.0 * f64::from(one)).collect();
+        let far = [1_400.0, 1_800.0, 2_300.0, 2_900.0, 3_400.0, 4_000.0];
+        let before = far.map(|metres| 2_000.0 - metres);
+        for failures in [far, before] {
+            let (mut forecaster, key) = cell_of(direction, &successes, &failures);
+            let cell = forecaster.cell(&key).unwrap();
+            assert_eq!((cell.passages(), cell.failures()), (24, 0));
+            assert_eq!(cell.place(SPEED), None, "nothing ever failed there");
+            assert!(cell.permille() < 50, "{}", cell.permille());
+            for along in (0..50).map(|step| 100.0 * f64::from(step)) {
+                let told =
+                    forecaster.forecast(at(0.0), &situation(direction, along), "a", CellId(1));
+                assert_eq!(told, None, "{along}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_cell_that_is_left_at_two_places_is_foreseen_at_the_one_ahead() {
     let around = |middle: f64| (0..20).map(move |one| middle - 38.0 + 4.0 * f64::from(one));
     let late = |middle: f64| (0..8).map(move |one| middle + 40.0 + 4.0 * f64::from(one));
