@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 ///
 /// The seconds count from the beginning of a file, or from the first line that comes with them in
 /// a stream. A step of more than [`STEP_MAX`], or backwards, is no time that anybody waits: the
-/// recording goes on at once from there.
+/// recording goes on at once from there. A live line is never waited for longer than [`AHEAD_MAX`]:
+/// it has happened, so one that is farther ahead shows that its producer's clock was set.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// The moment and the second that belong together.
@@ -22,6 +23,10 @@ const STEP_MAX: Duration = Duration::from_secs(600);
 
 /// How late a live line may be before the seconds are joined to the clock anew.
 const LATE_MAX: Duration = Duration::from_secs(10);
+
+/// How far ahead a live line may be before they are: as long as the pause between two lines of a
+/// program that writes faster than it tells.
+const AHEAD_MAX: Duration = Duration::from_secs(1);
 
 impl Pace {
     /// For a file that is played from `start` on.
@@ -52,7 +57,8 @@ impl Pace {
         };
         let steps = second < after || seconds(second - after) > STEP_MAX;
         let late = self.live && now.saturating_duration_since(due) > LATE_MAX;
-        if steps || late {
+        let ahead = self.live && due.saturating_duration_since(now) > AHEAD_MAX;
+        if steps || late || ahead {
             due = if self.live { now } else { before };
             self.joined = Some((due, second));
         }
@@ -89,8 +95,8 @@ mod tests {
     #[test]
     fn a_stream_begins_with_its_first_line() {
         let start = Instant::now();
-        let lines = [(None, 3.0), (Some(70.0), 4.0), (Some(71.0), 5.5), (Some(75.0), 6.0)];
-        assert_eq!(due(Pace::live(), start, &lines), [3.0, 4.0, 5.0, 9.0]);
+        let lines = [(None, 3.0), (Some(70.0), 4.0), (Some(71.0), 5.5), (Some(72.5), 6.0)];
+        assert_eq!(due(Pace::live(), start, &lines), [3.0, 4.0, 5.0, 6.5]);
         // Late by more than a little, backwards, far ahead: joined anew each time.
         let lines = [
             (Some(0.0), 0.0),
@@ -101,5 +107,27 @@ mod tests {
             (Some(701.0), 16.0),
         ];
         assert_eq!(due(Pace::live(), start, &lines), [0.0, 12.0, 13.0, 14.0, 15.0, 16.0]);
+    }
+
+    /// Its producer's clock is set ahead by a minute, later back, and a second ahead twice.
+    #[test]
+    fn a_live_line_never_waits_for_a_clock_that_was_set() {
+        let start = Instant::now();
+        let steps = |read: u32| match read {
+            0..5 => 0.0,
+            5..10 => 60.0,
+            10..15 => 0.0,
+            15..20 => 0.75,
+            20.. => 1.5,
+        };
+        let lines = (0..25).map(|read| (Some(f64::from(read) + steps(read)), f64::from(read)));
+        let lines: Vec<_> = lines.collect();
+        for ((_, read), due) in lines.iter().zip(due(Pace::live(), start, &lines)) {
+            let late = if (15.0..20.0).contains(read) { 0.75 } else { 0.0 };
+            assert_eq!(due, read + late, "read at {read}");
+        }
+        // What is written at once is told second by second all the same.
+        let lines = [(Some(0.0), 0.0), (Some(1.0), 0.0), (Some(2.0), 1.0), (Some(3.0), 2.0)];
+        assert_eq!(due(Pace::live(), start, &lines), [0.0, 1.0, 2.0, 3.0]);
     }
 }

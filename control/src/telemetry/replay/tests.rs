@@ -95,6 +95,27 @@ async fn a_file_is_played_in_real_time_and_once() {
     assert_eq!(state.message.unwrap(), "the file was played to its end");
 }
 
+/// Its time of day is set ahead by a minute while it tells a line a second.
+#[tokio::test(start_paused = true)]
+async fn a_producer_whose_clock_is_set_is_heard_as_before() {
+    let mut builder = Builder::new();
+    for time_s in [10.0, 11.0, 72.0, 73.0] {
+        builder.read((second(time_s) + "\n").as_bytes()).wait(Duration::from_secs(1));
+    }
+    let (sink, receiver) = sink();
+    let begun = Instant::now();
+    let stream = builder.build();
+    play(stream, Pace::live(), &carriers(), &sink, &mut Backoff::default()).await;
+    assert_eq!(begun.elapsed().as_secs(), 4);
+    let mut at = Vec::new();
+    while let Some(one) = receiver.try_recv() {
+        if let Observation::Odometer(odometer) = one {
+            at.push((odometer.at - begun.into_std()).as_secs());
+        }
+    }
+    assert_eq!(at, [0, 1, 2, 3]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn another_version_is_not_played() {
     let file = tempfile::NamedTempFile::new().unwrap();
