@@ -24,19 +24,34 @@ struct Seen {
     ahead: bool,
 }
 
+/// What a report of a serving cell says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// What was known, or nothing that is looked at.
+    Same,
+    /// Another cell, that it was lost, or the first one of a carrier.
+    Other,
+    /// It had been lost, and one was found.
+    Found,
+}
+
 impl Outlook {
-    /// The serving cell of a carrier; true when it had lost one and has found one now.
-    pub(super) fn serves(&mut self, at: Instant, carrier: &str, cell: Option<CellId>) -> bool {
+    /// The serving cell of a carrier.
+    pub(super) fn serves(&mut self, at: Instant, carrier: &str, cell: Option<CellId>) -> Report {
         if let Some(seen) = self.carriers.get_mut(carrier) {
             seen.at = at;
-            let before = std::mem::replace(&mut seen.cell, cell);
-            return before.is_none() && cell.is_some();
+            return match std::mem::replace(&mut seen.cell, cell) {
+                before if before == cell => Report::Same,
+                None => Report::Found,
+                Some(_) => Report::Other,
+            };
         }
-        if self.carriers.len() < CARRIERS_MAX {
-            let seen = Seen { cell, at, told: None, ahead: false };
-            self.carriers.insert(carrier.to_owned(), seen);
+        if self.carriers.len() >= CARRIERS_MAX {
+            return Report::Same;
         }
-        false
+        let seen = Seen { cell, at, told: None, ahead: false };
+        self.carriers.insert(carrier.to_owned(), seen);
+        Report::Other
     }
 
     /// All that a gateway knows of its modems; of those that it does not name it knows nothing.

@@ -16,7 +16,7 @@ use polyrail_predictor::{Observation, Serving};
 
 use super::keeper::Keeper;
 use super::learned::Learned;
-use super::outlook::Outlook;
+use super::outlook::{Outlook, Report};
 use super::{Input, LinkDbState, Output, SessionNumber, TripState, Tuning};
 
 /// A gateway's LinkDB.
@@ -33,6 +33,10 @@ pub(super) struct Train {
     session: Option<(SessionNumber, Sync)>,
     outputs: VecDeque<Output>,
     telemetry_at: Instant,
+    /// A modem's cell has changed and the cloud does not know.
+    news: bool,
+    /// News is told no sooner.
+    news_at: Instant,
     recorded: u64,
     received: u64,
 }
@@ -54,6 +58,8 @@ impl Train {
             session: None,
             outputs: VecDeque::new(),
             telemetry_at: now,
+            news: false,
+            news_at: now,
             recorded: 0,
             received: 0,
         }
@@ -100,10 +106,12 @@ impl Train {
     }
 
     fn observe(&mut self, now: Instant, wall_ms: u64, observation: Observation) {
-        if let Observation::Serving(Serving { carrier, cell, .. }) = &observation
-            && self.outlook.serves(now, carrier, *cell)
-        {
-            self.outputs.push_back(Output::FoundCell { carrier: carrier.clone() });
+        if let Observation::Serving(Serving { carrier, cell, .. }) = &observation {
+            let report = self.outlook.serves(now, carrier, *cell);
+            self.news |= report != Report::Same;
+            if report == Report::Found {
+                self.outputs.push_back(Output::FoundCell { carrier: carrier.clone() });
+            }
         }
         // That something was heard moves nothing.
         let moves = !matches!(observation, Observation::Heard(_));
@@ -194,11 +202,19 @@ impl Train {
             self.look(now);
             self.look_ahead(now);
             self.telemetry_at = now + TELEMETRY_EVERY;
-            if self.session.is_some()
-                && let Some(telemetry) = self.pilot.telemetry(now)
-            {
-                self.outputs.push_back(Output::Telemetry(telemetry));
-            }
+            self.tell_cloud(now);
+        } else if self.news && now >= self.news_at {
+            self.tell_cloud(now);
+        }
+    }
+
+    /// Tells the cloud where the train is, and its cells.
+    fn tell_cloud(&mut self, now: Instant) {
+        (self.news, self.news_at) = (false, now + NEWS_APART);
+        if self.session.is_some()
+            && let Some(telemetry) = self.pilot.telemetry(now)
+        {
+            self.outputs.push_back(Output::Telemetry(telemetry));
         }
     }
 
@@ -213,7 +229,8 @@ impl Train {
 
     pub(super) fn next_timeout(&self) -> Instant {
         let sync = self.session.as_ref().and_then(|(_, sync)| sync.next_timeout());
-        let others = sync.into_iter().chain(self.keeper.next_timeout());
+        let news = self.news.then_some(self.news_at);
+        let others = sync.into_iter().chain(self.keeper.next_timeout()).chain(news);
         others.fold(self.telemetry_at, Instant::min)
     }
 
@@ -323,3 +340,5 @@ const STEP: Duration = Duration::from_secs(1);
 const STEPS: u32 = 4;
 /// How often the cloud is told where the train is.
 const TELEMETRY_EVERY: Duration = Duration::from_secs(1);
+/// When a modem's cell changes it is told at once, but so long after the last time at the soonest.
+const NEWS_APART: Duration = Duration::from_millis(100);

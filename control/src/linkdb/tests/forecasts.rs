@@ -32,10 +32,9 @@ fn what_failed_before_is_foreseen_on_both_sides() {
             assert!(late < Duration::from_millis(500), "{side}: late by {late:?}");
             assert!(forecast.permille > 500, "{side}: {forecast:?}");
         }
-        // The new cell is sound: it is taken back, at once on board, with the next telemetry on
-        // the ground.
+        // The new cell is sound: it is taken back at once, on the ground as well.
         assert_eq!(world.train.holds("a", found + TICK), None);
-        assert_eq!(world.ground.holds("a", found + Duration::from_millis(1_100)), None);
+        assert_eq!(world.ground.holds("a", found + TICK * 2), None);
         assert!(world.train.found.contains(&(found, "a".to_owned())), "{:?}", world.train.found);
     }
     assert_eq!(world.train.found.len(), 3, "only what was lost is found");
@@ -168,8 +167,8 @@ fn what_carriers_carried_is_known_on_the_next_trip() {
     for (side, ahead) in [("train", &world.train.ahead), ("ground", &world.ground.ahead)] {
         assert!(ahead.iter().all(|(_, carrier, _)| carrier == "b"), "{side}: a was not measured");
         let known: Vec<_> = ahead.iter().filter(|(_, _, one)| !one.steps.is_empty()).collect();
-        // Once a second.
-        assert!((100..=115).contains(&known.len()), "{side}: {}", known.len());
+        // Once a second, and on the ground with each change of a cell.
+        assert!((100..=140).contains(&known.len()), "{side}: {}", known.len());
         for (at, _, outlook) in known {
             assert!(outlook.steps.windows(2).all(|pair| pair[0].from < pair[1].from), "{side}");
             let first = outlook.steps[0];
@@ -183,4 +182,40 @@ fn what_carriers_carried_is_known_on_the_next_trip() {
         };
         assert!(!ahead.windows(2).any(nothing), "{side}");
     }
+}
+
+/// The cloud hears of a cell that is lost or found at once, but not of each that comes and goes.
+#[test]
+fn the_cloud_is_told_at_once_of_another_cell() {
+    let mut world = World::in_memory(tuning());
+    world.connect();
+    world.observe(odometer(world.now, 100.0));
+    world.observe(serving(world.now, "a", Some(1)));
+    world.rest(2);
+    let step = Duration::from_millis(10);
+    for cell in [Some(2), None, Some(3)] {
+        world.pass(step * 20);
+        let before = world.telemetry;
+        world.observe(serving(world.now, "a", cell));
+        assert_eq!(world.telemetry, before + 1, "{cell:?}");
+        assert_eq!(world.states()[1].trips[0].carriers[0].cell, cell);
+        // What is said again, and what the signal does, is no news.
+        world.observe(serving(world.now, "a", cell));
+        assert_eq!(world.telemetry, before + 1, "{cell:?}");
+    }
+    world.rest(1);
+    // A modem that flaps for two seconds.
+    let before = world.telemetry;
+    for cell in 0..200 {
+        world.observe(serving(world.now, "a", Some(cell % 2)));
+        world.pass(step);
+    }
+    assert!((19..=23).contains(&(world.telemetry - before)), "{}", world.telemetry - before);
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.states()[1].trips[0].carriers[0].cell, Some(1), "the last one");
+    // Without a session nobody is told, and nothing is waited for.
+    world.disconnect();
+    world.observe(serving(world.now, "a", None));
+    world.pass(step * 10);
+    assert!(world.train.worker.next_timeout() > world.now);
 }

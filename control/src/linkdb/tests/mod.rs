@@ -188,6 +188,7 @@ impl World {
 
     fn observe(&mut self, observation: Observation) {
         self.train.worker.take(self.now, self.wall_ms, Input::Observed(observation));
+        self.train.worker.on_timeout(self.now, self.wall_ms);
         self.pump();
     }
 
