@@ -274,6 +274,9 @@ impl Station {
             }
             self.worker.on_timeout(Instant::now(), wall_ms());
             self.speak();
+            if self.worker.write(Instant::now(), wall_ms()) {
+                self.speak();
+            }
         }
         self.worker.close();
     }
@@ -337,6 +340,16 @@ impl Worker {
             Self::Train(train) => train.on_timeout(now, wall_ms),
             Self::Ground(ground) => ground.on_timeout(now, wall_ms),
         }
+    }
+
+    /// Does what waits for the disk. True when there may be more to say then.
+    fn write(&mut self, now: Instant, wall_ms: u64) -> bool {
+        match self {
+            Self::Train(train) => train.write(now, wall_ms),
+            // It has written already.
+            Self::Ground(_) => return false,
+        }
+        true
     }
 
     fn poll(&mut self, now: Instant) -> Option<Output> {

@@ -1,10 +1,16 @@
 //! On board: observations become positions, handovers and forecasts.
+//!
+//! The disk may stall for a second, and forecasts must not: feed [`Train::take`] and
+//! [`Train::on_timeout`], hand over what [`Train::poll`] has to say, and then call
+//! [`Train::write`]. What was seen counts for forecasts at once, and is written there, in the order
+//! in which it came.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{
-    Bitrate, Direction, Handover, LinkOutlook, OutlookStep, Position, RouteId, TripId,
+    Bitrate, Direction, Handover, LedgerMessage, LinkOutlook, OutlookStep, Position, RouteId,
+    TripId,
 };
 use polyrail_predictor::forecast::Situation;
 use polyrail_predictor::pilot::{Pilot, PilotOutput};
@@ -32,6 +38,8 @@ pub(super) struct Train {
     outlook: Outlook,
     session: Option<(SessionNumber, Sync)>,
     outputs: VecDeque<Output>,
+    /// What waits for [`Train::write`], at most [`CHORES_MAX`]; of more it is not waited for.
+    chores: VecDeque<Chore>,
     telemetry_at: Instant,
     /// A modem's cell has changed and the cloud does not know.
     news: bool,
@@ -39,6 +47,16 @@ pub(super) struct Train {
     news_at: Instant,
     recorded: u64,
     received: u64,
+}
+
+/// What is done with the database when the data plane has been told.
+enum Chore {
+    /// It was seen here.
+    Record(Handover),
+    /// A track as it is encoded.
+    Keep(RouteId, Vec<u8>),
+    /// The peer's database has said it.
+    Hear(SessionNumber, LedgerMessage),
 }
 
 impl Train {
@@ -57,6 +75,7 @@ impl Train {
             outlook: Outlook::default(),
             session: None,
             outputs: VecDeque::new(),
+            chores: VecDeque::new(),
             telemetry_at: now,
             news: false,
             news_at: now,
@@ -79,15 +98,7 @@ impl Train {
             Input::Down(session) => {
                 self.session.take_if(|(known, _)| *known == session);
             }
-            Input::Ledger { session, message } => {
-                let Some((known, sync)) = &mut self.session else { return };
-                if *known == session {
-                    // A database that fails is told again.
-                    let fresh = sync.on_message(now, &mut self.keeper, message).unwrap_or(0);
-                    self.received += fresh as u64;
-                    self.learned.follow(now, &mut self.keeper, self.tuning.guard);
-                }
-            }
+            Input::Ledger { session, message } => self.put_off(now, Chore::Hear(session, message)),
             Input::Measured { session, carrier, rate, srtt } => {
                 if self.session.as_ref().is_some_and(|(known, _)| *known == session)
                     && let (Some(place), Some(trip)) = (self.pilot.place(now), self.pilot.trip())
@@ -125,9 +136,14 @@ impl Train {
     fn drain(&mut self, now: Instant) {
         while let Some(output) = self.pilot.poll() {
             match output {
-                PilotOutput::Handover(handover) => self.record(now, &handover),
+                PilotOutput::Handover(handover) => {
+                    let Handover { carrier, outcome, dark, .. } = &handover;
+                    tracing::debug!(carrier, ?outcome, ?dark, "a handover");
+                    self.learned.add(&handover);
+                    self.put_off(now, Chore::Record(handover));
+                }
                 PilotOutput::Track(route, track) => {
-                    self.keeper.put_track(now, route, track.encode());
+                    self.put_off(now, Chore::Keep(route, track.encode()));
                 }
                 PilotOutput::TripBegan(trip, route) => {
                     tracing::info!(%trip, %route, "a trip begins");
@@ -137,16 +153,36 @@ impl Train {
         }
     }
 
-    fn record(&mut self, now: Instant, handover: &Handover) {
-        let Handover { carrier, outcome, dark, .. } = handover;
-        tracing::debug!(carrier, ?outcome, ?dark, "a handover");
-        self.recorded += 1;
-        self.keeper.record(now, handover);
-        self.learned.add(handover);
-        self.learned.follow(now, &mut self.keeper, self.tuning.guard);
-        if let Some((_, sync)) = &mut self.session {
-            sync.added(now, handover);
+    fn put_off(&mut self, now: Instant, chore: Chore) {
+        if self.chores.len() >= CHORES_MAX {
+            self.do_chores(now);
         }
+        self.chores.push_back(chore);
+    }
+
+    fn do_chores(&mut self, now: Instant) {
+        while let Some(chore) = self.chores.pop_front() {
+            match chore {
+                Chore::Record(handover) => {
+                    self.recorded += 1;
+                    self.keeper.record(now, &handover);
+                    if let Some((_, sync)) = &mut self.session {
+                        sync.added(now, &handover);
+                    }
+                }
+                Chore::Keep(route, track) => self.keeper.put_track(now, route, track),
+                Chore::Hear(session, message) => self.hear(now, session, message),
+            }
+        }
+    }
+
+    fn hear(&mut self, now: Instant, session: SessionNumber, message: LedgerMessage) {
+        let Some((_, sync)) = self.session.as_mut().filter(|(known, _)| *known == session) else {
+            return;
+        };
+        // A database that fails is told again.
+        let fresh = sync.on_message(now, &mut self.keeper, message).unwrap_or(0);
+        self.received += fresh as u64;
     }
 
     fn look(&mut self, now: Instant) {
@@ -184,6 +220,7 @@ impl Train {
         // What it has learned itself is among them then.
         self.pilot.end_trip();
         self.drain(now);
+        self.do_chores(now);
         let Some(tracks) = self.keeper.tracks(now) else { return };
         self.knows_tracks = true;
         if !tracks.is_empty() {
@@ -193,9 +230,6 @@ impl Train {
     }
 
     pub(super) fn on_timeout(&mut self, now: Instant, wall_ms: u64) {
-        self.keeper.on_timeout(now, wall_ms);
-        self.learned.follow(now, &mut self.keeper, self.tuning.guard);
-        self.learn_tracks(now);
         self.pilot.advance(now, wall_ms);
         self.drain(now);
         if now >= self.telemetry_at {
@@ -218,6 +252,15 @@ impl Train {
         }
     }
 
+    /// Writes what waits, and takes over what has changed in the database. There may be more to
+    /// say afterwards.
+    pub(super) fn write(&mut self, now: Instant, wall_ms: u64) {
+        self.keeper.on_timeout(now, wall_ms);
+        self.do_chores(now);
+        self.learn_tracks(now);
+        self.learned.follow(now, &mut self.keeper, self.tuning.guard);
+    }
+
     pub(super) fn poll(&mut self, now: Instant) -> Option<Output> {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
@@ -238,6 +281,7 @@ impl Train {
         self.pilot.advance(now, wall_ms);
         self.pilot.end_trip();
         self.drain(now);
+        self.do_chores(now);
         self.keeper.close(now);
     }
 
@@ -338,6 +382,8 @@ pub(super) fn shown(place: &Placement) -> TripState {
 /// How far ahead the track is looked at: steps of so long, and how many.
 const STEP: Duration = Duration::from_secs(1);
 const STEPS: u32 = 4;
+/// What waits to be written: more than what comes at once.
+const CHORES_MAX: usize = 1_024;
 /// How often the cloud is told where the train is.
 const TELEMETRY_EVERY: Duration = Duration::from_secs(1);
 /// When a modem's cell changes it is told at once, but so long after the last time at the soonest.

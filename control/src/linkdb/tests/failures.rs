@@ -5,9 +5,9 @@ use std::process::Command;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
-use polyrail_model::TripId;
-use polyrail_predictor::Fix;
+use polyrail_model::{HandoverOutcome, LedgerMessage, TripId, Urgency};
 use polyrail_predictor::position::TRACKS_MAX;
+use polyrail_predictor::{Fix, Reported};
 
 use super::*;
 use crate::config::LogConfig;
@@ -136,6 +136,56 @@ fn a_database_that_is_cut_while_it_is_open_stops_nothing() {
     // The cloud gives back what was lost.
     world.rest(300);
     assert_eq!(state(&world).stats.unwrap().events, ground.received);
+}
+
+/// A disk may stall: what follows from an observation is told before anything is written.
+#[test]
+fn forecasts_do_not_wait_for_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = alone(&learned(folder.path(), "linkdb.redb", TRIPS));
+    world.observe(odometer(world.now, 1_900.0));
+    world.observe(serving(world.now, "a", Some(1)));
+    assert!(world.train.holds("a", world.now).is_some());
+    (0..5).for_each(|_| world.pass(TICK));
+    let now = world.now;
+    let events = |world: &World| (state(world).stats.unwrap().events, world.states()[0].recorded);
+    let (before, recorded) = events(&world);
+    // It finds a cell that is sound, and all of it is told: nothing has to settle.
+    let (carrier, dark) = ("a".to_owned(), Some(Duration::from_millis(5)));
+    let outcome = HandoverOutcome::Success;
+    let reported = Observation::Reported(Reported { at: now, carrier, outcome, dark });
+    for observation in [serving(now, "a", Some(2)), reported] {
+        world.train.worker.take(now, world.wall_ms, Input::Observed(observation));
+    }
+    world.train.worker.on_timeout(now, world.wall_ms);
+    let mut said: Vec<Output> = std::iter::from_fn(|| world.train.worker.poll(now)).collect();
+    let taken_back = |one: &Output| matches!(one, Output::Forecast { forecast: None, .. });
+    assert!(said.iter().any(taken_back), "{said:?}");
+    assert!(said.iter().any(|one| matches!(one, Output::Telemetry(_))), "{said:?}");
+    assert_eq!(events(&world), (before, recorded), "nothing is written yet");
+    world.train.worker.write(now, world.wall_ms);
+    assert_eq!(events(&world), (before + 1, recorded + 1));
+    said = std::iter::from_fn(|| world.train.worker.poll(now)).collect();
+    let seen = |one: &Output| match one {
+        Output::Ledger { urgency: Urgency::Now, message: LedgerMessage::Records(all), .. } => {
+            all.len() == 1
+        }
+        _ => false,
+    };
+    assert!(said.iter().any(seen), "{said:?}");
+    // What still waits is written at the end.
+    let message = LedgerMessage::Records(vec![Handover { trip: TripId(5), ..first(&folder) }]);
+    let session = world.on_train();
+    world.train.worker.take(now, world.wall_ms, Input::Ledger { session, message });
+    world.close();
+    let all = handovers(folder.path().join("linkdb.redb"));
+    assert_eq!(all.len() as u64, before + 2);
+}
+
+/// A handover of another database.
+fn first(folder: &tempfile::TempDir) -> Handover {
+    let path = learned(folder.path(), "other", 1);
+    handovers(path).into_values().next().unwrap()
 }
 
 /// The limit on the size of files is the whole process's: the test runs itself alone.
@@ -354,10 +404,7 @@ fn what_waits_is_bounded_and_written_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("none/linkdb.redb");
     let now = Instant::now();
-    let one = {
-        let path = learned(folder.path(), "one", 1);
-        handovers(path).into_values().next().unwrap()
-    };
+    let one = first(&folder);
     let mut keeper = Keeper::open(now, Some(path.clone()), tuning());
     keeper.at(now, WALL_MS);
     for number in 0..5_000 {

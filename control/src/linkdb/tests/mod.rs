@@ -147,43 +147,56 @@ impl World {
 
     /// Passes on what the sides say until both are quiet.
     fn pump(&mut self) {
-        let (now, wall_ms) = (self.now, self.wall_ms);
         for _ in 0..10_000 {
-            let (mut any, session) = (false, self.session.is_some());
-            while let Some(output) = self.train.worker.poll(now) {
-                any = true;
-                let input = match self.train.keep(now, output) {
-                    Some(Output::Telemetry(telemetry)) => {
-                        self.telemetry += 1;
-                        Input::Telemetry { session: self.on_ground(), at: now, telemetry }
-                    }
-                    Some(Output::Ledger { session, message, .. }) => {
-                        assert_eq!(session, self.on_train());
-                        Input::Ledger { session: self.on_ground(), message }
-                    }
-                    _ => continue,
-                };
-                if session {
-                    self.ground.worker.take(now, wall_ms, input);
-                }
-            }
-            while let Some(output) = self.ground.worker.poll(now) {
-                any = true;
-                let Some(output) = self.ground.keep(now, output) else { continue };
-                let Output::Ledger { session, message, .. } = output else {
-                    panic!("a cloud says {output:?}");
-                };
-                assert_eq!(session, self.on_ground());
-                if self.session.is_some() {
-                    let session = self.on_train();
-                    self.train.worker.take(now, wall_ms, Input::Ledger { session, message });
-                }
-            }
+            let mut any = self.train_speaks();
+            self.train.worker.write(self.now, self.wall_ms);
+            any |= self.train_speaks();
+            any |= self.ground_speaks();
             if !any {
                 return;
             }
         }
         panic!("the two never come to rest");
+    }
+
+    /// Whether it had something to say.
+    fn train_speaks(&mut self) -> bool {
+        let (now, mut any) = (self.now, false);
+        while let Some(output) = self.train.worker.poll(now) {
+            any = true;
+            let input = match self.train.keep(now, output) {
+                Some(Output::Telemetry(telemetry)) => {
+                    self.telemetry += 1;
+                    Input::Telemetry { session: self.on_ground(), at: now, telemetry }
+                }
+                Some(Output::Ledger { session, message, .. }) => {
+                    assert_eq!(session, self.on_train());
+                    Input::Ledger { session: self.on_ground(), message }
+                }
+                _ => continue,
+            };
+            if self.session.is_some() {
+                self.ground.worker.take(now, self.wall_ms, input);
+            }
+        }
+        any
+    }
+
+    fn ground_speaks(&mut self) -> bool {
+        let (now, mut any) = (self.now, false);
+        while let Some(output) = self.ground.worker.poll(now) {
+            any = true;
+            let Some(output) = self.ground.keep(now, output) else { continue };
+            let Output::Ledger { session, message, .. } = output else {
+                panic!("a cloud says {output:?}");
+            };
+            assert_eq!(session, self.on_ground());
+            if self.session.is_some() {
+                let session = self.on_train();
+                self.train.worker.take(now, self.wall_ms, Input::Ledger { session, message });
+            }
+        }
+        any
     }
 
     fn observe(&mut self, observation: Observation) {
