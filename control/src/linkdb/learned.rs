@@ -26,7 +26,8 @@ impl Learned {
         self.forecaster.add(handover);
     }
 
-    /// Takes over what has changed in the database. Another guard judges all cells anew; it waits
+    /// Takes over what has changed in the database, beside what is in memory: one that was begun
+    /// anew knows less. Another guard judges all cells anew; it waits
     /// for a database that can be read, for what is in memory alone would be forgotten with it.
     pub(super) fn follow(&mut self, now: Instant, keeper: &mut Keeper, guard: bool) {
         let cells = if guard == self.guard {

@@ -64,13 +64,17 @@ impl Forecaster {
         Self { settings, ..Self::default() }
     }
 
-    /// Takes over what a cell remembers, in place of what was known of it.
+    /// Takes over what a cell remembers. Beside it stays what was known of the cell before, as
+    /// older than all of it: a database that had to be begun anew knows less.
     pub fn learn(&mut self, key: CellKey, history: CellHistory) {
         let cell = self.touch(&key);
-        // A history that is full grows no longer, but it still changes.
         let id = |one: &Passage| (one.trip, one.sequence);
         let known: BTreeSet<(TripId, u32)> = cell.history.passages().map(id).collect();
-        let more = history.passages().filter(|one| !known.contains(&id(one))).count();
+        let told: BTreeSet<(TripId, u32)> = history.passages().map(id).collect();
+        // A history that is full grows no longer, but it still changes.
+        let more = told.difference(&known).count();
+        let before = cell.history.passages().filter(|one| !told.contains(&id(one)));
+        let history = before.chain(history.passages()).copied().collect();
         *cell = Cell { history, touched: cell.touched, fitted: None, separable: None };
         self.count(more);
     }

@@ -138,6 +138,27 @@ fn a_database_that_is_cut_while_it_is_open_stops_nothing() {
     assert_eq!(state(&world).stats.unwrap().events, ground.received);
 }
 
+/// What was in memory outlives the empty database that is begun, though no peer gives it back.
+#[test]
+fn an_empty_database_makes_nothing_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = learned(folder.path(), "linkdb.redb", TRIPS);
+    let mut world = alone(&path);
+    // The session stands, and nothing of it arrives.
+    world.session = None;
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(4_096).unwrap();
+    world.ride_on(TRIPS..TRIPS + 1);
+    world.rest(11);
+    let store = state(&world);
+    assert!(store.open && store.damaged.is_some() && store.waiting == 0, "{store:?}");
+    let met = world.ride(TRIPS + 1, |_, _| {});
+    assert_eq!(met.len(), 3);
+    for Met { at, .. } in met {
+        assert!(world.train.holds("a", at).is_some(), "from memory");
+    }
+}
+
 /// A disk may stall: what follows from an observation is told before anything is written.
 #[test]
 fn forecasts_do_not_wait_for_the_disk() {

@@ -4,6 +4,7 @@ use polyrail_model::{HandoverOutcome, Speed, TripId};
 
 use super::*;
 use crate::forecast::Rule;
+use crate::history::PASSAGES_MAX;
 
 const SPEED: f64 = 80.0;
 
@@ -299,9 +300,32 @@ fn a_cell_is_learned_anew_when_its_history_changes() {
     let cell = forecaster.cell(&key).unwrap();
     assert_eq!((cell.passages(), cell.failures()), (40, 20), "the second of each is known");
     assert!(cell.place(SPEED).is_some());
+}
+
+/// As when its database was lost and begun anew: it keeps what it knew, as older.
+#[test]
+fn what_is_learned_comes_beside_what_is_known() {
+    let mut forecaster = learned(Direction::Up, ForecastSettings::default());
+    let key = CellKey::of(&handover(0, 2, Direction::Up, 0.0, false));
+    let known = forecaster.cell(&key).unwrap().passages();
+    let history = |trips: std::ops::Range<u64>| -> CellHistory {
+        let mut history = CellHistory::default();
+        for trip in trips {
+            history.add(&handover(trip, 2, Direction::Up, 2_050.0, true));
+        }
+        history
+    };
     forecaster.learn(key.clone(), CellHistory::default());
-    assert_eq!(forecaster.cell(&key).unwrap().passages(), 0);
-    assert_eq!(forecaster.cell(&key).unwrap().place(SPEED), None);
+    assert_eq!(forecaster.cell(&key).unwrap().passages(), known);
+    for _ in 0..2 {
+        forecaster.learn(key.clone(), history(100..110));
+        let cell = forecaster.cell(&key).unwrap();
+        assert_eq!((cell.passages(), cell.failures()), (known + 10, 10), "each counts once");
+    }
+    // A full history pushes all out that is older.
+    let full = history(200..200 + PASSAGES_MAX as u64);
+    forecaster.learn(key.clone(), full.clone());
+    assert_eq!(forecaster.cells[&key].history, full);
 }
 
 /// The pool of a mature line: each history is full, and what comes pushes out what was.
