@@ -339,8 +339,7 @@ pub(super) fn sample(
     PlaceSample { carrier, route, direction, position, trip, rate: Some(rate), delay }
 }
 
-/// What earlier trips say of the next seconds of travel: the median rate, and the delay that nine
-/// of ten exceed, because it is without the queues of our own.
+/// What earlier trips say of the next seconds of travel.
 pub(super) fn steps(
     now: Instant,
     keeper: &mut Keeper,
@@ -350,11 +349,34 @@ pub(super) fn steps(
     let ahead = |step: u32| {
         let from = now + STEP * step;
         let metres = place.metres + place.direction.sign() * place.speed * f64::from(step);
-        let known = keeper.place(now, carrier, place, metres)?;
-        let (rate, delay) = (known.rate?.p50, known.delay?.p10);
+        let (rate, delay) = usual(now, keeper, carrier, place, metres)?;
         Some(OutlookStep { from, rate, delay })
     };
     LinkOutlook { steps: (0..STEPS).map_while(ahead).collect() }
+}
+
+/// The median rate, and the delay that nine of ten exceed, because it is without the queues of our
+/// own: each at the nearest place, within 200 m, of which it is known.
+fn usual(
+    now: Instant,
+    keeper: &mut Keeper,
+    carrier: &str,
+    place: &Placement,
+    metres: f64,
+) -> Option<(Bitrate, Duration)> {
+    let (mut rate, mut delay) = (None, None);
+    // The nearer end of its place first.
+    let side = if metres.rem_euclid(PLACE) < PLACE / 2.0 { -PLACE } else { PLACE };
+    for off in [0.0, side, -side, 2.0 * side, -2.0 * side] {
+        if let Some(known) = keeper.place(now, carrier, place, metres + off) {
+            rate = rate.or(known.rate.map(|rate| rate.p50));
+            delay = delay.or(known.delay.map(|delay| delay.p10));
+        }
+        if rate.is_some() && delay.is_some() {
+            break;
+        }
+    }
+    rate.zip(delay)
 }
 
 /// A place as forecasts want it.
@@ -382,6 +404,8 @@ pub(super) fn shown(place: &Placement) -> TripState {
 /// How far ahead the track is looked at: steps of so long, and how many.
 const STEP: Duration = Duration::from_secs(1);
 const STEPS: u32 = 4;
+/// The length of a place of the trace database, in metres.
+const PLACE: f64 = 100.0;
 /// What waits to be written: more than what comes at once.
 const CHORES_MAX: usize = 1_024;
 /// How often the cloud is told where the train is.

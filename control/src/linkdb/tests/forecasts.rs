@@ -1,5 +1,10 @@
 //! What both sides are told of the failures ahead.
 
+use polyrail_model::{Direction, Position, TripId};
+use polyrail_predictor::position::Placement;
+use polyrail_predictor::store::PlaceSample;
+
+use super::super::train::steps;
 use super::*;
 
 /// Rides once more and returns what it met.
@@ -182,6 +187,39 @@ fn what_carriers_carried_is_known_on_the_next_trip() {
         };
         assert!(!ahead.windows(2).any(nothing), "{side}");
     }
+}
+
+/// What one place lacks is taken from the nearest that has it, each figure by itself.
+#[test]
+fn a_hole_in_the_track_ahead_is_filled_from_beside_it() {
+    let now = Instant::now();
+    let mut keeper = Keeper::open(now, None, tuning());
+    let (direction, speed) = (Direction::Up, 100.0);
+    let place = Placement { at: now, route: ROUTE, direction, metres: 1_060.0, speed, error: 4.0 };
+    let mut record = |metres: f64, mbps: Option<u64>, millis: Option<u64>| {
+        let (carrier, position) = ("a".to_owned(), Position::from_metres(metres));
+        let rate = mbps.map(|mbps| Bitrate::from_bps(mbps * 1_000_000));
+        let delay = millis.map(Duration::from_millis);
+        let (route, trip) = (ROUTE, TripId(1));
+        let sample = PlaceSample { carrier, route, direction, position, trip, rate, delay };
+        keeper.record_place(sample);
+    };
+    record(850.0, Some(1), Some(10));
+    record(1_050.0, None, Some(20));
+    record(1_250.0, Some(3), None);
+    record(1_550.0, Some(4), Some(40));
+    keeper.on_timeout(now + Duration::from_secs(30), WALL_MS);
+    let mut told = |metres: f64| -> Vec<(u64, u128)> {
+        let place = Placement { metres, ..place };
+        let steps = steps(now, &mut keeper, "a", &place).steps.into_iter();
+        steps.map(|one| (one.rate.as_bps() / 1_000_000, one.delay.as_millis())).collect()
+    };
+    // At 1,060 m the next 200 m are nearer than the last, at 1,040 m the other way round.
+    assert_eq!(told(1_060.0), [(3, 20), (3, 20), (3, 20), (3, 40)]);
+    assert_eq!(told(1_040.0), [(1, 20), (3, 20), (3, 20), (3, 40)]);
+    // Beyond 200 m it ends.
+    assert_eq!(told(1_560.0), [(4, 40), (4, 40), (4, 40)]);
+    assert_eq!(told(1_860.0), []);
 }
 
 /// The cloud hears of a cell that is lost or found at once, but not of each that comes and goes.
