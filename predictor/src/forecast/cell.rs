@@ -5,10 +5,10 @@
 //! own failures by how many there are, and takes the place whose expected value is best: what is
 //! correct counts 1, what is late costs, and so do successes that come after it. A cell where even
 //! the best place is worth nothing does not forecast. What is correct is a time, so for a slow
-//! train it is a short way: there only cells that are left nearly always at the same place forecast.
+//! train it is a short way: there only cells that are always left at the same place forecast.
 //!
-//! A cell that is left at several places, clearly apart, has a forecast for each, and one of them is
-//! in force wherever the train is ([`CellForecast::in_force`]).
+//! A cell that is left at several places, clearly apart, has a forecast for each, and one of them
+//! is in force wherever the train is ([`CellForecast::in_force`]).
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Generated trips as a gateway records them.
 //!
 //! A gateway does not know the truth: its position comes from the last readings of a satellite
-//! receiver, it sees a modem's handover when the modem's next report is read, and a cell's signal is
-//! what its modem reported of it last.
+//! receiver, it sees a modem's handover when the modem's next report is read, and a cell's signal
+//! is what its modem reported of it last.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +33,8 @@ pub struct Campaign {
     pub speeds: bool,
     /// The satellite receiver's error stays for a minute or so, and does not average out.
     pub drift: bool,
-    /// So many percent of the failures are recorded as successes, and as many successes as failures.
+    /// So many percent of the failures are recorded as successes, and as many successes as
+    /// failures.
     pub mislabelled: u64,
 }
 
@@ -156,8 +157,8 @@ fn deal(trips: &mut Trips, dice: &mut Dice) {
     }
 }
 
-/// Gives a trip's readings an error that wanders, a first-order autoregression, in place of one that
-/// is drawn anew each second.
+/// Gives a trip's readings an error that wanders, a first-order autoregression, in place of one
+/// that is drawn anew each second.
 fn drift(trip: &mut Trip, speed: Speed) {
     let mut dice = Dice::new(trip.seed ^ 0xd21f);
     let mut error = DRIFT_METRES * dice.normal();

@@ -3,10 +3,10 @@
 //! The classes are those of POLYCORN 3, Fig. 5, with t1 = 0 and t2 = 2.5 s. Of a handover that
 //! fails, the forecast is *correct* when the train reaches the place at most 2.5 s before it,
 //! *late* when it does so after it, and *early* when it does so longer before. Of one that succeeds
-//! it is correct when no forecast place was passed by then, and a false alarm otherwise. What counts
-//! is what a forecaster tells on the way. Beside them stands what two rejecters get that know no
-//! rates, with the same choice of places: one with as many forecasts in cells drawn at random, and
-//! one that is on in every cell.
+//! it is correct when no forecast place was passed by then, and a false alarm otherwise. What
+//! counts is what a forecaster tells on the way. Beside them stands what two rejecters get that
+//! know no rates, with the same choice of places: one with as many forecasts in cells drawn at
+//! random, and one that is on in every cell.
 //!
 //! Nothing is measured here: what is true comes with the records, or apart from them
 //! ([`evaluate_against`]) where it is known better.

@@ -175,7 +175,7 @@ impl Tracks {
                     self.0.retain(|(known, _)| *known != route);
                     self.0.extend(Track::decode(&track.encode()).ok().map(|track| (route, track)));
                 }
-                PilotOutput::TripBegan(_) => {}
+                PilotOutput::TripBegan(..) => {}
             }
         }
         records
