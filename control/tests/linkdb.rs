@@ -117,7 +117,7 @@ fn what_is_imported_is_counted_and_stays_private() {
     let failures = CELLS / 3 * (TRIPS * 3 / 4);
     for part in [
         format!("{} handovers, {failures} of them failed, on {TRIPS} trips\n", TRIPS * CELLS * 2),
-        format!("{} cells, {} with two failures or more\n", CELLS * 2, CELLS / 3),
+        format!("{} cells, {} with failures on two trips or more\n", CELLS * 2, CELLS / 3),
         format!("route 7: {} cells\n", CELLS * 2),
     ] {
         assert!(said.contains(&part), "{said:?} lacks {part:?}");

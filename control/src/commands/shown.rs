@@ -66,7 +66,10 @@ pub(super) fn linkdb(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()>
         let (events, failures, trips) = (stats.events, stats.failures, stats.trips);
         writeln!(out, "handovers      {events}, of these {failures} failed; trips: {trips}")?;
         let (cells, known) = (stats.cells, stats.forecastable_cells);
-        writeln!(out, "cells          {cells}, of these {known} with two failures or more")?;
+        writeln!(
+            out,
+            "cells          {cells}, of these {known} with failures on two trips or more"
+        )?;
     }
     let (recorded, received) = (state.recorded, state.received);
     writeln!(out, "since start    {recorded} recorded, {received} received")?;

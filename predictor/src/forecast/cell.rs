@@ -122,6 +122,11 @@ impl CellForecast {
         self.failures
     }
 
+    /// On how many trips one failed; below [`SUPPORT`] nothing is forecast.
+    pub fn failed_trips(&self) -> u32 {
+        self.failed_trips
+    }
+
     /// How many of 1,000 handovers are expected to fail, shrunk towards the carrier's other cells.
     pub fn permille(&self) -> u16 {
         (self.rate * 1_000.0).round() as u16

@@ -61,7 +61,7 @@ pub(super) struct Counters {
     pub(super) failures: u64,
     /// Trips that fell out and are remembered by number.
     pub(super) fallen: u64,
-    /// Cells with at least two failures.
+    /// Cells with failures on at least two trips.
     pub(super) forecastable: u64,
     /// When the first handover came, in milliseconds since 1970; 0 before.
     pub(super) created_ms: u64,

@@ -234,7 +234,7 @@ fn stats(database: &Database, json: bool, out: &mut dyn Write) -> Result<bool> {
         ..
     } = stats;
     writeln!(out, "{events} handovers, {failures} of them failed, on {trips} trips")?;
-    writeln!(out, "{cells} cells, {forecastable_cells} with two failures or more")?;
+    writeln!(out, "{cells} cells, {forecastable_cells} with failures on two trips or more")?;
     writeln!(out, "{tracks} tracks, {places} places with rates and delays")?;
     writeln!(out, "{file_bytes} bytes")?;
     for (route, cells) in routes {
