@@ -222,18 +222,17 @@ impl Keeper {
     /// Forgets trips that are too old by the clock, if that is to be believed.
     fn sweep(&mut self, now: Instant) {
         let (wall_ms, retention) = (self.wall_ms, self.retention);
-        match self.with(now, |store| store.sweep(wall_ms, retention)) {
-            Some(Swept::ClockDoubted { attested_ms }) => {
-                if !std::mem::replace(&mut self.clock_doubted, true) {
-                    tracing::warn!(
-                        wall_ms,
-                        attested_ms,
-                        "the clock is far ahead of the LinkDB's trips: none falls out by age"
-                    );
-                }
-            }
-            Some(Swept::Forgotten(_)) => self.clock_doubted = false,
-            None => {}
+        let Some(swept) = self.with(now, |store| store.sweep(wall_ms, retention)) else { return };
+        let doubted = matches!(swept, Swept::ClockDoubted { .. });
+        let said = std::mem::replace(&mut self.clock_doubted, doubted);
+        if let Swept::ClockDoubted { attested_ms } = swept
+            && !said
+        {
+            tracing::warn!(
+                wall_ms,
+                attested_ms,
+                "the clock is far ahead of the LinkDB's trips: none falls out by age"
+            );
         }
     }
 
