@@ -1,9 +1,13 @@
-//! On the ground: forecasts for what the cloud sends, from what its gateways tell.
+//! On the ground: forecasts for what the cloud sends, from what its gateways tell; what one gateway
+//! tells the others hear.
+//!
+//! Invariant: each session stands in `due` at its next time, or is among those that are `ready`; a
+//! turn of the loop looks at no other.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Telemetry, TripId};
+use polyrail_model::{LedgerMessage, Telemetry, TripId};
 use polyrail_predictor::position::Placement;
 use polyrail_predictor::sync::{Share, Sync};
 
@@ -19,6 +23,10 @@ pub(super) struct Ground {
     learned: Learned,
     tuning: Tuning,
     sessions: BTreeMap<SessionNumber, Gateway>,
+    /// When which session's database has something to say, if nothing comes before.
+    due: BTreeSet<(Instant, SessionNumber)>,
+    /// Those that may have something to say now.
+    ready: BTreeSet<SessionNumber>,
     outputs: VecDeque<Output>,
     look_at: Instant,
     received: u64,
@@ -28,6 +36,8 @@ pub(super) struct Ground {
 struct Gateway {
     name: String,
     sync: Sync,
+    /// Where it stands in the order of what is due.
+    due: Option<Instant>,
     outlook: Outlook,
     trip: Option<(TripId, Placement)>,
 }
@@ -49,6 +59,8 @@ impl Ground {
             learned,
             tuning,
             sessions: BTreeMap::new(),
+            due: BTreeSet::new(),
+            ready: BTreeSet::new(),
             outputs: VecDeque::new(),
             look_at: now,
             received: 0,
@@ -58,29 +70,12 @@ impl Ground {
     pub(super) fn take(&mut self, now: Instant, wall_ms: u64, input: Input) {
         self.keeper.at(now, wall_ms);
         match input {
-            Input::Up { session, peer } => {
-                let share = if self.tuning.share { Share::All } else { Share::Own };
-                let mut sync = Sync::new(now, share);
-                sync.connected(now);
-                let (outlook, trip) = (Outlook::default(), None);
-                if self.sessions.len() < SESSIONS_MAX {
-                    self.sessions.insert(session, Gateway { name: peer, sync, outlook, trip });
-                }
-            }
-            Input::Down(session) => {
-                self.sessions.remove(&session);
-            }
+            Input::Up { session, peer } => self.begin(now, session, peer),
+            Input::Down(session) => self.end(session),
             Input::Telemetry { session, at, telemetry } => {
                 self.on_telemetry(now, session, at, &telemetry);
             }
-            Input::Ledger { session, message } => {
-                let Some(gateway) = self.sessions.get_mut(&session) else { return };
-                // A database that fails is told again. What is new goes to the other gateways with
-                // the next comparison.
-                let fresh = gateway.sync.on_message(now, &mut self.keeper, message).unwrap_or(0);
-                self.received += fresh as u64;
-                self.learned.follow(now, &mut self.keeper, self.tuning.guard);
-            }
+            Input::Ledger { session, message } => self.on_ledger(now, session, message),
             Input::Measured { session, carrier, rate, srtt } => {
                 let gateway = self.sessions.get(&session);
                 if let Some((trip, place)) = gateway.and_then(|gateway| gateway.trip_at(now)) {
@@ -96,6 +91,44 @@ impl Ground {
             }
             // A cloud observes nothing itself.
             Input::Observed(_) => {}
+        }
+    }
+
+    fn begin(&mut self, now: Instant, session: SessionNumber, name: String) {
+        self.end(session);
+        if self.sessions.len() >= SESSIONS_MAX {
+            return;
+        }
+        let share = if self.tuning.share { Share::All } else { Share::Own };
+        let mut sync = Sync::new(now, share);
+        sync.connected(now);
+        let outlook = Outlook::default();
+        self.sessions.insert(session, Gateway { name, sync, due: None, outlook, trip: None });
+        self.ready.insert(session);
+    }
+
+    fn end(&mut self, session: SessionNumber) {
+        self.ready.remove(&session);
+        if let Some(Gateway { due: Some(at), .. }) = self.sessions.remove(&session) {
+            self.due.remove(&(at, session));
+        }
+    }
+
+    fn on_ledger(&mut self, now: Instant, session: SessionNumber, message: LedgerMessage) {
+        let Some(gateway) = self.sessions.get_mut(&session) else { return };
+        // A database that fails is told again.
+        let fresh = gateway.sync.on_message(now, &mut self.keeper, message).unwrap_or_default();
+        self.ready.insert(session);
+        if fresh.is_empty() {
+            return;
+        }
+        self.received += fresh.len() as u64;
+        self.learned.follow(now, &mut self.keeper, self.tuning.guard);
+        for (&other, gateway) in &mut self.sessions {
+            if other != session {
+                fresh.iter().for_each(|handover| gateway.sync.relayed(now, handover));
+                schedule(&mut self.due, other, gateway);
+            }
         }
     }
 
@@ -156,15 +189,28 @@ impl Ground {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
         }
-        self.sessions.iter_mut().find_map(|(session, gateway)| {
-            let (urgency, message) = gateway.sync.poll(now, &self.keeper).ok()??;
-            Some(Output::Ledger { session: *session, urgency, message })
-        })
+        while let Some(&(at, session)) = self.due.first()
+            && at <= now
+        {
+            self.due.pop_first();
+            self.ready.insert(session);
+        }
+        while let Some(&session) = self.ready.first() {
+            if let Some(gateway) = self.sessions.get_mut(&session) {
+                if let Ok(Some((urgency, message))) = gateway.sync.poll(now, &self.keeper) {
+                    return Some(Output::Ledger { session, urgency, message });
+                }
+                schedule(&mut self.due, session, gateway);
+            }
+            self.ready.remove(&session);
+        }
+        None
     }
 
+    /// All that is ready has been polled.
     pub(super) fn next_timeout(&self) -> Instant {
-        let syncs = self.sessions.values().filter_map(|gateway| gateway.sync.next_timeout());
-        syncs.chain(self.keeper.next_timeout()).fold(self.look_at, Instant::min)
+        let sync = self.due.first().map(|(at, _)| *at);
+        sync.into_iter().chain(self.keeper.next_timeout()).fold(self.look_at, Instant::min)
     }
 
     pub(super) fn close(&mut self, now: Instant) {
@@ -193,6 +239,19 @@ impl Ground {
             outputs_dropped: 0,
         }
     }
+}
+
+/// Puts a session where its next time is.
+fn schedule(
+    due: &mut BTreeSet<(Instant, SessionNumber)>,
+    session: SessionNumber,
+    gateway: &mut Gateway,
+) {
+    if let Some(at) = gateway.due.take() {
+        due.remove(&(at, session));
+    }
+    gateway.due = gateway.sync.next_timeout();
+    due.extend(gateway.due.map(|at| (at, session)));
 }
 
 /// Sessions that are looked at; an endpoint has fewer.

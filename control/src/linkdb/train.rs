@@ -181,8 +181,8 @@ impl Train {
             return;
         };
         // A database that fails is told again.
-        let fresh = sync.on_message(now, &mut self.keeper, message).unwrap_or(0);
-        self.received += fresh as u64;
+        let fresh = sync.on_message(now, &mut self.keeper, message).unwrap_or_default();
+        self.received += fresh.len() as u64;
     }
 
     fn look(&mut self, now: Instant) {

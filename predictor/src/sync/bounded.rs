@@ -24,9 +24,10 @@ impl BoundedSet {
         self.trips.iter().copied()
     }
 
-    pub fn insert(&mut self, trip: TripId) {
+    /// Whether it was not there.
+    pub fn insert(&mut self, trip: TripId) -> bool {
         if !self.trips.insert(trip) {
-            return;
+            return false;
         }
         self.order.push_back(trip);
         if self.order.len() > self.most
@@ -34,5 +35,6 @@ impl BoundedSet {
         {
             self.trips.remove(&oldest);
         }
+        true
     }
 }

@@ -1,12 +1,13 @@
 //! What the peer says, and what follows from it.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Handover, LedgerDigest, LedgerMessage, TripId, TripKnown};
 
-use super::{DIGESTS_APART, INTERVAL, Ledger, PAUSE_MIN, RETRY, SETTLE, Share, Sync, Told};
+use super::{DIGESTS_APART, INTERVAL, Ledger, RETRY, SETTLE, Share, Sync};
 
 impl Sync {
     pub(super) fn on_known<L: Ledger>(
@@ -37,9 +38,12 @@ impl Sync {
                 return Ok(());
             }
             self.page = None;
-            self.gained |= next > page.from;
+            if next > page.from {
+                self.walk.moved(trip);
+            }
             self.settle(now);
         }
+        self.relays.known(trip, next);
         self.lacking.retain(|(lacking, _)| *lacking != trip);
         let under_way = self.is_under_way(now, trip, next);
         match next.cmp(&known) {
@@ -51,16 +55,17 @@ impl Sync {
         Ok(())
     }
 
-    /// Whether all that the peer lacks of a trip was said at once and may still arrive.
+    /// Whether all that the peer lacks of a trip was pushed and may still arrive, or waits to be.
     fn is_under_way(&mut self, now: Instant, trip: TripId, next: u32) -> bool {
-        let Some((from, to, until)) = self.unsure.get_mut(&trip) else { return false };
-        if next >= *to {
+        let waits = self.relays.continues(trip, next);
+        let Some(unsure) = self.unsure.get_mut(&trip) else { return waits };
+        if next >= unsure.to {
             self.unsure.remove(&trip);
-            return false;
+            return waits;
         }
-        let moves = next > *from;
+        let moves = next > unsure.from;
         if moves {
-            (*from, *until) = (next, now + RETRY);
+            (unsure.from, unsure.until) = (next, unsure.until.max(now + RETRY));
         }
         moves
     }
@@ -73,7 +78,7 @@ impl Sync {
 
     /// Something moves: the next digest waits for what else comes.
     fn settle(&mut self, now: Instant) {
-        if self.told.is_some() {
+        if self.walk.is_on() {
             self.digest_at = self.digest_at.max(now + SETTLE);
         }
     }
@@ -83,7 +88,7 @@ impl Sync {
         now: Instant,
         ledger: &mut L,
         mut records: Vec<Handover>,
-    ) -> Result<usize, L::Error> {
+    ) -> Result<Vec<Handover>, L::Error> {
         records.truncate(LedgerMessage::RECORDS_MAX);
         let mut trips: BTreeMap<TripId, u32> = BTreeMap::new();
         for trip in records.iter().map(|record| record.trip) {
@@ -93,20 +98,31 @@ impl Sync {
             trips.insert(trip, ledger.next_of(trip)?);
         }
         records.retain(|record| !self.left_out.contains(record.trip));
-        let added = ledger.append(&records)?;
+        let mut fresh = unheld(ledger, &trips, records)?;
+        // A write waits for the disk: none for nothing.
+        let added = if fresh.is_empty() { 0 } else { ledger.append(&fresh)? };
         for (trip, before) in trips {
             let after = ledger.next_of(trip)?;
             let offered = |record: &Handover| record.trip == trip && record.sequence == before;
             if after > before {
-                self.gained = true;
+                self.walk.moved(trip);
                 self.settle(now);
-            } else if records.iter().any(offered) {
+            } else if fresh.iter().any(offered) {
                 // The ledger does not want it.
                 self.left_out.insert(trip);
             }
             self.owe_answer(trip);
         }
-        Ok(added)
+        if added < fresh.len() {
+            let mut taken = Vec::new();
+            for record in fresh {
+                if is_held(ledger, &record)? {
+                    taken.push(record);
+                }
+            }
+            fresh = taken;
+        }
+        Ok(fresh)
     }
 
     pub(super) fn on_digest<L: Ledger>(
@@ -130,16 +146,47 @@ impl Sync {
             // Of two that cross each answers the other.
             self.digest_asked &= !std::mem::take(&mut self.digest_out);
             self.lacking.clear();
-            (self.page, self.told, self.tell, self.gained) = (None, None, false, false);
+            self.page = None;
             // One side asks, the other answers.
             let apart = if digest.answer { Duration::ZERO } else { INTERVAL / 10 };
             (self.digest_at, self.digest_wait) = (now + INTERVAL + apart, RETRY);
-            (self.tell_at, self.pause) = (now, PAUSE_MIN);
-        } else if self.told.is_some() {
-            self.tell |= !self.gives();
-        } else if now >= self.tell_at {
-            (self.told, self.tell, self.gained) = (Some(Told::Nothing), true, false);
+            self.walk.equal(now);
+        } else if !(self.walk.is_on() && self.gives())
+            && let Some(quiet_until) = self.walk.differ(now)
+        {
+            self.digest_at = quiet_until;
         }
         Ok(())
     }
+}
+
+/// Those that the ledger does not hold, each once. `trips`: how far it knows them.
+fn unheld<L: Ledger>(
+    ledger: &L,
+    trips: &BTreeMap<TripId, u32>,
+    records: Vec<Handover>,
+) -> Result<Vec<Handover>, L::Error> {
+    let (mut fresh, mut seen) = (Vec::new(), BTreeSet::new());
+    // Whether there is anything behind a gap.
+    let mut beyond: BTreeMap<TripId, bool> = BTreeMap::new();
+    for record in records {
+        let Handover { trip, sequence, .. } = record;
+        let next = trips.get(&trip).copied().unwrap_or_default();
+        if sequence < next || !seen.insert((trip, sequence)) {
+            continue;
+        }
+        let beyond = match beyond.entry(trip) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(open) => *open.insert(!ledger.records(trip, next, 1)?.is_empty()),
+        };
+        if !(beyond && is_held(ledger, &record)?) {
+            fresh.push(record);
+        }
+    }
+    Ok(fresh)
+}
+
+fn is_held<L: Ledger>(ledger: &L, record: &Handover) -> Result<bool, L::Error> {
+    let found = ledger.records(record.trip, record.sequence, 1)?;
+    Ok(found.first().is_some_and(|one| one.sequence == record.sequence))
 }

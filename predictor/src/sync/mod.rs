@@ -9,34 +9,42 @@
 //!   Quiet ----------------------> Telling <--------------------------+
 //!     ^  ^                         |   |  the newest trips first, ----+
 //!     |  +--- digests are equal ---+   |  a page at a time
-//!     +--- all was told: again after a pause, longer when nothing came of it
+//!     +--- again after a pause, longer when nothing came of it (see `walk`)
 //! ```
 //! Beside that, in any state: who hears of a trip that it knows better sends a page of records and
-//! waits for the answer; who hears of one that it knows worse says so; records are answered.
+//! waits for the answer; who hears of one that it knows worse says so; records are answered. What
+//! this side has seen itself goes at once, what another peer has said within seconds (see `relay`).
+//! A trip of which something is on its way to the peer, or waits to go, is compared as far as the
+//! peer has answered: digests are equal while nothing is amiss, though both sides write.
 //!
 //! # Drain contract
-//! After every input ([`Sync::connected`], [`Sync::added`], [`Sync::on_message`]), and when
-//! [`Sync::next_timeout`] has come: [`Sync::poll`] until it answers `None`.
+//! After every input ([`Sync::connected`], [`Sync::added`], [`Sync::relayed`],
+//! [`Sync::on_message`]), and when [`Sync::next_timeout`] has come: [`Sync::poll`] until it answers
+//! `None`.
 //!
 //! Invariants: every set and queue has a bound; one page of records is out at a time; nothing is
-//! said to a silent peer but a digest every [`INTERVAL`].
+//! said to a silent peer but a digest every [`INTERVAL`], and of what goes unasked ever less.
 
 mod bounded;
+mod compare;
 mod hear;
 mod known;
 mod ledger;
+mod relay;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Handover, LedgerDigest, LedgerMessage, TripId, TripKnown, Urgency};
+use polyrail_model::{Handover, LedgerMessage, TripId, TripKnown, Urgency};
 
 use bounded::BoundedSet;
 pub(crate) use known::KnownTrips;
-use known::{counts, put_in, take_out};
 pub use ledger::{Ledger, MemoryLedger, Rank};
+use relay::Relays;
+use walk::Walk;
 
 /// Which trips a peer is told of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,9 +66,10 @@ pub struct Sync {
     heard: bool,
     /// Seen just now, and to be said at once.
     live: VecDeque<Handover>,
-    /// Said at once, and not answered yet: from which number on, up to which, and until when to
-    /// wait.
-    unsure: BTreeMap<TripId, (u32, u32, Instant)>,
+    /// Said by push, and not answered yet.
+    unsure: BTreeMap<TripId, Unsure>,
+    /// What other peers have said.
+    relays: Relays,
     /// Trips of which the peer is to hear how far they are known.
     answers: BTreeSet<TripId>,
     /// Trips that one of the sides wants to leave out.
@@ -78,22 +87,18 @@ pub struct Sync {
     digest_at: Instant,
     /// How long to wait for the answer to the next one.
     digest_wait: Duration,
-    /// Up to where the trips were told; none while quiet.
-    told: Option<Told>,
-    /// The next page of it is due.
-    tell: bool,
-    /// Something has come of telling.
-    gained: bool,
-    /// All is told again no sooner.
-    tell_at: Instant,
-    pause: Duration,
+    /// Which trips the peer is told of while digests differ.
+    walk: Walk,
 }
 
-/// Up to where the trips were told, the newest first.
+/// Handovers of a trip that went to the peer unasked and are not answered.
 #[derive(Clone, Copy, Debug)]
-enum Told {
-    Nothing,
-    Until(Rank),
+struct Unsure {
+    from: u32,
+    /// Up to below this one.
+    to: u32,
+    /// How long to wait.
+    until: Instant,
 }
 
 /// Records that are out and not answered.
@@ -116,6 +121,7 @@ impl Sync {
             heard: false,
             live: VecDeque::new(),
             unsure: BTreeMap::new(),
+            relays: Relays::new(now),
             answers: BTreeSet::new(),
             left_out: BoundedSet::new(LEFT_OUT_MAX),
             named: BoundedSet::new(NAMED_MAX),
@@ -126,11 +132,7 @@ impl Sync {
             digest_out: false,
             digest_at: now,
             digest_wait: RETRY,
-            told: None,
-            tell: false,
-            gained: false,
-            tell_at: now,
-            pause: PAUSE_MIN,
+            walk: Walk::new(now),
         }
     }
 
@@ -144,13 +146,14 @@ impl Sync {
         self.connected = false;
     }
 
-    /// This side has seen a handover, and its ledger holds it: the peer hears of it at once. Not
-    /// for what another peer has said; that goes with the next digest.
+    /// This side has seen a handover, and its ledger holds it: the peer hears of it at once. For
+    /// what another peer has said see [`Sync::relayed`].
     pub fn added(&mut self, now: Instant, handover: &Handover) {
         let Handover { trip, sequence, .. } = *handover;
         if !self.connected || !self.shows(trip) {
             return;
         }
+        self.walk.moved(trip);
         if self.live.len() >= LIVE_MAX {
             self.live.pop_front();
         }
@@ -158,13 +161,14 @@ impl Sync {
         let next = sequence.saturating_add(1);
         let until = now + RETRY;
         if let Some(unsure) = self.unsure.get_mut(&trip) {
-            (unsure.0, unsure.1) = (unsure.0.min(sequence), unsure.1.max(next));
+            (unsure.from, unsure.to) = (unsure.from.min(sequence), unsure.to.max(next));
         } else if self.unsure.len() < UNSURE_MAX {
-            self.unsure.insert(trip, (sequence, next, until));
+            self.unsure.insert(trip, Unsure { from: sequence, to: next, until });
         }
     }
 
-    /// The peer's ledger says something. Returns how many handovers were new.
+    /// The peer's ledger says something. Returns the handovers that were new; other peers want
+    /// to hear of them ([`Sync::relayed`]).
     ///
     /// # Errors
     /// The ledger fails; the peer will say it again.
@@ -173,9 +177,9 @@ impl Sync {
         now: Instant,
         ledger: &mut L,
         message: LedgerMessage,
-    ) -> Result<usize, L::Error> {
+    ) -> Result<Vec<Handover>, L::Error> {
         if !self.connected {
-            return Ok(0);
+            return Ok(Vec::new());
         }
         self.heard = true;
         if self.digest_out {
@@ -185,15 +189,16 @@ impl Sync {
         }
         match message {
             LedgerMessage::Known(trips) => {
+                self.relays.answered();
                 for TripKnown { trip, next } in trips {
                     self.on_known(now, ledger, trip, next)?;
                 }
-                Ok(0)
+                Ok(Vec::new())
             }
             LedgerMessage::Records(records) => self.on_records(now, ledger, records),
             LedgerMessage::Digest(digest) => {
                 self.on_digest(now, ledger, digest)?;
-                Ok(0)
+                Ok(Vec::new())
             }
         }
     }
@@ -224,15 +229,17 @@ impl Sync {
         if !self.answers.is_empty() {
             return later(self.answer(ledger)?);
         }
-        if std::mem::take(&mut self.digest_asked) {
+        if self.answer_due().is_some_and(|at| now >= at) {
+            self.digest_asked = false;
             return later(LedgerMessage::Digest(self.digest(ledger, true)?));
         }
-        if std::mem::take(&mut self.tell)
-            && let Some(page) = self.next_told(now, ledger)?
-        {
+        if let Some(records) = self.next_relayed(now, ledger)? {
+            return later(LedgerMessage::Records(records));
+        }
+        if let Some(page) = self.next_told(now, ledger)? {
             return later(LedgerMessage::Known(page));
         }
-        if now >= self.digest_at && !self.gives() {
+        if self.digest_due().is_some_and(|at| now >= at) {
             self.digest_at = now + self.digest_wait;
             self.digest_wait = (self.digest_wait * 2).min(INTERVAL);
             self.digest_out = true;
@@ -246,9 +253,25 @@ impl Sync {
         if !self.connected {
             return None;
         }
-        let digest = (!self.gives()).then_some(self.digest_at);
-        let unsure = self.unsure.values().map(|&(_, _, at)| at);
-        digest.into_iter().chain(self.page.map(|page| page.at)).chain(unsure).min()
+        let unsure = self.unsure.values().map(|unsure| unsure.until).min();
+        let page = self.page.map(|page| page.at);
+        let digests = [self.digest_due(), self.answer_due()];
+        digests.into_iter().chain([page, unsure, self.relays.due()]).flatten().min()
+    }
+
+    /// When a digest goes. What was pushed is waited for: until its answer nobody can say what the
+    /// peer holds.
+    fn digest_due(&self) -> Option<Instant> {
+        (!self.gives()).then(|| self.digest_at + self.hold())
+    }
+
+    /// When a digest of the peer is answered.
+    fn answer_due(&self) -> Option<Instant> {
+        self.digest_asked_at.filter(|_| self.digest_asked).map(|at| at + self.hold())
+    }
+
+    fn hold(&self) -> Duration {
+        if self.unsure.is_empty() { Duration::ZERO } else { DIGEST_HOLD }
     }
 
     /// Some records are on their way to the peer, or are to be.
@@ -258,27 +281,6 @@ impl Sync {
 
     fn shows(&self, trip: TripId) -> bool {
         self.share == Share::All || self.named.contains(trip)
-    }
-
-    /// Over the trips that are compared: all, or those that the peer has named, but for those
-    /// that are left out.
-    fn digest<L: Ledger>(&self, ledger: &L, answer: bool) -> Result<LedgerDigest, L::Error> {
-        let known = |trip| Ok(TripKnown { trip, next: ledger.next_of(trip)? });
-        let mut digest = LedgerDigest::default();
-        match self.share {
-            Share::All => {
-                digest = ledger.digest()?;
-                for trip in self.left_out.iter() {
-                    take_out(&mut digest, known(trip)?);
-                }
-            }
-            Share::Own => {
-                for trip in self.named.iter().filter(|trip| !self.left_out.contains(*trip)) {
-                    put_in(&mut digest, known(trip)?);
-                }
-            }
-        }
-        Ok(LedgerDigest { answer, ..digest })
     }
 
     /// How far the trips are known of which the peer is to hear.
@@ -346,57 +348,10 @@ impl Sync {
         }
     }
 
-    /// The next page of how far the trips are known; none when all was told.
-    fn next_told<L: Ledger>(
-        &mut self,
-        now: Instant,
-        ledger: &L,
-    ) -> Result<Option<Vec<TripKnown>>, L::Error> {
-        let (page, until) = self.page_to_tell(ledger)?;
-        if page.is_empty() {
-            self.told = None;
-            let idle = !std::mem::take(&mut self.gained);
-            self.pause = if idle { (self.pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
-            self.tell_at = now + self.pause;
-            self.digest_at = self.tell_at;
-            return Ok(None);
-        }
-        self.told = until.map(Told::Until);
-        (self.digest_at, self.digest_wait) = (now + SETTLE, RETRY);
-        Ok(Some(page))
-    }
-
-    /// The next trips that are compared, and up to where they go.
-    fn page_to_tell<L: Ledger>(
-        &self,
-        ledger: &L,
-    ) -> Result<(Vec<TripKnown>, Option<Rank>), L::Error> {
-        let mut until = match self.told {
-            Some(Told::Until(rank)) => Some(rank),
-            Some(Told::Nothing) | None => None,
-        };
-        let mut page = Vec::new();
-        loop {
-            let wanted = LedgerMessage::KNOWN_MAX - page.len();
-            let older = ledger.known_before(until, wanted)?;
-            let Some((last, _)) = older.last() else {
-                return Ok((page, until));
-            };
-            until = Some(*last);
-            let trips = older.into_iter().map(|(_, known)| known);
-            page.extend(trips.filter(|known| self.compares(*known)));
-        }
-    }
-
-    fn compares(&self, known: TripKnown) -> bool {
-        counts(known) && self.shows(known.trip) && !self.left_out.contains(known.trip)
-    }
-
     /// What waited long enough for its answer is said again.
     fn ripen(&mut self, now: Instant) {
-        let over = |at: &(u32, u32, Instant)| at.2 <= now;
-        let due = self.unsure.iter().filter(|(_, at)| over(at)).map(|(&trip, at)| (trip, at.0));
-        let due: Vec<(TripId, u32)> = due.collect();
+        let due = self.unsure.iter().filter(|(_, unsure)| unsure.until <= now);
+        let due: Vec<(TripId, u32)> = due.map(|(&trip, unsure)| (trip, unsure.from)).collect();
         for (trip, from) in due {
             self.unsure.remove(&trip);
             // One that has never said anything may not understand it.
@@ -424,17 +379,15 @@ const RETRY: Duration = Duration::from_secs(3);
 const PAGE_TRIES: u32 = 5;
 /// How long after the last movement the next digest comes while trips are told.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Between two times in which all was told.
-const PAUSE_MIN: Duration = Duration::from_secs(10);
-/// The same, when nothing came of many in a row.
-const PAUSE_MAX: Duration = Duration::from_secs(3_600);
+/// How long a digest waits for the answers to what was pushed; shorter than [`RETRY`].
+const DIGEST_HOLD: Duration = Duration::from_secs(2);
 /// Digests of the peer that come sooner after one are not heard: each costs a look at all trips
-/// that are left out.
+/// that are left out or under way.
 const DIGESTS_APART: Duration = Duration::from_millis(200);
 /// Handovers that wait to be said at once; the oldest is dropped, and said later.
 const LIVE_MAX: usize = 64;
-/// Trips with handovers that were said at once and not answered; of others the next digest tells.
-const UNSURE_MAX: usize = 8;
+/// Trips with handovers that were pushed and not answered; of others the next digest tells.
+const UNSURE_MAX: usize = 32;
 /// Trips of which the peer is to hear; of more it asks again.
 const ANSWERS_MAX: usize = 256;
 /// Trips that the peer lacks; of more the next digest tells.

@@ -4,12 +4,17 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::convert::Infallible;
 
-use polyrail_model::{CellId, Direction, HandoverOutcome, Position, RouteId, Speed};
+use polyrail_model::{CellId, Direction, HandoverOutcome, LedgerDigest, Position, RouteId, Speed};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::known::mixed;
+use super::relay::{RELAY_RETRY, RELAY_WAIT, RELAYS_MAX};
+use super::walk::PAUSE_MIN;
 use super::*;
+
+mod pushes;
+mod star;
 
 fn handover(trip: u64, sequence: u32) -> Handover {
     Handover {
@@ -591,7 +596,7 @@ fn a_ledger_that_fails_is_asked_again_later() {
     ledger.fails = false;
     assert!(side.poll(now, &ledger).unwrap().is_some());
     let records = LedgerMessage::Records(vec![handover(1, 0)]);
-    assert_eq!(side.on_message(now, &mut ledger, records), Ok(1));
+    assert_eq!(side.on_message(now, &mut ledger, records), Ok(vec![handover(1, 0)]));
 }
 
 /// A ledger whose trips are too many to be listed for a message.
@@ -670,7 +675,7 @@ fn without_a_session_nothing_is_said_or_heard() {
     assert_eq!(side.poll(now, &ledger), Ok(None));
     assert_eq!(side.next_timeout(), None);
     let records = LedgerMessage::Records(vec![handover(2, 0)]);
-    assert_eq!(side.on_message(now, &mut ledger, records), Ok(0));
+    assert_eq!(side.on_message(now, &mut ledger, records), Ok(vec![]));
     side.connected(now);
     assert!(side.poll(now, &ledger).unwrap().is_some());
     side.disconnected();

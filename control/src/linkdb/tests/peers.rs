@@ -1,7 +1,9 @@
 //! Both databases come to hold the same, whatever the session does.
 
-use polyrail_model::{LedgerMessage, TripId, TripKnown};
-use polyrail_predictor::sync::Ledger;
+use polyrail_model::{
+    Direction, HandoverOutcome, LedgerMessage, Position, Speed, TripId, TripKnown, Urgency,
+};
+use polyrail_predictor::sync::{Ledger, MemoryLedger, Share, Sync};
 
 use super::*;
 
@@ -157,4 +159,116 @@ fn what_peers_say_out_of_place_is_nothing() {
     world.connect();
     world.ride_on(0..1);
     assert_eq!(world.states()[1].received, world.states()[0].recorded);
+}
+
+/// A cloud, and gateways that are nothing but their databases.
+struct Circle {
+    now: Instant,
+    ground: Ground,
+    gateways: BTreeMap<SessionNumber, (MemoryLedger, Sync)>,
+    /// What the cloud has said: to whom, how urgent, and how many handovers.
+    said: Vec<(SessionNumber, Urgency, usize)>,
+}
+
+impl Circle {
+    fn new(tuning: Tuning, gateways: u64) -> Self {
+        let now = Instant::now();
+        let ground = Ground::new(now, Keeper::open(now, None, tuning), tuning);
+        let mut circle = Self { now, ground, gateways: BTreeMap::new(), said: Vec::new() };
+        for session in (1..=gateways).map(SessionNumber) {
+            let mut sync = Sync::new(now, Share::All);
+            sync.connected(now);
+            circle.gateways.insert(session, (MemoryLedger::default(), sync));
+            circle.ground.take(now, WALL_MS, Input::Up { session, peer: "a train".to_owned() });
+        }
+        circle.pump();
+        circle
+    }
+
+    fn pump(&mut self) {
+        let mut any = true;
+        while std::mem::take(&mut any) {
+            for (&session, (ledger, sync)) in &mut self.gateways {
+                while let Some((_, message)) = sync.poll(self.now, ledger).unwrap() {
+                    any = true;
+                    self.ground.take(self.now, WALL_MS, Input::Ledger { session, message });
+                }
+            }
+            while let Some(output) = self.ground.poll(self.now) {
+                any = true;
+                let Output::Ledger { session, urgency, message } = output else { continue };
+                if let LedgerMessage::Records(records) = &message {
+                    self.said.push((session, urgency, records.len()));
+                }
+                let (ledger, sync) = self.gateways.get_mut(&session).unwrap();
+                sync.on_message(self.now, ledger, message).unwrap();
+            }
+        }
+    }
+
+    /// A gateway's train sees a handover.
+    fn see(&mut self, session: u64, sequence: u32) {
+        let seen = Handover {
+            trip: TripId(session),
+            sequence,
+            at_ms: WALL_MS + u64::from(sequence),
+            carrier: "a".to_owned(),
+            route: ROUTE,
+            direction: Direction::Up,
+            position: Position::from_metres(1_000.0),
+            speed: Speed::from_metres_per_second(80.0),
+            from: CellId(1),
+            to: Some(CellId(2)),
+            rsrp: None,
+            outcome: HandoverOutcome::Success,
+            dark: Duration::from_millis(40),
+        };
+        let (ledger, sync) = self.gateways.get_mut(&SessionNumber(session)).unwrap();
+        ledger.append(std::slice::from_ref(&seen)).unwrap();
+        sync.added(self.now, &seen);
+        self.pump();
+    }
+
+    fn rest(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now += Duration::from_secs(1);
+            self.ground.on_timeout(self.now, WALL_MS);
+            self.pump();
+        }
+    }
+
+    fn held(&self) -> Vec<usize> {
+        self.gateways.values().map(|(ledger, _)| ledger.handovers().count()).collect()
+    }
+}
+
+#[test]
+fn what_one_gateway_tells_the_others_hear_within_seconds() {
+    let mut circle = Circle::new(tuning(), 3);
+    circle.rest(60);
+    (0..3).for_each(|sequence| circle.see(1, sequence));
+    circle.see(2, 0);
+    circle.rest(6);
+    assert_eq!(circle.held(), [4, 4, 4]);
+    // Each once, together, at little cost, and none to whom it came from.
+    circle.said.sort_unstable();
+    let later = |session, count| (SessionNumber(session), Urgency::Later, count);
+    assert_eq!(circle.said, [later(1, 1), later(2, 3), later(3, 4)]);
+    circle.rest(600);
+    assert_eq!(circle.said.len(), 3);
+    // One that has left is not told, and the others still are.
+    circle.ground.take(circle.now, WALL_MS, Input::Down(SessionNumber(2)));
+    circle.see(1, 3);
+    circle.rest(6);
+    assert_eq!(circle.held(), [5, 4, 5]);
+}
+
+#[test]
+fn gateways_that_do_not_share_hear_nothing_of_each_other() {
+    let mut circle = Circle::new(Tuning { share: false, ..tuning() }, 2);
+    circle.rest(60);
+    (0..5).for_each(|sequence| circle.see(1, sequence));
+    circle.rest(600);
+    assert_eq!(circle.held(), [5, 0]);
+    assert_eq!(circle.said, []);
 }
