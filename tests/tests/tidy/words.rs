@@ -70,7 +70,8 @@ fn a_nameless_file_is_found() {
 #[test]
 fn leftovers_are_found_and_texts_about_them_are_not() {
     let bad = "fn a() { todo!() }\nfn b() { dbg!(1); }\n// é FIXME: later\n#[test]\n#[ignore]\n\
-               fn slow() {}\n#[ignore = \"alone\"]\nfn alone() {}\nfn e() { unimplemented!(\"x\") }\n";
+               fn slow() {}\n#[ignore = \"alone\"]\nfn alone() {}\n\
+               fn e() { unimplemented!(\"x\") }\n";
     let good = "fn a() { print(\"todo! FIXME\"); my_dbg!(1); }\n// 0xXXXX is no mark\n\
                 #[ignore = \"run by `parent`\"]\nfn child() {}\nfn parent() { run(\"child\") }\n";
     let tree = Tree::of(&[("a/src/bad.rs", bad), ("a/src/good.rs", good)]);
