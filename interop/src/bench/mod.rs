@@ -66,8 +66,8 @@ pub fn run(report: &mut Report, effort: Effort, only: Option<&str>) -> Result<()
     run_each(&BENCHMARKS, report, effort, only)
 }
 
-/// Measures as root, with `run`, and writes the results to `target/results/FILE.json`, or of one
-/// benchmark to `FILE-NAME.json`.
+/// Measures as root, with `run`, and writes the results to `target/results/FILE.json`, those of one
+/// benchmark to `FILE-NAME.json`, and those of a smoke run to `FILE-smoke.json`.
 ///
 /// # Errors
 /// When one could not measure, or the results cannot be written.
@@ -81,7 +81,11 @@ pub fn measure(
     let effort = if smoke { Effort::Smoke } else { Effort::Full };
     let mut report = Report::default();
     let outcome = run(&mut report, effort, only);
-    let name = only.map_or(format!("{file}.json"), |only| format!("{file}-{only}.json"));
+    let name = match only {
+        _ if smoke => format!("{file}-smoke.json"),
+        Some(only) => format!("{file}-{only}.json"),
+        None => format!("{file}.json"),
+    };
     report.write(&results_folder()?.join(name))?;
     outcome
 }

@@ -4,7 +4,7 @@
 //! Each trip is made in each mode with forecasts and without, one after the other; all four see the
 //! same links, the same telemetry and databases with the same trips behind them. The download never
 //! ends, so that both carriers are full until something keeps a scheduler off one. A trip whose
-//! carrier was not full is refused ([`pairs`]).
+//! carrier was not full is refused (`pairs`).
 
 mod journey;
 mod pairs;

@@ -102,25 +102,17 @@ pub fn recorded(
     number: u64,
     report: Duration,
 ) -> Vec<(model::Handover, model::Handover)> {
-    let mut dice = Dice::new(trip.seed ^ 0x11db);
     let signals = trip.signals(route);
-    // As the gateway counts them.
-    let mut handovers: Vec<(&CarrierProfile, &[rail::Signal], &rail::Handover)> = Vec::new();
-    for ((profile, carrier), signals) in route.carriers.iter().zip(&trip.carriers).zip(&signals) {
-        handovers.extend(carrier.handovers.iter().map(|one| (profile, signals.as_slice(), one)));
-    }
-    handovers.sort_by_key(|(.., handover)| handover.at);
-    let both = |(sequence, one): (u32, (&CarrierProfile, _, &rail::Handover))| {
-        let (profile, signals, handover) = one;
-        let seen = handover.at + report.mul_f64(dice.unit());
-        let record = |at: Duration, rsrp: Option<f64>| model::Handover {
+    let both = |(sequence, sighting): (u32, rail::Sighting)| {
+        let handover = &sighting.handover;
+        let record = |at: Duration, metres: f64, rsrp: Option<f64>| model::Handover {
             trip: TripId(number),
             sequence,
             at_ms: number * DAY_MS + at.as_millis() as u64,
-            carrier: profile.name.to_owned(),
+            carrier: route.carriers[sighting.carrier].name.to_owned(),
             route: RouteId(route.seed),
             direction: direction(route),
-            position: place(route, trip, at),
+            position: position(route, metres),
             speed: model::Speed::from_metres_per_second(route.speed.metres_per_second()),
             from: CellId(handover.from.into()),
             to: Some(CellId(handover.to.into())),
@@ -128,9 +120,12 @@ pub fn recorded(
             outcome: outcome(handover.outcome),
             dark: handover.dark,
         };
-        (record(seen, heard(signals, handover)), record(handover.at, Some(handover.rsrp)))
+        let rsrp = heard(&signals[sighting.carrier], handover);
+        let truly = trip.metres_seen(handover.at);
+        let record_seen = record(sighting.at, sighting.metres, rsrp);
+        (record_seen, record(handover.at, truly, Some(handover.rsrp)))
     };
-    (0..).zip(handovers).map(both).collect()
+    (0..).zip(trip.sightings(report)).map(both).collect()
 }
 
 /// How strong a modem said the cell was that is left, when it last reported it.
@@ -192,12 +187,8 @@ fn direction(route: &Route) -> Direction {
     if route.seed.is_multiple_of(2) { Direction::Up } else { Direction::Down }
 }
 
-/// Where a gateway takes itself to be: the mean of its last readings, each carried on by speed.
-fn place(route: &Route, trip: &Trip, at: Duration) -> Position {
-    let read = trip.fixes.partition_point(|fix| fix.at <= at);
-    let last = &trip.fixes[read.saturating_sub(FIXES)..read];
-    let carried = |fix: &rail::Fix| fix.metres + fix.speed * (at - fix.at).as_secs_f64();
-    let metres = last.iter().map(carried).sum::<f64>() / last.len().max(1) as f64;
+/// A place along the route, as it is counted in the direction of travel of upward trips.
+fn position(route: &Route, metres: f64) -> Position {
     match direction(route) {
         Direction::Up => Position::from_metres(metres),
         Direction::Down => Position::from_metres(route.metres - metres),
@@ -215,8 +206,6 @@ pub fn outcome(outcome: Outcome) -> HandoverOutcome {
 
 /// POLYCORN 3: reports reach a program up to 200 ms late.
 pub const REPORT_MS: u64 = 200;
-/// A position rests on so many readings.
-const FIXES: usize = 4;
 /// The speeds of a campaign whose trips differ.
 const SPEEDS: [Speed; 3] = [Speed::Kmh300, Speed::Kmh200, Speed::Kmh350];
 /// The deviation of the error that wanders, that of the generator's, and how long it lasts.
