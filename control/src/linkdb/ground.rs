@@ -124,9 +124,9 @@ impl Ground {
         }
         self.received += fresh.len() as u64;
         self.learned.follow(now, &mut self.keeper, self.tuning.guard);
-        for (&other, gateway) in &mut self.sessions {
-            if other != session {
-                fresh.iter().for_each(|handover| gateway.sync.relayed(now, handover));
+        for (&other, gateway) in self.sessions.iter_mut().filter(|(other, _)| **other != session) {
+            let relayed = |any, handover| gateway.sync.relayed(now, handover) | any;
+            if fresh.iter().fold(false, relayed) {
                 schedule(&mut self.due, other, gateway);
             }
         }

@@ -158,7 +158,8 @@ fn is_same(told: Option<&LinkForecast>, new: Option<&LinkForecast>) -> bool {
 
 /// Carriers of a session that are looked at.
 const CARRIERS_MAX: usize = 64;
-/// A modem that has said nothing for longer may be in any cell (as in the detector).
+/// A modem that has said nothing for longer may be in any cell. The detector waits longer for one
+/// that tells changes alone: what it concludes is checked against the path, a forecast is not.
 const SERVING_FRESH: Duration = Duration::from_secs(30);
 /// Times that differ by less are the same.
 const ALIKE: Duration = Duration::from_millis(10);

@@ -55,6 +55,8 @@ enum Chore {
     Record(Handover),
     /// A track as it is encoded.
     Keep(RouteId, Vec<u8>),
+    /// A trip goes along a track.
+    Touch(RouteId),
     /// The peer's database has said it.
     Hear(SessionNumber, LedgerMessage),
 }
@@ -147,7 +149,7 @@ impl Train {
                 }
                 PilotOutput::TripBegan(trip, route) => {
                     tracing::info!(%trip, %route, "a trip begins");
-                    self.keeper.touch_track(now, route);
+                    self.put_off(now, Chore::Touch(route));
                 }
             }
         }
@@ -171,6 +173,7 @@ impl Train {
                     }
                 }
                 Chore::Keep(route, track) => self.keeper.put_track(now, route, track),
+                Chore::Touch(route) => self.keeper.touch_track(now, route),
                 Chore::Hear(session, message) => self.hear(now, session, message),
             }
         }
@@ -281,6 +284,8 @@ impl Train {
         self.pilot.advance(now, wall_ms);
         self.pilot.end_trip();
         self.drain(now);
+        // The peer says it again; what was seen here is said by nobody else.
+        self.chores.retain(|chore| !matches!(chore, Chore::Hear(..)));
         self.do_chores(now);
         self.keeper.close(now);
     }

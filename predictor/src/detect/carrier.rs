@@ -98,19 +98,24 @@ impl Carrier {
         silent > if self.tells_again { STALE } else { UNTOLD_MAX }
     }
 
-    /// Where the train has been since an outdated report nobody knows.
+    /// Where the train has been since an outdated report nobody knows. That the modem tells a cell
+    /// again is shown anew: it may tell changes alone, and have told some twice.
     fn lose_track(&mut self, at: Instant) {
         if self.last.is_some_and(|last| self.is_outdated(last, at)) {
             let last = self.last.take();
+            (self.tells_again, self.again) = (false, 0);
             self.gaps += u64::from(last.is_some_and(|last| last.cell.is_some()));
         }
     }
 
     fn note_again(&mut self, at: Instant, cell: Option<CellId>) {
-        let same = |last: Seen| {
-            cell.is_some() && last.cell == cell && at.saturating_duration_since(last.at) <= STALE
-        };
-        self.again = if self.last.is_some_and(same) { self.again.saturating_add(1) } else { 0 };
+        let same = self.last.filter(|last| cell.is_some() && last.cell == cell);
+        match same.map(|last| at.saturating_duration_since(last.at)) {
+            // Several words on one change.
+            Some(apart) if apart < AT_ONCE => {}
+            Some(apart) if apart <= STALE => self.again = self.again.saturating_add(1),
+            _ => self.again = 0,
+        }
         self.tells_again |= self.again >= AGAIN;
     }
 
@@ -345,6 +350,8 @@ const SAME: Duration = Duration::from_millis(10);
 const STALE: Duration = Duration::from_secs(30);
 /// A modem that has told one cell again so often in a row does so always.
 const AGAIN: u32 = 2;
+/// Reports that follow each other so soon are one.
+const AT_ONCE: Duration = Duration::from_millis(50);
 /// No cell takes a train longer to pass: 50 km at 300 km/h. One that stands in it for longer and
 /// is told no cell again loses a handover from which nothing is learned.
 const UNTOLD_MAX: Duration = Duration::from_secs(600);

@@ -334,6 +334,13 @@ fn a_modem_that_tells_changes_alone_may_be_silent_for_minutes() {
     assert_eq!(told(&[talks, Cell(0.0, 1), Cell(9.0, 1), Cell(200.0, 2)]), (1, 0));
     let seldom = [0.0, 40.0, 80.0, 120.0].map(|at| Cell(at, 1));
     assert_eq!(told(&[&seldom[..], &[talks, Cell(160.0, 2)]].concat()), (1, 0));
+    // Nor are several words on one change, as a modem has when it registers for each service.
+    let burst = [0.0, 0.01, 0.02, 0.03].map(|at| Cell(at, 1));
+    assert_eq!(told(&[&burst[..], &[talks, Cell(160.0, 2)]].concat()), (1, 0));
+    // One who seemed to tell cells again, and does not, costs one handover.
+    let once = [0.0, 1.0, 2.0].map(|at| Cell(at, 1));
+    let then = [talks, Cell(160.0, 2), Cell(300.0, 3), Cell(440.0, 4)];
+    assert_eq!(told(&[&once[..], &then].concat()), (2, 1));
 }
 
 /// (The modem tells losses, shows, whether a success is told.)

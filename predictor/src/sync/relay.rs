@@ -85,13 +85,15 @@ impl Relays {
 impl Sync {
     /// Another peer has said a handover, and the ledger holds it: this one hears of it within
     /// seconds, with others that wait. One that has not spoken yet learns of it by the comparison.
-    pub fn relayed(&mut self, now: Instant, handover: &Handover) {
+    /// Whether it is to hear of it at all.
+    pub fn relayed(&mut self, now: Instant, handover: &Handover) -> bool {
         let Handover { trip, sequence, .. } = *handover;
         if !self.connected || !self.heard || !self.shows(trip) || self.left_out.contains(trip) {
-            return;
+            return false;
         }
         self.walk.moved(trip);
         self.relays.push(now, trip, sequence);
+        true
     }
 
     /// The next handovers that others have said, when they are due.

@@ -134,7 +134,9 @@ impl Star {
                 let fresh = side.on_message(self.now, &mut self.cloud, message).unwrap();
                 let others = self.sides.iter_mut().enumerate().filter(|(one, _)| *one != number);
                 for (_, side) in others.filter(|_| self.relays) {
-                    fresh.iter().for_each(|one| side.relayed(self.now, one));
+                    for one in &fresh {
+                        side.relayed(self.now, one);
+                    }
                 }
             }
         }
