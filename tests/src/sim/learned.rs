@@ -1,15 +1,16 @@
 //! What forecasts that were learned are worth, beside none and beside an oracle.
 //!
 //! A train has made 24 trips on a route; the trip that is measured comes after. Learned
-//! forecasts are made once a second from the position and the serving cells as the gateway has
-//! them, and told to both sides a moment later, as the daemons do. Source of the figures: POLYCORN
+//! forecasts are made once a second, and when a modem reports another cell, from the position and
+//! the serving cells as the gateway has them, and told to both sides a moment later, as the daemons
+//! do. Source of the figures: POLYCORN
 //! 6.2, Fig. 11a.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use polyrail_emulator::rail::{self, CarrierProfile, Route, Speed, Trip};
+use polyrail_emulator::rail::{CarrierProfile, Route, Speed, Trip};
 use polyrail_emulator::results::{Goal, Report};
 use polyrail_model::{CellId, Direction, Handover, LinkForecast, RouteId};
 use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Situation};
@@ -18,6 +19,7 @@ use super::bulk::failures;
 use super::metrics::{mean, quantile};
 use super::runs::parallel;
 use super::{Bulk, Contestant, Engine, bulk_in, world_told};
+use crate::dice::Dice;
 use crate::linkdb::records::{REPORT_MS, recorded};
 use crate::world::World;
 
@@ -148,31 +150,45 @@ fn next(seed: u64) -> Result<Vec<Next>> {
 }
 
 impl Next {
-    /// What is told of a carrier, and when after the trip's beginning.
+    /// What is told of a carrier, and when after the trip's beginning: with each reading of the
+    /// position, and when its modem reports another cell.
     fn forecasts(&self, begin: Instant, carrier: usize) -> Vec<(Duration, Option<LinkForecast>)> {
         let mut forecaster = Forecaster::new(ForecastSettings::default());
         self.learned.iter().for_each(|handover| forecaster.add(handover));
         let name = self.route.carriers[carrier].name;
-        let signals = self.trip.signals(&self.route);
         let mut last: Option<LinkForecast> = None;
-        let one = |(fix, signal): (&rail::Fix, &rail::Signal)| {
-            let at = begin + fix.at;
+        let one = |(after, cell): (Duration, Option<u32>)| {
+            let at = begin + after;
             let situation = Situation {
                 at,
                 route: RouteId(self.route.seed),
                 direction: Direction::Up,
-                metres: fix.metres,
-                speed: fix.speed,
+                metres: self.trip.metres_seen(after),
+                speed: self.route.speed.metres_per_second(),
                 error: GPS_ERROR,
             };
-            last = match signal.cell {
+            last = match cell {
                 Some(cell) => forecaster.forecast(at, &situation, name, CellId(u64::from(cell))),
                 // What was foreseen of the lost cell holds until it expires.
                 None => last.filter(|last| last.expires_at > at),
             };
-            (fix.at + LAG, last)
+            (after + LAG, last)
         };
-        self.trip.fixes.iter().zip(&signals[carrier]).map(one).collect()
+        self.reports(carrier).into_iter().map(one).collect()
+    }
+
+    /// Which cell a carrier's modem is known to be in, and since when: as often as there is a
+    /// position, and up to [`REPORT_MS`] after each change, as in what was learned.
+    fn reports(&self, carrier: usize) -> Vec<(Duration, Option<u32>)> {
+        let signals = &self.trip.signals(&self.route)[carrier];
+        let mut reports: Vec<_> = signals.iter().map(|signal| (signal.at, signal.cell)).collect();
+        let mut dice = Dice::new(self.trip.seed ^ 0x4e_3057);
+        for handover in &self.trip.carriers[carrier].handovers {
+            let mut late = || Duration::from_millis(REPORT_MS).mul_f64(dice.unit());
+            reports.push((handover.at + handover.dark + late(), Some(handover.to)));
+        }
+        reports.sort_by_key(|(at, _)| *at);
+        reports
     }
 
     /// Tells the world all that will be foreseen, each at its time.
