@@ -8,6 +8,9 @@
 //! for at most [`BEYOND_MAX`], then it carries a segment a round trip to find out, and is taken
 //! again when one arrives. When all paths are to be rejected the one whose failure is farthest
 //! stays, unless `block = true`: then nothing is sent until the first of them is to be taken again.
+//! With `permille` only failures that are likely enough take a path out: a failure that is not
+//! foreseen costs little where what is out soon goes elsewhere, a path that rests costs what it
+//! carries.
 
 use std::time::{Duration, Instant};
 
@@ -15,12 +18,13 @@ use polyrail_model::PathId;
 
 use super::per_path::PerPath;
 use crate::params::{ParamError, Reader};
-use crate::{Input, Kind, Note, PathSets, PathView, Schedulerlet};
+use crate::{Forecast, Input, Kind, Note, PathSets, PathView, Schedulerlet};
 
 /// The candidate filter of foreseen failures.
 #[derive(Debug)]
 pub struct HandoverRejection {
     block: bool,
+    permille: u16,
     paths: PerPath<Passage>,
 }
 
@@ -35,17 +39,21 @@ struct Passage {
 }
 
 impl HandoverRejection {
-    /// `block`: when all paths are about to fail, send nothing.
+    /// `block`: when all paths are about to fail, send nothing. `permille`: forecasts of failures
+    /// rarer than this many of 1,000 do not count.
     ///
     /// # Errors
     /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
-        Ok(Self { block: params.flag("block", false)?, paths: PerPath::default() })
+        let permille = params.count("permille", 0, 0..=1_000)? as u16;
+        Ok(Self { block: params.flag("block", false)?, permille, paths: PerPath::default() })
     }
 
     /// Until when the path is rejected, if it is and no new cell is reported before.
     fn rejected_until(&mut self, path: &PathView, now: Instant) -> Option<Instant> {
-        let Some(forecast) = path.forecast.filter(|_| path.is_about_to_fail()) else {
+        let likely = |forecast: &Forecast| forecast.permille >= self.permille;
+        let Some(forecast) = path.forecast.filter(likely).filter(|_| path.is_about_to_fail())
+        else {
             self.paths.forget(path.id);
             return None;
         };
@@ -140,7 +148,7 @@ const ASK_AGAIN_MAX: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
     use crate::view::samples::{base, full, path, stalled};
-    use crate::{Chain, ChainSpec, Decision, Forecast, SegmentView};
+    use crate::{Chain, ChainSpec, Decision, SegmentView};
 
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
@@ -186,6 +194,22 @@ mod tests {
         }
         let spec = ChainSpec::of(&["handover_rejection(block=true)", "min_rtt"]).unwrap();
         assert_eq!(choice(&mut spec.build(), base(), &[failing(a, 9), failing(b, 9)]), None);
+    }
+
+    #[test]
+    fn a_failure_that_is_not_likely_takes_no_path_out() {
+        let likely = |permille| {
+            let mut a = failing(path(1, 40), 0);
+            a.forecast = a.forecast.map(|forecast| Forecast { permille, ..forecast });
+            [a, path(2, 60)]
+        };
+        let rules = ["handover_rejection(permille=350)", "min_rtt"];
+        let mut chain = ChainSpec::of(&rules).unwrap().build();
+        assert_eq!(choice(&mut chain, base(), &likely(349)), Some(0));
+        assert_eq!(choice(&mut chain, base(), &likely(350)), Some(1));
+        // What is known of the cell may change on the way.
+        assert_eq!(choice(&mut chain, base() + ms(10), &likely(349)), Some(0));
+        assert!(ChainSpec::of(&["handover_rejection(permille=1001)", "min_rtt"]).is_err());
     }
 
     #[test]

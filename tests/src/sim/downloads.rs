@@ -5,7 +5,7 @@ use std::time::Duration;
 use polyrail_emulator::rail::Trip;
 
 use super::{Contestant, bound, fluids, resent, world};
-use crate::world::Side;
+use crate::world::{Side, World};
 
 /// A download as it went.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,7 +48,11 @@ impl Download {
 
 /// Downloads of these sizes in turns, as many as the trip has time for.
 pub fn downloads(trip: &Trip, contestant: &Contestant, sizes: &[u64]) -> Downloads {
-    let mut world = world(trip, contestant);
+    downloads_in(world(trip, contestant), trip, sizes)
+}
+
+/// The same in a world that stands.
+pub fn downloads_in(mut world: World, trip: &Trip, sizes: &[u64]) -> Downloads {
     let fluids = fluids(trip);
     let mut list = Vec::new();
     for &bytes in sizes.iter().cycle() {

@@ -3,8 +3,7 @@
 //! A train has made 24 trips on a route; the trip that is measured comes after. Learned
 //! forecasts are made once a second, and when a modem reports another cell, from the position and
 //! the serving cells as the gateway has them, and told to both sides a moment later, as the daemons
-//! do. Source of the figures: POLYCORN
-//! 6.2, Fig. 11a.
+//! do. Source of the figures: POLYCORN 6.2, Fig. 11a.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Situation};
 use super::bulk::failures;
 use super::metrics::{mean, quantile};
 use super::runs::parallel;
-use super::{Bulk, Contestant, Engine, bulk_in, world_told};
+use super::{Bulk, Contestant, Engine, Message, Page, bulk_in, messaging_in, pages_in, world_told};
 use crate::dice::Dice;
 use crate::linkdb::records::{REPORT_MS, recorded};
 use crate::world::World;
@@ -30,7 +29,44 @@ struct Next {
     learned: Arc<Vec<Handover>>,
 }
 
-/// Measures over so many routes, with both engines, and prints RESULT lines.
+/// Whose trips are measured, and how much forecasts are to gain there.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// What it is called in figures.
+    pub name: &'static str,
+    /// The scheduler.
+    pub chain: &'static str,
+    /// The engine around it.
+    pub engine: Engine,
+    /// What the mean and the median of the goodput after failures are to gain.
+    gains: [f64; 2],
+    /// The share of the oracle's gain that learned forecasts are to have, if any.
+    of_oracle: Option<f64>,
+}
+
+impl Case {
+    /// HSRSCH as published.
+    pub const PAPER: Self = Self {
+        name: "paper",
+        chain: "hsrsch",
+        engine: Engine::Paper,
+        gains: [1.2, 1.5],
+        of_oracle: Some(0.8),
+    };
+    /// HSRSCH with all that Polyrail has around it.
+    pub const FULL: Self = Self { name: "full", engine: Engine::Full, ..Self::PAPER };
+    /// What users get: it finds another way so soon after a failure that forecasts have little to
+    /// gain, and nothing to spoil.
+    pub const DEFAULT: Self = Self {
+        name: "default",
+        chain: "polyrail",
+        engine: Engine::Full,
+        gains: [1.0, 1.0],
+        of_oracle: None,
+    };
+}
+
+/// Measures over so many routes all cases, and prints RESULT lines.
 ///
 /// # Errors
 /// A trip cannot be drawn.
@@ -41,13 +77,16 @@ pub fn judge(
     prefix: &str,
     report: &mut Report,
 ) -> Result<()> {
-    for (end, engine) in [("paper", Engine::Paper), ("full", Engine::Full)] {
-        measure(first_route, routes, threads, engine, &format!("{prefix}_sim_{end}"), report)?;
+    let nexts = nexts(first_route, routes)?;
+    for case in [Case::PAPER, Case::FULL, Case::DEFAULT] {
+        let prefix = format!("{prefix}_sim_{}", case.name);
+        bulk_of(&nexts, threads, case, &prefix, report)?;
     }
-    Ok(())
+    let prefix = format!("{prefix}_sim_{}", Case::DEFAULT.name);
+    loads_of(&nexts, threads, Case::DEFAULT, &prefix, report)
 }
 
-/// The same with one engine.
+/// What one case makes of bulk data.
 ///
 /// # Errors
 /// A trip cannot be drawn.
@@ -55,42 +94,98 @@ pub fn measure(
     first_route: u64,
     routes: u64,
     threads: usize,
-    engine: Engine,
+    case: Case,
     prefix: &str,
     report: &mut Report,
 ) -> Result<()> {
+    bulk_of(&nexts(first_route, routes)?, threads, case, prefix, report)
+}
+
+fn nexts(first_route: u64, routes: u64) -> Result<Vec<Next>> {
     let mut nexts = Vec::new();
     for number in 0..routes {
         // Even routes are passed upwards.
         nexts.extend(next(first_route + 2 * number)?);
     }
-    let none = Contestant::parse("hsrsch", engine)?;
-    let oracle = Contestant::parse("hsrsch+oracle", engine)?;
+    Ok(nexts)
+}
+
+fn bulk_of(
+    nexts: &[Next],
+    threads: usize,
+    case: Case,
+    prefix: &str,
+    report: &mut Report,
+) -> Result<()> {
+    let none = Contestant::parse(case.chain, case.engine)?;
+    let oracle = Contestant::parse(&format!("{}+oracle", case.chain), case.engine)?;
     let runs = parallel(nexts.len(), threads, |number| {
         let next = &nexts[number];
         let ridden = |contestant: &Contestant, learned: bool| {
-            let world = world_told(&next.trip, contestant, |world| {
-                if learned {
-                    next.tell(world);
-                }
-            });
-            bulk_in(world, &next.trip, contestant)
+            bulk_in(next.world(contestant, learned), &next.trip, contestant)
         };
         [ridden(&none, false), ridden(&none, true), ridden(&oracle, false)]
     });
     let foreseen: Vec<bool> = nexts.iter().flat_map(Next::foreseen).collect();
     let seen: usize = runs.iter().map(|run| run[0].after_failures.len()).sum();
     ensure!(seen == foreseen.len(), "{seen} failures were seen of {}", foreseen.len());
-    tell_figures(report, prefix, &runs, &foreseen);
+    tell_figures(report, case, prefix, &runs, &foreseen);
     Ok(())
 }
 
-fn tell_figures(report: &mut Report, prefix: &str, runs: &[[Bulk; 3]], foreseen: &[bool]) {
+/// What learned forecasts make of web pages and of messages, over the same without any.
+fn loads_of(
+    nexts: &[Next],
+    threads: usize,
+    case: Case,
+    prefix: &str,
+    report: &mut Report,
+) -> Result<()> {
+    let contestant = Contestant::parse(case.chain, case.engine)?;
+    let runs = parallel(nexts.len(), threads, |number| {
+        let next = &nexts[number];
+        [false, true].map(|learned| {
+            let world = || next.world(&contestant, learned);
+            let pages = pages_in(world(), &next.trip);
+            (pages, messaging_in(world(), &next.trip, USERS).list)
+        })
+    });
+    let pages = |which: usize| -> Vec<f64> {
+        let all = runs.iter().flat_map(|run| &run[which].0);
+        all.map(|page: &Page| page.time.as_secs_f64()).collect()
+    };
+    let messages = |which: usize| -> Vec<f64> {
+        let all = runs.iter().flat_map(|run| &run[which].1);
+        all.map(|message: &Message| message.round).collect()
+    };
+    let (pages, messages) = ([pages(0), pages(1)], [messages(0), messages(1)]);
+    let mut say = |name: &str, [none, learned]: [f64; 2], most: f64| {
+        let ratio = learned / none;
+        let name = format!("{prefix}_{name}_over_none");
+        report.result(&name, ratio, "x", Goal::AtMost(most), &[none, learned]);
+    };
+    let at = |values: &[Vec<f64>; 2], share: f64| {
+        [quantile(&values[0], share), quantile(&values[1], share)]
+    };
+    say("pages_mean", [mean(&pages[0]), mean(&pages[1])], 1.01);
+    say("pages_p95", at(&pages, 0.95), 1.02);
+    say("messages_mean", [mean(&messages[0]), mean(&messages[1])], 1.01);
+    say("messages_p99", at(&messages, 0.99), 1.02);
+    Ok(())
+}
+
+fn tell_figures(
+    report: &mut Report,
+    case: Case,
+    prefix: &str,
+    runs: &[[Bulk; 3]],
+    foreseen: &[bool],
+) {
     let after = |which: usize| -> Vec<f64> {
         runs.iter().flat_map(|run| run[which].after_failures.clone()).collect()
     };
     let [none, learned, oracle] = [after(0), after(1), after(2)];
-    for (name, goal) in [("mean", 1.2), ("median", 1.5)] {
+    for (name, goal) in ["mean", "median"].into_iter().zip(case.gains) {
         let figure = |values: &[f64]| match name {
             "mean" => mean(values),
             _ => quantile(values, 0.5),
@@ -106,7 +201,9 @@ fn tell_figures(report: &mut Report, prefix: &str, runs: &[[Bulk; 3]], foreseen:
         // Where the oracle gains nothing there is no share of it: not a number, which is short.
         let gained = oracle > none * ORACLE_GAINS;
         let share = if gained { (learned - none) / (oracle - none) } else { f64::NAN };
-        say(report, "of_oracle_gain", share, "x", Goal::AtLeast(0.8));
+        if let Some(goal) = case.of_oracle {
+            say(report, "of_oracle_gain", share, "x", Goal::AtLeast(goal));
+        }
     }
     let goodput =
         |which: usize| mean(&runs.iter().map(|run| run[which].goodput()).collect::<Vec<_>>());
@@ -191,6 +288,15 @@ impl Next {
         reports
     }
 
+    /// The trip's world for a contestant, with learned forecasts or none.
+    fn world(&self, contestant: &Contestant, learned: bool) -> World {
+        world_told(&self.trip, contestant, |world| {
+            if learned {
+                self.tell(world);
+            }
+        })
+    }
+
     /// Tells the world all that will be foreseen, each at its time.
     fn tell(&self, world: &mut World) {
         let begin = world.now() - world.elapsed();
@@ -231,5 +337,7 @@ const START_METRES: f64 = 1_000.0;
 const PARTS: u64 = 4;
 const PART_METRES: f64 = 9_000.0;
 const GPS_ERROR: f64 = 8.0;
+/// Of messages.
+const USERS: usize = 4;
 /// From the reading to the forecast on both sides.
 const LAG: Duration = Duration::from_millis(60);

@@ -54,7 +54,11 @@ pub fn schedule(trip: &Trip, users: usize) -> Vec<(Duration, usize)> {
 
 /// All messages of a trip.
 pub fn messaging(trip: &Trip, contestant: &Contestant, users: usize) -> Messages {
-    let mut world = world(trip, contestant);
+    messaging_in(world(trip, contestant), trip, users)
+}
+
+/// The same in a world that stands.
+pub fn messaging_in(mut world: World, trip: &Trip, users: usize) -> Messages {
     let flows = (0..users).map(|user| world.open(user as u64 + 1));
     let flows: Vec<FlowNo> = flows.filter_map(Result::ok).collect();
     assert_eq!(flows.len(), users, "a session takes more users than that");

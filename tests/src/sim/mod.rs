@@ -38,10 +38,10 @@ use crate::world::{CarrierSpec, Habits, Side, World};
 pub use aggregate::{Fluid, Piece, aggregated, fluids};
 pub use bulk::{Bulk, bulk, bulk_in};
 pub use contestants::{Carriers, Contestant, Engine, PARTS};
-pub use downloads::{Download, Downloads, downloads};
-pub use messaging::{Message, messaging};
+pub use downloads::{Download, Downloads, downloads, downloads_in};
+pub use messaging::{Message, messaging, messaging_in};
 pub use oracle::Oracle;
-pub use pages::{Page, pages};
+pub use pages::{Page, pages, pages_in};
 pub use table::{Column, table};
 
 /// The world of a trip for a contestant, once its carriers are up and [`START`] is over.

@@ -23,7 +23,11 @@ pub struct Page {
 
 /// Pages one after another, as many as the trip has time for.
 pub fn pages(trip: &Trip, contestant: &Contestant) -> Vec<Page> {
-    let mut world = world(trip, contestant);
+    pages_in(world(trip, contestant), trip)
+}
+
+/// The same in a world that stands.
+pub fn pages_in(mut world: World, trip: &Trip) -> Vec<Page> {
     let fluids = fluids(trip);
     let mut list = Vec::new();
     for objects in contents(trip) {

@@ -3,18 +3,20 @@
 use polyrail_emulator::results::Report as Results;
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, Report, evaluate_against};
 use polyrail_tests::linkdb::records::{Campaign, campaign};
-use polyrail_tests::sim::{Engine, learned};
+use polyrail_tests::sim::learned::{self, Case};
 
 use super::TOLERANCE;
 
 /// What it was when this was committed.
-const GATE: [(&str, f64); 6] = [
+const GATE: [(&str, f64); 8] = [
     ("failures correct", 0.8950),
     ("successes correct", 0.8668),
     ("coverage", 0.8264),
     ("alarms true", 0.3020),
     ("goodput after failures, learned over none", 1.2370),
     ("the same, learned over an oracle", 1.1014),
+    ("the same with the default chain, learned over none", 1.1982),
+    ("goodput with the default chain, learned over none", 0.9895),
 ];
 /// Of the failures with a forecast so many may be late.
 const LATE_MAX: f64 = 0.02;
@@ -33,8 +35,11 @@ fn failures_are_foreseen_as_well_as_they_were() {
         all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
     }
     let mut simulated = Results::default();
-    learned::measure(FIRST, SIMULATED, 2, Engine::Paper, "gate", &mut simulated).unwrap();
-    let after = |who: &str| simulated.value(&format!("gate_after_{who}_mean")).unwrap();
+    for case in [Case::PAPER, Case::DEFAULT] {
+        learned::measure(FIRST, SIMULATED, 2, case, case.name, &mut simulated).unwrap();
+    }
+    let figure = |name: &str| simulated.value(name).unwrap();
+    let after = |who: &str| figure(&format!("paper_after_{who}_mean"));
     let (failures, told) = (all.told.failures, all.told);
     let measured = [
         failures.correct_share().unwrap(),
@@ -43,6 +48,8 @@ fn failures_are_foreseen_as_well_as_they_were() {
         told.alarms_true().unwrap(),
         after("learned") / after("none"),
         after("learned") / after("oracle"),
+        figure("default_gain_mean"),
+        figure("default_goodput"),
     ];
     let rows = GATE.iter().zip(measured);
     let table: String =
