@@ -45,8 +45,9 @@ impl HandoverRejection {
     /// # Errors
     /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
+        let block = params.flag("block", false)?;
         let permille = params.count("permille", 0, 0..=1_000)? as u16;
-        Ok(Self { block: params.flag("block", false)?, permille, paths: PerPath::default() })
+        Ok(Self { block, permille, paths: PerPath::default() })
     }
 
     /// Until when the path is rejected, if it is and no new cell is reported before.
