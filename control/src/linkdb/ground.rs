@@ -1,6 +1,11 @@
 //! On the ground: forecasts for what the cloud sends, from what its gateways tell; what one gateway
 //! tells the others hear.
 //!
+//! The disk may stall for a second, and forecasts must not: feed [`Ground::take`] and
+//! [`Ground::on_timeout`], hand over what [`Ground::poll`] has to say, and then call
+//! [`Ground::write`]. What gateways say to the database waits for that, in the order in which it
+//! came, and each time the disk is waited for by one message alone.
+//!
 //! Invariant: each session stands in `due` at its next time, or is among those that are `ready`; a
 //! turn of the loop looks at no other.
 
@@ -28,6 +33,11 @@ pub(super) struct Ground {
     /// Those that may have something to say now.
     ready: BTreeSet<SessionNumber>,
     outputs: VecDeque<Output>,
+    /// What gateways said to the database and was not looked at, at most [`HEARD_MAX`]; of more
+    /// what comes is dropped, and said again.
+    heard: VecDeque<(SessionNumber, LedgerMessage)>,
+    /// How much of that was dropped.
+    dropped: u64,
     look_at: Instant,
     received: u64,
 }
@@ -62,6 +72,8 @@ impl Ground {
             due: BTreeSet::new(),
             ready: BTreeSet::new(),
             outputs: VecDeque::new(),
+            heard: VecDeque::new(),
+            dropped: 0,
             look_at: now,
             received: 0,
         }
@@ -75,7 +87,13 @@ impl Ground {
             Input::Telemetry { session, at, telemetry } => {
                 self.on_telemetry(now, session, at, &telemetry);
             }
-            Input::Ledger { session, message } => self.on_ledger(now, session, message),
+            Input::Ledger { session, message } => {
+                if self.heard.len() < HEARD_MAX {
+                    self.heard.push_back((session, message));
+                } else {
+                    self.dropped += 1;
+                }
+            }
             Input::Measured { session, carrier, rate, srtt } => {
                 let gateway = self.sessions.get(&session);
                 if let Some((trip, place)) = gateway.and_then(|gateway| gateway.trip_at(now)) {
@@ -114,22 +132,23 @@ impl Ground {
         }
     }
 
-    fn on_ledger(&mut self, now: Instant, session: SessionNumber, message: LedgerMessage) {
-        let Some(gateway) = self.sessions.get_mut(&session) else { return };
+    /// Whether something new was written.
+    fn hear(&mut self, now: Instant, session: SessionNumber, message: LedgerMessage) -> bool {
+        let Some(gateway) = self.sessions.get_mut(&session) else { return false };
         // A database that fails is told again.
         let fresh = gateway.sync.on_message(now, &mut self.keeper, message).unwrap_or_default();
         self.ready.insert(session);
         if fresh.is_empty() {
-            return;
+            return false;
         }
         self.received += fresh.len() as u64;
-        self.learned.follow(now, &mut self.keeper, self.tuning.guard);
         for (&other, gateway) in self.sessions.iter_mut().filter(|(other, _)| **other != session) {
             let relayed = |any, handover| gateway.sync.relayed(now, handover) | any;
             if fresh.iter().fold(false, relayed) {
                 schedule(&mut self.due, other, gateway);
             }
         }
+        true
     }
 
     fn on_telemetry(
@@ -174,8 +193,7 @@ impl Ground {
     }
 
     pub(super) fn on_timeout(&mut self, now: Instant, wall_ms: u64) {
-        self.keeper.on_timeout(now, wall_ms);
-        self.learned.follow(now, &mut self.keeper, self.tuning.guard);
+        self.keeper.at(now, wall_ms);
         if now >= self.look_at {
             self.look_at = now + LOOK_EVERY;
             let sessions: Vec<SessionNumber> = self.sessions.keys().copied().collect();
@@ -183,6 +201,21 @@ impl Ground {
                 self.look(now, session);
             }
         }
+    }
+
+    /// Listens to what gateways say until the disk was waited for, and takes over what has changed
+    /// in the database. True when there may be more to say then.
+    pub(super) fn write(&mut self, now: Instant, wall_ms: u64) -> bool {
+        self.keeper.on_timeout(now, wall_ms);
+        let mut any = false;
+        while let Some((session, message)) = self.heard.pop_front() {
+            any = true;
+            if self.hear(now, session, message) {
+                break;
+            }
+        }
+        self.learned.follow(now, &mut self.keeper, self.tuning.guard);
+        any
     }
 
     pub(super) fn poll(&mut self, now: Instant) -> Option<Output> {
@@ -207,12 +240,14 @@ impl Ground {
         None
     }
 
-    /// All that is ready has been polled.
-    pub(super) fn next_timeout(&self) -> Instant {
+    /// All that is ready has been polled. None: there is something to write at once.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
         let sync = self.due.first().map(|(at, _)| *at);
-        sync.into_iter().chain(self.keeper.next_timeout()).fold(self.look_at, Instant::min)
+        let next = sync.into_iter().chain(self.keeper.next_timeout());
+        self.heard.is_empty().then(|| next.fold(self.look_at, Instant::min))
     }
 
+    /// What was not listened to is said again.
     pub(super) fn close(&mut self, now: Instant) {
         self.keeper.close(now);
     }
@@ -235,7 +270,7 @@ impl Ground {
             recorded: 0,
             received: self.received,
             sources: Vec::new(),
-            inputs_dropped: 0,
+            inputs_dropped: self.dropped,
             outputs_dropped: 0,
         }
     }
@@ -256,6 +291,8 @@ fn schedule(
 
 /// Sessions that are looked at; an endpoint has fewer.
 const SESSIONS_MAX: usize = 65_536;
+/// What gateways have said that waits for the disk: as much as waits for the thread.
+const HEARD_MAX: usize = 4_096;
 /// How often forecasts are looked at when nothing comes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Telemetry that is older says nothing.

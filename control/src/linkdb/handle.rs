@@ -250,7 +250,8 @@ impl Station {
     fn run(mut self) {
         'life: loop {
             let now = Instant::now();
-            let due = self.worker.next_timeout().saturating_duration_since(now);
+            let due = self.worker.next_timeout().map(|at| at.saturating_duration_since(now));
+            let due = due.unwrap_or_default();
             match self.received.recv_timeout(due) {
                 Ok(message) => {
                     if !self.take(message) {
@@ -291,7 +292,7 @@ impl Station {
             Message::Input(input) => self.worker.take(Instant::now(), wall_ms(), input),
             Message::State(reply) => {
                 let mut state = self.worker.state(Instant::now());
-                state.inputs_dropped = self.counts.inputs_dropped.load(Ordering::Relaxed);
+                state.inputs_dropped += self.counts.inputs_dropped.load(Ordering::Relaxed);
                 state.outputs_dropped = self.counts.outputs_dropped.load(Ordering::Relaxed);
                 // Somebody who went away misses nothing.
                 let _ = reply.send(state);
@@ -345,11 +346,12 @@ impl Worker {
     /// Does what waits for the disk. True when there may be more to say then.
     fn write(&mut self, now: Instant, wall_ms: u64) -> bool {
         match self {
-            Self::Train(train) => train.write(now, wall_ms),
-            // It has written already.
-            Self::Ground(_) => return false,
+            Self::Train(train) => {
+                train.write(now, wall_ms);
+                true
+            }
+            Self::Ground(ground) => ground.write(now, wall_ms),
         }
-        true
     }
 
     fn poll(&mut self, now: Instant) -> Option<Output> {
@@ -359,9 +361,10 @@ impl Worker {
         }
     }
 
-    fn next_timeout(&self) -> Instant {
+    /// When it has something to do though nothing comes; none: now.
+    fn next_timeout(&self) -> Option<Instant> {
         match self {
-            Self::Train(train) => train.next_timeout(),
+            Self::Train(train) => Some(train.next_timeout()),
             Self::Ground(ground) => ground.next_timeout(),
         }
     }

@@ -203,6 +203,86 @@ fn forecasts_do_not_wait_for_the_disk() {
     assert_eq!(all.len() as u64, before + 1);
 }
 
+/// Nor what a cloud says of one gateway for what others tell its database.
+#[test]
+fn forecasts_of_a_cloud_do_not_wait_for_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = first(&folder);
+    let now = Instant::now();
+    let keeper = Keeper::open(now, Some(learned(folder.path(), "ground", TRIPS)), tuning());
+    let train = Keeper::open(now, None, tuning());
+    let mut world = World::new(now, 1, train, keeper, tuning());
+    world.connect();
+    world.observe(odometer(now, 1_900.0));
+    world.observe(serving(now, "a", Some(1)));
+    (0..5).for_each(|_| world.pass(TICK));
+    assert!(world.ground.holds("a", world.now).is_some());
+    let (now, wall_ms, ours) = (world.now, world.wall_ms, world.on_ground());
+    let others = 2_000..2_003;
+    let ground = &mut world.ground.worker;
+    for session in others.clone().map(SessionNumber) {
+        ground.take(now, wall_ms, Input::Up { session, peer: "another".to_owned() });
+        ground.write(now, wall_ms);
+    }
+    let before = ground.state(now);
+    let tell = |number: u64, sequence: u32| {
+        let one = Handover { trip: TripId(number), sequence, ..record.clone() };
+        let (session, message) = (SessionNumber(number), LedgerMessage::Records(vec![one]));
+        Input::Ledger { session, message }
+    };
+    // Each of these is a transaction on the disk.
+    for number in others.clone() {
+        (0..2).for_each(|sequence| ground.take(now, wall_ms, tell(number, sequence)));
+    }
+    world.train.worker.take(now, wall_ms, Input::Observed(serving(now, "a", Some(2))));
+    world.train.worker.on_timeout(now, wall_ms);
+    let said = std::iter::from_fn(|| world.train.worker.poll(now));
+    let telemetry = said.filter_map(|one| match one {
+        Output::Telemetry(telemetry) => Some(telemetry),
+        _ => None,
+    });
+    let telemetry = telemetry.last().unwrap();
+    let ground = &mut world.ground.worker;
+    ground.take(now, wall_ms, Input::Telemetry { session: ours, at: now, telemetry });
+    ground.on_timeout(now, wall_ms);
+    let said: Vec<Output> = std::iter::from_fn(|| ground.poll(now)).collect();
+    let taken_back = |one: &Output| match one {
+        Output::Forecast { session, forecast: None, .. } => *session == ours,
+        _ => false,
+    };
+    assert!(said.iter().any(taken_back), "{said:?}");
+    assert_eq!(ground.state(now), LinkDbState { trips: ground.state(now).trips, ..before.clone() });
+    // Then one at a time, each gateway's in the order in which it told them.
+    for written in 1..=6 {
+        assert_eq!(ground.next_timeout(), None);
+        assert!(ground.write(now, wall_ms));
+        assert_eq!(ground.state(now).received, before.received + written);
+    }
+    assert!(!ground.write(now, wall_ms) && ground.next_timeout().is_some());
+    world.close();
+    let all = handovers(folder.path().join("ground"));
+    for number in others {
+        assert!((0..2).all(|sequence| all.contains_key(&(number, sequence))), "{number}");
+    }
+}
+
+/// What gateways say faster than the disk takes it is bounded, and what is lost is counted.
+#[test]
+fn what_waits_for_the_disk_of_a_cloud_is_bounded() {
+    let mut world = World::in_memory(tuning());
+    world.connect();
+    let session = world.on_ground();
+    let message = LedgerMessage::Known(Vec::new());
+    for _ in 0..5_000 {
+        let input = Input::Ledger { session, message: message.clone() };
+        world.ground.worker.take(world.now, world.wall_ms, input);
+    }
+    assert_eq!(world.states()[1].inputs_dropped, 5_000 - 4_096);
+    world.pump();
+    world.ride_on(0..1);
+    assert_eq!(world.states()[1].received, world.states()[0].recorded);
+}
+
 /// A handover of another database.
 fn first(folder: &tempfile::TempDir) -> Handover {
     let path = learned(folder.path(), "other", 1);

@@ -152,6 +152,7 @@ impl World {
             self.train.worker.write(self.now, self.wall_ms);
             any |= self.train_speaks();
             any |= self.ground_speaks();
+            any |= self.ground.worker.write(self.now, self.wall_ms);
             if !any {
                 return;
             }

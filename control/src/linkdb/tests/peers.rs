@@ -194,6 +194,7 @@ impl Circle {
                     self.ground.take(self.now, WALL_MS, Input::Ledger { session, message });
                 }
             }
+            any |= self.ground.write(self.now, WALL_MS);
             while let Some(output) = self.ground.poll(self.now) {
                 any = true;
                 let Output::Ledger { session, urgency, message } = output else { continue };
