@@ -22,6 +22,8 @@ struct State {
     left: Option<u64>,
     /// How many there were.
     operations: u64,
+    /// The next operation panics, as redb does where it finds a file damaged.
+    panics: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -39,6 +41,14 @@ impl Disk {
     /// Lets so many operations succeed, all after them fail; none: the disk is whole again.
     pub(crate) fn fail_after(&self, operations: Option<u64>) {
         self.state().left = operations;
+    }
+
+    pub(crate) fn panic_next(&self) {
+        self.state().panics = true;
+    }
+
+    pub(crate) fn would_panic(&self) -> bool {
+        self.state().panics
     }
 
     pub(crate) fn operations(&self) -> u64 {
@@ -75,7 +85,13 @@ impl Disk {
         self.0.lock().unwrap()
     }
 
+    fn panic_if_wanted(&self) {
+        let panics = std::mem::take(&mut self.state().panics);
+        assert!(!panics, "as the test wants it");
+    }
+
     fn change(&self, change: Change) -> io::Result<()> {
+        self.panic_if_wanted();
         let mut state = self.state();
         state.step()?;
         apply(&mut state.seen, &change);
@@ -127,6 +143,7 @@ impl StorageBackend for Disk {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.panic_if_wanted();
         let mut state = self.state();
         state.step()?;
         let State { pending, stable, .. } = &mut *state;

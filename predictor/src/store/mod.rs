@@ -69,6 +69,20 @@ pub struct Store {
     known: KnownTrips,
 }
 
+impl Drop for Store {
+    /// redb reads and writes when it closes a file, and a damaged one lets it panic.
+    fn drop(&mut self) {
+        let database = self.database.take();
+        let closed = guarded(self.source.path(), || {
+            drop(database);
+            Ok(())
+        });
+        if let Err(error) = closed {
+            tracing::error!(%error, "a LinkDB was not closed as it should be");
+        }
+    }
+}
+
 /// What became of records that were appended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {

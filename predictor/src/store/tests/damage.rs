@@ -203,6 +203,19 @@ fn a_panic_of_the_engine_is_a_damaged_file() {
 }
 
 #[test]
+fn nor_does_it_get_out_where_a_store_is_closed() {
+    let disk = Disk::default();
+    let mut store = Store::from_source(Source::Faulty(disk.clone()), Limits::default()).unwrap();
+    store.append(&events(1, 0..5, NOW), NOW).unwrap();
+    disk.panic_next();
+    drop(store);
+    assert!(!disk.would_panic(), "nothing is done where it is closed");
+    // What was written is there.
+    let store = Store::from_source(Source::Faulty(disk), Limits::default()).unwrap();
+    assert_eq!(store.stats().unwrap().events, 5);
+}
+
+#[test]
 fn errors_of_the_system_are_told_apart() {
     use std::io::{Error, ErrorKind};
     let told = |kind: ErrorKind| Fault::Io(Error::from(kind)).at(Path::new("/linkdb"));
