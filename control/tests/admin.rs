@@ -243,6 +243,7 @@ fn an_operator_asks_for_the_linkdb() {
         serde_json::from_str(&daemon.fine("linkdb status --json")).unwrap();
     assert_eq!(value["store"]["open"], true);
     assert_eq!(value["trips"][0]["gateway"], "train-7");
+    assert_eq!((&value["failed"], &value["failures"]), (&serde_json::Value::Null, &0.into()));
     // Its file is the daemon's alone.
     let (code, _, complaint) = run(&["linkdb", "stats", "--db", path.to_str().unwrap()]);
     assert_eq!(code, 1);

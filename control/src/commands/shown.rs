@@ -59,6 +59,11 @@ pub(super) fn linkdb(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()>
         None => writeln!(out, "database       {file}")?,
         Some(error) => writeln!(out, "database       {file}, cannot be used: {error}")?,
     }
+    match (&state.failed, state.failures) {
+        (Some(failed), times) => writeln!(out, "failed         {failed}; times so far: {times}")?,
+        (None, 0) => {}
+        (None, times) => writeln!(out, "failed         {times} times, and was begun anew")?,
+    }
     if let Some(damaged) = &store.damaged {
         writeln!(out, "damaged        {damaged}")?;
     }

@@ -267,11 +267,9 @@ impl Ground {
             forecast: self.tuning.forecast,
             guard: self.tuning.guard,
             trips: self.sessions.values().map(trip).collect(),
-            recorded: 0,
             received: self.received,
-            sources: Vec::new(),
             inputs_dropped: self.dropped,
-            outputs_dropped: 0,
+            ..LinkDbState::default()
         }
     }
 }

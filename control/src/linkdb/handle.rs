@@ -1,20 +1,16 @@
-//! The ends of the thread's channels, and the thread.
+//! The ends of the thread's channels.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel,
-};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::ground::Ground;
-use super::keeper::Keeper;
-use super::train::Train;
+use super::station::Station;
 use super::{Input, LinkDbState, Output};
 use crate::config::LinkDbConfig;
 use crate::telemetry::ObservationReceiver;
@@ -110,8 +106,8 @@ pub struct Asker(Feeder);
 /// What fell off the channels.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    inputs_dropped: AtomicU64,
-    outputs_dropped: AtomicU64,
+    pub(super) inputs: AtomicU64,
+    pub(super) outputs: AtomicU64,
 }
 
 pub(super) enum Message {
@@ -120,6 +116,9 @@ pub(super) enum Message {
     Order,
     State(oneshot::Sender<LinkDbState>),
     Stop,
+    /// Something is wrong with the program.
+    #[cfg(test)]
+    Panic,
 }
 
 impl LinkDb {
@@ -137,9 +136,7 @@ impl LinkDb {
         let hurry = Arc::<AtomicBool>::default();
         let hurried = hurry.clone();
         let thread = std::thread::Builder::new().name("linkdb".to_owned()).spawn(move || {
-            let waker = options.waker.clone();
-            let worker = Worker::new(options);
-            Station { worker, received, ordered, output, waker, counts, hurry: hurried }.run();
+            Station::new(options, received, ordered, output, counts, hurried).run();
             drop(ended_sender);
         })?;
         Ok(Self { feeder, outputs, thread: Some(thread), ending: Arc::default(), hurry, ended })
@@ -173,6 +170,12 @@ impl LinkDb {
         Asker(self.feeder.clone())
     }
 
+    /// Lets the thread panic, as a fault of the program would.
+    #[cfg(test)]
+    pub(super) fn panic(&self) {
+        self.feeder.inputs.try_send(Message::Panic).unwrap();
+    }
+
     /// What the thread has to say; call it until there is nothing whenever the waker woke the loop.
     pub fn try_recv(&self) -> Option<Output> {
         self.outputs.try_recv().ok()
@@ -187,7 +190,7 @@ impl Feeder {
             let _ = self.orders.send(input);
             let _ = self.inputs.try_send(Message::Order);
         } else if self.inputs.try_send(Message::Input(input)).is_err() {
-            self.counts.inputs_dropped.fetch_add(1, Ordering::Relaxed);
+            self.counts.inputs.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -230,174 +233,11 @@ impl LinkDb {
     }
 }
 
-/// The thread's state.
-struct Station {
-    worker: Worker,
-    received: Receiver<Message>,
-    ordered: Receiver<Input>,
-    output: SyncSender<Output>,
-    waker: Arc<mio::Waker>,
-    counts: Arc<Counts>,
-    hurry: Arc<AtomicBool>,
-}
-
-enum Worker {
-    Train(Box<Train>),
-    Ground(Box<Ground>),
-}
-
-impl Station {
-    fn run(mut self) {
-        'life: loop {
-            let now = Instant::now();
-            let due = self.worker.next_timeout().map(|at| at.saturating_duration_since(now));
-            let due = due.unwrap_or_default();
-            match self.received.recv_timeout(due) {
-                Ok(message) => {
-                    if !self.take(message) {
-                        break;
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-            // What came together is done together, before there is an answer.
-            for _ in 1..BATCH {
-                match self.received.try_recv() {
-                    Ok(message) => {
-                        if !self.take(message) {
-                            break 'life;
-                        }
-                    }
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => break 'life,
-                }
-            }
-            self.worker.on_timeout(Instant::now(), wall_ms());
-            self.speak();
-            if self.worker.write(Instant::now(), wall_ms()) {
-                self.speak();
-            }
-        }
-        self.worker.close();
-    }
-
-    /// False when it is to end.
-    fn take(&mut self, message: Message) -> bool {
-        while let Ok(order) = self.ordered.try_recv() {
-            self.worker.take(Instant::now(), wall_ms(), order);
-        }
-        match message {
-            Message::Order => {}
-            Message::Input(input) => self.worker.take(Instant::now(), wall_ms(), input),
-            Message::State(reply) => {
-                let mut state = self.worker.state(Instant::now());
-                state.inputs_dropped += self.counts.inputs_dropped.load(Ordering::Relaxed);
-                state.outputs_dropped = self.counts.outputs_dropped.load(Ordering::Relaxed);
-                // Somebody who went away misses nothing.
-                let _ = reply.send(state);
-            }
-            Message::Stop => return false,
-        }
-        !self.hurry.load(Ordering::Relaxed)
-    }
-
-    /// Hands over what there is to say. A data plane that does not take it loses it: forecasts and
-    /// telemetry are told again, and databases ask again.
-    fn speak(&mut self) {
-        let mut any = false;
-        while let Some(output) = self.worker.poll(Instant::now()) {
-            any = true;
-            if self.output.try_send(output).is_err() {
-                self.counts.outputs_dropped.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        if any && let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "cannot wake the data plane");
-        }
-    }
-}
-
-impl Worker {
-    fn new(options: Options) -> Self {
-        let now = Instant::now();
-        let Options { role, path, tuning, seed, waker: _ } = options;
-        let keeper = Keeper::open(now, path, tuning);
-        match role {
-            Role::Train => Self::Train(Box::new(Train::new(now, keeper, tuning, seed))),
-            Role::Ground => Self::Ground(Box::new(Ground::new(now, keeper, tuning))),
-        }
-    }
-
-    fn take(&mut self, now: Instant, wall_ms: u64, input: Input) {
-        match self {
-            Self::Train(train) => train.take(now, wall_ms, input),
-            Self::Ground(ground) => ground.take(now, wall_ms, input),
-        }
-    }
-
-    fn on_timeout(&mut self, now: Instant, wall_ms: u64) {
-        match self {
-            Self::Train(train) => train.on_timeout(now, wall_ms),
-            Self::Ground(ground) => ground.on_timeout(now, wall_ms),
-        }
-    }
-
-    /// Does what waits for the disk. True when there may be more to say then.
-    fn write(&mut self, now: Instant, wall_ms: u64) -> bool {
-        match self {
-            Self::Train(train) => {
-                train.write(now, wall_ms);
-                true
-            }
-            Self::Ground(ground) => ground.write(now, wall_ms),
-        }
-    }
-
-    fn poll(&mut self, now: Instant) -> Option<Output> {
-        match self {
-            Self::Train(train) => train.poll(now),
-            Self::Ground(ground) => ground.poll(now),
-        }
-    }
-
-    /// When it has something to do though nothing comes; none: now.
-    fn next_timeout(&self) -> Option<Instant> {
-        match self {
-            Self::Train(train) => Some(train.next_timeout()),
-            Self::Ground(ground) => ground.next_timeout(),
-        }
-    }
-
-    fn state(&self, now: Instant) -> LinkDbState {
-        match self {
-            Self::Train(train) => train.state(now),
-            Self::Ground(ground) => ground.state(now),
-        }
-    }
-
-    fn close(mut self) {
-        let now = Instant::now();
-        match &mut self {
-            Self::Train(train) => train.close(now, wall_ms()),
-            Self::Ground(ground) => ground.close(now),
-        }
-    }
-}
-
-/// Milliseconds since 1970; a clock before that is 1970.
-fn wall_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 const DAY: Duration = Duration::from_secs(86_400);
 /// What waits for the thread; beyond, it is dropped.
 const INPUTS_MAX: usize = 4096;
-/// What waits for the data plane; beyond, it is dropped.
+/// What waits for the data plane; beyond, it waits in the thread.
 const OUTPUTS_MAX: usize = 1024;
-/// Inputs that are taken before the outputs are looked at.
-const BATCH: usize = 256;
 /// How often a listener looks whether it is to end.
 const LISTEN: Duration = Duration::from_millis(500);
 /// How long an asker waits.

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Whoever feeds it never waits: what finds the channel full is dropped and counted. The data plane
-//! is woken when there is something for it. A database that cannot be opened or written stops
-//! nothing: what was learned stays in memory, the error stands in the state, and it is tried again.
+//! is woken when there is something for it, and what it has no room for waits. A database that
+//! cannot be opened or written stops nothing: what was learned stays in memory, the error stands in
+//! the state, and it is tried again.
 //!
 //! A gateway's thread works from observations ([`Role::Train`]), a cloud's from what its gateways
 //! tell it ([`Role::Ground`]).
@@ -20,7 +21,9 @@ mod keeper;
 mod learned;
 mod outlook;
 mod state;
+mod station;
 mod train;
+mod unsaid;
 
 #[cfg(test)]
 mod tests;

@@ -28,6 +28,12 @@ pub struct LinkDbState {
     pub inputs_dropped: u64,
     /// Outputs that were dropped because the data plane could not keep up.
     pub outputs_dropped: u64,
+    /// Why the thread does nothing after a fault of the program; null while it works.
+    #[serde(default)]
+    pub failed: Option<String>,
+    /// How often there was such a fault since the start.
+    #[serde(default)]
+    pub failures: u64,
 }
 
 /// The database.

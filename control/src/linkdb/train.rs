@@ -305,9 +305,7 @@ impl Train {
             trips: vec![trip],
             recorded: self.recorded,
             received: self.received,
-            sources: Vec::new(),
-            inputs_dropped: 0,
-            outputs_dropped: 0,
+            ..LinkDbState::default()
         }
     }
 }

@@ -132,5 +132,59 @@ fn a_database_that_fails_does_not_stop_the_thread() {
     }
 }
 
+#[test]
+fn what_the_data_plane_has_no_room_for_waits() {
+    let (linkdb, mut poll) = start(Role::Ground, None);
+    for session in 0..GATEWAYS {
+        let (session, peer) = (SessionNumber(session), format!("train-{session}"));
+        linkdb.feed(Input::Up { session, peer });
+    }
+    until(&linkdb.asker(), |state| state.trips.len() as u64 == GATEWAYS);
+    // Each is asked what it knows, far more than the channel has room for.
+    let mut asked = std::collections::BTreeSet::new();
+    let mut events = mio::Events::with_capacity(4);
+    while (asked.len() as u64) < GATEWAYS {
+        poll.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+        assert!(!events.is_empty(), "only {} were asked", asked.len());
+        while let Some(output) = linkdb.try_recv() {
+            if let Output::Ledger { session, .. } = output {
+                asked.insert(session);
+            }
+        }
+    }
+    let state = until(&linkdb.asker(), |_| true);
+    assert_eq!((state.inputs_dropped, state.outputs_dropped), (0, 0));
+}
+
+#[test]
+fn a_panic_ends_neither_the_thread_nor_what_it_says() {
+    for role in [Role::Train, Role::Ground] {
+        let folder = tempfile::tempdir().unwrap();
+        let (linkdb, _poll) = start(role, Some(folder.path().join("linkdb.redb")));
+        linkdb.feed(Input::Up { session: SessionNumber(3), peer: "another".to_owned() });
+        let asker = linkdb.asker();
+        until(&asker, |state| state.store.open);
+        while linkdb.try_recv().is_some() {}
+        linkdb.panic();
+        // It is begun anew at once, and knows which sessions stand.
+        let state = until(&asker, |state| state.failures == 1 && state.store.open);
+        assert_eq!((state.failed, state.trips.len()), (None, 1));
+        let end = Instant::now() + Duration::from_secs(10);
+        while !matches!(linkdb.try_recv(), Some(Output::Ledger { session: SessionNumber(3), .. })) {
+            assert!(Instant::now() < end, "nothing is asked");
+        }
+        // But not again within a minute; it says why.
+        linkdb.panic();
+        let state = until(&asker, |state| state.failures == 2);
+        assert_eq!(state.failed.as_deref(), Some("as the test wants it"));
+        assert!(state.forecast && !state.store.open && state.store.path.is_some());
+        linkdb.feed(Input::Retune(Tuning { forecast: false, ..tuning() }));
+        until(&asker, |state| !state.forecast && state.failures == 2);
+        drop(linkdb);
+    }
+}
+
+/// Gateways that come at once.
+const GATEWAYS: u64 = 3_000;
 /// Transactions that keep the thread busy while it is fed.
 const BUSY: u64 = 200;
