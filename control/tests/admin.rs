@@ -244,6 +244,12 @@ fn an_operator_asks_for_the_linkdb() {
     assert_eq!(value["store"]["open"], true);
     assert_eq!(value["trips"][0]["gateway"], "train-7");
     assert_eq!((&value["failed"], &value["failures"]), (&serde_json::Value::Null, &0.into()));
+    for counter in ["unplaced", "gaps", "untold", "strangers", "dropped"] {
+        assert_eq!(value["unrecorded"][counter], 0, "{counter}");
+    }
+    for counter in ["positions", "cells", "others"] {
+        assert_eq!(value["observations_dropped"][counter], 0, "{counter}");
+    }
     // Its file is the daemon's alone.
     let (code, _, complaint) = run(&["linkdb", "stats", "--db", path.to_str().unwrap()]);
     assert_eq!(code, 1);

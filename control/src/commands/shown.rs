@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use polyrail_control::admin::{
     ConnectionState, Demotion, LinkState, PathState, Reloaded, SessionState, Status,
 };
-use polyrail_control::linkdb::{LinkDbState, TripState};
-use polyrail_control::telemetry::SourceState;
+use polyrail_control::linkdb::{LinkDbState, TripState, Unrecorded};
+use polyrail_control::telemetry::{Dropped, SourceState};
 use serde_json::Value;
 
 /// `polyrail status`.
@@ -87,6 +87,7 @@ pub(super) fn linkdb(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()>
              {outputs} outputs"
         )?;
     }
+    left_out(state, out)?;
     for source in &state.sources {
         let SourceState { source, target, state, observations, errors, message, .. } = source;
         let (source, state) = (source.as_str(), word(state));
@@ -101,6 +102,26 @@ pub(super) fn linkdb(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()>
         writeln!(out, "forecasts      off")?;
     }
     state.trips.iter().try_for_each(|state| trip(state, out))
+}
+
+/// What was observed and is in no database.
+fn left_out(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()> {
+    let Unrecorded { unplaced, gaps, untold, strangers, dropped } = state.unrecorded;
+    if state.unrecorded.total() > 0 {
+        writeln!(
+            out,
+            "not recorded   {unplaced} without a place, {untold} of unknown outcome, {gaps} gaps, \
+             {strangers} of strange carriers, {dropped} without room"
+        )?;
+    }
+    let Dropped { positions, cells, others } = state.observations_dropped;
+    if state.observations_dropped.total() > 0 {
+        writeln!(
+            out,
+            "not looked at  {positions} positions, {cells} cells, {others} other observations"
+        )?;
+    }
+    Ok(())
 }
 
 fn trip(trip: &TripState, out: &mut dyn Write) -> io::Result<()> {
@@ -319,6 +340,39 @@ mod tests {
         assert_eq!(duration(61.0), "1 min 1 s");
         assert_eq!(duration(11_100.0), "3 h 5 min");
         assert_eq!(duration(90_000.0), "1 d 1 h");
+    }
+
+    #[test]
+    fn what_was_left_out_and_why_is_said_where_there_is_any() {
+        let shown = |state: &LinkDbState| {
+            let mut text = Vec::new();
+            linkdb(state, &mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        let text = shown(&LinkDbState::default());
+        for part in ["failed", "not recorded", "not looked at"] {
+            assert!(!text.contains(part), "{text}");
+        }
+        let unrecorded = Unrecorded { unplaced: 3, untold: 4, ..Unrecorded::default() };
+        let observations_dropped = Dropped { positions: 5, ..Dropped::default() };
+        let (failed, failures) = (Some("a fault".to_owned()), 2);
+        let state = LinkDbState {
+            unrecorded,
+            observations_dropped,
+            failed,
+            failures,
+            ..Default::default()
+        };
+        let text = shown(&state);
+        for part in [
+            "failed         a fault; times so far: 2\n",
+            "not recorded   3 without a place, 4 of unknown outcome, 0 gaps, 0 of",
+            "not looked at  5 positions, 0 cells",
+        ] {
+            assert!(text.contains(part), "{text:?} lacks {part:?}");
+        }
+        let text = shown(&LinkDbState { failed: None, ..state });
+        assert!(text.contains("failed         2 times, and was begun anew\n"), "{text}");
     }
 
     #[test]

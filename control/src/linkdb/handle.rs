@@ -2,9 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::station::Station;
 use super::{Input, LinkDbState, Output};
 use crate::config::LinkDbConfig;
-use crate::telemetry::ObservationReceiver;
+use crate::telemetry::{Dropped, ObservationReceiver};
 
 /// Which side of a session this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,8 @@ pub struct Asker(Feeder);
 pub(super) struct Counts {
     pub(super) inputs: AtomicU64,
     pub(super) outputs: AtomicU64,
+    /// Before they came here.
+    pub(super) observations: Mutex<Dropped>,
 }
 
 pub(super) enum Message {
@@ -160,6 +162,8 @@ impl LinkDb {
                 if let Some(observation) = observations.recv_timeout(LISTEN) {
                     feeder.feed(Input::Observed(observation));
                 }
+                let dropped = feeder.counts.observations.lock();
+                *dropped.unwrap_or_else(PoisonError::into_inner) = observations.dropped();
             }
         })?;
         Ok(())

@@ -29,7 +29,7 @@ mod unsaid;
 mod tests;
 
 pub use handle::{Asker, LinkDb, Options, Role, Tuning};
-pub use state::{CarrierOutlook, LinkDbState, StoreState, TripState};
+pub use state::{CarrierOutlook, LinkDbState, StoreState, TripState, Unrecorded};
 
 use polyrail_model::{Bitrate, LedgerMessage, LinkForecast, LinkOutlook, Telemetry, Urgency};
 use polyrail_predictor::Observation;

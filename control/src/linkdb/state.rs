@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use polyrail_predictor::pilot::PilotCounts;
 use polyrail_predictor::store::StoreStats;
 use serde::{Deserialize, Serialize};
 
-use crate::telemetry::SourceState;
+use crate::telemetry::{Dropped, SourceState};
 
 /// `GET /v1/linkdb`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -28,12 +29,52 @@ pub struct LinkDbState {
     pub inputs_dropped: u64,
     /// Outputs that were dropped because the data plane could not keep up.
     pub outputs_dropped: u64,
+    /// What the sources observed and nobody took in time (gateway).
+    #[serde(default)]
+    pub observations_dropped: Dropped,
+    /// What was observed and did not become a handover that is recorded (gateway).
+    #[serde(default)]
+    pub unrecorded: Unrecorded,
     /// Why the thread does nothing after a fault of the program; null while it works.
     #[serde(default)]
     pub failed: Option<String>,
     /// How often there was such a fault since the start.
     #[serde(default)]
     pub failures: u64,
+}
+
+/// What was observed and did not become a handover that is recorded, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unrecorded {
+    /// Handovers without a trip or a position.
+    pub unplaced: u64,
+    /// Times in which a carrier had no cell, passed nothing, or was told nothing of, for too long.
+    pub gaps: u64,
+    /// Changes of cell whose outcome is unknown.
+    pub untold: u64,
+    /// Observations of carriers with a name that is too long, or of too many carriers.
+    pub strangers: u64,
+    /// Handovers and tracks for which there was no room.
+    pub dropped: u64,
+}
+
+impl Unrecorded {
+    /// With what another pilot counted.
+    pub(super) fn and(self, counts: PilotCounts) -> Self {
+        let PilotCounts { unplaced, dropped, detector } = counts;
+        Self {
+            unplaced: self.unplaced + unplaced,
+            gaps: self.gaps + detector.gaps,
+            untold: self.untold + detector.untold,
+            strangers: self.strangers + detector.strangers,
+            dropped: self.dropped + dropped + detector.dropped,
+        }
+    }
+
+    /// All of them together.
+    pub fn total(&self) -> u64 {
+        self.unplaced + self.gaps + self.untold + self.strangers + self.dropped
+    }
 }
 
 /// The database.

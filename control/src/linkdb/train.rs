@@ -23,7 +23,7 @@ use polyrail_predictor::{Observation, Serving};
 use super::keeper::Keeper;
 use super::learned::Learned;
 use super::outlook::{Outlook, Report};
-use super::{Input, LinkDbState, Output, SessionNumber, TripState, Tuning};
+use super::{Input, LinkDbState, Output, SessionNumber, TripState, Tuning, Unrecorded};
 
 /// A gateway's LinkDB.
 pub(super) struct Train {
@@ -47,6 +47,8 @@ pub(super) struct Train {
     news_at: Instant,
     recorded: u64,
     received: u64,
+    /// What the pilots before this one counted.
+    unrecorded: Unrecorded,
 }
 
 /// What is done with the database when the data plane has been told.
@@ -83,6 +85,7 @@ impl Train {
             news_at: now,
             recorded: 0,
             received: 0,
+            unrecorded: Unrecorded::default(),
         }
     }
 
@@ -228,6 +231,7 @@ impl Train {
         self.knows_tracks = true;
         if !tracks.is_empty() {
             self.seed = self.seed.wrapping_add(1);
+            self.unrecorded = self.unrecorded.and(self.pilot.counts());
             self.pilot = Pilot::new(self.seed, tracks.into_iter().filter_map(decoded));
         }
     }
@@ -305,6 +309,7 @@ impl Train {
             trips: vec![trip],
             recorded: self.recorded,
             received: self.received,
+            unrecorded: self.unrecorded.and(self.pilot.counts()),
             ..LinkDbState::default()
         }
     }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_predictor::Observation;
+use serde::{Deserialize, Serialize};
 
 /// Where observations go in; any thread may hold one.
 #[derive(Clone, Debug)]
@@ -20,7 +21,7 @@ pub struct ObservationSender(Arc<Queue>);
 pub struct ObservationReceiver(Arc<Queue>);
 
 /// How many observations a queue had no room for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dropped {
     /// Positions, and times that a path was heard.
     pub positions: u64,

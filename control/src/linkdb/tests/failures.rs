@@ -283,6 +283,23 @@ fn what_waits_for_the_disk_of_a_cloud_is_bounded() {
     assert_eq!(world.states()[1].received, world.states()[0].recorded);
 }
 
+#[test]
+fn what_becomes_no_record_is_counted() {
+    let mut world = World::in_memory(tuning());
+    // A modem far from any position.
+    for cell in 1..=3 {
+        world.observe(serving(world.now, "a", Some(cell)));
+        let (at, carrier, outcome) = (world.now, "a".to_owned(), HandoverOutcome::Success);
+        let dark = Some(Duration::from_millis(5));
+        world.observe(Observation::Reported(Reported { at, carrier, outcome, dark }));
+        world.rest(10);
+    }
+    world.observe(serving(world.now, &"a".repeat(1_000), Some(1)));
+    let unrecorded = world.states()[0].unrecorded;
+    assert!(unrecorded.unplaced >= 2 && unrecorded.strangers == 1, "{unrecorded:?}");
+    assert_eq!(world.states()[0].recorded, 0);
+}
+
 /// A handover of another database.
 fn first(folder: &tempfile::TempDir) -> Handover {
     let path = learned(folder.path(), "other", 1);

@@ -184,6 +184,17 @@ fn a_panic_ends_neither_the_thread_nor_what_it_says() {
     }
 }
 
+#[test]
+fn what_was_given_up_before_it_came_is_counted() {
+    let (linkdb, _poll) = start(Role::Train, None);
+    let (sender, receiver) = telemetry::observations(2);
+    let sent = (0..5).filter(|metres| sender.send(odometer(Instant::now(), f64::from(*metres))));
+    assert_eq!(sent.count(), 2);
+    linkdb.listen(receiver).unwrap();
+    let state = until(&linkdb.asker(), |state| state.observations_dropped.total() == 3);
+    assert_eq!(state.observations_dropped.positions, 3);
+}
+
 /// Gateways that come at once.
 const GATEWAYS: u64 = 3_000;
 /// Transactions that keep the thread busy while it is fed.
