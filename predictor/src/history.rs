@@ -48,8 +48,9 @@ pub struct Passage {
 /// The last handovers out of a cell; at most [`PASSAGES_MAX`], and of one trip the first
 /// [`TRIP_PASSAGES_MAX`].
 ///
-/// Trips are in the order in which they came, those of a trip by their numbers: in whatever order
-/// the records of a trip come, the same are held. When it is full, what is first falls out.
+/// Trips are in the order in which they came, or in that of their times where those are known
+/// ([`CellHistory::add_in_order`]); passages of a trip by their numbers: in whatever order the
+/// records of a trip come, the same are held. When it is full, what is first falls out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CellHistory {
     passages: VecDeque<Passage>,
@@ -60,12 +61,42 @@ impl CellHistory {
     /// already. True when it was added.
     pub fn add(&mut self, handover: &Handover) -> bool {
         let Handover { trip, sequence, position, rsrp, outcome, .. } = *handover;
-        is_learned(handover) && self.insert(Passage { trip, sequence, position, rsrp, outcome })
+        let new = Passage { trip, sequence, position, rsrp, outcome };
+        is_learned(handover) && self.insert(new, self.passages.len())
     }
 
-    fn insert(&mut self, new: Passage) -> bool {
+    /// Adds a handover as [`CellHistory::add`] does; but a trip that is not here yet goes behind
+    /// those that are not newer, by what `is_newer` says of a trip that is here, and before all
+    /// others. A full history thus keeps the newest trips, in whatever order they come.
+    ///
+    /// # Errors
+    /// Those of `is_newer`; nothing was added.
+    pub fn add_in_order<E>(
+        &mut self,
+        handover: &Handover,
+        mut is_newer: impl FnMut(TripId) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let Handover { trip, sequence, position, rsrp, outcome, .. } = *handover;
+        if !is_learned(handover) {
+            return Ok(false);
+        }
+        let (mut first, mut end) = (0, self.passages.len());
+        // Nearly all come in order: the last one is looked at before the middle.
+        let mut look = end.saturating_sub(1);
+        while first < end {
+            match is_newer(self.passages[look].trip)? {
+                true => end = look,
+                false => first = look + 1,
+            }
+            look = first + (end - first) / 2;
+        }
+        Ok(self.insert(Passage { trip, sequence, position, rsrp, outcome }, first))
+    }
+
+    /// Inserts a passage; of a trip that is not here yet, at a place between two trips.
+    fn insert(&mut self, new: Passage, place_of_trip: usize) -> bool {
         let first = self.passages.iter().position(|one| one.trip == new.trip);
-        let first = first.unwrap_or(self.passages.len());
+        let first = first.unwrap_or(place_of_trip);
         let own = self.passages.range(first..).take_while(|one| one.trip == new.trip);
         let held = own.clone().count();
         let place = own.clone().take_while(|one| one.sequence < new.sequence).count();
@@ -107,7 +138,7 @@ impl FromIterator<Passage> for CellHistory {
     fn from_iter<I: IntoIterator<Item = Passage>>(passages: I) -> Self {
         let mut history = Self::default();
         for passage in passages {
-            history.insert(passage);
+            history.insert(passage, history.passages.len());
         }
         history
     }
@@ -190,6 +221,30 @@ mod tests {
         // Before all others it falls out at once.
         let mut first = of(&(0..trips).map(|trip| (trip, 5)).collect::<Vec<_>>());
         assert!(!first.add(&one(0, 4)) && held(&first)[0] == (0, 5));
+    }
+
+    #[test]
+    fn a_full_history_keeps_the_newest_in_whatever_order_they_come() {
+        let all: Vec<(u64, u32)> =
+            (0..100).flat_map(|trip| [(trip, 3), (trip, 7)]).chain([(100, 1)]).collect();
+        let mut backwards = all.clone();
+        backwards.reverse();
+        let mut shuffled = all.clone();
+        shuffled.sort_by_key(|(trip, sequence)| (trip * 37 % 101, *sequence));
+        for order in [&all, &backwards, &shuffled] {
+            let mut history = CellHistory::default();
+            for (trip, sequence) in order {
+                let newer = |other: TripId| Ok::<_, ()>(other.0 > *trip);
+                history.add_in_order(&one(*trip, *sequence), newer).unwrap();
+            }
+            assert_eq!(held(&history), all[all.len() - PASSAGES_MAX..]);
+            let (before, stands) = (history.clone(), polyrail_model::Speed::default());
+            let failing = |_| Err("a page cannot be read");
+            assert!(history.add_in_order(&one(200, 0), failing).is_err());
+            let standing = Handover { speed: stands, ..one(200, 0) };
+            assert_eq!(history.add_in_order(&standing, failing), Ok(false));
+            assert_eq!(history, before);
+        }
     }
 
     #[test]

@@ -73,13 +73,18 @@ impl Forecaster {
         let told: BTreeSet<(TripId, u32)> = history.passages().map(id).collect();
         // A history that is full grows no longer, but it still changes.
         let more = told.difference(&known).count();
+        let trips: BTreeSet<TripId> = history.passages().map(|one| one.trip).collect();
         let before = cell.history.passages().filter(|one| !told.contains(&id(one)));
-        let history = before.chain(history.passages()).copied().collect();
+        // Trips stand where the database has them: it knows their times.
+        let (shared, older): (Vec<_>, Vec<_>) = before.partition(|one| trips.contains(&one.trip));
+        let all = older.into_iter().chain(history.passages()).chain(shared);
+        let history = all.copied().collect();
         *cell = Cell { history, touched: cell.touched, fitted: None, separable: None };
         self.count(more);
     }
 
-    /// Adds one handover; one that is known, or of a train that stood, changes nothing.
+    /// Adds one handover as the newest; one that is known, or of a train that stood, changes
+    /// nothing. Where it was not the newest, [`Forecaster::learn`] puts its trip in its place.
     pub fn add(&mut self, handover: &Handover) {
         if !history::is_learned(handover) {
             return;

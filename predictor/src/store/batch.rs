@@ -70,10 +70,11 @@ impl<'t> Batch<'t> {
                 Some(trip) => trip,
                 None => open.insert(self.open_trip(record.trip)?),
             };
-            match self.take(trip, record)? {
+            let rank = trip.rank.max(trips::believed(record.at_ms, now_ms, newest_ms));
+            match self.take(trip, record, rank)? {
                 Taken::Fresh => {
                     appended.fresh += 1;
-                    trip.rank = trip.rank.max(trips::believed(record.at_ms, now_ms, newest_ms));
+                    trip.rank = rank;
                 }
                 Taken::Known => appended.known += 1,
                 Taken::Refused => {
@@ -95,7 +96,8 @@ impl<'t> Batch<'t> {
         self.first_refused
     }
 
-    fn take(&mut self, trip: &mut Trip, record: &Handover) -> Result<Taken, Fault> {
+    /// Takes a handover in. `rank`: the trip's with this handover.
+    fn take(&mut self, trip: &mut Trip, record: &Handover, rank: u64) -> Result<Taken, Fault> {
         if !trip.held {
             return Ok(Taken::Known);
         }
@@ -126,9 +128,24 @@ impl<'t> Batch<'t> {
             }
         }
         if history::is_learned(record) {
-            self.open_cell(&CellKey::of(record))?.add(record);
+            self.learn(record, rank)?;
         }
         Ok(Taken::Fresh)
+    }
+
+    /// Lets a cell learn from a handover. Its trip goes before those that are newer, so that old
+    /// trips, as from a file or a peer, push out none of them; a trip that is not known any more
+    /// is older than all.
+    fn learn(&mut self, record: &Handover, rank: u64) -> Result<(), Fault> {
+        let key = CellKey::of(record);
+        self.open_cell(&key)?;
+        let Self { tables, cells, .. } = self;
+        let history = cells.get_mut(&key).ok_or_else(cell_is_missing)?;
+        history.add_in_order(record, |trip| -> Result<bool, Fault> {
+            let Some(bytes) = tables.trips.get(trip.0)? else { return Ok(false) };
+            Ok(Trip::decode(trip, bytes.value())?.rank > rank)
+        })?;
+        Ok(())
     }
 
     fn open_trip(&mut self, id: TripId) -> Result<Trip, Fault> {
@@ -237,7 +254,7 @@ impl<'t> Batch<'t> {
             };
             self.cells.insert(key.clone(), history);
         }
-        self.cells.get_mut(key).ok_or_else(|| Fault::Damaged("a cell is missing".to_owned()))
+        self.cells.get_mut(key).ok_or_else(cell_is_missing)
     }
 
     fn write_cells(&mut self) -> Result<(), Fault> {
@@ -298,6 +315,10 @@ impl<'t> Batch<'t> {
         self.tables.places.put(&key, written, &place.encode())?;
         Ok(())
     }
+}
+
+fn cell_is_missing() -> Fault {
+    Fault::Damaged("a cell is missing".to_owned())
 }
 
 fn next(counter: &mut u64) -> u64 {

@@ -186,6 +186,34 @@ fn cells_remember_the_first_of_a_trip_and_nothing_of_a_train_that_stands() {
     assert_eq!(cells[0], cells[1]);
 }
 
+/// A peer tells its newest trips first, and a file may bring old ones.
+#[test]
+fn cells_keep_the_newest_trips_in_whatever_order_they_come() {
+    let failed = |trip: u64| {
+        let all = events(trip, 0..2, NOW + trip * 3_600_000).into_iter();
+        all.map(|one| Handover { outcome: HandoverOutcome::TypeI, ..one }).collect::<Vec<_>>()
+    };
+    let fed = |trips: &mut dyn Iterator<Item = u64>| {
+        let mut store = Store::in_memory(Limits::default()).unwrap();
+        for trip in trips {
+            store.append(&failed(trip), NOW + 400 * 3_600_000).unwrap();
+        }
+        store
+    };
+    let oldest_first = fed(&mut (0..300)).cells().unwrap();
+    let mut store = fed(&mut (0..300).rev());
+    assert_eq!(store.cells().unwrap(), oldest_first);
+    assert_eq!(fed(&mut (0..300).map(|one| one * 77 % 300)).cells().unwrap(), oldest_first);
+    let trips: Vec<u64> = oldest_first[0].1.passages().map(|one| one.trip.0).collect();
+    assert!(trips.is_sorted() && trips[0] == 236, "{trips:?}");
+    // All at once, of trips from years before.
+    let old: Vec<_> =
+        (1_000..1_200).flat_map(|trip| events(trip, 0..2, EARLIEST_MS + trip)).collect();
+    assert_eq!(store.append(&old, NOW + 400 * 3_600_000).unwrap().fresh, 400);
+    assert_eq!(store.cells().unwrap(), oldest_first);
+    assert_counted(&dump(&store).unwrap(), &Limits::default());
+}
+
 #[test]
 fn gaps_are_told_and_numbers_far_ahead_wait_for_their_turn() {
     let mut store = Store::in_memory(Limits::default()).unwrap();

@@ -400,3 +400,32 @@ fn any_history_makes_sound_forecasts() {
         }
     });
 }
+
+/// A gateway sees a trip that its clock makes old: the database knows where it stands.
+#[test]
+fn trips_stand_where_the_database_has_them() {
+    let one = |trip: u64, sequence: u32| Handover {
+        sequence,
+        ..handover(trip, 1, Direction::Up, 1_000.0, true)
+    };
+    let of = |all: &[(u64, u32)]| {
+        let mut history = CellHistory::default();
+        for (trip, sequence) in all {
+            history.add(&one(*trip, *sequence));
+        }
+        history
+    };
+    let key = CellKey::of(&one(1, 0));
+    let mut forecaster = Forecaster::default();
+    for (trip, sequence) in [(3, 5), (7, 0), (8, 0), (1, 0)] {
+        forecaster.add(&one(trip, sequence));
+    }
+    forecaster.learn(key.clone(), of(&[(1, 0), (8, 0), (3, 4)]));
+    let wanted = of(&[(7, 0), (1, 0), (8, 0), (3, 4), (3, 5)]);
+    assert_eq!(forecaster.cells[&key].history, wanted);
+    // What falls out of a full history of the database is not held in memory either.
+    let full: Vec<_> = (100..100 + PASSAGES_MAX as u64).map(|trip| (trip, 0)).collect();
+    forecaster.add(&one(9, 0));
+    forecaster.learn(key.clone(), of(&full));
+    assert_eq!(forecaster.cells[&key].history, of(&full));
+}
