@@ -13,7 +13,8 @@ use polyrail_model::{Handover, LedgerDigest, Position, RouteId, TripId, TripKnow
 use polyrail_predictor::detect::CARRIER_NAME_MAX;
 use polyrail_predictor::history::{CellHistory, CellKey};
 use polyrail_predictor::position::Placement;
-use polyrail_predictor::store::{Limits, PlaceQuantiles, PlaceSample, Store, StoreError, Swept};
+use polyrail_predictor::store::{Appended, Limits, PlaceQuantiles, PlaceSample};
+use polyrail_predictor::store::{Store, StoreError, Swept};
 use polyrail_predictor::sync::{Ledger, Rank};
 
 use super::{StoreState, Tuning};
@@ -161,7 +162,9 @@ impl Keeper {
     fn catch_up(&mut self, now: Instant) {
         if self.store.is_some() && !self.waiting.is_empty() {
             let waiting: Vec<Handover> = std::mem::take(&mut self.waiting).into();
-            if self.write(now, &waiting).is_none() {
+            let wall_ms = self.wall_ms;
+            let append = |store: &mut Store| store.append_own(&waiting, wall_ms);
+            if self.write(now, &waiting, append).is_none() {
                 self.waiting = waiting.into();
             }
         }
@@ -176,9 +179,13 @@ impl Keeper {
     }
 
     /// Writes handovers; how many were new, or none when nothing was written.
-    fn write(&mut self, now: Instant, handovers: &[Handover]) -> Option<usize> {
-        let wall_ms = self.wall_ms;
-        let appended = self.with(now, |store| store.append(handovers, wall_ms))?;
+    fn write(
+        &mut self,
+        now: Instant,
+        handovers: &[Handover],
+        append: impl FnOnce(&mut Store) -> Result<Appended, StoreError>,
+    ) -> Option<usize> {
+        let appended = self.with(now, append)?;
         if appended.refused > 0 {
             let refused = appended.refused;
             tracing::warn!(refused, "handovers that cannot be were not recorded");
@@ -379,7 +386,8 @@ impl Ledger for Keeper {
 
     fn append(&mut self, handovers: &[Handover]) -> Result<usize, Closed> {
         // The peer says it again: nothing of it has to wait in memory.
-        self.write(self.now, handovers).ok_or(Closed)
+        let wall_ms = self.wall_ms;
+        self.write(self.now, handovers, |store| store.append(handovers, wall_ms)).ok_or(Closed)
     }
 }
 

@@ -53,9 +53,32 @@ impl<'t> Batch<'t> {
 
     /// Takes handovers in; those that are known change nothing.
     pub(crate) fn append(&mut self, records: &[Handover], now_ms: u64) -> Result<Appended, Fault> {
+        let newest_ms = self.newest_rank()?;
+        self.append_from(0, records, now_ms, newest_ms)
+    }
+
+    /// The same with handovers that were seen here just now: none of their trips is older than the
+    /// newest, whatever the clock says. Answers also whether the clock is lost.
+    pub(super) fn append_own(
+        &mut self,
+        records: &[Handover],
+        now_ms: u64,
+    ) -> Result<(Appended, bool), Fault> {
+        let newest_ms = self.newest_rank()?;
+        let appended = self.append_from(newest_ms, records, now_ms, newest_ms)?;
+        Ok((appended, trips::is_lost(now_ms, newest_ms)))
+    }
+
+    /// `least_ms`: how new their trips are at least.
+    fn append_from(
+        &mut self,
+        least_ms: u64,
+        records: &[Handover],
+        now_ms: u64,
+        newest_ms: u64,
+    ) -> Result<Appended, Fault> {
         let mut appended = Appended::default();
         let mut open: Option<Trip> = None;
-        let newest_ms = self.newest_rank()?;
         self.first_refused = None;
         for (at, record) in records.iter().enumerate() {
             if record::check(record).is_err() {
@@ -70,7 +93,8 @@ impl<'t> Batch<'t> {
                 Some(trip) => trip,
                 None => open.insert(self.open_trip(record.trip)?),
             };
-            let rank = trip.rank.max(trips::believed(record.at_ms, now_ms, newest_ms));
+            let believed = trips::believed(record.at_ms, now_ms, newest_ms);
+            let rank = trip.rank.max(believed).max(least_ms);
             match self.take(trip, record, rank)? {
                 Taken::Fresh => {
                     appended.fresh += 1;

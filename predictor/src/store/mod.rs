@@ -67,6 +67,8 @@ pub struct Store {
     broken: Cell<bool>,
     /// How far the trips are known, as the database has it.
     known: KnownTrips,
+    /// The clock was behind the trips when handovers were last seen here, and that was said.
+    clock_lost: bool,
 }
 
 impl Drop for Store {
@@ -176,7 +178,8 @@ impl Store {
     fn from_source(source: Source, limits: Limits) -> Result<Self, StoreError> {
         let database = Some(source.open()?);
         let (broken, known) = (Cell::new(false), KnownTrips::default());
-        let mut store = Self { database, source, limits, broken, known };
+        let clock_lost = false;
+        let mut store = Self { database, source, limits, broken, known, clock_lost };
         store.known = store.read_known()?;
         Ok(store)
     }
@@ -188,13 +191,45 @@ impl Store {
     /// # Errors
     /// When nothing was taken.
     pub fn append(&mut self, records: &[Handover], now_ms: u64) -> Result<Appended, StoreError> {
+        if let Some(appended) = self.if_known(records) {
+            return Ok(appended);
+        }
+        self.write(|batch| Ok(Ok(batch.append(records, now_ms)?)))
+    }
+
+    /// Takes in what was seen here, as [`Store::append`] does with what others say. A trip that is
+    /// seen now is no older than the newest: where the clock (`now_ms`) is more than a day behind
+    /// that one it is not believed, which is said once.
+    ///
+    /// # Errors
+    /// When nothing was taken.
+    pub fn append_own(
+        &mut self,
+        records: &[Handover],
+        now_ms: u64,
+    ) -> Result<Appended, StoreError> {
+        if let Some(appended) = self.if_known(records) {
+            return Ok(appended);
+        }
+        let appended = self.write(|batch| Ok(Ok(batch.append_own(records, now_ms)?)));
+        let (appended, lost) = appended?;
+        if lost && !self.clock_lost {
+            tracing::warn!(
+                now_ms,
+                "the clock is behind the LinkDB's newest trip: what is recorded counts as newer"
+            );
+        }
+        self.clock_lost = lost;
+        Ok(appended)
+    }
+
+    /// What becomes of handovers that are all known.
+    fn if_known(&self, records: &[Handover]) -> Option<Appended> {
         let is_known = |record: &Handover| {
             record.sequence < self.known.next_of(record.trip) && record::check(record).is_ok()
         };
-        if self.database().is_ok() && records.iter().all(is_known) {
-            return Ok(Appended { known: records.len(), ..Appended::default() });
-        }
-        self.write(|batch| Ok(Ok(batch.append(records, now_ms)?)))
+        let all = self.database().is_ok() && records.iter().all(is_known);
+        all.then(|| Appended { known: records.len(), ..Appended::default() })
     }
 
     /// How far trips with handovers are known that are older than this place in the order, or all,

@@ -304,6 +304,39 @@ fn a_machine_without_the_time_keeps_what_came_last() {
     assert_eq!(trips, [3, 4, 5]);
 }
 
+/// A clock that is two months late, on a train whose database is full: what is recorded now is
+/// new, and what others say of that time is old.
+#[test]
+fn a_late_clock_does_not_lose_the_trips_that_it_records() {
+    let limits = Limits { events_max: 100, ..Limits::default() };
+    let mut store = Store::in_memory(limits).unwrap();
+    for trip in 0..20 {
+        let at = NOW + trip * 60_000;
+        store.append_own(&events(trip, 0..10, at), at).unwrap();
+    }
+    let late = NOW - 60 * 86_400_000;
+    assert_eq!(store.append(&events(99, 0..10, late), late).unwrap().fresh, 10);
+    assert_eq!(store.known_of(TripId(99)).unwrap(), u32::MAX, "told, and older than all");
+    for (trip, clock) in [(100, late), (101, late + 1), (102, 5)] {
+        for sequence in 0..30 {
+            let at = clock + u64::from(sequence);
+            let appended = store.append_own(&[event(trip, sequence, at)], at).unwrap();
+            assert_eq!(appended.fresh, 1, "{trip} {sequence}");
+        }
+        assert_eq!(store.known_of(TripId(trip)).unwrap(), 30);
+        assert_eq!(store.trips().unwrap().last().unwrap().trip, TripId(trip));
+        assert_counted(&dump(&store).unwrap(), &limits);
+    }
+    let trips = |store: &Store| -> Vec<u64> {
+        store.trips().unwrap().iter().map(|trip| trip.trip.0).collect()
+    };
+    assert_eq!(trips(&store), [19, 100, 101, 102]);
+    // The clock is right again.
+    let right = NOW + 86_400_000;
+    store.append_own(&events(200, 0..30, right), right).unwrap();
+    assert_eq!(trips(&store), [101, 102, 200]);
+}
+
 #[test]
 fn what_is_too_old_is_forgotten_but_for_what_cells_know() {
     let mut store = Store::in_memory(Limits::default()).unwrap();

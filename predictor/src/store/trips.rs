@@ -5,6 +5,9 @@
 //! time of its last handover where that is to be believed ([`believed`]), else the time at which
 //! the handover arrived here. What arrives with a time of the future is thus as old as anything
 //! that arrives today, and falls out with it.
+//!
+//! A trip that is seen here goes on now: it is no older than the newest, also where the clock is so
+//! late that all others seem newer. Else a full database would let just this one fall out.
 
 use polyrail_model::TripId;
 
@@ -100,6 +103,11 @@ pub(super) fn believed(at_ms: u64, now_ms: u64, newest_ms: u64) -> u64 {
     if (EARLIEST_MS..=arrived.saturating_add(AHEAD_MS)).contains(&at_ms) { at_ms } else { arrived }
 }
 
+/// Whether a clock is so far behind the newest trip that it is not to be believed.
+pub(super) fn is_lost(now_ms: u64, newest_ms: u64) -> bool {
+    now_ms.saturating_add(AHEAD_MS) < newest_ms.max(EARLIEST_MS)
+}
+
 const VERSION: u8 = 1;
 /// 2025: no handover was recorded before.
 pub(super) const EARLIEST_MS: u64 = 1_735_689_600_000;
@@ -133,6 +141,15 @@ mod tests {
         for (at, clock, newest, wanted) in table {
             assert_eq!(believed(at, clock, newest), wanted, "{at} at {clock} after {newest}");
         }
+    }
+
+    #[test]
+    fn a_clock_is_lost_that_is_a_day_behind() {
+        let (newest, day) = (EARLIEST_MS + 1_000_000_000, AHEAD_MS);
+        for (now, lost) in [(newest - day, false), (newest - day - 1, true), (5, true)] {
+            assert_eq!((is_lost(now, newest), is_lost(u64::MAX, newest)), (lost, false), "{now}");
+        }
+        assert!(is_lost(0, 0) && !is_lost(EARLIEST_MS, 0));
     }
 
     #[test]

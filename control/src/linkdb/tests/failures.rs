@@ -7,6 +7,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use polyrail_model::{HandoverOutcome, LedgerMessage, TripId, Urgency};
 use polyrail_predictor::position::TRACKS_MAX;
+use polyrail_predictor::sync::Ledger;
 use polyrail_predictor::{Fix, Reported};
 
 use super::*;
@@ -496,6 +497,38 @@ fn a_clock_that_is_years_ahead_lets_nothing_fall_out_and_is_said_once() {
         keeper.retune(now + Duration::from_secs(5 * 3_600), brief);
         sweep(&mut keeper, 5, WALL_MS + 86_400_000);
         assert_eq!(events(&keeper), 0);
+    });
+}
+
+/// A train whose database is full, with a clock that is two months late.
+#[test]
+fn a_late_clock_loses_no_trip_and_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let learned = learned(folder.path(), "train.redb", 1);
+    let store = Store::open(learned, Limits::default()).unwrap();
+    let one = store.records(store.trips().unwrap()[0].trip, 0, 1).unwrap().remove(0);
+    let log = LogConfig { file: Some(folder.path().join("log")), ..LogConfig::default() };
+    let (dispatch, _handle) = crate::log::dispatch(&log).unwrap();
+    tracing::dispatcher::with_default(&dispatch, || {
+        let now = Instant::now();
+        let mut keeper = Keeper::open(now, None, Tuning { events_max: 1_000, ..tuning() });
+        let record = |trip: u64, sequence: u32, at_ms: u64| Handover {
+            trip: TripId(trip),
+            sequence,
+            at_ms,
+            ..one.clone()
+        };
+        keeper.at(now, WALL_MS);
+        for trip in 0..2 {
+            let all: Vec<_> = (0..500).map(|sequence| record(trip, sequence, WALL_MS)).collect();
+            Ledger::append(&mut keeper, &all).unwrap();
+        }
+        let late = WALL_MS - 60 * 86_400_000;
+        keeper.at(now, late);
+        (0..3).for_each(|sequence| keeper.record(now, &record(7, sequence, late)));
+        assert_eq!(keeper.next_of(TripId(7)).unwrap(), 3);
+        let said = fs::read_to_string(folder.path().join("log")).unwrap();
+        assert_eq!(said.matches("the clock is behind the LinkDB's newest trip").count(), 1);
     });
 }
 
