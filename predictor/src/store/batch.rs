@@ -247,6 +247,20 @@ impl<'t> Batch<'t> {
         Ok(Some(TripId(oldest)))
     }
 
+    /// Ranks those trips anew that are more than a day after a clock that is believed.
+    pub(super) fn rank_anew(&mut self, now_ms: u64) -> Result<(), Fault> {
+        let from = (1, now_ms.saturating_add(trips::AHEAD_MS).saturating_add(1), 0);
+        let ahead = self.tables.order.range(from..(2, 0, 0))?;
+        let ahead: Result<Vec<u64>, Fault> = ahead.map(|row| Ok(row?.1.value().0)).collect();
+        for id in ahead? {
+            let mut trip = self.open_trip(TripId(id))?;
+            if trip.rank_anew(now_ms) {
+                self.close_trip(Some(trip))?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn forget_before(&mut self, at_ms: u64) -> Result<u64, Fault> {
         let mut forgotten = 0;
         while self.drop_oldest(at_ms)?.is_some() {

@@ -14,30 +14,36 @@
 //! A train that was laid up for longer than the bound looks the same: for the first 30 days that it
 //! runs again nothing of it falls out, and then what is too old does. Nothing of this is stored, so
 //! starting anew changes nothing.
+//!
+//! A clock that is to be believed, being neither far ahead of those trips nor behind them, tells
+//! also which trips cannot be as new as the wrong clock made them.
 
-/// The last of the trips that a clock is held against. `ranks`: the times of all trips, the newest
-/// first; none where there are no trips.
-pub(super) fn attested<E>(
-    ranks: impl IntoIterator<Item = Result<u64, E>>,
-) -> Result<Option<u64>, E> {
+/// The last of the trips that a clock is held against. `times`: those of all trips, in any order;
+/// none where there are no trips.
+pub(super) fn attested(mut times: Vec<u64>) -> Option<u64> {
+    times.sort_unstable();
     let mut run: Option<(u64, u64)> = None;
-    for rank in ranks {
-        let rank = rank?;
+    for at in times.into_iter().rev() {
         let last = match run {
-            Some((last, first)) if first.saturating_sub(rank) <= AHEAD_MS => last,
-            _ => rank,
+            Some((last, first)) if first - at <= AHEAD_MS => last,
+            _ => at,
         };
-        if last.saturating_sub(rank) >= RUN_MS {
-            return Ok(Some(last));
+        if last - at >= RUN_MS {
+            return Some(last);
         }
-        run = Some((last, rank));
+        run = Some((last, at));
     }
-    Ok(run.map(|(last, _)| last))
+    run.map(|(last, _)| last)
 }
 
 /// Whether a clock is so far ahead of those trips that it is not believed.
 pub(super) fn is_doubtful(wall_ms: u64, attested_ms: u64) -> bool {
     wall_ms.saturating_sub(attested_ms) > AHEAD_MS
+}
+
+/// Whether a clock is so far behind those trips that it is not believed.
+pub(super) fn is_behind(wall_ms: u64, attested_ms: u64) -> bool {
+    wall_ms.saturating_add(DAY_MS) < attested_ms
 }
 
 /// So far a clock may be ahead of the trips, in milliseconds: 180 days, longer than a train stands
@@ -69,11 +75,16 @@ mod tests {
             (&[680, 500, 499], Some(680)),
         ];
         for (days, wanted) in table {
-            let ranks = days.iter().map(|day| Ok::<_, ()>(day * DAY_MS));
-            assert_eq!(attested(ranks), Ok(wanted.map(|day| day * DAY_MS)), "{days:?}");
+            let times: Vec<u64> = days.iter().map(|day| day * DAY_MS).collect();
+            assert_eq!(attested(times), wanted.map(|day| day * DAY_MS), "{days:?}");
         }
-        let broken = [Ok(9), Err("a page cannot be read")];
-        assert_eq!(attested(broken), Err("a page cannot be read"));
+    }
+
+    #[test]
+    fn a_clock_may_be_a_day_behind() {
+        for (wall, behind) in [(0, true), (498, true), (499, false), (501, false)] {
+            assert_eq!(is_behind(wall * DAY_MS, 500 * DAY_MS), behind, "{wall}");
+        }
     }
 
     #[test]

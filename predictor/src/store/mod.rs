@@ -442,21 +442,34 @@ impl Store {
     }
 
     /// Forgets the handovers of all trips whose last one is older than `retention`, if the clock
-    /// is to be believed beside the trips that are there (see `clock`). `wall_ms`: milliseconds
+    /// is to be believed beside the trips that are there (see `clock`); those that a clock of the
+    /// future has recorded then count as of their own time, or of now. `wall_ms`: milliseconds
     /// since 1970.
     ///
     /// # Errors
     /// When nothing was forgotten.
     pub fn sweep(&mut self, wall_ms: u64, retention: Duration) -> Result<Swept, StoreError> {
-        let attested = self.read(|reading| {
-            let order = reading.open_table(ORDER)?;
-            clock::attested(order.range((1, 0, 0)..)?.rev().map(|row| Ok(row?.0.value().1)))
+        let times = self.read(|reading| {
+            let mut times = Vec::new();
+            for row in reading.open_table(TRIPS)?.iter()? {
+                let (id, bytes) = row?;
+                let trip = Trip::decode(TripId(id.value()), bytes.value())?;
+                times.extend(trip.held.then(|| trip.at_ms()));
+            }
+            Ok(times)
         })?;
+        let attested = clock::attested(times);
         if let Some(attested_ms) = attested.filter(|at| clock::is_doubtful(wall_ms, *at)) {
             return Ok(Swept::ClockDoubted { attested_ms });
         }
         let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-        Ok(Swept::Forgotten(self.forget_before(wall_ms.saturating_sub(retention_ms))?))
+        self.write(|batch| {
+            if attested.is_some_and(|at| !clock::is_behind(wall_ms, at)) {
+                batch.rank_anew(wall_ms)?;
+            }
+            let forgotten = batch.forget_before(wall_ms.saturating_sub(retention_ms))?;
+            Ok(Ok(Swept::Forgotten(forgotten)))
+        })
     }
 
     /// Forgets the handovers of all trips whose last one is older; answers how many trips. What

@@ -372,9 +372,46 @@ fn a_clock_that_is_years_ahead_makes_nothing_too_old() {
         store.append(&events(trip, 0..2, at), at).unwrap();
     }
     assert_eq!(store.stats().unwrap().trips, 128);
-    // The clock is right again.
+    // The clock is right again: what the wrong one recorded is as old as that.
     assert_eq!(store.sweep(last + 5 * day, year).unwrap(), Swept::Forgotten(0));
-    assert_eq!(store.sweep(last + 170 * day, Duration::ZERO).unwrap(), Swept::Forgotten(100));
+    let stats = store.stats().unwrap();
+    assert_eq!((stats.trips, stats.newest_at_ms), (128, Some(last + 5 * day)));
+    let trips: Vec<_> = store.trips().unwrap().iter().map(|trip| trip.trip.0).collect();
+    assert_eq!(trips, (0..128).collect::<Vec<_>>());
+    dump(&store).unwrap();
+    assert_eq!(
+        store.sweep(last + 5 * day, Duration::from_secs(86_400)).unwrap(),
+        Swept::Forgotten(100)
+    );
+    assert_eq!(store.sweep(last + 170 * day, Duration::ZERO).unwrap(), Swept::Forgotten(28));
+}
+
+/// The first days of a new train are in another century; those that follow are no older, but they
+/// say themselves when they were.
+#[test]
+fn trips_of_the_future_do_not_keep_honest_ones_for_ever() {
+    let (day, year) = (86_400_000, Duration::from_secs(365 * 86_400));
+    let mut store = Store::in_memory(Limits::default()).unwrap();
+    let wrong = NOW + 70 * 365 * day;
+    for trip in 0..3 {
+        store.append_own(&events(trip, 0..2, wrong + trip * day), wrong + trip * day).unwrap();
+    }
+    for trip in 3..20 {
+        let at = NOW + trip * day;
+        store.append_own(&events(trip, 0..2, at), at).unwrap();
+    }
+    let newest = |store: &Store| store.stats().unwrap().newest_at_ms.unwrap();
+    assert!(newest(&store) > wrong);
+    // A clock that is behind all that is honest says nothing of what is new.
+    assert_eq!(store.sweep(NOW - 90 * day, year).unwrap(), Swept::Forgotten(0));
+    assert!(newest(&store) > wrong);
+    assert_eq!(store.sweep(NOW + 20 * day, year).unwrap(), Swept::Forgotten(0));
+    assert_eq!(newest(&store), NOW + 20 * day);
+    dump(&store).unwrap();
+    // Day 10 and what came before; those of the wrong clock came no later than day 20.
+    let ten = Duration::from_secs(10 * 86_400 - 1);
+    assert_eq!(store.sweep(NOW + 20 * day, ten).unwrap(), Swept::Forgotten(8));
+    assert_eq!(store.sweep(NOW + 31 * day, ten).unwrap(), Swept::Forgotten(12));
 }
 
 #[test]

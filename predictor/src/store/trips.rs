@@ -8,6 +8,9 @@
 //!
 //! A trip that is seen here goes on now: it is no older than the newest, also where the clock is so
 //! late that all others seem newer. Else a full database would let just this one fall out.
+//!
+//! What a clock of the future recorded here has that time until the clock is right again: then such
+//! trips are ranked anew ([`Trip::rank_anew`]).
 
 use polyrail_model::TripId;
 
@@ -58,6 +61,19 @@ impl Trip {
     /// Its place in the order: trips that fell out before those that are held, then the oldest.
     pub(super) fn order(&self) -> (u8, u64, u64) {
         (u8::from(self.held), self.rank, self.serial)
+    }
+
+    /// Its time as far as it tells one: a rank may be later, where the newest trip was.
+    pub(super) fn at_ms(&self) -> u64 {
+        let told = self.summary.last_at_ms;
+        if (EARLIEST_MS..=self.rank).contains(&told) { told } else { self.rank }
+    }
+
+    /// Gives it the rank that it would have if it came now. Answers whether that is another one.
+    pub(super) fn rank_anew(&mut self, now_ms: u64) -> bool {
+        let before = self.rank;
+        self.rank = believed(self.summary.last_at_ms, now_ms, 0);
+        self.rank != before
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -114,7 +130,7 @@ pub(super) const EARLIEST_MS: u64 = 1_735_689_600_000;
 /// The year 2200: a clock that says more is not asked.
 const LATEST_MS: u64 = 7_258_118_400_000;
 /// Clocks may differ by a day.
-const AHEAD_MS: u64 = 24 * 3600 * 1000;
+pub(super) const AHEAD_MS: u64 = 24 * 3600 * 1000;
 
 #[cfg(test)]
 mod tests {
