@@ -322,9 +322,10 @@ impl Keeper {
         self.with(now, |store| store.place_quantiles(carrier, route, direction, position))?
     }
 
-    /// All that is remembered of cells; none while the database cannot be read.
+    /// All that is remembered of cells, those that were written last behind all others: of more
+    /// than a forecaster holds it keeps these. None while the database cannot be read.
     pub(super) fn cells(&mut self, now: Instant) -> Option<Vec<(CellKey, CellHistory)>> {
-        let cells = self.with(now, |store| store.cells())?;
+        let cells = self.with(now, |store| store.cells_by_age())?;
         self.all_changed = false;
         self.changed.clear();
         Some(cells)

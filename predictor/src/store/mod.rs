@@ -47,7 +47,9 @@ pub use keys::PlaceKey;
 pub use limits::Limits;
 pub(crate) use places::{Mean, Place, SAMPLES_MAX, Visit};
 pub use places::{PLACE_TRIPS_MAX, PlaceQuantiles, PlaceSample, Spread};
-use tables::{CELLS, Counters, EVENTS, FORMAT, META, ORDER, PLACES, TRACK_ORDER, TRACKS, TRIPS};
+use tables::{
+    CELL_ORDER, CELLS, Counters, EVENTS, FORMAT, META, ORDER, PLACES, TRACK_ORDER, TRACKS, TRIPS,
+};
 use trips::Trip;
 pub use trips::TripSummary;
 
@@ -335,6 +337,22 @@ impl Store {
                 let (key, value) = row?;
                 let history = record::decode_history(ring::split(value.value())?.1)?;
                 found.push((keys::decode_cell(key.value())?, history));
+            }
+            Ok(found)
+        })
+    }
+
+    /// All cells, the one that was written longest ago first.
+    pub fn cells_by_age(&self) -> Result<Vec<(CellKey, CellHistory)>, StoreError> {
+        self.read(|reading| {
+            let (order, cells) = (reading.open_table(CELL_ORDER)?, reading.open_table(CELLS)?);
+            let mut found = Vec::new();
+            for row in order.iter()? {
+                let key = row?.1;
+                if let Some(history) = ring::get(&cells, key.value())? {
+                    found
+                        .push((keys::decode_cell(key.value())?, record::decode_history(&history)?));
+                }
             }
             Ok(found)
         })

@@ -16,7 +16,7 @@ pub(super) const TRIPS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("
 pub(super) const ORDER: TableDefinition<'_, (u8, u64, u64), (u64, u32)> =
     TableDefinition::new("trip_order");
 pub(super) const CELLS: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("cells");
-const CELL_ORDER: TableDefinition<'_, u64, Bytes> = TableDefinition::new("cell_order");
+pub(super) const CELL_ORDER: TableDefinition<'_, u64, Bytes> = TableDefinition::new("cell_order");
 pub(super) const TRACKS: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("tracks");
 pub(super) const TRACK_ORDER: TableDefinition<'_, u64, Bytes> = TableDefinition::new("track_order");
 pub(super) const PLACES: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("places");

@@ -490,6 +490,22 @@ fn cells_tracks_and_places_that_were_not_seen_for_long_fall_out() {
     assert_eq!(at(400.0).unwrap(), None);
 }
 
+/// Who cannot hold all takes them in so: the last ones are those that were written last.
+#[test]
+fn cells_come_by_age_where_that_is_asked_for() {
+    let mut store = Store::in_memory(Limits::default()).unwrap();
+    for cell in [7, 3, 9, 1, 3] {
+        let from = polyrail_model::CellId(cell);
+        let trip = store.stats().unwrap().trips;
+        store.append(&[Handover { from, ..event(trip, 0, NOW) }], NOW).unwrap();
+    }
+    let mut by_age = store.cells_by_age().unwrap();
+    let order: Vec<_> = by_age.iter().map(|(key, _)| key.cell.0).collect();
+    assert_eq!(order, [7, 9, 1, 3]);
+    by_age.sort_by(|one, other| one.0.cmp(&other.0));
+    assert_eq!(by_age, store.cells().unwrap());
+}
+
 #[test]
 fn a_cell_that_falls_out_while_its_batch_is_written_is_counted_once() {
     let limits = Limits { cells_max: 2, ..Limits::default() };

@@ -112,7 +112,7 @@ fn begin(store: &Store) -> Result<f64> {
         tracks.push(Track::decode(&bytes)?);
     }
     let mut forecaster = Forecaster::new(ForecastSettings::default());
-    for (key, history) in store.cells()? {
+    for (key, history) in store.cells_by_age()? {
         forecaster.learn(key, history);
     }
     forecaster.refresh();
