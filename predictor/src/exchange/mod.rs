@@ -36,7 +36,8 @@ pub enum Format {
 pub enum Coarsening {
     /// As they are; only so are tracks exported, because their bytes hold positions, too.
     Exact,
-    /// To the nearest multiple of so many metres; 0 is [`Coarsening::Exact`].
+    /// To the nearest multiple of so many metres; 0 is [`Coarsening::Exact`]. Above 100 no places
+    /// of the trace database are exported, because they tell trips by 100 m.
     Metres(u16),
 }
 
@@ -57,6 +58,10 @@ impl Coarsening {
 
     fn is_exact(self) -> bool {
         matches!(self, Self::Exact | Self::Metres(0))
+    }
+
+    fn tells_places(self) -> bool {
+        matches!(self, Self::Exact | Self::Metres(0..=PLACE_METRES))
     }
 }
 
@@ -195,5 +200,7 @@ fn bad(line: u64, place: impl Into<String>, reason: impl Into<String>) -> Import
     ImportError::Bad { line, place: place.into(), reason: reason.into() }
 }
 
+/// How long a place of the trace database is ([`crate::store::PlaceKey`]).
+const PLACE_METRES: u16 = 100;
 /// Handovers in memory while a file is read.
 const PENDING_MAX: usize = 4096;

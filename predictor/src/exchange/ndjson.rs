@@ -46,10 +46,12 @@ pub(super) fn export(
         exported.cells += 1;
         write(&mut to, &Line::Cell(CellRow::of(key, &history, coarsening)))?;
     }
-    store.visit_places(|key, place| {
-        exported.places += 1;
-        write(&mut to, &Line::Place(PlaceRow::of(key, &place)))
-    })?;
+    if coarsening.tells_places() {
+        store.visit_places(|key, place| {
+            exported.places += 1;
+            write(&mut to, &Line::Place(PlaceRow::of(key, &place)))
+        })?;
+    }
     store.visit(|handover| {
         exported.handovers += 1;
         write(&mut to, &Line::Handover(HandoverRow::of(handover, coarsening)))

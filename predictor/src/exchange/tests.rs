@@ -93,6 +93,10 @@ fn exports_are_coarse_unless_asked_for() {
         let mut passages = cells.iter().flat_map(|(_, history)| history.passages());
         assert!(passages.all(|passage| passage.position.decimetres % 1000 == 0));
     }
+    for (metres, told) in [(1, true), (100, true), (101, false), (1_000, false)] {
+        let file = text(&store, Format::Ndjson, Coarsening::Metres(metres));
+        assert_eq!(file.contains("\"place\""), told, "{metres}: {file}");
+    }
     let exact = [Coarsening::Exact, Coarsening::Metres(0)];
     assert!(exact.iter().all(|one| text(&store, Format::Ndjson, *one) == GOLDEN_NDJSON));
     for (metres, coarse) in [(49.9, 0.0), (50.0, 100.0), (-50.0, 0.0), (-50.1, -100.0)] {
