@@ -120,7 +120,7 @@ impl Positioner {
     pub fn observe_odometer(&mut self, now: Instant, odometer: &Odometer) {
         let Odometer { route, metres, velocity, error, .. } = *odometer;
         let at = odometer.at.min(now);
-        let valid = metres.abs() <= METRES_MAX && velocity.abs() <= SPEED_MAX && error >= 0.0;
+        let valid = metres.abs() <= METRES_MAX && velocity.abs() <= VELOCITY_MAX && error >= 0.0;
         if !valid || error > ERROR_REFUSED || !self.is_next(at) {
             return;
         }
@@ -433,5 +433,7 @@ const MOVED_NEW: f64 = 300.0;
 const NEW_COURSE: usize = 10;
 /// A track that is shorter is forgotten, in metres.
 const WORTH: f64 = 1_000.0;
-/// Positions beyond are absurd, in metres.
-const METRES_MAX: f64 = 1e7;
+/// An odometer's positions beyond are absurd, either way, in metres: such a reading is ignored.
+pub const METRES_MAX: f64 = 1e7;
+/// So are its velocities beyond, in metres a second.
+pub const VELOCITY_MAX: f64 = SPEED_MAX;

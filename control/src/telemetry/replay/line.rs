@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use polyrail_model::{CellId, HandoverOutcome, RouteId, Rsrp};
+use polyrail_predictor::position::{METRES_MAX, VELOCITY_MAX};
 use polyrail_predictor::{Fix, Observation, Odometer, Reported, Serving};
 use serde::{Deserialize, Deserializer};
 
@@ -169,7 +170,8 @@ impl Raw {
         let longitude = within("longitude", self.longitude, -180.0, 180.0)?;
         let heading = within("heading", self.heading, 0.0, 360.0)?;
         let metres = within("metres", self.metres, -METRES_MAX, METRES_MAX)?;
-        let velocity = within("metres_per_second", self.metres_per_second, -SPEED_MAX, SPEED_MAX)?;
+        let velocity =
+            within("metres_per_second", self.metres_per_second, -VELOCITY_MAX, VELOCITY_MAX)?;
         let route = self.route.as_deref();
         if route.is_some_and(|name| name.is_empty() || name.len() > NAME_MAX) {
             return Err(format!("route: a name has 1 to {NAME_MAX} bytes"));
@@ -270,9 +272,6 @@ const FORMAT: &str = "polyrail-telemetry";
 const ERROR_USUAL: f64 = 10.0;
 /// No position is better than this.
 const ERROR_MIN: f64 = 0.01;
-/// What a [`polyrail_model::Position`] can hold.
-const METRES_MAX: f64 = 2e8;
-const SPEED_MAX: f64 = 300.0;
 /// Four months.
 const TIME_MAX: f64 = 1e7;
 const DARK_MAX: f64 = 3600.0;
@@ -380,7 +379,9 @@ mod tests {
             format!("{{{place},\"heading\":1}}"),
             "{\"metres\":1}".to_owned(),
             "{\"metres\":1e9,\"metres_per_second\":1}".to_owned(),
+            "{\"metres\":10000001,\"metres_per_second\":1}".to_owned(),
             "{\"metres\":1,\"metres_per_second\":400}".to_owned(),
+            "{\"metres\":1,\"metres_per_second\":-171}".to_owned(),
             "{\"latitude\":1}".to_owned(),
             "{\"latitude\":1,\"longitude\":1,\"route\":\"x\"}".to_owned(),
             "{\"latitude\":1,\"longitude\":1,\"metres_per_second\":-1}".to_owned(),
