@@ -111,6 +111,7 @@ linkdb-eval: setup ## LinkDB's forecasts, each trip from all others; LINKDB="--m
 	target/release/polyrail-linkdb-eval --held-back
 	target/release/polyrail-linkdb-eval --pilot
 	target/release/polyrail-linkdb-eval --pilot --held-back
+	@echo "end to end with real daemons, as root: make bench-linkdb"
 
 linkdb-eval-smoke: setup build ## the same in small: does it still run?
 	target/$(PROFILE)/polyrail-linkdb-eval --smoke $(LINKDB)

@@ -29,13 +29,14 @@ pub(super) struct Pair {
 #[derive(Clone, Debug)]
 pub(super) struct Pairs<'a> {
     mode: &'a str,
+    fall: Goal,
     all: &'a [Pair],
     kept: Vec<Pair>,
 }
 
 impl<'a> Pairs<'a> {
     /// Those with at least so many bytes in flight without forecasts; says which are refused.
-    pub(super) fn sift(mode: &'a str, all: &'a [Pair], least: f64) -> Self {
+    pub(super) fn sift(mode: &'a str, fall: Goal, all: &'a [Pair], least: f64) -> Self {
         let mut kept = Vec::new();
         for (number, pair) in all.iter().enumerate() {
             if pair.without.inside >= least {
@@ -48,7 +49,7 @@ impl<'a> Pairs<'a> {
                 );
             }
         }
-        Self { mode, all, kept }
+        Self { mode, fall, all, kept }
     }
 
     /// Prints the figures.
@@ -79,7 +80,7 @@ impl<'a> Pairs<'a> {
         let fall = 1.0 - total(&after) / total(&before);
         report.result(&name("in_flight_without"), median(&before), "bytes", Goal::None, &before);
         report.result(&name("in_flight_with"), median(&after), "bytes", Goal::None, &after);
-        report.result(&name("in_flight_fall"), fall, "x", Goal::AtLeast(FALL), &falls);
+        report.result(&name("in_flight_fall"), fall, "x", self.fall, &falls);
         let gains = of(|pair| pair.with.after / pair.without.after.max(GOODPUT_LEAST));
         report.result(&name("goodput_2s_gain"), median(&gains), "x", Goal::None, &gains);
         Ok(())
@@ -101,9 +102,8 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// On so many trips a forecast is to stand, and so much less is to be in flight with it.
+/// On so many trips a forecast is to stand.
 const FORESEEN: f64 = 0.9;
-const FALL: f64 = 0.7;
 /// Less counts as this, in Mbit/s.
 const GOODPUT_LEAST: f64 = 0.01;
 
@@ -118,7 +118,7 @@ mod tests {
 
     fn told(pairs: &[Pair]) -> (Result<()>, Vec<(String, f64, bool)>) {
         let mut report = Report::default();
-        let told = Pairs::sift("tls", pairs, 10_000.0).tell(&mut report);
+        let told = Pairs::sift("tls", Goal::AtLeast(0.7), pairs, 10_000.0).tell(&mut report);
         let folder = std::env::temp_dir().join(format!("polyrail-pairs-{}", std::process::id()));
         let path = folder.join(format!("{:?}.json", std::thread::current().id()));
         report.write(&path).unwrap();
@@ -163,8 +163,8 @@ mod tests {
         let (_, figures) = told(&[one; 2]);
         assert_eq!(value(&figures, "linkdb_tls_foreseen_gateway"), Some((1.0, true)));
         assert_eq!(value(&figures, "linkdb_tls_foreseen_cloud"), Some((0.0, false)));
-        assert!(Pairs::sift("tls", &[one], 1.0).are_foreseen().is_ok());
+        assert!(Pairs::sift("tls", Goal::None, &[one], 1.0).are_foreseen().is_ok());
         let blind = pair(100_000.0, 20_000.0, [false; 2]);
-        assert!(Pairs::sift("tls", &[one, blind], 1.0).are_foreseen().is_err());
+        assert!(Pairs::sift("tls", Goal::None, &[one, blind], 1.0).are_foreseen().is_err());
     }
 }

@@ -72,7 +72,7 @@ impl Work {
         match scene {
             Scene::Calm => {}
             Scene::Alarm => {
-                let forecast = Forecast { fails_in: ms(100), uncertainty: ms(240), permille: 60 };
+                let forecast = Forecast { fails_in: ms(100), uncertainty: ms(240), permille: 600 };
                 paths[0].forecast = Some(forecast);
             }
             Scene::Tail => {

@@ -8,6 +8,7 @@
 //! for at most [`BEYOND_MAX`], then it carries a segment a round trip to find out, and is taken
 //! again when one arrives. When all paths are to be rejected the one whose failure is farthest
 //! stays, unless `block = true`: then nothing is sent until the first of them is to be taken again.
+//! So it does when all others are dead, or have timed out since they last heard anything.
 //! With `permille` only failures that are likely enough take a path out: a failure that is not
 //! foreseen costs little where what is out soon goes elsewhere, a path that rests costs what it
 //! carries.
@@ -92,7 +93,8 @@ impl Schedulerlet for HandoverRejection {
         }
         let usable = |path: usize| !input.paths[path].stalled;
         let left = candidates.without(rejected);
-        let none_left = !left.iter().any(usable);
+        // Others that hear nothing any more are no reason to turn away one that may go on.
+        let none_left = !left.iter().any(|path| usable(path) && input.paths[path].timeouts == 0);
         if none_left
             && self.block
             && let Some(again) = again
@@ -160,6 +162,10 @@ mod tests {
         PathView { forecast: Some(forecast), ..path }
     }
 
+    fn timed_out(path: PathView) -> PathView {
+        PathView { timeouts: 1, ..path }
+    }
+
     /// A train that stands still.
     fn unsure(path: PathView) -> PathView {
         let (fails_in, uncertainty) = (ms(3_600_000), Duration::MAX);
@@ -184,6 +190,7 @@ mod tests {
             ("an error without bound", [unsure(a), b], Some(1)),
             ("all fail: the farthest stays", [failing(a, 100), failing(b, 101)], Some(1)),
             ("the other is dead", [failing(a, 100), stalled(b)], Some(0)),
+            ("the other hears nothing any more", [failing(a, 100), timed_out(b)], Some(0)),
             (
                 "the other is dead and fails later",
                 [failing(a, 100), failing(stalled(b), 200)],
@@ -211,6 +218,21 @@ mod tests {
         // What is known of the cell may change on the way.
         assert_eq!(choice(&mut chain, base() + ms(10), &likely(349)), Some(0));
         assert!(ChainSpec::of(&["handover_rejection(permille=1001)", "min_rtt"]).is_err());
+        let default = |permille| {
+            let remaining = polyrail_model::Bytes::from_mib(1);
+            let segment = SegmentView { remaining, ..SegmentView::default() };
+            let paths = likely(permille);
+            match ChainSpec::default().build().decide(&Input {
+                paths: &paths,
+                segment,
+                now: base(),
+            }) {
+                Decision::Send { primary, copies, .. } => (primary, copies.iter().collect()),
+                Decision::Wait { .. } => (usize::MAX, Vec::new()),
+            }
+        };
+        assert_eq!(default(349), (0, vec![1]), "the default chain uses it, and copies");
+        assert_eq!(default(350), (1, vec![]), "the default chain turns it away");
     }
 
     #[test]

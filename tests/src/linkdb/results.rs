@@ -19,6 +19,11 @@ pub fn judge(results: &mut Results, prefix: &str, report: &Report) {
     }
     for (count, told) in &report.learning {
         beside(results, &format!("{prefix}_after_{count}"), told);
+        if *count == 1 {
+            // One trip foresees nothing, so nothing is worse than without.
+            let alarms = told.successes.correct_share().map(|share| 1.0 - share);
+            figure(results, &format!("{prefix}_after_1_alarms"), alarms, Goal::AtMost(0.0));
+        }
     }
 }
 

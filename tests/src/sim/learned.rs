@@ -5,29 +5,15 @@
 //! the serving cells as the gateway has them, and told to both sides a moment later, as the daemons
 //! do. Source of the figures: POLYCORN 6.2, Fig. 11a.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+mod next;
 
 use anyhow::{Result, ensure};
-use polyrail_emulator::rail::{CarrierProfile, Route, Speed, Trip};
 use polyrail_emulator::results::{Goal, Report};
-use polyrail_model::{CellId, Direction, Handover, LinkForecast, RouteId};
-use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Situation};
 
-use super::bulk::failures;
+use self::next::Next;
 use super::metrics::{mean, quantile};
 use super::runs::parallel;
-use super::{Bulk, Contestant, Engine, Message, Page, bulk_in, messaging_in, pages_in, world_told};
-use crate::dice::Dice;
-use crate::linkdb::records::{REPORT_MS, recorded};
-use crate::world::World;
-
-/// One route, what was learned of it, and the next trip.
-struct Next {
-    route: Route,
-    trip: Trip,
-    learned: Arc<Vec<Handover>>,
-}
+use super::{Bulk, Contestant, Engine, Message, Page, bulk_in, messaging_in, pages_in};
 
 /// Whose trips are measured, and how much forecasts are to gain there.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +26,10 @@ pub struct Case {
     pub engine: Engine,
     /// What the mean and the median of the goodput after failures are to gain.
     gains: [f64; 2],
-    /// The share of the oracle's gain that learned forecasts are to have, if any.
-    of_oracle: Option<f64>,
+    /// The share of the oracle's gain that learned forecasts are to have.
+    of_oracle: Goal,
+    /// What the scheduler might be instead, by name: how learned forecasts do there.
+    instead: &'static [(&'static str, &'static str)],
 }
 
 impl Case {
@@ -51,18 +39,31 @@ impl Case {
         chain: "hsrsch",
         engine: Engine::Paper,
         gains: [1.2, 1.5],
-        of_oracle: Some(0.8),
+        of_oracle: Goal::AtLeast(0.8),
+        instead: &[],
     };
     /// HSRSCH with all that Polyrail has around it.
     pub const FULL: Self = Self { name: "full", engine: Engine::Full, ..Self::PAPER };
     /// What users get: it finds another way so soon after a failure that forecasts have little to
-    /// gain, and nothing to spoil.
+    /// gain. They are not to spoil anything either.
     pub const DEFAULT: Self = Self {
         name: "default",
         chain: "polyrail",
         engine: Engine::Full,
         gains: [1.0, 1.0],
-        of_oracle: None,
+        of_oracle: Goal::None,
+        instead: &[
+            (
+                "all_rejected",
+                "handover_rejection/earliest_delivery/disconnect_redundancy/message_redundancy/\
+                 queue_bound/completion_reinjection/extended_reinjection",
+            ),
+            (
+                "none_rejected",
+                "earliest_delivery/disconnect_redundancy/message_redundancy/queue_bound/\
+                 completion_reinjection/extended_reinjection",
+            ),
+        ],
     };
 }
 
@@ -105,7 +106,7 @@ fn nexts(first_route: u64, routes: u64) -> Result<Vec<Next>> {
     let mut nexts = Vec::new();
     for number in 0..routes {
         // Even routes are passed upwards.
-        nexts.extend(next(first_route + 2 * number)?);
+        nexts.extend(next::next(first_route + 2 * number)?);
     }
     Ok(nexts)
 }
@@ -119,12 +120,16 @@ fn bulk_of(
 ) -> Result<()> {
     let none = Contestant::parse(case.chain, case.engine)?;
     let oracle = Contestant::parse(&format!("{}+oracle", case.chain), case.engine)?;
+    let instead = case.instead.iter().map(|(_, rules)| Contestant::parse(rules, case.engine));
+    let instead = instead.collect::<Result<Vec<_>, _>>()?;
     let runs = parallel(nexts.len(), threads, |number| {
         let next = &nexts[number];
         let ridden = |contestant: &Contestant, learned: bool| {
             bulk_in(next.world(contestant, learned), &next.trip, contestant)
         };
-        [ridden(&none, false), ridden(&none, true), ridden(&oracle, false)]
+        let mut runs = vec![ridden(&none, false), ridden(&none, true), ridden(&oracle, false)];
+        runs.extend(instead.iter().map(|other| ridden(other, true)));
+        runs
     });
     let foreseen: Vec<bool> = nexts.iter().flat_map(Next::foreseen).collect();
     let seen: usize = runs.iter().map(|run| run[0].after_failures.len()).sum();
@@ -178,7 +183,7 @@ fn tell_figures(
     report: &mut Report,
     case: Case,
     prefix: &str,
-    runs: &[[Bulk; 3]],
+    runs: &[Vec<Bulk>],
     foreseen: &[bool],
 ) {
     let after = |which: usize| -> Vec<f64> {
@@ -201,14 +206,25 @@ fn tell_figures(
         // Where the oracle gains nothing there is no share of it: not a number, which is short.
         let gained = oracle > none * ORACLE_GAINS;
         let share = if gained { (learned - none) / (oracle - none) } else { f64::NAN };
-        if let Some(goal) = case.of_oracle {
-            say(report, "of_oracle_gain", share, "x", Goal::AtLeast(goal));
+        if gained || case.of_oracle != Goal::None {
+            say(report, "of_oracle_gain", share, "x", case.of_oracle);
         }
     }
     let goodput =
         |which: usize| mean(&runs.iter().map(|run| run[which].goodput()).collect::<Vec<_>>());
     let all = goodput(1) / goodput(0);
     report.result(&format!("{prefix}_goodput"), all, "x", Goal::AtLeast(1.0), &[all]);
+    for (which, name) in [(0, "none"), (1, "learned")] {
+        let sum = |of: fn(&Bulk) -> u64| runs.iter().map(|run| of(&run[which])).sum::<u64>() as f64;
+        let share = sum(|run| run.resent) / sum(|run| run.bytes);
+        report.result(&format!("{prefix}_resent_{name}"), share, "x", Goal::None, &[share]);
+    }
+    for (place, (name, _)) in case.instead.iter().enumerate() {
+        let (gain, all) = (mean(&after(3 + place)) / mean(&none), goodput(3 + place) / goodput(0));
+        for (what, value) in [("gain_mean", gain), ("goodput", all)] {
+            report.result(&format!("{prefix}_{name}_{what}"), value, "x", Goal::None, &[value]);
+        }
+    }
     for (name, wanted) in [("foreseen", true), ("unforeseen", false)] {
         let own = |values: &[f64]| -> Vec<f64> {
             let pairs = values.iter().zip(foreseen).filter(|(_, foreseen)| **foreseen == wanted);
@@ -225,119 +241,7 @@ fn tell_figures(
     }
 }
 
-/// The trips after those that were learned from: each on another part of the route.
-fn next(seed: u64) -> Result<Vec<Next>> {
-    let carriers = [CarrierProfile::A, CarrierProfile::B];
-    let route = Route::new(seed, Speed::Kmh300, METRES, &carriers);
-    let whole = Duration::from_secs_f64((METRES - 1_000.0) / route.speed.metres_per_second());
-    let report = Duration::from_millis(REPORT_MS);
-    let mut learned = Vec::new();
-    for number in 0..TRIPS {
-        let trip = Trip::new(&route, seed * 1_000 + number, 0.0, whole)?;
-        let records = recorded(&route, &trip, number, report);
-        learned.extend(records.into_iter().map(|(record, _)| record));
-    }
-    let learned = Arc::new(learned);
-    let part = |number: u64| {
-        let start = START_METRES + PART_METRES * number as f64;
-        let trip = Trip::new(&route, seed * 1_000 + TRIPS + number, start, super::trips::LENGTH)?;
-        Ok(Next { route: route.clone(), trip, learned: learned.clone() })
-    };
-    (0..PARTS).map(part).collect()
-}
-
-impl Next {
-    /// What is told of a carrier, and when after the trip's beginning: with each reading of the
-    /// position, and when its modem reports another cell.
-    fn forecasts(&self, begin: Instant, carrier: usize) -> Vec<(Duration, Option<LinkForecast>)> {
-        let mut forecaster = Forecaster::new(ForecastSettings::default());
-        self.learned.iter().for_each(|handover| forecaster.add(handover));
-        let name = self.route.carriers[carrier].name;
-        let mut last: Option<LinkForecast> = None;
-        let one = |(after, cell): (Duration, Option<u32>)| {
-            let at = begin + after;
-            let situation = Situation {
-                at,
-                route: RouteId(self.route.seed),
-                direction: Direction::Up,
-                metres: self.trip.metres_seen(after),
-                speed: self.route.speed.metres_per_second(),
-                error: GPS_ERROR,
-            };
-            last = match cell {
-                Some(cell) => forecaster.forecast(at, &situation, name, CellId(u64::from(cell))),
-                // What was foreseen of the lost cell holds until it expires.
-                None => last.filter(|last| last.expires_at > at),
-            };
-            (after + LAG, last)
-        };
-        self.reports(carrier).into_iter().map(one).collect()
-    }
-
-    /// Which cell a carrier's modem is known to be in, and since when: as often as there is a
-    /// position, and up to [`REPORT_MS`] after each change, as in what was learned.
-    fn reports(&self, carrier: usize) -> Vec<(Duration, Option<u32>)> {
-        let signals = &self.trip.signals(&self.route)[carrier];
-        let mut reports: Vec<_> = signals.iter().map(|signal| (signal.at, signal.cell)).collect();
-        let mut dice = Dice::new(self.trip.seed ^ 0x4e_3057);
-        for handover in &self.trip.carriers[carrier].handovers {
-            let mut late = || Duration::from_millis(REPORT_MS).mul_f64(dice.unit());
-            reports.push((handover.at + handover.dark + late(), Some(handover.to)));
-        }
-        reports.sort_by_key(|(at, _)| *at);
-        reports
-    }
-
-    /// The trip's world for a contestant, with learned forecasts or none.
-    fn world(&self, contestant: &Contestant, learned: bool) -> World {
-        world_told(&self.trip, contestant, |world| {
-            if learned {
-                self.tell(world);
-            }
-        })
-    }
-
-    /// Tells the world all that will be foreseen, each at its time.
-    fn tell(&self, world: &mut World) {
-        let begin = world.now() - world.elapsed();
-        for carrier in 0..self.trip.carriers.len() {
-            for (at, forecast) in self.forecasts(begin, carrier) {
-                if at >= world.elapsed() {
-                    world.foresee(at - world.elapsed(), carrier, forecast);
-                }
-            }
-        }
-    }
-
-    /// Whether each failure that [`Bulk::after_failures`] has was foreseen when it began.
-    fn foreseen(&self) -> Vec<bool> {
-        let begin = Instant::now();
-        let mut foreseen = Vec::new();
-        for (number, carrier) in self.trip.carriers.iter().enumerate() {
-            let told = self.forecasts(begin, number);
-            for handover in failures(&self.trip, carrier) {
-                let before = told.iter().take_while(|(at, _)| *at <= handover.at).last();
-                let near = |forecast: &LinkForecast| {
-                    forecast.fails_at <= begin + handover.at + forecast.uncertainty
-                };
-                foreseen.push(before.and_then(|(_, last)| *last).is_some_and(|last| near(&last)));
-            }
-        }
-        foreseen
-    }
-}
-
 /// An oracle gains something when it is so much better than none.
 const ORACLE_GAINS: f64 = 1.02;
-/// Trips that were made before.
-const TRIPS: u64 = 24;
-const METRES: f64 = 40_000.0;
-const START_METRES: f64 = 1_000.0;
-/// So many parts of each route are passed again, so far apart.
-const PARTS: u64 = 4;
-const PART_METRES: f64 = 9_000.0;
-const GPS_ERROR: f64 = 8.0;
 /// Of messages.
 const USERS: usize = 4;
-/// From the reading to the forecast on both sides.
-const LAG: Duration = Duration::from_millis(60);

@@ -20,6 +20,8 @@ const GATE: [(&str, f64); 8] = [
 ];
 /// Of the failures with a forecast so many may be late.
 const LATE_MAX: f64 = 0.02;
+/// Forecasts may cost whole trips no more than chance makes of so few.
+const GOODPUT_LEAST: f64 = 0.98;
 /// Routes for tuning that no evaluation begins with.
 const FIRST: u64 = 2_100;
 const ROUTES: u64 = 6;
@@ -61,4 +63,6 @@ fn failures_are_foreseen_as_well_as_they_were() {
     }
     let late = failures.late_share().unwrap();
     assert!(late <= LATE_MAX, "{late} of the failures with a forecast are late");
+    let goodput = figure("default_goodput");
+    assert!(goodput >= GOODPUT_LEAST, "forecasts cost the default chain too much: {goodput}");
 }

@@ -1,0 +1,136 @@
+//! The trip that comes after those that were learned from, and what is foreseen on it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use polyrail_emulator::rail::{CarrierProfile, Route, Speed, Trip};
+use polyrail_model::{CellId, Direction, Handover, LinkForecast, RouteId};
+use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Situation};
+
+use crate::dice::Dice;
+use crate::linkdb::records::{REPORT_MS, recorded};
+use crate::sim::bulk::failures;
+use crate::sim::trips::LENGTH;
+use crate::sim::{Contestant, world_told};
+use crate::world::World;
+
+/// One route, what was learned of it, and the next trip.
+pub(super) struct Next {
+    route: Route,
+    pub trip: Trip,
+    learned: Arc<Vec<Handover>>,
+}
+
+/// The trips after those that were learned from: each on another part of the route.
+pub(super) fn next(seed: u64) -> Result<Vec<Next>> {
+    let carriers = [CarrierProfile::A, CarrierProfile::B];
+    let route = Route::new(seed, Speed::Kmh300, METRES, &carriers);
+    let whole = Duration::from_secs_f64((METRES - 1_000.0) / route.speed.metres_per_second());
+    let report = Duration::from_millis(REPORT_MS);
+    let mut learned = Vec::new();
+    for number in 0..TRIPS {
+        let trip = Trip::new(&route, seed * 1_000 + number, 0.0, whole)?;
+        let records = recorded(&route, &trip, number, report);
+        learned.extend(records.into_iter().map(|(record, _)| record));
+    }
+    let learned = Arc::new(learned);
+    let part = |number: u64| {
+        let start = START_METRES + PART_METRES * number as f64;
+        let trip = Trip::new(&route, seed * 1_000 + TRIPS + number, start, LENGTH)?;
+        Ok(Next { route: route.clone(), trip, learned: learned.clone() })
+    };
+    (0..PARTS).map(part).collect()
+}
+
+impl Next {
+    /// What is told of a carrier, and when after the trip's beginning: with each reading of the
+    /// position, and when its modem reports another cell.
+    fn forecasts(&self, begin: Instant, carrier: usize) -> Vec<(Duration, Option<LinkForecast>)> {
+        let mut forecaster = Forecaster::new(ForecastSettings::default());
+        self.learned.iter().for_each(|handover| forecaster.add(handover));
+        let name = self.route.carriers[carrier].name;
+        let mut last: Option<LinkForecast> = None;
+        let one = |(after, cell): (Duration, Option<u32>)| {
+            let at = begin + after;
+            let situation = Situation {
+                at,
+                route: RouteId(self.route.seed),
+                direction: Direction::Up,
+                metres: self.trip.metres_seen(after),
+                speed: self.route.speed.metres_per_second(),
+                error: GPS_ERROR,
+            };
+            last = match cell {
+                Some(cell) => forecaster.forecast(at, &situation, name, CellId(u64::from(cell))),
+                // What was foreseen of the lost cell holds until it expires.
+                None => last.filter(|last| last.expires_at > at),
+            };
+            (after + LAG, last)
+        };
+        self.reports(carrier).into_iter().map(one).collect()
+    }
+
+    /// Which cell a carrier's modem is known to be in, and since when: as often as there is a
+    /// position, and up to [`REPORT_MS`] after each change, as in what was learned.
+    fn reports(&self, carrier: usize) -> Vec<(Duration, Option<u32>)> {
+        let signals = &self.trip.signals(&self.route)[carrier];
+        let mut reports: Vec<_> = signals.iter().map(|signal| (signal.at, signal.cell)).collect();
+        let mut dice = Dice::new(self.trip.seed ^ 0x4e_3057);
+        for handover in &self.trip.carriers[carrier].handovers {
+            let mut late = || Duration::from_millis(REPORT_MS).mul_f64(dice.unit());
+            reports.push((handover.at + handover.dark + late(), Some(handover.to)));
+        }
+        reports.sort_by_key(|(at, _)| *at);
+        reports
+    }
+
+    /// The trip's world for a contestant, with learned forecasts or none.
+    pub fn world(&self, contestant: &Contestant, learned: bool) -> World {
+        world_told(&self.trip, contestant, |world| {
+            if learned {
+                self.tell(world);
+            }
+        })
+    }
+
+    /// Tells the world all that will be foreseen, each at its time.
+    fn tell(&self, world: &mut World) {
+        let begin = world.now() - world.elapsed();
+        for carrier in 0..self.trip.carriers.len() {
+            for (at, forecast) in self.forecasts(begin, carrier) {
+                if at >= world.elapsed() {
+                    world.foresee(at - world.elapsed(), carrier, forecast);
+                }
+            }
+        }
+    }
+
+    /// Whether each failure that [`Bulk::after_failures`] has was foreseen when it began.
+    pub fn foreseen(&self) -> Vec<bool> {
+        let begin = Instant::now();
+        let mut foreseen = Vec::new();
+        for (number, carrier) in self.trip.carriers.iter().enumerate() {
+            let told = self.forecasts(begin, number);
+            for handover in failures(&self.trip, carrier) {
+                let before = told.iter().take_while(|(at, _)| *at <= handover.at).last();
+                let near = |forecast: &LinkForecast| {
+                    forecast.fails_at <= begin + handover.at + forecast.uncertainty
+                };
+                foreseen.push(before.and_then(|(_, last)| *last).is_some_and(|last| near(&last)));
+            }
+        }
+        foreseen
+    }
+}
+
+/// Trips that were made before.
+const TRIPS: u64 = 24;
+const METRES: f64 = 40_000.0;
+const START_METRES: f64 = 1_000.0;
+/// So many parts of each route are passed again, so far apart.
+const PARTS: u64 = 4;
+const PART_METRES: f64 = 9_000.0;
+const GPS_ERROR: f64 = 8.0;
+/// From the reading to the forecast on both sides.
+const LAG: Duration = Duration::from_millis(60);
