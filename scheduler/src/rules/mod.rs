@@ -134,8 +134,9 @@ pub(crate) const CHAINS: [(&str, &[&str]); 21] = [
 pub(crate) const RECONSTRUCTED: [&str; 2] = ["raven", "stms"];
 
 /// Our own: HSRSCH's foresight, the earliest delivery in place of the least round trip, and ends
-/// that go where they arrive first. What it loses in a failure it soon has elsewhere, so a path that
-/// most probably goes on is not taken out: it is used, and what goes then is copied.
+/// that go where they arrive first. What it loses in a failure it soon has elsewhere, so a path
+/// that most probably goes on is not taken out: it is used, and what goes then is copied to others
+/// that have room.
 const POLYRAIL: [&str; 7] = [
     "handover_rejection(permille=350)",
     "earliest_delivery",
