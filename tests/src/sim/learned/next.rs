@@ -106,7 +106,7 @@ impl Next {
         }
     }
 
-    /// Whether each failure that [`Bulk::after_failures`] has was foreseen when it began.
+    /// Whether each failure after which goodput is measured was foreseen when it began.
     pub fn foreseen(&self) -> Vec<bool> {
         let begin = Instant::now();
         let mut foreseen = Vec::new();
