@@ -181,8 +181,8 @@ fn sleep_until(at: Instant) {
 
 /// So much less is to be in flight.
 const FALL: f64 = 0.7;
-/// The routes, and how many may be tried: none that LinkDB is tuned on or judged by elsewhere.
-const ROUTES: u64 = 71_000;
+/// The routes, and how many may be tried.
+const ROUTES: u64 = 61_000;
 const ROUTES_MAX: u64 = 200;
 /// The trips behind each trip.
 const LEARNED: u64 = 24;
