@@ -1,7 +1,8 @@
 //! What trips with forecasts and without say together, and when they say nothing.
 //!
-//! A trip on which the carrier was not full without forecasts shows nothing: the pair is refused,
-//! and counted. When fewer than half are left there is no figure, but an error.
+//! Where less is to be in flight, a trip on which the carrier was not full without forecasts shows
+//! nothing: the pair is refused, and counted. When fewer than half are left there is no figure, but
+//! an error.
 
 use anyhow::{Result, ensure};
 
@@ -25,21 +26,22 @@ pub(super) struct Pair {
     pub(super) with: Seen,
 }
 
-/// The pairs of a mode in which the carrier was full without forecasts.
+/// The pairs of a mode that count.
 #[derive(Clone, Debug)]
 pub(super) struct Pairs<'a> {
     mode: &'a str,
-    fall: Goal,
+    fall: Option<f64>,
     all: &'a [Pair],
     kept: Vec<Pair>,
 }
 
 impl<'a> Pairs<'a> {
-    /// Those with at least so many bytes in flight without forecasts; says which are refused.
-    pub(super) fn sift(mode: &'a str, fall: Goal, all: &'a [Pair], least: f64) -> Self {
+    /// With a share by which it is to fall, those with at least so many bytes in flight without
+    /// forecasts, and says which are refused; else all.
+    pub(super) fn sift(mode: &'a str, fall: Option<f64>, all: &'a [Pair], least: f64) -> Self {
         let mut kept = Vec::new();
         for (number, pair) in all.iter().enumerate() {
-            if pair.without.inside >= least {
+            if fall.is_none() || pair.without.inside >= least {
                 kept.push(*pair);
             } else {
                 println!(
@@ -66,7 +68,9 @@ impl<'a> Pairs<'a> {
             report.result(&name, share, "x", Goal::AtLeast(FORESEEN), &foreseen);
         }
         let (all, kept) = (self.all.len(), self.kept.len());
-        report.result(&name("pairs_refused"), (all - kept) as f64, "", Goal::None, &[]);
+        if self.fall.is_some() {
+            report.result(&name("pairs_refused"), (all - kept) as f64, "", Goal::None, &[]);
+        }
         ensure!(
             kept > 0 && 2 * kept >= all,
             "{}: the carrier was full without forecasts on {kept} of {all} trips only, so nothing \
@@ -75,12 +79,14 @@ impl<'a> Pairs<'a> {
         );
         let of = |figure: fn(&Pair) -> f64| self.kept.iter().map(figure).collect::<Vec<_>>();
         let (before, after) = (of(|pair| pair.without.inside), of(|pair| pair.with.inside));
-        let falls = of(|pair| 1.0 - pair.with.inside / pair.without.inside);
-        let total = |values: &[f64]| values.iter().sum::<f64>();
-        let fall = 1.0 - total(&after) / total(&before);
         report.result(&name("in_flight_without"), median(&before), "bytes", Goal::None, &before);
         report.result(&name("in_flight_with"), median(&after), "bytes", Goal::None, &after);
-        report.result(&name("in_flight_fall"), fall, "x", self.fall, &falls);
+        if let Some(least) = self.fall {
+            let falls = of(|pair| 1.0 - pair.with.inside / pair.without.inside);
+            let total = |values: &[f64]| values.iter().sum::<f64>();
+            let fall = 1.0 - total(&after) / total(&before);
+            report.result(&name("in_flight_fall"), fall, "x", Goal::AtLeast(least), &falls);
+        }
         let gains = of(|pair| pair.with.after / pair.without.after.max(GOODPUT_LEAST));
         report.result(&name("goodput_2s_gain"), median(&gains), "x", Goal::None, &gains);
         Ok(())
@@ -116,9 +122,9 @@ mod tests {
         Pair { without: seen(without), with: seen(with) }
     }
 
-    fn told(pairs: &[Pair]) -> (Result<()>, Vec<(String, f64, bool)>) {
+    fn told(fall: Option<f64>, pairs: &[Pair]) -> (Result<()>, Vec<(String, f64, bool)>) {
         let mut report = Report::default();
-        let told = Pairs::sift("tls", Goal::AtLeast(0.7), pairs, 10_000.0).tell(&mut report);
+        let told = Pairs::sift("tls", fall, pairs, 10_000.0).tell(&mut report);
         let folder = std::env::temp_dir().join(format!("polyrail-pairs-{}", std::process::id()));
         let path = folder.join(format!("{:?}.json", std::thread::current().id()));
         report.write(&path).unwrap();
@@ -139,7 +145,7 @@ mod tests {
     #[test]
     fn where_nothing_was_in_flight_nothing_fell() {
         let empty = pair(0.0, 0.0, [true; 2]);
-        let (told, figures) = told(&[empty; 4]);
+        let (told, figures) = told(Some(0.7), &[empty; 4]);
         assert!(told.is_err());
         assert_eq!(value(&figures, "linkdb_tls_pairs_refused"), Some((4.0, true)));
         assert_eq!(value(&figures, "linkdb_tls_in_flight_fall"), None);
@@ -149,22 +155,34 @@ mod tests {
     #[test]
     fn half_of_the_pairs_is_enough_and_only_they_count() {
         let (full, low) = (pair(100_000.0, 20_000.0, [true; 2]), pair(9_999.0, 0.0, [true; 2]));
-        let (told_two, figures) = told(&[full, low, full, low]);
+        let (told_two, figures) = told(Some(0.7), &[full, low, full, low]);
         assert!(told_two.is_ok());
         assert_eq!(value(&figures, "linkdb_tls_in_flight_fall"), Some((0.8, true)));
         assert_eq!(value(&figures, "linkdb_tls_pairs_refused"), Some((2.0, true)));
-        assert!(told(&[full, low, low]).0.is_err());
-        assert!(told(&[]).0.is_err());
+        assert!(told(Some(0.7), &[full, low, low]).0.is_err());
+        assert!(told(Some(0.7), &[]).0.is_err());
+    }
+
+    #[test]
+    fn where_nothing_is_to_fall_all_pairs_count() {
+        let (full, low) = (pair(100_000.0, 90_000.0, [true; 2]), pair(0.0, 5_000.0, [true; 2]));
+        let (told_three, figures) = told(None, &[full, low, low]);
+        assert!(told_three.is_ok());
+        assert_eq!(value(&figures, "linkdb_tls_in_flight_without"), Some((0.0, true)));
+        assert_eq!(value(&figures, "linkdb_tls_in_flight_with"), Some((5_000.0, true)));
+        assert_eq!(value(&figures, "linkdb_tls_in_flight_fall"), None);
+        assert_eq!(value(&figures, "linkdb_tls_pairs_refused"), None);
+        assert!(told(None, &[]).0.is_err());
     }
 
     #[test]
     fn a_side_without_forecasts_falls_short() {
         let one = pair(100_000.0, 20_000.0, [true, false]);
-        let (_, figures) = told(&[one; 2]);
+        let (_, figures) = told(Some(0.7), &[one; 2]);
         assert_eq!(value(&figures, "linkdb_tls_foreseen_gateway"), Some((1.0, true)));
         assert_eq!(value(&figures, "linkdb_tls_foreseen_cloud"), Some((0.0, false)));
-        assert!(Pairs::sift("tls", Goal::None, &[one], 1.0).are_foreseen().is_ok());
+        assert!(Pairs::sift("tls", None, &[one], 1.0).are_foreseen().is_ok());
         let blind = pair(100_000.0, 20_000.0, [false; 2]);
-        assert!(Pairs::sift("tls", Goal::None, &[one, blind], 1.0).are_foreseen().is_err());
+        assert!(Pairs::sift("tls", None, &[one, blind], 1.0).are_foreseen().is_err());
     }
 }

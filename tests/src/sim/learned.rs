@@ -9,6 +9,7 @@ mod next;
 
 use anyhow::{Result, ensure};
 use polyrail_emulator::results::{Goal, Report};
+use polyrail_scheduler::ChainSpec;
 
 use self::next::Next;
 use super::metrics::{mean, quantile};
@@ -28,8 +29,8 @@ pub struct Case {
     gains: [f64; 2],
     /// The share of the oracle's gain that learned forecasts are to have.
     of_oracle: Goal,
-    /// What the scheduler might be instead, by name: how learned forecasts do there.
-    instead: &'static [(&'static str, &'static str)],
+    /// Learned forecasts are also tried with rejection for all of them, and for none.
+    compared: bool,
 }
 
 impl Case {
@@ -40,7 +41,7 @@ impl Case {
         engine: Engine::Paper,
         gains: [1.2, 1.5],
         of_oracle: Goal::AtLeast(0.8),
-        instead: &[],
+        compared: false,
     };
     /// HSRSCH with all that Polyrail has around it.
     pub const FULL: Self = Self { name: "full", engine: Engine::Full, ..Self::PAPER };
@@ -52,19 +53,25 @@ impl Case {
         engine: Engine::Full,
         gains: [1.0, 1.0],
         of_oracle: Goal::None,
-        instead: &[
-            (
-                "all_rejected",
-                "handover_rejection/earliest_delivery/disconnect_redundancy/message_redundancy/\
-                 queue_bound/completion_reinjection/extended_reinjection",
-            ),
-            (
-                "none_rejected",
-                "earliest_delivery/disconnect_redundancy/message_redundancy/queue_bound/\
-                 completion_reinjection/extended_reinjection",
-            ),
-        ],
+        compared: true,
     };
+
+    /// The chain with its rule of rejection for every forecast, and without it, by name.
+    fn instead(self) -> Result<Vec<(&'static str, Contestant)>> {
+        if !self.compared {
+            return Ok(Vec::new());
+        }
+        let chain = ChainSpec::named(self.chain)?;
+        let others: Vec<&str> = chain.names().iter().map(String::as_str).collect();
+        let others = others.into_iter().filter(|rule| !rule.starts_with(REJECTION));
+        let without = others.collect::<Vec<_>>().join("/");
+        let all = format!("{REJECTION}/{without}");
+        let made = |(name, rules)| Ok((name, Contestant::parse(rules, self.engine)?));
+        [("all_rejected", all.as_str()), ("none_rejected", &without)]
+            .map(made)
+            .into_iter()
+            .collect()
+    }
 }
 
 /// Measures over so many routes all cases, and prints RESULT lines.
@@ -78,105 +85,94 @@ pub fn judge(
     prefix: &str,
     report: &mut Report,
 ) -> Result<()> {
-    let nexts = nexts(first_route, routes)?;
+    let trips = Trips::after(first_route, routes, threads)?;
     for case in [Case::PAPER, Case::FULL, Case::DEFAULT] {
-        let prefix = format!("{prefix}_sim_{}", case.name);
-        bulk_of(&nexts, threads, case, &prefix, report)?;
+        trips.bulk(case, &format!("{prefix}_sim_{}", case.name), report)?;
     }
-    let prefix = format!("{prefix}_sim_{}", Case::DEFAULT.name);
-    loads_of(&nexts, threads, Case::DEFAULT, &prefix, report)
+    trips.loads(Case::DEFAULT, &format!("{prefix}_sim_{}", Case::DEFAULT.name), report)
 }
 
-/// What one case makes of bulk data.
-///
-/// # Errors
-/// A trip cannot be drawn.
-pub fn measure(
-    first_route: u64,
-    routes: u64,
+/// Trips that come after those that were learned from.
+pub struct Trips {
+    nexts: Vec<Next>,
     threads: usize,
-    case: Case,
-    prefix: &str,
-    report: &mut Report,
-) -> Result<()> {
-    bulk_of(&nexts(first_route, routes)?, threads, case, prefix, report)
 }
 
-fn nexts(first_route: u64, routes: u64) -> Result<Vec<Next>> {
-    let mut nexts = Vec::new();
-    for number in 0..routes {
-        // Even routes are passed upwards.
-        nexts.extend(next::next(first_route + 2 * number)?);
+impl Trips {
+    /// Those of so many routes, measured by so many threads.
+    ///
+    /// # Errors
+    /// A trip cannot be drawn.
+    pub fn after(first_route: u64, routes: u64, threads: usize) -> Result<Self> {
+        let mut nexts = Vec::new();
+        for number in 0..routes {
+            // Even routes are passed upwards.
+            nexts.extend(next::next(first_route + 2 * number)?);
+        }
+        Ok(Self { nexts, threads })
     }
-    Ok(nexts)
-}
 
-fn bulk_of(
-    nexts: &[Next],
-    threads: usize,
-    case: Case,
-    prefix: &str,
-    report: &mut Report,
-) -> Result<()> {
-    let none = Contestant::parse(case.chain, case.engine)?;
-    let oracle = Contestant::parse(&format!("{}+oracle", case.chain), case.engine)?;
-    let instead = case.instead.iter().map(|(_, rules)| Contestant::parse(rules, case.engine));
-    let instead = instead.collect::<Result<Vec<_>, _>>()?;
-    let runs = parallel(nexts.len(), threads, |number| {
-        let next = &nexts[number];
-        let ridden = |contestant: &Contestant, learned: bool| {
-            bulk_in(next.world(contestant, learned), &next.trip, contestant)
+    /// What one case makes of bulk data.
+    ///
+    /// # Errors
+    /// The case names no chain.
+    pub fn bulk(&self, case: Case, prefix: &str, report: &mut Report) -> Result<()> {
+        let nexts = &self.nexts;
+        let none = Contestant::parse(case.chain, case.engine)?;
+        let oracle = Contestant::parse(&format!("{}+oracle", case.chain), case.engine)?;
+        let instead = case.instead()?;
+        let runs = parallel(nexts.len(), self.threads, |number| {
+            let next = &nexts[number];
+            let ridden = |contestant: &Contestant, learned: bool| {
+                bulk_in(next.world(contestant, learned), &next.trip, contestant)
+            };
+            let mut runs = vec![ridden(&none, false), ridden(&none, true), ridden(&oracle, false)];
+            runs.extend(instead.iter().map(|(_, other)| ridden(other, true)));
+            runs
+        });
+        let foreseen: Vec<bool> = nexts.iter().flat_map(Next::foreseen).collect();
+        let seen: usize = runs.iter().map(|run| run[0].after_failures.len()).sum();
+        ensure!(seen == foreseen.len(), "{seen} failures were seen of {}", foreseen.len());
+        tell_figures(report, case, prefix, &runs, &foreseen);
+        tell_instead(report, prefix, instead.iter().map(|(name, _)| *name), &runs);
+        Ok(())
+    }
+
+    /// What learned forecasts make of web pages and of messages, over the same without any.
+    fn loads(&self, case: Case, prefix: &str, report: &mut Report) -> Result<()> {
+        let nexts = &self.nexts;
+        let contestant = Contestant::parse(case.chain, case.engine)?;
+        let runs = parallel(nexts.len(), self.threads, |number| {
+            let next = &nexts[number];
+            [false, true].map(|learned| {
+                let world = || next.world(&contestant, learned);
+                let pages = pages_in(world(), &next.trip);
+                (pages, messaging_in(world(), &next.trip, USERS).list)
+            })
+        });
+        let pages = |which: usize| -> Vec<f64> {
+            let all = runs.iter().flat_map(|run| &run[which].0);
+            all.map(|page: &Page| page.time.as_secs_f64()).collect()
         };
-        let mut runs = vec![ridden(&none, false), ridden(&none, true), ridden(&oracle, false)];
-        runs.extend(instead.iter().map(|other| ridden(other, true)));
-        runs
-    });
-    let foreseen: Vec<bool> = nexts.iter().flat_map(Next::foreseen).collect();
-    let seen: usize = runs.iter().map(|run| run[0].after_failures.len()).sum();
-    ensure!(seen == foreseen.len(), "{seen} failures were seen of {}", foreseen.len());
-    tell_figures(report, case, prefix, &runs, &foreseen);
-    Ok(())
-}
-
-/// What learned forecasts make of web pages and of messages, over the same without any.
-fn loads_of(
-    nexts: &[Next],
-    threads: usize,
-    case: Case,
-    prefix: &str,
-    report: &mut Report,
-) -> Result<()> {
-    let contestant = Contestant::parse(case.chain, case.engine)?;
-    let runs = parallel(nexts.len(), threads, |number| {
-        let next = &nexts[number];
-        [false, true].map(|learned| {
-            let world = || next.world(&contestant, learned);
-            let pages = pages_in(world(), &next.trip);
-            (pages, messaging_in(world(), &next.trip, USERS).list)
-        })
-    });
-    let pages = |which: usize| -> Vec<f64> {
-        let all = runs.iter().flat_map(|run| &run[which].0);
-        all.map(|page: &Page| page.time.as_secs_f64()).collect()
-    };
-    let messages = |which: usize| -> Vec<f64> {
-        let all = runs.iter().flat_map(|run| &run[which].1);
-        all.map(|message: &Message| message.round).collect()
-    };
-    let (pages, messages) = ([pages(0), pages(1)], [messages(0), messages(1)]);
-    let mut say = |name: &str, [none, learned]: [f64; 2], most: f64| {
-        let ratio = learned / none;
-        let name = format!("{prefix}_{name}_over_none");
-        report.result(&name, ratio, "x", Goal::AtMost(most), &[none, learned]);
-    };
-    let at = |values: &[Vec<f64>; 2], share: f64| {
-        [quantile(&values[0], share), quantile(&values[1], share)]
-    };
-    say("pages_mean", [mean(&pages[0]), mean(&pages[1])], 1.01);
-    say("pages_p95", at(&pages, 0.95), 1.02);
-    say("messages_mean", [mean(&messages[0]), mean(&messages[1])], 1.01);
-    say("messages_p99", at(&messages, 0.99), 1.02);
-    Ok(())
+        let messages = |which: usize| -> Vec<f64> {
+            let all = runs.iter().flat_map(|run| &run[which].1);
+            all.map(|message: &Message| message.round).collect()
+        };
+        let (pages, messages) = ([pages(0), pages(1)], [messages(0), messages(1)]);
+        let mut say = |name: &str, [none, learned]: [f64; 2], most: f64| {
+            let ratio = learned / none;
+            let name = format!("{prefix}_{name}_over_none");
+            report.result(&name, ratio, "x", Goal::AtMost(most), &[none, learned]);
+        };
+        let at = |values: &[Vec<f64>; 2], share: f64| {
+            [quantile(&values[0], share), quantile(&values[1], share)]
+        };
+        say("pages_mean", [mean(&pages[0]), mean(&pages[1])], 1.01);
+        say("pages_p95", at(&pages, 0.95), 1.02);
+        say("messages_mean", [mean(&messages[0]), mean(&messages[1])], 1.01);
+        say("messages_p99", at(&messages, 0.99), 1.02);
+        Ok(())
+    }
 }
 
 fn tell_figures(
@@ -219,12 +215,6 @@ fn tell_figures(
         let share = sum(|run| run.resent) / sum(|run| run.bytes);
         report.result(&format!("{prefix}_resent_{name}"), share, "x", Goal::None, &[share]);
     }
-    for (place, (name, _)) in case.instead.iter().enumerate() {
-        let (gain, all) = (mean(&after(3 + place)) / mean(&none), goodput(3 + place) / goodput(0));
-        for (what, value) in [("gain_mean", gain), ("goodput", all)] {
-            report.result(&format!("{prefix}_{name}_{what}"), value, "x", Goal::None, &[value]);
-        }
-    }
     for (name, wanted) in [("foreseen", true), ("unforeseen", false)] {
         let own = |values: &[f64]| -> Vec<f64> {
             let pairs = values.iter().zip(foreseen).filter(|(_, foreseen)| **foreseen == wanted);
@@ -241,6 +231,30 @@ fn tell_figures(
     }
 }
 
+/// What learned forecasts do with other rules, over the chain without forecasts.
+fn tell_instead(
+    report: &mut Report,
+    prefix: &str,
+    names: impl Iterator<Item = &'static str>,
+    runs: &[Vec<Bulk>],
+) {
+    let after = |which: usize| {
+        let all = runs.iter().flat_map(|run| run[which].after_failures.clone());
+        mean(&all.collect::<Vec<_>>())
+    };
+    let goodput =
+        |which: usize| mean(&runs.iter().map(|run| run[which].goodput()).collect::<Vec<_>>());
+    for (name, which) in names.zip(3..) {
+        let figures =
+            [("gain_mean", after(which) / after(0)), ("goodput", goodput(which) / goodput(0))];
+        for (what, value) in figures {
+            report.result(&format!("{prefix}_{name}_{what}"), value, "x", Goal::None, &[value]);
+        }
+    }
+}
+
+/// What rejects.
+const REJECTION: &str = "handover_rejection";
 /// An oracle gains something when it is so much better than none.
 const ORACLE_GAINS: f64 = 1.02;
 /// Of messages.

@@ -3,7 +3,7 @@
 use polyrail_emulator::results::Report as Results;
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, Report, evaluate_against};
 use polyrail_tests::linkdb::records::{Campaign, campaign};
-use polyrail_tests::sim::learned::{self, Case};
+use polyrail_tests::sim::learned::{Case, Trips};
 
 use super::TOLERANCE;
 
@@ -37,8 +37,9 @@ fn failures_are_foreseen_as_well_as_they_were() {
         all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
     }
     let mut simulated = Results::default();
+    let trips = Trips::after(FIRST, SIMULATED, 2).unwrap();
     for case in [Case::PAPER, Case::DEFAULT] {
-        learned::measure(FIRST, SIMULATED, 2, case, case.name, &mut simulated).unwrap();
+        trips.bulk(case, case.name, &mut simulated).unwrap();
     }
     let figure = |name: &str| simulated.value(name).unwrap();
     let after = |who: &str| figure(&format!("paper_after_{who}_mean"));
