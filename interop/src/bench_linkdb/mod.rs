@@ -42,8 +42,6 @@ struct Case {
     /// What stands before the mode in figures.
     name: &'static str,
     chain: &'static str,
-    /// So many of the trips.
-    trips: usize,
     /// By how much, where the carrier was full without; none where it need not be.
     fall: Option<f64>,
 }
@@ -51,8 +49,8 @@ struct Case {
 /// HSRSCH as published fills a carrier, and turns it away for each forecast; the default chain
 /// keeps queues short, turns a carrier away only where a failure is likely, and copies elsewhere.
 const CHAINS: [Case; 2] = [
-    Case { name: "", chain: "hsrsch", trips: 10, fall: Some(FALL) },
-    Case { name: "default_", chain: "polyrail", trips: 5, fall: None },
+    Case { name: "", chain: "hsrsch", fall: Some(FALL) },
+    Case { name: "default_", chain: "polyrail", fall: None },
 ];
 
 /// A trip, and the failure that it leads to.
@@ -69,7 +67,7 @@ fn in_flight(report: &mut Report, effort: Effort) -> Result<()> {
     let journeys = journeys(trips)?;
     let mut outcome = Ok(());
     for (case, mode) in chains.iter().flat_map(|case| modes.iter().map(move |mode| (case, mode))) {
-        let some = journeys.iter().take(case.trips).enumerate();
+        let some = journeys.iter().enumerate();
         let pairs = some.map(|(number, journey)| pair(case, mode, number, journey));
         let pairs = pairs.collect::<Result<Vec<_>>>()?;
         let name = format!("{}{mode}", case.name);
