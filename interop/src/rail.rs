@@ -179,18 +179,29 @@ impl World {
         self.ask_json(side, "linkdb status")
     }
 
-    /// In how many seconds a carrier is foreseen to fail by a daemon, if it is; less than zero:
-    /// the place was passed.
+    /// What a daemon foresees of a carrier, if it does.
     ///
     /// # Errors
     /// When the daemon does not answer.
-    pub fn foreseen(&self, side: Side, carrier: &str) -> Result<Option<f64>> {
+    pub fn foreseen(&self, side: Side, carrier: &str) -> Result<Option<Foreseen>> {
         let state = self.linkdb(side)?;
         let trips = state.get("trips").and_then(Value::as_array).context("no trips")?;
         let carriers = trips.iter().filter_map(|trip| trip.get("carriers")?.as_array()).flatten();
         let mut own = carriers.filter(|one| one["carrier"] == carrier);
-        Ok(own.find_map(|one| one["fails_in_s"].as_f64()))
+        Ok(own.find_map(|one| {
+            let permille = one["permille"].as_u64()?;
+            Some(Foreseen { fails_in_s: one["fails_in_s"].as_f64()?, permille })
+        }))
     }
+}
+
+/// A failure that a daemon foresees.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Foreseen {
+    /// In how many seconds; less than zero: the place was passed.
+    pub fails_in_s: f64,
+    /// So many of 1,000 such handovers fail.
+    pub permille: u64,
 }
 
 /// What the replay's default name of a track stands for: the first 8 bytes of its SHA-256.

@@ -152,7 +152,7 @@ fn watch(world: &World, line: &Line, ahead: &Foreseeable) -> Result<Option<Seen>
     let name = &line.carriers()[ahead.carrier];
     let mut seen = Seen::default();
     for (place, side) in [Side::Gateway, Side::Cloud].into_iter().enumerate() {
-        seen.foreseen[place] = world.foreseen(side, name)?.is_some();
+        seen.foreseen[place] = world.foreseen(side, name)?.map(|one| one.permille);
     }
     // The last look before the handover begins: the epoch is known to some milliseconds.
     let last = begins - EPOCH_ERROR;

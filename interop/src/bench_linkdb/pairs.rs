@@ -13,8 +13,8 @@ use crate::report::{Goal, Report, median};
 pub(super) struct Seen {
     /// On the carrier's way down when its handover began, in bytes.
     pub(super) inside: f64,
-    /// Forecasts stood on the gateway and the cloud shortly before.
-    pub(super) foreseen: [bool; 2],
+    /// So many of 1,000 such handovers fail, as the gateway and the cloud foresaw shortly before.
+    pub(super) foreseen: [Option<u64>; 2],
     /// What users got in the 2 s from there on, in Mbit/s.
     pub(super) after: f64,
 }
@@ -61,11 +61,17 @@ impl<'a> Pairs<'a> {
     pub(super) fn tell(&self, report: &mut Report) -> Result<()> {
         let name = |what: &str| format!("linkdb_{}_{what}", self.mode);
         for (side, place) in [("gateway", 0), ("cloud", 1)] {
-            let foreseen = self.all.iter().map(|pair| pair.with.foreseen[place]);
+            let foreseen = self.all.iter().map(|pair| pair.with.foreseen[place].is_some());
             let foreseen: Vec<f64> = foreseen.map(|stood| f64::from(u8::from(stood))).collect();
             let share = foreseen.iter().sum::<f64>() / foreseen.len().max(1) as f64;
             let name = name(&format!("foreseen_{side}"));
             report.result(&name, share, "x", Goal::AtLeast(FORESEEN), &foreseen);
+        }
+        let permille = self.all.iter().filter_map(|pair| pair.with.foreseen[1]);
+        let permille: Vec<f64> = permille.map(|permille| permille as f64).collect();
+        if !permille.is_empty() {
+            let rate = median(&permille);
+            report.result(&name("foreseen_rate"), rate, "permille", Goal::None, &permille);
         }
         let (all, kept) = (self.all.len(), self.kept.len());
         if self.fall.is_some() {
@@ -97,7 +103,7 @@ impl<'a> Pairs<'a> {
     /// # Errors
     /// One was not: databases or telemetry do not reach the forecasts.
     pub(super) fn are_foreseen(&self) -> Result<()> {
-        let blind = self.all.iter().position(|pair| pair.with.foreseen == [false; 2]);
+        let blind = self.all.iter().position(|pair| pair.with.foreseen == [None; 2]);
         ensure!(
             blind.is_none(),
             "{}: on trip {} a forecast stood on neither side",
@@ -117,7 +123,7 @@ const GOODPUT_LEAST: f64 = 0.01;
 mod tests {
     use super::*;
 
-    fn pair(without: f64, with: f64, foreseen: [bool; 2]) -> Pair {
+    fn pair(without: f64, with: f64, foreseen: [Option<u64>; 2]) -> Pair {
         let seen = |inside| Seen { inside, foreseen, after: 1.0 };
         Pair { without: seen(without), with: seen(with) }
     }
@@ -144,17 +150,19 @@ mod tests {
 
     #[test]
     fn where_nothing_was_in_flight_nothing_fell() {
-        let empty = pair(0.0, 0.0, [true; 2]);
+        let empty = pair(0.0, 0.0, [Some(200); 2]);
         let (told, figures) = told(Some(0.7), &[empty; 4]);
         assert!(told.is_err());
         assert_eq!(value(&figures, "linkdb_tls_pairs_refused"), Some((4.0, true)));
         assert_eq!(value(&figures, "linkdb_tls_in_flight_fall"), None);
         assert_eq!(value(&figures, "linkdb_tls_foreseen_cloud"), Some((1.0, true)));
+        assert_eq!(value(&figures, "linkdb_tls_foreseen_rate"), Some((200.0, true)));
     }
 
     #[test]
     fn half_of_the_pairs_is_enough_and_only_they_count() {
-        let (full, low) = (pair(100_000.0, 20_000.0, [true; 2]), pair(9_999.0, 0.0, [true; 2]));
+        let (full, low) =
+            (pair(100_000.0, 20_000.0, [Some(200); 2]), pair(9_999.0, 0.0, [Some(200); 2]));
         let (told_two, figures) = told(Some(0.7), &[full, low, full, low]);
         assert!(told_two.is_ok());
         assert_eq!(value(&figures, "linkdb_tls_in_flight_fall"), Some((0.8, true)));
@@ -165,7 +173,8 @@ mod tests {
 
     #[test]
     fn where_nothing_is_to_fall_all_pairs_count() {
-        let (full, low) = (pair(100_000.0, 90_000.0, [true; 2]), pair(0.0, 5_000.0, [true; 2]));
+        let (full, low) =
+            (pair(100_000.0, 90_000.0, [Some(200); 2]), pair(0.0, 5_000.0, [Some(200); 2]));
         let (told_three, figures) = told(None, &[full, low, low]);
         assert!(told_three.is_ok());
         assert_eq!(value(&figures, "linkdb_tls_in_flight_without"), Some((0.0, true)));
@@ -177,12 +186,13 @@ mod tests {
 
     #[test]
     fn a_side_without_forecasts_falls_short() {
-        let one = pair(100_000.0, 20_000.0, [true, false]);
+        let one = pair(100_000.0, 20_000.0, [Some(200), None]);
         let (_, figures) = told(Some(0.7), &[one; 2]);
         assert_eq!(value(&figures, "linkdb_tls_foreseen_gateway"), Some((1.0, true)));
         assert_eq!(value(&figures, "linkdb_tls_foreseen_cloud"), Some((0.0, false)));
+        assert_eq!(value(&figures, "linkdb_tls_foreseen_rate"), None);
         assert!(Pairs::sift("tls", None, &[one], 1.0).are_foreseen().is_ok());
-        let blind = pair(100_000.0, 20_000.0, [false; 2]);
+        let blind = pair(100_000.0, 20_000.0, [None; 2]);
         assert!(Pairs::sift("tls", None, &[one, blind], 1.0).are_foreseen().is_err());
     }
 }

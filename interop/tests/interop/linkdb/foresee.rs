@@ -74,8 +74,8 @@ fn fail_at(world: &World, journey: &Journey, metres: f64, foreseen: bool) -> Res
     for side in SIDES {
         for (name, fails) in [("alpha", foreseen), ("beta", false)] {
             let ahead = world.foreseen(side, name)?;
-            println!("{} foresees {name} in {ahead:?} s", side.name());
-            ensure!(ahead.is_some() == fails, "{} foresees {name} in {ahead:?}", side.name());
+            println!("{} foresees of {name}: {ahead:?}", side.name());
+            ensure!(ahead.is_some() == fails, "{} foresees of {name}: {ahead:?}", side.name());
         }
     }
     std::thread::sleep(wait(LOOK));
@@ -126,7 +126,7 @@ fn is_told_though_all_is_dark(world: &World, journey: &Journey) -> Result<()> {
         let started = Instant::now();
         while let Some(ahead) = world.foreseen(side, "alpha")? {
             let name = side.name();
-            ensure!(started.elapsed() < SOON, "{name} still foresees alpha in {ahead} s");
+            ensure!(started.elapsed() < SOON, "{name} still foresees of alpha: {ahead:?}");
             std::thread::sleep(super::POLL);
         }
     }
