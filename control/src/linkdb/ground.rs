@@ -4,7 +4,7 @@
 //! The disk may stall for a second, and forecasts must not: feed [`Ground::take`] and
 //! [`Ground::on_timeout`], hand over what [`Ground::poll`] has to say, and then call
 //! [`Ground::write`]. What gateways say to the database waits for that, in the order in which it
-//! came, and each time the disk is waited for by one message alone.
+//! came, and each time records of one message alone are written. What lies ahead is read there too.
 //!
 //! Invariant: each session stands in `due` at its next time, or is among those that are `ready`; a
 //! turn of the loop looks at no other.
@@ -38,6 +38,8 @@ pub(super) struct Ground {
     heard: VecDeque<(SessionNumber, LedgerMessage)>,
     /// How much of that was dropped.
     dropped: u64,
+    /// Those that have said where they are, and whose track ahead was not looked at since.
+    ahead: BTreeSet<SessionNumber>,
     look_at: Instant,
     received: u64,
 }
@@ -74,6 +76,7 @@ impl Ground {
             outputs: VecDeque::new(),
             heard: VecDeque::new(),
             dropped: 0,
+            ahead: BTreeSet::new(),
             look_at: now,
             received: 0,
         }
@@ -127,20 +130,17 @@ impl Ground {
 
     fn end(&mut self, session: SessionNumber) {
         self.ready.remove(&session);
+        self.ahead.remove(&session);
         if let Some(Gateway { due: Some(at), .. }) = self.sessions.remove(&session) {
             self.due.remove(&(at, session));
         }
     }
 
-    /// Whether something new was written.
-    fn hear(&mut self, now: Instant, session: SessionNumber, message: LedgerMessage) -> bool {
-        let Some(gateway) = self.sessions.get_mut(&session) else { return false };
+    fn hear(&mut self, now: Instant, session: SessionNumber, message: LedgerMessage) {
+        let Some(gateway) = self.sessions.get_mut(&session) else { return };
         // A database that fails is told again.
         let fresh = gateway.sync.on_message(now, &mut self.keeper, message).unwrap_or_default();
         self.ready.insert(session);
-        if fresh.is_empty() {
-            return false;
-        }
         self.received += fresh.len() as u64;
         for (&other, gateway) in self.sessions.iter_mut().filter(|(other, _)| **other != session) {
             let relayed = |any, handover| gateway.sync.relayed(now, handover) | any;
@@ -148,7 +148,6 @@ impl Ground {
                 schedule(&mut self.due, other, gateway);
             }
         }
-        true
     }
 
     fn on_telemetry(
@@ -163,7 +162,7 @@ impl Ground {
         let place = Placement::from_telemetry(at, telemetry);
         gateway.trip = place.map(|place| (telemetry.trip, place));
         self.look(now, session);
-        self.look_ahead(now, session);
+        self.ahead.insert(session);
     }
 
     fn look(&mut self, now: Instant, session: SessionNumber) {
@@ -203,14 +202,19 @@ impl Ground {
         }
     }
 
-    /// Listens to what gateways say until the disk was waited for, and takes over what has changed
-    /// in the database. True when there may be more to say then.
+    /// Looks at tracks ahead, listens to what gateways say until records were written, refused ones
+    /// as well, and takes over what has changed in the database. True when there may be more to say
+    /// then.
     pub(super) fn write(&mut self, now: Instant, wall_ms: u64) -> bool {
         self.keeper.on_timeout(now, wall_ms);
-        let mut any = false;
+        let ahead = std::mem::take(&mut self.ahead);
+        let mut any = !ahead.is_empty();
+        ahead.into_iter().for_each(|session| self.look_ahead(now, session));
         while let Some((session, message)) = self.heard.pop_front() {
             any = true;
-            if self.hear(now, session, message) {
+            let written = matches!(message, LedgerMessage::Records(_));
+            self.hear(now, session, message);
+            if written {
                 break;
             }
         }

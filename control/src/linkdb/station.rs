@@ -1,8 +1,9 @@
 //! The thread: it takes what comes, lets the worker work, and hands over what that has to say.
 //!
 //! A panic, which is a fault of the program, ends neither the daemon nor the thread: the worker is
-//! built anew, with the sessions that stand. After the first time that happens at once, then a
-//! minute after the last time at the soonest; meanwhile the state says why nothing is foreseen.
+//! built anew, with the sessions that stand, when what it had not written was written if that goes.
+//! After the first time that happens at once, then a minute after the last time at the soonest;
+//! meanwhile the state says why nothing is foreseen, and what comes is counted as dropped.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -95,8 +96,12 @@ impl Station {
         tracing::error!(reason, "the LinkDB fails, there are no forecasts; it is begun anew");
         self.failures += 1;
         self.failed = Some(reason);
-        let worker = self.worker.take();
-        // What is broken may break again where it is given up.
+        // What is broken may break again where what waits is written, and where it is given up.
+        let mut worker = self.worker.take();
+        let saved = catch_unwind(AssertUnwindSafe(|| worker.as_mut().map(Worker::save)));
+        if saved.is_err() {
+            tracing::error!("what the LinkDB had not written is lost");
+        }
         let _ = catch_unwind(AssertUnwindSafe(move || drop(worker)));
     }
 
@@ -183,6 +188,9 @@ impl Station {
         }
         match message {
             Message::Order => {}
+            Message::Input(_) if self.worker.is_none() => {
+                self.counts.inputs.fetch_add(1, Ordering::Relaxed);
+            }
             Message::Input(input) => self.work(input),
             // Somebody who went away misses nothing.
             Message::State(reply) => drop(reply.send(self.state())),
@@ -296,6 +304,15 @@ impl Worker {
         match self {
             Self::Train(train) => train.state(now),
             Self::Ground(ground) => ground.state(now),
+        }
+    }
+
+    /// Writes what was seen here, and leaves all else as it is.
+    fn save(&mut self) {
+        let now = Instant::now();
+        match self {
+            Self::Train(train) => train.save(now),
+            Self::Ground(ground) => ground.close(now),
         }
     }
 

@@ -40,6 +40,8 @@ pub(super) struct Train {
     outputs: VecDeque<Output>,
     /// What waits for [`Train::write`], at most [`CHORES_MAX`]; of more it is not waited for.
     chores: VecDeque<Chore>,
+    /// The track ahead is to be looked at.
+    ahead: bool,
     telemetry_at: Instant,
     /// A modem's cell has changed and the cloud does not know.
     news: bool,
@@ -80,6 +82,7 @@ impl Train {
             session: None,
             outputs: VecDeque::new(),
             chores: VecDeque::new(),
+            ahead: false,
             telemetry_at: now,
             news: false,
             news_at: now,
@@ -241,7 +244,7 @@ impl Train {
         self.drain(now);
         if now >= self.telemetry_at {
             self.look(now);
-            self.look_ahead(now);
+            self.ahead = true;
             self.telemetry_at = now + TELEMETRY_EVERY;
             self.tell_cloud(now);
         } else if self.news && now >= self.news_at {
@@ -259,10 +262,13 @@ impl Train {
         }
     }
 
-    /// Writes what waits, and takes over what has changed in the database. There may be more to
-    /// say afterwards.
+    /// Looks at the track ahead, writes what waits, and takes over what has changed in the
+    /// database. There may be more to say afterwards.
     pub(super) fn write(&mut self, now: Instant, wall_ms: u64) {
         self.keeper.on_timeout(now, wall_ms);
+        if std::mem::take(&mut self.ahead) {
+            self.look_ahead(now);
+        }
         self.do_chores(now);
         self.learn_tracks(now);
         self.learned.follow(now, &mut self.keeper, self.tuning.guard);
@@ -288,7 +294,12 @@ impl Train {
         self.pilot.advance(now, wall_ms);
         self.pilot.end_trip();
         self.drain(now);
-        // The peer says it again; what was seen here is said by nobody else.
+        self.save(now);
+    }
+
+    /// Writes what was seen here.
+    pub(super) fn save(&mut self, now: Instant) {
+        // What the peer has said it says again; what was seen here is said by nobody else.
         self.chores.retain(|chore| !matches!(chore, Chore::Hear(..)));
         self.do_chores(now);
         self.keeper.close(now);

@@ -1,5 +1,6 @@
 //! How well failures of handovers are foreseen, and what that is worth.
 
+use polyrail_emulator::rail::Speed;
 use polyrail_emulator::results::Report as Results;
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, Report, evaluate_against};
 use polyrail_tests::linkdb::records::{Campaign, campaign};
@@ -37,7 +38,7 @@ fn failures_are_foreseen_as_well_as_they_were() {
         all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
     }
     let mut simulated = Results::default();
-    let trips = Trips::after(FIRST, SIMULATED, 2).unwrap();
+    let trips = Trips::after(FIRST, SIMULATED, Speed::Kmh300, 2).unwrap();
     for case in [Case::PAPER, Case::DEFAULT] {
         trips.bulk(case, case.name, &mut simulated).unwrap();
     }

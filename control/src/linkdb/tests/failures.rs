@@ -260,6 +260,13 @@ fn forecasts_of_a_cloud_do_not_wait_for_the_disk() {
         assert_eq!(ground.state(now).received, before.received + written);
     }
     assert!(!ground.write(now, wall_ms) && ground.next_timeout().is_some());
+    // So it is with those that cannot be: far beyond the first of a trip nobody knows.
+    (0..3).for_each(|_| ground.take(now, wall_ms, tell(2_000, 1_000_000)));
+    for left in (0..3).rev() {
+        assert!(ground.write(now, wall_ms));
+        assert_eq!(ground.next_timeout().is_none(), left > 0);
+    }
+    assert_eq!(ground.state(now).received, before.received + 6);
     world.close();
     let all = handovers(folder.path().join("ground"));
     for number in others {

@@ -165,10 +165,20 @@ fn a_panic_ends_neither_the_thread_nor_what_it_says() {
         let asker = linkdb.asker();
         until(&asker, |state| state.store.open);
         while linkdb.try_recv().is_some() {}
+        let now = Instant::now();
+        linkdb.feed(Input::Observed(odometer(now, 1_900.0)));
+        linkdb.feed(Input::Observed(serving(now, "a", Some(1))));
+        let on_board = matches!(role, Role::Train);
+        until(&asker, |state| !on_board || state.trips[0].metres.is_some());
+        let (at, carrier, outcome) = (Instant::now(), "a".to_owned(), HandoverOutcome::Success);
+        linkdb.feed(Input::Observed(serving(at, "a", Some(2))));
+        let reported = Reported { at, carrier, outcome, dark: Some(Duration::from_millis(5)) };
+        linkdb.feed(Input::Observed(Observation::Reported(reported)));
         linkdb.panic();
-        // It is begun anew at once, and knows which sessions stand.
+        // It is begun anew at once, with what it had seen, and knows which sessions stand.
         let state = until(&asker, |state| state.failures == 1 && state.store.open);
         assert_eq!((state.failed, state.trips.len()), (None, 1));
+        assert_eq!(state.store.stats.unwrap().events, u64::from(on_board));
         let end = Instant::now() + Duration::from_secs(10);
         while !matches!(linkdb.try_recv(), Some(Output::Ledger { session: SessionNumber(3), .. })) {
             assert!(Instant::now() < end, "nothing is asked");
@@ -178,6 +188,9 @@ fn a_panic_ends_neither_the_thread_nor_what_it_says() {
         let state = until(&asker, |state| state.failures == 2);
         assert_eq!(state.failed.as_deref(), Some("as the test wants it"));
         assert!(state.forecast && !state.store.open && state.store.path.is_some());
+        assert_eq!(state.inputs_dropped, 0);
+        (0..3).for_each(|_| linkdb.feed(Input::Observed(odometer(Instant::now(), 2_000.0))));
+        until(&asker, |state| state.inputs_dropped == 3);
         linkdb.feed(Input::Retune(Tuning { forecast: false, ..tuning() }));
         until(&asker, |state| !state.forecast && state.failures == 2);
         drop(linkdb);

@@ -23,9 +23,9 @@ pub(super) struct Next {
 }
 
 /// The trips after those that were learned from: each on another part of the route.
-pub(super) fn next(seed: u64) -> Result<Vec<Next>> {
+pub(super) fn next(seed: u64, speed: Speed) -> Result<Vec<Next>> {
     let carriers = [CarrierProfile::A, CarrierProfile::B];
-    let route = Route::new(seed, Speed::Kmh300, METRES, &carriers);
+    let route = Route::new(seed, speed, METRES, &carriers);
     let whole = Duration::from_secs_f64((METRES - 1_000.0) / route.speed.metres_per_second());
     let report = Duration::from_millis(REPORT_MS);
     let mut learned = Vec::new();
