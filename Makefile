@@ -105,13 +105,13 @@ sim-validate: setup ## the simulator beside the kernel and the daemons, as root;
 	nice -n -15 target/release/polyrail-tunnel-trials
 	target/release/polyrail-sim validate
 
-linkdb-eval: setup ## LinkDB's forecasts, each trip from all others; LINKDB="--metro FOLDER"
+linkdb-eval: setup ## LinkDB's forecasts, and bench-linkdb (long); LINKDB="--metro FOLDER"
 	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-linkdb-eval
 	target/release/polyrail-linkdb-eval $(LINKDB)
 	target/release/polyrail-linkdb-eval --held-back
 	target/release/polyrail-linkdb-eval --pilot
 	target/release/polyrail-linkdb-eval --pilot --held-back
-	@echo "end to end with real daemons, as root: make bench-linkdb"
+	@$(MAKE) --no-print-directory bench-linkdb
 
 linkdb-eval-smoke: setup build ## the same in small: does it still run?
 	target/$(PROFILE)/polyrail-linkdb-eval --smoke $(LINKDB)

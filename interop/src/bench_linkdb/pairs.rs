@@ -70,8 +70,9 @@ impl<'a> Pairs<'a> {
         let permille = self.all.iter().filter_map(|pair| pair.with.foreseen[1]);
         let permille: Vec<f64> = permille.map(|permille| permille as f64).collect();
         if !permille.is_empty() {
-            let rate = median(&permille);
-            report.result(&name("foreseen_rate"), rate, "permille", Goal::None, &permille);
+            let most = permille.iter().copied().fold(0.0, f64::max);
+            let name = name("foreseen_rate_most");
+            report.result(&name, most, "permille", Goal::None, &permille);
         }
         let (all, kept) = (self.all.len(), self.kept.len());
         if self.fall.is_some() {
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(value(&figures, "linkdb_tls_pairs_refused"), Some((4.0, true)));
         assert_eq!(value(&figures, "linkdb_tls_in_flight_fall"), None);
         assert_eq!(value(&figures, "linkdb_tls_foreseen_cloud"), Some((1.0, true)));
-        assert_eq!(value(&figures, "linkdb_tls_foreseen_rate"), Some((200.0, true)));
+        assert_eq!(value(&figures, "linkdb_tls_foreseen_rate_most"), Some((200.0, true)));
     }
 
     #[test]
@@ -190,7 +191,7 @@ mod tests {
         let (_, figures) = told(Some(0.7), &[one; 2]);
         assert_eq!(value(&figures, "linkdb_tls_foreseen_gateway"), Some((1.0, true)));
         assert_eq!(value(&figures, "linkdb_tls_foreseen_cloud"), Some((0.0, false)));
-        assert_eq!(value(&figures, "linkdb_tls_foreseen_rate"), None);
+        assert_eq!(value(&figures, "linkdb_tls_foreseen_rate_most"), None);
         assert!(Pairs::sift("tls", None, &[one], 1.0).are_foreseen().is_ok());
         let blind = pair(100_000.0, 20_000.0, [None; 2]);
         assert!(Pairs::sift("tls", None, &[one, blind], 1.0).are_foreseen().is_err());
