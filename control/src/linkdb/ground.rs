@@ -141,6 +141,9 @@ impl Ground {
         // A database that fails is told again.
         let fresh = gateway.sync.on_message(now, &mut self.keeper, message).unwrap_or_default();
         self.ready.insert(session);
+        if fresh.is_empty() {
+            return;
+        }
         self.received += fresh.len() as u64;
         for (&other, gateway) in self.sessions.iter_mut().filter(|(other, _)| **other != session) {
             let relayed = |any, handover| gateway.sync.relayed(now, handover) | any;

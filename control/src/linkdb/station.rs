@@ -75,7 +75,8 @@ impl Station {
     pub(super) fn run(mut self) {
         self.guarded(Self::build);
         while self.guarded(Self::turn).unwrap_or(true) {}
-        self.guarded(|station| station.worker.take().map(Worker::close));
+        self.guarded(|station| station.worker.as_mut().map(Worker::close));
+        self.guarded(|station| drop(station.worker.take()));
     }
 
     /// Does something that may panic; none when it did.
@@ -316,9 +317,9 @@ impl Worker {
         }
     }
 
-    fn close(mut self) {
+    fn close(&mut self) {
         let now = Instant::now();
-        match &mut self {
+        match self {
             Self::Train(train) => train.close(now, wall_ms()),
             Self::Ground(ground) => ground.close(now),
         }

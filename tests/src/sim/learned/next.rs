@@ -25,8 +25,10 @@ pub(super) struct Next {
 /// The trips after those that were learned from: each on another part of the route.
 pub(super) fn next(seed: u64, speed: Speed) -> Result<Vec<Next>> {
     let carriers = [CarrierProfile::A, CarrierProfile::B];
-    let route = Route::new(seed, speed, METRES, &carriers);
-    let whole = Duration::from_secs_f64((METRES - 1_000.0) / route.speed.metres_per_second());
+    let apart = PART_METRES.max(speed.metres_per_second() * LENGTH.as_secs_f64());
+    let metres = METRES.max(2.0 * START_METRES + apart * PARTS as f64);
+    let route = Route::new(seed, speed, metres, &carriers);
+    let whole = Duration::from_secs_f64((metres - START_METRES) / speed.metres_per_second());
     let report = Duration::from_millis(REPORT_MS);
     let mut learned = Vec::new();
     for number in 0..TRIPS {
@@ -36,7 +38,7 @@ pub(super) fn next(seed: u64, speed: Speed) -> Result<Vec<Next>> {
     }
     let learned = Arc::new(learned);
     let part = |number: u64| {
-        let start = START_METRES + PART_METRES * number as f64;
+        let start = START_METRES + apart * number as f64;
         let trip = Trip::new(&route, seed * 1_000 + TRIPS + number, start, LENGTH)?;
         Ok(Next { route: route.clone(), trip, learned: learned.clone() })
     };
@@ -126,9 +128,10 @@ impl Next {
 
 /// Trips that were made before.
 const TRIPS: u64 = 24;
+/// A route's length at least.
 const METRES: f64 = 40_000.0;
 const START_METRES: f64 = 1_000.0;
-/// So many parts of each route are passed again, so far apart.
+/// So many parts of each route are passed again, so far apart, or one behind the other.
 const PARTS: u64 = 4;
 const PART_METRES: f64 = 9_000.0;
 const GPS_ERROR: f64 = 8.0;
