@@ -5,10 +5,9 @@ use std::process::Command;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
-use polyrail_model::{HandoverOutcome, LedgerMessage, TripId, Urgency};
+use polyrail_model::{Fix, HandoverOutcome, LedgerMessage, Reported, TripId, Urgency};
 use polyrail_predictor::position::TRACKS_MAX;
 use polyrail_predictor::sync::Ledger;
-use polyrail_predictor::{Fix, Reported};
 
 use super::*;
 use crate::config::LogConfig;

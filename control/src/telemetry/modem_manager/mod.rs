@@ -12,7 +12,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use polyrail_predictor::Observation;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use zbus::fdo::{ManagedObjects, NameOwnerChanged};
@@ -22,6 +21,8 @@ use zbus::zvariant::{ObjectPath, OwnedObjectPath, OwnedValue};
 use zbus::{Connection, MatchRule, Message, MessageStream};
 
 use self::modem::{LOCATION, MODEM, Modems, SIGNAL, TOLD_EVERY, Wish};
+use polyrail_model::Observation;
+
 use super::CarrierModem;
 use super::source::{Backoff, Sink};
 use super::state::SourcePhase;

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, HandoverOutcome, RouteId, Rsrp};
-use polyrail_predictor::position::{METRES_MAX, VELOCITY_MAX};
-use polyrail_predictor::{Fix, Observation, Odometer, Reported, Serving};
+use polyrail_model::{
+    CellId, Fix, HandoverOutcome, METRES_MAX, Observation, Odometer, Reported, RouteId, Rsrp,
+    Serving, VELOCITY_MAX,
+};
 use serde::{Deserialize, Deserializer};
 
 use crate::config::CarrierName;
