@@ -25,7 +25,7 @@ use self::modem::{LOCATION, MODEM, Modems, SIGNAL, TOLD_EVERY, Wish};
 use super::CarrierModem;
 use super::source::{Backoff, Sink};
 use super::state::SourcePhase;
-use crate::config::MessageBus;
+use polyrail_config::MessageBus;
 
 /// ModemManager's name on the bus and the path above its modems.
 const NAME: &str = "org.freedesktop.ModemManager1";
