@@ -26,7 +26,7 @@ use polyrail_model::Observation;
 use super::CarrierModem;
 use super::source::{Backoff, Sink};
 use super::state::SourcePhase;
-use crate::config::MessageBus;
+use polyrail_config::MessageBus;
 
 /// ModemManager's name on the bus and the path above its modems.
 const NAME: &str = "org.freedesktop.ModemManager1";

@@ -8,7 +8,7 @@ use polyrail_model::{
 };
 use serde::{Deserialize, Deserializer};
 
-use crate::config::CarrierName;
+use polyrail_config::CarrierName;
 
 /// The version of the format.
 pub(super) const VERSION: u64 = 1;
@@ -255,7 +255,7 @@ impl Telemetry {
 }
 
 fn name(text: &str) -> Result<CarrierName, String> {
-    text.parse().map_err(|error: crate::config::NameError| error.to_string())
+    text.parse().map_err(|error: polyrail_config::NameError| error.to_string())
 }
 
 fn within(key: &str, value: Option<f64>, least: f64, most: f64) -> Result<Option<f64>, String> {
