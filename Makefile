@@ -88,7 +88,7 @@ bench-linkdb-smoke: setup build ## the same in small: does it still measure?
 	target/$(PROFILE)/polyrail-bench-linkdb --smoke
 
 sim: setup ## schedulers on the simulated rail, tuning and held-back trips; SIM_TRIPS=24 of each
-	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-sim
+	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim
 	target/release/polyrail-sim compare --trips $(SIM_TRIPS) $(SIM)
 	target/release/polyrail-sim compare --trips $(SIM_TRIPS) --held-back $(SIM)
 
@@ -96,7 +96,7 @@ sim-smoke: setup build ## the same in small: does it still run?
 	target/$(PROFILE)/polyrail-sim compare --smoke
 
 sim-calibrate: setup ## the generated rail beside the published figures
-	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-sim
+	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim
 	target/release/polyrail-sim calibrate
 
 sim-validate: setup ## the simulator beside the kernel and the daemons, as root; 15 minutes
@@ -106,7 +106,7 @@ sim-validate: setup ## the simulator beside the kernel and the daemons, as root;
 	target/release/polyrail-sim validate
 
 linkdb-eval: setup ## LinkDB's forecasts, and bench-linkdb (long); LINKDB="--metro FOLDER"
-	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-linkdb-eval
+	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-linkdb-eval
 	target/release/polyrail-linkdb-eval $(LINKDB)
 	target/release/polyrail-linkdb-eval --held-back
 	target/release/polyrail-linkdb-eval --pilot

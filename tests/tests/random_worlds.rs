@@ -4,7 +4,7 @@
 //! `POLYRAIL_RUNS=n` changes how many there are, `POLYRAIL_FIRST=n` with which seed they begin.
 
 use polyrail_tests::random::{run, run_many};
-use polyrail_tests::world::Verbosity;
+use polyrail_sim::world::Verbosity;
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;

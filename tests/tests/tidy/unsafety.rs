@@ -25,7 +25,7 @@ pub fn unexplained(tree: &Tree) -> Vec<Finding> {
 
 fn root_attribute(file: &File, permitted: bool) -> Option<Finding> {
     let own = |end: &&str| file.path.ends_with(&format!("{}{end}", file.crate_folder()));
-    let root = ["/src/lib.rs", "/src/main.rs"].iter().any(|end| own(&end))
+    let root = ["/src/lib.rs", "/src/main.rs"].iter().any(own)
         || file.path.contains("/src/bin/");
     let forbids = file.text.contains("#![forbid(unsafe_code)]");
     let denies = file.text.contains("#![deny(unsafe_code)]");

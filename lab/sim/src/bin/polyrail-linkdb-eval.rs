@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::Parser;
-use polyrail_tests::linkdb;
+use polyrail_sim::linkdb;
 
 /// LinkDB's forecasts, each trip foreseen from all others.
 #[derive(Parser)]

@@ -323,7 +323,7 @@ fn time_for(spec: &LinkSpec, packets: u64) -> Duration {
 }
 
 fn traces() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces");
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let told = std::env::var_os("POLYRAIL_TRACES").map(PathBuf::from);
     told.or(Some(beside)).filter(|folder| folder.is_dir())
 }

@@ -280,7 +280,7 @@ impl Options {
 
 /// Recordings that lie beside the project.
 fn traces_beside() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces");
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     Some(beside).filter(|folder| folder.is_dir())
 }
 

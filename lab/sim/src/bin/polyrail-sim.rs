@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use polyrail_tests::sim::{calibration, compare, validation};
+use polyrail_sim::sim::{calibration, compare, validation};
 
 /// Schedulers on the simulated rail.
 #[derive(Parser)]
