@@ -8,7 +8,7 @@ use polyrail_scheduler::{ChainSpec, chain_names};
 use polyrail_session::Settings;
 
 use super::operations::OPERATIONS;
-use crate::congestion::Algorithm;
+use polyrail_sim::congestion::Algorithm;
 use polyrail_sim::dice::Dice;
 use polyrail_sim::world::{CarrierSpec, Habits, Verbosity};
 

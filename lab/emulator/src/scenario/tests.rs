@@ -142,7 +142,7 @@ fn a_missing_file_is_named() {
 
 #[test]
 fn the_example_of_the_documentation_is_right() {
-    let page = include_str!("../../../docs/emulation.md");
+    let page = include_str!("../../../../docs/emulation.md");
     let example = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let scenario = Scenario::parse(example).unwrap();
     assert_eq!(scenario.links[0].down.queue, LinkSpec::default().queue);
