@@ -77,6 +77,16 @@ impl Report {
         self.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
     }
 
+    /// Whether there is no figure.
+    pub fn is_empty(&self) -> bool {
+        self.figures.is_empty()
+    }
+
+    /// Adds the figures of another report.
+    pub fn append(&mut self, mut other: Report) {
+        self.figures.append(&mut other.figures);
+    }
+
     /// Writes the figures as JSON.
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! Trials of one TCP flow: what the simulator and the kernel both play, and what both write down.
 //!
 //! A flow of the cloud fills the downlink of one link from [`FLOW_BEGINS`] on until the trial ends.
-//! The kernel plays it in real time (`polyrail-kernel-tcp`), the simulator in virtual time; the
+//! The kernel plays it in real time (`polyrail-lab trials`), the simulator in virtual time; the
 //! samples of both have the same form, so that figures are computed by the same code. The same
 //! links are played with a tunnel between gateway and cloud, by the daemons
-//! (`polyrail-tunnel-trials`) and by the simulator; there they begin [`TUNNEL_LEAD`] later.
+//! (`polyrail-lab trials`) and by the simulator; there they begin [`TUNNEL_LEAD`] later.
 
 use std::time::Duration;
 

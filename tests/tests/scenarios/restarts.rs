@@ -24,8 +24,7 @@ fn a_restarted_cloud_resets_flows_within_a_round_trip_of_the_join() {
     assert!(now - joined <= ms(85), "reset {:?} after the JOIN", now - joined);
     // Over the same tunnel the next session opens.
     let opened = world.open(1).unwrap();
-    let there =
-        |world: &polyrail_sim::world::World| state(world, opened, CLOUD) == LegState::Open;
+    let there = |world: &polyrail_sim::world::World| state(world, opened, CLOUD) == LegState::Open;
     let time = world.run_until(s(5), there).unwrap();
     assert!(time <= ms(250), "the next flow opens after {time:?}");
     download(&mut world, 1_000_000, s(3));

@@ -92,7 +92,7 @@ const ARROWS: &[Arrow] = &[
     ("cloud", DAEMON, &["emulator"]),
     ("emulator", &[], &[]),
     ("interop", &["emulator"], &["control", "session"]),
-    ("sim", &["scheduler", "session", "predictor", "control", "emulator"], &[]),
+    ("sim", &["scheduler", "session", "predictor", "emulator"], &[]),
     ("tests", ANY, ANY),
 ];
 

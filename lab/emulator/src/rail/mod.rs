@@ -13,6 +13,7 @@ mod radio;
 mod recorded;
 mod route;
 mod sighting;
+mod trace;
 mod trip;
 
 #[cfg(test)]
@@ -24,4 +25,5 @@ pub use radio::Radio;
 pub use recorded::{RecordedError, trip_of_traces, trips_of_traces};
 pub use route::{Border, Cell, Route};
 pub use sighting::Sighting;
+pub use trace::TraceError;
 pub use trip::{CarrierTrip, Fix, Handover, Outcome, Trip};

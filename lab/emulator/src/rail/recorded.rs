@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use polyrail_model::{Bitrate, Bytes};
 
+use super::trace::{Trace, TraceError};
 use super::trip::{CarrierTrip, Trip, UPLINK};
 use crate::link::{LinkSpec, Rate, Schedule, ScheduleError};
-use crate::scenario::{Trace, TraceError};
 
 /// Why there is no trip.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum RecordedError {
     /// A trip needs two recordings at least, and takes eight at most.
     #[error("{0} traces; a trip takes 2 to 8")]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -11,7 +11,6 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::quantity;
-use super::trace::{Direction, Trace};
 use super::{End, LINKS_MAX, LinkScenario, ParseError, Scenario};
 use crate::link::{
     Blackout, BlackoutWindow, BurstLoss, LinkSpec, PathMtu, Policing, Probability, Rate, Reorder,
@@ -72,10 +71,7 @@ struct RawEnd {
 
 #[derive(Deserialize)]
 #[serde(try_from = "RawDirection")]
-struct DirectionFile {
-    spec: LinkSpec,
-    trace: Option<PathBuf>,
-}
+struct DirectionFile(LinkSpec);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -110,8 +106,6 @@ struct RawDirection {
     mtu: Option<u16>,
     #[serde(default)]
     mtu_silent: bool,
-    /// A recording of the rate, the delay, the loss, or several of them.
-    trace: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -212,7 +206,7 @@ fn always() -> Probability {
 }
 
 /// Reads the text of a scenario file.
-pub(super) fn parse(text: &str, folder: &Path) -> Result<Scenario, ParseError> {
+pub(super) fn parse(text: &str) -> Result<Scenario, ParseError> {
     let at = |span: Option<Range<usize>>, reason: String| ParseError {
         line: span.map(|span| 1 + text[..span.start].matches('\n').count()),
         reason,
@@ -227,7 +221,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Scenario, ParseError> {
     let mut links: Vec<LinkScenario> = Vec::new();
     for raw in link {
         let span = raw.name.span();
-        let link = built(raw, folder).map_err(|reason| at(Some(span.clone()), reason))?;
+        let link = built(raw).map_err(|reason| at(Some(span.clone()), reason))?;
         if links.iter().any(|other| other.name == link.name) {
             return Err(at(Some(span), format!("two links are called {:?}", link.name)));
         }
@@ -242,7 +236,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Scenario, ParseError> {
     Ok(Scenario { seed, duration, near, far, links })
 }
 
-fn built(raw: RawLink, folder: &Path) -> Result<LinkScenario, String> {
+fn built(raw: RawLink) -> Result<LinkScenario, String> {
     let RawLink { name, mtu, near, far, nat, up, down, blackout } = raw;
     let name = name.into_inner();
     let sound = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -263,11 +257,7 @@ fn built(raw: RawLink, folder: &Path) -> Result<LinkScenario, String> {
         let windows: Vec<_> = blackout.iter().filter(concerned).map(window).collect();
         spec.with_blackouts(&windows).map_err(|e| format!("link {name}: blackouts: {e}"))
     };
-    let played = |file: DirectionFile, direction| {
-        file.played(folder, direction).map_err(|reason| format!("link {name}: {reason}"))
-    };
-    let (up, down) = (played(up, Direction::Up)?, played(down, Direction::Down)?);
-    let (up, down) = (dark(up, RawSides::Up)?, dark(down, RawSides::Down)?);
+    let (up, down) = (dark(up.0, RawSides::Up)?, dark(down.0, RawSides::Down)?);
     Ok(LinkScenario { name, mtu, near, far, nat, up, down })
 }
 
@@ -329,26 +319,6 @@ impl TryFrom<RawDirection> for DirectionFile {
         if !raw.loss_steps.is_empty() {
             spec = spec.with_losses(losses);
         }
-        Ok(Self { spec, trace: raw.trace })
-    }
-}
-
-impl DirectionFile {
-    /// The link with what its recording has, which it must not have said itself.
-    fn played(self, folder: &Path, direction: Direction) -> Result<LinkSpec, String> {
-        let Some(path) = self.trace else { return Ok(self.spec) };
-        let trace = Trace::load(&folder.join(&path), direction)
-            .map_err(|error| format!("trace {}: {error}", path.display()))?;
-        let (plain, spec) = (LinkSpec::default(), self.spec);
-        let said = [
-            ("rate", trace.rate.is_some() && spec.rate != plain.rate),
-            ("delay", trace.delay.is_some() && spec.delay != plain.delay),
-            ("loss", trace.loss.is_some() && spec.loss != plain.loss),
-            ("loss", trace.loss.is_some() && spec.loss_steps.is_some()),
-        ];
-        if let Some((what, _)) = said.iter().find(|(_, twice)| *twice) {
-            return Err(format!("a {what} beside a trace that has one"));
-        }
-        Ok(trace.on(spec))
+        Ok(Self(spec))
     }
 }

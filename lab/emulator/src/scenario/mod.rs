@@ -4,7 +4,6 @@
 
 mod file;
 mod quantity;
-mod trace;
 mod write;
 
 #[cfg(test)]
@@ -21,7 +20,6 @@ use crate::link::LinkSpec;
 pub use quantity::{
     ParseQuantityError, parse_duration, parse_path_mtu, parse_policing, parse_rate,
 };
-pub use trace::{Direction, TRACE_BYTES_MAX, TRACE_TIME_MAX, Trace, TraceError};
 
 /// The most links in one scenario.
 pub const LINKS_MAX: usize = 64;
@@ -120,17 +118,15 @@ impl Scenario {
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ScenarioError::Read { path: path.to_owned(), error })?;
-        let folder = path.parent().unwrap_or(Path::new(""));
-        file::parse(&text, folder)
-            .map_err(|error| ScenarioError::Invalid { path: path.to_owned(), error })
+        file::parse(&text).map_err(|error| ScenarioError::Invalid { path: path.to_owned(), error })
     }
 
-    /// Reads a scenario from its text; traces that it names are looked for in the working folder.
+    /// Reads a scenario from its text.
     ///
     /// # Errors
     /// The text is no scenario; the message has the line and the reason.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
-        file::parse(text, Path::new(""))
+        file::parse(text)
     }
 
     /// The seed of one direction: all directions draw differently.

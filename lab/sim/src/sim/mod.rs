@@ -8,7 +8,6 @@ pub mod bound;
 mod bulk;
 pub mod calibration;
 pub mod compare;
-pub mod conjunction;
 mod contestants;
 mod downloads;
 mod figures;

@@ -48,7 +48,7 @@ impl Table {
 pub fn tables(rows: Rows<'_>, users: &[usize]) -> Vec<Table> {
     let mut tables = vec![goodput(rows), completion(rows)];
     tables.extend(users.iter().map(|users| messages(rows, *users)));
-    tables.extend([bulk(rows), super::conjunction::table(rows), pages(rows)]);
+    tables.extend([bulk(rows), pages(rows)]);
     tables.retain(|table| !table.rows.is_empty());
     tables
 }

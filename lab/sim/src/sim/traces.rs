@@ -29,7 +29,6 @@ mod tests {
     use polyrail_emulator::rail::trip_of_traces;
 
     use super::*;
-    use crate::sim::conjunction::Instance;
     use crate::sim::{Contestant, Engine, bound, bulk, downloads};
 
     fn samples(names: [&str; 2]) -> [PathBuf; 2] {
@@ -48,13 +47,6 @@ mod tests {
         let list = downloads(&trip, &polyrail, &[256_000]).list;
         assert!(list.iter().all(|one| one.ended && one.time >= one.bound), "{list:?}");
         assert!(list.len() >= 3, "{list:?}");
-        let other = |name| bulk(&trip, &Contestant::named(name, Engine::Full));
-        let [a, b, sum] = ["min_rtt@a", "min_rtt@b", "min_rtt@aggregated"].map(other);
-        assert!([&a, &b, &sum].iter().all(|one| one.goodput() > 1.0), "{a:?} {b:?} {sum:?}");
-        let together = Instance::of(&both, &[&a, &b]).unwrap();
-        assert!(together.efficiency > 1.0 && together.utilisation > 0.8, "{together:?}");
-        let parts = together.subflows[0] * a.goodput() + together.subflows[1] * b.goodput();
-        assert!((parts - both.goodput()).abs() < 1e-9, "{together:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How honest the simulator is: single flows of its cubic and bbr beside the kernel's, and
 //! downloads through its QUIC tunnels beside the daemons'.
 //!
-//! `polyrail-kernel-tcp` and `polyrail-tunnel-trials` have played the trials before; here they are
+//! `polyrail-lab trials` has played the trials before; here they are
 //! played in virtual time, the figures of both stand in one table, and their courses in one
 //! picture.
 
@@ -86,7 +86,7 @@ pub fn run(
     only: &str,
     out: &Path,
 ) -> Result<()> {
-    let real = [read(kernel, "polyrail-kernel-tcp")?, read(tunnel, "polyrail-tunnel-trials")?];
+    let real = [read(kernel, "polyrail-lab trials")?, read(tunnel, "polyrail-lab trials")?];
     let real = real.concat();
     let mut pairs = Vec::new();
     for trial in trials()?.into_iter().filter(|trial| trial.name.starts_with(only)) {

@@ -1,4 +1,4 @@
-//! A trial through the simulated world: what `polyrail-tunnel-trials` plays with the daemons.
+//! A trial through the simulated world: what `polyrail-lab trials` plays with the daemons.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One flow without end over two links, in virtual time: what `polyrail-kernel-tcp` plays with the
+//! One flow without end over two links, in virtual time: what `polyrail-lab trials` plays with the
 //! kernel's TCP.
 
 use std::time::{Duration, Instant};

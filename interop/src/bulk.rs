@@ -1,4 +1,4 @@
-//! A download without end, whose bytes are counted as they arrive.
+//! An endless download whose bytes are counted as they arrive.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -14,14 +14,17 @@ use crate::{client, services};
 
 const PORT: u16 = 6200;
 const CHUNK: usize = 64 * 1024;
+/// How often a stopped server looks whether it may write again.
+const POLL: Duration = Duration::from_millis(1);
 
-/// The server's side: everyone who connects is sent bytes for as long as they may flow.
+/// The server: it writes to every client while bytes may flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     flows: Arc<AtomicBool>,
+    accepted: Arc<AtomicU64>,
 }
 
-/// The passenger's side of one endless download. Dropped, it ends.
+/// The client of one endless download. Dropping it closes the connection.
 #[derive(Debug)]
 pub(crate) struct Bulk {
     stream: TcpStream,
@@ -31,18 +34,28 @@ pub(crate) struct Bulk {
 impl Source {
     /// Listens in the server's namespace.
     pub(crate) fn start(world: &World) -> Result<Source> {
-        let flows = Arc::new(AtomicBool::new(true));
-        let gate = flows.clone();
+        let source = Source { flows: Arc::new(true.into()), accepted: Arc::default() };
+        let own = source.clone();
         services::serve(&world.lab.server, SERVER.at(Family::V4, PORT), move |stream, _| {
-            // It ends with its client.
-            let _ = pour(stream, &gate);
+            own.accepted.fetch_add(1, Ordering::Relaxed);
+            // Fails when the client closes.
+            let _ = pour(stream, &own.flows);
         })?;
-        Ok(Source { flows })
+        Ok(source)
     }
 
-    /// Lets bytes flow, or stops them; what was already written still arrives.
+    /// Starts or stops writing; bytes already written still arrive.
     pub(crate) fn set_flowing(&self, flows: bool) {
         self.flows.store(flows, Ordering::Relaxed);
+    }
+
+    /// Waits until a client is connected.
+    pub(crate) fn wait_for_client(&self, deadline: Instant) -> Result<()> {
+        while self.accepted.load(Ordering::Relaxed) == 0 {
+            ensure!(Instant::now() < deadline, "no client reached the server in time");
+            std::thread::sleep(POLL);
+        }
+        Ok(())
     }
 }
 
@@ -52,15 +65,19 @@ fn pour(mut stream: TcpStream, flows: &AtomicBool) -> std::io::Result<()> {
         if flows.load(Ordering::Relaxed) {
             stream.write_all(&chunk)?;
         } else {
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(POLL);
         }
     }
 }
 
 impl Bulk {
-    /// Connects as the passenger, by interception.
+    /// Connects as the passenger; the gateway intercepts the connection.
     pub(crate) fn start(world: &World) -> Result<Bulk> {
-        let stream = client::connect(&world.lab.passenger, SERVER.at(Family::V4, PORT))?;
+        Bulk::read(client::connect(&world.lab.passenger, SERVER.at(Family::V4, PORT))?)
+    }
+
+    /// Counts the bytes that arrive on a connection.
+    pub(crate) fn read(stream: TcpStream) -> Result<Bulk> {
         let mut reader = stream.try_clone()?;
         let bytes = Arc::new(AtomicU64::new(0));
         let counter = bytes.clone();
@@ -73,12 +90,12 @@ impl Bulk {
         Ok(Bulk { stream, bytes })
     }
 
-    /// What has come so far.
+    /// Bytes received so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Waits until so much more has come.
+    /// Waits for `more` bytes.
     pub(crate) fn wait_for(&self, more: u64, limit: Duration) -> Result<()> {
         let (started, before) = (Instant::now(), self.bytes());
         while self.bytes() < before + more {
@@ -92,7 +109,7 @@ impl Bulk {
 
 impl Drop for Bulk {
     fn drop(&mut self) {
-        // Fails only when the other end was faster.
+        // Fails only if the peer has closed the connection.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
