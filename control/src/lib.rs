@@ -8,6 +8,5 @@ pub mod admin;
 pub mod check;
 pub mod linkdb;
 mod links;
-pub mod pki;
 pub mod reload;
 pub mod telemetry;

@@ -11,11 +11,11 @@ use polyrail_control::admin::{
 };
 use polyrail_control::linkdb::Tuning;
 use polyrail_control::reload::{CarrierKey, Change};
+use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
 use polyrail_relay::congestion::{kernel_has, quic_has};
 use polyrail_session::Settings;
-use polyrail_tunnel::TlsIdentity;
 
 use crate::shell::{Gateway, reply_policy};
 

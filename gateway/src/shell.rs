@@ -17,13 +17,13 @@ use polyrail_config::log::LogHandle;
 use polyrail_config::{GatewayConfig, Overrides, SocksReply};
 use polyrail_control::admin::{AdminHandle, AdminOptions, AdminServer, Event as Told, Loaded};
 use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
+use polyrail_identity::{IdentityPaths, TlsIdentity};
 use polyrail_model::{Destination, InstanceId};
 use polyrail_relay::admin::session_name;
 use polyrail_relay::{
     AcceptGate, Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
 };
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, Settings};
-use polyrail_tunnel::{IdentityPaths, SystemClock, TlsIdentity};
 use ring::rand::{SecureRandom, SystemRandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook_mio::v1_0::Signals;
@@ -138,11 +138,7 @@ fn load_identity(config: &GatewayConfig) -> anyhow::Result<TlsIdentity> {
         authority: config.tls.authority.clone(),
         revocations: config.tls.revocations.clone(),
     };
-    let identity = TlsIdentity::load(&paths)?;
-    for warning in identity.warnings(&SystemClock) {
-        tracing::warn!("{warning}");
-    }
-    Ok(identity)
+    Ok(TlsIdentity::load(&paths)?)
 }
 
 fn random<const N: usize>() -> anyhow::Result<[u8; N]> {

@@ -84,9 +84,10 @@ const ARROWS: &[Arrow] = &[
     ("scheduler", &[], &[]),
     ("session", &["scheduler"], &[]),
     ("predictor", &[], &[]),
-    ("tunnel", &[], &[]),
+    ("tunnel", &["identity"], &[]),
+    ("identity", &[], &["identity"]),
     ("config", &["identity", "scheduler"], &[]),
-    ("control", &["scheduler", "predictor", "config"], &["emulator"]),
+    ("control", &["scheduler", "predictor", "config", "identity"], &["emulator"]),
     ("relay", &["session", "predictor", "tunnel", "control"], &["scheduler"]),
     ("gateway", DAEMON, &["emulator"]),
     ("cloud", DAEMON, &["emulator"]),
@@ -100,7 +101,7 @@ const ARROWS: &[Arrow] = &[
 const ANY: &[&str] = &["*"];
 
 const DAEMON: &[&str] =
-    &["session", "scheduler", "predictor", "tunnel", "config", "control", "relay"];
+    &["session", "scheduler", "predictor", "tunnel", "config", "identity", "control", "relay"];
 
 #[test]
 fn a_forbidden_arrow_is_found_in_every_section() {

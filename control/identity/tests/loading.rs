@@ -1,15 +1,16 @@
-//! Loading an identity: every fault names its file and reason.
+//! Loading an identity: every error names its file and reason.
 
 #![allow(clippy::unwrap_used)] // also in the helpers
 
-mod common;
+mod scratch;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
-use common::pki::{Authority, CLOUD, GATEWAY, Node, load_error, write_key};
-use common::{BEGIN, LIFE, TestClock};
-use polyrail_tunnel::{IdentityPaths, TlsIdentity};
+use polyrail_identity::{IdentityPaths, NodeRole, OwnFindings, TlsIdentity};
+use scratch::{Authority, BEGIN, CLOUD, GATEWAY, LIFE, Node, write_key};
+use time::OffsetDateTime;
 
 fn good(authority: &Authority) -> IdentityPaths {
     let mut paths = authority.issue(&Node::new("train-7", GATEWAY, 7), authority);
@@ -17,41 +18,56 @@ fn good(authority: &Authority) -> IdentityPaths {
     paths
 }
 
-fn fails_with(paths: &IdentityPaths, file: &std::path::Path, reason: &str) {
-    let error = load_error(paths).to_string();
-    assert!(error.starts_with(&file.display().to_string()), "{error}");
-    assert!(error.contains(reason), "{error}");
+fn fails_with(paths: &IdentityPaths, file: &Path, reason: &str) {
+    let error = TlsIdentity::load(paths).unwrap_err();
+    assert_eq!(error.path(), Some(file));
+    let error = error.to_string();
+    assert!(error.contains(&file.display().to_string()) && error.contains(reason), "{error}");
+}
+
+/// The findings about a gateway's files at a time in seconds since 1970.
+fn findings(paths: &IdentityPaths, at: u64) -> OwnFindings {
+    let at = OffsetDateTime::from_unix_timestamp(at.try_into().unwrap()).unwrap();
+    TlsIdentity::load(paths).unwrap().findings(NodeRole::Gateway, at)
+}
+
+fn has(texts: &[String], text: &str) {
+    assert!(texts.iter().any(|t| t.contains(text)), "{texts:?} lacks {text:?}");
 }
 
 #[test]
-fn a_good_identity_loads_without_warnings() {
+fn own_certificate_is_judged_at_any_time() {
     let authority = Authority::new();
-    let identity = TlsIdentity::load(&good(&authority)).unwrap();
-    assert_eq!(identity.name().as_str(), "train-7");
-    // Certificates of ten thousand seconds are always due for renewal.
-    let clock = TestClock::new();
-    let warnings = identity.warnings(&*clock);
-    assert_eq!(warnings, ["our own certificate (train-7) expires in 0 days"]);
-    clock.set(BEGIN + 2 * LIFE);
-    assert!(identity.warnings(&*clock).iter().any(|w| w.contains("has expired")));
-    clock.set(BEGIN - 1);
-    assert!(identity.warnings(&*clock).iter().any(|w| w.contains("not valid yet")));
-}
-
-#[test]
-fn an_identity_of_another_authority_is_warned_of() {
-    let (ours, foreign) = (Authority::new(), Authority::new());
     let mut node = Node::new("train-7", GATEWAY, 7);
     node.end = BEGIN + 500 * LIFE;
-    let clock = TestClock::new();
-    clock.set(BEGIN + 1);
-    let identity = TlsIdentity::load(&foreign.issue(&node, &ours)).unwrap();
-    let all = identity.warnings(&*clock);
-    assert!(all.iter().any(|w| w.contains("not issued by the authority")), "{all:?}");
+    let paths = authority.issue(&node, &authority);
+    assert_eq!(findings(&paths, BEGIN + 1), OwnFindings::default());
+    has(&findings(&paths, BEGIN - 1).warnings, "certificate: it begins at");
+    has(&findings(&paths, node.end - 29 * 86_400).warnings, "certificate: it ends at");
+    let late = findings(&paths, node.end + 1);
+    has(&late.ended, "certificate: it ended at");
+    assert_eq!((late.errors, late.warnings), (vec![], vec![]));
+    has(&findings(&paths, BEGIN + 1_000 * LIFE + 1).ended, "authority: it ended at");
+    let paths = IdentityPaths {
+        revocations: authority.cloud_revoking(&[7], BEGIN + 10).revocations,
+        ..paths
+    };
+    let found = findings(&paths, BEGIN + 11);
+    has(&found.ended, "certificate: revoked since 2027-01-15T08:00:00Z");
+    has(&found.warnings, "revocations: a newer list was due at 2027-01-15T08:00:10Z");
 }
 
 #[test]
-fn missing_and_empty_files_are_named() {
+fn own_certificate_that_peers_reject_is_found() {
+    let (ours, foreign) = (Authority::new(), Authority::new());
+    let foreign = foreign.issue(&Node::new("train-7", GATEWAY, 7), &ours);
+    has(&findings(&foreign, BEGIN + 1).errors, "certificate: the certificate was not issued by");
+    let cloud = ours.issue(&Node::new("cloud", CLOUD, 1), &ours);
+    has(&findings(&cloud, BEGIN + 1).errors, "is not one of a gateway");
+}
+
+#[test]
+fn missing_and_empty_files_are_reported() {
     let authority = Authority::new();
     let paths = good(&authority);
     let absent = authority.path("absent.pem");
@@ -73,12 +89,12 @@ fn missing_and_empty_files_are_named() {
 }
 
 #[test]
-fn a_key_must_be_secret_and_fit() {
+fn key_must_be_secret_and_fit() {
     let authority = Authority::new();
     let paths = good(&authority);
     let other = authority.issue(&Node::new("cloud", CLOUD, 2), &authority);
     let wrong = IdentityPaths { key: other.key, ..paths.clone() };
-    fails_with(&wrong, &wrong.key, "is not the key of");
+    fails_with(&wrong, &wrong.key, "belongs to another certificate");
     let none = authority.path("none.key");
     write_key(&none, authority.pem());
     fails_with(&IdentityPaths { key: none.clone(), ..paths.clone() }, &none, "no private key");
@@ -94,7 +110,7 @@ fn a_key_must_be_secret_and_fit() {
 }
 
 #[test]
-fn a_revocation_list_must_be_the_authoritys_and_whole() {
+fn revocation_list_must_be_complete_and_signed_by_the_authority() {
     let (ours, foreign) = (Authority::new(), Authority::new());
     let paths = good(&ours);
     let list = ours.path("other.crl");
@@ -105,7 +121,7 @@ fn a_revocation_list_must_be_the_authoritys_and_whole() {
     let lines: Vec<&str> = whole.lines().collect();
     let short = [&lines[..2], &lines[lines.len() - 1..]].concat().join("\n");
     fs::write(&list, short).unwrap();
-    fails_with(&wrong, &list, "not a readable revocation list");
+    fails_with(&wrong, &list, "revocation list");
     fs::write(&list, whole).unwrap();
     TlsIdentity::load(&wrong).unwrap();
 }

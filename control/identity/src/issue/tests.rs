@@ -1,4 +1,4 @@
-//! What the authority makes, read back by other hands: x509-parser and rustls.
+//! The authority's output, read back by x509-parser and rustls.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,9 +16,16 @@ use rustls::pki_types::{
 use rustls::server::WebPkiClientVerifier;
 use rustls::{CertificateError, Error, RootCertStore};
 use tempfile::TempDir;
-use x509_parser::prelude::*;
+use time::OffsetDateTime;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
 
+use super::authority::{backdated, read_key};
 use super::*;
+use crate::{
+    Certificate, IdentityError, NodeRole, RevocationList, Role, Serial, check_key_file,
+    read_certificates,
+};
 
 fn scratch() -> (TempDir, Authority) {
     let folder = tempfile::tempdir().unwrap();
@@ -53,7 +60,7 @@ fn crls(dir: &Path) -> [CertificateRevocationListDer<'static>; 1] {
     [CertificateRevocationListDer::from_pem_file(dir.join("revoked.crl")).unwrap()]
 }
 
-/// What a TLS server says to this certificate of a client.
+/// A TLS server's verdict on this client certificate.
 fn as_client(dir: &Path, file: &Path) -> Result<(), Error> {
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(dir), provider())
         .with_crls(crls(dir))
@@ -63,7 +70,7 @@ fn as_client(dir: &Path, file: &Path) -> Result<(), Error> {
     verifier.verify_client_cert(&certificate, &[], UnixTime::now()).map(|_| ())
 }
 
-/// What a TLS client says to this certificate of a server that it calls by `name`.
+/// A TLS client's verdict on this certificate of the server `name`.
 fn as_server(dir: &Path, file: &Path, name: &str) -> Result<(), Error> {
     let verifier = WebPkiServerVerifier::builder_with_provider(roots(dir), provider())
         .with_crls(crls(dir))
@@ -79,7 +86,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 }
 
 #[test]
-fn the_authority_is_what_it_should_be() {
+fn created_authority_has_its_files_and_extensions() {
     let (folder, authority) = scratch();
     let dir = folder.path();
     let found = names(dir);
@@ -97,23 +104,23 @@ fn the_authority_is_what_it_should_be() {
     assert!(usage.key_cert_sign() && usage.crl_sign() && !usage.digital_signature());
     let curve = parsed.public_key().algorithm.parameters.as_ref().unwrap().as_oid().unwrap();
     assert_eq!(curve.to_id_string(), "1.2.840.10045.3.1.7");
-    let list = RevocationList::read(&dir.join("revoked.crl")).unwrap();
+    let list = RevocationList::read(&dir.join("revoked.crl")).unwrap().swap_remove(0);
     assert!(list.entries.is_empty() && list.is_signed_by(certificate));
 }
 
 #[test]
-fn no_life_begins_before_1970() {
+fn no_validity_begins_before_1970() {
     let epoch = OffsetDateTime::UNIX_EPOCH;
-    let hour = ::time::Duration::HOUR;
+    let hour = time::Duration::HOUR;
     for (now, begin) in
         [(epoch, epoch), (epoch + hour / 2, epoch), (epoch + hour * 3, epoch + hour * 2)]
     {
-        assert_eq!(super::authority::backdated(now), begin);
+        assert_eq!(backdated(now), begin);
     }
 }
 
 #[test]
-fn nodes_certificates_hold_what_the_tunnels_check() {
+fn issued_certificates_contain_what_tunnels_check() {
     let (folder, authority) = scratch();
     let out = folder.path().join("nodes");
     for (name, role) in [("train-7.north_1", NodeRole::Gateway), ("cloud", NodeRole::Cloud)] {
@@ -145,7 +152,7 @@ fn nodes_certificates_hold_what_the_tunnels_check() {
 }
 
 #[test]
-fn rustls_takes_each_role_in_its_place_alone() {
+fn rustls_accepts_each_role_on_its_own_side_only() {
     let (folder, authority) = scratch();
     let dir = folder.path();
     let gateway = authority.issue(&request("train-7", NodeRole::Gateway, dir)).unwrap();
@@ -161,7 +168,7 @@ fn rustls_takes_each_role_in_its_place_alone() {
 }
 
 #[test]
-fn what_is_revoked_is_refused_and_the_rest_is_not() {
+fn revoked_certificates_are_rejected_and_others_accepted() {
     let (folder, authority) = scratch();
     let dir = folder.path();
     let one = authority.issue(&request("one", NodeRole::Gateway, dir)).unwrap();
@@ -169,13 +176,14 @@ fn what_is_revoked_is_refused_and_the_rest_is_not() {
     let three = authority.issue(&request("three", NodeRole::Gateway, dir)).unwrap();
     let (serial, fresh) = authority.revoke_file(&one.certificate_file).unwrap();
     assert!(fresh && serial == one.certificate.serial);
-    let first = RevocationList::read(&authority.revocations_file()).unwrap();
+    let read = || RevocationList::read(&authority.revocations_file()).unwrap().swap_remove(0);
+    let first = read();
     assert!(authority.revoke(&two.certificate.serial, false).unwrap());
     assert!(!authority.revoke(&two.certificate.serial, false).unwrap());
-    let list = RevocationList::read(&authority.revocations_file()).unwrap();
+    let list = read();
     assert!(list.number > first.number && list.is_signed_by(authority.certificate()));
     assert_eq!(list.entries.len(), 2);
-    assert!(list.revoked_since(&serial).is_some());
+    assert!(list.revoked_since(&one.certificate).is_some());
     let revoked = Err(Error::InvalidCertificate(CertificateError::Revoked));
     assert_eq!(as_client(dir, &one.certificate_file), revoked);
     assert_eq!(as_client(dir, &two.certificate_file), revoked);
@@ -191,7 +199,7 @@ fn what_is_revoked_is_refused_and_the_rest_is_not() {
 }
 
 #[test]
-fn a_damaged_record_is_not_taken_for_an_empty_one() {
+fn damaged_record_is_not_treated_as_empty() {
     let (folder, authority) = scratch();
     let revoked = folder.path().join("revoked.list");
     fs::write(&revoked, "01ab 2026-01-01T00:00:00Z train-1\n01ac 2026\n").unwrap();
@@ -202,7 +210,7 @@ fn a_damaged_record_is_not_taken_for_an_empty_one() {
 }
 
 #[test]
-fn nothing_is_replaced_unasked() {
+fn existing_files_are_replaced_only_with_force() {
     let (folder, authority) = scratch();
     let dir = folder.path();
     let before = fs::read(dir.join("ca.key")).unwrap();
@@ -212,7 +220,7 @@ fn nothing_is_replaced_unasked() {
 
     let mut again = request("train-7", NodeRole::Gateway, dir);
     let first = authority.issue(&again).unwrap();
-    assert!(matches!(authority.issue(&again), Err(PkiError::Exists { .. })));
+    assert!(matches!(authority.issue(&again), Err(IdentityError::Exists { .. })));
     fs::remove_file(&first.certificate_file).unwrap();
     let error = authority.issue(&again).unwrap_err().to_string();
     assert!(error.contains("train-7.key exists already"), "{error}");
@@ -227,7 +235,7 @@ fn nothing_is_replaced_unasked() {
 }
 
 #[test]
-fn keys_that_others_may_read_are_refused() {
+fn keys_readable_by_others_are_refused() {
     let (folder, _) = scratch();
     let key = folder.path().join("ca.key");
     for (mode, fine) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false)] {
@@ -243,7 +251,7 @@ fn keys_that_others_may_read_are_refused() {
 }
 
 #[test]
-fn an_authority_with_anothers_key_is_refused() {
+fn authority_with_a_foreign_key_is_refused() {
     let ((folder, _), (other, _)) = (scratch(), scratch());
     fs::copy(other.path().join("ca.key"), folder.path().join("ca.key")).unwrap();
     let error = Authority::open(folder.path()).err().unwrap().to_string();
@@ -254,12 +262,12 @@ fn an_authority_with_anothers_key_is_refused() {
 }
 
 #[test]
-fn impossible_requests_are_refused() {
+fn invalid_requests_are_refused() {
     let (folder, authority) = scratch();
     let dir = folder.path();
     for name in ["ca", "10.0.0.1", "7", "train.7", "a..b", "a-", "a."] {
         let error = authority.issue(&request(name, NodeRole::Gateway, dir)).unwrap_err();
-        assert!(matches!(error, PkiError::Request(_)), "{name}: {error}");
+        assert!(matches!(error, IdentityError::Request(_)), "{name}: {error}");
     }
     for days in [0, 3651, u16::MAX] {
         let mut bad = request("x", NodeRole::Gateway, dir);
@@ -272,43 +280,23 @@ fn impossible_requests_are_refused() {
     }
 }
 
-/// A run is cut short at each of its steps; the next one finds no half pair.
 #[test]
-fn an_interrupted_issue_leaves_no_half_pair() {
-    let (folder, authority) = scratch();
-    let dir = folder.path();
-    let wanted = request("train-7", NodeRole::Gateway, dir);
-    // Before the files are declared complete: the staging folder is thrown away.
-    let staging = dir.join(".train-7.staging");
-    fs::create_dir(&staging).unwrap();
-    fs::write(staging.join("train-7.key"), "half a key").unwrap();
-    let first = authority.issue(&wanted).unwrap();
-    assert!(!staging.exists() && first.certificate.belongs_to(&read_key(&first.key_file).unwrap()));
-
-    // After that, with the key moved to its place and the certificate not yet.
-    let ready = files::ready_folder(dir, "train-7");
-    fs::create_dir(&ready).unwrap();
-    fs::rename(&first.certificate_file, ready.join("train-7.crt")).unwrap();
-    let error = authority.issue(&wanted).unwrap_err();
-    assert!(matches!(error, PkiError::Completed { .. }), "{error}");
-    let read = read_certificates(&first.certificate_file).unwrap().swap_remove(0);
-    assert!(read.belongs_to(&read_key(&first.key_file).unwrap()));
-    assert!(!ready.exists() && matches!(authority.issue(&wanted), Err(PkiError::Exists { .. })));
-}
-
-#[test]
-fn a_failed_write_leaves_nothing_behind() {
+fn failed_write_leaves_nothing_behind() {
     let (folder, authority) = scratch();
     let out = folder.path().join("out");
-    fs::create_dir(&out).unwrap();
-    // The place where the complete files would be declared is taken by a file.
-    fs::write(files::ready_folder(&out, "train-7"), "").unwrap();
-    assert!(authority.issue(&request("train-7", NodeRole::Gateway, &out)).is_err());
-    assert_eq!(names(&out), [".train-7.ready"]);
+    // The certificate cannot replace a folder of its name.
+    fs::create_dir_all(out.join("train-7.crt")).unwrap();
+    let mut wanted = request("train-7", NodeRole::Gateway, &out);
+    wanted.force = true;
+    assert!(authority.issue(&wanted).is_err());
+    assert_eq!(names(&out), ["train-7.crt", "train-7.key"]);
+    fs::remove_dir(out.join("train-7.crt")).unwrap();
+    let issued = authority.issue(&wanted).unwrap();
+    assert!(issued.certificate.belongs_to(&read_key(&issued.key_file).unwrap()));
 }
 
 #[test]
-fn garbage_is_no_certificate() {
+fn garbage_is_not_a_certificate() {
     let (folder, authority) = scratch();
     let file = folder.path().join("x.crt");
     let good = fs::read_to_string(folder.path().join("ca.crt")).unwrap();

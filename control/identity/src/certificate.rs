@@ -7,29 +7,34 @@ use ring::digest::{SHA256, digest};
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
-use x509_parser::pem::Pem;
 use x509_parser::prelude::FromDer;
 
-use super::files;
-use super::{PkiError, Serial};
+use crate::{IdentityError, Serial, files};
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeRole {
+    /// It opens tunnels: TLS client authentication alone.
+    Gateway,
+    /// It accepts tunnels: TLS server authentication alone.
+    Cloud,
+}
 
 /// What a certificate may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It signs other certificates.
     Authority,
-    /// A gateway: client authentication alone.
-    Gateway,
-    /// A cloud: server authentication alone.
-    Cloud,
-    /// None of these; neither daemon takes it.
+    /// A node of Polyrail.
+    Node(NodeRole),
+    /// None of these; neither daemon accepts it.
     Other,
 }
 
-/// A certificate that was read; its signature is another matter.
+/// The contents of a certificate. Reading it does not verify its signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// The node it is for: its common name, when that is a node name and the only DNS name too.
+    /// The node's name: its one common name, if that is a node name and its one DNS name, too.
     pub identity: Option<Identity>,
     /// Its subject as text.
     pub subject: String,
@@ -37,12 +42,14 @@ pub struct Certificate {
     pub role: Role,
     /// Its serial number.
     pub serial: Serial,
-    /// When its life begins.
+    /// The begin of its validity.
     pub not_before: OffsetDateTime,
-    /// When its life ends.
+    /// The end of its validity.
     pub not_after: OffsetDateTime,
     /// SHA-256 over its DER encoding.
     pub fingerprint: [u8; 32],
+    /// The issuer's name in DER.
+    pub(crate) issuer: Vec<u8>,
     der: Vec<u8>,
 }
 
@@ -63,6 +70,7 @@ impl Certificate {
             not_before: parsed.validity().not_before.to_datetime(),
             not_after: parsed.validity().not_after.to_datetime(),
             fingerprint,
+            issuer: parsed.issuer().as_raw().to_owned(),
             der: der.to_vec(),
         })
     }
@@ -89,35 +97,35 @@ impl Certificate {
     }
 
     /// Whether `key` is the private key that belongs to it.
-    pub fn belongs_to(&self, key: &rcgen::KeyPair) -> bool {
+    #[cfg(feature = "issue")]
+    pub(crate) fn belongs_to(&self, key: &rcgen::KeyPair) -> bool {
         use rcgen::PublicKeyData;
         parse(&self.der).is_ok_and(|this| this.public_key().raw == key.subject_public_key_info())
     }
+
+    /// The common name for messages, whether it is a node name or not; shortened.
+    pub(crate) fn shown_name(&self) -> String {
+        let Ok(parsed) = parse(&self.der) else { return String::new() };
+        let name = parsed.subject().iter_common_name().next().and_then(|cn| cn.as_str().ok());
+        shortened(name.unwrap_or_default())
+    }
+}
+
+/// At most 64 characters, none of them a control character.
+pub(crate) fn shortened(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
 /// The certificates of a PEM file, in order; at least one.
 ///
 /// # Errors
 /// The file cannot be read, or something in it is not a certificate.
-pub fn read_certificates(path: &Path) -> Result<Vec<Certificate>, PkiError> {
-    let bytes = files::read("read the certificate", path)?;
-    let mut certificates = Vec::new();
-    for block in Pem::iter_from_buffer(&bytes) {
-        let block = block.map_err(|error| PkiError::content(path, format!("bad PEM: {error}")))?;
-        if block.label != "CERTIFICATE" {
-            let reason = format!("a {} among the certificates", block.label);
-            return Err(PkiError::content(path, reason));
-        }
-        let certificate = Certificate::from_der(&block.contents);
-        certificates.push(certificate.map_err(|reason| PkiError::content(path, reason))?);
-    }
-    if certificates.is_empty() {
-        return Err(PkiError::content(path, "there is no certificate in it"));
-    }
-    Ok(certificates)
+pub fn read_certificates(path: &Path) -> Result<Vec<Certificate>, IdentityError> {
+    files::read_pem(path, "certificate", "CERTIFICATE", Certificate::from_der)
 }
 
-fn parse(der: &[u8]) -> Result<X509Certificate<'_>, String> {
+/// Parses a certificate, which must be all of `der`.
+pub(crate) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, String> {
     match X509Certificate::from_der(der) {
         Ok(([], certificate)) => Ok(certificate),
         Ok(_) => Err("bytes after the certificate".to_owned()),
@@ -153,18 +161,27 @@ fn role(certificate: &X509Certificate<'_>) -> Result<Role, String> {
         || usage.ocsp_signing
         || !usage.other.is_empty();
     Ok(match (usage.client_auth, usage.server_auth, more) {
-        (true, false, false) => Role::Gateway,
-        (false, true, false) => Role::Cloud,
+        (true, false, false) => Role::Node(NodeRole::Gateway),
+        (false, true, false) => Role::Node(NodeRole::Cloud),
         _ => Role::Other,
     })
+}
+
+impl NodeRole {
+    /// `gateway` or `cloud`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gateway => "gateway",
+            Self::Cloud => "cloud",
+        }
+    }
 }
 
 impl std::fmt::Display for Role {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Authority => "authority",
-            Self::Gateway => "gateway",
-            Self::Cloud => "cloud",
+            Self::Node(role) => role.as_str(),
             Self::Other => "none of Polyrail's",
         })
     }

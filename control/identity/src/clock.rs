@@ -1,12 +1,11 @@
-//! The time that certificates are judged by.
+//! The time by which certificates are judged.
 
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime};
 
-/// Tells the time of day, for the validity of certificates and tickets only.
+/// The time of day, for the validity of certificates and tickets only.
 ///
-/// Deadlines go by `Instant`, which callers pass in. A daemon that knows better than the system
-/// (by GPS, or the last time seen) gives its own clock.
+/// Deadlines use `Instant`, which callers pass in.
 pub trait Clock: Debug + Send + Sync {
     /// The time since 1970-01-01 00:00 UTC.
     fn since_epoch(&self) -> Duration;

@@ -1,19 +1,20 @@
 //! The authority's own records: `issued.list` and `revoked.list`, one certificate a line.
 //!
-//! They are text for operators to read. A line that cannot be understood stops every use of the
-//! file, so that a damaged list never loses a revocation.
+//! They are text for operators to read. An invalid line makes the whole file unusable, so that a
+//! damaged record never loses a revocation.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use polyrail_model::Identity;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::files;
-use super::{PkiError, Serial, shown};
+use super::publish::{Draft, publish};
+use crate::{IdentityError, Serial, files, shown};
 
-/// A record of certificates with a time each: when it ends, or since when it is revoked.
-pub(super) struct Ledger {
+/// Certificates with a time each: the end of its validity, or its revocation.
+pub(super) struct Record {
     path: PathBuf,
     lines: Vec<Line>,
 }
@@ -22,22 +23,24 @@ pub(super) struct Ledger {
 pub(super) struct Line {
     pub(super) serial: Serial,
     pub(super) time: OffsetDateTime,
-    /// The node it is for; unknown when a bare serial was revoked.
+    /// The node it is for; unknown if only a serial number was revoked.
     pub(super) name: Option<Identity>,
 }
 
-impl Ledger {
-    /// Reads a record; one that is not there is empty.
-    pub(super) fn read(path: &Path) -> Result<Self, PkiError> {
-        let text = match files::read_text("read", path) {
-            Err(PkiError::File { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                String::new()
+impl Record {
+    /// Reads a record; a missing file is an empty record.
+    pub(super) fn read(path: &Path) -> Result<Self, IdentityError> {
+        let bytes = match files::read("read", path) {
+            Err(IdentityError::File { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Vec::new()
             }
             other => other?,
         };
+        let text = String::from_utf8(bytes)
+            .map_err(|_| IdentityError::content(path, "this is not text"))?;
         let mut lines = Vec::new();
         for (index, line) in text.lines().enumerate() {
-            let bad = || PkiError::content(path, format!("line {} is damaged", index + 1));
+            let bad = || IdentityError::content(path, format!("line {} is damaged", index + 1));
             lines.push(parse(line).ok_or_else(bad)?);
         }
         Ok(Self { path: path.to_owned(), lines })
@@ -52,10 +55,12 @@ impl Ledger {
     }
 
     /// Adds a certificate and writes the record.
-    pub(super) fn add(&mut self, line: Line) -> Result<(), PkiError> {
+    pub(super) fn add(&mut self, line: Line) -> Result<(), IdentityError> {
         self.lines.push(line);
         let text: String = self.lines.iter().map(Line::text).collect();
-        files::replace(&self.path, &text, 0o644)
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let dir = self.path.parent().unwrap_or(Path::new("."));
+        publish(dir, &[Draft { name: &name, text: &text, mode: 0o644 }])
     }
 }
 

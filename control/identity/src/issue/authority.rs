@@ -1,4 +1,4 @@
-//! The operator's certificate authority: made once, it issues and revokes.
+//! The operator's certificate authority: created once, it issues and revokes.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,12 @@ use rcgen::{
 use ring::rand::{SecureRandom, SystemRandom};
 use time::{Duration, OffsetDateTime};
 
-use super::certificate::read_certificates;
-use super::files::{self, Draft};
-use super::ledger::{Ledger, Line};
-use super::{Certificate, PkiError, RevocationList, Role, Serial, shown};
+use super::publish::{Draft, make_folder, publish, refuse_existing};
+use super::record::{Line, Record};
+use crate::{
+    Certificate, IdentityError, NodeRole, RevocationList, Role, Serial, files, read_certificates,
+    shown,
+};
 
 /// An authority's folder, opened for issuing.
 pub struct Authority {
@@ -23,75 +25,65 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// What a node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeRole {
-    /// It opens tunnels: TLS client authentication alone.
-    Gateway,
-    /// It awaits tunnels: TLS server authentication alone.
-    Cloud,
-}
-
-/// What is to be issued.
+/// A certificate to be issued.
 #[derive(Clone, Debug)]
 pub struct IssueRequest {
     /// The node's name.
     pub name: Identity,
     /// What the node is.
     pub role: NodeRole,
-    /// How long the certificate lives, in days: 1 to [`DAYS_MAX`], not beyond the authority.
+    /// Validity in days: 1 to [`DAYS_MAX`], not beyond the authority's.
     pub days: u16,
     /// The folder for `NAME.crt` and `NAME.key`.
     pub out: PathBuf,
-    /// Whether files that are there already may be replaced.
+    /// Whether existing files may be replaced.
     pub force: bool,
 }
 
-/// What was issued.
+/// An issued certificate.
 #[derive(Clone, Debug)]
 pub struct Issued {
     /// The certificate's file.
     pub certificate_file: PathBuf,
     /// The key's file.
     pub key_file: PathBuf,
-    /// What stands in the certificate.
+    /// The certificate's contents.
     pub certificate: Certificate,
 }
 
-/// The longest life of a node's certificate in days.
+/// The longest validity of a node's certificate in days.
 pub const DAYS_MAX: u16 = 3650;
 
 impl Authority {
-    /// Makes an authority in `dir`, with an empty revocation list.
+    /// Creates an authority in `dir`, with an empty revocation list.
     ///
     /// # Errors
-    /// `name` is not 1 to 64 printable characters; an authority is there and `force` is not set;
-    /// or files cannot be written.
-    pub fn create(dir: &Path, name: &str, force: bool) -> Result<Self, PkiError> {
+    /// `name` is not 1 to 64 printable characters; an authority exists and `force` is not set; or
+    /// files cannot be written.
+    pub fn create(dir: &Path, name: &str, force: bool) -> Result<Self, IdentityError> {
         if !(1..=64).contains(&name.len()) || name.chars().any(char::is_control) {
             let reason = format!("{name:?} is not an authority's name: use 1 to 64 characters");
-            return Err(PkiError::Request(reason));
+            return Err(IdentityError::Request(reason));
         }
-        files::make_folder(dir)?;
-        // Checked before keys are made; checked again when they are put in place.
-        files::refuse_existing(dir, [CERTIFICATE, KEY].into_iter(), force)?;
+        make_folder(dir)?;
+        refuse_existing(dir, &[CERTIFICATE, KEY], force)?;
         let key = KeyPair::generate()?;
         let params = authority_params(name)?;
         let certificate = params.self_signed(&key)?;
-        let read = Certificate::from_der(certificate.der()).map_err(PkiError::Request)?;
+        let read = Certificate::from_der(certificate.der()).map_err(IdentityError::Request)?;
         let key_text = key.serialize_pem();
         let issuer = Issuer::new(params, key);
         let crl = revocation_list(&issuer, &read, &[], 0)?;
-        let draft = |name: &str, text, mode| Draft { name: name.to_owned(), text, mode };
+        let draft = |name, text, mode| Draft { name, text, mode };
         let certificate_text = certificate.pem();
         let drafts = [
-            draft(KEY, &key_text, 0o600),
+            draft(KEY, key_text.as_str(), 0o600),
             draft(CERTIFICATE, &certificate_text, 0o644),
             draft(CRL, &crl, 0o644),
             draft(ISSUED, "", 0o644),
             draft(REVOKED, "", 0o644),
         ];
-        files::publish(dir, "ca", &drafts, force)?;
+        publish(dir, &drafts)?;
         Ok(Self { dir: dir.to_owned(), certificate: read, issuer })
     }
 
@@ -99,18 +91,21 @@ impl Authority {
     ///
     /// # Errors
     /// Its files are missing or damaged, or its key is readable by others than its owner.
-    pub fn open(dir: &Path) -> Result<Self, PkiError> {
-        if files::complete(dir, "ca")? {
-            return Err(PkiError::Completed { dir: dir.to_owned(), stem: "ca".to_owned() });
-        }
+    pub fn open(dir: &Path) -> Result<Self, IdentityError> {
         let (certificate_file, key_file) = (dir.join(CERTIFICATE), dir.join(KEY));
         let certificate = read_certificates(&certificate_file)?.swap_remove(0);
         if certificate.role != Role::Authority {
-            return Err(PkiError::content(&certificate_file, "this is no authority's certificate"));
+            return Err(IdentityError::content(
+                &certificate_file,
+                "this is no authority's certificate",
+            ));
         }
-        let key = files::read_key(&key_file)?;
+        let key = read_key(&key_file)?;
         if !certificate.belongs_to(&key) {
-            return Err(PkiError::content(&key_file, "this key belongs to another certificate"));
+            return Err(IdentityError::content(
+                &key_file,
+                "this key belongs to another certificate",
+            ));
         }
         let issuer = Issuer::from_ca_cert_der(&certificate.der().into(), key)?;
         Ok(Self { dir: dir.to_owned(), certificate, issuer })
@@ -124,35 +119,30 @@ impl Authority {
     /// Issues a node's key and certificate.
     ///
     /// # Errors
-    /// The name cannot stand in a certificate, the life is too long, files are there already
-    /// and `force` is not set, or files cannot be written.
-    pub fn issue(&self, request: &IssueRequest) -> Result<Issued, PkiError> {
+    /// The name is not valid in a certificate, the validity is too long, files exist and `force` is
+    /// not set, or files cannot be written.
+    pub fn issue(&self, request: &IssueRequest) -> Result<Issued, IdentityError> {
         check_name(&request.name)?;
         let not_after = self.end_of_life(request.days)?;
-        let stem = request.name.as_str();
+        let stem = &request.name;
         let (certificate_name, key_name) = (format!("{stem}.crt"), format!("{stem}.key"));
-        files::make_folder(&request.out)?;
-        if files::complete(&request.out, stem)? {
-            let dir = request.out.clone();
-            return Err(PkiError::Completed { dir, stem: stem.to_owned() });
-        }
-        let names = [certificate_name.as_str(), key_name.as_str()];
-        files::refuse_existing(&request.out, names.into_iter(), request.force)?;
+        make_folder(&request.out)?;
+        refuse_existing(&request.out, &[&certificate_name, &key_name], request.force)?;
 
         let key = KeyPair::generate()?;
         let params = node_params(&request.name, request.role, not_after)?;
         let signed = params.signed_by(&key, &self.issuer)?;
-        let certificate = Certificate::from_der(signed.der()).map_err(PkiError::Request)?;
-        // On record first: a certificate that is about can always be revoked by its serial.
+        let certificate = Certificate::from_der(signed.der()).map_err(IdentityError::Request)?;
+        // Recorded first, so that every certificate can be revoked by its serial number.
         let (serial, name) = (certificate.serial.clone(), Some(request.name.clone()));
         let line = Line { serial, time: not_after, name };
-        Ledger::read(&self.dir.join(ISSUED))?.add(line)?;
+        Record::read(&self.dir.join(ISSUED))?.add(line)?;
         let (key_text, certificate_text) = (key.serialize_pem(), signed.pem());
         let drafts = [
-            Draft { name: key_name.clone(), text: &key_text, mode: 0o600 },
-            Draft { name: certificate_name.clone(), text: &certificate_text, mode: 0o644 },
+            Draft { name: &key_name, text: &key_text, mode: 0o600 },
+            Draft { name: &certificate_name, text: &certificate_text, mode: 0o644 },
         ];
-        files::publish(&request.out, stem, &drafts, request.force)?;
+        publish(&request.out, &drafts)?;
         Ok(Issued {
             certificate_file: request.out.join(certificate_name),
             key_file: request.out.join(key_name),
@@ -160,23 +150,23 @@ impl Authority {
         })
     }
 
-    /// Revokes a serial and writes the list anew; true when it was not revoked before.
+    /// Revokes a serial number and rewrites the list; true if it was not revoked before.
     ///
     /// # Errors
-    /// No certificate with this serial is on record and `unknown_too` is not set, or files
+    /// No certificate with this serial number is on record and `unknown_too` is not set, or files
     /// cannot be written.
-    pub fn revoke(&self, serial: &Serial, unknown_too: bool) -> Result<bool, PkiError> {
-        let issued = Ledger::read(&self.dir.join(ISSUED))?;
+    pub fn revoke(&self, serial: &Serial, unknown_too: bool) -> Result<bool, IdentityError> {
+        let issued = Record::read(&self.dir.join(ISSUED))?;
         let known = issued.find(serial);
         if known.is_none() && !unknown_too {
             let reason = format!(
                 "no certificate with the serial {serial} was issued here; name its file, or use \
                  --force"
             );
-            return Err(PkiError::Request(reason));
+            return Err(IdentityError::Request(reason));
         }
         let name = known.and_then(|line| line.name.clone());
-        let mut revoked = Ledger::read(&self.dir.join(REVOKED))?;
+        let mut revoked = Record::read(&self.dir.join(REVOKED))?;
         let fresh = revoked.find(serial).is_none();
         if fresh {
             let line = Line { serial: serial.clone(), time: OffsetDateTime::now_utc(), name };
@@ -190,10 +180,10 @@ impl Authority {
     ///
     /// # Errors
     /// As [`Self::revoke`]; or the file holds no certificate of this authority.
-    pub fn revoke_file(&self, file: &Path) -> Result<(Serial, bool), PkiError> {
+    pub fn revoke_file(&self, file: &Path) -> Result<(Serial, bool), IdentityError> {
         let certificate = read_certificates(file)?.swap_remove(0);
         if !certificate.is_signed_by(&self.certificate) || certificate.role == Role::Authority {
-            return Err(PkiError::content(file, "this authority did not issue it to a node"));
+            return Err(IdentityError::content(file, "this authority did not issue it to a node"));
         }
         let fresh = self.revoke(&certificate.serial, true)?;
         Ok((certificate.serial, fresh))
@@ -204,29 +194,38 @@ impl Authority {
         self.dir.join(CRL)
     }
 
-    fn write_revocations(&self, revoked: &Ledger) -> Result<(), PkiError> {
+    fn write_revocations(&self, revoked: &Record) -> Result<(), IdentityError> {
         let file = self.revocations_file();
-        let last = if file.exists() { RevocationList::read(&file)?.number } else { 0 };
+        let last = if file.exists() { RevocationList::read(&file)?[0].number } else { 0 };
         let text = revocation_list(&self.issuer, &self.certificate, revoked.lines(), last)?;
-        files::replace(&file, &text, 0o644)
+        publish(&self.dir, &[Draft { name: CRL, text: &text, mode: 0o644 }])
     }
 
-    fn end_of_life(&self, days: u16) -> Result<OffsetDateTime, PkiError> {
+    fn end_of_life(&self, days: u16) -> Result<OffsetDateTime, IdentityError> {
         let end = OffsetDateTime::now_utc() + Duration::days(i64::from(days));
         if !(1..=DAYS_MAX).contains(&days) {
-            return Err(PkiError::Request(format!("{days} days are not between 1 and {DAYS_MAX}")));
+            return Err(IdentityError::Request(format!(
+                "{days} days are not between 1 and {DAYS_MAX}"
+            )));
         }
         if end > self.certificate.not_after {
             let until = shown(self.certificate.not_after);
             let reason = format!("{days} days are too many: the authority itself ends at {until}");
-            return Err(PkiError::Request(reason));
+            return Err(IdentityError::Request(reason));
         }
         Ok(end)
     }
 }
 
-/// A certificate's DNS name is stricter than a node's name; and `ca` is the authority's files.
-fn check_name(name: &Identity) -> Result<(), PkiError> {
+/// A private key that this crate can sign with.
+pub(super) fn read_key(path: &Path) -> Result<KeyPair, IdentityError> {
+    let text = String::from_utf8(files::read_key(path)?).unwrap_or_default();
+    KeyPair::from_pem(&text)
+        .map_err(|_| IdentityError::content(path, "this is not a private key in PEM (PKCS #8)"))
+}
+
+/// A certificate's DNS name is stricter than a node's name, and `ca.*` are the authority's files.
+fn check_name(name: &Identity) -> Result<(), IdentityError> {
     let text = name.as_str();
     let last = text.rsplit('.').next().unwrap_or_default();
     let numeric = last.bytes().all(|byte| byte.is_ascii_digit());
@@ -235,15 +234,15 @@ fn check_name(name: &Identity) -> Result<(), PkiError> {
             "{text:?} cannot be a DNS name: no empty label, none that begins or ends with '-', \
              and no last label of digits alone"
         );
-        return Err(PkiError::Request(reason));
+        return Err(IdentityError::Request(reason));
     }
     if text == "ca" {
-        return Err(PkiError::Request("\"ca\" is the authority's own name".to_owned()));
+        return Err(IdentityError::Request("\"ca\" is the authority's own name".to_owned()));
     }
     Ok(())
 }
 
-fn authority_params(name: &str) -> Result<CertificateParams, PkiError> {
+fn authority_params(name: &str) -> Result<CertificateParams, IdentityError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = subject(name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -258,7 +257,7 @@ fn node_params(
     name: &Identity,
     role: NodeRole,
     not_after: OffsetDateTime,
-) -> Result<CertificateParams, PkiError> {
+) -> Result<CertificateParams, IdentityError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = subject(name.as_str());
     params.subject_alt_names = vec![SanType::DnsName(name.as_str().try_into()?)];
@@ -275,7 +274,7 @@ fn node_params(
     Ok(params)
 }
 
-/// A little earlier, for peers whose clocks are slow; not before 1970, which verifiers refuse.
+/// A little earlier, for peers whose clocks are slow; not before 1970, which verifiers reject.
 pub(super) fn backdated(now: OffsetDateTime) -> OffsetDateTime {
     (now - BACKDATED).max(OffsetDateTime::UNIX_EPOCH)
 }
@@ -286,20 +285,20 @@ fn subject(name: &str) -> DistinguishedName {
     subject
 }
 
-fn random_serial() -> Result<SerialNumber, PkiError> {
+fn random_serial() -> Result<SerialNumber, IdentityError> {
     let mut bytes = [0; 16];
     let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| PkiError::Request("the system gives no random bytes".to_owned()))?;
+    filled.map_err(|_| IdentityError::Request("the system returned no random bytes".to_owned()))?;
     Ok(SerialNumber::from_slice(&bytes))
 }
 
-/// A signed list as PEM, with a number over `last`.
+/// A signed list as PEM, with a number above `last`.
 fn revocation_list(
     issuer: &Issuer<'_, KeyPair>,
     authority: &Certificate,
     revoked: &[Line],
     last: u64,
-) -> Result<String, PkiError> {
+) -> Result<String, IdentityError> {
     let now = OffsetDateTime::now_utc();
     let number = u64::try_from(now.unix_timestamp()).unwrap_or(0).max(last.saturating_add(1));
     let entry = |line: &Line| RevokedCertParams {
@@ -310,7 +309,7 @@ fn revocation_list(
     };
     let params = CertificateRevocationListParams {
         this_update: backdated(now),
-        // There is no service that would bring a new list by a date: it holds until replaced.
+        // No service distributes a new list by a date: a list holds until it is replaced.
         next_update: authority.not_after.max(now + Duration::DAY),
         crl_number: SerialNumber::from(number),
         issuing_distribution_point: None,
@@ -326,7 +325,7 @@ const CRL: &str = "revoked.crl";
 const ISSUED: &str = "issued.list";
 const REVOKED: &str = "revoked.list";
 
-/// How far the beginning of a life lies in the past: nodes' clocks may be slow.
+/// How far the begin of a validity lies in the past: nodes' clocks may be slow.
 const BACKDATED: Duration = Duration::HOUR;
 /// Ten years of 365.25 days.
 const AUTHORITY_LIFE: Duration = Duration::hours(87_660);

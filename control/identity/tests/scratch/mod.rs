@@ -1,10 +1,12 @@
-//! A scratch authority that issues what tests need, right or wrong.
+//! A scratch authority that issues the certificates of tests, right or wrong.
+
+#![allow(dead_code, clippy::unwrap_used)] // each test uses its part
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use polyrail_tunnel::{IdentityPaths, LoadError, TlsIdentity};
+use polyrail_identity::{IdentityPaths, TlsIdentity};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
@@ -13,8 +15,10 @@ use rcgen::{
 use tempfile::TempDir;
 use time::OffsetDateTime;
 
-use super::{BEGIN, LIFE};
-
+/// When the scratch certificates begin to be valid, in seconds since 1970.
+pub const BEGIN: u64 = 1_800_000_000;
+/// How long they are valid, in seconds.
+pub const LIFE: u64 = 10_000;
 pub const GATEWAY: &[ExtendedKeyUsagePurpose] = &[ExtendedKeyUsagePurpose::ClientAuth];
 pub const CLOUD: &[ExtendedKeyUsagePurpose] = &[ExtendedKeyUsagePurpose::ServerAuth];
 
@@ -129,10 +133,6 @@ impl Authority {
 pub fn write_key(path: &Path, pem: &str) {
     fs::write(path, pem).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
-}
-
-pub fn load_error(paths: &IdentityPaths) -> LoadError {
-    TlsIdentity::load(paths).unwrap_err()
 }
 
 fn serial(number: u64) -> SerialNumber {
