@@ -8,10 +8,9 @@ use std::time::Instant;
 
 use polyrail_config::CloudConfig;
 use polyrail_control::admin::{
-    AdminError, AdminHandle, Command, ErrorCode, Event, Loaded, PathChange, PathState, Snapshot,
+    AdminError, AdminHandle, Command, ErrorCode, Event, PathChange, PathState, Snapshot,
 };
 use polyrail_control::linkdb::Tuning;
-use polyrail_control::reload::Change;
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
@@ -57,9 +56,9 @@ impl Cloud {
                         reply.send(self.set_path(now, relay, &name, &change));
                     }
                 }
-                Command::Reload { config, changes, loaded, reply } => {
+                Command::Reload { config, identity, reply } => {
                     if reply.is_wanted(now) {
-                        reply.send(self.take(now, relay, *config, &changes, loaded));
+                        reply.send(self.reload(now, relay, *config, identity));
                     }
                 }
                 // A cloud has no carriers of its own.
@@ -118,21 +117,20 @@ impl Cloud {
         find(self, relay).ok_or_else(|| AdminError::unknown_path(name))
     }
 
-    /// Takes a new configuration; the answer are warnings.
-    fn take(
+    /// Applies a new configuration, whole or not at all; returns warnings.
+    fn reload(
         &mut self,
         now: Instant,
         relay: &mut Relay,
-        config: CloudConfig,
-        changes: &[Change],
-        loaded: Option<Loaded>,
+        new: CloudConfig,
+        identity: Option<TlsIdentity>,
     ) -> Result<Vec<String>, AdminError> {
-        let has = |change: &Change| changes.contains(change);
+        let old = self.config.clone();
         let mut warnings = Vec::new();
         // First what can fail.
-        let identity: Option<TlsIdentity> =
-            has(&Change::Certificates).then(|| Loaded::take(loaded)).transpose()?;
-        let congestion = has(&Change::Congestion).then(|| Congestion::choose(&config));
+        let controls =
+            |config: &CloudConfig| (config.congestion.clone(), config.carrier_congestion.clone());
+        let congestion = (controls(&old) != controls(&new)).then(|| Congestion::choose(&new));
         let result = self.refit(identity.as_ref(), congestion.as_ref().map(|(chosen, _)| chosen));
         if let Err(error) = result {
             // Some listeners may have taken it already.
@@ -151,8 +149,8 @@ impl Cloud {
             self.identity = identity;
             close_revoked(now, relay, &self.identity);
         }
-        if has(&Change::Access) || has(&Change::Dial) {
-            let families = crate::reach::families(config.dial.families());
+        if (&old.access, &old.dial) != (&new.access, &new.dial) {
+            let families = crate::reach::families(new.dial.families());
             if families != self.settings.families {
                 warnings.push(
                     "dial.ipv4, dial.ipv6: gateways were told which address families are reached \
@@ -161,24 +159,23 @@ impl Cloud {
                         .to_owned(),
                 );
             }
-            self.dialer.set_rules(dial_settings(&config, families), access_list(&config));
+            self.dialer.set_rules(dial_settings(&new, families), access_list(&new));
         }
-        if has(&Change::Linger) || has(&Change::FlowsMax) || has(&Change::Chain) {
-            let chain = match has(&Change::Chain) {
-                true => config.scheduler.chain.clone(),
-                // An operator may have chosen another one meanwhile.
-                false => self.settings.chain.clone(),
+        if (&old.session, &old.scheduler) != (&new.session, &new.scheduler) {
+            let chain = match old.scheduler == new.scheduler {
+                // An operator may have chosen another chain since.
+                true => self.settings.chain.clone(),
+                false => new.scheduler.chain.clone(),
             };
-            let (linger, flows_max) = (config.session.linger, config.session.flows_max);
+            let (linger, flows_max) = (new.session.linger, new.session.flows_max);
             self.settings = Settings { linger, flows_max, chain, ..self.settings.clone() };
             relay.endpoint().set_settings(now, self.settings.clone());
         }
-        if let (true, Some(foresight), Some(linkdb)) =
-            (has(&Change::LinkDb), &self.foresight, &config.linkdb)
-        {
-            foresight.retune(Tuning::new(&linkdb.common, linkdb.share));
+        let linkdb = new.linkdb.as_ref().filter(|_| old.linkdb != new.linkdb);
+        if let Some((foresight, linkdb)) = self.foresight.as_ref().zip(linkdb) {
+            foresight.retune(Tuning::new(linkdb, linkdb.shares()));
         }
-        self.config = config;
+        self.config = new;
         Ok(warnings)
     }
 

@@ -20,7 +20,7 @@ use mio::event::Event as Readiness;
 use mio::{Interest, Poll, Registry, Token};
 use polyrail_config::log::LogHandle;
 use polyrail_config::{CloudConfig, Overrides};
-use polyrail_control::admin::{self, AdminHandle, AdminOptions, AdminServer, Loaded};
+use polyrail_control::admin::{self, AdminHandle, AdminOptions, AdminServer};
 use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
 use polyrail_identity::{IdentityPaths, TlsIdentity};
 use polyrail_model::{Destination, Families, Identity, TunnelMode};
@@ -126,7 +126,6 @@ fn start_control(
         waker,
         watch_links: false,
         linkdb: foresight.map(Foresight::asker),
-        load: |config| load_identity(config).map(Loaded::new).map_err(|error| format!("{error:#}")),
     };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
 }
@@ -138,13 +137,13 @@ fn start_linkdb(
 ) -> anyhow::Result<Option<Foresight>> {
     let Some(linkdb) = &config.linkdb else { return Ok(None) };
     // A cloud numbers no trips.
-    let tuning = Tuning::new(&linkdb.common, linkdb.share);
-    let options = Options::new(&linkdb.common, tuning, Role::Ground, 0, waker.clone());
+    let tuning = Tuning::new(linkdb, linkdb.shares());
+    let options = Options::new(linkdb, tuning, Role::Ground, 0, waker.clone());
     let linkdb = LinkDb::start(options);
     Ok(Some(Foresight::new(linkdb.context("cannot start the LinkDB's thread")?)))
 }
 
-/// Reads the certificate files: at the start, and for a reload on a thread of the control thread's.
+/// Reads the certificate files.
 fn load_identity(config: &CloudConfig) -> anyhow::Result<TlsIdentity> {
     let paths = IdentityPaths {
         certificate: config.tls.certificate.clone(),

@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
-pub mod check;
 pub mod linkdb;
 mod links;
 pub mod reload;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use mio::{Events, Poll, Token, Waker};
 use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
 use polyrail_control::admin::{
-    AdminError, AdminOptions, AdminServer, Command, Event, Loaded, PathCounters, PathPhase,
-    PathState, Snapshot, Timestamp,
+    AdminError, AdminOptions, AdminServer, Command, Event, PathCounters, PathPhase, PathState,
+    Snapshot, Timestamp,
 };
 use polyrail_control::linkdb::{Asker, Input, LinkDb, Options, Role, SessionNumber, Tuning};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
@@ -68,7 +68,6 @@ impl Daemon {
             waker: waker.clone(),
             watch_links: false,
             linkdb,
-            load: |_| Ok(Loaded::new(())),
         };
         let handle = AdminServer::start(options).expect("a daemon starts");
         let over = Arc::new(AtomicBool::new(false));

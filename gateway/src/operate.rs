@@ -7,10 +7,9 @@ use std::time::Instant;
 
 use polyrail_config::{Carrier, GatewayConfig, OtherTraffic};
 use polyrail_control::admin::{
-    AdminError, Command, ErrorCode, Event, Loaded, PathChange, PathState, RestartWish, Snapshot,
+    AdminError, Command, ErrorCode, Event, PathChange, PathState, RestartWish, Snapshot,
 };
 use polyrail_control::linkdb::Tuning;
-use polyrail_control::reload::{CarrierKey, Change};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
@@ -34,9 +33,9 @@ impl Gateway {
                         reply.send(self.set_path(now, relay, &name, &change));
                     }
                 }
-                Command::Reload { config, changes, loaded, reply } => {
+                Command::Reload { config, identity, reply } => {
                     if reply.is_wanted(now) {
-                        reply.send(self.take(now, relay, *config, &changes, loaded));
+                        reply.send(self.reload(now, relay, *config, identity));
                     }
                 }
                 Command::Links(change) => {
@@ -75,20 +74,18 @@ impl Gateway {
         state.ok_or_else(|| AdminError::unknown_path(name))
     }
 
-    /// Takes a new configuration; the answer are warnings.
-    fn take(
+    /// Applies a new configuration, whole or not at all; returns warnings.
+    fn reload(
         &mut self,
         now: Instant,
         relay: &mut Relay,
-        config: GatewayConfig,
-        changes: &[Change],
-        loaded: Option<Loaded>,
+        new: GatewayConfig,
+        identity: Option<TlsIdentity>,
     ) -> Result<Vec<String>, AdminError> {
+        let old = self.state.config.clone();
         // First what can fail.
-        check_direct(&config, changes)?;
-        let has = |change: &Change| changes.contains(change);
-        if has(&Change::Certificates) {
-            let identity: TlsIdentity = Loaded::take(loaded)?;
+        check_direct(&old, &new)?;
+        if let Some(identity) = identity {
             let state = &mut self.state;
             let outcome = state.carriers.set_identity(now, relay, &state.identity, &identity);
             outcome.map_err(|error| {
@@ -96,57 +93,50 @@ impl Gateway {
             })?;
             state.identity = identity;
         }
-        if has(&Change::Linger) || has(&Change::FlowsMax) || has(&Change::Chain) {
-            let chain = match has(&Change::Chain) {
-                true => config.scheduler.chain.clone(),
-                // An operator may have chosen another one meanwhile.
-                false => self.state.settings.chain.clone(),
+        if (&old.session, &old.scheduler) != (&new.session, &new.scheduler) {
+            let chain = match old.scheduler == new.scheduler {
+                // An operator may have chosen another chain since.
+                true => self.state.settings.chain.clone(),
+                false => new.scheduler.chain.clone(),
             };
-            let (linger, flows_max) = (config.session.linger, config.session.flows_max);
+            let (linger, flows_max) = (new.session.linger, new.session.flows_max);
             let settings = Settings { linger, flows_max, chain, ..self.state.settings.clone() };
             relay.endpoint().set_settings(now, settings.clone());
             self.state.settings = settings;
         }
-        if has(&Change::SocksReply) {
-            self.clients.set_policy(reply_policy(&config));
+        if old.socks5 != new.socks5 {
+            self.clients.set_policy(reply_policy(&new));
         }
-        if has(&Change::Resolver)
-            && let Some(dns) = &config.dns
-        {
+        if let Some(dns) = new.dns.as_ref().filter(|_| old.dns != new.dns) {
             self.resolver = Some(dns.resolver);
             if let Some(names) = &mut self.names {
                 names.set_resolver(now, relay, dns.resolver);
             }
         }
-        if let (true, Some(foresight), Some(linkdb)) =
-            (has(&Change::LinkDb), &self.foresight, &config.linkdb)
-        {
+        let linkdb = new.linkdb.as_ref().filter(|_| old.linkdb != new.linkdb);
+        if let Some((foresight, linkdb)) = self.foresight.as_ref().zip(linkdb) {
             foresight.retune(Tuning::new(linkdb, true));
         }
-        self.state.carriers.reload(now, relay, &config, changes);
-        let warnings = congestion_warnings(&config, changes);
-        self.state.config = config;
+        self.state.carriers.reload(now, relay, &new);
+        let warnings = congestion_warnings(&old, &new);
+        self.state.config = new;
         Ok(warnings)
     }
 }
 
-/// Congestion controls that carriers which changed cannot have. Their tunnels do without.
-fn congestion_warnings(config: &GatewayConfig, changes: &[Change]) -> Vec<String> {
-    let keys = [CarrierKey::Congestion, CarrierKey::Mode, CarrierKey::Enabled, CarrierKey::Role];
-    let concerns = |change: &Change, carrier: &Carrier| match change {
-        Change::Mode => carrier.mode.is_none(),
-        Change::CarrierAdded(name) => *name == carrier.name,
-        Change::CarrierChanged(name, changed) => {
-            *name == carrier.name && keys.iter().any(|key| changed.contains(key))
-        }
-        _ => false,
+/// Warns of changed carriers whose congestion control the kernel or QUIC does not have. Their
+/// tunnels use another one.
+fn congestion_warnings(old: &GatewayConfig, new: &GatewayConfig) -> Vec<String> {
+    let wish = |config: &GatewayConfig, carrier: &Carrier| {
+        (carrier.congestion.clone(), config.carrier_mode(carrier), carrier.usable())
     };
     let mut warnings = Vec::new();
-    for carrier in config.carriers.iter().filter(|carrier| carrier.usable()) {
-        if !changes.iter().any(|change| concerns(change, carrier)) {
+    for carrier in new.carriers.iter().filter(|carrier| carrier.usable()) {
+        let before = old.carriers.iter().find(|before| before.name == carrier.name);
+        if before.is_some_and(|before| wish(old, before) == wish(new, carrier)) {
             continue;
         }
-        let (mode, name) = (config.carrier_mode(carrier), carrier.congestion.as_str());
+        let (mode, name) = (new.carrier_mode(carrier), carrier.congestion.as_str());
         let key = format!("carrier.{}.congestion", carrier.name);
         if mode.allows_tls() {
             warnings.extend(kernel_has(&key, name, "the kernel's default").err());
@@ -158,15 +148,16 @@ fn congestion_warnings(config: &GatewayConfig, changes: &[Change]) -> Vec<String
     warnings
 }
 
-/// The interception rules name the interface of the direct carrier, and are made at the start.
-fn check_direct(config: &GatewayConfig, changes: &[Change]) -> Result<(), AdminError> {
-    let other = config.intercept.as_ref().map(|intercept| &intercept.other);
+/// Refuses another interface of the direct carrier: the interception rules, made at the start,
+/// name it.
+fn check_direct(old: &GatewayConfig, new: &GatewayConfig) -> Result<(), AdminError> {
+    let other = new.intercept.as_ref().map(|intercept| &intercept.other);
     let Some(OtherTraffic::Direct(direct)) = other else { return Ok(()) };
-    let moves = changes.iter().any(|change| {
-        matches!(change, Change::CarrierChanged(name, keys)
-            if name == direct && keys.contains(&CarrierKey::Interface))
-    });
-    if !moves {
+    let interface = |config: &GatewayConfig| {
+        let carrier = config.carriers.iter().find(|carrier| carrier.name == *direct);
+        carrier.and_then(|carrier| carrier.interface.clone())
+    };
+    if interface(old) == interface(new) {
         return Ok(());
     }
     let key = format!("carrier.{direct}.interface");

@@ -15,7 +15,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
 use polyrail_config::log::LogHandle;
 use polyrail_config::{GatewayConfig, Overrides, SocksReply};
-use polyrail_control::admin::{AdminHandle, AdminOptions, AdminServer, Event as Told, Loaded};
+use polyrail_control::admin::{AdminHandle, AdminOptions, AdminServer, Event as Told};
 use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
 use polyrail_identity::{IdentityPaths, TlsIdentity};
 use polyrail_model::{Destination, InstanceId};
@@ -44,7 +44,7 @@ pub struct Start {
     pub file: PathBuf,
     /// What the command line said over it.
     pub overrides: Overrides,
-    /// The log, whose level, format and file a reload may change.
+    /// The log, whose level and format a reload may change.
     pub log: Option<LogHandle>,
     /// Where the status is written every second, if anywhere.
     pub status_file: Option<PathBuf>,
@@ -112,7 +112,6 @@ fn start_control(
         waker,
         watch_links: true,
         linkdb: foresight.map(Foresight::asker),
-        load: |config| load_identity(config).map(Loaded::new).map_err(|error| format!("{error:#}")),
     };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
 }
@@ -130,7 +129,7 @@ fn start_linkdb(
     Ok(Some(Foresight::new(linkdb)))
 }
 
-/// Reads the certificate files: at the start, and for a reload on a thread of the control thread's.
+/// Reads the certificate files.
 fn load_identity(config: &GatewayConfig) -> anyhow::Result<TlsIdentity> {
     let paths = IdentityPaths {
         certificate: config.tls.certificate.clone(),

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
+use polyrail_identity::TlsIdentity;
 use tokio::sync::oneshot;
 
-use super::{AdminError, DaemonConfig, LinkChange, Loaded, PathChange, PathState, Snapshot};
-use crate::reload::Change;
+use super::{AdminError, DaemonConfig, LinkChange, PathChange, PathState, Snapshot};
 
 /// A request to the data plane. What holds a [`Reply`] is answered at once, in the same turn of
 /// the loop where that is possible; a reply that is dropped tells the asker so.
@@ -25,20 +25,16 @@ pub enum Command<C: DaemonConfig> {
         /// Where the answer goes.
         reply: Reply<Result<PathState, AdminError>>,
     },
-    /// Take a new configuration; all of it or nothing. It was checked, and so were its
-    /// certificates. The log is not the data plane's business: its level, format and file change
-    /// when the answer is `Ok`. An answer that comes too late for the asker is heeded all
-    /// the same, and no other reload comes before it.
+    /// Take a new configuration; all of it or nothing. It and its certificates were checked. Each
+    /// part compares its section with the one in use. The control thread changes the log when the
+    /// answer is `Ok`. A late answer counts too, and no other reload comes before it.
     Reload {
         /// The whole new configuration.
         config: Box<C>,
-        /// How it differs from the one before; never empty.
-        changes: Vec<Change>,
-        /// What [`AdminOptions::load`](super::AdminOptions::load) built of its certificate files;
-        /// there when the changes have [`Change::Certificates`]. No file is read for a reload on
-        /// the data plane.
-        loaded: Option<Loaded>,
-        /// Where the answer goes: warnings, or why it was not taken.
+        /// The new certificates and key, if a path of `[tls]` or the contents of one of its files
+        /// changed.
+        identity: Option<TlsIdentity>,
+        /// Where the answer goes: warnings, or the reason of a refusal.
         reply: Reply<Result<Vec<String>, AdminError>>,
     },
     /// An interface is now like this. Comes for each interface of the carriers at the start, after

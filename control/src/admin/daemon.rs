@@ -3,17 +3,20 @@
 use std::fmt::Debug;
 use std::path::Path;
 
-use crate::check::Kind;
-use crate::reload::{Difference, RestartNeeded, diff_cloud, diff_gateway};
 use crate::telemetry::TelemetryPlan;
+use polyrail_config::check::Kind;
 use polyrail_config::{
-    Admin, CloudConfig, ConfigError, GatewayConfig, LogConfig, Overrides, TlsConfig,
+    Admin, CloudConfig, ConfigError, GatewayConfig, LogConfig, Overrides, Problem, TlsConfig,
 };
+use serde::Serialize;
 
 /// A daemon's configuration, as far as the control thread is concerned.
-pub trait DaemonConfig: Clone + Debug + PartialEq + Send + Sync + 'static {
+pub trait DaemonConfig: Clone + Debug + PartialEq + Serialize + Send + Sync + 'static {
     /// Whose it is.
     const KIND: Kind;
+
+    /// Keys and tables that a running daemon cannot change.
+    const NEEDS_RESTART: &'static [&'static str];
 
     /// Reads it from `file` and puts the command line's wishes over it.
     ///
@@ -21,11 +24,8 @@ pub trait DaemonConfig: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// The file cannot be read or has mistakes.
     fn read(file: &Path, overrides: &Overrides) -> Result<Self, ConfigError>;
 
-    /// How `new` differs from this one.
-    ///
-    /// # Errors
-    /// Differences that a running daemon cannot take.
-    fn diff(&self, new: &Self) -> Result<Difference, RestartNeeded>;
+    /// Deleted keys that its file still holds.
+    fn ignored(&self) -> &[Problem];
 
     /// Its log.
     fn log(&self) -> &LogConfig;
@@ -46,6 +46,16 @@ pub trait DaemonConfig: Clone + Debug + PartialEq + Send + Sync + 'static {
 
 impl DaemonConfig for GatewayConfig {
     const KIND: Kind = Kind::Gateway;
+    const NEEDS_RESTART: &'static [&'static str] = &[
+        "admin",
+        "cloud.name",
+        "dns.port",
+        "intercept",
+        "linkdb.path",
+        "session.memory",
+        "socks5.listen",
+        "users",
+    ];
 
     fn read(file: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
         let mut config = Self::load(file)?;
@@ -53,8 +63,8 @@ impl DaemonConfig for GatewayConfig {
         Ok(config)
     }
 
-    fn diff(&self, new: &Self) -> Result<Difference, RestartNeeded> {
-        diff_gateway(self, new)
+    fn ignored(&self) -> &[Problem] {
+        &self.ignored
     }
 
     fn log(&self) -> &LogConfig {
@@ -86,6 +96,8 @@ impl DaemonConfig for GatewayConfig {
 
 impl DaemonConfig for CloudConfig {
     const KIND: Kind = Kind::Cloud;
+    const NEEDS_RESTART: &'static [&'static str] =
+        &["admin", "linkdb.path", "listen", "mode", "session.memory", "tunnel"];
 
     fn read(file: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
         let mut config = Self::load(file)?;
@@ -93,8 +105,8 @@ impl DaemonConfig for CloudConfig {
         Ok(config)
     }
 
-    fn diff(&self, new: &Self) -> Result<Difference, RestartNeeded> {
-        diff_cloud(self, new)
+    fn ignored(&self) -> &[Problem] {
+        &self.ignored
     }
 
     fn log(&self) -> &LogConfig {

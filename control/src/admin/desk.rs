@@ -5,13 +5,13 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::reloading::Seals;
 use super::stream::Stream;
 use super::{
     API_VERSION, AdminError, Answer, Command, ConfigState, DaemonConfig, ErrorCode, Event,
-    LinkChange, Loaded, PathChange, PathState, Reply, Status, Timestamp, process,
+    LinkChange, PathChange, PathState, Reply, Status, Timestamp, process,
 };
 use crate::linkdb::{Asker, LinkDbState};
 use crate::telemetry::{Board, TelemetryPlan};
@@ -57,14 +57,10 @@ pub(crate) struct Desk<C: DaemonConfig> {
     pub(super) log: Option<LogHandle>,
     pub(super) started: (Instant, Timestamp),
     pub(super) running: Mutex<Running<C>>,
-    /// See [`AdminOptions::load`](super::AdminOptions::load).
-    pub(super) load: fn(&C) -> Result<Loaded, String>,
     /// Asks the LinkDB how it is, where there is one.
     pub(super) linkdb: Option<Asker>,
     /// Held while a reload is under way.
-    pub(super) reloading: tokio::sync::Mutex<()>,
-    /// A permit for each thread that reads files, also when nobody waits for it any more.
-    pub(super) readers: Arc<Semaphore>,
+    pub(super) reloading: Arc<tokio::sync::Mutex<()>>,
     /// The interfaces that matter; see [`DaemonConfig::interfaces`].
     pub(crate) interfaces: watch::Sender<Option<Vec<String>>>,
     /// The sources of telemetry that are wanted.
@@ -144,7 +140,7 @@ impl<C: DaemonConfig> Desk<C> {
             started_at: self.started.1,
             uptime_s: self.started.0.elapsed().as_secs_f64(),
             config,
-            process: process::state(self.log.as_ref().map_or(0, LogHandle::lost_lines)),
+            process: process::state(),
             snapshot,
         })
     }

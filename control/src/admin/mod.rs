@@ -14,7 +14,6 @@ mod desk;
 mod error;
 mod event;
 mod handle;
-mod loaded;
 mod mode_name;
 mod path;
 mod process;
@@ -34,7 +33,6 @@ pub use daemon::DaemonConfig;
 pub use error::{AdminError, ErrorBody, ErrorCode, ProblemLine};
 pub use event::{Event, LinkChange, Record, TrialOutcome};
 pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
-pub use loaded::Loaded;
 pub use path::{
     ConnectionPhase, ConnectionState, Demotion, LinkState, ModeDecision, PathChange, PathCounters,
     PathPhase, PathState, RestartWish,

@@ -12,10 +12,10 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use super::desk::{Desk, Running};
 use super::handle::{Ends, Wires};
-use super::reloading::{READERS_MAX, seals};
+use super::reloading::seals;
 use super::socket::{self, Socket};
 use super::stream::Stream;
-use super::{AdminHandle, Command, DaemonConfig, Event, Loaded, Timestamp, connection, routes};
+use super::{AdminHandle, Command, DaemonConfig, Event, Timestamp, connection, routes};
 use crate::linkdb::Asker;
 use crate::links;
 use crate::telemetry::{self, Board, ObservationSender};
@@ -36,7 +36,7 @@ pub struct AdminOptions<C> {
     pub file: PathBuf,
     /// What the command line said over it.
     pub overrides: Overrides,
-    /// The daemon's log, whose level, format and file a reload may change.
+    /// The daemon's log, whose level and format a reload may change.
     pub log: Option<LogHandle>,
     /// Wakes the data plane when there is a command.
     pub waker: Arc<mio::Waker>,
@@ -44,9 +44,6 @@ pub struct AdminOptions<C> {
     pub watch_links: bool,
     /// Asks the LinkDB how it is, where there is one.
     pub linkdb: Option<Asker>,
-    /// Reads the certificate files and builds of them what the data plane needs; or says why they
-    /// are of no use. Called for a reload, on a thread that may wait.
-    pub load: fn(&C) -> Result<Loaded, String>,
 }
 
 /// Clients of the socket at once; further ones wait until one is served or cut off.
@@ -86,11 +83,11 @@ impl AdminServer {
 
 impl<C: DaemonConfig> AdminOptions<C> {
     pub(crate) fn into_desk(self, commands: std::sync::mpsc::SyncSender<Command<C>>) -> Desk<C> {
-        let Self { config, file, overrides, log, waker, watch_links: _, linkdb, load } = self;
+        let Self { config, file, overrides, log, waker, watch_links: _, linkdb } = self;
         let interfaces = watch::Sender::new(config.interfaces());
         let telemetry = watch::Sender::new(config.telemetry());
         let now = Timestamp::now();
-        let seals = seals(config.tls(), |_, _| ());
+        let seals = seals(config.tls());
         Desk {
             commands,
             waker,
@@ -100,10 +97,8 @@ impl<C: DaemonConfig> AdminOptions<C> {
             log,
             started: (Instant::now(), now),
             running: Mutex::new(Running { config, seals, loaded_at: now, reloads: 0, refused: 0 }),
-            load,
             linkdb,
-            reloading: tokio::sync::Mutex::default(),
-            readers: Arc::new(Semaphore::new(READERS_MAX)),
+            reloading: Arc::default(),
             interfaces,
             telemetry,
             sources: Board::default(),

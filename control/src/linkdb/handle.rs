@@ -57,7 +57,8 @@ pub struct Tuning {
 impl Tuning {
     /// What the configuration wants.
     pub fn new(config: &LinkDbConfig, share: bool) -> Self {
-        let LinkDbConfig { path: _, events_max, retention_days, forecast, guard } = *config;
+        let LinkDbConfig { path: _, events_max, retention_days, forecast, guard, share: _ } =
+            *config;
         let retention = DAY * retention_days.get();
         Self { events_max, retention, forecast, guard, share }
     }

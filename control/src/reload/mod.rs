@@ -1,108 +1,31 @@
-//! What differs between two configurations, and whether a running daemon can take it.
+//! How two configurations differ: the lines for operators, and the keys that need a restart.
 //!
-//! Every key of a configuration is either live (it has a [`Change`]) or needs a restart (it is
-//! named in [`RestartNeeded`]). A new configuration is taken whole or not at all.
-
-mod cloud;
-mod gateway;
-mod shown;
+//! This decides nothing about the data plane: each part of a daemon compares its own section with
+//! the one in use.
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-use std::fmt::{self, Debug};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
 
-pub use cloud::diff_cloud;
-pub use gateway::diff_gateway;
+use crate::admin::{AdminError, DaemonConfig, ErrorCode};
 
-use crate::admin::{AdminError, ErrorCode};
-use polyrail_config::{CarrierName, LinkDbConfig, LogConfig, SessionConfig};
-use shown::Shown;
-
-/// One part of a configuration that differs and can be taken by a running daemon. The new values
-/// stand in the new configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// `mode`: of carriers without a mode of their own (gateway).
-    Mode,
-    /// `log.level`, `log.format` or `log.file`; control applies it.
-    Log,
-    /// A path of `[tls]`, or what is in one of its files.
-    Certificates,
-    /// `session.linger`.
-    Linger,
-    /// `session.flows_max`.
-    FlowsMax,
-    /// `scheduler.chain`.
-    Chain,
-    /// `cloud.addresses`: of carriers without addresses of their own (gateway).
-    CloudAddresses,
-    /// A `[[carrier]]` that was not there (gateway).
-    CarrierAdded(CarrierName),
-    /// A `[[carrier]]` that is no longer there (gateway).
-    CarrierRemoved(CarrierName),
-    /// A `[[carrier]]` with other values (gateway).
-    CarrierChanged(CarrierName, BTreeSet<CarrierKey>),
-    /// The carriers stand in another order (gateway).
-    CarrierOrder,
-    /// A key of `[restart]` (gateway).
-    Restart,
-    /// `dns.resolver` (gateway).
-    Resolver,
-    /// `socks5.reply` (gateway).
-    SocksReply,
-    /// A key of `[telemetry]` (gateway); control applies it.
-    Telemetry,
-    /// A key of `[linkdb]` but its path.
-    LinkDb,
-    /// `congestion` or `carrier_congestion` (cloud).
-    Congestion,
-    /// A key of `[access]` (cloud).
-    Access,
-    /// A key of `[dial]` (cloud).
-    Dial,
-}
-
-/// A key of a `[[carrier]]` that can change while the carrier is in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CarrierKey {
-    /// `interface`.
-    Interface,
-    /// `source`.
-    Source,
-    /// `addresses`.
-    Addresses,
-    /// `congestion`.
-    Congestion,
-    /// `mode`.
-    Mode,
-    /// `metered`.
-    Metered,
-    /// `qlog`.
-    Qlog,
-    /// `modem`; control applies it.
-    Modem,
-    /// `role`.
-    Role,
-    /// `enabled`.
-    Enabled,
-}
-
-/// One difference as operators read it.
+/// One changed key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeLine {
-    /// The key with its tables; a carrier stands under its name, as `carrier.a.mode`.
+    /// The key with its tables; a carrier is under its name, as in `carrier.a.mode`.
     pub key: String,
-    /// What it was; `None` when it was not there.
+    /// The old value; `None` when the key is new.
     pub from: Option<String>,
-    /// What it is; `None` when it is no longer there.
+    /// The new value; `None` when the key was removed.
     pub to: Option<String>,
 }
 
-/// Keys that differ and that a running daemon cannot take.
+/// Changed keys that a running daemon cannot apply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nothing was changed: these keys need a restart of the daemon: {}", keys.join(", "))]
 pub struct RestartNeeded {
@@ -110,13 +33,73 @@ pub struct RestartNeeded {
     pub keys: Vec<String>,
 }
 
-/// How two configurations differ: for the data plane and for people.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Difference {
-    /// What the data plane acts on.
-    pub changes: Vec<Change>,
-    /// What operators read.
-    pub lines: Vec<ChangeLine>,
+/// The keys that differ between two configurations, in order of their names.
+///
+/// # Errors
+/// Some of them need a restart ([`DaemonConfig::NEEDS_RESTART`]).
+pub fn changes<C: DaemonConfig>(old: &C, new: &C) -> Result<Vec<ChangeLine>, RestartNeeded> {
+    let (old, new) = (flat(old), flat(new));
+    let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+    let line = |key: &String| ChangeLine {
+        key: key.clone(),
+        from: old.get(key).cloned(),
+        to: new.get(key).cloned(),
+    };
+    let lines: Vec<_> = keys.into_iter().map(line).filter(|line| line.from != line.to).collect();
+    let needs_restart = |key: &str| {
+        let covers = |fixed: &&str| {
+            key.strip_prefix(fixed).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        C::NEEDS_RESTART.iter().any(covers)
+    };
+    let keys = lines.iter().map(|line| line.key.clone());
+    let keys: Vec<_> = keys.filter(|key| needs_restart(key)).collect();
+    if keys.is_empty() { Ok(lines) } else { Err(RestartNeeded { keys }) }
+}
+
+/// Each key with its value as operators write it.
+fn flat(config: &impl Serialize) -> BTreeMap<String, String> {
+    let table = Table::try_from(config);
+    let table = table.expect("a configuration came from TOML, so it can be written as TOML");
+    let mut keys = BTreeMap::new();
+    for (key, value) in &table {
+        add(&mut keys, key.clone(), value);
+    }
+    keys
+}
+
+fn add(keys: &mut BTreeMap<String, String>, path: String, value: &Value) {
+    match value {
+        Value::Table(table) => {
+            for (key, value) in table {
+                add(keys, format!("{path}.{key}"), value);
+            }
+        }
+        // Carriers: their names in order, and each one's keys under its name.
+        Value::Array(list) if list.iter().any(Value::is_table) => {
+            let name = |entry: &Value| entry.get("name").map(shown).unwrap_or_default();
+            let names: Vec<_> = list.iter().map(name).collect();
+            for (name, entry) in names.iter().zip(list) {
+                add(keys, format!("{path}.{name}"), entry);
+            }
+            keys.insert(path, names.join(", "));
+        }
+        value => {
+            keys.insert(path, shown(value));
+        }
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(list) => {
+            let more = if list.len() > LISTED_MAX { ", ..." } else { "" };
+            let items: Vec<_> = list.iter().take(LISTED_MAX).map(shown).collect();
+            format!("[{}{more}]", items.join(", "))
+        }
+        value => value.to_string(),
+    }
 }
 
 impl From<RestartNeeded> for AdminError {
@@ -134,71 +117,10 @@ impl fmt::Display for ChangeLine {
             (Some(from), Some(to)) => write!(f, "{}: {from} -> {to}", self.key),
             (Some(from), None) => write!(f, "{}: removed, was {from}", self.key),
             (None, Some(to)) => write!(f, "{}: set to {to}", self.key),
-            (None, None) => write!(f, "{}: read again", self.key),
+            (None, None) => write!(f, "{}: the file has new contents", self.key),
         }
     }
 }
 
-/// Collects differences while two configurations are walked.
-#[derive(Debug, Default)]
-struct Walk {
-    found: Difference,
-    restart: Vec<String>,
-}
-
-impl Walk {
-    /// A live key: on record when its values differ. True then.
-    fn live<T: PartialEq + Shown>(&mut self, key: &str, old: &T, new: &T) -> bool {
-        if old == new {
-            return false;
-        }
-        let line = ChangeLine { key: key.to_owned(), from: old.shown(), to: new.shown() };
-        self.found.lines.push(line);
-        true
-    }
-
-    /// A key that a running daemon cannot change.
-    fn fixed<T: PartialEq>(&mut self, key: &str, old: &T, new: &T) {
-        if old != new {
-            self.restart.push(key.to_owned());
-        }
-    }
-
-    fn change(&mut self, differs: bool, change: Change) {
-        if differs {
-            self.found.changes.push(change);
-        }
-    }
-
-    fn log(&mut self, old: &LogConfig, new: &LogConfig) {
-        let level = self.live("log.level", &old.level, &new.level);
-        let format = self.live("log.format", &old.format, &new.format);
-        let file = self.live("log.file", &old.file, &new.file);
-        self.change(level || format || file, Change::Log);
-    }
-
-    fn session(&mut self, old: &SessionConfig, new: &SessionConfig) {
-        let linger = self.live("session.linger", &old.linger, &new.linger);
-        self.change(linger, Change::Linger);
-        let flows = self.live("session.flows_max", &old.flows_max, &new.flows_max);
-        self.change(flows, Change::FlowsMax);
-        self.fixed("session.memory", &old.memory, &new.memory);
-    }
-
-    /// True when it differs in what is live.
-    fn linkdb(&mut self, old: &LinkDbConfig, new: &LinkDbConfig) -> bool {
-        let LinkDbConfig { path, events_max, retention_days, forecast, guard } = old;
-        self.fixed("linkdb.path", path, &new.path);
-        let mut differs = self.live("linkdb.events_max", events_max, &new.events_max);
-        differs |= self.live("linkdb.retention_days", retention_days, &new.retention_days);
-        differs |= self.live("linkdb.forecast", forecast, &new.forecast);
-        differs | self.live("linkdb.guard", guard, &new.guard)
-    }
-
-    fn finish(self) -> Result<Difference, RestartNeeded> {
-        match self.restart.is_empty() {
-            true => Ok(self.found),
-            false => Err(RestartNeeded { keys: self.restart }),
-        }
-    }
-}
+/// The most entries of a list that are shown.
+const LISTED_MAX: usize = 16;

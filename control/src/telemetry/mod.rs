@@ -65,7 +65,7 @@ impl TelemetryPlan {
         };
         Self {
             gpsd: telemetry.gpsd,
-            modem_manager: telemetry.modem_manager,
+            modem_manager: telemetry.message_bus(),
             replay: telemetry.replay,
             carriers: config.carriers.iter().map(carrier).collect(),
         }

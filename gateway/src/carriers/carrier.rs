@@ -1,22 +1,20 @@
 //! One carrier: its policy, and the tunnels that the policy asked for.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use polyrail_config::{self as config, CarrierRole, GatewayConfig, Mode};
 use polyrail_control::admin::Event;
-use polyrail_control::reload::CarrierKey;
 use polyrail_model::TunnelMode;
 use polyrail_relay::{Label, Relay};
 use polyrail_session::TunnelKey;
 use polyrail_tunnel::{CarrierSpec, CloseReason, Side, SocketOptions, Tunnel};
 
+use super::Clients;
 use super::links::Links;
 use super::policy::{
     Action, AttemptId, Ending, EndingKind, Link, Pace, Policy, Reading, Rtt, Start,
 };
-use super::{Clients, configured_mode};
 
 #[derive(Debug)]
 pub(super) struct Carrier {
@@ -138,53 +136,34 @@ impl Carrier {
         self.policy.set_mode(now, wish.unwrap_or(self.mode));
     }
 
-    /// The mode of the configuration may have changed.
-    pub(super) fn take_mode(&mut self, now: Instant, config: &GatewayConfig) {
-        let mode = configured_mode(config, &self.config.name);
-        if std::mem::replace(&mut self.mode, mode) != mode {
-            self.wish_mode(now, None);
-        }
-    }
-
-    /// The cloud's addresses may have changed.
-    pub(super) fn take_addresses(&mut self, now: Instant, config: &GatewayConfig) {
-        self.policy.set_addresses(now, addresses(config, &self.config));
-    }
-
-    /// The bounds of restarts may have changed.
-    pub(super) fn take_pace(&mut self, config: &GatewayConfig) {
-        self.policy.set_pace(pace(config, &self.config));
-    }
-
-    /// Its table in the configuration changed. What needs a fresh connection gets one beside the
-    /// old one, which goes when the fresh one carries.
+    /// Applies its table of a new configuration. What needs a fresh connection gets one beside the
+    /// old one, which ends when the fresh one carries.
     pub(super) fn reconfigure(
         &mut self,
         now: Instant,
         config: &GatewayConfig,
-        keys: &BTreeSet<CarrierKey>,
+        new: &config::Carrier,
     ) {
-        let wanted = config.carriers.iter().find(|carrier| carrier.name == self.config.name);
-        let Some(wanted) = wanted else { return };
-        self.config = wanted.clone();
-        self.spec = spec(wanted);
-        self.without_congestion = [false; 2];
-        self.take_pace(config);
-        self.take_mode(now, config);
-        if keys.contains(&CarrierKey::Mode) {
-            // Also where it is what held before, for want of a mode of its own.
+        let old = std::mem::replace(&mut self.config, new.clone());
+        if old != *new {
+            self.spec = spec(new);
+            self.without_congestion = [false; 2];
+        }
+        self.policy.set_pace(pace(config, new));
+        let mode = config.carrier_mode(new);
+        // A mode of its own overrides the operator's wish even if it is the one that held before.
+        if std::mem::replace(&mut self.mode, mode) != mode || old.mode != new.mode {
             self.wish_mode(now, None);
         }
-        if keys.contains(&CarrierKey::Enabled) {
+        if old.enabled != new.enabled {
             self.wished_enabled = None;
         }
         self.wish_enabled(now, self.wished_enabled);
-        self.take_addresses(now, config);
-        let has = |wanted: &[CarrierKey]| wanted.iter().any(|key| keys.contains(key));
-        if has(&[CarrierKey::Interface, CarrierKey::Source]) {
+        self.policy.set_addresses(now, addresses(config, new));
+        if (&old.interface, old.source) != (&new.interface, new.source) {
             self.located = false;
             self.policy.rebind(now);
-        } else if has(&[CarrierKey::Congestion, CarrierKey::Qlog, CarrierKey::Role]) {
+        } else if (&old.congestion, &old.qlog, old.role) != (&new.congestion, &new.qlog, new.role) {
             self.policy.respec(now);
         }
     }

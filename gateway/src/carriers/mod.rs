@@ -16,9 +16,8 @@ mod tests;
 
 use std::time::Instant;
 
-use polyrail_config::{CarrierName, CarrierRole, GatewayConfig, Mode};
+use polyrail_config::{CarrierRole, GatewayConfig};
 use polyrail_control::admin::{AdminError, Event, LinkChange, PathChange, PathState, RestartWish};
-use polyrail_control::reload::Change;
 use polyrail_identity::{IdentityError, SystemClock, TlsIdentity};
 use polyrail_model::{Bitrate, Identity};
 use polyrail_relay::Relay;
@@ -249,27 +248,21 @@ impl Carriers {
         Ok(())
     }
 
-    /// Takes what changed in the configuration about carriers. Nothing here can fail.
-    pub(crate) fn reload(
-        &mut self,
-        now: Instant,
-        relay: &mut Relay,
-        config: &GatewayConfig,
-        changes: &[Change],
-    ) {
-        for change in changes {
-            match change {
-                Change::CarrierRemoved(name) => self.remove(now, relay, name),
-                Change::CarrierAdded(name) => self.add(now, config, name),
-                Change::CarrierChanged(name, keys) => {
-                    if let Some(carrier) = self.find(name) {
-                        carrier.reconfigure(now, config, keys);
-                    }
-                }
-                Change::Mode => self.each(|carrier| carrier.take_mode(now, config)),
-                Change::CloudAddresses => self.each(|carrier| carrier.take_addresses(now, config)),
-                Change::Restart => self.each(|carrier| carrier.take_pace(config)),
-                _ => {}
+    /// Applies a new configuration of the carriers; it cannot fail.
+    pub(crate) fn reload(&mut self, now: Instant, relay: &mut Relay, config: &GatewayConfig) {
+        let is_gone = |carrier: &Carrier| {
+            !config.carriers.iter().any(|wanted| wanted.name == carrier.config.name)
+        };
+        while let Some(index) = self.carriers.iter().position(is_gone) {
+            let mut carrier = self.carriers.remove(index);
+            carrier.policy.set_enabled(now, false);
+            carrier.on_turn(now, relay, &mut self.clients, &mut self.events);
+        }
+        for wanted in &config.carriers {
+            let known = self.carriers.iter_mut().find(|known| known.config.name == wanted.name);
+            match known {
+                Some(carrier) => carrier.reconfigure(now, config, wanted),
+                None => self.add(config, wanted),
             }
         }
         let place = |carrier: &Carrier| {
@@ -281,36 +274,9 @@ impl Carriers {
         }
     }
 
-    fn add(&mut self, now: Instant, config: &GatewayConfig, name: &CarrierName) {
-        let Some(wanted) = config.carriers.iter().find(|carrier| carrier.name == *name) else {
-            return;
-        };
-        if self.find(name).is_some() {
-            // The same reload, once more: its answer had come too late.
-            return;
-        }
+    fn add(&mut self, config: &GatewayConfig, wanted: &polyrail_config::Carrier) {
         self.seed = self.seed.wrapping_add(1 << 16);
-        let mut carrier = Carrier::new(config, wanted, self.seed);
-        carrier.look_at(now, &self.links);
-        self.carriers.push(carrier);
-    }
-
-    fn remove(&mut self, now: Instant, relay: &mut Relay, name: &CarrierName) {
-        let Some(index) = self.carriers.iter().position(|carrier| carrier.config.name == *name)
-        else {
-            return;
-        };
-        let mut carrier = self.carriers.remove(index);
-        carrier.policy.set_enabled(now, false);
-        carrier.on_turn(now, relay, &mut self.clients, &mut self.events);
-    }
-
-    fn find(&mut self, name: &CarrierName) -> Option<&mut Carrier> {
-        self.carriers.iter_mut().find(|carrier| carrier.config.name == *name)
-    }
-
-    fn each(&mut self, act: impl FnMut(&mut Carrier)) {
-        self.carriers.iter_mut().for_each(act);
+        self.carriers.push(Carrier::new(config, wanted, self.seed));
     }
 
     fn of(&mut self, tunnel: TunnelKey) -> Option<(&mut Carrier, AttemptId)> {
@@ -319,10 +285,4 @@ impl Carriers {
             Some((carrier, id))
         })
     }
-}
-
-/// The mode that the configuration gives a carrier.
-fn configured_mode(config: &GatewayConfig, name: &CarrierName) -> Mode {
-    let carrier = config.carriers.iter().find(|carrier| carrier.name == *name);
-    carrier.map_or(config.mode, |carrier| config.carrier_mode(carrier))
 }

@@ -10,7 +10,6 @@ use polyrail_config::{GatewayConfig, Mode};
 use polyrail_control::admin::{
     ErrorCode, LinkChange, PathChange, PathPhase, PathState, RestartWish,
 };
-use polyrail_control::reload::diff_gateway;
 use polyrail_identity::{Authority, IdentityPaths, IssueRequest, NodeRole, TlsIdentity};
 use polyrail_model::{Identity, InstanceId};
 use polyrail_relay::{Relay, RelayEvent, RelaySettings};
@@ -116,8 +115,7 @@ impl World {
 
     fn reload(&mut self, text: &str) {
         let config = parse(text);
-        let changes = diff_gateway(&self.config, &config).unwrap().changes;
-        self.carriers.reload(Instant::now(), &mut self.relay, &config, &changes);
+        self.carriers.reload(Instant::now(), &mut self.relay, &config);
         self.config = config;
     }
 }

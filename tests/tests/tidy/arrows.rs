@@ -86,7 +86,7 @@ const ARROWS: &[Arrow] = &[
     ("predictor", &[], &[]),
     ("tunnel", &["identity"], &[]),
     ("identity", &[], &["identity"]),
-    ("config", &["identity", "scheduler"], &[]),
+    ("config", &["identity", "scheduler"], &["identity"]),
     ("control", &["scheduler", "predictor", "config", "identity"], &["emulator"]),
     ("relay", &["session", "predictor", "tunnel", "control"], &["scheduler"]),
     ("gateway", DAEMON, &["emulator"]),

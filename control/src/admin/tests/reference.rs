@@ -10,8 +10,8 @@ use super::super::{
     LinkState, ModeDecision, ProcessState, Reloaded, RestartWish, Status, TrialOutcome,
 };
 use super::*;
-use crate::check::Kind;
 use crate::reload::ChangeLine;
+use polyrail_config::check::Kind;
 
 fn reference() -> String {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/admin.md");
@@ -89,7 +89,6 @@ fn full_status() -> Status {
             descriptors_open: None,
             descriptors_max: None,
             memory_resident_bytes: None,
-            log_lines_lost: 0,
         },
         snapshot: snapshot(),
     }
