@@ -6,10 +6,10 @@
 
 use std::time::Instant;
 
-use polyrail_config::CloudConfig;
-use polyrail_control::admin::{
+use polyrail_admin::{
     AdminError, AdminHandle, Command, ErrorCode, Event, Loaded, PathChange, PathState, Snapshot,
 };
+use polyrail_config::CloudConfig;
 use polyrail_control::linkdb::Tuning;
 use polyrail_control::reload::Change;
 use polyrail_relay::Relay;

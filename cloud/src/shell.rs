@@ -18,19 +18,17 @@ use std::time::Instant;
 use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Interest, Poll, Registry, Token};
+use polyrail_admin::{self as admin, AdminHandle, AdminOptions, AdminServer, LinkDbProbe, Loaded};
 use polyrail_config::log::LogHandle;
 use polyrail_config::{CloudConfig, Overrides};
-use polyrail_control::admin::{self, AdminHandle, AdminOptions, AdminServer, Loaded};
 use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
 use polyrail_model::{Destination, Families, Identity, TunnelMode};
 use polyrail_relay::admin::session_name;
-use polyrail_relay::{
-    Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
-};
+use polyrail_relay::{Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell};
 use polyrail_session::{Endpoint, Event, FlowKey, PathReport, SessionKey, Settings, TunnelKey};
 use polyrail_tunnel::{CloseReason, IdentityPaths, SystemClock, TlsIdentity};
 use ring::rand::{SecureRandom, SystemRandom};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook_mio::v1_0::Signals;
 
 use crate::access::AccessList;
@@ -52,8 +50,6 @@ pub struct Start {
     pub overrides: Overrides,
     /// The log, whose level and format a reload may change.
     pub log: Option<LogHandle>,
-    /// Where the status is written every second.
-    pub status_file: Option<PathBuf>,
 }
 
 /// Runs the daemon until a signal ends it.
@@ -63,7 +59,7 @@ pub struct Start {
 /// threads. Nothing that happens afterwards ends it.
 pub fn run(config: CloudConfig, start: Start) -> anyhow::Result<()> {
     // First: a SIGHUP that comes early would end the process.
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let now = Instant::now();
     let descriptors = polyrail_relay::raise_descriptor_limit();
     for finding in polyrail_config::kernel::findings() {
@@ -86,7 +82,6 @@ pub fn run(config: CloudConfig, start: Start) -> anyhow::Result<()> {
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
     let name = identity.name().clone();
     let (listen, mode) = (config.listen.clone(), config.mode);
-    let status = start.status_file.clone().map(|path| StatusFile::new(now, "cloud", path));
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let foresight = start_linkdb(&config, &waker)?;
     let desk = Desk::new(start_control(&config, start, waker.clone(), foresight.as_ref())?);
@@ -94,7 +89,6 @@ pub fn run(config: CloudConfig, start: Start) -> anyhow::Result<()> {
     let mut cloud = Cloud::new(config, settings, identity, desk, waker, signals, registry)?;
     cloud.foresight = foresight;
     cloud.descriptors = Descriptors::within(descriptors);
-    cloud.status = status;
     tracing::info!(
         %name,
         ?listen,
@@ -116,7 +110,7 @@ fn start_control(
     waker: Arc<mio::Waker>,
     foresight: Option<&Foresight>,
 ) -> anyhow::Result<AdminHandle<CloudConfig>> {
-    let Start { file, overrides, log, status_file: _ } = start;
+    let Start { file, overrides, log } = start;
     let options = AdminOptions {
         config: config.clone(),
         file,
@@ -124,7 +118,7 @@ fn start_control(
         log,
         waker,
         watch_links: false,
-        linkdb: foresight.map(Foresight::asker),
+        linkdb: foresight.map(linkdb_probe),
         load: |config| load_identity(config).map(Loaded::new).map_err(|error| format!("{error:#}")),
     };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
@@ -141,6 +135,16 @@ fn start_linkdb(
     let options = Options::new(&linkdb.common, tuning, Role::Ground, 0, waker.clone());
     let linkdb = LinkDb::start(options);
     Ok(Some(Foresight::new(linkdb.context("cannot start the LinkDB's thread")?)))
+}
+
+/// Answers `GET /v1/linkdb`; a cloud has no telemetry sources.
+fn linkdb_probe(foresight: &Foresight) -> LinkDbProbe {
+    let asker = foresight.asker();
+    Arc::new(move || {
+        let mut state = serde_json::to_value(asker.state()?).ok()?;
+        state["sources"] = serde_json::Value::Array(Vec::new());
+        Some(state)
+    })
 }
 
 /// Reads the certificate files: at the start, and for a reload on a thread of the control thread's.
@@ -180,7 +184,6 @@ pub(crate) struct Cloud {
     pub(crate) paths: Paths,
     signals: Signals,
     ending: Ending,
-    status: Option<StatusFile>,
     /// The LinkDB, where there is one.
     pub(crate) foresight: Option<Foresight>,
     /// Who is behind a session.
@@ -222,7 +225,6 @@ impl Cloud {
             paths: Paths::default(),
             signals,
             ending: Ending::default(),
-            status: None,
             foresight: None,
             gateways: BTreeMap::new(),
             strangers: Notices::default(),
@@ -237,11 +239,6 @@ impl Cloud {
             match signal {
                 SIGTERM | SIGINT => self.ending.begin(now, relay, "the cloud is shutting down"),
                 SIGHUP => self.desk.request_reload(),
-                SIGUSR1 => {
-                    if let Some(status) = &mut self.status {
-                        status.hurry(now);
-                    }
-                }
                 _ => {}
             }
         }
@@ -472,15 +469,11 @@ impl Shell for Cloud {
         if self.paths.is_due(now) {
             self.look_at_paths(now, relay, "");
         }
-        if let Some(status) = &mut self.status {
-            status.on_turn(now, relay, &[]);
-        }
     }
 
     fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
-        let status = self.status.as_ref().map(StatusFile::next_timeout);
         let accepts = self.listeners.next_timeout(now, self.ending.takes_new());
-        let others = [self.dialer.next_timeout(), self.ending.next_timeout(), status, accepts];
+        let others = [self.dialer.next_timeout(), self.ending.next_timeout(), accepts];
         others.into_iter().flatten().min()
     }
 

@@ -5,10 +5,10 @@
 
 use std::time::Instant;
 
-use polyrail_config::{Carrier, GatewayConfig, OtherTraffic};
-use polyrail_control::admin::{
+use polyrail_admin::{
     AdminError, Command, ErrorCode, Event, Loaded, PathChange, PathState, RestartWish, Snapshot,
 };
+use polyrail_config::{Carrier, GatewayConfig, OtherTraffic};
 use polyrail_control::linkdb::Tuning;
 use polyrail_control::reload::{CarrierKey, Change};
 use polyrail_relay::Relay;
@@ -17,7 +17,7 @@ use polyrail_relay::congestion::{kernel_has, quic_has};
 use polyrail_session::Settings;
 use polyrail_tunnel::TlsIdentity;
 
-use crate::shell::{Gateway, reply_policy};
+use crate::shell::{Gateway, reply_policy, telemetry_settings};
 
 impl Gateway {
     /// Does what the control thread asks for.
@@ -124,6 +124,9 @@ impl Gateway {
             foresight.retune(Tuning::new(linkdb, true));
         }
         self.state.carriers.reload(now, relay, &config, changes);
+        if let Some(telemetry) = &self.state.telemetry {
+            telemetry.set(telemetry_settings(&config));
+        }
         let warnings = congestion_warnings(&config, changes);
         self.state.config = config;
         Ok(warnings)

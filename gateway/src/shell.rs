@@ -13,19 +13,22 @@ use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
+use polyrail_admin::{
+    AdminHandle, AdminOptions, AdminServer, Event as Told, LinkDbProbe, Loaded, SourceState,
+};
 use polyrail_config::log::LogHandle;
-use polyrail_config::{GatewayConfig, Overrides, SocksReply};
-use polyrail_control::admin::{AdminHandle, AdminOptions, AdminServer, Event as Told, Loaded};
+use polyrail_config::{self as config, Carrier, GatewayConfig, Overrides, SocksReply};
 use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
 use polyrail_model::{Destination, InstanceId};
 use polyrail_relay::admin::session_name;
 use polyrail_relay::{
-    AcceptGate, Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
+    AcceptGate, Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell,
 };
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, Settings};
+use polyrail_telemetry::{CarrierModem, MessageBus, Settings as TelemetrySettings, Telemetry};
 use polyrail_tunnel::{IdentityPaths, SystemClock, TlsIdentity};
 use ring::rand::{SecureRandom, SystemRandom};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook_mio::v1_0::Signals;
 
 use crate::carriers::{Carriers, Clients};
@@ -46,8 +49,6 @@ pub struct Start {
     pub overrides: Overrides,
     /// The log, whose level, format and file a reload may change.
     pub log: Option<LogHandle>,
-    /// Where the status is written every second, if anywhere.
-    pub status_file: Option<PathBuf>,
 }
 
 /// Runs the daemon until a signal ends it.
@@ -57,7 +58,7 @@ pub struct Start {
 /// privileges, the admin socket. A carrier that is missing is no such thing.
 pub fn run(config: GatewayConfig, start: Start) -> anyhow::Result<()> {
     // First: a SIGHUP that comes early would end the process.
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let now = Instant::now();
     let descriptors = polyrail_relay::raise_descriptor_limit();
     for finding in polyrail_config::kernel::findings() {
@@ -77,18 +78,20 @@ pub fn run(config: GatewayConfig, start: Start) -> anyhow::Result<()> {
     let endpoint = Endpoint::gateway(now, settings.clone(), InstanceId(random()?));
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
     let carriers = Carriers::new(&config, clients, u64::from_ne_bytes(random()?));
-    let status = start.status_file.clone();
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let foresight = start_linkdb(&config, &waker)?;
-    let mut control = start_control(&config, start, waker, foresight.as_ref())?;
-    if let (Some(foresight), Some(observations)) = (&foresight, control.take_observations()) {
-        foresight.listen(observations).context("cannot start the telemetry's thread")?;
-    }
-    let state = State { config, settings, identity, carriers, control, signals };
+    let telemetry = foresight.as_ref().map(|foresight| {
+        Telemetry::start(telemetry_settings(&config), foresight.observer())
+            .context("cannot start the telemetry thread")
+    });
+    let telemetry = telemetry.transpose()?;
+    let probe = foresight.as_ref().zip(telemetry.as_ref());
+    let probe = probe.map(|(foresight, telemetry)| linkdb_probe(foresight, telemetry));
+    let control = start_control(&config, start, waker, probe)?;
+    let state = State { config, settings, identity, carriers, control, telemetry, signals };
     let mut gateway = Gateway::new(now, state, poll.registry())?;
     gateway.foresight = foresight;
     gateway.sockets_max = polyrail_relay::flows_within(descriptors);
-    gateway.status = status.map(|path| StatusFile::new(now, "gateway", path));
     tracing::info!(%name, %cloud, descriptors, "polyrail-gateway is ready");
     polyrail_relay::run(&mut poll, &mut relay, &mut gateway).context("the event loop failed")?;
     tracing::info!("polyrail-gateway ends");
@@ -101,9 +104,9 @@ fn start_control(
     config: &GatewayConfig,
     start: Start,
     waker: Arc<mio::Waker>,
-    foresight: Option<&Foresight>,
+    linkdb: Option<LinkDbProbe>,
 ) -> anyhow::Result<AdminHandle<GatewayConfig>> {
-    let Start { file, overrides, log, status_file: _ } = start;
+    let Start { file, overrides, log } = start;
     let options = AdminOptions {
         config: config.clone(),
         file,
@@ -111,7 +114,7 @@ fn start_control(
         log,
         waker,
         watch_links: true,
-        linkdb: foresight.map(Foresight::asker),
+        linkdb,
         load: |config| load_identity(config).map(Loaded::new).map_err(|error| format!("{error:#}")),
     };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
@@ -128,6 +131,50 @@ fn start_linkdb(
     let options = Options::new(linkdb, tuning, Role::Train, seed, waker.clone());
     let linkdb = LinkDb::start(options).context("cannot start the LinkDB's thread")?;
     Ok(Some(Foresight::new(linkdb)))
+}
+
+/// Answers `GET /v1/linkdb`.
+fn linkdb_probe(foresight: &Foresight, telemetry: &Telemetry) -> LinkDbProbe {
+    let (asker, sources) = (foresight.asker(), telemetry.states());
+    Arc::new(move || {
+        let mut state = serde_json::to_value(asker.state()?).ok()?;
+        let sources: Vec<_> = sources.snapshot().into_iter().map(source_state).collect();
+        state["sources"] = serde_json::to_value(sources).ok()?;
+        Some(state)
+    })
+}
+
+fn source_state(source: polyrail_telemetry::SourceState) -> SourceState {
+    SourceState {
+        source: source.source.as_str().to_owned(),
+        target: source.target,
+        state: source.state.as_str().to_owned(),
+        since: source.since.into(),
+        heard_at: source.heard_at.map(Into::into),
+        lines: source.lines,
+        observations: source.observations,
+        errors: source.errors,
+        message: source.message,
+    }
+}
+
+/// The telemetry sources of a configuration.
+pub(crate) fn telemetry_settings(config: &GatewayConfig) -> TelemetrySettings {
+    let carrier = |carrier: &Carrier| CarrierModem {
+        name: carrier.name.to_string(),
+        interface: carrier.interface.as_ref().map(ToString::to_string),
+        modem: carrier.modem.as_ref().map(ToString::to_string),
+    };
+    let telemetry = &config.telemetry;
+    TelemetrySettings {
+        gpsd: telemetry.gpsd,
+        modem_manager: telemetry.modem_manager.as_ref().map(|bus| match bus {
+            config::MessageBus::System => MessageBus::System,
+            config::MessageBus::At(address) => MessageBus::Address(address.as_str().to_owned()),
+        }),
+        replay: telemetry.replay.clone(),
+        carriers: config.carriers.iter().map(carrier).collect(),
+    }
 }
 
 /// Reads the certificate files: at the start, and for a reload on a thread of the control thread's.
@@ -160,6 +207,8 @@ pub(crate) struct State {
     pub(crate) identity: TlsIdentity,
     pub(crate) carriers: Carriers,
     pub(crate) control: AdminHandle<GatewayConfig>,
+    /// Telemetry sources, if LinkDB is enabled.
+    pub(crate) telemetry: Option<Telemetry>,
     signals: Signals,
 }
 
@@ -175,7 +224,6 @@ pub(crate) struct Gateway {
     users: Users,
     diversion: Option<Diversion>,
     ending: Ending,
-    status: Option<StatusFile>,
     /// The LinkDB, where there is one.
     pub(crate) foresight: Option<Foresight>,
     refused_flows: Notices,
@@ -210,7 +258,6 @@ impl Gateway {
             state,
             diversion,
             ending: Ending::default(),
-            status: None,
             foresight: None,
             refused_flows: Notices::default(),
             sockets_max: usize::MAX,
@@ -224,15 +271,8 @@ impl Gateway {
             match signal {
                 SIGTERM | SIGINT => self.ending.begin(now, relay, "the gateway is shutting down"),
                 SIGHUP => self.state.control.request_reload(),
-                SIGUSR1 => self.hurry_status(now),
                 _ => {}
             }
-        }
-    }
-
-    fn hurry_status(&mut self, now: Instant) {
-        if let Some(status) = &mut self.status {
-            status.hurry(now);
         }
     }
 
@@ -334,7 +374,6 @@ impl Gateway {
                 if let Some(diversion) = self.diversion.as_ref().filter(|_| was_down) {
                     diversion.carrier_up();
                 }
-                self.hurry_status(now);
             }
             Event::Dialed { flow } | Event::Readable { flow } | Event::Writable { flow } => {
                 self.on_flow(now, relay, flow, &event);
@@ -429,7 +468,6 @@ impl Shell for Gateway {
             }
             RelayEvent::TunnelClosed { tunnel, reason, .. } => {
                 self.state.carriers.on_closed(now, tunnel, &reason);
-                self.hurry_status(now);
             }
         }
     }
@@ -454,9 +492,6 @@ impl Shell for Gateway {
             foresight.on_turn(now, relay, true);
         }
         self.ending.on_turn(now, relay);
-        if let Some(status) = &mut self.status {
-            status.on_turn(now, relay, &self.state.carriers.names());
-        }
     }
 
     fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
@@ -472,7 +507,6 @@ impl Shell for Gateway {
             self.names.as_ref().and_then(|names| names.next_timeout(now)),
             carriers.flatten(),
             self.ending.next_timeout(),
-            self.status.as_ref().map(StatusFile::next_timeout),
         ];
         gates.chain(others.into_iter().flatten()).min()
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use polyrail_control::admin::{
+use polyrail_admin::{
     ConnectionPhase, ConnectionState, LinkState, SessionPhase, SessionState, Snapshot, TunnelCounts,
 };
 use polyrail_model::{Bytes, TunnelMode};

@@ -32,7 +32,6 @@ mod notice;
 mod relay;
 mod silence;
 mod slot;
-mod status;
 mod suspicion;
 mod tunnels;
 
@@ -48,7 +47,6 @@ pub use notice::Notices;
 pub use relay::{Relay, RelayEvent, RelaySettings, SHELL_TOKENS, TURN_BYTES};
 pub use silence::{SilenceChange, Silences};
 pub use slot::{Label, SAMPLE_EVERY, TunnelView};
-pub use status::StatusFile;
 pub use suspicion::Suspicion;
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub(super) fn read(action: &'static str, path: &Path) -> Result<Vec<u8>, PkiErro
 }
 
 /// SHA-256 over a file of at most [`FILE_MAX`] bytes.
-pub(crate) fn digest(path: &Path) -> Result<[u8; 32], PkiError> {
+pub fn digest(path: &Path) -> Result<[u8; 32], PkiError> {
     let bytes = read("read", path)?;
     let mut digest = [0; 32];
     digest.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, &bytes).as_ref());

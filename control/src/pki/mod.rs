@@ -23,7 +23,7 @@ use time::format_description::well_known::Rfc3339;
 
 pub use authority::{Authority, DAYS_MAX, IssueRequest, Issued, NodeRole};
 pub use certificate::{Certificate, Role, read_certificates};
-pub(crate) use files::digest;
+pub use files::digest;
 pub use files::{check_key_file, read_key};
 pub use revocations::{RevocationList, RevokedEntry};
 pub use serial::Serial;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use polyrail_control::admin::PathChange;
+use polyrail_admin::PathChange;
 use polyrail_session::{PathStatus, TunnelKey};
 use polyrail_tunnel::{CloseReason, fake};
 

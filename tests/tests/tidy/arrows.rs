@@ -85,10 +85,31 @@ const ARROWS: &[Arrow] = &[
     ("predictor", &[], &[]),
     ("tunnel", &[], &[]),
     ("config", &["identity", "scheduler"], &[]),
+    ("telemetry", &[], &[]),
+    ("admin", &["config", "control", "scheduler"], &[]),
+    ("cli", &["admin", "config", "control", "predictor", "scheduler"], &[]),
     ("control", &["scheduler", "predictor", "config"], &["emulator"]),
-    ("relay", &["session", "predictor", "tunnel", "control"], &["scheduler"]),
-    ("gateway", DAEMON, &["emulator"]),
-    ("cloud", DAEMON, &["emulator"]),
+    ("relay", &["session", "predictor", "tunnel", "admin", "control"], &["scheduler"]),
+    (
+        "gateway",
+        &[
+            "session",
+            "scheduler",
+            "predictor",
+            "tunnel",
+            "config",
+            "admin",
+            "control",
+            "telemetry",
+            "relay",
+        ],
+        &["emulator"],
+    ),
+    (
+        "cloud",
+        &["session", "scheduler", "predictor", "tunnel", "config", "admin", "control", "relay"],
+        &["emulator"],
+    ),
     ("emulator", &[], &[]),
     ("interop", &["emulator"], &["control", "session"]),
     (
@@ -97,9 +118,6 @@ const ARROWS: &[Arrow] = &[
         &[],
     ),
 ];
-
-const DAEMON: &[&str] =
-    &["session", "scheduler", "predictor", "tunnel", "config", "control", "relay"];
 
 #[test]
 fn a_forbidden_arrow_is_found_in_every_section() {
