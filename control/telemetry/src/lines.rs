@@ -1,22 +1,22 @@
 //! Lines of text from a stream, each of at most [`LINE_MAX`] bytes.
 //!
-//! A longer line is skipped to its end and told of once. What stands before the end of the stream
-//! counts as a line too. A wait for the next line may be given up at any time; nothing is lost.
+//! A longer line is skipped and reported once. Text before the end of the stream counts as a line.
+//! Reading is cancel-safe.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The longest line that is taken, in bytes without its end.
+/// The maximum length of a line, in bytes without its end.
 pub(super) const LINE_MAX: usize = 16 * 1024;
 
-/// What is read at once, in bytes.
+/// Bytes read at once.
 const CHUNK: usize = 4 * 1024;
 
-/// What stands between two line ends.
+/// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// Text without its end; empty lines are left out.
+    /// Text without its end; empty lines are skipped.
     Text(String),
     /// More than [`LINE_MAX`] bytes.
     TooLong,
@@ -28,11 +28,11 @@ pub(super) enum Line {
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     reader: R,
-    /// What was read and not yet handed out; at most [`LINE_MAX`] and one chunk.
+    /// Unread bytes; at most [`LINE_MAX`] and one chunk.
     buffer: Vec<u8>,
-    /// So far into the buffer there is no line end.
+    /// The buffer has no line end before this offset.
     searched: usize,
-    /// The line that is being read was too long.
+    /// The current line is too long.
     skipping: bool,
     ended: bool,
     number: u64,
@@ -44,7 +44,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Self { reader, buffer, searched: 0, skipping: false, ended: false, number: 0 }
     }
 
-    /// The number of the line that was handed out last, counted from 1, empty ones included.
+    /// The number of the last line, counted from 1, including empty lines.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -71,7 +71,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         &mut self.reader
     }
 
-    /// What is left counts as a line.
+    /// The rest of the buffer counts as a line.
     fn end(&mut self) {
         self.ended = true;
         if !self.buffer.is_empty() || self.skipping {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_the_same_wherever_the_stream_is_cut() {
+    fn lines_do_not_depend_on_chunk_boundaries() {
         let bytes = b"one\r\n\n\ntwo\n\xff\xfe\nthree";
         let expected = (vec![text("one"), text("two"), Line::NotText, text("three")], 6);
         for cut in 0..=bytes.len() {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_skipped_to_its_end() {
+    fn long_line_is_skipped() {
         for length in [LINE_MAX, LINE_MAX + 1, LINE_MAX + CHUNK, 10 * LINE_MAX] {
             let long = "x".repeat(length);
             let bytes = format!("a\n{long}\nb\n{long}");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_takes_no_room() {
+    fn endless_line_uses_bounded_memory() {
         block_on(async {
             let mut lines = Lines::new(tokio::io::repeat(b'x').take(1 << 20));
             assert_eq!(lines.next().await.unwrap(), Some(Line::TooLong));

@@ -1,9 +1,9 @@
 //! Positions from gpsd, by its JSON protocol over TCP (gpsd_json(5)).
 //!
-//! One request a connection: `?WATCH`. Where gpsd has several receivers the one that had a fix
-//! first is heeded, and another one when it is without a fix for [`PATIENCE`]: two receivers never
-//! take turns, for they disagree by metres. Nothing is asked again and again; a connection that is
-//! lost, or silent for [`SILENCE`], is made anew after a growing wait.
+//! Each connection sends one request, `?WATCH`. If gpsd has several receivers, the first with a fix
+//! is used, and another one only if the first has no fix for [`FIX_TIMEOUT`]. Receivers do not
+//! alternate, because they disagree by metres. A connection that is lost, or without a line for
+//! [`LINE_TIMEOUT`], is retried with backoff.
 
 mod report;
 #[cfg(test)]
@@ -23,27 +23,27 @@ use polyrail_model::{Fix, Observation};
 use super::lines::{Line, Lines};
 use super::source::{Backoff, Source};
 
-/// What gpsd is asked: all reports as JSON.
+/// The request: all reports as JSON.
 const WATCH: &[u8] = b"?WATCH={\"enable\":true,\"json\":true};\n";
 
-/// A connection without a line for so long is lost: receivers report each second.
-const SILENCE: Duration = Duration::from_secs(10);
+/// A connection without a line for this long is lost, because receivers report each second.
+const LINE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long gpsd may take to answer a connection or to take a request.
+/// Timeout of a connection and of a request.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a receiver may be without a fix before another one is heeded.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a receiver may be without a fix before another one is used.
+const FIX_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The protocol that is spoken here.
+/// The supported protocol version.
 const PROTOCOL: u32 = 3;
 
-/// Brings fixes until the task is dropped.
+/// Reports fixes until the task is dropped.
 pub(super) async fn run(address: SocketAddr, source: Source) {
     let mut backoff = Backoff::default();
     loop {
         let reason = match timeout(ANSWER_WAIT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => converse(stream, &source, &mut backoff).await,
+            Ok(Ok(stream)) => run_connection(stream, &source, &mut backoff).await,
             Ok(Err(error)) => error.to_string(),
             Err(_) => "it does not answer".to_owned(),
         };
@@ -51,8 +51,8 @@ pub(super) async fn run(address: SocketAddr, source: Source) {
     }
 }
 
-/// One connection to its end; why it ended.
-async fn converse<S>(stream: S, source: &Source, backoff: &mut Backoff) -> String
+/// Runs one connection; returns the reason for its end.
+async fn run_connection<S>(stream: S, source: &Source, backoff: &mut Backoff) -> String
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -63,29 +63,29 @@ where
     source.connected(None);
     let mut watch = Watch::default();
     loop {
-        let line = match timeout(SILENCE, lines.next()).await {
+        let line = match timeout(LINE_TIMEOUT, lines.next()).await {
             Ok(Ok(Some(line))) => line,
             Ok(Ok(None)) => return "it closed the connection".to_owned(),
             Ok(Err(error)) => return error.to_string(),
-            Err(_) => return format!("silent for {} s", SILENCE.as_secs()),
+            Err(_) => return format!("silent for {} s", LINE_TIMEOUT.as_secs()),
         };
         source.monitor.count_line();
-        // Tokio's clock, which tests can hold.
+        // Tokio's clock, which tests can pause.
         let now = tokio::time::Instant::now().into_std();
-        match watch.hear(line, now) {
-            Heard::Fix(fix) => {
+        match watch.parse(line, now) {
+            Message::Fix(fix) => {
                 backoff.reset(source);
                 source.observe(Observation::Fix(fix));
             }
-            // A receiver that works under a roof is as good as one with a fix.
-            Heard::NoFix => backoff.reset(source),
-            Heard::Nothing => {}
-            Heard::Says(message) => source.monitor.set_message(message),
-            Heard::Bad(reason) => {
+            // A receiver without a view of the sky works, too.
+            Message::NoFix => backoff.reset(source),
+            Message::Nothing => {}
+            Message::Status(message) => source.monitor.set_message(message),
+            Message::Invalid(reason) => {
                 source.monitor.count_error();
-                tracing::debug!(reason, line = lines.number(), "gpsd: a line was skipped");
+                tracing::debug!(reason, line = lines.number(), "skipped invalid line from gpsd");
             }
-            Heard::Foreign(reason) => return reason,
+            Message::Incompatible(reason) => return reason,
         }
     }
 }
@@ -98,76 +98,76 @@ async fn ask<W: AsyncWrite + Unpin>(stream: &mut W) -> io::Result<()> {
     timeout(ANSWER_WAIT, asked).await?
 }
 
-/// What a line meant.
+/// The meaning of a line.
 #[derive(Clone, Debug, PartialEq)]
-enum Heard {
+enum Message {
     /// A new position.
     Fix(Fix),
-    /// A receiver has none now.
+    /// A receiver has no fix.
     NoFix,
-    /// Nothing of use here, or nothing new.
+    /// Nothing new.
     Nothing,
-    /// Something that an operator may want to know.
-    Says(Option<String>),
-    /// It could not be understood, or cannot be.
-    Bad(String),
-    /// Whoever is there is no gpsd that is understood here.
-    Foreign(String),
+    /// A message for the operator, or none.
+    Status(Option<String>),
+    /// An invalid line.
+    Invalid(String),
+    /// An unsupported version of gpsd.
+    Incompatible(String),
 }
 
-/// What is remembered of a connection.
+/// The state of a connection.
 #[derive(Debug, Default)]
 struct Watch {
-    /// The receiver that is heeded, and when it last had a fix.
+    /// The receiver in use, and the time of its last fix.
     chosen: Option<(String, Instant)>,
-    /// Its last reading: gpsd may repeat one when more of it is known.
+    /// Its last reading, because gpsd may repeat a reading.
     last: Option<Reading>,
 }
 
 impl Watch {
-    fn hear(&mut self, line: Line, now: Instant) -> Heard {
+    fn parse(&mut self, line: Line, now: Instant) -> Message {
         let text = match line {
             Line::Text(text) => text,
-            Line::TooLong => return Heard::Bad("a line that is too long".to_owned()),
-            Line::NotText => return Heard::Bad("a line that is not text".to_owned()),
+            Line::TooLong => return Message::Invalid("a line that is too long".to_owned()),
+            Line::NotText => return Message::Invalid("a line that is not text".to_owned()),
         };
         match serde_json::from_str(&text) {
             Ok(Report::Reading(reading)) => self.read(reading, now),
             Ok(Report::Version { proto_major, release }) if proto_major != PROTOCOL => {
                 let reason = format!("gpsd {release} speaks protocol {proto_major}");
-                Heard::Foreign(format!("{reason}; understood is {PROTOCOL}"))
+                Message::Incompatible(format!("{reason}; supported is {PROTOCOL}"))
             }
             Ok(Report::Version { release, .. }) => {
                 tracing::debug!(release, "gpsd answered");
-                Heard::Nothing
+                Message::Nothing
             }
             Ok(Report::Devices { devices }) if devices.is_empty() => {
-                Heard::Says(Some("gpsd has no receiver".to_owned()))
+                Message::Status(Some("gpsd has no receiver".to_owned()))
             }
-            Ok(Report::Devices { .. }) => Heard::Says(None),
-            Ok(Report::Device(device)) if device.is_active() => Heard::Says(None),
+            Ok(Report::Devices { .. }) => Message::Status(None),
+            Ok(Report::Device(device)) if device.is_active() => Message::Status(None),
             Ok(Report::Device(device)) => {
                 if self.chosen.as_ref().is_some_and(|(chosen, _)| *chosen == device.path) {
                     self.chosen = None;
                 }
-                Heard::Says(Some(format!("gpsd lost its receiver {}", device.path)))
+                Message::Status(Some(format!("gpsd lost its receiver {}", device.path)))
             }
-            Ok(Report::Error { message }) => Heard::Bad(message),
-            Ok(Report::Other) => Heard::Nothing,
-            Err(error) => Heard::Bad(error.to_string()),
+            Ok(Report::Error { message }) => Message::Invalid(message),
+            Ok(Report::Other) => Message::Nothing,
+            Err(error) => Message::Invalid(error.to_string()),
         }
     }
 
-    fn read(&mut self, reading: Reading, now: Instant) -> Heard {
+    fn read(&mut self, reading: Reading, now: Instant) -> Message {
         let fix = match reading.fix(now) {
             Ok(Some(fix)) => fix,
-            Ok(None) => return Heard::NoFix,
-            Err(reason) => return Heard::Bad(reason.to_owned()),
+            Ok(None) => return Message::NoFix,
+            Err(reason) => return Message::Invalid(reason.to_owned()),
         };
-        let late = |since: Instant| now.saturating_duration_since(since) > PATIENCE;
+        let late = |since: Instant| now.saturating_duration_since(since) > FIX_TIMEOUT;
         match &mut self.chosen {
             Some((device, since)) if *device == reading.device => *since = now,
-            Some((_, since)) if !late(*since) => return Heard::Nothing,
+            Some((_, since)) if !late(*since) => return Message::Nothing,
             chosen => *chosen = Some((reading.device.clone(), now)),
         }
         let same = |last: &Reading| {
@@ -177,6 +177,6 @@ impl Watch {
         };
         let repeated = self.last.as_ref().is_some_and(same);
         self.last = Some(reading);
-        if repeated { Heard::Nothing } else { Heard::Fix(fix) }
+        if repeated { Message::Nothing } else { Message::Fix(fix) }
     }
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// A line from gpsd. What is of no use here is [`Report::Other`].
+/// A line from gpsd; unused reports are [`Report::Other`].
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "class")]
 pub(super) enum Report {
@@ -20,23 +20,23 @@ pub(super) enum Report {
         /// Of the protocol.
         proto_major: u32,
     },
-    /// The receivers that gpsd knows.
+    /// The list of receivers.
     #[serde(rename = "DEVICES")]
     Devices {
-        /// All of them.
+        /// The receivers.
         #[serde(default)]
         devices: Vec<Device>,
     },
-    /// A receiver came or went.
+    /// A receiver appeared or disappeared.
     #[serde(rename = "DEVICE")]
     Device(Device),
     /// A reading: time, position, velocity.
     #[serde(rename = "TPV")]
     Reading(Reading),
-    /// gpsd did not understand something.
+    /// gpsd rejected a request.
     #[serde(rename = "ERROR")]
     Error {
-        /// In words.
+        /// The message.
         #[serde(default)]
         message: String,
     },
@@ -51,18 +51,18 @@ pub(super) struct Device {
     /// Its name, as a path.
     #[serde(default)]
     pub(super) path: String,
-    /// When it was activated; 0 when it went. Text or a number, by gpsd's version.
+    /// When it was activated; 0 if it disappeared. Text or a number, depending on gpsd's version.
     #[serde(default)]
     pub(super) activated: serde_json::Value,
 }
 
-/// A TPV report; what is not known is left out.
+/// A TPV report; unknown values are absent.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(super) struct Reading {
-    /// Which receiver's.
+    /// The receiver.
     #[serde(default)]
     pub(super) device: String,
-    /// 0 and 1: no fix; 2: a flat one; 3: one with height.
+    /// 0 and 1: no fix; 2: two-dimensional; 3: three-dimensional.
     pub(super) mode: u8,
     /// By the satellites' clocks, RFC 3339.
     pub(super) time: Option<String>,
@@ -70,11 +70,11 @@ pub(super) struct Reading {
     pub(super) lat: Option<f64>,
     /// Degrees east.
     pub(super) lon: Option<f64>,
-    /// Metres a second.
+    /// Metres per second.
     pub(super) speed: Option<f64>,
     /// Degrees clockwise from north.
     pub(super) track: Option<f64>,
-    /// Metres: how wrong it may be east, north, and along the ground altogether.
+    /// Error estimates in metres: east, north, horizontal.
     pub(super) epx: Option<f64>,
     pub(super) epy: Option<f64>,
     pub(super) eph: Option<f64>,
@@ -88,15 +88,15 @@ impl Device {
 }
 
 impl Reading {
-    /// The position in it, if it has one.
+    /// The position, if the reading has one.
     ///
     /// # Errors
-    /// What it says cannot be.
+    /// The position is impossible.
     pub(super) fn fix(&self, at: Instant) -> Result<Option<Fix>, &'static str> {
         if self.mode < 2 {
             return Ok(None);
         }
-        // gpsd 3.22 says so between a receiver's first sentences.
+        // gpsd 3.22 reports this between a receiver's first sentences.
         let (Some(latitude), Some(longitude)) = (self.lat, self.lon) else { return Ok(None) };
         if !(-90.0..=90.0).contains(&latitude) || !(-180.0..=180.0).contains(&longitude) {
             return Err("a position that is not on earth");
@@ -114,8 +114,7 @@ impl Reading {
         }))
     }
 
-    /// gpsd's figures hold in 95 of 100 cases (libgpsd_core.c: `H_UERE_NO_DGPS`), which is about
-    /// two deviations.
+    /// One standard deviation; gpsd's figures are 95 % bounds (libgpsd_core.c: `H_UERE_NO_DGPS`).
     fn error(&self) -> Option<f64> {
         let both = self.epx.zip(self.epy).map(|(x, y)| x.hypot(y));
         let error = self.eph.or(both)? / 2.0;
@@ -123,13 +122,13 @@ impl Reading {
     }
 }
 
-/// Since 1970; `None` for what is no time, or before.
+/// Milliseconds since 1970; `None` if the text is no such time.
 fn milliseconds(text: &str) -> Option<u64> {
     let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     u64::try_from(time.unix_timestamp_nanos() / 1_000_000).ok()
 }
 
-/// Above it a speed is no train's, in metres a second.
+/// The maximum plausible speed, in metres per second.
 const SPEED_MAX: f64 = 300.0;
 
 #[cfg(test)]
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_told_apart() {
+    fn reports_are_parsed() {
         let report = |text: &str| serde_json::from_str::<Report>(text);
         let text = r#"{"class":"VERSION","release":"3.22","rev":"3.22","proto_major":3,"x":1}"#;
         let version = Report::Version { release: "3.22".to_owned(), proto_major: 3 };
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fix_is_read() {
+    fn fix_is_parsed() {
         let text = r#"{"class":"TPV","device":"/dev/pts/1","mode":3,
             "time":"2024-05-01T10:00:00.250Z","lat":52.5,"lon":-13.25,"altHAE":40.1,"speed":83.3,
             "track":360,"epx":3.0,"epy":4.0}"#;
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_position_is_none() {
+    fn reading_without_position_has_no_fix() {
         let fix = |text: &str| {
             let text = format!("{{\"class\":\"TPV\",{text}}}");
             reading(&text).fix(Instant::now())

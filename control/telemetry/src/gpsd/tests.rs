@@ -49,7 +49,8 @@ fn conversation(parts: &[&[u8]]) -> (String, SourceState, Vec<f64>) {
         builder.read(part);
     }
     let (source, receiver) = source();
-    let end = tokio_test::block_on(converse(builder.build(), &source, &mut Backoff::default()));
+    let end =
+        tokio_test::block_on(run_connection(builder.build(), &source, &mut Backoff::default()));
     let latitudes = fixes(&receiver).into_iter().map(|fix| fix.latitude).collect();
     (end, source.monitor.state(), latitudes)
 }
@@ -72,7 +73,7 @@ fn script() -> String {
 }
 
 #[test]
-fn a_conversation_is_the_same_wherever_it_is_cut() {
+fn result_does_not_depend_on_chunk_boundaries() {
     let script = script();
     for cut in 0..=script.len() {
         let (left, right) = script.as_bytes().split_at(cut);
@@ -84,7 +85,7 @@ fn a_conversation_is_the_same_wherever_it_is_cut() {
 }
 
 #[test]
-fn a_connection_that_breaks_anywhere_harms_nothing() {
+fn broken_connection_at_any_byte_is_harmless() {
     let script = script();
     for cut in 0..script.len() {
         let (end, state, latitudes) = conversation(&[&script.as_bytes()[..cut]]);
@@ -102,20 +103,20 @@ fn long_and_binary_lines_are_skipped() {
 }
 
 #[test]
-fn another_protocol_ends_the_conversation() {
+fn unsupported_protocol_closes_the_connection() {
     let foreign = VERSION.replace(":3,", ":4,");
     let (end, ..) = conversation(&[foreign.as_bytes(), b"\n"]);
     assert_eq!(end, "gpsd 3.22 speaks protocol 4; understood is 3");
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_a_lost_connection() {
+async fn connection_without_lines_is_lost() {
     let (stream, mut server) = Builder::new().write(WATCH).build_with_handle();
     let (source, _receiver) = source();
     let begun = tokio::time::Instant::now();
     let other = source.clone();
     let ended =
-        tokio::spawn(async move { converse(stream, &other, &mut Backoff::default()).await });
+        tokio::spawn(async move { run_connection(stream, &other, &mut Backoff::default()).await });
     tokio::time::sleep(Duration::from_secs(9)).await;
     server.read(tpv("/dev/a", 1, 1.0).as_bytes());
     server.read(b"\n");
@@ -127,12 +128,12 @@ async fn silence_is_a_lost_connection() {
 }
 
 #[test]
-fn one_receiver_is_heeded_until_it_has_no_fix() {
+fn one_receiver_is_used_until_it_loses_its_fix() {
     let start = Instant::now();
     let mut watch = Watch::default();
     let mut hear = |seconds: u64, line: String| {
-        let heard = watch.hear(Line::Text(line), start + Duration::from_secs(seconds));
-        matches!(heard, Heard::Fix(_))
+        let heard = watch.parse(Line::Text(line), start + Duration::from_secs(seconds));
+        matches!(heard, Message::Fix(_))
     };
     assert!(hear(0, tpv("a", 0, 1.0)));
     assert!(!hear(0, tpv("b", 0, 2.0)));
@@ -146,7 +147,7 @@ fn one_receiver_is_heeded_until_it_has_no_fix() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_and_goes_is_found_again() {
+async fn restarted_server_is_found_again() {
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let (source, receiver) = source();
     let running = tokio::spawn(run(listener.local_addr().unwrap(), source.clone()));
@@ -234,7 +235,7 @@ impl Drop for Gpsfake {
 
 /// Positions of the real gpsd, all of them right, none where the track has none.
 #[tokio::test]
-async fn the_real_gpsd_tells_a_recorded_track() {
+async fn real_gpsd_reports_a_recorded_track() {
     let positions = positions();
     assert_eq!(positions.len(), 35);
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();

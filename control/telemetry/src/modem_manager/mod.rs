@@ -1,8 +1,8 @@
 //! Serving cells from ModemManager, over D-Bus (ModemManager's D-Bus reference).
 //!
-//! Modems come and go, ModemManager ends and comes back, the bus may not be there: each is told
-//! once and waited out. ModemManager is never started from here. A modem's cell is known only
-//! after `Location.Setup`, its power after `Signal.Setup`; what others have set up there stays.
+//! Modems appear and disappear, ModemManager restarts, the bus may be missing: each outage is logged
+//! once and retried. This source never starts ModemManager. A modem reports its cell only after
+//! `Location.Setup` and its power only after `Signal.Setup`; other programs' settings are kept.
 
 mod modem;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use zbus::names::UniqueName;
 use zbus::zvariant::{ObjectPath, OwnedObjectPath, OwnedValue};
 use zbus::{Connection, MatchRule, Message, MessageStream};
 
-use self::modem::{LOCATION, MODEM, Modems, SIGNAL, TOLD_EVERY, Wish};
+use self::modem::{LOCATION, MODEM, Modems, REPORT_EVERY, SIGNAL, SetupRequest};
 use polyrail_model::Observation;
 
 use super::source::{Backoff, Source};
@@ -31,18 +31,17 @@ use super::{CarrierModem, MessageBus};
 const NAME: &str = "org.freedesktop.ModemManager1";
 const ROOT: &str = "/org/freedesktop/ModemManager1";
 
-/// How long the bus may take to answer a connection, and ModemManager to answer a request: modems
-/// are slow.
+/// Timeouts of a connection to the bus and of a request to ModemManager, which is slow.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
-/// Messages that may wait here; beyond, the bus holds them back.
+/// The maximum number of queued messages; beyond, the bus holds messages back.
 const QUEUE_MAX: usize = 1024;
 
-/// How long is waited before modems are listed again when that failed.
+/// Delay before the modems are listed again after a failure.
 const LIST_AGAIN: Duration = Duration::from_secs(5);
 
-/// Brings serving cells until the task is dropped.
+/// Reports serving cells until the task is dropped.
 pub(super) async fn run(bus: MessageBus, carriers: Vec<CarrierModem>, source: Source) {
     let mut backoff = Backoff::default();
     loop {
@@ -71,29 +70,29 @@ struct Watch<'a> {
     connection: Connection,
     carriers: &'a [CarrierModem],
     source: &'a Source,
-    /// What ModemManager says.
+    /// Signals of ModemManager.
     signals: MessageStream,
-    /// Who owns its name.
+    /// Changes of the owner of ModemManager's name.
     owners: MessageStream,
     owner: Option<UniqueName<'static>>,
     modems: Modems,
-    requests: JoinSet<Done>,
-    /// A refusal was told already.
+    requests: JoinSet<Completed>,
+    /// A refusal was logged already.
     refused: bool,
 }
 
-/// A request that has its answer.
-enum Done {
-    /// All modems that this owner has.
+/// A completed request.
+enum Completed {
+    /// The list of all modems of this owner.
     Listed(UniqueName<'static>, zbus::Result<Message>),
-    /// A modem was set up, or was not.
-    SetUp(String, Wish, zbus::Result<Message>),
-    /// It is time to list again.
+    /// The answer to a setup request.
+    SetUp(String, SetupRequest, zbus::Result<Message>),
+    /// The delay before listing again is over.
     ListAgain,
 }
 
 impl<'a> Watch<'a> {
-    /// Subscribes first and asks then, so that nothing falls between.
+    /// Subscribes before it asks for the owner, so that no change is missed.
     async fn new(
         connection: Connection,
         carriers: &'a [CarrierModem],
@@ -122,13 +121,13 @@ impl<'a> Watch<'a> {
         };
         let bus = zbus::fdo::DBusProxy::new(&watch.connection).await?;
         let owner = bus.get_name_owner(NAME.try_into()?).await.ok();
-        watch.owned_by(owner.map(|owner| owner.into_inner()));
+        watch.set_owner(owner.map(|owner| owner.into_inner()));
         Ok(watch)
     }
 
-    /// Until the bus is lost; why it was.
+    /// Runs until the connection to the bus is lost; returns the reason.
     async fn follow(&mut self, backoff: &mut Backoff) -> String {
-        let mut tick = tokio::time::interval(TOLD_EVERY);
+        let mut tick = tokio::time::interval(REPORT_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -138,38 +137,38 @@ impl<'a> Watch<'a> {
                     None => return "the bus closed the connection".to_owned(),
                 },
                 message = self.signals.next() => match message {
-                    Some(Ok(message)) => self.hear(&message),
+                    Some(Ok(message)) => self.on_signal(&message),
                     Some(Err(error)) => return error.to_string(),
                     None => return "the bus closed the connection".to_owned(),
                 },
-                Some(Ok(done)) = self.requests.join_next() => self.done(done),
+                Some(Ok(done)) = self.requests.join_next() => self.on_completed(done),
                 _ = tick.tick() => {}
             }
             if self.owner.is_some() {
                 backoff.reset(self.source);
             }
-            self.wish();
-            self.tell();
+            self.set_up_modems();
+            self.report();
         }
     }
 
     fn owner_changed(&mut self, message: &Message) {
         let Some(change) = NameOwnerChanged::from_message(message.clone()) else { return };
         let Ok(change) = change.args() else { return };
-        self.owned_by(change.new_owner().as_ref().map(|owner| owner.to_owned()));
+        self.set_owner(change.new_owner().as_ref().map(|owner| owner.to_owned()));
     }
 
-    /// Another ModemManager, or none: what was known is void.
-    fn owned_by(&mut self, owner: Option<UniqueName<'static>>) {
+    /// Handles another owner or none: everything known is dropped.
+    fn set_owner(&mut self, owner: Option<UniqueName<'static>>) {
         self.modems.forget();
         self.requests.abort_all();
         self.owner = owner;
         if self.owner.is_some() {
-            tracing::info!("ModemManager is there");
+            tracing::info!("ModemManager found");
             self.list();
         } else {
-            tracing::warn!("no telemetry from modems: there is no ModemManager on the bus");
-            let message = "there is no ModemManager on the bus".to_owned();
+            tracing::warn!("ModemManager is not on the bus; no modem telemetry");
+            let message = "ModemManager is not on the bus".to_owned();
             self.source.monitor.set_phase(SourcePhase::Waiting, Some(message));
         }
     }
@@ -181,32 +180,34 @@ impl<'a> Watch<'a> {
             let manager = Some("org.freedesktop.DBus.ObjectManager");
             let listed =
                 connection.call_method(Some(owner.as_str()), ROOT, manager, LIST, &()).await;
-            Done::Listed(owner, listed)
+            Completed::Listed(owner, listed)
         });
     }
 
-    fn done(&mut self, done: Done) {
+    fn on_completed(&mut self, done: Completed) {
         match done {
-            Done::Listed(owner, _) if Some(&owner) != self.owner.as_ref() => {}
-            Done::Listed(_, listed) => match listed.and_then(|m| m.body().deserialize()) {
+            Completed::Listed(owner, _) if Some(&owner) != self.owner.as_ref() => {}
+            Completed::Listed(_, listed) => match listed.and_then(|m| m.body().deserialize()) {
                 Ok(objects) => self.listed(&objects),
                 Err(error) => {
                     self.failed(&error);
                     self.requests.spawn(async {
                         tokio::time::sleep(LIST_AGAIN).await;
-                        Done::ListAgain
+                        Completed::ListAgain
                     });
                 }
             },
-            Done::ListAgain => self.list(),
-            Done::SetUp(path, wish, Ok(_)) => tracing::debug!(path, ?wish, "a modem was set up"),
-            Done::SetUp(path, wish, Err(error)) => {
+            Completed::ListAgain => self.list(),
+            Completed::SetUp(path, request, Ok(_)) => {
+                tracing::debug!(path, ?request, "modem set up")
+            }
+            Completed::SetUp(path, request, Err(error)) => {
                 self.source.monitor.count_error();
                 if std::mem::replace(&mut self.refused, true) {
-                    tracing::debug!(path, ?wish, %error, "a modem was not set up");
+                    tracing::debug!(path, ?request, %error, "cannot set up modem");
                 } else {
                     let remedy = "may this user control ModemManager (polkit)?";
-                    tracing::warn!(path, ?wish, %error, remedy, "a modem was not set up");
+                    tracing::warn!(path, ?request, %error, remedy, "cannot set up modem");
                 }
             }
         }
@@ -219,11 +220,11 @@ impl<'a> Watch<'a> {
                 self.modems.change(path.as_str(), interface.as_str(), each(properties));
             }
         }
-        self.survey();
+        self.log_modems();
     }
 
-    /// Takes in a signal of ModemManager's. Anybody may send one: the sender is looked at.
-    fn hear(&mut self, message: &Message) {
+    /// Handles a signal. Any process may send one, so the sender is checked.
+    fn on_signal(&mut self, message: &Message) {
         let header = message.header();
         if header.sender() != self.owner.as_ref() {
             return;
@@ -259,7 +260,7 @@ impl<'a> Watch<'a> {
         for (interface, properties) in &interfaces {
             self.modems.change(path.as_str(), interface, each(properties));
         }
-        self.survey();
+        self.log_modems();
         Ok(())
     }
 
@@ -267,7 +268,7 @@ impl<'a> Watch<'a> {
         let body = message.body();
         let (path, interfaces) = body.deserialize::<(ObjectPath<'_>, Vec<String>)>()?;
         self.modems.lose(path.as_str(), interfaces.iter().map(String::as_str));
-        self.survey();
+        self.log_modems();
         Ok(())
     }
 
@@ -279,48 +280,48 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Says which carrier has which modem.
-    fn survey(&self) {
+    /// Logs which carrier has which modem.
+    fn log_modems(&self) {
         let summary = self.modems.summary(self.carriers);
         tracing::debug!(summary, "modems");
         self.source.connected(Some(summary));
     }
 
-    /// Requests what modems need before they tell anything; nothing here waits for it.
-    fn wish(&mut self) {
+    /// Sends the setup requests that modems need; their answers arrive later.
+    fn set_up_modems(&mut self) {
         let Some(owner) = self.owner.clone() else { return };
-        for (path, wish) in self.modems.wishes(now()) {
+        for (path, request) in self.modems.setup_requests(now()) {
             let (connection, owner) = (self.connection.clone(), owner.clone());
             self.requests.spawn(async move {
                 let to = Some(owner.as_str());
                 let at = path.as_str();
-                let answer = match wish {
-                    Wish::Location(sources) => {
+                let answer = match request {
+                    SetupRequest::Location(sources) => {
                         let body = (sources, true);
                         connection.call_method(to, at, Some(LOCATION), SET_UP, &body).await
                     }
-                    Wish::Signal(rate) => {
+                    SetupRequest::Signal(rate) => {
                         connection.call_method(to, at, Some(SIGNAL), SET_UP, &(rate,)).await
                     }
                 };
-                Done::SetUp(path, wish, answer)
+                Completed::SetUp(path, request, answer)
             });
         }
     }
 
-    fn tell(&mut self) {
-        for serving in self.modems.tell(self.carriers, now()) {
+    fn report(&mut self) {
+        for serving in self.modems.report(self.carriers, now()) {
             self.source.observe(Observation::Serving(serving));
         }
     }
 
     fn failed(&self, error: &zbus::Error) {
         self.source.monitor.count_error();
-        tracing::debug!(%error, "ModemManager said something odd");
+        tracing::debug!(%error, "invalid message from ModemManager");
     }
 }
 
-/// Tokio's clock, which tests can hold.
+/// Tokio's clock, which tests can pause.
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }

@@ -1,4 +1,4 @@
-//! What ModemManager says of its modems, and what that means for the carriers.
+//! The modems of ModemManager, and the serving cells of the carriers that follow from them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,18 +10,18 @@ use crate::CarrierModem;
 
 /// `org.freedesktop.ModemManager1.Modem`.
 pub(super) const MODEM: &str = "org.freedesktop.ModemManager1.Modem";
-/// Its cells.
+/// The interface with its cells.
 pub(super) const LOCATION: &str = "org.freedesktop.ModemManager1.Modem.Location";
-/// Its signal.
+/// The interface with its signal.
 pub(super) const SIGNAL: &str = "org.freedesktop.ModemManager1.Modem.Signal";
 
-/// How often a serving cell is told that stays the same.
-pub(super) const TOLD_EVERY: Duration = Duration::from_secs(1);
+/// How often an unchanged serving cell is reported.
+pub(super) const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// How long is waited before something is wished for again that was refused.
-const WISHED_EVERY: Duration = Duration::from_secs(30);
+/// Delay before a refused setup is requested again.
+const REQUEST_EVERY: Duration = Duration::from_secs(30);
 
-/// The most modems that are kept; further ones are not seen.
+/// The maximum number of modems; further ones are ignored.
 const MODEMS_MAX: usize = 64;
 
 /// Enumerations of ModemManager (ModemManager-enums.h).
@@ -33,24 +33,24 @@ const LOCATION_3GPP: u32 = 1;
 /// How often the signal is measured, in seconds.
 const SIGNAL_RATE: u32 = 1;
 
-/// All modems by their object paths, and what the carriers were told of them.
+/// All modems by object path, and the last report of each carrier.
 #[derive(Debug, Default)]
 pub(super) struct Modems {
     modems: BTreeMap<String, Modem>,
-    told: BTreeMap<String, Told>,
+    reported: BTreeMap<String, LastReport>,
 }
 
-/// What a carrier's modem was last said to be in.
+/// The last report about a carrier's modem.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Told {
+struct LastReport {
     cell: Option<CellId>,
     rsrp: Option<Rsrp>,
     at: Instant,
 }
 
-/// A request that a modem needs before it tells its cell.
+/// A request that a modem needs before it reports its cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum SetupRequest {
     /// `Location.Setup` with these sources, and with signals.
     Location(u32),
     /// `Signal.Setup` with this rate.
@@ -59,24 +59,24 @@ pub(super) enum Wish {
 
 #[derive(Debug, Default)]
 struct Modem {
-    /// Interfaces of the kernel that lead to it.
+    /// Its network interfaces.
     interfaces: Vec<String>,
     /// Device identifier, equipment identifier (IMEI), device.
     names: BTreeMap<&'static str, String>,
     state: i32,
-    /// The cell as ModemManager writes it.
+    /// The cell in ModemManager's notation.
     place: Option<String>,
     lte_dbm: Option<f64>,
     nr_dbm: Option<f64>,
-    /// What is set up, where the modem can do it at all.
+    /// The enabled sources; `None` if the modem has no location.
     sources: Option<u32>,
     signals: bool,
     rate: Option<u32>,
-    wished: Option<Instant>,
+    requested_at: Option<Instant>,
 }
 
 impl Modems {
-    /// Takes in properties of one interface of an object.
+    /// Updates properties of one interface of an object.
     pub(super) fn change<'v>(
         &mut self,
         path: &str,
@@ -96,14 +96,14 @@ impl Modems {
         }
     }
 
-    /// A modem is in another state.
+    /// Updates the state of a modem.
     pub(super) fn state(&mut self, path: &str, state: i32) {
         if let Some(modem) = self.modems.get_mut(path) {
             modem.state = state;
         }
     }
 
-    /// An object lost interfaces; without that of a modem it is none.
+    /// Removes interfaces of an object; without the modem interface the modem is removed.
     pub(super) fn lose<'i>(&mut self, path: &str, interfaces: impl Iterator<Item = &'i str>) {
         for interface in interfaces {
             match (interface, self.modems.get_mut(path)) {
@@ -119,46 +119,47 @@ impl Modems {
         }
     }
 
-    /// Nothing is known any more, which is no loss of a cell.
+    /// Drops all state without reporting the loss of cells.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// What is to be requested now, of which modem.
-    pub(super) fn wishes(&mut self, now: Instant) -> Vec<(String, Wish)> {
+    /// The setup requests due now, by modem.
+    pub(super) fn setup_requests(&mut self, now: Instant) -> Vec<(String, SetupRequest)> {
         let modems = self.modems.iter_mut();
         modems
             .flat_map(|(path, modem)| {
-                let wishes = modem.wishes(now);
-                wishes.into_iter().map(|wish| (path.clone(), wish))
+                let setup_requests = modem.setup_requests(now);
+                setup_requests.into_iter().map(|request| (path.clone(), request))
             })
             .collect()
     }
 
-    /// What there is to tell: cells that changed, and every now and then those that did not.
-    pub(super) fn tell(&mut self, carriers: &[CarrierModem], now: Instant) -> Vec<Serving> {
-        let mut news = Vec::new();
+    /// The reports due now: changed cells, and unchanged cells every [`REPORT_EVERY`].
+    pub(super) fn report(&mut self, carriers: &[CarrierModem], now: Instant) -> Vec<Serving> {
+        let mut reports = Vec::new();
         for carrier in carriers {
             let name = carrier.name.as_str();
-            let before = self.told.get(name).copied();
+            let before = self.reported.get(name).copied();
             let seen = match self.of(carrier) {
                 Some((_, modem)) => modem.seen(),
-                // A modem that was pulled out is in no cell.
-                None => before.filter(|told| told.cell.is_some()).map(|_| (None, None)),
+                // An unplugged modem has no cell.
+                None => before.filter(|reported| reported.cell.is_some()).map(|_| (None, None)),
             };
             let Some((cell, rsrp)) = seen else { continue };
-            let same = |told: &Told| (told.cell, told.rsrp) == (cell, rsrp);
-            let fresh = |told: &Told| now.saturating_duration_since(told.at) < TOLD_EVERY;
-            if before.is_some_and(|told| same(&told) && fresh(&told)) {
+            let same = |reported: &LastReport| (reported.cell, reported.rsrp) == (cell, rsrp);
+            let fresh =
+                |reported: &LastReport| now.saturating_duration_since(reported.at) < REPORT_EVERY;
+            if before.is_some_and(|reported| same(&reported) && fresh(&reported)) {
                 continue;
             }
-            self.told.insert(name.to_owned(), Told { cell, rsrp, at: now });
-            news.push(Serving { at: now, carrier: name.to_owned(), cell, rsrp });
+            self.reported.insert(name.to_owned(), LastReport { cell, rsrp, at: now });
+            reports.push(Serving { at: now, carrier: name.to_owned(), cell, rsrp });
         }
-        news
+        reports
     }
 
-    /// Which modem serves which carrier, in words.
+    /// The modem of each carrier, in words.
     pub(super) fn summary(&self, carriers: &[CarrierModem]) -> String {
         let word = |carrier: &CarrierModem| {
             let path = self.of(carrier).map(|(path, _)| path.rsplit('/').next().unwrap_or(path));
@@ -210,13 +211,13 @@ impl Modem {
         }
     }
 
-    /// The serving cell and its power; the outer `None`: it cannot be told.
+    /// The serving cell and its power; the outer `None` means unknown.
     fn seen(&self) -> Option<(Option<CellId>, Option<Rsrp>)> {
         if self.state < STATE_REGISTERED {
             return Some((None, None));
         }
         let cell = self.place.as_deref().and_then(cell)?;
-        // In a network of both kinds the cell is LTE's, which is the anchor.
+        // With LTE and NR together, the cell is that of LTE, the anchor.
         let rsrp = [self.lte_dbm, self.nr_dbm].into_iter().flatten().find_map(Rsrp::from_dbm);
         Some((Some(cell), rsrp))
     }
@@ -229,28 +230,28 @@ impl Modem {
         }
     }
 
-    fn wishes(&mut self, now: Instant) -> Vec<Wish> {
-        let soon = |at: Instant| now.saturating_duration_since(at) < WISHED_EVERY;
-        if self.state < STATE_ENABLED || self.wished.is_some_and(soon) {
+    fn setup_requests(&mut self, now: Instant) -> Vec<SetupRequest> {
+        let soon = |at: Instant| now.saturating_duration_since(at) < REQUEST_EVERY;
+        if self.state < STATE_ENABLED || self.requested_at.is_some_and(soon) {
             return Vec::new();
         }
-        let told = |sources: &u32| sources & LOCATION_3GPP != 0 && self.signals;
-        let location = self.sources.filter(|sources| !told(sources));
+        let reported = |sources: &u32| sources & LOCATION_3GPP != 0 && self.signals;
+        let location = self.sources.filter(|sources| !reported(sources));
         let signal = self.rate.filter(|rate| !(1..=SIGNAL_RATE).contains(rate));
-        let wishes: Vec<_> = location
-            .map(|sources| Wish::Location(sources | LOCATION_3GPP))
+        let setup_requests: Vec<_> = location
+            .map(|sources| SetupRequest::Location(sources | LOCATION_3GPP))
             .into_iter()
-            .chain(signal.map(|_| Wish::Signal(SIGNAL_RATE)))
+            .chain(signal.map(|_| SetupRequest::Signal(SIGNAL_RATE)))
             .collect();
-        if !wishes.is_empty() {
-            self.wished = Some(now);
+        if !setup_requests.is_empty() {
+            self.requested_at = Some(now);
         }
-        wishes
+        setup_requests
     }
 }
 
-/// The cell in `MCC,MNC,LAC,CI,TAC`, where the last three are hexadecimal and the last may be
-/// missing; `None` where it says that there is none. A GSM cell is unique within its area alone.
+/// Parses the cell in `MCC,MNC,LAC,CI,TAC`, where the last three are hexadecimal and the last is
+/// optional; `None` if there is no cell. A GSM cell is unique only within its area.
 fn cell(text: &str) -> Option<CellId> {
     let parts: Vec<_> = text.split(',').map(str::trim).collect();
     let (area, cell) = match parts.as_slice() {
@@ -259,7 +260,7 @@ fn cell(text: &str) -> Option<CellId> {
     };
     let area = u64::from_str_radix(area, 16).ok()?;
     let cell = u64::from_str_radix(cell, 16).ok()?;
-    // 3GPP TS 23.003: 36 bits (NCI), 28 (ECI); all bits set is what modems say for none.
+    // 3GPP TS 23.003: 36 bits (NCI) or 28 (ECI); modems report no cell as all bits set.
     if cell == 0 || cell >= NCI_MAX || cell == u64::from(u32::MAX) {
         return None;
     }
@@ -267,7 +268,7 @@ fn cell(text: &str) -> Option<CellId> {
     Some(CellId(if gsm { area << 16 | cell } else { cell }))
 }
 
-/// The name of a port that is a network interface.
+/// The name of a port, if the port is a network interface.
 fn network_port(port: &Value<'_>) -> Option<String> {
     let Value::Structure(port) = inner(port) else { return None };
     match port.fields() {
@@ -276,7 +277,7 @@ fn network_port(port: &Value<'_>) -> Option<String> {
     }
 }
 
-/// `rsrp` among a technology's measurements.
+/// The value `rsrp` of a technology's measurements.
 fn power(value: &Value<'_>) -> Option<f64> {
     let Value::Dict(measurements) = value else { return None };
     let is_rsrp = |(key, _): &(&Value<'_>, _)| matches!(key, Value::Str(key) if key == "rsrp");
@@ -286,7 +287,7 @@ fn power(value: &Value<'_>) -> Option<f64> {
     }
 }
 
-/// The value within variants.
+/// Unwraps variants.
 fn inner<'a, 'v>(value: &'a Value<'v>) -> &'a Value<'v> {
     let mut value = value;
     while let Value::Value(within) = value {
@@ -297,7 +298,7 @@ fn inner<'a, 'v>(value: &'a Value<'v>) -> &'a Value<'v> {
 
 /// Properties that name a modem.
 const NAMES: &[&str] = &["DeviceIdentifier", "EquipmentIdentifier", "Device"];
-/// One beyond the largest cell identity: all its bits set is none.
+/// The largest cell identity plus one; all bits set means no cell.
 const NCI_MAX: u64 = (1 << 36) - 1;
 
 #[cfg(test)]
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_read() {
+    fn cell_identities_are_parsed() {
         let rows = [
             ("310,410,FFFE,3C4B0B3,4E20", Some(0x3c4_b0b3)),
             ("262,01,0,800000001,1", Some(0x8_0000_0001)),
@@ -361,49 +362,49 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_is_told_when_it_changes_and_every_now_and_then() {
+    fn cell_is_reported_on_change_and_periodically() {
         let carriers = [carrier("a", Some("wwan0"), None), carrier("b", Some("wwan1"), None)];
         let (mut modems, start) = (modems(), Instant::now());
-        let told = |modems: &mut Modems, ms: u64| {
-            let news = modems.tell(&carriers, start + Duration::from_millis(ms));
-            assert!(news.iter().all(|one| one.carrier == "a"));
+        let reported = |modems: &mut Modems, ms: u64| {
+            let reports = modems.report(&carriers, start + Duration::from_millis(ms));
+            assert!(reports.iter().all(|one| one.carrier == "a"));
             let words =
-                news.into_iter().map(|one| (one.cell.map(|c| c.0), one.rsrp.map(Rsrp::dbm)));
+                reports.into_iter().map(|one| (one.cell.map(|c| c.0), one.rsrp.map(Rsrp::dbm)));
             words.collect::<Vec<_>>()
         };
         let cell = Some(0x1a2_b3c4);
-        assert_eq!(told(&mut modems, 0), [(cell, None)]);
-        assert_eq!(told(&mut modems, 900), []);
+        assert_eq!(reported(&mut modems, 0), [(cell, None)]);
+        assert_eq!(reported(&mut modems, 900), []);
         power(&mut modems, "Nr5g", -80.0);
-        assert_eq!(told(&mut modems, 910), [(cell, Some(-80.0))]);
+        assert_eq!(reported(&mut modems, 910), [(cell, Some(-80.0))]);
         power(&mut modems, "Lte", -95.5);
-        assert_eq!(told(&mut modems, 920), [(cell, Some(-95.5))]);
+        assert_eq!(reported(&mut modems, 920), [(cell, Some(-95.5))]);
         power(&mut modems, "Lte", -f64::MAX);
-        assert_eq!(told(&mut modems, 930), [(cell, Some(-80.0))], "unknown is no measurement");
-        assert_eq!(told(&mut modems, 1930), [(cell, Some(-80.0))]);
+        assert_eq!(reported(&mut modems, 930), [(cell, Some(-80.0))], "unknown is no measurement");
+        assert_eq!(reported(&mut modems, 1930), [(cell, Some(-80.0))]);
         modems.state(PATH, 7);
-        assert_eq!(told(&mut modems, 1940), [(None, None)], "searching");
+        assert_eq!(reported(&mut modems, 1940), [(None, None)], "searching");
         modems.state(PATH, 11);
         place(&mut modems, "262,01,FFFE,0,0");
-        assert_eq!(told(&mut modems, 3000), [], "registered, and nobody knows where");
+        assert_eq!(reported(&mut modems, 3000), [], "registered, and nobody knows where");
         place(&mut modems, "262,01,FFFE,1A2B3C5,1");
-        assert_eq!(told(&mut modems, 3010)[0].0, Some(0x1a2_b3c5));
+        assert_eq!(reported(&mut modems, 3010)[0].0, Some(0x1a2_b3c5));
         modems.lose(PATH, [SIGNAL, LOCATION, MODEM].into_iter());
-        assert_eq!(told(&mut modems, 3020), [(None, None)], "it was pulled out");
-        assert_eq!(told(&mut modems, 9000), []);
+        assert_eq!(reported(&mut modems, 3020), [(None, None)], "it was pulled out");
+        assert_eq!(reported(&mut modems, 9000), []);
     }
 
     #[test]
-    fn a_manager_that_is_gone_is_no_lost_cell() {
+    fn lost_modem_manager_is_not_a_lost_cell() {
         let carriers = [carrier("a", Some("wwan0"), None)];
         let mut modems = modems();
-        assert_eq!(modems.tell(&carriers, Instant::now()).len(), 1);
+        assert_eq!(modems.report(&carriers, Instant::now()).len(), 1);
         modems.forget();
-        assert_eq!(modems.tell(&carriers, Instant::now()), []);
+        assert_eq!(modems.report(&carriers, Instant::now()), []);
     }
 
     #[test]
-    fn a_carrier_finds_its_modem() {
+    fn carrier_is_matched_to_its_modem() {
         let rows = [
             (carrier("a", Some("wwan0"), None), true),
             (carrier("a", Some("cdc-wdm0"), None), false),
@@ -414,7 +415,7 @@ mod tests {
         ];
         for (carrier, found) in rows {
             assert_eq!(
-                modems().tell(std::slice::from_ref(&carrier), Instant::now()).len() == 1,
+                modems().report(std::slice::from_ref(&carrier), Instant::now()).len() == 1,
                 found
             );
             let word = if found { "a: modem 0" } else { "a: no modem" };
@@ -423,33 +424,34 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_set_up_is_wished_for() {
+    fn missing_setup_is_requested() {
         let (mut modems, now) = (modems(), Instant::now());
         power(&mut modems, "Lte", -90.0);
-        let wishes = [Wish::Location(1), Wish::Signal(1)].map(|wish| (PATH.to_owned(), wish));
-        assert_eq!(modems.wishes(now), wishes);
-        assert_eq!(modems.wishes(now + WISHED_EVERY / 2), [], "not again at once");
-        // Others have their own sources and their own rates.
+        let setup_requests = [SetupRequest::Location(1), SetupRequest::Signal(1)]
+            .map(|request| (PATH.to_owned(), request));
+        assert_eq!(modems.setup_requests(now), setup_requests);
+        assert_eq!(modems.setup_requests(now + REQUEST_EVERY / 2), [], "not again at once");
+        // Other programs have their own sources and rates.
         let (five, thirty, yes) = (Value::new(4_u32), Value::new(30_u32), Value::new(true));
         let set = [("Enabled", &five), ("SignalsLocation", &yes)];
         modems.change(PATH, LOCATION, set.into_iter());
         modems.change(PATH, SIGNAL, [("Rate", &thirty)].into_iter());
-        let later = now + WISHED_EVERY;
-        assert_eq!(modems.wishes(later)[0].1, Wish::Location(5));
+        let later = now + REQUEST_EVERY;
+        assert_eq!(modems.setup_requests(later)[0].1, SetupRequest::Location(5));
         let (all, one) = (Value::new(5_u32), Value::new(1_u32));
         modems.change(PATH, LOCATION, [("Enabled", &all)].into_iter());
         modems.change(PATH, SIGNAL, [("Rate", &one)].into_iter());
-        assert_eq!(modems.wishes(later + WISHED_EVERY), []);
+        assert_eq!(modems.setup_requests(later + REQUEST_EVERY), []);
         let mut idle = Modems::default();
         idle.change(PATH, LOCATION, std::iter::empty());
         idle.state(PATH, STATE_ENABLED - 1);
-        assert_eq!(idle.wishes(now), [], "it is not enabled");
+        assert_eq!(idle.setup_requests(now), [], "it is not enabled");
         idle.state(PATH, STATE_ENABLED);
-        assert_eq!(idle.wishes(now).len(), 1);
+        assert_eq!(idle.setup_requests(now).len(), 1);
     }
 
     #[test]
-    fn what_is_of_another_kind_is_ignored() {
+    fn values_of_unexpected_types_are_ignored() {
         let mut modems = modems();
         let odd = Value::new(7_u8);
         for interface in [MODEM, LOCATION, SIGNAL, "org.freedesktop.ModemManager1.Sim"] {
@@ -458,7 +460,7 @@ mod tests {
             }
         }
         let carriers = [carrier("a", Some("wwan0"), None)];
-        assert_eq!(modems.tell(&carriers, Instant::now())[0].cell, Some(CellId(0x1a2_b3c4)));
+        assert_eq!(modems.report(&carriers, Instant::now())[0].cell, Some(CellId(0x1a2_b3c4)));
         for number in 0..2 * MODEMS_MAX {
             modems.change(&format!("/{number}"), MODEM, std::iter::empty());
         }

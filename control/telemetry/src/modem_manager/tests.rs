@@ -277,7 +277,7 @@ impl Harness {
         panic!("it did not come to that: {:?}", self.source.monitor.state());
     }
 
-    /// Waits until a carrier is told to be in a cell, with or without a power.
+    /// Waits until a carrier is reported in a cell, with or without a power.
     async fn serves(&self, carrier: &str, cell: Option<u64>) -> Serving {
         let mut last = None;
         for _ in 0..1000 {
@@ -301,7 +301,7 @@ impl Drop for Harness {
 }
 
 #[tokio::test]
-async fn cells_are_told_as_modems_and_their_manager_come_and_go() {
+async fn cells_follow_modems_and_restarts_of_the_manager() {
     let Some(bus) = Bus::start() else { return };
     let source = Harness::start(&bus.address());
     source.until(|state| state.state == SourcePhase::Waiting).await;
@@ -354,7 +354,7 @@ async fn cells_are_told_as_modems_and_their_manager_come_and_go() {
 }
 
 #[tokio::test]
-async fn a_bus_that_is_not_there_is_waited_for() {
+async fn missing_bus_is_retried() {
     let Some(mut bus) = Bus::start() else { return };
     bus.end();
     let source = Harness::start(&bus.address());
@@ -372,7 +372,7 @@ async fn a_bus_that_is_not_there_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_refused_set_up_is_counted_and_nothing_is_told() {
+async fn refused_setup_is_counted() {
     let Some(bus) = Bus::start() else { return };
     let manager = Manager::start(&bus).await.named().await;
     manager.add(0, "wwan0", "1", "262,01,FFFE,99,1", true).await;
@@ -383,7 +383,7 @@ async fn a_refused_set_up_is_counted_and_nothing_is_told() {
 }
 
 #[tokio::test]
-async fn what_others_say_of_modems_is_not_believed() {
+async fn signals_of_other_senders_are_ignored() {
     let Some(bus) = Bus::start() else { return };
     let manager = Manager::start(&bus).await.named().await;
     manager.add(0, "wwan0", "1", "262,01,FFFE,99,1", false).await;

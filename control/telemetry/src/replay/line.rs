@@ -1,4 +1,4 @@
-//! One line of replayed telemetry (`docs/telemetry.md`, version 1): strict in what it takes.
+//! Parses one line of replayed telemetry (`docs/telemetry.md`, version 1), strictly.
 
 use std::time::{Duration, Instant};
 
@@ -6,28 +6,28 @@ use polyrail_model::{
     CellId, Fix, HandoverOutcome, METRES_MAX, Observation, Odometer, Reported, RouteId, Rsrp,
     Serving, VELOCITY_MAX,
 };
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de};
 
 /// The version of the format.
 pub(super) const VERSION: u64 = 1;
 
-/// What a line is.
+/// A parsed line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Entry {
     /// The format and version that the following lines have.
     Head,
-    /// Something that was observed.
+    /// Observations.
     Telemetry(Telemetry),
 }
 
-/// What a line says, checked.
+/// The validated contents of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Telemetry {
-    /// Seconds from some beginning.
+    /// Seconds since the start of the recording.
     pub(super) time_s: Option<f64>,
     place: Option<Place>,
-    carriers: Vec<(String, Option<CellId>, Option<Rsrp>)>,
-    handovers: Vec<(String, HandoverOutcome, Option<Duration>)>,
+    carriers: Vec<CarrierCell>,
+    handovers: Vec<CarrierHandover>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -47,18 +47,18 @@ enum Place {
     },
 }
 
-/// Why a line was not taken.
+/// Why a line was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LineError {
-    /// This line alone.
+    /// The line is invalid.
     #[error("{0}")]
-    Bad(String),
-    /// The whole of what it begins.
+    Invalid(String),
+    /// The format of the whole stream is not supported.
     #[error("{0}")]
-    Foreign(String),
+    Incompatible(String),
 }
 
-/// The route that lines without one are about.
+/// The route of lines without one.
 const ROUTE: &str = "replay";
 
 #[derive(Deserialize)]
@@ -75,32 +75,33 @@ struct Raw {
     heading: Option<f64>,
     error_m: Option<f64>,
     #[serde(default)]
-    carriers: Vec<RawCarrier>,
+    carriers: Vec<CarrierCell>,
     #[serde(default)]
-    handovers: Vec<RawHandover>,
+    handovers: Vec<CarrierHandover>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawCarrier {
+struct CarrierCell {
     carrier: String,
-    // Null is no cell; to leave it out is a mistake.
-    #[serde(deserialize_with = "needed")]
+    // Null means no cell; a missing key is an error.
+    #[serde(deserialize_with = "Option::deserialize")]
     cell: Option<u64>,
-    rsrp_dbm: Option<f64>,
+    #[serde(default, deserialize_with = "rsrp")]
+    rsrp_dbm: Option<Rsrp>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawHandover {
+struct CarrierHandover {
     carrier: String,
-    outcome: Outcome,
+    outcome: ReportedOutcome,
     dark_s: Option<f64>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Outcome {
+enum ReportedOutcome {
     Success,
     TypeI,
     #[serde(alias = "failure_held")]
@@ -109,11 +110,13 @@ enum Outcome {
     TypeIii,
 }
 
-fn needed<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    Option::deserialize(from)
+fn rsrp<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Rsrp>, D::Error> {
+    let Some(dbm) = Option::deserialize(from)? else { return Ok(None) };
+    let range = || de::Error::custom(format_args!("rsrp_dbm: {dbm} is not between -200 and 0"));
+    Rsrp::from_dbm(dbm).map(Some).ok_or_else(range)
 }
 
-/// The number of a route that has a name: the first eight bytes of its SHA-256.
+/// The identifier of a named route: the first eight bytes of its SHA-256.
 pub fn route_id(name: &str) -> RouteId {
     let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
     let mut first = [0; 8];
@@ -125,13 +128,13 @@ impl Entry {
     /// Reads a line.
     ///
     /// # Errors
-    /// It is not of this format, or says what cannot be.
+    /// The format or a value is invalid.
     pub(super) fn parse(text: &str) -> Result<Self, LineError> {
-        let raw: Raw = serde_json::from_str(text).map_err(|e| LineError::Bad(e.to_string()))?;
+        let raw: Raw = serde_json::from_str(text).map_err(|e| LineError::Invalid(e.to_string()))?;
         if raw.format.is_some() || raw.version.is_some() {
             return raw.head();
         }
-        raw.telemetry().map(Self::Telemetry).map_err(LineError::Bad)
+        raw.telemetry().map(Self::Telemetry).map_err(LineError::Invalid)
     }
 }
 
@@ -142,8 +145,8 @@ impl Raw {
             return Ok(Entry::Head);
         }
         let (format, version) = (format.unwrap_or("?"), version.unwrap_or(0));
-        let known = format!("understood is {FORMAT} {VERSION}");
-        Err(LineError::Foreign(format!("its format is {format} {version}; {known}")))
+        let known = format!("supported is {FORMAT} {VERSION}");
+        Err(LineError::Incompatible(format!("its format is {format} {version}; {known}")))
     }
 
     fn telemetry(self) -> Result<Telemetry, String> {
@@ -152,13 +155,12 @@ impl Raw {
         if self.carriers.len().max(self.handovers.len()) > LIST_MAX {
             return Err(format!("more than {LIST_MAX} carriers"));
         }
-        let carriers: Result<Vec<_>, String> =
-            self.carriers.into_iter().map(RawCarrier::read).collect();
-        let handovers: Result<Vec<_>, String> =
-            self.handovers.into_iter().map(RawHandover::read).collect();
-        let (carriers, handovers) = (carriers?, handovers?);
+        let Self { carriers, handovers, .. } = self;
+        for handover in &handovers {
+            within("dark_s", handover.dark_s, 0.0, DARK_MAX)?;
+        }
         if place.is_none() && carriers.is_empty() && handovers.is_empty() {
-            return Err("it says nothing".to_owned());
+            return Err("it is empty".to_owned());
         }
         Ok(Telemetry { time_s, place, carriers, handovers })
     }
@@ -177,7 +179,7 @@ impl Raw {
         }
         match (metres, latitude.zip(longitude)) {
             (Some(metres), None) if latitude.or(longitude).or(heading).is_none() => {
-                let velocity = velocity.ok_or("metres_per_second is missing beside metres")?;
+                let velocity = velocity.ok_or("metres_per_second is missing next to metres")?;
                 let route = route_id(route.unwrap_or(ROUTE));
                 let error = error.unwrap_or(ERROR_USUAL);
                 Ok(Some(Place::Track { route, metres, velocity, error }))
@@ -203,29 +205,8 @@ impl Raw {
     }
 }
 
-impl RawCarrier {
-    fn read(self) -> Result<(String, Option<CellId>, Option<Rsrp>), String> {
-        let rsrp = self.rsrp_dbm.map(|dbm| Rsrp::from_dbm(dbm).ok_or(dbm)).transpose();
-        let rsrp = rsrp.map_err(|dbm| format!("rsrp_dbm: {dbm} is not between -200 and 0"))?;
-        Ok((self.carrier, self.cell.map(CellId), rsrp))
-    }
-}
-
-impl RawHandover {
-    fn read(self) -> Result<(String, HandoverOutcome, Option<Duration>), String> {
-        let outcome = match self.outcome {
-            Outcome::Success => HandoverOutcome::Success,
-            Outcome::TypeI => HandoverOutcome::TypeI,
-            Outcome::TypeIi => HandoverOutcome::TypeII,
-            Outcome::TypeIii => HandoverOutcome::TypeIII,
-        };
-        let dark = within("dark_s", self.dark_s, 0.0, DARK_MAX)?;
-        Ok((self.carrier, outcome, dark.map(Duration::from_secs_f64)))
-    }
-}
-
 impl Telemetry {
-    /// What it means, at a moment, for the carriers that are known: first the position.
+    /// The observations at `at`, of known carriers; the position first.
     pub(super) fn observations(
         self,
         at: Instant,
@@ -240,13 +221,21 @@ impl Telemetry {
                 Observation::Fix(Fix { at, time_ms, latitude, longitude, speed, heading, error })
             }
         });
-        let carriers = self.carriers.into_iter().filter(|(name, ..)| known(name));
-        let serving = carriers.map(|(name, cell, rsrp)| {
-            Observation::Serving(Serving { at, carrier: name, cell, rsrp })
+        let carriers = self.carriers.into_iter().filter(|one| known(&one.carrier));
+        let serving = carriers.map(|CarrierCell { carrier, cell, rsrp_dbm }| {
+            let cell = cell.map(CellId);
+            Observation::Serving(Serving { at, carrier, cell, rsrp: rsrp_dbm })
         });
-        let handovers = self.handovers.into_iter().filter(|(name, ..)| known(name));
-        let reported = handovers.map(|(name, outcome, dark)| {
-            Observation::Reported(Reported { at, carrier: name, outcome, dark })
+        let handovers = self.handovers.into_iter().filter(|one| known(&one.carrier));
+        let reported = handovers.map(|CarrierHandover { carrier, outcome, dark_s }| {
+            let outcome = match outcome {
+                ReportedOutcome::Success => HandoverOutcome::Success,
+                ReportedOutcome::TypeI => HandoverOutcome::TypeI,
+                ReportedOutcome::TypeIi => HandoverOutcome::TypeII,
+                ReportedOutcome::TypeIii => HandoverOutcome::TypeIII,
+            };
+            let dark = dark_s.map(Duration::from_secs_f64);
+            Observation::Reported(Reported { at, carrier, outcome, dark })
         });
         place.into_iter().chain(serving).chain(reported).collect()
     }
@@ -263,9 +252,9 @@ fn within(key: &str, value: Option<f64>, least: f64, most: f64) -> Result<Option
 
 /// The format's name in its first line.
 const FORMAT: &str = "polyrail-telemetry";
-/// How wrong a position along a track may be that does not say it: one deviation, in metres.
+/// The default error of a position along a track: one standard deviation, in metres.
 const ERROR_USUAL: f64 = 10.0;
-/// No position is better than this.
+/// The minimum error, in metres.
 const ERROR_MIN: f64 = 0.01;
 /// Four months.
 const TIME_MAX: f64 = 1e7;
@@ -284,14 +273,14 @@ mod tests {
         }
     }
 
-    /// One moment for all.
+    /// The same instant for all lines.
     fn at() -> Instant {
         static AT: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
         *AT.get_or_init(Instant::now)
     }
 
     #[test]
-    fn a_line_of_the_emulated_rail_is_read() {
+    fn line_of_the_emulated_rail_is_parsed() {
         let text = r#"{"carriers":[{"carrier":"a","cell":17,"rsrp_dbm":-93.4},
             {"carrier":"b","cell":null,"rsrp_dbm":null},{"carrier":"z","cell":1}],
             "metres":1234.5,"metres_per_second":83.333,"time_s":14.0}"#;
@@ -310,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn places_on_earth_and_reported_handovers_are_read() {
+    fn coordinates_and_reported_handovers_are_parsed() {
         let text = r#"{"latitude":52.5,"longitude":13.4,"heading":360,"error_m":4,
             "handovers":[{"carrier":"a","outcome":"type_iii","dark_s":1.5},
             {"carrier":"b","outcome":"failure_held"},{"carrier":"b","outcome":"success"}]}"#;
@@ -334,20 +323,20 @@ mod tests {
     }
 
     #[test]
-    fn a_head_names_format_and_version() {
+    fn head_names_format_and_version() {
         assert_eq!(Entry::parse(r#"{"format":"polyrail-telemetry","version":1}"#), Ok(Entry::Head));
         for other in [
             r#"{"format":"polyrail-telemetry","version":2}"#,
             r#"{"format":"else","version":1}"#,
             r#"{"version":1}"#,
         ] {
-            assert!(matches!(Entry::parse(other), Err(LineError::Foreign(_))), "{other}");
+            assert!(matches!(Entry::parse(other), Err(LineError::Incompatible(_))), "{other}");
         }
     }
 
     /// SHA-256 of the name, as `printf replay | sha256sum` prints it.
     #[test]
-    fn a_route_has_the_same_number_everywhere() {
+    fn route_id_is_the_hash_of_the_name() {
         assert_eq!(route_id("replay").to_string(), ROUTE_REPLAY);
         assert_ne!(route_id("a"), route_id("b"));
     }
@@ -355,7 +344,7 @@ mod tests {
     const ROUTE_REPLAY: &str = "ac203c9843b5bd8c";
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_values_are_rejected() {
         let place = "\"metres\":1,\"metres_per_second\":1";
         for bad in [
             "{}".to_owned(),
@@ -387,7 +376,7 @@ mod tests {
                 .to_owned(),
             format!("{{\"carriers\":[{}]}}", vec!["{\"carrier\":\"a\",\"cell\":1}"; 17].join(",")),
         ] {
-            assert!(matches!(Entry::parse(&bad), Err(LineError::Bad(_))), "{bad}");
+            assert!(matches!(Entry::parse(&bad), Err(LineError::Invalid(_))), "{bad}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Telemetry from lines of JSON (NDJSON): a recording in a file, or a program that writes to a
 //! named pipe or serves a Unix socket. `docs/telemetry.md` is the format's reference.
 //!
-//! A file is played once, in real time. A socket is connected to, again when it was lost; a pipe
-//! stays open whoever comes and goes at its other end. A bad line is counted and skipped.
+//! A file is played once, in real time. A socket is reconnected when it is lost; a pipe stays open
+//! when its writers close it. An invalid line is counted and skipped.
 
 mod line;
 mod pace;
@@ -28,17 +28,17 @@ use super::lines::{Line, Lines};
 use super::source::{Backoff, Source};
 use super::state::SourcePhase;
 
-/// How often bad lines are warned of, at most.
+/// The minimum interval between warnings about invalid lines.
 const WARNING_EVERY: Duration = Duration::from_secs(10);
 
-/// What brings lines.
+/// A source of lines.
 enum Stream {
     File(File),
     Pipe(pipe::Receiver),
     Socket(UnixStream),
 }
 
-/// Brings what is replayed until the task is dropped. Of `carriers` alone something is told.
+/// Replays lines until the task is dropped. Only `carriers` are reported.
 pub(super) async fn run(path: PathBuf, carriers: watch::Receiver<Vec<String>>, source: Source) {
     let mut backoff = Backoff::default();
     loop {
@@ -50,7 +50,7 @@ pub(super) async fn run(path: PathBuf, carriers: watch::Receiver<Vec<String>>, s
                     End::Over => "the file was played to its end".to_owned(),
                     End::Broken(reason) => reason,
                 };
-                tracing::info!(file = %path.display(), message, "a replay is over");
+                tracing::info!(file = %path.display(), message, "replay ended");
                 return source.monitor.set_phase(SourcePhase::Ended, Some(message));
             }
             Ok(Stream::Pipe(pipe)) => {
@@ -71,7 +71,7 @@ async fn open(path: &Path) -> io::Result<Stream> {
         return UnixStream::connect(path).await.map(Stream::Socket);
     }
     if kind.is_fifo() {
-        // With a writing end of our own there is no end of the file between two writers.
+        // With our own writing end, there is no end of file between two writers.
         let both = pipe::OpenOptions::new().read_write(true).open_receiver(path);
         let pipe = match both {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -113,7 +113,7 @@ async fn play<R: AsyncRead + Unpin>(
     backoff: &mut Backoff,
 ) -> End {
     let mut lines = Lines::new(stream);
-    let mut complaints = Complaints::default();
+    let mut invalid_lines = InvalidLines::default();
     source.connected(None);
     loop {
         let text = match lines.next().await {
@@ -125,7 +125,7 @@ async fn play<R: AsyncRead + Unpin>(
         };
         source.monitor.count_line();
         let number = lines.number();
-        let entry = text.map_err(|reason| LineError::Bad(reason.to_owned()));
+        let entry = text.map_err(|reason| LineError::Invalid(reason.to_owned()));
         match entry.and_then(|text| Entry::parse(&text)) {
             Ok(Entry::Head) => {}
             Ok(Entry::Telemetry(telemetry)) => {
@@ -135,11 +135,11 @@ async fn play<R: AsyncRead + Unpin>(
                 let known = |name: &String| carriers.borrow().contains(name);
                 telemetry.observations(due, known).into_iter().for_each(|one| source.observe(one));
             }
-            Err(LineError::Bad(reason)) => {
+            Err(LineError::Invalid(reason)) => {
                 source.monitor.count_error();
-                complaints.about(number, &reason);
+                invalid_lines.log(number, &reason);
             }
-            Err(LineError::Foreign(reason)) => {
+            Err(LineError::Incompatible(reason)) => {
                 source.monitor.count_error();
                 return End::Broken(format!("line {number}: {reason}"));
             }
@@ -147,24 +147,24 @@ async fn play<R: AsyncRead + Unpin>(
     }
 }
 
-/// Warns of bad lines, but not of each.
+/// Rate-limits warnings about invalid lines.
 #[derive(Default)]
-struct Complaints {
+struct InvalidLines {
     last: Option<Instant>,
-    kept: u64,
+    suppressed: u64,
 }
 
-impl Complaints {
-    /// True when it was said.
-    fn about(&mut self, line: u64, reason: &str) -> bool {
+impl InvalidLines {
+    /// Logs an invalid line; returns false if it was suppressed.
+    fn log(&mut self, line: u64, reason: &str) -> bool {
         let now = Instant::now();
         if self.last.is_some_and(|last| now.duration_since(last) < WARNING_EVERY) {
-            self.kept += 1;
+            self.suppressed += 1;
             return false;
         }
         self.last = Some(now);
-        let more = std::mem::take(&mut self.kept);
-        tracing::warn!(line, reason, more, "telemetry: a line was skipped");
+        let suppressed = std::mem::take(&mut self.suppressed);
+        tracing::warn!(line, reason, suppressed, "skipped invalid telemetry line");
         true
     }
 }

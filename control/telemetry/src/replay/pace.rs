@@ -2,48 +2,47 @@
 
 use std::time::{Duration, Instant};
 
-/// Joins the recording's seconds to the clock.
+/// Maps the recording's seconds to the clock.
 ///
-/// The seconds count from the beginning of a file, or from the first line that comes with them in
-/// a stream. A step of more than [`STEP_MAX`], or backwards, is no time that anybody waits: the
-/// recording goes on at once from there. A live line is never waited for longer than [`AHEAD_MAX`]:
-/// it has happened, so one that is farther ahead shows that its producer's clock was set.
+/// Seconds count from the start of a file, or from the first line with a time in a stream. After a
+/// step backwards or of more than [`STEP_MAX`], the recording continues immediately. A live line is
+/// delayed by at most [`AHEAD_MAX`], because a line further ahead shows that its producer's clock was
+/// set.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// The moment and the second that belong together.
+    /// An instant and its second of the recording.
     joined: Option<(Instant, f64)>,
     /// When the last line was due, and its second.
     last: Option<(Instant, f64)>,
-    /// Lines come as they happen, so that one that is late shows a clock that runs otherwise.
+    /// Lines arrive as they happen, so a late line shows a clock of another rate.
     live: bool,
 }
 
-/// The longest step that is waited for.
+/// The longest step that is replayed in real time.
 const STEP_MAX: Duration = Duration::from_secs(600);
 
-/// How late a live line may be before the seconds are joined to the clock anew.
+/// How late a live line may be before the mapping is reset.
 const LATE_MAX: Duration = Duration::from_secs(10);
 
-/// How far ahead a live line may be before they are: as long as the pause between two lines of a
-/// program that writes faster than it tells.
+/// How far ahead a live line may be before the mapping is reset.
 const AHEAD_MAX: Duration = Duration::from_secs(1);
 
 impl Pace {
-    /// For a file that is played from `start` on.
+    /// For a file played from `start`.
     pub(super) fn file(start: Instant) -> Self {
         Self { joined: Some((start, 0.0)), last: None, live: false }
     }
 
-    /// For lines that come as they happen.
+    /// For lines that arrive as they happen.
     pub(super) fn live() -> Self {
         Self { joined: None, last: None, live: true }
     }
 
-    /// When a line is due that says `second`, or nothing, and is read `now`.
+    /// When a line with time `second`, if any, is due that is read at `now`.
     pub(super) fn due(&mut self, second: Option<f64>, now: Instant) -> Instant {
         let Some(second) = second else {
             return match self.last {
-                // In a file it belongs to the line before it.
+                // In a file it belongs to the previous line.
                 Some((last, _)) if !self.live => last,
                 _ => now,
             };
@@ -83,21 +82,21 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_played_from_its_start() {
+    fn file_is_played_from_its_start() {
         let start = Instant::now();
         let lines = [(Some(0.0), 0.1), (Some(1.5), 0.1), (None, 1.5), (Some(60.0), 99.0)];
         assert_eq!(due(Pace::file(start), start, &lines), [0.0, 1.5, 1.5, 60.0]);
-        // Nobody waits for a recording's day to begin, nor for one that begins anew.
+        // Large steps and restarts are not replayed in real time.
         let lines = [(Some(9e6), 0.0), (Some(9e6 + 1.0), 0.0), (Some(5.0), 1.0), (Some(6.0), 1.0)];
         assert_eq!(due(Pace::file(start), start, &lines), [0.0, 1.0, 1.0, 2.0]);
     }
 
     #[test]
-    fn a_stream_begins_with_its_first_line() {
+    fn stream_starts_with_its_first_line() {
         let start = Instant::now();
         let lines = [(None, 3.0), (Some(70.0), 4.0), (Some(71.0), 5.5), (Some(72.5), 6.0)];
         assert_eq!(due(Pace::live(), start, &lines), [3.0, 4.0, 5.0, 6.5]);
-        // Late by more than a little, backwards, far ahead: joined anew each time.
+        // Late by more than a little, backwards, far ahead: mapping reset each time.
         let lines = [
             (Some(0.0), 0.0),
             (Some(1.0), 12.0),
@@ -111,7 +110,7 @@ mod tests {
 
     /// Its producer's clock is set ahead by a minute, later back, and a second ahead twice.
     #[test]
-    fn a_live_line_never_waits_for_a_clock_that_was_set() {
+    fn live_line_is_not_delayed_after_a_clock_step() {
         let start = Instant::now();
         let steps = |read: u32| match read {
             0..5 => 0.0,
@@ -126,7 +125,7 @@ mod tests {
             let late = if (15.0..20.0).contains(read) { 0.75 } else { 0.0 };
             assert_eq!(due, read + late, "read at {read}");
         }
-        // What is written at once is told second by second all the same.
+        // Lines written at once are still reported second by second.
         let lines = [(Some(0.0), 0.0), (Some(1.0), 0.0), (Some(2.0), 1.0), (Some(3.0), 2.0)];
         assert_eq!(due(Pace::live(), start, &lines), [0.0, 1.0, 2.0, 3.0]);
     }

@@ -27,7 +27,7 @@ fn second(time_s: f64) -> String {
     format!(r#"{{"time_s":{time_s},{place},{carriers}}}"#)
 }
 
-/// The metres of what waits, and how many cells.
+/// The metres and the number of cells that were observed.
 fn metres(receiver: &Receiver<Observation>) -> (Vec<f64>, usize) {
     let (mut metres, mut cells) = (Vec::new(), 0);
     while let Ok(one) = receiver.try_recv() {
@@ -47,11 +47,11 @@ async fn until(source: &Source, wish: impl Fn(&SourceState) -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it did not come to that: {:?}", source.monitor.state());
+    panic!("the condition never held: {:?}", source.monitor.state());
 }
 
 #[test]
-fn a_stream_says_the_same_wherever_it_is_cut() {
+fn result_does_not_depend_on_chunk_boundaries() {
     let lines = [
         r#"{"format":"polyrail-telemetry","version":1}"#,
         "",
@@ -80,7 +80,7 @@ fn a_stream_says_the_same_wherever_it_is_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_is_played_in_real_time_and_once() {
+async fn file_is_played_once_in_real_time() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trip.ndjson");
     let text: String = (0..5).map(|n| second(f64::from(n)) + "\n").collect();
@@ -97,7 +97,7 @@ async fn a_file_is_played_in_real_time_and_once() {
 
 /// Its time of day is set ahead by a minute while it tells a line a second.
 #[tokio::test(start_paused = true)]
-async fn a_producer_whose_clock_is_set_is_heard_as_before() {
+async fn clock_step_of_the_producer_does_not_delay_lines() {
     let mut builder = Builder::new();
     for time_s in [10.0, 11.0, 72.0, 73.0] {
         builder.read((second(time_s) + "\n").as_bytes()).wait(Duration::from_secs(1));
@@ -117,7 +117,7 @@ async fn a_producer_whose_clock_is_set_is_heard_as_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_version_is_not_played() {
+async fn unsupported_version_is_not_played() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let head = r#"{"format":"polyrail-telemetry","version":2}"#;
     std::fs::write(file.path(), format!("{head}\n{}\n", second(0.0))).unwrap();
@@ -125,12 +125,12 @@ async fn another_version_is_not_played() {
     run(file.path().to_owned(), carriers(), source.clone()).await;
     let state = source.monitor.state();
     assert_eq!((state.state, metres(&receiver)), (SourcePhase::Ended, (vec![], 0)));
-    let reason = "line 1: its format is polyrail-telemetry 2; understood is polyrail-telemetry 1";
+    let reason = "line 1: its format is polyrail-telemetry 2; supported is polyrail-telemetry 1";
     assert_eq!(state.message.unwrap(), reason);
 }
 
 #[tokio::test]
-async fn a_socket_is_found_when_it_is_there_and_again() {
+async fn socket_is_reconnected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("telemetry.sock");
     let (source, receiver) = source();
@@ -149,7 +149,7 @@ async fn a_socket_is_found_when_it_is_there_and_again() {
 }
 
 #[tokio::test]
-async fn a_pipe_outlives_its_writers() {
+async fn pipe_outlives_its_writers() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pipe");
     nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
@@ -168,7 +168,7 @@ async fn a_pipe_outlives_its_writers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_folder_is_no_recording() {
+async fn folder_is_not_a_recording() {
     let folder = tempfile::tempdir().unwrap();
     let (source, _receiver) = source();
     let running = tokio::spawn(run(folder.path().to_owned(), carriers(), source.clone()));
@@ -178,11 +178,11 @@ async fn a_folder_is_no_recording() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_lines_are_warned_of_now_and_then() {
-    let mut complaints = Complaints::default();
-    let said = (1..=100).filter(|line| complaints.about(*line, "bad")).count();
-    assert_eq!((said, complaints.kept), (1, 99));
+async fn warnings_about_invalid_lines_are_rate_limited() {
+    let mut invalid_lines = InvalidLines::default();
+    let said = (1..=100).filter(|line| invalid_lines.log(*line, "bad")).count();
+    assert_eq!((said, invalid_lines.suppressed), (1, 99));
     tokio::time::sleep(WARNING_EVERY).await;
-    assert!(complaints.about(101, "bad"));
-    assert_eq!(complaints.kept, 0);
+    assert!(invalid_lines.log(101, "bad"));
+    assert_eq!(invalid_lines.suppressed, 0);
 }
