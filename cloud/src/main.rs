@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use polyrail_cloud::shell::Start;
 use polyrail_config::{CloudConfig, Overrides};
 use polyrail_control::check::{Kind, log_tls};
+use polyrail_daemon::StartOptions;
 
 /// The proxy on the ground: gateways connect here, and from here the servers are reached.
 #[derive(Debug, Parser)]
@@ -38,5 +38,5 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let log = polyrail_config::log::init(&config.log)?;
     log_tls(&config.tls, Kind::Cloud);
     let Arguments { config: file, overrides } = arguments;
-    polyrail_cloud::shell::run(config, Start { file, overrides, log: Some(log) })
+    polyrail_cloud::shell::run(config, StartOptions { file, overrides, log: Some(log) })
 }

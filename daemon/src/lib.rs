@@ -15,5 +15,5 @@ pub mod survey;
 
 pub use daemon::Daemon;
 pub use request::{Operate, serve};
-pub use start::Start;
+pub use start::StartOptions;
 pub use survey::Survey;

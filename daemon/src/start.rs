@@ -20,7 +20,7 @@ use signal_hook_mio::v1_0::Signals;
 
 /// What a daemon is started with besides its configuration.
 #[derive(Debug, Default)]
-pub struct Start {
+pub struct StartOptions {
     /// The configuration file, read again by each reload.
     pub file: PathBuf,
     /// Command line options that override the file.
@@ -122,12 +122,12 @@ pub fn linkdb_probe(
 /// The socket or the thread cannot be created.
 pub fn start_control<C: DaemonConfig>(
     config: &C,
-    start: Start,
+    start: StartOptions,
     waker: Arc<Waker>,
     watch_links: bool,
     linkdb: Option<LinkDbProbe>,
 ) -> anyhow::Result<AdminHandle<C>> {
-    let Start { file, overrides, log } = start;
+    let StartOptions { file, overrides, log } = start;
     let options = AdminOptions {
         config: config.clone(),
         file,

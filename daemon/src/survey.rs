@@ -1,7 +1,6 @@
-//! What the admin interface shows of a relay: the same words for both daemons.
+//! Translates a relay's status into the types of the admin interface.
 //!
-//! [`Survey`] looks at all sessions once and answers questions from that. Times are ages: a
-//! relay knows no wall clock.
+//! A [`Survey`] is a snapshot of all sessions. Times are ages, because a relay knows no wall clock.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,9 +9,11 @@ use polyrail_admin::{
     ConnectionPhase, ConnectionState, LinkState, SessionPhase, SessionState, Snapshot, TunnelCounts,
 };
 use polyrail_model::{Bytes, TunnelMode};
-use polyrail_session::{PathStatus, SessionKey, SessionStatus, Status, TunnelKey};
+use polyrail_session::{PathStatus, SessionStatus, Status, TunnelKey};
 
-use crate::Relay;
+use polyrail_relay::Relay;
+
+use crate::daemon::session_name;
 
 /// All sessions and tunnels as they are now.
 #[derive(Debug)]
@@ -141,16 +142,87 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// What a session is called in logs and events.
-pub fn session_name(session: SessionKey) -> String {
-    session.0.to_string()
-}
-
 fn phase(path: &PathStatus) -> ConnectionPhase {
     match path {
         PathStatus { superseded: true, .. } => ConnectionPhase::Superseded,
         PathStatus { unproven: true, .. } => ConnectionPhase::Unproven,
         PathStatus { stalled: true, .. } => ConnectionPhase::Stalled,
         _ => ConnectionPhase::Up,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mio::{Events, Poll};
+    use polyrail_model::{Identity, InstanceId};
+    use polyrail_relay::{Label, RelaySettings};
+    use polyrail_session::{Endpoint, Settings};
+    use polyrail_tunnel::fake;
+
+    use super::*;
+
+    struct Side {
+        poll: Poll,
+        relay: Relay,
+    }
+
+    impl Side {
+        fn new(endpoint: Endpoint) -> Self {
+            let poll = Poll::new().unwrap();
+            let registry = poll.registry().try_clone().unwrap();
+            Self { poll, relay: Relay::new(registry, endpoint, RelaySettings::default()) }
+        }
+
+        fn turn(&mut self) {
+            let mut events = Events::with_capacity(64);
+            self.poll.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
+            let now = Instant::now();
+            for event in &events {
+                self.relay.on_event(now, event);
+            }
+            self.relay.turn(now);
+            while self.relay.poll_event().is_some() {}
+        }
+    }
+
+    #[test]
+    fn survey_shows_sessions_and_connections() {
+        let start = Instant::now();
+        let endpoint = Endpoint::gateway(start, Settings::default(), InstanceId([7; 16]));
+        let mut gateway = Side::new(endpoint);
+        let mut cloud = Side::new(Endpoint::cloud(start, Settings::default(), [9; 32]));
+        let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
+        for (carrier, secret) in [("a", 1), ("b", 2)] {
+            let (near, far) = fake::pair(&train, &ground, [secret; 32]).unwrap();
+            let label = Label { carrier: carrier.to_owned(), backup: false };
+            gateway.relay.add_tunnel(Box::new(near), label).unwrap();
+            cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
+        }
+        let is_up = |relay: &Relay| {
+            let survey = Survey::new(Instant::now(), relay);
+            let connections = survey.connections(relay.tunnel_keys());
+            connections.iter().filter(|one| one.state == ConnectionPhase::Up).count() == 2
+        };
+        while !is_up(&gateway.relay) {
+            assert!(start.elapsed() < Duration::from_secs(30), "two paths are up");
+            gateway.turn();
+            cloud.turn();
+        }
+        let relay = &gateway.relay;
+        let survey = Survey::new(Instant::now() + Duration::from_secs(1), relay);
+        let snapshot = survey.snapshot(&["min_rtt".to_owned()], Bytes::from_mib(16));
+        assert_eq!(snapshot.scheduler, ["min_rtt"]);
+        assert_eq!((snapshot.legs, snapshot.tunnels.up, snapshot.tunnels.half_open), (0, 2, 0));
+        let [session] = &snapshot.sessions[..] else { panic!("{snapshot:?}") };
+        assert_eq!((session.peer.as_deref(), session.state), (Some("cloud"), SessionPhase::Up));
+        assert_eq!((session.paths, session.memory_max_bytes), (2, 16 << 20));
+        assert!(session.age_s >= 1.0);
+        for connection in survey.connections(relay.tunnel_keys()) {
+            let (session, path) = survey.path(TunnelKey(connection.id as usize)).unwrap();
+            assert_eq!(connection.path, Some(path.path.0));
+            assert_eq!(session.peer.as_ref().map(Identity::as_str), Some("cloud"));
+        }
     }
 }

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use polyrail_config::{GatewayConfig, Overrides};
 use polyrail_control::check::{Kind, log_tls};
+use polyrail_daemon::StartOptions;
 use polyrail_gateway::intercept::{self, Plan};
-use polyrail_gateway::shell::Start;
 
 /// The daemon on board: takes passengers' connections and carries them to the cloud.
 #[derive(Debug, Parser)]
@@ -73,5 +73,5 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let log = polyrail_config::log::init(&config.log)?;
     log_tls(&config.tls, Kind::Gateway);
     let Arguments { config: file, overrides, command: _ } = arguments;
-    polyrail_gateway::shell::run(config, Start { file, overrides, log: Some(log) })
+    polyrail_gateway::shell::run(config, StartOptions { file, overrides, log: Some(log) })
 }

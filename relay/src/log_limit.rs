@@ -1,17 +1,17 @@
-//! Log lines that strangers can cause, kept to a bearable number.
+//! A rate limit for log lines that peers can trigger.
 
 use std::time::{Duration, Instant};
 
-/// Lets `LINES_MAX` lines through in `WINDOW` and counts the others.
+/// Permits `LINES_MAX` lines per `WINDOW` and counts suppressed lines.
 #[derive(Debug, Default)]
-pub struct Notices {
+pub struct LogLimiter {
     window: Option<Instant>,
     lines: u32,
     dropped: u64,
 }
 
-impl Notices {
-    /// Whether a line may be written now; with how many were left out since the last one that was.
+impl LogLimiter {
+    /// Permits a line and returns the number of lines suppressed since the last permitted one.
     pub fn permit(&mut self, now: Instant) -> Option<u64> {
         if self.window.is_none_or(|begun| now.saturating_duration_since(begun) >= WINDOW) {
             self.window = Some(now);
@@ -26,7 +26,7 @@ impl Notices {
     }
 }
 
-/// Lines that one kind may write in a window.
+/// Lines per window.
 const LINES_MAX: u32 = 20;
 /// The window.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -36,12 +36,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_counted_and_goes_on_in_the_next_window() {
-        let mut notices = Notices::default();
+    fn suppressed_lines_are_counted_until_the_next_window() {
+        let mut limiter = LogLimiter::default();
         let now = Instant::now();
-        let passed = (0..100).filter(|_| notices.permit(now).is_some()).count();
+        let passed = (0..100).filter(|_| limiter.permit(now).is_some()).count();
         assert_eq!(passed, LINES_MAX as usize);
-        assert_eq!(notices.permit(now + WINDOW), Some(80));
-        assert_eq!(notices.permit(now + WINDOW), Some(0));
+        assert_eq!(limiter.permit(now + WINDOW), Some(80));
+        assert_eq!(limiter.permit(now + WINDOW), Some(0));
     }
 }

@@ -1,8 +1,7 @@
-//! Sockets that are to be reset as soon as their peer has what was written before.
+//! Sockets to be reset once their peer has acknowledged all data written before.
 //!
-//! Closing a socket with a linger time of zero sends RST and throws away what the kernel still
-//! holds for the peer. So such a socket waits here until the peer's kernel has acknowledged all,
-//! for at most [`FAREWELL_MAX`].
+//! Closing a socket with a linger time of zero sends RST and discards unacknowledged data. So the
+//! socket is kept here until the peer's kernel has acknowledged everything, for at most [`RESET_DELAY_MAX`].
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -10,26 +9,26 @@ use std::time::{Duration, Instant};
 use mio::net::TcpStream;
 use socket2::SockRef;
 
-/// How long a reset waits for the peer to acknowledge what precedes it.
-pub const FAREWELL_MAX: Duration = Duration::from_secs(10);
+/// How long a reset waits for acknowledgements.
+pub const RESET_DELAY_MAX: Duration = Duration::from_secs(10);
 
-/// Resets that wait at once; beyond, a socket is reset at once.
-pub const FAREWELLS_MAX: usize = 1024;
+/// The maximum number of pending resets; a further socket is reset immediately.
+pub const PENDING_RESETS_MAX: usize = 1024;
 
-/// The sockets that wait.
+/// The sockets waiting for acknowledgements.
 #[derive(Debug, Default)]
-pub(crate) struct Farewells {
+pub(crate) struct PendingResets {
     waiting: Vec<(TcpStream, Instant)>,
     look_at: Option<Instant>,
 }
 
-impl Farewells {
-    /// Takes a socket that is in no poll any more.
+impl PendingResets {
+    /// Adds a socket that is no longer registered with a poll.
     pub(crate) fn add(&mut self, now: Instant, stream: TcpStream) {
-        if self.waiting.len() >= FAREWELLS_MAX || is_through(&stream) {
+        if self.waiting.len() >= PENDING_RESETS_MAX || is_through(&stream) {
             return reset_socket(stream);
         }
-        self.waiting.push((stream, now + FAREWELL_MAX));
+        self.waiting.push((stream, now + RESET_DELAY_MAX));
         self.look_at.get_or_insert(now + LOOK_EVERY);
     }
 
@@ -60,9 +59,9 @@ fn is_through(stream: &TcpStream) -> bool {
 
 /// Closes a socket with RST.
 pub fn reset_socket(stream: TcpStream) {
-    // It fails only on a socket that is dead already.
+    // Fails only if the socket is closed already.
     let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
 
-/// How often waiting sockets are looked at.
+/// How often pending sockets are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

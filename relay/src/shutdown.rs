@@ -1,4 +1,4 @@
-//! The orderly end of a daemon.
+//! The orderly shutdown of a daemon.
 //!
 //! ```text
 //!   Serving ──begin()──> Draining ──no flows left, or DRAIN_MAX──> Closing ──> Over
@@ -11,12 +11,12 @@ use polyrail_session::SessionStatus;
 
 use crate::Relay;
 
-/// How long open flows may go on after the daemon was told to end.
+/// How long open flows may continue after the shutdown began.
 pub const DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// Where a daemon stands between its signal and its end.
+/// The progress of a shutdown.
 #[derive(Debug, Default)]
-pub struct Ending {
+pub struct Shutdown {
     stage: Stage,
 }
 
@@ -34,12 +34,12 @@ enum Stage {
     Over,
 }
 
-impl Ending {
-    /// Begins the end; the second time the drain is cut short.
+impl Shutdown {
+    /// Starts to drain; a second call cuts the drain short. `reason` is sent to the peers.
     pub fn begin(&mut self, now: Instant, relay: &mut Relay, reason: &str) {
         match self.stage {
             Stage::Serving => {
-                tracing::info!(legs = relay.leg_count(), "ending: open flows may finish");
+                tracing::info!(legs = relay.leg_count(), "shutting down; open flows may finish");
                 relay.endpoint().go_away(now, reason);
                 self.stage = Stage::Draining { until: now + DRAIN_MAX, look_at: now };
             }
@@ -48,22 +48,22 @@ impl Ending {
         }
     }
 
-    /// Whether the daemon still takes new users and peers in.
+    /// Whether the daemon still accepts new users and peers.
     pub fn takes_new(&self) -> bool {
         self.stage == Stage::Serving
     }
 
-    /// Whether tunnels are still wanted.
+    /// Whether tunnels are still needed.
     pub fn wants_tunnels(&self) -> bool {
         matches!(self.stage, Stage::Serving | Stage::Draining { .. })
     }
 
-    /// Whether the daemon may end.
+    /// Whether the daemon may exit.
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Over
     }
 
-    /// When [`Ending::on_turn`] is due.
+    /// When [`Shutdown::on_turn`] is due.
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.stage {
             Stage::Serving | Stage::Over => None,
@@ -72,7 +72,7 @@ impl Ending {
         }
     }
 
-    /// Goes on with the end.
+    /// Advances the shutdown when a step is due.
     pub fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         match &mut self.stage {
             Stage::Serving | Stage::Over => {}
@@ -80,7 +80,7 @@ impl Ending {
                 if now >= *look_at {
                     *look_at = now + LOOK_EVERY;
                     let sessions = relay.endpoint_ref().status().sessions;
-                    // What has no path left cannot finish.
+                    // A session without a path cannot finish its flows.
                     let open =
                         |session: &SessionStatus| session.flows > 0 && !session.paths.is_empty();
                     if !sessions.iter().any(open) || now >= *until {
@@ -96,10 +96,13 @@ impl Ending {
         }
     }
 
-    /// Resets what is left, says so to the peers, and closes the tunnels.
+    /// Resets the remaining flows, tells the peers, and closes the tunnels.
     fn close(&mut self, now: Instant, relay: &mut Relay) {
         if relay.leg_count() > 0 {
-            tracing::info!(legs = relay.leg_count(), "ending: resetting the flows that are left");
+            tracing::info!(
+                legs = relay.leg_count(),
+                "shutting down; resetting the remaining flows"
+            );
         }
         relay.abort_all(now);
         relay.turn(now);
@@ -110,5 +113,5 @@ impl Ending {
 
 /// How long tunnels may take to close.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
-/// How often it is looked whether flows are left.
+/// How often a drain checks for open flows.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

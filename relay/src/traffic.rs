@@ -1,45 +1,45 @@
-//! What paths carried, summed up by peer and carrier since the start: paths come and go.
+//! Users' traffic per peer and carrier since the start, because paths come and go.
 //!
-//! The sums are brought up to date when somebody asks and when a tunnel that was a path ends. What
-//! a path carried in a session that ended at the same moment may be missing.
+//! The totals are as of the last update. The last traffic of a path whose session ended between two
+//! updates may be missing.
 
 use std::collections::BTreeMap;
 
 use polyrail_model::{Identity, TunnelMode};
 use polyrail_session::{SessionKey, SessionStatus};
 
-/// What one path or all of a carrier carried.
+/// The traffic of one path, or of all paths of a carrier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
+pub struct Traffic {
     /// Users' bytes sent, copies included.
     pub sent_bytes: u64,
     /// Users' bytes received, copies included.
     pub received_bytes: u64,
     /// Connections that became paths.
     pub paths: u64,
-    /// Of these, how many travelled as QUIC.
+    /// Of these, QUIC connections.
     pub quic_paths: u64,
-    /// How the newest travelled.
+    /// The mode of the newest.
     pub mode: Option<TunnelMode>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    alive: BTreeMap<(SessionKey, u64), (Name, Carried)>,
-    ended: BTreeMap<Name, Carried>,
+pub(crate) struct TrafficTotals {
+    alive: BTreeMap<(SessionKey, u64), (Name, Traffic)>,
+    ended: BTreeMap<Name, Traffic>,
 }
 
 /// The peer, if it is known, and the carrier.
 pub(crate) type Name = (Option<Identity>, String);
 
-impl Ledger {
-    /// Takes the sessions as they are now.
+impl TrafficTotals {
+    /// Updates the totals from the current sessions.
     pub(crate) fn update(&mut self, sessions: &[SessionStatus]) {
         let mut alive = BTreeMap::new();
         for session in sessions {
             for path in &session.paths {
                 let key = (session.session, path.path.0);
-                let carried = Carried {
+                let carried = Traffic {
                     sent_bytes: path.sent.0,
                     received_bytes: path.received.0,
                     paths: 1,
@@ -59,8 +59,8 @@ impl Ledger {
         }
     }
 
-    /// Each carrier that ever had a path, with its peer.
-    pub(crate) fn totals(&self) -> BTreeMap<Name, Carried> {
+    /// The totals of each carrier that ever had a path.
+    pub(crate) fn totals(&self) -> BTreeMap<Name, Traffic> {
         let mut totals = self.ended.clone();
         for (name, carried) in self.alive.values() {
             totals.entry(name.clone()).or_default().add(carried);
@@ -69,8 +69,8 @@ impl Ledger {
     }
 }
 
-impl Carried {
-    /// Adds what a newer path carried.
+impl Traffic {
+    /// Adds the traffic of a newer path.
     pub(crate) fn add(&mut self, newer: &Self) {
         self.sent_bytes += newer.sent_bytes;
         self.received_bytes += newer.received_bytes;
@@ -80,5 +80,5 @@ impl Carried {
     }
 }
 
-/// Carriers whose sums are kept after their paths; those of more are left out.
+/// The maximum number of carriers whose totals outlive their paths; others are dropped.
 const CARRIERS_MAX: usize = 4096;

@@ -1,4 +1,4 @@
-//! The other end of the admin socket, for the operator's command.
+//! The client of the admin socket, for the command `polyrail`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,26 @@ use axum::body::{Body, Bytes};
 use futures_util::StreamExt;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use polyrail_config::ChainSpec;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use super::{AdminError, PathChange, PathState, Reloaded, Status};
+use super::{AdminError, PathChange, PathState, Reloaded, Scheduler, Status};
 
-/// A daemon's admin socket, as a client sees it. One request a connection.
+/// A client of a daemon's admin socket; it opens a connection per request.
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
     runtime: Runtime,
 }
 
-/// Why there is no answer, or not the one that was hoped for.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No daemon answers there.
+    /// No daemon listens on the socket.
     #[error(
         "no daemon answers at {}: is it running, and does its configuration have [admin]?",
         socket.display()
@@ -35,7 +36,7 @@ pub enum ClientError {
         /// The socket.
         socket: PathBuf,
     },
-    /// This user may not connect.
+    /// The user may not connect.
     #[error(
         "{} is not for this user: run as root or as the daemon's user",
         socket.display()
@@ -44,14 +45,14 @@ pub enum ClientError {
         /// The socket.
         socket: PathBuf,
     },
-    /// The daemon refused, and says why.
+    /// The daemon refused the request.
     #[error("{0}")]
     Refused(AdminError),
-    /// The daemon said something else than the admin interface does.
-    #[error("an answer that is not understood: {0}")]
-    NotUnderstood(String),
-    /// The stream of events broke off.
-    #[error("the stream of events broke off: the daemon at {} has ended", socket.display())]
+    /// The answer is not one of the admin interface.
+    #[error("invalid answer: {0}")]
+    InvalidAnswer(String),
+    /// The stream of events ended.
+    #[error("the stream of events ended: the daemon at {} has stopped", socket.display())]
     Ended {
         /// The socket.
         socket: PathBuf,
@@ -61,25 +62,25 @@ pub enum ClientError {
     Failed {
         /// The socket.
         socket: PathBuf,
-        /// What the system said.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// How long an answer may take: longer than the daemon waits for its own data plane.
+/// Timeout of an answer, longer than the daemon waits for its data plane.
 const ANSWER_WAIT: Duration = Duration::from_secs(15);
 
-/// The largest answer that is taken, in bytes.
+/// The maximum size of an answer, in bytes.
 const ANSWER_MAX: usize = 16 * 1024 * 1024;
 
-/// The sockets where a daemon is looked for, in this order.
+/// The sockets to try, in this order.
 pub const USUAL_SOCKETS: [&str; 2] = ["/run/polyrail/gateway.sock", "/run/polyrail/cloud.sock"];
 
 impl Client {
-    /// A client of this socket; without one, of the first of [`USUAL_SOCKETS`] that is there.
+    /// A client of `socket`, or of the first of [`USUAL_SOCKETS`] that exists.
     ///
     /// # Errors
-    /// The system has no room for what waits for answers.
+    /// The system cannot create a runtime.
     pub fn new(socket: Option<&Path>) -> io::Result<Self> {
         let there = |socket: &&Path| socket.symlink_metadata().is_ok();
         let usual = USUAL_SOCKETS.map(Path::new);
@@ -88,10 +89,10 @@ impl Client {
         Ok(Self { socket: socket.to_owned(), runtime })
     }
 
-    /// The daemon's state.
+    /// The daemon's status.
     ///
     /// # Errors
-    /// As [`ClientError`] says; so for all that follow.
+    /// See [`ClientError`].
     pub fn status(&self) -> Result<Answer<Status>, ClientError> {
         self.ask(Method::GET, "/v1/status", None)
     }
@@ -125,7 +126,7 @@ impl Client {
         self.ask(Method::GET, &path_address(name), None)
     }
 
-    /// Changes a path; it is answered as it is then.
+    /// Changes a path; returns its new state.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -134,11 +135,20 @@ impl Client {
         name: &str,
         change: &PathChange,
     ) -> Result<Answer<PathState>, ClientError> {
-        let body = serde_json::to_string(change).map_err(not_understood)?;
+        let body = serde_json::to_string(change).map_err(invalid_answer)?;
         self.ask(Method::PUT, &path_address(name), Some(body))
     }
 
-    /// Lets the daemon read its configuration again.
+    /// Changes the scheduler of the daemon's direction of sending.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn set_scheduler(&self, chain: ChainSpec) -> Result<Answer<Scheduler>, ClientError> {
+        let body = serde_json::to_string(&Scheduler { chain }).map_err(invalid_answer)?;
+        self.ask(Method::PUT, "/v1/scheduler", Some(body))
+    }
+
+    /// Reloads the daemon's configuration.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -146,10 +156,10 @@ impl Client {
         self.ask(Method::POST, "/v1/reload", None)
     }
 
-    /// Hands out events line by line until the stream ends or `take` says that it has enough.
+    /// Passes events to `take`, line by line, until the stream ends or `take` returns false.
     ///
     /// # Errors
-    /// See [`ClientError`]; or what `take` says.
+    /// See [`ClientError`], or an error of `take`.
     pub fn events<E: From<ClientError>>(
         &self,
         since: u64,
@@ -173,7 +183,7 @@ impl Client {
                     }
                 }
                 if rest.len() > ANSWER_MAX {
-                    return Err(not_understood("an endless line").into());
+                    return Err(invalid_answer("an endless line").into());
                 }
             }
             Ok(())
@@ -194,7 +204,7 @@ impl Client {
         if code != StatusCode::OK {
             return Err(refusal(&body));
         }
-        let value = serde_json::from_slice(&body).map_err(not_understood)?;
+        let value = serde_json::from_slice(&body).map_err(invalid_answer)?;
         Ok(Answer { value, text: String::from_utf8_lossy(&body).into_owned() })
     }
 
@@ -221,7 +231,7 @@ impl Client {
             tokio::spawn(connection);
             let request = Request::builder().method(method).uri(target).header("host", "polyrail");
             let request = request.body(body.map_or_else(Body::empty, Body::from));
-            let request = request.map_err(not_understood)?;
+            let request = request.map_err(invalid_answer)?;
             sender.send_request(request).await.map_err(|error| self.failed(error))
         };
         let response = timeout(ANSWER_WAIT, exchange).await.map_err(late)??;
@@ -234,7 +244,7 @@ impl Client {
         while let Some(part) = body.next().await {
             let part: Bytes = part.map_err(|error| self.failed(error))?;
             if bytes.len() + part.len() > ANSWER_MAX {
-                return Err(not_understood("it is too long"));
+                return Err(invalid_answer("it is too large"));
             }
             bytes.extend_from_slice(&part);
         }
@@ -248,12 +258,12 @@ impl Client {
 
 type Parts = axum::body::BodyDataStream;
 
-/// An answer, understood and as it came.
+/// A parsed answer and its text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer<T> {
-    /// What it means.
+    /// The parsed value.
     pub value: T,
-    /// Its JSON.
+    /// The JSON text.
     pub text: String,
 }
 
@@ -264,15 +274,15 @@ fn refusal(body: &[u8]) -> ClientError {
     }
     match serde_json::from_slice::<Refused>(body) {
         Ok(Refused { error }) => ClientError::Refused(error),
-        Err(error) => not_understood(error),
+        Err(error) => invalid_answer(error),
     }
 }
 
-fn not_understood(reason: impl ToString) -> ClientError {
-    ClientError::NotUnderstood(reason.to_string())
+fn invalid_answer(reason: impl ToString) -> ClientError {
+    ClientError::InvalidAnswer(reason.to_string())
 }
 
-/// A path's address: what is not plain in its name is escaped (RFC 3986, section 2.1).
+/// The address of a path; reserved characters of its name are escaped (RFC 3986, section 2.1).
 fn path_address(name: &str) -> String {
     let mut address = String::from("/v1/paths/");
     for byte in name.bytes() {

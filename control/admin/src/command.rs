@@ -1,29 +1,38 @@
-//! What the control thread asks of the data plane, and how it is answered.
+//! Requests of the control thread to the data plane, and their replies.
 
 use std::time::Instant;
 
+use polyrail_config::ChainSpec;
 use tokio::sync::oneshot;
 
 use super::{AdminError, DaemonConfig, LinkChange, Loaded, PathChange, PathState, Snapshot};
 use polyrail_control::reload::Change;
 
-/// A request to the data plane. What holds a [`Reply`] is answered at once, in the same turn of
-/// the loop where that is possible; a reply that is dropped tells the asker so.
+/// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
+/// [`Reply`] reports an error to the client.
 #[derive(Debug)]
 pub enum Command<C: DaemonConfig> {
-    /// Say how you are.
+    /// Report the daemon's status.
     Status(Reply<Snapshot>),
-    /// Say how the paths are.
+    /// Report all paths.
     Paths(Reply<Vec<PathState>>),
-    /// Change one path; all of it or nothing. The answer is the path as it is then. The data plane
-    /// publishes that an operator changed it.
+    /// Change one path, wholly or not at all; the answer is its new state. The data plane publishes
+    /// the change.
     SetPath {
         /// Its name, as in [`PathState::name`].
         name: String,
-        /// What is wanted; never empty.
+        /// The change; never empty.
         change: PathChange,
         /// Where the answer goes.
         reply: Reply<Result<PathState, AdminError>>,
+    },
+    /// Change the scheduler of this node's direction of sending, on all paths. The data plane
+    /// publishes the change.
+    SetScheduler {
+        /// The new chain.
+        chain: ChainSpec,
+        /// Where the answer goes.
+        reply: Reply<()>,
     },
     /// Take a new configuration; all of it or nothing. It was checked, and so were its
     /// certificates. The log is not the data plane's business: its level, format and file change
@@ -41,50 +50,50 @@ pub enum Command<C: DaemonConfig> {
         /// Where the answer goes: warnings, or why it was not taken.
         reply: Reply<Result<Vec<String>, AdminError>>,
     },
-    /// An interface is now like this. Comes for each interface of the carriers at the start, after
-    /// each of its changes, and after a reload that names new ones.
+    /// The state of an interface: sent for each interface of the carriers at the start, after each
+    /// change, and after a reload that adds interfaces.
     Links(LinkChange),
 }
 
-/// Where the answer to a command goes.
+/// The sender of the answer to a command.
 #[derive(Debug)]
 pub struct Reply<T> {
     sender: oneshot::Sender<T>,
     until: Option<Instant>,
 }
 
-/// The other end of a [`Reply`].
+/// The receiver of a [`Reply`].
 #[derive(Debug)]
 pub struct Answer<T>(pub(super) oneshot::Receiver<T>);
 
 impl<T> Reply<T> {
-    /// A reply and where its answer arrives.
+    /// A reply and its receiver.
     pub fn channel() -> (Self, Answer<T>) {
         let (sender, receiver) = oneshot::channel();
         (Self { sender, until: None }, Answer(receiver))
     }
 
-    /// As [`Reply::channel`], for an asker who waits until then.
+    /// As [`Reply::channel`], for a client that waits until `until`.
     pub(super) fn until(until: Instant) -> (Self, Answer<T>) {
         let (reply, answer) = Self::channel();
         (Self { until: Some(until), ..reply }, answer)
     }
 
-    /// Whether somebody still waits for the answer at `now`. A command that nobody waits for any
-    /// more is best left undone: the asker was told that it may not happen.
+    /// Whether a client still waits for the answer at `now`. A command without a waiting client
+    /// should be skipped, because its client may have received a timeout.
     pub fn is_wanted(&self, now: Instant) -> bool {
         !self.sender.is_closed() && self.until.is_none_or(|until| now < until)
     }
 
-    /// Answers.
+    /// Sends the answer.
     pub fn send(self, answer: T) {
-        // An asker who went away misses nothing.
+        // The client may have disconnected.
         let _ = self.sender.send(answer);
     }
 }
 
 impl<T> Answer<T> {
-    /// The answer, once it is there.
+    /// The answer, if it has arrived.
     pub fn try_take(&mut self) -> Option<T> {
         self.0.try_recv().ok()
     }
@@ -97,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_arrives_once() {
+    fn answer_arrives_once() {
         let (reply, mut answer) = Reply::channel();
         assert!(reply.is_wanted(Instant::now()));
         assert_eq!(answer.try_take(), None);
@@ -106,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_ever() {
+    fn reply_expires_or_is_abandoned() {
         let now = Instant::now();
         let (reply, answer) = Reply::<()>::until(now + Duration::from_secs(1));
         assert!(reply.is_wanted(now) && !reply.is_wanted(now + Duration::from_secs(1)));

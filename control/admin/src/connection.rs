@@ -1,7 +1,7 @@
-//! One client's connection: HTTP with bounds on how long and how much it may take.
+//! One client's connection: HTTP with limits on time and size.
 //!
-//! One request a connection. A client that does not send its request's head in time, or does not
-//! read the answer for as long, is cut off.
+//! A connection carries one request. A client that does not send the head of its request in time,
+//! or stops reading the answer for as long, is disconnected.
 
 use std::io;
 use std::pin::Pin;
@@ -15,14 +15,13 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How long a client may take to send its request's head, then its body, and how long it may
-/// leave an answer unread.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of the request's head, of its body, and of a blocked write of the answer.
+pub(super) const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The largest head of a request, and what of an answer is buffered, in bytes.
+/// The maximum size of a request's head and of the buffered answer, in bytes.
 pub(super) const HEAD_MAX: usize = 16 * 1024;
 
-/// The most header lines of a request.
+/// The maximum number of header lines of a request.
 const HEADERS_MAX: usize = 64;
 
 /// Serves one connection to its end.
@@ -33,7 +32,7 @@ where
     let io = TokioIo::new(Guarded { io, waiting: None });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
+        .header_read_timeout(CLIENT_TIMEOUT)
         .keep_alive(false)
         .max_buf_size(HEAD_MAX)
         .max_headers(HEADERS_MAX)
@@ -41,18 +40,18 @@ where
         .serve_connection(io, TowerToHyperService::new(router))
         .await;
     if let Err(error) = served {
-        tracing::debug!(%error, "an admin client's connection failed");
+        tracing::debug!(%error, "admin connection failed");
     }
 }
 
-/// A connection that fails when the other end does not read for [`PATIENCE`].
+/// A connection that fails if the client does not read for [`CLIENT_TIMEOUT`].
 struct Guarded<I> {
     io: I,
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl<I> Guarded<I> {
-    /// Lets a write that waits fail when it has waited long enough.
+    /// Fails a write that is blocked for too long.
     fn guard<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -62,7 +61,7 @@ impl<I> Guarded<I> {
             self.waiting = None;
             return written;
         }
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(CLIENT_TIMEOUT)));
         ready!(waiting.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }

@@ -1,33 +1,40 @@
-//! The two configurations as the control thread handles them alike.
+//! The common interface of both configurations.
 
 use std::fmt::Debug;
 use std::path::Path;
 
 use polyrail_config::{
-    Admin, CloudConfig, ConfigError, GatewayConfig, LogConfig, Overrides, TlsConfig,
+    Admin, CloudConfig, ConfigError, GatewayConfig, LogConfig, Overrides, SchedulerConfig,
+    SessionConfig, TlsConfig,
 };
 use polyrail_control::check::Kind;
 use polyrail_control::reload::{Difference, RestartNeeded, diff_cloud, diff_gateway};
 
-/// A daemon's configuration, as far as the control thread is concerned.
+/// A daemon's configuration.
 pub trait DaemonConfig: Clone + Debug + PartialEq + Send + Sync + 'static {
-    /// Whose it is.
+    /// The kind of daemon.
     const KIND: Kind;
 
-    /// Reads it from `file` and puts the command line's wishes over it.
+    /// Reads `file` and applies the command line options.
     ///
     /// # Errors
-    /// The file cannot be read or has mistakes.
+    /// The file cannot be read or is invalid.
     fn read(file: &Path, overrides: &Overrides) -> Result<Self, ConfigError>;
 
-    /// How `new` differs from this one.
+    /// The difference between this configuration and `new`.
     ///
     /// # Errors
-    /// Differences that a running daemon cannot take.
+    /// A changed key needs a restart.
     fn diff(&self, new: &Self) -> Result<Difference, RestartNeeded>;
 
     /// Its log.
     fn log(&self) -> &LogConfig;
+
+    /// Its session limits.
+    fn session(&self) -> &SessionConfig;
+
+    /// Its scheduler.
+    fn scheduler(&self) -> &SchedulerConfig;
 
     /// Its certificate files.
     fn tls(&self) -> &TlsConfig;
@@ -35,8 +42,8 @@ pub trait DaemonConfig: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// Its admin socket, if any.
     fn admin(&self) -> Option<&Admin>;
 
-    /// The interfaces that its carriers are bound to. `None`: all of the machine's matter,
-    /// because a carrier is bound to an address alone.
+    /// The interfaces of its carriers; `None` for all interfaces, if a carrier is bound only to an
+    /// address.
     fn interfaces(&self) -> Option<Vec<String>>;
 }
 
@@ -55,6 +62,14 @@ impl DaemonConfig for GatewayConfig {
 
     fn log(&self) -> &LogConfig {
         &self.log
+    }
+
+    fn session(&self) -> &SessionConfig {
+        &self.session
+    }
+
+    fn scheduler(&self) -> &SchedulerConfig {
+        &self.scheduler
     }
 
     fn tls(&self) -> &TlsConfig {
@@ -91,6 +106,14 @@ impl DaemonConfig for CloudConfig {
 
     fn log(&self) -> &LogConfig {
         &self.log
+    }
+
+    fn session(&self) -> &SessionConfig {
+        &self.session
+    }
+
+    fn scheduler(&self) -> &SchedulerConfig {
+        &self.scheduler
     }
 
     fn tls(&self) -> &TlsConfig {

@@ -1,10 +1,11 @@
-//! Where requests meet the data plane: each becomes a command, waits for its answer, and gives up.
+//! Turns requests into commands to the data plane and waits for the answers, with a timeout.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use polyrail_config::ChainSpec;
 use tokio::sync::{Semaphore, watch};
 
 use super::reloading::Seals;
@@ -19,13 +20,13 @@ use polyrail_config::log::LogHandle;
 /// How long the data plane may take to answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
-/// What is waited beyond that, so that what the data plane began in time is not taken for undone.
+/// Additional wait, so that a command started in time is not reported as late.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long an asker waits altogether.
+/// How long a client waits altogether.
 pub(super) const ASKER_WAIT: Duration = ANSWER_WAIT.saturating_add(GRACE);
 
-/// The answer; `None` when the asker has waited long enough. It may still come after that.
+/// The answer; `None` after the timeout, although it may still arrive.
 pub(super) async fn in_time<T>(answer: &mut Answer<T>) -> Option<Result<T, AdminError>> {
     tokio::time::timeout(ASKER_WAIT, at_last(answer)).await.ok()
 }
@@ -33,18 +34,18 @@ pub(super) async fn in_time<T>(answer: &mut Answer<T>) -> Option<Result<T, Admin
 /// The answer, however late.
 pub(super) async fn at_last<T>(answer: &mut Answer<T>) -> Result<T, AdminError> {
     (&mut answer.0).await.map_err(|_| {
-        let message = "the data plane left the request without an answer";
+        let message = "the data plane dropped the request";
         AdminError::new(ErrorCode::Internal, message)
     })
 }
 
-/// What an asker hears that waits no longer.
+/// The error of a client that waits no longer.
 pub(super) fn too_late() -> AdminError {
     let message = "the data plane did not answer in time: look whether it was done";
     AdminError::new(ErrorCode::Timeout, message)
 }
 
-/// What all of the control thread's tasks share.
+/// The state shared by the control thread's tasks.
 pub(crate) struct Desk<C: DaemonConfig> {
     pub(super) commands: SyncSender<Command<C>>,
     pub(super) waker: Arc<mio::Waker>,
@@ -58,9 +59,9 @@ pub(crate) struct Desk<C: DaemonConfig> {
     pub(super) load: fn(&C) -> Result<Loaded, String>,
     /// Asks LinkDB for its state, if it is enabled.
     pub(super) linkdb: Option<LinkDbProbe>,
-    /// Held while a reload is under way.
+    /// Locked during a reload.
     pub(super) reloading: tokio::sync::Mutex<()>,
-    /// A permit for each thread that reads files, also when nobody waits for it any more.
+    /// A permit for each thread that reads files, even if its client is gone.
     pub(super) readers: Arc<Semaphore>,
     /// The interfaces that matter; see [`DaemonConfig::interfaces`].
     pub(crate) interfaces: watch::Sender<Option<Vec<String>>>,
@@ -70,7 +71,7 @@ pub(crate) struct Desk<C: DaemonConfig> {
 #[derive(Debug)]
 pub(super) struct Running<C> {
     pub(super) config: C,
-    /// What was in its certificate files.
+    /// Digests of its certificate files.
     pub(super) seals: Seals,
     pub(super) loaded_at: Timestamp,
     pub(super) reloads: u64,
@@ -82,7 +83,7 @@ impl<C: DaemonConfig> Desk<C> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a command over and wakes the data plane; the command back when there is no room.
+    /// Queues a command and wakes the data plane; returns the command if the queue is full.
     pub(crate) fn hand_over(&self, command: Command<C>) -> Result<(), Box<Command<C>>> {
         self.commands.try_send(command).map_err(|error| match error {
             TrySendError::Full(command) | TrySendError::Disconnected(command) => Box::new(command),
@@ -93,7 +94,7 @@ impl<C: DaemonConfig> Desk<C> {
         Ok(())
     }
 
-    /// Asks the data plane and waits for its answer.
+    /// Sends a command and waits for its answer.
     pub(super) async fn ask<T>(
         &self,
         command: impl FnOnce(Reply<T>) -> Command<C>,
@@ -102,20 +103,20 @@ impl<C: DaemonConfig> Desk<C> {
         in_time(&mut answer).await.unwrap_or_else(|| Err(too_late()))
     }
 
-    /// Asks the data plane without waiting.
+    /// Sends a command without waiting.
     pub(super) fn begin<T>(
         &self,
         command: impl FnOnce(Reply<T>) -> Command<C>,
     ) -> Result<Answer<T>, AdminError> {
         let (reply, answer) = Reply::until(Instant::now() + ANSWER_WAIT);
         if self.hand_over(command(reply)).is_err() {
-            let message = "too many requests wait for the data plane: try again";
+            let message = "too many pending requests: try again";
             return Err(AdminError::new(ErrorCode::Busy, message));
         }
         Ok(answer)
     }
 
-    /// Puts a change of an interface on the stream.
+    /// Publishes a change of an interface.
     pub(crate) fn link_changed(&self, change: LinkChange) {
         self.stream.push(Timestamp::now(), Event::LinkChanged(change));
     }
@@ -142,14 +143,14 @@ impl<C: DaemonConfig> Desk<C> {
         })
     }
 
-    /// How the LinkDB is.
+    /// LinkDB's state.
     pub(super) async fn linkdb(&self) -> Result<serde_json::Value, AdminError> {
         let Some(probe) = self.linkdb.clone() else {
-            let message = "there is no LinkDB: set linkdb.path";
+            let message = "LinkDB is disabled: set linkdb.path";
             return Err(AdminError::new(ErrorCode::NotFound, message));
         };
         let busy = || {
-            let message = "the LinkDB's thread did not answer in time: try again";
+            let message = "LinkDB did not answer in time: try again";
             AdminError::new(ErrorCode::Busy, message)
         };
         let state = tokio::task::spawn_blocking(move || probe()).await;
@@ -172,5 +173,9 @@ impl<C: DaemonConfig> Desk<C> {
         change: PathChange,
     ) -> Result<PathState, AdminError> {
         self.ask(|reply| Command::SetPath { name, change, reply }).await?
+    }
+
+    pub(super) async fn set_scheduler(&self, chain: ChainSpec) -> Result<(), AdminError> {
+        self.ask(|reply| Command::SetScheduler { chain, reply }).await
     }
 }

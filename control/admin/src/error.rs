@@ -1,4 +1,4 @@
-//! Why a request was refused: a code for programs, words for people, a place where there is one.
+//! Errors of the admin interface: a code for programs, a message, and a position in a file.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ pub struct AdminError(pub Box<ErrorBody>);
 /// The object under `error` in a refusal's JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// What kind of refusal it is.
+    /// The kind of error.
     pub code: ErrorCode,
-    /// What is wrong and what would be right, in words for people.
+    /// The error and its remedy, in words.
     pub message: String,
     /// The file with the first mistake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,7 +30,7 @@ pub struct ErrorBody {
     /// Its column in characters, counted from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
-    /// The key of the configuration that it is about.
+    /// The key of the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// All keys that it is about, when a reload would need a restart.
@@ -58,27 +58,27 @@ pub struct ProblemLine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// The request cannot be understood (400).
+    /// Invalid request (400).
     BadRequest,
-    /// There is nothing under this address (404).
+    /// Unknown address (404).
     NotFound,
-    /// There is no path of this name (404).
+    /// Unknown path (404).
     UnknownPath,
-    /// This address is not for that method (405).
+    /// The address does not support the method (405).
     MethodNotAllowed,
-    /// The daemon will not do it as things are; the message says why (409).
+    /// The daemon refuses in its current state (409).
     Refused,
-    /// It needs a restart of the daemon; `keys` says what does (409).
+    /// The keys in `keys` need a restart of the daemon (409).
     RestartNeeded,
     /// The request is too large (413).
     TooLarge,
-    /// The configuration has mistakes, or names files that cannot be used (422).
+    /// The configuration is invalid or names unusable files (422).
     InvalidConfig,
-    /// Something went wrong inside the daemon (500).
+    /// An internal error of the daemon (500).
     Internal,
-    /// Too much is asked at once; try again (503).
+    /// Too many requests; try again (503).
     Busy,
-    /// The data plane did not answer in time; what was asked may happen yet (504).
+    /// The data plane did not answer in time; the request may still take effect (504).
     Timeout,
 }
 
@@ -97,7 +97,7 @@ impl AdminError {
         }))
     }
 
-    /// The daemon will not do it as things are.
+    /// The daemon refuses in its current state.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::Refused, message)
     }

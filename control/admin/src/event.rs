@@ -1,12 +1,12 @@
-//! What happened, for `GET /v1/events`: one record a line.
+//! The events of `GET /v1/events`: one record per line.
 
 use std::net::{IpAddr, SocketAddr};
 
 use polyrail_model::TunnelMode;
 use serde::{Deserialize, Serialize};
 
+use super::Timestamp;
 use super::error::ErrorBody;
-use super::{Timestamp, mode_name};
 use polyrail_control::reload::ChangeLine;
 
 /// One line of the stream of events.
@@ -16,87 +16,83 @@ pub struct Record {
     pub seq: u64,
     /// When it happened.
     pub at: Timestamp,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// What happened. `path` is a path's name as in [`PathState::name`](super::PathState::name).
+/// An event. `path` is a path's name as in [`PathState::name`](super::PathState::name).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// The daemon is ready.
     Started,
-    /// A path carries for the first time, or again after it was down.
+    /// A path is up for the first time, or again after it was down.
     PathUp {
         /// Which path.
         path: String,
         /// How it travels.
-        #[serde(with = "mode_name::needed")]
         mode: TunnelMode,
         /// This end.
         local_address: Option<SocketAddr>,
         /// The other end.
         peer_address: Option<SocketAddr>,
     },
-    /// A path has no connection any more.
+    /// A path lost its last connection.
     PathDown {
         /// Which path.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A path makes no progress.
+    /// A path stalled.
     PathStalled {
         /// Which path.
         path: String,
-        /// How it was noticed.
+        /// The symptom.
         reason: String,
     },
-    /// A stalled path makes progress again.
+    /// A stalled path recovered.
     PathRecovered {
         /// Which path.
         path: String,
         /// How long it was stalled, in seconds.
         stalled_s: f64,
     },
-    /// A path travels in another mode.
+    /// A path changed its mode.
     ModeChanged {
         /// Which path.
         path: String,
-        /// How it travelled; `None` when it had no connection.
-        #[serde(with = "mode_name::optional")]
+        /// The previous mode; `None` without a connection.
         from: Option<TunnelMode>,
-        /// How it travels now.
-        #[serde(with = "mode_name::needed")]
+        /// The new mode.
         to: TunnelMode,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A path moved to a fresh connection.
+    /// A path was restarted on a fresh connection.
     PathRestarted {
         /// Which path.
         path: String,
-        /// How the fresh connection travels.
-        #[serde(with = "mode_name::needed")]
+        /// The mode of the fresh connection.
         mode: TunnelMode,
-        /// What the restart was for.
+        /// The cause of the restart.
         reason: String,
-        /// Connections that were begun for it.
+        /// Connections that were attempted.
         attempts: u64,
-        /// From its beginning until the fresh connection carried, in seconds.
+        /// Duration of the restart, in seconds.
         took_s: f64,
     },
-    /// A path does without QUIC for a time.
+    /// QUIC was demoted to TLS on a path.
     PathDemoted {
         /// Which path.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// When QUIC is tried again, in seconds from then.
+        /// Seconds until QUIC is retried.
         retry_in_s: f64,
     },
-    /// A demoted path tries QUIC again.
+    /// A demoted path retries QUIC.
     QuicRetried {
         /// Which path.
         path: String,
@@ -123,8 +119,13 @@ pub enum Event {
     PathChanged {
         /// Which path.
         path: String,
-        /// What was changed, in words for people.
+        /// The change, in words.
         change: String,
+    },
+    /// An operator changed the scheduler of this node's direction of sending.
+    SchedulerChanged {
+        /// The schedulerlets, in their order.
+        scheduler: Vec<String>,
     },
     /// A session is up.
     SessionUp {
@@ -139,31 +140,31 @@ pub enum Event {
         session: String,
         /// The node at the other end, if it was known.
         peer: Option<String>,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A reload was taken.
+    /// A reload was applied.
     Reloaded {
-        /// What it changed.
+        /// The changes.
         changes: Vec<ChangeLine>,
     },
     /// A reload was refused, and nothing changed.
     ReloadRefused {
-        /// Why.
+        /// The reason.
         error: ErrorBody,
     },
     /// An interface of a carrier changed.
     LinkChanged(LinkChange),
-    /// Something that an operator should look at.
+    /// A condition that needs an operator's attention.
     Alarm {
-        /// What.
+        /// The condition, in words.
         message: String,
         /// The path it is about, if any.
         path: Option<String>,
     },
-    /// Events were lost: more came at once than the daemon could pass on.
+    /// Events were dropped because the daemon could not keep up.
     EventsLost {
-        /// How many.
+        /// The number of dropped events.
         count: u64,
     },
 }
@@ -180,19 +181,18 @@ pub enum TrialOutcome {
     Unknown,
 }
 
-/// The whole state of one interface after something about it changed.
+/// The state of an interface after a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkChange {
     /// Its name.
     pub interface: String,
-    /// The kernel's number for it; 0 when it is not there. A new number under an old name is a
-    /// new interface.
+    /// Its index; 0 if it is missing. A new index means a new interface of the same name.
     pub index: u32,
-    /// Whether it is there.
+    /// Whether it exists.
     pub present: bool,
-    /// Whether it can carry: switched on and, where the kernel knows, with a carrier.
+    /// Whether it is administratively up and has a carrier, if the kernel knows.
     pub up: bool,
-    /// Its usable addresses, in order; tentative and failed ones are left out.
+    /// Its usable addresses, sorted; without tentative and duplicate addresses.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_flat_objects_that_can_be_read_back() {
+    fn records_round_trip_as_flat_objects() {
         let event = Event::ModeChanged {
             path: "a".to_owned(),
             from: None,

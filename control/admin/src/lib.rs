@@ -1,10 +1,10 @@
-//! The admin interface: what operators see of a running daemon and may change about it.
+//! The admin interface: the state of a running daemon, and changes by operators.
 //!
-//! One thread with a tokio runtime of its own serves HTTP over a Unix socket, watches the
-//! carriers' interfaces, and reads new configurations. It asks the data plane through a bounded
-//! channel of [`Command`]s and wakes it; the data plane takes them when it likes, answers through
-//! each command's [`Reply`], and [publishes](AdminHandle::publish) [`Event`]s. The data plane
-//! never waits for this thread. `docs/admin.md` is the interface's reference.
+//! The control thread, with its own tokio runtime, serves HTTP over a Unix socket, watches the
+//! carriers' interfaces, and reads new configurations. It sends [`Command`]s to the data plane
+//! through a bounded channel and wakes it. The data plane answers through each command's [`Reply`]
+//! and [publishes](AdminHandle::publish) [`Event`]s; it never waits for this thread.
+//! `docs/admin.md` is the reference of the interface.
 
 #![forbid(unsafe_code)]
 
@@ -19,11 +19,11 @@ mod handle;
 mod linkdb;
 mod links;
 mod loaded;
-mod mode_name;
 mod path;
 mod process;
 mod reloading;
 mod routes;
+mod scheduler;
 mod server;
 mod socket;
 mod status;
@@ -45,6 +45,7 @@ pub use path::{
     PathPhase, PathState, RestartWish,
 };
 pub use reloading::Reloaded;
+pub use scheduler::Scheduler;
 pub use server::{AdminOptions, AdminServer};
 pub use status::{
     API_VERSION, ConfigState, ProcessState, SessionPhase, SessionState, Snapshot, Status,

@@ -1,13 +1,12 @@
-//! One carrier's path as operators see it, and what they may change about it.
+//! One carrier's path: its state, and changes by operators.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use polyrail_model::{Bitrate, LinkSample, TunnelMode};
-use polyrail_scheduler::ChainSpec;
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Timestamp, mode_name};
+use super::Timestamp;
 use polyrail_config::{CarrierRole, Mode};
 
 /// One carrier with its path: an entry of `GET /v1/paths`.
@@ -16,75 +15,73 @@ use polyrail_config::{CarrierRole, Mode};
 /// gateway from its first path until the session's end, ordered by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathState {
-    /// What it is called in this interface: the carrier's name; on a cloud `GATEWAY:CARRIER`.
+    /// Its name in this interface: the carrier's name; on a cloud `GATEWAY:CARRIER`.
     pub name: String,
     /// The carrier's name.
     pub carrier: String,
     /// The node at the other end, once known.
     pub peer: Option<String>,
-    /// Whether the operator lets it be used.
+    /// Whether it may be used.
     pub enabled: bool,
-    /// The operator's wish; on a cloud `primary` or `backup`, as the gateway said.
+    /// The configured role; on a cloud `primary` or `backup`, as the gateway reports.
     pub role: CarrierRole,
-    /// The interface that it is bound to, if any (gateway).
+    /// The interface that it is bound to (gateway).
     pub interface: Option<String>,
-    /// The mode that the operator wishes; on a cloud what it serves.
+    /// The configured mode; on a cloud the mode that the cloud serves.
     pub configured_mode: Mode,
     /// The mode of the connection in use; `None` without one.
-    #[serde(with = "mode_name::optional")]
     pub mode: Option<TunnelMode>,
-    /// How it is doing.
+    /// Its state.
     pub state: PathPhase,
-    /// Since when.
+    /// When it entered this state.
     pub since: Timestamp,
-    /// Why it travels as it does (gateway); `None` before the first decision.
+    /// Why the mode was chosen (gateway); `None` before the first decision.
     pub decision: Option<ModeDecision>,
-    /// Why QUIC is not used for a time, though it may be (gateway).
+    /// Why QUIC is demoted (gateway).
     pub demotion: Option<Demotion>,
-    /// What happened since the daemon's start.
+    /// Counters since the daemon's start.
     pub counters: PathCounters,
     /// This end of the connection in use.
     pub local_address: Option<SocketAddr>,
     /// The other end of the connection in use.
     pub peer_address: Option<SocketAddr>,
-    /// The figures of the connection in use; `None` before its first sample.
+    /// Measurements of the connection in use; `None` before its first sample.
     pub link: Option<LinkState>,
     /// All its connections, the one in use first.
     pub connections: Vec<ConnectionState>,
 }
 
-/// How a path is doing.
+/// The state of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PathPhase {
-    /// It carries, or could.
+    /// It carries data, or is ready to.
     Up,
-    /// It has a connection, which makes no progress.
+    /// Its connection makes no progress.
     Stalled,
     /// It has no connection.
     Down,
-    /// The operator does not let it be used.
+    /// It is disabled by the operator.
     Disabled,
-    /// Its interface is not there, is down, or has no address.
+    /// Its interface is missing, down, or without an address.
     NoInterface,
 }
 
-/// Why a carrier travels as it does.
+/// Why a carrier's mode was chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModeDecision {
-    /// What was decided.
-    #[serde(with = "mode_name::needed")]
+    /// The chosen mode.
     pub mode: TunnelMode,
-    /// Why, in words for people.
+    /// The reason, in words.
     pub reason: String,
     /// When.
     pub at: Timestamp,
 }
 
-/// Why a carrier in mode `auto` does without QUIC for a time.
+/// Why a carrier in mode `auto` does not use QUIC for some time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Demotion {
-    /// Why, in words for people.
+    /// The reason, in words.
     pub reason: String,
     /// Since when.
     pub since: Timestamp,
@@ -92,7 +89,7 @@ pub struct Demotion {
     pub retry_in_s: f64,
 }
 
-/// What happened on a carrier since the daemon's start.
+/// Counters of a carrier since the daemon's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathCounters {
     /// Changes from one mode to the other.
@@ -107,11 +104,11 @@ pub struct PathCounters {
     pub attempts: u64,
     /// Connections that were begun in mode `quic`.
     pub quic_attempts: u64,
-    /// Of these, those that the cloud never answered.
+    /// Of these, connections without an answer of the cloud.
     pub quic_attempts_unanswered: u64,
     /// Connections that were begun in mode `tls`.
     pub tls_attempts: u64,
-    /// Of these, those that the cloud never answered.
+    /// Of these, connections without an answer of the cloud.
     pub tls_attempts_unanswered: u64,
     /// Times that it stalled.
     pub stalls: u64,
@@ -121,7 +118,7 @@ pub struct PathCounters {
     pub received_bytes: u64,
 }
 
-/// The figures of a connection, as its transport measured them last.
+/// The last measurements of a connection's transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkState {
     /// Smoothed round-trip time in microseconds.
@@ -138,9 +135,9 @@ pub struct LinkState {
     pub unsent_bytes: u64,
     /// Rate of delivery in bits per second; `None` before the first measurement.
     pub delivery_rate_bits_per_s: Option<u64>,
-    /// Whether that rate was bounded by what was offered and not by the path.
+    /// Whether the application, not the path, limited that rate.
     pub application_limited: bool,
-    /// Packets with data sent, those sent again included.
+    /// Data packets sent, including retransmissions.
     pub sent_packets: u64,
     /// Packets declared lost.
     pub lost_packets: u64,
@@ -150,21 +147,21 @@ pub struct LinkState {
     pub acked_bytes: u64,
 }
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnectionPhase {
-    /// Its handshake is under way.
+    /// Its handshake is unfinished.
     Connecting,
-    /// Its handshake is under way and early data passes.
+    /// Its handshake is unfinished, and early data passes.
     Early,
-    /// It is up, and no data goes over it before the peer has answered.
+    /// It is up, but carries no data before the peer has answered.
     Unproven,
-    /// It carries, or could.
+    /// It carries data, or is ready to.
     Up,
     /// It makes no progress.
     Stalled,
-    /// A newer connection has taken its place.
+    /// A newer connection replaced it.
     Superseded,
 }
 
@@ -175,10 +172,9 @@ pub struct ConnectionState {
     pub id: u64,
     /// The number of its path in the session; `None` before it is one.
     pub path: Option<u64>,
-    /// How it travels.
-    #[serde(with = "mode_name::needed")]
+    /// Its mode.
     pub mode: TunnelMode,
-    /// Where it stands.
+    /// Its state.
     pub state: ConnectionPhase,
     /// This end; `None` while unknown.
     pub local_address: Option<SocketAddr>,
@@ -194,41 +190,32 @@ pub struct ConnectionState {
     pub link: Option<LinkState>,
 }
 
-/// What `PUT /v1/paths/{name}` asks for; what is left out stays as it is.
+/// The body of `PUT /v1/paths/{name}`; absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathChange {
     /// Whether the carrier may be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// How its tunnels travel.
+    /// The mode of its tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// The chain of schedulerlets of this node's direction of sending, over all paths: a name or
-    /// a list, as `scheduler.chain` in the configuration.
-    #[serde(
-        default,
-        rename = "scheduler",
-        skip_serializing_if = "Option::is_none",
-        with = "chain"
-    )]
-    pub chain: Option<ChainSpec>,
-    /// Give the path a fresh connection now.
+    /// Restart the path.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "restart")]
     pub restart: Option<RestartWish>,
 }
 
-/// Why a path is to get a fresh connection.
+/// Why to restart a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartWish {
-    /// Somebody wants it: `true`.
+    /// On request: `true`.
     Wanted,
     /// The carrier's modem is in another cell: `"cell"`.
     Cell,
 }
 
 impl PathChange {
-    /// Whether it asks for nothing.
+    /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -257,37 +244,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A chain as its name or the list of its schedulerlets.
-mod chain {
-    use super::*;
-
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Written {
-        Name(String),
-        List(Vec<String>),
-    }
-
-    pub(super) fn serialize<S: serde::Serializer>(
-        chain: &Option<ChainSpec>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        chain.as_ref().map(ChainSpec::names).serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<ChainSpec>, D::Error> {
-        let chain = match Option::<Written>::deserialize(deserializer)? {
-            None => return Ok(None),
-            Some(Written::Name(name)) => ChainSpec::named(&name),
-            Some(Written::List(names)) => ChainSpec::of(&names),
-        };
-        chain.map(Some).map_err(de::Error::custom)
-    }
-}
-
-/// A wish for a restart as `true` or its cause; `false` is none.
+/// A restart as `true` or its cause; `false` means none.
 mod restart {
     use super::*;
 
@@ -331,14 +288,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_read_strictly() {
+    fn change_is_parsed_strictly() {
         let read = |text: &str| serde_json::from_str::<PathChange>(text);
-        let change =
-            read(r#"{"enabled": false, "mode": "tls", "scheduler": "redundant"}"#).unwrap();
+        let change = read(r#"{"enabled": false, "mode": "tls"}"#).unwrap();
         assert_eq!((change.enabled, change.mode), (Some(false), Some(Mode::Tls)));
-        assert_eq!(change.chain, Some(ChainSpec::named("redundant").unwrap()));
-        let listed = read(r#"{"scheduler": ["min_rtt", "redundancy"]}"#).unwrap();
-        assert_eq!(listed.chain, change.chain);
         assert!(read("{}").unwrap().is_empty());
         for (text, wish) in [
             (r#"{"restart":true}"#, RestartWish::Wanted),
@@ -357,8 +310,7 @@ mod tests {
             (r#"{"enabled": 1}"#, "expected a boolean"),
             (r#"{"restart": "modem"}"#, "expected true or \"cell\""),
             (r#"{"restart": 1}"#, "expected true or \"cell\""),
-            (r#"{"scheduler": "fastest"}"#, "no chain is named"),
-            (r#"{"scheduler": ["min_rtt", "x"]}"#, "no schedulerlet is named"),
+            (r#"{"scheduler": "min_rtt"}"#, "unknown field `scheduler`"),
             ("7", "invalid type"),
         ] {
             let error = read(bad).expect_err(bad).to_string();

@@ -1,4 +1,4 @@
-//! What this process uses, as the kernel says.
+//! Resource usage of this process.
 
 use std::fs;
 
@@ -7,14 +7,14 @@ use nix::sys::time::TimeValLike;
 
 use super::ProcessState;
 
-/// What this process uses now.
+/// The current resource usage.
 pub(super) fn state(log_lines_lost: u64) -> ProcessState {
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
     let times = usage.map(|usage| (usage.user_time() + usage.system_time()).num_microseconds());
     let limit = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft);
     ProcessState {
         cpu_s: times.unwrap_or_default() as f64 / 1e6,
-        // The folder's own listing is open while it is read.
+        // Reading the folder opens a descriptor, too.
         descriptors_open: fs::read_dir("/proc/self/fd")
             .ok()
             .map(|entries| (entries.count() as u64).saturating_sub(1)),
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_words_are_understood() {
+    fn kernel_files_are_parsed() {
         assert_eq!(resident("Name:\tx\nVmRSS:\t    1234 kB\n"), Some(1234 * 1024));
         assert_eq!(resident("Name:\tx\n"), None);
         let now = state(3);

@@ -1,4 +1,4 @@
-//! The addresses of the admin interface: requests in, JSON out. `docs/admin.md` lists them.
+//! The HTTP routes of the admin interface; `docs/admin.md` lists them.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,30 +9,32 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use futures_util::{StreamExt, stream};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::connection::PATIENCE;
+use super::connection::CLIENT_TIMEOUT;
 use super::desk::Desk;
-use super::{AdminError, DaemonConfig, ErrorCode, PathChange};
+use super::{AdminError, DaemonConfig, ErrorCode, PathChange, Scheduler};
 
-/// The largest body of a request, in bytes.
+/// The maximum size of a request's body, in bytes.
 pub(super) const BODY_MAX: usize = 16 * 1024;
 
-/// Readers of the stream of events at once.
+/// The maximum number of concurrent readers of events.
 pub(super) const READERS_MAX: usize = 16;
 
-/// All addresses over one desk.
+/// All routes.
 pub(super) fn router<C: DaemonConfig>(desk: Arc<Desk<C>>) -> Router {
     let readers = Arc::new(Semaphore::new(READERS_MAX));
     Router::new()
         .route("/v1/status", get(status::<C>))
         .route("/v1/paths", get(paths::<C>))
         .route("/v1/paths/{name}", get(path::<C>).put(set_path::<C>))
+        .route("/v1/scheduler", put(set_scheduler::<C>))
         .route("/v1/linkdb", get(linkdb::<C>))
         .route("/v1/reload", post(reload::<C>))
         .route("/v1/events", get(events::<C>))
@@ -55,17 +57,17 @@ impl<C: DaemonConfig> Clone for Shared<C> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EventsQuery {
-    /// Whether to wait for more when all that is remembered was sent.
+    /// Whether to wait for new events after the buffered ones.
     #[serde(default = "yes")]
     follow: bool,
-    /// Begin behind this event.
+    /// Skip events up to this number.
     #[serde(default)]
     since: u64,
 }
 
 type Answer<T> = Result<Json<T>, AdminError>;
 
-/// One JSON text with a line end, so that it looks well in a terminal.
+/// A JSON text with a line end for terminals.
 struct Json<T>(T);
 
 async fn status<C: DaemonConfig>(State(shared): State<Shared<C>>) -> Answer<super::Status> {
@@ -95,11 +97,20 @@ async fn set_path<C: DaemonConfig>(
     body: Body,
 ) -> Answer<super::PathState> {
     let Path(name) = name.map_err(bad_request)?;
-    let change = path_change(&read(body).await?)?;
+    let change: PathChange = parse(&read(body).await?)?;
     if change.is_empty() {
-        return Err(bad_request("nothing to change: give enabled, mode, scheduler or restart"));
+        return Err(bad_request("nothing to change: give enabled, mode or restart"));
     }
     shared.desk.set_path(name, change).await.map(Json)
+}
+
+async fn set_scheduler<C: DaemonConfig>(
+    State(shared): State<Shared<C>>,
+    body: Body,
+) -> Answer<Scheduler> {
+    let scheduler: Scheduler = parse(&read(body).await?)?;
+    shared.desk.set_scheduler(scheduler.chain.clone()).await?;
+    Ok(Json(scheduler))
 }
 
 async fn reload<C: DaemonConfig>(
@@ -131,16 +142,16 @@ async fn events<C: DaemonConfig>(
 }
 
 async fn no_such_address() -> AdminError {
-    let message = "there is nothing here; see docs/admin.md for what there is";
+    let message = "unknown address; docs/admin.md lists all";
     AdminError::new(ErrorCode::NotFound, message)
 }
 
 async fn not_that_method() -> AdminError {
-    AdminError::new(ErrorCode::MethodNotAllowed, "this address does not take that method")
+    AdminError::new(ErrorCode::MethodNotAllowed, "this address does not support the method")
 }
 
-fn path_change(body: &[u8]) -> Result<PathChange, AdminError> {
-    // A list would be taken for the values in their order.
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, AdminError> {
+    // Serde would read a list as the fields in their order.
     let value: serde_json::Value = serde_json::from_slice(body).map_err(bad_request)?;
     if !value.is_object() {
         return Err(bad_request("expected a JSON object"));
@@ -148,7 +159,7 @@ fn path_change(body: &[u8]) -> Result<PathChange, AdminError> {
     serde_json::from_value(value).map_err(bad_request)
 }
 
-/// The whole body of a request.
+/// Reads the body of a request.
 async fn read(body: Body) -> Result<Vec<u8>, AdminError> {
     let mut parts = body.into_data_stream();
     let all = async {
@@ -163,8 +174,8 @@ async fn read(body: Body) -> Result<Vec<u8>, AdminError> {
         }
         Ok(bytes)
     };
-    let late = |_| bad_request("the body did not come in time");
-    timeout(PATIENCE, all).await.map_err(late)?
+    let late = |_| bad_request("the body did not arrive in time");
+    timeout(CLIENT_TIMEOUT, all).await.map_err(late)?
 }
 
 fn bad_request(reason: impl ToString) -> AdminError {

@@ -1,9 +1,9 @@
-//! The control thread: its tasks, and how it begins and ends.
+//! The control thread: its start, its tasks and its end.
 
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use tokio::runtime::Builder;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use super::desk::{Desk, Running};
-use super::handle::{Ends, Wires};
+use super::handle::Channels;
 use super::reloading::{READERS_MAX, seals};
 use super::socket::{self, Socket};
 use super::stream::Stream;
@@ -26,20 +26,19 @@ use polyrail_config::{Admin, Overrides};
 #[derive(Clone, Copy, Debug)]
 pub struct AdminServer;
 
-/// What the control thread is told at its start.
+/// Options of the control thread.
 pub struct AdminOptions<C> {
-    /// The configuration that the daemon starts with; its `[admin]` says whether there is a
-    /// socket.
+    /// The configuration that the daemon starts with; the socket exists if it has `[admin]`.
     pub config: C,
-    /// The file it came from, read again by each reload.
+    /// The configuration file, read again by each reload.
     pub file: PathBuf,
-    /// What the command line said over it.
+    /// Command line options that override the file.
     pub overrides: Overrides,
     /// The daemon's log, whose level, format and file a reload may change.
     pub log: Option<LogHandle>,
-    /// Wakes the data plane when there is a command.
+    /// Wakes the data plane after a command was queued.
     pub waker: Arc<mio::Waker>,
-    /// Whether the interfaces of the carriers are watched.
+    /// Whether to watch the carriers' interfaces.
     pub watch_links: bool,
     /// Asks LinkDB for its state, if it is enabled.
     pub linkdb: Option<LinkDbProbe>,
@@ -48,34 +47,35 @@ pub struct AdminOptions<C> {
     pub load: fn(&C) -> Result<Loaded, String>,
 }
 
-/// Clients of the socket at once; further ones wait until one is served or cut off.
+/// The maximum number of connected clients; further ones wait.
 pub(super) const CONNECTIONS_MAX: usize = 32;
 
-/// How long tasks may take to end when the daemon does.
+/// How long tasks may delay the end of the thread.
 const END_WAIT: Duration = Duration::from_millis(500);
 
-/// How long is waited after the system refused a connection, as for want of descriptors.
+/// Delay after a failed accept, as without descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl AdminServer {
-    /// Makes the socket, if one is wanted, and starts the thread.
+    /// Creates the socket, if one is configured, and starts the thread.
     ///
     /// # Errors
-    /// The socket cannot be made, or the system has no room for a thread. The message is for the
-    /// operator.
+    /// The socket or the thread cannot be created. The message is for the operator.
     pub fn start<C: DaemonConfig>(options: AdminOptions<C>) -> io::Result<AdminHandle<C>> {
         let bound = options.config.admin().map(|Admin { socket }| socket::bind(socket));
         let bound = bound.transpose()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (mut handle, ends) = AdminHandle::pair();
+        let (mut handle, channels) = AdminHandle::pair();
         let thread = std::thread::Builder::new().name("control".to_owned());
-        handle.hold(thread.spawn(move || {
-            let Ends { commands, events, wires, ended } = ends;
-            let watched = options.watch_links;
-            let desk = options.into_desk(commands);
-            runtime.block_on(run(Arc::new(desk), bound, events, wires, watched));
+        handle.set_thread(thread.spawn(move || {
+            let Channels { commands, events, lost, reload } = channels;
+            let watch_links = options.watch_links;
+            let desk = Arc::new(options.into_desk(commands));
+            runtime.block_on(async {
+                tokio::spawn(reload_on_request(desk.clone(), reload));
+                run(desk, bound, events, lost, watch_links).await;
+            });
             runtime.shutdown_timeout(END_WAIT);
-            drop(ended);
         })?);
         Ok(handle)
     }
@@ -110,29 +110,26 @@ async fn run<C: DaemonConfig>(
     desk: Arc<Desk<C>>,
     bound: Option<(UnixListener, Socket)>,
     events: mpsc::Receiver<(Timestamp, Event)>,
-    wires: Wires,
+    lost: Arc<AtomicU64>,
     watch_links: bool,
 ) {
     desk.stream.push(Timestamp::now(), Event::Started);
-    let Wires { events: _, lost, reload, stop } = wires;
-    tokio::spawn(collect(desk.clone(), events, lost));
-    tokio::spawn(reload_on_request(desk.clone(), reload));
     if watch_links {
         tokio::spawn(links::watch(desk.clone()));
     }
     let (listener, socket) = bound.unzip();
     if let Some(listener) = listener {
-        tokio::spawn(accept(desk, listener));
+        tokio::spawn(accept(desk.clone(), listener));
     }
-    stop.notified().await;
+    collect(desk, events, lost).await;
     drop(socket);
 }
 
-/// Brings the data plane's events to the stream.
+/// Moves the data plane's events to the stream until the handle is dropped.
 pub(super) async fn collect<C: DaemonConfig>(
     desk: Arc<Desk<C>>,
     mut events: mpsc::Receiver<(Timestamp, Event)>,
-    lost: Arc<std::sync::atomic::AtomicU64>,
+    lost: Arc<AtomicU64>,
 ) {
     while let Some((at, event)) = events.recv().await {
         desk.stream.push(at, event);
@@ -143,7 +140,7 @@ pub(super) async fn collect<C: DaemonConfig>(
     }
 }
 
-/// Does what SIGHUP asks for. The outcome is logged and stands in the stream.
+/// Reloads on SIGHUP. The outcome is logged and published.
 async fn reload_on_request<C: DaemonConfig>(desk: Arc<Desk<C>>, wanted: Arc<Notify>) {
     loop {
         wanted.notified().await;
@@ -154,7 +151,7 @@ async fn reload_on_request<C: DaemonConfig>(desk: Arc<Desk<C>>, wanted: Arc<Noti
 async fn accept<C: DaemonConfig>(desk: Arc<Desk<C>>, listener: UnixListener) {
     let listener = match tokio::net::UnixListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "the admin socket cannot be served"),
+        Err(error) => return tracing::error!(%error, "cannot serve the admin socket"),
     };
     let router = routes::router(desk);
     let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -169,7 +166,7 @@ async fn accept<C: DaemonConfig>(desk: Arc<Desk<C>>, listener: UnixListener) {
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "an admin client was not accepted");
+                tracing::warn!(%error, "cannot accept an admin client");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -29,20 +29,20 @@ pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, Socket)> {
     };
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            let reason = "something else stands there: remove it, or name another admin.socket";
+            let reason = "the file is not a socket: remove it, or set another admin.socket";
             return Err(refuse(io::ErrorKind::AlreadyExists, reason));
         }
         Ok(_) => match probe(path) {
             Probe::Alive => {
-                let reason = "another process answers there: is a daemon running already?";
+                let reason = "another process listens on it: is a daemon running already?";
                 return Err(refuse(io::ErrorKind::AddrInUse, reason));
             }
             Probe::Dead => fs::remove_file(path).map_err(|e| refuse(e.kind(), &e.to_string()))?,
             Probe::Gone => {}
             Probe::Unknown(error) => {
                 let reason = format!(
-                    "it cannot be told whether a process answers there ({error}): remove it if \
-                     none does, or name another admin.socket"
+                    "cannot determine whether a process listens on it ({error}): remove it if none \
+                     does, or set another admin.socket"
                 );
                 return Err(refuse(error.kind(), &reason));
             }
@@ -61,7 +61,7 @@ pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, Socket)> {
     Ok((listener, Socket { path: path.to_owned(), made: (made.dev(), made.ino()) }))
 }
 
-/// What stands behind a socket's file.
+/// The state of an existing socket file.
 enum Probe {
     Alive,
     Dead,
@@ -69,7 +69,8 @@ enum Probe {
     Unknown(io::Error),
 }
 
-/// Knocks without waiting: a live daemon may be too busy to take clients (unix(7), connect(2)).
+/// Connects without blocking, because a live daemon may be too busy to accept (unix(7),
+/// connect(2)).
 fn probe(path: &Path) -> Probe {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let knock = || {
@@ -84,8 +85,8 @@ fn probe(path: &Path) -> Probe {
     }
 }
 
-/// A listener whose file has its mode from its first moment on: Linux gives it the socket's own
-/// (unix(7), under "Pathname socket ownership and permissions", and `unix_bind_bsd`).
+/// A listener whose file has its mode from the start, because Linux copies the socket's mode
+/// (unix(7), "Pathname socket ownership and permissions", and `unix_bind_bsd`).
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -95,7 +96,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Clients that the kernel lets wait.
+/// The backlog of the socket.
 const CLIENTS_WAITING: i32 = 128;
 
 impl Drop for Socket {
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_for_its_owner_alone_and_goes_with_its_maker() {
+    fn socket_has_mode_0600_and_is_removed_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let (listener, socket) = bind(&path).unwrap();
@@ -126,20 +127,20 @@ mod tests {
         let error = bind(&path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert!(error.to_string().contains("is a daemon running already?"), "{error}");
-        assert!(UnixStream::connect(&path).is_ok(), "the live one is left alone");
+        assert!(UnixStream::connect(&path).is_ok(), "the live socket is kept");
         drop((listener, socket));
         assert!(!path.exists());
     }
 
     #[test]
-    fn a_dead_daemons_socket_is_replaced() {
+    fn socket_of_a_dead_daemon_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let (_listener, old) = bind(&path).unwrap();
         assert!(UnixStream::connect(&path).is_ok());
-        // What stands there by now is another's.
+        // The new file belongs to another process.
         fs::remove_file(&path).unwrap();
         let (_newer, _socket) = bind(&path).unwrap();
         drop(old);
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_one_without_room_is_neither_taken_nor_waited_for() {
+    fn busy_live_socket_is_kept_without_blocking() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let full = UnixListener::bind(&path).unwrap();
@@ -162,17 +163,17 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_asked_is_left_alone() {
+    fn socket_of_unknown_state_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let _other = UnixDatagram::bind(&path).unwrap();
         let error = bind(&path).unwrap_err().to_string();
-        assert!(error.contains("it cannot be told whether a process answers there"), "{error}");
+        assert!(error.contains("cannot determine whether a process listens on it"), "{error}");
         assert!(path.exists());
     }
 
     #[test]
-    fn what_is_no_socket_is_left_alone() {
+    fn file_that_is_not_a_socket_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         fs::write(&path, "precious").unwrap();

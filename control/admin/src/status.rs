@@ -1,7 +1,7 @@
-//! What a daemon says of itself: the answer of `GET /v1/status`.
+//! The status of a daemon: the answer of `GET /v1/status`.
 //!
-//! The data plane gives a [`Snapshot`] of what it alone knows; the control thread adds the process
-//! and the configuration.
+//! The data plane provides a [`Snapshot`]; the control thread adds the process and the
+//! configuration.
 
 use std::path::PathBuf;
 
@@ -30,9 +30,9 @@ pub struct Status {
     pub uptime_s: f64,
     /// The configuration it runs with.
     pub config: ConfigState,
-    /// What the process uses.
+    /// Resource usage of the process.
     pub process: ProcessState,
-    /// What the data plane reports.
+    /// The status of the data plane.
     #[serde(flatten)]
     pub snapshot: Snapshot,
 }
@@ -42,30 +42,30 @@ pub struct Status {
 pub struct ConfigState {
     /// Its file.
     pub file: PathBuf,
-    /// When it was last taken: at the start, or by a reload.
+    /// When it was last applied: at the start, or by a reload.
     pub loaded_at: Timestamp,
-    /// Reloads that were taken since the start.
+    /// Applied reloads since the start.
     pub reloads: u64,
-    /// Reloads that were refused since the start.
+    /// Refused reloads since the start.
     pub reloads_refused: u64,
 }
 
-/// What a daemon's process uses.
+/// Resource usage of a daemon's process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessState {
     /// Processor time in user and kernel mode, in seconds.
     pub cpu_s: f64,
-    /// Open descriptors; `None` when the system does not say.
+    /// Open descriptors; `None` if unknown.
     pub descriptors_open: Option<u64>,
     /// The limit of open descriptors; `None` when there is none.
     pub descriptors_max: Option<u64>,
-    /// Resident memory in bytes; `None` when the system does not say.
+    /// Resident memory in bytes; `None` if unknown.
     pub memory_resident_bytes: Option<u64>,
     /// Log lines that could not be written since the start.
     pub log_lines_lost: u64,
 }
 
-/// What the data plane says of itself.
+/// The status of the data plane.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The schedulerlets of this node's direction of sending, in their order.

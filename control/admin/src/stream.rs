@@ -1,7 +1,7 @@
-//! The stream of events: a bounded memory of the latest, and readers who follow it.
+//! The stream of events: a bounded buffer of the latest events, and its readers.
 //!
-//! A reader holds a place in the memory and nothing else, so that any number of slow ones cost
-//! nothing. One who is so slow that its place is forgotten is told so and cut off.
+//! A reader holds only a position in the buffer, so slow readers cost nothing. A reader whose
+//! position was evicted receives a notice and is disconnected.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,34 +12,34 @@ use tokio::sync::watch;
 
 use super::{Event, Record, Timestamp};
 
-/// The latest events; all its clones are one.
+/// The latest events; clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
     ring: Arc<Mutex<Ring>>,
     newest: watch::Sender<u64>,
 }
 
-/// Events that are remembered.
+/// The maximum number of buffered events.
 pub(super) const EVENTS_MAX: usize = 1024;
-/// Bytes of their lines that are remembered.
+/// The maximum number of buffered bytes.
 const BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of lines that a reader is given at once, beside the first.
+/// The maximum number of bytes per read, if there is more than one line.
 const CHUNK: usize = 16 * 1024;
 
 #[derive(Debug, Default)]
 struct Ring {
     lines: VecDeque<Bytes>,
-    /// The number of the first line, counted from 0.
-    forgotten: u64,
+    /// The number of evicted lines.
+    evicted: u64,
     bytes: usize,
 }
 
-/// A reader's place in the stream.
+/// A reader's position in the stream.
 #[derive(Debug)]
 pub(super) struct Reader {
     stream: Stream,
     newest: watch::Receiver<u64>,
-    /// The number of the last event it was given.
+    /// The number of the last event that was read.
     seen: u64,
     follow: bool,
     over: bool,
@@ -50,7 +50,7 @@ impl Stream {
         Self { ring: Arc::default(), newest: watch::Sender::new(0) }
     }
 
-    /// Adds an event and wakes the readers who wait.
+    /// Adds an event and wakes waiting readers.
     pub(super) fn push(&self, at: Timestamp, event: Event) {
         let mut ring = self.ring();
         let seq = ring.newest() + 1;
@@ -61,19 +61,19 @@ impl Stream {
         while ring.lines.len() > EVENTS_MAX || (ring.bytes > BYTES_MAX && ring.lines.len() > 1) {
             let gone = ring.lines.pop_front().map_or(0, |line| line.len());
             ring.bytes -= gone;
-            ring.forgotten += 1;
+            ring.evicted += 1;
         }
         drop(ring);
         self.newest.send_replace(seq);
     }
 
-    /// A reader of all that is remembered behind event `seen`, who then waits for more if it
-    /// wants to `follow`.
+    /// A reader of the buffered events after event `seen`, which then waits for more events if it
+    /// follows the stream.
     pub(super) fn read(&self, seen: u64, follow: bool) -> Reader {
         let ring = self.ring();
-        // A number from before a restart of the daemon says nothing here.
+        // A number from before a restart of the daemon is meaningless.
         let seen = if seen > ring.newest() { 0 } else { seen };
-        let seen = seen.max(ring.forgotten);
+        let seen = seen.max(ring.evicted);
         drop(ring);
         let newest = self.newest.subscribe();
         Reader { stream: self.clone(), newest, seen, follow, over: false }
@@ -86,12 +86,12 @@ impl Stream {
 
 impl Ring {
     fn newest(&self) -> u64 {
-        self.forgotten + self.lines.len() as u64
+        self.evicted + self.lines.len() as u64
     }
 }
 
 impl Reader {
-    /// Some lines more, once there are any; `None` at the end.
+    /// The next lines, once there are any; `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.over {
@@ -109,14 +109,14 @@ impl Reader {
 
     fn take(&mut self) -> Option<Bytes> {
         let ring = self.stream.ring();
-        if self.seen < ring.forgotten {
+        if self.seen < ring.evicted {
             self.over = true;
-            let missed = ring.forgotten - self.seen;
-            let message = "this reader is too slow: events it has not read are forgotten";
+            let missed = ring.evicted - self.seen;
+            let message = "this reader is too slow: unread events were evicted";
             let notice = json!({"event": "cut_off", "missed": missed, "message": message});
             return Some(format!("{notice}\n").into());
         }
-        let from = usize::try_from(self.seen - ring.forgotten).unwrap_or(usize::MAX);
+        let from = usize::try_from(self.seen - ring.evicted).unwrap_or(usize::MAX);
         let mut lines = Vec::new();
         for line in ring.lines.iter().skip(from) {
             if !lines.is_empty() && lines.len() + line.len() > CHUNK {
@@ -146,7 +146,7 @@ mod tests {
         text.lines().map(record).collect()
     }
 
-    /// What the reader is given now; `None` when it waits.
+    /// The result of a read; `None` if the reader waits.
     fn now(reader: &mut Reader) -> Option<Option<Bytes>> {
         match task::spawn(reader.next()).poll() {
             std::task::Poll::Ready(chunk) => Some(chunk),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_reader_is_given_the_latest_and_then_what_comes() {
+    fn late_reader_gets_buffered_events_then_new_ones() {
         let stream = Stream::new();
         for n in 0..EVENTS_MAX + 3 {
             alarm(&stream, &n.to_string());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_is_told_and_cut_off() {
+    fn slow_reader_gets_a_notice_and_is_disconnected() {
         let stream = Stream::new();
         alarm(&stream, "first");
         let mut slow = stream.read(0, true);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn large_events_are_forgotten_sooner() {
+    fn large_events_are_evicted_sooner() {
         let stream = Stream::new();
         for _ in 0..40 {
             alarm(&stream, &"x".repeat(BYTES_MAX / 20));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_from_before_a_restart_hides_nothing() {
+    fn number_from_before_a_restart_is_ignored() {
         let stream = Stream::new();
         alarm(&stream, "only");
         assert_eq!(seqs(&now(&mut stream.read(99, false)).unwrap().unwrap()), [1]);

@@ -1,8 +1,7 @@
-//! `polyrail`, the operator's command: certificates, configurations, kernel settings, and what a
-//! running daemon does.
+//! `polyrail`, the operator's command: certificates, configurations, kernel settings, and running
+//! daemons.
 //!
-//! A thin shell over the library. It exits with 0 when all is well, 1 when something is wrong,
-//! 2 when the command line itself is, 3 when no daemon answers.
+//! Exit codes: 0 success, 1 failure, 2 invalid command line, 3 no daemon listens on the socket.
 
 #![forbid(unsafe_code)]
 
@@ -25,25 +24,27 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make and look at certificates and keys
+    /// Issue and inspect certificates and keys
     #[command(subcommand)]
     Pki(pki::Command),
-    /// Check a configuration and all that it names
+    /// Check a configuration and the files it names
     Check(check::Arguments),
-    /// Read back the kernel's settings and name remedies
+    /// Check kernel settings and suggest remedies
     Doctor,
-    /// Show how a running daemon is
+    /// Show the status of a running daemon
     Status(admin::Connection),
-    /// Show how a running daemon's paths are
+    /// Show the paths of a running daemon
     Paths(admin::Paths),
     /// Change a path of a running daemon
     #[command(subcommand)]
     Path(admin::PathOrder),
-    /// Let a running daemon read its configuration again
+    /// Change the scheduler of a running daemon
+    Scheduler(admin::SetScheduler),
+    /// Reload the configuration of a running daemon
     Reload(admin::Connection),
-    /// Show what happened in a running daemon
+    /// Show the events of a running daemon
     Events(admin::Events),
-    /// Look at a database of handovers, move it, and judge its forecasts
+    /// Inspect, export, import and evaluate a database of handovers
     #[command(subcommand)]
     Linkdb(linkdb::Command),
 }
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Status(connection) => admin::status(&connection, &mut out),
         Command::Paths(arguments) => admin::paths(&arguments, &mut out),
         Command::Path(order) => admin::path(order, &mut out),
+        Command::Scheduler(arguments) => admin::scheduler(arguments, &mut out),
         Command::Reload(connection) => admin::reload(&connection, &mut out),
         Command::Events(arguments) => admin::events(&arguments, &mut out),
         Command::Linkdb(command) => linkdb::run(command, &mut out),
@@ -66,7 +68,7 @@ fn main() -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // Whoever read the output has seen enough.
+        // The reader of the output closed it.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "polyrail: {error:#}");

@@ -70,7 +70,7 @@ fn an_operator_sets_up_and_revokes() {
 fn both_examples_pass_with_their_certificates() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
-    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     for name in ["gateway.toml", "cloud.toml"] {
         fs::copy(packaging.join(name), dir.join(name)).unwrap();
     }

@@ -1,8 +1,8 @@
 //! Watches the carriers' interfaces through netlink (rtnetlink(7)), without any privilege.
 //!
-//! The whole state of an interface goes to the data plane at the start and whenever something
-//! about it changed. When the kernel had to drop notices, everything is asked for anew. A data
-//! plane that is busy gets the latest state of each interface later; none is ever lost.
+//! The data plane receives the state of each interface at the start and after each change. If the
+//! kernel dropped messages, all state is listed again. A busy data plane receives the latest state
+//! of each interface later.
 
 mod table;
 
@@ -20,46 +20,46 @@ use tokio::time::{sleep, timeout};
 use self::table::Table;
 use crate::{Command, DaemonConfig, Desk, LinkChange};
 
-/// How long is waited before a failed watch begins anew.
+/// Delay before a failed watch is restarted.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long is waited before a change is offered again to a data plane that had no room.
-const OFFER_AGAIN: Duration = Duration::from_millis(100);
-/// How long the kernel may take to list everything.
+/// Delay before a change is sent again to a busy data plane.
+const REPORT_AGAIN: Duration = Duration::from_millis(100);
+/// Timeout of a listing.
 const DUMP_WAIT: Duration = Duration::from_secs(5);
 
 /// Watches until the task is dropped.
 pub(crate) async fn watch<C: DaemonConfig>(desk: Arc<Desk<C>>) {
-    let mut outlet = Outlet { desk, sent: BTreeMap::new(), started: false };
+    let mut reporter = Reporter { desk, sent: BTreeMap::new(), started: false };
     let mut complained = false;
     loop {
-        let Err(error) = follow(&mut outlet).await else { continue };
+        let Err(error) = follow(&mut reporter).await else { continue };
         if !std::mem::replace(&mut complained, true) {
-            tracing::warn!(%error, "cannot watch the interfaces; trying again");
+            tracing::warn!(%error, "cannot watch interfaces; retrying");
         }
         sleep(RETRY).await;
     }
 }
 
-/// One netlink connection from its first listing on, until it fails.
-async fn follow<C: DaemonConfig>(outlet: &mut Outlet<C>) -> io::Result<()> {
+/// Follows one netlink connection until it fails.
+async fn follow<C: DaemonConfig>(reporter: &mut Reporter<C>) -> io::Result<()> {
     let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
     let (connection, handle, notices) = new_multicast_connection(&groups)?;
-    // Its end ends the notices too.
+    // The notices end with it.
     let _connection = Guard(tokio::spawn(connection));
-    track(outlet, &handle, notices.map(|(message, _)| message.payload)).await
+    track(reporter, &handle, notices.map(|(message, _)| message.payload)).await
 }
 
-/// Keeps the data plane informed by `notices`, and by listings where these have gaps.
+/// Reports changes from `notices`, and from listings after gaps.
 async fn track<C: DaemonConfig>(
-    outlet: &mut Outlet<C>,
+    reporter: &mut Reporter<C>,
     handle: &Handle,
     mut notices: impl Stream<Item = NetlinkPayload<RouteNetlinkMessage>> + Unpin,
 ) -> io::Result<()> {
-    let mut wanted = outlet.desk.interfaces.subscribe();
+    let mut wanted = reporter.desk.interfaces.subscribe();
     let mut table = list(handle).await?;
     loop {
         wanted.mark_unchanged();
-        let pending = !outlet.offer(&table);
+        let pending = !reporter.report(&table);
         tokio::select! {
             notice = notices.next() => match notice {
                 Some(NetlinkPayload::InnerMessage(message)) => table.apply(&message),
@@ -72,12 +72,12 @@ async fn track<C: DaemonConfig>(
                     return Err(io::ErrorKind::BrokenPipe.into());
                 }
             }
-            () = sleep(OFFER_AGAIN), if pending => {}
+            () = sleep(REPORT_AGAIN), if pending => {}
         }
     }
 }
 
-/// All links and addresses as they are now.
+/// Lists all links and addresses.
 async fn list(handle: &Handle) -> io::Result<Table> {
     let listed = async {
         let mut table = Table::default();
@@ -95,7 +95,7 @@ async fn list(handle: &Handle) -> io::Result<Table> {
     listed.map_err(io::Error::from)?.map_err(|error: rtnetlink::Error| io::Error::other(error))
 }
 
-/// A task that ends with its owner.
+/// A task that is aborted when it is dropped.
 struct Guard(tokio::task::JoinHandle<()>);
 
 impl Drop for Guard {
@@ -104,19 +104,19 @@ impl Drop for Guard {
     }
 }
 
-/// What the data plane was told.
-struct Outlet<C: DaemonConfig> {
+/// Reports changes to the data plane.
+struct Reporter<C: DaemonConfig> {
     desk: Arc<Desk<C>>,
     sent: BTreeMap<String, LinkChange>,
     started: bool,
 }
 
-impl<C: DaemonConfig> Outlet<C> {
-    /// Tells the data plane what it does not know yet; false when it had no room for all.
-    fn offer(&mut self, table: &Table) -> bool {
+impl<C: DaemonConfig> Reporter<C> {
+    /// Sends changed states to the data plane; returns false if its queue is full.
+    fn report(&mut self, table: &Table) -> bool {
         let wanted = self.desk.interfaces.borrow().clone();
-        // Where all matter, one that vanished is told of once more and then forgotten: there is no
-        // end to the names that interfaces may have had.
+        // If all interfaces matter, a removed interface is reported once and then dropped, because
+        // the number of names is unbounded.
         let forgets = wanted.is_none();
         let names: BTreeSet<String> = match wanted {
             Some(wanted) => wanted.into_iter().collect(),
@@ -139,7 +139,7 @@ impl<C: DaemonConfig> Outlet<C> {
                 self.desk.link_changed(now.clone());
             }
             let LinkChange { interface, index, present, up, addresses } = &now;
-            tracing::debug!(interface, index, present, up, ?addresses, "an interface's state");
+            tracing::debug!(interface, index, present, up, ?addresses, "interface state");
             if forgets && !now.present {
                 self.sent.remove(&name);
             } else {

@@ -1,4 +1,4 @@
-//! The interfaces and their addresses, put together from the kernel's messages.
+//! The interfaces and their addresses, assembled from netlink messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::LinkChange;
 
-/// All interfaces of a network namespace, by the kernel's numbers.
+/// All interfaces of a network namespace, by index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
     links: BTreeMap<u32, Link>,
-    /// The links' numbers by their names.
+    /// Indexes by name.
     numbers: BTreeMap<String, u32>,
-    /// Apart from the links: the order of messages about both is not ours.
+    /// Separate from the links, because messages arrive in any order.
     addresses: BTreeMap<u32, BTreeSet<IpAddr>>,
 }
 
@@ -27,11 +27,11 @@ struct Link {
     up: bool,
 }
 
-/// The most interfaces and the most addresses of one that are kept; further ones are not seen.
+/// The maximum number of interfaces and of addresses per interface; further ones are ignored.
 const ENTRIES_MAX: usize = 4096;
 
 impl Table {
-    /// Takes in what a message says.
+    /// Applies a message.
     pub(super) fn apply(&mut self, message: &RouteNetlinkMessage) {
         match message {
             RouteNetlinkMessage::NewLink(message) => self.put_link(message),
@@ -56,7 +56,7 @@ impl Table {
         self.numbers.keys().map(String::as_str)
     }
 
-    /// How the interface of this name is.
+    /// The state of an interface.
     pub(super) fn state(&self, name: &str) -> LinkChange {
         let index = self.numbers.get(name);
         let link = index.and_then(|index| self.links.get(index));
@@ -82,7 +82,7 @@ impl Table {
         if let Some(before) = self.links.insert(index, link) {
             self.numbers.remove(&before.name);
         }
-        // A name has one interface: what else bears it was renamed or is gone.
+        // A name has one interface: another interface of this name was renamed or removed.
         let other = self.numbers.insert(name, index);
         if let Some(other) = other.filter(|other| *other != index) {
             self.links.remove(&other);
@@ -111,13 +111,12 @@ impl Table {
     }
 }
 
-/// Whether the message is about an interface as such: those about bridges' ports, for one, look
-/// alike and say that an interface left its bridge.
+/// Whether the message is about an interface itself: messages about bridge ports look alike.
 fn is_plain(message: &LinkMessage) -> bool {
     message.header.interface_family == AddressFamily::Unspec
 }
 
-/// Switched on and, where the driver knows, with a carrier (RFC 2863 operational status).
+/// Administratively up and, if the driver knows, with a carrier (RFC 2863 operational status).
 fn is_up(message: &LinkMessage) -> bool {
     let state = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::OperState(state) => Some(*state),
@@ -127,7 +126,7 @@ fn is_up(message: &LinkMessage) -> bool {
     message.header.flags.contains(LinkFlags::Up) && carries
 }
 
-/// The interface's own address; on a point-to-point one `IFA_ADDRESS` is the other end's.
+/// The interface's own address; on point-to-point links `IFA_ADDRESS` is the peer's.
 fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     let find = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| {
         message.attributes.iter().find_map(wanted)
@@ -145,8 +144,8 @@ fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     local.or_else(any)
 }
 
-/// Whether connections to a cloud can come from it: not while it may be another host's, and not
-/// when it holds for its own link alone.
+/// Whether connections to a cloud can use the address: not if it is tentative, a duplicate, or
+/// link-local.
 fn is_usable(message: &AddressMessage, address: IpAddr) -> bool {
     let flags = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Flags(flags) => Some(*flags),
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_comes_changes_and_goes() {
+    fn interface_is_added_changed_and_removed() {
         let mut table = table();
         let state = table.state("wwan0");
         assert_eq!((state.index, state.present, state.up), (3, true, true));
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_counts_when_it_can_be_used() {
+    fn only_usable_addresses_are_listed() {
         let mut table = table();
         let many = |table: &Table| table.state("wwan0").addresses.len();
         table.apply(&new_address(address(3, "2001:db8::7", AddressFlags::Tentative)));
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn renaming_and_bridges_confuse_nobody() {
+    fn renames_and_bridge_messages_are_handled() {
         let mut table = table();
         let mut port = link(3, "wwan0", LinkFlags::empty(), State::Down);
         port.header.interface_family = AddressFamily::Bridge;

@@ -169,9 +169,9 @@ fn interfaces_that_are_gone_are_told_of_once_and_forgotten() {
     let (sender, commands) = std::sync::mpsc::sync_channel(4);
     let carriers = "[[carrier]]\nname = \"a\"\nsource = \"192.0.2.7\"\n";
     let desk = Arc::new(options(carriers, waker).into_desk(sender));
-    let mut outlet = Outlet { desk, sent: BTreeMap::new(), started: false };
-    let told = |outlet: &mut Outlet<GatewayConfig>, table: &Table| {
-        assert!(outlet.offer(table));
+    let mut reporter = Reporter { desk, sent: BTreeMap::new(), started: false };
+    let told = |reporter: &mut Reporter<GatewayConfig>, table: &Table| {
+        assert!(reporter.report(table));
         let all = commands.try_iter().map(|command| match command {
             Command::Links(change) => (change.interface, change.present),
             other => panic!("nobody asked for {other:?}"),
@@ -185,18 +185,18 @@ fn interfaces_that_are_gone_are_told_of_once_and_forgotten() {
         let name = format!("ppp{number}");
         link.attributes = vec![LinkAttribute::IfName(name.clone())];
         table.apply(&RouteNetlinkMessage::NewLink(link.clone()));
-        assert_eq!(told(&mut outlet, &table), [(name.clone(), true)]);
+        assert_eq!(told(&mut reporter, &table), [(name.clone(), true)]);
         table.apply(&RouteNetlinkMessage::DelLink(link));
-        assert_eq!(told(&mut outlet, &table), [(name, false)]);
-        assert_eq!(told(&mut outlet, &table), []);
-        assert!(outlet.sent.is_empty(), "{:?}", outlet.sent);
+        assert_eq!(told(&mut reporter, &table), [(name, false)]);
+        assert_eq!(told(&mut reporter, &table), []);
+        assert!(reporter.sent.is_empty(), "{:?}", reporter.sent);
     }
     // One that a carrier is bound to is kept while it is awaited.
-    outlet.desk.interfaces.send_replace(Some(vec!["wwan0".to_owned()]));
-    assert_eq!(told(&mut outlet, &table), [("wwan0".to_owned(), false)]);
-    assert_eq!((told(&mut outlet, &table), outlet.sent.len()), (vec![], 1));
-    outlet.desk.interfaces.send_replace(None);
-    assert_eq!((told(&mut outlet, &table), outlet.sent.len()), (vec![], 0));
+    reporter.desk.interfaces.send_replace(Some(vec!["wwan0".to_owned()]));
+    assert_eq!(told(&mut reporter, &table), [("wwan0".to_owned(), false)]);
+    assert_eq!((told(&mut reporter, &table), reporter.sent.len()), (vec![], 1));
+    reporter.desk.interfaces.send_replace(None);
+    assert_eq!((told(&mut reporter, &table), reporter.sent.len()), (vec![], 0));
 }
 
 /// The kernel says that it dropped notices; none of them comes here.
@@ -216,9 +216,9 @@ fn after_lost_notices_everything_is_listed_anew() {
             let notices = Box::pin(futures_util::stream::unfold(lost, |mut lost| async {
                 lost.recv().await.map(|()| (NetlinkPayload::Overrun(Vec::new()), lost))
             }));
-            let mut outlet = Outlet { desk, sent: BTreeMap::new(), started: false };
+            let mut reporter = Reporter { desk, sent: BTreeMap::new(), started: false };
             let tracking = tokio::spawn(async move {
-                let _ = track(&mut outlet, &handle, notices).await;
+                let _ = track(&mut reporter, &handle, notices).await;
             });
             let told = || async {
                 for _ in 0..500 {

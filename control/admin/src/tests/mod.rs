@@ -1,5 +1,4 @@
-//! The admin interface as clients meet it: over scripted connections cut anywhere, over a real
-//! socket, and through a whole reload.
+//! The admin interface over scripted connections, over a real socket, and through reloads.
 
 mod reference;
 mod reloads;
@@ -21,7 +20,7 @@ use super::{
 use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
 use polyrail_control::pki::{Authority, IssueRequest, NodeRole};
 
-/// A folder with certificates and a good `gateway.toml`.
+/// A folder with certificates and a valid `gateway.toml`.
 struct Node {
     folder: tempfile::TempDir,
 }
@@ -92,7 +91,7 @@ socket = "admin.sock"
 level = "info"
 "#;
 
-/// What a data plane says that has one carrier, `a`.
+/// The path of the only carrier, `a`.
 fn path_a() -> PathState {
     PathState {
         name: "a".to_owned(),
@@ -115,7 +114,7 @@ fn path_a() -> PathState {
     }
 }
 
-/// What it says of itself.
+/// The status of the data plane.
 fn snapshot() -> Snapshot {
     let session = SessionState {
         id: "1".to_owned(),
@@ -145,6 +144,7 @@ fn answer(command: Command<GatewayConfig>) {
         Command::Status(reply) => reply.send(snapshot()),
         Command::Paths(reply) => reply.send(vec![path_a()]),
         Command::SetPath { name, change, reply } => reply.send(changed(&name, &change)),
+        Command::SetScheduler { reply, .. } => reply.send(()),
         Command::Reload { reply, .. } => reply.send(Ok(vec!["a warning".to_owned()])),
         Command::Links(_) => {}
     }
@@ -160,14 +160,14 @@ fn changed(name: &str, change: &PathChange) -> Result<PathState, AdminError> {
     Ok(PathState { configured_mode: change.mode.unwrap_or_default(), ..path_a() })
 }
 
-/// A desk whose commands a thread answers.
+/// A desk whose commands are answered by a thread.
 fn answered_desk() -> (Node, Arc<Desk<GatewayConfig>>) {
     let (node, desk, commands) = silent_desk();
     std::thread::spawn(move || commands.into_iter().for_each(answer));
     (node, desk)
 }
 
-/// A desk whose commands nobody answers yet.
+/// A desk whose commands are not answered.
 fn silent_desk() -> (Node, Arc<Desk<GatewayConfig>>, Receiver<Command<GatewayConfig>>) {
     let node = Node::new();
     let poll = mio::Poll::new().unwrap();
@@ -183,7 +183,7 @@ fn on_runtime<T>(test: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test).await.unwrap() })
 }
 
-/// Runs a test whose clock leaps over every wait.
+/// Runs a test with a clock that skips every wait.
 fn on_leaping_clock<T>(test: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().start_paused(true).build().unwrap().block_on(test)

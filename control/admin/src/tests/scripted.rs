@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::Instant;
 use tokio_test::io::Builder;
 
-use super::super::connection::{PATIENCE, serve};
+use super::super::connection::{CLIENT_TIMEOUT, serve};
 use super::super::desk::ANSWER_WAIT;
 use super::super::routes::{BODY_MAX, router};
 use super::super::{Event, Timestamp};
@@ -26,7 +26,7 @@ fn unknown_path() -> String {
 }
 
 #[test]
-fn a_request_may_come_in_any_two_pieces() {
+fn request_may_be_split_anywhere() {
     let (_node, desk) = answered_desk();
     for cut in 1..PUT.len() {
         let (one, two) = PUT.as_bytes().split_at(cut);
@@ -38,7 +38,7 @@ fn a_request_may_come_in_any_two_pieces() {
 }
 
 #[test]
-fn a_request_that_breaks_off_is_never_acted_on() {
+fn incomplete_request_has_no_effect() {
     let (_node, desk, commands) = silent_desk();
     for cut in 0..PUT.len() {
         on_runtime(async {
@@ -56,7 +56,7 @@ fn a_request_that_breaks_off_is_never_acted_on() {
 }
 
 #[test]
-fn an_answer_may_be_taken_byte_by_byte() {
+fn answer_may_be_read_byte_by_byte() {
     let (_node, desk) = answered_desk();
     let expected = unknown_path();
     let mut script = Builder::new();
@@ -68,7 +68,7 @@ fn an_answer_may_be_taken_byte_by_byte() {
 }
 
 #[test]
-fn a_connection_that_fails_in_the_answer_ends_alone() {
+fn failed_write_closes_only_its_connection() {
     let (_node, desk) = answered_desk();
     for taken in [0, 1, 20, 60] {
         let mut script = Builder::new();
@@ -104,23 +104,23 @@ fn connect(
 }
 
 #[test]
-fn a_client_that_sends_nothing_or_half_is_cut_off() {
+fn client_that_sends_too_slowly_is_disconnected() {
     let (_node, desk, _commands) = silent_desk();
     on_leaping_clock(async {
         for part in ["", "GET /v1/st", "GET /v1/status HTTP/1.1\r\nhost: x\r\n"] {
             let (text, took) = exchange(&desk, part).await;
             assert!(text.is_empty() || text.starts_with("HTTP/1.1 408"), "{part:?}: {text}");
-            assert!((PATIENCE..PATIENCE * 2).contains(&took), "{part:?}: {took:?}");
+            assert!((CLIENT_TIMEOUT..CLIENT_TIMEOUT * 2).contains(&took), "{part:?}: {took:?}");
         }
         let half = &PUT[..PUT.len() - 3];
         let (text, took) = exchange(&desk, half).await;
-        assert!(text.contains("the body did not come in time"), "{text}");
-        assert!((PATIENCE..PATIENCE * 2).contains(&took), "{took:?}");
+        assert!(text.contains("the body did not arrive in time"), "{text}");
+        assert!((CLIENT_TIMEOUT..CLIENT_TIMEOUT * 2).contains(&took), "{took:?}");
     });
 }
 
 #[test]
-fn a_client_that_reads_nothing_is_cut_off() {
+fn client_that_does_not_read_is_disconnected() {
     let (_node, desk, _commands) = silent_desk();
     for n in 0..900 {
         let message = format!("{n} {}", "x".repeat(500));
@@ -131,12 +131,16 @@ fn a_client_that_reads_nothing_is_cut_off() {
         let start = Instant::now();
         client.write_all(b"GET /v1/events HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         served.await.unwrap();
-        assert!((PATIENCE..PATIENCE * 2).contains(&start.elapsed()), "{:?}", start.elapsed());
+        assert!(
+            (CLIENT_TIMEOUT..CLIENT_TIMEOUT * 2).contains(&start.elapsed()),
+            "{:?}",
+            start.elapsed()
+        );
     });
 }
 
 #[test]
-fn a_slow_reader_of_events_gets_a_notice() {
+fn slow_reader_of_events_gets_a_notice() {
     let (_node, desk, _commands) = silent_desk();
     on_leaping_clock(async {
         let (mut client, served) = connect(&desk, 4 * 1024);
@@ -160,7 +164,7 @@ fn a_slow_reader_of_events_gets_a_notice() {
 }
 
 #[test]
-fn a_data_plane_that_does_not_answer_is_given_up() {
+fn unresponsive_data_plane_times_out() {
     let (_node, desk, commands) = silent_desk();
     let status = "GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n";
     on_leaping_clock(async {
@@ -191,12 +195,13 @@ fn a_data_plane_that_does_not_answer_is_given_up() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_code() {
+fn invalid_requests_get_their_error_codes() {
     let (_node, desk) = answered_desk();
     let put = |body: &str| {
         let length = body.len();
         format!("PUT /v1/paths/a HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}")
     };
+    let scheduler = |body: &str| put(body).replacen("/v1/paths/a", "/v1/scheduler", 1);
     let get = |target: &str| format!("GET {target} HTTP/1.1\r\nhost: x\r\n\r\n");
     let large = format!("{{\"mode\":\"{}\"}}", "x".repeat(BODY_MAX));
     let rows = [
@@ -207,7 +212,9 @@ fn what_is_wrong_is_said_with_its_code() {
         (put("{\"enabled\": \"no\"}"), 400, "expected a boolean"),
         (put("{\"modes\": \"tls\"}"), 400, "unknown field `modes`"),
         (put("{\"mode\": \"udp\"}"), 400, "unknown variant `udp`"),
-        (put("{\"scheduler\": \"best\"}"), 400, "no chain is named"),
+        (scheduler("{\"scheduler\": \"best\"}"), 400, "no chain is named"),
+        (scheduler("[]"), 400, "expected a JSON object"),
+        (scheduler("{\"scheduler\": \"min_rtt\"}"), 200, "{\"scheduler\":[\"min_rtt\"]}"),
         (put("{\"enabled\": false}"), 409, "it is the last carrier"),
         (put(&large), 413, "the body is over"),
         (get("/v1/paths/b"), 404, "there is no path"),
@@ -217,7 +224,7 @@ fn what_is_wrong_is_said_with_its_code() {
         (get("/v1/reload"), 405, "\"method_not_allowed\""),
         (get("/v1/events?folow=true"), 400, "unknown field `folow`"),
         (get("/v1/events?since=x"), 400, "\"bad_request\""),
-        ("DELETE /v1/paths/a HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), 405, "does not take"),
+        ("DELETE /v1/paths/a HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), 405, "does not support"),
         (
             "POST /v1/reload HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}".into(),
             400,

@@ -11,7 +11,7 @@ use super::super::{AdminHandle, AdminServer, EVENTS_WAITING_MAX, Event, Record, 
 use super::*;
 use polyrail_control::reload::Change;
 
-/// A daemon's data plane on a thread of its own: it answers, and publishes what it is told to.
+/// A data plane on its own thread: it answers commands and publishes events on order.
 struct Daemon {
     node: Node,
     publish: std::sync::mpsc::Sender<Option<Event>>,
@@ -83,7 +83,7 @@ impl Drop for Daemon {
 }
 
 #[test]
-fn status_and_paths_are_told() {
+fn status_and_paths_are_reported() {
     let daemon = Daemon::start();
     let (code, text) = daemon.ask("GET /v1/status", "");
     assert_eq!(code, 200, "{text}");
@@ -118,7 +118,7 @@ fn events_are_followed_and_end_with_the_daemon() {
         if reader.read_line(&mut line).unwrap() == 0 {
             return None;
         }
-        // The rest is HTTP's own: head and sizes of chunks.
+        // Other lines are the HTTP head and chunk sizes.
         if let Ok(record) = serde_json::from_str::<Record>(&line) {
             return Some(record);
         }
@@ -142,9 +142,9 @@ fn events_are_followed_and_end_with_the_daemon() {
 }
 
 #[test]
-fn many_clients_at_once_are_all_served() {
+fn many_concurrent_clients_are_served() {
     let daemon = Arc::new(Daemon::start());
-    // Those who only sit there leave room for others: they follow events, or send nothing.
+    // Idle clients leave room for others.
     let follow = b"GET /v1/events HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut idle: Vec<_> = (0..CONNECTIONS_MAX / 2).map(|_| daemon.connect()).collect();
     for stream in &mut idle {
@@ -161,11 +161,11 @@ fn many_clients_at_once_are_all_served() {
             thread::spawn(move || daemon.ask("GET /v1/status", "").0)
         })
         .collect();
-    // The data plane's channel may be full for a moment; that is said and nothing else happens.
+    // The data plane's channel may be full for a moment, which is an error code.
     let codes: Vec<u16> = clients.into_iter().map(|client| client.join().unwrap()).collect();
     assert!(codes.iter().all(|code| [200, 503].contains(code)), "{codes:?}");
     assert!(codes.contains(&200));
-    // A reader who leaves makes room for another.
+    // A reader that disconnects makes room for another.
     drop(idle);
     let mut code = 503;
     for _ in 0..100 {
@@ -179,14 +179,14 @@ fn many_clients_at_once_are_all_served() {
 }
 
 #[test]
-fn events_beyond_the_channel_are_counted() {
+fn dropped_events_are_counted() {
     let (_node, desk, _commands) = silent_desk();
-    let (handle, ends) = AdminHandle::<GatewayConfig>::pair();
+    let (handle, channels) = AdminHandle::<GatewayConfig>::pair();
     for n in 0..EVENTS_WAITING_MAX + 5 {
         handle.publish(Event::Alarm { message: n.to_string(), path: None });
     }
     let text = on_runtime(async {
-        let collecting = tokio::spawn(collect(desk.clone(), ends.events, ends.wires.lost));
+        let collecting = tokio::spawn(collect(desk.clone(), channels.events, channels.lost));
         let mut reader = desk.stream.read(0, true);
         let text = reader.next().await.unwrap();
         collecting.abort();
@@ -223,7 +223,7 @@ fn sighup_works_without_a_socket() {
 }
 
 #[test]
-fn a_reload_over_the_socket() {
+fn reload_over_the_socket() {
     let daemon = Daemon::start();
     let (code, text) = daemon.ask("POST /v1/reload", "");
     assert_eq!((code, text.as_str()), (200, "{\"changes\":[],\"warnings\":[]}\n"));

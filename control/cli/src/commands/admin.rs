@@ -1,4 +1,4 @@
-//! `polyrail status | paths | path | reload | events`: questions and orders to a running daemon.
+//! `polyrail status | paths | path | scheduler | reload | events`: requests to a running daemon.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,18 +6,18 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Subcommand};
 use polyrail_admin::client::{Answer, Client, ClientError};
 use polyrail_admin::{PathChange, RestartWish};
+use polyrail_config::ChainSpec;
 use polyrail_config::Mode;
-use polyrail_scheduler::ChainSpec;
 
 use super::shown;
 
-/// Where the daemon is, and how its answer is shown.
+/// The daemon's socket and the format of its answer.
 #[derive(Args)]
 pub(crate) struct Connection {
-    /// The daemon's admin socket; left out: /run/polyrail/gateway.sock, else cloud.sock
+    /// The admin socket [default: /run/polyrail/gateway.sock, else cloud.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Print the daemon's answer as it is
+    /// Print the daemon's JSON answer
     #[arg(long)]
     json: bool,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Connection {
 /// `polyrail paths`.
 #[derive(Args)]
 pub(crate) struct Paths {
-    /// Show one path with all its figures and connections
+    /// Show one path with its measurements and connections
     name: Option<String>,
     #[command(flatten)]
     connection: Connection,
@@ -36,11 +36,11 @@ pub(crate) struct Paths {
 pub(crate) enum PathOrder {
     /// Change a path until the daemon ends or a reload changes the same key
     Set(Set),
-    /// Give a path a fresh connection now
+    /// Restart a path on a fresh connection
     Restart {
         /// The path's name, as `polyrail paths` shows it
         name: String,
-        /// Its modem is in another cell: for programs that watch modems
+        /// Its modem changed the cell, for programs that watch modems
         #[arg(long)]
         cell: bool,
         #[command(flatten)]
@@ -52,24 +52,30 @@ pub(crate) enum PathOrder {
 #[derive(Args)]
 #[command(group(
     ArgGroup::new("wish").required(true).multiple(true)
-        .args(["mode", "enable", "disable", "scheduler"])
+        .args(["mode", "enable", "disable"])
 ))]
 pub(crate) struct Set {
     /// The path's name, as `polyrail paths` shows it
     name: String,
-    /// How its tunnels travel: auto, quic or tls
+    /// The mode of its tunnels: auto, quic or tls
     #[arg(long)]
     mode: Option<Mode>,
-    /// Let it be used
+    /// Enable it
     #[arg(long, conflicts_with = "disable")]
     enable: bool,
-    /// Do not let it be used
+    /// Disable it
     #[arg(long)]
     disable: bool,
-    /// The chain of this node's direction of sending, over all paths: a name, or schedulerlets
-    /// with commas between them, as `min_rtt, blest(lambda=1.1)`
-    #[arg(long, value_name = "CHAIN")]
-    scheduler: Option<ChainSpec>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `polyrail scheduler`.
+#[derive(Args)]
+pub(crate) struct SetScheduler {
+    /// A chain's name, or schedulerlets with commas between them: `min_rtt, blest(lambda=1.1)`
+    #[arg(value_name = "CHAIN")]
+    chain: ChainSpec,
     #[command(flatten)]
     connection: Connection,
 }
@@ -77,23 +83,23 @@ pub(crate) struct Set {
 /// `polyrail events`.
 #[derive(Args)]
 pub(crate) struct Events {
-    /// Wait for more when all that is remembered was shown
+    /// Wait for new events after the buffered ones
     #[arg(long, short)]
     follow: bool,
-    /// Begin behind the event of this number
+    /// Skip events up to this number
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     since: u64,
     #[command(flatten)]
     connection: Connection,
 }
 
-/// Shows how the daemon is.
+/// Shows the daemon's status.
 pub(crate) fn status(connection: &Connection, out: &mut dyn Write) -> anyhow::Result<bool> {
     let answer = connection.client()?.status()?;
     connection.show(&answer, out, shown::status)
 }
 
-/// Shows how the paths are.
+/// Shows the paths.
 pub(crate) fn paths(arguments: &Paths, out: &mut dyn Write) -> anyhow::Result<bool> {
     let connection = &arguments.connection;
     match &arguments.name {
@@ -106,9 +112,9 @@ pub(crate) fn paths(arguments: &Paths, out: &mut dyn Write) -> anyhow::Result<bo
 /// Changes a path.
 pub(crate) fn path(order: PathOrder, out: &mut dyn Write) -> anyhow::Result<bool> {
     let (name, change, connection) = match order {
-        PathOrder::Set(Set { name, mode, enable, disable, scheduler, connection }) => {
+        PathOrder::Set(Set { name, mode, enable, disable, connection }) => {
             let enabled = (enable || disable).then_some(enable);
-            (name, PathChange { enabled, mode, chain: scheduler, restart: None }, connection)
+            (name, PathChange { enabled, mode, restart: None }, connection)
         }
         PathOrder::Restart { name, cell, connection } => {
             let wish = if cell { RestartWish::Cell } else { RestartWish::Wanted };
@@ -119,13 +125,22 @@ pub(crate) fn path(order: PathOrder, out: &mut dyn Write) -> anyhow::Result<bool
     connection.show(&answer, out, |path, out| shown::paths(std::slice::from_ref(path), out))
 }
 
-/// Lets the daemon read its configuration again.
+/// Changes the scheduler of the daemon's direction of sending.
+pub(crate) fn scheduler(arguments: SetScheduler, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let SetScheduler { chain, connection } = arguments;
+    let answer = connection.client()?.set_scheduler(chain)?;
+    connection.show(&answer, out, |scheduler, out| {
+        writeln!(out, "scheduler: {}", scheduler.chain.names().join(", "))
+    })
+}
+
+/// Reloads the daemon's configuration.
 pub(crate) fn reload(connection: &Connection, out: &mut dyn Write) -> anyhow::Result<bool> {
     let answer = connection.client()?.reload()?;
     connection.show(&answer, out, shown::reloaded)
 }
 
-/// Shows what happened, and what happens; false when this reader was too slow for the daemon.
+/// Shows events; returns false if the daemon disconnected this reader as too slow.
 pub(crate) fn events(arguments: &Events, out: &mut dyn Write) -> anyhow::Result<bool> {
     let connection = &arguments.connection;
     let mut in_time = true;
@@ -143,7 +158,7 @@ pub(crate) fn events(arguments: &Events, out: &mut dyn Write) -> anyhow::Result<
     Ok(in_time)
 }
 
-/// Whether the trouble is that no daemon answers.
+/// Whether the error is that no daemon listens.
 pub(crate) fn is_not_running(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(ClientError::NotRunning { .. }))
 }

@@ -1,4 +1,4 @@
-//! A daemon's answers as people read them: tables, units, one event a line.
+//! Formats a daemon's answers for people: tables, units, one event per line.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -24,13 +24,13 @@ pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let cpu = duration(process.cpu_s);
     writeln!(out, "process        {cpu} of CPU, {memory}, {open} of {most} descriptors")?;
     if process.log_lines_lost > 0 {
-        writeln!(out, "log            {} lines were lost", process.log_lines_lost)?;
+        writeln!(out, "log            {} lines lost", process.log_lines_lost)?;
     }
     writeln!(out, "scheduler      {}", snapshot.scheduler.join(", "))?;
     let tunnels = &snapshot.tunnels;
     let (up, half, refused) = (tunnels.up, tunnels.half_open, tunnels.refused);
-    writeln!(out, "tunnels        {up} up, {half} in their handshake, {refused} refused")?;
-    writeln!(out, "connections    {} of users", snapshot.legs)?;
+    writeln!(out, "tunnels        {up} up, {half} in handshake, {refused} refused")?;
+    writeln!(out, "sockets        {} of users", snapshot.legs)?;
     if snapshot.sessions.is_empty() {
         writeln!(out, "no session")?;
     }
@@ -44,11 +44,11 @@ fn session(session: &SessionState, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "session {id} with {peer}: {state} for {age}; paths: {paths}, flows: {flows}")?;
     let (received, sent) = (bytes(session.received_bytes), bytes(session.sent_bytes));
     let again = bytes(session.reinjected_bytes);
-    writeln!(out, "  received {received}, sent {sent}, of these again {again}")?;
+    writeln!(out, "  received {received}, sent {sent}, reinjected {again}")?;
     let holds = bytes(session.memory_received_bytes);
     let waits = bytes(session.memory_sent_bytes);
     let most = bytes(session.memory_max_bytes);
-    writeln!(out, "  holds {holds} received and {waits} sent, of at most {most} each")
+    writeln!(out, "  receive buffer {holds}, send buffer {waits}, limit {most} each")
 }
 
 /// The answer of `GET /v1/linkdb`.
@@ -70,9 +70,9 @@ pub(super) fn linkdb(answer: &LinkDbAnswer, out: &mut dyn Write) -> io::Result<(
         Some(error) => writeln!(out, "database       {file}, cannot be used: {error}")?,
     }
     match (&state.failed, state.failures) {
-        (Some(failed), times) => writeln!(out, "failed         {failed}; times so far: {times}")?,
+        (Some(failed), times) => writeln!(out, "failed         {failed}; failures: {times}")?,
         (None, 0) => {}
-        (None, times) => writeln!(out, "failed         {times} times, and was begun anew")?,
+        (None, times) => writeln!(out, "failed         {times} times, restarted")?,
     }
     if let Some(damaged) = &store.damaged {
         writeln!(out, "damaged        {damaged}")?;
@@ -93,11 +93,11 @@ pub(super) fn linkdb(answer: &LinkDbAnswer, out: &mut dyn Write) -> io::Result<(
     if waiting + inputs as usize + outputs as usize > 0 || lost > 0 {
         writeln!(
             out,
-            "left behind    {waiting} wait to be written, {lost} lost; dropped: {inputs} inputs, \
-             {outputs} outputs"
+            "backlog        {waiting} to be written, {lost} lost; dropped: {inputs} inputs, {outputs} \
+             outputs"
         )?;
     }
-    left_out(state, out)?;
+    unrecorded(state, out)?;
     for source in &answer.sources {
         let SourceState { source, target, state, observations, errors, message, .. } = source;
         let message = message.as_deref().map_or(String::new(), |text| format!(": {text}"));
@@ -113,14 +113,14 @@ pub(super) fn linkdb(answer: &LinkDbAnswer, out: &mut dyn Write) -> io::Result<(
     state.trips.iter().try_for_each(|state| trip(state, out))
 }
 
-/// What was observed and is in no database.
-fn left_out(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()> {
+/// Observations that were not recorded.
+fn unrecorded(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()> {
     let Unrecorded { unplaced, gaps, untold, strangers, dropped } = state.unrecorded;
     if state.unrecorded.total() > 0 {
         writeln!(
             out,
-            "not recorded   {unplaced} without a place, {untold} of unknown outcome, {gaps} gaps, \
-             {strangers} of strange carriers, {dropped} without room"
+            "not recorded   {unplaced} without a position, {untold} with unknown outcome, {gaps} \
+             gaps, {strangers} of unknown carriers, {dropped} dropped"
         )?;
     }
     Ok(())
@@ -140,23 +140,27 @@ fn trip(trip: &TripState, out: &mut dyn Write) -> io::Result<()> {
     )?;
     for carrier in &trip.carriers {
         let cell = carrier.cell.map_or("no cell".to_owned(), |cell| format!("cell {cell:x}"));
-        let ahead = match (carrier.fails_in_s, carrier.permille) {
-            (Some(seconds), Some(permille)) if seconds >= 0.0 => {
-                format!("fails in {seconds:.1} s, {:.0} %", f64::from(permille) / 10.0)
-            }
-            (Some(seconds), Some(permille)) => {
-                format!("to fail since {:.1} s, {:.0} %", -seconds, f64::from(permille) / 10.0)
-            }
-            _ => "nothing foreseen".to_owned(),
-        };
-        writeln!(out, "  {}: {cell}, {ahead}", carrier.carrier)?;
+        let forecast = forecast(carrier.fails_in_s, carrier.permille);
+        writeln!(out, "  {}: {cell}, {forecast}", carrier.carrier)?;
     }
     Ok(())
 }
 
+fn forecast(fails_in_s: Option<f64>, permille: Option<u16>) -> String {
+    let (Some(seconds), Some(permille)) = (fails_in_s, permille) else {
+        return "no forecast".to_owned();
+    };
+    let probability = f64::from(permille) / 1_000.0;
+    if seconds >= 0.0 {
+        format!("fails in {seconds:.1} s (p={probability:.2})")
+    } else {
+        format!("predicted failure point passed {:.1} s ago (p={probability:.2})", -seconds)
+    }
+}
+
 /// `polyrail paths`.
 pub(super) fn paths(paths: &[PathState], out: &mut dyn Write) -> io::Result<()> {
-    let heads = ["PATH", "STATE", "MODE", "WANTED", "RTT", "RATE", "LOST", "SENT", "RECEIVED"];
+    let heads = ["PATH", "STATE", "MODE", "CONFIGURED", "RTT", "RATE", "LOSS", "SENT", "RECEIVED"];
     let mut rows = vec![heads.map(str::to_owned)];
     for path in paths {
         let figure = |show: fn(&LinkState) -> String| path.link.as_ref().map_or("-".into(), show);
@@ -167,7 +171,7 @@ pub(super) fn paths(paths: &[PathState], out: &mut dyn Write) -> io::Result<()> 
             path.configured_mode.to_string(),
             figure(|link| milliseconds(link.srtt_us)),
             figure(|link| link.delivery_rate_bits_per_s.map_or("-".into(), rate)),
-            figure(lost),
+            figure(loss),
             bytes(path.counters.sent_bytes),
             bytes(path.counters.received_bytes),
         ]);
@@ -192,10 +196,10 @@ pub(super) fn path(path: &PathState, out: &mut dyn Write) -> io::Result<()> {
     }
     if let Some(Demotion { reason, since, retry_in_s }) = &path.demotion {
         let retry = duration(*retry_in_s);
-        writeln!(out, "without QUIC since {since}: {reason}; tried again in {retry}")?;
+        writeln!(out, "QUIC demoted since {since}: {reason}; retry in {retry}")?;
     }
     let counters = serde_json::to_value(path.counters).unwrap_or_default();
-    writeln!(out, "counted since the start:{}", fields(&counters, &[]))?;
+    writeln!(out, "counters since the start:{}", fields(&counters, &[]))?;
     let heads =
         ["CONNECTION", "STATE", "MODE", "AGE", "RTT", "WINDOW", "IN FLIGHT", "TIMEOUTS", "TO"];
     let mut rows = vec![heads.map(str::to_owned)];
@@ -228,7 +232,7 @@ pub(super) fn reloaded(reloaded: &Reloaded, out: &mut dyn Write) -> io::Result<(
         writeln!(out, "{change}")?;
     }
     match reloaded.changes.len() {
-        0 => writeln!(out, "reloaded: nothing has changed"),
+        0 => writeln!(out, "reloaded: no changes"),
         count => writeln!(out, "reloaded: {count} changed"),
     }
 }
@@ -240,13 +244,13 @@ pub(super) fn event(event: &Value, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}  {:<14}{rest}", text("at"), text("event"))
 }
 
-/// Whether the daemon says with this that its reader was too slow.
+/// Whether the daemon disconnected this reader because it was too slow.
 pub(super) fn is_cut_off(event: &Value) -> bool {
     event["event"] == "cut_off"
 }
 
-/// ` key=value` for each field by name, without those named: whether JSON's maps keep their order
-/// depends on what else is built.
+/// ` key=value` for each field except `without`, sorted because the order of JSON maps depends on
+/// cargo features.
 fn fields(object: &Value, without: &[&str]) -> String {
     let fields = object.as_object().into_iter().flatten();
     let fields = fields.filter(|(key, value)| !without.contains(&key.as_str()) && !value.is_null());
@@ -254,7 +258,7 @@ fn fields(object: &Value, without: &[&str]) -> String {
     sorted.into_iter().map(|(key, value)| format!(" {key}={value}")).collect()
 }
 
-/// Columns as wide as their widest entry.
+/// Writes aligned columns.
 fn table<const N: usize>(rows: &[[String; N]], out: &mut dyn Write) -> io::Result<()> {
     let mut widths = [0; N];
     for row in rows {
@@ -272,13 +276,13 @@ fn table<const N: usize>(rows: &[[String; N]], out: &mut dyn Write) -> io::Resul
     Ok(())
 }
 
-/// A state's name as it stands in JSON.
+/// The JSON name of a state.
 fn word(state: &impl serde::Serialize) -> String {
     let value = serde_json::to_value(state).unwrap_or_default();
     value.as_str().unwrap_or("?").replace('_', " ")
 }
 
-fn lost(link: &LinkState) -> String {
+fn loss(link: &LinkState) -> String {
     match link.sent_packets {
         0 => "-".to_owned(),
         sent => format!("{:.1} %", link.lost_packets as f64 / sent as f64 * 100.0),
@@ -297,7 +301,7 @@ fn bytes(count: u64) -> String {
     scaled(count as f64, &["B", "kB", "MB", "GB", "TB"])
 }
 
-/// In the largest unit that leaves at least 1 of it; units are 1000 apart.
+/// Formats a value in the largest unit that keeps it at least 1; units are 1000 apart.
 fn scaled(value: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut units = units.iter().copied();
@@ -345,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_and_why_is_said_where_there_is_any() {
+    fn unrecorded_observations_are_shown_if_any() {
         let shown = |state: &LinkDbState| {
             let mut text = Vec::new();
             let answer = LinkDbAnswer { state: state.clone(), sources: Vec::new() };
@@ -361,13 +365,21 @@ mod tests {
         let state = LinkDbState { unrecorded, failed, failures, ..Default::default() };
         let text = shown(&state);
         for part in [
-            "failed         a fault; times so far: 2\n",
-            "not recorded   3 without a place, 4 of unknown outcome, 0 gaps, 0 of",
+            "failed         a fault; failures: 2\n",
+            "not recorded   3 without a position, 4 with unknown outcome, 0 gaps, 0 of",
         ] {
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         }
         let text = shown(&LinkDbState { failed: None, ..state });
-        assert!(text.contains("failed         2 times, and was begun anew\n"), "{text}");
+        assert!(text.contains("failed         2 times, restarted\n"), "{text}");
+    }
+
+    #[test]
+    fn forecasts_have_time_and_probability() {
+        assert_eq!(forecast(Some(3.0), Some(410)), "fails in 3.0 s (p=0.41)");
+        let passed = "predicted failure point passed 3.0 s ago (p=0.41)";
+        assert_eq!(forecast(Some(-3.0), Some(410)), passed);
+        assert_eq!(forecast(None, None), "no forecast");
     }
 
     #[test]

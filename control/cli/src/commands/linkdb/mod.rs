@@ -1,10 +1,10 @@
-//! `polyrail linkdb`: looks at a database of handovers, moves it, and judges its forecasts.
+//! `polyrail linkdb`: inspects, exports, imports and evaluates a database of handovers.
 //!
-//! All but `status` open the file itself, which only one process may: a daemon that runs is asked
-//! by `status`, and stopped, or its file copied, for the rest.
+//! All commands except `status` open the file itself, which only one process can: stop the daemon
+//! or copy its file first.
 //!
-//! What is written out never takes the place of a database, and is the user's alone to read: it
-//! says where trains were.
+//! Exports never overwrite a database and are readable by their owner only, because they contain
+//! the positions of trains.
 
 mod plot;
 
@@ -32,9 +32,9 @@ use super::shown;
 /// `polyrail linkdb`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Show how a running daemon's LinkDB is, and what it foresees
+    /// Show the LinkDB of a running daemon and its forecasts
     Status(Connection),
-    /// Count what is in a database
+    /// Show statistics of a database
     Stats {
         #[command(flatten)]
         database: Database,
@@ -42,15 +42,15 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Write a database out
+    /// Export a database
     Export(Export),
-    /// Take an export into a database: all of it, or nothing
+    /// Import an export into a database, wholly or not at all
     Import(Import),
-    /// Judge forecasts: leave each trip out once, and foresee it from the others
+    /// Evaluate forecasts by cross-validation: forecast each trip from the others
     Evaluate(Evaluate),
     /// Draw a track with its cells, failures and forecasts, as SVG
     Plot(Plot),
-    /// Give the disk back what is not used any more
+    /// Return unused space to the file system
     Compact {
         #[command(flatten)]
         database: Database,
@@ -59,19 +59,19 @@ pub(crate) enum Command {
     },
 }
 
-/// Which database.
+/// The database.
 #[derive(Args)]
 pub(crate) struct Database {
-    /// Its file, as `linkdb.path` of the configuration names it
+    /// The database file, `linkdb.path` of the configuration
     #[arg(long, value_name = "FILE", default_value = "/var/lib/polyrail/linkdb.redb")]
     db: PathBuf,
 }
 
-/// How much stays in a database that is written.
+/// The limit of a database that is written.
 #[derive(Args)]
 pub(crate) struct Bound {
-    /// Keep at most so many handovers, as `linkdb.events_max` of the configuration says: the
-    /// oldest trips fall out whole [default: all stay]
+    /// Keep at most this many handovers, as `linkdb.events_max` of the configuration: the oldest
+    /// trips are evicted [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(EVENTS_MAX))]
     events_max: Option<u64>,
 }
@@ -81,13 +81,13 @@ pub(crate) struct Bound {
 pub(crate) struct Export {
     #[command(flatten)]
     database: Database,
-    /// csv: handovers alone; ndjson: all that there is
+    /// csv: handovers only; ndjson: everything
     #[arg(long, value_enum)]
     format: Option<FileFormat>,
-    /// Tell positions to so many metres only; 0: as they are, and tracks as well
+    /// Round positions to this many metres; 0: exact positions, with tracks
     #[arg(long, value_name = "METRES", default_value_t = 100)]
     coarsen: u16,
-    /// The file; left out: standard output
+    /// The file [default: standard output]
     file: Option<PathBuf>,
 }
 
@@ -98,10 +98,10 @@ pub(crate) struct Import {
     database: Database,
     #[command(flatten)]
     bound: Bound,
-    /// Left out: as the file's name ends, else ndjson
+    /// The format [default: by the file's extension, else ndjson]
     #[arg(long, value_enum)]
     format: Option<FileFormat>,
-    /// The file; left out: standard input
+    /// The file [default: standard input]
     file: Option<PathBuf>,
 }
 
@@ -110,14 +110,14 @@ pub(crate) struct Import {
 pub(crate) struct Evaluate {
     #[command(flatten)]
     database: Database,
-    /// How the place of a failure is chosen: by the best expected value, the mean of the failures
-    /// (POLYCORN), or a deviation before the mean of all handovers
+    /// The estimate of a failure's position: best expected value, mean of the failures (POLYCORN),
+    /// or one deviation before the mean of all handovers
     #[arg(long, value_enum, default_value = "value")]
     rule: RuleName,
-    /// Refuse forecasts for cells whose history cannot tell failures from successes
+    /// Make no forecasts for cells whose history does not separate failures from successes
     #[arg(long)]
     guard: bool,
-    /// Leave out at most so many trips, the last ones
+    /// Evaluate at most this many trips, the latest
     #[arg(long, value_name = "NUMBER")]
     trips: Option<usize>,
     /// Print JSON
@@ -130,33 +130,33 @@ pub(crate) struct Evaluate {
 pub(crate) struct Plot {
     #[command(flatten)]
     database: Database,
-    /// The track, as `stats` lists it; left out: the one with the most cells
+    /// The track, as listed by `stats` [default: the track with the most cells]
     #[arg(long, value_name = "ROUTE", value_parser = route)]
     route: Option<RouteId>,
-    /// Draw the way on which positions shrink
+    /// Draw the direction of decreasing positions
     #[arg(long)]
     down: bool,
-    /// The file; left out: standard output
+    /// The file [default: standard output]
     file: Option<PathBuf>,
 }
 
 /// A kind of file.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum FileFormat {
-    /// Handovers alone.
+    /// Handovers only.
     Csv,
-    /// All that there is.
+    /// Everything.
     Ndjson,
 }
 
-/// How the place of a failure is chosen.
+/// The estimate of a failure's position.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum RuleName {
-    /// By the best expected value.
+    /// Best expected value.
     Value,
-    /// The mean of the failures.
+    /// Mean of the failures.
     Mean,
-    /// A deviation before the mean of all handovers.
+    /// One deviation before the mean of all handovers.
     Naive,
 }
 
