@@ -11,8 +11,8 @@ use polyrail_config::CloudConfig;
 use polyrail_control::linkdb::Tuning;
 use polyrail_control::reload::Change;
 use polyrail_daemon::{Daemon, Operate};
+use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
-use polyrail_tunnel::TlsIdentity;
 
 use crate::congestion::Congestion;
 use crate::shell::{Cloud, access_list, dial_settings};

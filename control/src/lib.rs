@@ -4,5 +4,4 @@
 
 pub mod check;
 pub mod linkdb;
-pub mod pki;
 pub mod reload;

@@ -5,9 +5,9 @@ use std::time::Instant;
 use polyrail_admin::{AdminHandle, DaemonConfig, Event};
 use polyrail_config::ChainSpec;
 use polyrail_control::reload::Change;
+use polyrail_identity::TlsIdentity;
 use polyrail_relay::{Foresight, Relay, Shutdown};
 use polyrail_session::{SessionKey, Settings};
-use polyrail_tunnel::TlsIdentity;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook_mio::v1_0::Signals;
 

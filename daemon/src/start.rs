@@ -11,9 +11,9 @@ use polyrail_admin::{
 use polyrail_config::log::LogHandle;
 use polyrail_config::{LinkDbConfig, Overrides, TlsConfig};
 use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
+use polyrail_identity::{IdentityPaths, TlsIdentity};
 use polyrail_relay::Foresight;
 use polyrail_session::Settings;
-use polyrail_tunnel::{IdentityPaths, SystemClock, TlsIdentity};
 use ring::rand::{SecureRandom, SystemRandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook_mio::v1_0::Signals;
@@ -70,21 +70,17 @@ pub fn session_settings<C: DaemonConfig>(config: &C) -> Settings {
     }
 }
 
-/// Reads the certificate files and logs warnings about them.
+/// Reads the certificate files.
 ///
 /// # Errors
 /// A file cannot be read or used.
 pub fn load_identity(tls: &TlsConfig) -> anyhow::Result<TlsIdentity> {
-    let identity = TlsIdentity::load(&IdentityPaths {
+    Ok(TlsIdentity::load(&IdentityPaths {
         certificate: tls.certificate.clone(),
         key: tls.key.clone(),
         authority: tls.authority.clone(),
         revocations: tls.revocations.clone(),
-    })?;
-    for warning in identity.warnings(&SystemClock) {
-        tracing::warn!("{warning}");
-    }
-    Ok(identity)
+    })?)
 }
 
 /// Starts LinkDB's thread.

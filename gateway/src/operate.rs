@@ -12,9 +12,9 @@ use polyrail_config::{Carrier, GatewayConfig, OtherTraffic};
 use polyrail_control::linkdb::Tuning;
 use polyrail_control::reload::{CarrierKey, Change};
 use polyrail_daemon::{Daemon, Operate};
+use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 use polyrail_relay::congestion::{kernel_has, quic_has};
-use polyrail_tunnel::TlsIdentity;
 
 use crate::shell::{Gateway, reply_policy};
 use crate::telemetry;

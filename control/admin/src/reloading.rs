@@ -14,7 +14,6 @@ use super::{AdminError, Answer, Command, DaemonConfig, ErrorCode, Event, Loaded,
 use polyrail_config::log::{LogHandle, PreparedLog};
 use polyrail_config::{Overrides, TlsConfig};
 use polyrail_control::check::usable_tls;
-use polyrail_control::pki;
 use polyrail_control::reload::{Change, ChangeLine, Difference};
 
 /// What a reload did: the answer of `POST /v1/reload`.
@@ -59,7 +58,7 @@ pub(super) fn seals(tls: &TlsConfig, before: impl Fn(&'static str, &Path)) -> Se
     let seal = |(name, file): (&'static str, Option<&PathBuf>)| {
         let file = file?;
         before(name, file);
-        Some((name, pki::digest(file).ok()?))
+        Some((name, polyrail_identity::digest(file).ok()?))
     };
     files.into_iter().filter_map(seal).collect()
 }

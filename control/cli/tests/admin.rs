@@ -16,7 +16,7 @@ use polyrail_admin::{
 };
 use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
 use polyrail_control::linkdb::{Asker, Input, LinkDb, Options, Role, SessionNumber, Tuning};
-use polyrail_control::pki::{Authority, IssueRequest, NodeRole};
+use polyrail_identity::{Authority, IssueRequest, NodeRole};
 use polyrail_model::{Identity, TunnelMode};
 
 const TEXT: &str = r#"[tls]

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
+use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
+use polyrail_identity::{Authority, IssueRequest, NodeRole};
 use polyrail_model::TunnelMode;
 
 use super::desk::Desk;
@@ -17,8 +19,6 @@ use super::{
     AdminError, AdminOptions, Command, Loaded, PathChange, PathCounters, PathPhase, PathState,
     SessionPhase, SessionState, Snapshot, Timestamp,
 };
-use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
-use polyrail_control::pki::{Authority, IssueRequest, NodeRole};
 
 /// A folder with certificates and a valid `gateway.toml`.
 struct Node {
