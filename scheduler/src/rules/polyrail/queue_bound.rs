@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use polyrail_model::{Bytes, PathId};
 
-use super::figures::present_rate;
-use super::per_path::PerPath;
 use crate::params::{ParamError, Reader};
+use crate::rules::figures::present_rate;
+use crate::rules::per_path::PerPath;
 use crate::{Handler, Note, PathView};
 
 /// The handler that keeps queues short.

@@ -16,9 +16,9 @@ use std::time::Instant;
 
 use polyrail_model::PathId;
 
-use super::opportunistic_retransmission::min_rtt;
-use super::per_flow::PerFlow;
-use super::per_path::PerPath;
+use crate::rules::per_flow::PerFlow;
+use crate::rules::per_path::PerPath;
+use crate::rules::rivals::opportunistic_retransmission::min_rtt;
 use crate::{Again, Handler, Note, OutView, PATHS_MAX, PathView};
 
 /// The handler of single timeouts.

@@ -17,9 +17,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::min_rtt::{among, fastest, group, is_open};
-use super::per_path::PerPath;
 use crate::params::{ParamError, Reader};
+use crate::rules::hsrsch::min_rtt::{among, fastest, group, is_open};
+use crate::rules::per_path::PerPath;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, Schedulerlet};
 
 /// The soft selector of overlapping latencies.

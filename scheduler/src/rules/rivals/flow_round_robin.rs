@@ -12,8 +12,8 @@
 
 use std::time::Duration;
 
-use super::min_rtt::{among, fastest, group};
-use super::per_flow::PerFlow;
+use crate::rules::hsrsch::min_rtt::{among, fastest, group};
+use crate::rules::per_flow::PerFlow;
 use crate::{Input, Kind, PathSet, PathSets, Schedulerlet};
 
 /// The soft selector of a flow's carrier.
@@ -85,8 +85,8 @@ const ASK_AGAIN_MIN: Duration = Duration::from_millis(10);
 mod tests {
     use polyrail_model::FlowId;
 
-    use super::super::per_flow::FLOWS_MAX;
     use super::*;
+    use crate::rules::per_flow::FLOWS_MAX;
     use crate::view::samples::{backup, base, full, path, stalled};
     use crate::{Chain, Decision, PathView, SegmentView};
 

@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::Bytes;
 
-use super::figures::attainable_rate;
-use super::per_flow::PerFlow;
 use crate::params::{ParamError, Reader};
+use crate::rules::figures::attainable_rate;
+use crate::rules::per_flow::PerFlow;
 use crate::{Again, Handler, Note, OutView, PathView};
 
 /// The handler of ends that another path would finish earlier.

@@ -18,10 +18,10 @@
 
 use std::time::Duration;
 
-use super::min_rtt::{fastest, group};
-use super::waits::Waits;
-use super::window::window;
 use crate::params::{ParamError, Reader};
+use crate::rules::hsrsch::min_rtt::{fastest, group};
+use crate::rules::waits::Waits;
+use crate::rules::window::window;
 use crate::{Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// The soft selector of the earliest completion.

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::PathId;
 
-use super::per_path::PerPath;
 use crate::params::{ParamError, Reader};
+use crate::rules::per_path::PerPath;
 use crate::{Input, Kind, Note, PathSets, SEGMENT, Schedulerlet};
 
 /// The selector of idle paths.

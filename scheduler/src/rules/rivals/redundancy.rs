@@ -4,7 +4,7 @@
 //! `net/mptcp/mptcp_redundant.c`); stands behind a selector of the first path. A copy whose path is
 //! not available is dropped. Invariant: adds nothing while nothing is selected.
 
-use super::min_rtt::is_open;
+use crate::rules::hsrsch::min_rtt::is_open;
 use crate::{Input, Kind, PathSets, Schedulerlet};
 
 /// The soft selector of copies.

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{FlowId, PathId};
 
-use super::figures::{delay, rate};
-use super::min_rtt::{among, group, is_open};
-use super::per_path::PerPath;
-use super::waits::Waits;
+use crate::rules::figures::{delay, rate};
+use crate::rules::hsrsch::min_rtt::{among, group, is_open};
+use crate::rules::per_path::PerPath;
+use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSets, Schedulerlet};
 
 /// The soft selector of paths by gap.

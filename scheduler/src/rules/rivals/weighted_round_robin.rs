@@ -12,10 +12,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::min_rtt::{among, group};
-use super::per_path::PerPath;
-use super::window::window;
 use crate::params::{ParamError, Reader};
+use crate::rules::hsrsch::min_rtt::{among, group};
+use crate::rules::per_path::PerPath;
+use crate::rules::window::window;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// The soft selector that takes paths in turn, by weight.

@@ -16,9 +16,9 @@ use std::time::Instant;
 
 use polyrail_model::{Bytes, PathId};
 
-use super::heads::Heads;
-use super::opportunistic_retransmission::{holders, min_rtt};
-use super::per_path::PerPath;
+use crate::rules::heads::Heads;
+use crate::rules::per_path::PerPath;
+use crate::rules::rivals::opportunistic_retransmission::{holders, min_rtt};
 use crate::{Again, Handler, Note, OutView, PathSet, PathView, SEGMENT};
 
 /// The handler that caps slow paths.

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::PathId;
 
-use super::min_rtt::{among, fastest, group, is_open};
-use super::per_path::PerPath;
-use super::waits::Waits;
-use super::window::window;
+use crate::rules::hsrsch::min_rtt::{among, fastest, group, is_open};
+use crate::rules::per_path::PerPath;
+use crate::rules::waits::Waits;
+use crate::rules::window::window;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// The soft selector of the plan.

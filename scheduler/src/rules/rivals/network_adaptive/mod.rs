@@ -26,12 +26,12 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
-use super::edpf::{duration, earlier, run};
-use super::figures::{delay, rate};
-use super::min_rtt::{among, group};
-use super::per_path::PerPath;
-use super::waits::Waits;
 use crate::params::{ParamError, Reader};
+use crate::rules::figures::{delay, rate};
+use crate::rules::hsrsch::min_rtt::{among, group};
+use crate::rules::per_path::PerPath;
+use crate::rules::rivals::edpf::{duration, earlier, run};
+use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// Knows what paths will be like.

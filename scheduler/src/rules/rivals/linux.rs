@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::PathId;
 
-use super::min_rtt::{among, group};
-use super::per_path::PerPath;
-use super::window::window;
+use crate::rules::hsrsch::min_rtt::{among, group};
+use crate::rules::per_path::PerPath;
+use crate::rules::window::window;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, Schedulerlet};
 
 /// The soft selector of the least linger.

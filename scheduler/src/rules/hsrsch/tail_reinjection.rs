@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::FlowId;
 
-use super::deadline_reinjection::other;
 use crate::params::{ParamError, Reader};
+use crate::rules::rivals::deadline_reinjection::other;
 use crate::{Again, Handler, Note, OutView, PathView};
 
 /// The handler of late tails.

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::PathId;
 
-use super::per_path::PerPath;
 use crate::params::{ParamError, Reader};
+use crate::rules::per_path::PerPath;
 use crate::{Forecast, Input, Kind, Note, PathSets, PathView, Schedulerlet};
 
 /// The candidate filter of foreseen failures.
@@ -142,7 +142,7 @@ impl Schedulerlet for HandoverRejection {
 }
 
 /// How long a passed position keeps a path out of use.
-pub(super) const BEYOND_MAX: Duration = Duration::from_millis(2_500);
+pub(in crate::rules) const BEYOND_MAX: Duration = Duration::from_millis(2_500);
 
 /// A failure that is farther away is looked at again before: forecasts change.
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(1);

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes};
 
-use super::figures::{delay, rate};
-use super::min_rtt::{among, group};
-use super::per_path::PerPath;
-use super::waits::Waits;
+use crate::rules::figures::{delay, rate};
+use crate::rules::hsrsch::min_rtt::{among, group};
+use crate::rules::per_path::PerPath;
+use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// The soft selector of the earliest delivery.

@@ -11,10 +11,10 @@
 
 use std::time::Duration;
 
-use super::figures::{attainable_rate, delay};
-use super::min_rtt::{among, group};
-use super::waits::Waits;
 use crate::params::{ParamError, Reader};
+use crate::rules::figures::{attainable_rate, delay};
+use crate::rules::hsrsch::min_rtt::{among, group};
+use crate::rules::waits::Waits;
 use crate::{Input, Kind, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// The soft selector of the earliest delivery.

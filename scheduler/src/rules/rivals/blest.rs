@@ -25,12 +25,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::heads::Heads;
-use super::min_rtt::{fastest, group};
-use super::per_path::PerPath;
-use super::waits::Waits;
-use super::window::window;
 use crate::params::{ParamError, Reader};
+use crate::rules::heads::Heads;
+use crate::rules::hsrsch::min_rtt::{fastest, group};
+use crate::rules::per_path::PerPath;
+use crate::rules::waits::Waits;
+use crate::rules::window::window;
 use crate::{Input, Kind, Note, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// The soft selector that estimates blocking.

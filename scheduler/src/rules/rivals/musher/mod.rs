@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, PathId};
 
-use super::min_rtt::{among, fastest, group, is_open};
-use super::per_path::PerPath;
-use super::waits::Waits;
+use crate::rules::hsrsch::min_rtt::{among, fastest, group, is_open};
+use crate::rules::per_path::PerPath;
+use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSet, PathSets, SEGMENT, Schedulerlet};
 
 /// The soft selector of a ratio.

@@ -15,9 +15,9 @@
 
 use std::time::Duration;
 
-use super::min_rtt::{among, group, is_open};
-use super::waits::Waits;
-use super::window::window;
+use crate::rules::hsrsch::min_rtt::{among, group, is_open};
+use crate::rules::waits::Waits;
+use crate::rules::window::window;
 use crate::{Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// The soft selector of the first arrival.

@@ -11,8 +11,8 @@
 
 use std::time::Instant;
 
-use super::heads::Heads;
-use super::min_rtt::{fastest, group};
+use crate::rules::heads::Heads;
+use crate::rules::hsrsch::min_rtt::{fastest, group};
 use crate::{
     Again, Handler, Input, Note, OutView, PATHS_MAX, PathSet, PathView, SEGMENT, SegmentView,
 };
@@ -24,14 +24,18 @@ pub struct OpportunisticRetransmission {
 }
 
 /// The path that `min_rtt` takes for a segment that these paths have carried.
-pub(super) fn min_rtt(carried: PathSet, paths: &[PathView], now: Instant) -> Option<usize> {
+pub(in crate::rules) fn min_rtt(
+    carried: PathSet,
+    paths: &[PathView],
+    now: Instant,
+) -> Option<usize> {
     let segment = SegmentView { carried, ..SegmentView::default() };
     let input = Input { paths, segment, now };
     fastest(group(PathSet::first(paths.len().min(PATHS_MAX)), &input), &input)
 }
 
 /// The other paths that have carried the run, as far as they are there.
-pub(super) fn holders<'a>(
+pub(in crate::rules) fn holders<'a>(
     out: &OutView,
     but: usize,
     paths: &'a [PathView],

@@ -12,8 +12,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::heads::Heads;
-use super::per_flow::PerFlow;
+use crate::rules::heads::Heads;
+use crate::rules::per_flow::PerFlow;
 use crate::{Again, Handler, Note, OutView, PATHS_MAX, PathView};
 
 /// The handler of the session's timer.

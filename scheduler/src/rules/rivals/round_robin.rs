@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use polyrail_model::PathId;
 
-use super::min_rtt::{among, is_open};
+use crate::rules::hsrsch::min_rtt::{among, is_open};
 use crate::{Input, Kind, Note, PathSet, PathSets, SEGMENT, Schedulerlet};
 
 /// The soft selector that takes paths in turn.

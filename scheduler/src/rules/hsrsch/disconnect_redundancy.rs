@@ -9,9 +9,9 @@
 
 use std::time::Instant;
 
-use super::handover_rejection::BEYOND_MAX;
-use super::per_path::PerPath;
 use crate::params::{ParamError, Reader};
+use crate::rules::hsrsch::handover_rejection::BEYOND_MAX;
+use crate::rules::per_path::PerPath;
 use crate::{Input, Kind, Note, PATHS_MAX, PathSet, PathSets, PathView, Schedulerlet};
 
 /// The selector of copies around failures.
