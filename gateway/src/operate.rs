@@ -1,54 +1,35 @@
-//! What operators ask of the running daemon: its state, changes, and new configurations.
+//! The gateway's part of operators' requests: changes of carriers and new configurations.
 //!
-//! A change is taken whole or not at all: what can fail is tried first. No flow ends by it; when no
-//! carrier is left, flows wait as long as the session does.
+//! A change is applied wholly or not at all, so whatever can fail comes first. It closes no flow;
+//! without a carrier, flows wait as long as the session lingers.
 
 use std::time::Instant;
 
-use polyrail_config::{Carrier, GatewayConfig, OtherTraffic};
-use polyrail_control::admin::{
-    AdminError, Command, ErrorCode, Event, PathChange, PathState, RestartWish, Snapshot,
+use polyrail_admin::{
+    AdminError, ErrorCode, Event, LinkChange, PathChange, PathState, RestartWish, Snapshot,
 };
+use polyrail_config::{Carrier, GatewayConfig, OtherTraffic};
 use polyrail_control::linkdb::Tuning;
+use polyrail_daemon::{Daemon, Operate};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
-use polyrail_relay::admin::Survey;
 use polyrail_relay::congestion::{kernel_has, quic_has};
-use polyrail_session::Settings;
 
 use crate::shell::{Gateway, reply_policy};
+use crate::telemetry;
 
-impl Gateway {
-    /// Does what the control thread asks for.
-    pub(crate) fn on_commands(&mut self, now: Instant, relay: &mut Relay) {
-        while let Some(command) = self.state.control.try_recv() {
-            match command {
-                Command::Status(reply) => reply.send(self.snapshot(now, relay)),
-                Command::Paths(reply) => {
-                    relay.take_stock(now);
-                    reply.send(self.state.carriers.states(now, relay));
-                }
-                Command::SetPath { name, change, reply } => {
-                    if reply.is_wanted(now) {
-                        reply.send(self.set_path(now, relay, &name, &change));
-                    }
-                }
-                Command::Reload { config, identity, reply } => {
-                    if reply.is_wanted(now) {
-                        reply.send(self.reload(now, relay, *config, identity));
-                    }
-                }
-                Command::Links(change) => {
-                    tracing::debug!(?change, "an interface");
-                    self.state.carriers.on_link(now, change);
-                }
-            }
-        }
+impl Operate for Gateway {
+    type Config = GatewayConfig;
+
+    fn daemon(&mut self) -> &mut Daemon<GatewayConfig> {
+        &mut self.daemon
     }
 
-    fn snapshot(&self, now: Instant, relay: &Relay) -> Snapshot {
-        let settings = &self.state.settings;
-        Survey::new(now, relay).snapshot(settings.chain.names(), settings.memory)
+    fn complete(&self, _snapshot: &mut Snapshot) {}
+
+    fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState> {
+        relay.update_traffic(now);
+        self.carriers.states(now, relay)
     }
 
     fn set_path(
@@ -57,70 +38,57 @@ impl Gateway {
         relay: &mut Relay,
         name: &str,
         change: &PathChange,
-    ) -> Result<PathState, AdminError> {
-        self.state.carriers.set_path(now, name, change)?;
-        if let Some(chain) = &change.chain {
-            self.state.settings.chain = chain.clone();
-            relay.endpoint().set_chain(now, chain.clone());
-        }
-        let words = describe(change);
-        tracing::info!(carrier = name, change = words, "changed by an operator");
-        self.publish(Event::PathChanged { path: name.to_owned(), change: words });
-        // What follows from it at once is to be seen in the answer.
-        self.state.carriers.on_turn(now, relay);
-        relay.take_stock(now);
-        let states = self.state.carriers.states(now, relay);
-        let state = states.into_iter().find(|state| state.name == name);
-        state.ok_or_else(|| AdminError::unknown_path(name))
+    ) -> Result<(), AdminError> {
+        self.carriers.set_path(now, name, change)?;
+        let text = describe(change);
+        tracing::info!(carrier = name, change = text, "carrier changed by an operator");
+        self.daemon.publish(Event::PathChanged { path: name.to_owned(), change: text });
+        // The answer shows the immediate consequences.
+        self.carriers.on_turn(now, relay);
+        Ok(())
     }
 
-    /// Applies a new configuration, whole or not at all; returns warnings.
     fn reload(
         &mut self,
         now: Instant,
         relay: &mut Relay,
-        new: GatewayConfig,
+        config: GatewayConfig,
         identity: Option<TlsIdentity>,
     ) -> Result<Vec<String>, AdminError> {
-        let old = self.state.config.clone();
-        // First what can fail.
-        check_direct(&old, &new)?;
+        let old = self.daemon.config.clone();
+        check_direct(&old, &config)?;
         if let Some(identity) = identity {
-            let state = &mut self.state;
-            let outcome = state.carriers.set_identity(now, relay, &state.identity, &identity);
+            let outcome = self.carriers.set_identity(now, relay, &self.daemon.identity, &identity);
             outcome.map_err(|error| {
                 AdminError::new(ErrorCode::InvalidConfig, error.to_string()).about_key("tls")
             })?;
-            state.identity = identity;
+            self.daemon.identity = identity;
         }
-        if (&old.session, &old.scheduler) != (&new.session, &new.scheduler) {
-            let chain = match old.scheduler == new.scheduler {
-                // An operator may have chosen another chain since.
-                true => self.state.settings.chain.clone(),
-                false => new.scheduler.chain.clone(),
-            };
-            let (linger, flows_max) = (new.session.linger, new.session.flows_max);
-            let settings = Settings { linger, flows_max, chain, ..self.state.settings.clone() };
-            relay.endpoint().set_settings(now, settings.clone());
-            self.state.settings = settings;
+        self.daemon.reload_session(now, relay, &config);
+        if old.socks5 != config.socks5 {
+            self.clients.set_policy(reply_policy(&config));
         }
-        if old.socks5 != new.socks5 {
-            self.clients.set_policy(reply_policy(&new));
-        }
-        if let Some(dns) = new.dns.as_ref().filter(|_| old.dns != new.dns) {
+        if let Some(dns) = config.dns.as_ref().filter(|_| old.dns != config.dns) {
             self.resolver = Some(dns.resolver);
             if let Some(names) = &mut self.names {
                 names.set_resolver(now, relay, dns.resolver);
             }
         }
-        let linkdb = new.linkdb.as_ref().filter(|_| old.linkdb != new.linkdb);
-        if let Some((foresight, linkdb)) = self.foresight.as_ref().zip(linkdb) {
-            foresight.retune(Tuning::new(linkdb, true));
+        let settings = config.linkdb.as_ref().filter(|_| old.linkdb != config.linkdb);
+        if let Some((linkdb, settings)) = self.daemon.linkdb.as_ref().zip(settings) {
+            linkdb.retune(Tuning::new(settings, true));
         }
-        self.state.carriers.reload(now, relay, &new);
-        let warnings = congestion_warnings(&old, &new);
-        self.state.config = new;
+        if let Some(telemetry) = &self.telemetry {
+            telemetry.set(telemetry::settings(&config));
+        }
+        self.carriers.reload(now, relay, &config);
+        let warnings = congestion_warnings(&old, &config);
+        self.daemon.config = config;
         Ok(warnings)
+    }
+
+    fn on_link(&mut self, now: Instant, change: LinkChange) {
+        self.carriers.on_link(now, change);
     }
 }
 
@@ -170,19 +138,18 @@ fn check_direct(old: &GatewayConfig, new: &GatewayConfig) -> Result<(), AdminErr
     Err(refusal)
 }
 
-/// A change in words for people.
+/// A change in words.
 fn describe(change: &PathChange) -> String {
-    let PathChange { enabled, mode, chain, restart } = change;
-    let words = [
+    let PathChange { enabled, mode, restart } = change;
+    let parts = [
         enabled.map(|enabled| if enabled { "enabled" } else { "disabled" }.to_owned()),
         mode.map(|mode| format!("mode {mode}")),
-        chain.as_ref().map(|chain| format!("scheduler of all paths: {}", chain.names().join(", "))),
         restart.map(|wish| match wish {
             RestartWish::Wanted => "restarted".to_owned(),
-            RestartWish::Cell => "its modem changed the cell".to_owned(),
+            RestartWish::Cell => "restarted because its modem changed the cell".to_owned(),
         }),
     ];
-    words.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -191,15 +158,14 @@ mod tests {
     use polyrail_config::Mode;
 
     #[test]
-    fn changes_read_well() {
+    fn change_is_described_in_words() {
         let change = PathChange {
             enabled: Some(false),
             mode: Some(Mode::Tls),
             restart: Some(RestartWish::Wanted),
-            chain: None,
         };
         assert_eq!(describe(&change), "disabled; mode tls; restarted");
         let change = PathChange { restart: Some(RestartWish::Cell), ..PathChange::default() };
-        assert_eq!(describe(&change), "its modem changed the cell");
+        assert_eq!(describe(&change), "restarted because its modem changed the cell");
     }
 }

@@ -3,11 +3,9 @@
 //! Nothing here waits: telling is dropped and counted when the thread cannot keep up, and its
 //! answers are taken when the waker woke the loop.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use polyrail_control::linkdb::{Asker, Input, LinkDb, Output, SessionNumber, Tuning};
-use polyrail_control::telemetry::ObservationReceiver;
 use polyrail_model::{Heard, Observation, Silence};
 use polyrail_session::{Event, SessionKey};
 
@@ -28,12 +26,9 @@ impl Foresight {
         Self { linkdb, silences: Silences::default(), measured_at: None, looked_at: None }
     }
 
-    /// Learns from what sources of telemetry observe.
-    ///
-    /// # Errors
-    /// The system has no room for a thread.
-    pub fn listen(&self, observations: ObservationReceiver) -> io::Result<()> {
-        self.linkdb.listen(observations)
+    /// Passes observations from other threads to LinkDB; it never blocks.
+    pub fn observer(&self) -> impl Fn(Observation) + Send + Sync + 'static {
+        self.linkdb.observer()
     }
 
     /// Something that asks for its state.

@@ -35,5 +35,6 @@ pub use gateway::{CARRIERS_MAX, Carrier, CarrierRole, CloudPeer, GatewayConfig, 
 pub use intercept::{Intercept, OnExit, OtherTraffic, PrivateTraffic};
 pub use linkdb::{EVENTS_MAX, LinkDbConfig};
 pub use names::{BusAddress, CarrierName, CongestionControl, InterfaceName, ModemName, NameError};
+pub use polyrail_scheduler::ChainSpec;
 pub use telemetry::{MessageBus, TelemetryConfig};
 pub use users::{Dns, Socks5, SocksReply, UserKey, Users};

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use polyrail_admin::Event;
 use polyrail_config::{self as config, CarrierRole, GatewayConfig, Mode};
-use polyrail_control::admin::Event;
 use polyrail_model::TunnelMode;
 use polyrail_relay::{Label, Relay};
 use polyrail_session::TunnelKey;
