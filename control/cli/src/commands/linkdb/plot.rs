@@ -32,7 +32,7 @@ struct Cell {
 }
 
 impl Picture {
-    /// The cells of one way along one track; `forecast` says where a failure is foreseen.
+    /// The cells of one way along one track; `forecast` returns the predicted position of a failure.
     ///
     /// # Errors
     /// There is nothing to draw.
