@@ -32,7 +32,7 @@ struct Cell {
 }
 
 impl Picture {
-    /// The cells of one way along one track; `forecast` returns the predicted position of a failure.
+    /// The cells of one direction of a track; `forecast` returns the predicted failure position.
     ///
     /// # Errors
     /// There is nothing to draw.
