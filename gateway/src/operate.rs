@@ -98,7 +98,7 @@ impl Operate for Gateway {
     }
 }
 
-/// Warnings about unavailable congestion controls of changed carriers; their tunnels use the default.
+/// Warns of unavailable congestion controls of changed carriers; their tunnels use the default.
 fn congestion_warnings(config: &GatewayConfig, changes: &[Change]) -> Vec<String> {
     let keys = [CarrierKey::Congestion, CarrierKey::Mode, CarrierKey::Enabled, CarrierKey::Role];
     let concerns = |change: &Change, carrier: &Carrier| match change {

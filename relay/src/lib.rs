@@ -1,5 +1,5 @@
-//! The data plane of both daemons: connects tunnels to the session's paths and users' sockets to its
-//! flows, in one mio loop.
+//! The data plane of both daemons: connects tunnels to the session's paths and users' sockets to
+//! its flows, in one mio loop.
 //!
 //! [`Relay`] owns the session's [`Endpoint`](polyrail_session::Endpoint), the tunnels and the
 //! users' sockets ("legs"). The daemon around it owns the poll, the listeners, the dials and the

@@ -84,12 +84,6 @@ impl Carriers {
         Self { clients, carriers, links: Links::default(), events: Vec::new(), seed }
     }
 
-    /// The names of the carriers that may be used, in the order of the configuration.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let used = self.carriers.iter().filter(|carrier| carrier.is_enabled());
-        used.map(|carrier| carrier.name().to_owned()).collect()
-    }
-
     /// Does what is due by now.
     pub(crate) fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         for carrier in &mut self.carriers {

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use polyrail_control::check::{self, Kind};
 
-/// What `polyrail check` is told.
+/// `polyrail check`.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The configuration file
     file: PathBuf,
-    /// Whose configuration it is; told from its keys when left out
+    /// The daemon of the configuration [default: guessed from its keys]
     #[arg(long = "as", value_name = "DAEMON")]
     kind: Option<KindName>,
 }
@@ -22,7 +22,7 @@ enum KindName {
     Cloud,
 }
 
-/// Prints what was found; true when the daemon could start with it.
+/// Prints the findings; returns true if the daemon can start with the configuration.
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<bool> {
     let kind = arguments.kind.map(|kind| match kind {
         KindName::Gateway => Kind::Gateway,
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<
                 && let Ok(text) = std::fs::read_to_string(&arguments.file)
             {
                 let kind = check::guess(&text);
-                writeln!(out, "{file}: taken for a {kind}'s configuration (--as says otherwise)")?;
+                writeln!(out, "{file}: read as a {kind}'s configuration (--as overrides this)")?;
             }
             return Ok(false);
         }
