@@ -311,7 +311,7 @@ impl Gateway {
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
-        if self.foresight.as_mut().is_some_and(|foresight| foresight.on_session_event(now, &event))
+        if self.foresight.as_mut().is_some_and(|foresight| foresight.on_session_event(now, relay, &event))
         {
             return;
         }
@@ -342,6 +342,8 @@ impl Gateway {
             }
             Event::Reset { flow, reason } => self.on_gone(now, relay, flow, reason),
             Event::Closed { flow } => self.on_gone(now, relay, flow, ResetReason::PeerReset),
+            Event::PathStalled { tunnel, .. } => self.state.carriers.on_stalled(tunnel),
+            Event::PathRecovered { tunnel } => self.state.carriers.on_recovered(tunnel),
             Event::PathReport { tunnel, report } => {
                 self.state.carriers.on_report(now, tunnel, report);
             }
@@ -467,7 +469,7 @@ impl Shell for Gateway {
             .filter(|_| self.ending.takes_new())
             .filter_map(|gate| if gate.is_open(now) { Some(now) } else { gate.next_timeout() });
         let carriers =
-            self.ending.wants_tunnels().then(|| self.state.carriers.next_timeout(now, relay));
+            self.ending.wants_tunnels().then(|| self.state.carriers.next_timeout(now));
         let others = [
             self.clients.next_timeout(),
             self.names.as_ref().and_then(|names| names.next_timeout(now)),

@@ -112,13 +112,6 @@ impl Carrier {
         }
     }
 
-    /// When [`Carrier::on_turn`] is due.
-    pub(super) fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
-        let watched = self.policy.watched().and_then(|id| self.tunnel(id));
-        let stalled = watched.is_some_and(|key| relay.endpoint_ref().path_stalls(key));
-        if stalled { Some(now) } else { self.policy.next_timeout(now) }
-    }
-
     /// A tunnel is over.
     pub(super) fn on_closed(&mut self, now: Instant, id: AttemptId, reason: &CloseReason) {
         self.alive.retain(|(known, _)| *known != id);
@@ -281,8 +274,6 @@ fn read(relay: &Relay, key: TunnelKey) -> Option<Reading> {
     let rtt = view.sample.map(|sample| Rtt { smoothed: sample.srtt, variance: sample.rtt_var });
     Some(Reading {
         rtt: rtt.filter(|rtt| !rtt.smoothed.is_zero()),
-        waiting_since: view.waiting_since,
-        stalled: relay.endpoint_ref().path_stalls(key),
         acked: view.acked.0,
         received: view.received_bytes,
         local: view.local.map(|local| local.ip().to_canonical()),

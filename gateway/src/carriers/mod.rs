@@ -28,7 +28,7 @@ use polyrail_tunnel::{CloseReason, LoadError, SystemClock, TlsIdentity, quic, tl
 
 use self::carrier::Carrier;
 use self::links::Links;
-use self::policy::{AttemptId, Cause, Way};
+use self::policy::{AttemptId, Cause};
 
 /// All carriers of this gateway.
 #[derive(Debug)]
@@ -98,8 +98,8 @@ impl Carriers {
     }
 
     /// When [`Carriers::on_turn`] is due.
-    pub(crate) fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
-        self.carriers.iter().filter_map(|carrier| carrier.next_timeout(now, relay)).min()
+    pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        self.carriers.iter().filter_map(|carrier| carrier.policy.next_timeout(now)).min()
     }
 
     /// What operators are to hear of, since the last call.
@@ -147,7 +147,7 @@ impl Carriers {
     /// What we send over a tunnel looks policed (what the cloud sends is [`Self::on_report`]'s).
     pub(crate) fn on_policed(&mut self, now: Instant, tunnel: TunnelKey, rate: Bitrate) {
         if let Some((carrier, id)) = self.of(tunnel) {
-            carrier.policy.on_policed(now, id, rate, Way::Up);
+            carrier.policy.on_policed(now, id, rate);
         }
     }
 
@@ -157,7 +157,21 @@ impl Carriers {
         tracing::debug!(carrier = carrier.name(), ?report, "the cloud reports on a path");
         match report {
             PathReport::Stalled => carrier.policy.on_peer_stall(now, id),
-            PathReport::Policed { rate } => carrier.policy.on_policed(now, id, rate, Way::Down),
+            PathReport::Policed { rate } => carrier.policy.on_policed(now, id, rate),
+        }
+    }
+
+    /// The session says that a path stalls.
+    pub(crate) fn on_stalled(&mut self, tunnel: TunnelKey) {
+        if let Some((carrier, id)) = self.of(tunnel) {
+            carrier.policy.on_stalled(id);
+        }
+    }
+
+    /// The session says that a stalled path makes progress again.
+    pub(crate) fn on_recovered(&mut self, tunnel: TunnelKey) {
+        if let Some((carrier, id)) = self.of(tunnel) {
+            carrier.policy.on_recovered(id);
         }
     }
 

@@ -66,7 +66,6 @@ impl Carrier {
         PathCounters {
             mode_changes: own.mode_changes,
             demotions: own.demotions,
-            trials: own.trials,
             restarts: own.restarts,
             attempts: own.quic.begun + own.tls.begun,
             quic_attempts: own.quic.begun,

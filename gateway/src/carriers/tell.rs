@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_control::admin::{Event, TrialOutcome};
-use polyrail_model::Bitrate;
+use polyrail_control::admin::Event;
 use polyrail_relay::Relay;
 
 use super::carrier::Carrier;
-use super::policy::{Notice, TrialResult};
+use super::policy::Notice;
 
 impl Carrier {
     pub(super) fn tell(
@@ -59,7 +58,6 @@ impl Carrier {
             | Notice::Demoted { .. }
             | Notice::Retry
             | Notice::Lifted => self.tell_mode(notice, events),
-            Notice::Trial { .. } | Notice::TrialOver { .. } => self.tell_trial(&notice, events),
         }
     }
 
@@ -115,36 +113,6 @@ impl Carrier {
             Notice::Lifted => {
                 tracing::info!(carrier, "QUIC stays in use: no TLS connection came up");
                 events.push(Event::QuicRetried { path });
-            }
-            _ => {}
-        }
-    }
-
-    fn tell_trial(&self, notice: &Notice, events: &mut Vec<Event>) {
-        let carrier = self.name();
-        let path = carrier.to_owned();
-        match *notice {
-            Notice::Trial { rate } => {
-                let quic_mbps = rate.as_mbps();
-                tracing::info!(carrier, quic_mbps, "UDP looks policed: TLS is tried");
-                events.push(Event::TrialBegun { path, quic_bits_per_s: rate.as_bps() });
-            }
-            Notice::TrialOver { rate, result } => {
-                let (outcome, tls, text) = match result {
-                    TrialResult::Faster(tls) => (TrialOutcome::Faster, Some(tls), "TLS is faster"),
-                    TrialResult::NoFaster(tls) => {
-                        (TrialOutcome::NoFaster, Some(tls), "TLS shows no gain")
-                    }
-                    TrialResult::Unknown => (TrialOutcome::Unknown, None, "without a result"),
-                };
-                let (quic_mbps, tls_mbps) = (rate.as_mbps(), tls.map(Bitrate::as_mbps));
-                tracing::info!(carrier, quic_mbps, tls_mbps, "the trial of TLS is over: {text}");
-                events.push(Event::TrialEnded {
-                    path,
-                    outcome,
-                    quic_bits_per_s: rate.as_bps(),
-                    tls_bits_per_s: tls.map(Bitrate::as_bps),
-                });
             }
             _ => {}
         }

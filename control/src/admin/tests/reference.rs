@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::{
     ConfigState, ConnectionPhase, ConnectionState, Demotion, ErrorCode, Event, LinkChange,
-    LinkState, ModeDecision, ProcessState, Reloaded, RestartWish, Status, TrialOutcome,
+    LinkState, ModeDecision, ProcessState, Reloaded, RestartWish, Status,
 };
 use super::*;
 use crate::check::Kind;
@@ -113,13 +113,6 @@ fn events() -> Vec<Event> {
         Event::PathRestarted { path, mode, reason, attempts: 1, took_s: 1.0 },
         Event::PathDemoted { path: text(), reason: text(), retry_in_s: 1.0 },
         Event::QuicRetried { path: text() },
-        Event::TrialBegun { path: text(), quic_bits_per_s: 1 },
-        Event::TrialEnded {
-            path: text(),
-            outcome: TrialOutcome::Unknown,
-            quic_bits_per_s: 1,
-            tls_bits_per_s: None,
-        },
         Event::PathChanged { path: text(), change: text() },
         Event::SessionUp { session: text(), peer: text() },
         Event::SessionEnded { session: text(), peer: None, reason: text() },
@@ -134,7 +127,7 @@ fn events() -> Vec<Event> {
     all
 }
 
-const KINDS: usize = 19;
+const KINDS: usize = 17;
 
 /// A number for each kind: who adds one is made to look here.
 fn kind(event: &Event) -> usize {
@@ -155,8 +148,6 @@ fn kind(event: &Event) -> usize {
         Event::ReloadRefused { .. } => 13,
         Event::LinkChanged(_) => 14,
         Event::Alarm { .. } => 15,
-        Event::TrialBegun { .. } => 16,
-        Event::TrialEnded { .. } => 17,
         Event::EventsLost { .. } => KINDS - 1,
     }
 }

@@ -8,7 +8,7 @@ use polyrail_control::config::Mode;
 use polyrail_model::TunnelMode;
 use polyrail_tunnel::Backoff;
 
-use super::attempt::{Attempt, AttemptId, Meter, Reading, Stage};
+use super::attempt::{Attempt, AttemptId, Reading, Stage};
 use super::notice::{Action, Cause, EndingKind, Start};
 use super::search::{Lanes, Mark, Plan, Search, Sight};
 use super::{Policy, pace};
@@ -16,14 +16,7 @@ use super::{Policy, pace};
 impl Policy {
     pub(super) fn begin_search(&mut self, now: Instant, cause: Cause) {
         self.drop_probe(now);
-        if cause != Cause::Trial {
-            self.end_trial(now);
-        }
-        let mark = self.current().map(|path| Mark {
-            attempt: path.id,
-            acked: path.reading.acked,
-            received: path.reading.received,
-        });
+        let mark = self.current().map(|path| Mark { attempt: path.id, acked: path.reading.acked });
         // Searches that follow each other closely keep the pace of one; operators need not wait.
         let paced = cause.is_urgent() && cause != Cause::Operator;
         let last_start = self.last_start.filter(|_| paced);
@@ -35,8 +28,8 @@ impl Policy {
         let (quic, tls) = (TunnelMode::Quic, TunnelMode::Tls);
         let alone = |first| Lanes { first, second: None };
         match (search.cause, self.choice.wish()) {
-            (Cause::Trial, _) | (_, Mode::Tls) => alone(tls),
-            (Cause::Back, _) | (_, Mode::Quic) => alone(quic),
+            (_, Mode::Tls) => alone(tls),
+            (_, Mode::Quic) => alone(quic),
             (Cause::Mode, Mode::Auto) => {
                 alone(if self.choice.demotion().is_some() { tls } else { quic })
             }
@@ -106,7 +99,7 @@ impl Policy {
             started: now,
             up_at: None,
             reading: Reading::default(),
-            meter: Meter::default(),
+            stalled: false,
             patience,
             generation: self.generation,
             early: false,
@@ -168,7 +161,6 @@ impl Policy {
 
     pub(super) fn end_all(&mut self, now: Instant, reason: &'static str) {
         self.drop_probe(now);
-        self.end_trial(now);
         self.search = None;
         let all: Vec<AttemptId> = self.attempts.iter().map(|attempt| attempt.id).collect();
         all.into_iter().for_each(|id| self.close(id, reason));

@@ -39,10 +39,10 @@ use polyrail_control::config::Mode;
 use polyrail_model::{Bitrate, TunnelMode};
 use polyrail_tunnel::Backoff;
 
-pub(crate) use self::attempt::{AttemptId, Reading, Rtt, Way};
+pub(crate) use self::attempt::{AttemptId, Reading, Rtt};
 pub(crate) use self::demotion::Demotion;
 pub(crate) use self::notice::{
-    Action, Cause, Counters, Decision, Ending, EndingKind, Link, Notice, Phase, Start, TrialResult,
+    Action, Cause, Counters, Decision, Ending, EndingKind, Link, Notice, Phase, Start,
 };
 pub(crate) use self::pace::Pace;
 
@@ -167,7 +167,6 @@ impl Policy {
             return;
         };
         let before = std::mem::replace(&mut attempt.reading, reading);
-        attempt.meter.feed(now, reading.moved());
         let grown = reading.acked > before.acked || reading.received > before.received;
         let tcp_path = attempt.mode == TunnelMode::Tls && attempt.path().is_some();
         if self.current().is_some_and(|current| current.id == id) {
@@ -205,10 +204,11 @@ impl Policy {
             return None;
         }
         let plan = self.plan().map(|plan| plan.at);
-        let choice = self.judged(now).and_then(|current| self.choice.next_timeout(current));
+        let choice = self.settled_mode().and_then(|mode| self.choice.next_timeout(mode));
+        let stall = self.is_stall_due().then_some(now);
         let wish = self.wish_over_at();
         let expiries = self.attempts.iter().filter_map(|attempt| self.expires_at(attempt));
-        expiries.chain([plan, self.stall_at(now), choice, wish].into_iter().flatten()).min()
+        expiries.chain([plan, stall, choice, wish].into_iter().flatten()).min()
     }
 
     /// The operator lets the carrier be used, or not.
@@ -236,7 +236,6 @@ impl Policy {
             return;
         }
         self.drop_probe(now);
-        self.end_trial(now);
         self.choice.set_wish(now, mode);
         self.close_unready("the mode was changed", |policy, attempt| {
             !policy.choice.allows(attempt.mode)
@@ -248,10 +247,7 @@ impl Policy {
             (Mode::Auto, TunnelMode::Tls) => self.begin_search(now, Cause::Mode),
             _ if !self.choice.allows(current) => self.begin_search(now, Cause::Mode),
             _ => {
-                let of_mode = |search: &mut Search| {
-                    matches!(search.cause, Cause::Mode | Cause::Trial | Cause::Back)
-                };
-                self.search.take_if(of_mode);
+                self.search.take_if(|search| search.cause == Cause::Mode);
                 self.decide(now, current, Cause::Mode);
             }
         }
@@ -328,36 +324,12 @@ impl Policy {
         self.note_phase(now);
     }
 
-    /// The cloud says that what it sends over this path stops.
-    pub(crate) fn on_peer_stall(&mut self, now: Instant, id: AttemptId) {
-        let concerned = self.current().is_some_and(|current| current.id == id);
-        let calm = self.search.as_ref().is_none_or(|search| !search.cause.is_urgent());
-        if concerned && calm && self.pace.restart.enabled && self.is_usable() {
-            self.stall(now, Cause::PeerStall);
-        }
-    }
-
-    /// The side that sends this way suspects that UDP is policed to `rate`.
-    pub(crate) fn on_policed(&mut self, now: Instant, id: AttemptId, rate: Bitrate, way: Way) {
-        let concerned =
-            self.current().is_some_and(|path| path.id == id && path.mode == TunnelMode::Quic);
-        if !concerned || self.search.is_some() || !self.is_usable() || self.choice.on_trial() {
-            return;
-        }
-        if self.choice.wish() == Mode::Quic {
-            // Whatever it is, a fresh connection neither remembers a rate that has collapsed nor
-            // packets of a size that no longer passes.
-            if self.choice.may_renew(now) {
-                self.renew(now, Cause::Slow);
-            }
-            return;
-        }
-        let verdict = self.choice.on_policed(now, rate, way);
-        self.obey(now, verdict);
-        if self.choice.on_trial() {
-            self.counters.trials += 1;
-            self.tell(Notice::Trial { rate });
-            self.begin_search(now, Cause::Trial);
+    /// The sender of one direction suspects that UDP is policed to `rate`.
+    pub(crate) fn on_policed(&mut self, now: Instant, id: AttemptId, rate: Bitrate) {
+        let path = self.current().filter(|path| path.id == id && path.mode == TunnelMode::Quic);
+        if path.is_some() && self.search.is_none() && self.is_usable() {
+            let verdict = self.choice.on_policed(now, rate);
+            self.obey(now, verdict);
         }
     }
 
@@ -387,16 +359,6 @@ impl Policy {
     /// The connection in use.
     pub(crate) fn in_use(&self) -> Option<AttemptId> {
         self.current().map(|current| current.id)
-    }
-
-    /// The connection in use, if a stall of it would begin a restart.
-    pub(crate) fn watched(&self) -> Option<AttemptId> {
-        self.doubtable().filter(|_| self.is_usable()).map(|path| path.id)
-    }
-
-    fn doubtable(&self) -> Option<&Attempt> {
-        let urgent = self.search.as_ref().is_some_and(|search| search.cause.is_urgent());
-        self.current().filter(|_| !urgent && self.pace.restart.enabled)
     }
 
     fn is_usable(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bitrate, TunnelMode};
+use polyrail_model::TunnelMode;
 
 use super::attempt::AttemptId;
 
@@ -54,10 +54,6 @@ pub(crate) enum Notice {
     Demoted { reason: String, retry_in: Duration, again: bool },
     /// QUIC is tried again after a demotion.
     Retry,
-    /// TLS is tried because QUIC looks policed to this rate.
-    Trial { rate: Bitrate },
-    /// The trial is over.
-    TrialOver { rate: Bitrate, result: TrialResult },
     /// No TLS connection came up in place of a demoted QUIC path, which stays in use.
     Lifted,
     /// A connection failed, and no other carries.
@@ -66,17 +62,6 @@ pub(crate) enum Notice {
     LinkLost,
     /// It is back.
     LinkBack,
-}
-
-/// What a trial of TLS showed, with the rate of TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TrialResult {
-    /// At least twice the rate of QUIC.
-    Faster(Bitrate),
-    /// Less than that.
-    NoFaster(Bitrate),
-    /// It ended before that was known.
-    Unknown,
 }
 
 /// Why a carrier is searched for a connection.
@@ -104,16 +89,12 @@ pub(crate) enum Cause {
     Mode,
     /// The carrier's configuration was changed.
     Config,
-    /// TLS is tried because UDP looks policed.
-    Trial,
-    /// Back to QUIC after a trial without gain.
-    Back,
 }
 
 impl Cause {
     /// Whether users may be waiting for it.
     pub(crate) fn is_urgent(self) -> bool {
-        !matches!(self, Self::Start | Self::Mode | Self::Config | Self::Trial | Self::Back)
+        !matches!(self, Self::Start | Self::Mode | Self::Config)
     }
 
     /// Whether it is over as soon as the old connection makes progress.
@@ -135,8 +116,6 @@ impl Cause {
             Self::Operator => "an operator asked for it",
             Self::Mode => "the mode was changed",
             Self::Config => "the configuration was changed",
-            Self::Trial => "UDP looks policed",
-            Self::Back => "TLS was no faster than QUIC",
         }
     }
 }
@@ -148,7 +127,6 @@ pub(crate) struct Counters {
     pub(crate) demotions: u64,
     pub(crate) restarts: u64,
     pub(crate) stalls: u64,
-    pub(crate) trials: u64,
     /// Begun and never answered, of QUIC and TLS.
     pub(crate) quic: Tries,
     pub(crate) tls: Tries,

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use polyrail_control::config::Mode;
-use polyrail_model::{Bitrate, TunnelMode};
+use polyrail_model::TunnelMode;
 
-use super::attempt::{Attempt, AttemptId, Both, Stage};
+use super::attempt::{Attempt, AttemptId, Stage};
 use super::{Cause, Decision, Ending, EndingKind, Notice, PATHS_MAX, Policy, of};
 
 impl Policy {
@@ -34,7 +34,7 @@ impl Policy {
 
     /// The session has the connection as its path of this number.
     pub(crate) fn on_path(&mut self, now: Instant, id: AttemptId, number: u64) {
-        let before = self.current().map(|path| (path.mode, path.path(), measured(now, path)));
+        let before = self.current().and_then(Attempt::path);
         let Some(attempt) = self.find(id).filter(|attempt| !attempt.closing) else { return };
         attempt.stage = Stage::Path(number);
         attempt.up_at.get_or_insert(now);
@@ -42,16 +42,12 @@ impl Policy {
         self.book.worked(address);
         self.begin_afresh();
         let probed = self.probe.take_if(|probe| *probe == id).is_some();
-        if before.is_some_and(|(_, newest, _)| newest > Some(number)) {
+        if before > Some(number) {
             // A newer connection was faster: the session closes this one.
             return;
         }
-        let tls = before.map(|(_, _, rates)| rates).unwrap_or_default();
         match mode {
-            TunnelMode::Quic => {
-                self.end_trial(now);
-                self.choice.on_quic_path(now, probed, tls);
-            }
+            TunnelMode::Quic => self.choice.on_quic_path(now, probed),
             TunnelMode::Tls => self.choice.on_tls_path(now),
         }
         let was_down = !std::mem::replace(&mut self.carrying, true);
@@ -113,7 +109,7 @@ impl Policy {
     /// Says why the carrier travels as it does.
     pub(super) fn decide(&mut self, now: Instant, mode: TunnelMode, cause: Cause) {
         let from = self.travelled.replace(mode);
-        let reason = self.reason(mode, from, cause);
+        let reason = self.reason(mode, from);
         if from != Some(mode) {
             if from.is_some() {
                 self.counters.mode_changes += 1;
@@ -126,7 +122,7 @@ impl Policy {
         }
     }
 
-    fn reason(&self, mode: TunnelMode, from: Option<TunnelMode>, cause: Cause) -> String {
+    fn reason(&self, mode: TunnelMode, from: Option<TunnelMode>) -> String {
         let wish = self.choice.wish();
         if wish != Mode::Auto {
             return format!("mode {wish} is set");
@@ -137,9 +133,7 @@ impl Policy {
         }
         let text = match mode {
             TunnelMode::Quic if demotion.is_some() => "QUIC was answered before TLS",
-            TunnelMode::Tls if self.choice.on_trial() => "trial: UDP looks policed",
             TunnelMode::Tls => "TLS was answered before QUIC",
-            TunnelMode::Quic if cause == Cause::Back => "TLS was no faster than QUIC",
             TunnelMode::Quic if from == Some(TunnelMode::Tls) => "QUIC is answered again",
             TunnelMode::Quic => "QUIC was answered",
         };
@@ -157,7 +151,6 @@ impl Policy {
         let path = self.attempts.iter().find(|attempt| attempt.id == id);
         let outdated = path.is_some_and(|path| self.is_outdated(path));
         let search = self.search.take_if(|search| match search.cause {
-            Cause::Back => mode == TunnelMode::Quic,
             Cause::Config => !outdated,
             _ => true,
         });
@@ -230,11 +223,6 @@ impl Policy {
     fn find(&mut self, id: AttemptId) -> Option<&mut Attempt> {
         self.attempts.iter_mut().find(|attempt| attempt.id == id)
     }
-}
-
-/// What a path carried lately.
-fn measured(now: Instant, path: &Attempt) -> Both<Bitrate> {
-    path.meter.rates(now, super::choice::MEASURE)
 }
 
 /// How long the first answer of a search keeps connections from being begun: a round trip, within

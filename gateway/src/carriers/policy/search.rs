@@ -22,7 +22,7 @@ pub(crate) struct Search {
     pub(crate) begun: Instant,
     /// Connections begun.
     pub(crate) started: u64,
-    /// The path that it is about: acknowledged and received bytes at the search's begin.
+    /// The path that it is about: acknowledged bytes when the search began.
     pub(crate) mark: Option<Mark>,
     /// The cloud answered one for the first time: no further ones until then.
     pub(crate) hold_until: Option<Instant>,
@@ -39,7 +39,6 @@ pub(crate) struct Search {
 pub(crate) struct Mark {
     pub(crate) attempt: AttemptId,
     pub(crate) acked: u64,
-    pub(crate) received: u64,
 }
 
 /// What a lane has done in this search.
@@ -169,7 +168,7 @@ impl Search {
     fn alive_max(&self, pace: &Pace) -> usize {
         match self.cause {
             // A path carries meanwhile.
-            Cause::Slow | Cause::Mode | Cause::Trial | Cause::Back => 1,
+            Cause::Slow | Cause::Mode => 1,
             _ => pace.alive_max(),
         }
     }
