@@ -462,7 +462,7 @@ impl Shell for Gateway {
         }
     }
 
-    fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
+    fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
         let transparent = self.transparent.iter().map(|(_, gate)| gate);
         let gates = transparent.chain(self.socks.iter().map(|(_, gate)| gate));
         let gates = gates

@@ -248,7 +248,7 @@ impl Policy {
             _ if !self.choice.allows(current) => self.begin_search(now, Cause::Mode),
             _ => {
                 self.search.take_if(|search| search.cause == Cause::Mode);
-                self.decide(now, current, Cause::Mode);
+                self.decide(now, current);
             }
         }
     }

@@ -51,8 +51,8 @@ impl Policy {
             TunnelMode::Tls => self.choice.on_tls_path(now),
         }
         let was_down = !std::mem::replace(&mut self.carrying, true);
-        let cause = self.settle_search(now, id, mode, was_down);
-        self.decide(now, mode, cause);
+        self.settle_search(now, id, mode, was_down);
+        self.decide(now, mode);
         self.close_losers(id, mode);
     }
 
@@ -107,7 +107,7 @@ impl Policy {
     }
 
     /// Says why the carrier travels as it does.
-    pub(super) fn decide(&mut self, now: Instant, mode: TunnelMode, cause: Cause) {
+    pub(super) fn decide(&mut self, now: Instant, mode: TunnelMode) {
         let from = self.travelled.replace(mode);
         let reason = self.reason(mode, from);
         if from != Some(mode) {
@@ -140,24 +140,15 @@ impl Policy {
         text.to_owned()
     }
 
-    /// Ends the search that the new path satisfies, and tells of it. Returns what it was for.
-    fn settle_search(
-        &mut self,
-        now: Instant,
-        id: AttemptId,
-        mode: TunnelMode,
-        was_down: bool,
-    ) -> Cause {
+    /// Ends the search that the new path satisfies, and reports it.
+    fn settle_search(&mut self, now: Instant, id: AttemptId, mode: TunnelMode, was_down: bool) {
         let path = self.attempts.iter().find(|attempt| attempt.id == id);
         let outdated = path.is_some_and(|path| self.is_outdated(path));
-        let search = self.search.take_if(|search| match search.cause {
-            Cause::Config => !outdated,
-            _ => true,
-        });
+        let search = self.search.take_if(|search| search.cause != Cause::Config || !outdated);
         if was_down {
             self.tell(Notice::Up { attempt: id, mode });
         }
-        let Some(search) = search else { return Cause::Mode };
+        let Some(search) = search else { return };
         let restarted = search.cause.is_urgent() || search.cause == Cause::Config;
         if !was_down && restarted {
             self.counters.restarts += 1;
@@ -169,7 +160,6 @@ impl Policy {
                 took: search.age(now),
             });
         }
-        search.cause
     }
 
     /// Closes what the new path makes needless. Younger connections that have greeted the cloud
@@ -220,7 +210,7 @@ impl Policy {
         self.not_before[lane] = Some(now + self.backoffs[lane].next_wait());
     }
 
-    fn find(&mut self, id: AttemptId) -> Option<&mut Attempt> {
+    pub(super) fn find(&mut self, id: AttemptId) -> Option<&mut Attempt> {
         self.attempts.iter_mut().find(|attempt| attempt.id == id)
     }
 }

@@ -79,7 +79,7 @@ impl Policy {
         let on_quic = self.current().is_some_and(|path| path.mode == TunnelMode::Quic);
         if cause == Some(Cause::Mode) && on_quic && self.choice.lift_demotion(now) {
             self.tell(Notice::Lifted);
-            self.decide(now, TunnelMode::Quic, Cause::Mode);
+            self.decide(now, TunnelMode::Quic);
         }
     }
 
@@ -157,7 +157,7 @@ impl Policy {
                 self.tell(Notice::Demoted { reason, retry_in, again });
                 match self.current().map(|current| current.mode) {
                     Some(TunnelMode::Quic) => self.begin_search(now, Cause::Mode),
-                    Some(current) => self.decide(now, current, Cause::Mode),
+                    Some(current) => self.decide(now, current),
                     None => {}
                 }
             }
