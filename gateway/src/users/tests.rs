@@ -11,9 +11,9 @@ struct Fake {
 }
 
 impl Neighbours for Fake {
-    fn link_address(&mut self, address: IpAddr) -> Option<LinkAddress> {
+    fn link_address(&mut self, address: IpAddr) -> Option<Vec<u8>> {
         self.questions += 1;
-        LinkAddress::new(self.known.get(&address)?)
+        self.known.get(&address).map(|link| link.to_vec())
     }
 }
 
