@@ -6,16 +6,16 @@
 
 use std::time::Instant;
 
-use polyrail_control::CloudConfig;
+use polyrail_config::CloudConfig;
 use polyrail_control::admin::{
     AdminError, AdminHandle, Command, ErrorCode, Event, Loaded, PathChange, PathState, Snapshot,
 };
 use polyrail_control::linkdb::Tuning;
 use polyrail_control::reload::Change;
+use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
 use polyrail_session::Settings;
-use polyrail_tunnel::TlsIdentity;
 
 use crate::congestion::Congestion;
 use crate::shell::{Cloud, access_list, dial_settings};

@@ -18,17 +18,18 @@ use std::time::Instant;
 use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Interest, Poll, Registry, Token};
+use polyrail_config::log::LogHandle;
+use polyrail_config::{CloudConfig, Overrides};
 use polyrail_control::admin::{self, AdminHandle, AdminOptions, AdminServer, Loaded};
 use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
-use polyrail_control::log::LogHandle;
-use polyrail_control::{CloudConfig, Overrides};
+use polyrail_identity::{IdentityPaths, TlsIdentity};
 use polyrail_model::{Destination, Families, Identity, TunnelMode};
 use polyrail_relay::admin::session_name;
 use polyrail_relay::{
     Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
 };
 use polyrail_session::{Endpoint, Event, FlowKey, PathReport, SessionKey, Settings, TunnelKey};
-use polyrail_tunnel::{CloseReason, IdentityPaths, SystemClock, TlsIdentity};
+use polyrail_tunnel::CloseReason;
 use ring::rand::{SecureRandom, SystemRandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook_mio::v1_0::Signals;
@@ -66,7 +67,7 @@ pub fn run(config: CloudConfig, start: Start) -> anyhow::Result<()> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     let now = Instant::now();
     let descriptors = polyrail_relay::raise_descriptor_limit();
-    for finding in polyrail_control::kernel::findings() {
+    for finding in polyrail_config::kernel::findings() {
         tracing::warn!("{finding}");
     }
     let mut poll = Poll::new().context("no epoll")?;
@@ -151,11 +152,7 @@ fn load_identity(config: &CloudConfig) -> anyhow::Result<TlsIdentity> {
         authority: config.tls.authority.clone(),
         revocations: config.tls.revocations.clone(),
     };
-    let identity = TlsIdentity::load(&paths)?;
-    for warning in identity.warnings(&SystemClock) {
-        tracing::warn!("{warning}");
-    }
-    Ok(identity)
+    Ok(TlsIdentity::load(&paths)?)
 }
 
 pub(crate) fn access_list(config: &CloudConfig) -> AccessList {

@@ -15,7 +15,7 @@ use common::{Cloud, Gateway, issue};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::Pid;
-use polyrail_control::pki::{Authority, NodeRole};
+use polyrail_identity::{Authority, NodeRole};
 use polyrail_model::{Destination, UserId};
 use polyrail_relay::RelayEvent;
 use polyrail_session::{Event, FlowKey, ResetReason};

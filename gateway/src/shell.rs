@@ -13,18 +13,17 @@ use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
+use polyrail_config::log::LogHandle;
+use polyrail_config::{GatewayConfig, Overrides, SocksReply};
 use polyrail_control::admin::{AdminHandle, AdminOptions, AdminServer, Event as Told, Loaded};
-use polyrail_control::config::SocksReply;
 use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
-use polyrail_control::log::LogHandle;
-use polyrail_control::{GatewayConfig, Overrides};
+use polyrail_identity::{IdentityPaths, TlsIdentity};
 use polyrail_model::{Destination, InstanceId};
 use polyrail_relay::admin::session_name;
 use polyrail_relay::{
     AcceptGate, Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
 };
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, Settings};
-use polyrail_tunnel::{IdentityPaths, SystemClock, TlsIdentity};
 use ring::rand::{SecureRandom, SystemRandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook_mio::v1_0::Signals;
@@ -61,7 +60,7 @@ pub fn run(config: GatewayConfig, start: Start) -> anyhow::Result<()> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     let now = Instant::now();
     let descriptors = polyrail_relay::raise_descriptor_limit();
-    for finding in polyrail_control::kernel::findings() {
+    for finding in polyrail_config::kernel::findings() {
         tracing::warn!("{finding}");
     }
     let mut poll = Poll::new().context("no epoll")?;
@@ -139,11 +138,7 @@ fn load_identity(config: &GatewayConfig) -> anyhow::Result<TlsIdentity> {
         authority: config.tls.authority.clone(),
         revocations: config.tls.revocations.clone(),
     };
-    let identity = TlsIdentity::load(&paths)?;
-    for warning in identity.warnings(&SystemClock) {
-        tracing::warn!("{warning}");
-    }
-    Ok(identity)
+    Ok(TlsIdentity::load(&paths)?)
 }
 
 fn random<const N: usize>() -> anyhow::Result<[u8; N]> {

@@ -13,7 +13,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use nix::sys::stat::Mode;
-use polyrail_control::pki::{Authority, IssueRequest, Issued, NodeRole};
+use polyrail_identity::{Authority, IssueRequest, Issued, NodeRole};
 use polyrail_model::Identity;
 
 /// The process; it ends with the test.

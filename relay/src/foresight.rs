@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_control::linkdb::{Asker, Input, LinkDb, Output, SessionNumber, Tuning};
 use polyrail_control::telemetry::ObservationReceiver;
-use polyrail_predictor::{Heard, Observation, Silence};
+use polyrail_model::{Heard, Observation, Silence};
 use polyrail_session::{Event, SessionKey, TunnelKey};
 
 use crate::Relay;

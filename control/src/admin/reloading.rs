@@ -12,10 +12,9 @@ use tokio::time::timeout;
 use super::desk::{ASKER_WAIT, Desk, at_last, in_time, too_late};
 use super::{AdminError, Answer, Command, DaemonConfig, ErrorCode, Event, Loaded, Timestamp};
 use crate::check::usable_tls;
-use crate::config::{Overrides, TlsConfig};
-use crate::log::{LogHandle, PreparedLog};
-use crate::pki;
 use crate::reload::{Change, ChangeLine, Difference};
+use polyrail_config::log::{LogHandle, PreparedLog};
+use polyrail_config::{Overrides, TlsConfig};
 
 /// What a reload did: the answer of `POST /v1/reload`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +58,7 @@ pub(super) fn seals(tls: &TlsConfig, before: impl Fn(&'static str, &Path)) -> Se
     let seal = |(name, file): (&'static str, Option<&PathBuf>)| {
         let file = file?;
         before(name, file);
-        Some((name, pki::digest(file).ok()?))
+        Some((name, polyrail_identity::digest(file).ok()?))
     };
     files.into_iter().filter_map(seal).collect()
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
-use polyrail_control::pki::{
+use polyrail_identity::{
     Authority, Certificate, IssueRequest, NodeRole, RevocationList, Serial, read_certificates,
     shown,
 };
@@ -144,17 +144,19 @@ fn show(
 ) -> anyhow::Result<bool> {
     let authority = authority.map(read_certificates).transpose()?;
     let authority = authority.as_ref().and_then(|all| all.first());
-    let list = crl.map(RevocationList::read).transpose()?;
+    let lists = crl.map(RevocationList::read).transpose()?;
     let mut fine = true;
     for file in files {
-        if let Ok(list) = RevocationList::read(file) {
-            show_list(file, &list, authority, out)?;
+        if let Ok(lists) = RevocationList::read(file) {
+            for list in &lists {
+                show_list(file, list, authority, out)?;
+            }
             continue;
         }
         match read_certificates(file) {
             Ok(certificates) => {
                 for certificate in &certificates {
-                    show_certificate(file, certificate, authority, list.as_ref(), out)?;
+                    show_certificate(file, certificate, authority, lists.as_deref(), out)?;
                 }
             }
             Err(error) => {
@@ -170,7 +172,7 @@ fn show_certificate(
     file: &Path,
     certificate: &Certificate,
     authority: Option<&Certificate>,
-    list: Option<&RevocationList>,
+    lists: Option<&[RevocationList]>,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
     let now = OffsetDateTime::now_utc();
@@ -193,8 +195,8 @@ fn show_certificate(
     if let Some(authority) = authority {
         writeln!(out, "  signature    {}", verdict(certificate.is_signed_by(authority)))?;
     }
-    if let Some(list) = list {
-        match list.revoked_since(&certificate.serial) {
+    if let Some(lists) = lists {
+        match lists.iter().find_map(|list| list.revoked_since(certificate)) {
             Some(since) => writeln!(out, "  revoked      since {}", shown(since))?,
             None => writeln!(out, "  revoked      no")?,
         }
@@ -214,8 +216,8 @@ fn show_list(
     if let Some(authority) = authority {
         writeln!(out, "  signature    {}", verdict(list.is_signed_by(authority)))?;
     }
-    for entry in &list.entries {
-        writeln!(out, "  revoked      {} since {}", entry.serial, shown(entry.since))?;
+    for (serial, since) in &list.entries {
+        writeln!(out, "  revoked      {serial} since {}", shown(*since))?;
     }
     Ok(())
 }

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
+use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
+use polyrail_identity::{Authority, IssueRequest, NodeRole};
 use polyrail_model::TunnelMode;
 
 use super::desk::Desk;
@@ -19,9 +21,6 @@ use super::{
     AdminError, AdminOptions, Command, Loaded, PathChange, PathCounters, PathPhase, PathState,
     SessionPhase, SessionState, Snapshot, Timestamp,
 };
-use crate::GatewayConfig;
-use crate::config::{CarrierRole, Mode, Overrides};
-use crate::pki::{Authority, IssueRequest, NodeRole};
 
 /// A folder with certificates and a good `gateway.toml`.
 struct Node {

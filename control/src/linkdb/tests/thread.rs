@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use mio::{Poll, Token, Waker};
-use polyrail_model::{HandoverOutcome, LedgerMessage, TripId};
-use polyrail_predictor::Reported;
+use polyrail_model::{HandoverOutcome, LedgerMessage, Reported, TripId};
 
 use super::super::{Asker, LinkDb, Options, Role};
 use super::*;

@@ -1,6 +1,6 @@
 //! Policed UDP: QUIC is demoted at once, retried with a growing wait, and trusted again.
 
-use polyrail_control::config::Mode;
+use polyrail_config::Mode;
 use polyrail_model::TunnelMode;
 
 use super::world::{QUIC, TLS, World, ms, secs};
