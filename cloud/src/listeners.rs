@@ -120,10 +120,7 @@ impl Listeners {
     /// When [`Listeners::on_turn`] is wanted without an event.
     pub(crate) fn next_timeout(&self, now: Instant, takes_new: bool) -> Option<Instant> {
         let gates = self.tcp.iter().filter(|_| takes_new);
-        let gates = gates.filter_map(|(_, gate)| match gate.is_open(now) {
-            true => Some(now),
-            false => gate.next_timeout(),
-        });
+        let gates = gates.filter_map(|(_, gate)| gate.next_timeout(now));
         let more = self.udp.iter().filter(|udp| udp.more).map(|_| now);
         gates.chain(more).min()
     }

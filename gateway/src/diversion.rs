@@ -12,10 +12,9 @@
 //! with the rules keeps the daemon from starting.
 //!
 //! Every change runs `nft` or `ip` and waits for it, up to seconds on a machine in trouble. So
-//! after the start a thread of its own does all of it, and the caller, whose loop moves the flows,
-//! only leaves word: the latest word of each kind, so that nothing piles up and nothing waits.
+//! after the start a thread does all of it, and the event loop only sends it messages.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -34,8 +33,8 @@ pub const RETRY_EVERY: Duration = Duration::from_secs(2);
 /// for that.
 #[derive(Debug)]
 pub struct Diversion {
-    desk: Arc<Desk>,
-    worker: Option<JoinHandle<()>>,
+    /// `None` once the worker is to end.
+    worker: Option<(Sender<Message>, JoinHandle<()>)>,
 }
 
 impl Diversion {
@@ -51,71 +50,50 @@ impl Diversion {
             Err(error @ InterceptError::DirectRoute(_)) => keeper.fail(now, &error),
             Err(error) => return Err(error),
         }
-        let desk = Arc::new(Desk::default());
-        let theirs = Arc::clone(&desk);
+        let (sender, messages) = channel();
         let worker = thread::Builder::new()
             .name("interception".to_owned())
-            .spawn(move || keeper.work(&theirs))
+            .spawn(move || keeper.work(&messages))
             .map_err(InterceptError::Worker)?;
-        Ok(Self { desk, worker: Some(worker) })
+        Ok(Self { worker: Some((sender, worker)) })
     }
 
     /// The cloud says which address families it reaches; the others are rejected soon.
     pub fn set_families(&self, reachable: Families) {
-        self.desk.leave(|word| word.reachable = Some(reachable));
+        self.send(Message::Families(reachable));
     }
 
     /// A carrier came up after it was down: its interface may have lost its routes meanwhile, and
     /// with them ours. They are renewed soon.
     pub fn carrier_up(&self) {
-        self.desk.leave(|word| word.carrier_up = true);
+        self.send(Message::CarrierUp);
+    }
+
+    fn send(&self, message: Message) {
+        if let Some((sender, _)) = &self.worker {
+            // It fails only when the worker has panicked; that is reported at the end.
+            let _ = sender.send(message);
+        }
     }
 }
 
 impl Drop for Diversion {
     fn drop(&mut self) {
-        self.desk.leave(|word| word.end = true);
-        if let Some(worker) = self.worker.take()
-            && worker.join().is_err()
-        {
-            tracing::error!("the interception thread had failed");
+        let Some((sender, worker)) = self.worker.take() else { return };
+        drop(sender);
+        if worker.join().is_err() {
+            tracing::error!("interception thread panicked");
         }
     }
 }
 
-/// What the worker is to know: the latest word of each kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Word {
-    reachable: Option<Families>,
-    carrier_up: bool,
-    end: bool,
-}
-
-/// Where word is left for the worker.
-#[derive(Debug, Default)]
-struct Desk {
-    word: Mutex<Word>,
-    left: Condvar,
-}
-
-impl Desk {
-    fn leave(&self, write: impl FnOnce(&mut Word)) {
-        write(&mut self.lock());
-        self.left.notify_one();
-    }
-
-    /// Takes the word that was left, or none after [`WATCH_EVERY`].
-    fn take(&self) -> Word {
-        let idle = |word: &mut Word| *word == Word::default();
-        let waited = self.left.wait_timeout_while(self.lock(), WATCH_EVERY, idle);
-        let (mut word, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *word)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Word> {
-        // A word is whole whoever failed while holding the lock.
-        self.word.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What the worker is told. It ends when the sender is dropped.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    /// The cloud reaches these address families.
+    Families(Families),
+    /// A carrier came up after it was down.
+    CarrierUp,
 }
 
 /// The rules and what is still to be done to them; lives in the worker's thread.
@@ -136,16 +114,19 @@ impl Keeper {
         Self { plan, held: None, reachable: None, stale: false, retry_at: None, told: None }
     }
 
-    fn work(mut self, desk: &Desk) {
+    fn work(mut self, messages: &Receiver<Message>) {
         loop {
-            let word = desk.take();
-            if word.end {
-                return;
-            }
-            let now = Instant::now();
-            self.hear(word);
-            if word == Word::default() && self.retry_at.is_some_and(|at| now < at) {
-                continue;
+            match messages.recv_timeout(WATCH_EVERY) {
+                Ok(message) => {
+                    self.take(message);
+                    messages.try_iter().for_each(|message| self.take(message));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.retry_at.is_some_and(|at| Instant::now() < at) {
+                        continue;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
             }
             match self.settle() {
                 Ok(()) => (self.retry_at, self.told) = (None, None),
@@ -154,9 +135,11 @@ impl Keeper {
         }
     }
 
-    fn hear(&mut self, word: Word) {
-        self.reachable = word.reachable.or(self.reachable);
-        self.stale |= word.carrier_up && matches!(self.plan.other(), Other::Direct { .. });
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Families(reachable) => self.reachable = Some(reachable),
+            Message::CarrierUp => self.stale |= matches!(self.plan.other(), Other::Direct { .. }),
+        }
     }
 
     /// Does whatever is to be done; when all is well, one system call.

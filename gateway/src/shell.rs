@@ -462,7 +462,7 @@ impl Shell for Gateway {
         let gates = transparent.chain(self.socks.iter().map(|(_, gate)| gate));
         let gates = gates
             .filter(|_| self.ending.takes_new())
-            .filter_map(|gate| if gate.is_open(now) { Some(now) } else { gate.next_timeout() });
+            .filter_map(|gate| gate.next_timeout(now));
         let carriers =
             self.ending.wants_tunnels().then(|| self.state.carriers.next_timeout(now));
         let others = [

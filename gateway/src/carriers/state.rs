@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
 use polyrail_control::admin::{
-    Demotion, ModeDecision, PathCounters, PathPhase, PathState, Timestamp,
+    Demotion, ModeDecision, PathCounters, PathState, Timestamp,
 };
 use polyrail_model::Identity;
 use polyrail_relay::Carried;
 use polyrail_relay::admin::Survey;
 
 use super::carrier::Carrier;
-use super::policy::Phase;
 
 impl Carrier {
     pub(super) fn state(
@@ -36,7 +35,7 @@ impl Carrier {
             interface: self.config.interface.as_ref().map(ToString::to_string),
             configured_mode: self.policy.mode(),
             mode: first.map(|connection| connection.mode),
-            state: shown(phase),
+            state: phase,
             since: moment(now, since.unwrap_or(now)),
             decision: self.policy.decision().map(|decision| ModeDecision {
                 mode: decision.mode,
@@ -76,16 +75,6 @@ impl Carrier {
             sent_bytes,
             received_bytes,
         }
-    }
-}
-
-fn shown(phase: Phase) -> PathPhase {
-    match phase {
-        Phase::Up => PathPhase::Up,
-        Phase::Stalled => PathPhase::Stalled,
-        Phase::Down => PathPhase::Down,
-        Phase::Disabled => PathPhase::Disabled,
-        Phase::NoInterface => PathPhase::NoInterface,
     }
 }
 

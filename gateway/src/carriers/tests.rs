@@ -95,6 +95,12 @@ impl World {
                 RelayEvent::Session(Event::PathUp { tunnel, path, .. }) => {
                     self.carriers.on_path(now, tunnel, path.0);
                 }
+                RelayEvent::Session(Event::PathStalled { tunnel, .. }) => {
+                    self.carriers.on_stalled(tunnel);
+                }
+                RelayEvent::Session(Event::PathRecovered { tunnel }) => {
+                    self.carriers.on_recovered(tunnel);
+                }
                 RelayEvent::Session(Event::SessionUp { .. }) => {}
                 other => panic!("nobody is there to cause {other:?}"),
             }

@@ -22,8 +22,8 @@ mod attempt;
 mod choice;
 mod connections;
 mod demotion;
+mod lifecycle;
 mod notice;
-mod outcome;
 mod pace;
 mod search;
 mod watch;
@@ -36,13 +36,14 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use polyrail_config::Mode;
+use polyrail_control::admin::PathPhase;
 use polyrail_model::{Bitrate, TunnelMode};
 use polyrail_tunnel::Backoff;
 
 pub(crate) use self::attempt::{AttemptId, Reading, Rtt};
 pub(crate) use self::demotion::Demotion;
 pub(crate) use self::notice::{
-    Action, Cause, Counters, Decision, Ending, EndingKind, Link, Notice, Phase, Start,
+    Action, Cause, Counters, Decision, Ending, EndingKind, Link, Notice, Start,
 };
 pub(crate) use self::pace::Pace;
 
@@ -78,7 +79,7 @@ pub(crate) struct Policy {
     carrying: bool,
     decision: Option<Decision>,
     counters: Counters,
-    phase: (Phase, Option<Instant>),
+    phase: (PathPhase, Option<Instant>),
     actions: VecDeque<Action>,
 }
 
@@ -110,7 +111,7 @@ impl Policy {
             carrying: false,
             decision: None,
             counters: Counters::default(),
-            phase: (Phase::Down, None),
+            phase: (PathPhase::Down, None),
             actions: VecDeque::new(),
         }
     }
@@ -334,7 +335,7 @@ impl Policy {
     }
 
     /// How it is doing, and since when.
-    pub(crate) fn phase(&self) -> (Phase, Option<Instant>) {
+    pub(crate) fn phase(&self) -> (PathPhase, Option<Instant>) {
         self.phase
     }
 
@@ -381,11 +382,11 @@ impl Policy {
     fn note_phase(&mut self, now: Instant) {
         let urgent = self.search.as_ref().is_some_and(|search| search.cause.ends_with_progress());
         let phase = match self.current() {
-            _ if !self.enabled => Phase::Disabled,
-            _ if !self.fits_any(&self.link) => Phase::NoInterface,
-            Some(_) if urgent => Phase::Stalled,
-            Some(_) => Phase::Up,
-            None => Phase::Down,
+            _ if !self.enabled => PathPhase::Disabled,
+            _ if !self.fits_any(&self.link) => PathPhase::NoInterface,
+            Some(_) if urgent => PathPhase::Stalled,
+            Some(_) => PathPhase::Up,
+            None => PathPhase::Down,
         };
         if self.phase.0 != phase || self.phase.1.is_none() {
             self.phase = (phase, Some(now));

@@ -215,16 +215,6 @@ pub(crate) enum EndingKind {
     Local,
 }
 
-/// How a carrier is doing, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    Up,
-    Stalled,
-    Down,
-    Disabled,
-    NoInterface,
-}
-
 /// Why the carrier travels as it does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {

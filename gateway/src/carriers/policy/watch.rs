@@ -2,7 +2,7 @@
 //! restarts that are no longer needed.
 //!
 //! The session decides what a stall is. What is not here: how a search goes on (`connections.rs`),
-//! and what becomes of connections (`outcome.rs`).
+//! and what becomes of connections (`lifecycle.rs`).
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,10 @@
 //! Interfaces that come and go, addresses of the cloud, and the operator's switch.
 
 use polyrail_config::Mode;
+use polyrail_control::admin::PathPhase;
 
 use super::world::{QUIC, World, address, ms, secs};
-use crate::carriers::policy::{Cause, EndingKind, Link, Notice, Pace, Phase};
+use crate::carriers::policy::{Cause, EndingKind, Link, Notice, Pace};
 
 fn restarts(world: &World, wanted: Cause) -> usize {
     world.tells(|notice| matches!(notice, Notice::Restarted { cause, .. } if *cause == wanted))
@@ -16,7 +17,7 @@ fn an_interface_is_awaited_without_spinning() {
         world.set_link(link.clone());
         world.run(secs(30));
         assert_eq!(world.started.len(), 0, "{link:?}: the cloud has IPv4 alone");
-        assert_eq!(world.policy.phase().0, Phase::NoInterface);
+        assert_eq!(world.policy.phase().0, PathPhase::NoInterface);
         assert_eq!(world.policy.next_timeout(world.now()), None);
         let begun = world.at();
         world.set_link(World::up(&["10.0.0.2"]));
@@ -33,7 +34,7 @@ fn a_vanished_interface_takes_the_path_with_it() {
     world.run(secs(2));
     world.set_link(Link::Absent);
     assert_eq!(world.in_use(), None);
-    assert_eq!(world.policy.phase().0, Phase::NoInterface);
+    assert_eq!(world.policy.phase().0, PathPhase::NoInterface);
     assert_eq!(world.tells(|notice| matches!(notice, Notice::Down { .. })), 1);
     world.run(secs(5));
     let begun = world.at();
@@ -123,7 +124,7 @@ fn the_operator_switches_a_carrier_off_and_on() {
     world.run(secs(2));
     world.policy.set_enabled(world.now(), false);
     world.run(secs(5));
-    assert_eq!((world.in_use(), world.policy.phase().0), (None, Phase::Disabled));
+    assert_eq!((world.in_use(), world.policy.phase().0), (None, PathPhase::Disabled));
     assert_eq!(world.policy.next_timeout(world.now()), None);
     let begun = world.at();
     world.policy.set_enabled(world.now(), true);

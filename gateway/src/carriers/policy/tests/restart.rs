@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use polyrail_config::{Mode, Restart};
+use polyrail_control::admin::PathPhase;
 
 use super::world::{QUIC, TLS, World, ms, secs};
-use crate::carriers::policy::{Cause, Notice, Pace, Phase};
+use crate::carriers::policy::{Cause, Notice, Pace};
 
 fn restarts(world: &World, wanted: Cause) -> usize {
     world.tells(|notice| matches!(notice, Notice::Restarted { cause, .. } if *cause == wanted))
@@ -58,7 +59,7 @@ fn one_stall_is_counted_once() {
     world.run(secs(2));
     let (first, _) = world.starts(dark)[0];
     assert!(first >= ms(290) && first <= ms(310), "{first:?}");
-    assert_eq!(world.policy.phase().0, Phase::Stalled);
+    assert_eq!(world.policy.phase().0, PathPhase::Stalled);
     assert_eq!(world.policy.counters().stalls, 1);
 }
 
@@ -77,7 +78,7 @@ fn a_path_that_moves_again_ends_the_race() {
     world.run(secs(5));
     assert_eq!(world.in_use(), path, "the old connection stays");
     assert_eq!(world.started.len(), begun);
-    assert_eq!(world.policy.phase().0, Phase::Up);
+    assert_eq!(world.policy.phase().0, PathPhase::Up);
 }
 
 #[test]
@@ -217,7 +218,7 @@ fn a_stall_on_a_path_without_traffic_begins_a_race() {
     let begun = world.at();
     world.run(ms(10));
     assert_eq!(world.starts(begun).first(), Some(&(ms(0), QUIC)));
-    assert_eq!(world.policy.phase().0, Phase::Stalled);
+    assert_eq!(world.policy.phase().0, PathPhase::Stalled);
     world.stalled = false;
     world.run_until(secs(1), |world| restarts(world, Cause::Stall) == 1);
 }
