@@ -101,7 +101,7 @@ impl Congestion {
         }
     }
 
-    /// After a change: paths over TCP get what is theirs now. Those over QUIC keep what they have.
+    /// After a change: paths over TCP get their new control. Paths over QUIC keep theirs.
     pub(crate) fn apply(&self, relay: &mut Relay) {
         let sessions = relay.endpoint_ref().status().sessions;
         for path in sessions.into_iter().flat_map(|session| session.paths) {
@@ -116,7 +116,7 @@ impl Congestion {
 fn set(relay: &mut Relay, tunnel: TunnelKey, carrier: &str, congestion: &str) {
     match relay.set_congestion(tunnel, congestion) {
         Ok(()) => tracing::debug!(carrier, congestion, "congestion control set"),
-        Err(error) => tracing::warn!(carrier, congestion, %error, "it cannot be used"),
+        Err(error) => tracing::warn!(carrier, congestion, %error, "cannot set congestion control"),
     }
 }
 
@@ -239,7 +239,7 @@ pub(crate) mod tests {
             controls.iter().map(|(near, far)| (near.congestion(), far.congestion())).collect()
         };
         assert_eq!(set(), [(None, None), (None, Some("reno".to_owned()))]);
-        // What cannot be used leaves nothing behind of what was before.
+        // An unavailable control is replaced by the default, not by the one before.
         chosen("congestion = \"reno\"", "").apply(&mut cloud.relay);
         assert_eq!(set(), [(None, Some("reno".to_owned())), (None, Some("reno".to_owned()))]);
         chosen("congestion = \"warp\"", "").apply(&mut cloud.relay);

@@ -65,7 +65,7 @@ impl DialError {
         }
     }
 
-    /// What the gateway, and through it the passenger, is told.
+    /// The reason that the gateway, and through it the passenger, receives.
     pub fn reset_reason(&self) -> ResetReason {
         match self {
             Self::Refused(_) => ResetReason::Refused,

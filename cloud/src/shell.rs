@@ -271,7 +271,10 @@ impl Cloud {
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
-        if self.foresight.as_mut().is_some_and(|foresight| foresight.on_session_event(now, relay, &event))
+        if self
+            .foresight
+            .as_mut()
+            .is_some_and(|foresight| foresight.on_session_event(now, relay, &event))
         {
             return;
         }

@@ -1,6 +1,6 @@
-//! The interception rules over the daemon's life: set up at the start, changed with what the cloud
-//! reaches, set up anew when the carrier of `direct:` came back or the program that holds them
-//! died.
+//! The interception rules over the daemon's life: set up at the start, changed with the address
+//! families that the cloud reaches, and set up again when the carrier of `direct:` came back or the
+//! program that holds them died.
 //!
 //! ```text
 //!   Waiting ──the direct carrier's route is there──> Holding ──end of the daemon──> gone
@@ -87,7 +87,7 @@ impl Drop for Diversion {
     }
 }
 
-/// What the worker is told. It ends when the sender is dropped.
+/// A message to the worker, which ends when the sender is dropped.
 #[derive(Clone, Copy, Debug)]
 enum Message {
     /// The cloud reaches these address families.
@@ -96,7 +96,7 @@ enum Message {
     CarrierUp,
 }
 
-/// The rules and what is still to be done to them; lives in the worker's thread.
+/// The rules and their pending changes; lives in the worker's thread.
 struct Keeper {
     plan: Plan,
     held: Option<Interception>,
@@ -146,12 +146,12 @@ impl Keeper {
     fn settle(&mut self) -> Result<(), InterceptError> {
         if self.held.is_none() {
             self.begin()?;
-            tracing::info!("interception begins");
+            tracing::info!("interception enabled");
         }
         let Some(held) = &mut self.held else { return Ok(()) };
         if held.watch()? {
             tracing::warn!(
-                "the program that holds the interception rules died: they were set anew"
+                "the program that holds the interception rules died; the rules were set up again"
             );
         }
         if let Some(reachable) = self.reachable {
@@ -170,12 +170,12 @@ impl Keeper {
         Ok(())
     }
 
-    /// Tells the log, but not of the same failure again and again.
+    /// Logs a failure, but not the same one twice in a row.
     fn fail(&mut self, now: Instant, error: &InterceptError) {
         self.retry_at = Some(now + RETRY_EVERY);
         let text = error.to_string();
         if self.told.as_ref() != Some(&text) {
-            tracing::warn!(%error, "interception waits, and is tried again");
+            tracing::warn!(%error, "cannot set up interception, retrying");
             self.told = Some(text);
         }
     }

@@ -70,7 +70,7 @@ pub enum InterceptError {
     Refused {
         /// The command line.
         command: String,
-        /// What it wrote to its standard error.
+        /// Its standard error.
         message: String,
     },
     /// The thread that keeps the rules could not be started.

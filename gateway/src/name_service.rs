@@ -46,8 +46,7 @@ impl NameService {
         })
     }
 
-    /// Takes queries to another resolver from now on; those that wait for the old one go there,
-    /// too.
+    /// Sends all queries to another resolver from now on, also the pending ones.
     pub(crate) fn set_resolver(&mut self, now: Instant, relay: &mut Relay, resolver: SocketAddr) {
         self.resolver = resolver;
         if let Some(flow) = self.flow.take() {
@@ -125,7 +124,7 @@ impl NameService {
                 Ok(flow) => self.flow = Some(flow),
                 Err(error) => {
                     if self.notices.permit(now).is_some() {
-                        tracing::warn!(%error, "no flow to the DNS resolver");
+                        tracing::warn!(%error, "cannot open a flow to the DNS resolver");
                     }
                 }
             }
@@ -168,7 +167,7 @@ impl NameService {
             if let Err(error) = socket.reply(&reply)
                 && let Some(left_out) = self.notices.permit(now)
             {
-                tracing::warn!(%error, left_out, "a DNS answer cannot be sent");
+                tracing::warn!(%error, left_out, "cannot send a DNS answer");
             }
         }
     }

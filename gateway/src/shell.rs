@@ -306,7 +306,10 @@ impl Gateway {
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
-        if self.foresight.as_mut().is_some_and(|foresight| foresight.on_session_event(now, relay, &event))
+        if self
+            .foresight
+            .as_mut()
+            .is_some_and(|foresight| foresight.on_session_event(now, relay, &event))
         {
             return;
         }
@@ -460,11 +463,9 @@ impl Shell for Gateway {
     fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
         let transparent = self.transparent.iter().map(|(_, gate)| gate);
         let gates = transparent.chain(self.socks.iter().map(|(_, gate)| gate));
-        let gates = gates
-            .filter(|_| self.ending.takes_new())
-            .filter_map(|gate| gate.next_timeout(now));
-        let carriers =
-            self.ending.wants_tunnels().then(|| self.state.carriers.next_timeout(now));
+        let gates =
+            gates.filter(|_| self.ending.takes_new()).filter_map(|gate| gate.next_timeout(now));
+        let carriers = self.ending.wants_tunnels().then(|| self.state.carriers.next_timeout(now));
         let others = [
             self.clients.next_timeout(),
             self.names.as_ref().and_then(|names| names.next_timeout(now)),

@@ -1,7 +1,7 @@
-//! The data plane's side of the LinkDB: what it tells its thread, and what it does with the answer.
+//! The data plane's side of LinkDB: feeds its thread, and applies its forecasts to the session.
 //!
-//! Nothing here waits: telling is dropped and counted when the thread cannot keep up, and its
-//! answers are taken when the waker woke the loop.
+//! Nothing here blocks: messages are dropped and counted when the thread cannot keep up, and its
+//! answers are read when the waker wakes the loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -37,12 +37,7 @@ struct Hearing {
 impl Foresight {
     /// Around a thread that runs.
     pub fn new(linkdb: LinkDb) -> Self {
-        Self {
-            linkdb,
-            dark: BTreeSet::new(),
-            heard: Hearing::default(),
-            measured_at: None,
-        }
+        Self { linkdb, dark: BTreeSet::new(), heard: Hearing::default(), measured_at: None }
     }
 
     /// Learns from what sources of telemetry observe.
@@ -124,8 +119,8 @@ impl Foresight {
         self.linkdb.feed(Input::Observed(Observation::Silence(silence)));
     }
 
-    /// Takes what the thread has to say. Returns the carriers whose modems had lost their cell and
-    /// have found one: connections over them begin anew.
+    /// Reads the thread's answers. Returns the carriers whose modems had lost their cell and have
+    /// found one: connections over them restart.
     #[must_use]
     pub fn on_wake(&mut self, now: Instant, relay: &mut Relay) -> Vec<String> {
         let mut found = Vec::new();
@@ -133,7 +128,7 @@ impl Foresight {
             let endpoint = relay.endpoint();
             match output {
                 Output::Forecast { session, carrier, forecast } => {
-                    tracing::trace!(carrier, ?forecast, "foreseen");
+                    tracing::trace!(carrier, ?forecast, "forecast set");
                     endpoint.set_forecast(now, SessionKey(session.0), &carrier, forecast);
                 }
                 Output::Outlook { session, carrier, outlook } => {
@@ -171,7 +166,7 @@ impl Foresight {
     fn measure(&self, relay: &Relay) {
         for session in relay.endpoint_ref().status().sessions {
             for path in session.paths.iter().filter(|path| !path.superseded) {
-                // What a path brings that has little to send says nothing.
+                // The rate of a path with little to send says nothing.
                 let busy = path.in_flight.0 * 2 >= path.window.0 && path.in_flight.0 > 0;
                 let Some(rate) = path.rate.filter(|_| busy && !path.stalled) else { continue };
                 self.linkdb.feed(Input::Measured {
@@ -218,9 +213,9 @@ fn number(session: SessionKey) -> SessionNumber {
     SessionNumber(session.0)
 }
 
-/// How often tunnels are looked at for what was heard.
+/// How often tunnels are checked for acknowledged and received bytes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How often the detector is told that a carrier was heard.
+/// How often the detector learns that a carrier was heard.
 const TELL_EVERY: Duration = Duration::from_millis(250);
-/// How often what carriers carry is told.
+/// How often the carriers' rates are reported.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use polyrail_model::{Identity, TunnelMode};
 use polyrail_session::{SessionKey, SessionStatus};
 
-/// What one path or all of a carrier carried.
+/// The traffic of one path, or of all paths of a carrier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// Users' bytes sent, copies included.

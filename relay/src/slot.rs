@@ -26,7 +26,7 @@ pub struct Label {
 pub struct TunnelView<'a> {
     /// The carrier, as the label says.
     pub carrier: &'a str,
-    /// Since when it is here.
+    /// When it was added.
     pub begun: Instant,
     /// How it travels.
     pub mode: TunnelMode,
@@ -46,7 +46,7 @@ pub struct TunnelView<'a> {
     pub sample: Option<&'a LinkSample>,
     /// What the peer's transport has acknowledged, as the last measurement has it.
     pub acked: Bytes,
-    /// Bytes of frames that came.
+    /// Bytes of frames received.
     pub received_bytes: u64,
     /// Bytes of frames that the session gave it.
     pub sent_bytes: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Slot {
     pub(crate) serial: Option<String>,
     pub(crate) address: Option<SocketAddr>,
     pub(crate) local: Option<SocketAddr>,
-    /// The room that the session was told.
+    /// The room that the session knows.
     pub(crate) room: usize,
     /// The timer that is armed.
     pub(crate) timer: Option<Instant>,
@@ -158,7 +158,7 @@ impl Slot {
         }
     }
 
-    /// What the session is told when it learns of the tunnel.
+    /// The session's description of the tunnel.
     pub(crate) fn info(&self, peer: &Identity, exporter: Option<[u8; 32]>) -> TunnelInfo {
         TunnelInfo {
             carrier: self.label.carrier.clone(),

@@ -107,9 +107,9 @@ fn is_steady(pieces: &[Piece]) -> bool {
 }
 
 fn rate(pieces: &[Piece]) -> Bitrate {
-    let (acked, time) = pieces.iter().fold((0, Duration::ZERO), |(acked, time), piece| {
-        (acked + piece.acked, time + piece.time)
-    });
+    let (acked, time) = pieces
+        .iter()
+        .fold((0, Duration::ZERO), |(acked, time), piece| (acked + piece.acked, time + piece.time));
     Bitrate::from_bytes_per_second((acked as f64 / time.as_secs_f64()) as u64)
 }
 

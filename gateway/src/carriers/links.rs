@@ -1,4 +1,4 @@
-//! The machine's interfaces as the control thread reports them, and what they are to a carrier.
+//! The machine's interfaces as the control thread reports them, and each carrier's view of its own.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use polyrail_control::admin::LinkChange;
 
 use super::policy::Link;
 
-/// What is known of interfaces; at most [`LINKS_MAX`]. Beyond, those that are gone are forgotten,
+/// The known interfaces; at most [`LINKS_MAX`]. When full, removed interfaces are forgotten first,
 /// and then further ones are ignored.
 #[derive(Debug, Default)]
 pub(super) struct Links {

@@ -1,9 +1,8 @@
-//! The carriers: each has a policy that says when it connects, how it travels and when it starts
-//! anew; here the connections are made, and what happens to them is told to the policy.
+//! The carriers: each has a policy that decides when it connects, in which mode, and when it
+//! restarts. The driver here makes the connections and reports their events to the policy.
 //!
-//! The rules and their constants, as operators see them, stand in `docs/carriers.md`. What is not
-//! here: which path carries what (the scheduler, in the session), and the watching of interfaces
-//! (the control thread).
+//! The rules and their constants, as operators see them, stand in `docs/carriers.md`. The session's
+//! scheduler chooses the path of each segment; the control thread watches the interfaces.
 
 mod carrier;
 mod links;
@@ -36,7 +35,7 @@ pub struct Carriers {
     clients: Clients,
     carriers: Vec<Carrier>,
     links: Links,
-    /// What operators are to hear of.
+    /// Events for operators.
     events: Vec<Event>,
     seed: u64,
 }
@@ -90,7 +89,7 @@ impl Carriers {
         used.map(|carrier| carrier.name().to_owned()).collect()
     }
 
-    /// Does what is due by now.
+    /// Handles everything that is due by now.
     pub(crate) fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         for carrier in &mut self.carriers {
             carrier.on_turn(now, relay, &mut self.clients, &mut self.events);
@@ -102,7 +101,7 @@ impl Carriers {
         self.carriers.iter().filter_map(|carrier| carrier.policy.next_timeout(now)).min()
     }
 
-    /// What operators are to hear of, since the last call.
+    /// The events for operators since the last call.
     pub(crate) fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
@@ -144,7 +143,7 @@ impl Carriers {
         }
     }
 
-    /// What we send over a tunnel looks policed (what the cloud sends is [`Self::on_report`]'s).
+    /// Our direction of a tunnel looks policed; the cloud reports its own ([`Self::on_report`]).
     pub(crate) fn on_policed(&mut self, now: Instant, tunnel: TunnelKey, rate: Bitrate) {
         if let Some((carrier, id)) = self.of(tunnel) {
             carrier.policy.on_policed(now, id, rate);
@@ -197,9 +196,8 @@ impl Carriers {
         self.carriers.iter().map(|carrier| carrier.state(now, &survey, &carried)).collect()
     }
 
-    /// Does what an operator wishes of one carrier, all of it or nothing; the scheduler is the
-    /// caller's business. What was wished holds until its key is changed in the configuration, or
-    /// the daemon restarts.
+    /// Applies an operator's change of one carrier, all of it or nothing, except the scheduler. A
+    /// setting holds until its key is changed in the configuration, or the daemon restarts.
     ///
     /// # Errors
     /// There is no such carrier, or its configuration forbids it.

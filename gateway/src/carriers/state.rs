@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
-use polyrail_control::admin::{
-    Demotion, ModeDecision, PathCounters, PathState, Timestamp,
-};
+use polyrail_control::admin::{Demotion, ModeDecision, PathCounters, PathState, Timestamp};
 use polyrail_model::Identity;
 use polyrail_relay::Carried;
 use polyrail_relay::admin::Survey;

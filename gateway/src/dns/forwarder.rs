@@ -162,7 +162,7 @@ impl Forwarder {
         }
     }
 
-    /// Bytes came from the stream, in any cut. What is no answer to a waiting query is dropped.
+    /// Bytes came from the stream, in any cut. A message that answers no pending query is dropped.
     pub fn receive(&mut self, now: Instant, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let wanted = match self.input[..] {

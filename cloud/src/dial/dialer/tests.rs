@@ -93,7 +93,7 @@ fn an_address_is_connected() {
     let (mut peer, _) = server.accept().unwrap();
     peer.write_all(b"banner").unwrap();
     drop(peer);
-    // The stream is not registered: the caller can do so, and finds what is there already.
+    // The stream is not registered: the caller can do so, and finds the bytes that came already.
     bench.poll.registry().register(&mut stream, Token(5), Interest::READABLE).unwrap();
     let mut events = mio::Events::with_capacity(4);
     let mut got = Vec::new();

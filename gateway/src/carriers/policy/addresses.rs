@@ -73,7 +73,7 @@ impl AddressBook {
             return;
         }
         let index = self.addresses.iter().position(|known| *known == address);
-        // Several may fail at once: only the one that is due moves the cursor.
+        // Several may fail at once: only the address at the cursor moves it.
         if let Some(index) = index
             && index == self.cursor % self.addresses.len()
         {

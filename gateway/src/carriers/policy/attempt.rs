@@ -1,15 +1,15 @@
-//! One connection of a carrier, from its begin until it is forgotten, and what is read off it.
+//! One connection of a carrier, from its begin until it is forgotten, and its transport's state.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use polyrail_model::TunnelMode;
 
-/// The policy's name of a connection; never used twice by one carrier.
+/// The policy's id of a connection; never used twice by one carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AttemptId(pub(crate) u64);
 
-/// How far a connection is.
+/// The stage of a connection.
 ///
 /// ```text
 ///  Dialing ──[Early]──> Greeting ──> Path ──> Dismissed
@@ -17,9 +17,9 @@ pub(crate) struct AttemptId(pub(crate) u64);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Nothing came back.
+    /// No answer yet.
     Dialing,
-    /// Nothing came back, but it has greeted the cloud in early data, which may have arrived.
+    /// No answer yet; its greeting went out as early data and may have arrived.
     Early,
     /// The handshake is over.
     Greeting,
@@ -29,14 +29,14 @@ pub(crate) enum Stage {
     Dismissed,
 }
 
-/// What the transport tells of a connection.
+/// A transport's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
     /// Smoothed round-trip time and its variance; `None` before the first measurement.
     pub(crate) rtt: Option<Rtt>,
     /// Bytes that the peer's transport has acknowledged.
     pub(crate) acked: u64,
-    /// Bytes that came.
+    /// Bytes received.
     pub(crate) received: u64,
     /// This end's address.
     pub(crate) local: Option<IpAddr>,
@@ -64,7 +64,7 @@ pub(crate) struct Attempt {
     pub(crate) reading: Reading,
     /// The session's last word on the path: it makes no progress.
     pub(crate) stalled: bool,
-    /// How many times longer than others it may wait for its answer.
+    /// The factor by which it may wait longer for its answer than others.
     pub(crate) patience: u32,
     /// The policy's generation when it was begun: how it leaves this machine.
     pub(crate) generation: u64,

@@ -16,7 +16,7 @@
 //! [`SIGN_FRESH`] of a sign of life of TCP there, and followed by another sign of life without a
 //! stall in between. Connections of a search (a bring-up, a restart) never count.
 //!
-//! What is not here: when connections are begun (the search), and what they cost.
+//! The search decides when connections are begun.
 
 use std::time::{Duration, Instant};
 
@@ -26,14 +26,14 @@ use polyrail_model::{Bitrate, TunnelMode};
 use super::demotion::{Demotion, UNANSWERED_MAX, Why};
 use super::notice::EndingKind;
 
-/// What mode `auto` knows of a carrier.
+/// Mode `auto`'s knowledge about a carrier.
 #[derive(Debug)]
 pub(crate) struct Choice {
     wish: Mode,
     demotion: Option<Demotion>,
     /// How long the next demotion lasts until its first retry.
     retry_next: Duration,
-    /// When QUIC is probed beside a TLS path, and how long after an unanswered probe.
+    /// When QUIC is probed next to a TLS path, and how long after an unanswered probe.
     probe_at: Option<Instant>,
     probe_gap: Duration,
     probe: Option<Probe>,
@@ -49,10 +49,10 @@ pub(crate) struct Choice {
     quic_since: Option<Instant>,
 }
 
-/// What is to be done.
+/// The consequence of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Begin one QUIC connection beside the TLS path.
+    /// Begin one QUIC connection next to the TLS path.
     Probe {
         /// It ends a demotion's wait.
         retry: bool,
@@ -89,12 +89,12 @@ impl Choice {
         }
     }
 
-    /// What the operator wishes.
+    /// The mode that the operator set.
     pub(crate) fn wish(&self) -> Mode {
         self.wish
     }
 
-    /// The operator wishes something else: all that was learned is forgotten.
+    /// The operator sets another mode: all knowledge is discarded.
     pub(crate) fn set_wish(&mut self, now: Instant, wish: Mode) {
         *self = Self { sign_at: self.sign_at, probe_at: Some(now), ..Self::new(wish) };
     }
@@ -148,8 +148,8 @@ impl Choice {
         }
     }
 
-    /// The probe came to nothing. Silence counts when TCP had just shown life, and shows it again;
-    /// a refusal when TCP shows life. Whatever else ended it says nothing about UDP.
+    /// The probe failed. Silence counts if TCP had just made progress, and makes it again; a refusal
+    /// counts if TCP makes progress. Any other end says nothing about UDP.
     pub(crate) fn on_probe_failed(&mut self, now: Instant, kind: EndingKind) -> Option<Verdict> {
         let probe = self.probe.take()?;
         let refused = kind == EndingKind::Refused;
@@ -211,7 +211,7 @@ impl Choice {
         true
     }
 
-    /// The carrier's network is another one: what was learned may be wrong there.
+    /// The carrier's network changed: knowledge about the old one may be wrong there.
     pub(crate) fn on_network_change(&mut self, now: Instant) {
         self.calm_down();
         self.retry_next = RETRY_MIN;
@@ -225,7 +225,7 @@ impl Choice {
         self.probe_at = self.probe_at.map(|at| at.min(soon));
     }
 
-    /// What is due by now, while the carrier runs over a path of this mode.
+    /// The verdict that is due by now, while the carrier runs over a path of this mode.
     pub(crate) fn turn(&mut self, now: Instant, mode: TunnelMode) -> Option<Verdict> {
         if self.next_timeout(mode)? > now {
             return None;

@@ -1,6 +1,6 @@
 //! Connections: when a search or a probe begins one, with which mode, and when it is given up.
 //!
-//! What is not here: which of them is next (`search.rs`), and how long it may live (`pace.rs`).
+//! `search.rs` decides which connection is next, `pace.rs` how long it may live.
 
 use std::time::{Duration, Instant};
 
@@ -185,7 +185,7 @@ impl Policy {
         let attempt = self.attempts.iter_mut().find(|attempt| attempt.id == id);
         if let Some(attempt) = attempt.filter(|attempt| !attempt.closing) {
             attempt.closing = true;
-            // What has greeted may be a path at the cloud, if this is not for want of an answer.
+            // A connection that has greeted may be a path at the cloud, unless it went unanswered.
             let unheard = attempt.stage == Stage::Dialing
                 || (attempt.stage == Stage::Early && reason == UNANSWERED);
             self.actions.push_back(Action::Close { attempt: id, unheard, reason });
@@ -202,5 +202,5 @@ const LEFTOVER_LIFE: Duration = Duration::from_secs(3);
 /// How long a probe waits for an answer, besides three round trips.
 const PROBE_LIFE: Duration = Duration::from_millis(500);
 const PROBE_LIFE_MIN: Duration = Duration::from_secs(1);
-/// When QUIC joins a search of a demoted carrier: TLS may be what is blocked.
+/// When QUIC joins a search of a demoted carrier: TCP may be blocked instead.
 const DEMOTED_JOIN: Duration = Duration::from_secs(3);

@@ -1,10 +1,10 @@
-//! Why, and for how long, mode `auto` leaves QUIC alone.
+//! Why, and for how long, mode `auto` does not use QUIC.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
-/// QUIC is left alone for a time.
+/// QUIC is not used for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Demotion {
     pub(crate) why: Why,
@@ -15,7 +15,7 @@ pub(crate) struct Demotion {
     pub(crate) wait: Duration,
 }
 
-/// Why QUIC is left alone.
+/// Why QUIC is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     /// Probes were not answered while TCP was.

@@ -1,4 +1,4 @@
-//! What becomes of connections: answered, a path, refused, over.
+//! The events of connections: answered, a path, refused, closed.
 
 use std::time::{Duration, Instant};
 
@@ -106,7 +106,7 @@ impl Policy {
         }
     }
 
-    /// Says why the carrier travels as it does.
+    /// Records why the carrier uses this mode.
     pub(super) fn decide(&mut self, now: Instant, mode: TunnelMode) {
         let from = self.travelled.replace(mode);
         let reason = self.reason(mode, from);
@@ -162,8 +162,8 @@ impl Policy {
         }
     }
 
-    /// Closes what the new path makes needless. Younger connections that have greeted the cloud
-    /// stay: it may send over them already.
+    /// Closes connections that the new path makes unnecessary. Younger connections that have
+    /// greeted the cloud stay: it may send over them already.
     fn close_losers(&mut self, id: AttemptId, mode: TunnelMode) {
         let begun = self.attempts.iter().find(|attempt| attempt.id == id).map(|path| path.id);
         self.close_unready("another connection carries", |policy, attempt| {
@@ -188,7 +188,7 @@ impl Policy {
         }
     }
 
-    /// Tells of the last path's end, and begins to search another.
+    /// Reports the end of the last path, and starts a search for another.
     pub(super) fn note_loss(&mut self, now: Instant, reason: &str) {
         if !self.carrying || self.current().is_some() {
             return;

@@ -1,8 +1,8 @@
-//! What one carrier does: when it connects, how it travels, and when it starts anew.
+//! The policy of one carrier: when it connects, in which mode, and when it restarts.
 //!
-//! No sockets and no clock: the driver tells what happened and what its connections show, at
-//! `now`, and does what [`Policy::poll`] says. After any input: [`Policy::turn`], then `poll` until
-//! `None`, then [`Policy::next_timeout`].
+//! No sockets and no clock: the driver reports events and the state of its connections at `now`,
+//! and carries out the actions of [`Policy::poll`]. After any input: [`Policy::turn`], then `poll`
+//! until `None`, then [`Policy::next_timeout`].
 //!
 //! ```text
 //!   NoInterface / Disabled ──comes──> Searching ──a path──> Settled
@@ -60,7 +60,7 @@ pub(crate) struct Policy {
     link: Link,
     attempts: Vec<Attempt>,
     search: Option<Search>,
-    /// A lone QUIC connection beside a TLS path.
+    /// A lone QUIC connection next to a TLS path.
     probe: Option<AttemptId>,
     choice: Choice,
     book: AddressBook,
@@ -75,7 +75,7 @@ pub(crate) struct Policy {
     next_id: u64,
     /// The mode of the last path.
     travelled: Option<TunnelMode>,
-    /// The operator was told of a path, and not of its end.
+    /// A path was reported to the operator, and not its end.
     carrying: bool,
     decision: Option<Decision>,
     counters: Counters,
@@ -121,15 +121,15 @@ impl Policy {
         self.enabled = false;
     }
 
-    /// The carrier is bound to something else now, of which nothing is known yet. The old path
-    /// stays until a fresh one is there.
+    /// The carrier is bound to another interface or address, whose state is not known yet. The old
+    /// path stays until a fresh one is up.
     pub(crate) fn rebind(&mut self, now: Instant) {
         self.link = Link::Unknown;
         self.respec(now);
     }
 
-    /// Connections are made otherwise from now on: what is on its way is given up, and the path is
-    /// replaced. It stays until a fresh one is there.
+    /// The settings of connections changed: attempts under way are given up, and the path is
+    /// replaced. It stays until a fresh one is up.
     pub(crate) fn respec(&mut self, now: Instant) {
         self.generation += 1;
         self.give_up_outdated(now);
@@ -147,22 +147,22 @@ impl Policy {
         }
         self.close_unready("the carrier was changed", Self::is_outdated);
         if self.current().is_none() {
-            // Begun anew at once: what it waited for is gone.
+            // A new search starts at once: the attempts of the old one are gone.
             self.search = None;
         }
     }
 
-    /// Whether a connection is not such as would be made now.
+    /// Whether a connection was made with settings that have changed since.
     fn is_outdated(&self, attempt: &Attempt) -> bool {
         attempt.generation < self.generation || !self.book.contains(&attempt.address)
     }
 
-    /// What is to be done, in order.
+    /// The next action, in order.
     pub(crate) fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Takes what a connection shows.
+    /// Takes a connection's state.
     pub(crate) fn observe(&mut self, now: Instant, id: AttemptId, reading: Reading) {
         let Some(attempt) = self.attempts.iter_mut().find(|attempt| attempt.id == id) else {
             return;
@@ -179,7 +179,7 @@ impl Policy {
         }
     }
 
-    /// Does what is due by now.
+    /// Handles everything that is due by now.
     pub(crate) fn turn(&mut self, now: Instant) {
         if self.is_usable() {
             self.watch_path(now);
@@ -212,7 +212,7 @@ impl Policy {
         expiries.chain([plan, stall, choice, wish].into_iter().flatten()).min()
     }
 
-    /// The operator lets the carrier be used, or not.
+    /// The operator enables or disables the carrier.
     pub(crate) fn set_enabled(&mut self, now: Instant, enabled: bool) {
         if self.enabled == enabled {
             return;
@@ -231,7 +231,7 @@ impl Policy {
         self.enabled
     }
 
-    /// The operator wishes a mode. A path of another one stays until the new one is there.
+    /// The operator sets a mode. A path of another mode stays until the new one is up.
     pub(crate) fn set_mode(&mut self, now: Instant, mode: Mode) {
         if self.choice.wish() == mode {
             return;
@@ -258,12 +258,12 @@ impl Policy {
         self.choice.wish()
     }
 
-    /// Takes other bounds for restarts.
+    /// Sets other limits for restarts.
     pub(crate) fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
     }
 
-    /// Takes other addresses of the cloud; a path to one that is not among them is replaced.
+    /// Sets the cloud's addresses; a path to any other address is replaced.
     pub(crate) fn set_addresses(&mut self, now: Instant, addresses: Vec<SocketAddr>) {
         self.book.replace(addresses);
         self.give_up_outdated(now);
@@ -272,7 +272,7 @@ impl Policy {
         }
     }
 
-    /// Gives the carrier a fresh connection, whatever the old one does.
+    /// Replaces the carrier's connection, whatever its state.
     pub(crate) fn renew(&mut self, now: Instant, cause: Cause) {
         if matches!(cause, Cause::Cell | Cause::Address | Cause::Interface) {
             self.choice.on_network_change(now);
@@ -291,7 +291,7 @@ impl Policy {
         self.begin_search(now, cause);
     }
 
-    /// The interface is now like this.
+    /// The interface's state changed.
     pub(crate) fn on_link(&mut self, now: Instant, link: Link) {
         if self.link == link {
             return;
@@ -334,7 +334,7 @@ impl Policy {
         }
     }
 
-    /// How it is doing, and since when.
+    /// The carrier's state, and since when.
     pub(crate) fn phase(&self) -> (PathPhase, Option<Instant>) {
         self.phase
     }
@@ -394,7 +394,7 @@ impl Policy {
     }
 }
 
-/// The index of a mode's own things.
+/// The index of a mode in arrays of both.
 fn of(mode: TunnelMode) -> usize {
     lane(mode)
 }

@@ -127,11 +127,9 @@ mod tests {
 
     #[test]
     fn the_rules_of_the_design() {
-        for (time, wanted) in [
-            (join_delay(None), 300),
-            (join_delay(rtt(60, 0)), 300),
-            (join_delay(rtt(400, 0)), 600),
-        ] {
+        for (time, wanted) in
+            [(join_delay(None), 300), (join_delay(rtt(60, 0)), 300), (join_delay(rtt(400, 0)), 600)]
+        {
             assert_eq!(time, ms(wanted));
         }
     }

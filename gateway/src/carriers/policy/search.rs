@@ -34,14 +34,14 @@ pub(crate) struct Search {
     lanes: [Run; 2],
 }
 
-/// What a path showed when it began to be doubted.
+/// A path's acknowledged bytes when the search began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) attempt: AttemptId,
     pub(crate) acked: u64,
 }
 
-/// What a lane has done in this search.
+/// A lane's progress in this search.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
     last: Option<Instant>,
@@ -65,7 +65,7 @@ pub(crate) struct Plan {
     pub(crate) replaces: Option<AttemptId>,
 }
 
-/// What a plan goes by.
+/// The inputs of a plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight<'a> {
     pub(crate) pace: &'a Pace,
@@ -138,7 +138,7 @@ impl Search {
         let mut replaces = None;
         if own >= places {
             let (ripe, id) = self.ripe(mode, places, sight)?;
-            // Evenly spread: what was begun in a row would be given up in a row.
+            // Spread evenly: connections begun in a row would also be given up in a row.
             let shared = u32::try_from(places).unwrap_or(u32::MAX);
             let spread = run.last.map_or(at, |last| last + sight.pace.life(sight.rtt, 0) / shared);
             (at, replaces) = (at.max(ripe).max(spread), Some(id));

@@ -1,8 +1,8 @@
 //! What follows from the path in use: restarts after a stall, the rules of the modes, and the end of
 //! restarts that are no longer needed.
 //!
-//! The session decides what a stall is. What is not here: how a search goes on (`connections.rs`),
-//! and what becomes of connections (`lifecycle.rs`).
+//! The session decides what a stall is. `connections.rs` runs searches, `lifecycle.rs` handles the
+//! connections' events.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ impl Policy {
         }
     }
 
-    /// The cloud says that what it sends over this path makes no progress.
+    /// The cloud reports that its data on this path makes no progress.
     pub(crate) fn on_peer_stall(&mut self, now: Instant, id: AttemptId) {
         let concerned = self.watched().is_some_and(|current| current.id == id);
         if concerned && self.is_usable() {
@@ -67,12 +67,10 @@ impl Policy {
         let after = search.age(now);
         self.search = None;
         self.tell(Notice::Recovered { after });
-        self.close_unready("the old connection carries again", |_, attempt| {
-            !attempt.has_greeted()
-        });
+        self.close_unready("the old connection carries again", |_, attempt| !attempt.has_greeted());
     }
 
-    /// Ends a restart that nobody needs.
+    /// Ends a restart that is no longer needed.
     fn give_up_wish(&mut self, now: Instant) {
         let cause = self.search.take().map(|search| search.cause);
         self.close_unready("the old connection carries", |_, attempt| !attempt.has_greeted());
@@ -84,7 +82,7 @@ impl Policy {
     }
 
     /// Whether the stall that a search is about is over. After the cloud's report that takes an
-    /// acknowledgement: what comes in over the path says nothing about what goes out.
+    /// acknowledgement: received data says nothing about the other direction.
     fn has_recovered(&self, search: &Search) -> bool {
         let Some(mark) = search.mark.filter(|_| search.cause.ends_with_progress()) else {
             return false;
@@ -102,15 +100,11 @@ impl Policy {
         self.begin_search(now, cause);
     }
 
-    /// When a restart that nobody needs is given up.
+    /// When a restart is given up because the old path works.
     pub(super) fn wish_over_at(&self) -> Option<Instant> {
         let search = self.search.as_ref()?;
         let wished = match search.cause {
-            Cause::Cell
-            | Cause::Address
-            | Cause::Interface
-            | Cause::Slow
-            | Cause::Operator => true,
+            Cause::Cell | Cause::Address | Cause::Interface | Cause::Slow | Cause::Operator => true,
             Cause::Mode => self.current().is_some_and(|path| self.choice.allows(path.mode)),
             _ => false,
         };
@@ -161,8 +155,8 @@ impl Policy {
                     None => {}
                 }
             }
-            // Whatever it is, a fresh connection neither remembers a rate that has collapsed nor
-            // packets of a size that no longer passes.
+            // A fresh connection remembers neither a collapsed rate nor a packet size that no
+            // longer passes.
             Some(Verdict::Renew) => self.renew(now, Cause::Slow),
         }
     }

@@ -43,7 +43,7 @@ fn a_vanished_interface_takes_the_path_with_it() {
     world.run(ms(200));
     assert_eq!(world.starts(begun)[0].0, ms(0));
     assert_eq!(world.carries(), Some(QUIC));
-    // Replaced under the same name: the old sockets are bound to what is gone.
+    // Replaced under the same name: the old sockets are bound to the interface that is gone.
     let old = world.in_use();
     world.set_link(Link::Up { index: 10, addresses });
     assert_eq!(world.in_use(), None);

@@ -12,7 +12,7 @@ fn restarts(world: &World, wanted: Cause) -> usize {
     world.tells(|notice| matches!(notice, Notice::Restarted { cause, .. } if *cause == wanted))
 }
 
-/// Blackouts that drop what is sent, at 40 different phases: the times until user data passes.
+/// Blackouts that drop all packets, at 40 different phases: the times until user data passes.
 fn returns(mode: Mode, pace: &Pace, rtt: Duration, dark: Duration, early: bool) -> Vec<Duration> {
     let mut times: Vec<Duration> = (0..40)
         .map(|step| {

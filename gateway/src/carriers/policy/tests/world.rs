@@ -1,4 +1,4 @@
-//! One carrier, its policy, and what is between them.
+//! One emulated carrier and its policy.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -21,8 +21,6 @@ pub(super) struct Net {
     pub(super) tcp: bool,
     /// Each QUIC connection ends so after a round trip.
     pub(super) udp_ends: Option<EndingKind>,
-    /// Nothing leaves; what comes still arrives.
-    pub(super) mute: bool,
     /// Bytes a second in each mode, while there is traffic.
     pub(super) udp_rate: u64,
     pub(super) tcp_rate: u64,
@@ -94,7 +92,6 @@ impl World {
             udp: true,
             tcp: true,
             udp_ends: None,
-            mute: false,
             udp_rate: 2_500_000,
             tcp_rate: 2_500_000,
             dead: Vec::new(),
@@ -233,8 +230,7 @@ impl World {
 
     fn passes(&self, conn: &Conn) -> bool {
         let open = if conn.start.mode == QUIC { self.net.udp } else { self.net.tcp };
-        let silent = self.net.dark || self.net.mute;
-        open && !silent && !self.net.dead.contains(&conn.start.address)
+        open && !self.net.dark && !self.net.dead.contains(&conn.start.address)
     }
 
     fn advance(&mut self, index: usize) {
