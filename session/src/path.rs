@@ -528,4 +528,46 @@ mod tests {
         start.sample(&sample(base, 40, 28_000, 1));
         assert!(!start.goes_on, "a loss");
     }
+
+    #[test]
+    fn a_path_stalls_without_progress_of_session_or_transport_while_data_waits() {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of this test
+        let base = Instant::now();
+        let at = |ms: u64| base + Duration::from_millis(ms);
+        let manner =
+            Manner { carrier: "a", backup: false, mode: TunnelMode::Quic, proven: true };
+        let mut path = Path::new(base, PathId(1), TunnelKey(1), manner);
+        let transport = |ms: u64, acked: u64, in_flight: u64| LinkSample {
+            in_flight: Bytes(in_flight),
+            unsent: Bytes::ZERO,
+            acked: Bytes(acked),
+            ..sample(base, ms, 10_000, 0)
+        };
+        assert!(!path.is_overdue(at(60_000)), "an idle path");
+        path.outstanding = 1_000;
+        path.progress(at(1_000));
+        assert!(!path.is_overdue(at(1_299)) && path.is_overdue(at(1_300)), "300 ms at least");
+        // The transport's acknowledgements are progress; so is data that begins to wait there.
+        path.sample(&transport(1_200, 0, 5_000));
+        path.sample(&transport(1_300, 700, 5_000));
+        assert!(!path.is_overdue(at(1_599)) && path.is_overdue(at(1_600)));
+        path.outstanding = 0;
+        path.sample(&transport(1_500, 700, 5_000));
+        assert!(path.is_overdue(at(1_600)), "control frames wait, too");
+        assert_eq!(path.dark_since(at(1_600)), at(1_300));
+        path.hears(at(1_450), 10, false);
+        assert_eq!(path.dark_since(at(1_600)), at(1_450), "the peer was heard later");
+        path.sample(&transport(1_700, 6_000, 0));
+        assert!(!path.is_overdue(at(60_000)), "nothing waits");
+        // 3 srtt + 4 rttvar, at most 5 s.
+        for (srtt, rtt_var, patience) in [(200, 50, 800), (4_000, 50, 5_000)] {
+            let slow = LinkSample {
+                srtt: Duration::from_millis(srtt),
+                rtt_var: Duration::from_millis(rtt_var),
+                ..transport(2_000, 6_000, 0)
+            };
+            path.sample(&slow);
+            assert_eq!(path.patience(), Duration::from_millis(patience));
+        }
+    }
 }

@@ -219,7 +219,6 @@ fn a_stall_on_a_path_without_traffic_begins_a_race() {
     world.run(ms(10));
     assert_eq!(world.starts(begun).first(), Some(&(ms(0), QUIC)));
     assert_eq!(world.policy.phase().0, PathPhase::Stalled);
-    world.stalled = false;
     world.run_until(secs(1), |world| restarts(world, Cause::Stall) == 1);
 }
 
