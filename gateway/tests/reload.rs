@@ -68,7 +68,7 @@ impl Gateway {
             .unwrap();
         let gateway = Self { process, authority, folder, text };
         let limit = Instant::now() + Duration::from_secs(20);
-        while !gateway.log().contains("polyrail-gateway is ready") {
+        while !gateway.log().contains("polyrail-gateway started") {
             assert!(Instant::now() < limit, "it does not start:\n{}", gateway.log());
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -4,11 +4,9 @@
 //! answers are read when the waker wakes the loop.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::time::{Duration, Instant};
 
 use polyrail_control::linkdb::{Asker, Input, LinkDb, Output, SessionNumber, Tuning};
-use polyrail_control::telemetry::ObservationReceiver;
 use polyrail_model::{Heard, Observation, Silence};
 use polyrail_session::{Event, SessionKey, TunnelKey};
 
@@ -40,12 +38,9 @@ impl Foresight {
         Self { linkdb, dark: BTreeSet::new(), heard: Hearing::default(), measured_at: None }
     }
 
-    /// Learns from what sources of telemetry observe.
-    ///
-    /// # Errors
-    /// The system has no room for a thread.
-    pub fn listen(&self, observations: ObservationReceiver) -> io::Result<()> {
-        self.linkdb.listen(observations)
+    /// Passes observations from other threads to LinkDB; it never blocks.
+    pub fn observer(&self) -> impl Fn(Observation) + Send + Sync + 'static {
+        self.linkdb.observer()
     }
 
     /// Something that asks for its state.

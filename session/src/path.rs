@@ -534,8 +534,7 @@ mod tests {
         #[allow(clippy::disallowed_methods)] // a base for the clock of this test
         let base = Instant::now();
         let at = |ms: u64| base + Duration::from_millis(ms);
-        let manner =
-            Manner { carrier: "a", backup: false, mode: TunnelMode::Quic, proven: true };
+        let manner = Manner { carrier: "a", backup: false, mode: TunnelMode::Quic, proven: true };
         let mut path = Path::new(base, PathId(1), TunnelKey(1), manner);
         let transport = |ms: u64, acked: u64, in_flight: u64| LinkSample {
             in_flight: Bytes(in_flight),

@@ -125,16 +125,19 @@ impl<K: Copy + Ord> Dialer<K> {
             Destination::Address(address) => {
                 self.race(now, key, now, &[address.ip()], destination.clone());
             }
-            Destination::Name(name, _) => match self.resolver.submit(name.clone(), now + self.settings.timeout) {
-                Ok(query) => {
-                    self.queries.insert(query, key);
-                    let stage = Stage::Resolving(query);
-                    let destination = destination.clone();
-                    self.dials.insert(key, Dial { begun: now, destination, timer: None, stage });
-                    self.arm(key, Some(now + self.settings.timeout));
+            Destination::Name(name, _) => {
+                match self.resolver.submit(name.clone(), now + self.settings.timeout) {
+                    Ok(query) => {
+                        self.queries.insert(query, key);
+                        let stage = Stage::Resolving(query);
+                        let destination = destination.clone();
+                        self.dials
+                            .insert(key, Dial { begun: now, destination, timer: None, stage });
+                        self.arm(key, Some(now + self.settings.timeout));
+                    }
+                    Err(error) => self.report(key, destination.clone(), Err(error.into())),
                 }
-                Err(error) => self.report(key, destination.clone(), Err(error.into())),
-            },
+            }
         }
     }
 

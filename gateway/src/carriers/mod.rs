@@ -15,13 +15,13 @@ mod tests;
 
 use std::time::Instant;
 
+use polyrail_admin::{AdminError, Event, LinkChange, PathChange, PathState, RestartWish};
 use polyrail_config::{CarrierName, CarrierRole, GatewayConfig, Mode};
-use polyrail_control::admin::{AdminError, Event, LinkChange, PathChange, PathState, RestartWish};
 use polyrail_control::reload::Change;
+use polyrail_daemon::Survey;
 use polyrail_identity::{IdentityError, SystemClock, TlsIdentity};
 use polyrail_model::{Bitrate, Identity};
 use polyrail_relay::Relay;
-use polyrail_relay::admin::Survey;
 use polyrail_session::{PathReport, TunnelKey};
 use polyrail_tunnel::{CloseReason, quic, tls};
 
@@ -192,7 +192,7 @@ impl Carriers {
     /// All carriers as operators see them.
     pub(crate) fn states(&self, now: Instant, relay: &Relay) -> Vec<PathState> {
         let survey = Survey::new(now, relay);
-        let carried = relay.carried();
+        let carried = relay.traffic();
         self.carriers.iter().map(|carrier| carrier.state(now, &survey, &carried)).collect()
     }
 

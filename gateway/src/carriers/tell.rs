@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_control::admin::Event;
+use polyrail_admin::Event;
 use polyrail_relay::Relay;
 
 use super::carrier::Carrier;

@@ -6,10 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
+use polyrail_admin::{ErrorCode, LinkChange, PathChange, PathPhase, PathState, RestartWish};
 use polyrail_config::{GatewayConfig, Mode};
-use polyrail_control::admin::{
-    ErrorCode, LinkChange, PathChange, PathPhase, PathState, RestartWish,
-};
 use polyrail_control::reload::diff_gateway;
 use polyrail_identity::{Authority, IdentityPaths, IssueRequest, NodeRole, TlsIdentity};
 use polyrail_model::{Identity, InstanceId};

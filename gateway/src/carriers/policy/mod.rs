@@ -35,8 +35,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use polyrail_admin::PathPhase;
 use polyrail_config::Mode;
-use polyrail_control::admin::PathPhase;
 use polyrail_model::{Bitrate, TunnelMode};
 use polyrail_tunnel::Backoff;
 

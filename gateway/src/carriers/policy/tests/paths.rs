@@ -1,7 +1,7 @@
 //! Interfaces that come and go, addresses of the cloud, and the operator's switch.
 
+use polyrail_admin::PathPhase;
 use polyrail_config::Mode;
-use polyrail_control::admin::PathPhase;
 
 use super::world::{QUIC, World, address, ms, secs};
 use crate::carriers::policy::{Cause, EndingKind, Link, Notice, Pace};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use polyrail_admin::PathPhase;
 use polyrail_config::{Mode, Restart};
-use polyrail_control::admin::PathPhase;
 
 use super::world::{QUIC, TLS, World, ms, secs};
 use crate::carriers::policy::{Cause, Notice, Pace};
