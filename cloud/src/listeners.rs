@@ -139,7 +139,7 @@ impl Listeners {
     }
 
     /// Uses another congestion control for connections over QUIC that begin from now on; those
-    /// over TCP are told one by one.
+    /// over TCP change one by one.
     ///
     /// # Errors
     /// One of the listeners cannot use it.

@@ -256,7 +256,7 @@ mod tests {
     use crate::congestion::tests::Side;
 
     #[test]
-    fn a_gateway_that_makes_up_names_takes_the_places_of_its_own() {
+    fn invented_carrier_names_evict_only_those_of_the_same_gateway() {
         let begun = Instant::now();
         let gateway = Endpoint::gateway(begun, Settings::default(), InstanceId([7; 16]));
         let mut gateway = Side::new(gateway);

@@ -320,8 +320,8 @@ impl Client {
         }
     }
 
-    /// Writes what was sent behind the request, as far as the flow takes it; the session tells
-    /// when it takes more.
+    /// Writes the bytes after the request, as far as the flow takes them; the session reports when
+    /// it takes more.
     fn write_first(&mut self, now: Instant, relay: &mut Relay) {
         if let Some(flow) = self.flow.filter(|_| !self.first.is_empty()) {
             let taken = relay.endpoint().write(now, flow, &self.first);
@@ -329,7 +329,7 @@ impl Client {
         }
     }
 
-    /// The flow is gone: what it has not taken goes with it, and the client is told if it waits.
+    /// The flow is gone: unwritten bytes are discarded, and a waiting client gets a reply.
     fn lose_flow(&mut self, now: Instant, reason: ResetReason) {
         self.flow = None;
         self.first = Vec::new();

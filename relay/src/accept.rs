@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_descriptor_table_pauses_and_loses_nothing() {
+    fn a_full_descriptor_table_pauses_and_drops_no_connection() {
         let mut gate = AcceptGate::default();
         let now = Instant::now();
         assert!(!gate.is_open(now));

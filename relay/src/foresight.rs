@@ -109,7 +109,7 @@ impl Foresight {
     }
 
     fn tell_dark(&self, at: Instant, carrier: String, since: Option<Instant>) {
-        // Whether what was in flight arrived is unknown: transports report losses late or never.
+        // Transports report losses late or never, so the fate of the data in flight is unknown.
         let silence = Silence { at, carrier, since, kept: None };
         self.linkdb.feed(Input::Observed(Observation::Silence(silence)));
     }

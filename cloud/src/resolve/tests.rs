@@ -141,7 +141,7 @@ fn a_query_that_expired_in_the_queue_is_never_asked() {
 }
 
 #[test]
-fn errors_are_told_apart() {
+fn temporary_and_permanent_errors_are_distinguished() {
     let lookup = |text: &str| {
         classify(&io::Error::other(format!("failed to lookup address information: {text}")))
     };

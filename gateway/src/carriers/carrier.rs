@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_refusal_is_one() {
+    fn only_a_refusal_counts_as_refused() {
         let peer: SocketAddr = ([192, 0, 2, 1], 1).into();
         let after = Duration::from_secs(1);
         let detail = String::new();

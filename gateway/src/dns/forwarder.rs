@@ -135,7 +135,7 @@ impl Forwarder {
         !self.output.is_empty() || unsent.any(|(id, n)| is_waiting(&self.pending, *id, *n))
     }
 
-    /// Bytes for the stream; call [`Self::written`] with what it took, until this is empty or
+    /// Bytes for the stream; call [`Self::written`] with the number it took, until this is empty or
     /// the stream is full.
     pub fn output(&mut self) -> &[u8] {
         while self.output.len() < OUTPUT_STEP

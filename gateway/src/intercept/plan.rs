@@ -21,7 +21,7 @@ pub struct Plan {
     on_exit: OnExit,
 }
 
-/// What happens to what is neither TCP nor DNS.
+/// The treatment of traffic that is neither TCP nor DNS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Other {
     /// Rejected as administratively prohibited.

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_fits_is_drawn() {
+    fn only_fitting_addresses_are_drawn() {
         let (mut book, all) = book(2);
         assert_eq!(book.draw(|address| address.port() == 2), Some(all[1]));
         assert_eq!(book.draw(|_| false), None);

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_of_the_design() {
+    fn join_delay_follows_the_round_trip() {
         for (time, wanted) in
             [(join_delay(None), 300), (join_delay(rtt(60, 0)), 300), (join_delay(rtt(400, 0)), 600)]
         {

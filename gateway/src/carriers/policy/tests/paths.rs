@@ -28,7 +28,7 @@ fn an_interface_is_awaited_without_spinning() {
 }
 
 #[test]
-fn a_vanished_interface_takes_the_path_with_it() {
+fn a_removed_interface_closes_the_path() {
     let mut world = World::new(Mode::Auto);
     world.set_link(World::up(&["10.0.0.2"]));
     world.run(secs(2));
@@ -148,7 +148,7 @@ fn other_addresses_of_the_cloud_replace_the_path() {
 }
 
 #[test]
-fn a_changed_configuration_is_not_satisfied_by_what_was_begun_before() {
+fn attempts_begun_before_a_change_do_not_satisfy_it() {
     // While a race of the old kind has a connection on its way.
     for addresses in [false, true] {
         let mut world = World::new(Mode::Auto);
@@ -175,7 +175,7 @@ fn a_changed_configuration_is_not_satisfied_by_what_was_begun_before() {
 }
 
 #[test]
-fn a_changed_configuration_is_not_forgotten_over_a_stall() {
+fn a_changed_configuration_replaces_the_path_despite_a_stall() {
     let mut world = World::new(Mode::Quic);
     world.run(secs(2));
     world.nimble = true;

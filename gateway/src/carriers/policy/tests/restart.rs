@@ -64,7 +64,7 @@ fn one_stall_is_counted_once() {
 }
 
 #[test]
-fn a_path_that_moves_again_ends_the_race() {
+fn a_recovered_path_ends_the_race() {
     let mut world = World::new(Mode::Quic);
     world.run(secs(2));
     let path = world.in_use();
@@ -82,7 +82,7 @@ fn a_path_that_moves_again_ends_the_race() {
 }
 
 #[test]
-fn a_long_darkness_stays_cheap() {
+fn a_long_blackout_begins_few_connections() {
     for (frugal, fast, slow) in [(false, 90, 45), (true, 20, 11)] {
         let mut world = World::with(Mode::Auto, Pace { restart: Restart::default(), frugal }, 1);
         world.run(secs(2));
@@ -193,7 +193,7 @@ fn without_restarts_only_the_end_of_a_connection_brings_another() {
 }
 
 #[test]
-fn a_backup_or_metered_carrier_races_one_at_a_time_every_half_second() {
+fn a_backup_or_metered_carrier_races_one_connection_at_a_time() {
     let pace = Pace { restart: Restart::default(), frugal: true };
     let mut world = World::with(Mode::Auto, pace, 1);
     world.run(secs(2));
