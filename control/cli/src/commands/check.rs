@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use clap::Args;
 use polyrail_config::check::{self, Kind};
 
-/// Arguments of `polyrail check`.
+/// `polyrail check`.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The configuration file
     file: PathBuf,
-    /// The daemon it is for; by default its keys decide
+    /// The daemon of the configuration [default: guessed from its keys]
     #[arg(long = "as", value_name = "DAEMON")]
     kind: Option<Kind>,
 }
 
-/// Prints the result; true when the daemon could start with the configuration.
+/// Prints the findings; returns true if the daemon can start with the configuration.
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<bool> {
     let Arguments { file, kind } = arguments;
     let report = match check::check(file, *kind) {
@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<
             {
                 let kind = check::guess(&text);
                 let file = file.display();
-                writeln!(out, "{file}: checked as the configuration of a {kind} (see --as)")?;
+                writeln!(out, "{file}: read as a {kind}'s configuration (--as overrides this)")?;
             }
             return Ok(false);
         }

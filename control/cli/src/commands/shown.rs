@@ -90,8 +90,8 @@ pub(super) fn linkdb(answer: &LinkDbAnswer, out: &mut dyn Write) -> io::Result<(
     if waiting + inputs as usize + outputs as usize > 0 || lost > 0 {
         writeln!(
             out,
-            "backlog        {waiting} to be written, {lost} lost; dropped: {inputs} inputs, {outputs} \
-             outputs"
+            "backlog        {waiting} to be written, {lost} lost; dropped: {inputs} inputs, \
+             {outputs} outputs"
         )?;
     }
     unrecorded(state, out)?;

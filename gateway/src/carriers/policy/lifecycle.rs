@@ -1,11 +1,11 @@
-//! What becomes of connections: answered, a path, refused, over.
+//! The events of connections: answered, a path, refused, closed.
 
 use std::time::{Duration, Instant};
 
 use polyrail_config::Mode;
-use polyrail_model::{Bitrate, TunnelMode};
+use polyrail_model::TunnelMode;
 
-use super::attempt::{Attempt, AttemptId, Both, Stage};
+use super::attempt::{Attempt, AttemptId, Stage};
 use super::{Cause, Decision, Ending, EndingKind, Notice, PATHS_MAX, Policy, of};
 
 impl Policy {
@@ -34,7 +34,7 @@ impl Policy {
 
     /// The session has the connection as its path of this number.
     pub(crate) fn on_path(&mut self, now: Instant, id: AttemptId, number: u64) {
-        let before = self.current().map(|path| (path.mode, path.path(), measured(now, path)));
+        let before = self.current().and_then(Attempt::path);
         let Some(attempt) = self.find(id).filter(|attempt| !attempt.closing) else { return };
         attempt.stage = Stage::Path(number);
         attempt.up_at.get_or_insert(now);
@@ -42,21 +42,17 @@ impl Policy {
         self.book.worked(address);
         self.begin_afresh();
         let probed = self.probe.take_if(|probe| *probe == id).is_some();
-        if before.is_some_and(|(_, newest, _)| newest > Some(number)) {
+        if before > Some(number) {
             // A newer connection was faster: the session closes this one.
             return;
         }
-        let tls = before.map(|(_, _, rates)| rates).unwrap_or_default();
         match mode {
-            TunnelMode::Quic => {
-                self.end_trial(now);
-                self.choice.on_quic_path(now, probed, tls);
-            }
+            TunnelMode::Quic => self.choice.on_quic_path(now, probed),
             TunnelMode::Tls => self.choice.on_tls_path(now),
         }
         let was_down = !std::mem::replace(&mut self.carrying, true);
-        let cause = self.settle_search(now, id, mode, was_down);
-        self.decide(now, mode, cause);
+        self.settle_search(now, id, mode, was_down);
+        self.decide(now, mode);
         self.close_losers(id, mode);
     }
 
@@ -110,10 +106,10 @@ impl Policy {
         }
     }
 
-    /// Says why the carrier travels as it does.
-    pub(super) fn decide(&mut self, now: Instant, mode: TunnelMode, cause: Cause) {
+    /// Records why the carrier uses this mode.
+    pub(super) fn decide(&mut self, now: Instant, mode: TunnelMode) {
         let from = self.travelled.replace(mode);
-        let reason = self.reason(mode, from, cause);
+        let reason = self.reason(mode, from);
         if from != Some(mode) {
             if from.is_some() {
                 self.counters.mode_changes += 1;
@@ -126,7 +122,7 @@ impl Policy {
         }
     }
 
-    fn reason(&self, mode: TunnelMode, from: Option<TunnelMode>, cause: Cause) -> String {
+    fn reason(&self, mode: TunnelMode, from: Option<TunnelMode>) -> String {
         let wish = self.choice.wish();
         if wish != Mode::Auto {
             return format!("mode {wish} is set");
@@ -137,34 +133,22 @@ impl Policy {
         }
         let text = match mode {
             TunnelMode::Quic if demotion.is_some() => "QUIC was answered before TLS",
-            TunnelMode::Tls if self.choice.on_trial() => "trial: UDP looks policed",
             TunnelMode::Tls => "TLS was answered before QUIC",
-            TunnelMode::Quic if cause == Cause::Back => "TLS was no faster than QUIC",
             TunnelMode::Quic if from == Some(TunnelMode::Tls) => "QUIC is answered again",
             TunnelMode::Quic => "QUIC was answered",
         };
         text.to_owned()
     }
 
-    /// Ends the search that the new path satisfies, and tells of it. Returns what it was for.
-    fn settle_search(
-        &mut self,
-        now: Instant,
-        id: AttemptId,
-        mode: TunnelMode,
-        was_down: bool,
-    ) -> Cause {
+    /// Ends the search that the new path satisfies, and reports it.
+    fn settle_search(&mut self, now: Instant, id: AttemptId, mode: TunnelMode, was_down: bool) {
         let path = self.attempts.iter().find(|attempt| attempt.id == id);
         let outdated = path.is_some_and(|path| self.is_outdated(path));
-        let search = self.search.take_if(|search| match search.cause {
-            Cause::Back => mode == TunnelMode::Quic,
-            Cause::Config => !outdated,
-            _ => true,
-        });
+        let search = self.search.take_if(|search| search.cause != Cause::Config || !outdated);
         if was_down {
             self.tell(Notice::Up { attempt: id, mode });
         }
-        let Some(search) = search else { return Cause::Mode };
+        let Some(search) = search else { return };
         let restarted = search.cause.is_urgent() || search.cause == Cause::Config;
         if !was_down && restarted {
             self.counters.restarts += 1;
@@ -176,11 +160,10 @@ impl Policy {
                 took: search.age(now),
             });
         }
-        search.cause
     }
 
-    /// Closes what the new path makes needless. Younger connections that have greeted the cloud
-    /// stay: it may send over them already.
+    /// Closes connections that the new path makes unnecessary. Younger connections that have
+    /// greeted the cloud stay: it may send over them already.
     fn close_losers(&mut self, id: AttemptId, mode: TunnelMode) {
         let begun = self.attempts.iter().find(|attempt| attempt.id == id).map(|path| path.id);
         self.close_unready("another connection carries", |policy, attempt| {
@@ -205,7 +188,7 @@ impl Policy {
         }
     }
 
-    /// Tells of the last path's end, and begins to search another.
+    /// Reports the end of the last path, and starts a search for another.
     pub(super) fn note_loss(&mut self, now: Instant, reason: &str) {
         if !self.carrying || self.current().is_some() {
             return;
@@ -227,14 +210,9 @@ impl Policy {
         self.not_before[lane] = Some(now + self.backoffs[lane].next_wait());
     }
 
-    fn find(&mut self, id: AttemptId) -> Option<&mut Attempt> {
+    pub(super) fn find(&mut self, id: AttemptId) -> Option<&mut Attempt> {
         self.attempts.iter_mut().find(|attempt| attempt.id == id)
     }
-}
-
-/// What a path carried lately.
-fn measured(now: Instant, path: &Attempt) -> Both<Bitrate> {
-    path.meter.rates(now, super::choice::MEASURE)
 }
 
 /// How long the first answer of a search keeps connections from being begun: a round trip, within
