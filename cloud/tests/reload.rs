@@ -1,4 +1,4 @@
-//! Reloads of the running daemon, and what operators may change about its paths, under load.
+//! Reloads and operators' requests of the running cloud, under load.
 
 #![allow(clippy::unwrap_used)] // also in the helpers
 
@@ -20,7 +20,7 @@ use polyrail_model::{Destination, UserId};
 use polyrail_relay::RelayEvent;
 use polyrail_session::{Event, FlowKey, ResetReason};
 
-/// A server that sends back what it gets; its threads end with the test.
+/// An echo server; its threads end with the test.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -309,7 +309,7 @@ fn reload_slowly(cloud: &Cloud, file: &Path, text: &[u8]) -> (usize, (u16, serde
         while !reload.is_finished() {
             let mut options = OpenOptions::new();
             let options = options.write(true).custom_flags(nix::libc::O_NONBLOCK);
-            // It opens while somebody reads, who then waits for what is written.
+            // Opening succeeds while a reader waits for data.
             if let Ok(mut fifo) = options.open(file) {
                 waits += 1;
                 let (code, status) = cloud.ask("GET /v1/status", "");
