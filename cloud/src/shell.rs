@@ -164,7 +164,7 @@ impl Cloud {
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
         let linkdb = self.daemon.linkdb.as_mut();
-        if linkdb.is_some_and(|linkdb| linkdb.on_session_event(now, &event)) {
+        if linkdb.is_some_and(|linkdb| linkdb.on_session_event(now, relay, &event)) {
             return;
         }
         match event {

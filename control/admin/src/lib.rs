@@ -36,7 +36,7 @@ mod tests;
 pub use command::{Answer, Command, Reply};
 pub use daemon::DaemonConfig;
 pub use error::{AdminError, ErrorBody, ErrorCode, ProblemLine};
-pub use event::{Event, LinkChange, Record, TrialOutcome};
+pub use event::{Event, LinkChange, Record};
 pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
 pub use linkdb::{LinkDbProbe, SourceState};
 pub use loaded::Loaded;
