@@ -113,8 +113,11 @@ impl Session {
     pub fn prove(&mut self, now: Instant, tunnel: TunnelKey) {
         let Some(slot) = self.slot_of(tunnel) else { return };
         let Some(path) = &mut self.paths[slot] else { return };
-        let was_stalled = path.progress(now);
-        if !std::mem::replace(&mut path.proven, true) || was_stalled {
+        let recovered = path.progress(now);
+        if recovered {
+            self.events.push_back(Event::PathRecovered { tunnel });
+        }
+        if !std::mem::replace(&mut path.proven, true) || recovered {
             self.take_over(now, slot);
             self.choose(now);
         }
@@ -255,17 +258,13 @@ impl Session {
         }
     }
 
-    /// Whether the tunnel's path makes no progress.
-    pub fn is_path_stalled(&self, tunnel: TunnelKey) -> bool {
-        let path = self.slot_of(tunnel).and_then(|slot| self.paths[slot].as_ref());
-        path.is_some_and(|path| path.stalled)
-    }
-
     fn stall(&mut self, now: Instant, slot: usize) {
         let Some(path) = &mut self.paths[slot] else { return };
         path.stalled = true;
         path.ping_soon(now);
-        tracing::debug!(path = path.id.0, carrier = path.carrier, "path stalls");
+        tracing::debug!(path = path.id.0, carrier = path.carrier, "path stalled");
+        let (tunnel, since) = (path.tunnel, path.dark_since(now));
+        self.events.push_back(Event::PathStalled { tunnel, since });
         let (id, current) = (path.id, !path.superseded);
         let young = (!path.delivered).then(|| path.carrier.clone());
         if self.role == Role::Cloud && current && path.outstanding > 0 {
@@ -285,6 +284,9 @@ impl Session {
         let recovered = path.progress(now);
         let fresh = !std::mem::replace(&mut path.proven, true);
         path.delivered = true;
+        if recovered {
+            self.events.push_back(Event::PathRecovered { tunnel: path.tunnel });
+        }
         if recovered || fresh {
             tracing::debug!(path = path.id.0, carrier = path.carrier, "path makes progress");
             self.take_over(now, slot);

@@ -84,11 +84,48 @@ const ARROWS: &[Arrow] = &[
     ("scheduler", &[], &[]),
     ("session", &["scheduler"], &[]),
     ("predictor", &[], &[]),
-    ("tunnel", &[], &[]),
-    ("control", &["scheduler", "predictor"], &["emulator"]),
+    ("tunnel", &["identity"], &[]),
+    ("identity", &[], &["identity"]),
+    ("config", &["identity", "scheduler"], &[]),
+    ("telemetry", &[], &[]),
+    ("admin", &["config", "identity", "control"], &["identity"]),
+    ("cli", &["admin", "config", "identity", "control", "predictor"], &[]),
+    ("control", &["scheduler", "predictor", "config", "identity"], &["emulator"]),
     ("relay", &["session", "predictor", "tunnel", "control"], &["scheduler"]),
-    ("gateway", DAEMON, &["emulator"]),
-    ("cloud", DAEMON, &["emulator"]),
+    ("daemon", &["session", "config", "identity", "admin", "control", "relay"], &["tunnel"]),
+    (
+        "gateway",
+        &[
+            "session",
+            "scheduler",
+            "predictor",
+            "tunnel",
+            "config",
+            "identity",
+            "admin",
+            "control",
+            "telemetry",
+            "daemon",
+            "relay",
+        ],
+        &["emulator"],
+    ),
+    (
+        "cloud",
+        &[
+            "session",
+            "scheduler",
+            "predictor",
+            "tunnel",
+            "config",
+            "identity",
+            "admin",
+            "control",
+            "daemon",
+            "relay",
+        ],
+        &["emulator"],
+    ),
     ("emulator", &[], &[]),
     ("interop", &["emulator"], &["control", "session"]),
     ("sim", &["scheduler", "session", "predictor", "emulator"], &[]),
@@ -97,8 +134,6 @@ const ARROWS: &[Arrow] = &[
 
 /// Every crate.
 const ANY: &[&str] = &["*"];
-
-const DAEMON: &[&str] = &["session", "scheduler", "predictor", "tunnel", "control", "relay"];
 
 #[test]
 fn a_forbidden_arrow_is_found_in_every_section() {
