@@ -1,11 +1,10 @@
-//! What is heard and not heard of a carrier that carries data all the time.
+//! The receptions and silences of a carrier that carries data all the time.
 //!
 //! It is what the session and `polyrail_relay::Foresight` report of such a carrier: a stall after
 //! max(3 srtt + 4 rttvar, 300 ms) without progress, counted from when it was last heard, and every
 //! 250 ms that it was heard.
 
-use polyrail_emulator::rail::{CarrierProfile, Handover, Outcome};
-
+use polyrail_emulator::rail::{CarrierProfile, Handover, HandoverResult};
 use polyrail_model::{Heard, Observation, Silence};
 
 use super::drive::Clock;
@@ -20,7 +19,7 @@ struct Quiet {
     patience: f64,
 }
 
-/// What is seen of a carrier's path from one second of the trip to another, in no order.
+/// The observations of a carrier's path between two seconds of the trip, in no order.
 pub fn observed(
     profile: &CarrierProfile,
     handovers: &[Handover],
@@ -59,10 +58,11 @@ fn quiets(profile: &CarrierProfile, handovers: &[Handover], dice: &mut Dice) -> 
     for handover in handovers {
         let round = round_trip(profile, dice);
         let began = handover.at.as_secs_f64();
-        // What was on its way when the radio went dark may still come.
+        // Packets in flight when the radio went dark may still arrive.
         let from = began + round / 2.0 * dice.unit();
-        // What was held comes at once; after what was lost the next probe is heard.
-        let probe = if handover.outcome == Outcome::FailureDropped { PROBE_EVERY } else { 0.0 };
+        // Held packets arrive at once; after lost ones the next probe arrives.
+        let probe =
+            if handover.outcome == HandoverResult::FailureDropped { PROBE_EVERY } else { 0.0 };
         let to = began + handover.dark.as_secs_f64() + round / 2.0 + probe * dice.unit();
         match quiets.last_mut().filter(|last| from <= last.to) {
             Some(last) => last.to = last.to.max(to),
@@ -114,11 +114,11 @@ mod tests {
             dark: Duration::from_millis(dark_ms),
         };
         let handovers = [
-            ended(10, Outcome::Success, 100),
-            ended(20, Outcome::FailureHeld, 2_000),
+            ended(10, HandoverResult::Success, 100),
+            ended(20, HandoverResult::FailureHeld, 2_000),
             // Both are one silence.
-            ended(30, Outcome::FailureDropped, 5_000),
-            ended(33, Outcome::Success, 50),
+            ended(30, HandoverResult::FailureDropped, 5_000),
+            ended(33, HandoverResult::Success, 50),
         ];
         let clock = Clock::new(Instant::now());
         for seed in 0..100 {

@@ -32,7 +32,7 @@ impl World {
         self.drain();
     }
 
-    /// What the database of one side was told, and when; each once.
+    /// The messages received by one side's database, with their times; each once.
     pub fn take_ledger(&mut self, side: Side) -> Vec<(Instant, LedgerMessage)> {
         std::mem::take(&mut self.nodes[side as usize].ledger)
     }

@@ -55,7 +55,7 @@ fn srtt(world: &World, carrier: &str) -> Duration {
     session.paths.iter().find(|path| path.carrier == carrier).unwrap().srtt
 }
 
-/// The handovers of what the cloud's database was told.
+/// The handovers that the cloud's database received.
 fn told(world: &mut World) -> Vec<(Instant, Handover)> {
     let mut told = Vec::new();
     for (at, message) in world.take_ledger(CLOUD) {
@@ -105,7 +105,7 @@ impl Busy {
         (told[0].0 - from).as_secs_f64() / round_trip.as_secs_f64()
     }
 
-    /// Everything was told once, and the bulk goes on.
+    /// Each message arrived once, and the bulk transfer continues.
     fn end(mut self) {
         self.world.run_for(s(5));
         assert_eq!(told(&mut self.world), [], "copies that arrive late are passed over");
