@@ -2,57 +2,37 @@
 
 use std::time::Duration;
 
-/// Window of a new flow, in bytes: it grows only by what its reader drains (DESIGN: 64 KB).
-pub const WINDOW_INITIAL: u64 = 64 * 1024;
+/// The receive window of a new flow, in bytes, at most; see [`WINDOW_INITIAL_SHARE`]. A first window
+/// of 64 KiB costs a download of 1 MB four round trips, one of 1 MiB costs downloads of 4 MB on the
+/// emulated rail a tenth of their rate.
+pub const WINDOW_INITIAL_MAX: u64 = 2 * 1024 * 1024;
 
-/// A flow that the gateway opens begins with so much more, in bytes, while there is room for it
-/// and its user has not had its part: with 64 KB alone a download of 1 MB takes four round trips,
-/// however fast the carriers are.
-pub const WINDOW_EARLY_MAX: u64 = 2 * 1024 * 1024;
+/// A new flow's window is at most this part of the session's memory: the share of one user
+/// ([`USER_SHARE`]).
+pub const WINDOW_INITIAL_SHARE: u64 = USER_SHARE;
 
-/// What flows hold of this counts as shares of a pool, and all together are granted no more than
-/// this part of the session's memory, each half of what is left of it: two hundred readers that
-/// stop at once must not hold all of the memory. A flow beyond begins with 64 KB.
-pub const WINDOW_EARLY_SHARE: u64 = 2;
-
-/// Of the pool, those of one user are granted no more than this part of the session's memory, each
-/// half of what is left of it: the first has what the sender lets a user have out before its
-/// readers drain ([`STALLED_USER_SHARE`]). Half of that costs downloads of 4 MB on the emulated
-/// rail a tenth of their rate.
-pub const WINDOW_EARLY_USER_SHARE: u64 = 4;
-
-/// A share counts for so long; after that while more than [`WINDOW_INITIAL`] is held for the
-/// flow's reader, and until the reader has drained the first window.
-pub const WINDOW_EARLY_TIME: Duration = Duration::from_secs(1);
-
-/// A flow's window is given no more than this part of the session's memory, and when it begins or
-/// grows this part of what is free of it; two segments at least, and at the beginning 64 KB.
+/// A window grows to at most this part of the session's memory.
 pub const WINDOW_SHARE: u64 = 4;
 
-/// Of flows whose readers do not drain, all together may hold this part of the peer's memory;
-/// beyond, the sender holds back all but [`STALLED_FLOOR`] a flow.
-pub const STALLED_SHARE: u64 = 2;
+/// The window of a slow reader shrinks no further than this, in bytes.
+pub const WINDOW_MIN: u64 = 64 * 1024;
 
-/// Of such flows, those of one user may hold this part of the peer's memory.
-pub const STALLED_USER_SHARE: u64 = 8;
+/// Bytes that readers withhold, and bytes that were written and never sent, may each take this part
+/// of the memory; beyond, each flow has [`FLOOR`] and what its reader takes. The other half is for
+/// bytes in flight.
+pub const POOL_SHARE: u64 = 2;
 
-/// A user whose flows withhold no more than this part of the peer's memory is not held back when
-/// others withhold all that may be: its readers that follow may have out what credit allows.
-pub const STALLED_LITTLE_SHARE: u64 = 64;
+/// One user's flows may take this part of the memory in each pool, so that it takes four users to
+/// exhaust a pool.
+pub const USER_SHARE: u64 = 8;
 
-/// Flows of a user that withholds this part of the peer's memory all the same have out what their
-/// readers have taken lately, and one segment.
-pub const STALLED_USER_MOST: u64 = 4;
+/// What each flow may have at the peer, or queue here, in any case, in bytes: enough to show that
+/// its reader follows, and little enough that a thousand flows fit into half of 16 MiB.
+pub const FLOOR: u64 = 4 * polyrail_scheduler::SEGMENT;
 
-/// Lately is within so long, or two round trips, and the same again.
-pub const LATELY: Duration = Duration::from_millis(125);
-
-/// What each such flow may hold in any case, in bytes, so that it can prove that it drains.
-pub const STALLED_FLOOR: u64 = 4 * polyrail_scheduler::SEGMENT;
-
-/// A flow whose reader has drained nothing for so long counts as stalled; at least four round
-/// trips.
-pub const STALLED_AFTER: Duration = Duration::from_millis(500);
+/// The pace of a reader is what it took within two of these periods; a period lasts at least two
+/// round trips (receivers of QUIC tune their windows over two round trips, too).
+pub const PACE_PERIOD: Duration = Duration::from_millis(125);
 
 /// How long an OPEN waits for the first data to ride along.
 pub const OPEN_HOLD: Duration = Duration::from_millis(5);
@@ -85,20 +65,8 @@ pub const RUNS_MAX: usize = 2_048;
 /// nothing is sent out of turn. So runs stay few, however small it is cut.
 pub const AHEAD_MAX: u64 = 1_024 * 1_024;
 
-/// What was never sent of all flows may take this part of this side's memory, what was not of one
-/// user's half of that, and each flow's a quarter of what is left; beyond, a flow has what it needs
-/// to go on.
-pub const UNSENT_SHARE: u64 = 2;
-
-/// This part of this side's memory is never given to what was not sent.
-pub const UNSENT_RESERVE: u64 = 4;
-
-/// What a local writer may hold unsent beyond the flow's window, in bytes.
+/// What a writer may queue beyond the flow's window, in bytes, while the flow may send.
 pub const UNSENT_MAX: u64 = 64 * 1024;
-
-/// The same for a flow whose reader has stalled, and what one whose reader follows may hold in any
-/// case.
-pub const UNSENT_STALLED_MAX: u64 = 16 * 1024;
 
 /// A writer that was refused is told when at least this much room is there, in bytes.
 pub const WRITABLE_MIN: u64 = 8 * 1024;

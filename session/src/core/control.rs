@@ -111,7 +111,7 @@ impl Session {
     fn fill(&mut self, now: Instant, slot: usize, batch: &mut Vec<u8>) -> bool {
         let mut spoken = Vec::new();
         if std::mem::take(&mut self.due_credit) {
-            let (limit, drained) = self.credit.advertise();
+            let (limit, drained) = self.flow_control.credit.advertise();
             encode(&Frame::Window { flow: FlowId::default(), limit, drained }, batch);
             spoken.push(FlowId::default());
         }
@@ -140,21 +140,17 @@ impl Session {
         let due = std::mem::take(&mut flow.due);
         flow.due = Due { ack_delayed: due.ack_delayed, ..Due::default() };
         let length = batch.len();
-        let may_grow = self.credit.may_grow(flow.user);
-        if !may_grow && flow.recv.wants_window() {
-            self.withheld.insert((flow.user, id));
-        }
         if due.reset
             && let Some(reset) = reset_of(flow)
         {
             encode(&Frame::Reset(reset), batch);
         }
         if due.ack {
-            encode(&Frame::Ack(ack_of(flow, self.role, may_grow)), batch);
+            encode(&Frame::Ack(ack_of(flow, self.role)), batch);
         } else if due.window {
             let (told, owes) = (flow.recv.limit(), flow.recv.owes_drained());
             let quarter = flow.recv.wants_drained();
-            let (limit, drained) = flow.recv.advertise(may_grow);
+            let (limit, drained) = flow.recv.advertise();
             if limit > told || owes || quarter {
                 encode(&Frame::Window { flow: id, limit, drained }, batch);
             }
@@ -248,9 +244,9 @@ impl Session {
     }
 }
 
-fn ack_of(flow: &mut Flow, role: Role, may_grow: bool) -> Ack {
+fn ack_of(flow: &mut Flow, role: Role) -> Ack {
     flow.recv.unacknowledged = 0;
-    let (limit, drained) = flow.recv.advertise(may_grow);
+    let (limit, drained) = flow.recv.advertise();
     Ack {
         flow: flow.id,
         done: false,

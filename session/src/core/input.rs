@@ -10,7 +10,7 @@ use polyrail_scheduler::{Note, PathSet};
 
 use super::{Outcome, Session, Tombstone};
 use crate::flow::{Flow, Life, Run, Violation};
-use crate::limits::{ACK_DELAY, ACK_EVERY, FLOWS_AHEAD_MAX, FLOWS_REFUSED_MAX, WINDOW_INITIAL};
+use crate::limits::{ACK_DELAY, ACK_EVERY, FLOWS_AHEAD_MAX, FLOWS_REFUSED_MAX};
 use crate::wire::{Ack, DataMarks, Echo, Frame, Open, Reset};
 use crate::{Event, FlowKey, ResetReason, Role, TunnelKey};
 
@@ -136,7 +136,8 @@ impl Session {
         if self.flows.len() >= self.settings.flows_max + FLOWS_REFUSED_MAX {
             return Err(Violation("more flows than the bound"));
         }
-        self.flows.insert(id, Flow::new(now, id, UserId(0), false, 0, WINDOW_INITIAL));
+        let window = self.terms().window;
+        self.flows.insert(id, Flow::new(now, id, UserId(0), false, 0, window));
         Ok(true)
     }
 
@@ -170,7 +171,7 @@ impl Session {
         }
         let path_id = self.paths[slot].as_ref().map(|path| path.id);
         let Some(flow) = self.flows.get_mut(&id) else { return Ok(()) };
-        let (held, highest, unread) = (flow.recv.held(), flow.recv.highest(), flow.recv.unread());
+        let (held, highest) = (flow.recv.held(), flow.recv.highest());
         let advanced = match flow.recv.accept(run) {
             Ok(advanced) => advanced,
             Err(Violation(what)) => {
@@ -179,10 +180,9 @@ impl Session {
                 return Ok(());
             }
         };
-        self.held_received += flow.recv.held();
-        self.held_received -= held;
-        self.credit.receive(flow.recv.highest() - highest);
-        self.credit.arrived(flow.user, flow.recv.unread().saturating_sub(unread));
+        self.flow_control.held_received += flow.recv.held();
+        self.flow_control.held_received -= held;
+        self.flow_control.credit.receive(flow.recv.highest() - highest);
         flow.recv.echo = path_id.map(|path| Echo { path, sent_us, received_us });
         flow.recv.unacknowledged += 1;
         let soon = flow.recv.unacknowledged >= ACK_EVERY || run.fin || run.open;
@@ -197,7 +197,7 @@ impl Session {
             self.announce(id);
             self.after_drain(now, id);
         }
-        if self.credit.is_kept(self.flows.len()) {
+        if self.flow_control.credit.is_kept(self.flows.len()) {
             Ok(())
         } else {
             Err(Violation("data beyond the session's credit"))
@@ -218,7 +218,7 @@ impl Session {
     }
 
     fn on_ack(&mut self, now: Instant, ack: &Ack) {
-        let (id, lately) = (ack.flow, self.lately());
+        let id = ack.flow;
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let before = flow.send.held();
         let (cumulative, drained) = if ack.done {
@@ -238,10 +238,10 @@ impl Session {
         }
         let freed = before - flow.send.held();
         let spare = flow.send.take_spare();
-        self.held_sent -= freed;
+        self.flow_control.held_sent -= freed;
         flow.send.limit = flow.send.limit.max(ack.limit);
-        let progressed = self.backpressure.drained(now, flow, drained, lately);
-        self.backpressure.recount(flow);
+        let progressed = self.flow_control.drained(now, flow, drained);
+        self.flow_control.recount(flow);
         if ack.dialed && !flow.dialed && self.role == Role::Gateway && flow.life == Life::Live {
             flow.dialed = true;
             self.events.push_back(Event::Dialed { flow: FlowKey { session: self.key, flow: id } });
@@ -259,8 +259,8 @@ impl Session {
             return;
         }
         if freed {
-            self.relieve_one(now, id);
-            self.relieve(now);
+            self.relieve_one(id);
+            self.relieve();
         }
         self.enqueue(now, id);
         if progressed && !self.starved.is_empty() {
@@ -310,19 +310,18 @@ impl Session {
 
     fn on_window(&mut self, now: Instant, id: FlowId, limit: u64, drained: u64) {
         if id == FlowId::default() {
-            self.credit.raise_limit(limit);
+            self.flow_control.credit.raise_limit(limit);
             self.feed_starved(now);
             return;
         }
-        let lately = self.lately();
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.send.limit = flow.send.limit.max(limit);
-        let progressed = self.backpressure.drained(now, flow, drained, lately);
-        self.backpressure.recount(flow);
+        let progressed = self.flow_control.drained(now, flow, drained);
+        self.flow_control.recount(flow);
         if progressed && !self.starved.is_empty() {
             self.feed_starved(now);
         }
-        self.relieve_one(now, id);
+        self.relieve_one(id);
         self.enqueue(now, id);
     }
 
@@ -348,8 +347,8 @@ impl Session {
         let Some(flow) = self.flows.get_mut(&id) else { return Ok(()) };
         let highest = flow.recv.highest();
         flow.recv.raise(reset.last);
-        self.credit.receive(flow.recv.highest() - highest);
-        if !self.credit.is_kept(self.flows.len()) {
+        self.flow_control.credit.receive(flow.recv.highest() - highest);
+        if !self.flow_control.credit.is_kept(self.flows.len()) {
             return Err(Violation("a RESET beyond the session's credit"));
         }
         self.prove_dialed(id, reset);
@@ -401,9 +400,9 @@ impl Session {
         if let Some(tombstone) = self.tombstones.get_mut(&id) {
             let more = end.saturating_sub(tombstone.counted);
             tombstone.counted += more;
-            self.credit.receive(more);
-            self.credit.release(more);
-            self.due_credit |= self.credit.wants_update();
+            self.flow_control.credit.receive(more);
+            self.flow_control.credit.release(more);
+            self.due_credit |= self.flow_control.credit.wants_update();
         }
     }
 

@@ -10,16 +10,14 @@
 //! stands in `due`.
 
 mod again;
-mod backpressure;
 mod control;
 mod credit;
 mod delays;
-mod early;
+mod flow_control;
 mod forecasts;
 mod input;
 mod notices;
 mod paths;
-mod pool;
 mod rail;
 mod resets;
 #[cfg(test)]
@@ -36,7 +34,7 @@ pub use transmit::Outlet;
 
 use crate::flow::{Flow, Life};
 use crate::limits::{
-    ACK_DELAY, INTERACTIVE_MAX, OPEN_HOLD, TOMBSTONES_MAX, WINDOW_INITIAL, WRITABLE_MIN,
+    ACK_DELAY, INTERACTIVE_MAX, OPEN_HOLD, TOMBSTONES_MAX, UNSENT_MAX, WINDOW_INITIAL_MAX, WINDOW_INITIAL_SHARE, WINDOW_SHARE, WRITABLE_MIN,
 };
 use crate::path::Path;
 use crate::ranges::RangeSet;
@@ -76,8 +74,6 @@ pub(crate) struct Session {
     cramped: BTreeSet<FlowId>,
     /// Whose turn it is among them.
     cramped_next: FlowId,
-    /// Flows whose windows wait until their user's readers have taken more.
-    withheld: BTreeSet<(UserId, FlowId)>,
     /// Flows with control due, in order.
     due: VecDeque<FlowId>,
     /// Ended flows whose end is to be said (again).
@@ -89,11 +85,7 @@ pub(crate) struct Session {
     ack_tokens: f64,
     ack_tokens_at: Instant,
     ack_blocked_until: Option<Instant>,
-    credit: credit::Credit,
-    backpressure: backpressure::Backpressure,
-    held_sent: u64,
-    held_received: u64,
-    early: early::Early,
+    flow_control: flow_control::FlowControl,
     pongs: Vec<(usize, u64, u64, u64)>,
     next_ping: u64,
     /// The tag of the next unit of data.
@@ -156,7 +148,7 @@ impl Session {
             epoch: now,
             flows: BTreeMap::new(),
             next_flow: 1,
-            peer_window: WINDOW_INITIAL,
+            peer_window: 0,
             seen: RangeSet::default(),
             tombstones: BTreeMap::new(),
             burials: VecDeque::new(),
@@ -168,7 +160,6 @@ impl Session {
             aside_interactive: false,
             starved: BTreeSet::new(),
             cramped: BTreeSet::new(),
-            withheld: BTreeSet::new(),
             cramped_next: FlowId(0),
             due: VecDeque::new(),
             due_ended: BTreeSet::new(),
@@ -179,11 +170,7 @@ impl Session {
             ack_tokens: 0.0,
             ack_tokens_at: now,
             ack_blocked_until: None,
-            credit: credit::Credit::new(memory),
-            backpressure: backpressure::Backpressure::default(),
-            held_sent: 0,
-            held_received: 0,
-            early: early::Early::default(),
+            flow_control: flow_control::FlowControl::new(memory),
             pongs: Vec::new(),
             next_ping: 1,
             // Unique also on a tunnel that outlives its session.
@@ -226,12 +213,12 @@ impl Session {
 
     /// What this side grants from the start.
     pub fn terms(&self) -> Terms {
-        Terms { window: WINDOW_INITIAL, credit: self.settings.memory.0 }
+        Terms { window: self.window_initial(), credit: self.settings.memory.0 }
     }
 
     /// What the peer grants. Repeated terms of one session change nothing.
     pub fn agree(&mut self, terms: Terms) {
-        self.credit.agree(terms.credit);
+        self.flow_control.credit.agree(terms.credit);
         self.peer_window = terms.window;
     }
 
@@ -254,11 +241,7 @@ impl Session {
         let id = FlowId(self.next_flow);
         self.next_flow += 1;
         self.seen.insert(id.0..id.0 + 1);
-        let early = self.early_window(now, user);
-        let window = WINDOW_INITIAL + early;
-        let mut flow = Flow::new(now, id, user, true, self.peer_window, window);
-        flow.early = early;
-        self.early.count(now, &mut flow);
+        let mut flow = Flow::new(now, id, user, true, self.peer_window, self.window_initial());
         flow.destination = Some(destination);
         flow.hold = true;
         self.flows.insert(id, flow);
@@ -266,8 +249,32 @@ impl Session {
         Ok(FlowKey { session: self.key, flow: id })
     }
 
-    pub fn write_room(&mut self, now: Instant, id: FlowId) -> u64 {
-        let room = self.room_of(now, id);
+    /// The receive window of a new flow.
+    fn window_initial(&self) -> u64 {
+        (self.settings.memory.0 / WINDOW_INITIAL_SHARE).min(WINDOW_INITIAL_MAX)
+    }
+
+    /// How much the flow's writer may write now.
+    fn room_of(&self, id: FlowId) -> u64 {
+        match self.flows.get(&id) {
+            Some(flow) if flow.life == Life::Live && !flow.send.is_finished() => {
+                self.flow_control.room(flow)
+            }
+            // What is still written to a flow that was reset is discarded.
+            Some(_) => UNSENT_MAX,
+            None => 0,
+        }
+    }
+
+    /// Lets flows that waited for credit try again.
+    fn feed_starved(&mut self, now: Instant) {
+        for id in std::mem::take(&mut self.starved) {
+            self.enqueue(now, id);
+        }
+    }
+
+    pub fn write_room(&mut self, id: FlowId) -> u64 {
+        let room = self.room_of(id);
         if room < WRITABLE_MIN
             && let Some(flow) = self.flows.get_mut(&id)
         {
@@ -278,7 +285,7 @@ impl Session {
     }
 
     pub fn write(&mut self, now: Instant, id: FlowId, data: &[u8]) -> usize {
-        let room = self.room_of(now, id);
+        let room = self.room_of(id);
         let Some(flow) = self.flows.get_mut(&id) else { return data.len() };
         if flow.life != Life::Live || flow.send.is_finished() {
             return data.len();
@@ -291,8 +298,8 @@ impl Session {
         if taken > 0 {
             flow.send.write(&data[..taken]);
             flow.hold = false;
-            self.held_sent += taken as u64;
-            self.backpressure.recount(flow);
+            self.flow_control.held_sent += taken as u64;
+            self.flow_control.recount(flow);
             self.enqueue(now, id);
         }
         taken
@@ -327,22 +334,18 @@ impl Session {
 
     pub fn consume(&mut self, now: Instant, id: FlowId, count: usize) {
         let rtt = self.slowest_rtt();
-        let largest = self.largest_window();
+        let largest = self.settings.memory.0 / WINDOW_SHARE;
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let taken = flow.recv.consume(count);
         flow.told_readable = false;
-        self.held_received -= taken as u64;
-        let user = flow.user;
+        self.flow_control.held_received -= taken as u64;
         flow.recv.tune(now, taken as u64, rtt, largest);
-        self.credit.read(user, taken as u64);
-        self.release_windows(user);
         self.after_drain(now, id);
     }
 
     /// The reader has taken something, or the end was reached: credit flows back.
     fn after_drain(&mut self, now: Instant, id: FlowId) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
-        self.early.moved(now, flow);
         let drained = flow.recv.drained();
         let released = drained - flow.recv.released;
         flow.recv.released = drained;
@@ -355,8 +358,8 @@ impl Session {
                 self.ack_line.push_back((now + ACK_DELAY, id));
             }
         }
-        self.credit.release(released);
-        if self.credit.wants_update() {
+        self.flow_control.credit.release(released);
+        if self.flow_control.credit.wants_update() {
             self.due_credit = true;
         }
         self.end_if_over(now, id);
@@ -368,7 +371,7 @@ impl Session {
         if flow.queued || flow.hold {
             return;
         }
-        let allowance = self.allowance(flow);
+        let allowance = self.flow_control.allowance(flow);
         if flow.send.piece(allowance).is_none() {
             if flow.send.unsent() > 0 && flow.send.limit > flow.send.next() {
                 self.starved.insert(id);
@@ -399,21 +402,21 @@ impl Session {
     }
 
     /// Tells writers that wait for room, as far as there is some; a few at a time, in turn.
-    fn relieve(&mut self, now: Instant) {
+    fn relieve(&mut self) {
         let from = self.cramped_next;
         let turn = self.cramped.range(from..).chain(self.cramped.range(..from));
         let waiting: Vec<FlowId> = turn.copied().take(RELIEVED_AT_ONCE).collect();
         self.cramped_next = waiting.last().map_or(FlowId(0), |last| FlowId(last.0 + 1));
         for id in waiting {
-            self.relieve_one(now, id);
+            self.relieve_one(id);
         }
     }
 
-    fn relieve_one(&mut self, now: Instant, id: FlowId) {
+    fn relieve_one(&mut self, id: FlowId) {
         if !self.cramped.contains(&id) {
             return;
         }
-        let room = self.room_of(now, id);
+        let room = self.room_of(id);
         let least = match self.flows.get(&id).map(|flow| &flow.send) {
             Some(send) if send.held() > 0 && send.unsent() > 0 => WRITABLE_MIN,
             Some(send) if send.held() > 0 => polyrail_scheduler::SEGMENT,
@@ -470,17 +473,10 @@ impl Session {
         }
         self.starved.remove(&id);
         self.cramped.remove(&id);
-        self.held_sent -= flow.send.held();
-        self.held_received -= flow.recv.held();
-        self.credit.read(flow.user, flow.recv.unread());
-        self.withheld.remove(&(flow.user, id));
-        self.release_windows(flow.user);
-        self.credit.release(flow.recv.highest() - flow.recv.released);
-        self.backpressure.forget(&mut flow);
-        self.early.forget(&mut flow);
-        self.due_credit |= self.credit.wants_update();
+        self.flow_control.forget(&mut flow);
+        self.due_credit |= self.flow_control.credit.wants_update();
         self.free_paths_of(&flow);
-        self.relieve(now);
+        self.relieve();
         if !self.starved.is_empty() {
             self.feed_starved(now);
         }
@@ -521,9 +517,9 @@ impl Session {
             session: self.key,
             peer: None,
             flows: self.flows.len(),
-            memory_received: Bytes(self.held_received),
-            memory_sent: Bytes(self.held_sent),
-            credit: Bytes(self.credit.left()),
+            memory_received: Bytes(self.flow_control.held_received),
+            memory_sent: Bytes(self.flow_control.held_sent),
+            credit: Bytes(self.flow_control.credit.left()),
             reinjected: Bytes(self.reinjected),
             ledger_dropped: self.rail.dropped(),
             paths: self.paths.iter().flatten().map(Path::status).collect(),

@@ -81,24 +81,20 @@ impl Session {
         let mut dropped: Vec<(u64, PathSet)> = Vec::new();
         flow.send.truncate(after, |length, live| dropped.push((length, live)));
         let freed = before - flow.send.held();
-        self.held_sent -= freed;
-        self.backpressure.recount(flow);
+        self.flow_control.held_sent -= freed;
+        self.flow_control.recount(flow);
         let spare = flow.send.take_spare();
         dropped.into_iter().for_each(|(length, live)| self.settle(length, live));
         self.withdraw(spare);
         self.cramped.remove(&id);
-        self.relieve(now);
+        self.relieve();
     }
 
     /// Throws away what was received and not read.
     pub(super) fn discard_received(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
-        let (held, unread) = (flow.recv.held(), flow.recv.unread());
+        self.flow_control.held_received -= flow.recv.held();
         flow.recv.discard();
-        self.held_received -= held;
-        let user = flow.user;
-        self.credit.read(user, unread);
-        self.release_windows(user);
     }
 
     /// Reset flows that could not deliver in time deliver no more.

@@ -80,7 +80,7 @@ impl Session {
 
     fn serve(&mut self, now: Instant, turn: Turn, outlet: &mut dyn Outlet) -> Served {
         let Some(flow) = self.flows.get(&turn.flow) else { return Served::Nothing };
-        let allowance = self.allowance(flow);
+        let allowance = self.flow_control.allowance(flow);
         let Some(piece) = flow.send.piece(allowance) else {
             self.unqueue(now, turn.flow);
             return Served::Nothing;
@@ -89,7 +89,7 @@ impl Session {
             flow: turn.flow,
             offset: piece.start,
             unsent: Bytes(flow.send.unsent()),
-            backlog: Bytes(self.backpressure.backlog()),
+            backlog: Bytes(self.flow_control.backlog()),
             window: Bytes(allowance.min(flow.send.window())),
             age: piece.sent_at.map(|at| now.saturating_duration_since(at)),
             interactive: turn.interactive,
@@ -108,7 +108,7 @@ impl Session {
             }
         };
         // What needs no credit is only taken in its turn.
-        let allowed = allowance.min(self.credit.left());
+        let allowed = allowance.min(self.flow_control.credit.left());
         let further = (ahead > 0).then(|| flow.send.further(&piece, ahead, allowed)).flatten();
         let piece = further.unwrap_or(piece);
         // A cap may be less than a run; of the tunnel's room a run may take more than is left.
@@ -186,14 +186,11 @@ impl Session {
     ) {
         let Some(flow) = self.flows.get_mut(&turn.flow) else { return };
         let fresh = end.saturating_sub(flow.send.next());
-        if flow.send.at_peer() == 0 && fresh > 0 {
-            flow.send.drained_at = now;
-        }
-        self.credit.sent(fresh);
+        self.flow_control.credit.sent(fresh);
         let first = on.iter().next().and_then(|slot| self.paths.get(slot)?.as_ref());
         let mark = first.map_or(0, |path| path.sent + bytes);
         flow.send.sent(now, piece, end, on, self.next_tag, mark);
-        self.backpressure.recount(flow);
+        self.flow_control.recount(flow);
         flow.charge(now, bytes);
         let length = end - piece.start;
         for slot in on.iter() {
@@ -218,7 +215,7 @@ impl Session {
 
     fn requeue(&mut self, now: Instant, id: FlowId) {
         self.unqueue(now, id);
-        self.relieve_one(now, id);
+        self.relieve_one(id);
     }
 
     /// When [`Session::on_timeout`] wants to be called.
@@ -227,7 +224,7 @@ impl Session {
         let lines = lines.into_iter().filter_map(|line| line.front().map(|&(at, _)| at));
         let judged = self.settings.stall;
         let paths = self.paths.iter().flatten().map(|path| path.deadline(judged));
-        let others = [self.backpressure.check_at(), self.ack_blocked_until, self.wake_at];
+        let others = [self.flow_control.next_timeout(), self.ack_blocked_until, self.wake_at];
         lines.chain(paths).chain(others.into_iter().flatten()).min()
     }
 
@@ -247,7 +244,8 @@ impl Session {
             }
         }
         self.hurry_resets(now);
-        self.check_draining(now);
+        let rtt = self.slowest_rtt();
+        self.flow_control.on_timeout(now, rtt, &mut self.flows);
         self.listen(now);
         self.judge(now);
         self.dismiss_drained(now);

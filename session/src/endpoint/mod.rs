@@ -352,9 +352,9 @@ impl Endpoint {
 
     /// What [`Endpoint::write`] would take now. When that is little, [`Event::Writable`] follows
     /// once there is more.
-    pub fn write_room(&mut self, now: Instant, flow: FlowKey) -> usize {
+    pub fn write_room(&mut self, flow: FlowKey) -> usize {
         let entry = self.sessions.get_mut(&flow.session);
-        let room = entry.map_or(0, |entry| entry.session.write_room(now, flow.flow));
+        let room = entry.map_or(0, |entry| entry.session.write_room(flow.flow));
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 

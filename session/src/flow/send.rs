@@ -46,8 +46,6 @@ pub(crate) struct SendHalf {
     pub limit: u64,
     /// What the peer's reader has taken.
     pub drained: u64,
-    /// When that moved last, or when the peer began to hold something.
-    pub drained_at: Instant,
 }
 
 #[derive(Clone, Debug)]
@@ -132,7 +130,7 @@ pub(crate) struct Content<'a> {
 
 impl SendHalf {
     /// A half that may send `limit` numbers; `opens` when an OPEN leads.
-    pub fn new(now: Instant, opens: bool, limit: u64) -> Self {
+    pub fn new(opens: bool, limit: u64) -> Self {
         let first = u64::from(opens);
         Self {
             first,
@@ -149,7 +147,6 @@ impl SendHalf {
             spare: Vec::new(),
             limit,
             drained: 0,
-            drained_at: now,
         }
     }
 
@@ -510,11 +507,6 @@ impl SendHalf {
         self.next.saturating_sub(self.drained)
     }
 
-    /// What the peer's reader leaves lying: arrived in order, and not known to be drained.
-    pub fn left_lying(&self) -> u64 {
-        self.acked.saturating_sub(self.drained)
-    }
-
     /// Everything, the end included, is acknowledged.
     pub fn is_done(&self) -> bool {
         self.fin && self.acked > self.written
@@ -542,7 +534,7 @@ mod tests {
     }
 
     fn half(opens: bool, text: &[u8]) -> SendHalf {
-        let mut half = SendHalf::new(base(), opens, 1_000);
+        let mut half = SendHalf::new(opens, 1_000);
         half.write(text);
         half
     }
@@ -804,7 +796,7 @@ mod tests {
     fn an_open_is_not_skipped_nor_more_than_is_bounded() {
         let mut half = half(true, b"abc");
         assert_eq!(send_ahead(&mut half, 1, 1), None);
-        let mut half = SendHalf::new(base(), false, 1 << 30);
+        let mut half = SendHalf::new(false, 1 << 30);
         half.write(&vec![7; AHEAD_MAX as usize + 9]);
         assert_eq!(send_ahead(&mut half, AHEAD_MAX + 1, 1), None);
         assert_eq!(send_ahead(&mut half, AHEAD_MAX, 1).unwrap().0, AHEAD_MAX);
