@@ -26,6 +26,13 @@ pub const POOL_SHARE: u64 = 2;
 /// exhaust a pool.
 pub const USER_SHARE: u64 = 8;
 
+/// The peer's memory is scarce while less than this part of it is left.
+pub const SCARCE_SHARE: u64 = 4;
+
+/// While memory is scarce, a flow may have this part of what its reader ever took at the peer: it
+/// takes sixteen times the remaining memory of traffic to exhaust it.
+pub const PROOF_SHARE: u64 = 16;
+
 /// What each flow may have at the peer, or queue here, in any case, in bytes: enough to show that
 /// its reader follows, and little enough that a thousand flows fit into half of 16 MiB.
 pub const FLOOR: u64 = 4 * polyrail_scheduler::SEGMENT;

@@ -4,9 +4,14 @@
 //! therefore limits what flows have *at the peer* (sent and not drained):
 //!
 //! - The **pace** of a flow is what its reader took within the last two periods of
-//!   [`PACE_PERIOD`]. A flow may always have its pace at the peer: the window follows the reader.
-//! - Bytes at the peer beyond the pace are **withheld**. All flows together may withhold one half of
-//!   the peer's memory, and the flows of one user one eighth.
+//!   [`PACE_PERIOD`]. A reader **follows** while it has a pace and leaves at most [`FLOOR`] bytes
+//!   unread of what has arrived in order. Its flow may send: when it stops, it withholds what was in
+//!   flight. Any other flow may have its pace at the peer.
+//! - Other bytes at the peer are **withheld**. All flows together may withhold one half of the
+//!   peer's memory, and the flows of one user one eighth.
+//! - Readers that follow and then stop, one after the other, could still fill the peer's memory.
+//!   While less than a quarter is left, a flow may have no more at the peer than a sixteenth of what
+//!   its reader ever took.
 //! - [`FLOOR`] bytes a flow need no share, and one segment needs no credit, so every flow can move.
 //!
 //! The same shares bound what writers queue here and was never sent. A writer whose flow may not
@@ -21,8 +26,10 @@ use polyrail_model::{FlowId, UserId};
 use polyrail_scheduler::SEGMENT;
 
 use super::credit::Credit;
-use crate::flow::Flow;
-use crate::limits::{FLOOR, PACE_PERIOD, POOL_SHARE, UNSENT_MAX, USER_SHARE};
+use crate::flow::{Flow, SendHalf, Shares};
+use crate::limits::{
+    FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, SCARCE_SHARE, UNSENT_MAX, USER_SHARE,
+};
 
 #[derive(Debug)]
 pub(super) struct FlowControl {
@@ -72,7 +79,10 @@ impl FlowControl {
     /// Counts a flow again after it sent, was written to, or was drained.
     pub fn recount(&mut self, flow: &mut Flow) {
         let shares = &mut flow.shares;
-        let withheld = flow.send.at_peer().saturating_sub(shares.pace());
+        let withheld = match flow.send.at_peer().saturating_sub(shares.pace()) {
+            _ if follows(shares, &flow.send) => 0,
+            beyond => beyond,
+        };
         self.withheld.set(flow.user, &mut shares.withheld, withheld);
         self.unsent.set(flow.user, &mut shares.unsent, flow.send.unsent());
     }
@@ -96,7 +106,12 @@ impl FlowControl {
     pub fn allowance(&self, flow: &Flow) -> u64 {
         let (at_peer, left) = (flow.send.at_peer(), self.credit.left());
         let share = self.withheld.left(self.credit.peer_memory(), flow.user);
-        let beyond = flow.shares.pace().saturating_sub(at_peer) + share;
+        let own = match flow.shares.pace() {
+            _ if left < self.credit.peer_memory() / SCARCE_SHARE => flow.send.drained / PROOF_SHARE,
+            _ if follows(&flow.shares, &flow.send) => u64::MAX,
+            pace => pace,
+        };
+        let beyond = own.saturating_sub(at_peer).saturating_add(share);
         let allowance = left.min(beyond.max(FLOOR.saturating_sub(at_peer)));
         if at_peer == 0 {
             allowance.max(SEGMENT)
@@ -149,6 +164,11 @@ impl FlowControl {
             && self.held_sent == sum(|flow| flow.send.held())
             && self.held_received == sum(|flow| flow.recv.held())
     }
+}
+
+/// Whether the peer's reader takes bytes as they arrive.
+fn follows(shares: &Shares, send: &SendHalf) -> bool {
+    shares.pace() > 0 && send.unread() <= FLOOR
 }
 
 /// Sums of what flows count, in all and by user.
@@ -275,17 +295,18 @@ mod tests {
             let flow = sender.open(user);
             sender.send(flow, 2 * MIB);
         }
-        let mut out = Vec::new();
         for flow in [sender.open(0), sender.open(9)] {
-            for _ in 0..6 {
-                let allowance = sender.allowance(flow);
-                out.push(allowance);
-                sender.send(flow, allowance);
-                sender.drain(flow, allowance);
-            }
+            assert_eq!(sender.allowance(flow), FLOOR);
+            sender.send(flow, FLOOR);
+            sender.drain(flow, FLOOR);
+            assert_eq!(sender.allowance(flow), sender.control.credit.left(), "its reader follows");
+            sender.send(flow, 3 * FLOOR);
+            assert_eq!(sender.allowance(flow), 0, "its reader is slow");
+            sender.drain(flow, FLOOR);
+            assert_eq!(sender.allowance(flow), 0, "2 of 2 floors are at the peer");
+            sender.drain(flow, FLOOR / 2);
+            assert_eq!(sender.allowance(flow), FLOOR);
         }
-        let doubling = [1, 1, 2, 4, 8, 16].map(|times| times * FLOOR);
-        assert_eq!(out, [doubling, doubling].concat());
         sender.rest();
         let pace = sender.flows.values().map(|flow| flow.shares.pace()).sum::<u64>();
         assert_eq!((pace, sender.control.next_timeout()), (0, None));
@@ -301,6 +322,24 @@ mod tests {
         assert_eq!(sender.allowance(flow), 2 * MIB, "within its pace it withholds nothing");
         sender.rest();
         assert_eq!(sender.allowance(flow), MIB);
+    }
+
+    #[test]
+    fn scarce_memory_is_for_readers_that_took_much() {
+        let mut sender = Sender::new();
+        let flows: Vec<FlowId> = (0..9).map(|user| sender.open(user)).collect();
+        for &flow in &flows {
+            sender.send(flow, MIB);
+            sender.drain(flow, MIB);
+        }
+        for &flow in &flows[..8] {
+            sender.send(flow, 3 * MIB / 2);
+        }
+        assert_eq!(sender.allowance(flows[8]), sender.control.credit.left());
+        let next = sender.open(8);
+        sender.send(next, MIB / 2);
+        assert!(sender.control.credit.left() < 4 * MIB);
+        assert_eq!(sender.allowance(flows[8]), MIB / 16 + 3 * MIB / 2, "beyond its user's share");
     }
 
     #[test]

@@ -507,6 +507,11 @@ impl SendHalf {
         self.next.saturating_sub(self.drained)
     }
 
+    /// Bytes that have arrived in order and are not known to be drained.
+    pub fn unread(&self) -> u64 {
+        self.acked.saturating_sub(self.drained)
+    }
+
     /// Everything, the end included, is acknowledged.
     pub fn is_done(&self) -> bool {
         self.fin && self.acked > self.written
