@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// The receive window of a new flow, in bytes, at most; see [`WINDOW_INITIAL_SHARE`]. A first window
-/// of 64 KiB costs a download of 1 MB four round trips, one of 1 MiB costs downloads of 4 MB on the
-/// emulated rail a tenth of their rate.
+/// The receive window of a new flow, in bytes, at most; see [`WINDOW_INITIAL_SHARE`]. A first
+/// window of 64 KiB costs a download of 1 MB four round trips, one of 1 MiB costs downloads of 4 MB
+/// on the emulated rail a tenth of their rate.
 pub const WINDOW_INITIAL_MAX: u64 = 2 * 1024 * 1024;
 
 /// A new flow's window is at most this part of the session's memory: the share of one user
@@ -53,10 +53,10 @@ pub const ACK_EVERY: u32 = 2;
 /// The share of the uplink that acknowledgements may take.
 pub const ACK_UPLINK_SHARE: f64 = 0.03;
 
-/// An acknowledgement that the share holds back goes out after this time all the same.
+/// An acknowledgement leaves after this time even if the share is used up.
 pub const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
 
-/// Control frames that travel together, in bytes; also what a full tunnel still takes.
+/// The most control frames that travel together, in bytes; a full tunnel still takes as much.
 pub const CONTROL_BATCH: usize = 4 * 1024;
 
 /// Acknowledgements up to this size are repeated on a second path.
@@ -65,39 +65,39 @@ pub const ACK_REPEAT_MAX: usize = 256;
 /// Out-of-order pieces that a flow may hold; a peer that makes more breaks the protocol.
 pub const FRAGMENTS_MAX: usize = 8_192;
 
-/// Runs that a flow may have unacknowledged; at the bound it waits.
+/// Unacknowledged runs of a flow; at the bound it waits.
 pub const RUNS_MAX: usize = 2_048;
 
-/// What a flow may skip over at once because it goes later, over a faster path, in bytes; beyond,
-/// nothing is sent out of turn. So runs stay few, however small it is cut.
+/// The most bytes of a flow that may be skipped over because a faster path sends them later;
+/// beyond, nothing is sent out of turn. This bounds the number of runs.
 pub const AHEAD_MAX: u64 = 1_024 * 1_024;
 
-/// What a writer may queue beyond the flow's window, in bytes, while the flow may send.
+/// Bytes that a writer may queue beyond the flow's window while the flow may send.
 pub const UNSENT_MAX: u64 = 64 * 1024;
 
-/// A writer that was refused is told when at least this much room is there, in bytes.
+/// A writer that was refused is woken when it has at least this much room, in bytes.
 pub const WRITABLE_MIN: u64 = 8 * 1024;
 
 /// Ended flows whose outcome is remembered, to answer a peer that missed it. The oldest is
-/// forgotten first; it is then answered as delivered.
+/// forgotten first, and then counts as delivered.
 pub const TOMBSTONES_MAX: usize = 16_384;
 
 /// Flows beyond the bound of its settings that a cloud keeps until their refusal is answered; a
 /// gateway that opens more breaks the protocol.
 pub const FLOWS_REFUSED_MAX: usize = 16_384;
 
-/// How far flow numbers may leap ahead: those of flows that ended before anything of them was
-/// sent are missing.
+/// How far flow numbers may leap ahead. Numbers are missing of flows that ended before they sent
+/// anything.
 pub const FLOWS_AHEAD_MAX: u64 = 1 << 20;
 
-/// How long a reset flow goes on delivering what was written before the reset.
+/// How long a reset flow goes on delivering data that was written before the reset.
 pub const RESET_LINGER: Duration = Duration::from_secs(30);
 
 /// Sessions that a cloud holds; a HELLO beyond is refused.
 pub const SESSIONS_MAX: usize = 4_096;
 
-/// Ranges of path counters that a session remembers to have accepted; of more the lowest is
-/// forgotten, and all below count as used.
+/// Ranges of accepted path counters that a session remembers; beyond, the lowest is forgotten, and
+/// all counters below it count as used.
 pub const COUNTER_RANGES_MAX: usize = 1_024;
 
 /// HELLOs whose keys a gateway remembers until it knows which one founded the session; without the
@@ -108,8 +108,8 @@ pub const HELLOS_REMEMBERED: usize = 64;
 /// three attempts at another; also what the scheduler can tell apart.
 pub const SESSION_PATHS_MAX: usize = polyrail_scheduler::PATHS_MAX;
 
-/// A tunnel that does not greet within this time, or is not answered, is closed. An early one that
-/// waits for the end of its handshake has as long for that, and as long again from then on.
+/// A tunnel that does not greet within this time, or is not answered, is closed. For an early
+/// tunnel the time starts over when its handshake is finished.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A path without session progress for max(3 srtt + 4 rttvar, this) with data waiting stalls.
@@ -118,15 +118,15 @@ pub const STALL_MIN: Duration = Duration::from_millis(300);
 /// A gateway PINGs a path on which user data came in and stopped, after max(2 srtt, this).
 pub const SILENCE_MIN: Duration = Duration::from_millis(100);
 
-/// What must have come in before such a silence, in bytes: a single message is not a transfer.
+/// Bytes that must have arrived before such a silence: a single message is not a transfer.
 pub const SILENCE_BYTES: u64 = 4 * 1024;
 
-/// A superseded path whose carrier goes on over a newer one is closed when nothing has come in over
-/// it for max(srtt, this) and nothing of its own is out.
+/// A superseded path whose carrier has a newer one is closed when nothing has arrived over it for
+/// max(srtt, this) and it has nothing in flight.
 pub const RETIRE_MIN: Duration = Duration::from_millis(100);
 
-/// Units in which a run went out that are remembered, to withdraw them when it has arrived; of more
-/// the oldest is forgotten and delivered in vain.
+/// Units remembered per run, to withdraw them when it has arrived; beyond, the oldest is forgotten
+/// and delivered in vain.
 pub const UNITS_MAX: usize = 8;
 
 /// Notices about paths that wait to be sent; the oldest is dropped.
@@ -161,15 +161,15 @@ pub const LEDGER_LATER_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Interval of pings on a path that carried control frames since the last one.
 pub const PING_ACTIVE: Duration = Duration::from_secs(1);
 
-/// Interval of pings on a path whose handover is foreseen to fail now: it is kept empty, and is to
-/// show all the same whether it does fail.
+/// Interval of pings on a path whose handover is forecast to fail now: it is kept empty, and the
+/// pings show whether it fails.
 pub const PING_FORESEEN: Duration = Duration::from_millis(200);
 
 /// Interval of pings on an idle path.
 pub const PING_IDLE: Duration = Duration::from_secs(20);
 
-/// Flows that are asked in vain in one go, because they wait for other paths. Of more the next ones
-/// are asked in the next go, and those again when all have been.
+/// Flows that a transmit turn asks in vain because they wait for other paths. The next turn
+/// continues with the next flows.
 pub const ASIDE_MAX: usize = 128;
 
 /// A scheduler that lets a segment wait for a time is asked again no sooner than after this.

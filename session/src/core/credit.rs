@@ -27,15 +27,7 @@ pub(super) struct Credit {
 impl Credit {
     /// Nothing is granted by the peer before its terms are known.
     pub fn new(memory: u64) -> Self {
-        Self {
-            memory,
-            released: 0,
-            received: 0,
-            told: memory,
-            peer_memory: 0,
-            limit: 0,
-            used: 0,
-        }
+        Self { memory, released: 0, received: 0, told: memory, peer_memory: 0, limit: 0, used: 0 }
     }
 
     pub fn agree(&mut self, credit: u64) {
@@ -80,7 +72,7 @@ impl Credit {
         self.allowed() >= self.told.saturating_add(more)
     }
 
-    /// The limit to tell the peer, and what was released.
+    /// The limit to send to the peer, and the released sum.
     pub fn advertise(&mut self) -> (u64, u64) {
         self.told = self.allowed();
         (self.told, self.released)
@@ -88,7 +80,7 @@ impl Credit {
 
     /// Whether the peer has kept to its credit, `flows` segments at the cumulative numbers and two
     /// marks a flow apart. Such segments need no credit, one after the other as they are drained:
-    /// so what was released counts, although the peer was not told yet.
+    /// so released numbers count, although the peer was not told yet.
     pub fn is_kept(&self, flows: usize) -> bool {
         let limit = self.told.max(self.allowed());
         self.received <= limit.saturating_add((flows as u64 + 1) * (SEGMENT + 2))

@@ -4,14 +4,14 @@
 //! therefore limits what flows have *at the peer* (sent and not drained):
 //!
 //! - The **pace** of a flow is what its reader took within the last two periods of
-//!   [`PACE_PERIOD`]. A reader **follows** while it has a pace and leaves at most [`FLOOR`] bytes
-//!   unread of what has arrived in order. Its flow may send: when it stops, it withholds what was in
-//!   flight. Any other flow may have its pace at the peer.
+//!   [`PACE_PERIOD`]. A reader **follows** while it has a pace and leaves at most [`FLOOR`] bytes of
+//!   those unread that arrived in order. Its flow may send as credit allows: when it stops, it
+//!   withholds only what was in flight. Any other flow may have its pace at the peer.
 //! - Other bytes at the peer are **withheld**. All flows together may withhold one half of the
 //!   peer's memory, and the flows of one user one eighth.
 //! - Readers that follow and then stop, one after the other, could still fill the peer's memory.
-//!   While less than a quarter is left, a flow may have no more at the peer than a sixteenth of what
-//!   its reader ever took.
+//!   While less than a quarter is left, a flow may have no more at the peer than a sixteenth of the
+//!   bytes that its reader ever took.
 //! - [`FLOOR`] bytes a flow need no share, and one segment needs no credit, so every flow can move.
 //!
 //! The same shares bound what writers queue here and was never sent. A writer whose flow may not
@@ -26,6 +26,7 @@ use polyrail_model::{FlowId, UserId};
 use polyrail_scheduler::SEGMENT;
 
 use super::credit::Credit;
+use super::flows::Flows;
 use crate::flow::{Flow, SendHalf, Shares};
 use crate::limits::{
     FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, SCARCE_SHARE, UNSENT_MAX, USER_SHARE,
@@ -44,6 +45,8 @@ pub(super) struct FlowControl {
     pub held_sent: u64,
     /// Bytes received and not read.
     pub held_received: u64,
+    /// What a new flow may send before its first acknowledgement.
+    pub peer_window: u64,
     /// Flows whose pace is not zero.
     paced: BTreeSet<FlowId>,
     next_period: Option<Instant>,
@@ -58,6 +61,7 @@ impl FlowControl {
             unsent: Pool::default(),
             held_sent: 0,
             held_received: 0,
+            peer_window: 0,
             paced: BTreeSet::new(),
             next_period: None,
         }
@@ -141,13 +145,13 @@ impl FlowControl {
     }
 
     /// Begins a period when one is over. A period is no shorter than two round trips.
-    pub fn on_timeout(&mut self, now: Instant, rtt: Duration, flows: &mut BTreeMap<FlowId, Flow>) {
+    pub fn on_timeout(&mut self, now: Instant, rtt: Duration, flows: &mut Flows) {
         if self.next_period.is_none_or(|at| now < at) {
             return;
         }
         let mut paced = std::mem::take(&mut self.paced);
         paced.retain(|id| {
-            let Some(flow) = flows.get_mut(id) else { return false };
+            let Some(flow) = flows.get_mut(*id) else { return false };
             flow.shares.drained = [0, flow.shares.drained[0]];
             self.recount(flow);
             flow.shares.pace() > 0
@@ -157,8 +161,8 @@ impl FlowControl {
         debug_assert!(self.is_consistent(flows));
     }
 
-    fn is_consistent(&self, flows: &BTreeMap<FlowId, Flow>) -> bool {
-        let sum = |one: fn(&Flow) -> u64| flows.values().map(one).sum::<u64>();
+    fn is_consistent(&self, flows: &Flows) -> bool {
+        let sum = |one: fn(&Flow) -> u64| flows.iter().map(one).sum::<u64>();
         self.withheld.all == sum(|flow| flow.shares.withheld)
             && self.unsent.all == sum(|flow| flow.send.unsent())
             && self.held_sent == sum(|flow| flow.send.held())
@@ -212,7 +216,7 @@ mod tests {
     /// A side of 16 MiB whose peer has as much, with flows that have plenty to send.
     struct Sender {
         control: FlowControl,
-        flows: BTreeMap<FlowId, Flow>,
+        flows: Flows,
         now: Instant,
     }
 
@@ -222,23 +226,23 @@ mod tests {
             control.credit.agree(16 * MIB);
             #[allow(clippy::disallowed_methods)] // a base for the clock of these tests
             let now = Instant::now();
-            Self { control, flows: BTreeMap::new(), now }
+            Self { control, flows: Flows::default(), now }
         }
 
         fn open(&mut self, user: u64) -> FlowId {
-            let id = FlowId(self.flows.len() as u64 + 1);
-            self.flows.insert(id, Flow::new(self.now, id, UserId(user), false, u64::MAX >> 8, MIB));
+            let id = self.flows.next_id();
+            self.flows.insert(Flow::new(self.now, id, UserId(user), false, u64::MAX >> 8, MIB));
             id
         }
 
         fn allowance(&self, id: FlowId) -> u64 {
-            self.control.allowance(&self.flows[&id])
+            self.control.allowance(self.flows.get(id).unwrap())
         }
 
         /// So many bytes are written, sent and acknowledged.
         fn send(&mut self, id: FlowId, bytes: u64) {
             self.control.credit.sent(bytes);
-            let flow = self.flows.get_mut(&id).unwrap();
+            let flow = self.flows.get_mut(id).unwrap();
             flow.send.write(&vec![0; bytes as usize]);
             let piece = flow.send.piece(bytes).unwrap();
             let end = piece.start + bytes;
@@ -248,11 +252,11 @@ mod tests {
         }
 
         fn drain(&mut self, id: FlowId, bytes: u64) {
-            let flow = self.flows.get_mut(&id).unwrap();
+            let flow = self.flows.get_mut(id).unwrap();
             let drained = flow.send.drained + bytes;
             self.control.drained(self.now, flow, drained);
             self.control.recount(flow);
-            let released = self.flows.values().map(|flow| flow.send.drained).sum::<u64>();
+            let released = self.flows.iter().map(|flow| flow.send.drained).sum::<u64>();
             self.control.credit.raise_limit(16 * MIB + released);
         }
 
@@ -283,7 +287,7 @@ mod tests {
         assert_eq!(sender.allowance(other), 0);
         let next = sender.open(7);
         assert_eq!(sender.allowance(next), FLOOR, "a new flow can move");
-        let mut flow = sender.flows.remove(&first).unwrap();
+        let mut flow = sender.flows.bury(first).unwrap();
         sender.control.forget(&mut flow);
         assert_eq!(sender.allowance(next), 3 * MIB / 2);
     }
@@ -308,7 +312,7 @@ mod tests {
             assert_eq!(sender.allowance(flow), FLOOR);
         }
         sender.rest();
-        let pace = sender.flows.values().map(|flow| flow.shares.pace()).sum::<u64>();
+        let pace = sender.flows.iter().map(|flow| flow.shares.pace()).sum::<u64>();
         assert_eq!((pace, sender.control.next_timeout()), (0, None));
     }
 
@@ -347,7 +351,7 @@ mod tests {
         let mut sender = Sender::new();
         for user in 0..1_000 {
             let id = sender.open(user % 8);
-            let flow = sender.flows.get_mut(&id).unwrap();
+            let flow = sender.flows.get_mut(id).unwrap();
             while sender.control.room(flow) > 0 && flow.send.unsent() < 16 * MIB {
                 let room = sender.control.room(flow);
                 flow.send.write(&vec![0; room as usize]);
@@ -355,8 +359,12 @@ mod tests {
                 sender.control.recount(flow);
             }
         }
-        assert_eq!(sender.flows[&FlowId(1)].send.unsent(), MIB, "half of a user's share");
-        assert_eq!(sender.flows[&FlowId(999)].send.unsent(), FLOOR);
+        assert_eq!(
+            sender.flows.get(FlowId(1)).unwrap().send.unsent(),
+            MIB,
+            "half of a user's share"
+        );
+        assert_eq!(sender.flows.get(FlowId(999)).unwrap().send.unsent(), FLOOR);
         assert!(sender.control.backlog() <= 8 * MIB + 1_000 * FLOOR);
     }
 }

@@ -21,35 +21,11 @@ use polyrail_model::{Destination, Identity, InstanceId, LinkSample, SessionId, U
 use polyrail_scheduler::ChainSpec;
 
 use crate::core::{Outlet, Session};
+use crate::event::{Event, FlowKey, OpenError, PathReport, SessionKey, TunnelKey};
 use crate::limits::GREETING_TIMEOUT;
 use crate::path::Manner;
-use crate::wire::{Decoder, Frame, RejectCode, encode};
-use crate::{
-    Event, FlowKey, PathReport, ResetReason, SessionKey, Settings, Status, TunnelInfo, TunnelKey,
-};
-
-/// The two ends of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// On board: opens sessions and flows.
-    Gateway,
-    /// On the ground: answers.
-    Cloud,
-}
-
-/// Why a flow cannot be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
-    /// The bound on flows is reached.
-    #[error("too many open flows")]
-    TooManyFlows,
-    /// This side or the cloud is going away.
-    #[error("the session is going away")]
-    GoingAway,
-    /// Only a gateway opens flows.
-    #[error("only a gateway opens flows")]
-    WrongRole,
-}
+use crate::settings::{Role, SessionStatus, Settings, Status, TunnelInfo};
+use crate::wire::{Decoder, Frame, RejectCode, ResetReason, encode};
 
 /// One process's side of all its sessions. See the crate's documentation for the drain contract.
 #[derive(Debug)]
@@ -445,10 +421,8 @@ impl Endpoint {
 
     /// A snapshot for operators.
     pub fn status(&self) -> Status {
-        let one = |entry: &Entry| crate::SessionStatus {
-            peer: entry.peer.clone(),
-            ..entry.session.status()
-        };
+        let one =
+            |entry: &Entry| SessionStatus { peer: entry.peer.clone(), ..entry.session.status() };
         Status { sessions: self.sessions.values().map(one).collect() }
     }
 

@@ -13,6 +13,7 @@
 //! An embryonic flow (its OPEN has not come yet, data has) is Live without a destination.
 
 mod recv;
+mod runs;
 mod send;
 
 use std::time::Instant;
@@ -20,9 +21,10 @@ use std::time::Instant;
 use polyrail_model::{Destination, FlowId, UserId};
 
 pub(crate) use recv::{RecvHalf, Run, Violation};
-pub(crate) use send::{Piece, SendHalf, Waiting};
+pub(crate) use runs::{Piece, Waiting};
+pub(crate) use send::SendHalf;
 
-use crate::ResetReason;
+use crate::wire::ResetReason;
 
 /// A flow of a session.
 #[derive(Debug)]
@@ -40,8 +42,6 @@ pub(crate) struct Flow {
     pub hold: bool,
     /// What counts against the shares of its user.
     pub shares: Shares,
-    /// A writer was refused and waits to be told.
-    pub wants_room: bool,
     /// An [`crate::Event::Readable`] is on its way to the caller.
     pub told_readable: bool,
     pub due: Due,
@@ -117,7 +117,6 @@ impl Flow {
             queued: false,
             hold: false,
             shares: Shares::default(),
-            wants_room: false,
             told_readable: false,
             due: Due::default(),
             dialed: false,
