@@ -19,7 +19,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use polyrail_model::{Destination, HostName};
 use polyrail_session::ResetReason;
 
-pub use polyrail_control::config::SocksReply as ReplyPolicy;
+pub use polyrail_config::SocksReply as ReplyPolicy;
 
 /// The REP field (RFC 1928 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ impl Negotiation {
         }
     }
 
-    /// What is to be sent to the client now.
+    /// The bytes to send to the client now.
     pub fn output(&self) -> &[u8] {
         &self.output
     }
@@ -222,7 +222,7 @@ impl Negotiation {
 }
 
 impl From<ResetReason> for ReplyCode {
-    /// What a client is told when its flow was reset before the cloud had dialed.
+    /// The reply to a client whose flow was reset before the cloud had dialed.
     fn from(reason: ResetReason) -> Self {
         match reason {
             ResetReason::Refused => Self::ConnectionRefused,

@@ -11,7 +11,6 @@ pub mod detect;
 pub mod exchange;
 pub mod forecast;
 pub mod history;
-mod observation;
 pub mod pilot;
 pub mod position;
 pub mod record;
@@ -20,5 +19,3 @@ mod simulated;
 pub mod store;
 pub mod sync;
 pub mod track;
-
-pub use observation::{Fix, Heard, Observation, Odometer, Reported, Serving, Silence};

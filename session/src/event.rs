@@ -1,5 +1,7 @@
 //! What an endpoint tells its caller.
 
+use std::time::Instant;
+
 use polyrail_model::{
     Bitrate, Destination, Families, FlowId, Identity, LedgerMessage, PathId, Telemetry, UserId,
 };
@@ -77,6 +79,20 @@ pub enum Event {
         session: SessionKey,
         /// The path's number.
         path: PathId,
+    },
+    /// Data waits on a path and nothing is acknowledged for too long; see
+    /// [`limits::STALL_MIN`](crate::limits::STALL_MIN). [`Event::PathRecovered`] follows if the path
+    /// makes progress again.
+    PathStalled {
+        /// The path's tunnel.
+        tunnel: TunnelKey,
+        /// When the peer was last heard over it, at the earliest when the data began to wait.
+        since: Instant,
+    },
+    /// A stalled path makes progress again.
+    PathRecovered {
+        /// The path's tunnel.
+        tunnel: TunnelKey,
     },
     /// The peer has noticed something about a path. Told once, whichever path brought it.
     PathReport {

@@ -112,8 +112,11 @@ pub const SESSION_PATHS_MAX: usize = polyrail_scheduler::PATHS_MAX;
 /// tunnel the time starts over when its handshake is finished.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A path without session progress for max(3 srtt + 4 rttvar, this) with data waiting stalls.
+/// A path on which data waits and nothing is acknowledged for max(3 srtt + 4 rttvar, this) stalls.
 pub const STALL_MIN: Duration = Duration::from_millis(300);
+
+/// No path waits longer for progress before it stalls.
+pub const STALL_MAX: Duration = Duration::from_secs(5);
 
 /// A gateway PINGs a path on which user data came in and stopped, after max(2 srtt, this).
 pub const SILENCE_MIN: Duration = Duration::from_millis(100);

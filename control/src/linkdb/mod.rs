@@ -31,8 +31,9 @@ mod tests;
 pub use handle::{Asker, LinkDb, Options, Role, Tuning};
 pub use state::{CarrierOutlook, LinkDbState, StoreState, TripState, Unrecorded};
 
-use polyrail_model::{Bitrate, LedgerMessage, LinkForecast, LinkOutlook, Telemetry, Urgency};
-use polyrail_predictor::Observation;
+use polyrail_model::{
+    Bitrate, LedgerMessage, LinkForecast, LinkOutlook, Observation, Telemetry, Urgency,
+};
 use std::time::{Duration, Instant};
 
 /// A session, as its daemon counts them.

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use polyrail_control::GatewayConfig;
-use polyrail_control::admin::Event;
-use polyrail_control::config::{self, CarrierRole, Mode};
+use polyrail_admin::Event;
+use polyrail_config::{self as config, CarrierRole, GatewayConfig, Mode};
 use polyrail_control::reload::CarrierKey;
 use polyrail_model::TunnelMode;
 use polyrail_relay::{Label, Relay};
@@ -23,18 +22,18 @@ use super::{Clients, configured_mode};
 pub(super) struct Carrier {
     pub(super) config: config::Carrier,
     pub(super) policy: Policy,
-    /// What an operator wished over the configuration.
+    /// An operator's settings; they override the configuration.
     wished_enabled: Option<bool>,
     wished_mode: Option<Mode>,
-    /// What the configuration says.
+    /// The configured mode.
     mode: Mode,
     spec: CarrierSpec,
     alive: Vec<(AttemptId, TunnelKey)>,
-    /// The kernel, or QUIC, has not the congestion control that is wished.
+    /// The configured congestion control is not available over QUIC, or in the kernel.
     without_congestion: [bool; 2],
-    /// The failure that the log heard last, and when.
+    /// The failure that was logged last, and when.
     pub(super) told: Option<(String, Instant)>,
-    /// What it is bound to was reported once.
+    /// Its interface or address was reported once.
     located: bool,
     /// When it began to stall.
     pub(super) stalled_at: Option<Instant>,
@@ -87,7 +86,7 @@ impl Carrier {
         open.map(|(_, key)| *key)
     }
 
-    /// Shows the policy how its tunnels do, and does what it says.
+    /// Shows the policy the state of the tunnels, and carries out its actions.
     pub(super) fn on_turn(
         &mut self,
         now: Instant,
@@ -110,13 +109,6 @@ impl Carrier {
                 Action::Tell(notice) => self.tell(now, relay, notice, events),
             }
         }
-    }
-
-    /// When [`Carrier::on_turn`] is due.
-    pub(super) fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
-        let watched = self.policy.watched().and_then(|id| self.tunnel(id));
-        let stalled = watched.is_some_and(|key| relay.endpoint_ref().path_stalls(key));
-        if stalled { Some(now) } else { self.policy.next_timeout(now) }
     }
 
     /// A tunnel is over.
@@ -216,7 +208,7 @@ impl Carrier {
             let backup = self.config.role == CarrierRole::Backup;
             let label = Label { carrier: self.spec.name.clone(), backup };
             relay.add_tunnel(tunnel, label).map_err(|error| CloseReason::Internal {
-                action: "watch a tunnel's socket".to_owned(),
+                action: "register a tunnel's socket with epoll".to_owned(),
                 detail: error.to_string(),
             })
         });
@@ -247,8 +239,8 @@ impl Carrier {
                 tracing::warn!(
                     carrier = self.spec.name,
                     mode = %start.mode,
-                    "congestion control {wanted:?} cannot be used here, the default is taken; \
-                     available are: {available}"
+                    "congestion control {wanted:?} is not available, using the default; available: \
+                     {available}"
                 );
                 self.without_congestion[place] = true;
                 spec.options.congestion = None;
@@ -281,8 +273,6 @@ fn read(relay: &Relay, key: TunnelKey) -> Option<Reading> {
     let rtt = view.sample.map(|sample| Rtt { smoothed: sample.srtt, variance: sample.rtt_var });
     Some(Reading {
         rtt: rtt.filter(|rtt| !rtt.smoothed.is_zero()),
-        waiting_since: view.waiting_since,
-        stalled: relay.endpoint_ref().path_stalls(key),
         acked: view.acked.0,
         received: view.received_bytes,
         local: view.local.map(|local| local.ip().to_canonical()),
@@ -346,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_refusal_is_one() {
+    fn only_a_refusal_counts_as_refused() {
         let peer: SocketAddr = ([192, 0, 2, 1], 1).into();
         let after = Duration::from_secs(1);
         let detail = String::new();

@@ -1,9 +1,8 @@
-//! The carriers: each has a policy that says when it connects, how it travels and when it starts
-//! anew; here the connections are made, and what happens to them is told to the policy.
+//! The carriers: each has a policy that decides when it connects, in which mode, and when it
+//! restarts. The driver here makes the connections and reports their events to the policy.
 //!
-//! The rules and their constants, as operators see them, stand in `docs/carriers.md`. What is not
-//! here: which path carries what (the scheduler, in the session), and the watching of interfaces
-//! (the control thread).
+//! The rules and their constants, as operators see them, stand in `docs/carriers.md`. The session's
+//! scheduler chooses the path of each segment; the control thread watches the interfaces.
 
 mod carrier;
 mod links;
@@ -16,19 +15,19 @@ mod tests;
 
 use std::time::Instant;
 
-use polyrail_control::GatewayConfig;
-use polyrail_control::admin::{AdminError, Event, LinkChange, PathChange, PathState, RestartWish};
-use polyrail_control::config::{CarrierName, CarrierRole, Mode};
+use polyrail_admin::{AdminError, Event, LinkChange, PathChange, PathState, RestartWish};
+use polyrail_config::{CarrierName, CarrierRole, GatewayConfig, Mode};
 use polyrail_control::reload::Change;
+use polyrail_daemon::Survey;
+use polyrail_identity::{IdentityError, SystemClock, TlsIdentity};
 use polyrail_model::{Bitrate, Identity};
 use polyrail_relay::Relay;
-use polyrail_relay::admin::Survey;
 use polyrail_session::{PathReport, TunnelKey};
-use polyrail_tunnel::{CloseReason, LoadError, SystemClock, TlsIdentity, quic, tls};
+use polyrail_tunnel::{CloseReason, quic, tls};
 
 use self::carrier::Carrier;
 use self::links::Links;
-use self::policy::{AttemptId, Cause, Way};
+use self::policy::{AttemptId, Cause};
 
 /// All carriers of this gateway.
 #[derive(Debug)]
@@ -36,7 +35,7 @@ pub struct Carriers {
     clients: Clients,
     carriers: Vec<Carrier>,
     links: Links,
-    /// What operators are to hear of.
+    /// Events for operators.
     events: Vec<Event>,
     seed: u64,
 }
@@ -53,7 +52,7 @@ impl Clients {
     ///
     /// # Errors
     /// They cannot use the identity.
-    pub(crate) fn new(identity: &TlsIdentity, cloud: &Identity) -> Result<Self, LoadError> {
+    pub(crate) fn new(identity: &TlsIdentity, cloud: &Identity) -> Result<Self, IdentityError> {
         let clock = std::sync::Arc::new(SystemClock);
         Ok(Self {
             tls: tls::Client::new(identity.clone(), cloud.clone(), clock.clone())?,
@@ -62,7 +61,7 @@ impl Clients {
     }
 
     /// Uses another identity, in both or in none.
-    fn set_identity(&mut self, old: &TlsIdentity, new: &TlsIdentity) -> Result<(), LoadError> {
+    fn set_identity(&mut self, old: &TlsIdentity, new: &TlsIdentity) -> Result<(), IdentityError> {
         self.tls.set_identity(new.clone())?;
         let outcome = self.quic.set_identity(new.clone());
         if outcome.is_err() {
@@ -84,13 +83,7 @@ impl Carriers {
         Self { clients, carriers, links: Links::default(), events: Vec::new(), seed }
     }
 
-    /// The names of the carriers that may be used, in the order of the configuration.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let used = self.carriers.iter().filter(|carrier| carrier.is_enabled());
-        used.map(|carrier| carrier.name().to_owned()).collect()
-    }
-
-    /// Does what is due by now.
+    /// Handles everything that is due by now.
     pub(crate) fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         for carrier in &mut self.carriers {
             carrier.on_turn(now, relay, &mut self.clients, &mut self.events);
@@ -98,11 +91,11 @@ impl Carriers {
     }
 
     /// When [`Carriers::on_turn`] is due.
-    pub(crate) fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
-        self.carriers.iter().filter_map(|carrier| carrier.next_timeout(now, relay)).min()
+    pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        self.carriers.iter().filter_map(|carrier| carrier.policy.next_timeout(now)).min()
     }
 
-    /// What operators are to hear of, since the last call.
+    /// The events for operators since the last call.
     pub(crate) fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
@@ -144,10 +137,10 @@ impl Carriers {
         }
     }
 
-    /// What we send over a tunnel looks policed (what the cloud sends is [`Self::on_report`]'s).
+    /// Our direction of a tunnel looks policed; the cloud reports its own ([`Self::on_report`]).
     pub(crate) fn on_policed(&mut self, now: Instant, tunnel: TunnelKey, rate: Bitrate) {
         if let Some((carrier, id)) = self.of(tunnel) {
-            carrier.policy.on_policed(now, id, rate, Way::Up);
+            carrier.policy.on_policed(now, id, rate);
         }
     }
 
@@ -157,7 +150,21 @@ impl Carriers {
         tracing::debug!(carrier = carrier.name(), ?report, "the cloud reports on a path");
         match report {
             PathReport::Stalled => carrier.policy.on_peer_stall(now, id),
-            PathReport::Policed { rate } => carrier.policy.on_policed(now, id, rate, Way::Down),
+            PathReport::Policed { rate } => carrier.policy.on_policed(now, id, rate),
+        }
+    }
+
+    /// The session says that a path stalls.
+    pub(crate) fn on_stalled(&mut self, tunnel: TunnelKey) {
+        if let Some((carrier, id)) = self.of(tunnel) {
+            carrier.policy.on_stalled(id);
+        }
+    }
+
+    /// The session says that a stalled path makes progress again.
+    pub(crate) fn on_recovered(&mut self, tunnel: TunnelKey) {
+        if let Some((carrier, id)) = self.of(tunnel) {
+            carrier.policy.on_recovered(id);
         }
     }
 
@@ -179,13 +186,12 @@ impl Carriers {
     /// All carriers as operators see them.
     pub(crate) fn states(&self, now: Instant, relay: &Relay) -> Vec<PathState> {
         let survey = Survey::new(now, relay);
-        let carried = relay.carried();
+        let carried = relay.traffic();
         self.carriers.iter().map(|carrier| carrier.state(now, &survey, &carried)).collect()
     }
 
-    /// Does what an operator wishes of one carrier, all of it or nothing; the scheduler is the
-    /// caller's business. What was wished holds until its key is changed in the configuration, or
-    /// the daemon restarts.
+    /// Applies an operator's change of one carrier, all of it or nothing, except the scheduler. A
+    /// setting holds until its key is changed in the configuration, or the daemon restarts.
     ///
     /// # Errors
     /// There is no such carrier, or its configuration forbids it.
@@ -232,7 +238,7 @@ impl Carriers {
         relay: &mut Relay,
         old: &TlsIdentity,
         new: &TlsIdentity,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), IdentityError> {
         self.clients.set_identity(old, new)?;
         for tunnel in relay.tunnel_keys() {
             let Some(view) = relay.tunnel(tunnel) else { continue };

@@ -1,8 +1,7 @@
-//! What is to be intercepted, taken from the configuration.
+//! The traffic to intercept, taken from the configuration.
 
 use ipnet::IpNet;
-use polyrail_control::GatewayConfig;
-use polyrail_control::config::{InterfaceName, OnExit, OtherTraffic, PrivateTraffic};
+use polyrail_config::{GatewayConfig, InterfaceName, OnExit, OtherTraffic, PrivateTraffic};
 use polyrail_model::Families;
 
 use super::InterceptError;
@@ -22,7 +21,7 @@ pub struct Plan {
     on_exit: OnExit,
 }
 
-/// What happens to what is neither TCP nor DNS.
+/// The treatment of traffic that is neither TCP nor DNS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Other {
     /// Rejected as administratively prohibited.
@@ -77,7 +76,7 @@ impl Plan {
         self.on_exit
     }
 
-    /// What happens to what is neither TCP nor DNS.
+    /// The treatment of traffic that is neither TCP nor DNS.
     pub fn other(&self) -> &Other {
         &self.other
     }

@@ -55,9 +55,10 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CarrierTelemetry, CellId, HandoverOutcome, Rsrp};
+use polyrail_model::{
+    CarrierTelemetry, CellId, HandoverOutcome, Heard, Reported, Rsrp, Serving, Silence,
+};
 
-use crate::{Heard, Reported, Serving, Silence};
 use carrier::Carrier;
 
 /// A handover that is over; where it was is for others to say.

@@ -20,11 +20,12 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, Direction, Handover, Position, RouteId, Speed, Telemetry, TripId};
+use polyrail_model::{
+    CellId, Direction, Handover, Observation, Position, RouteId, Speed, Telemetry, TripId,
+};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::Observation;
 use crate::detect::{Detected, Detector, DetectorCounts};
 use crate::position::{Placement, Positioner};
 use crate::track::Track;

@@ -10,6 +10,7 @@ use polyrail_scheduler::{Note, PathSet};
 
 use super::flows::Outcome;
 use super::outbox::Pong;
+use super::paths::Progress;
 use super::session::Session;
 use crate::event::{Event, PathReport, TunnelKey};
 use crate::flow::{Flow, Life, Run, Violation};
@@ -423,9 +424,16 @@ impl Session {
 
     /// A path was welcomed.
     pub fn prove(&mut self, now: Instant, tunnel: TunnelKey) {
-        if let Some(slot) = self.paths.slot_of(tunnel)
-            && self.paths.prove(now, slot)
-        {
+        let Some(slot) = self.paths.slot_of(tunnel) else { return };
+        let progress = self.paths.prove(now, slot);
+        self.after_progress(now, slot, progress);
+    }
+
+    fn after_progress(&mut self, now: Instant, slot: usize, progress: Progress) {
+        if let Some(path) = self.paths.get(slot).filter(|_| progress.recovered) {
+            self.events.push_back(Event::PathRecovered { tunnel: path.tunnel });
+        }
+        if progress.changed {
             self.give_up_hidden(now);
         }
     }
@@ -462,12 +470,6 @@ impl Session {
         if let Some(path) = self.paths.slot_of(tunnel).and_then(|slot| self.paths.get_mut(slot)) {
             path.measured(rtt);
         }
-    }
-
-    /// Whether the tunnel's path makes no progress.
-    pub fn is_path_stalled(&self, tunnel: TunnelKey) -> bool {
-        let path = self.paths.slot_of(tunnel).and_then(|slot| self.paths.get(slot));
-        path.is_some_and(|path| path.stalled)
     }
 
     /// This side has noticed something about a path.
@@ -547,6 +549,9 @@ impl Session {
     }
 
     pub(super) fn stall(&mut self, now: Instant, slot: usize) {
+        let Some(path) = self.paths.get(slot) else { return };
+        let (tunnel, since) = (path.tunnel, path.dark_since(now));
+        self.events.push_back(Event::PathStalled { tunnel, since });
         let current = self.paths.stall(now, slot);
         if let Some(path) = self.paths.get(slot)
             && self.role == Role::Cloud
@@ -562,9 +567,8 @@ impl Session {
 
     /// The path has proved that it delivers.
     fn progress(&mut self, now: Instant, slot: usize) {
-        if self.paths.progress(now, slot) {
-            self.give_up_hidden(now);
-        }
+        let progress = self.paths.progress(now, slot);
+        self.after_progress(now, slot, progress);
         if self.paths.has_rivalry() {
             self.close_drained(now);
         }

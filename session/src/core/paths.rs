@@ -42,6 +42,15 @@ pub(super) struct Paths {
     pub looked_at: Instant,
 }
 
+/// What a sign of life means for the paths.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    /// The path was stalled.
+    pub recovered: bool,
+    /// Other paths may be used now.
+    pub changed: bool,
+}
+
 /// What a path gave up.
 #[derive(Debug, Default)]
 pub(super) struct GivenUp {
@@ -228,25 +237,25 @@ impl Paths {
 
     // Progress and stalls.
 
-    /// The path was welcomed. Returns whether other paths may be used now.
-    pub fn prove(&mut self, now: Instant, slot: usize) -> bool {
-        let Some(path) = self.get_mut(slot) else { return false };
-        let was_stalled = path.progress(now);
-        let changed = !std::mem::replace(&mut path.proven, true) || was_stalled;
+    /// The path was welcomed.
+    pub fn prove(&mut self, now: Instant, slot: usize) -> Progress {
+        let Some(path) = self.get_mut(slot) else { return Progress::default() };
+        let recovered = path.progress(now);
+        let changed = !std::mem::replace(&mut path.proven, true) || recovered;
         if changed {
             self.take_over(now, slot);
             self.choose();
         }
-        changed
+        Progress { recovered, changed }
     }
 
-    /// The path has proved that it delivers. Returns whether other paths may be used now.
-    pub fn progress(&mut self, now: Instant, slot: usize) -> bool {
-        let Some(path) = self.get_mut(slot) else { return false };
+    /// The path has proved that it delivers.
+    pub fn progress(&mut self, now: Instant, slot: usize) -> Progress {
+        let Some(path) = self.get_mut(slot) else { return Progress::default() };
         let recovered = path.progress(now);
-        let fresh = !std::mem::replace(&mut path.proven, true);
+        let changed = !std::mem::replace(&mut path.proven, true) || recovered;
         path.delivered = true;
-        if recovered || fresh {
+        if changed {
             tracing::debug!(path = path.id.0, carrier = path.carrier, "path recovered");
             self.take_over(now, slot);
             self.choose();
@@ -254,7 +263,7 @@ impl Paths {
         if self.rivalry {
             self.relieve_older(slot);
         }
-        recovered || fresh
+        Progress { recovered, changed }
     }
 
     /// A path that is its carrier's newest has made progress: older ones are not needed any more.

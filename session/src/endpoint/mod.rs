@@ -413,12 +413,6 @@ impl Endpoint {
         }
     }
 
-    /// Whether the path that a tunnel is makes no progress; false when it is none.
-    pub fn path_stalls(&self, tunnel: TunnelKey) -> bool {
-        let entry = self.session_of(tunnel).and_then(|session| self.sessions.get(&session));
-        entry.is_some_and(|entry| entry.session.is_path_stalled(tunnel))
-    }
-
     /// A snapshot for operators.
     pub fn status(&self) -> Status {
         let one =

@@ -1,0 +1,153 @@
+//! What is heard and not heard of a carrier that carries data all the time.
+//!
+//! It is what the session and `polyrail_relay::Foresight` report of such a carrier: a stall after
+//! max(3 srtt + 4 rttvar, 300 ms) without progress, counted from when it was last heard, and every
+//! 250 ms that it was heard.
+
+use polyrail_emulator::rail::{CarrierProfile, Handover, Outcome};
+
+use polyrail_model::{Heard, Observation, Silence};
+
+use super::drive::Clock;
+use crate::dice::Dice;
+
+/// Nothing is heard from the one moment to the other, in seconds of the trip.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Quiet {
+    from: f64,
+    to: f64,
+    /// How long nothing may come until that is silence.
+    patience: f64,
+}
+
+/// What is seen of a carrier's path from one second of the trip to another, in no order.
+pub fn observed(
+    profile: &CarrierProfile,
+    handovers: &[Handover],
+    clock: Clock,
+    (from, to): (f64, f64),
+    dice: &mut Dice,
+) -> Vec<(f64, Observation)> {
+    let quiets = quiets(profile, handovers, dice);
+    let carrier = || profile.name.to_owned();
+    let mut seen = Vec::new();
+    for quiet in &quiets {
+        // The path is looked at every so often.
+        let noticed = quiet.from + quiet.patience + LOOK_EVERY * dice.unit();
+        if noticed < quiet.to {
+            for (at, since) in [(noticed, Some(clock.at(quiet.from))), (quiet.to, None)] {
+                let silence = Silence { at: clock.at(at), carrier: carrier(), since, kept: None };
+                seen.push((at, Observation::Silence(silence)));
+            }
+        }
+    }
+    let mut at = from + TELL_EVERY * dice.unit();
+    while at < to {
+        let next = quiets.partition_point(|quiet| quiet.to <= at);
+        if quiets.get(next).is_none_or(|quiet| at < quiet.from) {
+            let heard = Heard { at: clock.at(at), carrier: carrier() };
+            seen.push((at, Observation::Heard(heard)));
+        }
+        at += TELL_EVERY;
+    }
+    seen
+}
+
+/// When nothing is heard, in order and apart.
+fn quiets(profile: &CarrierProfile, handovers: &[Handover], dice: &mut Dice) -> Vec<Quiet> {
+    let mut quiets: Vec<Quiet> = Vec::new();
+    for handover in handovers {
+        let round = round_trip(profile, dice);
+        let began = handover.at.as_secs_f64();
+        // What was on its way when the radio went dark may still come.
+        let from = began + round / 2.0 * dice.unit();
+        // What was held comes at once; after what was lost the next probe is heard.
+        let probe = if handover.outcome == Outcome::FailureDropped { PROBE_EVERY } else { 0.0 };
+        let to = began + handover.dark.as_secs_f64() + round / 2.0 + probe * dice.unit();
+        match quiets.last_mut().filter(|last| from <= last.to) {
+            Some(last) => last.to = last.to.max(to),
+            None => {
+                // The mean deviation is an eighth.
+                let patience = (round * 3.5).max(STALL_MIN);
+                quiets.push(Quiet { from, to, patience });
+            }
+        }
+    }
+    quiets
+}
+
+/// A round trip under load, by the quartiles.
+fn round_trip(profile: &CarrierProfile, dice: &mut Dice) -> f64 {
+    let [low, middle, high] = profile.rtt_ms;
+    let share = 2.0 * dice.unit();
+    let ms = if share < 1.0 {
+        low + share * (middle - low)
+    } else {
+        middle + (share - 1.0) * (high - middle)
+    };
+    ms / 1_000.0
+}
+
+/// In seconds: the session's least patience, how often `polyrail_relay` looks at paths, and how
+/// often it reports that a carrier was heard.
+const STALL_MIN: f64 = 0.3;
+const LOOK_EVERY: f64 = 0.02;
+const TELL_EVERY: f64 = 0.25;
+/// A path may be pinged so often.
+const PROBE_EVERY: f64 = 0.2;
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_failure_is_noticed_and_a_success_is_not() {
+        let ended = |at: u64, outcome, dark_ms| Handover {
+            from: 1,
+            to: 2,
+            at: Duration::from_secs(at),
+            metres: 0.0,
+            rsrp: -90.0,
+            outcome,
+            dark: Duration::from_millis(dark_ms),
+        };
+        let handovers = [
+            ended(10, Outcome::Success, 100),
+            ended(20, Outcome::FailureHeld, 2_000),
+            // Both are one silence.
+            ended(30, Outcome::FailureDropped, 5_000),
+            ended(33, Outcome::Success, 50),
+        ];
+        let clock = Clock::new(Instant::now());
+        for seed in 0..100 {
+            let mut dice = Dice::new(seed);
+            let seen = observed(&CarrierProfile::A, &handovers, clock, (0.0, 60.0), &mut dice);
+            let noticed: Vec<(f64, f64)> = seen
+                .iter()
+                .filter_map(|(at, one)| match one {
+                    Observation::Silence(Silence { since, .. }) => {
+                        let since = since.map(|since| (since - clock.at(0.0)).as_secs_f64());
+                        Some((*at, since.unwrap_or(0.0)))
+                    }
+                    _ => None,
+                })
+                .collect();
+            let [(first, since), (over, _), (second, again), (end, _)] = noticed[..] else {
+                panic!("{noticed:?}")
+            };
+            assert!((20.0..20.2).contains(&since) && (20.3..21.0).contains(&first));
+            assert!((22.0..22.2).contains(&over));
+            assert!((30.0..30.2).contains(&again) && (30.3..31.0).contains(&second));
+            assert!((35.0..35.4).contains(&end));
+            let heard = |from: f64, to: f64| {
+                let heard = |(at, one): &&(f64, Observation)| {
+                    matches!(one, Observation::Heard(_)) && (from..to).contains(at)
+                };
+                seen.iter().filter(heard).count()
+            };
+            assert_eq!((heard(0.0, 10.0), heard(20.2, 22.0), heard(30.2, 35.0)), (40, 0, 0));
+        }
+    }
+}
