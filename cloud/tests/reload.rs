@@ -60,7 +60,7 @@ impl Load {
     fn turn(&mut self, gateway: &mut Gateway, sends: bool) {
         let now = Instant::now();
         let endpoint = gateway.relay.endpoint();
-        let room = endpoint.write_room(now, self.flow).min(65_536) as u64;
+        let room = endpoint.write_room(self.flow).min(65_536) as u64;
         if sends && room > 0 && self.sent - self.received < 4_000_000 {
             let bytes: Vec<u8> = (self.sent..self.sent + room).map(byte).collect();
             self.sent += endpoint.write(now, self.flow, &bytes) as u64;

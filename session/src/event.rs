@@ -6,7 +6,7 @@ use polyrail_model::{
     Bitrate, Destination, Families, FlowId, Identity, LedgerMessage, PathId, Telemetry, UserId,
 };
 
-use crate::ResetReason;
+use crate::wire::ResetReason;
 
 /// The caller's name of a tunnel; may be used again after [`crate::Endpoint::tunnel_down`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +36,20 @@ pub enum PathReport {
         /// The rate.
         rate: Bitrate,
     },
+}
+
+/// Why a flow cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The bound on flows is reached.
+    #[error("too many open flows")]
+    TooManyFlows,
+    /// This side or the cloud is going away.
+    #[error("the session is going away")]
+    GoingAway,
+    /// Only a gateway opens flows.
+    #[error("only a gateway opens flows")]
+    WrongRole,
 }
 
 /// Something that the caller must know or act on.

@@ -19,16 +19,17 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, FlowId, LinkSample, PathId, TunnelMode};
-use polyrail_scheduler::{PathView, Track};
+use polyrail_scheduler::PathView;
 
 use crate::capacity::{Capacity, Look};
 use crate::delay::{Delay, Relative};
+use crate::event::TunnelKey;
 use crate::limits::{
     ACK_DELAY_MAX, CONTROL_BATCH, PING_ACTIVE, PING_FORESEEN, PING_IDLE, RETIRE_MIN, SILENCE_BYTES,
     SILENCE_MIN, STALL_MAX, STALL_MIN,
 };
 use crate::rate::Rate;
-use crate::{PathStatus, TunnelKey};
+use crate::settings::PathStatus;
 
 #[derive(Debug)]
 pub(crate) struct Path {
@@ -49,8 +50,6 @@ pub(crate) struct Path {
     rtt_min: Option<Duration>,
     /// What the peer's echoes tell of the way there.
     pub delay: Delay,
-    /// The same, compared with the other paths when the views were last brought up to date.
-    pub relative: Option<Relative>,
     pub rate: Rate,
     /// What it delivers at present.
     pub capacity: Capacity,
@@ -156,7 +155,6 @@ impl Path {
             rtt_var: Duration::ZERO,
             rtt_min: None,
             delay: Delay::default(),
-            relative: None,
             rate: Rate::default(),
             capacity: Capacity::default(),
             proven_rate: None,
@@ -185,18 +183,20 @@ impl Path {
         }
     }
 
-    pub fn view(&self) -> PathView {
+    /// What the scheduler sees now; `relative` is the one-way delay compared with other paths. The
+    /// forecasts of the carrier are not known here.
+    pub fn view(&self, now: Instant, relative: Option<Relative>) -> PathView {
         let sample = self.last_sample.as_ref();
         let bytes = |get: fn(&LinkSample) -> Bytes| sample.map_or(Bytes::ZERO, get);
-        let mut view = PathView {
+        PathView {
             id: self.id,
             carrier: self.carrier_number,
             srtt: self.srtt(),
             rtt_min: self.rtt_min(),
             rtt_var: self.rtt_var,
-            owd: None,
-            owd_age: Duration::ZERO,
-            owd_error: Duration::ZERO,
+            owd: self.owd(relative),
+            owd_age: relative.map_or(Duration::ZERO, |relative| relative.age),
+            owd_error: relative.map_or(Duration::ZERO, |relative| relative.error),
             room: Bytes(self.room),
             outstanding: Bytes(self.outstanding),
             window: bytes(|sample| sample.window),
@@ -205,41 +205,39 @@ impl Path {
             slow_start: self.start.goes_on,
             timeouts: self.timeouts(),
             rate: self.rate.most(),
-            rate_age: Duration::ZERO,
-            capacity: None,
+            rate_age: self.rate.age(now),
+            capacity: self.capacity.now(now),
             stalled: self.hidden,
             backup: self.backup,
             spare: !self.backup,
-            forecast: None,
-            track: Track::default(),
-        };
-        self.show_delay(&mut view);
-        view
+            ..PathView::default()
+        }
     }
 
-    pub fn status(&self) -> PathStatus {
+    /// A snapshot for operators.
+    pub fn status(&self, relative: Option<Relative>) -> PathStatus {
+        let view = self.view(self.progress_at, relative);
         let sample = self.last_sample.as_ref();
-        let bytes = |get: fn(&LinkSample) -> Bytes| sample.map_or(Bytes::ZERO, get);
         PathStatus {
             tunnel: self.tunnel,
             path: self.id,
             carrier: self.carrier.clone(),
             mode: self.mode,
-            srtt: self.srtt(),
-            rtt_var: self.rtt_var,
-            owd: self.owd(),
+            srtt: view.srtt,
+            rtt_var: view.rtt_var,
+            owd: view.owd,
             stalled: self.stalled,
             superseded: self.superseded,
             unproven: !self.proven,
             backup: self.backup,
-            outstanding: Bytes(self.outstanding),
-            window: bytes(|sample| sample.window),
-            in_flight: bytes(|sample| sample.in_flight),
-            unsent: bytes(|sample| sample.unsent),
-            rate: self.rate.most(),
+            outstanding: view.outstanding,
+            window: view.window,
+            in_flight: view.in_flight,
+            unsent: view.unsent,
+            rate: view.rate,
             sent_packets: sample.map_or(0, |sample| sample.sent_packets),
             lost_packets: sample.map_or(0, |sample| sample.lost_packets),
-            timeouts: self.timeouts(),
+            timeouts: view.timeouts,
             sent: Bytes(self.sent),
             received: Bytes(self.received),
         }
@@ -248,16 +246,17 @@ impl Path {
     /// What is known of the one-way delay. No direction takes longer than there and back: what a
     /// path carried out of a blackout says little about it now, and an idle path has nothing newer
     /// to say. By half a round trip the zero of relative delays may be off.
-    fn owd(&self) -> Option<Duration> {
+    fn owd(&self, relative: Option<Relative>) -> Option<Duration> {
         let most = self.srtt() + self.rtt_min() / 2;
-        self.relative.map(|relative| relative.owd.min(most))
+        relative.map(|relative| relative.owd.min(most))
     }
 
-    /// Fills in what is known of the one-way delay.
-    pub fn show_delay(&self, view: &mut PathView) {
-        view.owd = self.owd();
-        view.owd_age = self.relative.map_or(Duration::ZERO, |relative| relative.age);
-        view.owd_error = self.relative.map_or(Duration::ZERO, |relative| relative.error);
+    /// The tunnel takes this many bytes now.
+    pub fn set_room(&mut self, room: usize) {
+        self.room = room as u64;
+        if room > 0 {
+            self.control_debt = 0;
+        }
     }
 
     /// The least round-trip time of the transport's window; the smoothed one before it is known.

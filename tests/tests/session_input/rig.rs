@@ -228,7 +228,7 @@ impl Rig {
                         endpoint.reset(self.now, flow, dice.pick(ResetReason::ALL));
                         flows.remove(&flow);
                     }
-                    3 => drop(endpoint.write_room(self.now, flow)),
+                    3 => drop(endpoint.write_room(flow)),
                     _ => {}
                 }
             }

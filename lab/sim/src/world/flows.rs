@@ -250,7 +250,7 @@ impl World {
         while leg.written < leg.goal && !leg.blocked {
             let wanted = (leg.goal - leg.written).min(CHUNK);
             let offered = if leg.asks_room {
-                let room = node.endpoint.write_room(now, key) as u64;
+                let room = node.endpoint.write_room(key) as u64;
                 leg.blocked = room == 0;
                 wanted.min(room)
             } else {

@@ -13,19 +13,18 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, LedgerMessage, PathId, Telemetry, Urgency};
 
-use super::{Outlet, Session};
+use super::outlet::Outlet;
+use super::paths::Paths;
+use super::turns::Turns;
 use crate::counters::Counters;
-use crate::flow::Violation;
 use crate::limits::{
     LEDGER_LATER_MAX, LEDGER_LATER_PAUSE_MAX, LEDGER_LATER_SHARE, LEDGER_NOW_BURST,
     LEDGER_NOW_KEPT, LEDGER_NOW_MAX, LEDGER_NOW_RATE,
 };
-use crate::path::Path;
 use crate::wire::{Frame, encode};
-use crate::{Event, Role};
 
 #[derive(Debug)]
-pub(super) struct Rail {
+pub(super) struct Messages {
     /// What is to be told, and since when it waits.
     telemetry: Option<(Instant, Telemetry)>,
     telemetry_told: u64,
@@ -54,7 +53,7 @@ struct Recent {
     on: Vec<PathId>,
 }
 
-impl Rail {
+impl Messages {
     pub fn new(now: Instant) -> Self {
         Self {
             telemetry: None,
@@ -75,6 +74,23 @@ impl Rail {
     /// Messages that fell out of the queues.
     pub fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// Says something to the peer's database, in as many frames as it needs.
+    pub fn say(&mut self, message: &LedgerMessage, urgency: Urgency) {
+        match message {
+            LedgerMessage::Known(trips) => {
+                let parts = trips.chunks(LedgerMessage::KNOWN_MAX);
+                let parts = parts.map(|part| LedgerMessage::Known(part.to_vec()));
+                parts.for_each(|part| self.queue(part, urgency));
+            }
+            LedgerMessage::Records(records) => {
+                let parts = records.chunks(LedgerMessage::RECORDS_MAX);
+                let parts = parts.map(|part| LedgerMessage::Records(part.to_vec()));
+                parts.for_each(|part| self.queue(part, urgency));
+            }
+            LedgerMessage::Digest(_) => self.queue(message.clone(), urgency),
+        }
     }
 
     fn queue(&mut self, message: LedgerMessage, urgency: Urgency) {
@@ -104,149 +120,112 @@ impl Rail {
         // Rounded up: at the time named there is enough.
         Err(now + Duration::from_secs_f64(lacking / LEDGER_NOW_RATE) + Duration::from_millis(1))
     }
-}
 
-impl Session {
     /// Tells the peer where the train is, as soon as a path takes it (gateway).
-    pub fn send_telemetry(&mut self, now: Instant, telemetry: &Telemetry) {
-        self.rail.telemetry = Some((now, telemetry.clone()));
+    pub fn set_telemetry(&mut self, now: Instant, telemetry: &Telemetry) {
+        self.telemetry = Some((now, telemetry.clone()));
     }
 
-    /// Says something to the peer's database, in as many frames as it needs.
-    pub fn send_ledger(&mut self, message: &LedgerMessage, urgency: Urgency) {
-        match message {
-            LedgerMessage::Known(trips) => {
-                let parts = trips.chunks(LedgerMessage::KNOWN_MAX);
-                let parts = parts.map(|part| LedgerMessage::Known(part.to_vec()));
-                parts.for_each(|part| self.rail.queue(part, urgency));
-            }
-            LedgerMessage::Records(records) => {
-                let parts = records.chunks(LedgerMessage::RECORDS_MAX);
-                let parts = parts.map(|part| LedgerMessage::Records(part.to_vec()));
-                parts.for_each(|part| self.rail.queue(part, urgency));
-            }
-            LedgerMessage::Digest(_) => self.rail.queue(message.clone(), urgency),
-        }
-    }
-
-    /// What goes ahead of all else: handovers, then telemetry.
-    pub(super) fn send_rail(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        while !self.rail.now.is_empty() {
-            if let Err(at) = self.rail.may_go(now) {
-                self.wake_by(at);
+    /// Sends what must arrive at once, and the newest telemetry.
+    pub fn send(
+        &mut self,
+        now: Instant,
+        paths: &mut Paths,
+        turns: &mut Turns,
+        outlet: &mut dyn Outlet,
+    ) {
+        while !self.now.is_empty() {
+            if let Err(at) = self.may_go(now) {
+                turns.wake_by(at);
                 break;
             }
-            if self.live_slots().is_empty() {
+            if paths.live_slots().is_empty() {
                 break;
             }
-            let Some(frame) = self.rail.now.pop_front() else { break };
-            self.rail.now_tokens -= 1.0;
-            self.rail.recent.push_back(Recent { frame, left_at: now, on: Vec::new() });
+            let Some(frame) = self.now.pop_front() else { break };
+            self.now_tokens -= 1.0;
+            self.recent.push_back(Recent { frame, left_at: now, on: Vec::new() });
         }
-        self.spread_recent(now, outlet);
-        self.tell_telemetry(now, outlet);
+        self.spread_recent(now, paths, outlet);
+        self.tell_telemetry(now, paths, outlet);
     }
 
     /// A copy of what is urgent for each path that takes it and has not had it.
-    fn spread_recent(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        let mut recent = std::mem::take(&mut self.rail.recent);
-        recent.retain(|recent| now < recent.left_at + LEDGER_NOW_KEPT);
-        for Recent { frame, on, .. } in &mut recent {
-            let mut slots = self.live_slots();
-            slots.extend(self.stalled_slots());
+    fn spread_recent(&mut self, now: Instant, paths: &mut Paths, outlet: &mut dyn Outlet) {
+        self.recent.retain(|recent| now < recent.left_at + LEDGER_NOW_KEPT);
+        for Recent { frame, on, .. } in &mut self.recent {
+            let mut slots = paths.live_slots();
+            slots.extend(paths.stalled_slots());
             for slot in slots {
-                let Some(path) = self.paths[slot].as_ref() else { continue };
+                let Some(path) = paths.get(slot) else { continue };
                 if !on.contains(&path.id) {
                     on.push(path.id);
-                    self.put_control(slot, frame, outlet);
+                    paths.send_control(slot, frame, outlet);
                 }
             }
         }
-        self.rail.recent = recent;
     }
 
     /// On the fastest path; on others if they have room.
-    fn tell_telemetry(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        if self.rail.telemetry.is_none() {
-            return;
-        }
-        let slots = self.live_slots();
+    fn tell_telemetry(&mut self, now: Instant, paths: &mut Paths, outlet: &mut dyn Outlet) {
+        let slots = paths.live_slots();
         let Some(&fastest) = slots.first() else { return };
-        let Some((since, mut telemetry)) = self.rail.telemetry.take() else { return };
+        let Some((since, mut telemetry)) = self.telemetry.take() else { return };
         telemetry.age += now.saturating_duration_since(since);
-        self.rail.telemetry_told += 1;
+        self.telemetry_told += 1;
         let mut frame = Vec::new();
-        let serial = self.rail.telemetry_told;
+        let serial = self.telemetry_told;
         encode(&Frame::Telemetry { serial, telemetry }, &mut frame);
         for slot in slots {
-            if slot == fastest || self.has_room(slot) {
-                self.put_control(slot, &frame, outlet);
+            if slot == fastest || paths.has_room(slot) {
+                paths.send_control(slot, &frame, outlet);
             }
         }
     }
 
     /// What has time goes on the path that has least to do, one frame a round trip, and beside
     /// users' data so seldom that it takes a small share of that path.
-    pub(super) fn send_rail_later(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        if self.rail.later.is_empty() {
+    pub fn send_later(
+        &mut self,
+        now: Instant,
+        paths: &mut Paths,
+        turns: &mut Turns,
+        outlet: &mut dyn Outlet,
+    ) {
+        if self.later.is_empty() {
             return;
         }
-        if now < self.rail.later_at {
-            return self.wake_by(self.rail.later_at);
+        if now < self.later_at {
+            return turns.wake_by(self.later_at);
         }
-        let slots = self.live_slots().into_iter().filter(|&slot| self.has_room(slot));
-        let busy = |slot: &usize| self.paths[*slot].as_ref().map(|path| path.outstanding);
+        let slots = paths.live_slots().into_iter().filter(|&slot| paths.has_room(slot));
+        let busy = |slot: &usize| paths.get(*slot).map(|path| path.outstanding);
         // Of paths that have as much to do the fastest, which stands first.
         let Some(slot) = slots.min_by_key(busy) else { return };
-        let Some(path) = self.paths[slot].as_ref() else { return };
-        let Some(frame) = self.rail.later.pop_front() else { return };
+        let Some(path) = paths.get(slot) else { return };
+        let Some(frame) = self.later.pop_front() else { return };
         let bytes = Bytes(frame.len() as u64 * LEDGER_LATER_SHARE);
         let most = LEDGER_LATER_PAUSE_MAX;
         let share = |rate: Bitrate| rate.time_for(bytes).map_or(most, |time| time.min(most));
         // Alone on its path it is in nobody's way, and the rate known is no more than its own.
         let shared = path.rate.most().filter(|_| path.outstanding > 0);
         let share = shared.map(share).unwrap_or_default();
-        self.rail.later_at = now + path.srtt().max(share);
-        self.put_control(slot, &frame, outlet);
-        if !self.rail.later.is_empty() {
-            self.wake_by(self.rail.later_at);
+        self.later_at = now + path.srtt().max(share);
+        paths.send_control(slot, &frame, outlet);
+        if !self.later.is_empty() {
+            turns.wake_by(self.later_at);
         }
     }
 
-    /// Paths that stall and take control: one of them may be back before it is known, and another
-    /// one that is taken for alive may be dark.
-    fn stalled_slots(&self) -> impl Iterator<Item = usize> {
-        let paths = self.paths.iter().enumerate();
-        paths.filter_map(|(slot, path)| {
-            let stalls = |path: &&Path| path.stalled && !path.superseded && !path.backup;
-            path.as_ref().filter(stalls).filter(|path| path.takes_control()).map(|_| slot)
-        })
+    /// Whether telemetry of the peer is newer than what came before.
+    pub fn is_newest(&mut self, serial: u64) -> bool {
+        let before = self.telemetry_heard;
+        self.telemetry_heard = before.max(serial);
+        serial > before
     }
 
-    fn has_room(&self, slot: usize) -> bool {
-        self.paths[slot].as_ref().is_some_and(|path| path.room > 0)
-    }
-
-    /// Telemetry of the peer; one that was overtaken by a later one is passed over.
-    pub(super) fn on_telemetry(
-        &mut self,
-        serial: u64,
-        telemetry: Telemetry,
-    ) -> Result<(), Violation> {
-        if self.role == Role::Gateway {
-            return Err(Violation("a TELEMETRY from the cloud"));
-        }
-        if serial > self.rail.telemetry_heard {
-            self.rail.telemetry_heard = serial;
-            self.events.push_back(Event::Telemetry { session: self.key, telemetry });
-        }
-        Ok(())
-    }
-
-    /// A message of the peer's database; a copy is passed over.
-    pub(super) fn on_ledger(&mut self, serial: u64, message: LedgerMessage) {
-        if self.rail.messages_heard.accept(serial) {
-            self.events.push_back(Event::Ledger { session: self.key, message });
-        }
+    /// Whether a message of the peer's database has not come before.
+    pub fn is_new(&mut self, serial: u64) -> bool {
+        self.messages_heard.accept(serial)
     }
 }
