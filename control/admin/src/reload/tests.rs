@@ -5,7 +5,6 @@ use std::path::Path;
 use polyrail_config::{CloudConfig, GatewayConfig};
 
 use super::*;
-use crate::{AdminError, ErrorCode};
 
 const GATEWAY: &str = r#"mode = "auto"
 [tls]
