@@ -171,7 +171,6 @@ fn a_refusing_cloud_is_retried_and_attempts_are_counted() {
     let states = world.states();
     let names: Vec<&str> = states.iter().map(|state| state.name.as_str()).collect();
     assert_eq!(names, ["a", "b", "c"]);
-    assert_eq!(world.carriers.names(), ["a", "b"]);
     assert_eq!(world.state("c").state, PathPhase::Disabled);
     assert_eq!(world.state("c").counters.attempts, 0);
 }
