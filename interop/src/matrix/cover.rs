@@ -72,8 +72,8 @@ mod tests {
         Expected(Expected),
     }
 
-    /// All pairs of values of a row, the smaller first. A fault is paired with its own result only; the
-    /// result is paired with the family as well, because the families do not share all code.
+    /// All pairs of values of a row, the smaller first. A fault is paired with its own result only;
+    /// the result is paired with the family as well, because the families do not share all code.
     fn pairs(row: &Row) -> BTreeSet<Pair> {
         let mut values = vec![
             Value::Gateway(row.gateway),
