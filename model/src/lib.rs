@@ -5,19 +5,21 @@
 
 #![forbid(unsafe_code)]
 
+pub mod codec;
 mod destination;
+mod handover;
 mod ids;
 mod link;
-mod rail;
+mod message;
 mod tunnel;
 mod units;
 
 pub use destination::{Destination, Families, HostName, HostNameError};
+pub use handover::{
+    CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
+};
 pub use ids::{FlowId, Identity, IdentityError, InstanceId, PathId, SessionId, UserId};
 pub use link::{LinkForecast, LinkOutlook, LinkSample, OutlookStep};
-pub use rail::{
-    CarrierTelemetry, CellId, Direction, Handover, HandoverOutcome, LedgerDigest, LedgerMessage,
-    Position, RouteId, Rsrp, Speed, Telemetry, TripId, TripKnown, Urgency,
-};
+pub use message::{Channel, Delivery};
 pub use tunnel::{TunnelMode, TunnelModeError, Unit};
 pub use units::{Bitrate, Bytes, ParseUnitError};

@@ -20,5 +20,6 @@ mod simulated;
 pub mod store;
 pub mod sync;
 pub mod track;
+pub mod wire;
 
 pub use observation::{Fix, Heard, Observation, Odometer, Reported, Serving, Silence};

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_control::linkdb::{Asker, Input, LinkDb, Output, SessionNumber, Tuning};
 use polyrail_control::telemetry::ObservationReceiver;
-use polyrail_predictor::{Heard, Observation, Silence};
+use polyrail_model::Delivery;
+use polyrail_predictor::{Heard, Observation, Silence, wire};
 use polyrail_session::{Event, SessionKey};
 
 use crate::{Relay, SilenceChange, Silences};
@@ -58,14 +59,8 @@ impl Foresight {
                 self.linkdb.feed(Input::Down(number(*session)));
                 false
             }
-            Event::Telemetry { session, telemetry } => {
-                let (session, telemetry) = (number(*session), telemetry.clone());
-                self.linkdb.feed(Input::Telemetry { session, at: now, telemetry });
-                true
-            }
-            Event::Ledger { session, message } => {
-                let (session, message) = (number(*session), message.clone());
-                self.linkdb.feed(Input::Ledger { session, message });
+            Event::Message { session, channel, waited, payload } => {
+                self.linkdb.receive(now, number(*session), *channel, *waited, payload);
                 true
             }
             _ => false,
@@ -88,9 +83,16 @@ impl Foresight {
                     endpoint.set_outlook(now, SessionKey(session.0), &carrier, outlook);
                 }
                 Output::FoundCell { carrier } => found.push(carrier),
-                Output::Telemetry(telemetry) => endpoint.send_telemetry(now, &telemetry),
-                Output::Ledger { session, urgency, message } => {
-                    endpoint.send_ledger(now, SessionKey(session.0), &message, urgency);
+                Output::Telemetry { session, telemetry } => {
+                    let (session, payload) =
+                        (SessionKey(session.0), wire::encode_telemetry(&telemetry));
+                    endpoint.send_message(now, session, wire::TELEMETRY, Delivery::Latest, payload);
+                }
+                Output::Sync { session, delivery, message } => {
+                    for payload in wire::encode_sync(&message) {
+                        let session = SessionKey(session.0);
+                        endpoint.send_message(now, session, wire::SYNC, delivery, payload);
+                    }
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! What an endpoint tells its caller.
 
-use polyrail_model::{
-    Bitrate, Destination, Families, FlowId, Identity, LedgerMessage, PathId, Telemetry, UserId,
-};
+use std::time::Duration;
+
+use polyrail_model::{Bitrate, Channel, Destination, Families, FlowId, Identity, PathId, UserId};
 
 use crate::ResetReason;
 
@@ -116,19 +116,16 @@ pub enum Event {
         /// The flow.
         flow: FlowKey,
     },
-    /// Where the train is; one that was overtaken by a later one is not told (cloud).
-    Telemetry {
+    /// A message of the peer that belongs to no flow; reported once, whichever path brought it.
+    Message {
         /// The session.
         session: SessionKey,
-        /// Its age is what it was when it left.
-        telemetry: Telemetry,
-    },
-    /// The peer's database of handovers says something. Told once, whichever path brought it.
-    Ledger {
-        /// The session.
-        session: SessionKey,
-        /// What it says.
-        message: LedgerMessage,
+        /// The receiver of the message.
+        channel: Channel,
+        /// For how long it was queued at the sender.
+        waited: Duration,
+        /// The message.
+        payload: Vec<u8>,
     },
     /// Something that an operator must look at.
     Alarm {

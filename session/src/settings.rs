@@ -70,8 +70,8 @@ pub struct SessionStatus {
     pub credit: Bytes,
     /// Bytes that were sent more than once, but for what attempts carried that never delivered.
     pub reinjected: Bytes,
-    /// Messages to the peer's database of handovers that never left: too many waited.
-    pub ledger_dropped: u64,
+    /// Messages to the peer that were dropped because a queue was full.
+    pub messages_dropped: u64,
     /// Its paths.
     pub paths: Vec<PathStatus>,
 }

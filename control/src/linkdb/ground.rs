@@ -12,9 +12,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{LedgerMessage, Telemetry, TripId};
+use polyrail_model::TripId;
 use polyrail_predictor::position::Placement;
 use polyrail_predictor::sync::{Share, Sync};
+use polyrail_predictor::wire::{SyncMessage, Telemetry};
 
 use super::keeper::Keeper;
 use super::learned::Learned;
@@ -35,7 +36,7 @@ pub(super) struct Ground {
     outputs: VecDeque<Output>,
     /// What gateways said to the database and was not looked at, at most [`HEARD_MAX`]; of more
     /// what comes is dropped, and said again.
-    heard: VecDeque<(SessionNumber, LedgerMessage)>,
+    heard: VecDeque<(SessionNumber, SyncMessage)>,
     /// How much of that was dropped.
     dropped: u64,
     /// Those that have said where they are, and whose track ahead was not looked at since.
@@ -90,7 +91,7 @@ impl Ground {
             Input::Telemetry { session, at, telemetry } => {
                 self.on_telemetry(now, session, at, &telemetry);
             }
-            Input::Ledger { session, message } => {
+            Input::Sync { session, message } => {
                 if self.heard.len() < HEARD_MAX {
                     self.heard.push_back((session, message));
                 } else {
@@ -136,7 +137,7 @@ impl Ground {
         }
     }
 
-    fn hear(&mut self, now: Instant, session: SessionNumber, message: LedgerMessage) {
+    fn hear(&mut self, now: Instant, session: SessionNumber, message: SyncMessage) {
         let Some(gateway) = self.sessions.get_mut(&session) else { return };
         // A database that fails is told again.
         let fresh = gateway.sync.on_message(now, &mut self.keeper, message).unwrap_or_default();
@@ -215,7 +216,7 @@ impl Ground {
         ahead.into_iter().for_each(|session| self.look_ahead(now, session));
         while let Some((session, message)) = self.heard.pop_front() {
             any = true;
-            let written = matches!(message, LedgerMessage::Records(_));
+            let written = matches!(message, SyncMessage::Records(_));
             self.hear(now, session, message);
             if written {
                 break;
@@ -237,8 +238,8 @@ impl Ground {
         }
         while let Some(&session) = self.ready.first() {
             if let Some(gateway) = self.sessions.get_mut(&session) {
-                if let Ok(Some((urgency, message))) = gateway.sync.poll(now, &self.keeper) {
-                    return Some(Output::Ledger { session, urgency, message });
+                if let Ok(Some((delivery, message))) = gateway.sync.poll(now, &self.keeper) {
+                    return Some(Output::Sync { session, delivery, message });
                 }
                 schedule(&mut self.due, session, gateway);
             }

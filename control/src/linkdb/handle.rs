@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use polyrail_model::Channel;
+use polyrail_predictor::wire;
 use tokio::sync::oneshot;
 
 use super::station::Station;
-use super::{Input, LinkDbState, Output};
+use super::{Input, LinkDbState, Output, SessionNumber};
 use crate::config::LinkDbConfig;
 use crate::telemetry::{Dropped, ObservationReceiver};
 
@@ -183,6 +185,31 @@ impl LinkDb {
     /// What the thread has to say; call it until there is nothing whenever the waker woke the loop.
     pub fn try_recv(&self) -> Option<Output> {
         self.outputs.try_recv().ok()
+    }
+}
+
+impl LinkDb {
+    /// Takes a message of the peer: decodes it and feeds it. An invalid one is counted as dropped.
+    pub fn receive(
+        &self,
+        now: Instant,
+        session: SessionNumber,
+        channel: Channel,
+        waited: Duration,
+        payload: &[u8],
+    ) {
+        match wire::decode(channel, payload) {
+            Ok(Some(wire::Message::Telemetry(mut telemetry))) => {
+                telemetry.age = telemetry.age.saturating_add(waited);
+                self.feed(Input::Telemetry { session, at: now, telemetry });
+            }
+            Ok(Some(wire::Message::Sync(message))) => self.feed(Input::Sync { session, message }),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(%error, session = session.0, "discarded an invalid LinkDB message");
+                self.feeder.counts.inputs.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 }
 

@@ -9,13 +9,14 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Handover, LedgerDigest, Position, RouteId, TripId, TripKnown};
+use polyrail_model::{Handover, Position, RouteId, TripId};
 use polyrail_predictor::detect::CARRIER_NAME_MAX;
 use polyrail_predictor::history::{CellHistory, CellKey};
 use polyrail_predictor::position::Placement;
 use polyrail_predictor::store::{Appended, Limits, PlaceQuantiles, PlaceSample};
 use polyrail_predictor::store::{Store, StoreError, Swept};
 use polyrail_predictor::sync::{Ledger, Rank};
+use polyrail_predictor::wire::{SyncDigest, TripKnown};
 
 use super::{StoreState, Tuning};
 
@@ -365,7 +366,7 @@ pub(super) struct Closed;
 impl Ledger for Keeper {
     type Error = Closed;
 
-    fn digest(&self) -> Result<LedgerDigest, Closed> {
+    fn digest(&self) -> Result<SyncDigest, Closed> {
         self.read(Store::digest)
     }
 

@@ -31,8 +31,9 @@ mod tests;
 pub use handle::{Asker, LinkDb, Options, Role, Tuning};
 pub use state::{CarrierOutlook, LinkDbState, StoreState, TripState, Unrecorded};
 
-use polyrail_model::{Bitrate, LedgerMessage, LinkForecast, LinkOutlook, Telemetry, Urgency};
+use polyrail_model::{Bitrate, Delivery, LinkForecast, LinkOutlook};
 use polyrail_predictor::Observation;
+use polyrail_predictor::wire::{SyncMessage, Telemetry};
 use std::time::{Duration, Instant};
 
 /// A session, as its daemon counts them.
@@ -63,11 +64,11 @@ pub enum Input {
         telemetry: Telemetry,
     },
     /// The peer's database speaks.
-    Ledger {
+    Sync {
         /// In which session.
         session: SessionNumber,
         /// What it says.
-        message: LedgerMessage,
+        message: SyncMessage,
     },
     /// What a carrier carries now, in the direction in which this side sends.
     Measured {
@@ -110,15 +111,20 @@ pub enum Output {
         /// The carrier.
         carrier: String,
     },
-    /// To be told to the cloud.
-    Telemetry(Telemetry),
-    /// To be told to the peer's database.
-    Ledger {
+    /// A message to the cloud.
+    Telemetry {
         /// In which session.
         session: SessionNumber,
-        /// How urgent it is.
-        urgency: Urgency,
         /// What.
-        message: LedgerMessage,
+        telemetry: Telemetry,
+    },
+    /// To be told to the peer's database.
+    Sync {
+        /// In which session.
+        session: SessionNumber,
+        /// How it is delivered.
+        delivery: Delivery,
+        /// What.
+        message: SyncMessage,
     },
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CarrierTelemetry, CellId, LinkForecast, LinkOutlook};
+use polyrail_model::{CellId, LinkForecast, LinkOutlook};
 use polyrail_predictor::forecast::{Forecaster, Situation};
+use polyrail_predictor::wire::CarrierTelemetry;
 
 use super::{CarrierOutlook, Output, SessionNumber};
 

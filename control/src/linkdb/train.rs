@@ -9,8 +9,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{
-    Bitrate, Direction, Handover, LedgerMessage, LinkOutlook, OutlookStep, Position, RouteId,
-    TripId,
+    Bitrate, Direction, Handover, LinkOutlook, OutlookStep, Position, RouteId, TripId,
 };
 use polyrail_predictor::forecast::Situation;
 use polyrail_predictor::pilot::{Pilot, PilotOutput};
@@ -18,6 +17,7 @@ use polyrail_predictor::position::Placement;
 use polyrail_predictor::store::PlaceSample;
 use polyrail_predictor::sync::{Share, Sync};
 use polyrail_predictor::track::Track;
+use polyrail_predictor::wire::SyncMessage;
 use polyrail_predictor::{Observation, Serving};
 
 use super::keeper::Keeper;
@@ -62,7 +62,7 @@ enum Chore {
     /// A trip goes along a track.
     Touch(RouteId),
     /// The peer's database has said it.
-    Hear(SessionNumber, LedgerMessage),
+    Hear(SessionNumber, SyncMessage),
 }
 
 impl Train {
@@ -106,7 +106,7 @@ impl Train {
             Input::Down(session) => {
                 self.session.take_if(|(known, _)| *known == session);
             }
-            Input::Ledger { session, message } => self.put_off(now, Chore::Hear(session, message)),
+            Input::Sync { session, message } => self.put_off(now, Chore::Hear(session, message)),
             Input::Measured { session, carrier, rate, srtt } => {
                 if self.session.as_ref().is_some_and(|(known, _)| *known == session)
                     && let (Some(place), Some(trip)) = (self.pilot.place(now), self.pilot.trip())
@@ -185,7 +185,7 @@ impl Train {
         }
     }
 
-    fn hear(&mut self, now: Instant, session: SessionNumber, message: LedgerMessage) {
+    fn hear(&mut self, now: Instant, session: SessionNumber, message: SyncMessage) {
         let Some((_, sync)) = self.session.as_mut().filter(|(known, _)| *known == session) else {
             return;
         };
@@ -255,10 +255,10 @@ impl Train {
     /// Tells the cloud where the train is, and its cells.
     fn tell_cloud(&mut self, now: Instant) {
         (self.news, self.news_at) = (false, now + NEWS_APART);
-        if self.session.is_some()
+        if let Some((session, _)) = self.session
             && let Some(telemetry) = self.pilot.telemetry(now)
         {
-            self.outputs.push_back(Output::Telemetry(telemetry));
+            self.outputs.push_back(Output::Telemetry { session, telemetry });
         }
     }
 
@@ -279,8 +279,8 @@ impl Train {
             return Some(output);
         }
         let (session, sync) = self.session.as_mut()?;
-        let (urgency, message) = sync.poll(now, &self.keeper).ok()??;
-        Some(Output::Ledger { session: *session, urgency, message })
+        let (delivery, message) = sync.poll(now, &self.keeper).ok()??;
+        Some(Output::Sync { session: *session, delivery, message })
     }
 
     pub(super) fn next_timeout(&self) -> Instant {

@@ -72,9 +72,9 @@ fn subject(output: &Output) -> Option<Subject> {
             Some(Subject::Outlook(*session, carrier.clone()))
         }
         Output::FoundCell { carrier } => Some(Subject::FoundCell(carrier.clone())),
-        Output::Telemetry(_) => Some(Subject::Telemetry),
+        Output::Telemetry { .. } => Some(Subject::Telemetry),
         // Each says something else.
-        Output::Ledger { .. } => None,
+        Output::Sync { .. } => None,
     }
 }
 

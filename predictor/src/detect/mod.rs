@@ -55,7 +55,8 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CarrierTelemetry, CellId, HandoverOutcome, Rsrp};
+use crate::wire::CarrierTelemetry;
+use polyrail_model::{CellId, HandoverOutcome, Rsrp};
 
 use crate::{Heard, Reported, Serving, Silence};
 use carrier::Carrier;

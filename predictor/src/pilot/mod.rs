@@ -20,7 +20,8 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, Direction, Handover, Position, RouteId, Speed, Telemetry, TripId};
+use crate::wire::Telemetry;
+use polyrail_model::{CellId, Direction, Handover, Position, RouteId, Speed, TripId};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use polyrail_model::{Direction, RouteId, Telemetry};
+use crate::wire::Telemetry;
+use polyrail_model::{Direction, RouteId};
 
 /// Where a train is at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -33,7 +33,8 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::Duration;
 
-use polyrail_model::{Direction, Handover, LedgerDigest, Position, RouteId, TripId, TripKnown};
+use crate::wire::{SyncDigest, TripKnown};
+use polyrail_model::{Direction, Handover, Position, RouteId, TripId};
 use redb::{Database, ReadTransaction, ReadableTable, ReadableTableMetadata};
 use serde::{Deserialize, Serialize};
 
@@ -270,7 +271,7 @@ impl Store {
     ///
     /// # Errors
     /// When the database was closed by an error.
-    pub fn digest(&self) -> Result<LedgerDigest, StoreError> {
+    pub fn digest(&self) -> Result<SyncDigest, StoreError> {
         self.if_open(self.known.digest())
     }
 

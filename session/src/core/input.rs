@@ -55,9 +55,8 @@ impl Session {
                 self.on_pong(now, slot, token);
                 Ok(())
             }
-            Frame::Telemetry { serial, telemetry } => self.on_telemetry(serial, telemetry),
-            Frame::Handover { serial, message } => {
-                self.on_ledger(serial, message);
+            Frame::Message { channel, latest, serial, waited_us, payload } => {
+                self.on_message((channel, latest), serial, waited_us, payload);
                 Ok(())
             }
             Frame::PathStatus(notice) => {

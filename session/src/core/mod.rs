@@ -2,7 +2,7 @@
 //!
 //! The parts: `input` takes frames in, `control` says what is due, `transmit` asks the scheduler
 //! and sends, `paths` adds, loses and judges paths, `notices` tells and hears about them, `delays`
-//! compares them, `rail` speaks of the train, `credit` keeps the memory bounds, `backpressure` what
+//! compares them, `messages` sends what belongs to no flow, `credit` keeps the memory bounds, `backpressure` what
 //! readers that do not keep up may hold of them, and `early` what windows that begin larger may.
 //!
 //! Invariants: `held_sent` and `held_received` are the sums over all flows; a flow that has
@@ -17,10 +17,10 @@ mod delays;
 mod early;
 mod forecasts;
 mod input;
+mod messages;
 mod notices;
 mod paths;
 mod pool;
-mod rail;
 mod resets;
 #[cfg(test)]
 mod tests;
@@ -111,7 +111,7 @@ pub(crate) struct Session {
     /// What is foreseen, by carrier.
     forecasts: BTreeMap<String, LinkForecast>,
     outlooks: BTreeMap<String, LinkOutlook>,
-    rail: rail::Rail,
+    messages: messages::Messages,
     pub families: Families,
     pub alone_since: Option<Instant>,
     /// It has had a path.
@@ -196,7 +196,7 @@ impl Session {
             wake_at: None,
             forecasts: BTreeMap::new(),
             outlooks: BTreeMap::new(),
-            rail: rail::Rail::new(now),
+            messages: messages::Messages::new(now),
             families: Families::default(),
             alone_since: Some(now),
             greeted: false,
@@ -525,7 +525,7 @@ impl Session {
             memory_sent: Bytes(self.held_sent),
             credit: Bytes(self.credit.left()),
             reinjected: Bytes(self.reinjected),
-            ledger_dropped: self.rail.dropped(),
+            messages_dropped: self.messages.dropped(),
             paths: self.paths.iter().flatten().map(Path::status).collect(),
         }
     }

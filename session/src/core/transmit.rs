@@ -31,9 +31,9 @@ impl Session {
         for (tunnel, tag) in self.withdrawals.drain(..) {
             outlet.withdraw(tunnel, tag);
         }
-        self.send_rail(now, outlet);
+        self.send_messages(now, outlet);
         self.send_control(now, outlet);
-        self.send_rail_later(now, outlet);
+        self.send_background(now, outlet);
         self.refresh_delays(now);
         if !self.forecasts.is_empty() || !self.outlooks.is_empty() {
             self.refresh_forecasts(now);

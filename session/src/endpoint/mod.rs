@@ -12,7 +12,7 @@
 mod deadlines;
 mod greet;
 mod instances;
-mod rail;
+mod messages;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;

@@ -5,9 +5,10 @@ use std::process::Command;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
-use polyrail_model::{HandoverOutcome, LedgerMessage, TripId, Urgency};
+use polyrail_model::{Delivery, HandoverOutcome, TripId};
 use polyrail_predictor::position::TRACKS_MAX;
 use polyrail_predictor::sync::Ledger;
+use polyrail_predictor::wire::SyncMessage;
 use polyrail_predictor::{Fix, Reported};
 
 use super::*;
@@ -183,22 +184,22 @@ fn forecasts_do_not_wait_for_the_disk() {
     let mut said: Vec<Output> = std::iter::from_fn(|| world.train.worker.poll(now)).collect();
     let taken_back = |one: &Output| matches!(one, Output::Forecast { forecast: None, .. });
     assert!(said.iter().any(taken_back), "{said:?}");
-    assert!(said.iter().any(|one| matches!(one, Output::Telemetry(_))), "{said:?}");
+    assert!(said.iter().any(|one| matches!(one, Output::Telemetry { .. })), "{said:?}");
     assert_eq!(events(&world), (before, recorded), "nothing is written yet");
     world.train.worker.write(now, world.wall_ms);
     assert_eq!(events(&world), (before + 1, recorded + 1));
     said = std::iter::from_fn(|| world.train.worker.poll(now)).collect();
     let seen = |one: &Output| match one {
-        Output::Ledger { urgency: Urgency::Now, message: LedgerMessage::Records(all), .. } => {
+        Output::Sync { delivery: Delivery::Urgent, message: SyncMessage::Records(all), .. } => {
             all.len() == 1
         }
         _ => false,
     };
     assert!(said.iter().any(seen), "{said:?}");
     // What the peer has said does not hold up the end: it says it again.
-    let message = LedgerMessage::Records(vec![Handover { trip: TripId(5), ..first(&folder) }]);
+    let message = SyncMessage::Records(vec![Handover { trip: TripId(5), ..first(&folder) }]);
     let session = world.on_train();
-    world.train.worker.take(now, world.wall_ms, Input::Ledger { session, message });
+    world.train.worker.take(now, world.wall_ms, Input::Sync { session, message });
     world.close();
     let all = handovers(folder.path().join("linkdb.redb"));
     assert_eq!(all.len() as u64, before + 1);
@@ -228,8 +229,8 @@ fn forecasts_of_a_cloud_do_not_wait_for_the_disk() {
     let before = ground.state(now);
     let tell = |number: u64, sequence: u32| {
         let one = Handover { trip: TripId(number), sequence, ..record.clone() };
-        let (session, message) = (SessionNumber(number), LedgerMessage::Records(vec![one]));
-        Input::Ledger { session, message }
+        let (session, message) = (SessionNumber(number), SyncMessage::Records(vec![one]));
+        Input::Sync { session, message }
     };
     // Each of these is a transaction on the disk.
     for number in others.clone() {
@@ -239,7 +240,7 @@ fn forecasts_of_a_cloud_do_not_wait_for_the_disk() {
     world.train.worker.on_timeout(now, wall_ms);
     let said = std::iter::from_fn(|| world.train.worker.poll(now));
     let telemetry = said.filter_map(|one| match one {
-        Output::Telemetry(telemetry) => Some(telemetry),
+        Output::Telemetry { telemetry, .. } => Some(telemetry),
         _ => None,
     });
     let telemetry = telemetry.last().unwrap();
@@ -280,9 +281,9 @@ fn what_waits_for_the_disk_of_a_cloud_is_bounded() {
     let mut world = World::in_memory(tuning());
     world.connect();
     let session = world.on_ground();
-    let message = LedgerMessage::Known(Vec::new());
+    let message = SyncMessage::Known(Vec::new());
     for _ in 0..5_000 {
-        let input = Input::Ledger { session, message: message.clone() };
+        let input = Input::Sync { session, message: message.clone() };
         world.ground.worker.take(world.now, world.wall_ms, input);
     }
     assert_eq!(world.states()[1].inputs_dropped, 5_000 - 4_096);

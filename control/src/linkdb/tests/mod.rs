@@ -166,13 +166,13 @@ impl World {
         while let Some(output) = self.train.worker.poll(now) {
             any = true;
             let input = match self.train.keep(now, output) {
-                Some(Output::Telemetry(telemetry)) => {
+                Some(Output::Telemetry { telemetry, .. }) => {
                     self.telemetry += 1;
                     Input::Telemetry { session: self.on_ground(), at: now, telemetry }
                 }
-                Some(Output::Ledger { session, message, .. }) => {
+                Some(Output::Sync { session, message, .. }) => {
                     assert_eq!(session, self.on_train());
-                    Input::Ledger { session: self.on_ground(), message }
+                    Input::Sync { session: self.on_ground(), message }
                 }
                 _ => continue,
             };
@@ -188,13 +188,13 @@ impl World {
         while let Some(output) = self.ground.worker.poll(now) {
             any = true;
             let Some(output) = self.ground.keep(now, output) else { continue };
-            let Output::Ledger { session, message, .. } = output else {
+            let Output::Sync { session, message, .. } = output else {
                 panic!("a cloud says {output:?}");
             };
             assert_eq!(session, self.on_ground());
             if self.session.is_some() {
                 let session = self.on_train();
-                self.train.worker.take(now, self.wall_ms, Input::Ledger { session, message });
+                self.train.worker.take(now, self.wall_ms, Input::Sync { session, message });
             }
         }
         any

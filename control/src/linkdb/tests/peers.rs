@@ -1,9 +1,8 @@
 //! Both databases come to hold the same, whatever the session does.
 
-use polyrail_model::{
-    Direction, HandoverOutcome, LedgerMessage, Position, Speed, TripId, TripKnown, Urgency,
-};
+use polyrail_model::{Delivery, Direction, HandoverOutcome, Position, Speed, TripId};
 use polyrail_predictor::sync::{Ledger, MemoryLedger, Share, Sync};
+use polyrail_predictor::wire::{SyncMessage, TripKnown};
 
 use super::*;
 
@@ -150,8 +149,8 @@ fn what_peers_say_out_of_place_is_nothing() {
     let mut world = World::in_memory(tuning());
     let strangers = [SessionNumber(5), SessionNumber(u64::MAX)];
     for session in strangers {
-        let message = LedgerMessage::Known(vec![TripKnown { trip: TripId(1), next: 5 }]);
-        world.tell(Input::Ledger { session, message });
+        let message = SyncMessage::Known(vec![TripKnown { trip: TripId(1), next: 5 }]);
+        world.tell(Input::Sync { session, message });
         world.tell(Input::Down(session));
         let (carrier, rate) = ("a".to_owned(), Bitrate::from_bps(1));
         world.tell(Input::Measured { session, carrier, rate, srtt: Duration::ZERO });
@@ -167,7 +166,7 @@ struct Circle {
     ground: Ground,
     gateways: BTreeMap<SessionNumber, (MemoryLedger, Sync)>,
     /// What the cloud has said: to whom, how urgent, and how many handovers.
-    said: Vec<(SessionNumber, Urgency, usize)>,
+    said: Vec<(SessionNumber, Delivery, usize)>,
 }
 
 impl Circle {
@@ -191,15 +190,15 @@ impl Circle {
             for (&session, (ledger, sync)) in &mut self.gateways {
                 while let Some((_, message)) = sync.poll(self.now, ledger).unwrap() {
                     any = true;
-                    self.ground.take(self.now, WALL_MS, Input::Ledger { session, message });
+                    self.ground.take(self.now, WALL_MS, Input::Sync { session, message });
                 }
             }
             any |= self.ground.write(self.now, WALL_MS);
             while let Some(output) = self.ground.poll(self.now) {
                 any = true;
-                let Output::Ledger { session, urgency, message } = output else { continue };
-                if let LedgerMessage::Records(records) = &message {
-                    self.said.push((session, urgency, records.len()));
+                let Output::Sync { session, delivery, message } = output else { continue };
+                if let SyncMessage::Records(records) = &message {
+                    self.said.push((session, delivery, records.len()));
                 }
                 let (ledger, sync) = self.gateways.get_mut(&session).unwrap();
                 sync.on_message(self.now, ledger, message).unwrap();
@@ -253,7 +252,7 @@ fn what_one_gateway_tells_the_others_hear_within_seconds() {
     assert_eq!(circle.held(), [4, 4, 4]);
     // Each once, together, at little cost, and none to whom it came from.
     circle.said.sort_unstable();
-    let later = |session, count| (SessionNumber(session), Urgency::Later, count);
+    let later = |session, count| (SessionNumber(session), Delivery::Background, count);
     assert_eq!(circle.said, [later(1, 1), later(2, 3), later(3, 4)]);
     circle.rest(600);
     assert_eq!(circle.said.len(), 3);

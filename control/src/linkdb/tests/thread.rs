@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use mio::{Poll, Token, Waker};
-use polyrail_model::{HandoverOutcome, LedgerMessage, TripId};
+use polyrail_model::{HandoverOutcome, TripId};
 use polyrail_predictor::Reported;
+use polyrail_predictor::wire::SyncMessage;
 
 use super::super::{Asker, LinkDb, Options, Role};
 use super::*;
@@ -43,8 +44,8 @@ fn whoever_feeds_it_never_waits() {
     for trip in 0..BUSY {
         let records =
             (0..12).map(|sequence| Handover { trip: TripId(trip), sequence, ..record.clone() });
-        let message = LedgerMessage::Records(records.collect());
-        linkdb.feed(Input::Ledger { session, message });
+        let message = SyncMessage::Records(records.collect());
+        linkdb.feed(Input::Sync { session, message });
     }
     // While it writes it is told far more than waits for it. Would one of these wait for the disk,
     // nothing would be dropped.
@@ -79,7 +80,7 @@ fn it_ends_though_it_has_much_to_do() {
     // More than two seconds of work where a transaction takes a millisecond.
     for trip in 0..4_000 {
         let record = Handover { trip: TripId(trip), sequence: 0, ..record.clone() };
-        linkdb.feed(Input::Ledger { session, message: LedgerMessage::Records(vec![record]) });
+        linkdb.feed(Input::Sync { session, message: SyncMessage::Records(vec![record]) });
     }
     let asked = Instant::now();
     drop(linkdb);
@@ -116,7 +117,7 @@ fn what_sources_observe_is_recorded_and_the_data_plane_is_woken() {
     poll.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
     assert!(!events.is_empty());
     let outputs: Vec<Output> = std::iter::from_fn(|| linkdb.try_recv()).collect();
-    assert!(outputs.iter().any(|one| matches!(one, Output::Ledger { .. })), "{outputs:?}");
+    assert!(outputs.iter().any(|one| matches!(one, Output::Sync { .. })), "{outputs:?}");
     drop(linkdb);
     assert_eq!(handovers(&path).len(), 4);
 }
@@ -147,7 +148,7 @@ fn what_the_data_plane_has_no_room_for_waits() {
         poll.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
         assert!(!events.is_empty(), "only {} were asked", asked.len());
         while let Some(output) = linkdb.try_recv() {
-            if let Output::Ledger { session, .. } = output {
+            if let Output::Sync { session, .. } = output {
                 asked.insert(session);
             }
         }
@@ -180,7 +181,7 @@ fn a_panic_ends_neither_the_thread_nor_what_it_says() {
         assert_eq!((state.failed, state.trips.len()), (None, 1));
         assert_eq!(state.store.stats.unwrap().events, u64::from(on_board));
         let end = Instant::now() + Duration::from_secs(10);
-        while !matches!(linkdb.try_recv(), Some(Output::Ledger { session: SessionNumber(3), .. })) {
+        while !matches!(linkdb.try_recv(), Some(Output::Sync { session: SessionNumber(3), .. })) {
             assert!(Instant::now() < end, "nothing is asked");
         }
         // But not again within a minute; it says why.

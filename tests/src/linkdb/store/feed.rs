@@ -10,7 +10,8 @@ use anyhow::{Result, ensure};
 use mio::{Poll, Token, Waker};
 use polyrail_control::linkdb::{Input, LinkDb, Options, Output, Role, SessionNumber, Tuning};
 use polyrail_emulator::results::{Goal, Report as Results, median};
-use polyrail_model::{Bitrate, LedgerMessage, TripId};
+use polyrail_model::{Bitrate, TripId};
+use polyrail_predictor::wire::SyncMessage;
 
 use super::full::{Filling, PER_TRIP};
 use crate::dice::Dice;
@@ -34,17 +35,17 @@ pub(super) fn judge(results: &mut Results, path: &Path, filling: Filling) -> Res
     let mut feeding = Feeding { linkdb: LinkDb::start(options)?, fed: vec![], idle: vec![] };
     feeding.linkdb.feed(Input::Up { session: SESSION, peer: "train".to_owned() });
     // It says what it knows when it has opened the database and learned from it.
-    let begun = feeding.until(|output| matches!(output, Output::Ledger { .. }))?;
+    let begun = feeding.until(|output| matches!(output, Output::Sync { .. }))?;
     let mut dice = Dice::new(3);
     let mut written = Vec::new();
     for number in 0..TRANSACTIONS {
         let trip = filling.events / PER_TRIP + 1_000 + number;
-        let records: Vec<_> = (0..LedgerMessage::RECORDS_MAX as u64)
+        let records: Vec<_> = (0..SyncMessage::RECORDS_MAX as u64)
             .map(|sequence| filling.handover(&mut dice, trip, sequence))
             .collect();
         let trip = records[0].trip;
-        let message = LedgerMessage::Records(records);
-        feeding.feed(Input::Ledger { session: SESSION, message });
+        let message = SyncMessage::Records(records);
+        feeding.feed(Input::Sync { session: SESSION, message });
         written.push(feeding.until(|output| answers(output, trip))?);
     }
     let Feeding { linkdb, mut fed, mut idle } = feeding;
@@ -106,7 +107,7 @@ fn measured() -> Input {
 }
 
 fn answers(output: &Output, trip: TripId) -> bool {
-    let Output::Ledger { message: LedgerMessage::Known(known), .. } = output else { return false };
+    let Output::Sync { message: SyncMessage::Known(known), .. } = output else { return false };
     known.iter().any(|known| known.trip == trip)
 }
 
