@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_control::CloudConfig;
+use polyrail_config::CloudConfig;
 use polyrail_model::TunnelMode;
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Interest, Registry, Token};
-use polyrail_control::CloudConfig;
+use polyrail_config::CloudConfig;
 use polyrail_model::TunnelMode;
 use polyrail_relay::{AcceptGate, Label, Relay};
 use polyrail_tunnel::quic::ServerOptions;

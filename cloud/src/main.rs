@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use polyrail_cloud::shell::Start;
+use polyrail_config::{CloudConfig, Overrides};
 use polyrail_control::check::{Kind, log_tls};
-use polyrail_control::{CloudConfig, Overrides};
 
 /// The proxy on the ground: gateways connect here, and from here the servers are reached.
 #[derive(Debug, Parser)]
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut config = CloudConfig::load(&arguments.config)?;
     config.apply(&arguments.overrides);
-    let log = polyrail_control::log::init(&config.log)?;
+    let log = polyrail_config::log::init(&config.log)?;
     log_tls(&config.tls, Kind::Cloud);
     let Arguments { config: file, overrides, status_file } = arguments;
     polyrail_cloud::shell::run(config, Start { file, overrides, log: Some(log), status_file })

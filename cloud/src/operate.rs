@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use polyrail_control::CloudConfig;
+use polyrail_config::CloudConfig;
 use polyrail_control::admin::{
     AdminError, AdminHandle, Command, ErrorCode, Event, Loaded, PathChange, PathState, Snapshot,
 };

@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use polyrail_config::{CarrierRole, Mode};
 use polyrail_control::admin::{Event, PathCounters, PathPhase, PathState, Timestamp};
-use polyrail_control::config::{CarrierRole, Mode};
 use polyrail_model::{Identity, TunnelMode};
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;

@@ -18,10 +18,10 @@ use std::time::Instant;
 use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Interest, Poll, Registry, Token};
+use polyrail_config::log::LogHandle;
+use polyrail_config::{CloudConfig, Overrides};
 use polyrail_control::admin::{self, AdminHandle, AdminOptions, AdminServer, Loaded};
 use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
-use polyrail_control::log::LogHandle;
-use polyrail_control::{CloudConfig, Overrides};
 use polyrail_model::{Destination, Families, Identity, TunnelMode};
 use polyrail_relay::admin::session_name;
 use polyrail_relay::{
@@ -66,7 +66,7 @@ pub fn run(config: CloudConfig, start: Start) -> anyhow::Result<()> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     let now = Instant::now();
     let descriptors = polyrail_relay::raise_descriptor_limit();
-    for finding in polyrail_control::kernel::findings() {
+    for finding in polyrail_config::kernel::findings() {
         tracing::warn!("{finding}");
     }
     let mut poll = Poll::new().context("no epoll")?;

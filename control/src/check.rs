@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 use toml::de::DeTable;
 
-use crate::config::{
+use crate::pki::{self, Certificate, PkiError, RevocationList, Role, read_certificates, shown};
+use polyrail_config::{
     Access, Admin, Carrier, CloudConfig, ConfigError, CongestionControl, GatewayConfig,
     LinkDbConfig, LogConfig, Mode, TlsConfig, read_text,
 };
-use crate::pki::{self, Certificate, PkiError, RevocationList, Role, read_certificates, shown};
 
 /// Which daemon a configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

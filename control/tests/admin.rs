@@ -10,14 +10,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
+use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
 use polyrail_control::admin::{
     AdminError, AdminOptions, AdminServer, Command, Event, Loaded, PathCounters, PathPhase,
     PathState, Snapshot, Timestamp,
 };
-use polyrail_control::config::{CarrierRole, Mode};
 use polyrail_control::linkdb::{Asker, Input, LinkDb, Options, Role, SessionNumber, Tuning};
 use polyrail_control::pki::{Authority, IssueRequest, NodeRole};
-use polyrail_control::{GatewayConfig, Overrides};
 use polyrail_model::{Identity, TunnelMode};
 
 const TEXT: &str = r#"[tls]

@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use polyrail_control::GatewayConfig;
+use polyrail_config::GatewayConfig;
 use polyrail_model::Families;
 
 use crate::intercept::{InterceptError, Interception, Other, Plan};

@@ -18,7 +18,7 @@ mod tests;
 
 use std::io;
 
-pub use polyrail_control::config::OnExit;
+pub use polyrail_config::OnExit;
 use polyrail_model::Families;
 
 pub use plan::{Other, Plan};

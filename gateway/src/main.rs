@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use polyrail_config::{GatewayConfig, Overrides};
 use polyrail_control::check::{Kind, log_tls};
-use polyrail_control::{GatewayConfig, Overrides};
 use polyrail_gateway::intercept::{self, Plan};
 use polyrail_gateway::shell::Start;
 
@@ -73,7 +73,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let log = polyrail_control::log::init(&config.log)?;
+    let log = polyrail_config::log::init(&config.log)?;
     log_tls(&config.tls, Kind::Gateway);
     let Arguments { config: file, overrides, status_file, command: _ } = arguments;
     polyrail_gateway::shell::run(config, Start { file, overrides, log: Some(log), status_file })

@@ -5,11 +5,10 @@
 
 use std::time::Instant;
 
-use polyrail_control::GatewayConfig;
+use polyrail_config::{Carrier, GatewayConfig, OtherTraffic};
 use polyrail_control::admin::{
     AdminError, Command, ErrorCode, Event, Loaded, PathChange, PathState, RestartWish, Snapshot,
 };
-use polyrail_control::config::{Carrier, OtherTraffic};
 use polyrail_control::linkdb::Tuning;
 use polyrail_control::reload::{CarrierKey, Change};
 use polyrail_relay::Relay;
@@ -198,7 +197,7 @@ fn describe(change: &PathChange) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyrail_control::config::Mode;
+    use polyrail_config::Mode;
 
     #[test]
     fn changes_read_well() {

@@ -13,11 +13,10 @@ use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
+use polyrail_config::log::LogHandle;
+use polyrail_config::{GatewayConfig, Overrides, SocksReply};
 use polyrail_control::admin::{AdminHandle, AdminOptions, AdminServer, Event as Told, Loaded};
-use polyrail_control::config::SocksReply;
 use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
-use polyrail_control::log::LogHandle;
-use polyrail_control::{GatewayConfig, Overrides};
 use polyrail_model::{Destination, InstanceId};
 use polyrail_relay::admin::session_name;
 use polyrail_relay::{
@@ -61,7 +60,7 @@ pub fn run(config: GatewayConfig, start: Start) -> anyhow::Result<()> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     let now = Instant::now();
     let descriptors = polyrail_relay::raise_descriptor_limit();
-    for finding in polyrail_control::kernel::findings() {
+    for finding in polyrail_config::kernel::findings() {
         tracing::warn!("{finding}");
     }
     let mut poll = Poll::new().context("no epoll")?;

@@ -19,7 +19,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use polyrail_model::{Destination, HostName};
 use polyrail_session::ResetReason;
 
-pub use polyrail_control::config::SocksReply as ReplyPolicy;
+pub use polyrail_config::SocksReply as ReplyPolicy;
 
 /// The REP field (RFC 1928 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

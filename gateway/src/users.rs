@@ -15,7 +15,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use polyrail_control::config::UserKey;
+use polyrail_config::UserKey;
 use polyrail_model::UserId;
 use ring::hmac;
 use ring::rand::SystemRandom;

@@ -11,6 +11,7 @@ mod handover;
 mod ids;
 mod link;
 mod message;
+mod observation;
 mod tunnel;
 mod units;
 
@@ -21,5 +22,8 @@ pub use handover::{
 pub use ids::{FlowId, Identity, IdentityError, InstanceId, PathId, SessionId, UserId};
 pub use link::{LinkForecast, LinkOutlook, LinkSample, OutlookStep};
 pub use message::{Channel, Delivery};
+pub use observation::{
+    Fix, Heard, METRES_MAX, Observation, Odometer, Reported, Serving, Silence, VELOCITY_MAX,
+};
 pub use tunnel::{TunnelMode, TunnelModeError, Unit};
 pub use units::{Bitrate, Bytes, ParseUnitError};

@@ -11,7 +11,6 @@ pub mod detect;
 pub mod exchange;
 pub mod forecast;
 pub mod history;
-mod observation;
 pub mod pilot;
 pub mod position;
 pub mod record;
@@ -21,5 +20,3 @@ pub mod store;
 pub mod sync;
 pub mod track;
 pub mod wire;
-
-pub use observation::{Fix, Heard, Observation, Odometer, Reported, Serving, Silence};

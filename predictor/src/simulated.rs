@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::RouteId;
+use polyrail_model::{Fix, RouteId};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::Fix;
 use crate::track::{Place, Vector};
 
 /// Chance from a seed.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_control::linkdb::{Asker, Input, LinkDb, Output, SessionNumber, Tuning};
 use polyrail_control::telemetry::ObservationReceiver;
-use polyrail_model::Delivery;
-use polyrail_predictor::{Heard, Observation, Silence, wire};
+use polyrail_model::{Delivery, Heard, Observation, Silence};
+use polyrail_predictor::wire;
 use polyrail_session::{Event, SessionKey};
 
 use crate::{Relay, SilenceChange, Silences};

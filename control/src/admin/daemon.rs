@@ -4,11 +4,11 @@ use std::fmt::Debug;
 use std::path::Path;
 
 use crate::check::Kind;
-use crate::config::{
-    Admin, CloudConfig, ConfigError, GatewayConfig, LogConfig, Overrides, TlsConfig,
-};
 use crate::reload::{Difference, RestartNeeded, diff_cloud, diff_gateway};
 use crate::telemetry::TelemetryPlan;
+use polyrail_config::{
+    Admin, CloudConfig, ConfigError, GatewayConfig, LogConfig, Overrides, TlsConfig,
+};
 
 /// A daemon's configuration, as far as the control thread is concerned.
 pub trait DaemonConfig: Clone + Debug + PartialEq + Send + Sync + 'static {
@@ -70,7 +70,7 @@ impl DaemonConfig for GatewayConfig {
     }
 
     fn interfaces(&self) -> Option<Vec<String>> {
-        let name = |carrier: &crate::config::Carrier| match (&carrier.interface, carrier.source) {
+        let name = |carrier: &polyrail_config::Carrier| match (&carrier.interface, carrier.source) {
             (Some(interface), _) => Some(Some(interface.to_string())),
             (None, Some(_)) => None,
             (None, None) => Some(None),

@@ -13,10 +13,10 @@ use super::{
     API_VERSION, AdminError, Answer, Command, ConfigState, DaemonConfig, ErrorCode, Event,
     LinkChange, Loaded, PathChange, PathState, Reply, Status, Timestamp, process,
 };
-use crate::config::Overrides;
 use crate::linkdb::{Asker, LinkDbState};
-use crate::log::LogHandle;
 use crate::telemetry::{Board, TelemetryPlan};
+use polyrail_config::Overrides;
+use polyrail_config::log::LogHandle;
 
 /// How long the data plane may take to answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, Problem};
+use polyrail_config::{ConfigError, Problem};
 
 /// A refusal; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -185,7 +185,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::CloudConfig;
+    use polyrail_config::CloudConfig;
 
     #[test]
     fn a_bad_file_gives_file_line_column_key_and_reason() {

@@ -8,7 +8,7 @@ use polyrail_scheduler::ChainSpec;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::{Timestamp, mode_name};
-use crate::config::{CarrierRole, Mode};
+use polyrail_config::{CarrierRole, Mode};
 
 /// One carrier with its path: an entry of `GET /v1/paths`.
 ///

@@ -12,10 +12,10 @@ use tokio::time::timeout;
 use super::desk::{ASKER_WAIT, Desk, at_last, in_time, too_late};
 use super::{AdminError, Answer, Command, DaemonConfig, ErrorCode, Event, Loaded, Timestamp};
 use crate::check::usable_tls;
-use crate::config::{Overrides, TlsConfig};
-use crate::log::{LogHandle, PreparedLog};
 use crate::pki;
 use crate::reload::{Change, ChangeLine, Difference};
+use polyrail_config::log::{LogHandle, PreparedLog};
+use polyrail_config::{Overrides, TlsConfig};
 
 /// What a reload did: the answer of `POST /v1/reload`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,11 +16,11 @@ use super::reloading::{READERS_MAX, seals};
 use super::socket::{self, Socket};
 use super::stream::Stream;
 use super::{AdminHandle, Command, DaemonConfig, Event, Loaded, Timestamp, connection, routes};
-use crate::config::{Admin, Overrides};
 use crate::linkdb::Asker;
 use crate::links;
-use crate::log::LogHandle;
 use crate::telemetry::{self, Board, ObservationSender};
+use polyrail_config::log::LogHandle;
+use polyrail_config::{Admin, Overrides};
 
 /// The control thread of a daemon.
 #[derive(Clone, Copy, Debug)]

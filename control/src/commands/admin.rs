@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
+use polyrail_config::Mode;
 use polyrail_control::admin::client::{Answer, Client, ClientError};
 use polyrail_control::admin::{PathChange, RestartWish};
-use polyrail_control::config::Mode;
 use polyrail_scheduler::ChainSpec;
 
 use super::shown;

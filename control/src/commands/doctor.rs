@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use polyrail_control::kernel;
+use polyrail_config::kernel;
 
 /// Prints each setting; true when none is bad.
 pub(crate) fn run(out: &mut dyn Write) -> anyhow::Result<bool> {

@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 
 use super::station::Station;
 use super::{Input, LinkDbState, Output, SessionNumber};
-use crate::config::LinkDbConfig;
 use crate::telemetry::{Dropped, ObservationReceiver};
+use polyrail_config::LinkDbConfig;
 
 /// Which side of a session this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

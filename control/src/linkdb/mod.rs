@@ -31,8 +31,7 @@ mod tests;
 pub use handle::{Asker, LinkDb, Options, Role, Tuning};
 pub use state::{CarrierOutlook, LinkDbState, StoreState, TripState, Unrecorded};
 
-use polyrail_model::{Bitrate, Delivery, LinkForecast, LinkOutlook};
-use polyrail_predictor::Observation;
+use polyrail_model::{Bitrate, Delivery, LinkForecast, LinkOutlook, Observation};
 use polyrail_predictor::wire::{SyncMessage, Telemetry};
 use std::time::{Duration, Instant};
 

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{
-    Bitrate, Direction, Handover, LinkOutlook, OutlookStep, Position, RouteId, TripId,
+    Bitrate, Direction, Handover, LinkOutlook, Observation, OutlookStep, Position, RouteId,
+    Serving, TripId,
 };
 use polyrail_predictor::forecast::Situation;
 use polyrail_predictor::pilot::{Pilot, PilotOutput};
@@ -18,7 +19,6 @@ use polyrail_predictor::store::PlaceSample;
 use polyrail_predictor::sync::{Share, Sync};
 use polyrail_predictor::track::Track;
 use polyrail_predictor::wire::SyncMessage;
-use polyrail_predictor::{Observation, Serving};
 
 use super::keeper::Keeper;
 use super::learned::Learned;

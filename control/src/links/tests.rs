@@ -11,9 +11,8 @@ use nix::unistd::geteuid;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 
 use super::*;
-use crate::GatewayConfig;
 use crate::admin::{AdminHandle, AdminOptions, AdminServer, Loaded};
-use crate::config::Overrides;
+use polyrail_config::{GatewayConfig, Overrides};
 
 /// How long the kernel and the watch may take for one step.
 const STEP: Duration = Duration::from_secs(5);

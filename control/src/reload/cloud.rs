@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Change, Difference, RestartNeeded, Walk};
-use crate::config::{Access, CloudConfig, CloudLinkDb, Dial, TunnelConfig};
+use polyrail_config::{Access, CloudConfig, CloudLinkDb, Dial, TunnelConfig};
 
 /// How `new` differs from `old`.
 ///

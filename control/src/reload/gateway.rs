@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{CarrierKey, Change, ChangeLine, Difference, RestartNeeded, Walk};
-use crate::config::{
+use polyrail_config::{
     Carrier, CloudPeer, Dns, GatewayConfig, Intercept, LinkDbConfig, MessageBus, Restart, Socks5,
     TelemetryConfig, TlsConfig, Users,
 };

@@ -19,7 +19,7 @@ pub use cloud::diff_cloud;
 pub use gateway::diff_gateway;
 
 use crate::admin::{AdminError, ErrorCode};
-use crate::config::{CarrierName, LinkDbConfig, LogConfig, SessionConfig};
+use polyrail_config::{CarrierName, LinkDbConfig, LogConfig, SessionConfig};
 use shown::Shown;
 
 /// One part of a configuration that differs and can be taken by a running daemon. The new values

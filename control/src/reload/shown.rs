@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use polyrail_scheduler::ChainSpec;
 
-use crate::config::{
+use polyrail_config::{
     BusAddress, CarrierRole, CongestionControl, InterfaceName, LogFormat, LogLevel, Mode,
     ModemName, SocksReply,
 };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::config::{CloudConfig, GatewayConfig};
+use polyrail_config::{CloudConfig, GatewayConfig};
 
 const GATEWAY: &str = r#"mode = "auto"
 [tls]

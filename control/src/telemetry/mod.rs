@@ -24,7 +24,7 @@ pub use replay::route_id;
 pub(crate) use state::Board;
 pub use state::{SourceKind, SourcePhase, SourceState};
 
-use crate::config::{CarrierName, GatewayConfig, InterfaceName, MessageBus, ModemName};
+use polyrail_config::{CarrierName, GatewayConfig, InterfaceName, MessageBus, ModemName};
 use source::Sink;
 
 /// Observations that wait for whoever learns from them: minutes of them.
@@ -58,7 +58,7 @@ impl TelemetryPlan {
     /// What a gateway's configuration says.
     pub fn of(config: &GatewayConfig) -> Self {
         let telemetry = config.telemetry.clone();
-        let carrier = |carrier: &crate::config::Carrier| CarrierModem {
+        let carrier = |carrier: &polyrail_config::Carrier| CarrierModem {
             name: carrier.name.clone(),
             interface: carrier.interface.clone(),
             modem: carrier.modem.clone(),

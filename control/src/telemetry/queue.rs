@@ -5,11 +5,11 @@
 //! up the oldest serving cell, which is told again as well, and at last what arrives. All that is
 //! given up is counted.
 
+use polyrail_model::Observation;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use polyrail_predictor::Observation;
 use serde::{Deserialize, Serialize};
 
 /// Where observations go in; any thread may hold one.
@@ -155,8 +155,7 @@ fn rank(observation: &Observation) -> Rank {
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::{CellId, RouteId};
-    use polyrail_predictor::{Heard, Odometer, Serving, Silence};
+    use polyrail_model::{CellId, Heard, Odometer, RouteId, Serving, Silence};
 
     use super::*;
 

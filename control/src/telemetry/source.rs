@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use polyrail_predictor::Observation;
+use polyrail_model::Observation;
 
 use super::queue::ObservationSender;
 use super::state::{Monitor, SourcePhase, SourceState};

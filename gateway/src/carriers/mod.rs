@@ -16,9 +16,8 @@ mod tests;
 
 use std::time::Instant;
 
-use polyrail_control::GatewayConfig;
+use polyrail_config::{CarrierName, CarrierRole, GatewayConfig, Mode};
 use polyrail_control::admin::{AdminError, Event, LinkChange, PathChange, PathState, RestartWish};
-use polyrail_control::config::{CarrierName, CarrierRole, Mode};
 use polyrail_control::reload::Change;
 use polyrail_model::{Bitrate, Identity};
 use polyrail_relay::Relay;

@@ -6,11 +6,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
-use polyrail_control::GatewayConfig;
+use polyrail_config::{GatewayConfig, Mode};
 use polyrail_control::admin::{
     ErrorCode, LinkChange, PathChange, PathPhase, PathState, RestartWish,
 };
-use polyrail_control::config::Mode;
 use polyrail_control::pki::{Authority, IssueRequest, NodeRole};
 use polyrail_control::reload::diff_gateway;
 use polyrail_model::{Identity, InstanceId};

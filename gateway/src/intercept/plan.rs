@@ -1,8 +1,7 @@
 //! What is to be intercepted, taken from the configuration.
 
 use ipnet::IpNet;
-use polyrail_control::GatewayConfig;
-use polyrail_control::config::{InterfaceName, OnExit, OtherTraffic, PrivateTraffic};
+use polyrail_config::{GatewayConfig, InterfaceName, OnExit, OtherTraffic, PrivateTraffic};
 use polyrail_model::Families;
 
 use super::InterceptError;

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use polyrail_control::config::PrivateTraffic;
+use polyrail_config::PrivateTraffic;
 use polyrail_model::Families;
 
 use super::InterceptError;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use polyrail_control::GatewayConfig;
+use polyrail_config::GatewayConfig;
 
 use super::ruleset::families_change;
 use super::system::{Hop, Hops, parse_hop};

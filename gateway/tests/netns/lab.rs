@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Pid, geteuid, gettid};
-use polyrail_control::GatewayConfig;
+use polyrail_config::GatewayConfig;
 use socket2::{Domain, Protocol, Socket, Type};
 
 type Job = Box<dyn FnOnce() + Send>;

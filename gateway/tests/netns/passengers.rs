@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::lab::{Lab, Namespace, ask, may_skip};
-use polyrail_control::config::UserKey;
+use polyrail_config::UserKey;
 use polyrail_gateway::dns::{Client, DnsSocket, Reply};
 use polyrail_gateway::intercept::{self, Plan};
 use polyrail_gateway::users::Users;

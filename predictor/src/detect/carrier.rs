@@ -12,11 +12,10 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, Rsrp};
+use polyrail_model::{CellId, Reported, Rsrp, Serving, Silence};
 
 use super::Detected;
 use super::outcome::{Change, Span};
-use crate::{Reported, Serving, Silence};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Carrier {

@@ -56,9 +56,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::wire::CarrierTelemetry;
-use polyrail_model::{CellId, HandoverOutcome, Rsrp};
+use polyrail_model::{CellId, HandoverOutcome, Heard, Reported, Rsrp, Serving, Silence};
 
-use crate::{Heard, Reported, Serving, Silence};
 use carrier::Carrier;
 
 /// A handover that is over; where it was is for others to say.

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, HandoverOutcome, Rsrp};
-
-use crate::Reported;
+use polyrail_model::{CellId, HandoverOutcome, Reported, Rsrp};
 
 /// A change of cell that is not over.
 #[derive(Clone, Debug)]

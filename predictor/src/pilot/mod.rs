@@ -21,11 +21,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::wire::Telemetry;
-use polyrail_model::{CellId, Direction, Handover, Position, RouteId, Speed, TripId};
+use polyrail_model::{CellId, Direction, Handover, Observation, Position, RouteId, Speed, TripId};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::Observation;
 use crate::detect::{Detected, Detector, DetectorCounts};
 use crate::position::{Placement, Positioner};
 use crate::track::Track;

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_model::{HandoverOutcome, Rsrp};
+use polyrail_model::{Fix, HandoverOutcome, Heard, Reported, Rsrp, Serving, Silence};
 
 use super::*;
 use crate::simulated::{Dice, Line, seconds, start};
 use crate::track::Place;
-use crate::{Fix, Heard, Reported, Serving, Silence};
 
 const CARRIERS: [&str; 3] = ["a", "b", "c"];
 const WALL: u64 = 1_700_000_000_000;
@@ -338,7 +337,8 @@ fn what_comes_after_a_trip_is_none_of_it() {
         let at = begin + seconds(f64::from(second));
         let (metres, velocity) =
             (80.0 * f64::from(second.min(arrives)), if second < arrives { 80.0 } else { 0.0 });
-        let odometer = crate::Odometer { at, route: RouteId(1), metres, velocity, error: 5.0 };
+        let odometer =
+            polyrail_model::Odometer { at, route: RouteId(1), metres, velocity, error: 5.0 };
         pilot.observe(at, wall(second), &Observation::Odometer(odometer));
         let carrier = || "a".to_owned();
         let heard = Observation::Heard(Heard { at, carrier: carrier() });
@@ -381,7 +381,7 @@ fn outputs_that_nobody_polls_are_bounded() {
         let at = begin + seconds(f64::from(second));
         let metres = 80.0 * f64::from(second);
         let odometer =
-            crate::Odometer { at, route: RouteId(1), metres, velocity: 80.0, error: 5.0 };
+            polyrail_model::Odometer { at, route: RouteId(1), metres, velocity: 80.0, error: 5.0 };
         pilot.observe(at, WALL, &Observation::Odometer(odometer));
         let cell = Some(CellId(u64::from(second) / 10));
         let carrier = || "a".to_owned();

@@ -31,14 +31,13 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Direction, RouteId};
+use polyrail_model::{Direction, Fix, METRES_MAX, Odometer, RouteId, VELOCITY_MAX};
 
 pub use placement::Placement;
 
 use crate::track::{
     Course, Found, Hint, Match, Place, Reading, SPEED_MAX, Track, TrackLearner, identify,
 };
-use crate::{Fix, Odometer};
 use along::Along;
 use book::Book;
 use journal::Journal;
@@ -433,7 +432,3 @@ const MOVED_NEW: f64 = 300.0;
 const NEW_COURSE: usize = 10;
 /// A track that is shorter is forgotten, in metres.
 const WORTH: f64 = 1_000.0;
-/// An odometer's positions beyond are absurd, either way, in metres: such a reading is ignored.
-pub const METRES_MAX: f64 = 1e7;
-/// So are its velocities beyond, in metres a second.
-pub const VELOCITY_MAX: f64 = SPEED_MAX;

@@ -156,7 +156,7 @@ const BESIDE_MAX: f64 = 200.0;
 const BACK_MAX: f64 = 250.0;
 /// What two readings may err against each other, in metres.
 const NOISE: f64 = 40.0;
-/// No train is faster, in metres a second.
-pub(crate) const SPEED_MAX: f64 = 170.0;
+/// No train is faster, in metres per second.
+pub(crate) const SPEED_MAX: f64 = polyrail_model::VELOCITY_MAX;
 /// Readings further apart are two courses, in seconds.
 const GAP_MAX: f64 = 120.0;

@@ -84,7 +84,8 @@ const ARROWS: &[Arrow] = &[
     ("session", &["scheduler"], &[]),
     ("predictor", &[], &[]),
     ("tunnel", &[], &[]),
-    ("control", &["scheduler", "predictor"], &["emulator"]),
+    ("config", &["identity", "scheduler"], &[]),
+    ("control", &["scheduler", "predictor", "config"], &["emulator"]),
     ("relay", &["session", "predictor", "tunnel", "control"], &["scheduler"]),
     ("gateway", DAEMON, &["emulator"]),
     ("cloud", DAEMON, &["emulator"]),
@@ -92,12 +93,13 @@ const ARROWS: &[Arrow] = &[
     ("interop", &["emulator"], &["control", "session"]),
     (
         "tests",
-        &["scheduler", "session", "predictor", "tunnel", "control", "relay", "emulator"],
+        &["scheduler", "session", "predictor", "tunnel", "config", "control", "relay", "emulator"],
         &[],
     ),
 ];
 
-const DAEMON: &[&str] = &["session", "scheduler", "predictor", "tunnel", "control", "relay"];
+const DAEMON: &[&str] =
+    &["session", "scheduler", "predictor", "tunnel", "config", "control", "relay"];
 
 #[test]
 fn a_forbidden_arrow_is_found_in_every_section() {

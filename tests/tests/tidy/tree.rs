@@ -85,9 +85,15 @@ impl Tree {
 }
 
 impl File {
-    /// The crate's folder.
+    /// The name of the crate's folder: `relay` of `relay/src/x.rs`, `config` of
+    /// `control/config/src/x.rs`.
     pub fn crate_folder(&self) -> &str {
-        self.path.split('/').next().unwrap_or_default()
+        let parts: Vec<_> = self.path.split('/').collect();
+        match parts.as_slice() {
+            [_, inner, _, ..] if !OWN_FOLDERS.contains(inner) => inner,
+            [outer, ..] => outer,
+            [] => "",
+        }
     }
 
     /// Whether all of the file is test code: `X/tests/...`, `X/src/.../tests.rs` and below.
@@ -121,3 +127,5 @@ fn is_text(path: &Path, name: &str) -> bool {
 
 /// Folders that hold nothing of ours.
 const IGNORED: &[&str] = &["target", ".git", "corpus"];
+/// Folders of a crate that are not crates themselves.
+const OWN_FOLDERS: &[&str] = &["src", "tests", "benches", "examples"];

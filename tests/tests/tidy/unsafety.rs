@@ -24,8 +24,8 @@ pub fn unexplained(tree: &Tree) -> Vec<Finding> {
 }
 
 fn root_attribute(file: &File, permitted: bool) -> Option<Finding> {
-    let root = ["/src/lib.rs", "/src/main.rs"].iter().any(|end| file.path.ends_with(end))
-        && file.path.matches('/').count() == 2
+    let own = |end: &&str| file.path.ends_with(&format!("{}{end}", file.crate_folder()));
+    let root = ["/src/lib.rs", "/src/main.rs"].iter().any(|end| own(&end))
         || file.path.contains("/src/bin/");
     let forbids = file.text.contains("#![forbid(unsafe_code)]");
     let denies = file.text.contains("#![deny(unsafe_code)]");

@@ -19,9 +19,8 @@ use super::{
     AdminError, AdminOptions, Command, Loaded, PathChange, PathCounters, PathPhase, PathState,
     SessionPhase, SessionState, Snapshot, Timestamp,
 };
-use crate::GatewayConfig;
-use crate::config::{CarrierRole, Mode, Overrides};
 use crate::pki::{Authority, IssueRequest, NodeRole};
+use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
 
 /// A folder with certificates and a good `gateway.toml`.
 struct Node {

@@ -9,9 +9,9 @@ use std::time::Instant;
 use super::super::reloading::{READ_WAIT, READERS_MAX};
 use super::super::{DaemonConfig, ErrorCode, Event, Record, Reloaded, Reply};
 use super::*;
-use crate::config::{LogConfig, LogLevel};
-use crate::log::LogHandle;
 use crate::reload::Change;
+use polyrail_config::log::LogHandle;
+use polyrail_config::{LogConfig, LogLevel};
 
 /// A desk, and the data plane's end of it.
 struct Bench {
@@ -181,7 +181,7 @@ fn certificates_are_looked_at_and_compared() {
 fn the_log_changes_with_the_rest_and_only_then() {
     let folder = tempfile::tempdir().unwrap();
     let start = LogConfig { file: Some(folder.path().join("log")), ..LogConfig::default() };
-    let (dispatch, handle) = crate::log::dispatch(&start).unwrap();
+    let (dispatch, handle) = polyrail_config::log::dispatch(&start).unwrap();
     // As in a daemon, this log is the process's: what it lets through is kept for each place.
     tracing::dispatcher::with_default(&dispatch, || {
         let bench = Bench::with_log(handle);

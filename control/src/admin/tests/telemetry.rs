@@ -3,8 +3,7 @@
 use std::time::Instant;
 
 use mio::{Events, Poll, Token, Waker};
-use polyrail_model::CellId;
-use polyrail_predictor::Observation;
+use polyrail_model::{CellId, Observation};
 
 use super::super::{AdminHandle, AdminServer};
 use super::*;

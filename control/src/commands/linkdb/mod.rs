@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use polyrail_control::config::EVENTS_MAX;
+use polyrail_config::EVENTS_MAX;
 use polyrail_model::{Direction, RouteId};
 use polyrail_predictor::exchange::{self, Coarsening, Format};
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, evaluate};

@@ -5,14 +5,13 @@ use std::process::Command;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
-use polyrail_model::{Delivery, HandoverOutcome, TripId};
+use polyrail_model::{Delivery, Fix, HandoverOutcome, Reported, TripId};
 use polyrail_predictor::position::TRACKS_MAX;
 use polyrail_predictor::sync::Ledger;
 use polyrail_predictor::wire::SyncMessage;
-use polyrail_predictor::{Fix, Reported};
 
 use super::*;
-use crate::config::LogConfig;
+use polyrail_config::LogConfig;
 
 /// A train alone with a database somewhere.
 fn alone(path: &Path) -> World {
@@ -485,7 +484,7 @@ fn a_clock_that_is_years_ahead_lets_nothing_fall_out_and_is_said_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = learned(folder.path(), "linkdb.redb", 2);
     let log = LogConfig { file: Some(folder.path().join("log")), ..LogConfig::default() };
-    let (dispatch, _handle) = crate::log::dispatch(&log).unwrap();
+    let (dispatch, _handle) = polyrail_config::log::dispatch(&log).unwrap();
     tracing::dispatcher::with_default(&dispatch, || {
         let now = Instant::now();
         let mut keeper = Keeper::open(now, Some(path), tuning());
@@ -516,7 +515,7 @@ fn a_late_clock_loses_no_trip_and_is_said_once() {
     let store = Store::open(learned, Limits::default()).unwrap();
     let one = store.records(store.trips().unwrap()[0].trip, 0, 1).unwrap().remove(0);
     let log = LogConfig { file: Some(folder.path().join("log")), ..LogConfig::default() };
-    let (dispatch, _handle) = crate::log::dispatch(&log).unwrap();
+    let (dispatch, _handle) = polyrail_config::log::dispatch(&log).unwrap();
     tracing::dispatcher::with_default(&dispatch, || {
         let now = Instant::now();
         let mut keeper = Keeper::open(now, None, Tuning { events_max: 1_000, ..tuning() });

@@ -9,9 +9,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bitrate, CellId, Handover, LinkForecast, LinkOutlook, RouteId};
+use polyrail_model::{
+    Bitrate, CellId, Handover, Heard, LinkForecast, LinkOutlook, Observation, Odometer, RouteId,
+    Serving, Silence,
+};
 use polyrail_predictor::store::{Limits, Store, StoreError};
-use polyrail_predictor::{Heard, Observation, Odometer, Serving, Silence};
 
 use super::ground::Ground;
 use super::keeper::Keeper;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use mio::{Poll, Token, Waker};
-use polyrail_model::{HandoverOutcome, TripId};
-use polyrail_predictor::Reported;
+use polyrail_model::{HandoverOutcome, Reported, TripId};
 use polyrail_predictor::wire::SyncMessage;
 
 use super::super::{Asker, LinkDb, Options, Role};

@@ -13,12 +13,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use polyrail_predictor::{Fix, Observation};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use self::report::{Reading, Report};
+use polyrail_model::{Fix, Observation};
+
 use super::lines::{Line, Lines};
 use super::source::{Backoff, Sink};
 

@@ -1,8 +1,8 @@
 //! gpsd's reports: one JSON object a line (gpsd_json(5), protocol 3).
 
+use polyrail_model::Fix;
 use std::time::Instant;
 
-use polyrail_predictor::Fix;
 use serde::Deserialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;

@@ -12,7 +12,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use polyrail_predictor::Observation;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use zbus::fdo::{ManagedObjects, NameOwnerChanged};
@@ -22,10 +21,12 @@ use zbus::zvariant::{ObjectPath, OwnedObjectPath, OwnedValue};
 use zbus::{Connection, MatchRule, Message, MessageStream};
 
 use self::modem::{LOCATION, MODEM, Modems, SIGNAL, TOLD_EVERY, Wish};
+use polyrail_model::Observation;
+
 use super::CarrierModem;
 use super::source::{Backoff, Sink};
 use super::state::SourcePhase;
-use crate::config::MessageBus;
+use polyrail_config::MessageBus;
 
 /// ModemManager's name on the bus and the path above its modems.
 const NAME: &str = "org.freedesktop.ModemManager1";

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, Rsrp};
-use polyrail_predictor::Serving;
+use polyrail_model::{CellId, Rsrp, Serving};
 use zbus::zvariant::Value;
 
 use crate::telemetry::CarrierModem;

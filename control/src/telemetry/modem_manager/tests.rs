@@ -5,8 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use polyrail_model::CellId;
-use polyrail_predictor::Serving;
+use polyrail_model::{CellId, Serving};
 use zbus::fdo::{self, ObjectManager};
 use zbus::object_server::SignalEmitter;
 use zbus::zvariant::Value;

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, HandoverOutcome, RouteId, Rsrp};
-use polyrail_predictor::position::{METRES_MAX, VELOCITY_MAX};
-use polyrail_predictor::{Fix, Observation, Odometer, Reported, Serving};
+use polyrail_model::{
+    CellId, Fix, HandoverOutcome, METRES_MAX, Observation, Odometer, Reported, RouteId, Rsrp,
+    Serving, VELOCITY_MAX,
+};
 use serde::{Deserialize, Deserializer};
 
-use crate::config::CarrierName;
+use polyrail_config::CarrierName;
 
 /// The version of the format.
 pub(super) const VERSION: u64 = 1;
@@ -254,7 +255,7 @@ impl Telemetry {
 }
 
 fn name(text: &str) -> Result<CarrierName, String> {
-    text.parse().map_err(|error: crate::config::NameError| error.to_string())
+    text.parse().map_err(|error: polyrail_config::NameError| error.to_string())
 }
 
 fn within(key: &str, value: Option<f64>, least: f64, most: f64) -> Result<Option<f64>, String> {

@@ -27,7 +27,7 @@ use self::pace::Pace;
 use super::lines::{Line, Lines};
 use super::source::{Backoff, Sink};
 use super::state::SourcePhase;
-use crate::config::CarrierName;
+use polyrail_config::CarrierName;
 
 /// How often bad lines are warned of, at most.
 const WARNING_EVERY: Duration = Duration::from_secs(10);

@@ -1,10 +1,11 @@
 //! Lines in, observations out: from scripts cut anywhere, files, pipes and sockets.
 
 use nix::sys::stat::Mode;
-use polyrail_predictor::Observation;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio_test::io::Builder;
+
+use polyrail_model::Observation;
 
 use super::super::queue::{ObservationReceiver, observations};
 use super::super::state::{Monitor, SourceKind, SourceState};

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_control::config::Mode;
+use polyrail_config::Mode;
 use polyrail_model::TunnelMode;
 use polyrail_tunnel::Backoff;
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_control::config::Mode;
+use polyrail_config::Mode;
 use polyrail_model::{Bitrate, TunnelMode};
 
 use super::attempt::{Attempt, AttemptId, Both, Stage};

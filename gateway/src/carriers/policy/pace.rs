@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use polyrail_control::config::Restart;
+use polyrail_config::Restart;
 
 use super::attempt::Rtt;
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use polyrail_emulator::rail::{CarrierProfile, Route, Signal, Speed, Trip};
-use polyrail_predictor::{Fix, Observation};
+
+use polyrail_model::{Fix, Observation};
 
 use super::line::Line;
 use crate::dice::Dice;

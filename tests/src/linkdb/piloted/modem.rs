@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use polyrail_emulator::rail::{Handover, Outcome, Signal};
-use polyrail_model::{CellId, HandoverOutcome, Rsrp};
-use polyrail_predictor::{Observation, Reported, Serving};
+use polyrail_model::{CellId, HandoverOutcome, Observation, Reported, Rsrp, Serving};
 
 use super::drive::Clock;
 use crate::dice::Dice;

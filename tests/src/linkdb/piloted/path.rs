@@ -5,7 +5,8 @@
 //! something is heard.
 
 use polyrail_emulator::rail::{CarrierProfile, Handover, Outcome};
-use polyrail_predictor::{Heard, Observation, Silence};
+
+use polyrail_model::{Heard, Observation, Silence};
 
 use super::drive::Clock;
 use crate::dice::Dice;

@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use polyrail_emulator::rail;
-use polyrail_model::{CellId, Handover, Position, RouteId, Rsrp, Speed, TripId};
-use polyrail_predictor::Observation;
+use polyrail_model::{CellId, Handover, Observation, Position, RouteId, Rsrp, Speed, TripId};
 use polyrail_predictor::pilot::{Pilot, PilotCounts, PilotOutput};
 use polyrail_predictor::position::Placement;
 use polyrail_predictor::track::{Hint, Track};

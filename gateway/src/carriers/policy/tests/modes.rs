@@ -1,6 +1,6 @@
 //! QUIC or TLS: races, blocked and policed UDP, fixed modes, changes at run time.
 
-use polyrail_control::config::{Mode, Restart};
+use polyrail_config::{Mode, Restart};
 
 use super::world::{QUIC, TLS, World, ms, secs};
 use crate::carriers::policy::{Cause, EndingKind, Notice, Pace};

@@ -1,6 +1,6 @@
 //! Interfaces that come and go, addresses of the cloud, and the operator's switch.
 
-use polyrail_control::config::Mode;
+use polyrail_config::Mode;
 
 use super::world::{QUIC, World, address, ms, secs};
 use crate::carriers::policy::{Cause, EndingKind, Link, Notice, Pace, Phase};

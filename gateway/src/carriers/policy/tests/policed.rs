@@ -1,6 +1,6 @@
 //! Policed UDP: trials over TLS, what they measure, and what becomes of carriers after them.
 
-use polyrail_control::config::Mode;
+use polyrail_config::Mode;
 use polyrail_model::{Bitrate, TunnelMode};
 
 use super::world::{QUIC, TLS, World, ms, secs};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail_control::config::{Mode, Restart};
+use polyrail_config::{Mode, Restart};
 
 use super::world::{QUIC, TLS, World, ms, secs};
 use crate::carriers::policy::{Cause, Notice, Pace, Phase};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use polyrail_control::config::{Mode, Restart};
+use polyrail_config::{Mode, Restart};
 use polyrail_model::{Bitrate, TunnelMode};
 
 use crate::carriers::policy::{

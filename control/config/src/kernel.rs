@@ -184,7 +184,7 @@ mod tests {
     /// The settings that a packaged file makes, with the comments left out.
     fn packaged() -> Vec<(String, String)> {
         let file =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/sysctl.d/60-polyrail.conf");
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/sysctl.d/60-polyrail.conf");
         let text = fs::read_to_string(file).unwrap();
         let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
         lines

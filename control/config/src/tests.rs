@@ -215,7 +215,7 @@ fn linkdbs_are_read() {
 
 #[test]
 fn both_examples_parse() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     let config = GatewayConfig::load(folder.join("gateway.toml")).unwrap();
     assert_eq!(config.carriers.len(), 2);
     let intercept = config.intercept.unwrap();
@@ -530,7 +530,7 @@ fn unreadable_files_are_named() {
 /// Every key that is read has a row in the reference.
 #[test]
 fn the_reference_has_every_key() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
     let reference = std::fs::read_to_string(file).unwrap();
     let rows: Vec<&str> = reference.lines().filter(|line| line.starts_with("| `")).collect();
     let documented = |key: &str| {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, HandoverOutcome, RouteId, Rsrp};
+use crate::{CellId, HandoverOutcome, RouteId, Rsrp};
 
 /// One thing that was observed, and when, by the monotonic clock.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,3 +105,9 @@ pub struct Heard {
     /// The carrier.
     pub carrier: String,
 }
+
+/// The largest absolute odometer position, in metres; readings beyond it are ignored.
+pub const METRES_MAX: f64 = 1e7;
+
+/// The largest absolute velocity of a train, in metres per second; readings beyond it are ignored.
+pub const VELOCITY_MAX: f64 = 170.0;

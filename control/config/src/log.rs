@@ -19,7 +19,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layered, SubscriberExt};
 use tracing_subscriber::{Layer, Registry, reload};
 
-use crate::config::{LogConfig, LogFormat, LogLevel};
+use crate::{LogConfig, LogFormat, LogLevel};
 
 /// How often standard error hears of lost lines, at most.
 pub const NOTICE_EVERY: Duration = Duration::from_secs(60);

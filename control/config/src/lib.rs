@@ -3,11 +3,15 @@
 //! A file is taken or refused whole. A refusal lists every mistake with file, line, column, key
 //! and reason. What a file names (certificates, interfaces) is not touched here: `check` does it.
 
+#![forbid(unsafe_code)]
+
 mod cloud;
 mod common;
 mod error;
 mod gateway;
+pub mod kernel;
 mod linkdb;
+pub mod log;
 mod names;
 mod reader;
 mod telemetry;
@@ -38,7 +42,10 @@ pub use telemetry::{BusAddress, BusAddressError, MessageBus, TelemetryConfig};
 pub const FILE_MAX: u64 = 1024 * 1024;
 
 /// The text of a configuration file of at most [`FILE_MAX`].
-pub(crate) fn read_text(file: &Path) -> Result<String, ConfigError> {
+///
+/// # Errors
+/// The file cannot be read, or is not UTF-8.
+pub fn read_text(file: &Path) -> Result<String, ConfigError> {
     let refuse = |source| ConfigError::Read { file: file.to_owned(), source };
     let mut bytes = Vec::new();
     let opened = File::open(file).map_err(refuse)?;
