@@ -10,7 +10,7 @@ use polyrail_config::CloudConfig;
 use polyrail_control::admin::{
     AdminError, AdminHandle, Command, ErrorCode, Event, Loaded, PathChange, PathState, Snapshot,
 };
-use polyrail_control::linkdb::Tuning;
+use polyrail_control::linkdb;
 use polyrail_control::reload::Change;
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
@@ -173,10 +173,10 @@ impl Cloud {
             self.settings = Settings { linger, flows_max, chain, ..self.settings.clone() };
             relay.endpoint().set_settings(now, self.settings.clone());
         }
-        if let (true, Some(foresight), Some(linkdb)) =
+        if let (true, Some(foresight), Some(section)) =
             (has(&Change::LinkDb), &self.foresight, &config.linkdb)
         {
-            foresight.retune(Tuning::new(&linkdb.common, linkdb.share));
+            foresight.reload(linkdb::settings(&section.common, section.share));
         }
         self.config = config;
         Ok(warnings)

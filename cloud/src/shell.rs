@@ -21,9 +21,10 @@ use mio::{Interest, Poll, Registry, Token};
 use polyrail_config::log::LogHandle;
 use polyrail_config::{CloudConfig, Overrides};
 use polyrail_control::admin::{self, AdminHandle, AdminOptions, AdminServer, Loaded};
-use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
+use polyrail_control::linkdb;
 use polyrail_model::{Destination, Families, Identity, TunnelMode};
 use polyrail_relay::admin::session_name;
+use polyrail_relay::linkdb::{Options, Role, Worker};
 use polyrail_relay::{
     Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
 };
@@ -124,7 +125,7 @@ fn start_control(
         log,
         waker,
         watch_links: false,
-        linkdb: foresight.map(Foresight::asker),
+        linkdb: foresight.map(Foresight::feeder),
         load: |config| load_identity(config).map(Loaded::new).map_err(|error| format!("{error:#}")),
     };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
@@ -135,12 +136,17 @@ fn start_linkdb(
     config: &CloudConfig,
     waker: &Arc<mio::Waker>,
 ) -> anyhow::Result<Option<Foresight>> {
-    let Some(linkdb) = &config.linkdb else { return Ok(None) };
-    // A cloud numbers no trips.
-    let tuning = Tuning::new(&linkdb.common, linkdb.share);
-    let options = Options::new(&linkdb.common, tuning, Role::Ground, 0, waker.clone());
-    let linkdb = LinkDb::start(options);
-    Ok(Some(Foresight::new(linkdb.context("cannot start the LinkDB's thread")?)))
+    let Some(config) = &config.linkdb else { return Ok(None) };
+    let options = Options {
+        role: Role::Cloud,
+        path: Some(config.common.path.clone()),
+        settings: linkdb::settings(&config.common, config.share),
+        // A cloud numbers no trips.
+        seed: 0,
+        notify: polyrail_relay::notify(waker.clone()),
+    };
+    let worker = Worker::start(options).context("cannot start LinkDB's thread")?;
+    Ok(Some(Foresight::new(worker)))
 }
 
 /// Reads the certificate files: at the start, and for a reload on a thread of the control thread's.

@@ -1,4 +1,4 @@
-//! Identity, telemetry, LinkDB's thread and the admin interface: what an operator looks at.
+//! Identity, telemetry and the admin interface: what an operator looks at.
 //!
 //! The operator's command `polyrail` is a thin shell over it. Nothing here touches a session, a tunnel or a user's byte.
 

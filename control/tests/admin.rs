@@ -15,9 +15,10 @@ use polyrail_control::admin::{
     AdminError, AdminOptions, AdminServer, Command, Event, Loaded, PathCounters, PathPhase,
     PathState, Snapshot, Timestamp,
 };
-use polyrail_control::linkdb::{Asker, Input, LinkDb, Options, Role, SessionNumber, Tuning};
 use polyrail_control::pki::{Authority, IssueRequest, NodeRole};
+use polyrail_model::SessionKey;
 use polyrail_model::{Identity, TunnelMode};
+use polyrail_predictor::worker::{Feeder, Input, Options, Role, Settings, Worker};
 
 const TEXT: &str = r#"[tls]
 certificate = "g.crt"
@@ -47,7 +48,7 @@ impl Daemon {
         Self::with_linkdb(None)
     }
 
-    fn with_linkdb(linkdb: Option<Asker>) -> Self {
+    fn with_linkdb(linkdb: Option<Feeder>) -> Self {
         let folder = tempfile::tempdir().expect("a daemon starts");
         let dir = folder.path();
         let authority = Authority::create(dir, "Test", false).expect("a daemon starts");
@@ -221,16 +222,15 @@ fn an_operator_asks_for_the_linkdb() {
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("linkdb.redb");
-    let poll = Poll::new().unwrap();
-    let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
     let retention = Duration::from_secs(86_400);
-    let tuning =
-        Tuning { events_max: 1_000, retention, forecast: false, guard: false, share: true };
-    let role = Role::Ground;
-    let options = Options { role, path: Some(path.clone()), tuning, seed: 1, waker };
-    let linkdb = LinkDb::start(options).unwrap();
-    linkdb.feed(Input::Up { session: SessionNumber(1), peer: "train-7".to_owned() });
-    let daemon = Daemon::with_linkdb(Some(linkdb.asker()));
+    let settings =
+        Settings { events_max: 1_000, retention, forecast: false, guard: false, share: true };
+    let role = Role::Cloud;
+    let notify = Box::new(|| {});
+    let options = Options { role, path: Some(path.clone()), settings, seed: 1, notify };
+    let linkdb = Worker::start(options).unwrap();
+    linkdb.feed(Input::Up { session: SessionKey(1), peer: "train-7".to_owned() });
+    let daemon = Daemon::with_linkdb(Some(linkdb.feeder()));
     let text = daemon.fine("linkdb status");
     let database = format!("database       {}\n", path.display());
     for part in

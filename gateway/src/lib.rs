@@ -7,6 +7,7 @@ pub mod diversion;
 pub mod dns;
 pub mod intercept;
 mod name_service;
+mod observations;
 mod operate;
 pub mod shell;
 pub mod socks5;

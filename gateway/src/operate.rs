@@ -9,7 +9,7 @@ use polyrail_config::{Carrier, GatewayConfig, OtherTraffic};
 use polyrail_control::admin::{
     AdminError, Command, ErrorCode, Event, Loaded, PathChange, PathState, RestartWish, Snapshot,
 };
-use polyrail_control::linkdb::Tuning;
+use polyrail_control::linkdb;
 use polyrail_control::reload::{CarrierKey, Change};
 use polyrail_relay::Relay;
 use polyrail_relay::admin::Survey;
@@ -118,10 +118,10 @@ impl Gateway {
                 names.set_resolver(now, relay, dns.resolver);
             }
         }
-        if let (true, Some(foresight), Some(linkdb)) =
+        if let (true, Some(foresight), Some(section)) =
             (has(&Change::LinkDb), &self.foresight, &config.linkdb)
         {
-            foresight.retune(Tuning::new(linkdb, true));
+            foresight.reload(linkdb::settings(section, true));
         }
         self.state.carriers.reload(now, relay, &config, changes);
         let warnings = congestion_warnings(&config, changes);

@@ -16,9 +16,10 @@ use mio::{Interest, Poll, Registry, Token};
 use polyrail_config::log::LogHandle;
 use polyrail_config::{GatewayConfig, Overrides, SocksReply};
 use polyrail_control::admin::{AdminHandle, AdminOptions, AdminServer, Event as Told, Loaded};
-use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
+use polyrail_control::linkdb;
 use polyrail_model::{Destination, InstanceId};
 use polyrail_relay::admin::session_name;
+use polyrail_relay::linkdb::{Options, Role, Worker};
 use polyrail_relay::{
     AcceptGate, Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
 };
@@ -82,7 +83,8 @@ pub fn run(config: GatewayConfig, start: Start) -> anyhow::Result<()> {
     let foresight = start_linkdb(&config, &waker)?;
     let mut control = start_control(&config, start, waker, foresight.as_ref())?;
     if let (Some(foresight), Some(observations)) = (&foresight, control.take_observations()) {
-        foresight.listen(observations).context("cannot start the telemetry's thread")?;
+        crate::observations::forward(observations, foresight.feeder())
+            .context("cannot start the telemetry's thread")?;
     }
     let state = State { config, settings, identity, carriers, control, signals };
     let mut gateway = Gateway::new(now, state, poll.registry())?;
@@ -111,7 +113,7 @@ fn start_control(
         log,
         waker,
         watch_links: true,
-        linkdb: foresight.map(Foresight::asker),
+        linkdb: foresight.map(Foresight::feeder),
         load: |config| load_identity(config).map(Loaded::new).map_err(|error| format!("{error:#}")),
     };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
@@ -122,12 +124,16 @@ fn start_linkdb(
     config: &GatewayConfig,
     waker: &Arc<mio::Waker>,
 ) -> anyhow::Result<Option<Foresight>> {
-    let Some(linkdb) = &config.linkdb else { return Ok(None) };
-    let seed = u64::from_ne_bytes(random()?);
-    let tuning = Tuning::new(linkdb, true);
-    let options = Options::new(linkdb, tuning, Role::Train, seed, waker.clone());
-    let linkdb = LinkDb::start(options).context("cannot start the LinkDB's thread")?;
-    Ok(Some(Foresight::new(linkdb)))
+    let Some(config) = &config.linkdb else { return Ok(None) };
+    let options = Options {
+        role: Role::Gateway,
+        path: Some(config.path.clone()),
+        settings: linkdb::settings(config, true),
+        seed: u64::from_ne_bytes(random()?),
+        notify: polyrail_relay::notify(waker.clone()),
+    };
+    let worker = Worker::start(options).context("cannot start LinkDB's thread")?;
+    Ok(Some(Foresight::new(worker)))
 }
 
 /// Reads the certificate files: at the start, and for a reload on a thread of the control thread's.

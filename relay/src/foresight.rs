@@ -1,96 +1,85 @@
-//! The data plane's side of the LinkDB: what it tells its thread, and what it does with the answer.
+//! The data plane's side of LinkDB: feeds the worker and applies its outputs.
 //!
-//! Nothing here waits: telling is dropped and counted when the thread cannot keep up, and its
-//! answers are taken when the waker woke the loop.
+//! Nothing here blocks: the worker drops and counts inputs when it cannot keep up, and its outputs
+//! are taken when it has woken the loop.
 
-use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polyrail_control::linkdb::{Asker, Input, LinkDb, Output, SessionNumber, Tuning};
-use polyrail_control::telemetry::ObservationReceiver;
 use polyrail_model::{Delivery, Heard, Observation, Silence};
 use polyrail_predictor::wire;
-use polyrail_session::{Event, SessionKey};
+use polyrail_predictor::worker::{Feeder, Input, Output, Settings, Worker};
+use polyrail_session::Event;
 
 use crate::{Relay, SilenceChange, Silences};
 
-/// The LinkDB of a daemon.
+/// A daemon's LinkDB.
 #[derive(Debug)]
 pub struct Foresight {
-    linkdb: LinkDb,
+    worker: Worker,
     silences: Silences,
     measured_at: Option<Instant>,
     looked_at: Option<Instant>,
 }
 
 impl Foresight {
-    /// Around a thread that runs.
-    pub fn new(linkdb: LinkDb) -> Self {
-        Self { linkdb, silences: Silences::default(), measured_at: None, looked_at: None }
+    /// With a running worker.
+    pub fn new(worker: Worker) -> Self {
+        Self { worker, silences: Silences::default(), measured_at: None, looked_at: None }
     }
 
-    /// Learns from what sources of telemetry observe.
-    ///
-    /// # Errors
-    /// The system has no room for a thread.
-    pub fn listen(&self, observations: ObservationReceiver) -> io::Result<()> {
-        self.linkdb.listen(observations)
-    }
-
-    /// Something that asks for its state.
-    pub fn asker(&self) -> Asker {
-        self.linkdb.asker()
+    /// Another handle that feeds the worker, or asks for its state.
+    pub fn feeder(&self) -> Feeder {
+        self.worker.feeder()
     }
 
     /// The configuration has changed.
-    pub fn retune(&self, tuning: Tuning) {
-        self.linkdb.feed(Input::Retune(tuning));
+    pub fn reload(&self, settings: Settings) {
+        self.worker.feed(Input::Reload(settings));
     }
 
-    /// Passes on what concerns it; true when it is nobody else's business.
+    /// Feeds a session's event to the worker; true if the event is for LinkDB alone.
     pub fn on_session_event(&mut self, now: Instant, event: &Event) -> bool {
         match event {
             Event::SessionUp { session, peer, .. } => {
-                let (session, peer) = (number(*session), peer.to_string());
-                self.linkdb.feed(Input::Up { session, peer });
+                let (session, peer) = (*session, peer.to_string());
+                self.worker.feed(Input::Up { session, peer });
                 false
             }
             Event::SessionEnded { session, .. } => {
-                self.linkdb.feed(Input::Down(number(*session)));
+                self.worker.feed(Input::Down(*session));
                 false
             }
             Event::Message { session, channel, waited, payload } => {
-                self.linkdb.receive(now, number(*session), *channel, *waited, payload);
+                self.worker.receive(now, *session, *channel, *waited, payload);
                 true
             }
             _ => false,
         }
     }
 
-    /// Takes what the thread has to say. Returns the carriers whose modems had lost their cell and
-    /// have found one: connections over them begin anew.
+    /// Applies the worker's outputs. Returns the carriers whose modems have found a cell after they
+    /// lost one: their connections restart.
     #[must_use]
     pub fn on_wake(&mut self, now: Instant, relay: &mut Relay) -> Vec<String> {
         let mut found = Vec::new();
-        while let Some(output) = self.linkdb.try_recv() {
+        while let Some(output) = self.worker.try_recv() {
             let endpoint = relay.endpoint();
             match output {
                 Output::Forecast { session, carrier, forecast } => {
-                    tracing::trace!(carrier, ?forecast, "foreseen");
-                    endpoint.set_forecast(now, SessionKey(session.0), &carrier, forecast);
+                    tracing::trace!(carrier, ?forecast, "forecast");
+                    endpoint.set_forecast(now, session, &carrier, forecast);
                 }
                 Output::Outlook { session, carrier, outlook } => {
-                    endpoint.set_outlook(now, SessionKey(session.0), &carrier, outlook);
+                    endpoint.set_outlook(now, session, &carrier, outlook);
                 }
                 Output::FoundCell { carrier } => found.push(carrier),
                 Output::Telemetry { session, telemetry } => {
-                    let (session, payload) =
-                        (SessionKey(session.0), wire::encode_telemetry(&telemetry));
+                    let payload = wire::encode_telemetry(&telemetry);
                     endpoint.send_message(now, session, wire::TELEMETRY, Delivery::Latest, payload);
                 }
                 Output::Sync { session, delivery, message } => {
                     for payload in wire::encode_sync(&message) {
-                        let session = SessionKey(session.0);
                         endpoint.send_message(now, session, wire::SYNC, delivery, payload);
                     }
                 }
@@ -99,8 +88,8 @@ impl Foresight {
         found
     }
 
-    /// Tells what the carriers carry, once a second, and on board which have fallen silent. To be
-    /// called once a turn; most calls do nothing.
+    /// Feeds the carriers' rates once a second and, on board, stalls of paths. Call it once a turn;
+    /// most calls do nothing.
     pub fn on_turn(&mut self, now: Instant, relay: &Relay, on_board: bool) {
         let old = |at: Option<Instant>, every| {
             at.is_none_or(|at| now.saturating_duration_since(at) >= every)
@@ -118,25 +107,25 @@ impl Foresight {
     fn look(&mut self, now: Instant, relay: &Relay) {
         let changes = self.silences.look(now, relay);
         for (carrier, at) in self.silences.take_heard() {
-            self.linkdb.feed(Input::Observed(Observation::Heard(Heard { at, carrier })));
+            self.worker.feed(Input::Observed(Observation::Heard(Heard { at, carrier })));
         }
         for change in changes {
-            // Transports tell losses late or not at all: whether what was out arrived is not known.
+            // Transports report losses late or not at all.
             let SilenceChange { carrier, since } = change;
             let silence = Silence { at: now, carrier, since, kept: None };
-            self.linkdb.feed(Input::Observed(Observation::Silence(silence)));
+            self.worker.feed(Input::Observed(Observation::Silence(silence)));
         }
     }
 
-    /// What the carriers of all sessions carry.
+    /// Feeds the rates of all sessions' carriers.
     fn measure(&self, relay: &Relay) {
         for session in relay.endpoint_ref().status().sessions {
             for path in session.paths.iter().filter(|path| !path.superseded) {
-                // What a path brings that has little to send says nothing.
+                // The rate of an idle path says nothing about its capacity.
                 let busy = path.in_flight.0 * 2 >= path.window.0 && path.in_flight.0 > 0;
                 let Some(rate) = path.rate.filter(|_| busy && !path.stalled) else { continue };
-                self.linkdb.feed(Input::Measured {
-                    session: number(session.session),
+                self.worker.feed(Input::Measured {
+                    session: session.session,
                     carrier: path.carrier.clone(),
                     rate,
                     srtt: path.srtt,
@@ -146,11 +135,16 @@ impl Foresight {
     }
 }
 
-fn number(session: SessionKey) -> SessionNumber {
-    SessionNumber(session.0)
+/// A callback that wakes the data plane's loop.
+pub fn notify(waker: Arc<mio::Waker>) -> Box<dyn Fn() + Send> {
+    Box::new(move || {
+        if let Err(error) = waker.wake() {
+            tracing::error!(%error, "cannot wake the data plane");
+        }
+    })
 }
 
-/// How often silence is looked for.
+/// Interval at which stalls are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How often what carriers carry is told.
+/// Interval of the carriers' rates.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);

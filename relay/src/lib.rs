@@ -40,11 +40,13 @@ pub use accept::AcceptGate;
 pub use daemon::{Shell, run};
 pub use ending::{DRAIN_MAX, Ending};
 pub use farewell::{FAREWELL_MAX, FAREWELLS_MAX, reset_socket};
-pub use foresight::Foresight;
+pub use foresight::{Foresight, notify};
 pub use ledger::Carried;
 pub use leg::{KEEPALIVE, LEG_BYTES, USER_TIMEOUT};
 pub use limits::{RESERVED_DESCRIPTORS, flows_within, raise_descriptor_limit};
 pub use notice::Notices;
+/// LinkDB's worker.
+pub use polyrail_predictor::worker as linkdb;
 pub use relay::{Relay, RelayEvent, RelaySettings, SHELL_TOKENS, TURN_BYTES};
 pub use silence::{SilenceChange, Silences};
 pub use slot::{Label, SAMPLE_EVERY, TunnelView};

@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use polyrail_model::{Bitrate, Channel, Destination, Families, FlowId, Identity, PathId, UserId};
+use polyrail_model::{
+    Bitrate, Channel, Destination, Families, FlowId, Identity, PathId, SessionKey, UserId,
+};
 
 use crate::ResetReason;
 
 /// The caller's name of a tunnel; may be used again after [`crate::Endpoint::tunnel_down`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TunnelKey(pub usize);
-
-/// A session within one endpoint; never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionKey(pub u64);
 
 /// A flow within one endpoint; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

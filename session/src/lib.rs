@@ -44,6 +44,7 @@ pub mod wire;
 
 pub use crate::core::Outlet;
 pub use endpoint::{Endpoint, OpenError, Role};
-pub use event::{Event, FlowKey, PathReport, SessionKey, TunnelKey};
+pub use event::{Event, FlowKey, PathReport, TunnelKey};
+pub use polyrail_model::SessionKey;
 pub use settings::{PathStatus, SessionStatus, Settings, Status, TunnelInfo};
 pub use wire::ResetReason;

@@ -13,10 +13,11 @@ use super::{
     API_VERSION, AdminError, Answer, Command, ConfigState, DaemonConfig, ErrorCode, Event,
     LinkChange, Loaded, PathChange, PathState, Reply, Status, Timestamp, process,
 };
-use crate::linkdb::{Asker, LinkDbState};
-use crate::telemetry::{Board, TelemetryPlan};
+use crate::linkdb::{self, LinkDbState};
+use crate::telemetry::{Board, ObservationSender, TelemetryPlan};
 use polyrail_config::Overrides;
 use polyrail_config::log::LogHandle;
+use polyrail_predictor::worker::Feeder;
 
 /// How long the data plane may take to answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(5);
@@ -59,8 +60,10 @@ pub(crate) struct Desk<C: DaemonConfig> {
     pub(super) running: Mutex<Running<C>>,
     /// See [`AdminOptions::load`](super::AdminOptions::load).
     pub(super) load: fn(&C) -> Result<Loaded, String>,
-    /// Asks the LinkDB how it is, where there is one.
-    pub(super) linkdb: Option<Asker>,
+    /// LinkDB's worker, if one is configured.
+    pub(super) linkdb: Option<Feeder>,
+    /// The queue of observations, for its counters.
+    pub(super) observations: Option<ObservationSender>,
     /// Held while a reload is under way.
     pub(super) reloading: tokio::sync::Mutex<()>,
     /// A permit for each thread that reads files, also when nobody waits for it any more.
@@ -151,7 +154,7 @@ impl<C: DaemonConfig> Desk<C> {
 
     /// How the LinkDB is.
     pub(super) async fn linkdb(&self) -> Result<LinkDbState, AdminError> {
-        let Some(asker) = &self.linkdb else {
+        let Some(worker) = &self.linkdb else {
             let message = "there is no LinkDB: set linkdb.path";
             return Err(AdminError::new(ErrorCode::NotFound, message));
         };
@@ -159,8 +162,13 @@ impl<C: DaemonConfig> Desk<C> {
             let message = "the LinkDB's thread did not answer in time: try again";
             AdminError::new(ErrorCode::Busy, message)
         };
-        let state = asker.state().await.ok_or_else(busy)?;
-        Ok(LinkDbState { sources: self.sources.states(), ..state })
+        let worker = linkdb::state(worker).await.ok_or_else(busy)?;
+        let observations_dropped = self.observations.as_ref().map(ObservationSender::dropped);
+        Ok(LinkDbState {
+            worker,
+            sources: self.sources.states(),
+            observations_dropped: observations_dropped.unwrap_or_default(),
+        })
     }
 
     pub(super) async fn paths(&self) -> Result<Vec<PathState>, AdminError> {

@@ -16,11 +16,11 @@ use super::reloading::{READERS_MAX, seals};
 use super::socket::{self, Socket};
 use super::stream::Stream;
 use super::{AdminHandle, Command, DaemonConfig, Event, Loaded, Timestamp, connection, routes};
-use crate::linkdb::Asker;
 use crate::links;
 use crate::telemetry::{self, Board, ObservationSender};
 use polyrail_config::log::LogHandle;
 use polyrail_config::{Admin, Overrides};
+use polyrail_predictor::worker::Feeder;
 
 /// The control thread of a daemon.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ pub struct AdminOptions<C> {
     /// Whether the interfaces of the carriers are watched.
     pub watch_links: bool,
     /// Asks the LinkDB how it is, where there is one.
-    pub linkdb: Option<Asker>,
+    pub linkdb: Option<Feeder>,
     /// Reads the certificate files and builds of them what the data plane needs; or says why they
     /// are of no use. Called for a reload, on a thread that may wait.
     pub load: fn(&C) -> Result<Loaded, String>,
@@ -75,6 +75,7 @@ impl AdminServer {
             let watched = options.watch_links;
             let mut desk = options.into_desk(commands);
             desk.sources = sources;
+            desk.observations = Some(observations.clone());
             let run = run(Arc::new(desk), bound, events, wires, observations, watched);
             runtime.block_on(run);
             runtime.shutdown_timeout(END_WAIT);
@@ -102,6 +103,7 @@ impl<C: DaemonConfig> AdminOptions<C> {
             running: Mutex::new(Running { config, seals, loaded_at: now, reloads: 0, refused: 0 }),
             load,
             linkdb,
+            observations: None,
             reloading: tokio::sync::Mutex::default(),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             interfaces,

@@ -6,8 +6,9 @@ use std::io::{self, Write};
 use polyrail_control::admin::{
     ConnectionState, Demotion, LinkState, PathState, Reloaded, SessionState, Status,
 };
-use polyrail_control::linkdb::{LinkDbState, TripState, Unrecorded};
+use polyrail_control::linkdb::LinkDbState;
 use polyrail_control::telemetry::{Dropped, SourceState};
+use polyrail_predictor::worker::{TripState, Unrecorded};
 use serde_json::Value;
 
 /// `polyrail status`.
@@ -53,16 +54,15 @@ fn session(session: &SessionState, out: &mut dyn Write) -> io::Result<()> {
 
 /// `polyrail linkdb status`.
 pub(super) fn linkdb(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()> {
-    let store = &state.store;
+    let worker = &state.worker;
+    let store = &worker.store;
     let file = store.path.as_ref().map_or("in memory".into(), |path| path.display().to_string());
     match &store.error {
         None => writeln!(out, "database       {file}")?,
         Some(error) => writeln!(out, "database       {file}, cannot be used: {error}")?,
     }
-    match (&state.failed, state.failures) {
-        (Some(failed), times) => writeln!(out, "failed         {failed}; times so far: {times}")?,
-        (None, 0) => {}
-        (None, times) => writeln!(out, "failed         {times} times, and was begun anew")?,
+    if let Some(reason) = &worker.failed {
+        writeln!(out, "failed         panic: {reason}; restart the daemon to enable forecasts")?;
     }
     if let Some(damaged) = &store.damaged {
         writeln!(out, "damaged        {damaged}")?;
@@ -76,14 +76,14 @@ pub(super) fn linkdb(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()>
             "cells          {cells}, of these {known} with failures on two trips or more"
         )?;
     }
-    let (recorded, received) = (state.recorded, state.received);
+    let (recorded, received) = (worker.recorded, worker.received);
     writeln!(out, "since start    {recorded} recorded, {received} received")?;
     let (waiting, lost) = (store.waiting, store.lost);
-    let (inputs, outputs) = (state.inputs_dropped, state.outputs_dropped);
+    let (inputs, outputs) = (worker.inputs_dropped, worker.outputs_dropped);
     if waiting + inputs as usize + outputs as usize > 0 || lost > 0 {
         writeln!(
             out,
-            "left behind    {waiting} wait to be written, {lost} lost; dropped: {inputs} inputs, \
+            "backlog        {waiting} to be written, {lost} lost; dropped: {inputs} inputs, \
              {outputs} outputs"
         )?;
     }
@@ -98,16 +98,16 @@ pub(super) fn linkdb(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()>
              errors{message}"
         )?;
     }
-    if !state.forecast {
+    if !worker.forecast {
         writeln!(out, "forecasts      off")?;
     }
-    state.trips.iter().try_for_each(|state| trip(state, out))
+    worker.trips.iter().try_for_each(|state| trip(state, out))
 }
 
-/// What was observed and is in no database.
+/// Observations that did not become a record.
 fn left_out(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()> {
-    let Unrecorded { unplaced, gaps, untold, strangers, dropped } = state.unrecorded;
-    if state.unrecorded.total() > 0 {
+    let Unrecorded { unplaced, gaps, untold, strangers, dropped } = state.worker.unrecorded;
+    if state.worker.unrecorded.total() > 0 {
         writeln!(
             out,
             "not recorded   {unplaced} without a place, {untold} of unknown outcome, {gaps} gaps, \
@@ -324,6 +324,8 @@ fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use polyrail_predictor::worker::WorkerState;
+
     use super::*;
 
     #[test]
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_and_why_is_said_where_there_is_any() {
+    fn linkdb_status_shows_failures_and_dropped_observations_only_if_any() {
         let shown = |state: &LinkDbState| {
             let mut text = Vec::new();
             linkdb(state, &mut text).unwrap();
@@ -355,24 +357,21 @@ mod tests {
         }
         let unrecorded = Unrecorded { unplaced: 3, untold: 4, ..Unrecorded::default() };
         let observations_dropped = Dropped { positions: 5, ..Dropped::default() };
-        let (failed, failures) = (Some("a fault".to_owned()), 2);
-        let state = LinkDbState {
+        let worker = WorkerState {
             unrecorded,
-            observations_dropped,
-            failed,
-            failures,
-            ..Default::default()
+            failed: Some("a fault".to_owned()),
+            failures: 1,
+            ..WorkerState::default()
         };
+        let state = LinkDbState { worker, observations_dropped, ..LinkDbState::default() };
         let text = shown(&state);
         for part in [
-            "failed         a fault; times so far: 2\n",
+            "failed         panic: a fault; restart the daemon",
             "not recorded   3 without a place, 4 of unknown outcome, 0 gaps, 0 of",
             "not looked at  5 positions, 0 cells",
         ] {
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         }
-        let text = shown(&LinkDbState { failed: None, ..state });
-        assert!(text.contains("failed         2 times, and was begun anew\n"), "{text}");
     }
 
     #[test]

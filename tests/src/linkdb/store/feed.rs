@@ -3,15 +3,13 @@
 
 use std::hint::black_box;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use mio::{Poll, Token, Waker};
-use polyrail_control::linkdb::{Input, LinkDb, Options, Output, Role, SessionNumber, Tuning};
 use polyrail_emulator::results::{Goal, Report as Results, median};
-use polyrail_model::{Bitrate, TripId};
+use polyrail_model::{Bitrate, SessionKey, TripId};
 use polyrail_predictor::wire::SyncMessage;
+use polyrail_predictor::worker::{Input, Options, Output, Role, Settings, Worker};
 
 use super::full::{Filling, PER_TRIP};
 use crate::dice::Dice;
@@ -21,19 +19,22 @@ use crate::dice::Dice;
 /// # Errors
 /// The thread does not answer.
 pub(super) fn judge(results: &mut Results, path: &Path, filling: Filling) -> Result<()> {
-    let poll = Poll::new()?;
-    let waker = Arc::new(Waker::new(poll.registry(), Token(0))?);
-    let tuning = Tuning {
+    let settings = Settings {
         events_max: filling.events,
         retention: Duration::from_secs(3_650 * 86_400),
         forecast: true,
         guard: false,
         share: true,
     };
-    let options =
-        Options { role: Role::Ground, path: Some(path.to_owned()), tuning, seed: 1, waker };
-    let mut feeding = Feeding { linkdb: LinkDb::start(options)?, fed: vec![], idle: vec![] };
-    feeding.linkdb.feed(Input::Up { session: SESSION, peer: "train".to_owned() });
+    let options = Options {
+        role: Role::Cloud,
+        path: Some(path.to_owned()),
+        settings,
+        seed: 1,
+        notify: Box::new(|| {}),
+    };
+    let mut feeding = Feeding { worker: Worker::start(options)?, fed: vec![], idle: vec![] };
+    feeding.worker.feed(Input::Up { session: SESSION, peer: "train".to_owned() });
     // It says what it knows when it has opened the database and learned from it.
     let begun = feeding.until(|output| matches!(output, Output::Sync { .. }))?;
     let mut dice = Dice::new(3);
@@ -48,8 +49,8 @@ pub(super) fn judge(results: &mut Results, path: &Path, filling: Filling) -> Res
         feeding.feed(Input::Sync { session: SESSION, message });
         written.push(feeding.until(|output| answers(output, trip))?);
     }
-    let Feeding { linkdb, mut fed, mut idle } = feeding;
-    drop(linkdb);
+    let Feeding { worker, mut fed, mut idle } = feeding;
+    drop(worker);
     fed.sort_by(f64::total_cmp);
     idle.sort_by(f64::total_cmp);
     let worst = |sorted: &[f64]| sorted.last().copied().unwrap_or_default();
@@ -69,7 +70,7 @@ pub(super) fn judge(results: &mut Results, path: &Path, filling: Filling) -> Res
 /// Somebody who feeds, and how long each time took, in microseconds; beside it how long it took to
 /// do nothing, which is what the machine makes of it.
 struct Feeding {
-    linkdb: LinkDb,
+    worker: Worker,
     fed: Vec<f64>,
     idle: Vec<f64>,
 }
@@ -77,7 +78,7 @@ struct Feeding {
 impl Feeding {
     fn feed(&mut self, input: Input) {
         let began = Instant::now();
-        self.linkdb.feed(input);
+        self.worker.feed(input);
         self.fed.push(began.elapsed().as_secs_f64() * 1e6);
     }
 
@@ -89,7 +90,7 @@ impl Feeding {
             let idle = Instant::now();
             black_box(measured());
             self.idle.push(idle.elapsed().as_secs_f64() * 1e6);
-            while let Some(output) = self.linkdb.try_recv() {
+            while let Some(output) = self.worker.try_recv() {
                 if wished(&output) {
                     return Ok(began.elapsed().as_secs_f64() * 1e3);
                 }
@@ -111,7 +112,7 @@ fn answers(output: &Output, trip: TripId) -> bool {
     known.iter().any(|known| known.trip == trip)
 }
 
-const SESSION: SessionNumber = SessionNumber(1);
+const SESSION: SessionKey = SessionKey(1);
 const TRANSACTIONS: u64 = 100;
 const PACE: Duration = Duration::from_micros(100);
 const PATIENCE: Duration = Duration::from_secs(60);
