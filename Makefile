@@ -12,11 +12,9 @@ LINKDB ?=
 export PROFILE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test check fmt shell clippy doc deny tidy fuzz-smoke demo bench bench-smoke
-.PHONY: matrix
-.PHONY: bench-tunnel bench-tunnel-smoke bench-linkdb bench-linkdb-smoke
-.PHONY: sim sim-smoke sim-calibrate sim-validate
-.PHONY: linkdb-eval linkdb-eval-smoke
+.PHONY: help setup build test check fmt shell clippy doc deny tidy fuzz-smoke random-million
+.PHONY: demo matrix bench bench-tunnel bench-linkdb smoke
+.PHONY: sim sim-calibrate sim-validate linkdb-eval
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 20
@@ -54,64 +52,54 @@ tidy: ## sizes, widths, arrows between crates
 fuzz-smoke: ## decoders and sessions against a million random frames
 	@scripts/test.sh --workspace fuzz
 
+random-million: ## a million random worlds; POLYRAIL_FIRST=n sets the first seed
+	POLYRAIL_RUNS=1000000 scripts/test.sh -p polyrail-tests --test random_worlds
+
 demo: setup build ## a download over two carriers, one of which fails; MODE=quic, tls or auto
-	$(CARGO) run --locked --profile $(PROFILE) -p polyrail-interop --bin polyrail-demo -- \
-		--mode $(MODE)
+	target/$(PROFILE)/polyrail-lab demo --mode $(MODE)
 
 matrix: setup build ## every mode, family and fault; takes an hour; ROWS=--cover: those of CI
-	$(CARGO) run --locked --profile $(PROFILE) -p polyrail-interop --bin polyrail-matrix -- $(ROWS)
+	target/$(PROFILE)/polyrail-lab matrix $(ROWS)
 
 bench: setup ## the measured figures, as RESULT lines (release build; takes a while)
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-emulator bench --results target/results
 	$(CARGO) bench --locked --profile release -p polyrail-scheduler --bench decision
-	target/release/polyrail-bench
-
-bench-smoke: setup build ## the benchmarks in small: do they still run?
-	$(CARGO) bench --locked --profile $(PROFILE) -p polyrail-scheduler --bench decision -- \
-		--warm-up-time 0.05 --measurement-time 0.1
-	target/$(PROFILE)/polyrail-emulator bench --seconds 3 --results target/results
-	target/$(PROFILE)/polyrail-bench --smoke
+	target/release/polyrail-lab bench
 
 bench-tunnel: setup ## QUIC against TLS, and path restart, as RESULT lines (release build; long)
 	$(CARGO) build --locked --release --workspace --bins
-	target/release/polyrail-bench-tunnel
-
-bench-tunnel-smoke: setup build ## the same in small: does it still measure?
-	target/$(PROFILE)/polyrail-bench-tunnel --smoke
+	target/release/polyrail-lab bench-tunnel
 
 bench-linkdb: setup ## what forecasts are worth with real daemons, as RESULT lines (release; long)
 	$(CARGO) build --locked --release --workspace --bins
-	target/release/polyrail-bench-linkdb
+	target/release/polyrail-lab bench-linkdb
 
-bench-linkdb-smoke: setup build ## the same in small: does it still measure?
-	target/$(PROFILE)/polyrail-bench-linkdb --smoke
+smoke: setup build ## all benchmarks and evaluations in small: does each still measure?
+	$(CARGO) bench --locked --profile $(PROFILE) -p polyrail-scheduler --bench decision -- \
+		--warm-up-time 0.05 --measurement-time 0.1
+	target/$(PROFILE)/polyrail-emulator bench --seconds 3 --results target/results
+	target/$(PROFILE)/polyrail-sim smoke
+	target/$(PROFILE)/polyrail-lab smoke
 
 sim: setup ## schedulers on the simulated rail, tuning and held-back trips; SIM_TRIPS=24 of each
-	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-sim
+	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim
 	target/release/polyrail-sim compare --trips $(SIM_TRIPS) $(SIM)
 	target/release/polyrail-sim compare --trips $(SIM_TRIPS) --held-back $(SIM)
 
-sim-smoke: setup build ## the same in small: does it still run?
-	target/$(PROFILE)/polyrail-sim compare --smoke
-
 sim-calibrate: setup ## the generated rail beside the published figures
-	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-sim
+	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim
 	target/release/polyrail-sim calibrate
 
 sim-validate: setup ## the simulator beside the kernel and the daemons, as root; 15 minutes
 	$(CARGO) build --locked --release --workspace --bins
-	nice -n -5 target/release/polyrail-kernel-tcp
-	nice -n -15 target/release/polyrail-tunnel-trials
+	nice -n -15 target/release/polyrail-lab trials
 	target/release/polyrail-sim validate
 
 linkdb-eval: setup ## LinkDB's forecasts, and bench-linkdb (long); LINKDB="--metro FOLDER"
-	$(CARGO) build --locked --release -p polyrail-tests --bin polyrail-linkdb-eval
-	target/release/polyrail-linkdb-eval $(LINKDB)
-	target/release/polyrail-linkdb-eval --held-back
-	target/release/polyrail-linkdb-eval --pilot
-	target/release/polyrail-linkdb-eval --pilot --held-back
+	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim
+	target/release/polyrail-sim linkdb-eval $(LINKDB)
+	target/release/polyrail-sim linkdb-eval --held-back
+	target/release/polyrail-sim linkdb-eval --pilot
+	target/release/polyrail-sim linkdb-eval --pilot --held-back
 	@$(MAKE) --no-print-directory bench-linkdb
-
-linkdb-eval-smoke: setup build ## the same in small: does it still run?
-	target/$(PROFILE)/polyrail-linkdb-eval --smoke $(LINKDB)

@@ -10,9 +10,9 @@
 use std::collections::BTreeMap;
 
 use polyrail_config::CloudConfig;
+use polyrail_daemon::Survey;
 use polyrail_model::TunnelMode;
 use polyrail_relay::Relay;
-use polyrail_relay::admin::Survey;
 use polyrail_relay::congestion::{kernel_has, quic_has};
 use polyrail_session::TunnelKey;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};

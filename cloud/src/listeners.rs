@@ -13,10 +13,11 @@ use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Interest, Registry, Token};
 use polyrail_config::CloudConfig;
+use polyrail_identity::{SystemClock, TlsIdentity};
 use polyrail_model::TunnelMode;
 use polyrail_relay::{AcceptGate, Label, Relay};
 use polyrail_tunnel::quic::ServerOptions;
-use polyrail_tunnel::{SocketOptions, SystemClock, TlsIdentity, quic, tls};
+use polyrail_tunnel::{SocketOptions, quic, tls};
 
 use crate::congestion::Congestion;
 

@@ -9,11 +9,11 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use polyrail_admin::{Event, PathCounters, PathPhase, PathState, Timestamp};
 use polyrail_config::{CarrierRole, Mode};
-use polyrail_control::admin::{Event, PathCounters, PathPhase, PathState, Timestamp};
+use polyrail_daemon::Survey;
 use polyrail_model::{Identity, TunnelMode};
 use polyrail_relay::Relay;
-use polyrail_relay::admin::Survey;
 use polyrail_session::limits::SESSION_PATHS_MAX;
 use polyrail_session::{PathStatus, SessionKey};
 
@@ -113,7 +113,7 @@ impl Paths {
     /// All carriers, ordered by name. `mode` is what this cloud serves.
     pub(crate) fn states(&self, now: Instant, relay: &Relay, mode: Mode) -> Vec<PathState> {
         let survey = Survey::new(now, relay);
-        let carried = relay.carried();
+        let carried = relay.traffic();
         let mut list = Vec::new();
         for session in survey.sessions() {
             for ((_, name), carrier) in self.of_session(session.session) {

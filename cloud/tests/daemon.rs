@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{Cloud, Gateway, issue};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use polyrail_control::pki::{Authority, NodeRole};
+use polyrail_identity::{Authority, NodeRole};
 use polyrail_model::{Destination, HostName, UserId};
 use polyrail_relay::RelayEvent;
 use polyrail_session::{Event, ResetReason};

@@ -14,11 +14,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::{Cloud, Gateway, issue};
-use polyrail_control::pki::{Authority, NodeRole};
+use polyrail_identity::{Authority, NodeRole, SystemClock, TlsIdentity};
 use polyrail_model::Identity;
 use polyrail_relay::RelayEvent;
 use polyrail_session::Event;
-use polyrail_tunnel::{CarrierSpec, SystemClock, TlsIdentity, quic};
+use polyrail_tunnel::{CarrierSpec, quic};
 
 /// First datagrams of clients that say nothing more, each of another connection.
 fn initials(identity: &TlsIdentity, count: usize) -> Vec<Vec<u8>> {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Cloud, Gateway, issue};
-use polyrail_control::pki::{Authority, NodeRole};
+use polyrail_identity::{Authority, NodeRole};
 use polyrail_model::{Destination, UserId};
 use polyrail_relay::RelayEvent;
 use polyrail_session::{Event, PathReport};

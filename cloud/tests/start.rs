@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use polyrail_control::pki::{Authority, IssueRequest, NodeRole};
+use polyrail_identity::{Authority, IssueRequest, NodeRole};
 use polyrail_model::Identity;
 
 #[test]

@@ -7,15 +7,14 @@ use std::fmt;
 use std::path::Path;
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
-use time::{Duration, OffsetDateTime};
-use toml::de::DeTable;
-
-use crate::pki::{self, Certificate, PkiError, RevocationList, Role, read_certificates, shown};
 use polyrail_config::{
     Access, Admin, Carrier, CloudConfig, ConfigError, CongestionControl, GatewayConfig,
     LinkDbConfig, LogConfig, Mode, TlsConfig, read_text,
 };
+use polyrail_identity::{IdentityPaths, NodeRole, TlsIdentity};
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use toml::de::DeTable;
 
 /// Which daemon a configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,85 +162,31 @@ impl Notes {
         [self.errors.as_slice(), &self.ended].concat()
     }
 
-    /// The value, or its error on record under the key.
-    fn keep<T>(&mut self, key: &str, result: Result<T, PkiError>) -> Option<T> {
-        result.map_err(|error| self.errors.push(format!("{key}: {error}"))).ok()
-    }
-
     fn tls(&mut self, tls: &TlsConfig, kind: Kind, now: OffsetDateTime) {
-        let chain = self.keep("tls.certificate", read_certificates(&tls.certificate));
-        let key = self.keep("tls.key", pki::read_key(&tls.key));
-        let authorities = self.keep("tls.authority", read_certificates(&tls.authority));
-        let list = tls.revocations.as_deref().map(RevocationList::read);
-        let list = list.and_then(|list| self.keep("tls.revocations", list));
-        let own = chain.as_deref().and_then(<[Certificate]>::first);
-        if let Some(own) = own {
-            self.own_certificate(own, kind, now);
-            if key.is_some_and(|key| !own.belongs_to(&key)) {
-                self.errors.push("tls.key: it belongs to another certificate".to_owned());
-            }
-        }
-        let chain = chain.as_deref().unwrap_or_default();
-        if let Some(authorities) = authorities.filter(|all| !all.is_empty()) {
-            self.authorities(&authorities, chain, list.as_ref());
-            for authority in &authorities {
-                self.lifetime("tls.authority", authority, now);
-            }
-        }
-        let since = own.zip(list.as_ref()).and_then(|(own, list)| list.revoked_since(&own.serial));
-        if let Some(since) = since {
-            self.ended.push(format!("tls.certificate: revoked since {}", shown(since)));
-        }
-    }
-
-    fn own_certificate(&mut self, own: &Certificate, kind: Kind, now: OffsetDateTime) {
-        let wanted = match kind {
-            Kind::Gateway => Role::Gateway,
-            Kind::Cloud => Role::Cloud,
+        let paths = IdentityPaths {
+            certificate: tls.certificate.clone(),
+            key: tls.key.clone(),
+            authority: tls.authority.clone(),
+            revocations: tls.revocations.clone(),
         };
-        if own.role != wanted {
-            let reason = format!("its role is {}, this is a {wanted}", own.role);
-            self.errors.push(format!("tls.certificate: {reason}"));
-        }
-        if own.identity.is_none() {
-            let reason = "its common name and its one DNS name are not the same node name";
-            self.errors.push(format!("tls.certificate: {reason}"));
-        }
-        self.lifetime("tls.certificate", own, now);
-    }
-
-    /// While one authority replaces another there are several; `chain` is the node's certificate
-    /// with what lies between it and an authority, if anything.
-    fn authorities(
-        &mut self,
-        authorities: &[Certificate],
-        chain: &[Certificate],
-        list: Option<&RevocationList>,
-    ) {
-        if authorities.iter().any(|authority| authority.role != Role::Authority) {
-            self.errors.push("tls.authority: this is no authority's certificate".to_owned());
-            return;
-        }
-        let is_issued = |(index, own): (usize, &Certificate)| {
-            let above = chain.get(index + 1);
-            above.into_iter().chain(authorities).any(|issuer| own.is_signed_by(issuer))
+        let role = match kind {
+            Kind::Gateway => NodeRole::Gateway,
+            Kind::Cloud => NodeRole::Cloud,
         };
-        if !chain.iter().enumerate().all(is_issued) {
-            self.errors.push("tls.certificate: tls.authority did not issue it".to_owned());
-        }
-        if list.is_some_and(|list| !authorities.iter().any(|issuer| list.is_signed_by(issuer))) {
-            self.errors.push("tls.revocations: tls.authority did not sign it".to_owned());
-        }
-    }
-
-    fn lifetime(&mut self, key: &str, certificate: &Certificate, now: OffsetDateTime) {
-        let (from, until) = (certificate.not_before, certificate.not_after);
-        if now > until {
-            self.ended.push(format!("{key}: it ended at {}", shown(until)));
-        } else if now < from {
-            self.warnings.push(format!("{key}: it begins at {} only", shown(from)));
-        } else if until - now < EXPIRY_WARNING {
-            self.warnings.push(format!("{key}: it ends at {}", shown(until)));
+        match TlsIdentity::load(&paths) {
+            Ok(identity) => {
+                let found = identity.findings(role, now);
+                let named =
+                    |texts: Vec<String>| texts.into_iter().map(|text| format!("tls.{text}"));
+                self.errors.extend(named(found.errors));
+                self.ended.extend(named(found.ended));
+                self.warnings.extend(named(found.warnings));
+            }
+            Err(error) => {
+                let file = error.path().and_then(|path| paths.kind_of(path));
+                let key = file.map_or_else(|| "tls".to_owned(), |file| format!("tls.{file}"));
+                self.errors.push(format!("{key}: {error}"));
+            }
         }
     }
 
@@ -365,9 +310,6 @@ impl fmt::Display for Kind {
     }
 }
 
-/// How long before its end a certificate is warned of.
-const EXPIRY_WARNING: Duration = Duration::days(30);
-
 /// Prefixes whose opening is seldom meant.
 const SENSITIVE: &[(&str, &str)] = &[
     ("127.0.0.0/8", "this machine itself"),
@@ -385,7 +327,8 @@ mod tests {
     use polyrail_model::Identity;
 
     use super::*;
-    use crate::pki::{Authority, IssueRequest, NodeRole};
+    use polyrail_identity::{Authority, IssueRequest};
+    use time::Duration;
 
     /// A folder with an authority, a gateway's and a cloud's certificate.
     fn world() -> (tempfile::TempDir, PathBuf) {
@@ -437,18 +380,19 @@ mod tests {
             let found = errors(tls);
             assert!(found.contains(text), "{found:?} lacks {text:?}");
         };
-        has(c.clone(), "its role is cloud, this is a gateway");
-        has(TlsConfig { key: c.key.clone(), ..g.clone() }, "tls.key: it belongs to another");
+        has(c.clone(), "is not one of a gateway");
+        has(TlsConfig { key: c.key.clone(), ..g.clone() }, "it belongs to another");
         let foreign = TlsConfig { authority: other.join("ca.crt"), ..g.clone() };
-        has(foreign.clone(), "tls.certificate: tls.authority did not issue it");
-        has(foreign, "tls.revocations: tls.authority did not sign it");
+        has(foreign.clone(), "is not signed by the authority");
+        let foreign = TlsConfig { revocations: None, ..foreign };
+        has(foreign, "tls.certificate: the certificate was not issued by");
         has(TlsConfig { authority: g.certificate.clone(), ..g.clone() }, "no authority's");
         let both = dir.join("both.crt");
         let texts = [other.join("ca.crt"), dir.join("ca.crt")].map(|f| fs::read(f).unwrap());
         fs::write(&both, texts.concat()).unwrap();
         assert_eq!(errors(TlsConfig { authority: both, ..g.clone() }), "", "one of them did");
         has(TlsConfig { certificate: dir.join("x.crt"), ..g.clone() }, "No such file");
-        has(TlsConfig { certificate: g.key.clone(), ..g.clone() }, "among the certificates");
+        has(TlsConfig { certificate: g.key.clone(), ..g.clone() }, "instead of a certificate");
         has(TlsConfig { revocations: Some(dir.join("ca.crt")), ..g.clone() }, "X509 CRL");
         fs::set_permissions(&g.key, fs::Permissions::from_mode(0o644)).unwrap();
         has(g.clone(), "g.key is mode 0644: run chmod 600");

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use mio::{Interest, Registry, Token};
 use polyrail_model::{Destination, UserId};
-use polyrail_relay::{Notices, Relay};
+use polyrail_relay::{LogLimiter, Relay};
 use polyrail_session::{Endpoint, FlowKey, ResetReason};
 
 use crate::dns::{DnsSocket, Forwarder, Intake, QUERY_MAX};
@@ -19,7 +19,7 @@ pub(crate) struct NameService {
     sockets: Vec<(DnsSocket, Intake)>,
     flow: Option<FlowKey>,
     buffer: Box<[u8]>,
-    notices: Notices,
+    notices: LogLimiter,
 }
 
 impl NameService {
@@ -42,7 +42,7 @@ impl NameService {
             sockets: taken_in,
             flow: None,
             buffer: vec![0; QUERY_MAX + 1].into_boxed_slice(),
-            notices: Notices::default(),
+            notices: LogLimiter::default(),
         })
     }
 

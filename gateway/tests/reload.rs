@@ -13,7 +13,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use nix::sys::stat::Mode;
-use polyrail_control::pki::{Authority, IssueRequest, Issued, NodeRole};
+use polyrail_identity::{Authority, IssueRequest, Issued, NodeRole};
 use polyrail_model::Identity;
 
 /// The process; it ends with the test.
@@ -68,7 +68,7 @@ impl Gateway {
             .unwrap();
         let gateway = Self { process, authority, folder, text };
         let limit = Instant::now() + Duration::from_secs(20);
-        while !gateway.log().contains("polyrail-gateway is ready") {
+        while !gateway.log().contains("polyrail-gateway started") {
             assert!(Instant::now() < limit, "it does not start:\n{}", gateway.log());
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -1,6 +1,6 @@
 //! One carrier between gateway and cloud: an emulated link, or a bare wire.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -17,6 +17,9 @@ use crate::programs::Programs;
 
 /// How long the emulator may take to make its devices.
 const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// The emulator's control socket, in the folder of its files.
+pub const CONTROL_SOCKET: &str = "emulator.sock";
 
 /// What an emulated carrier is like, both directions alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -116,7 +119,12 @@ pub fn start(
     plans: &[CarrierPlan],
 ) -> Result<(Vec<Carrier>, Option<Emulator>)> {
     let emulated = plans.iter().any(|plan| plan.medium != Medium::Wire);
-    let emulator = if emulated { Some(start_emulator(lab, programs, plans)?) } else { None };
+    let ends = [&lab.gateway, &lab.cloud];
+    let emulator = if emulated {
+        Some(Emulator::start(programs, lab.folder(), ends, &scenario(plans)?)?)
+    } else {
+        None
+    };
     let mut carriers = Vec::new();
     for (index, plan) in plans.iter().enumerate() {
         let index = u8::try_from(index).context("too many carriers")?;
@@ -273,55 +281,66 @@ pub fn command(lab: &Lab, line: &str) -> Result<Value> {
 }
 
 fn control_path(lab: &Lab) -> PathBuf {
-    lab.folder().join("emulator.sock")
+    lab.folder().join(CONTROL_SOCKET)
 }
 
-fn start_emulator(lab: &Lab, programs: &Programs, plans: &[CarrierPlan]) -> Result<Emulator> {
-    let mut links = Vec::new();
-    let mut devices = Vec::new();
-    for (index, plan) in plans.iter().enumerate() {
-        let Some([up, down]) = plan.medium.directions()? else { continue };
-        let [near, far] = [format!("wan{index}"), format!("car{index}")];
-        let end = |interface: &str| End {
-            interface: interface.to_owned(),
-            addresses: Vec::new(),
-            namespace: None,
-        };
-        let (name, near_end, far_end) = (plan.name.clone(), end(&near), end(&far));
-        links.push(LinkScenario {
-            name,
-            mtu: 1_500,
-            near: near_end,
-            far: far_end,
-            nat: false,
-            up,
-            down,
-        });
-        devices.push((&lab.gateway, near));
-        devices.push((&lab.cloud, far));
-    }
-    let file = lab.folder().join("carriers.toml");
-    let scenario = Scenario { seed: 1, duration: None, near: None, far: None, links };
-    std::fs::write(&file, scenario.to_toml())?;
-    let mut process =
-        Program::new("emulator", programs.path("polyrail-emulator"), lab.log("emulator"))
+impl Emulator {
+    /// Starts the emulator between two namespaces; its files lie in `folder`.
+    ///
+    /// # Errors
+    /// When it does not make its devices in time, with its log.
+    pub fn start(
+        programs: &Programs,
+        folder: &Path,
+        [near, far]: [&Namespace; 2],
+        scenario: &Scenario,
+    ) -> Result<Emulator> {
+        let (file, control) = (folder.join("carriers.toml"), folder.join(CONTROL_SOCKET));
+        std::fs::write(&file, scenario.to_toml())?;
+        let log = folder.join("emulator.log");
+        let mut process = Program::new("emulator", programs.path("polyrail-emulator"), log)
             .arg("run")
             .arg(&file)
             .args(["--driver", "tun"])
             .arg("--near")
-            .arg(lab.gateway.path())
+            .arg(near.path())
             .arg("--far")
-            .arg(lab.cloud.path())
+            .arg(far.path())
             .arg("--control")
-            .arg(control_path(lab))
-            .start(&lab.gateway)?;
-    process.wait_for_log("\"ready\":true", START_LIMIT)?;
-    let epoch = Instant::now();
-    process.wait_until("devices of the carriers", START_LIMIT, |_| {
-        devices.iter().all(|(namespace, device)| has_device(namespace, device))
-            && control_path(lab).exists()
-    })?;
-    Ok(Emulator { process, epoch })
+            .arg(&control)
+            .start(near)?;
+        process.wait_for_log("\"ready\":true", START_LIMIT)?;
+        let epoch = Instant::now();
+        process.wait_until("devices of the carriers", START_LIMIT, |_| {
+            let made = |link: &LinkScenario| {
+                has_device(near, &link.near.interface) && has_device(far, &link.far.interface)
+            };
+            control.exists() && scenario.links.iter().all(made)
+        })?;
+        Ok(Emulator { process, epoch })
+    }
+}
+
+fn scenario(plans: &[CarrierPlan]) -> Result<Scenario> {
+    let mut links = Vec::new();
+    for (index, plan) in plans.iter().enumerate() {
+        let Some([up, down]) = plan.medium.directions()? else { continue };
+        let [near, far] = [format!("wan{index}"), format!("car{index}")].map(|interface| End {
+            interface,
+            addresses: Vec::new(),
+            namespace: None,
+        });
+        links.push(LinkScenario {
+            name: plan.name.clone(),
+            mtu: 1_500,
+            near,
+            far,
+            nat: false,
+            up,
+            down,
+        });
+    }
+    Ok(Scenario { seed: 1, duration: None, near: None, far: None, links })
 }
 
 fn has_device(namespace: &Namespace, device: &str) -> bool {

@@ -1,8 +1,8 @@
-//! The real binaries of Polyrail in fresh network namespaces over emulated carriers.
+//! The real programs of Polyrail in fresh network namespaces over emulated carriers.
 //!
-//! The library is the harness that the tests, `polyrail-demo` and `polyrail-bench` share: a
-//! [`Lab`](lab::Lab) holds the namespaces (passenger, gateway, cloud, server, and a server on
-//! board), the carriers between gateway and cloud, the web server and the daemons.
+//! The tests and the command `polyrail-lab` share this library. A [`Lab`](lab::Lab) holds the
+//! namespaces (passenger, gateway, cloud, server, and a server on board); a
+//! [`World`](world::World) adds the carriers, the web server and the daemons.
 //!
 //! Nothing outlives the harness, whatever ends it: namespaces are anonymous, files lie on a
 //! `tmpfs` in a private mount namespace, and every child asks the kernel to be killed with its
@@ -11,9 +11,11 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod admin;
 pub mod bench;
 pub mod bench_linkdb;
 pub mod bench_tunnel;
+mod bulk;
 pub mod carrier;
 pub mod client;
 pub mod configuration;
@@ -21,7 +23,6 @@ pub mod demo;
 pub mod dns;
 pub mod download;
 pub mod exchange;
-pub mod kernel_tcp;
 pub mod keys;
 pub mod lab;
 pub mod matrix;
@@ -32,8 +33,7 @@ pub mod programs;
 pub mod rail;
 pub mod scratch;
 pub mod services;
-pub mod status;
-pub mod tunnel_trials;
+pub mod trials;
 pub mod usage;
 pub mod web;
 pub mod world;

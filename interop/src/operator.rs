@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::admin;
 use crate::lab::Lab;
 use crate::world::{Side, World};
 
@@ -89,14 +90,12 @@ impl World {
         })
     }
 
-    /// The paths of a daemon as `GET /v1/paths` tells them.
+    /// The paths of a daemon: `GET /v1/paths`.
     ///
     /// # Errors
     /// When it does not answer.
     pub fn paths(&self, side: Side) -> Result<Vec<Value>> {
-        let answer = self.ask_json(side, "paths")?;
-        let paths = answer.get("paths").unwrap_or(&answer).as_array();
-        paths.cloned().context("no list of paths")
+        admin::paths(&socket(&self.lab, side))
     }
 
     /// The events of a daemon that it still remembers, those behind the number `since`.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::Signal;
 use toml::Value;
 
 use crate::addresses::{Family, GATEWAY, SERVER, SERVER_NAME, SOCKS5_PORT, WEB_PORT};
+use crate::admin;
 use crate::carrier::{self, Carrier, CarrierPlan, Emulator, Link, Medium};
 use crate::client::{self, Target};
 use crate::configuration::{CLOUD_NAME, Configuration, GATEWAY_NAME};
@@ -21,7 +21,6 @@ use crate::operator;
 use crate::process::{Process, Program};
 use crate::programs::Programs;
 use crate::rail::{self, Announcer};
-use crate::status::Status;
 use crate::web::{WebFile, WebServer};
 
 /// How long daemons may take until a first flow crosses.
@@ -234,7 +233,6 @@ impl World {
     /// When it does not start.
     pub fn restart_cloud(&mut self) -> Result<()> {
         self.cloud.kill();
-        self.forget_status(Side::Cloud);
         self.cloud = start_daemon(&self.lab, &self.programs, Side::Cloud)?;
         Ok(())
     }
@@ -245,17 +243,9 @@ impl World {
     /// When it does not start.
     pub fn restart_gateway(&mut self) -> Result<()> {
         self.gateway.kill();
-        self.forget_status(Side::Gateway);
         self.gateway_started = Instant::now();
         self.gateway = start_daemon(&self.lab, &self.programs, Side::Gateway)?;
         Ok(())
-    }
-
-    /// What a dead daemon wrote would pass for its successor's, which SIGUSR1 kills as long as it
-    /// has no handler for it. A daemon that has written its status has one.
-    fn forget_status(&self, side: Side) {
-        // There is none when the daemon died early.
-        let _ = std::fs::remove_file(status_path(&self.lab, side));
     }
 
     /// Waits until a flow crosses from the passenger to the server.
@@ -281,39 +271,29 @@ impl World {
         }
     }
 
-    /// Waits until the gateway says that the tunnels of all carriers stand.
-    ///
-    /// # Errors
-    /// When they do not within 15 s.
-    pub fn wait_for_carriers(&mut self) -> Result<()> {
-        self.wait_for_status("tunnels over all carriers", Status::all_up)
-    }
-
-    /// Waits until something holds in the gateway's status.
+    /// Waits until the gateway has a path over every carrier.
     ///
     /// # Errors
     /// When it does not within 15 s.
-    pub fn wait_for_status(&mut self, what: &str, holds: impl Fn(&Status) -> bool) -> Result<()> {
-        let path = status_path(&self.lab, Side::Gateway);
-        let up = |gateway: &Process| match Status::read(&path) {
-            Ok(status) if holds(&status) => true,
-            // Once it has written the file, the signal has it write again at once.
-            Ok(_) => {
-                // Fails only when the gateway has ended, which the wait reports.
-                let _ = gateway.signal(Signal::SIGUSR1);
-                false
-            }
-            Err(_) => false,
-        };
-        self.gateway.wait_until(what, START_LIMIT, up)
+    pub fn wait_for_carriers(&mut self) -> Result<()> {
+        let names: Vec<String> =
+            self.carriers.iter().map(|carrier| carrier.name().to_owned()).collect();
+        self.wait_for_paths(&names)
     }
 
-    /// The gateway's own view of its carriers, at most about a second old.
+    /// Waits until the gateway has a path over each of these carriers.
     ///
     /// # Errors
-    /// When the gateway has not written it yet.
-    pub fn status(&self) -> Result<Status> {
-        Status::read(&status_path(&self.lab, Side::Gateway))
+    /// When it does not within 15 s, or ends.
+    pub fn wait_for_paths(&mut self, carriers: &[impl AsRef<str>]) -> Result<()> {
+        let socket = operator::socket(&self.lab, Side::Gateway);
+        self.gateway.wait_until("paths over the carriers", START_LIMIT, |_| {
+            // The socket is not there before the gateway has started.
+            let paths = admin::paths(&socket).unwrap_or_default();
+            carriers.iter().all(|carrier| {
+                paths.iter().any(|path| path["name"] == carrier.as_ref() && path["state"] == "up")
+            })
+        })
     }
 
     /// Bytes that each emulated carrier has delivered to the gateway so far.
@@ -371,14 +351,8 @@ pub fn start_daemon(lab: &Lab, programs: &Programs, side: Side) -> Result<Proces
     Program::new(name, programs.path(&format!("polyrail-{name}")), lab.log(name))
         .arg("--config")
         .arg(side.configuration(lab))
-        .arg("--status-file")
-        .arg(status_path(lab, side))
         .resolver(&lab.resolver_file(side == Side::Cloud))
         .start(namespace)
-}
-
-fn status_path(lab: &Lab, side: Side) -> PathBuf {
-    lab.folder().join(format!("{}-status.json", side.name()))
 }
 
 fn write_configurations(

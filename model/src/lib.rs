@@ -25,5 +25,5 @@ pub use message::{Channel, Delivery};
 pub use observation::{
     Fix, Heard, METRES_MAX, Observation, Odometer, Reported, Serving, Silence, VELOCITY_MAX,
 };
-pub use tunnel::{TunnelMode, TunnelModeError, Unit};
+pub use tunnel::{TunnelMode, Unit};
 pub use units::{Bitrate, Bytes, ParseUnitError};

@@ -28,6 +28,12 @@ impl Foresight {
         Self { worker, silences: Silences::default(), measured_at: None, looked_at: None }
     }
 
+    /// Passes observations from other threads to the worker; never blocks.
+    pub fn observer(&self) -> impl Fn(Observation) + Send + Sync + 'static {
+        let feeder = self.worker.feeder();
+        move |observation| feeder.feed(Input::Observed(observation))
+    }
+
     /// Another handle that feeds the worker, or asks for its state.
     pub fn feeder(&self) -> Feeder {
         self.worker.feeder()

@@ -1,4 +1,4 @@
-//! What both daemons share: tunnels joined to the session's paths and users' sockets to its
+//! The data plane of both daemons: connects tunnels to the session's paths and users' sockets to its
 //! flows, in one mio loop.
 //!
 //! [`Relay`] owns the session's [`Endpoint`](polyrail_session::Endpoint), the tunnels and the
@@ -10,7 +10,7 @@
 //!  socket <─writev─ Leg <─readable─ Endpoint <──receive── Tunnel <── carrier
 //! ```
 //!
-//! What is not here: who may connect, where to, and when a carrier is tried again.
+//! Access control, dialing and carrier policy are left to the daemons.
 //!
 //! Invariants: a leg has no buffer of its own, so that an idle flow costs little; no leg is read
 //! for more than the session takes; a turn moves at most [`TURN_BYTES`] between sockets and flows
@@ -19,39 +19,36 @@
 #![forbid(unsafe_code)]
 
 mod accept;
-pub mod admin;
 pub mod congestion;
 mod daemon;
-mod ending;
-mod farewell;
 mod foresight;
-mod ledger;
 mod leg;
 mod limits;
-mod notice;
+mod log_limit;
+mod pending_reset;
 mod relay;
+mod shutdown;
 mod silence;
 mod slot;
-mod status;
 mod suspicion;
+mod traffic;
 mod tunnels;
 
 pub use accept::AcceptGate;
 pub use daemon::{Shell, run};
-pub use ending::{DRAIN_MAX, Ending};
-pub use farewell::{FAREWELL_MAX, FAREWELLS_MAX, reset_socket};
 pub use foresight::{Foresight, notify};
-pub use ledger::Carried;
 pub use leg::{KEEPALIVE, LEG_BYTES, USER_TIMEOUT};
 pub use limits::{RESERVED_DESCRIPTORS, flows_within, raise_descriptor_limit};
-pub use notice::Notices;
+pub use log_limit::LogLimiter;
+pub use pending_reset::{PENDING_RESETS_MAX, RESET_DELAY_MAX, reset_socket};
 /// LinkDB's worker.
 pub use polyrail_predictor::worker as linkdb;
 pub use relay::{Relay, RelayEvent, RelaySettings, SHELL_TOKENS, TURN_BYTES};
+pub use shutdown::{DRAIN_MAX, Shutdown};
 pub use silence::{SilenceChange, Silences};
 pub use slot::{Label, SAMPLE_EVERY, TunnelView};
-pub use status::StatusFile;
 pub use suspicion::Suspicion;
+pub use traffic::Traffic;
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,9 @@
 //! Two relays over fake tunnels, with real sockets at both ends, in one thread.
 
-mod admin;
 mod contract;
 mod early;
 mod shared;
+mod traffic;
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};

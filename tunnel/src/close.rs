@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use polyrail_identity::CertificateFault;
+
 /// Why a tunnel is over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
@@ -101,7 +103,7 @@ pub enum CloseReason {
     #[error("the peer does not speak polyrail/1: another version of Polyrail, or another service")]
     WrongProtocol,
     /// The peer's certificate did not pass our checks.
-    #[error("{0}")]
+    #[error("peer certificate rejected: {0}")]
     PeerCertificate(CertificateFault),
     /// The peer told us why it refuses us.
     #[error("the peer refuses us: {0}")]
@@ -122,69 +124,6 @@ pub enum CloseReason {
         /// What was tried.
         action: String,
         /// What came of it.
-        detail: String,
-    },
-}
-
-/// What is wrong with the peer's certificate.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CertificateFault {
-    /// It presented none.
-    #[error("the peer presented no certificate")]
-    Missing,
-    /// It was not issued by the operator's authority.
-    #[error("the peer's certificate was not issued by the authority configured here")]
-    UnknownAuthority,
-    /// It has expired.
-    #[error("the peer's certificate (name {name:?}) expired {ago:?} ago by our clock")]
-    Expired {
-        /// The name in it.
-        name: String,
-        /// Since when, in whole seconds.
-        ago: Duration,
-    },
-    /// It is not valid yet.
-    #[error("the peer's certificate (name {name:?}) becomes valid in {ahead:?} by our clock")]
-    NotYetValid {
-        /// The name in it.
-        name: String,
-        /// When, in whole seconds from now.
-        ahead: Duration,
-    },
-    /// It is for the other role.
-    #[error("the peer's certificate (name {name:?}) is not one of a {wanted}")]
-    WrongRole {
-        /// The name in it.
-        name: String,
-        /// `gateway` or `cloud`.
-        wanted: &'static str,
-    },
-    /// It was revoked.
-    #[error("the peer's certificate (name {name:?}, serial {serial}) is revoked")]
-    Revoked {
-        /// The name in it.
-        name: String,
-        /// Its serial number, in hexadecimal digits.
-        serial: String,
-    },
-    /// It names another node than the one that was dialled.
-    #[error("the peer is {presented:?}, expected was {expected:?}")]
-    WrongName {
-        /// The name from the configuration.
-        expected: String,
-        /// The name in the certificate.
-        presented: String,
-    },
-    /// It does not name its node as Polyrail's certificates do.
-    #[error("the peer's certificate names no node: {detail}")]
-    NoIdentity {
-        /// What is wrong with the name.
-        detail: String,
-    },
-    /// It cannot be read, or something else is wrong with it.
-    #[error("the peer's certificate is not acceptable: {detail}")]
-    Malformed {
-        /// What is wrong.
         detail: String,
     },
 }
@@ -259,7 +198,13 @@ impl CloseReason {
             | Self::NotPermitted { .. }
             | Self::Internal { .. } => Side::Here,
             Self::Incompatible { .. } | Self::WrongProtocol => Side::Either,
-            Self::PeerCertificate(fault) => fault.side(),
+            Self::PeerCertificate(fault) => match fault {
+                CertificateFault::UnknownAuthority
+                | CertificateFault::Expired { .. }
+                | CertificateFault::NotYetValid { .. }
+                | CertificateFault::WrongName { .. } => Side::Either,
+                _ => Side::Peer,
+            },
             Self::PeerRefused(complaint) => complaint.side(),
         }
     }
@@ -267,23 +212,6 @@ impl CloseReason {
     /// Whether it is an ordinary end that needs no warning in the log.
     pub fn is_orderly(&self) -> bool {
         self.side() == Side::Nobody
-    }
-}
-
-impl CertificateFault {
-    /// Which side can act on it.
-    pub fn side(&self) -> Side {
-        match self {
-            Self::Missing
-            | Self::WrongRole { .. }
-            | Self::Revoked { .. }
-            | Self::NoIdentity { .. }
-            | Self::Malformed { .. } => Side::Peer,
-            Self::UnknownAuthority
-            | Self::Expired { .. }
-            | Self::NotYetValid { .. }
-            | Self::WrongName { .. } => Side::Either,
-        }
     }
 }
 

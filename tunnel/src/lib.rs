@@ -13,10 +13,8 @@
 
 mod backoff;
 mod carrier;
-mod clock;
 mod close;
 pub mod fake;
-mod identity;
 mod kernel;
 pub mod quic;
 pub mod tls;
@@ -24,8 +22,6 @@ mod tunnel;
 
 pub use backoff::Backoff;
 pub use carrier::{CarrierSpec, SocketOptions, available_congestion_controls};
-pub use clock::{Clock, SystemClock};
-pub use close::{CertificateFault, CloseReason, PeerComplaint, Side};
-pub use identity::{IdentityPaths, LoadError, TlsIdentity};
+pub use close::{CloseReason, PeerComplaint, Side};
 pub use kernel::unacknowledged;
 pub use tunnel::{CONTROL_EXCESS, Early, Established, FRAMES_MAX, Tunnel, TunnelEvent};

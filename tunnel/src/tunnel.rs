@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
+use polyrail_identity::Peer;
 use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
 
 use crate::CloseReason;
@@ -144,6 +145,12 @@ pub struct Early {
     pub peer: Identity,
     /// The serial number of that certificate, as in [`Established`].
     pub serial: String,
+}
+
+impl From<Peer> for Early {
+    fn from(Peer { name, serial, .. }: Peer) -> Self {
+        Self { peer: name, serial }
+    }
 }
 
 /// What the handshake established.

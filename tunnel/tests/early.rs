@@ -9,14 +9,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::pki::LIFE;
 use common::pki::{Authority, CLOUD, GATEWAY, Node, serial_text};
 use common::relay::Relay;
-use common::{BEGIN, LIFE, TestClock, World, client, name, resident, server};
+use common::{BEGIN, TestClock, World, client, name, resident, server};
+use polyrail_identity::{CertificateFault, TlsIdentity};
 use polyrail_model::Unit;
 use polyrail_tunnel::tls::{Client, EARLY_DATA_MAX, TICKETS_MAX};
-use polyrail_tunnel::{
-    CONTROL_EXCESS, CertificateFault, CloseReason, Early, FRAMES_MAX, SocketOptions, TlsIdentity,
-};
+use polyrail_tunnel::{CONTROL_EXCESS, CloseReason, Early, FRAMES_MAX, SocketOptions};
 
 /// What is known early of this node.
 fn early(peer: &str, serial: u64) -> Early {

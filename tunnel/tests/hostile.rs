@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 use common::pki::{Authority, GATEWAY, Node};
 use common::raw::RawClient;
 use common::{TestClock, World, client, loopback, resident, server};
+use polyrail_identity::CertificateFault;
 use polyrail_tunnel::tls::{Client, HANDSHAKE_MAX};
-use polyrail_tunnel::{
-    CarrierSpec, CertificateFault, CloseReason, PeerComplaint, SocketOptions, TunnelEvent,
-};
+use polyrail_tunnel::{CarrierSpec, CloseReason, PeerComplaint, SocketOptions, TunnelEvent};
 
 /// Lets `act` loose on a cloud; answers with how the cloud's tunnel ended.
 fn attack(act: impl FnOnce(SocketAddr, Authority) + Send + 'static) -> CloseReason {

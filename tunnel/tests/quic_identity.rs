@@ -9,13 +9,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::pki::LIFE;
 use common::pki::{Authority, CLOUD, GATEWAY, Node, serial_text};
-use common::{BEGIN, LIFE, TestClock, loopback, name};
+use common::{BEGIN, TestClock, loopback, name};
+use polyrail_identity::{CertificateFault, TlsIdentity};
 use polyrail_model::Unit;
 use polyrail_tunnel::quic::{Client, ServerOptions};
-use polyrail_tunnel::{
-    CarrierSpec, CertificateFault, CloseReason, Early, PeerComplaint, TlsIdentity,
-};
+use polyrail_tunnel::{CarrierSpec, CloseReason, Early, PeerComplaint};
 use quic_world::{World, carrier, client};
 
 /// What both ends say when this gateway meets this cloud.

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use common::pki::{Authority, GATEWAY, Node};
 use common::{TestClock, loopback};
+use polyrail_identity::{CertificateFault, IdentityPaths};
 use polyrail_model::Unit;
+use polyrail_tunnel::CloseReason;
 use polyrail_tunnel::quic::{STREAMS_MAX, ServerOptions};
-use polyrail_tunnel::{CertificateFault, CloseReason, IdentityPaths};
 use quic_world::wire::Tap;
 use quic_world::{World, client};
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use polyrail_model::Destination;
-use polyrail_relay::Notices;
+use polyrail_relay::LogLimiter;
 use polyrail_session::FlowKey;
 
 use super::DialError;
@@ -11,7 +11,7 @@ use super::DialError;
 /// Writes failed dials to the log: as warnings up to a bound, which passengers can reach, and at
 /// level DEBUG beyond it.
 #[derive(Debug, Default)]
-pub(crate) struct Failures(Notices);
+pub(crate) struct Failures(LogLimiter);
 
 impl Failures {
     /// A dial to `destination`, for a flow of `gateway`, has failed.

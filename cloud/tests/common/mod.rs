@@ -14,11 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
-use polyrail_control::pki::{Authority, IssueRequest, Issued, NodeRole};
+use polyrail_identity::{
+    Authority, IdentityPaths, IssueRequest, Issued, NodeRole, SystemClock, TlsIdentity,
+};
 use polyrail_model::{Identity, InstanceId};
 use polyrail_relay::{Label, Relay, RelayEvent, RelaySettings};
 use polyrail_session::{Endpoint, Event, Settings, TunnelKey};
-use polyrail_tunnel::{CarrierSpec, IdentityPaths, SystemClock, TlsIdentity, Tunnel, quic, tls};
+use polyrail_tunnel::{CarrierSpec, Tunnel, quic, tls};
 use serde_json::Value;
 
 /// The process; it ends with the test.
@@ -54,7 +56,7 @@ impl Cloud {
             .spawn()
             .unwrap();
         let cloud = Self { process, address, config, log, socket };
-        cloud.until_logged("polyrail-cloud is ready");
+        cloud.until_logged("polyrail-cloud started");
         cloud
     }
 

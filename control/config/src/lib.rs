@@ -36,6 +36,7 @@ pub use gateway::{
 };
 pub use linkdb::{CloudLinkDb, EVENTS_MAX, LinkDbConfig};
 pub use names::{CarrierName, CongestionControl, InterfaceName, ModemName, NameError};
+pub use polyrail_scheduler::ChainSpec;
 pub use telemetry::{BusAddress, BusAddressError, MessageBus, TelemetryConfig};
 
 /// The largest configuration file that is read, in bytes.

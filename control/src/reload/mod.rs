@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 pub use cloud::diff_cloud;
 pub use gateway::diff_gateway;
 
-use crate::admin::{AdminError, ErrorCode};
 use polyrail_config::{CarrierName, LinkDbConfig, LogConfig, SessionConfig};
 use shown::Shown;
 
@@ -117,15 +116,6 @@ pub struct Difference {
     pub changes: Vec<Change>,
     /// What operators read.
     pub lines: Vec<ChangeLine>,
-}
-
-impl From<RestartNeeded> for AdminError {
-    fn from(needed: RestartNeeded) -> Self {
-        let mut refusal = Self::new(ErrorCode::RestartNeeded, needed.to_string());
-        refusal.0.key = needed.keys.first().cloned();
-        refusal.0.keys = needed.keys;
-        refusal
-    }
 }
 
 impl fmt::Display for ChangeLine {

@@ -249,9 +249,7 @@ fn what_needs_a_restart_is_refused_by_name() {
     let new = new.replacen("16 MiB", "8 MiB", 1).replacen(":1080", ":1081", 1);
     let needed = diff_gateway(&gateway(GATEWAY), &gateway(&new)).unwrap_err();
     assert_eq!(needed.keys, ["session.memory", "socks5.listen"]);
-    let refusal = AdminError::from(needed);
-    assert_eq!(refusal.code(), ErrorCode::RestartNeeded);
-    assert!(refusal.to_string().contains("session.memory, socks5.listen"), "{refusal}");
+    assert!(needed.to_string().contains("session.memory, socks5.listen"), "{needed}");
 }
 
 #[test]

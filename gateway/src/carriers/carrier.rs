@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use polyrail_admin::Event;
 use polyrail_config::{self as config, CarrierRole, GatewayConfig, Mode};
-use polyrail_control::admin::Event;
 use polyrail_control::reload::CarrierKey;
 use polyrail_model::TunnelMode;
 use polyrail_relay::{Label, Relay};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use polyrail_control::admin::LinkChange;
+use polyrail_admin::LinkChange;
 
 use super::policy::Link;
 

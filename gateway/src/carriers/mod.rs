@@ -16,14 +16,15 @@ mod tests;
 
 use std::time::Instant;
 
+use polyrail_admin::{AdminError, Event, LinkChange, PathChange, PathState, RestartWish};
 use polyrail_config::{CarrierName, CarrierRole, GatewayConfig, Mode};
-use polyrail_control::admin::{AdminError, Event, LinkChange, PathChange, PathState, RestartWish};
 use polyrail_control::reload::Change;
+use polyrail_daemon::Survey;
+use polyrail_identity::{IdentityError, SystemClock, TlsIdentity};
 use polyrail_model::{Bitrate, Identity};
 use polyrail_relay::Relay;
-use polyrail_relay::admin::Survey;
 use polyrail_session::{PathReport, TunnelKey};
-use polyrail_tunnel::{CloseReason, LoadError, SystemClock, TlsIdentity, quic, tls};
+use polyrail_tunnel::{CloseReason, quic, tls};
 
 use self::carrier::Carrier;
 use self::links::Links;
@@ -52,7 +53,7 @@ impl Clients {
     ///
     /// # Errors
     /// They cannot use the identity.
-    pub(crate) fn new(identity: &TlsIdentity, cloud: &Identity) -> Result<Self, LoadError> {
+    pub(crate) fn new(identity: &TlsIdentity, cloud: &Identity) -> Result<Self, IdentityError> {
         let clock = std::sync::Arc::new(SystemClock);
         Ok(Self {
             tls: tls::Client::new(identity.clone(), cloud.clone(), clock.clone())?,
@@ -61,7 +62,7 @@ impl Clients {
     }
 
     /// Uses another identity, in both or in none.
-    fn set_identity(&mut self, old: &TlsIdentity, new: &TlsIdentity) -> Result<(), LoadError> {
+    fn set_identity(&mut self, old: &TlsIdentity, new: &TlsIdentity) -> Result<(), IdentityError> {
         self.tls.set_identity(new.clone())?;
         let outcome = self.quic.set_identity(new.clone());
         if outcome.is_err() {
@@ -178,7 +179,7 @@ impl Carriers {
     /// All carriers as operators see them.
     pub(crate) fn states(&self, now: Instant, relay: &Relay) -> Vec<PathState> {
         let survey = Survey::new(now, relay);
-        let carried = relay.carried();
+        let carried = relay.traffic();
         self.carriers.iter().map(|carrier| carrier.state(now, &survey, &carried)).collect()
     }
 
@@ -231,7 +232,7 @@ impl Carriers {
         relay: &mut Relay,
         old: &TlsIdentity,
         new: &TlsIdentity,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), IdentityError> {
         self.clients.set_identity(old, new)?;
         for tunnel in relay.tunnel_keys() {
             let Some(view) = relay.tunnel(tunnel) else { continue };

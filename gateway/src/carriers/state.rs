@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
-use polyrail_control::admin::{
-    Demotion, ModeDecision, PathCounters, PathPhase, PathState, Timestamp,
-};
+use polyrail_admin::{Demotion, ModeDecision, PathCounters, PathPhase, PathState, Timestamp};
+use polyrail_daemon::Survey;
 use polyrail_model::Identity;
-use polyrail_relay::Carried;
-use polyrail_relay::admin::Survey;
+use polyrail_relay::Traffic;
 
 use super::carrier::Carrier;
 use super::policy::Phase;
@@ -18,7 +16,7 @@ impl Carrier {
         &self,
         now: Instant,
         survey: &Survey<'_>,
-        carried: &BTreeMap<(Option<Identity>, String), Carried>,
+        carried: &BTreeMap<(Option<Identity>, String), Traffic>,
     ) -> PathState {
         let name = self.name().to_owned();
         let mut connections = survey.connections(self.tunnels());
@@ -57,7 +55,7 @@ impl Carrier {
         }
     }
 
-    fn counters(&self, carried: &BTreeMap<(Option<Identity>, String), Carried>) -> PathCounters {
+    fn counters(&self, carried: &BTreeMap<(Option<Identity>, String), Traffic>) -> PathCounters {
         let own = self.policy.counters();
         let sums = carried.iter().filter(|((_, carrier), _)| carrier == self.name());
         let (sent_bytes, received_bytes) = sums.fold((0, 0), |(sent, received), (_, carried)| {

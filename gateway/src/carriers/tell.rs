@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_control::admin::{Event, TrialOutcome};
+use polyrail_admin::{Event, TrialOutcome};
 use polyrail_model::Bitrate;
 use polyrail_relay::Relay;
 

@@ -6,16 +6,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
+use polyrail_admin::{ErrorCode, LinkChange, PathChange, PathPhase, PathState, RestartWish};
 use polyrail_config::{GatewayConfig, Mode};
-use polyrail_control::admin::{
-    ErrorCode, LinkChange, PathChange, PathPhase, PathState, RestartWish,
-};
-use polyrail_control::pki::{Authority, IssueRequest, NodeRole};
 use polyrail_control::reload::diff_gateway;
+use polyrail_identity::{Authority, IdentityPaths, IssueRequest, NodeRole, TlsIdentity};
 use polyrail_model::{Identity, InstanceId};
 use polyrail_relay::{Relay, RelayEvent, RelaySettings};
 use polyrail_session::{Endpoint, Event, Settings};
-use polyrail_tunnel::{IdentityPaths, TlsIdentity};
 
 use super::{Carriers, Clients};
 

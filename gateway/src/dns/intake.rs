@@ -9,7 +9,7 @@
 use std::io;
 use std::time::Instant;
 
-use polyrail_relay::Notices;
+use polyrail_relay::LogLimiter;
 
 /// Errors in a row after which the socket's next event is awaited.
 pub const ERRORS_MAX: usize = 64;
@@ -19,7 +19,7 @@ pub const ERRORS_MAX: usize = 64;
 pub struct Intake {
     ready: bool,
     errors: usize,
-    notices: Notices,
+    notices: LogLimiter,
 }
 
 impl Intake {

@@ -76,7 +76,7 @@ fn open(world: &World, count: usize) -> Result<Vec<TcpStream>> {
 fn start_holder(world: &World, flows: usize) -> Result<Process> {
     let program = std::env::current_exe()?;
     let mut holder = Program::new("holder", program, world.lab.log("holder"))
-        .arg("--hold")
+        .arg("hold")
         .arg(format!("{}={flows}", SERVER.at(Family::V4, PORT)))
         .start(&world.lab.server)?;
     holder.wait_for_log("listening", Duration::from_secs(5))?;

@@ -1,4 +1,4 @@
-//! The figures that the issue asks for, each measured in a world of its own.
+//! What the three benchmark suites share, and the suite of the whole system.
 
 mod bonding;
 mod dark;
@@ -9,9 +9,10 @@ mod stalled;
 pub(crate) mod throughput;
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::privilege;
 use crate::report::{Report, results_folder};
@@ -24,7 +25,7 @@ pub use footprint::hold;
 pub enum Effort {
     /// As the figures are published.
     Full,
-    /// Only to see that everything measures; the figures say little.
+    /// Shows that everything measures; the figures say little.
     Smoke,
 }
 
@@ -41,76 +42,84 @@ impl Effort {
 /// One benchmark: its name and what measures it.
 pub(crate) type Benchmark = (&'static str, fn(&mut Report, Effort) -> Result<()>);
 
-/// All benchmarks in the order in which they run.
-const BENCHMARKS: [Benchmark; 8] = [
-    ("bonding", bonding::symmetric),
-    ("asymmetric", bonding::asymmetric),
-    ("dark", dark::one_carrier),
-    ("night", dark::all_carriers),
-    ("stalled", stalled::run),
-    ("idle", idle::run),
-    ("footprint", footprint::run),
-    ("local", local),
-];
-
-/// The names that `--only` takes.
-pub fn names() -> Vec<&'static str> {
-    BENCHMARKS.iter().map(|(name, _)| *name).collect()
+/// Benchmarks whose figures go to one file.
+#[derive(Clone, Copy, Debug)]
+pub struct Suite {
+    /// The file's name in the results' folder, without `.json`.
+    pub(crate) file: &'static str,
+    /// What the machine must have.
+    pub(crate) check: fn() -> Result<()>,
+    /// In the order in which they run.
+    pub(crate) benchmarks: &'static [Benchmark],
 }
 
-/// Runs all benchmarks, or the one named; a benchmark that fails does not stop the others.
-///
-/// # Errors
-/// When one could not measure, after the others have run.
-pub fn run(report: &mut Report, effort: Effort, only: Option<&str>) -> Result<()> {
-    run_each(&BENCHMARKS, report, effort, only)
-}
+/// The figures of the whole system in mode `tls`.
+pub const SUITE: Suite = Suite {
+    file: "interop",
+    check: || Ok(()),
+    benchmarks: &[
+        ("bonding", bonding::symmetric),
+        ("asymmetric", bonding::asymmetric),
+        ("dark", dark::one_carrier),
+        ("night", dark::all_carriers),
+        ("stalled", stalled::run),
+        ("idle", idle::run),
+        ("footprint", footprint::run),
+        ("local", local),
+    ],
+};
 
-/// Measures as root, with `run`, and writes the results to `target/results/FILE.json`, those of one
-/// benchmark to `FILE-NAME.json`, and those of a smoke run to `FILE-smoke.json`.
-///
-/// # Errors
-/// When one could not measure, or the results cannot be written.
-pub fn measure(
-    file: &str,
-    smoke: bool,
-    only: Option<&str>,
-    run: fn(&mut Report, Effort, Option<&str>) -> Result<()>,
-) -> Result<()> {
-    privilege::become_root()?;
-    let effort = if smoke { Effort::Smoke } else { Effort::Full };
-    let mut report = Report::default();
-    let outcome = run(&mut report, effort, only);
-    let name = match only {
-        _ if smoke => format!("{file}-smoke.json"),
-        Some(only) => format!("{file}-{only}.json"),
-        None => format!("{file}.json"),
-    };
-    report.write(&results_folder()?.join(name))?;
-    outcome
-}
+/// How many benchmarks of a smoke run go side by side: they mostly wait.
+const SIDE_BY_SIDE: usize = 3;
 
-/// Runs those of a list that are wanted, and says how long each took.
-pub(crate) fn run_each(
-    benchmarks: &[Benchmark],
-    report: &mut Report,
-    effort: Effort,
-    only: Option<&str>,
-) -> Result<()> {
-    let mut outcome = Ok(());
-    for (name, benchmark) in benchmarks {
-        if only.is_some_and(|only| only != *name) {
-            continue;
-        }
-        let started = Instant::now();
-        let result = benchmark(report, effort);
-        println!("{name}: {:.0} s", started.elapsed().as_secs_f64());
-        if let Err(error) = result.with_context(|| format!("benchmark {name}")) {
-            eprintln!("{error:#}");
-            outcome = Err(error);
-        }
+impl Suite {
+    /// Measures as root and writes the results to `FILE.json`; those of one benchmark go to
+    /// `FILE-NAME.json`, those of a smoke run to `FILE-smoke.json`. A benchmark that fails does
+    /// not stop the others.
+    ///
+    /// # Errors
+    /// If there is no benchmark `only`, if one cannot measure, or the results cannot be written.
+    pub fn measure(&self, smoke: bool, only: Option<&str>) -> Result<()> {
+        let mut wanted = self.benchmarks.to_vec();
+        wanted.retain(|(name, _)| only.is_none_or(|only| only == *name));
+        let names: Vec<&str> = self.benchmarks.iter().map(|(name, _)| *name).collect();
+        ensure!(!wanted.is_empty(), "--only takes one of {}", names.join(", "));
+        privilege::become_root()?;
+        (self.check)()?;
+        let (effort, together, name) = match only {
+            _ if smoke => (Effort::Smoke, SIDE_BY_SIDE, format!("{}-smoke.json", self.file)),
+            Some(only) => (Effort::Full, 1, format!("{}-{only}.json", self.file)),
+            None => (Effort::Full, 1, format!("{}.json", self.file)),
+        };
+        let (report, outcome) = run(wanted, effort, together);
+        report.write(&results_folder()?.join(name))?;
+        outcome
     }
-    outcome
+}
+
+/// Runs benchmarks, `together` at a time, and prints how long each took.
+fn run(wanted: Vec<Benchmark>, effort: Effort, together: usize) -> (Report, Result<()>) {
+    let queue = Mutex::new(wanted.into_iter());
+    let all = Mutex::new((Report::default(), Ok(())));
+    let worker = || loop {
+        let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let Some((name, benchmark)) = next else { return };
+        let (mut report, started) = (Report::default(), Instant::now());
+        let result = benchmark(&mut report, effort);
+        println!("{name}: {:.0} s", started.elapsed().as_secs_f64());
+        let result = result.with_context(|| format!("benchmark {name}"));
+        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        if report.is_empty() && result.is_ok() {
+            all.1 = Err(anyhow::anyhow!("benchmark {name} measured nothing"));
+        }
+        all.0.append(report);
+        if let Err(error) = result {
+            eprintln!("{error:#}");
+            all.1 = Err(error);
+        }
+    };
+    std::thread::scope(|scope| (0..together).for_each(|_| drop(scope.spawn(worker))));
+    all.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What needs no emulated link.

@@ -1,5 +1,5 @@
-//! What forecasts are worth with real daemons on the emulated rail, as `polyrail-bench-linkdb`
-//! prints it: bytes in flight on a carrier at the moment its forecastable handover fails.
+//! What forecasts gain with real daemons on the emulated rail: bytes in flight on a carrier at the
+//! moment its predictable handover fails.
 //!
 //! Each trip is made in each mode with forecasts and without, one after the other; all four see the
 //! same links, the same telemetry and databases with the same trips behind them. The download never
@@ -16,26 +16,15 @@ use polyrail_emulator::rail::Trip;
 
 use self::journey::{Foreseeable, Line};
 use self::pairs::{Pair, Pairs, Seen};
-use crate::bench::{Benchmark, Effort, in_world};
-use crate::bench_tunnel::bulk::{Bulk, Source};
+use crate::bench::{Effort, Suite, in_world};
+use crate::bulk::{Bulk, Source};
 use crate::carrier::{self, Medium};
 use crate::report::Report;
 use crate::world::{Plan, Rail, Side, World};
 
-const BENCHMARKS: [Benchmark; 1] = [("in_flight", in_flight)];
-
-/// The names that `--only` takes.
-pub fn names() -> Vec<&'static str> {
-    BENCHMARKS.iter().map(|(name, _)| *name).collect()
-}
-
-/// Runs all benchmarks, or the one named.
-///
-/// # Errors
-/// When one could not measure.
-pub fn run(report: &mut Report, effort: Effort, only: Option<&str>) -> Result<()> {
-    crate::bench::run_each(&BENCHMARKS, report, effort, only)
-}
+/// What forecasts gain.
+pub const SUITE: Suite =
+    Suite { file: "linkdb-rail", check: || Ok(()), benchmarks: &[("in_flight", in_flight)] };
 
 /// A scheduler, and how much less is to be in flight with forecasts.
 struct Case {

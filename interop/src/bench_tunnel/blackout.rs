@@ -7,13 +7,14 @@ use anyhow::{Context, Result};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use super::bulk::{Bulk, Source};
-use super::watch::{Seen, Watch};
 use super::worlds::Worlds;
 use super::{at_quantile, plan};
+use crate::admin;
 use crate::bench::{Effort, fresh_seed};
+use crate::bulk::{Bulk, Source};
 use crate::carrier::Link;
 use crate::client::PATIENCE;
+use crate::operator;
 use crate::report::{Goal, Report, median};
 use crate::world::{Plan, Side, World};
 
@@ -78,7 +79,6 @@ const QUANTILES: [(f64, &str); 5] =
 /// What a world keeps from blackout to blackout.
 struct Kept {
     bulk: Bulk,
-    watch: Watch,
     generator: Pcg64,
     case: Case,
 }
@@ -96,7 +96,6 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
         bulk.wait_for(1_000_000, PATIENCE)?;
         Ok(Kept {
             bulk,
-            watch: Watch::of(world, Side::Gateway),
             generator: Pcg64::seed_from_u64(seed.wrapping_add(number as u64)),
             case: lookup[number].1,
         })
@@ -145,31 +144,25 @@ fn blackouts(
             world.carriers[*place].darken(&world.lab)?;
         }
         std::thread::sleep(length);
-        let before = kept.watch.look(world)?;
+        let before = look(world)?;
         let returned = Instant::now();
         for place in &dark {
             world.carriers[*place].brighten(&world.lab)?;
         }
-        times.extend(returns(world, kept, &dark, &before, returned)?);
+        times.extend(returns(world, &dark, &before, returned)?);
     }
     Ok(times)
 }
 
 /// The times of the carriers that were dark, ms.
-fn returns(
-    world: &World,
-    kept: &Kept,
-    dark: &[usize],
-    before: &[Seen],
-    returned: Instant,
-) -> Result<Vec<f64>> {
+fn returns(world: &World, dark: &[usize], before: &[u64], returned: Instant) -> Result<Vec<f64>> {
     let mut waiting = dark.to_vec();
     let mut times = Vec::new();
     while !waiting.is_empty() && returned.elapsed() < WAIT_MAX {
-        let now = kept.watch.look(world)?;
+        let now = look(world)?;
         let elapsed_ms = returned.elapsed().as_secs_f64() * 1000.0;
         waiting.retain(|place| {
-            let carries = now[*place].received_bytes > before[*place].received_bytes;
+            let carries = now[*place] > before[*place];
             if carries {
                 times.push(elapsed_ms);
             }
@@ -182,12 +175,11 @@ fn returns(
 
 fn wait_until_all_carry(world: &World, kept: &Kept) -> Result<()> {
     let started = Instant::now();
-    let mut last = kept.watch.look(world)?;
+    let mut last = look(world)?;
     loop {
         std::thread::sleep(CARRIES_WITHIN);
-        let now = kept.watch.look(world)?;
-        let carries =
-            |(now, last): (&Seen, &Seen)| now.received_bytes >= last.received_bytes + CARRIES_BYTES;
+        let now = look(world)?;
+        let carries = |(now, last): (&u64, &u64)| *now >= last + CARRIES_BYTES;
         if now.iter().zip(&last).all(carries) {
             return Ok(());
         }
@@ -195,4 +187,10 @@ fn wait_until_all_carry(world: &World, kept: &Kept) -> Result<()> {
         anyhow::ensure!(started.elapsed() < PATIENCE, "not all carry: {now:?}, {came} bytes came");
         last = now;
     }
+}
+
+/// Users' bytes that the gateway has received over each carrier. Takes a millisecond or two.
+fn look(world: &World) -> Result<Vec<u64>> {
+    let paths = admin::paths(&operator::socket(&world.lab, Side::Gateway))?;
+    paths.iter().map(admin::received_bytes).collect()
 }

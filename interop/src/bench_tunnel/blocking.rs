@@ -15,10 +15,10 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use socket2::{Domain, Socket, Type};
 
-use super::bulk::{Bulk, Source};
 use super::{at_quantile, congestion, worlds::Worlds};
 use crate::addresses::{Family, SERVER};
 use crate::bench::{Effort, fresh_seed};
+use crate::bulk::{Bulk, Source};
 use crate::carrier::{self, Link};
 use crate::client::PATIENCE;
 use crate::report::{Goal, Report, median};

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::plan;
 use super::worlds::Worlds;
-use super::{admin, plan};
 use crate::addresses::{Family, SERVER};
+use crate::admin;
 use crate::bench::Effort;
 use crate::carrier::Link;
 use crate::client::{self, PATIENCE};

@@ -1,55 +1,39 @@
-//! The figures of the tunnel's modes, as `polyrail-bench-tunnel` prints them: QUIC against TLS,
-//! and what path restart buys.
+//! The figures of the tunnel's modes: QUIC against TLS, and what path restart gains.
 //!
 //! Measurements that are compared are of one run, interleaved or at the same time.
 
-mod admin;
 mod blackout;
 mod blocking;
-pub(crate) mod bulk;
 mod congestion;
 mod establish;
 mod goodput;
 mod policed;
 mod resent;
 mod unlimited;
-mod watch;
 mod worlds;
 
 use anyhow::Result;
 
-use crate::bench::{Benchmark, Effort};
-use crate::report::Report;
+use crate::bench::Suite;
 use crate::world::{Plan, World};
 
 pub use unlimited::unlimited;
 
-/// All benchmarks in the order in which they run.
-const BENCHMARKS: [Benchmark; 8] = [
-    ("establish", establish::run),
-    ("clean", goodput::clean),
-    ("lossy", goodput::lossy),
-    ("blocking", blocking::run),
-    ("policed", policed::run),
-    ("resent", resent::run),
-    ("blackout", blackout::run),
-    ("unlimited", unlimited::run),
-];
-
-/// The names that `--only` takes.
-pub fn names() -> Vec<&'static str> {
-    BENCHMARKS.iter().map(|(name, _)| *name).collect()
-}
-
-/// Runs all benchmarks, or the one named; a benchmark that fails does not stop the others.
-///
-/// # Errors
-/// When the kernel lacks a congestion control that is compared; when one could not measure, after
-/// the others have run.
-pub fn run(report: &mut Report, effort: Effort, only: Option<&str>) -> Result<()> {
-    congestion::must_be_there()?;
-    crate::bench::run_each(&BENCHMARKS, report, effort, only)
-}
+/// The figures of the tunnel's modes.
+pub const SUITE: Suite = Suite {
+    file: "tunnel",
+    check: congestion::must_be_there,
+    benchmarks: &[
+        ("establish", establish::run),
+        ("clean", goodput::clean),
+        ("lossy", goodput::lossy),
+        ("blocking", blocking::run),
+        ("policed", policed::run),
+        ("resent", resent::run),
+        ("blackout", blackout::run),
+        ("unlimited", unlimited::run),
+    ],
+};
 
 /// Both daemons in one mode (`quic`, `tls` or `auto`), without carriers yet. TCP does not forget
 /// its window when idle, as Polyrail's package has it.

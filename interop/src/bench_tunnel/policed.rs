@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::admin;
-use super::bulk::{Bulk, Source};
 use super::worlds::Worlds;
+use crate::admin;
 use crate::bench::Effort;
+use crate::bulk::{Bulk, Source};
 use crate::carrier::{self, Link};
 use crate::client::PATIENCE;
 use crate::operator;

@@ -18,10 +18,10 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::bulk::{Bulk, Source};
 use super::plan;
 use super::worlds::Worlds;
 use crate::bench::Effort;
+use crate::bulk::{Bulk, Source};
 use crate::carrier::{self, Link};
 use crate::client::PATIENCE;
 use crate::report::{Goal, Report, median};

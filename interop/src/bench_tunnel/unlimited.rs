@@ -1,7 +1,7 @@
 //! What each mode carries on one machine when no link limits it, and what it costs, with the
 //! kernel's segmentation offload and without.
 //!
-//! Each measurement is a process of its own (`--unlimited`), because the environment decides
+//! Each measurement is a process of its own (`polyrail-lab unlimited`), because the environment decides
 //! whether QUIC uses the offload.
 
 use std::process::Command;
@@ -52,7 +52,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
 
 fn spawn((name, mode, offload): (&str, &str, bool), size: u64) -> Result<Outcome> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("--unlimited").arg(format!("{mode}={size}"));
+    command.arg("unlimited").arg(format!("{mode}={size}"));
     if !offload {
         command.env(OFFLOAD_VARIABLE, "off");
     }

@@ -6,12 +6,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::addresses::{Family, SERVER_NAME};
 use crate::carrier::{self, Link};
 use crate::download::Running;
+use crate::privilege;
 use crate::web::WebFile;
-use crate::world::{Plan, World};
+use crate::world::{Plan, Side, World};
 
 use screen::{Row, Screen};
 
@@ -36,6 +39,20 @@ struct Share {
 /// # Errors
 /// When something does not come up, or a download is not what was served.
 pub fn run(mode: &str) -> Result<()> {
+    check_tools()?;
+    privilege::become_root()?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            println!("\ninterrupted: nothing is left behind");
+            // Children and namespaces end with this process.
+            std::process::exit(128 + signal);
+        }
+    });
+    show(mode)
+}
+
+fn show(mode: &str) -> Result<()> {
     let links = [("alpha", Link::new(20.0, 40)), ("beta", Link::new(15.0, 60))];
     println!("Polyrail: a download crosses two carriers, mode {mode}\n");
     println!("  passenger --- gateway ==={{ alpha, beta }}=== cloud --- web server (nginx)\n");
@@ -136,14 +153,14 @@ fn watch(world: &World, mut running: Running, failing: usize, before: &[u64]) ->
 }
 
 fn shares(world: &World, before: &[u64]) -> Result<Vec<Share>> {
-    let status = world.status()?;
+    let paths = world.paths(Side::Gateway)?;
     let counters = carrier::counters(&world.lab)?;
     let shares = counters.iter().zip(before).map(|(now, before)| {
-        let known = status.carriers.iter().find(|carrier| carrier.name == now.carrier);
-        let round_trip_us = known.and_then(|carrier| carrier.srtt_us);
+        let path = paths.iter().find(|path| path["name"] == now.carrier);
+        let round_trip_us = path.and_then(|path| path["link"]["srtt_us"].as_u64());
         Share {
             name: now.carrier.clone(),
-            mode: known.map_or("-".into(), |carrier| carrier.mode.clone()),
+            mode: path.and_then(|path| path["mode"].as_str()).unwrap_or("-").to_owned(),
             bytes: now.down_bytes - before,
             round_trip_ms: round_trip_us.map(|us| us as f64 / 1000.0),
         }
@@ -155,11 +172,8 @@ fn s(since: Instant) -> f64 {
     since.elapsed().as_secs_f64()
 }
 
-/// Says what to install when a program of Debian is missing.
-///
-/// # Errors
-/// With the packages to install.
-pub fn check_tools() -> Result<()> {
+/// Fails if a program of Debian is missing, with the packages to install.
+fn check_tools() -> Result<()> {
     let tools =
         [("nginx", "nginx-light"), ("curl", "curl"), ("nft", "nftables"), ("ip", "iproute2")];
     let folders = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];

@@ -113,7 +113,7 @@ pub enum NoGuest {
 }
 
 /// Runs the rows of these lines in a guest, if this machine can have one.
-/// `program` is `polyrail-matrix`; a carrier may take `tolerance` times its target.
+/// `program` is `polyrail-lab`; a carrier may take `tolerance` times its target.
 ///
 /// # Errors
 /// When the guest does not do what it was told, with what it said.
@@ -202,7 +202,7 @@ fn init_script(program: &Path, lines: &[String], tolerance: u32) -> String {
          export PATH=/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/run RUST_BACKTRACE=0\n\
          mount -t proc proc /proc\n\
          mount -t tmpfs run /run\n\
-         {} --tolerance {tolerance}{rows} 2>&1\n\
+         {} matrix --tolerance {tolerance}{rows} 2>&1\n\
          echo \"{END_MARK}$?\"\n\
          sleep 1000\n",
         program.display()
@@ -277,8 +277,8 @@ mod tests {
         assert!(all.iter().enumerate().all(|(at, line)| !all[..at].contains(line)), "{all:?}");
         assert!(once.iter().all(|line| all.contains(line)), "{once:?}");
         assert!(!all.iter().any(|line| line.contains('\'')), "{all:?}");
-        let script = init_script(Path::new("/bin/matrix"), &once[..2], 7);
-        let told = "/bin/matrix --tolerance 7 --inside-guest 'tls x tls    IPv4 clock-step' \
+        let script = init_script(Path::new("/bin/lab"), &once[..2], 7);
+        let told = "/bin/lab matrix --tolerance 7 --inside-guest 'tls x tls    IPv4 clock-step' \
                     --inside-guest 'quic x quic  IPv6 clock-step' 2>&1\n";
         assert!(script.contains(told), "{script}");
     }

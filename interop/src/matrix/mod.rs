@@ -6,6 +6,7 @@
 //! the rules and the targets for readers; a test holds it against this module.
 
 mod clock;
+mod command;
 mod cover;
 mod endless;
 mod fault;
@@ -20,9 +21,10 @@ use std::fmt;
 
 use crate::addresses::Family;
 
-pub use clock::{NoGuest, inside_guest, lines as clock_lines, measure as measure_clock_steps};
+pub use clock::{NoGuest, lines as clock_lines, measure as measure_clock_steps};
+pub use command::{Options, measure, run_rows};
 pub use cover::{ROWS_MAX, cover};
-pub use row::{Outcome, StepOutcome, Verdict, run, run_with_logs};
+pub use row::{Outcome, StepOutcome, Verdict};
 pub use summary::{Summary, print_row};
 pub use target::{Class, TARGETS};
 

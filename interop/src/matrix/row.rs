@@ -11,9 +11,8 @@ use crate::addresses::{CLOUD, CLOUD_PORT, SERVER};
 use crate::carrier::{self, Link};
 use crate::configuration::strings;
 use crate::download::{Download, Running};
-use crate::status::Status;
 use crate::web::sha256_of;
-use crate::world::{Plan, World};
+use crate::world::{Plan, Side, World};
 
 use super::clock::Step;
 use super::endless::Endless;
@@ -81,13 +80,8 @@ pub struct Outcome {
 }
 
 /// Runs a row in a world of its own; a carrier may take `tolerance` times its target, after which
-/// the row has failed.
-pub fn run(row: &Row, tolerance: u32) -> Outcome {
-    run_with_logs(row, tolerance, None)
-}
-
-/// As [`run`]; the logs of all programs are then found in the folder `logs`.
-pub fn run_with_logs(row: &Row, tolerance: u32, logs: Option<&Path>) -> Outcome {
+/// the row has failed. The logs of all programs are then found in the folder `logs`.
+pub(super) fn run(row: &Row, tolerance: u32, logs: Option<&Path>) -> Outcome {
     on_thread(row, |outcome| in_world(row, tolerance, logs, outcome))
 }
 
@@ -265,11 +259,8 @@ fn wait_for_carriers(world: &mut World, row: &Row, victims: &[usize]) -> Result<
         .filter(|index| late.flatten() != Some(index))
         .filter_map(|index| Some((NAMES[index], Ways::of(row.gateway, row.cloud, index).mode()?)))
         .collect();
-    let stands = |status: &Status, name: &str| {
-        status.carriers.iter().any(|carrier| carrier.name == name && carrier.state == "up")
-    };
-    world
-        .wait_for_status("tunnels", |status| wanted.iter().all(|(name, _)| stands(status, name)))?;
+    let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
+    world.wait_for_paths(&names)?;
     world.wait_until_up()?;
     wanted.iter().try_for_each(|(name, mode)| fault::must_travel_by(world, name, mode, MODE_LIMIT))
 }
@@ -301,13 +292,9 @@ fn refused(world: &mut World) -> Result<()> {
     for daemon in [&mut world.gateway, &mut world.cloud] {
         ensure!(daemon.exit()?.is_none(), "the {} has ended", daemon.name());
     }
-    let status = world.status()?;
-    let up: Vec<&str> = status
-        .carriers
-        .iter()
-        .filter(|carrier| carrier.state == "up")
-        .map(|carrier| carrier.name.as_str())
-        .collect();
+    let mut paths = world.paths(Side::Gateway)?;
+    paths.retain(|path| path["state"] == "up");
+    let up: Vec<_> = paths.iter().map(|path| &path["name"]).collect();
     ensure!(up.is_empty(), "tunnels stand over {up:?} between modes that exclude each other");
     let log = world.gateway.log();
     for name in NAMES {

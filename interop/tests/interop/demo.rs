@@ -23,8 +23,8 @@ struct Demo {
 impl Demo {
     fn start(name: &str, mode: &str) -> Result<Demo> {
         let mark = format!("{name}-{}", std::process::id());
-        let child = Command::new(env!("CARGO_BIN_EXE_polyrail-demo"))
-            .args(["--mode", mode])
+        let child = Command::new(env!("CARGO_BIN_EXE_polyrail-lab"))
+            .args(["demo", "--mode", mode])
             .env(MARK, &mark)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

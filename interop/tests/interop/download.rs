@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use polyrail_interop::addresses::{Family, SERVER, SERVER_NAME};
-use polyrail_interop::exchange::{Ending, Exchange, Ledger};
+use polyrail_interop::exchange::{Ending, Exchange, Verdicts};
 use polyrail_interop::world::{Plan, World};
 use polyrail_interop::{carrier, client};
 
@@ -41,12 +41,12 @@ fn intercepted(world: &mut World, family: Family) -> Result<()> {
 #[test]
 fn an_upload_uses_both_carriers() -> Result<()> {
     in_both_modes(&Plan::twins(), BOUND, |world| {
-        let ledger = Ledger::default();
+        let verdicts = Verdicts::default();
         let to = SERVER.at(Family::V6, PORT);
-        ledger.serve(&world.lab.server, to)?;
+        verdicts.serve(&world.lab.server, to)?;
         let exchange = Exchange { seed: 7, up: SIZE, down: 1000, ending: Ending::ClientFirst };
         exchange.perform(client::connect(&world.lab.passenger, to)?)?;
-        ledger.verdict(&exchange, BOUND)?;
+        verdicts.verdict(&exchange, BOUND)?;
         for carrier in carrier::counters(&world.lab)? {
             let share = carrier.up_bytes as f64 / SIZE as f64;
             println!("{} carried {share:.2}", carrier.carrier);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use polyrail_interop::addresses::{Family, SERVER};
 use polyrail_interop::client::{self, PATIENCE};
-use polyrail_interop::exchange::{Exchange, Ledger};
+use polyrail_interop::exchange::{Exchange, Verdicts};
 use polyrail_interop::world::{Plan, World};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -25,9 +25,9 @@ const PORT: u16 = 4000;
 fn two_hundred_flows_with_half_closes_and_resets_while_carriers_flap() -> Result<()> {
     in_both_modes(&Plan::twins(), BOUND, |world| {
         let mut generator = Pcg64::seed_from_u64(seed("flapping"));
-        let ledger = Ledger::default();
+        let verdicts = Verdicts::default();
         for address in SERVER.both(PORT) {
-            ledger.serve(&world.lab.server, address)?;
+            verdicts.serve(&world.lab.server, address)?;
         }
         let open = Arc::new(AtomicUsize::new(0));
         let mut flows = Vec::new();
@@ -53,7 +53,7 @@ fn two_hundred_flows_with_half_closes_and_resets_while_carriers_flap() -> Result
         ensure!(peak >= PEAK_MIN, "only {peak} flows were open at once");
         for (exchange, flow) in flows {
             flow.join().ok().context("a client panicked")??;
-            ledger.verdict(&exchange, PATIENCE)?;
+            verdicts.verdict(&exchange, PATIENCE)?;
         }
         Ok(())
     })

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use polyrail_interop::privilege;
-use polyrail_interop::world::{Plan, World};
+use polyrail_interop::world::{Plan, Side, World};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -44,8 +44,8 @@ where
     for mode in ["quic", "tls"] {
         let plan = plan.clone().gateway("mode", mode).cloud("mode", mode);
         let checked = |world: &mut World| {
-            let carriers = world.status()?.carriers;
-            ensure!(carriers.iter().all(|carrier| carrier.mode == mode), "{carriers:?}");
+            let paths = world.paths(Side::Gateway)?;
+            ensure!(paths.iter().all(|path| path["mode"] == mode), "{paths:?}");
             work(world)
         };
         scenario(&plan, bound, checked).with_context(|| format!("mode {mode}"))?;

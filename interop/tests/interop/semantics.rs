@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use polyrail_interop::addresses::{Family, SERVER};
 use polyrail_interop::client::{self, Target};
-use polyrail_interop::exchange::{self, Ending, Exchange, Ledger};
+use polyrail_interop::exchange::{self, Ending, Exchange, Verdicts};
 use polyrail_interop::services::{self, BANNER};
 use polyrail_interop::world::{Plan, World};
 
@@ -66,16 +66,16 @@ fn a_reset_reaches_the_other_end_in_both_directions() -> Result<()> {
 }
 
 fn exchanges(world: &World, endings: &[Ending]) -> Result<()> {
-    let ledger = Ledger::default();
+    let verdicts = Verdicts::default();
     for address in SERVER.both(PORT) {
-        ledger.serve(&world.lab.server, address)?;
+        verdicts.serve(&world.lab.server, address)?;
     }
     for (round, ending) in endings.iter().enumerate() {
         for (way, stream) in every_way(world)?.into_iter().enumerate() {
             let seed = (round * 100 + way) as u64;
             let exchange = Exchange { seed, up: 300_000, down: 400_000, ending: *ending };
             exchange.perform(stream)?;
-            ledger.verdict(&exchange, Duration::from_secs(10))?;
+            verdicts.verdict(&exchange, Duration::from_secs(10))?;
         }
     }
     Ok(())

@@ -73,7 +73,7 @@ pub(super) enum Message {
     Input(Input),
     /// There are orders.
     Order,
-    State(Box<dyn FnOnce(WorkerState) + Send>),
+    State(SyncSender<WorkerState>),
     Stop,
     #[cfg(test)]
     Panic,
@@ -154,14 +154,11 @@ impl Feeder {
         }
     }
 
-    /// Whether the worker has ended.
-    pub fn has_ended(&self) -> bool {
-        self.counts.ended.load(Ordering::Relaxed)
-    }
-
-    /// Asks for the worker's state; false if it has ended or its channel is full.
-    pub fn ask(&self, reply: impl FnOnce(WorkerState) + Send + 'static) -> bool {
-        self.inputs.try_send(Message::State(Box::new(reply))).is_ok()
+    /// The worker's state; none if it has ended or does not answer within a second.
+    pub fn state(&self) -> Option<WorkerState> {
+        let (reply, answer) = sync_channel(1);
+        self.inputs.try_send(Message::State(reply)).ok()?;
+        answer.recv_timeout(ANSWER_WAIT).ok()
     }
 }
 
@@ -172,7 +169,6 @@ impl Drop for Worker {
         // supervisor kills it.
         let _ = self.feeder.inputs.send(Message::Stop);
         let _ = thread.join();
-        self.feeder.counts.ended.store(true, Ordering::Relaxed);
     }
 }
 
@@ -187,3 +183,5 @@ impl std::fmt::Debug for Options {
 const INPUTS_MAX: usize = 4_096;
 /// Outputs that wait for the data plane; the rest is dropped.
 const OUTPUTS_MAX: usize = 4_096;
+/// How long a question for the state waits for an answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);

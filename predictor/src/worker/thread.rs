@@ -4,7 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -29,8 +29,6 @@ pub(super) struct Counts {
     pub(super) inputs: AtomicU64,
     /// Outputs that were dropped.
     pub(super) outputs: AtomicU64,
-    /// The thread has ended.
-    pub(super) ended: AtomicBool,
 }
 
 /// A message of the handle has ended the thread.
@@ -59,7 +57,7 @@ impl Thread {
             match message {
                 Message::State(reply) => {
                     let path = self.options.path.clone();
-                    reply(self.counted(WorkerState {
+                    let _ = reply.send(self.counted(WorkerState {
                         store: StoreState { path, ..StoreState::default() },
                         forecast: self.options.settings.forecast,
                         guard: self.options.settings.guard,
@@ -107,7 +105,9 @@ impl Thread {
         match message {
             Message::Order => {}
             Message::Input(input) => engine.take(Instant::now(), wall_ms(), input),
-            Message::State(reply) => reply(self.counted(engine.state(Instant::now()))),
+            Message::State(reply) => {
+                let _ = reply.send(self.counted(engine.state(Instant::now())));
+            }
             Message::Stop => return Err(Stopped),
             #[cfg(test)]
             Message::Panic => panic!("requested by the test"),

@@ -7,8 +7,8 @@ use polyrail_model::Bitrate;
 use polyrail_session::{PathReport, ResetReason};
 
 use super::Plan;
-use crate::dice::Dice;
-use crate::world::{Coverage, Dial, FlowNo, Reader, Side, Verbosity, World};
+use polyrail_sim::dice::Dice;
+use polyrail_sim::world::{Coverage, Dial, FlowNo, Reader, Side, Verbosity, World};
 
 /// What one run came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use polyrail_scheduler::{ChainSpec, chain_names};
 use polyrail_session::Settings;
 
 use super::operations::OPERATIONS;
-use crate::congestion::Algorithm;
-use crate::dice::Dice;
-use crate::world::{CarrierSpec, Habits, Verbosity};
+use polyrail_sim::congestion::Algorithm;
+use polyrail_sim::dice::Dice;
+use polyrail_sim::world::{CarrierSpec, Habits, Verbosity};
 
 /// One random world before it begins.
 #[derive(Clone, Debug)]

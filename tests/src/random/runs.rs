@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::operations::run;
-use crate::world::{Coverage, Verbosity};
+use polyrail_sim::world::{Coverage, Verbosity};
 
 /// What many runs came to.
 #[derive(Clone, Debug, Default)]

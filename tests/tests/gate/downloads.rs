@@ -1,7 +1,7 @@
 //! How fast downloads of `polyrail full` are beside others.
 
-use polyrail_tests::sim::runs::{Entry, Outcome, Row, Workload, run};
-use polyrail_tests::sim::{Contestant, Engine, trips};
+use polyrail_sim::sim::runs::{Entry, Outcome, Row, Workload, run};
+use polyrail_sim::sim::{Contestant, Engine, trips};
 
 use super::TOLERANCE;
 

@@ -3,8 +3,8 @@
 use polyrail_emulator::rail::Speed;
 use polyrail_emulator::results::Report as Results;
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, Report, evaluate_against};
-use polyrail_tests::linkdb::records::{Campaign, campaign};
-use polyrail_tests::sim::learned::{Case, Trips};
+use polyrail_sim::linkdb::records::{Campaign, campaign};
+use polyrail_sim::sim::learned::{Case, Trips};
 
 use super::TOLERANCE;
 

@@ -2,7 +2,7 @@
 
 use polyrail_emulator::link::Blackout;
 use polyrail_session::{ResetReason, Settings};
-use polyrail_tests::world::LegState;
+use polyrail_sim::world::LegState;
 
 use crate::lab::{
     CLOUD, GATEWAY, begin_download, is_downloaded, line, ms, read, s, state, talk, world,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use polyrail_emulator::link::Blackout;
-use polyrail_tests::world::{CarrierSpec, Side, World};
+use polyrail_sim::world::{CarrierSpec, Side, World};
 
 use crate::lab::{
     CLOUD, GATEWAY, begin_download, chain, download, line, ms, s, talk, world, world_with,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use polyrail_emulator::link::Blackout;
-use polyrail_tests::world::{CarrierSpec, FlowNo, Reader, World};
+use polyrail_sim::world::{CarrierSpec, FlowNo, Reader, World};
 
 use crate::lab::{
     CLOUD, GATEWAY, at_least, begin_download, download, echo, is_downloaded, line, lossy, median,

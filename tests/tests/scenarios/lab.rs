@@ -6,8 +6,8 @@ use polyrail_emulator::link::{LinkSpec, Probability};
 use polyrail_model::{Bitrate, Bytes};
 use polyrail_scheduler::ChainSpec;
 use polyrail_session::Settings;
-use polyrail_tests::congestion::Algorithm;
-use polyrail_tests::world::{CarrierSpec, FlowNo, Habits, LegState, Side, World};
+use polyrail_sim::congestion::Algorithm;
+use polyrail_sim::world::{CarrierSpec, FlowNo, Habits, LegState, Side, World};
 
 pub const GATEWAY: Side = Side::Gateway;
 pub const CLOUD: Side = Side::Cloud;

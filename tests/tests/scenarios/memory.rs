@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use polyrail_model::Bytes;
 use polyrail_session::{OpenError, Settings};
-use polyrail_tests::congestion::Algorithm;
-use polyrail_tests::world::{CarrierSpec, LegState, Reader, Side, World};
+use polyrail_sim::congestion::Algorithm;
+use polyrail_sim::world::{CarrierSpec, LegState, Reader, Side, World};
 
 use crate::lab::{
     CLOUD, GATEWAY, begin_download, is_downloaded, line, lossy, ms, s, state, talk, world,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use polyrail_emulator::link::Blackout;
 use polyrail_scheduler::{ChainSpec, chain_names};
 use polyrail_session::{PathReport, PathStatus, Settings};
-use polyrail_tests::world::{CarrierSpec, Habits, LegState, Side, World};
+use polyrail_sim::world::{CarrierSpec, Habits, LegState, Side, World};
 
 use crate::lab::{
     CLOUD, GATEWAY, begin_download, chain, download, echo, is_downloaded, line, make, median, ms,

@@ -9,7 +9,7 @@ use polyrail_model::{
 };
 use polyrail_predictor::sync::{Ledger, MemoryLedger, Share, Sync};
 use polyrail_predictor::wire::{CarrierTelemetry, SyncMessage, Telemetry};
-use polyrail_tests::world::{CarrierSpec, Side, World};
+use polyrail_sim::world::{CarrierSpec, Side, World};
 
 use crate::lab::{CLOUD, GATEWAY, begin_download, line, ms, s, world};
 

@@ -7,7 +7,7 @@ use polyrail_model::{
 };
 use polyrail_session::wire::{Decoder, Frame};
 use polyrail_session::{Endpoint, Event, Outlet, ResetReason, Settings, TunnelInfo, TunnelKey};
-use polyrail_tests::world::{Dial, Habits, LegState, Reader, World};
+use polyrail_sim::world::{Dial, Habits, LegState, Reader, World};
 
 use crate::lab::{
     CLOUD, GATEWAY, begin_download, is_downloaded, line, ms, read, s, state, talk, world,

@@ -1,7 +1,7 @@
 //! Either side starts anew.
 
 use polyrail_session::ResetReason;
-use polyrail_tests::world::LegState;
+use polyrail_sim::world::LegState;
 
 use crate::lab::{CLOUD, GATEWAY, download, line, ms, s, state, talk, world};
 
@@ -13,7 +13,7 @@ fn a_restarted_cloud_resets_flows_within_a_round_trip_of_the_join() {
     let flows: Vec<_> = (1..10).map(|user| talk(&mut world, user)).collect();
     world.tap(GATEWAY).on = true;
     world.restart(CLOUD);
-    let all_lost = |world: &polyrail_tests::world::World| {
+    let all_lost = |world: &polyrail_sim::world::World| {
         flows.iter().all(|&flow| state(world, flow, GATEWAY) == LOST)
     };
     let from = world.now();
@@ -24,8 +24,7 @@ fn a_restarted_cloud_resets_flows_within_a_round_trip_of_the_join() {
     assert!(now - joined <= ms(85), "reset {:?} after the JOIN", now - joined);
     // Over the same tunnel the next session opens.
     let opened = world.open(1).unwrap();
-    let there =
-        |world: &polyrail_tests::world::World| state(world, opened, CLOUD) == LegState::Open;
+    let there = |world: &polyrail_sim::world::World| state(world, opened, CLOUD) == LegState::Open;
     let time = world.run_until(s(5), there).unwrap();
     assert!(time <= ms(250), "the next flow opens after {time:?}");
     download(&mut world, 1_000_000, s(3));
@@ -36,7 +35,7 @@ fn a_restarted_gateway_resets_what_the_servers_had_at_once() {
     let mut world = world(&[line("a", 20.0, ms(80)), line("b", 20.0, ms(60))]);
     let flows: Vec<_> = (1..10).map(|user| talk(&mut world, user)).collect();
     world.restart(GATEWAY);
-    let lost = |world: &polyrail_tests::world::World| {
+    let lost = |world: &polyrail_sim::world::World| {
         flows.iter().all(|&flow| state(world, flow, CLOUD) == LOST)
     };
     let time = world.run_until(s(5), lost).unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use polyrail_session::ResetReason;
-use polyrail_tests::world::{Dial, LegState, Reader, Side};
+use polyrail_sim::world::{Dial, LegState, Reader, Side};
 
 use crate::lab::{CLOUD, GATEWAY, begin_download, is_downloaded, line, ms, s, state, talk, world};
 
@@ -65,7 +65,7 @@ fn a_reset_arrives_behind_all_that_was_written() {
             let to = from.other();
             let before = world.flow(flow).legs[to as usize].read;
             world.write(flow, from, bytes);
-            let written = |w: &polyrail_tests::world::World| {
+            let written = |w: &polyrail_sim::world::World| {
                 let leg = &w.flow(flow).legs[from as usize];
                 leg.written == leg.goal
             };

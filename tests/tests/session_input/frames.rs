@@ -9,7 +9,7 @@ use polyrail_session::wire::{
     Reset, Said, Terms, encode,
 };
 use polyrail_session::{ResetReason, Role};
-use polyrail_tests::dice::Dice;
+use polyrail_sim::dice::Dice;
 
 /// Bytes for one feed, and how many frames they had before they were changed.
 pub fn hostile(dice: &mut Dice, recorded: &[Vec<u8>], target: Role) -> (Vec<u8>, u64) {

@@ -12,7 +12,7 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyrail_session::Role;
-use polyrail_tests::dice::Dice;
+use polyrail_sim::dice::Dice;
 
 use rig::Rig;
 

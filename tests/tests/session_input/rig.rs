@@ -11,7 +11,7 @@ use polyrail_session::wire::Decoder;
 use polyrail_session::{
     Endpoint, Event, FlowKey, Outlet, ResetReason, Role, Settings, TunnelInfo, TunnelKey,
 };
-use polyrail_tests::dice::Dice;
+use polyrail_sim::dice::Dice;
 
 /// The tunnel over which the hostile bytes come.
 pub const ATTACKED: TunnelKey = TunnelKey(1);

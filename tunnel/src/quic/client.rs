@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use polyrail_identity::{Clock, IdentityError, PeerVerifier, TlsIdentity};
 use polyrail_model::Identity;
 use quiche::{Config, ConnectionId};
 
@@ -15,13 +16,12 @@ use super::tickets::Tickets;
 use super::tunnel::{Port, QuicTunnel};
 use super::{ALPN, qlog};
 use crate::carrier::internal;
-use crate::identity::Judge;
-use crate::{CarrierSpec, Clock, CloseReason, LoadError, TlsIdentity, Tunnel};
+use crate::{CarrierSpec, CloseReason, Tunnel};
 
 /// Makes QUIC tunnels to one cloud.
 pub struct Client {
     cloud: Identity,
-    judge: Arc<Judge>,
+    judge: Arc<PeerVerifier>,
     /// With early data, and without.
     early: Config,
     plain: Config,
@@ -37,8 +37,8 @@ impl Client {
         identity: TlsIdentity,
         cloud: Identity,
         clock: Arc<dyn Clock>,
-    ) -> Result<Self, LoadError> {
-        let judge = Arc::new(Judge::of_cloud(identity.clone(), cloud.clone(), clock));
+    ) -> Result<Self, IdentityError> {
+        let judge = Arc::new(PeerVerifier::of_cloud(identity.clone(), cloud.clone(), clock));
         let early = context::of_client(&identity, &judge, true)?;
         let plain = context::of_client(&identity, &judge, false)?;
         Ok(Self { cloud, judge, early, plain, tickets: Tickets::default() })
@@ -49,11 +49,11 @@ impl Client {
     ///
     /// # Errors
     /// TLS cannot use it; the old one stays.
-    pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), LoadError> {
+    pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), IdentityError> {
         let early = context::of_client(&identity, &self.judge, true)?;
         let plain = context::of_client(&identity, &self.judge, false)?;
         (self.early, self.plain) = (early, plain);
-        self.judge.replace_identity(identity);
+        self.judge.set_identity(identity);
         // Not cleared: connections under way still put theirs into the old ones.
         self.tickets = Tickets::default();
         Ok(())

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mio::Token;
+use polyrail_identity::{CertificateFault, PeerVerifier};
 use polyrail_model::{LinkSample, Unit};
 use quiche::{PathEvent, RecvInfo};
 
@@ -28,16 +29,14 @@ use super::socket::{Arrival, Udp};
 use super::spent::Spent;
 use super::tickets::Place;
 use super::{PATHS_MAX, context, reason, verify};
-use crate::identity::Judge;
 use crate::{
-    CONTROL_EXCESS, CertificateFault, CloseReason, Early, Established, FRAMES_MAX, SocketOptions,
-    TunnelEvent,
+    CONTROL_EXCESS, CloseReason, Early, Established, FRAMES_MAX, SocketOptions, TunnelEvent,
 };
 
 /// What an engine begins with.
 pub(super) struct Start {
     pub(super) connection: quiche::Connection,
-    pub(super) judge: Arc<Judge>,
+    pub(super) judge: Arc<PeerVerifier>,
     pub(super) peer: SocketAddr,
     pub(super) options: SocketOptions,
     /// The client's place for tickets.
@@ -64,7 +63,7 @@ pub(super) enum State {
 /// A connection and all that belongs to it but the socket.
 pub(super) struct Engine {
     pub(super) connection: quiche::Connection,
-    pub(super) judge: Arc<Judge>,
+    pub(super) judge: Arc<PeerVerifier>,
     pub(super) peer: SocketAddr,
     pub(super) options: SocketOptions,
     pub(super) tickets: Option<Place>,

@@ -10,21 +10,20 @@ use boring::pkey::PKey;
 use boring::ssl::{
     AlpnError, SslContext, SslContextBuilder, SslMethod, SslRef, SslSignatureAlgorithm,
 };
+use polyrail_identity::{IdentityError, PeerVerifier, TlsIdentity};
 use quiche::{BbrParams, Config};
 
 use super::{
     ALPN, CIDS_MAX, FLOW_WINDOW, PATHS_MAX, STREAM_WINDOW, STREAM_WINDOW_MAX, STREAMS_MAX,
     ServerOptions, verify,
 };
-use crate::identity::Judge;
-use crate::{LoadError, TlsIdentity};
 
 /// The client's configuration, with early data or without.
 pub(super) fn of_client(
     identity: &TlsIdentity,
-    judge: &Arc<Judge>,
+    judge: &Arc<PeerVerifier>,
     early: bool,
-) -> Result<Config, LoadError> {
+) -> Result<Config, IdentityError> {
     let builder = builder(identity, judge)?;
     let mut config = config(builder, CLIENT_IDLE)?;
     if early {
@@ -37,10 +36,10 @@ pub(super) fn of_client(
 /// still resumed when their certificates pass by the new one.
 pub(super) fn of_server(
     identity: &TlsIdentity,
-    judge: &Arc<Judge>,
+    judge: &Arc<PeerVerifier>,
     options: &ServerOptions,
     ticket_key: &[u8; 48],
-) -> Result<Config, LoadError> {
+) -> Result<Config, IdentityError> {
     let mut builder = builder(identity, judge)?;
     let default = algorithm(&options.congestion).ok_or_else(|| unknown(&options.congestion))?;
     let mut wishes = BTreeMap::new();
@@ -98,7 +97,10 @@ fn select<'a>(
     ours.ok_or(AlpnError::ALERT_FATAL)
 }
 
-fn builder(identity: &TlsIdentity, judge: &Arc<Judge>) -> Result<SslContextBuilder, LoadError> {
+fn builder(
+    identity: &TlsIdentity,
+    judge: &Arc<PeerVerifier>,
+) -> Result<SslContextBuilder, IdentityError> {
     let mut builder = SslContext::builder(SslMethod::tls()).map_err(refused)?;
     let (leaf, between) = identity.chain().split_first().ok_or_else(|| refused("no chain"))?;
     let leaf = verify::certificate(leaf).map_err(refused)?;
@@ -115,7 +117,7 @@ fn builder(identity: &TlsIdentity, judge: &Arc<Judge>) -> Result<SslContextBuild
     Ok(builder)
 }
 
-fn config(builder: SslContextBuilder, idle: Duration) -> Result<Config, LoadError> {
+fn config(builder: SslContextBuilder, idle: Duration) -> Result<Config, IdentityError> {
     let version = quiche::PROTOCOL_VERSION;
     let mut config = Config::with_boring_ssl_ctx_builder(version, builder).map_err(refused)?;
     config.set_max_idle_timeout(idle.as_millis().try_into().unwrap_or(u64::MAX));
@@ -147,11 +149,11 @@ fn bbr() -> BbrParams {
     }
 }
 
-fn refused(error: impl std::fmt::Display) -> LoadError {
-    LoadError::Tls { detail: format!("QUIC: {error}") }
+fn refused(error: impl std::fmt::Display) -> IdentityError {
+    IdentityError::Tls(format!("QUIC: {error}"))
 }
 
-fn unknown(congestion: &str) -> LoadError {
+fn unknown(congestion: &str) -> IdentityError {
     refused(format!("congestion control {congestion:?} is none of: {ALGORITHMS}"))
 }
 

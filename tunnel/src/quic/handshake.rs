@@ -9,13 +9,14 @@ use std::io;
 use std::time::Instant;
 
 use boring::ssl::SslRef;
+use polyrail_identity::{CertificateFault, Peer};
+use rustls::pki_types::CertificateDer;
 
 use super::connection::{Engine, State};
 use super::tunnel::lock;
 use super::{ALPN, EXPORTER_LABEL, reason, verify};
 use crate::carrier::internal;
-use crate::identity::Inspection;
-use crate::{CertificateFault, CloseReason, Established};
+use crate::{CloseReason, Established};
 
 impl Engine {
     /// Draws the conclusions of what `quiche` knows by now.
@@ -62,9 +63,9 @@ impl Engine {
                 return self.end(CloseReason::ProtocolError { detail });
             }
             match self.judge() {
-                Ok(inspection) => {
+                Ok(peer) => {
                     self.state = State::Early;
-                    self.early = Some(inspection.into());
+                    self.early = Some(peer.into());
                 }
                 // The peer understands the refusal behind the server's first flight only.
                 Err(fault) => self.verdict = Some(fault),
@@ -95,23 +96,25 @@ impl Engine {
         if self.connection.application_proto() != ALPN {
             return Err(CloseReason::WrongProtocol);
         }
-        let inspection = self.judge().map_err(CloseReason::PeerCertificate)?;
+        let peer = self.judge().map_err(CloseReason::PeerCertificate)?;
         let mut exporter = [0; 32];
         let ssl: &mut SslRef = self.connection.as_mut();
         ssl.export_keying_material(&mut exporter, EXPORTER_LABEL, None)
             .map_err(|error| internal("export a secret from TLS", &io::Error::other(error)))?;
         Ok(Established {
-            peer: inspection.peer,
-            serial: inspection.serial,
-            peer_valid_until: inspection.valid_until,
+            peer: peer.name,
+            serial: peer.serial,
+            peer_valid_until: peer.valid_until,
             exporter,
             resumed: self.connection.is_resumed(),
             handshake: now.saturating_duration_since(self.began),
         })
     }
 
-    fn judge(&self) -> Result<Inspection, CertificateFault> {
-        self.judge.inspect(&self.connection.peer_cert_chain().unwrap_or_default())
+    fn judge(&self) -> Result<Peer, CertificateFault> {
+        let chain = self.connection.peer_cert_chain().unwrap_or_default();
+        let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
+        self.judge.judge(&chain)
     }
 
     /// Stores the newest ticket that the server gave.

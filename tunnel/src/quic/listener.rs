@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, event};
+use polyrail_identity::{Clock, IdentityError, PeerVerifier, TlsIdentity};
 use quiche::{Config, ConnectionId, Header, RetryConnectionIds};
 
 use super::cid::{Cid, Form, Mint, outline, random};
@@ -25,14 +26,13 @@ use super::socket::{Arrival, Departure, Udp};
 use super::spent::Spent;
 use super::tunnel::{Desk, Hub, Port, QuicTunnel, lock};
 use super::{ServerOptions, context};
-use crate::identity::Judge;
-use crate::{Clock, LoadError, TlsIdentity, Tunnel};
+use crate::Tunnel;
 
 /// Takes gateways in over QUIC.
 pub struct Listener {
     hub: Arc<Hub>,
     options: ServerOptions,
-    judge: Arc<Judge>,
+    judge: Arc<PeerVerifier>,
     config: Config,
     mint: Arc<Mint>,
     ticket_key: [u8; 48],
@@ -90,7 +90,7 @@ impl Listener {
         options: ServerOptions,
         clock: Arc<dyn Clock>,
     ) -> io::Result<Self> {
-        let judge = Arc::new(Judge::of_gateways(identity.clone(), clock));
+        let judge = Arc::new(PeerVerifier::of_gateways(identity.clone(), clock));
         let ticket_key = random();
         let config = context::of_server(&identity, &judge, &options, &ticket_key)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -121,10 +121,10 @@ impl Listener {
     ///
     /// # Errors
     /// TLS cannot use it; the old one stays.
-    pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), LoadError> {
+    pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), IdentityError> {
         self.config = context::of_server(&identity, &self.judge, &self.options, &self.ticket_key)?;
         self.mint = Arc::new(Mint::new(identity.key_der(), self.options.server_id));
-        self.judge.replace_identity(identity);
+        self.judge.set_identity(identity);
         Ok(())
     }
 
@@ -138,7 +138,7 @@ impl Listener {
         identity: &TlsIdentity,
         usual: &str,
         by_carrier: &BTreeMap<String, String>,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), IdentityError> {
         let (congestion, carrier_congestion) = (usual.to_owned(), by_carrier.clone());
         let options = ServerOptions { congestion, carrier_congestion, ..self.options.clone() };
         self.config = context::of_server(identity, &self.judge, &options, &self.ticket_key)?;

@@ -1,9 +1,10 @@
 //! What the end of a QUIC connection means to the operator.
 
+use polyrail_identity::CertificateFault;
 use quiche::ConnectionError;
 
 use super::verify::CRYPTO_ERROR;
-use crate::{CertificateFault, CloseReason, PeerComplaint};
+use crate::{CloseReason, PeerComplaint};
 
 /// Translates what the peer closed the connection with.
 pub(super) fn of_peer(error: &ConnectionError, handshaking: bool) -> CloseReason {

@@ -10,9 +10,8 @@ use std::sync::Arc;
 
 use boring::ssl::{SslAlert, SslContextBuilder, SslRef, SslVerifyError, SslVerifyMode};
 use boring::x509::X509;
-
-use crate::CertificateFault;
-use crate::identity::Judge;
+use polyrail_identity::{CertificateFault, PeerVerifier};
+use rustls::pki_types::CertificateDer;
 
 thread_local! {
     static FAULT: RefCell<Option<CertificateFault>> = const { RefCell::new(None) };
@@ -24,13 +23,12 @@ pub(super) fn take_fault() -> Option<CertificateFault> {
 }
 
 /// Has peers judged in the handshake; a peer without a certificate is refused.
-pub(super) fn install(builder: &mut SslContextBuilder, judge: Arc<Judge>) {
+pub(super) fn install(builder: &mut SslContextBuilder, judge: Arc<PeerVerifier>) {
     let mode = SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT;
     builder.set_custom_verify_callback(mode, move |ssl| {
         let chain =
             presented(ssl).map_err(|_| SslVerifyError::Invalid(SslAlert::INTERNAL_ERROR))?;
-        let chain: Vec<&[u8]> = chain.iter().map(Vec::as_slice).collect();
-        judge.inspect(&chain).map(|_| ()).map_err(|fault| {
+        judge.judge(&chain).map(|_| ()).map_err(|fault| {
             let alert = alert_of(&fault);
             FAULT.replace(Some(fault));
             SslVerifyError::Invalid(alert)
@@ -39,11 +37,11 @@ pub(super) fn install(builder: &mut SslContextBuilder, judge: Arc<Judge>) {
 }
 
 /// The chain that the peer shows, its own certificate first.
-fn presented(ssl: &SslRef) -> Result<Vec<Vec<u8>>, boring::error::ErrorStack> {
+fn presented(ssl: &SslRef) -> Result<Vec<CertificateDer<'static>>, boring::error::ErrorStack> {
     let Some(leaf) = ssl.peer_certificate() else { return Ok(Vec::new()) };
-    let mut chain = vec![leaf.to_der()?];
+    let mut chain = vec![CertificateDer::from(leaf.to_der()?)];
     for certificate in ssl.peer_cert_chain().into_iter().flatten() {
-        let der = certificate.to_der()?;
+        let der = CertificateDer::from(certificate.to_der()?);
         // On the client's side the chain holds the peer's own certificate once more.
         if der != chain[0] {
             chain.push(der);

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use polyrail_identity::{Clock, IdentityError, PeerVerifier, TlsIdentity};
 use polyrail_model::Identity;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
@@ -14,15 +15,15 @@ use super::connection::{Start, TlsTunnel};
 use super::engine::{Engine, Plan};
 use super::tickets::{TicketStore, Tickets};
 use super::verifier::{TlsTime, Verifier};
-use super::{ALPN, TICKETS_MAX};
-use crate::{CarrierSpec, Clock, CloseReason, LoadError, TlsIdentity, Tunnel, carrier};
+use super::{ALPN, TICKETS_MAX, provider};
+use crate::{CarrierSpec, CloseReason, Tunnel, carrier};
 
 /// Makes tunnels to one cloud.
 #[derive(Debug)]
 pub struct Client {
     clock: Arc<dyn Clock>,
     config: ClientConfig,
-    verifier: Arc<Verifier>,
+    verifier: Arc<PeerVerifier>,
     server_name: ServerName<'static>,
     /// By carrier and address: a ticket seen by two carriers would link them. Bounded by the
     /// configuration: at most `CARRIERS_MAX`, then all are dropped.
@@ -38,12 +39,12 @@ impl Client {
         identity: TlsIdentity,
         cloud: Identity,
         clock: Arc<dyn Clock>,
-    ) -> Result<Self, LoadError> {
-        let verifier = Arc::new(Verifier::of_cloud(identity.clone(), cloud.clone(), clock.clone()));
+    ) -> Result<Self, IdentityError> {
+        let verifier =
+            Arc::new(PeerVerifier::of_cloud(identity.clone(), cloud.clone(), clock.clone()));
         let config = set_up(&identity, &clock, &verifier)?;
-        let server_name = ServerName::try_from(cloud.as_str().to_owned()).map_err(|_| {
-            LoadError::Tls { detail: format!("{cloud} cannot be asked for as a server name") }
-        })?;
+        let server_name = ServerName::try_from(cloud.as_str().to_owned())
+            .map_err(|_| IdentityError::Tls(format!("{cloud} is not valid as a server name")))?;
         Ok(Self { clock, config, verifier, server_name, tickets: BTreeMap::new() })
     }
 
@@ -52,9 +53,9 @@ impl Client {
     ///
     /// # Errors
     /// TLS cannot use it; the old one stays.
-    pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), LoadError> {
+    pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), IdentityError> {
         self.config = set_up(&identity, &self.clock, &self.verifier)?;
-        self.verifier.replace_identity(identity);
+        self.verifier.set_identity(identity);
         // Also for the connects under way, which keep the old identity.
         self.tickets.values().for_each(|tickets| tickets.forget());
         self.tickets.clear();
@@ -91,14 +92,14 @@ impl Client {
 fn set_up(
     identity: &TlsIdentity,
     clock: &Arc<dyn Clock>,
-    verifier: &Arc<Verifier>,
-) -> Result<ClientConfig, LoadError> {
+    verifier: &Arc<PeerVerifier>,
+) -> Result<ClientConfig, IdentityError> {
     let time = Arc::new(TlsTime(clock.clone()));
-    let mut config = ClientConfig::builder_with_details(identity.provider(), time)
+    let mut config = ClientConfig::builder_with_details(Arc::new(provider()), time)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|error| LoadError::Tls { detail: error.to_string() })?
+        .map_err(|error| IdentityError::Tls(error.to_string()))?
         .dangerous()
-        .with_custom_certificate_verifier(verifier.clone())
+        .with_custom_certificate_verifier(Arc::new(Verifier(verifier.clone())))
         .with_client_cert_resolver(identity.key());
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(config)

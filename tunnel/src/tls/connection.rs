@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use mio::event::Source;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+use polyrail_identity::PeerVerifier;
 use polyrail_model::{LinkSample, TunnelMode, Unit};
 use socket2::SockRef;
 
 use super::engine::Engine;
 use super::feed::{AMOUNT_MAX, Feed};
 use super::reason;
-use super::verifier::Verifier;
 use crate::carrier::{internal, set_congestion};
 use crate::kernel::TcpInfo;
 use crate::{
@@ -34,7 +34,7 @@ use crate::{
 pub(super) struct Start {
     pub(super) socket: TcpStream,
     pub(super) engine: Engine,
-    pub(super) verifier: Arc<Verifier>,
+    pub(super) verifier: Arc<PeerVerifier>,
     pub(super) peer: SocketAddr,
     pub(super) options: SocketOptions,
 }
@@ -55,7 +55,7 @@ pub(super) enum State {
 pub(super) struct TlsTunnel {
     pub(super) socket: TcpStream,
     pub(super) engine: Engine,
-    pub(super) verifier: Arc<Verifier>,
+    pub(super) verifier: Arc<PeerVerifier>,
     pub(super) peer: SocketAddr,
     pub(super) options: SocketOptions,
     pub(super) state: State,

@@ -7,11 +7,12 @@
 use std::io;
 use std::time::Instant;
 
+use polyrail_identity::Peer;
+
 use super::HANDSHAKE_MAX;
 use super::connection::{State, TlsTunnel};
 use super::reason;
 use crate::carrier::{connect_failure, internal};
-use crate::identity::Inspection;
 use crate::{CloseReason, Early, Established};
 
 impl TlsTunnel {
@@ -75,10 +76,10 @@ impl TlsTunnel {
             return Ok(());
         }
         // Nothing is announced, handed out or answered before the resumed session has passed.
-        let inspection = self.judge().inspect_err(|_| self.engine.send_close_notify())?;
+        let peer = self.judge().inspect_err(|_| self.engine.send_close_notify())?;
         let waits = self.engine.take_early().map_err(|error| internal("early data", &error))?;
         if waits && self.state == State::Handshaking {
-            self.open_early(inspection.into());
+            self.open_early(peer.into());
         }
         Ok(())
     }
@@ -108,11 +109,11 @@ impl TlsTunnel {
     }
 
     fn established(&self, now: Instant) -> Result<Established, CloseReason> {
-        let inspection = self.judge()?;
+        let peer = self.judge()?;
         Ok(Established {
-            peer: inspection.peer,
-            serial: inspection.serial,
-            peer_valid_until: inspection.valid_until,
+            peer: peer.name,
+            serial: peer.serial,
+            peer_valid_until: peer.valid_until,
             exporter: self.engine.exporter()?,
             resumed: self.engine.is_resumed(),
             handshake: now.saturating_duration_since(self.began),
@@ -120,10 +121,10 @@ impl TlsTunnel {
     }
 
     /// Judges the peer by now: its protocol, then its certificate.
-    fn judge(&self) -> Result<Inspection, CloseReason> {
+    fn judge(&self) -> Result<Peer, CloseReason> {
         if !self.engine.speaks_ours() {
             return Err(CloseReason::WrongProtocol);
         }
-        self.verifier.inspect(self.engine.peer_chain()).map_err(CloseReason::PeerCertificate)
+        self.verifier.judge(self.engine.peer_chain()).map_err(CloseReason::PeerCertificate)
     }
 }

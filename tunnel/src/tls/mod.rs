@@ -60,7 +60,7 @@ pub const TICKETS_MAX: usize = 8;
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-polyrail-join";
 
 /// The cryptography of all tunnels.
-pub(crate) fn provider() -> CryptoProvider {
+fn provider() -> CryptoProvider {
     let cipher_suites = vec![
         ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
         ring::cipher_suite::TLS13_AES_256_GCM_SHA384,

@@ -3,11 +3,12 @@
 use std::io;
 use std::net::SocketAddr;
 
+use polyrail_identity::CertificateFault;
 use rustls::{AlertDescription, Error};
 
 use super::verifier;
 use crate::carrier::internal;
-use crate::{CertificateFault, CloseReason, PeerComplaint};
+use crate::{CloseReason, PeerComplaint};
 
 /// Translates an error of `process_new_packets`.
 pub(super) fn of_tls(error: Error, handshaking: bool) -> CloseReason {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mio::net::TcpStream;
+use polyrail_identity::{Clock, IdentityError, PeerVerifier, TlsIdentity};
 use rustls::server::ServerSessionMemoryCache;
 use rustls::{ServerConfig, ServerConnection};
 use socket2::SockRef;
@@ -12,9 +13,9 @@ use socket2::SockRef;
 use super::connection::{Start, TlsTunnel};
 use super::engine::Engine;
 use super::verifier::{TlsTime, Verifier};
-use super::{ALPN, EARLY_DATA_SKIPPED_MAX, TICKETS_MAX};
+use super::{ALPN, EARLY_DATA_SKIPPED_MAX, TICKETS_MAX, provider};
 use crate::carrier::{apply_options, internal};
-use crate::{Clock, CloseReason, LoadError, SocketOptions, TlsIdentity, Tunnel};
+use crate::{CloseReason, SocketOptions, Tunnel};
 
 /// Makes tunnels of accepted connections.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub struct Server {
     clock: Arc<dyn Clock>,
     sessions: Arc<ServerSessionMemoryCache>,
     config: Arc<ServerConfig>,
-    verifier: Arc<Verifier>,
+    verifier: Arc<PeerVerifier>,
 }
 
 impl Server {
@@ -35,9 +36,9 @@ impl Server {
         identity: TlsIdentity,
         options: SocketOptions,
         clock: Arc<dyn Clock>,
-    ) -> Result<Self, LoadError> {
+    ) -> Result<Self, IdentityError> {
         let sessions = ServerSessionMemoryCache::new(SESSIONS_MAX);
-        let verifier = Arc::new(Verifier::of_gateways(identity.clone(), clock.clone()));
+        let verifier = Arc::new(PeerVerifier::of_gateways(identity.clone(), clock.clone()));
         let config = set_up(&identity, &clock, &sessions, &verifier)?;
         Ok(Self { options, clock, sessions, config, verifier })
     }
@@ -48,9 +49,9 @@ impl Server {
     ///
     /// # Errors
     /// TLS cannot use it; the old one stays.
-    pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), LoadError> {
+    pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), IdentityError> {
         self.config = set_up(&identity, &self.clock, &self.sessions, &self.verifier)?;
-        self.verifier.replace_identity(identity);
+        self.verifier.set_identity(identity);
         Ok(())
     }
 
@@ -78,13 +79,13 @@ fn set_up(
     identity: &TlsIdentity,
     clock: &Arc<dyn Clock>,
     sessions: &Arc<ServerSessionMemoryCache>,
-    verifier: &Arc<Verifier>,
-) -> Result<Arc<ServerConfig>, LoadError> {
+    verifier: &Arc<PeerVerifier>,
+) -> Result<Arc<ServerConfig>, IdentityError> {
     let time = Arc::new(TlsTime(clock.clone()));
-    let mut config = ServerConfig::builder_with_details(identity.provider(), time)
+    let mut config = ServerConfig::builder_with_details(Arc::new(provider()), time)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|error| LoadError::Tls { detail: error.to_string() })?
-        .with_client_cert_verifier(verifier.clone())
+        .map_err(|error| IdentityError::Tls(error.to_string()))?
+        .with_client_cert_verifier(Arc::new(Verifier(verifier.clone())))
         .with_cert_resolver(identity.key());
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = sessions.clone();

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use polyrail_identity::PeerVerifier;
 use rustls::NamedGroup;
 use rustls::client::{
     ClientSessionStore, TicketRequest, Tls12ClientSessionValue, Tls13ClientSessionValue,
@@ -15,7 +16,6 @@ use rustls::client::{
 use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::TICKETS_MAX;
-use super::verifier::Verifier;
 use crate::Early;
 
 /// Tickets of one cloud over one carrier. The server's name is always the same, so it is no key.
@@ -51,7 +51,7 @@ impl TicketStore {
 #[derive(Debug)]
 pub(super) struct Tickets {
     store: Arc<TicketStore>,
-    verifier: Arc<Verifier>,
+    verifier: Arc<PeerVerifier>,
     shown: Mutex<Shown>,
 }
 
@@ -64,7 +64,7 @@ struct Shown {
 }
 
 impl Tickets {
-    pub(super) fn new(store: Arc<TicketStore>, verifier: Arc<Verifier>) -> Self {
+    pub(super) fn new(store: Arc<TicketStore>, verifier: Arc<PeerVerifier>) -> Self {
         Self { store, verifier, shown: Mutex::default() }
     }
 
@@ -121,8 +121,8 @@ impl ClientSessionStore for Tickets {
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
         let tickets = &mut lock(&self.store.held).tickets;
         while let Some(Ticket { value, chain }) = tickets.pop_back() {
-            if let Ok(inspection) = self.verifier.inspect(&chain) {
-                lock(&self.shown).early = Some(inspection.into());
+            if let Ok(peer) = self.verifier.judge(&chain) {
+                lock(&self.shown).early = Some(peer.into());
                 return Some(value);
             }
         }

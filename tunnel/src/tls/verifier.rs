@@ -5,10 +5,9 @@
 //! the caller's thread, so a thread-local slot holds it until that call returns.
 
 use std::cell::RefCell;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::Arc;
 
-use polyrail_model::Identity;
+use polyrail_identity::{CertificateFault, Clock, PeerVerifier};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -16,18 +15,9 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
-use crate::identity::{Inspection, Role};
-use crate::{CertificateFault, Clock, TlsIdentity};
-
-/// Judges the peers of one daemon, always by its newest identity: a reload also counts for the
-/// handshakes that are under way.
+/// Lets rustls ask our verifier.
 #[derive(Debug)]
-pub(super) struct Verifier {
-    identity: RwLock<TlsIdentity>,
-    wanted: Role,
-    expected: Option<Identity>,
-    clock: Arc<dyn Clock>,
-}
+pub(super) struct Verifier(pub(super) Arc<PeerVerifier>);
 
 thread_local! {
     static FAULT: RefCell<Option<CertificateFault>> = const { RefCell::new(None) };
@@ -39,59 +29,9 @@ pub(super) fn take_fault() -> Option<CertificateFault> {
 }
 
 impl Verifier {
-    /// Accepts gateways, whatever their name.
-    pub(super) fn of_gateways(identity: TlsIdentity, clock: Arc<dyn Clock>) -> Self {
-        Self { identity: RwLock::new(identity), wanted: Role::Gateway, expected: None, clock }
-    }
-
-    /// Accepts the cloud named `expected`.
-    pub(super) fn of_cloud(
-        identity: TlsIdentity,
-        expected: Identity,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
-        Self {
-            identity: RwLock::new(identity),
-            wanted: Role::Cloud,
-            expected: Some(expected),
-            clock,
-        }
-    }
-
-    /// Judges by another identity from now on.
-    pub(super) fn replace_identity(&self, identity: TlsIdentity) {
-        *self.identity.write().unwrap_or_else(PoisonError::into_inner) = identity;
-    }
-
-    fn identity(&self) -> TlsIdentity {
-        self.identity.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Judges a chain by the current time.
-    pub(super) fn inspect(
-        &self,
-        chain: &[CertificateDer<'_>],
-    ) -> Result<Inspection, CertificateFault> {
-        self.judge(chain, self.clock.since_epoch())
-    }
-
-    fn judge(
-        &self,
-        chain: &[CertificateDer<'_>],
-        now: Duration,
-    ) -> Result<Inspection, CertificateFault> {
-        self.identity().contents().inspect(chain, self.wanted, self.expected.as_ref(), now)
-    }
-
-    fn hook(
-        &self,
-        leaf: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<(), Error> {
+    fn hook(&self, leaf: &CertificateDer<'_>, between: &[CertificateDer<'_>]) -> Result<(), Error> {
         let chain: Vec<_> = std::iter::once(leaf).chain(between).cloned().collect();
-        let verdict = self.judge(&chain, Duration::from_secs(now.as_secs()));
-        verdict.map(|_| ()).map_err(|fault| {
+        self.0.judge(&chain).map(|_| ()).map_err(|fault| {
             let error = alerting(&fault);
             FAULT.replace(Some(fault));
             Error::InvalidCertificate(error)
@@ -104,13 +44,13 @@ impl Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let provider = self.identity().provider();
-        let algorithms = &provider.signature_verification_algorithms;
+        let identity = self.0.identity();
+        let algorithms = &identity.provider().signature_verification_algorithms;
         verify_tls13_signature(message, certificate, signature, algorithms)
     }
 
     fn schemes(&self) -> Vec<SignatureScheme> {
-        self.identity().provider().signature_verification_algorithms.supported_schemes()
+        self.0.identity().provider().signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -139,9 +79,9 @@ impl ServerCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         _server_name: &ServerName<'_>,
         _ocsp_response: &[u8],
-        now: UnixTime,
+        _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.hook(end_entity, intermediates, now).map(|()| ServerCertVerified::assertion())
+        self.hook(end_entity, intermediates).map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -150,8 +90,9 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let provider = self.identity().provider();
-        verify_tls12_signature(message, cert, dss, &provider.signature_verification_algorithms)
+        let identity = self.0.identity();
+        let algorithms = &identity.provider().signature_verification_algorithms;
+        verify_tls12_signature(message, cert, dss, algorithms)
     }
 
     fn verify_tls13_signature(
@@ -178,9 +119,9 @@ impl ClientCertVerifier for Verifier {
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
+        _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.hook(end_entity, intermediates, now).map(|()| ClientCertVerified::assertion())
+        self.hook(end_entity, intermediates).map(|()| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

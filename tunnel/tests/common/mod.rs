@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+#[path = "../../../control/identity/tests/scratch/mod.rs"]
 pub mod pki;
 pub mod raw;
 pub mod relay;
@@ -12,17 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token};
+use polyrail_identity::{Clock, TlsIdentity};
 use polyrail_model::{Identity, Unit};
 use polyrail_tunnel::tls::{Client, Listener, Server};
 use polyrail_tunnel::{
-    CarrierSpec, Clock, CloseReason, Early, Established, SocketOptions, TlsIdentity, Tunnel,
-    TunnelEvent,
+    CarrierSpec, CloseReason, Early, Established, SocketOptions, Tunnel, TunnelEvent,
 };
 
-/// When the scratch certificates begin to be valid, in seconds since 1970.
-pub const BEGIN: u64 = 1_800_000_000;
-/// How long they are valid, in seconds.
-pub const LIFE: u64 = 10_000;
+pub use pki::BEGIN;
 
 /// A clock that stands still until it is set.
 #[derive(Debug)]

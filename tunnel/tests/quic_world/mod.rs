@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token};
+use polyrail_identity::TlsIdentity;
 use polyrail_model::Unit;
 use polyrail_tunnel::quic::{Client, Listener, ServerOptions};
-use polyrail_tunnel::{
-    CarrierSpec, CloseReason, Early, Established, TlsIdentity, Tunnel, TunnelEvent, fake,
-};
+use polyrail_tunnel::{CarrierSpec, CloseReason, Early, Established, Tunnel, TunnelEvent, fake};
 
 use crate::common::{TestClock, loopback, name};
 

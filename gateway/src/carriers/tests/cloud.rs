@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Poll};
-use polyrail_control::admin::{Event, PathPhase, RestartWish};
-use polyrail_control::pki::NodeRole;
+use polyrail_admin::{Event, PathPhase, RestartWish};
+use polyrail_identity::{NodeRole, SystemClock};
 use polyrail_relay::{Label, Relay, RelaySettings};
 use polyrail_session::{Endpoint, Settings};
-use polyrail_tunnel::{SocketOptions, SystemClock, tls};
+use polyrail_tunnel::{SocketOptions, tls};
 
 use super::{CONFIG, World, identity, restart};
 

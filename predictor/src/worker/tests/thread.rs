@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
 
 use crate::wire::SyncMessage;
 use polyrail_model::{HandoverOutcome, Reported, TripId};
@@ -22,9 +21,7 @@ fn start(role: Role, path: Option<PathBuf>) -> (Worker, Arc<AtomicUsize>) {
 fn until(feeder: &Feeder, wish: impl Fn(&WorkerState) -> bool) -> WorkerState {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
-        let (sender, receiver) = channel();
-        feeder.ask(move |state| drop(sender.send(state)));
-        let state = receiver.recv_timeout(Duration::from_secs(1)).ok();
+        let state = feeder.state();
         if let Some(state) = state.clone().filter(&wish) {
             return state;
         }
@@ -66,7 +63,7 @@ fn feeding_never_blocks_and_overflow_is_counted() {
     assert!(outputs > 0);
     drop(worker);
     assert_eq!(handovers(&path).len() as u64, BUSY * 12, "it was closed");
-    assert!(feeder.has_ended() && !feeder.ask(|_| {}));
+    assert_eq!(feeder.state(), None);
 }
 
 #[test]
@@ -140,7 +137,7 @@ fn panic_turns_forecasts_off_until_restart() {
         let state = until(&feeder, |state| state.inputs_dropped == 3);
         assert_eq!((state.failures, worker.try_recv()), (1, None));
         drop(worker);
-        assert!(feeder.has_ended());
+        assert_eq!(feeder.state(), None);
     }
 }
 

@@ -1,0 +1,86 @@
+//! `polyrail-lab`: the real programs in network namespaces over emulated carriers.
+//!
+//! Nothing is left behind, also when interrupted: see the library's first page.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use polyrail_interop::bench::Suite;
+use polyrail_interop::{bench, bench_linkdb, bench_tunnel, demo, matrix, trials};
+
+/// Polyrail's programs over emulated carriers; needs root, or user namespaces.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show a download over two carriers, one of which fails
+    Demo {
+        /// How the tunnels travel
+        #[arg(long, default_value = "auto", value_parser = ["quic", "tls", "auto"])]
+        mode: String,
+    },
+    /// Run the mode matrix: every mode, family and fault, row by row
+    Matrix(matrix::Options),
+    /// Measure Polyrail end to end, with tunnels of mode `tls`
+    Bench(Selection),
+    /// Measure QUIC against TLS, and what path restart gains
+    BenchTunnel(Selection),
+    /// Measure what forecasts gain on the emulated rail
+    BenchLinkdb(Selection),
+    /// Run all three benchmarks in small: does each still measure?
+    Smoke,
+    /// Play the simulator's trials with the kernel's TCP and with the daemons
+    Trials(trials::Options),
+    /// Serve `ADDRESS=COUNT`: accept so many connections and hold them
+    #[command(hide = true)]
+    Hold { what: String },
+    /// Measure `MODE=BYTES` without link limits
+    #[command(hide = true)]
+    Unlimited { what: String },
+}
+
+#[derive(Args)]
+struct Selection {
+    /// Short runs that only show that everything measures; their figures say little
+    #[arg(long)]
+    smoke: bool,
+    /// Only this benchmark
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("polyrail-lab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    let measure = |suite: &Suite, Selection { smoke, only }| suite.measure(smoke, only.as_deref());
+    match command {
+        Command::Demo { mode } => demo::run(&mode),
+        Command::Matrix(options) => matrix::measure(&options),
+        Command::Bench(selection) => measure(&bench::SUITE, selection),
+        Command::BenchTunnel(selection) => measure(&bench_tunnel::SUITE, selection),
+        Command::BenchLinkdb(selection) => measure(&bench_linkdb::SUITE, selection),
+        Command::Smoke => [bench::SUITE, bench_tunnel::SUITE, bench_linkdb::SUITE]
+            .iter()
+            .map(|suite| suite.measure(true, None))
+            .fold(Ok(()), Result::and),
+        Command::Trials(options) => trials::play(&options),
+        Command::Hold { what } => bench::hold(&what),
+        Command::Unlimited { what } => bench_tunnel::unlimited(&what),
+    }
+}

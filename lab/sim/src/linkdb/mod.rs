@@ -1,0 +1,333 @@
+//! How good LinkDB's forecasts are on the generated rail, and on recorded metro runs.
+//!
+//! Each route is passed on so many trips, whose handovers become records as a gateway makes them
+//! ([`records`]), or are played to what makes them on board ([`piloted`]). Then each trip is left
+//! out once ([`polyrail_predictor::forecast::evaluate`]).
+
+pub mod metro;
+pub mod piloted;
+pub mod records;
+mod results;
+mod speed;
+mod store;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use polyrail_emulator::results::{Report as Results, results_folder};
+use polyrail_predictor::forecast::evaluate::{EvaluateSettings, Report, evaluate_against};
+use polyrail_predictor::forecast::{ForecastSettings, Rule};
+
+use records::{Campaign, REPORT_MS, campaign};
+use serde_json::Value;
+
+use crate::sim::learned;
+
+/// What is evaluated.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// How many routes.
+    #[arg(long, default_value_t = ROUTES, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    routes: u64,
+    /// How many trips on each.
+    #[arg(long, default_value_t = TRIPS, value_parser = clap::value_parser!(u64).range(2..=100))]
+    trips: u64,
+    /// How long a route is, in kilometres.
+    #[arg(long, default_value_t = KM)]
+    km: f64,
+    /// The seed of the first route.
+    #[arg(long, default_value_t = TUNING)]
+    from: u64,
+    /// The routes on which nothing was tuned.
+    #[arg(long, conflicts_with = "from")]
+    held_back: bool,
+    /// After how many milliseconds at most a modem's report is seen.
+    #[arg(long, default_value_t = REPORT_MS)]
+    report_ms: u64,
+    /// How the place of a failure is chosen.
+    #[arg(long, value_enum, default_value_t = RuleName::Value)]
+    rule: RuleName,
+    /// What a late forecast costs.
+    #[arg(long)]
+    late_cost: Option<f64>,
+    /// What a false alarm costs.
+    #[arg(long)]
+    alarm_cost: Option<f64>,
+    /// On how many routes the simulator passes a trip with what was learned.
+    #[arg(long, default_value_t = ROUTES, value_parser = clap::value_parser!(u64).range(1..=200))]
+    simulated: u64,
+    /// Recorded metro runs, a folder of CSV files; left out, `../shared/traces` if it is there.
+    #[arg(long)]
+    metro: Option<PathBuf>,
+    /// Only the first table.
+    #[arg(long)]
+    brief: bool,
+    /// Only records as the gateway makes them: the trips are played to its pilot.
+    #[arg(long)]
+    pilot: bool,
+    /// Two routes of six trips: does it still run?
+    #[arg(long)]
+    smoke: bool,
+}
+
+/// How the place of a failure is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RuleName {
+    /// By its expected value.
+    Value,
+    /// The mean of the failures, as POLYCORN does.
+    Mean,
+    /// A deviation before the mean of all handovers.
+    Naive,
+}
+
+/// Prints tables and RESULT lines, writes the figures as JSON.
+///
+/// # Errors
+/// A trip cannot be drawn, metro runs cannot be read, the results cannot be written.
+pub fn command(options: &Options) -> Result<()> {
+    let mut options = options.clone();
+    options.choose();
+    let (first, last) = (options.from, options.from + options.routes - 1);
+    println!(
+        "seeds of routes {first} to {last}, {} trips on each, {} km",
+        options.trips, options.km
+    );
+    let settings = options.settings();
+    let prefix = if options.held_back { "linkdb_held" } else { "linkdb" };
+    if options.pilot {
+        return options.piloted(prefix);
+    }
+    let report = options.evaluated("as it is", &Campaign::default(), &settings, true)?;
+    let mut results = Results::default();
+    results::judge(&mut results, prefix, &report);
+    if !options.brief {
+        options.beside(&mut results, prefix, &settings)?;
+    }
+    if !options.brief && !options.held_back {
+        speed::judge(&mut results);
+        store::judge(&mut results, if options.smoke { 10_000 } else { 1_000_000 })?;
+        match options.metro.clone().or_else(traces_beside) {
+            Some(folder) => metro::judge(&mut results, &folder)?,
+            None => println!("SKIP metro: no ../shared/traces and no --metro FOLDER of recordings"),
+        }
+    }
+    if !options.brief {
+        let routes = if options.smoke { 1 } else { options.simulated };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let first = options.from / 2 * 2 + SIMULATED;
+        learned::judge(first, routes, threads, prefix, &mut results)?;
+    }
+    if options.smoke {
+        options.pilots(&mut results, prefix, 1)?;
+    }
+    options.write(&results, &serde_json::to_value(&report)?)
+}
+
+impl Options {
+    /// What follows from flags that stand for several.
+    fn choose(&mut self) {
+        if self.smoke {
+            (self.routes, self.trips) = (2, 6);
+        }
+        if self.held_back {
+            self.from = HELD_BACK;
+        }
+    }
+
+    /// Only a whole run writes the results that are published.
+    fn results_name(&self) -> &'static str {
+        let sizes = [self.routes, self.trips, self.simulated, self.report_ms];
+        let costs = self.late_cost.or(self.alarm_cost);
+        let whole = sizes == [ROUTES, TRIPS, ROUTES, REPORT_MS]
+            && (self.km, self.rule, costs, self.brief) == (KM, RuleName::Value, None, false);
+        match self.from {
+            _ if self.smoke => "linkdb-smoke",
+            TUNING if whole && self.pilot => "linkdb-pilot",
+            TUNING if whole => "linkdb",
+            HELD_BACK if whole && self.pilot => "linkdb-pilot-held",
+            HELD_BACK if whole => "linkdb-held",
+            _ => "linkdb-part",
+        }
+    }
+
+    fn settings(&self) -> ForecastSettings {
+        let usual = ForecastSettings::default();
+        ForecastSettings {
+            rule: match self.rule {
+                RuleName::Value => Rule::Value,
+                RuleName::Mean => Rule::Mean,
+                RuleName::Naive => Rule::Naive,
+            },
+            late_cost: self.late_cost.unwrap_or(usual.late_cost),
+            alarm_cost: self.alarm_cost.unwrap_or(usual.alarm_cost),
+            ..usual
+        }
+    }
+
+    /// The campaign of the pilot alone.
+    fn piloted(&self, prefix: &str) -> Result<()> {
+        let mut results = Results::default();
+        let tables = self.pilots(&mut results, prefix, self.routes)?;
+        self.write(&results, &tables)
+    }
+
+    /// So many routes played to the pilot, in all variants.
+    fn pilots(&self, results: &mut Results, prefix: &str, routes: u64) -> Result<Value> {
+        let setup = piloted::Setup {
+            metres: self.km * 1_000.0,
+            trips: self.trips,
+            report: self.report_ms as f64 / 1_000.0,
+            noise: 1.0,
+        };
+        let settings = EvaluateSettings {
+            forecast: self.settings(),
+            separability: false,
+            learning: Vec::new(),
+            ..EvaluateSettings::default()
+        };
+        piloted::judge(results, prefix, self.from..self.from + routes, &setup, &settings)
+    }
+
+    /// Writes figures and tables.
+    fn write(&self, results: &Results, tables: &Value) -> Result<()> {
+        let (folder, name) = (results_folder()?, self.results_name());
+        results.write(&folder.join(format!("{name}.json")))?;
+        let tables = serde_json::to_string_pretty(tables)?;
+        std::fs::write(folder.join(format!("{name}-tables.json")), tables)?;
+        Ok(())
+    }
+
+    /// Other forecasts on the same trips, and the same on others.
+    fn beside(
+        &self,
+        results: &mut Results,
+        prefix: &str,
+        settings: &ForecastSettings,
+    ) -> Result<()> {
+        let usual = Campaign::default();
+        for (name, rule, title) in [
+            ("mean", Rule::Mean, "the mean of failures (POLYCORN)"),
+            ("naive", Rule::Naive, "a deviation before the mean of all handovers"),
+        ] {
+            let rule = ForecastSettings { rule, ..*settings };
+            let report = self.evaluated(title, &usual, &rule, false)?;
+            results::beside(results, &format!("{prefix}_{name}"), &report.told);
+        }
+        let guard = ForecastSettings { guard: !settings.guard, ..*settings };
+        let title = if guard.guard { "with the guard" } else { "without the guard" };
+        let report = self.evaluated(title, &usual, &guard, false)?;
+        let name = if guard.guard { "guarded" } else { "unguarded" };
+        results::beside(results, &format!("{prefix}_{name}"), &report.told);
+        let wide = Campaign { spread: 2.0, ..usual };
+        let report = self.evaluated("places spread twice as far", &wide, settings, false)?;
+        results::beside(results, &format!("{prefix}_spread_2"), &report.told);
+        let dealt = Campaign { dealt: true, ..usual };
+        for (name, guard) in [("dealt", false), ("dealt_guarded", true)] {
+            let settings = ForecastSettings { guard, ..*settings };
+            let title = format!("outcomes dealt anew within their cells, guard: {guard}");
+            let report = self.evaluated(&title, &dealt, &settings, false)?;
+            results::beside(results, &format!("{prefix}_{name}"), &report.told);
+        }
+        let slow = Campaign { report_ms: Some(1_000), ..usual };
+        let speeds = Campaign { speeds: true, ..usual };
+        let drift = Campaign { drift: true, ..usual };
+        let wrong = |percent: u64| Campaign { mislabelled: percent, ..usual };
+        for (name, title, what) in [
+            ("report_1s", "modems report once a second", slow),
+            ("speeds", "300, 200 and 350 km/h in turns", speeds),
+            ("drift", "the position's error wanders", drift),
+            ("mislabelled_5", "5 % of failures told as successes, as many conversely", wrong(5)),
+            ("mislabelled_10", "the same with 10 %", wrong(10)),
+        ] {
+            let report = self.evaluated(title, &what, settings, false)?;
+            results::beside(results, &format!("{prefix}_{name}"), &report.told);
+        }
+        Ok(())
+    }
+
+    /// All routes together, printed.
+    fn evaluated(
+        &self,
+        title: &str,
+        what: &Campaign,
+        forecast: &ForecastSettings,
+        full: bool,
+    ) -> Result<Report> {
+        let full = full && !self.brief;
+        let mut settings =
+            EvaluateSettings { forecast: *forecast, separability: full, ..Default::default() };
+        if !full {
+            settings.learning.clear();
+        }
+        let mut all = Report::default();
+        for route in self.from..self.from + self.routes {
+            let what = Campaign {
+                metres: self.km * 1_000.0,
+                trips: self.trips,
+                report_ms: what.report_ms.or(Some(self.report_ms)),
+                ..*what
+            };
+            let trips = campaign(route, &what)?;
+            settings.seed = route;
+            all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
+        }
+        println!("\n## {title}\n\n{all}");
+        Ok(all)
+    }
+}
+
+/// Recordings that lie beside the project.
+fn traces_beside() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    Some(beside).filter(|folder| folder.is_dir())
+}
+
+/// What a whole run has.
+const ROUTES: u64 = 24;
+const TRIPS: u64 = 24;
+const KM: f64 = 60.0;
+/// The simulator's routes are so many seeds behind.
+const SIMULATED: u64 = 10_000;
+/// The first seed of the routes that may be tuned on.
+const TUNING: u64 = 2_000;
+/// The first seed of those that never are.
+const HELD_BACK: u64 = 51_000;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn only_whole_runs_write_the_results_that_are_published() {
+        for (text, wanted) in [
+            ("", "linkdb"),
+            ("--held-back", "linkdb-held"),
+            ("--metro folder", "linkdb"),
+            ("--pilot", "linkdb-pilot"),
+            ("--pilot --held-back", "linkdb-pilot-held"),
+            ("--smoke", "linkdb-smoke"),
+            ("--smoke --held-back", "linkdb-smoke"),
+            ("--brief", "linkdb-part"),
+            ("--routes 2", "linkdb-part"),
+            ("--pilot --routes 2", "linkdb-part"),
+            ("--from 2100", "linkdb-part"),
+            ("--rule mean", "linkdb-part"),
+            ("--held-back --late-cost 3", "linkdb-part"),
+        ] {
+            let mut options =
+                Arguments::parse_from(format!("eval {text}").split_whitespace()).options;
+            options.choose();
+            assert_eq!(options.results_name(), wanted, "{text}");
+        }
+    }
+}

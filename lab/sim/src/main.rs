@@ -1,0 +1,46 @@
+//! `polyrail-sim`: schedulers and LinkDB's forecasts evaluated in virtual time.
+
+#![forbid(unsafe_code)]
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use polyrail_sim::linkdb;
+use polyrail_sim::sim::{calibration, compare, validation};
+
+/// Schedulers and LinkDB's forecasts on the simulated rail.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compare schedulers
+    Compare(Box<compare::Options>),
+    /// Compare the generated rail with the published figures
+    Calibrate(calibration::Options),
+    /// Compare the simulated transports with the kernel and the daemons (`make sim-validate`)
+    Validate(validation::Options),
+    /// Evaluate LinkDB's forecasts, each trip predicted from all others
+    LinkdbEval(Box<linkdb::Options>),
+    /// Run `compare` and `linkdb-eval` in small: do they still run?
+    Smoke,
+}
+
+fn main() -> Result<()> {
+    run(Arguments::parse().command)
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Compare(options) => compare::run_all(&options),
+        Command::Calibrate(options) => calibration::command(&options),
+        Command::Validate(options) => validation::validate(&options),
+        Command::LinkdbEval(options) => linkdb::command(&options),
+        Command::Smoke => ["compare", "linkdb-eval"].into_iter().try_for_each(|name| {
+            run(Arguments::parse_from(["polyrail-sim", name, "--smoke"]).command)
+        }),
+    }
+}

@@ -1,0 +1,98 @@
+//! Schedulers on a simulated rail: the real session over simulated tunnels, in virtual time.
+//!
+//! A [`Contestant`] goes through the [`trips`], once a workload ([`runs`]); [`compare`] makes
+//! tables, plots and RESULT lines of what came out.
+
+mod aggregate;
+pub mod bound;
+mod bulk;
+pub mod calibration;
+pub mod compare;
+mod contestants;
+mod downloads;
+mod figures;
+mod goals;
+pub mod learned;
+mod messaging;
+mod metrics;
+mod oracle;
+mod pages;
+mod plot;
+mod plots;
+mod report;
+pub mod runs;
+mod special;
+mod table;
+pub mod traces;
+pub mod trips;
+pub mod validation;
+
+use std::time::Duration;
+
+use polyrail_emulator::rail::Trip;
+use polyrail_session::Settings;
+
+use crate::world::{CarrierSpec, Habits, Side, World};
+
+pub use aggregate::{Fluid, Piece, aggregated, fluids};
+pub use bulk::{Bulk, bulk, bulk_in};
+pub use contestants::{Carriers, Contestant, Engine, PARTS};
+pub use downloads::{Download, Downloads, downloads, downloads_in};
+pub use messaging::{Message, messaging, messaging_in};
+pub use oracle::Oracle;
+pub use pages::{Page, pages, pages_in};
+pub use table::{Column, table};
+
+/// The world of a trip for a contestant, once its carriers are up and [`START`] is over.
+pub fn world(trip: &Trip, contestant: &Contestant) -> World {
+    world_told(trip, contestant, |_| ())
+}
+
+/// The same, told at its beginning what is foreseen.
+pub fn world_told(trip: &Trip, contestant: &Contestant, tell: impl FnOnce(&mut World)) -> World {
+    let full = contestant.engine == Engine::Full;
+    let trip = contestant.trip(trip);
+    let carrier = |(number, carrier): (usize, &polyrail_emulator::rail::CarrierTrip)| CarrierSpec {
+        name: format!("c{number}"),
+        links: carrier.links.clone(),
+        stream: !full,
+        backup: false,
+        room: ROOM,
+        congestion: contestant.congestion,
+    };
+    let carriers: Vec<CarrierSpec> = trip.carriers.iter().enumerate().map(carrier).collect();
+    let settings = Settings {
+        chain: contestant.chain.clone(),
+        stall: full,
+        withdrawal: full,
+        ..Settings::default()
+    };
+    let habits = Habits {
+        seed: trip.seed,
+        patience: Duration::from_secs(60),
+        early: if full { 1.0 } else { 0.0 },
+        restarts: full,
+        ..Habits::default()
+    };
+    let mut world = World::new(habits, settings.clone(), settings, &carriers);
+    let up = |world: &World| (0..carriers.len()).any(|carrier| world.is_up(carrier));
+    world.run_until(Duration::from_secs(20), up);
+    if let Some(oracle) = contestant.oracle {
+        oracle.tell(&trip, trip.fixes.first().map_or(0.0, |fix| fix.speed), &mut world);
+    }
+    tell(&mut world);
+    let left = START.saturating_sub(world.elapsed());
+    world.run_for(left);
+    world
+}
+
+/// What one side has sent more than once so far, in bytes.
+fn resent(world: &World, side: Side) -> u64 {
+    world.status(side).sessions.iter().map(|session| session.reinjected.0).sum()
+}
+
+/// When workloads begin; the time before is for tunnels to come up.
+pub const START: Duration = Duration::from_secs(4);
+
+/// What a tunnel takes ahead of its transport, in bytes.
+const ROOM: usize = 24 * 1_024;

@@ -1,0 +1,164 @@
+//! One flow without end over two links, in virtual time: what `polyrail-lab trials` plays with the
+//! kernel's TCP.
+
+use std::time::{Duration, Instant};
+
+use polyrail_emulator::link::LinkModel;
+use polyrail_emulator::trials::{FLOW_BEGINS, SAMPLE_EVERY, Sample, Trial};
+use polyrail_model::Unit;
+
+use super::{Content, Delivery, Packet, PacketKind, Transport};
+use crate::congestion::Algorithm;
+
+/// Plays a trial; the samples begin with the flow.
+pub fn play(trial: &Trial, algorithm: Algorithm, seed: u64) -> Vec<Sample> {
+    let mut course = Course::new(trial, algorithm, seed);
+    // The kernel's flow has shaken hands before it begins.
+    course.push(Content::Hello);
+    course.run(FLOW_BEGINS);
+    course.flowing = true;
+    let mut samples = Vec::new();
+    let mut at = FLOW_BEGINS;
+    while at < trial.length {
+        course.run(at);
+        course.fill();
+        samples.push(course.sample(at));
+        at += SAMPLE_EVERY;
+    }
+    samples
+}
+
+/// A trial under way.
+pub(super) struct Course {
+    start: Instant,
+    now: Instant,
+    /// Up, then down.
+    links: [LinkModel<Packet>; 2],
+    client: Transport,
+    server: Transport,
+    /// The program has data without end.
+    pub(super) flowing: bool,
+    delivered: u64,
+    tag: u64,
+}
+
+impl Course {
+    /// At the link's epoch, with nothing sent.
+    pub(super) fn new(trial: &Trial, algorithm: Algorithm, seed: u64) -> Self {
+        // The base of virtual time: only differences from it matter.
+        let start = Instant::now();
+        let [up, down] = trial.links.clone();
+        // Where the ticks of the clocks fall is chance.
+        let born = start - Duration::from_millis(seed.wrapping_mul(397) % 2_048);
+        let end = || Transport::new(born, 0, true, UNSENT, algorithm);
+        Self {
+            start,
+            now: start,
+            links: [
+                LinkModel::new(up, start, seed.wrapping_mul(2)),
+                LinkModel::new(down, start, seed.wrapping_mul(2) + 1),
+            ],
+            client: end(),
+            server: end(),
+            flowing: false,
+            delivered: 0,
+            tag: 0,
+        }
+    }
+
+    /// Lets time pass until so long after the epoch.
+    pub(super) fn run(&mut self, until: Duration) {
+        let until = self.start + until;
+        while let Some(next) = self.next().filter(|next| *next <= until) {
+            self.now = self.now.max(next);
+            self.step();
+        }
+        self.now = until;
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let links = self.links.iter().filter_map(LinkModel::next_departure);
+        let ends = [self.server.sender.next_timeout(), self.client.receiver.next_timeout()];
+        links.chain(ends.into_iter().flatten()).min()
+    }
+
+    fn step(&mut self) {
+        while let Some(packet) = self.links[1].poll(self.now) {
+            self.at_client(packet);
+        }
+        if let Some(kind) = self.client.receiver.on_timeout(self.now) {
+            self.acknowledge(kind);
+        }
+        while let Some(packet) = self.links[0].poll(self.now) {
+            if self.server.sender.on_ack(self.now, &packet.kind) {
+                self.fill();
+            }
+        }
+        if self.server.sender.next_timeout().is_some_and(|at| at <= self.now) {
+            self.server.sender.on_timeout(self.now, Duration::MAX);
+        }
+        self.pump();
+    }
+
+    fn at_client(&mut self, packet: Packet) {
+        let PacketKind::Data { serial, order, segment } = packet.kind else { return };
+        let mut deliveries = Vec::new();
+        let kind = self.client.receiver.accept(self.now, serial, order, segment, &mut deliveries);
+        for delivery in deliveries {
+            if let Delivery::Frames(segment) = delivery {
+                self.delivered += segment.bytes().len() as u64;
+            }
+        }
+        if let Some(kind) = kind {
+            self.acknowledge(kind);
+        }
+    }
+
+    fn acknowledge(&mut self, kind: PacketKind) {
+        let packet = Packet { connection: 0, kind };
+        let size = packet.size();
+        let _lost_or_not = self.links[0].enqueue(self.now, packet, size);
+    }
+
+    /// The program never runs out of data.
+    pub(super) fn fill(&mut self) {
+        while self.flowing && self.server.sender.room() >= CHUNK {
+            self.write(CHUNK);
+        }
+        self.pump();
+    }
+
+    /// The program has so much more.
+    pub(super) fn write(&mut self, bytes: usize) {
+        self.tag += 1;
+        self.push(Content::Frames(Unit::Data { tag: self.tag }, vec![0; bytes]));
+    }
+
+    pub(super) fn push(&mut self, content: Content) {
+        self.server.sender.push(content);
+        self.pump();
+    }
+
+    fn pump(&mut self) {
+        let (now, down) = (self.now, &mut self.links[1]);
+        self.server.sender.pump(now, |packet| {
+            let size = packet.size();
+            let _lost_or_not = down.enqueue(now, packet, size);
+        });
+    }
+
+    /// Sender and receiver now.
+    pub(super) fn sample(&self, at: Duration) -> Sample {
+        Sample {
+            at_s: at.as_secs_f64(),
+            delivered: self.delivered,
+            queue: self.links[1].queued().bytes,
+            ..self.server.sender.account()
+        }
+    }
+}
+
+/// What the program keeps in the socket, in bytes: more than any window here.
+const UNSENT: usize = 512 * 1_024;
+/// What it writes at once: whole segments.
+const CHUNK: usize = 40 * super::SEGMENT;
