@@ -82,7 +82,7 @@ fn half_a_file(world: &mut World, folder: &Path, file: &WebFile) -> Result<()> {
     let half = fs::metadata(&path)?.len() / 2;
     File::options().write(true).open(&path)?.set_len(half)?;
     let from = run_on(world, &path, file)?;
-    let aside = PathBuf::from(format!("{}.damaged-1", path.display()));
+    let aside = PathBuf::from(format!("{}.damaged", path.display()));
     let told = aside.display().to_string();
     let damaged = |state: &Value| {
         let damaged = state.pointer("/store/damaged").and_then(Value::as_str);
