@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use polyrail_config::check::{Kind, log_tls};
 use polyrail_config::{CloudConfig, Overrides};
-use polyrail_control::check::{Kind, log_tls};
 use polyrail_daemon::StartOptions;
 
 /// The proxy on the ground: gateways connect here, and from here the servers are reached.
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut config = CloudConfig::load(&arguments.config)?;
     config.apply(&arguments.overrides);
-    let log = polyrail_config::log::init(&config.log)?;
+    let log = polyrail_config::log::init(&config.log, &config.ignored)?;
     log_tls(&config.tls, Kind::Cloud);
     let Arguments { config: file, overrides } = arguments;
     polyrail_cloud::shell::run(config, StartOptions { file, overrides, log: Some(log) })

@@ -6,9 +6,8 @@
 
 use std::time::Instant;
 
-use polyrail_admin::{AdminError, ErrorCode, LinkChange, Loaded, PathChange, PathState, Snapshot};
+use polyrail_admin::{AdminError, ErrorCode, LinkChange, PathChange, PathState, Snapshot};
 use polyrail_config::CloudConfig;
-use polyrail_control::reload::Change;
 use polyrail_daemon::start;
 use polyrail_daemon::{Daemon, Operate};
 use polyrail_identity::TlsIdentity;
@@ -58,14 +57,13 @@ impl Operate for Cloud {
         now: Instant,
         relay: &mut Relay,
         config: CloudConfig,
-        changes: &[Change],
-        loaded: Option<Loaded>,
+        identity: Option<TlsIdentity>,
     ) -> Result<Vec<String>, AdminError> {
-        let has = |change: &Change| changes.contains(change);
+        let old = self.daemon.config.clone();
         let mut warnings = Vec::new();
-        let identity: Option<TlsIdentity> =
-            has(&Change::Certificates).then(|| Loaded::take(loaded)).transpose()?;
-        let congestion = has(&Change::Congestion).then(|| Congestion::choose(&config));
+        let controls =
+            |config: &CloudConfig| (config.congestion.clone(), config.carrier_congestion.clone());
+        let congestion = (controls(&old) != controls(&config)).then(|| Congestion::choose(&config));
         let result = self.refit(identity.as_ref(), congestion.as_ref().map(|(chosen, _)| chosen));
         if let Err(error) = result {
             // Some listeners may have changed already: restore them.
@@ -84,7 +82,7 @@ impl Operate for Cloud {
             close_revoked(now, relay, &identity);
             self.daemon.identity = identity;
         }
-        if has(&Change::Access) || has(&Change::Dial) {
+        if (&old.access, &old.dial) != (&config.access, &config.dial) {
             let families = crate::reach::families(config.dial.families());
             if families != self.daemon.settings.families {
                 warnings.push(
@@ -96,11 +94,10 @@ impl Operate for Cloud {
             }
             self.dialer.set_rules(dial_settings(&config, families), access_list(&config));
         }
-        self.daemon.reload_session(now, relay, &config, changes);
-        if let (true, Some(linkdb), Some(settings)) =
-            (has(&Change::LinkDb), &self.daemon.linkdb, &config.linkdb)
-        {
-            linkdb.reload(start::linkdb_settings(&settings.common, settings.share));
+        self.daemon.reload_session(now, relay, &config);
+        let settings = config.linkdb.as_ref().filter(|_| old.linkdb != config.linkdb);
+        if let Some((linkdb, settings)) = self.daemon.linkdb.as_ref().zip(settings) {
+            linkdb.reload(start::linkdb_settings(settings, settings.shares()));
         }
         self.daemon.config = config;
         Ok(warnings)

@@ -55,8 +55,8 @@ pub fn run(config: CloudConfig, options: StartOptions) -> anyhow::Result<()> {
     let (listen, mode) = (config.listen.clone(), config.mode);
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let linkdb = config.linkdb.as_ref().map(|linkdb| {
-        let settings = start::linkdb_settings(&linkdb.common, linkdb.share);
-        start::start_linkdb(&linkdb.common, settings, Role::Cloud, &waker)
+        let settings = start::linkdb_settings(linkdb, linkdb.shares());
+        start::start_linkdb(linkdb, settings, Role::Cloud, &waker)
     });
     let linkdb = linkdb.transpose()?;
     // A cloud has no telemetry sources.
@@ -164,7 +164,7 @@ impl Cloud {
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
         let linkdb = self.daemon.linkdb.as_mut();
-        if linkdb.is_some_and(|linkdb| linkdb.on_session_event(now, &event)) {
+        if linkdb.is_some_and(|linkdb| linkdb.on_session_event(now, relay, &event)) {
             return;
         }
         match event {

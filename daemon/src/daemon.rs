@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use polyrail_admin::{AdminHandle, DaemonConfig, Event};
 use polyrail_config::ChainSpec;
-use polyrail_control::reload::Change;
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::{Foresight, Relay, Shutdown};
 use polyrail_session::{SessionKey, Settings};
@@ -67,24 +66,19 @@ impl<C: DaemonConfig> Daemon<C> {
     }
 
     /// Applies the session's part of a new configuration.
-    pub fn reload_session(
-        &mut self,
-        now: Instant,
-        relay: &mut Relay,
-        config: &C,
-        changes: &[Change],
-    ) {
-        let session = config.session();
-        for change in changes {
-            match change {
-                Change::Linger => self.settings.linger = session.linger,
-                Change::FlowsMax => self.settings.flows_max = session.flows_max,
-                // Otherwise a scheduler that an operator chose stays.
-                Change::Chain => self.settings.chain = config.scheduler().chain.clone(),
-                _ => continue,
-            }
-            relay.endpoint().set_settings(now, self.settings.clone());
+    pub fn reload_session(&mut self, now: Instant, relay: &mut Relay, config: &C) {
+        let (old, new) = (self.config.session(), config.session());
+        let is_same_chain = self.config.scheduler() == config.scheduler();
+        if old == new && is_same_chain {
+            return;
         }
+        self.settings.linger = new.linger;
+        self.settings.flows_max = new.flows_max;
+        // Otherwise a scheduler that an operator chose stays.
+        if !is_same_chain {
+            self.settings.chain = config.scheduler().chain.clone();
+        }
+        relay.endpoint().set_settings(now, self.settings.clone());
     }
 }
 

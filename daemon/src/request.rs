@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use polyrail_admin::{
-    AdminError, Command, DaemonConfig, LinkChange, Loaded, PathChange, PathState, Snapshot,
+    AdminError, Command, DaemonConfig, LinkChange, PathChange, PathState, Snapshot,
 };
-use polyrail_control::reload::Change;
+use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 
 use crate::{Daemon, Survey};
@@ -45,8 +45,7 @@ pub trait Operate {
         now: Instant,
         relay: &mut Relay,
         config: Self::Config,
-        changes: &[Change],
-        loaded: Option<Loaded>,
+        identity: Option<TlsIdentity>,
     ) -> Result<Vec<String>, AdminError>;
 
     /// Handles the state of a network interface.
@@ -77,9 +76,9 @@ pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
                     reply.send(());
                 }
             }
-            Command::Reload { config, changes, loaded, reply } => {
+            Command::Reload { config, identity, reply } => {
                 if reply.is_wanted(now) {
-                    reply.send(operated.reload(now, relay, *config, &changes, loaded));
+                    reply.send(operated.reload(now, relay, *config, identity));
                 }
             }
             Command::Links(change) => operated.on_link(now, change),

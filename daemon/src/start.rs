@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use mio::{Interest, Registry, Token, Waker};
 use polyrail_admin::{
-    AdminHandle, AdminOptions, AdminServer, DaemonConfig, LinkDbProbe, Loaded, SourceState,
+    AdminHandle, AdminOptions, AdminServer, DaemonConfig, LinkDbProbe, SourceState,
 };
 use polyrail_config::log::LogHandle;
 use polyrail_config::{LinkDbConfig, Overrides, TlsConfig};
@@ -87,7 +87,7 @@ pub fn load_identity(tls: &TlsConfig) -> anyhow::Result<TlsIdentity> {
 /// The settings of LinkDB's worker for a configuration. `share`: gateways receive each other's
 /// handovers (cloud).
 pub fn linkdb_settings(config: &LinkDbConfig, share: bool) -> LinkDbSettings {
-    let LinkDbConfig { path: _, events_max, retention_days, forecast, guard } = *config;
+    let LinkDbConfig { path: _, events_max, retention_days, forecast, guard, share: _ } = *config;
     let retention = DAY * retention_days.get();
     LinkDbSettings { events_max, retention, forecast, guard, share }
 }
@@ -134,18 +134,8 @@ pub fn start_control<C: DaemonConfig>(
     linkdb: Option<LinkDbProbe>,
 ) -> anyhow::Result<AdminHandle<C>> {
     let StartOptions { file, overrides, log } = start;
-    let options = AdminOptions {
-        config: config.clone(),
-        file,
-        overrides,
-        log,
-        waker,
-        watch_links,
-        linkdb,
-        load: |config| {
-            load_identity(config.tls()).map(Loaded::new).map_err(|error| format!("{error:#}"))
-        },
-    };
+    let options =
+        AdminOptions { config: config.clone(), file, overrides, log, waker, watch_links, linkdb };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
 }
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use polyrail_config::check::{Kind, log_tls};
 use polyrail_config::{GatewayConfig, Overrides};
-use polyrail_control::check::{Kind, log_tls};
 use polyrail_daemon::StartOptions;
 use polyrail_gateway::intercept::{self, Plan};
 
@@ -70,7 +70,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let log = polyrail_config::log::init(&config.log)?;
+    let log = polyrail_config::log::init(&config.log, &config.ignored)?;
     log_tls(&config.tls, Kind::Gateway);
     let Arguments { config: file, overrides, command: _ } = arguments;
     polyrail_gateway::shell::run(config, StartOptions { file, overrides, log: Some(log) })

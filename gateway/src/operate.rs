@@ -6,10 +6,9 @@
 use std::time::Instant;
 
 use polyrail_admin::{
-    AdminError, ErrorCode, Event, LinkChange, Loaded, PathChange, PathState, RestartWish, Snapshot,
+    AdminError, ErrorCode, Event, LinkChange, PathChange, PathState, RestartWish, Snapshot,
 };
 use polyrail_config::{Carrier, GatewayConfig, OtherTraffic};
-use polyrail_control::reload::{CarrierKey, Change};
 use polyrail_daemon::start;
 use polyrail_daemon::{Daemon, Operate};
 use polyrail_identity::TlsIdentity;
@@ -54,41 +53,36 @@ impl Operate for Gateway {
         now: Instant,
         relay: &mut Relay,
         config: GatewayConfig,
-        changes: &[Change],
-        loaded: Option<Loaded>,
+        identity: Option<TlsIdentity>,
     ) -> Result<Vec<String>, AdminError> {
-        check_direct(&config, changes)?;
-        let has = |change: &Change| changes.contains(change);
-        if has(&Change::Certificates) {
-            let identity: TlsIdentity = Loaded::take(loaded)?;
+        let old = self.daemon.config.clone();
+        check_direct(&old, &config)?;
+        if let Some(identity) = identity {
             let outcome = self.carriers.set_identity(now, relay, &self.daemon.identity, &identity);
             outcome.map_err(|error| {
                 AdminError::new(ErrorCode::InvalidConfig, error.to_string()).about_key("tls")
             })?;
             self.daemon.identity = identity;
         }
-        self.daemon.reload_session(now, relay, &config, changes);
-        if has(&Change::SocksReply) {
+        self.daemon.reload_session(now, relay, &config);
+        if old.socks5 != config.socks5 {
             self.clients.set_policy(reply_policy(&config));
         }
-        if has(&Change::Resolver)
-            && let Some(dns) = &config.dns
-        {
+        if let Some(dns) = config.dns.as_ref().filter(|_| old.dns != config.dns) {
             self.resolver = Some(dns.resolver);
             if let Some(names) = &mut self.names {
                 names.set_resolver(now, relay, dns.resolver);
             }
         }
-        if let (true, Some(linkdb), Some(settings)) =
-            (has(&Change::LinkDb), &self.daemon.linkdb, &config.linkdb)
-        {
+        let settings = config.linkdb.as_ref().filter(|_| old.linkdb != config.linkdb);
+        if let Some((linkdb, settings)) = self.daemon.linkdb.as_ref().zip(settings) {
             linkdb.reload(start::linkdb_settings(settings, true));
         }
         if let Some(telemetry) = &self.telemetry {
             telemetry.set(telemetry::settings(&config));
         }
-        self.carriers.reload(now, relay, &config, changes);
-        let warnings = congestion_warnings(&config, changes);
+        self.carriers.reload(now, relay, &config);
+        let warnings = congestion_warnings(&old, &config);
         self.daemon.config = config;
         Ok(warnings)
     }
@@ -98,23 +92,19 @@ impl Operate for Gateway {
     }
 }
 
-/// Warnings about unavailable congestion controls of changed carriers; their tunnels use the default.
-fn congestion_warnings(config: &GatewayConfig, changes: &[Change]) -> Vec<String> {
-    let keys = [CarrierKey::Congestion, CarrierKey::Mode, CarrierKey::Enabled, CarrierKey::Role];
-    let concerns = |change: &Change, carrier: &Carrier| match change {
-        Change::Mode => carrier.mode.is_none(),
-        Change::CarrierAdded(name) => *name == carrier.name,
-        Change::CarrierChanged(name, changed) => {
-            *name == carrier.name && keys.iter().any(|key| changed.contains(key))
-        }
-        _ => false,
+/// Warns of changed carriers whose congestion control the kernel or QUIC does not have. Their
+/// tunnels use another one.
+fn congestion_warnings(old: &GatewayConfig, new: &GatewayConfig) -> Vec<String> {
+    let wish = |config: &GatewayConfig, carrier: &Carrier| {
+        (carrier.congestion.clone(), config.carrier_mode(carrier), carrier.usable())
     };
     let mut warnings = Vec::new();
-    for carrier in config.carriers.iter().filter(|carrier| carrier.usable()) {
-        if !changes.iter().any(|change| concerns(change, carrier)) {
+    for carrier in new.carriers.iter().filter(|carrier| carrier.usable()) {
+        let before = old.carriers.iter().find(|before| before.name == carrier.name);
+        if before.is_some_and(|before| wish(old, before) == wish(new, carrier)) {
             continue;
         }
-        let (mode, name) = (config.carrier_mode(carrier), carrier.congestion.as_str());
+        let (mode, name) = (new.carrier_mode(carrier), carrier.congestion.as_str());
         let key = format!("carrier.{}.congestion", carrier.name);
         if mode.allows_tls() {
             warnings.extend(kernel_has(&key, name, "the kernel's default").err());
@@ -126,15 +116,16 @@ fn congestion_warnings(config: &GatewayConfig, changes: &[Change]) -> Vec<String
     warnings
 }
 
-/// Refuses another interface for the direct carrier, because interception rules name it.
-fn check_direct(config: &GatewayConfig, changes: &[Change]) -> Result<(), AdminError> {
-    let other = config.intercept.as_ref().map(|intercept| &intercept.other);
+/// Refuses another interface of the direct carrier: the interception rules, made at the start,
+/// name it.
+fn check_direct(old: &GatewayConfig, new: &GatewayConfig) -> Result<(), AdminError> {
+    let other = new.intercept.as_ref().map(|intercept| &intercept.other);
     let Some(OtherTraffic::Direct(direct)) = other else { return Ok(()) };
-    let moves = changes.iter().any(|change| {
-        matches!(change, Change::CarrierChanged(name, keys)
-            if name == direct && keys.contains(&CarrierKey::Interface))
-    });
-    if !moves {
+    let interface = |config: &GatewayConfig| {
+        let carrier = config.carriers.iter().find(|carrier| carrier.name == *direct);
+        carrier.and_then(|carrier| carrier.interface.clone())
+    };
+    if interface(old) == interface(new) {
         return Ok(());
     }
     let key = format!("carrier.{direct}.interface");

@@ -208,7 +208,7 @@ impl Gateway {
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
         let linkdb = self.daemon.linkdb.as_mut();
-        if linkdb.is_some_and(|linkdb| linkdb.on_session_event(now, &event)) {
+        if linkdb.is_some_and(|linkdb| linkdb.on_session_event(now, relay, &event)) {
             return;
         }
         match event {
@@ -234,6 +234,8 @@ impl Gateway {
             Event::Dialed { flow } | Event::Readable { flow } | Event::Writable { flow } => {
                 self.on_flow(now, relay, flow, &event);
             }
+            Event::PathStalled { tunnel, .. } => self.carriers.on_stalled(tunnel),
+            Event::PathRecovered { tunnel } => self.carriers.on_recovered(tunnel),
             Event::Reset { flow, reason } => self.on_flow_closed(now, relay, flow, reason),
             Event::Closed { flow } => {
                 self.on_flow_closed(now, relay, flow, ResetReason::PeerReset);
@@ -352,14 +354,14 @@ impl Shell for Gateway {
         self.daemon.shutdown.on_turn(now, relay);
     }
 
-    fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
+    fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
         let transparent = self.transparent.iter().map(|(_, gate)| gate);
         let gates = transparent.chain(self.socks.iter().map(|(_, gate)| gate));
         let gates = gates
             .filter(|_| self.daemon.shutdown.takes_new())
-            .filter_map(|gate| if gate.is_open(now) { Some(now) } else { gate.next_timeout() });
+            .filter_map(|gate| gate.next_timeout(now));
         let carriers =
-            self.daemon.shutdown.wants_tunnels().then(|| self.carriers.next_timeout(now, relay));
+            self.daemon.shutdown.wants_tunnels().then(|| self.carriers.next_timeout(now));
         let others = [
             self.clients.next_timeout(),
             self.names.as_ref().and_then(|names| names.next_timeout(now)),

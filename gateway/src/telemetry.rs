@@ -14,7 +14,7 @@ pub(crate) fn settings(config: &GatewayConfig) -> Settings {
     let telemetry = &config.telemetry;
     Settings {
         gpsd: telemetry.gpsd,
-        modem_manager: telemetry.modem_manager.as_ref().map(|bus| match bus {
+        modem_manager: telemetry.message_bus().map(|bus| match bus {
             config::MessageBus::System => MessageBus::System,
             config::MessageBus::At(address) => MessageBus::Address(address.as_str().to_owned()),
         }),

@@ -183,7 +183,7 @@ impl Leg {
             if budget == 0 {
                 return Ok(true);
             }
-            let room = endpoint.write_room(now, self.flow).min(scratch.len());
+            let room = endpoint.write_room(self.flow).min(scratch.len());
             if room == 0 {
                 return Ok(false);
             }

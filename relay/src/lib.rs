@@ -1,5 +1,5 @@
-//! The data plane of both daemons: connects tunnels to the session's paths and users' sockets to its
-//! flows, in one mio loop.
+//! The data plane of both daemons: connects tunnels to the session's paths and users' sockets to
+//! its flows, in one mio loop.
 //!
 //! [`Relay`] owns the session's [`Endpoint`](polyrail_session::Endpoint), the tunnels and the
 //! users' sockets ("legs"). The daemon around it owns the poll, the listeners, the dials and the
@@ -28,7 +28,6 @@ mod log_limit;
 mod pending_reset;
 mod relay;
 mod shutdown;
-mod silence;
 mod slot;
 mod suspicion;
 mod traffic;
@@ -45,7 +44,6 @@ pub use pending_reset::{PENDING_RESETS_MAX, RESET_DELAY_MAX, reset_socket};
 pub use polyrail_predictor::worker as linkdb;
 pub use relay::{Relay, RelayEvent, RelaySettings, SHELL_TOKENS, TURN_BYTES};
 pub use shutdown::{DRAIN_MAX, Shutdown};
-pub use silence::{SilenceChange, Silences};
 pub use slot::{Label, SAMPLE_EVERY, TunnelView};
 pub use suspicion::Suspicion;
 pub use traffic::Traffic;

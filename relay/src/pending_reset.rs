@@ -1,7 +1,8 @@
 //! Sockets to be reset once their peer has acknowledged all data written before.
 //!
 //! Closing a socket with a linger time of zero sends RST and discards unacknowledged data. So the
-//! socket is kept here until the peer's kernel has acknowledged everything, for at most [`RESET_DELAY_MAX`].
+//! socket is kept here until the peer's kernel has acknowledged everything, for at most
+//! [`RESET_DELAY_MAX`].
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -46,8 +46,8 @@ impl Default for RelaySettings {
 /// An event for the daemon.
 #[derive(Debug)]
 pub enum RelayEvent {
-    /// A session event that no leg handles: sessions, paths, dials, alarms, and flows without a leg.
-    /// [`Event::CloseTunnel`] is not among them.
+    /// A session event that no leg handles: sessions, paths, dials, alarms, and flows without a
+    /// leg. [`Event::CloseTunnel`] is not among them.
     Session(Event),
     /// The session uses a tunnel before its handshake finished; [`RelayEvent::TunnelUp`] follows.
     TunnelEarly {
@@ -271,8 +271,8 @@ impl Relay {
         true
     }
 
-    /// Wakes a tunnel that shares a socket with others: [`Relay::on_event`] for tunnels without their
-    /// own socket. `token` is the token of its registration; unknown tokens are ignored.
+    /// Wakes a tunnel that shares a socket with others: [`Relay::on_event`] for tunnels without
+    /// their own socket. `token` is the token of its registration; unknown tokens are ignored.
     pub fn wake(&mut self, now: Instant, token: Token) {
         if token.0 < LEG_TOKENS
             && let Some(key) = token.0.checked_sub(TUNNEL_TOKENS)

@@ -200,7 +200,6 @@ impl Tunnels {
         }
         let (stage, mode) = (std::mem::replace(&mut slot.stage, Stage::Closing), slot.mode);
         slot.sample_at = None;
-        slot.waiting_since = None;
         slot.tunnel.flush(now);
         slot.tunnel.close(now);
         self.leave(now, endpoint, key.0, stage, mode);

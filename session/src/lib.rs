@@ -43,8 +43,8 @@ mod settings;
 pub mod wire;
 
 pub use crate::core::Outlet;
-pub use endpoint::{Endpoint, OpenError, Role};
-pub use event::{Event, FlowKey, PathReport, TunnelKey};
+pub use endpoint::Endpoint;
+pub use event::{Event, FlowKey, OpenError, PathReport, TunnelKey};
 pub use polyrail_model::SessionKey;
-pub use settings::{PathStatus, SessionStatus, Settings, Status, TunnelInfo};
+pub use settings::{PathStatus, Role, SessionStatus, Settings, Status, TunnelInfo};
 pub use wire::ResetReason;

@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use polyrail_config::ChainSpec;
+use polyrail_identity::TlsIdentity;
 use tokio::sync::oneshot;
 
-use super::{AdminError, DaemonConfig, LinkChange, Loaded, PathChange, PathState, Snapshot};
-use polyrail_control::reload::Change;
+use super::{AdminError, DaemonConfig, LinkChange, PathChange, PathState, Snapshot};
 
 /// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
 /// [`Reply`] reports an error to the client.
@@ -34,20 +34,16 @@ pub enum Command<C: DaemonConfig> {
         /// Where the answer goes.
         reply: Reply<()>,
     },
-    /// Take a new configuration; all of it or nothing. It was checked, and so were its
-    /// certificates. The log is not the data plane's business: its level, format and file change
-    /// when the answer is `Ok`. An answer that comes too late for the asker is heeded all
-    /// the same, and no other reload comes before it.
+    /// Take a new configuration; all of it or nothing. It and its certificates were checked. Each
+    /// part compares its section with the one in use. The control thread changes the log when the
+    /// answer is `Ok`. A late answer counts too, and no other reload comes before it.
     Reload {
         /// The whole new configuration.
         config: Box<C>,
-        /// How it differs from the one before; never empty.
-        changes: Vec<Change>,
-        /// What [`AdminOptions::load`](super::AdminOptions::load) built of its certificate files;
-        /// there when the changes have [`Change::Certificates`]. No file is read for a reload on
-        /// the data plane.
-        loaded: Option<Loaded>,
-        /// Where the answer goes: warnings, or why it was not taken.
+        /// The new certificates and key, if a path of `[tls]` or the contents of one of its files
+        /// changed.
+        identity: Option<TlsIdentity>,
+        /// Where the answer goes: warnings, or the reason of a refusal.
         reply: Reply<Result<Vec<String>, AdminError>>,
     },
     /// The state of an interface: sent for each interface of the carriers at the start, after each

@@ -3,17 +3,20 @@
 use std::fmt::Debug;
 use std::path::Path;
 
+use polyrail_config::check::Kind;
 use polyrail_config::{
-    Admin, CloudConfig, ConfigError, GatewayConfig, LogConfig, Overrides, SchedulerConfig,
+    Admin, CloudConfig, ConfigError, GatewayConfig, LogConfig, Overrides, Problem, SchedulerConfig,
     SessionConfig, TlsConfig,
 };
-use polyrail_control::check::Kind;
-use polyrail_control::reload::{Difference, RestartNeeded, diff_cloud, diff_gateway};
+use serde::Serialize;
 
 /// A daemon's configuration.
-pub trait DaemonConfig: Clone + Debug + PartialEq + Send + Sync + 'static {
+pub trait DaemonConfig: Clone + Debug + PartialEq + Serialize + Send + Sync + 'static {
     /// The kind of daemon.
     const KIND: Kind;
+
+    /// Keys and tables that a running daemon cannot change.
+    const NEEDS_RESTART: &'static [&'static str];
 
     /// Reads `file` and applies the command line options.
     ///
@@ -21,11 +24,8 @@ pub trait DaemonConfig: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// The file cannot be read or is invalid.
     fn read(file: &Path, overrides: &Overrides) -> Result<Self, ConfigError>;
 
-    /// The difference between this configuration and `new`.
-    ///
-    /// # Errors
-    /// A changed key needs a restart.
-    fn diff(&self, new: &Self) -> Result<Difference, RestartNeeded>;
+    /// Deleted keys that its file still holds.
+    fn ignored(&self) -> &[Problem];
 
     /// Its log.
     fn log(&self) -> &LogConfig;
@@ -49,6 +49,16 @@ pub trait DaemonConfig: Clone + Debug + PartialEq + Send + Sync + 'static {
 
 impl DaemonConfig for GatewayConfig {
     const KIND: Kind = Kind::Gateway;
+    const NEEDS_RESTART: &'static [&'static str] = &[
+        "admin",
+        "cloud.name",
+        "dns.port",
+        "intercept",
+        "linkdb.path",
+        "session.memory",
+        "socks5.listen",
+        "users",
+    ];
 
     fn read(file: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
         let mut config = Self::load(file)?;
@@ -56,8 +66,8 @@ impl DaemonConfig for GatewayConfig {
         Ok(config)
     }
 
-    fn diff(&self, new: &Self) -> Result<Difference, RestartNeeded> {
-        diff_gateway(self, new)
+    fn ignored(&self) -> &[Problem] {
+        &self.ignored
     }
 
     fn log(&self) -> &LogConfig {
@@ -93,6 +103,8 @@ impl DaemonConfig for GatewayConfig {
 
 impl DaemonConfig for CloudConfig {
     const KIND: Kind = Kind::Cloud;
+    const NEEDS_RESTART: &'static [&'static str] =
+        &["admin", "linkdb.path", "listen", "mode", "session.memory", "tunnel"];
 
     fn read(file: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
         let mut config = Self::load(file)?;
@@ -100,8 +112,8 @@ impl DaemonConfig for CloudConfig {
         Ok(config)
     }
 
-    fn diff(&self, new: &Self) -> Result<Difference, RestartNeeded> {
-        diff_cloud(self, new)
+    fn ignored(&self) -> &[Problem] {
+        &self.ignored
     }
 
     fn log(&self) -> &LogConfig {

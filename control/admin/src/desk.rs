@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_config::ChainSpec;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::reloading::Seals;
 use super::stream::Stream;
 use super::{
     API_VERSION, AdminError, Answer, Command, ConfigState, DaemonConfig, ErrorCode, Event,
-    LinkChange, LinkDbProbe, Loaded, PathChange, PathState, Reply, Status, Timestamp, process,
+    LinkChange, LinkDbProbe, PathChange, PathState, Reply, Status, Timestamp, process,
 };
 use polyrail_config::Overrides;
 use polyrail_config::log::LogHandle;
@@ -55,14 +55,10 @@ pub(crate) struct Desk<C: DaemonConfig> {
     pub(super) log: Option<LogHandle>,
     pub(super) started: (Instant, Timestamp),
     pub(super) running: Mutex<Running<C>>,
-    /// See [`AdminOptions::load`](super::AdminOptions::load).
-    pub(super) load: fn(&C) -> Result<Loaded, String>,
     /// Asks LinkDB for its state, if it is enabled.
     pub(super) linkdb: Option<LinkDbProbe>,
     /// Locked during a reload.
-    pub(super) reloading: tokio::sync::Mutex<()>,
-    /// A permit for each thread that reads files, even if its client is gone.
-    pub(super) readers: Arc<Semaphore>,
+    pub(super) reloading: Arc<tokio::sync::Mutex<()>>,
     /// The interfaces that matter; see [`DaemonConfig::interfaces`].
     pub(crate) interfaces: watch::Sender<Option<Vec<String>>>,
 }
@@ -138,7 +134,7 @@ impl<C: DaemonConfig> Desk<C> {
             started_at: self.started.1,
             uptime_s: self.started.0.elapsed().as_secs_f64(),
             config,
-            process: process::state(self.log.as_ref().map_or(0, LogHandle::lost_lines)),
+            process: process::state(),
             snapshot,
         })
     }

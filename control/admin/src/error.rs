@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use polyrail_config::{ConfigError, Problem};
-use polyrail_control::reload::RestartNeeded;
+
+use crate::reload::RestartNeeded;
 
 /// A refusal; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -36,7 +37,7 @@ pub struct ErrorBody {
     /// All keys that it is about, when a reload would need a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<String>,
-    /// All mistakes of a configuration file.
+    /// The mistake of a configuration file, once more; none or one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<ProblemLine>,
 }
@@ -124,12 +125,14 @@ impl From<&ConfigError> for AdminError {
     fn from(error: &ConfigError) -> Self {
         let mut refusal = Self::new(ErrorCode::InvalidConfig, error.to_string());
         let body = &mut *refusal.0;
-        let (ConfigError::Read { file, .. } | ConfigError::Invalid { file, .. }) = error;
-        body.file = Some(file.clone());
-        body.problems = error.problems().iter().map(ProblemLine::from).collect();
-        if let Some(first) = error.problems().first() {
-            (body.line, body.column) = (Some(first.line), Some(first.column));
-            body.key = Some(first.key.clone()).filter(|key| !key.is_empty());
+        match error {
+            ConfigError::Read { file, .. } => body.file = Some(file.clone()),
+            ConfigError::Invalid(problem) => {
+                body.file = Some(problem.file.clone());
+                (body.line, body.column) = (Some(problem.line), Some(problem.column));
+                body.key = Some(problem.key.clone()).filter(|key| !key.is_empty());
+                body.problems = vec![ProblemLine::from(problem)];
+            }
         }
         refusal
     }
@@ -199,15 +202,17 @@ mod tests {
 
     #[test]
     fn a_bad_file_gives_file_line_column_key_and_reason() {
-        let text = "listen = [\"[::]:4433\"]\nlisten_more = 1\n[dial]\ntimeout = 3\n";
+        let text = "listen = [\"[::]:4433\"]\n[dial]\ntimeout = 3\n";
         let error = CloudConfig::parse(text, Path::new("/etc/cloud.toml")).unwrap_err();
         let refusal = AdminError::from(&error);
         let value = serde_json::to_value(&refusal).unwrap();
         assert_eq!(value["code"], "invalid_config");
         assert_eq!(value["file"], "/etc/cloud.toml");
-        assert_eq!((&value["line"], &value["key"]), (&1.into(), &"tls".into()));
-        let keys: Vec<_> = refusal.0.problems.iter().map(|problem| problem.key.as_str()).collect();
-        assert_eq!(keys, ["tls", "listen_more", "dial.timeout"]);
+        assert_eq!((&value["line"], &value["key"]), (&3.into(), &"dial.timeout".into()));
+        assert_eq!(
+            value["problems"][0]["reason"],
+            "invalid type: integer `3`, expected a string in quotes"
+        );
         assert_eq!(serde_json::from_value::<AdminError>(value).unwrap(), refusal);
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Timestamp;
 use super::error::ErrorBody;
-use polyrail_control::reload::ChangeLine;
+use crate::reload::ChangeLine;
 
 /// One line of the stream of events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -97,24 +97,6 @@ pub enum Event {
         /// Which path.
         path: String,
     },
-    /// UDP looks policed: TLS is tried.
-    TrialBegun {
-        /// Which path.
-        path: String,
-        /// What passes over QUIC, in bits per second.
-        quic_bits_per_s: u64,
-    },
-    /// That is over.
-    TrialEnded {
-        /// Which path.
-        path: String,
-        /// What it showed.
-        outcome: TrialOutcome,
-        /// What passed over QUIC, in bits per second.
-        quic_bits_per_s: u64,
-        /// What passed over TLS, in bits per second; `None` without a result.
-        tls_bits_per_s: Option<u64>,
-    },
     /// An operator changed a path through this interface.
     PathChanged {
         /// Which path.
@@ -167,18 +149,6 @@ pub enum Event {
         /// The number of dropped events.
         count: u64,
     },
-}
-
-/// What a trial of TLS showed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TrialOutcome {
-    /// It carried at least twice as much as QUIC: QUIC is demoted.
-    Faster,
-    /// It carried less than that: the path goes back to QUIC.
-    NoFaster,
-    /// It ended before that was known.
-    Unknown,
 }
 
 /// The state of an interface after a change.

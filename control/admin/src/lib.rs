@@ -18,9 +18,9 @@ mod event;
 mod handle;
 mod linkdb;
 mod links;
-mod loaded;
 mod path;
 mod process;
+pub mod reload;
 mod reloading;
 mod routes;
 mod scheduler;
@@ -36,10 +36,9 @@ mod tests;
 pub use command::{Answer, Command, Reply};
 pub use daemon::DaemonConfig;
 pub use error::{AdminError, ErrorBody, ErrorCode, ProblemLine};
-pub use event::{Event, LinkChange, Record, TrialOutcome};
+pub use event::{Event, LinkChange, Record};
 pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
 pub use linkdb::{LinkDbProbe, SourceState};
-pub use loaded::Loaded;
 pub use path::{
     ConnectionPhase, ConnectionState, Demotion, LinkState, ModeDecision, PathChange, PathCounters,
     PathPhase, PathState, RestartWish,

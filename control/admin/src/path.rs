@@ -96,8 +96,6 @@ pub struct PathCounters {
     pub mode_changes: u64,
     /// Demotions from QUIC to TLS.
     pub demotions: u64,
-    /// Trials of TLS because UDP looked policed.
-    pub trials: u64,
     /// Paths that moved to a fresh connection.
     pub restarts: u64,
     /// Connections that were begun, of both modes.

@@ -8,7 +8,7 @@ use nix::sys::time::TimeValLike;
 use super::ProcessState;
 
 /// The current resource usage.
-pub(super) fn state(log_lines_lost: u64) -> ProcessState {
+pub(super) fn state() -> ProcessState {
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
     let times = usage.map(|usage| (usage.user_time() + usage.system_time()).num_microseconds());
     let limit = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft);
@@ -22,7 +22,6 @@ pub(super) fn state(log_lines_lost: u64) -> ProcessState {
         memory_resident_bytes: fs::read_to_string("/proc/self/status")
             .ok()
             .and_then(|status| resident(&status)),
-        log_lines_lost,
     }
 }
 
@@ -41,9 +40,8 @@ mod tests {
     fn kernel_files_are_parsed() {
         assert_eq!(resident("Name:\tx\nVmRSS:\t    1234 kB\n"), Some(1234 * 1024));
         assert_eq!(resident("Name:\tx\n"), None);
-        let now = state(3);
+        let now = state();
         assert!(now.memory_resident_bytes > Some(100_000), "{now:?}");
         assert!(now.descriptors_open > Some(2) && now.descriptors_open < now.descriptors_max);
-        assert_eq!(now.log_lines_lost, 3);
     }
 }

@@ -12,11 +12,11 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use super::desk::{Desk, Running};
 use super::handle::Channels;
-use super::reloading::{READERS_MAX, seals};
+use super::reloading::seals;
 use super::socket::{self, Socket};
 use super::stream::Stream;
 use super::{
-    AdminHandle, Command, DaemonConfig, Event, LinkDbProbe, Loaded, Timestamp, connection, routes,
+    AdminHandle, Command, DaemonConfig, Event, LinkDbProbe, Timestamp, connection, routes,
 };
 use crate::links;
 use polyrail_config::log::LogHandle;
@@ -34,7 +34,7 @@ pub struct AdminOptions<C> {
     pub file: PathBuf,
     /// Command line options that override the file.
     pub overrides: Overrides,
-    /// The daemon's log, whose level, format and file a reload may change.
+    /// The daemon's log, whose level and format a reload may change.
     pub log: Option<LogHandle>,
     /// Wakes the data plane after a command was queued.
     pub waker: Arc<mio::Waker>,
@@ -42,9 +42,6 @@ pub struct AdminOptions<C> {
     pub watch_links: bool,
     /// Asks LinkDB for its state, if it is enabled.
     pub linkdb: Option<LinkDbProbe>,
-    /// Reads the certificate files and builds of them what the data plane needs; or says why they
-    /// are of no use. Called for a reload, on a thread that may wait.
-    pub load: fn(&C) -> Result<Loaded, String>,
 }
 
 /// The maximum number of connected clients; further ones wait.
@@ -83,10 +80,10 @@ impl AdminServer {
 
 impl<C: DaemonConfig> AdminOptions<C> {
     pub(crate) fn into_desk(self, commands: std::sync::mpsc::SyncSender<Command<C>>) -> Desk<C> {
-        let Self { config, file, overrides, log, waker, watch_links: _, linkdb, load } = self;
+        let Self { config, file, overrides, log, waker, watch_links: _, linkdb } = self;
         let interfaces = watch::Sender::new(config.interfaces());
         let now = Timestamp::now();
-        let seals = seals(config.tls(), |_, _| ());
+        let seals = seals(config.tls());
         Desk {
             commands,
             waker,
@@ -96,10 +93,8 @@ impl<C: DaemonConfig> AdminOptions<C> {
             log,
             started: (Instant::now(), now),
             running: Mutex::new(Running { config, seals, loaded_at: now, reloads: 0, refused: 0 }),
-            load,
             linkdb,
-            reloading: tokio::sync::Mutex::default(),
-            readers: Arc::new(Semaphore::new(READERS_MAX)),
+            reloading: Arc::default(),
             interfaces,
         }
     }

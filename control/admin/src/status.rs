@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::Timestamp;
-use polyrail_control::check::Kind;
+use polyrail_config::check::Kind;
 
 /// The version of the admin interface.
 pub const API_VERSION: &str = "v1";
@@ -61,8 +61,6 @@ pub struct ProcessState {
     pub descriptors_max: Option<u64>,
     /// Resident memory in bytes; `None` if unknown.
     pub memory_resident_bytes: Option<u64>,
-    /// Log lines that could not be written since the start.
-    pub log_lines_lost: u64,
 }
 
 /// The status of the data plane.

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
 use polyrail_admin::{
-    AdminError, AdminOptions, AdminServer, Command, Event, LinkDbProbe, Loaded, PathCounters,
-    PathPhase, PathState, Snapshot, Timestamp,
+    AdminError, AdminOptions, AdminServer, Command, Event, LinkDbProbe, PathCounters, PathPhase,
+    PathState, Snapshot, Timestamp,
 };
 use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
@@ -69,7 +69,6 @@ impl Daemon {
             waker: waker.clone(),
             watch_links: false,
             linkdb,
-            load: |_| Ok(Loaded::new(())),
         };
         let handle = AdminServer::start(options).expect("a daemon starts");
         let over = Arc::new(AtomicBool::new(false));
@@ -180,7 +179,7 @@ fn shown(mut process: Process) -> (i32, String, String) {
 }
 
 #[test]
-fn an_operator_looks_and_changes() {
+fn operator_inspects_and_changes_paths() {
     let daemon = Daemon::start();
     let text = daemon.fine("status");
     assert!(text.starts_with("polyrail-gateway 0.1.0, process "), "{text}");
@@ -219,7 +218,7 @@ fn probe(worker: Feeder) -> LinkDbProbe {
 }
 
 #[test]
-fn an_operator_asks_for_the_linkdb() {
+fn operator_inspects_linkdb() {
     let daemon = Daemon::start();
     let (code, out, complaint) = daemon.polyrail("linkdb status");
     assert_eq!((code, out.as_str()), (1, ""), "{complaint}");
@@ -267,7 +266,7 @@ fn an_operator_asks_for_the_linkdb() {
 }
 
 #[test]
-fn a_reload_says_what_it_did_or_why_not() {
+fn reload_prints_changes_or_the_reason() {
     let daemon = Daemon::start();
     let file = daemon.folder.path().join("gateway.toml");
     assert_eq!(daemon.fine("reload"), "reloaded: no changes\n");
@@ -324,7 +323,7 @@ impl Drop for Killed {
 }
 
 #[test]
-fn who_cannot_reach_a_daemon_is_told_why() {
+fn unreachable_daemon_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s");
     for arguments in ["status", "paths", "reload", "events", "path restart a", "linkdb status"] {
@@ -351,7 +350,7 @@ fn who_cannot_reach_a_daemon_is_told_why() {
 }
 
 #[test]
-fn what_is_no_daemon_is_not_understood() {
+fn answer_of_another_program_is_rejected() {
     use std::io::{Read, Write};
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s");

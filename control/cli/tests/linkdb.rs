@@ -1,4 +1,4 @@
-//! `polyrail linkdb` on databases: made from an import, looked at, moved, judged and drawn.
+//! `polyrail linkdb` on databases: import, statistics, export, evaluation, plot.
 
 use std::fs;
 use std::io::Write;
@@ -39,7 +39,7 @@ impl Made {
         String::from_utf8(self.bytes(name)).expect("it is text")
     }
 
-    /// Runs `polyrail linkdb` on the database `db`, or on the one that is named: exit code,
+    /// Runs `polyrail linkdb` on the database `db`, or on the named database: exit code,
     /// standard output, standard error.
     fn run(&self, arguments: &[&str], input: &[u8]) -> (i32, String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
@@ -111,7 +111,7 @@ fn handover(trip: u64, sequence: u64, carrier: &str, metres: u64, failed: bool) 
 }
 
 #[test]
-fn what_is_imported_is_counted_and_stays_private() {
+fn import_is_counted_and_private() {
     let made = Made::new();
     let said = made.fine(&["stats"]);
     let failures = CELLS / 3 * (TRIPS * 3 / 4);
@@ -136,7 +136,7 @@ fn what_is_imported_is_counted_and_stays_private() {
     assert_eq!(made.mode("db"), 0o600);
 }
 
-/// With the bound of the daemon's configuration the oldest trips fall out; else none does.
+/// With the limit of the daemon's configuration the oldest trips are evicted; else none.
 #[test]
 fn the_command_knows_the_bound_that_it_is_told() {
     let made = Made::empty();
@@ -153,7 +153,7 @@ fn the_command_knows_the_bound_that_it_is_told() {
     made.fine(&["import", "--db", "less", "--events-max", "1000", "trips.ndjson"]);
     assert_eq!(holds("less"), 984);
     let said = made.fine(&["compact", "--db", "all", "--events-max", "1000"]);
-    assert!(said.ends_with("19 trips fell out, with 456 handovers\n"), "{said}");
+    assert!(said.ends_with("19 trips evicted, with 456 handovers\n"), "{said}");
     assert_eq!(holds("all"), 984);
     for bad in ["0", "999", "100000001", "-1", "x"] {
         for command in ["import", "compact"] {
@@ -202,7 +202,7 @@ fn exports_come_back() {
 }
 
 #[test]
-fn a_bad_line_is_named_and_changes_nothing() {
+fn invalid_line_is_named_and_nothing_is_imported() {
     let made = Made::new();
     let before = made.fine(&["export", "--coarsen", "0"]);
     let good = handover(77, 0, CARRIERS[0], 500, true);
@@ -227,7 +227,7 @@ fn a_bad_line_is_named_and_changes_nothing() {
         let all = ["bad.ndjson: nothing was imported", "line 3, ", reason];
         made.fails(&["import", "bad.ndjson"], &all);
         assert_eq!(made.fine(&["export", "--coarsen", "0"]), before, "{bad}");
-        // What was not there is not there then.
+        // A missing file is not created.
         made.fails(&["import", "--db", "new", "bad.ndjson"], &all);
         assert!(!made.dir().join("new").exists());
     }
@@ -261,7 +261,7 @@ fn a_bad_line_is_named_and_changes_nothing() {
 }
 
 #[test]
-fn a_database_that_cannot_be_used_is_told_with_a_remedy() {
+fn unusable_database_is_reported_with_a_remedy() {
     let made = Made::empty();
     let all = [&["stats"][..], &["export"], &["evaluate"], &["plot"], &["compact"]];
     for arguments in all {
@@ -296,10 +296,10 @@ fn a_database_that_cannot_be_used_is_told_with_a_remedy() {
 
 /// An operator who leaves out `--db` names the database where the output is to go.
 #[test]
-fn what_is_written_out_never_takes_a_databases_place() {
+fn export_never_overwrites_a_database() {
     let made = Made::new();
     made.fine(&["import", "--db", "other", "trips.ndjson"]);
-    // Opening a file changes it; what it holds must stay.
+    // Opening a file changes it; its contents must stay.
     let holds = || ["db", "other"].map(|db| made.fine(&["export", "--coarsen", "0", "--db", db]));
     let before = holds();
     for command in ["export", "plot"] {
@@ -317,7 +317,7 @@ fn what_is_written_out_never_takes_a_databases_place() {
 }
 
 #[test]
-fn forecasts_are_judged() {
+fn forecasts_are_evaluated() {
     let made = Made::new();
     let said = made.fine(&["evaluate"]);
     assert!(said.starts_with(&format!("{TRIPS} trips, each left out once\n")), "{said}");
@@ -342,7 +342,7 @@ fn forecasts_are_judged() {
     assert!(said.starts_with("3 trips, each left out once\n"), "{said}");
     assert_eq!(made.run(&["evaluate", "--rule", "median"], b"").0, 2);
     assert_eq!(made.run(&["evaluate", "--trips", "-1"], b"").0, 2);
-    // Nothing to judge is no fault.
+    // An empty evaluation is not an error.
     let none = json!({ "linkdb": { "version": 1 } }).to_string();
     fs::write(made.dir().join("none.ndjson"), none).unwrap();
     made.fine(&["import", "--db", "empty", "none.ndjson"]);
@@ -355,7 +355,7 @@ fn forecasts_are_judged() {
 }
 
 #[test]
-fn a_line_is_drawn() {
+fn track_is_plotted() {
     let made = Made::new();
     let picture = made.fine(&["plot"]);
     check_svg(&picture);

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
-use polyrail_admin::{Demotion, ModeDecision, PathCounters, PathPhase, PathState, Timestamp};
+use polyrail_admin::{Demotion, ModeDecision, PathCounters, PathState, Timestamp};
 use polyrail_daemon::Survey;
 use polyrail_model::Identity;
 use polyrail_relay::Traffic;
 
 use super::carrier::Carrier;
-use super::policy::Phase;
 
 impl Carrier {
     pub(super) fn state(
@@ -34,7 +33,7 @@ impl Carrier {
             interface: self.config.interface.as_ref().map(ToString::to_string),
             configured_mode: self.policy.mode(),
             mode: first.map(|connection| connection.mode),
-            state: shown(phase),
+            state: phase,
             since: moment(now, since.unwrap_or(now)),
             decision: self.policy.decision().map(|decision| ModeDecision {
                 mode: decision.mode,
@@ -64,7 +63,6 @@ impl Carrier {
         PathCounters {
             mode_changes: own.mode_changes,
             demotions: own.demotions,
-            trials: own.trials,
             restarts: own.restarts,
             attempts: own.quic.begun + own.tls.begun,
             quic_attempts: own.quic.begun,
@@ -75,16 +73,6 @@ impl Carrier {
             sent_bytes,
             received_bytes,
         }
-    }
-}
-
-fn shown(phase: Phase) -> PathPhase {
-    match phase {
-        Phase::Up => PathPhase::Up,
-        Phase::Stalled => PathPhase::Stalled,
-        Phase::Down => PathPhase::Down,
-        Phase::Disabled => PathPhase::Disabled,
-        Phase::NoInterface => PathPhase::NoInterface,
     }
 }
 

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, Channel, Delivery, PathId};
 
-use super::{Outlet, Session};
-use crate::Event;
+use super::outlet::Outlet;
+use super::paths::Paths;
+use super::turns::Turns;
 use crate::counters::Counters;
 use crate::limits::{
     BACKGROUND_MAX, BACKGROUND_PAUSE_MAX, BACKGROUND_SHARE, URGENT_BURST, URGENT_KEPT, URGENT_MAX,
     URGENT_RATE,
 };
-use crate::path::Path;
 use crate::wire::{Frame, MESSAGE_MAX, encode};
 
 #[derive(Debug)]
@@ -114,7 +114,7 @@ impl Messages {
     }
 
     /// Whether a received message is new; false for a copy, and for one that a newer one replaces.
-    fn accept(&mut self, channel: Channel, latest: bool, serial: u64) -> bool {
+    pub fn accept(&mut self, channel: Channel, latest: bool, serial: u64) -> bool {
         if !latest {
             return self.received.accept(serial);
         }
@@ -136,69 +136,60 @@ impl Messages {
         // Rounded up, so that there is a token then.
         Err(now + Duration::from_secs_f64(lacking / URGENT_RATE) + Duration::from_millis(1))
     }
-}
-
-impl Session {
-    /// Queues a message to the peer.
-    pub fn send_message(
-        &mut self,
-        now: Instant,
-        channel: Channel,
-        delivery: Delivery,
-        payload: Vec<u8>,
-    ) {
-        self.messages.queue(now, channel, delivery, payload);
-    }
 
     /// Sends urgent messages, then the latest of each channel: ahead of everything else.
-    pub(super) fn send_messages(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        while !self.messages.urgent.is_empty() {
-            if let Err(at) = self.messages.may_leave(now) {
-                self.wake_by(at);
+    pub fn send(
+        &mut self,
+        now: Instant,
+        paths: &mut Paths,
+        turns: &mut Turns,
+        outlet: &mut dyn Outlet,
+    ) {
+        while !self.urgent.is_empty() {
+            if let Err(at) = self.may_leave(now) {
+                turns.wake_by(at);
                 break;
             }
-            if self.live_slots().is_empty() {
+            if paths.live_slots().is_empty() {
                 break;
             }
-            let Some(message) = self.messages.urgent.pop_front() else { break };
-            self.messages.tokens -= 1.0;
+            let Some(message) = self.urgent.pop_front() else { break };
+            self.tokens -= 1.0;
             let frame = message.frame(now, false);
-            self.messages.recent.push_back(Recent { frame, left_at: now, on: Vec::new() });
+            self.recent.push_back(Recent { frame, left_at: now, on: Vec::new() });
         }
-        self.spread_recent(now, outlet);
-        self.send_latest(now, outlet);
+        self.spread_recent(now, paths, outlet);
+        self.send_latest(now, paths, outlet);
     }
 
     /// Sends a copy of each recent urgent message on each path that takes it and has not had one.
-    fn spread_recent(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        let mut recent = std::mem::take(&mut self.messages.recent);
-        recent.retain(|recent| now < recent.left_at + URGENT_KEPT);
-        for Recent { frame, on, .. } in &mut recent {
-            let mut slots = self.live_slots();
-            slots.extend(self.stalled_slots());
+    fn spread_recent(&mut self, now: Instant, paths: &mut Paths, outlet: &mut dyn Outlet) {
+        self.recent.retain(|recent| now < recent.left_at + URGENT_KEPT);
+        for Recent { frame, on, .. } in &mut self.recent {
+            let mut slots = paths.live_slots();
+            slots.extend(paths.stalled_slots());
             for slot in slots {
-                let Some(path) = self.paths[slot].as_ref() else { continue };
+                let Some(path) = paths.get(slot) else { continue };
                 if !on.contains(&path.id) {
                     on.push(path.id);
-                    self.put_control(slot, frame, outlet);
+                    paths.send_control(slot, frame, outlet);
                 }
             }
         }
-        self.messages.recent = recent;
     }
 
     /// On the fastest path, and on others that have room.
-    fn send_latest(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        if self.messages.latest.is_empty() {
+    fn send_latest(&mut self, now: Instant, paths: &mut Paths, outlet: &mut dyn Outlet) {
+        if self.latest.is_empty() {
             return;
         }
-        let slots = self.live_slots();
+        let slots = paths.live_slots();
         let Some(&fastest) = slots.first() else { return };
-        for message in std::mem::take(&mut self.messages.latest).into_values() {
+        for message in std::mem::take(&mut self.latest).into_values() {
             let frame = message.frame(now, true);
             for &slot in &slots {
-                if slot == fastest || self.has_room(slot) {
-                    self.put_control(slot, &frame, outlet);
+                if slot == fastest || paths.has_room(slot) {
+                    paths.send_control(slot, &frame, outlet);
                 }
             }
         }
@@ -206,19 +197,25 @@ impl Session {
 
     /// Sends a background message on the path that has least in flight: one a round trip, and next
     /// to flows' data so rarely that it takes a small share of that path.
-    pub(super) fn send_background(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        if self.messages.background.is_empty() {
+    pub fn send_background(
+        &mut self,
+        now: Instant,
+        paths: &mut Paths,
+        turns: &mut Turns,
+        outlet: &mut dyn Outlet,
+    ) {
+        if self.background.is_empty() {
             return;
         }
-        if now < self.messages.background_at {
-            return self.wake_by(self.messages.background_at);
+        if now < self.background_at {
+            return turns.wake_by(self.background_at);
         }
-        let slots = self.live_slots().into_iter().filter(|&slot| self.has_room(slot));
-        let busy = |slot: &usize| self.paths[*slot].as_ref().map(|path| path.outstanding);
+        let slots = paths.live_slots().into_iter().filter(|&slot| paths.has_room(slot));
+        let busy = |slot: &usize| paths.get(*slot).map(|path| path.outstanding);
         // Among paths with as much in flight the fastest, which is the first.
         let Some(slot) = slots.min_by_key(busy) else { return };
-        let Some(path) = self.paths[slot].as_ref() else { return };
-        let Some(message) = self.messages.background.pop_front() else { return };
+        let Some(path) = paths.get(slot) else { return };
+        let Some(message) = self.background.pop_front() else { return };
         let frame = message.frame(now, false);
         let bytes = Bytes(frame.len() as u64 * BACKGROUND_SHARE);
         let max = BACKGROUND_PAUSE_MAX;
@@ -226,38 +223,10 @@ impl Session {
         // A path that carries nothing else needs no share, and its rate is that of the messages.
         let shared = path.rate.most().filter(|_| path.outstanding > 0);
         let share = shared.map(share).unwrap_or_default();
-        self.messages.background_at = now + path.srtt().max(share);
-        self.put_control(slot, &frame, outlet);
-        if !self.messages.background.is_empty() {
-            self.wake_by(self.messages.background_at);
-        }
-    }
-
-    /// Stalled paths that take control. One of them may have recovered unnoticed, and a path that
-    /// counts as live may be dark.
-    fn stalled_slots(&self) -> impl Iterator<Item = usize> {
-        let paths = self.paths.iter().enumerate();
-        paths.filter_map(|(slot, path)| {
-            let stalls = |path: &&Path| path.stalled && !path.superseded && !path.backup;
-            path.as_ref().filter(stalls).filter(|path| path.takes_control()).map(|_| slot)
-        })
-    }
-
-    fn has_room(&self, slot: usize) -> bool {
-        self.paths[slot].as_ref().is_some_and(|path| path.room > 0)
-    }
-
-    /// Passes on a message of the peer, unless it is a copy or outdated.
-    pub(super) fn on_message(
-        &mut self,
-        (channel, latest): (Channel, bool),
-        serial: u64,
-        waited_us: u64,
-        payload: &[u8],
-    ) {
-        if self.messages.accept(channel, latest, serial) {
-            let (waited, payload) = (Duration::from_micros(waited_us), payload.to_vec());
-            self.events.push_back(Event::Message { session: self.key, channel, waited, payload });
+        self.background_at = now + path.srtt().max(share);
+        paths.send_control(slot, &frame, outlet);
+        if !self.background.is_empty() {
+            turns.wake_by(self.background_at);
         }
     }
 }

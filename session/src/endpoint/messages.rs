@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
-use polyrail_model::{Channel, Delivery, LinkForecast, LinkOutlook};
+use polyrail_model::{Channel, Delivery, LinkForecast, LinkOutlook, SessionKey};
 
 use super::Endpoint;
-use crate::SessionKey;
 
 impl Endpoint {
     /// Queues a message that belongs to no flow for the peer of a session. It may be lost, without

@@ -11,7 +11,7 @@ use nix::unistd::geteuid;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 
 use super::*;
-use crate::{AdminHandle, AdminOptions, AdminServer, Loaded};
+use crate::{AdminHandle, AdminOptions, AdminServer};
 use polyrail_config::{GatewayConfig, Overrides};
 
 /// How long the kernel and the watch may take for one step.
@@ -36,7 +36,6 @@ fn options(carriers: &str, waker: Arc<Waker>) -> AdminOptions<GatewayConfig> {
         waker,
         watch_links: true,
         linkdb: None,
-        load: |_| Ok(Loaded::new(())),
     }
 }
 

@@ -16,7 +16,7 @@ use polyrail_model::TunnelMode;
 
 use super::desk::Desk;
 use super::{
-    AdminError, AdminOptions, Command, Loaded, PathChange, PathCounters, PathPhase, PathState,
+    AdminError, AdminOptions, Command, PathChange, PathCounters, PathPhase, PathState,
     SessionPhase, SessionState, Snapshot, Timestamp,
 };
 
@@ -66,7 +66,6 @@ impl Node {
             waker,
             watch_links: false,
             linkdb: None,
-            load: |_| Ok(Loaded::new(())),
         }
     }
 }

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::super::{
     ConfigState, ConnectionPhase, ConnectionState, Demotion, ErrorCode, Event, LinkChange,
-    LinkState, ModeDecision, ProcessState, Reloaded, RestartWish, Status, TrialOutcome,
+    LinkState, ModeDecision, ProcessState, Reloaded, RestartWish, Status,
 };
 use super::*;
-use polyrail_control::check::Kind;
-use polyrail_control::reload::ChangeLine;
+use crate::reload::ChangeLine;
+use polyrail_config::check::Kind;
 
 fn reference() -> String {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/admin.md");
@@ -89,7 +89,6 @@ fn full_status() -> Status {
             descriptors_open: None,
             descriptors_max: None,
             memory_resident_bytes: None,
-            log_lines_lost: 0,
         },
         snapshot: snapshot(),
     }
@@ -113,13 +112,6 @@ fn events() -> Vec<Event> {
         Event::PathRestarted { path, mode, reason, attempts: 1, took_s: 1.0 },
         Event::PathDemoted { path: text(), reason: text(), retry_in_s: 1.0 },
         Event::QuicRetried { path: text() },
-        Event::TrialBegun { path: text(), quic_bits_per_s: 1 },
-        Event::TrialEnded {
-            path: text(),
-            outcome: TrialOutcome::Unknown,
-            quic_bits_per_s: 1,
-            tls_bits_per_s: None,
-        },
         Event::PathChanged { path: text(), change: text() },
         Event::SchedulerChanged { scheduler: vec![text()] },
         Event::SessionUp { session: text(), peer: text() },
@@ -135,7 +127,7 @@ fn events() -> Vec<Event> {
     all
 }
 
-const KINDS: usize = 20;
+const KINDS: usize = 18;
 
 /// A number per kind, so that a new kind does not compile without a row here.
 fn kind(event: &Event) -> usize {
@@ -156,9 +148,7 @@ fn kind(event: &Event) -> usize {
         Event::ReloadRefused { .. } => 13,
         Event::LinkChanged(_) => 14,
         Event::Alarm { .. } => 15,
-        Event::TrialBegun { .. } => 16,
-        Event::TrialEnded { .. } => 17,
-        Event::SchedulerChanged { .. } => 18,
+        Event::SchedulerChanged { .. } => 16,
         Event::EventsLost { .. } => KINDS - 1,
     }
 }

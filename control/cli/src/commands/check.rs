@@ -1,47 +1,39 @@
-//! `polyrail check`: a configuration and all that it names.
+//! `polyrail check`: a configuration and everything that it names.
 
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use polyrail_control::check::{self, Kind};
+use clap::Args;
+use polyrail_config::check::{self, Kind};
 
-/// What `polyrail check` is told.
+/// `polyrail check`.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The configuration file
     file: PathBuf,
-    /// Whose configuration it is; told from its keys when left out
+    /// The daemon of the configuration [default: guessed from its keys]
     #[arg(long = "as", value_name = "DAEMON")]
-    kind: Option<KindName>,
+    kind: Option<Kind>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum KindName {
-    Gateway,
-    Cloud,
-}
-
-/// Prints what was found; true when the daemon could start with it.
+/// Prints the findings; returns true if the daemon can start with the configuration.
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<bool> {
-    let kind = arguments.kind.map(|kind| match kind {
-        KindName::Gateway => Kind::Gateway,
-        KindName::Cloud => Kind::Cloud,
-    });
-    let file = arguments.file.display();
-    let report = match check::check(&arguments.file, kind) {
+    let Arguments { file, kind } = arguments;
+    let report = match check::check(file, *kind) {
         Ok(report) => report,
         Err(error) => {
             writeln!(out, "{error}")?;
             if kind.is_none()
-                && let Ok(text) = std::fs::read_to_string(&arguments.file)
+                && let Ok(text) = std::fs::read_to_string(file)
             {
                 let kind = check::guess(&text);
-                writeln!(out, "{file}: taken for a {kind}'s configuration (--as says otherwise)")?;
+                let file = file.display();
+                writeln!(out, "{file}: read as a {kind}'s configuration (--as overrides this)")?;
             }
             return Ok(false);
         }
     };
+    let file = file.display();
     for error in &report.errors {
         writeln!(out, "{file}: error: {error}")?;
     }

@@ -17,7 +17,8 @@ pub(crate) fn run(out: &mut dyn Write) -> anyhow::Result<bool> {
     }
     let bad = readings.iter().filter(|reading| !reading.good).count();
     if bad > 0 {
-        writeln!(out, "{bad} to mend; /usr/lib/sysctl.d/60-polyrail.conf does so at each boot")?;
+        let file = "/usr/lib/sysctl.d/60-polyrail.conf";
+        writeln!(out, "{bad} bad settings; {file} sets them at each boot")?;
     }
     Ok(bad == 0)
 }

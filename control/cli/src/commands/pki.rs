@@ -12,10 +12,10 @@ use polyrail_identity::{
 use polyrail_model::Identity;
 use time::OffsetDateTime;
 
-/// What `polyrail pki` does.
+/// `polyrail pki`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make the operator's certificate authority
+    /// Create the operator's certificate authority
     Init {
         /// The authority's folder
         #[arg(long)]
@@ -23,7 +23,7 @@ pub(crate) enum Command {
         /// The authority's name
         #[arg(long, default_value = "Polyrail operator")]
         name: String,
-        /// Replace an authority that is there; all its certificates become useless
+        /// Replace an existing authority; all its certificates become invalid
         #[arg(long)]
         force: bool,
     },
@@ -32,19 +32,19 @@ pub(crate) enum Command {
         /// The authority's folder
         #[arg(long)]
         dir: PathBuf,
-        /// What the node is
+        /// The node's role
         #[arg(long)]
         role: RoleName,
         /// The node's name
         #[arg(value_parser = identity)]
         name: Identity,
-        /// How long the certificate lives, in days
+        /// The certificate's lifetime, in days
         #[arg(long, default_value_t = 397)]
         days: u16,
-        /// The folder for the files; the authority's when left out
+        /// The folder for the files [default: the authority's folder]
         #[arg(long)]
         out: Option<PathBuf>,
-        /// Replace files that are there
+        /// Replace existing files
         #[arg(long)]
         force: bool,
     },
@@ -53,10 +53,10 @@ pub(crate) enum Command {
         /// PEM files
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Say whether this authority signed them
+        /// Check whether this authority signed them
         #[arg(long, value_name = "FILE")]
         authority: Option<PathBuf>,
-        /// Say whether this list revokes them
+        /// Check whether this list revokes them
         #[arg(long, value_name = "FILE")]
         crl: Option<PathBuf>,
     },
@@ -74,16 +74,16 @@ pub(crate) enum Command {
     },
 }
 
-/// What a node is, as the command line names it.
+/// A node's role on the command line.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum RoleName {
     /// It opens tunnels
     Gateway,
-    /// It awaits tunnels
+    /// It accepts tunnels
     Cloud,
 }
 
-/// Does it; false when something shown is no good.
+/// Runs the command; returns false if a shown certificate is invalid.
 pub(crate) fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<bool> {
     match command {
         Command::Init { dir, name, force } => init(&dir, &name, force, out),

@@ -23,9 +23,6 @@ pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let memory = process.memory_resident_bytes.map_or("?".to_owned(), bytes);
     let cpu = duration(process.cpu_s);
     writeln!(out, "process        {cpu} of CPU, {memory}, {open} of {most} descriptors")?;
-    if process.log_lines_lost > 0 {
-        writeln!(out, "log            {} lines lost", process.log_lines_lost)?;
-    }
     writeln!(out, "scheduler      {}", snapshot.scheduler.join(", "))?;
     let tunnels = &snapshot.tunnels;
     let (up, half, refused) = (tunnels.up, tunnels.half_open, tunnels.refused);
@@ -91,8 +88,8 @@ pub(super) fn linkdb(answer: &LinkDbAnswer, out: &mut dyn Write) -> io::Result<(
     if waiting + inputs as usize + outputs as usize > 0 || lost > 0 {
         writeln!(
             out,
-            "backlog        {waiting} to be written, {lost} lost; dropped: {inputs} inputs, {outputs} \
-             outputs"
+            "backlog        {waiting} to be written, {lost} lost; dropped: {inputs} inputs, \
+             {outputs} outputs"
         )?;
     }
     unrecorded(state, out)?;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 ///
 /// Seconds count from the start of a file, or from the first line with a time in a stream. After a
 /// step backwards or of more than [`STEP_MAX`], the recording continues immediately. A live line is
-/// delayed by at most [`AHEAD_MAX`], because a line further ahead shows that its producer's clock was
-/// set.
+/// delayed by at most [`AHEAD_MAX`], because a line further ahead shows that its producer's clock
+/// was set.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// An instant and its second of the recording.

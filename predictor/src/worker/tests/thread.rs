@@ -12,7 +12,9 @@ use super::*;
 fn start(role: Role, path: Option<PathBuf>) -> (Worker, Arc<AtomicUsize>) {
     let notified = Arc::<AtomicUsize>::default();
     let counter = notified.clone();
-    let notify = Box::new(move || drop(counter.fetch_add(1, Ordering::Relaxed)));
+    let notify = Box::new(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
     let options = Options { role, path, settings: settings(), seed: 1, notify };
     (Worker::start(options).unwrap(), notified)
 }

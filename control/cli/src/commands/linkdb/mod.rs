@@ -160,7 +160,7 @@ pub(crate) enum RuleName {
     Naive,
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(command: Command, out: &mut dyn Write) -> Result<bool> {
     match command {
         Command::Status(connection) => {
@@ -177,7 +177,7 @@ pub(crate) fn run(command: Command, out: &mut dyn Write) -> Result<bool> {
 }
 
 impl Database {
-    /// Opens one that is there, to be read.
+    /// Opens an existing database for reading.
     fn open(&self) -> Result<Store> {
         self.open_bounded(&Bound { events_max: None })
     }
@@ -189,13 +189,13 @@ impl Database {
         self.open_or_begin(bound)
     }
 
-    /// What may not be looked for may be there.
+    /// A path that cannot be inspected may exist.
     fn is_there(&self) -> bool {
         self.db.try_exists().unwrap_or(true)
     }
 
     fn open_or_begin(&self, bound: &Bound) -> Result<Store> {
-        // How many handovers are kept is for the daemon to say: else no trip falls out for them.
+        // The daemon's configuration limits the number of handovers; without it nothing is evicted.
         let events_max = bound.events_max.unwrap_or(u64::MAX);
         let limits = Limits { events_max, ..Limits::default() };
         Store::open(&self.db, limits).map_err(|error| match error {
@@ -308,7 +308,7 @@ fn compact(database: &Database, bound: &Bound, out: &mut dyn Write) -> Result<bo
     let fallen = before.trips.saturating_sub(after.trips);
     if fallen > 0 {
         let handovers = before.events.saturating_sub(after.events);
-        writeln!(out, "{fallen} trips fell out, with {handovers} handovers")?;
+        writeln!(out, "{fallen} trips evicted, with {handovers} handovers")?;
     }
     Ok(true)
 }
@@ -367,7 +367,7 @@ fn draw(arguments: &Plot, out: &mut dyn Write) -> Result<bool> {
     Ok(true)
 }
 
-/// A file for what is written out.
+/// A file for an export.
 fn create(path: &Path) -> Result<File> {
     if is_database(path) {
         bail!("{} is a database: name another file to write to, this with --db", path.display());
@@ -400,7 +400,7 @@ fn route(text: &str) -> Result<RouteId, String> {
     number.map(RouteId).map_err(|_| format!("{text:?} is not a number in hexadecimal digits"))
 }
 
-/// How each redb file begins (its design document, "Database header").
+/// The magic number of redb files (its design document, "Database header").
 const MAGIC: [u8; 4] = *b"redb";
-/// For pictures: 300 km/h, in metres a second.
+/// For plots: 300 km/h, in metres per second.
 const USUAL_SPEED: f64 = 83.3;

@@ -32,7 +32,7 @@ struct Cell {
 }
 
 impl Picture {
-    /// The cells of one way along one track; `forecast` says where a failure is foreseen.
+    /// The cells of one direction of a track; `forecast` returns the predicted failure position.
     ///
     /// # Errors
     /// There is nothing to draw.
