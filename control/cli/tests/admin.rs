@@ -16,8 +16,7 @@ use polyrail_admin::{
 };
 use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
-use polyrail_model::SessionKey;
-use polyrail_model::{Identity, TunnelMode};
+use polyrail_model::{Identity, SessionKey, TunnelMode};
 use polyrail_predictor::worker::{Feeder, Input, Options, Role, Settings, Worker};
 
 const TEXT: &str = r#"[tls]

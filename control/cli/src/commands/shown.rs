@@ -356,17 +356,15 @@ mod tests {
             assert!(!text.contains(part), "{text}");
         }
         let unrecorded = Unrecorded { unplaced: 3, untold: 4, ..Unrecorded::default() };
-        let (failed, failures) = (Some("a fault".to_owned()), 2);
+        let (failed, failures) = (Some("a fault".to_owned()), 1);
         let state = WorkerState { unrecorded, failed, failures, ..Default::default() };
         let text = shown(&state);
         for part in [
-            "failed         a fault; failures: 2\n",
+            "failed         panic: a fault; restart the daemon to enable forecasts\n",
             "not recorded   3 without a position, 4 with unknown outcome, 0 gaps, 0 of",
         ] {
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         }
-        let text = shown(&WorkerState { failed: None, ..state });
-        assert!(text.contains("failed         2 times, restarted\n"), "{text}");
     }
 
     #[test]
