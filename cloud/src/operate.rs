@@ -8,8 +8,7 @@ use std::time::Instant;
 
 use polyrail_admin::{AdminError, ErrorCode, LinkChange, PathChange, PathState, Snapshot};
 use polyrail_config::CloudConfig;
-use polyrail_daemon::start;
-use polyrail_daemon::{Daemon, Operate};
+use polyrail_daemon::{Daemon, Operate, start};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 

@@ -9,8 +9,7 @@ use polyrail_admin::{
     AdminError, ErrorCode, Event, LinkChange, PathChange, PathState, RestartWish, Snapshot,
 };
 use polyrail_config::{Carrier, GatewayConfig, OtherTraffic};
-use polyrail_daemon::start;
-use polyrail_daemon::{Daemon, Operate};
+use polyrail_daemon::{Daemon, Operate, start};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 use polyrail_relay::congestion::{kernel_has, quic_has};
