@@ -6,11 +6,12 @@
 //! 2016). [`Suspicion`] looks for exactly that in a tunnel's samples. The gateway then moves the
 //! carrier to TLS and retries QUIC later, so a false alarm costs little and a missed policer a lot.
 //!
-//! Judged are the last 1.6 to 3.2 s in which the path was the limit, not the offered load, in pieces
-//! of [`PIECE`]. The tunnel looks policed when, for any such window,
+//! Judged are the last 1.6 to 3.2 s in which the path was the limit, not the offered load, in
+//! pieces of [`PIECE`]. The tunnel looks policed when, for any such window,
 //! - as many packets are lost as are sent in one piece on average (6 % in 1.6 s, 3 % in 3.2 s), in
 //!   at least [`LOSSY_MIN`] pieces and in both halves of the window,
-//! - the median of the smoothed round-trip times is at most 1.25 times the least one plus [`QUEUE`],
+//! - the median of the smoothed round-trip times is at most 1.25 times the least one plus
+//!   [`QUEUE`],
 //! - the acknowledged rates of the window's quarters differ by at most a factor of two. A blackout
 //!   is not policing: it leaves a quarter empty.
 //!

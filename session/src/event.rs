@@ -77,8 +77,8 @@ pub enum Event {
         path: PathId,
     },
     /// Data waits on a path and nothing is acknowledged for too long; see
-    /// [`limits::STALL_MIN`](crate::limits::STALL_MIN). [`Event::PathRecovered`] follows if the path
-    /// makes progress again.
+    /// [`limits::STALL_MIN`](crate::limits::STALL_MIN). [`Event::PathRecovered`] follows if the
+    /// path makes progress again.
     PathStalled {
         /// The path's tunnel.
         tunnel: TunnelKey,

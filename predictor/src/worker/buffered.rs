@@ -97,7 +97,7 @@ impl BufferedStore {
         match opened {
             Ok((store, damaged)) => {
                 if let Some(damaged) = damaged {
-                    tracing::error!(%damaged, "renamed the damaged LinkDB and created an empty one");
+                    tracing::error!(%damaged, "renamed the damaged LinkDB, created an empty one");
                     self.damaged = Some(damaged.to_string());
                 }
                 if self.error.take().is_some() {

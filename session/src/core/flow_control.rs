@@ -4,8 +4,8 @@
 //! therefore limits what flows have *at the peer* (sent and not drained):
 //!
 //! - The **pace** of a flow is what its reader took within the last two periods of
-//!   [`PACE_PERIOD`]. A reader **follows** while it has a pace and leaves at most [`FLOOR`] bytes of
-//!   those unread that arrived in order. Its flow may send as credit allows: when it stops, it
+//!   [`PACE_PERIOD`]. A reader **follows** while it has a pace and leaves at most [`FLOOR`] bytes
+//!   of those unread that arrived in order. Its flow may send as credit allows: when it stops, it
 //!   withholds only what was in flight. Any other flow may have its pace at the peer.
 //! - Other bytes at the peer are **withheld**. All flows together may withhold one half of the
 //!   peer's memory, and the flows of one user one eighth.

@@ -141,9 +141,9 @@ fn a_forbidden_arrow_is_found_in_every_section() {
                [dev-dependencies]\n\
                polyrail-relay.workspace = true\n\
                [target.'cfg(unix)'.dependencies]\n\
-               polyrail-control = { path = \"../control\" }\n";
+               polyrail-admin = { path = \"../control/admin\" }\n";
     let fine = "[dependencies]\npolyrail-session.workspace = true\nmio.workspace = true\n\
-                [dev-dependencies]\npolyrail-control.workspace = true\n";
+                [dev-dependencies]\npolyrail-scheduler.workspace = true\n";
     let tree = Tree::of(&[
         ("Cargo.toml", "[workspace]\n"),
         ("session/Cargo.toml", bad),

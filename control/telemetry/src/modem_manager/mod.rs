@@ -1,8 +1,9 @@
 //! Serving cells from ModemManager, over D-Bus (ModemManager's D-Bus reference).
 //!
 //! Modems appear and disappear, ModemManager restarts, the bus may be missing: each outage is
-//! logged once and retried. This source never starts ModemManager. A modem reports its cell only after
-//! `Location.Setup` and its power only after `Signal.Setup`; other programs' settings are kept.
+//! logged once and retried. This source never starts ModemManager. A modem reports its cell only
+//! after `Location.Setup` and its power only after `Signal.Setup`; other programs' settings are
+//! kept.
 
 mod modem;
 #[cfg(test)]

@@ -148,7 +148,7 @@ impl Choice {
         }
     }
 
-    /// The probe failed. Silence counts if TCP had just made progress, and makes it again; a refusal
+    /// The probe failed. Silence counts if TCP had just made progress, and does again; a refusal
     /// counts if TCP makes progress. Any other end says nothing about UDP.
     pub(crate) fn on_probe_failed(&mut self, now: Instant, kind: EndingKind) -> Option<Verdict> {
         let probe = self.probe.take()?;

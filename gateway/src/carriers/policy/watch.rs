@@ -1,5 +1,5 @@
-//! What follows from the path in use: restarts after a stall, the rules of the modes, and the end of
-//! restarts that are no longer needed.
+//! What follows from the path in use: restarts after a stall, the rules of the modes, and the end
+//! of restarts that are no longer needed.
 //!
 //! The session decides what a stall is. `connections.rs` runs searches, `lifecycle.rs` handles the
 //! connections' events.
