@@ -250,10 +250,10 @@ mod tests {
     use polyrail_model::InstanceId;
     use polyrail_relay::{Label, RelayEvent};
     use polyrail_session::{Endpoint, Settings};
-    use polyrail_tunnel::fake;
 
     use super::*;
     use crate::congestion::tests::Side;
+    use crate::fake;
 
     #[test]
     fn a_gateway_that_makes_up_names_takes_the_places_of_its_own() {

@@ -23,6 +23,9 @@ pub mod admin;
 pub mod congestion;
 mod daemon;
 mod ending;
+#[cfg(test)]
+#[path = "../../tunnel/tests/common/fake.rs"]
+mod fake;
 mod farewell;
 mod foresight;
 mod ledger;
