@@ -8,11 +8,11 @@
 //! services have entries of their own and open only by name.
 //!
 //! An IPv4-mapped address is the IPv4 address. An address that carries an IPv4 address to a
-//! translator or tunnel end (NAT64, 6to4, Teredo) must itself be permitted, and so must what it
-//! carries. `deny_ports` are closed on every address, also on allowed ones, and so is port 0.
+//! translator or tunnel end (NAT64, 6to4, Teredo) must itself be permitted, and so must the inner
+//! one. `deny_ports` are closed on every address, also on allowed ones, and so is port 0.
 //!
-//! The check runs on addresses, after name resolution and on each of them, so a name that changes
-//! what it points to gains nothing.
+//! The check runs on each address after name resolution, so a name that changes its addresses
+//! gains nothing.
 
 mod special;
 #[cfg(test)]
@@ -45,7 +45,7 @@ pub enum Permit {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{address} is not permitted: {reason}")]
 pub struct Denial {
-    /// What was asked for.
+    /// The requested address.
     pub address: SocketAddr,
     /// The rule that refused it.
     pub reason: DenialReason,

@@ -4,15 +4,15 @@
 //! operator wants another, and the kernel's default where the kernel does not let us, with a
 //! warning that names the remedy. Carriers may have their own. Over TCP a tunnel begins with the
 //! usual one and changes when the gateway has told which carrier it is; over QUIC the gateway's
-//! first packet says which carrier it is, and a connection keeps what it began with. (The gateway's
+//! first packet says which carrier it is, and a connection keeps its first control. (The gateway's
 //! own direction is configured there.)
 
 use std::collections::BTreeMap;
 
 use polyrail_config::CloudConfig;
+use polyrail_daemon::Survey;
 use polyrail_model::TunnelMode;
 use polyrail_relay::Relay;
-use polyrail_relay::admin::Survey;
 use polyrail_relay::congestion::{kernel_has, quic_has};
 use polyrail_session::TunnelKey;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -101,7 +101,7 @@ impl Congestion {
         }
     }
 
-    /// After a change: paths over TCP get what is theirs now. Those over QUIC keep what they have.
+    /// After a change: paths over TCP get their new control. Paths over QUIC keep theirs.
     pub(crate) fn apply(&self, relay: &mut Relay) {
         let sessions = relay.endpoint_ref().status().sessions;
         for path in sessions.into_iter().flat_map(|session| session.paths) {
@@ -116,7 +116,7 @@ impl Congestion {
 fn set(relay: &mut Relay, tunnel: TunnelKey, carrier: &str, congestion: &str) {
     match relay.set_congestion(tunnel, congestion) {
         Ok(()) => tracing::debug!(carrier, congestion, "congestion control set"),
-        Err(error) => tracing::warn!(carrier, congestion, %error, "it cannot be used"),
+        Err(error) => tracing::warn!(carrier, congestion, %error, "cannot set congestion control"),
     }
 }
 
@@ -155,7 +155,7 @@ pub(crate) mod tests {
 
     // reno is built into every kernel and allowed to everybody.
     #[test]
-    fn what_the_kernel_has_is_taken_and_what_it_lacks_is_not() {
+    fn unavailable_congestion_controls_fall_back_to_the_default() {
         let default = kernels_default().expect("a kernel's default");
         assert_eq!(kernel_has("", &default, ""), Ok(()));
         let bbr = if kernel_has("", "bbr", "").is_ok() { "bbr" } else { default.as_str() };
@@ -172,7 +172,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_warned_of() {
+    fn unavailable_congestion_controls_are_warned_about() {
         let table = "[carrier_congestion]\na = \"cubic\"\nb = \"warp\"\n";
         let (_, warnings) = choose("congestion = \"reno\"\nmode = \"quic\"", table);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -209,7 +209,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_carrier_has_its_own_once_its_path_is_up() {
+    fn a_path_gets_its_carriers_congestion_control() {
         let now = Instant::now();
         let congestion = chosen("", "[carrier_congestion]\nsatellite = \"reno\"\n");
         let gateway = Endpoint::gateway(now, Settings::default(), InstanceId([7; 16]));
@@ -239,7 +239,7 @@ pub(crate) mod tests {
             controls.iter().map(|(near, far)| (near.congestion(), far.congestion())).collect()
         };
         assert_eq!(set(), [(None, None), (None, Some("reno".to_owned()))]);
-        // What cannot be used leaves nothing behind of what was before.
+        // An unavailable control is replaced by the default, not by the one before.
         chosen("congestion = \"reno\"", "").apply(&mut cloud.relay);
         assert_eq!(set(), [(None, Some("reno".to_owned())), (None, Some("reno".to_owned()))]);
         chosen("congestion = \"warp\"", "").apply(&mut cloud.relay);

@@ -2,8 +2,8 @@
 //!
 //! Everything that has a descriptor counts: legs, dials, sockets that wait to be reset, tunnels
 //! over TCP; those over QUIC share their listener's. A margin stays free of flows, so that gateways
-//! can come back and bring further carriers up, whatever passengers do. What one gateway may take
-//! of the rest is bounded by `session.flows_max` alone.
+//! can come back and bring further carriers up, whatever passengers do. Only
+//! `session.flows_max` limits one gateway's part of the rest.
 
 use polyrail_tunnel::tls::HANDSHAKES_MAX;
 

@@ -65,11 +65,11 @@ impl DialError {
         }
     }
 
-    /// What the gateway, and through it the passenger, is told.
+    /// The reason that the gateway, and through it the passenger, receives.
     pub fn reset_reason(&self) -> ResetReason {
         match self {
             Self::Refused(_) => ResetReason::Refused,
-            Self::TimedOut(_) | Self::Name(ResolveError::TimedOut) => ResetReason::TimedOut,
+            Self::TimedOut(_) => ResetReason::TimedOut,
             Self::Overload(_) | Self::Name(ResolveError::Overload) => ResetReason::Overload,
             Self::Unreachable(..) | Self::NoFamily => ResetReason::Unreachable,
             // The name may well exist: nobody was there to ask.
@@ -124,7 +124,6 @@ mod tests {
         let name = |error| DialError::Name(error).reset_reason();
         assert_eq!(name(ResolveError::NotFound("x".into())), ResetReason::NameNotFound);
         assert_eq!(name(ResolveError::Temporary("x".into())), ResetReason::Unreachable);
-        assert_eq!(name(ResolveError::TimedOut), ResetReason::TimedOut);
         assert_eq!(name(ResolveError::Overload), ResetReason::Overload);
         assert_eq!(DialError::NoFamily.reset_reason(), ResetReason::Unreachable);
     }

@@ -91,7 +91,8 @@ impl Listeners {
         true
     }
 
-    /// Takes in what waits, within a turn's bounds. Without `takes_new`, strangers are turned away.
+    /// Accepts queued connections, within a turn's limits. Without `takes_new`, new gateways are
+    /// rejected.
     pub(crate) fn on_turn(
         &mut self,
         now: Instant,
@@ -103,11 +104,11 @@ impl Listeners {
             self.accept(now, relay, congestion);
         }
         for udp in &mut self.udp {
-            // Also without a datagram: it lets go of what has ended.
+            // Also without a datagram: the listener drops ended connections.
             udp.more = udp.listener.receive(now).more;
             while let Some(tunnel) = udp.listener.accept() {
                 if takes_new && let Err(error) = relay.add_tunnel(tunnel, Label::default()) {
-                    tracing::warn!(%error, "a connection cannot be watched");
+                    tracing::warn!(%error, "cannot register a connection with epoll");
                 }
             }
             udp.listener.take_woken(&mut self.woken);
@@ -120,15 +121,12 @@ impl Listeners {
     /// When [`Listeners::on_turn`] is wanted without an event.
     pub(crate) fn next_timeout(&self, now: Instant, takes_new: bool) -> Option<Instant> {
         let gates = self.tcp.iter().filter(|_| takes_new);
-        let gates = gates.filter_map(|(_, gate)| match gate.is_open(now) {
-            true => Some(now),
-            false => gate.next_timeout(),
-        });
+        let gates = gates.filter_map(|(_, gate)| gate.next_timeout(now));
         let more = self.udp.iter().filter(|udp| udp.more).map(|_| now);
         gates.chain(more).min()
     }
 
-    /// Uses another certificate for what comes from now on.
+    /// Uses another certificate for new connections.
     ///
     /// # Errors
     /// One of the listeners cannot use it.
@@ -141,7 +139,7 @@ impl Listeners {
     }
 
     /// Uses another congestion control for connections over QUIC that begin from now on; those
-    /// over TCP are told one by one.
+    /// over TCP change one by one.
     ///
     /// # Errors
     /// One of the listeners cannot use it.
@@ -179,7 +177,7 @@ impl Listeners {
                 let mut tunnel = match self.server.accept(now, socket) {
                     Ok(tunnel) => tunnel,
                     Err(reason) => {
-                        tracing::debug!(%peer, %reason, "a connection was gone at once");
+                        tracing::debug!(%peer, %reason, "connection closed before it was accepted");
                         continue;
                     }
                 };
@@ -188,10 +186,10 @@ impl Listeners {
                     congestion.usual() != self.congestion.as_deref()
                 }) && let Err(error) = tunnel.set_congestion(name)
                 {
-                    tracing::debug!(%peer, name, %error, "congestion control of a connection");
+                    tracing::debug!(%peer, name, %error, "cannot set congestion control");
                 }
                 if let Err(error) = relay.add_tunnel(tunnel, Label::default()) {
-                    tracing::warn!(%peer, %error, "a connection cannot be watched");
+                    tracing::warn!(%peer, %error, "cannot register a connection with epoll");
                 }
             }
         }

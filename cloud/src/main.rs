@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use polyrail_cloud::shell::Start;
+use polyrail_config::check::{Kind, log_tls};
 use polyrail_config::{CloudConfig, Overrides};
-use polyrail_control::check::{Kind, log_tls};
+use polyrail_daemon::StartOptions;
 
 /// The proxy on the ground: gateways connect here, and from here the servers are reached.
 #[derive(Debug, Parser)]
@@ -19,9 +19,6 @@ struct Arguments {
     config: PathBuf,
     #[command(flatten)]
     overrides: Overrides,
-    /// Write the status to this file every second, as JSON
-    #[arg(long, value_name = "FILE")]
-    status_file: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -38,8 +35,8 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut config = CloudConfig::load(&arguments.config)?;
     config.apply(&arguments.overrides);
-    let log = polyrail_config::log::init(&config.log)?;
+    let log = polyrail_config::log::init(&config.log, &config.ignored)?;
     log_tls(&config.tls, Kind::Cloud);
-    let Arguments { config: file, overrides, status_file } = arguments;
-    polyrail_cloud::shell::run(config, Start { file, overrides, log: Some(log), status_file })
+    let Arguments { config: file, overrides } = arguments;
+    polyrail_cloud::shell::run(config, StartOptions { file, overrides, log: Some(log) })
 }

@@ -9,15 +9,15 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use polyrail_admin::{Event, PathCounters, PathPhase, PathState, Timestamp};
 use polyrail_config::{CarrierRole, Mode};
-use polyrail_control::admin::{Event, PathCounters, PathPhase, PathState, Timestamp};
+use polyrail_daemon::Survey;
 use polyrail_model::{Identity, TunnelMode};
 use polyrail_relay::Relay;
-use polyrail_relay::admin::Survey;
 use polyrail_session::limits::SESSION_PATHS_MAX;
 use polyrail_session::{PathStatus, SessionKey};
 
-/// What is remembered of all carriers.
+/// The carriers of all gateways.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     carriers: BTreeMap<Key, Carrier>,
@@ -57,7 +57,7 @@ impl Paths {
         !self.carriers.is_empty() && self.looked_at.is_none_or(due)
     }
 
-    /// Looks at all paths and tells what has changed. `reason` is why one went, if one went.
+    /// Looks at all paths and publishes changes. `reason` says why a path went, if one went.
     pub(crate) fn look(
         &mut self,
         now: Instant,
@@ -113,7 +113,7 @@ impl Paths {
     /// All carriers, ordered by name. `mode` is what this cloud serves.
     pub(crate) fn states(&self, now: Instant, relay: &Relay, mode: Mode) -> Vec<PathState> {
         let survey = Survey::new(now, relay);
-        let carried = relay.carried();
+        let carried = relay.traffic();
         let mut list = Vec::new();
         for session in survey.sessions() {
             for ((_, name), carrier) in self.of_session(session.session) {
@@ -225,7 +225,7 @@ impl Carrier {
     }
 }
 
-/// Adds a path to what is seen of its carrier.
+/// Adds a path to its carrier.
 fn see<'a>(seen: &mut BTreeMap<Key, Sight<'a>>, key: Key, path: &'a PathStatus) {
     let phase = if path.stalled { PathPhase::Stalled } else { PathPhase::Up };
     let sight = seen.entry(key).or_insert(Sight { phase, path, count: 0 });
@@ -256,7 +256,7 @@ mod tests {
     use crate::fake;
 
     #[test]
-    fn a_gateway_that_makes_up_names_takes_the_places_of_its_own() {
+    fn invented_carrier_names_evict_only_those_of_the_same_gateway() {
         let begun = Instant::now();
         let gateway = Endpoint::gateway(begun, Settings::default(), InstanceId([7; 16]));
         let mut gateway = Side::new(gateway);

@@ -2,21 +2,19 @@
 //!
 //! The system's resolver (`getaddrinfo`, so `/etc/hosts` and `/etc/resolv.conf` count) blocks; a
 //! small pool of threads calls it, and answers come back through a channel and a [`mio::Waker`].
-//! Each query has a deadline that the caller's timer enforces: what answers later is dropped, and
-//! what still waits in the queue then is never asked.
+//! The caller enforces a query's deadline; a query that is still queued by then is never asked.
 //!
-//! Invariants: every query that was taken gets exactly one answer, unless it is cancelled; the
-//! addresses are in the system's order (RFC 6724) and say nothing about being permitted.
+//! Invariants: every query gets at most one answer; the addresses are in the system's order
+//! (RFC 6724) and say nothing about being permitted.
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use polyrail_model::HostName;
 
@@ -43,26 +41,19 @@ pub enum ResolveError {
     /// The name servers could not say; a later attempt may succeed.
     #[error("the name servers do not answer ({0}): check /etc/resolv.conf of the cloud")]
     Temporary(String),
-    /// No answer within [`QUERY_TIMEOUT`].
-    #[error("the name servers did not answer in {} s", QUERY_TIMEOUT.as_secs())]
-    TimedOut,
     /// Too many queries wait already.
     #[error("more than {QUEUE_MAX} names wait to be resolved")]
     Overload,
 }
 
-/// The pool and the queries under way.
+/// The pool of threads.
 pub struct Resolver {
     jobs: SyncSender<Job>,
     answers: Receiver<Answer>,
-    /// Open queries with their deadlines. Numbers rise with time and every query has the same
-    /// patience, so the first entry is the next to expire.
-    open: BTreeMap<QueryId, Instant>,
-    expired: VecDeque<QueryId>,
     next: u64,
 }
 
-/// What turns a name into addresses; the system's resolver outside tests.
+/// The lookup of a name; the system's resolver outside tests.
 type Lookup = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
 struct Job {
@@ -96,50 +87,23 @@ impl Resolver {
                 .stack_size(STACK_BYTES)
                 .spawn(move || worker.run())?;
         }
-        Ok(Self { jobs, answers, open: BTreeMap::new(), expired: VecDeque::new(), next: 0 })
+        Ok(Self { jobs, answers, next: 0 })
     }
 
-    /// Asks for the addresses of a name.
+    /// Asks for the addresses of a name. After `deadline` the query may go without an answer.
     ///
     /// # Errors
     /// [`ResolveError::Overload`]: the queue is full; nothing was asked.
-    pub fn submit(&mut self, now: Instant, name: HostName) -> Result<QueryId, ResolveError> {
+    pub fn submit(&mut self, name: HostName, deadline: Instant) -> Result<QueryId, ResolveError> {
         let query = QueryId(self.next);
-        let deadline = now + QUERY_TIMEOUT;
         self.jobs.try_send(Job { query, name, deadline }).map_err(|_| ResolveError::Overload)?;
         self.next += 1;
-        self.open.insert(query, deadline);
         Ok(query)
     }
 
-    /// Forgets a query; it gets no answer.
-    pub fn cancel(&mut self, query: QueryId) {
-        self.open.remove(&query);
-        self.expired.retain(|other| *other != query);
-    }
-
-    /// The next answer; call until `None` after a wake-up and after [`Resolver::on_timeout`].
+    /// The next answer; call until `None` after a wake-up.
     pub fn poll(&mut self) -> Option<Answer> {
-        if let Some(query) = self.expired.pop_front() {
-            return Some(Answer { query, result: Err(ResolveError::TimedOut) });
-        }
-        // An answer to a query that expired or was cancelled is dropped.
-        std::iter::from_fn(|| self.answers.try_recv().ok())
-            .find(|answer| self.open.remove(&answer.query).is_some())
-    }
-
-    /// When [`Resolver::on_timeout`] is due.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        self.open.first_key_value().map(|(_, deadline)| *deadline)
-    }
-
-    /// Expires the queries whose time is over.
-    pub fn on_timeout(&mut self, now: Instant) {
-        while let Some(entry) = self.open.first_entry()
-            && *entry.get() <= now
-        {
-            self.expired.push_back(entry.remove_entry().0);
-        }
+        self.answers.try_recv().ok()
     }
 }
 
@@ -199,8 +163,6 @@ fn classify(error: &io::Error) -> ResolveError {
     }
 }
 
-/// How long a query may take.
-pub const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Queries that wait for a thread; one more is refused.
 pub const QUEUE_MAX: usize = 1024;
 /// Addresses of one family in an answer; more are dropped from the end.

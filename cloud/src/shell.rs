@@ -11,91 +11,61 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
 use mio::event::Event as Readiness;
-use mio::{Interest, Poll, Registry, Token};
-use polyrail_config::log::LogHandle;
-use polyrail_config::{CloudConfig, Overrides};
-use polyrail_control::admin::{self, AdminHandle, AdminOptions, AdminServer, Loaded};
-use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
-use polyrail_identity::{IdentityPaths, TlsIdentity};
-use polyrail_model::{Destination, Families, Identity, TunnelMode};
-use polyrail_relay::admin::session_name;
-use polyrail_relay::{
-    Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
-};
+use mio::{Poll, Registry, Token};
+use polyrail_admin::Event as AdminEvent;
+use polyrail_config::CloudConfig;
+use polyrail_control::linkdb::{Role, Tuning};
+use polyrail_daemon::start::{self, random};
+use polyrail_daemon::{Daemon, StartOptions, Survey};
+use polyrail_model::{Bitrate, Destination, Families, Identity, TunnelMode};
+use polyrail_relay::{LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
 use polyrail_session::{Endpoint, Event, FlowKey, PathReport, SessionKey, Settings, TunnelKey};
 use polyrail_tunnel::CloseReason;
-use ring::rand::{SecureRandom, SystemRandom};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use signal_hook_mio::v1_0::Signals;
 
 use crate::access::AccessList;
 use crate::congestion::Congestion;
 use crate::descriptors::Descriptors;
 use crate::dial::{DialError, DialSettings, Dialer, Failures};
 use crate::listeners::Listeners;
-use crate::operate::Desk;
 use crate::paths::{Paths, full_name};
 use crate::reach;
 use crate::resolve::Resolver;
 
-/// What the daemon is started with beside its configuration.
-#[derive(Debug, Default)]
-pub struct Start {
-    /// The configuration's file, which a reload reads again.
-    pub file: PathBuf,
-    /// What the command line says over it.
-    pub overrides: Overrides,
-    /// The log, whose level and format a reload may change.
-    pub log: Option<LogHandle>,
-    /// Where the status is written every second.
-    pub status_file: Option<PathBuf>,
-}
-
 /// Runs the daemon until a signal ends it.
 ///
 /// # Errors
-/// Something that the operator must mend before the daemon can start: certificates, addresses,
-/// threads. Nothing that happens afterwards ends it.
-pub fn run(config: CloudConfig, start: Start) -> anyhow::Result<()> {
-    // First: a SIGHUP that comes early would end the process.
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
-    let now = Instant::now();
-    let descriptors = polyrail_relay::raise_descriptor_limit();
-    for finding in polyrail_config::kernel::findings() {
-        tracing::warn!("{finding}");
-    }
+/// Something that the operator must repair before the daemon can start: certificates, addresses,
+/// threads.
+pub fn run(config: CloudConfig, options: StartOptions) -> anyhow::Result<()> {
     let mut poll = Poll::new().context("no epoll")?;
-    let identity = load_identity(&config)?;
+    let signals = start::signals(poll.registry(), SIGNALS)?;
+    let now = Instant::now();
+    let descriptors = start::prepare_process();
+    let identity = start::load_identity(&config.tls)?;
     let families = reach::families(config.dial.families());
-    let settings = Settings {
-        linger: config.session.linger,
-        memory: config.session.memory,
-        flows_max: config.session.flows_max,
-        families,
-        chain: config.scheduler.chain.clone(),
-        ..Settings::default()
-    };
-    let mut seed = [0; 32];
-    SystemRandom::new().fill(&mut seed).map_err(|_| anyhow::anyhow!("no system randomness"))?;
-    let endpoint = Endpoint::cloud(now, settings.clone(), seed);
+    let settings = Settings { families, ..start::session_settings(&config) };
+    let endpoint = Endpoint::cloud(now, settings.clone(), random()?);
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
     let name = identity.name().clone();
     let (listen, mode) = (config.listen.clone(), config.mode);
-    let status = start.status_file.clone().map(|path| StatusFile::new(now, "cloud", path));
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-    let foresight = start_linkdb(&config, &waker)?;
-    let desk = Desk::new(start_control(&config, start, waker.clone(), foresight.as_ref())?);
-    let registry = poll.registry();
-    let mut cloud = Cloud::new(config, settings, identity, desk, waker, signals, registry)?;
-    cloud.foresight = foresight;
+    let linkdb = config.linkdb.as_ref().map(|linkdb| {
+        let tuning = Tuning::new(linkdb, linkdb.shares());
+        start::start_linkdb(linkdb, tuning, Role::Ground, &waker)
+    });
+    let linkdb = linkdb.transpose()?;
+    // A cloud has no telemetry sources.
+    let probe = linkdb.as_ref().map(|linkdb| start::linkdb_probe(linkdb, Vec::new));
+    let control = start::start_control(&config, options, waker.clone(), false, probe)?;
+    let shutdown = Shutdown::default();
+    let daemon = Daemon { config, settings, identity, control, linkdb, shutdown, signals };
+    let mut cloud = Cloud::new(daemon, waker, poll.registry())?;
     cloud.descriptors = Descriptors::within(descriptors);
-    cloud.status = status;
     tracing::info!(
         %name,
         ?listen,
@@ -103,56 +73,11 @@ pub fn run(config: CloudConfig, start: Start) -> anyhow::Result<()> {
         ipv4 = families.v4,
         ipv6 = families.v6,
         descriptors,
-        "polyrail-cloud is ready"
+        "polyrail-cloud started"
     );
     polyrail_relay::run(&mut poll, &mut relay, &mut cloud).context("the event loop failed")?;
-    tracing::info!("polyrail-cloud ends");
+    tracing::info!("polyrail-cloud stopped");
     Ok(())
-}
-
-/// Starts the control thread, which also serves SIGHUP; so it is there without a socket, too.
-fn start_control(
-    config: &CloudConfig,
-    start: Start,
-    waker: Arc<mio::Waker>,
-    foresight: Option<&Foresight>,
-) -> anyhow::Result<AdminHandle<CloudConfig>> {
-    let Start { file, overrides, log, status_file: _ } = start;
-    let options = AdminOptions {
-        config: config.clone(),
-        file,
-        overrides,
-        log,
-        waker,
-        watch_links: false,
-        linkdb: foresight.map(Foresight::asker),
-        load: |config| load_identity(config).map(Loaded::new).map_err(|error| format!("{error:#}")),
-    };
-    AdminServer::start(options).context("cannot start the control thread (admin.socket)")
-}
-
-/// Starts the thread of the LinkDB, if one is configured.
-fn start_linkdb(
-    config: &CloudConfig,
-    waker: &Arc<mio::Waker>,
-) -> anyhow::Result<Option<Foresight>> {
-    let Some(linkdb) = &config.linkdb else { return Ok(None) };
-    // A cloud numbers no trips.
-    let tuning = Tuning::new(&linkdb.common, linkdb.share);
-    let options = Options::new(&linkdb.common, tuning, Role::Ground, 0, waker.clone());
-    let linkdb = LinkDb::start(options);
-    Ok(Some(Foresight::new(linkdb.context("cannot start the LinkDB's thread")?)))
-}
-
-/// Reads the certificate files: at the start, and for a reload on a thread of the control thread's.
-fn load_identity(config: &CloudConfig) -> anyhow::Result<TlsIdentity> {
-    let paths = IdentityPaths {
-        certificate: config.tls.certificate.clone(),
-        key: config.tls.key.clone(),
-        authority: config.tls.authority.clone(),
-        revocations: config.tls.revocations.clone(),
-    };
-    Ok(TlsIdentity::load(&paths)?)
 }
 
 pub(crate) fn access_list(config: &CloudConfig) -> AccessList {
@@ -164,84 +89,51 @@ pub(crate) fn dial_settings(config: &CloudConfig, families: Families) -> DialSet
     DialSettings { timeout: config.dial.timeout, families }
 }
 
-/// The daemon's state beside the relay.
+/// The cloud around the relay.
 pub(crate) struct Cloud {
-    pub(crate) config: CloudConfig,
-    /// The sessions', as they are now.
-    pub(crate) settings: Settings,
-    pub(crate) identity: TlsIdentity,
+    pub(crate) daemon: Daemon<CloudConfig>,
     pub(crate) listeners: Listeners,
     pub(crate) dialer: Dialer<FlowKey>,
     pub(crate) congestion: Congestion,
-    pub(crate) desk: Desk,
     pub(crate) paths: Paths,
-    signals: Signals,
-    ending: Ending,
-    status: Option<StatusFile>,
-    /// The LinkDB, where there is one.
-    pub(crate) foresight: Option<Foresight>,
-    /// Who is behind a session.
+    /// Tunnels closed because of a bad certificate since the start.
+    pub(crate) refused: u64,
+    /// The gateway of each session.
     gateways: BTreeMap<SessionKey, Identity>,
-    strangers: Notices,
+    refused_connections: LogLimiter,
     failed_dials: Failures,
-    /// Flows beyond them are reset.
+    /// Bounds the number of flows; flows beyond it are reset.
     descriptors: Descriptors,
 }
 
 impl Cloud {
     fn new(
-        config: CloudConfig,
-        settings: Settings,
-        identity: TlsIdentity,
-        desk: Desk,
+        daemon: Daemon<CloudConfig>,
         waker: Arc<mio::Waker>,
-        mut signals: Signals,
         registry: &Registry,
     ) -> anyhow::Result<Self> {
-        registry.register(&mut signals, SIGNALS, Interest::READABLE)?;
-        let (congestion, warnings) = Congestion::choose(&config);
+        let config = &daemon.config;
+        let (congestion, warnings) = Congestion::choose(config);
         for warning in warnings {
             tracing::warn!("{warning}");
         }
-        let listeners = Listeners::open(&config, &identity, &congestion, registry)?;
+        let listeners = Listeners::open(config, &daemon.identity, &congestion, registry)?;
         let resolver = Resolver::start(waker).context("cannot start the resolver's threads")?;
-        let dialing = dial_settings(&config, settings.families);
-        let access = access_list(&config);
+        let dialing = dial_settings(config, daemon.settings.families);
+        let access = access_list(config);
         let dialer = Dialer::new(dialing, access, resolver, registry.try_clone()?, DIALS);
         Ok(Self {
-            config,
-            settings,
-            identity,
+            daemon,
             listeners,
             dialer,
             congestion,
-            desk,
             paths: Paths::default(),
-            signals,
-            ending: Ending::default(),
-            status: None,
-            foresight: None,
+            refused: 0,
             gateways: BTreeMap::new(),
-            strangers: Notices::default(),
+            refused_connections: LogLimiter::default(),
             failed_dials: Failures::default(),
             descriptors: Descriptors::within(u64::MAX),
         })
-    }
-
-    fn on_signals(&mut self, now: Instant, relay: &mut Relay) {
-        let pending: Vec<i32> = self.signals.pending().collect();
-        for signal in pending {
-            match signal {
-                SIGTERM | SIGINT => self.ending.begin(now, relay, "the cloud is shutting down"),
-                SIGHUP => self.desk.request_reload(),
-                SIGUSR1 => {
-                    if let Some(status) = &mut self.status {
-                        status.hurry(now);
-                    }
-                }
-                _ => {}
-            }
-        }
     }
 
     fn take_dials(&mut self, now: Instant, relay: &mut Relay) {
@@ -271,34 +163,31 @@ impl Cloud {
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
-        if self.foresight.as_mut().is_some_and(|foresight| foresight.on_session_event(now, &event))
-        {
+        let linkdb = self.daemon.linkdb.as_mut();
+        if linkdb.is_some_and(|linkdb| linkdb.on_session_event(now, relay, &event)) {
             return;
         }
         match event {
             Event::Opened { flow, destination, .. } => {
                 tracing::debug!(?flow, %destination, "opened");
-                // Tunnels over QUIC have no descriptor of their own.
+                // QUIC tunnels share the listener's descriptor.
                 let tunnels = relay.tunnels_of(TunnelMode::Tls);
-                let sockets = relay.leg_count() + relay.farewell_count();
+                let sockets = relay.leg_count() + relay.pending_reset_count();
                 if !self.descriptors.have_room(tunnels, sockets, self.dialer.descriptors()) {
                     let error = DialError::Overload("too many open files (LimitNOFILE)".into());
                     return self.fail_dial(now, relay, flow, &destination, &error);
                 }
                 self.dialer.dial(now, flow, &destination);
             }
-            // Gone before its dial came to an end.
+            // Closed before its dial finished.
             Event::Reset { flow, .. } | Event::Closed { flow } => self.dialer.cancel(flow),
             Event::SessionUp { session, peer, .. } => self.on_session_up(session, peer),
             Event::SessionEnded { session, reason } => {
                 let gateway = self.gateways.remove(&session);
                 let name = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
                 tracing::info!(gateway = name, %reason, "session ended");
-                self.desk.publish(admin::Event::SessionEnded {
-                    session: session_name(session),
-                    peer: gateway.map(|gateway| gateway.to_string()),
-                    reason,
-                });
+                let peer = gateway.map(|gateway| gateway.to_string());
+                self.daemon.session_ended(session, peer, reason);
                 self.look_at_paths(now, relay, "the session ended");
             }
             Event::PathUp { tunnel, session, path } => {
@@ -313,7 +202,7 @@ impl Cloud {
             Event::PathReport { tunnel, report } => self.on_report(now, relay, tunnel, report),
             Event::Alarm { text } => {
                 tracing::warn!("{text}");
-                self.desk.publish(admin::Event::Alarm { message: text, path: None });
+                self.daemon.publish(AdminEvent::Alarm { message: text, path: None });
             }
             _ => {}
         }
@@ -321,14 +210,11 @@ impl Cloud {
 
     fn on_session_up(&mut self, session: SessionKey, peer: Identity) {
         tracing::info!(gateway = %peer, "session up");
-        self.desk.publish(admin::Event::SessionUp {
-            session: session_name(session),
-            peer: peer.to_string(),
-        });
+        self.daemon.session_up(session, &peer);
         self.gateways.insert(session, peer);
     }
 
-    /// A gateway has noticed something about what it sends over a path; it acts on it itself.
+    /// Logs what a gateway reports about the path it sends on; the gateway acts on it itself.
     fn on_report(
         &mut self,
         now: Instant,
@@ -338,7 +224,7 @@ impl Cloud {
     ) {
         match report {
             PathReport::Stalled => {
-                tracing::debug!(?tunnel, "the gateway says that a path makes no progress");
+                tracing::debug!(?tunnel, "path stalled, reported by the gateway");
             }
             PathReport::Policed { rate } => {
                 self.tell_policed(relay, tunnel, &format!("the gateway sends at most {rate}"));
@@ -347,38 +233,32 @@ impl Cloud {
         self.look_at_paths(now, relay, "");
     }
 
-    /// What we send looks policed: the gateway alone can put TLS in QUIC's place.
-    fn on_policed(
-        &mut self,
-        now: Instant,
-        relay: &mut Relay,
-        tunnel: TunnelKey,
-        rate: polyrail_model::Bitrate,
-    ) {
+    /// Reports a policed downlink to the gateway, because only the gateway can demote QUIC to TLS.
+    fn on_policed(&mut self, now: Instant, relay: &mut Relay, tunnel: TunnelKey, rate: Bitrate) {
         self.tell_policed(relay, tunnel, &format!("the cloud sends at most {rate}"));
         relay.endpoint().report_path(now, tunnel, PathReport::Policed { rate });
     }
 
     fn tell_policed(&self, relay: &Relay, tunnel: TunnelKey, what: &str) {
-        let survey = polyrail_relay::admin::Survey::new(Instant::now(), relay);
+        let survey = Survey::new(Instant::now(), relay);
         let path = survey
             .path(tunnel)
             .map(|(session, path)| full_name(session.peer.as_ref(), &path.carrier));
         let message = format!("UDP looks policed: {what}");
         tracing::info!(path, "{message}");
-        self.desk.publish(admin::Event::Alarm { message, path });
+        self.daemon.publish(AdminEvent::Alarm { message, path });
     }
 
-    /// Notes what has become of paths; `reason` is why one went.
+    /// Updates the states of paths and publishes changes. `reason` is why a path closed.
     pub(crate) fn look_at_paths(&mut self, now: Instant, relay: &Relay, reason: &str) {
-        let Self { paths, desk, .. } = self;
-        paths.look(now, relay, reason, |event| desk.publish(event));
+        let Self { paths, daemon, .. } = self;
+        paths.look(now, relay, reason, |event| daemon.publish(event));
     }
 
     fn on_tunnel_closed(&mut self, now: Instant, relay: &Relay, event: &RelayEvent) {
         let RelayEvent::TunnelClosed { reason, peer, address, .. } = event else { return };
         if let CloseReason::PeerCertificate(_) = reason {
-            self.desk.refused += 1;
+            self.refused += 1;
         }
         let address = address.map(tracing::field::display);
         match (peer, reason) {
@@ -387,14 +267,13 @@ impl Cloud {
             }
             (Some(peer), _) => tracing::warn!(gateway = %peer, address, %reason, "tunnel lost"),
             (None, _) => {
-                if let Some(left_out) = self.strangers.permit(now) {
-                    tracing::warn!(address, %reason, left_out, "a connection was refused");
+                if let Some(suppressed) = self.refused_connections.permit(now) {
+                    tracing::warn!(address, %reason, suppressed, "connection refused");
                     let from = address.map(|address| format!(" from {address:?}"));
                     let from = from.unwrap_or_default();
-                    let message = format!(
-                        "a connection{from} was refused: {reason} (and {left_out} before it)"
-                    );
-                    self.desk.publish(admin::Event::Alarm { message, path: None });
+                    let message =
+                        format!("connection{from} refused: {reason} (and {suppressed} before)");
+                    self.daemon.publish(AdminEvent::Alarm { message, path: None });
                 }
                 return;
             }
@@ -406,13 +285,13 @@ impl Cloud {
 impl Shell for Cloud {
     fn on_event(&mut self, now: Instant, relay: &mut Relay, event: &Readiness) {
         match event.token() {
-            SIGNALS => self.on_signals(now, relay),
+            SIGNALS => self.daemon.on_signals(now, relay, "the cloud is shutting down"),
             WAKER => {
                 self.dialer.on_wake(now);
-                self.on_commands(now, relay);
-                if let Some(foresight) = &mut self.foresight {
+                polyrail_daemon::serve(self, now, relay);
+                if let Some(linkdb) = &mut self.daemon.linkdb {
                     // A cloud has no modems.
-                    let _ = foresight.on_wake(now, relay);
+                    let _ = linkdb.on_wake(now, relay);
                 }
             }
             token if DIALS.contains(&token.0) => self.dialer.on_ready(now, token),
@@ -430,7 +309,7 @@ impl Shell for Cloud {
             }
             RelayEvent::TunnelEarly { tunnel } => {
                 let gateway = relay.tunnel(tunnel).and_then(|view| view.peer).map(Identity::as_str);
-                tracing::debug!(gateway, "a tunnel passes early data");
+                tracing::debug!(gateway, "early data accepted");
             }
             RelayEvent::TunnelPoliced { tunnel, rate } => self.on_policed(now, relay, tunnel, rate),
             RelayEvent::TunnelUp { established, .. } => {
@@ -445,7 +324,7 @@ impl Shell for Cloud {
             RelayEvent::TunnelRefused { reason, peer, address, superseded, .. } => {
                 let address = address.map(tracing::field::display);
                 let gateway = peer.as_ref().map(Identity::as_str).unwrap_or_default();
-                // Each restart of a path ends one in this way.
+                // Each path restart closes a tunnel this way.
                 if superseded {
                     tracing::debug!(gateway, address, %reason, "closing a tunnel");
                 } else {
@@ -457,37 +336,33 @@ impl Shell for Cloud {
     }
 
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
-        self.listeners.on_turn(now, relay, &self.congestion, self.ending.takes_new());
+        self.listeners.on_turn(now, relay, &self.congestion, self.daemon.shutdown.takes_new());
         if self.dialer.next_timeout().is_some_and(|at| at <= now) {
             self.dialer.on_timeout(now);
         }
         self.take_dials(now, relay);
-        if let Some(foresight) = &mut self.foresight {
-            foresight.on_turn(now, relay, false);
+        if let Some(linkdb) = &mut self.daemon.linkdb {
+            linkdb.on_turn(now, relay, false);
         }
-        self.ending.on_turn(now, relay);
+        self.daemon.shutdown.on_turn(now, relay);
         if self.paths.is_due(now) {
             self.look_at_paths(now, relay, "");
-        }
-        if let Some(status) = &mut self.status {
-            status.on_turn(now, relay, &[]);
         }
     }
 
     fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
-        let status = self.status.as_ref().map(StatusFile::next_timeout);
-        let accepts = self.listeners.next_timeout(now, self.ending.takes_new());
-        let others = [self.dialer.next_timeout(), self.ending.next_timeout(), status, accepts];
+        let accepts = self.listeners.next_timeout(now, self.daemon.shutdown.takes_new());
+        let others = [self.dialer.next_timeout(), self.daemon.shutdown.next_timeout(), accepts];
         others.into_iter().flatten().min()
     }
 
     fn is_over(&self) -> bool {
-        self.ending.is_over()
+        self.daemon.shutdown.is_over()
     }
 }
 
 const SIGNALS: Token = Token(0);
-/// The resolver's and the control thread's.
+/// Shared by the resolver, the control thread and LinkDB.
 const WAKER: Token = Token(1);
-/// At most two attempts of a dial are alive at a time, as a rule.
+/// A dial usually has at most two attempts at a time.
 const DIALS: Range<usize> = 1024..1024 + 2 * crate::dial::DIALS_MAX;

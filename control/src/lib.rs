@@ -1,12 +1,5 @@
-//! Identity, telemetry, LinkDB's thread and the admin interface: what an operator looks at.
-//!
-//! The operator's command `polyrail` is a thin shell over it. Nothing here touches a session, a tunnel or a user's byte.
+//! Identity, checks of configurations, and LinkDB's thread.
 
 #![forbid(unsafe_code)]
 
-pub mod admin;
-pub mod check;
 pub mod linkdb;
-mod links;
-pub mod reload;
-pub mod telemetry;

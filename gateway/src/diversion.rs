@@ -1,6 +1,6 @@
-//! The interception rules over the daemon's life: set up at the start, changed with what the cloud
-//! reaches, set up anew when the carrier of `direct:` came back or the program that holds them
-//! died.
+//! The interception rules over the daemon's life: set up at the start, changed with the address
+//! families that the cloud reaches, and set up again when the carrier of `direct:` came back or the
+//! program that holds them died.
 //!
 //! ```text
 //!   Waiting ──the direct carrier's route is there──> Holding ──end of the daemon──> gone
@@ -12,10 +12,9 @@
 //! with the rules keeps the daemon from starting.
 //!
 //! Every change runs `nft` or `ip` and waits for it, up to seconds on a machine in trouble. So
-//! after the start a thread of its own does all of it, and the caller, whose loop moves the flows,
-//! only leaves word: the latest word of each kind, so that nothing piles up and nothing waits.
+//! after the start a thread does all of it, and the event loop only sends it messages.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -34,8 +33,8 @@ pub const RETRY_EVERY: Duration = Duration::from_secs(2);
 /// for that.
 #[derive(Debug)]
 pub struct Diversion {
-    desk: Arc<Desk>,
-    worker: Option<JoinHandle<()>>,
+    /// `None` once the worker is to end.
+    worker: Option<(Sender<Message>, JoinHandle<()>)>,
 }
 
 impl Diversion {
@@ -51,74 +50,53 @@ impl Diversion {
             Err(error @ InterceptError::DirectRoute(_)) => keeper.fail(now, &error),
             Err(error) => return Err(error),
         }
-        let desk = Arc::new(Desk::default());
-        let theirs = Arc::clone(&desk);
+        let (sender, messages) = channel();
         let worker = thread::Builder::new()
             .name("interception".to_owned())
-            .spawn(move || keeper.work(&theirs))
+            .spawn(move || keeper.work(&messages))
             .map_err(InterceptError::Worker)?;
-        Ok(Self { desk, worker: Some(worker) })
+        Ok(Self { worker: Some((sender, worker)) })
     }
 
     /// The cloud says which address families it reaches; the others are rejected soon.
     pub fn set_families(&self, reachable: Families) {
-        self.desk.leave(|word| word.reachable = Some(reachable));
+        self.send(Message::Families(reachable));
     }
 
     /// A carrier came up after it was down: its interface may have lost its routes meanwhile, and
     /// with them ours. They are renewed soon.
     pub fn carrier_up(&self) {
-        self.desk.leave(|word| word.carrier_up = true);
+        self.send(Message::CarrierUp);
+    }
+
+    fn send(&self, message: Message) {
+        if let Some((sender, _)) = &self.worker {
+            // It fails only when the worker has panicked; that is reported at the end.
+            let _ = sender.send(message);
+        }
     }
 }
 
 impl Drop for Diversion {
     fn drop(&mut self) {
-        self.desk.leave(|word| word.end = true);
-        if let Some(worker) = self.worker.take()
-            && worker.join().is_err()
-        {
-            tracing::error!("the interception thread had failed");
+        let Some((sender, worker)) = self.worker.take() else { return };
+        drop(sender);
+        if worker.join().is_err() {
+            tracing::error!("interception thread panicked");
         }
     }
 }
 
-/// What the worker is to know: the latest word of each kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Word {
-    reachable: Option<Families>,
-    carrier_up: bool,
-    end: bool,
+/// A message to the worker, which ends when the sender is dropped.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    /// The cloud reaches these address families.
+    Families(Families),
+    /// A carrier came up after it was down.
+    CarrierUp,
 }
 
-/// Where word is left for the worker.
-#[derive(Debug, Default)]
-struct Desk {
-    word: Mutex<Word>,
-    left: Condvar,
-}
-
-impl Desk {
-    fn leave(&self, write: impl FnOnce(&mut Word)) {
-        write(&mut self.lock());
-        self.left.notify_one();
-    }
-
-    /// Takes the word that was left, or none after [`WATCH_EVERY`].
-    fn take(&self) -> Word {
-        let idle = |word: &mut Word| *word == Word::default();
-        let waited = self.left.wait_timeout_while(self.lock(), WATCH_EVERY, idle);
-        let (mut word, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *word)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Word> {
-        // A word is whole whoever failed while holding the lock.
-        self.word.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The rules and what is still to be done to them; lives in the worker's thread.
+/// The rules and their pending changes; lives in the worker's thread.
 struct Keeper {
     plan: Plan,
     held: Option<Interception>,
@@ -136,16 +114,19 @@ impl Keeper {
         Self { plan, held: None, reachable: None, stale: false, retry_at: None, told: None }
     }
 
-    fn work(mut self, desk: &Desk) {
+    fn work(mut self, messages: &Receiver<Message>) {
         loop {
-            let word = desk.take();
-            if word.end {
-                return;
-            }
-            let now = Instant::now();
-            self.hear(word);
-            if word == Word::default() && self.retry_at.is_some_and(|at| now < at) {
-                continue;
+            match messages.recv_timeout(WATCH_EVERY) {
+                Ok(message) => {
+                    self.take(message);
+                    messages.try_iter().for_each(|message| self.take(message));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.retry_at.is_some_and(|at| Instant::now() < at) {
+                        continue;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
             }
             match self.settle() {
                 Ok(()) => (self.retry_at, self.told) = (None, None),
@@ -154,21 +135,23 @@ impl Keeper {
         }
     }
 
-    fn hear(&mut self, word: Word) {
-        self.reachable = word.reachable.or(self.reachable);
-        self.stale |= word.carrier_up && matches!(self.plan.other(), Other::Direct { .. });
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Families(reachable) => self.reachable = Some(reachable),
+            Message::CarrierUp => self.stale |= matches!(self.plan.other(), Other::Direct { .. }),
+        }
     }
 
     /// Does whatever is to be done; when all is well, one system call.
     fn settle(&mut self) -> Result<(), InterceptError> {
         if self.held.is_none() {
             self.begin()?;
-            tracing::info!("interception begins");
+            tracing::info!("interception enabled");
         }
         let Some(held) = &mut self.held else { return Ok(()) };
         if held.watch()? {
             tracing::warn!(
-                "the program that holds the interception rules died: they were set anew"
+                "the program that holds the interception rules died; the rules were set up again"
             );
         }
         if let Some(reachable) = self.reachable {
@@ -187,12 +170,12 @@ impl Keeper {
         Ok(())
     }
 
-    /// Tells the log, but not of the same failure again and again.
+    /// Logs a failure, but not the same one twice in a row.
     fn fail(&mut self, now: Instant, error: &InterceptError) {
         self.retry_at = Some(now + RETRY_EVERY);
         let text = error.to_string();
         if self.told.as_ref() != Some(&text) {
-            tracing::warn!(%error, "interception waits, and is tried again");
+            tracing::warn!(%error, "cannot set up interception, retrying");
             self.told = Some(text);
         }
     }

@@ -10,7 +10,6 @@
 //! the resolver meant them. Nothing is cached.
 
 mod forwarder;
-mod intake;
 mod message;
 mod socket;
 
@@ -20,7 +19,6 @@ pub use forwarder::{
     ATTEMPTS_MAX, Client, Forwarder, PENDING_MAX, PENDING_USER_MAX, QUERY_TIMEOUT, Reply,
     STREAM_PATIENCE,
 };
-pub use intake::{ERRORS_MAX, Intake};
 pub use message::{QUERY_MAX, UDP_ANSWER_MAX};
 pub use socket::{Datagram, DnsSocket};
 

@@ -70,7 +70,7 @@ pub enum InterceptError {
     Refused {
         /// The command line.
         command: String,
-        /// What it wrote to its standard error.
+        /// Its standard error.
         message: String,
     },
     /// The thread that keeps the rules could not be started.
@@ -154,7 +154,7 @@ impl Interception {
         self.families
     }
 
-    /// Reads the carrier's routes again and sets ours up anew: for `direct:`, after its carrier's
+    /// Reads the carrier's routes again and rebuilds ours: for `direct:`, after its carrier's
     /// interface came back (its routes are lost with it) or got another router.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl Interception {
         Script::new(&self.plan, &self.hops, self.families, self.owned.is_some()).run_routing()
     }
 
-    /// Sets the rules up anew when the program that holds them has died; returns whether it had.
+    /// Rebuilds the rules if the program that holds them has died; returns whether it had.
     /// To be called every second or so; costs one system call.
     ///
     /// # Errors

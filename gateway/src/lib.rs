@@ -11,5 +11,6 @@ mod operate;
 pub mod shell;
 pub mod socks5;
 mod socks_clients;
+mod telemetry;
 pub mod transparent;
 pub mod users;

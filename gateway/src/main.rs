@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use polyrail_config::check::{Kind, log_tls};
 use polyrail_config::{GatewayConfig, Overrides};
-use polyrail_control::check::{Kind, log_tls};
+use polyrail_daemon::StartOptions;
 use polyrail_gateway::intercept::{self, Plan};
-use polyrail_gateway::shell::Start;
 
 /// The daemon on board: takes passengers' connections and carries them to the cloud.
 #[derive(Debug, Parser)]
@@ -20,9 +20,6 @@ struct Arguments {
     config: PathBuf,
     #[command(flatten)]
     overrides: Overrides,
-    /// Write the status to this file every second, as JSON
-    #[arg(long, value_name = "FILE")]
-    status_file: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -73,8 +70,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let log = polyrail_config::log::init(&config.log)?;
+    let log = polyrail_config::log::init(&config.log, &config.ignored)?;
     log_tls(&config.tls, Kind::Gateway);
-    let Arguments { config: file, overrides, status_file, command: _ } = arguments;
-    polyrail_gateway::shell::run(config, Start { file, overrides, log: Some(log), status_file })
+    let Arguments { config: file, overrides, command: _ } = arguments;
+    polyrail_gateway::shell::run(config, StartOptions { file, overrides, log: Some(log) })
 }

@@ -8,18 +8,18 @@ use std::time::Instant;
 
 use mio::{Interest, Registry, Token};
 use polyrail_model::{Destination, UserId};
-use polyrail_relay::{Notices, Relay};
+use polyrail_relay::{AcceptGate, LogLimiter, Relay};
 use polyrail_session::{Endpoint, FlowKey, ResetReason};
 
-use crate::dns::{DnsSocket, Forwarder, Intake, QUERY_MAX};
+use crate::dns::{DnsSocket, Forwarder, QUERY_MAX};
 
 pub(crate) struct NameService {
     resolver: SocketAddr,
     forwarder: Forwarder,
-    sockets: Vec<(DnsSocket, Intake)>,
+    sockets: Vec<(DnsSocket, AcceptGate)>,
     flow: Option<FlowKey>,
     buffer: Box<[u8]>,
-    notices: Notices,
+    notices: LogLimiter,
 }
 
 impl NameService {
@@ -34,7 +34,7 @@ impl NameService {
         let mut taken_in = Vec::new();
         for (index, mut socket) in sockets.into_iter().enumerate() {
             registry.register(&mut socket, Token(base + index), Interest::READABLE)?;
-            taken_in.push((socket, Intake::default()));
+            taken_in.push((socket, AcceptGate::default()));
         }
         Ok(Self {
             resolver,
@@ -42,12 +42,11 @@ impl NameService {
             sockets: taken_in,
             flow: None,
             buffer: vec![0; QUERY_MAX + 1].into_boxed_slice(),
-            notices: Notices::default(),
+            notices: LogLimiter::default(),
         })
     }
 
-    /// Takes queries to another resolver from now on; those that wait for the old one go there,
-    /// too.
+    /// Sends all queries to another resolver from now on, also the pending ones.
     pub(crate) fn set_resolver(&mut self, now: Instant, relay: &mut Relay, resolver: SocketAddr) {
         self.resolver = resolver;
         if let Some(flow) = self.flow.take() {
@@ -58,8 +57,8 @@ impl NameService {
 
     /// The socket at this place among the tokens is readable.
     pub(crate) fn on_ready(&mut self, index: usize) {
-        if let Some((_, intake)) = self.sockets.get_mut(index) {
-            intake.on_ready();
+        if let Some((_, gate)) = self.sockets.get_mut(index) {
+            gate.on_ready();
         }
     }
 
@@ -70,9 +69,9 @@ impl NameService {
         relay: &mut Relay,
         mut user_of: impl FnMut(IpAddr) -> UserId,
     ) {
-        for (socket, intake) in &mut self.sockets {
+        for (socket, gate) in &mut self.sockets {
             for _ in 0..QUERIES_PER_TURN {
-                let received = intake.take(now, || socket.receive(&mut self.buffer));
+                let received = gate.take(now, || socket.receive(&mut self.buffer).map(Some));
                 let Some(datagram) = received else { break };
                 let user = user_of(datagram.client.address.ip());
                 let query = &self.buffer[..datagram.length];
@@ -91,8 +90,8 @@ impl NameService {
 
     /// When [`NameService::on_turn`] is due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
-        let waits = self.sockets.iter().any(|(_, intake)| intake.is_ready());
-        waits.then_some(now).into_iter().chain(self.forwarder.next_timeout()).min()
+        let gates = self.sockets.iter().filter_map(|(_, gate)| gate.next_timeout(now));
+        gates.chain(self.forwarder.next_timeout()).min()
     }
 
     /// Something happened to a flow; true when it is this one.
@@ -125,7 +124,7 @@ impl NameService {
                 Ok(flow) => self.flow = Some(flow),
                 Err(error) => {
                     if self.notices.permit(now).is_some() {
-                        tracing::warn!(%error, "no flow to the DNS resolver");
+                        tracing::warn!(%error, "cannot open a flow to the DNS resolver");
                     }
                 }
             }
@@ -168,7 +167,7 @@ impl NameService {
             if let Err(error) = socket.reply(&reply)
                 && let Some(left_out) = self.notices.permit(now)
             {
-                tracing::warn!(%error, left_out, "a DNS answer cannot be sent");
+                tracing::warn!(%error, left_out, "cannot send a DNS answer");
             }
         }
     }

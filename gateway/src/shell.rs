@@ -5,7 +5,6 @@
 //! flow's leg. No round trip is spent; what fails later resets the connection.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,20 +12,15 @@ use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
-use polyrail_config::log::LogHandle;
-use polyrail_config::{GatewayConfig, Overrides, SocksReply};
-use polyrail_control::admin::{AdminHandle, AdminOptions, AdminServer, Event as Told, Loaded};
-use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
-use polyrail_identity::{IdentityPaths, TlsIdentity};
+use polyrail_admin::Event as AdminEvent;
+use polyrail_config::{GatewayConfig, SocksReply};
+use polyrail_control::linkdb::{Role, Tuning};
+use polyrail_daemon::start::{self, random};
+use polyrail_daemon::{Daemon, StartOptions};
 use polyrail_model::{Destination, InstanceId};
-use polyrail_relay::admin::session_name;
-use polyrail_relay::{
-    AcceptGate, Ending, Foresight, Notices, Relay, RelayEvent, RelaySettings, Shell, StatusFile,
-};
-use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, Settings};
-use ring::rand::{SecureRandom, SystemRandom};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use signal_hook_mio::v1_0::Signals;
+use polyrail_relay::{AcceptGate, LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
+use polyrail_session::{Endpoint, Event, FlowKey, ResetReason};
+use polyrail_telemetry::Telemetry;
 
 use crate::carriers::{Carriers, Clients};
 use crate::diversion::Diversion;
@@ -34,156 +28,82 @@ use crate::dns::{DnsSocket, is_dns};
 use crate::name_service::NameService;
 use crate::socks_clients::SocksClients;
 use crate::socks5::ReplyPolicy;
+use crate::telemetry;
 use crate::transparent::{Accepted, TransparentListener};
 use crate::users::Users;
-
-/// What the daemon is started with, beside its configuration.
-#[derive(Debug)]
-pub struct Start {
-    /// The file that the configuration came from, read again by each reload.
-    pub file: PathBuf,
-    /// What the command line said over it.
-    pub overrides: Overrides,
-    /// The log, whose level, format and file a reload may change.
-    pub log: Option<LogHandle>,
-    /// Where the status is written every second, if anywhere.
-    pub status_file: Option<PathBuf>,
-}
 
 /// Runs the daemon until a signal ends it.
 ///
 /// # Errors
-/// Something that the operator must mend before the daemon can start: certificates, addresses,
-/// privileges, the admin socket. A carrier that is missing is no such thing.
-pub fn run(config: GatewayConfig, start: Start) -> anyhow::Result<()> {
-    // First: a SIGHUP that comes early would end the process.
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
-    let now = Instant::now();
-    let descriptors = polyrail_relay::raise_descriptor_limit();
-    for finding in polyrail_config::kernel::findings() {
-        tracing::warn!("{finding}");
-    }
+/// Something that the operator must repair before the daemon can start: certificates, addresses,
+/// privileges, the admin socket. A missing carrier is not an error.
+pub fn run(config: GatewayConfig, options: StartOptions) -> anyhow::Result<()> {
     let mut poll = Poll::new().context("no epoll")?;
-    let identity = load_identity(&config)?;
+    let signals = start::signals(poll.registry(), SIGNALS)?;
+    let now = Instant::now();
+    let descriptors = start::prepare_process();
+    let identity = start::load_identity(&config.tls)?;
     let (name, cloud) = (identity.name().clone(), config.cloud.name.clone());
-    let clients = Clients::new(&identity, &cloud)?;
-    let settings = Settings {
-        linger: config.session.linger,
-        memory: config.session.memory,
-        flows_max: config.session.flows_max,
-        chain: config.scheduler.chain.clone(),
-        ..Settings::default()
-    };
+    let settings = start::session_settings(&config);
     let endpoint = Endpoint::gateway(now, settings.clone(), InstanceId(random()?));
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
+    let clients = Clients::new(&identity, &cloud)?;
     let carriers = Carriers::new(&config, clients, u64::from_ne_bytes(random()?));
-    let status = start.status_file.clone();
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-    let foresight = start_linkdb(&config, &waker)?;
-    let mut control = start_control(&config, start, waker, foresight.as_ref())?;
-    if let (Some(foresight), Some(observations)) = (&foresight, control.take_observations()) {
-        foresight.listen(observations).context("cannot start the telemetry's thread")?;
-    }
-    let state = State { config, settings, identity, carriers, control, signals };
-    let mut gateway = Gateway::new(now, state, poll.registry())?;
-    gateway.foresight = foresight;
+    let linkdb = config
+        .linkdb
+        .as_ref()
+        .map(|linkdb| start::start_linkdb(linkdb, Tuning::new(linkdb, true), Role::Train, &waker));
+    let linkdb = linkdb.transpose()?;
+    let telemetry = linkdb.as_ref().map(|linkdb| {
+        Telemetry::start(telemetry::settings(&config), linkdb.observer())
+            .context("cannot start the telemetry thread")
+    });
+    let telemetry = telemetry.transpose()?;
+    let probe = linkdb.as_ref().zip(telemetry.as_ref()).map(|(linkdb, telemetry)| {
+        let states = telemetry.states();
+        start::linkdb_probe(linkdb, move || telemetry::states(&states))
+    });
+    let control = start::start_control(&config, options, waker, true, probe)?;
+    let shutdown = Shutdown::default();
+    let daemon = Daemon { config, settings, identity, control, linkdb, shutdown, signals };
+    let mut gateway = Gateway::new(now, daemon, carriers, telemetry, poll.registry())?;
     gateway.sockets_max = polyrail_relay::flows_within(descriptors);
-    gateway.status = status.map(|path| StatusFile::new(now, "gateway", path));
-    tracing::info!(%name, %cloud, descriptors, "polyrail-gateway is ready");
+    tracing::info!(%name, %cloud, descriptors, "polyrail-gateway started");
     polyrail_relay::run(&mut poll, &mut relay, &mut gateway).context("the event loop failed")?;
-    tracing::info!("polyrail-gateway ends");
+    tracing::info!("polyrail-gateway stopped");
     Ok(())
 }
 
-/// Starts the control thread, which also serves SIGHUP and watches the carriers' interfaces; so it
-/// is there without a socket, too.
-fn start_control(
-    config: &GatewayConfig,
-    start: Start,
-    waker: Arc<mio::Waker>,
-    foresight: Option<&Foresight>,
-) -> anyhow::Result<AdminHandle<GatewayConfig>> {
-    let Start { file, overrides, log, status_file: _ } = start;
-    let options = AdminOptions {
-        config: config.clone(),
-        file,
-        overrides,
-        log,
-        waker,
-        watch_links: true,
-        linkdb: foresight.map(Foresight::asker),
-        load: |config| load_identity(config).map(Loaded::new).map_err(|error| format!("{error:#}")),
-    };
-    AdminServer::start(options).context("cannot start the control thread (admin.socket)")
-}
-
-/// Starts the thread of the LinkDB, if one is configured.
-fn start_linkdb(
-    config: &GatewayConfig,
-    waker: &Arc<mio::Waker>,
-) -> anyhow::Result<Option<Foresight>> {
-    let Some(linkdb) = &config.linkdb else { return Ok(None) };
-    let seed = u64::from_ne_bytes(random()?);
-    let tuning = Tuning::new(linkdb, true);
-    let options = Options::new(linkdb, tuning, Role::Train, seed, waker.clone());
-    let linkdb = LinkDb::start(options).context("cannot start the LinkDB's thread")?;
-    Ok(Some(Foresight::new(linkdb)))
-}
-
-/// Reads the certificate files: at the start, and for a reload on a thread of the control thread's.
-fn load_identity(config: &GatewayConfig) -> anyhow::Result<TlsIdentity> {
-    let paths = IdentityPaths {
-        certificate: config.tls.certificate.clone(),
-        key: config.tls.key.clone(),
-        authority: config.tls.authority.clone(),
-        revocations: config.tls.revocations.clone(),
-    };
-    Ok(TlsIdentity::load(&paths)?)
-}
-
-fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow::anyhow!("no system randomness"))?;
-    Ok(bytes)
-}
-
-/// What a reload changes and the control thread asks for.
-pub(crate) struct State {
-    /// The configuration, as it was taken last.
-    pub(crate) config: GatewayConfig,
-    /// The session's, as they are now.
-    pub(crate) settings: Settings,
-    pub(crate) identity: TlsIdentity,
-    pub(crate) carriers: Carriers,
-    pub(crate) control: AdminHandle<GatewayConfig>,
-    signals: Signals,
-}
-
-/// The daemon's state beside the relay.
+/// The gateway around the relay.
 pub(crate) struct Gateway {
-    pub(crate) state: State,
+    pub(crate) daemon: Daemon<GatewayConfig>,
+    pub(crate) carriers: Carriers,
+    /// Telemetry sources, if LinkDB is enabled.
+    pub(crate) telemetry: Option<Telemetry>,
     transparent: Vec<(TransparentListener, AcceptGate)>,
     socks: Vec<(TcpListener, AcceptGate)>,
     pub(crate) clients: SocksClients,
     pub(crate) names: Option<NameService>,
-    /// Where DNS over TCP goes instead.
+    /// The resolver that DNS over TCP is redirected to.
     pub(crate) resolver: Option<SocketAddr>,
     users: Users,
     diversion: Option<Diversion>,
-    ending: Ending,
-    status: Option<StatusFile>,
-    /// The LinkDB, where there is one.
-    pub(crate) foresight: Option<Foresight>,
-    refused_flows: Notices,
-    /// Users' sockets at once; further ones wait in the kernel's queue.
+    refused_flows: LogLimiter,
+    /// The maximum number of users' sockets; further connections wait in the kernel's queue.
     sockets_max: usize,
-    full: Notices,
+    full: LogLimiter,
 }
 
 impl Gateway {
-    fn new(now: Instant, mut state: State, registry: &Registry) -> anyhow::Result<Self> {
-        registry.register(&mut state.signals, SIGNALS, Interest::READABLE)?;
-        let config = &state.config;
+    fn new(
+        now: Instant,
+        daemon: Daemon<GatewayConfig>,
+        carriers: Carriers,
+        telemetry: Option<Telemetry>,
+        registry: &Registry,
+    ) -> anyhow::Result<Self> {
+        let config = &daemon.config;
         let transparent = listen_transparently(config, registry)?;
         let socks = listen_for_socks(config, registry)?;
         let names = name_service(config, registry)?;
@@ -191,45 +111,26 @@ impl Gateway {
         let inside = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
         let users = Users::new(config.users.key, inside.map(ToString::to_string).collect())
             .context("cannot ask the kernel for users' link addresses (users.key)")?;
-        // Last: from here on passengers' traffic comes.
+        // Last, because passengers' traffic arrives from here on.
         let diversion = match &config.intercept {
             Some(_) => Some(Diversion::start(now, config)?),
             None => None,
         };
         Ok(Self {
+            carriers,
+            telemetry,
             transparent,
             socks,
             clients: SocksClients::new(registry.try_clone()?, SOCKS_CLIENTS, policy),
             names,
             resolver: config.dns.as_ref().map(|dns| dns.resolver),
             users,
-            state,
+            daemon,
             diversion,
-            ending: Ending::default(),
-            status: None,
-            foresight: None,
-            refused_flows: Notices::default(),
+            refused_flows: LogLimiter::default(),
             sockets_max: usize::MAX,
-            full: Notices::default(),
+            full: LogLimiter::default(),
         })
-    }
-
-    fn on_signals(&mut self, now: Instant, relay: &mut Relay) {
-        let pending: Vec<i32> = self.state.signals.pending().collect();
-        for signal in pending {
-            match signal {
-                SIGTERM | SIGINT => self.ending.begin(now, relay, "the gateway is shutting down"),
-                SIGHUP => self.state.control.request_reload(),
-                SIGUSR1 => self.hurry_status(now),
-                _ => {}
-            }
-        }
-    }
-
-    fn hurry_status(&mut self, now: Instant) {
-        if let Some(status) = &mut self.status {
-            status.hurry(now);
-        }
     }
 
     fn accept(&mut self, now: Instant, relay: &mut Relay) {
@@ -263,15 +164,15 @@ impl Gateway {
         }
     }
 
-    /// Whether users' sockets have reached their bound: the rest of the descriptors are the
-    /// carriers'.
+    /// Whether users' sockets have reached their limit; the other descriptors are reserved for
+    /// carriers.
     fn is_full(&mut self, now: Instant, relay: &Relay) -> bool {
         let full = relay.leg_count() + self.clients.len() >= self.sockets_max;
         if full && self.full.permit(now).is_some() {
             tracing::warn!(
                 sockets = self.sockets_max,
-                "no new connections are taken for now: raise the limit of open files (LimitNOFILE) \
-                 if this goes on"
+                "not accepting connections: raise the limit of open files (LimitNOFILE) if this \
+                 persists"
             );
         }
         full
@@ -287,7 +188,7 @@ impl Gateway {
         let Accepted { stream, original, peer } = accepted;
         let wanted = SocketAddr::new(original.ip().to_canonical(), original.port());
         if Some(wanted) == own {
-            // Somebody connected to the listener itself: there is no destination.
+            // A connection to the listener itself has no destination.
             return polyrail_relay::reset_socket(stream);
         }
         let to = self.resolver.filter(|_| is_dns(&wanted)).unwrap_or(wanted);
@@ -299,66 +200,60 @@ impl Gateway {
     }
 
     fn refuse(&mut self, now: Instant, stream: TcpStream, peer: SocketAddr, error: &str) {
-        if let Some(left_out) = self.refused_flows.permit(now) {
-            tracing::warn!(%peer, error, left_out, "a flow was refused");
+        if let Some(suppressed) = self.refused_flows.permit(now) {
+            tracing::warn!(%peer, error, suppressed, "flow refused");
         }
         polyrail_relay::reset_socket(stream);
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
-        if self.foresight.as_mut().is_some_and(|foresight| foresight.on_session_event(now, &event))
-        {
+        let linkdb = self.daemon.linkdb.as_mut();
+        if linkdb.is_some_and(|linkdb| linkdb.on_session_event(now, relay, &event)) {
             return;
         }
         match event {
             Event::SessionUp { session, peer, families } => {
                 let (ipv4, ipv6) = (families.v4, families.v6);
                 tracing::info!(cloud = %peer, ipv4, ipv6, "session up");
-                let session = session_name(session);
-                self.publish(Told::SessionUp { session, peer: peer.to_string() });
+                self.daemon.session_up(session, peer);
                 if let Some(diversion) = &self.diversion {
                     diversion.set_families(families);
                 }
             }
             Event::SessionEnded { session, reason } => {
-                tracing::warn!(%reason, "session ended: its flows were reset");
-                let peer = Some(self.state.config.cloud.name.to_string());
-                self.publish(Told::SessionEnded { session: session_name(session), peer, reason });
+                tracing::warn!(%reason, "session ended; its flows were reset");
+                let peer = Some(self.daemon.config.cloud.name.to_string());
+                self.daemon.session_ended(session, peer, reason);
             }
             Event::PathUp { tunnel, path, .. } => {
-                let was_down = self.state.carriers.on_path(now, tunnel, path.0);
+                let was_down = self.carriers.on_path(now, tunnel, path.0);
                 if let Some(diversion) = self.diversion.as_ref().filter(|_| was_down) {
                     diversion.carrier_up();
                 }
-                self.hurry_status(now);
             }
             Event::Dialed { flow } | Event::Readable { flow } | Event::Writable { flow } => {
                 self.on_flow(now, relay, flow, &event);
             }
-            Event::Reset { flow, reason } => self.on_gone(now, relay, flow, reason),
-            Event::Closed { flow } => self.on_gone(now, relay, flow, ResetReason::PeerReset),
-            Event::PathReport { tunnel, report } => {
-                self.state.carriers.on_report(now, tunnel, report);
+            Event::PathStalled { tunnel, .. } => self.carriers.on_stalled(tunnel),
+            Event::PathRecovered { tunnel } => self.carriers.on_recovered(tunnel),
+            Event::Reset { flow, reason } => self.on_flow_closed(now, relay, flow, reason),
+            Event::Closed { flow } => {
+                self.on_flow_closed(now, relay, flow, ResetReason::PeerReset);
             }
+            Event::PathReport { tunnel, report } => self.carriers.on_report(now, tunnel, report),
             Event::Alarm { text } => {
                 tracing::warn!("{text}");
-                self.publish(Told::Alarm { message: text, path: None });
+                self.daemon.publish(AdminEvent::Alarm { message: text, path: None });
             }
             _ => {}
         }
     }
 
-    /// Takes what the LinkDB's thread has to say.
-    fn on_foresight(&mut self, now: Instant, relay: &mut Relay) {
-        let Some(foresight) = &mut self.foresight else { return };
-        for carrier in foresight.on_wake(now, relay) {
-            self.state.carriers.on_found_cell(now, &carrier);
+    fn on_linkdb(&mut self, now: Instant, relay: &mut Relay) {
+        let Some(linkdb) = &mut self.daemon.linkdb else { return };
+        for carrier in linkdb.on_wake(now, relay) {
+            self.carriers.on_found_cell(now, &carrier);
         }
-    }
-
-    /// Puts an event on the stream of the admin interface.
-    pub(crate) fn publish(&self, event: Told) {
-        self.state.control.publish(event);
     }
 
     fn on_flow(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey, event: &Event) {
@@ -367,7 +262,13 @@ impl Gateway {
         }
     }
 
-    fn on_gone(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey, reason: ResetReason) {
+    fn on_flow_closed(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        flow: FlowKey,
+        reason: ResetReason,
+    ) {
         let ours = self.names.as_mut().is_some_and(|names| names.on_gone(now, flow));
         if !ours {
             self.clients.on_gone(now, relay, flow, reason);
@@ -379,10 +280,12 @@ impl Shell for Gateway {
     fn on_event(&mut self, now: Instant, relay: &mut Relay, event: &Readiness) {
         let token = event.token();
         match token.0 {
-            _ if token == SIGNALS => self.on_signals(now, relay),
+            _ if token == SIGNALS => {
+                self.daemon.on_signals(now, relay, "the gateway is shutting down");
+            }
             _ if token == WAKER => {
-                self.on_commands(now, relay);
-                self.on_foresight(now, relay);
+                polyrail_daemon::serve(self, now, relay);
+                self.on_linkdb(now, relay);
             }
             SOCKS_CLIENTS.. => self.clients.on_event(now, relay, event),
             NAMES.. => {
@@ -414,67 +317,62 @@ impl Shell for Gateway {
                     handshake = ?established.handshake,
                     "tunnel up"
                 );
-                self.state.carriers.on_up(now, tunnel);
+                self.carriers.on_up(now, tunnel);
             }
             RelayEvent::TunnelPoliced { tunnel, rate } => {
-                self.state.carriers.on_policed(now, tunnel, rate);
+                self.carriers.on_policed(now, tunnel, rate);
             }
-            RelayEvent::TunnelEarly { tunnel } => self.state.carriers.on_early(tunnel),
+            RelayEvent::TunnelEarly { tunnel } => self.carriers.on_early(tunnel),
             RelayEvent::TunnelRefused { tunnel, reason, .. } => {
-                self.state.carriers.on_refused(now, tunnel, &reason);
+                self.carriers.on_refused(now, tunnel, &reason);
             }
             RelayEvent::TunnelClosed { tunnel, reason, .. } => {
-                self.state.carriers.on_closed(now, tunnel, &reason);
-                self.hurry_status(now);
+                self.carriers.on_closed(now, tunnel, &reason);
             }
         }
     }
 
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
-        // First: the relay has reported all, and nothing has been changed since.
+        // First, because the relay has reported everything and nothing has changed since.
         self.clients.on_turn(now, relay);
-        if self.ending.takes_new() {
+        if self.daemon.shutdown.takes_new() {
             self.accept(now, relay);
         }
         if let Some(names) = &mut self.names {
             let users = &mut self.users;
             names.on_turn(now, relay, |source: IpAddr| users.user(now, source));
         }
-        if self.ending.wants_tunnels() {
-            self.state.carriers.on_turn(now, relay);
+        if self.daemon.shutdown.wants_tunnels() {
+            self.carriers.on_turn(now, relay);
         }
-        for event in self.state.carriers.take_events() {
-            self.publish(event);
+        for event in self.carriers.take_events() {
+            self.daemon.publish(event);
         }
-        if let Some(foresight) = &mut self.foresight {
-            foresight.on_turn(now, relay, true);
+        if let Some(linkdb) = &mut self.daemon.linkdb {
+            linkdb.on_turn(now, relay, true);
         }
-        self.ending.on_turn(now, relay);
-        if let Some(status) = &mut self.status {
-            status.on_turn(now, relay, &self.state.carriers.names());
-        }
+        self.daemon.shutdown.on_turn(now, relay);
     }
 
-    fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
+    fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
         let transparent = self.transparent.iter().map(|(_, gate)| gate);
         let gates = transparent.chain(self.socks.iter().map(|(_, gate)| gate));
         let gates = gates
-            .filter(|_| self.ending.takes_new())
-            .filter_map(|gate| if gate.is_open(now) { Some(now) } else { gate.next_timeout() });
+            .filter(|_| self.daemon.shutdown.takes_new())
+            .filter_map(|gate| gate.next_timeout(now));
         let carriers =
-            self.ending.wants_tunnels().then(|| self.state.carriers.next_timeout(now, relay));
+            self.daemon.shutdown.wants_tunnels().then(|| self.carriers.next_timeout(now));
         let others = [
             self.clients.next_timeout(),
             self.names.as_ref().and_then(|names| names.next_timeout(now)),
             carriers.flatten(),
-            self.ending.next_timeout(),
-            self.status.as_ref().map(StatusFile::next_timeout),
+            self.daemon.shutdown.next_timeout(),
         ];
         gates.chain(others.into_iter().flatten()).min()
     }
 
     fn is_over(&self) -> bool {
-        self.ending.is_over()
+        self.daemon.shutdown.is_over()
     }
 }
 
@@ -529,7 +427,7 @@ fn name_service(
     let (Some(dns), Some(intercept)) = (&config.dns, &config.intercept) else { return Ok(None) };
     let port = dns.port.get();
     let sockets = DnsSocket::bind_loopback(port, intercept.ipv4, intercept.ipv6)
-        .with_context(|| format!("cannot take DNS queries on port {port} (dns.port)"))?;
+        .with_context(|| format!("cannot listen for DNS queries on port {port} (dns.port)"))?;
     let seed = u64::from_ne_bytes(random()?);
     Ok(Some(NameService::new(registry, NAMES, sockets, dns.resolver, seed)?))
 }
@@ -540,5 +438,5 @@ const TRANSPARENT: usize = 16;
 const SOCKS: usize = 32;
 const NAMES: usize = 64;
 const SOCKS_CLIENTS: usize = 1024;
-/// Connections that one listener's turn takes.
+/// Connections accepted from one listener per turn.
 const ACCEPTS_PER_TURN: usize = 64;

@@ -151,7 +151,7 @@ impl Negotiation {
         }
     }
 
-    /// What is to be sent to the client now.
+    /// The bytes to send to the client now.
     pub fn output(&self) -> &[u8] {
         &self.output
     }
@@ -222,7 +222,7 @@ impl Negotiation {
 }
 
 impl From<ResetReason> for ReplyCode {
-    /// What a client is told when its flow was reset before the cloud had dialed.
+    /// The reply to a client whose flow was reset before the cloud had dialed.
     fn from(reason: ResetReason) -> Self {
         match reason {
             ResetReason::Refused => Self::ConnectionRefused,

@@ -111,7 +111,7 @@ impl SocksClients {
         let (index, token) = (entry.key(), Token(self.base + entry.key()));
         let both = Interest::READABLE | Interest::WRITABLE;
         if let Err(error) = self.registry.register(&mut stream, token, both) {
-            tracing::warn!(%error, "a SOCKS5 client cannot be watched");
+            tracing::warn!(%error, "cannot register a SOCKS5 client with epoll");
             return;
         }
         entry.insert(Client {
@@ -280,8 +280,8 @@ impl SocksClients {
 }
 
 impl Client {
-    /// Reads until the request is whole; what follows it is the flow's. After a failure what comes
-    /// is thrown away.
+    /// Reads until the request is whole; the bytes after it are the flow's. After a failure all
+    /// input is discarded.
     fn read(&mut self, now: Instant, relay: &mut Relay) -> io::Result<()> {
         let mut buffer = [0; READ_BYTES];
         while self.flow.is_none() && !self.negotiation.is_done() {
@@ -298,7 +298,7 @@ impl Client {
                     self.open(now, relay, destination, &buffer[taken..read]);
                 }
                 Some(Event::Failed(failure)) => {
-                    tracing::debug!(peer = %self.peer, %failure, "a SOCKS5 client was refused");
+                    tracing::debug!(peer = %self.peer, %failure, "SOCKS5 client refused");
                 }
                 None => {}
             }
@@ -314,14 +314,14 @@ impl Client {
                 self.first = first.to_vec();
             }
             Err(error) => {
-                tracing::warn!(peer = %self.peer, %error, "a flow was refused");
+                tracing::warn!(peer = %self.peer, %error, "flow refused");
                 self.negotiation.dialed(Err(ReplyCode::GeneralFailure));
             }
         }
     }
 
-    /// Writes what was sent behind the request, as far as the flow takes it; the session tells
-    /// when it takes more.
+    /// Writes the bytes after the request, as far as the flow takes them; the session reports when
+    /// it takes more.
     fn write_first(&mut self, now: Instant, relay: &mut Relay) {
         if let Some(flow) = self.flow.filter(|_| !self.first.is_empty()) {
             let taken = relay.endpoint().write(now, flow, &self.first);
@@ -329,7 +329,7 @@ impl Client {
         }
     }
 
-    /// The flow is gone: what it has not taken goes with it, and the client is told if it waits.
+    /// The flow is gone: unwritten bytes are discarded, and a waiting client gets a reply.
     fn lose_flow(&mut self, now: Instant, reason: ResetReason) {
         self.flow = None;
         self.first = Vec::new();
@@ -350,7 +350,7 @@ impl Client {
     }
 }
 
-/// What is read from a client at a time: the request and a browser's first flight.
+/// The size of one read from a client: the request and a browser's first flight.
 const READ_BYTES: usize = 4096;
 /// How long a refused client may take to close.
 const PARTING_MAX: Duration = Duration::from_secs(2);

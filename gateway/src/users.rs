@@ -20,7 +20,7 @@ use polyrail_model::UserId;
 use ring::hmac;
 use ring::rand::SystemRandom;
 
-pub use neighbours::{KernelNeighbours, LINK_ADDRESS_MAX, LinkAddress, Neighbours};
+pub use neighbours::{KernelNeighbours, Neighbours};
 
 /// Names users. Answers at once: at worst after some system calls that do not wait.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl<N: Neighbours> Users<N> {
             return *user;
         }
         let user = match self.neighbours.link_address(source) {
-            Some(link) => self.name(LINK, link.as_bytes()),
+            Some(link) => self.name(LINK, &link),
             None => self.name_of_address(source),
         };
         self.remember(now, source, user);

@@ -1,5 +1,4 @@
-//! Reloads of the running gateway, without a cloud: what the answer tells, and what goes on while
-//! files are read.
+//! Reloads of the running gateway without a cloud: the answer, and the data plane meanwhile.
 
 #![allow(clippy::unwrap_used)] // also in the helpers
 
@@ -68,7 +67,7 @@ impl Gateway {
             .unwrap();
         let gateway = Self { process, authority, folder, text };
         let limit = Instant::now() + Duration::from_secs(20);
-        while !gateway.log().contains("polyrail-gateway is ready") {
+        while !gateway.log().contains("polyrail-gateway started") {
             assert!(Instant::now() < limit, "it does not start:\n{}", gateway.log());
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -114,7 +113,7 @@ fn issue(authority: &Authority, dir: &Path, name: &str) -> Issued {
 }
 
 #[test]
-fn a_congestion_control_that_cannot_be_used_is_warned_of() {
+fn unavailable_congestion_control_causes_a_warning() {
     let gateway = Gateway::start();
     gateway.rewrite("\"reno\"", "\"warp\"");
     let answer = gateway.reload();
@@ -123,7 +122,7 @@ fn a_congestion_control_that_cannot_be_used_is_warned_of() {
     assert!(answer.contains("carrier.a.congestion: congestion control warp cannot be used"));
     assert!(answer.contains("modprobe tcp_warp"), "{answer}");
 
-    // Only what has changed is warned of.
+    // Only changed carriers cause warnings.
     gateway.rewrite("\"reno\"", "\"warp\"\nmetered = true");
     let answer = gateway.reload();
     assert!(answer.contains("metered") && !answer.contains("modprobe"), "{answer}");
@@ -141,7 +140,7 @@ fn a_congestion_control_that_cannot_be_used_is_warned_of() {
 }
 
 #[test]
-fn the_data_plane_goes_on_while_certificates_are_read() {
+fn data_plane_continues_while_certificates_are_read() {
     let gateway = Gateway::start();
     let other = issue(&gateway.authority, gateway.folder.path(), "train-8");
     gateway.authority.revoke_file(&other.certificate_file).unwrap();
@@ -155,7 +154,7 @@ fn the_data_plane_goes_on_while_certificates_are_read() {
         while !reload.is_finished() {
             let mut options = OpenOptions::new();
             let options = options.write(true).custom_flags(nix::libc::O_NONBLOCK);
-            // It opens while somebody reads, who then waits for what is written.
+            // Opening succeeds while a reader waits for data.
             if let Ok(mut fifo) = options.open(&list) {
                 waits += 1;
                 let status = gateway.ask("GET /v1/status");

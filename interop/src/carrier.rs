@@ -39,7 +39,7 @@ pub struct Link {
 pub struct CarrierPlan {
     /// The operator's name for it.
     pub name: String,
-    /// What it is made of.
+    /// Its link.
     pub medium: Medium,
 }
 
@@ -149,7 +149,7 @@ impl Carrier {
         format!("wan{}", self.index)
     }
 
-    /// Turns the carrier dark: what waits in it and what arrives is lost, silently.
+    /// Starts a blackout: queued and arriving packets are dropped silently.
     ///
     /// # Errors
     /// When the carrier is a bare wire, or the emulator refuses.

@@ -1,7 +1,7 @@
 //! A small resolver for the lab: it knows the lab's names and answers over UDP and TCP.
 //!
-//! It counts what it was asked over each transport, so that a test sees which way a query went.
-//! The client half encodes one question and reads the addresses of the answer.
+//! It counts queries over each transport, so that a test sees which way a query went.
+//! The client half sends one question and reads the addresses of the answer.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -9,18 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
 use polyrail_emulator::namespace::Namespace;
 
 use crate::addresses::{Family, SERVER, SERVER_NAME, SERVER_NAME_V4, SERVER_NAME_V6};
 
-const TYPE_A: u16 = 1;
-const TYPE_AAAA: u16 = 28;
-const HEADER: usize = 12;
-/// Response, recursion desired and available.
-const FLAGS_ANSWER: u16 = 0x8180;
-const CODE_NO_SUCH_NAME: u16 = 3;
 const TIME_TO_LIVE_S: u32 = 60;
+/// The identifier of all questions.
+const ID: u16 = 0x7072;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How many questions came over each transport.
@@ -135,96 +133,45 @@ fn write_message(stream: &mut TcpStream, message: &[u8]) -> Result<()> {
 }
 
 fn question(name: &str, family: Family) -> Result<Vec<u8>> {
-    // Identifier 0x7072, recursion desired, one question.
-    let mut message = vec![0x70, 0x72, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    for label in name.split('.') {
-        ensure!(!label.is_empty() && label.len() < 64, "not a host name: {name}");
-        message.push(u8::try_from(label.len())?);
-        message.extend_from_slice(label.as_bytes());
-    }
-    message.push(0);
-    let kind = if family == Family::V4 { TYPE_A } else { TYPE_AAAA };
-    message.extend_from_slice(&kind.to_be_bytes());
-    message.extend_from_slice(&1u16.to_be_bytes());
-    Ok(message)
+    let mut message = Message::new(ID, MessageType::Query, OpCode::Query);
+    message.metadata.recursion_desired = true;
+    let kind = if family == Family::V4 { RecordType::A } else { RecordType::AAAA };
+    message.add_query(Query::query(Name::from_ascii(name)?, kind));
+    Ok(message.to_vec()?)
 }
 
-/// The answer to one question; `None` for what is not a question.
+/// The answer to one question; `None` if the message is not a question.
 fn answer(query: &[u8]) -> Option<Vec<u8>> {
-    let (name, end) = name_at(query, HEADER)?;
-    let kind = u16::from_be_bytes([*query.get(end)?, *query.get(end + 1)?]);
-    let question = query.get(HEADER..end + 4)?;
-    let records = records(&name, kind);
-    let code = if records.is_none() { CODE_NO_SUCH_NAME } else { 0 };
-    let records = records.unwrap_or_default();
-    let mut message = query.get(..2)?.to_vec();
-    message.extend_from_slice(&(FLAGS_ANSWER | code).to_be_bytes());
-    message.extend_from_slice(&[0, 1, 0, u8::try_from(records.len()).ok()?, 0, 0, 0, 0]);
-    message.extend_from_slice(question);
-    for data in records {
-        // The name is the question's, at offset 12.
-        message.extend_from_slice(&[0xc0, 0x0c]);
-        message.extend_from_slice(&kind.to_be_bytes());
-        message.extend_from_slice(&1u16.to_be_bytes());
-        message.extend_from_slice(&TIME_TO_LIVE_S.to_be_bytes());
-        message.extend_from_slice(&u16::try_from(data.len()).ok()?.to_be_bytes());
-        message.extend_from_slice(&data);
-    }
-    Some(message)
-}
-
-/// The data of the records; `None` when the name does not exist.
-fn records(name: &str, kind: u16) -> Option<Vec<Vec<u8>>> {
-    let (v4, v6) = match name {
-        SERVER_NAME => (true, true),
-        SERVER_NAME_V4 => (true, false),
-        SERVER_NAME_V6 => (false, true),
-        _ => return None,
+    let mut message = Message::from_vec(query).ok()?;
+    let question = message.queries.first()?.clone();
+    message.metadata.message_type = MessageType::Response;
+    message.metadata.recursion_available = true;
+    let name = question.name().to_ascii().to_ascii_lowercase();
+    let families: &[Family] = match name.trim_end_matches('.') {
+        SERVER_NAME => &Family::BOTH,
+        SERVER_NAME_V4 => &[Family::V4],
+        SERVER_NAME_V6 => &[Family::V6],
+        _ => {
+            message.metadata.response_code = ResponseCode::NXDomain;
+            &[]
+        }
     };
-    Some(match kind {
-        TYPE_A if v4 => vec![SERVER.v4.octets().to_vec()],
-        TYPE_AAAA if v6 => vec![SERVER.v6.octets().to_vec()],
-        _ => Vec::new(),
-    })
-}
-
-/// The name at an offset, and the offset after it. Compression is followed only as an end.
-fn name_at(message: &[u8], mut at: usize) -> Option<(String, usize)> {
-    let mut labels = Vec::new();
-    loop {
-        let length = usize::from(*message.get(at)?);
-        if length >= 0xc0 {
-            return Some((labels.join("."), at + 2));
+    for address in families.iter().map(|family| SERVER.of(*family)) {
+        let kind = if address.is_ipv4() { RecordType::A } else { RecordType::AAAA };
+        if question.query_type() == kind {
+            let (name, data) = (question.name().clone(), RData::from(address));
+            message.add_answer(Record::from_rdata(name, TIME_TO_LIVE_S, data));
         }
-        if length == 0 {
-            return Some((labels.join(".").to_ascii_lowercase(), at + 1));
-        }
-        let label = message.get(at + 1..at + 1 + length)?;
-        labels.push(String::from_utf8_lossy(label).into_owned());
-        at += 1 + length;
     }
+    message.to_vec().ok()
 }
 
 fn addresses(message: &[u8]) -> Result<Vec<IpAddr>> {
-    ensure!(message.len() >= HEADER && message[..2] == [0x70, 0x72], "not the answer asked for");
-    let code = message[3] & 15;
-    ensure!(code == 0, "the resolver answers with code {code}");
-    let (_, after) = name_at(message, HEADER).context("question")?;
-    let mut at = after + 4;
-    let mut found = Vec::new();
-    for _ in 0..u16::from_be_bytes([message[6], message[7]]) {
-        let (_, after) = name_at(message, at).context("record")?;
-        let Some(&[high, low]) = message.get(after + 8..after + 10) else { bail!("cut record") };
-        let length = usize::from(u16::from_be_bytes([high, low]));
-        let data = message.get(after + 10..after + 10 + length).context("cut record")?;
-        if let Ok(octets) = <[u8; 4]>::try_from(data) {
-            found.push(IpAddr::from(octets));
-        } else if let Ok(octets) = <[u8; 16]>::try_from(data) {
-            found.push(IpAddr::from(octets));
-        }
-        at = after + 10 + length;
-    }
-    Ok(found)
+    let message = Message::from_vec(message)?;
+    let code = message.metadata.response_code;
+    ensure!(message.metadata.id == ID, "the answer to another question");
+    ensure!(code == ResponseCode::NoError, "the resolver answers with {code}");
+    Ok(message.answers.iter().filter_map(|record| record.data.ip_addr()).collect())
 }
 
 #[cfg(test)]
@@ -232,27 +179,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_names_have_the_servers_addresses() {
+    fn known_names_have_addresses_and_an_unknown_name_is_an_error() {
+        let ask = |name, family| addresses(&answer(&question(name, family).unwrap()).unwrap());
         for family in Family::BOTH {
-            let asked = question(SERVER_NAME, family).unwrap();
-            let answered = answer(&asked).unwrap();
-            assert_eq!(addresses(&answered).unwrap(), vec![SERVER.of(family)]);
+            assert_eq!(ask(SERVER_NAME, family).unwrap(), vec![SERVER.of(family)]);
         }
-    }
-
-    #[test]
-    fn an_unknown_name_is_an_error_and_a_missing_family_is_empty() {
-        let unknown = answer(&question("nobody.test", Family::V4).unwrap()).unwrap();
-        assert!(addresses(&unknown).is_err());
-        let missing = answer(&question(SERVER_NAME_V4, Family::V6).unwrap()).unwrap();
-        assert!(addresses(&missing).unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_cut_message_is_no_question() {
-        let asked = question(SERVER_NAME, Family::V4).unwrap();
-        for length in 0..asked.len() - 2 {
-            assert!(answer(&asked[..length]).is_none(), "cut at {length}");
-        }
+        assert!(ask("nobody.test", Family::V4).is_err());
+        assert!(ask(SERVER_NAME_V4, Family::V6).unwrap().is_empty());
     }
 }

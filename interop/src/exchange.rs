@@ -47,7 +47,7 @@ const ENDINGS: [Ending; 5] = [
     Ending::ServerResets,
 ];
 
-/// What one flow does.
+/// The behaviour of one flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
     /// Names the flow, and generates its bytes.
@@ -296,7 +296,7 @@ fn expect(mut stream: &TcpStream, bytes: &mut Pcg64, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Reads to the end; what comes must be the generator's first bytes, at most `size`.
+/// Reads to the end; the bytes must be the generator's first ones, at most `size`.
 fn drain(mut stream: &TcpStream, bytes: &mut Pcg64, size: u64) -> Result<(u64, End)> {
     let (mut expected, mut got) = ([0; CHUNK], [0; CHUNK]);
     let (mut received, mut at) = (0u64, CHUNK);

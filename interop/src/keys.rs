@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::programs::Programs;
 
-/// A folder with an authority and what it issued.
+/// A folder with an authority and the certificates it issued.
 #[derive(Clone, Debug)]
 pub struct Keys {
     folder: PathBuf,

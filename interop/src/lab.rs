@@ -14,7 +14,7 @@ use crate::addresses::{
 };
 use crate::scratch;
 
-/// Size of the scratch folder: it lies in memory, and only what is written counts.
+/// Size of the scratch folder: it lies in memory, and only written bytes count.
 const SCRATCH_SIZE: &str = "4g";
 
 /// The five namespaces, wired except for the carriers.

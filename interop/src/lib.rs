@@ -25,12 +25,13 @@ pub mod download;
 pub mod exchange;
 pub mod keys;
 pub mod lab;
+pub mod linkdb;
 pub mod matrix;
 pub mod operator;
 pub mod privilege;
 pub mod process;
 pub mod programs;
-pub mod rail;
+
 pub mod scratch;
 pub mod services;
 pub mod trials;

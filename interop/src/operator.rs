@@ -111,7 +111,7 @@ impl World {
     /// Waits until a path of the gateway, as `GET /v1/paths` tells it, is as wanted.
     ///
     /// # Errors
-    /// When it is not within `limit`, with what it is.
+    /// When it is not within `limit`, with the path's state.
     pub fn wait_for_path(
         &self,
         name: &str,

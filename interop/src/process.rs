@@ -93,7 +93,7 @@ impl Process {
         self.child.id()
     }
 
-    /// The file that holds what it wrote.
+    /// The file that holds its output.
     pub fn log_path(&self) -> &Path {
         &self.log
     }
@@ -184,7 +184,7 @@ impl Process {
     /// Kills it at once, as a crash would.
     pub fn kill(&mut self) {
         if self.ended.is_none() {
-            // Both fail only when it is already gone, which is what is wanted.
+            // Both fail only when it has already ended.
             let _ = self.child.kill();
             self.ended = self.child.wait().ok();
         }

@@ -13,7 +13,7 @@ use nix::sched::{CloneFlags, unshare};
 /// Folders that exist on every Debian and that a build tree hardly lies in.
 const MOUNT_POINTS: [&str; 3] = ["/mnt", "/media", "/srv"];
 
-/// Gives the calling thread, and what it starts from here on, a private scratch folder.
+/// Gives the calling thread, and its later threads and children, a private scratch folder.
 ///
 /// # Errors
 /// When mount namespaces are not permitted or no mount point is usable.

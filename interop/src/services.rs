@@ -54,7 +54,7 @@ fn greet(stream: &mut TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// A server that sends back what it gets, byte for byte, without delay.
+/// A server that echoes each byte without delay.
 ///
 /// # Errors
 /// When the address cannot be bound.

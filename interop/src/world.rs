@@ -17,10 +17,10 @@ use crate::dns::{self, Asked};
 use crate::download::Download;
 use crate::keys::Keys;
 use crate::lab::Lab;
+use crate::linkdb::{self, Announcer};
 use crate::operator;
 use crate::process::{Process, Program};
 use crate::programs::Programs;
-use crate::rail::{self, Announcer};
 use crate::web::{WebFile, WebServer};
 
 /// How long daemons may take until a first flow crosses.
@@ -28,7 +28,7 @@ const START_LIMIT: Duration = Duration::from_secs(15);
 /// Lines of each log shown after a failure.
 const TAIL_LINES: usize = 40;
 
-/// What is to be set up.
+/// The parts of a world.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     carriers: Vec<CarrierPlan>,
@@ -188,7 +188,7 @@ impl World {
         let mut train = None;
         if let Some(rail) = &plan.rail {
             let epoch = emulator.as_ref().context("a rail without an emulator")?.epoch;
-            train = Some(rail::lay(&lab, &programs, rail, epoch)?);
+            train = Some(linkdb::lay(&lab, &programs, rail, epoch)?);
         }
         let cloud = start_daemon(&lab, &programs, Side::Cloud)?;
         let gateway_started = Instant::now();
@@ -227,7 +227,7 @@ impl World {
         Download::new(host, &file.name, &target).resolver(&self.lab.resolver_file(false))
     }
 
-    /// Kills the cloud at once and starts it anew.
+    /// Kills the cloud at once and restarts it.
     ///
     /// # Errors
     /// When it does not start.
@@ -237,7 +237,7 @@ impl World {
         Ok(())
     }
 
-    /// Kills the gateway at once and starts it anew.
+    /// Kills the gateway at once and restarts it.
     ///
     /// # Errors
     /// When it does not start.
@@ -368,9 +368,9 @@ fn write_configurations(
         file.set("admin.socket", operator::socket(lab, side).display().to_string());
     }
     if plan.rail.is_some() {
-        gateway.set("telemetry.replay", rail::socket(lab).display().to_string());
-        gateway.set("linkdb.path", rail::database(lab, Side::Gateway).display().to_string());
-        cloud.set("linkdb.path", rail::database(lab, Side::Cloud).display().to_string());
+        gateway.set("telemetry.replay", linkdb::socket(lab).display().to_string());
+        gateway.set("linkdb.path", linkdb::database(lab, Side::Gateway).display().to_string());
+        cloud.set("linkdb.path", linkdb::database(lab, Side::Cloud).display().to_string());
     }
     for (key, value) in &plan.gateway {
         gateway.set(key, value.clone());

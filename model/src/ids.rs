@@ -6,7 +6,7 @@ use std::fmt;
 ///
 /// The number is the counter of the HELLO or JOIN that brought the path up, so it is the same on
 /// both sides and is never used twice within a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId(pub u64);
 
 /// A flow of one session: one TCP connection of a user. Never used twice within a session.

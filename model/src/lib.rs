@@ -23,5 +23,5 @@ pub use rail::{
     CarrierTelemetry, CellId, Direction, Handover, HandoverOutcome, LedgerDigest, LedgerMessage,
     Position, RouteId, Rsrp, Speed, Telemetry, TripId, TripKnown, Urgency,
 };
-pub use tunnel::{TunnelMode, TunnelModeError, Unit};
+pub use tunnel::{TunnelMode, Unit};
 pub use units::{Bitrate, Bytes, ParseUnitError};

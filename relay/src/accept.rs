@@ -1,17 +1,17 @@
-//! When a listener may be asked for connections.
+//! When a listener may be asked for connections, or a datagram socket for datagrams.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The edge of one listener's readiness, and its pause when descriptors run out.
+/// The readiness of one listener, and its pause after an error.
 ///
-/// Readiness is edge-triggered: what waits in the queue raises no further event. So the gate
-/// stays ready until the listener says that nothing waits, also over a pause.
+/// Readiness is edge-triggered: connections that are queued raise no further event. So the gate
+/// stays ready until the listener returns `WouldBlock`, also over a pause.
 #[derive(Debug, Default)]
 pub struct AcceptGate {
     ready: bool,
     paused_until: Option<Instant>,
-    told_at: Option<Instant>,
+    warned_at: Option<Instant>,
 }
 
 impl AcceptGate {
@@ -20,27 +20,27 @@ impl AcceptGate {
         self.ready = true;
     }
 
-    /// When [`AcceptGate::take`] is to be called without an event.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        self.paused_until.filter(|_| self.ready)
+    /// When [`AcceptGate::take`] is to be called without an event: now while the gate is open.
+    pub fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        self.ready.then(|| self.paused_until.map_or(now, |until| until.max(now)))
     }
 
-    /// Whether connections may wait and no pause holds.
+    /// Whether connections may be queued and no pause holds.
     pub fn is_open(&self, now: Instant) -> bool {
         self.ready && self.paused_until.is_none_or(|until| until <= now)
     }
 
-    /// Stops asking for `PAUSE` when connections may wait: a bound of the caller's is reached.
+    /// Pauses for `PAUSE` if the gate is open: a limit of the caller's is reached.
     pub fn pause_if_open(&mut self, now: Instant) {
         if self.is_open(now) {
             self.pause(now);
         }
     }
 
-    /// Asks `accept` for one connection; it answers `WouldBlock` when none waits.
+    /// Asks `accept` for one connection; it returns `WouldBlock` when none is queued.
     ///
-    /// A connection that died in the queue is passed over. Out of descriptors or memory, the gate
-    /// pauses for `PAUSE` and says so in the log, at most once in ten seconds.
+    /// A connection that died in the queue is skipped. After any other error, such as a lack of
+    /// descriptors, the gate pauses for `PAUSE` and logs a warning, at most once in ten seconds.
     pub fn take<T>(
         &mut self,
         now: Instant,
@@ -67,28 +67,28 @@ impl AcceptGate {
 
     fn fail(&mut self, now: Instant, error: &io::Error) {
         self.pause(now);
-        if self.told_at.is_none_or(|at| now.saturating_duration_since(at) >= TELL_EVERY) {
-            self.told_at = Some(now);
+        if self.warned_at.is_none_or(|at| now.saturating_duration_since(at) >= WARN_EVERY) {
+            self.warned_at = Some(now);
             tracing::warn!(
                 %error,
-                "no new connections are taken for now: raise the limit of open files \
-                 (LimitNOFILE) if this goes on"
+                "cannot accept, retrying in 100 ms; raise the limit of open files (LimitNOFILE) if \
+                 this persists"
             );
         }
     }
 }
 
-/// How long no connections are taken after the system refused one.
+/// How long nothing is accepted after an error.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the log hears of it.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// The least time between two warnings.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_full_descriptor_table_pauses_and_loses_nothing() {
+    fn a_full_descriptor_table_pauses_and_drops_no_connection() {
         let mut gate = AcceptGate::default();
         let now = Instant::now();
         assert!(!gate.is_open(now));
@@ -99,11 +99,11 @@ mod tests {
             Err::<Option<()>, _>(io::Error::from_raw_os_error(libc::EMFILE))
         });
         assert_eq!((refused, calls), (None, 1));
-        assert_eq!(gate.next_timeout(), Some(now + PAUSE));
+        assert_eq!(gate.next_timeout(now), Some(now + PAUSE));
         assert_eq!(gate.take(now, || Ok(Some(1))), None, "paused");
         assert_eq!(gate.take(now + PAUSE, || Ok(Some(1))), Some(1));
         assert_eq!(gate.take(now + PAUSE, || Ok(None::<()>)), None);
-        assert_eq!(gate.next_timeout(), None);
+        assert_eq!(gate.next_timeout(now + PAUSE), None);
         assert!(!gate.is_open(now + PAUSE));
     }
 }

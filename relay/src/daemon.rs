@@ -9,23 +9,23 @@ use crate::{Relay, RelayEvent};
 
 /// What a daemon adds to the relay: listeners, dials or carriers, signals.
 pub trait Shell {
-    /// Takes an event of the daemon's own tokens.
+    /// Handles a readiness event of one of the daemon's own tokens.
     fn on_event(&mut self, now: Instant, relay: &mut Relay, event: &mio::event::Event);
 
-    /// Takes what the relay reports.
+    /// Handles an event of the relay.
     fn on_relay_event(&mut self, now: Instant, relay: &mut Relay, event: RelayEvent);
 
-    /// Does what is due by now; called once a turn.
+    /// Runs due work; called once a turn.
     fn on_turn(&mut self, now: Instant, relay: &mut Relay);
 
-    /// When [`Shell::on_turn`] is next wanted without an event.
+    /// When [`Shell::on_turn`] must run without an event.
     fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant>;
 
-    /// Whether the daemon may end.
+    /// Whether the daemon may exit.
     fn is_over(&self) -> bool;
 }
 
-/// Runs until the shell is over.
+/// Runs until the shell is done.
 ///
 /// # Errors
 /// The poll fails.
@@ -69,7 +69,7 @@ fn round_up(timeout: Duration) -> Duration {
     if timeout.is_zero() { timeout } else { timeout.max(Duration::from_millis(1)) }
 }
 
-/// Events that one poll takes.
+/// Events per poll.
 const EVENTS_MAX: usize = 1024;
-/// Rounds of turn and events before the poll is asked again.
+/// Rounds of turn and events between two polls.
 const ROUNDS_MAX: usize = 4;

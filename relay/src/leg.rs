@@ -47,7 +47,7 @@ pub(crate) struct Leg {
 
 /// What became of a leg in its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum Served {
     /// It waits for its socket or for the session.
     Waits,
     /// It has used up its turn and has more to move.
@@ -103,7 +103,7 @@ impl Leg {
         endpoint: &mut Endpoint,
         scratch: &mut [u8],
         moved: &mut usize,
-    ) -> Outcome {
+    ) -> Served {
         let before = *moved;
         let more_out = self.write_out(now, endpoint, moved);
         let (more_in, failure) = match self.read_in(now, endpoint, scratch, moved) {
@@ -114,16 +114,16 @@ impl Leg {
             self.moved_at = now;
         }
         if let Some(reason) = failure {
-            return Outcome::Failed(reason);
+            return Served::Failed(reason);
         }
         if self.failed && self.read_ended {
             let error = self.stream.take_error().ok().flatten();
-            return Outcome::Failed(error.map_or(ResetReason::PeerReset, |e| reason_of(&e)));
+            return Served::Failed(error.map_or(ResetReason::PeerReset, |e| reason_of(&e)));
         }
         match (self.read_ended && self.write_ended, more_in || more_out) {
-            (true, _) => Outcome::Done,
-            (false, true) => Outcome::HasMore,
-            (false, false) => Outcome::Waits,
+            (true, _) => Served::Done,
+            (false, true) => Served::HasMore,
+            (false, false) => Served::Waits,
         }
     }
 
@@ -183,7 +183,7 @@ impl Leg {
             if budget == 0 {
                 return Ok(true);
             }
-            let room = endpoint.write_room(now, self.flow).min(scratch.len());
+            let room = endpoint.write_room(self.flow).min(scratch.len());
             if room == 0 {
                 return Ok(false);
             }

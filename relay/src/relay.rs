@@ -1,8 +1,8 @@
 //! The loop's state: the session's endpoint, the tunnels and the legs, and one turn of them.
 //!
-//! The daemon's loop: hand every event of the poll to [`Relay::on_event`], keep those that it
-//! does not know, then [`Relay::turn`] and [`Relay::poll_event`] until `None`; again while there
-//! were events, and then poll for at most [`Relay::timeout`].
+//! A daemon's loop passes every event of the poll to [`Relay::on_event`] and handles those that the
+//! relay does not know. Then it calls [`Relay::turn`] and drains [`Relay::poll_event`], again while
+//! there were events, and polls for at most [`Relay::timeout`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -16,24 +16,24 @@ use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, SessionKey, Tunnel
 use polyrail_tunnel::{CloseReason, Established, Tunnel};
 use slab::Slab;
 
-use crate::farewell::Farewells;
-use crate::ledger::{Carried, Ledger};
-use crate::leg::{Leg, Outcome};
-use crate::tunnels::{Happened, Tunnels};
+use crate::leg::{Leg, Served};
+use crate::pending_reset::PendingResets;
+use crate::traffic::{Traffic, TrafficTotals};
+use crate::tunnels::Tunnels;
 use crate::{Label, TunnelView};
 
-/// Tokens below this are the daemon's own.
+/// Tokens below this belong to the daemon.
 pub const SHELL_TOKENS: usize = 1 << 32;
 
-/// The most that one turn moves between sockets and flows before tunnels have their turn.
+/// The maximum number of bytes that one turn moves between sockets and flows before it serves
+/// tunnels.
 pub const TURN_BYTES: usize = 1024 * 1024;
 
-/// How a relay behaves.
+/// Settings of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelaySettings {
-    /// How long a flow lives with one direction ended and nothing moving in the other; default
-    /// 10 min. Servers that answer a half-closed request later than that are rare, and peers that
-    /// vanished half-closed would stay forever.
+    /// How long a half-closed flow may be idle; default 10 min. Servers rarely answer a half-closed
+    /// request later, and without a limit flows of vanished peers would stay forever.
     pub half_closed_idle: Duration,
 }
 
@@ -43,54 +43,54 @@ impl Default for RelaySettings {
     }
 }
 
-/// What the daemon is to know or to act on.
+/// An event for the daemon.
 #[derive(Debug)]
 pub enum RelayEvent {
-    /// What the session says and no leg takes: sessions, paths, dials, alarms, and the flows that
-    /// have no leg. [`Event::CloseTunnel`] is not among them.
+    /// A session event that no leg handles: sessions, paths, dials, alarms, and flows without a
+    /// leg. [`Event::CloseTunnel`] is not among them.
     Session(Event),
-    /// The session uses a tunnel whose handshake goes on; [`RelayEvent::TunnelUp`] follows.
+    /// The session uses a tunnel before its handshake finished; [`RelayEvent::TunnelUp`] follows.
     TunnelEarly {
         /// The tunnel.
         tunnel: TunnelKey,
     },
-    /// A tunnel's handshake is over.
+    /// A tunnel's handshake finished.
     TunnelUp {
         /// The tunnel.
         tunnel: TunnelKey,
-        /// What the handshake brought.
+        /// The result of the handshake.
         established: Established,
     },
-    /// What we send over a QUIC tunnel looks policed, see [`crate::Suspicion`]; told again every
-    /// few seconds while it does.
+    /// Traffic sent over a QUIC tunnel looks policed, see [`crate::Suspicion`]; repeated every few
+    /// seconds.
     TunnelPoliced {
         /// The tunnel.
         tunnel: TunnelKey,
-        /// What gets through.
+        /// The rate that gets through.
         rate: Bitrate,
     },
-    /// The session does not want the tunnel; it is being closed.
+    /// The session refused the tunnel; it is being closed.
     TunnelRefused {
         /// The tunnel.
         tunnel: TunnelKey,
-        /// Why, for people.
+        /// The reason, in words.
         reason: String,
         /// The peer.
         peer: Option<Identity>,
-        /// Where the peer is.
+        /// The peer's address.
         address: Option<SocketAddr>,
         /// A newer tunnel of its carrier has taken over.
         superseded: bool,
     },
-    /// A tunnel is over and forgotten.
+    /// A tunnel is closed and removed.
     TunnelClosed {
         /// The tunnel.
         tunnel: TunnelKey,
-        /// Why.
+        /// The reason.
         reason: CloseReason,
-        /// The peer, if the handshake came so far.
+        /// The peer, if the handshake authenticated it.
         peer: Option<Identity>,
-        /// Where the peer is.
+        /// The peer's address.
         address: Option<SocketAddr>,
     },
 }
@@ -104,15 +104,15 @@ pub struct Relay {
     tunnels: Tunnels,
     legs: Slab<Leg>,
     by_flow: HashMap<FlowKey, usize>,
-    /// Legs to be served, each at most once.
+    /// Legs to serve, each at most once.
     queue: VecDeque<usize>,
-    farewells: Farewells,
-    ledger: Ledger,
-    stock_at: Option<Instant>,
-    /// Since when a session is up.
+    pending_resets: PendingResets,
+    traffic: TrafficTotals,
+    traffic_at: Option<Instant>,
+    /// When each session came up.
     sessions: BTreeMap<SessionKey, Instant>,
     events: VecDeque<RelayEvent>,
-    /// Tunnels to be closed once the session's last words to them are out.
+    /// Tunnels to close once the session's last frames for them are sent.
     closing: Vec<TunnelKey>,
     scratch: Box<[u8]>,
     scan_at: Option<Instant>,
@@ -129,9 +129,9 @@ impl Relay {
             legs: Slab::new(),
             by_flow: HashMap::new(),
             queue: VecDeque::new(),
-            farewells: Farewells::default(),
-            ledger: Ledger::default(),
-            stock_at: None,
+            pending_resets: PendingResets::default(),
+            traffic: TrafficTotals::default(),
+            traffic_at: None,
             sessions: BTreeMap::new(),
             events: VecDeque::new(),
             closing: Vec::new(),
@@ -140,103 +140,101 @@ impl Relay {
         }
     }
 
-    /// The session, for flows without legs and for questions. Call [`Relay::turn`] afterwards.
+    /// The session. Call [`Relay::turn`] after a change.
     pub fn endpoint(&mut self) -> &mut Endpoint {
         &mut self.endpoint
     }
 
-    /// The session, for questions only.
+    /// The session, for reading.
     pub fn endpoint_ref(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Takes a tunnel in, whatever its state.
+    /// Adds a tunnel in any state.
     ///
     /// # Errors
-    /// The poll refuses its socket.
+    /// The poll refuses the tunnel's socket.
     pub fn add_tunnel(&mut self, tunnel: Box<dyn Tunnel>, label: Label) -> io::Result<TunnelKey> {
         self.tunnels.add(&self.registry, TUNNEL_TOKENS, tunnel, label)
     }
 
-    /// Ends a tunnel in order; [`RelayEvent::TunnelClosed`] follows.
+    /// Closes a tunnel gracefully; [`RelayEvent::TunnelClosed`] follows.
     pub fn close_tunnel(&mut self, now: Instant, tunnel: TunnelKey) {
         self.tunnels.close(now, tunnel, &mut self.endpoint);
     }
 
-    /// What is known of a tunnel; `None` when it is gone.
+    /// The state of a tunnel; `None` if it is removed.
     pub fn tunnel(&self, tunnel: TunnelKey) -> Option<TunnelView<'_>> {
         self.tunnels.view(tunnel)
     }
 
-    /// Sets the congestion control of what goes out through a tunnel, by the kernel's name.
+    /// Sets the congestion control of a tunnel's sending direction, by the kernel's name.
     ///
     /// # Errors
-    /// The tunnel is gone, or the kernel has no such control or does not allow it.
+    /// The tunnel is removed, or the kernel lacks the congestion control or does not permit it.
     pub fn set_congestion(&mut self, tunnel: TunnelKey, name: &str) -> io::Result<()> {
         self.tunnels.set_congestion(tunnel, name)
     }
 
-    /// How many tunnels of a mode have not finished their handshake, early ones included.
+    /// The number of tunnels of a mode in their handshake, including those in early data.
     pub fn handshaking(&self, mode: TunnelMode) -> usize {
         self.tunnels.handshaking(mode)
     }
 
-    /// The tunnel of a mode whose handshake has been under way longest.
+    /// The tunnel of a mode with the oldest unfinished handshake.
     pub fn oldest_handshake(&self, mode: TunnelMode) -> Option<TunnelKey> {
         self.tunnels.oldest_handshake(mode)
     }
 
-    /// Drops a tunnel at once if its handshake is under way still, and else ends it in order;
+    /// Drops a tunnel if its handshake is unfinished, and closes it gracefully otherwise;
     /// [`RelayEvent::TunnelClosed`] follows.
     pub fn give_up(&mut self, now: Instant, tunnel: TunnelKey) {
         self.tunnels.give_up(now, &self.registry, &mut self.endpoint, tunnel);
     }
 
-    /// How many tunnels of a mode there are.
+    /// The number of tunnels of a mode.
     pub fn tunnels_of(&self, mode: TunnelMode) -> usize {
         self.tunnels.of_mode(mode)
     }
 
-    /// The tunnels.
+    /// The keys of all tunnels.
     pub fn tunnel_keys(&self) -> Vec<TunnelKey> {
         self.tunnels.keys()
     }
 
-    /// What the paths of each carrier carried since the start, by peer and carrier; as of the last
-    /// [`Relay::take_stock`].
-    pub fn carried(&self) -> BTreeMap<(Option<Identity>, String), Carried> {
-        self.ledger.totals()
+    /// Traffic since the start by peer and carrier, as of the last [`Relay::update_traffic`].
+    pub fn traffic(&self) -> BTreeMap<(Option<Identity>, String), Traffic> {
+        self.traffic.totals()
     }
 
-    /// Brings [`Relay::carried`] up to date. While the loop turns that happens several times a
-    /// second.
-    pub fn take_stock(&mut self, now: Instant) {
-        self.stock_at = Some(now);
-        self.ledger.update(&self.endpoint.status().sessions);
+    /// Updates [`Relay::traffic`]. The loop does so several times a second while it is active.
+    pub fn update_traffic(&mut self, now: Instant) {
+        self.traffic_at = Some(now);
+        self.traffic.update(&self.endpoint.status().sessions);
     }
 
-    /// Since when a session is up.
+    /// When a session came up.
     pub fn session_since(&self, session: SessionKey) -> Option<Instant> {
         self.sessions.get(&session).copied()
     }
 
-    /// How many sockets wait for their peer before they are reset.
-    pub fn farewell_count(&self) -> usize {
-        self.farewells.len()
+    /// The number of sockets that wait for acknowledgements before their reset.
+    pub fn pending_reset_count(&self) -> usize {
+        self.pending_resets.len()
     }
 
-    /// How many tunnels there are.
+    /// The number of tunnels.
     pub fn tunnel_count(&self) -> usize {
         self.tunnels.len()
     }
 
-    /// How many legs there are.
+    /// The number of legs.
     pub fn leg_count(&self) -> usize {
         self.legs.len()
     }
 
-    /// Joins a connected socket to a flow. The socket is in no poll, or in this relay's poll under
-    /// a token of the daemon's, which it then loses.
+    /// Attaches a connected socket to a flow. The socket is unregistered, or registered with this
+    /// relay's poll under a token of the daemon, which is replaced.
     pub fn attach(&mut self, now: Instant, flow: FlowKey, stream: TcpStream) {
         debug_assert!(!self.by_flow.contains_key(&flow), "a flow has one leg");
         let index = self.legs.insert(Leg::new(now, stream, flow));
@@ -249,13 +247,13 @@ impl Relay {
             .or_else(|_| self.registry.reregister(stream, token, both));
         self.by_flow.insert(flow, index);
         if let Err(error) = registered {
-            tracing::warn!(%error, "a connection cannot be watched");
+            tracing::warn!(%error, "cannot register the socket with epoll");
             return self.fail_leg(now, index, ResetReason::Internal);
         }
         self.enqueue(index);
     }
 
-    /// Takes an event of the poll; false when its token is the daemon's.
+    /// Handles an event of the poll; returns false if its token belongs to the daemon.
     pub fn on_event(&mut self, now: Instant, event: &mio::event::Event) -> bool {
         let token = event.token().0;
         if let Some(index) = token.checked_sub(LEG_TOKENS) {
@@ -273,9 +271,8 @@ impl Relay {
         true
     }
 
-    /// A tunnel of a shared socket has something to do: [`Relay::on_event`] for tunnels without a
-    /// socket of their own. `token` is what the tunnel was registered with; an unknown one is
-    /// ignored.
+    /// Wakes a tunnel that shares a socket with others: [`Relay::on_event`] for tunnels without
+    /// their own socket. `token` is the token of its registration; unknown tokens are ignored.
     pub fn wake(&mut self, now: Instant, token: Token) {
         if token.0 < LEG_TOKENS
             && let Some(key) = token.0.checked_sub(TUNNEL_TOKENS)
@@ -284,7 +281,7 @@ impl Relay {
         }
     }
 
-    /// Does what is due: timers, tunnels in, legs, tunnels out.
+    /// Runs one turn: timers, receiving tunnels, legs, sending tunnels.
     pub fn turn(&mut self, now: Instant) {
         self.run_timers(now);
         self.tunnels.settle(now, &self.registry, &mut self.endpoint);
@@ -295,22 +292,22 @@ impl Relay {
         self.tunnels.transmit(now, &self.registry, &mut self.endpoint);
         self.take_session_events(now);
         let closing = std::mem::take(&mut self.closing);
-        self.tunnels.dismiss(now, &self.registry, &mut self.endpoint, &closing);
+        self.tunnels.drain_and_close(now, &self.registry, &mut self.endpoint, &closing);
         self.tunnels.settle(now, &self.registry, &mut self.endpoint);
         self.take_session_events(now);
-        self.report_tunnels();
-        let due = |at: Instant| now.saturating_duration_since(at) >= STOCK_EVERY;
-        if self.stock_at.is_none_or(due) {
-            self.take_stock(now);
+        self.events.extend(self.tunnels.take_events());
+        let due = |at: Instant| now.saturating_duration_since(at) >= TRAFFIC_EVERY;
+        if self.traffic_at.is_none_or(due) {
+            self.update_traffic(now);
         }
     }
 
-    /// What happened, in order.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<RelayEvent> {
         self.events.pop_front()
     }
 
-    /// How long the poll may sleep; `None`: until an event.
+    /// How long the poll may sleep; `None` means until an event.
     pub fn timeout(&self, now: Instant) -> Option<Duration> {
         if !self.queue.is_empty() || !self.events.is_empty() || self.tunnels.has_work() {
             return Some(Duration::ZERO);
@@ -318,7 +315,7 @@ impl Relay {
         let timers = [
             self.endpoint.next_timeout(),
             self.tunnels.next_timeout(),
-            self.farewells.next_timeout(),
+            self.pending_resets.next_timeout(),
             self.scan_at,
         ];
         timers.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
@@ -329,7 +326,7 @@ impl Relay {
         if self.endpoint.next_timeout().is_some_and(|at| at <= now) {
             self.endpoint.on_timeout(now);
         }
-        self.farewells.on_timeout(now);
+        self.pending_resets.on_timeout(now);
         if self.scan_at.is_some_and(|at| at <= now) {
             self.scan(now);
         }
@@ -343,7 +340,7 @@ impl Relay {
         }
     }
 
-    /// Serves the legs in the queue in turn, until the turn's bound.
+    /// Serves queued legs until the turn's limit.
     fn serve_legs(&mut self, now: Instant) {
         let mut moved = 0;
         let mut visits = 0;
@@ -355,14 +352,14 @@ impl Relay {
             let Some(leg) = self.legs.get_mut(index) else { continue };
             leg.queued = false;
             match leg.serve(now, &mut self.endpoint, &mut self.scratch, &mut moved) {
-                Outcome::Waits => {
+                Served::Waits => {
                     if leg.is_half_closed() {
                         self.scan_at.get_or_insert(now + self.scan_every());
                     }
                 }
-                Outcome::HasMore => self.enqueue(index),
-                Outcome::Done => self.end_leg(index),
-                Outcome::Failed(reason) => self.fail_leg(now, index, reason),
+                Served::HasMore => self.enqueue(index),
+                Served::Done => self.end_leg(index),
+                Served::Failed(reason) => self.fail_leg(now, index, reason),
             }
         }
     }
@@ -389,7 +386,7 @@ impl Relay {
                 (Event::Writable { .. }, Some(leg)) => self.enqueue(leg),
                 (Event::Reset { .. }, Some(leg)) => {
                     if let Some(leg) = self.remove_leg(leg) {
-                        self.farewells.add(now, leg.stream);
+                        self.pending_resets.add(now, leg.stream);
                     }
                 }
                 (Event::Closed { .. }, Some(leg)) => self.end_leg(leg),
@@ -411,20 +408,7 @@ impl Relay {
         }
     }
 
-    fn report_tunnels(&mut self) {
-        for happened in self.tunnels.take_happened() {
-            self.events.push_back(match happened {
-                Happened::Early(tunnel) => RelayEvent::TunnelEarly { tunnel },
-                Happened::Policed(tunnel, rate) => RelayEvent::TunnelPoliced { tunnel, rate },
-                Happened::Up(tunnel, established) => RelayEvent::TunnelUp { tunnel, established },
-                Happened::Closed { key: tunnel, reason, peer, address } => {
-                    RelayEvent::TunnelClosed { tunnel, reason, peer, address }
-                }
-            });
-        }
-    }
-
-    /// Resets every flow that has a leg, on both sides of it: the daemon ends.
+    /// Resets every flow that has a leg, on both sides, for a shutdown.
     pub fn abort_all(&mut self, now: Instant) {
         let all: Vec<usize> = self.legs.iter().map(|(index, _)| index).collect();
         for index in all {
@@ -432,7 +416,7 @@ impl Relay {
         }
     }
 
-    /// Ends every tunnel in order.
+    /// Closes every tunnel gracefully.
     pub fn close_all(&mut self, now: Instant) {
         for key in self.tunnels.keys() {
             self.tunnels.close(now, key, &mut self.endpoint);
@@ -455,12 +439,12 @@ impl Relay {
     fn remove_leg(&mut self, index: usize) -> Option<Leg> {
         let mut leg = self.legs.try_remove(index)?;
         self.by_flow.remove(&leg.flow);
-        // It fails only for a socket that the poll does not know.
+        // Fails only for an unregistered socket.
         let _ = self.registry.deregister(&mut leg.stream);
         Some(leg)
     }
 
-    /// Resets half-closed flows on which nothing moved for too long.
+    /// Resets half-closed flows that were idle for too long.
     fn scan(&mut self, now: Instant) {
         let limit = self.settings.half_closed_idle;
         let mut waiting = false;
@@ -483,16 +467,16 @@ impl Relay {
     }
 }
 
-/// Tunnels' tokens: this plus the key.
+/// The token of a tunnel is this plus its key.
 const TUNNEL_TOKENS: usize = SHELL_TOKENS;
-/// Legs' tokens: this plus the index.
+/// The token of a leg is this plus its index.
 const LEG_TOKENS: usize = 1 << 48;
-/// What is read from a socket at a time.
+/// Bytes read from a socket at once.
 const SCRATCH_BYTES: usize = 128 * 1024;
-/// Legs that are served in one turn at most.
+/// The maximum number of legs served in one turn.
 const TURN_VISITS: usize = 1024;
-/// How often it is noted what paths carry, while the loop turns.
-const STOCK_EVERY: Duration = Duration::from_millis(250);
+/// How often traffic totals are updated while the loop is active.
+const TRAFFIC_EVERY: Duration = Duration::from_millis(250);
 /// Bounds of the interval between scans for idle flows.
 const SCAN_MIN: Duration = Duration::from_millis(50);
 const SCAN_MAX: Duration = Duration::from_secs(30);

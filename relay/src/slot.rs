@@ -26,7 +26,7 @@ pub struct Label {
 pub struct TunnelView<'a> {
     /// The carrier, as the label says.
     pub carrier: &'a str,
-    /// Since when it is here.
+    /// When it was added.
     pub begun: Instant,
     /// How it travels.
     pub mode: TunnelMode,
@@ -44,11 +44,9 @@ pub struct TunnelView<'a> {
     pub local: Option<SocketAddr>,
     /// The last measurement.
     pub sample: Option<&'a LinkSample>,
-    /// Since when data is out without any of it being acknowledged; `None` when nothing is out.
-    pub waiting_since: Option<Instant>,
     /// What the peer's transport has acknowledged, as the last measurement has it.
     pub acked: Bytes,
-    /// Bytes of frames that came.
+    /// Bytes of frames received.
     pub received_bytes: u64,
     /// Bytes of frames that the session gave it.
     pub sent_bytes: u64,
@@ -64,13 +62,12 @@ pub(crate) struct Slot {
     pub(crate) serial: Option<String>,
     pub(crate) address: Option<SocketAddr>,
     pub(crate) local: Option<SocketAddr>,
-    /// The room that the session was told.
+    /// The room that the session knows.
     pub(crate) room: usize,
     /// The timer that is armed.
     pub(crate) timer: Option<Instant>,
     pub(crate) sample_at: Option<Instant>,
     pub(crate) sample: Option<LinkSample>,
-    pub(crate) waiting_since: Option<Instant>,
     /// Of QUIC tunnels alone.
     pub(crate) suspicion: Option<Suspicion>,
     pub(crate) received_bytes: u64,
@@ -132,7 +129,6 @@ impl Slot {
             timer: None,
             sample_at: None,
             sample: None,
-            waiting_since: None,
             suspicion: (mode == TunnelMode::Quic).then(Suspicion::default),
             received_bytes: 0,
             sent_bytes: 0,
@@ -156,14 +152,13 @@ impl Slot {
             address: self.address,
             local: self.local,
             sample: self.sample.as_ref(),
-            waiting_since: self.waiting_since,
             acked: self.sample.map_or(Bytes::ZERO, |sample| sample.acked),
             received_bytes: self.received_bytes,
             sent_bytes: self.sent_bytes,
         }
     }
 
-    /// What the session is told when it learns of the tunnel.
+    /// The session's description of the tunnel.
     pub(crate) fn info(&self, peer: &Identity, exporter: Option<[u8; 32]>) -> TunnelInfo {
         TunnelInfo {
             carrier: self.label.carrier.clone(),
@@ -193,11 +188,6 @@ impl Slot {
         }
         let sample = self.tunnel.sample(now)?;
         let out = sample.in_flight.0 > 0 || sample.unsent.0 > 0;
-        let grown = self.sample.is_none_or(|before| sample.acked > before.acked);
-        self.waiting_since = match self.waiting_since {
-            Some(since) if out && !grown => Some(since),
-            _ => out.then_some(now),
-        };
         if out || std::mem::take(&mut self.active) {
             self.sample_at = Some(now + SAMPLE_EVERY);
         }

@@ -1,9 +1,9 @@
 //! Two relays over fake tunnels, with real sockets at both ends, in one thread.
 
-mod admin;
 mod contract;
 mod early;
 mod shared;
+mod traffic;
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -503,7 +503,7 @@ fn flows_survive_the_loss_of_every_tunnel() {
 }
 
 #[test]
-fn the_end_of_a_daemon_resets_what_is_left() {
+fn the_end_of_a_daemon_resets_open_flows() {
     let mut world = World::new(1);
     let (mut client, mut server) = world.connect();
     let now = Instant::now();

@@ -1,54 +1,39 @@
-//! The tunnels of one loop: readiness, timers, samples, and the way out for the session's frames.
+//! The tunnels of one loop: readiness, timers, samples, and the outlet for the session's frames.
 //!
-//! Keys are never used twice, so an event of a tunnel that is gone finds nothing.
+//! Keys are never reused, so a late event of a removed tunnel finds nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use mio::{Registry, Token};
-use polyrail_model::{Bitrate, Identity, TunnelMode, Unit};
+use polyrail_model::{TunnelMode, Unit};
 use polyrail_session::{Endpoint, Outlet, TunnelKey};
 use polyrail_tunnel::{CloseReason, Early, Established, Tunnel, TunnelEvent};
 
 use crate::slot::{SAMPLE_EVERY, Slot, Stage};
-use crate::{Label, TunnelView};
-
-/// What happened to a tunnel.
-#[derive(Debug)]
-pub(crate) enum Happened {
-    Early(TunnelKey),
-    Up(TunnelKey, Established),
-    Policed(TunnelKey, Bitrate),
-    Closed {
-        key: TunnelKey,
-        reason: CloseReason,
-        peer: Option<Identity>,
-        address: Option<SocketAddr>,
-    },
-}
+use crate::{Label, RelayEvent, TunnelView};
 
 #[derive(Debug, Default)]
 pub(crate) struct Tunnels {
     slots: BTreeMap<usize, Slot>,
     next_key: usize,
     timers: BTreeSet<(Instant, usize)>,
-    /// Those that may have more to receive.
+    /// Tunnels that may have more to receive.
     receiving: Vec<usize>,
-    /// Those whose room or events may have changed.
+    /// Tunnels whose room or events may have changed.
     touched: Vec<usize>,
-    /// Those to be flushed in this turn.
+    /// Tunnels to flush in this turn.
     unflushed: Vec<usize>,
     counts: BTreeMap<TunnelMode, Counts>,
-    happened: Vec<Happened>,
+    events: Vec<RelayEvent>,
 }
 
-/// Tunnels of one mode.
+/// Counts of one mode.
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    /// The oldest first.
+    /// Oldest first.
     handshaking: BTreeSet<usize>,
 }
 
@@ -72,12 +57,12 @@ impl Tunnels {
         Ok(TunnelKey(key))
     }
 
-    /// Tunnels of a mode whose handshake is not over, early ones included.
+    /// Tunnels of a mode in their handshake, including those in early data.
     pub(crate) fn handshaking(&self, mode: TunnelMode) -> usize {
         self.counts.get(&mode).map_or(0, |counts| counts.handshaking.len())
     }
 
-    /// The one whose handshake has been under way longest.
+    /// The tunnel with the oldest unfinished handshake.
     pub(crate) fn oldest_handshake(&self, mode: TunnelMode) -> Option<TunnelKey> {
         self.counts.get(&mode)?.handshaking.first().copied().map(TunnelKey)
     }
@@ -114,12 +99,12 @@ impl Tunnels {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Whether something is left to do without an event.
+    /// Whether there is work that needs no event.
     pub(crate) fn has_work(&self) -> bool {
-        !self.receiving.is_empty() || !self.touched.is_empty() || !self.happened.is_empty()
+        !self.receiving.is_empty() || !self.touched.is_empty() || !self.events.is_empty()
     }
 
-    /// Runs the timers that are due: ends of handshakes, and samples.
+    /// Runs due timers: handshake timeouts and samples.
     pub(crate) fn on_timeout(&mut self, now: Instant, endpoint: &mut Endpoint) {
         while let Some(&(at, key)) = self.timers.first()
             && at <= now
@@ -131,13 +116,13 @@ impl Tunnels {
             if slot.sample_at.is_some_and(|at| at <= now) {
                 self.measure(now, key, endpoint);
             }
-            // Its transport may have read on.
+            // Its transport may have received more.
             self.want_receive(key);
             self.touch(key);
         }
     }
 
-    /// Reads what tunnels have, once each; those that may have more stay in the list.
+    /// Receives from each ready tunnel once; tunnels that may have more stay in the list.
     pub(crate) fn receive(&mut self, now: Instant, endpoint: &mut Endpoint) {
         for key in std::mem::take(&mut self.receiving) {
             let Some(slot) = self.slots.get_mut(&key) else { continue };
@@ -161,7 +146,7 @@ impl Tunnels {
         }
     }
 
-    /// Takes the events of touched tunnels and tells the session of their room.
+    /// Handles events of touched tunnels and reports their room to the session.
     pub(crate) fn settle(&mut self, now: Instant, registry: &Registry, endpoint: &mut Endpoint) {
         for key in std::mem::take(&mut self.touched) {
             let Some(slot) = self.slots.get_mut(&key) else { continue };
@@ -174,12 +159,12 @@ impl Tunnels {
         }
     }
 
-    /// Lets the session send until it has nothing more or no tunnel takes more, and flushes. A
-    /// tunnel that only received or withdrew something is flushed, too: its transport has
-    /// acknowledgements to send, and room to grant.
+    /// Lets the session send until it has no more data or no tunnel has room, and flushes. Tunnels
+    /// that only received or withdrew data are flushed, too, because their transports have
+    /// acknowledgements and flow control to send.
     pub(crate) fn transmit(&mut self, now: Instant, registry: &Registry, endpoint: &mut Endpoint) {
         for _ in 0..ROUNDS_MAX {
-            endpoint.transmit(now, &mut WayOut { now, tunnels: self });
+            endpoint.transmit(now, &mut TunnelOutlet { now, tunnels: self });
             if self.unflushed.is_empty() {
                 return;
             }
@@ -193,9 +178,8 @@ impl Tunnels {
         }
     }
 
-    /// Ends tunnels as the session asks, when it has had its last words for them and has withdrawn
-    /// what they need not deliver any more.
-    pub(crate) fn dismiss(
+    /// Closes tunnels at the session's request, after its last frames and withdrawals for them.
+    pub(crate) fn drain_and_close(
         &mut self,
         now: Instant,
         registry: &Registry,
@@ -208,7 +192,7 @@ impl Tunnels {
         closing.iter().for_each(|&key| self.close(now, key, endpoint));
     }
 
-    /// Ends a tunnel in order; the session has let go of it or is told so now.
+    /// Closes a tunnel gracefully and tells the session if it still uses the tunnel.
     pub(crate) fn close(&mut self, now: Instant, key: TunnelKey, endpoint: &mut Endpoint) {
         let Some(slot) = self.slots.get_mut(&key.0) else { return };
         if slot.stage == Stage::Closing {
@@ -216,15 +200,14 @@ impl Tunnels {
         }
         let (stage, mode) = (std::mem::replace(&mut slot.stage, Stage::Closing), slot.mode);
         slot.sample_at = None;
-        slot.waiting_since = None;
         slot.tunnel.flush(now);
         slot.tunnel.close(now);
         self.leave(now, endpoint, key.0, stage, mode);
         self.touch(key.0);
     }
 
-    /// Drops a tunnel whose handshake is under way. Its end may not have been reported yet: then
-    /// the peer knows the tunnel, and it ends in order.
+    /// Drops a tunnel whose handshake is unfinished. If the handshake finished meanwhile, the peer
+    /// knows the tunnel, so it is closed gracefully.
     pub(crate) fn give_up(
         &mut self,
         now: Instant,
@@ -240,11 +223,11 @@ impl Tunnels {
         self.remove(now, registry, endpoint, key.0, CloseReason::HandshakeTimedOut { after });
     }
 
-    pub(crate) fn take_happened(&mut self) -> Vec<Happened> {
-        std::mem::take(&mut self.happened)
+    pub(crate) fn take_events(&mut self) -> Vec<RelayEvent> {
+        std::mem::take(&mut self.events)
     }
 
-    /// Its events and its room are looked at, and it is flushed.
+    /// Schedules a check of its events and room, and a flush.
     fn touch(&mut self, key: usize) {
         self.look_at(key);
         if let Some(slot) = self.slots.get_mut(&key)
@@ -270,7 +253,7 @@ impl Tunnels {
         }
     }
 
-    /// True when the tunnel is gone.
+    /// Handles its events; returns true if the tunnel was removed.
     fn settle_events(
         &mut self,
         now: Instant,
@@ -303,7 +286,7 @@ impl Tunnels {
         endpoint.tunnel_up(now, TunnelKey(key), slot.info(&early.peer, None));
         slot.peer = Some(early.peer);
         slot.serial = Some(early.serial);
-        self.happened.push(Happened::Early(TunnelKey(key)));
+        self.events.push(RelayEvent::TunnelEarly { tunnel: TunnelKey(key) });
         self.want_receive(key);
     }
 
@@ -314,8 +297,8 @@ impl Tunnels {
             return;
         }
         if stage == Stage::Early && slot.peer.as_ref() != Some(&up.peer) {
-            // The session took it for another's. No tunnel should let it come so far.
-            tracing::error!(before = ?slot.peer, peer = %up.peer, "a tunnel changed its peer");
+            // No tunnel implementation permits this.
+            tracing::error!(before = ?slot.peer, peer = %up.peer, "tunnel changed its peer");
             return self.close(now, tunnel, endpoint);
         }
         slot.stage = Stage::Up;
@@ -331,19 +314,19 @@ impl Tunnels {
             counts.handshaking.remove(&key);
         }
         self.measure(now, key, endpoint);
-        self.happened.push(Happened::Up(tunnel, up));
-        // Frames may have come with the end of the handshake.
+        self.events.push(RelayEvent::TunnelUp { tunnel, established: up });
+        // Frames may have arrived with the end of the handshake.
         self.want_receive(key);
     }
 
     fn measure(&mut self, now: Instant, key: usize, endpoint: &mut Endpoint) {
         let Some(slot) = self.slots.get_mut(&key) else { return };
         if let Some(rate) = slot.measure(now, TunnelKey(key), endpoint) {
-            self.happened.push(Happened::Policed(TunnelKey(key), rate));
+            self.events.push(RelayEvent::TunnelPoliced { tunnel: TunnelKey(key), rate });
         }
     }
 
-    /// A tunnel leaves the stage in which it was.
+    /// Updates session and counts when a tunnel leaves `stage`.
     fn leave(
         &mut self,
         now: Instant,
@@ -371,7 +354,7 @@ impl Tunnels {
         reason: CloseReason,
     ) {
         let Some(mut slot) = self.slots.remove(&key) else { return };
-        // A socket that failed may be out of the poll already.
+        // A failed socket may be unregistered already.
         let _ = slot.tunnel.deregister(registry);
         if let Some(at) = slot.timer {
             self.timers.remove(&(at, key));
@@ -381,7 +364,12 @@ impl Tunnels {
             counts.all -= 1;
         }
         let Slot { peer, address, .. } = slot;
-        self.happened.push(Happened::Closed { key: TunnelKey(key), reason, peer, address });
+        self.events.push(RelayEvent::TunnelClosed {
+            tunnel: TunnelKey(key),
+            reason,
+            peer,
+            address,
+        });
     }
 
     fn settle_room(&mut self, endpoint: &mut Endpoint, key: usize) {
@@ -409,13 +397,13 @@ impl Tunnels {
     }
 }
 
-/// Where the session puts its frames.
-struct WayOut<'a> {
+/// Writes the session's frames to the tunnels.
+struct TunnelOutlet<'a> {
     now: Instant,
     tunnels: &'a mut Tunnels,
 }
 
-impl Outlet for WayOut<'_> {
+impl Outlet for TunnelOutlet<'_> {
     fn send(&mut self, key: TunnelKey, unit: Unit, frames: &[u8]) -> usize {
         let Some(slot) = self.tunnels.slots.get_mut(&key.0) else { return 0 };
         slot.tunnel.send(unit, frames);
@@ -436,5 +424,5 @@ impl Outlet for WayOut<'_> {
     }
 }
 
-/// Rounds of transmit and flush in one turn: a flush may make room again.
+/// Rounds of transmit and flush in one turn, because a flush may make room.
 const ROUNDS_MAX: usize = 8;

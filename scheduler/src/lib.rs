@@ -25,7 +25,7 @@ pub use registry::{
     ChainSpec, ChainSpecError, Made, RuleInfo, chain_names, is_reconstructed, rule_info,
     schedulerlet_names,
 };
-pub use rules::network_adaptive::{Figures, NetworkAdaptive, Outlook};
+pub use rules::rivals::network_adaptive::{Figures, NetworkAdaptive, Outlook};
 pub use sets::{PathSet, PathSets};
 pub use view::{Forecast, Input, PathView, SegmentView, TRACK_STEPS, Track, TrackStep};
 

@@ -7,7 +7,7 @@ use polyrail_model::{Bitrate, Bytes, FlowId, PathId};
 use crate::{PathSet, RUN_MAX, SEGMENT};
 
 /// One path as the session knows it at the moment of a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathView {
     /// Its id, which outlives its place in the list of views.
     pub id: PathId,
@@ -121,6 +121,14 @@ pub struct Forecast {
     pub permille: u16,
 }
 
+impl Forecast {
+    /// Whether the failure is expected within a round trip and the error of the position.
+    pub fn is_near(&self, srtt: Duration) -> bool {
+        // A train that hardly moves has an error without bound.
+        self.fails_in < srtt.saturating_add(self.uncertainty)
+    }
+}
+
 /// The segment that looks for a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentView {
@@ -171,9 +179,7 @@ impl PathView {
     /// Whether a handover is foreseen to fail within a round trip and the error of the position
     /// (POLYCORN 4.3): `t_HOF < srtt + E_GPS / V`.
     pub fn is_about_to_fail(&self) -> bool {
-        // A train that hardly moves has an error without bound.
-        let soon = |it: Forecast| it.fails_in < self.srtt.saturating_add(it.uncertainty);
-        self.forecast.is_some_and(soon)
+        self.forecast.is_some_and(|forecast| forecast.is_near(self.srtt))
     }
 
     /// The longest run for this path: 5 ms at its rate, at least one segment and at most
@@ -204,27 +210,12 @@ pub(crate) mod samples {
         PathView {
             id: PathId(id),
             srtt: Duration::from_millis(srtt_ms),
-            rtt_var: Duration::ZERO,
-            owd: None,
-            owd_age: Duration::ZERO,
-            owd_error: Duration::ZERO,
             room: Bytes(16_384),
-            outstanding: Bytes::ZERO,
             carrier: id as u32,
             rtt_min: Duration::from_millis(srtt_ms),
             window: Bytes(16_384),
-            in_flight: Bytes::ZERO,
-            unsent: Bytes::ZERO,
-            slow_start: false,
-            timeouts: 0,
-            rate: None,
-            rate_age: Duration::ZERO,
-            capacity: None,
-            stalled: false,
-            backup: false,
             spare: true,
-            forecast: None,
-            track: Track::default(),
+            ..PathView::default()
         }
     }
 

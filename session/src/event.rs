@@ -1,10 +1,12 @@
 //! What an endpoint tells its caller.
 
+use std::time::Instant;
+
 use polyrail_model::{
     Bitrate, Destination, Families, FlowId, Identity, LedgerMessage, PathId, Telemetry, UserId,
 };
 
-use crate::ResetReason;
+use crate::wire::ResetReason;
 
 /// The caller's name of a tunnel; may be used again after [`crate::Endpoint::tunnel_down`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +38,20 @@ pub enum PathReport {
     },
 }
 
+/// Why a flow cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The bound on flows is reached.
+    #[error("too many open flows")]
+    TooManyFlows,
+    /// This side or the cloud is going away.
+    #[error("the session is going away")]
+    GoingAway,
+    /// Only a gateway opens flows.
+    #[error("only a gateway opens flows")]
+    WrongRole,
+}
+
 /// Something that the caller must know or act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -63,6 +79,20 @@ pub enum Event {
         session: SessionKey,
         /// The path's number.
         path: PathId,
+    },
+    /// Data waits on a path and nothing is acknowledged for too long; see
+    /// [`limits::STALL_MIN`](crate::limits::STALL_MIN). [`Event::PathRecovered`] follows if the path
+    /// makes progress again.
+    PathStalled {
+        /// The path's tunnel.
+        tunnel: TunnelKey,
+        /// When the peer was last heard over it, at the earliest when the data began to wait.
+        since: Instant,
+    },
+    /// A stalled path makes progress again.
+    PathRecovered {
+        /// The path's tunnel.
+        tunnel: TunnelKey,
     },
     /// The peer has noticed something about a path. Told once, whichever path brought it.
     PathReport {

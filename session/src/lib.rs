@@ -43,7 +43,7 @@ mod settings;
 pub mod wire;
 
 pub use crate::core::Outlet;
-pub use endpoint::{Endpoint, OpenError, Role};
-pub use event::{Event, FlowKey, PathReport, SessionKey, TunnelKey};
-pub use settings::{PathStatus, SessionStatus, Settings, Status, TunnelInfo};
+pub use endpoint::Endpoint;
+pub use event::{Event, FlowKey, OpenError, PathReport, SessionKey, TunnelKey};
+pub use settings::{PathStatus, Role, SessionStatus, Settings, Status, TunnelInfo};
 pub use wire::ResetReason;

@@ -19,16 +19,17 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, FlowId, LinkSample, PathId, TunnelMode};
-use polyrail_scheduler::{PathView, Track};
+use polyrail_scheduler::PathView;
 
 use crate::capacity::{Capacity, Look};
 use crate::delay::{Delay, Relative};
+use crate::event::TunnelKey;
 use crate::limits::{
     ACK_DELAY_MAX, CONTROL_BATCH, PING_ACTIVE, PING_FORESEEN, PING_IDLE, RETIRE_MIN, SILENCE_BYTES,
-    SILENCE_MIN, STALL_MIN,
+    SILENCE_MIN, STALL_MAX, STALL_MIN,
 };
 use crate::rate::Rate;
-use crate::{PathStatus, TunnelKey};
+use crate::settings::PathStatus;
 
 #[derive(Debug)]
 pub(crate) struct Path {
@@ -49,8 +50,6 @@ pub(crate) struct Path {
     rtt_min: Option<Duration>,
     /// What the peer's echoes tell of the way there.
     pub delay: Delay,
-    /// The same, compared with the other paths when the views were last brought up to date.
-    pub relative: Option<Relative>,
     pub rate: Rate,
     /// What it delivers at present.
     pub capacity: Capacity,
@@ -63,6 +62,8 @@ pub(crate) struct Path {
     /// Sent over it and neither acknowledged nor given up.
     pub outstanding: u64,
     pub progress_at: Instant,
+    /// When the transport's acknowledged bytes last grew, or it had nothing out.
+    acked_at: Instant,
     pub stalled: bool,
     /// The peer hears it.
     pub proven: bool,
@@ -154,7 +155,6 @@ impl Path {
             rtt_var: Duration::ZERO,
             rtt_min: None,
             delay: Delay::default(),
-            relative: None,
             rate: Rate::default(),
             capacity: Capacity::default(),
             proven_rate: None,
@@ -163,6 +163,7 @@ impl Path {
             carried: VecDeque::new(),
             outstanding: 0,
             progress_at: now,
+            acked_at: now,
             stalled: false,
             proven: manner.proven,
             delivered: false,
@@ -182,18 +183,20 @@ impl Path {
         }
     }
 
-    pub fn view(&self) -> PathView {
+    /// What the scheduler sees now; `relative` is the one-way delay compared with other paths. The
+    /// forecasts of the carrier are not known here.
+    pub fn view(&self, now: Instant, relative: Option<Relative>) -> PathView {
         let sample = self.last_sample.as_ref();
         let bytes = |get: fn(&LinkSample) -> Bytes| sample.map_or(Bytes::ZERO, get);
-        let mut view = PathView {
+        PathView {
             id: self.id,
             carrier: self.carrier_number,
             srtt: self.srtt(),
             rtt_min: self.rtt_min(),
             rtt_var: self.rtt_var,
-            owd: None,
-            owd_age: Duration::ZERO,
-            owd_error: Duration::ZERO,
+            owd: self.owd(relative),
+            owd_age: relative.map_or(Duration::ZERO, |relative| relative.age),
+            owd_error: relative.map_or(Duration::ZERO, |relative| relative.error),
             room: Bytes(self.room),
             outstanding: Bytes(self.outstanding),
             window: bytes(|sample| sample.window),
@@ -202,41 +205,39 @@ impl Path {
             slow_start: self.start.goes_on,
             timeouts: self.timeouts(),
             rate: self.rate.most(),
-            rate_age: Duration::ZERO,
-            capacity: None,
+            rate_age: self.rate.age(now),
+            capacity: self.capacity.now(now),
             stalled: self.hidden,
             backup: self.backup,
             spare: !self.backup,
-            forecast: None,
-            track: Track::default(),
-        };
-        self.show_delay(&mut view);
-        view
+            ..PathView::default()
+        }
     }
 
-    pub fn status(&self) -> PathStatus {
+    /// A snapshot for operators.
+    pub fn status(&self, relative: Option<Relative>) -> PathStatus {
+        let view = self.view(self.progress_at, relative);
         let sample = self.last_sample.as_ref();
-        let bytes = |get: fn(&LinkSample) -> Bytes| sample.map_or(Bytes::ZERO, get);
         PathStatus {
             tunnel: self.tunnel,
             path: self.id,
             carrier: self.carrier.clone(),
             mode: self.mode,
-            srtt: self.srtt(),
-            rtt_var: self.rtt_var,
-            owd: self.owd(),
+            srtt: view.srtt,
+            rtt_var: view.rtt_var,
+            owd: view.owd,
             stalled: self.stalled,
             superseded: self.superseded,
             unproven: !self.proven,
             backup: self.backup,
-            outstanding: Bytes(self.outstanding),
-            window: bytes(|sample| sample.window),
-            in_flight: bytes(|sample| sample.in_flight),
-            unsent: bytes(|sample| sample.unsent),
-            rate: self.rate.most(),
+            outstanding: view.outstanding,
+            window: view.window,
+            in_flight: view.in_flight,
+            unsent: view.unsent,
+            rate: view.rate,
             sent_packets: sample.map_or(0, |sample| sample.sent_packets),
             lost_packets: sample.map_or(0, |sample| sample.lost_packets),
-            timeouts: self.timeouts(),
+            timeouts: view.timeouts,
             sent: Bytes(self.sent),
             received: Bytes(self.received),
         }
@@ -245,16 +246,17 @@ impl Path {
     /// What is known of the one-way delay. No direction takes longer than there and back: what a
     /// path carried out of a blackout says little about it now, and an idle path has nothing newer
     /// to say. By half a round trip the zero of relative delays may be off.
-    fn owd(&self) -> Option<Duration> {
+    fn owd(&self, relative: Option<Relative>) -> Option<Duration> {
         let most = self.srtt() + self.rtt_min() / 2;
-        self.relative.map(|relative| relative.owd.min(most))
+        relative.map(|relative| relative.owd.min(most))
     }
 
-    /// Fills in what is known of the one-way delay.
-    pub fn show_delay(&self, view: &mut PathView) {
-        view.owd = self.owd();
-        view.owd_age = self.relative.map_or(Duration::ZERO, |relative| relative.age);
-        view.owd_error = self.relative.map_or(Duration::ZERO, |relative| relative.error);
+    /// The tunnel takes this many bytes now.
+    pub fn set_room(&mut self, room: usize) {
+        self.room = room as u64;
+        if room > 0 {
+            self.control_debt = 0;
+        }
     }
 
     /// The least round-trip time of the transport's window; the smoothed one before it is known.
@@ -305,6 +307,10 @@ impl Path {
         self.srtt = Some(sample.srtt);
         self.rtt_var = sample.rtt_var;
         self.rtt_min = Some(sample.rtt_min);
+        let acked = self.last_sample.map_or(Bytes::ZERO, |before| before.acked);
+        if sample.acked > acked || !self.is_transport_waiting() {
+            self.acked_at = sample.at;
+        }
         self.last_sample = Some(*sample);
         self.start.sample(sample);
         if !sample.application_limited {
@@ -328,15 +334,13 @@ impl Path {
     }
 
     /// How long progress may stay away before the path counts as stalled: max(3 srtt + 4 rttvar,
-    /// 300 ms), and twice the time that what is out needs at the known rate. A superseded path only
-    /// has to drain: acknowledgements come all the time, or it is given up.
+    /// [`STALL_MIN`]), at most [`STALL_MAX`]. A superseded path only has to drain: acknowledgements
+    /// come all the time, or it is given up.
     pub fn patience(&self) -> Duration {
         if self.superseded {
             return self.srtt() + self.rtt_var * 4 + ACK_DELAY_MAX;
         }
-        let rtt = self.srtt() * 3 + self.rtt_var * 4;
-        let out = self.rate.most().and_then(|rate| rate.time_for(Bytes(2 * self.outstanding)));
-        rtt.max(STALL_MIN) + out.unwrap_or_default().min(PATIENCE_QUEUE_MAX)
+        (self.srtt() * 3 + self.rtt_var * 4).clamp(STALL_MIN, STALL_MAX)
     }
 
     /// Something that this path carried has arrived. Returns whether the path was stalled.
@@ -348,8 +352,8 @@ impl Path {
     /// When the path must be looked at again: for a PING, and if it is `judged`, to see whether it
     /// stalls.
     pub fn deadline(&self, judged: bool) -> Instant {
-        let waits = self.is_judged(judged) && (self.outstanding > 0 || self.ping.is_some());
-        let stall = (waits && !self.stalled).then(|| self.waiting_since() + self.patience());
+        let stall = self.waiting_since().filter(|_| self.is_judged(judged) && !self.stalled);
+        let stall = stall.map(|since| since + self.patience());
         let retires = (self.leaves() && self.outstanding == 0).then(|| self.retire_at());
         let others = [stall, retires, self.silent_at()].into_iter().flatten();
         others.chain([self.ping_at()]).min().unwrap_or(self.next_ping_at)
@@ -408,18 +412,29 @@ impl Path {
         self.ping.map_or(self.next_ping_at, |(_, at)| at + PING_IDLE)
     }
 
-    fn waiting_since(&self) -> Instant {
-        match self.ping {
-            Some((_, at)) if self.outstanding == 0 => self.progress_at.max(at),
-            _ => self.progress_at,
+    /// Since when something waits for an acknowledgement without any progress, of the peer's
+    /// session or of its transport; `None` while nothing waits.
+    fn waiting_since(&self) -> Option<Instant> {
+        let progress_at = self.progress_at.max(self.acked_at);
+        if self.outstanding > 0 || self.is_transport_waiting() {
+            return Some(progress_at);
         }
+        self.ping.map(|(_, at)| progress_at.max(at))
+    }
+
+    fn is_transport_waiting(&self) -> bool {
+        self.last_sample.is_some_and(|last| last.in_flight.0 > 0 || last.unsent.0 > 0)
+    }
+
+    /// Since when the path is dark: data waits, and nothing was heard of the peer.
+    pub fn dark_since(&self, now: Instant) -> Instant {
+        self.waiting_since().unwrap_or(now).max(self.heard_at)
     }
 
     /// Whether progress has stayed away for too long.
     pub fn is_overdue(&self, now: Instant) -> bool {
-        (self.outstanding > 0 || self.ping.is_some())
-            && !self.stalled
-            && now >= self.waiting_since() + self.patience()
+        let since = self.waiting_since().filter(|_| !self.stalled);
+        since.is_some_and(|since| now >= since + self.patience())
     }
 
     /// Whether a PING is due.
@@ -466,8 +481,6 @@ impl Path {
 /// In which slow start doubles its window three times.
 const START_ROUNDS: u32 = 3;
 const RTT_GUESS: Duration = Duration::from_millis(100);
-/// How much patience a long queue may add.
-const PATIENCE_QUEUE_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -513,5 +526,46 @@ mod tests {
         start.sample(&sample(base, 0, 14_000, 0));
         start.sample(&sample(base, 40, 28_000, 1));
         assert!(!start.goes_on, "a loss");
+    }
+
+    #[test]
+    fn a_path_stalls_without_progress_of_session_or_transport_while_data_waits() {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of this test
+        let base = Instant::now();
+        let at = |ms: u64| base + Duration::from_millis(ms);
+        let manner = Manner { carrier: "a", backup: false, mode: TunnelMode::Quic, proven: true };
+        let mut path = Path::new(base, PathId(1), TunnelKey(1), manner);
+        let transport = |ms: u64, acked: u64, in_flight: u64| LinkSample {
+            in_flight: Bytes(in_flight),
+            unsent: Bytes::ZERO,
+            acked: Bytes(acked),
+            ..sample(base, ms, 10_000, 0)
+        };
+        assert!(!path.is_overdue(at(60_000)), "an idle path");
+        path.outstanding = 1_000;
+        path.progress(at(1_000));
+        assert!(!path.is_overdue(at(1_299)) && path.is_overdue(at(1_300)), "300 ms at least");
+        // The transport's acknowledgements are progress; so is data that begins to wait there.
+        path.sample(&transport(1_200, 0, 5_000));
+        path.sample(&transport(1_300, 700, 5_000));
+        assert!(!path.is_overdue(at(1_599)) && path.is_overdue(at(1_600)));
+        path.outstanding = 0;
+        path.sample(&transport(1_500, 700, 5_000));
+        assert!(path.is_overdue(at(1_600)), "control frames wait, too");
+        assert_eq!(path.dark_since(at(1_600)), at(1_300));
+        path.hears(at(1_450), 10, false);
+        assert_eq!(path.dark_since(at(1_600)), at(1_450), "the peer was heard later");
+        path.sample(&transport(1_700, 6_000, 0));
+        assert!(!path.is_overdue(at(60_000)), "nothing waits");
+        // 3 srtt + 4 rttvar, at most 5 s.
+        for (srtt, rtt_var, patience) in [(200, 50, 800), (4_000, 50, 5_000)] {
+            let slow = LinkSample {
+                srtt: Duration::from_millis(srtt),
+                rtt_var: Duration::from_millis(rtt_var),
+                ..transport(2_000, 6_000, 0)
+            };
+            path.sample(&slow);
+            assert_eq!(path.patience(), Duration::from_millis(patience));
+        }
     }
 }

@@ -1,19 +1,28 @@
-//! What an endpoint is told at its making, and what it reports of itself.
+//! Settings of an endpoint, and its status for operators.
 
 use std::time::Duration;
 
 use polyrail_model::{Bitrate, Bytes, Families, Identity, PathId, TunnelMode};
 use polyrail_scheduler::ChainSpec;
 
-use crate::{SessionKey, TunnelKey};
+use crate::event::{SessionKey, TunnelKey};
+
+/// The two ends of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// On board: opens sessions and flows.
+    Gateway,
+    /// On the ground: answers.
+    Cloud,
+}
 
 /// How an endpoint behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How long a session lives without any path; default 120 s.
     pub linger: Duration,
-    /// What a session may hold for each direction: received and not yet read, and written and not
-    /// yet acknowledged; default 16 MiB, at least 1 MiB.
+    /// The most bytes that a session holds in each direction: received and not read, and written
+    /// and not acknowledged; default 16 MiB, at least 1 MiB.
     pub memory: Bytes,
     /// Flows open at once in a session; default 16,384. Beyond, a flow is refused.
     pub flows_max: usize,
@@ -21,19 +30,18 @@ pub struct Settings {
     pub families: Families,
     /// The scheduler.
     pub chain: ChainSpec,
-    /// Whether segments are taken back from a path that lives on when the session has seen no
-    /// progress of it for max(3 srtt + 4 rttvar, 300 ms); what the chain's handlers take back comes
-    /// beside. Those of a path that was lost always are.
+    /// Whether segments are reinjected when their path makes no progress for max(3 srtt + 4 rttvar,
+    /// 300 ms). Segments of a lost path always are, and handlers of the chain may reinject others.
     pub stall: bool,
-    /// Whether what another path has delivered is withdrawn from tunnels that can.
+    /// Whether data that another path has delivered is withdrawn from tunnels that can.
     pub withdrawal: bool,
 }
 
-/// What is known of a tunnel when it may carry frames.
+/// A tunnel that may carry frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelInfo {
-    /// The carrier's name; a newer tunnel of the same carrier takes the place of an older one once
-    /// it has proved itself. The cloud learns it from the gateway: it passes an empty text.
+    /// The carrier's name; a newer tunnel of the same carrier replaces an older one once the peer
+    /// is known to receive on it. The cloud passes an empty text and learns it from the gateway.
     pub carrier: String,
     /// The certificate's identity.
     pub peer: Identity,
@@ -42,7 +50,7 @@ pub struct TunnelInfo {
     pub exporter: Option<[u8; 32]>,
     /// Use it only when no other path is left (gateway).
     pub backup: bool,
-    /// How it travels.
+    /// The tunnel mode.
     pub mode: TunnelMode,
 }
 
@@ -62,13 +70,13 @@ pub struct SessionStatus {
     pub peer: Option<Identity>,
     /// Open flows.
     pub flows: usize,
-    /// Held for readers and out-of-order.
+    /// Bytes received and not read.
     pub memory_received: Bytes,
-    /// Held for writers until acknowledged.
+    /// Bytes written and not acknowledged.
     pub memory_sent: Bytes,
-    /// What may be sent before the peer grants more.
+    /// Bytes that may be sent before the peer grants more.
     pub credit: Bytes,
-    /// Bytes that were sent more than once, but for what attempts carried that never delivered.
+    /// Bytes that were sent more than once, without those of paths that never delivered anything.
     pub reinjected: Bytes,
     /// Messages to the peer's database of handovers that never left: too many waited.
     pub ledger_dropped: u64,
@@ -85,7 +93,7 @@ pub struct PathStatus {
     pub path: PathId,
     /// Its carrier's name.
     pub carrier: String,
-    /// How it travels.
+    /// The tunnel mode.
     pub mode: TunnelMode,
     /// Smoothed round-trip time.
     pub srtt: Duration,
@@ -93,11 +101,11 @@ pub struct PathStatus {
     pub rtt_var: Duration,
     /// One-way delay towards the peer, comparable between paths only; `None` while unknown.
     pub owd: Option<Duration>,
-    /// It makes no progress and is left alone.
+    /// It makes no progress and carries no new data.
     pub stalled: bool,
-    /// A newer path of its carrier has taken over; it delivers what it carries.
+    /// A newer path of its carrier has taken over; it only delivers the data in flight.
     pub superseded: bool,
-    /// It has not shown yet that the peer hears it; user data uses it only as the last hope
+    /// The peer is not yet known to receive on it; it carries user data only if no other path can
     /// (gateway).
     pub unproven: bool,
     /// Used only when no other path is left.

@@ -71,8 +71,18 @@ fn what_a_dark_path_carried_goes_over_the_other() {
     pair.gateway.write(pair.now, flow, b"into the dark");
     pair.gateway.finish(pair.now, flow);
     pair.run();
+    let begun = pair.now;
     pair.advance(Duration::from_secs(2));
     let served = pair.opened();
+    let stalls: Vec<_> = pair
+        .at_gateway
+        .iter()
+        .filter_map(|event| match event {
+            Event::PathStalled { tunnel, since } => Some((*tunnel, *since)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(stalls, [(TunnelKey(0), begun)], "once, since the data was sent");
     assert_eq!(drain(&mut pair.cloud, pair.now, served), b"into the dark");
     assert!(pair.cloud.finished(served));
 }

@@ -15,7 +15,7 @@ pub(super) enum Status {
 
 use Status::{Closed, Open};
 
-/// IPv4: what is not listed is open.
+/// IPv4: ranges that are not listed are open.
 pub(super) const V4: &[(&str, Status)] = &[
     ("0.0.0.0/0", Open),
     ("0.0.0.0/8", Closed("this network")), // RFC 791 3.2, RFC 1122 3.2.1.3
@@ -45,7 +45,7 @@ pub(super) const V4: &[(&str, Status)] = &[
     ("168.63.129.16/32", Closed("cloud metadata")),   // Azure WireServer, a public address
 ];
 
-/// IPv6: what is not listed is closed.
+/// IPv6: ranges that are not listed are closed.
 pub(super) const V6: &[(&str, Status)] = &[
     ("::/0", Closed("not global unicast")),         // RFC 4291 2.4
     ("2000::/3", Open),                             // RFC 3587 2: global unicast

@@ -125,16 +125,19 @@ impl<K: Copy + Ord> Dialer<K> {
             Destination::Address(address) => {
                 self.race(now, key, now, &[address.ip()], destination.clone());
             }
-            Destination::Name(name, _) => match self.resolver.submit(now, name.clone()) {
-                Ok(query) => {
-                    self.queries.insert(query, key);
-                    let stage = Stage::Resolving(query);
-                    let destination = destination.clone();
-                    self.dials.insert(key, Dial { begun: now, destination, timer: None, stage });
-                    self.arm(key, Some(now + self.settings.timeout));
+            Destination::Name(name, _) => {
+                match self.resolver.submit(name.clone(), now + self.settings.timeout) {
+                    Ok(query) => {
+                        self.queries.insert(query, key);
+                        let stage = Stage::Resolving(query);
+                        let destination = destination.clone();
+                        self.dials
+                            .insert(key, Dial { begun: now, destination, timer: None, stage });
+                        self.arm(key, Some(now + self.settings.timeout));
+                    }
+                    Err(error) => self.report(key, destination.clone(), Err(error.into())),
                 }
-                Err(error) => self.report(key, destination.clone(), Err(error.into())),
-            },
+            }
         }
     }
 
@@ -194,8 +197,6 @@ impl<K: Copy + Ord> Dialer<K> {
 
     /// The time that [`Dialer::next_timeout`] named has come.
     pub fn on_timeout(&mut self, now: Instant) {
-        self.resolver.on_timeout(now);
-        self.on_wake(now);
         while let Some(&(at, key)) = self.timers.first()
             && at <= now
         {
@@ -211,8 +212,7 @@ impl<K: Copy + Ord> Dialer<K> {
 
     /// When [`Dialer::on_timeout`] is due.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let timer = self.timers.first().map(|(at, _)| *at);
-        timer.into_iter().chain(self.resolver.next_timeout()).min()
+        self.timers.first().map(|(at, _)| *at)
     }
 
     /// The next dial that ended.
@@ -340,10 +340,7 @@ impl<K: Copy + Ord> Dialer<K> {
         self.arm(key, None);
         let dial = self.dials.remove(&key)?;
         match dial.stage {
-            Stage::Resolving(query) => {
-                self.resolver.cancel(query);
-                self.queries.remove(&query);
-            }
+            Stage::Resolving(query) => drop(self.queries.remove(&query)),
             Stage::Racing(_, slots) => {
                 for (_, slot) in slots {
                     self.close(slot);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use polyrail_model::Destination;
-use polyrail_relay::Notices;
+use polyrail_relay::LogLimiter;
 use polyrail_session::FlowKey;
 
 use super::DialError;
@@ -11,7 +11,7 @@ use super::DialError;
 /// Writes failed dials to the log: as warnings up to a bound, which passengers can reach, and at
 /// level DEBUG beyond it.
 #[derive(Debug, Default)]
-pub(crate) struct Failures(Notices);
+pub(crate) struct Failures(LogLimiter);
 
 impl Failures {
     /// A dial to `destination`, for a flow of `gateway`, has failed.
@@ -109,11 +109,6 @@ mod tests {
                 "Unreachable",
             ),
             (
-                DialError::Name(ResolveError::TimedOut),
-                "the name servers did not answer in 5 s",
-                "TimedOut",
-            ),
-            (
                 DialError::Name(ResolveError::Overload),
                 "more than 1024 names wait to be resolved",
                 "Overload",
@@ -131,15 +126,5 @@ mod tests {
                 assert!(line.contains(&format!("told={told}")), "{line}");
             }
         }
-    }
-
-    #[test]
-    fn a_flood_goes_on_at_a_lower_level() {
-        let destination = Destination::Name(HostName::new("example.org").unwrap(), 80);
-        let lines = logged(&destination, &vec![DialError::NoFamily; 100]);
-        assert_eq!(lines.len(), 100);
-        let (warned, quiet): (Vec<_>, Vec<_>) = lines.iter().partition(|l| l.contains(" WARN "));
-        assert!(!warned.is_empty() && warned.len() < 50, "{}", warned.len());
-        assert!(quiet.iter().all(|line| line.contains("cannot reach example.org:80: ")));
     }
 }

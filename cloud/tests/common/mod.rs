@@ -56,7 +56,7 @@ impl Cloud {
             .spawn()
             .unwrap();
         let cloud = Self { process, address, config, log, socket };
-        cloud.until_logged("polyrail-cloud is ready");
+        cloud.until_logged("polyrail-cloud started");
         cloud
     }
 

@@ -3,81 +3,102 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
-use std::path::Path;
-use std::str::FromStr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
 use polyrail_model::Families;
+use serde::{Deserialize, Serialize};
 
-use super::common::{
-    self, Admin, LogConfig, Mode, Overrides, SchedulerConfig, SessionConfig, TlsConfig,
-};
-use super::error::ConfigError;
-use super::linkdb::{self, CloudLinkDb};
-use super::names::{CarrierName, CongestionControl};
-use super::reader::{Section, Source};
-use super::values::{boolean, duration, integer, listen_address, parsed, port, prefix};
+use crate::common::{Admin, LogConfig, Mode, Overrides, SchedulerConfig, SessionConfig, TlsConfig};
+use crate::document::{self, Broken, Document, read_text};
+use crate::error::{ConfigError, Problem};
+use crate::linkdb::LinkDbConfig;
+use crate::names::{CarrierName, CongestionControl};
+use crate::values::{ListenAddress, Prefix, count, duration, list, with_unit};
 
-/// Everything that `cloud.toml` says, checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// `cloud.toml`, checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CloudConfig {
     /// How gateways' tunnels may travel.
+    #[serde(default)]
     pub mode: Mode,
-    /// What is logged.
+    /// Logging.
+    #[serde(default)]
     pub log: LogConfig,
     /// This cloud's certificate files.
     pub tls: TlsConfig,
-    /// Where gateways are awaited; 1 to 8, each once.
+    /// The addresses on which gateways connect; 1 to 8, each once.
+    #[serde(deserialize_with = "list::<_, ListenAddress, _, 1, 8>")]
     pub listen: Vec<SocketAddr>,
     /// The congestion control of the downlink; by default bbr where the kernel has it.
     pub congestion: Option<CongestionControl>,
-    /// `[carrier_congestion]`: other ones for carriers, by the names that gateways give them; at
-    /// most 256.
+    /// `[carrier_congestion]`: other ones for single carriers, by the names that gateways give
+    /// them; at most 256.
+    #[serde(default)]
     pub carrier_congestion: BTreeMap<CarrierName, CongestionControl>,
     /// Bounds of each session.
+    #[serde(default)]
     pub session: SessionConfig,
     /// The chain of schedulerlets for the downlink.
+    #[serde(default)]
     pub scheduler: SchedulerConfig,
     /// Which destinations gateways may ask for.
+    #[serde(default)]
     pub access: Access,
     /// How destinations are dialed.
+    #[serde(default)]
     pub dial: Dial,
-    /// The admin socket, when wanted.
+    /// The admin socket, if any.
     pub admin: Option<Admin>,
     /// How tunnels over QUIC begin.
+    #[serde(default)]
     pub tunnel: TunnelConfig,
-    /// The database of handovers, when wanted.
-    pub linkdb: Option<CloudLinkDb>,
+    /// The database of handovers, if any.
+    pub linkdb: Option<LinkDbConfig>,
+    /// Deleted keys that the file still holds.
+    #[serde(skip)]
+    pub ignored: Vec<Problem>,
 }
 
-/// `[tunnel]`: how tunnels over QUIC begin; the bounds are for each listening address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// `[tunnel]`: how tunnels over QUIC begin; the bounds are per listening address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct TunnelConfig {
-    /// Handshakes under way at once; further ones are dropped; default 1,024, 1 to 65,536.
+    /// Concurrent handshakes; further ones are dropped; default 1,024, 1 to 65,536.
+    #[serde(deserialize_with = "count::<_, _, 1, 65_536>")]
     pub half_open_max: usize,
-    /// From so many on, a client must first prove its address (Retry); default 256, 0 to 65,536.
+    /// From this many concurrent handshakes on, a client must first prove its address (Retry);
+    /// default 256, 0 to 65,536.
+    #[serde(deserialize_with = "count::<_, _, 0, 65_536>")]
     pub retry_above: usize,
     /// The number of this cloud's process in its connection ids, for a load balancer that routes
     /// by them; default 0, 0 to 65,535.
     pub server_id: u16,
 }
 
-/// `[access]`: which destinations gateways may ask for, beside the built-in refusals.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// `[access]`: which destinations gateways may ask for, in addition to the built-in rules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Access {
-    /// Prefixes that are permitted although the built-in rule refuses them; at most 1,024.
+    /// Prefixes that are permitted although the built-in rules refuse them; at most 1,024.
+    #[serde(deserialize_with = "list::<_, Prefix, _, 0, PREFIXES_MAX>")]
     pub allow: Vec<IpNet>,
     /// Prefixes that are refused in addition; at most 1,024.
+    #[serde(deserialize_with = "list::<_, Prefix, _, 0, PREFIXES_MAX>")]
     pub deny: Vec<IpNet>,
     /// Destination ports that are refused; at most 1,024, default 25.
+    #[serde(deserialize_with = "list::<_, NonZeroU16, _, 0, PREFIXES_MAX>")]
     pub deny_ports: Vec<NonZeroU16>,
 }
 
 /// `[dial]`: how destinations are dialed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Dial {
     /// How long a destination may take to answer; default 10 s, 100 ms to 5 min.
+    #[serde(deserialize_with = "duration::<_, 100, 300_000>", serialize_with = "with_unit")]
     pub timeout: Duration,
     /// Whether IPv4 destinations are reached; default true, `ipv4` or `ipv6` is.
     pub ipv4: bool,
@@ -105,7 +126,7 @@ impl Default for Dial {
 }
 
 impl Dial {
-    /// The address families that destinations are reached by.
+    /// The address families of destinations.
     pub fn families(&self) -> Families {
         Families { v4: self.ipv4, v6: self.ipv6 }
     }
@@ -115,104 +136,55 @@ impl CloudConfig {
     /// Reads and checks `cloud.toml`.
     ///
     /// # Errors
-    /// The file cannot be read, or it has mistakes; all of them are listed with their places.
+    /// The file cannot be read, or it has a mistake.
     pub fn load(file: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let file = file.as_ref();
-        Self::parse(&super::read_text(file)?, file)
+        Self::parse(&read_text(file.as_ref())?, file.as_ref())
     }
 
-    /// Checks `text`, which is said to come from `file`: relative paths start at its folder.
+    /// Checks `text`, the contents of `file`: relative paths start at its folder.
     ///
     /// # Errors
-    /// The text has mistakes; all of them are listed with their places.
+    /// The text has a mistake.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
-        let source = Source::new(text, file);
-        let config = source.root().and_then(read);
-        source.finish(config)
+        document::parse(text, file)
     }
 
-    /// Puts the command line's wishes over what the file said.
+    /// Overrides values of the file by flags of the command line.
     pub fn apply(&mut self, overrides: &Overrides) {
         overrides.apply(&mut self.mode, &mut self.log);
     }
 }
 
-fn read(mut root: Section<'_, '_>) -> Option<CloudConfig> {
-    let common = common::read(&mut root);
-    let listen = root.need_list("listen", 1..=8, listen_address);
-    for (index, address) in listen.iter().flatten().enumerate() {
-        if listen.iter().flatten().take(index).any(|other| other == address) {
-            let key = format!("listen[{}]", index + 1);
-            root.source().blame(&key, format!("\"{address}\" stands in the list twice"));
+impl Document for CloudConfig {
+    fn paths(&mut self) -> Vec<&mut PathBuf> {
+        let mut paths: Vec<_> = self.tls.paths().collect();
+        paths.extend(self.admin.as_mut().map(|admin| &mut admin.socket));
+        paths.extend(self.linkdb.as_mut().map(|linkdb| &mut linkdb.path));
+        paths
+    }
+
+    fn rules(&self) -> Result<(), Broken> {
+        for (index, address) in self.listen.iter().enumerate() {
+            if self.listen[..index].contains(address) {
+                let reason = format!("\"{address}\" is in the list twice");
+                return Err(Broken::new(format!("listen[{}]", index + 1), reason));
+            }
         }
+        let count = self.carrier_congestion.len();
+        if count > CARRIERS_MAX {
+            let reason = format!("{count} entries; 0 to {CARRIERS_MAX} are allowed");
+            return Err(Broken::new("carrier_congestion", reason));
+        }
+        if !self.dial.ipv4 && !self.dial.ipv6 {
+            return Err(Broken::new("dial.ipv6", "ipv4 and ipv6 are both false"));
+        }
+        self.admin.as_ref().map_or(Ok(()), Admin::rules)
     }
-    let congestion = root.get("congestion", parsed(CongestionControl::from_str));
-    let carrier_congestion =
-        root.table("carrier_congestion").map(read_carrier_congestion).unwrap_or_default();
-    let access = root.table("access").map(read_access).unwrap_or_default();
-    let dial = root.table("dial").map(read_dial).unwrap_or_default();
-    let tunnel = root.table("tunnel").map(read_tunnel).unwrap_or_default();
-    let linkdb = root.optional("linkdb", linkdb::read_cloud);
-    root.finish();
-    Some(CloudConfig {
-        mode: common.mode,
-        log: common.log,
-        tls: common.tls?,
-        listen: listen?,
-        congestion,
-        carrier_congestion,
-        session: common.session,
-        scheduler: common.scheduler,
-        access,
-        dial,
-        admin: common.admin?,
-        tunnel,
-        linkdb: linkdb?,
-    })
-}
 
-fn read_carrier_congestion(section: Section<'_, '_>) -> BTreeMap<CarrierName, CongestionControl> {
-    let control = parsed(CongestionControl::from_str);
-    section.entries(0..=CARRIERS_MAX, CarrierName::from_str, control).into_iter().collect()
-}
-
-fn read_access(mut section: Section<'_, '_>) -> Access {
-    let usual = Access::default();
-    let allow = section.list("allow", 0..=PREFIXES_MAX, prefix).unwrap_or(usual.allow);
-    let deny = section.list("deny", 0..=PREFIXES_MAX, prefix).unwrap_or(usual.deny);
-    let ports = section.list("deny_ports", 0..=PREFIXES_MAX, port);
-    let deny_ports = ports.unwrap_or(usual.deny_ports);
-    section.finish();
-    Access { allow, deny, deny_ports }
-}
-
-fn read_dial(mut section: Section<'_, '_>) -> Dial {
-    let usual = Dial::default();
-    let bounds = Duration::from_millis(100)..=Duration::from_secs(300);
-    let timeout = section.get("timeout", duration(bounds)).unwrap_or(usual.timeout);
-    let ipv4 = section.get("ipv4", boolean).unwrap_or(usual.ipv4);
-    let ipv6 = section.get("ipv6", boolean).unwrap_or(usual.ipv6);
-    if !ipv4 && !ipv6 {
-        section.source().blame(&section.key("ipv6"), "ipv4 and ipv6 are both false");
-    }
-    section.finish();
-    Dial { timeout, ipv4, ipv6 }
-}
-
-fn read_tunnel(mut section: Section<'_, '_>) -> TunnelConfig {
-    let usual = TunnelConfig::default();
-    let half_open = section.get("half_open_max", integer(1..=HALF_OPEN_MAX));
-    let retry = section.get("retry_above", integer(0..=HALF_OPEN_MAX));
-    let server_id = section.get("server_id", integer(0..=u64::from(u16::MAX)));
-    section.finish();
-    let count = |n: Option<u64>| n.and_then(|n| usize::try_from(n).ok());
-    TunnelConfig {
-        half_open_max: count(half_open).unwrap_or(usual.half_open_max),
-        retry_above: count(retry).unwrap_or(usual.retry_above),
-        server_id: server_id.and_then(|n| u16::try_from(n).ok()).unwrap_or(usual.server_id),
+    fn set_ignored(&mut self, ignored: Vec<Problem>) {
+        self.ignored = ignored;
     }
 }
 
-const HALF_OPEN_MAX: u64 = 65_536;
 const PREFIXES_MAX: usize = 1024;
 const CARRIERS_MAX: usize = 256;

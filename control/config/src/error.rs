@@ -1,8 +1,8 @@
-//! Why a configuration was refused: every mistake with its place, so that one look mends all.
+//! Why a configuration was refused, with the place of the mistake.
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A configuration that was refused as a whole.
 #[derive(Debug, thiserror::Error)]
@@ -12,25 +12,19 @@ pub enum ConfigError {
     Read {
         /// The file as it was named.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file was read and has mistakes; one line of text for each.
-    #[error("{}", lines(file, problems))]
-    Invalid {
-        /// The file as it was named.
-        file: PathBuf,
-        /// The mistakes in the order of the file; at least one, at most [`PROBLEMS_MAX`].
-        problems: Vec<Problem>,
-    },
+    /// The file has a mistake; this is the first one found.
+    #[error("{0}")]
+    Invalid(Problem),
 }
 
-/// The most mistakes that one refusal lists; later ones are left out.
-pub const PROBLEMS_MAX: usize = 50;
-
-/// One mistake in a configuration file.
+/// A key of a configuration file that is wrong, or no longer has a meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
+    /// The file as it was named.
+    pub file: PathBuf,
     /// Line, counted from 1.
     pub line: usize,
     /// Column in characters, counted from 1.
@@ -38,31 +32,16 @@ pub struct Problem {
     /// The key with its tables, such as `carrier[2].role` (list entries count from 1); empty for
     /// a text that is not TOML.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// The mistake, and where possible the allowed values.
     pub reason: String,
-}
-
-impl ConfigError {
-    /// The mistakes found in the file; empty when it could not even be read.
-    pub fn problems(&self) -> &[Problem] {
-        match self {
-            Self::Read { .. } => &[],
-            Self::Invalid { problems, .. } => problems,
-        }
-    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: ", self.line, self.column)?;
+        write!(f, "{}:{}:{}: ", self.file.display(), self.line, self.column)?;
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
         f.write_str(&self.reason)
     }
-}
-
-fn lines(file: &Path, problems: &[Problem]) -> String {
-    let line = |problem: &Problem| format!("{}:{problem}", file.display());
-    problems.iter().map(line).collect::<Vec<_>>().join("\n")
 }

@@ -1,72 +1,66 @@
-//! The kernel's settings that a warm tunnel needs, read back as they are.
+//! The kernel's settings that tunnels need.
 //!
-//! Nothing is changed here: the packages ship `sysctl.d` and `modules-load.d` files, and the
-//! remedies name the command. A setting that cannot be seen, as in some network namespaces, is
-//! not a finding.
+//! This module only reads them: the packages ship `sysctl.d` and `modules-load.d` files, and each
+//! remedy is a command. A setting that is invisible, as in some network namespaces, is not a
+//! finding.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// One setting as it was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One setting with its current value.
+#[derive(Debug)]
 pub struct Reading {
-    /// Its name, as `sysctl` has it.
-    pub setting: &'static str,
-    /// What it is; `None` when it cannot be seen here.
+    check: &'static Check,
+    /// Its value; `None` when it is invisible here.
     pub found: Option<String>,
-    /// What it should be, in words.
-    pub wanted: &'static str,
-    /// Whether it is as it should be; true also when it cannot be seen.
+    /// Whether the value is good; true also when it is invisible.
     pub good: bool,
-    /// What goes wrong otherwise.
-    pub why: &'static str,
-    /// The command that mends it until the next boot.
-    pub remedy: &'static str,
 }
 
-/// All settings that matter, in a fixed order.
+/// All settings, in a fixed order.
 pub fn readings() -> Vec<Reading> {
     readings_in(Path::new("/proc/sys"))
 }
 
-/// The settings that are not as they should be.
+/// The settings with bad values.
 pub fn findings() -> Vec<Reading> {
     readings().into_iter().filter(|reading| !reading.good).collect()
 }
 
-/// As [`readings`], from another folder than `/proc/sys`.
-pub fn readings_in(root: &Path) -> Vec<Reading> {
-    CHECKS
-        .iter()
-        .map(|check| {
-            let found = match check.setting {
-                RP_FILTER => strict_interfaces(root),
-                setting => value(root, setting),
-            };
-            let good = found.as_deref().is_none_or(check.good);
-            let Check { setting, wanted, why, remedy, .. } = *check;
-            Reading { setting, found, wanted, good, why, remedy }
-        })
-        .collect()
+fn readings_in(root: &Path) -> Vec<Reading> {
+    let reading = |check: &'static Check| {
+        let found = match check.setting {
+            RP_FILTER => strict_interfaces(root),
+            setting => value(root, setting),
+        };
+        let good = found.as_deref().is_none_or(check.good);
+        Reading { check, found, good }
+    };
+    CHECKS.iter().map(reading).collect()
 }
 
 impl fmt::Display for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let found = self.found.as_deref().unwrap_or("not visible here");
+        let Check { setting, wanted, why, remedy, .. } = self.check;
         if self.good {
-            return write!(f, "{} is {found}", self.setting);
+            return write!(f, "{setting} is {found}");
         }
-        let Self { setting, wanted, why, remedy, .. } = self;
         write!(f, "{setting} is {found}, should be {wanted}: {why}. Remedy: {remedy}")
     }
 }
 
+#[derive(Debug)]
 struct Check {
+    /// The name that `sysctl` uses.
     setting: &'static str,
+    /// The good values in words.
     wanted: &'static str,
     good: fn(&str) -> bool,
+    /// The consequence of a bad value.
     why: &'static str,
+    /// The command that corrects it until the next boot.
     remedy: &'static str,
 }
 
@@ -79,7 +73,7 @@ const CHECKS: &[Check] = &[
         setting: "net.ipv4.tcp_slow_start_after_idle",
         wanted: "0",
         good: |found| found == "0",
-        why: "a tunnel that was idle starts slowly again",
+        why: "an idle tunnel returns to slow start",
         remedy: "sysctl -w net.ipv4.tcp_slow_start_after_idle=0",
     },
     Check {
@@ -140,8 +134,8 @@ fn value(root: &Path, setting: &str) -> Option<String> {
     Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The interfaces whose filter is strict: the larger of `all` and the interface's own value
-/// counts (Linux `Documentation/networking/ip-sysctl.rst`, `rp_filter`).
+/// The interfaces with a strict filter: the larger of `all` and the interface's own value counts
+/// (Linux `Documentation/networking/ip-sysctl.rst`, `rp_filter`).
 fn strict_interfaces(root: &Path) -> Option<String> {
     let folder = root.join("net/ipv4/conf");
     let number = |name: &str| -> Option<u32> {
@@ -181,7 +175,7 @@ mod tests {
         readings_in(root.path()).into_iter().filter(|reading| !reading.good).collect()
     }
 
-    /// The settings that a packaged file makes, with the comments left out.
+    /// The settings of the packaged file.
     fn packaged() -> Vec<(String, String)> {
         let file =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/sysctl.d/60-polyrail.conf");
@@ -196,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bad_setting_is_found_with_its_remedy() {
+    fn each_bad_setting_is_reported_with_its_remedy() {
         let rows = [
             ("net.ipv4.tcp_slow_start_after_idle", "1", "0"),
             ("net.ipv4.tcp_available_congestion_control", "reno cubic", "reno\tcubic bbr"),
@@ -210,12 +204,12 @@ mod tests {
             assert_eq!(found.len(), 1, "{setting}");
             let text = found[0].to_string();
             assert!(text.starts_with(setting) && text.contains("Remedy: "), "{text}");
-            assert_eq!(bad(&[(setting, right)]), [], "{setting}");
+            assert!(bad(&[(setting, right)]).is_empty(), "{setting}");
         }
     }
 
     #[test]
-    fn the_larger_reverse_path_filter_counts() {
+    fn larger_reverse_path_filter_counts() {
         let case = |all: &str, own: &str| {
             let settings = [
                 ("net.ipv4.conf.all.rp_filter", all),
@@ -232,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_no_finding() {
-        assert_eq!(bad(&[]), []);
+    fn invisible_setting_is_not_a_finding() {
+        assert!(bad(&[]).is_empty());
         let root = tree(&[]);
         assert!(readings_in(root.path())[0].to_string().ends_with("is not visible here"));
     }
 
     #[test]
-    fn the_packaged_settings_leave_no_finding() {
+    fn packaged_settings_are_good() {
         let packaged = packaged();
         let mut settings: Vec<_> =
             packaged.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

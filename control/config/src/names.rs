@@ -1,28 +1,13 @@
-//! Names that a configuration may hold: interfaces, carriers, congestion controls, modems.
+//! Names in a configuration: interfaces, carriers, congestion controls, modems, message buses.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A network interface's name: 1 to 15 characters without `/` and white space, not `.` or `..`
-/// (Linux `IFNAMSIZ` and `dev_valid_name`).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct InterfaceName(String);
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// A carrier's name, chosen by the operator: 1 to 32 of `a-z 0-9 - _`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CarrierName(String);
+use crate::values::parsed;
 
-/// A kernel congestion control's name: 1 to 15 of `a-z 0-9 - _` (Linux `TCP_CA_NAME_MAX`).
-/// Whether the kernel has it is found when it is used.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CongestionControl(String);
-
-/// What ModemManager calls a modem: its device identifier, its IMEI, its D-Bus object path or the
-/// path of its device; 1 to 255 printable ASCII characters without spaces.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ModemName(String);
-
-/// A text that is not a name of the wanted kind.
+/// A text that is not a name of the expected kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {wanted}")]
 pub struct NameError {
@@ -30,63 +15,35 @@ pub struct NameError {
     wanted: &'static str,
 }
 
-impl FromStr for InterfaceName {
-    type Err = NameError;
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident: $wanted:literal, $is_valid:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        pub struct $name(String);
 
-    fn from_str(text: &str) -> Result<Self, NameError> {
-        // A colon marks the old alias interfaces, which a socket cannot be bound to.
-        let odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
-        let fits = (1..=15).contains(&text.len()) && !matches!(text, "." | "..");
-        checked(text, fits && !text.chars().any(odd), "an interface name (1 to 15 characters)")
-            .map(Self)
-    }
-}
-
-impl FromStr for CarrierName {
-    type Err = NameError;
-
-    fn from_str(text: &str) -> Result<Self, NameError> {
-        let wanted = "a carrier name (1 to 32 of a-z, 0-9, '-', '_')";
-        checked(text, is_plain(text, 32), wanted).map(Self)
-    }
-}
-
-impl FromStr for CongestionControl {
-    type Err = NameError;
-
-    fn from_str(text: &str) -> Result<Self, NameError> {
-        let wanted = "a congestion control such as \"bbr\" or \"cubic\"";
-        checked(text, is_plain(text, 15), wanted).map(Self)
-    }
-}
-
-impl FromStr for ModemName {
-    type Err = NameError;
-
-    fn from_str(text: &str) -> Result<Self, NameError> {
-        let fits = (1..=255).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic());
-        let wanted = "a modem's device identifier, IMEI or object path";
-        checked(text, fits, wanted).map(Self)
-    }
-}
-
-fn is_plain(text: &str, most: usize) -> bool {
-    let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'-' | b'_');
-    (1..=most).contains(&text.len()) && text.bytes().all(plain)
-}
-
-fn checked(text: &str, valid: bool, wanted: &'static str) -> Result<String, NameError> {
-    if valid { Ok(text.to_owned()) } else { Err(NameError { text: text.to_owned(), wanted }) }
-}
-
-macro_rules! as_text {
-    ($($name:ident),*) => {$(
         impl $name {
             /// The name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
         }
+
+        impl FromStr for $name {
+            type Err = NameError;
+
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                let is_valid: fn(&str) -> bool = $is_valid;
+                let error = || NameError { text: text.to_owned(), wanted: $wanted };
+                if is_valid(text) { Ok(Self(text.to_owned())) } else { Err(error()) }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                parsed(deserializer)
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
@@ -94,14 +51,58 @@ macro_rules! as_text {
         }
     )*};
 }
-as_text!(InterfaceName, CarrierName, CongestionControl, ModemName);
+
+names! {
+    /// A network interface's name: 1 to 15 characters without `/`, `:` and white space, not `.` or
+    /// `..` (Linux `IFNAMSIZ` and `dev_valid_name`; a colon marks the old alias interfaces, to
+    /// which a socket cannot be bound).
+    InterfaceName: "an interface name (1 to 15 characters)", |text| {
+        let odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+        is_short(text, 15) && !matches!(text, "." | "..") && !text.contains(odd)
+    };
+    /// A carrier's name, chosen by the operator: 1 to 32 of `a-z 0-9 - _`.
+    CarrierName: "a carrier name (1 to 32 of a-z, 0-9, '-', '_')", |text| is_plain(text, 32);
+    /// A kernel congestion control's name: 1 to 15 of `a-z 0-9 - _` (Linux `TCP_CA_NAME_MAX`).
+    /// Whether the kernel has it shows when it is used.
+    CongestionControl: "a congestion control such as \"bbr\" or \"cubic\"", |text| {
+        is_plain(text, 15)
+    };
+    /// ModemManager's name of a modem: its device identifier, its IMEI, its D-Bus object path or
+    /// the path of its device; 1 to 255 printable ASCII characters without spaces.
+    ModemName: "a modem's device identifier, IMEI or object path", |text| {
+        is_short(text, 255) && text.bytes().all(|c| c.is_ascii_graphic())
+    };
+    /// The address of a D-Bus bus: `transport:key=value`, at most 512 bytes (D-Bus specification,
+    /// "Server Addresses"). Whether a bus is there shows when it is used.
+    BusAddress: "the address of a bus such as \"unix:path=/run/dbus/system_bus_socket\"", |text| {
+        let parts = text.split_once(':');
+        is_short(text, 512)
+            && parts.is_some_and(|(transport, keys)| is_plain(transport, 32) && keys.contains('='))
+    };
+}
+
+impl CongestionControl {
+    /// The default control.
+    pub(crate) fn bbr() -> Self {
+        Self("bbr".to_owned())
+    }
+}
+
+fn is_short(text: &str, bytes_max: usize) -> bool {
+    (1..=bytes_max).contains(&text.len())
+}
+
+fn is_plain(text: &str, bytes_max: usize) -> bool {
+    let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'-' | b'_');
+    is_short(text, bytes_max) && text.bytes().all(plain)
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked() {
+    fn invalid_names_are_rejected() {
         for good in ["lan0", "wwan-1.20", "a", "fifteen-charact"] {
             assert_eq!(good.parse::<InterfaceName>().unwrap().as_str(), good);
         }
@@ -121,5 +122,7 @@ mod tests {
         }
         assert!("bbr".parse::<CongestionControl>().is_ok());
         assert!("BBR".parse::<CongestionControl>().is_err());
+        assert!("unix:path=/run/bus".parse::<BusAddress>().is_ok());
+        assert!("/run/bus".parse::<BusAddress>().is_err());
     }
 }

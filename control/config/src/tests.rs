@@ -1,4 +1,4 @@
-//! Configurations in, values or mistakes with their places out.
+//! Configurations in, values or a mistake with its place out.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -40,17 +40,15 @@ fn cloud(text: &str) -> Result<CloudConfig, ConfigError> {
     CloudConfig::parse(text, Path::new("/etc/polyrail/cloud.toml"))
 }
 
-/// The example with `from` replaced by `to`, and the line number at which `mark` then stands.
-fn changed(from: &str, to: &str, mark: &str) -> (String, usize) {
-    assert!(GATEWAY.contains(from), "{from:?} is not in the example");
-    let text = GATEWAY.replacen(from, to, 1);
-    let at = text.find(mark).expect("the mark stands in the changed text");
-    let line = text[..at].matches('\n').count() + 1;
-    (text, line)
+fn problem<T: std::fmt::Debug>(parsed: Result<T, ConfigError>) -> Problem {
+    match parsed {
+        Err(ConfigError::Invalid(problem)) => problem,
+        other => panic!("not an invalid configuration: {other:?}"),
+    }
 }
 
 #[test]
-fn defaults_are_as_documented() {
+fn gateway_defaults_are_as_documented() {
     let config = gateway(GATEWAY).unwrap();
     assert_eq!(config.mode, Mode::Auto);
     assert_eq!(config.carrier_mode(&config.carriers[0]), Mode::Auto);
@@ -59,7 +57,7 @@ fn defaults_are_as_documented() {
     let restart = Restart { enabled: true, early_data: true, attempts_max: 3, interval };
     assert_eq!(config.restart, restart);
     assert_eq!(config.admin, None);
-    assert_eq!(config.log, LogConfig::default());
+    assert_eq!(config.log, LogConfig { level: LogLevel::Info, format: LogFormat::Text });
     assert_eq!(config.tls.certificate, PathBuf::from("/etc/polyrail/g.crt"));
     assert_eq!(config.tls.key, PathBuf::from("/keys/g.key"));
     assert_eq!(config.tls.revocations, None);
@@ -72,33 +70,47 @@ fn defaults_are_as_documented() {
     assert!(config.carriers[0].usable());
     assert_eq!(config.addresses(&config.carriers[0]), config.cloud.addresses);
     assert_eq!(config.users.key, UserKey::LinkAddress);
+    assert_eq!(config.socks5.unwrap().reply, SocksReply::Immediate);
     assert!(config.intercept.is_none() && config.dns.is_none());
-    assert!(config.telemetry.is_empty() && config.linkdb.is_none());
+    assert!(config.telemetry.is_empty() && config.linkdb.is_none() && config.ignored.is_empty());
     assert_eq!(config.carriers[0].modem, None);
 
-    let with = format!("{GATEWAY}[intercept]\ninterfaces = [\"lan0\"]\n");
-    let intercept = gateway(&with).unwrap().intercept.unwrap();
+    let with = "[intercept]\ninterfaces = [\"lan0\"]\n[dns]\nresolver = \"9.9.9.9:53\"\n";
+    let config = gateway(&format!("{GATEWAY}{with}")).unwrap();
+    assert_eq!(config.dns.unwrap().port.get(), 7853);
+    let intercept = config.intercept.unwrap();
     assert_eq!((intercept.port.get(), intercept.mark.get(), intercept.table), (7801, 0x706f, 7801));
     assert_eq!(intercept.other, OtherTraffic::Reject);
     assert_eq!(intercept.private, PrivateTraffic::Bypass);
     assert_eq!(intercept.on_exit, OnExit::Open);
     assert!(intercept.ipv4 && intercept.ipv6 && intercept.bypass.is_empty());
-
-    let config = cloud(CLOUD).unwrap();
-    assert_eq!(config.access, Access::default());
-    assert_eq!(config.access.deny_ports[0].get(), 25);
-    assert_eq!(config.dial, Dial::default());
-    assert_eq!(config.mode, Mode::Auto);
-    let usual = TunnelConfig { half_open_max: 1024, retry_above: 256, server_id: 0 };
-    assert_eq!(config.tunnel, usual);
-    assert_eq!(config.admin, None);
 }
 
 #[test]
-fn modes_restarts_and_the_admin_socket_are_read() {
+fn cloud_defaults_are_as_documented() {
+    let config = cloud(CLOUD).unwrap();
+    assert_eq!(config.access.deny_ports[0].get(), 25);
+    assert!(config.access.allow.is_empty() && config.access.deny.is_empty());
+    let timeout = Duration::from_secs(10);
+    assert_eq!(config.dial, Dial { timeout, ipv4: true, ipv6: true });
+    assert_eq!(config.mode, Mode::Auto);
+    let usual = TunnelConfig { half_open_max: 1024, retry_above: 256, server_id: 0 };
+    assert_eq!(config.tunnel, usual);
+    assert!(config.congestion.is_none() && config.carrier_congestion.is_empty());
+    assert_eq!((config.admin, config.linkdb), (None, None));
+}
+
+#[test]
+fn every_table_of_a_gateway_is_read() {
     let text = GATEWAY.replacen("\"wwan0\"", "\"w\"\nmode = \"tls\"\nqlog = \"q\"", 1);
     let tables = "[restart]\nenabled = false\nearly_data = false\nattempts_max = 8\n\
-                  interval = \"1s\"\n[admin]\nsocket = \"/run/polyrail/gateway.sock\"\n";
+                  interval = \"1s\"\n[admin]\nsocket = \"/run/polyrail/gateway.sock\"\n\
+                  [telemetry]\ngpsd = \"[::1]:2947\"\nmodem_manager = true\nreplay = \"t.ndjson\"\n\
+                  [scheduler]\nchain = [\"round_robin\", \"redundancy\"]\n\
+                  [log]\nlevel = \"trace\"\nformat = \"json\"\n\
+                  [linkdb]\npath = \"/l\"\nevents_max = 1000\nretention_days = 36500\n\
+                  forecast = false\nguard = true\n\
+                  [intercept]\ninterfaces=[\"l\"]\nother = \"direct:a\"\nprivate = \"carry\"\n";
     let config = gateway(&format!("mode = \"quic\"\n{text}{tables}")).unwrap();
     assert_eq!((config.mode, config.carriers[0].mode), (Mode::Quic, Some(Mode::Tls)));
     assert_eq!(config.carrier_mode(&config.carriers[0]), Mode::Tls);
@@ -107,110 +119,66 @@ fn modes_restarts_and_the_admin_socket_are_read() {
     let restart = Restart { enabled: false, early_data: false, attempts_max: 8, interval };
     assert_eq!(config.restart, restart);
     assert_eq!(config.admin.unwrap().socket, PathBuf::from("/run/polyrail/gateway.sock"));
-
-    let tables = "[tunnel]\nhalf_open_max = 7\nretry_above = 0\nserver_id = 65535\n\
-                  [admin]\nsocket = \"s\"\n";
-    let config = cloud(&format!("{CLOUD}{tables}")).unwrap();
-    assert_eq!(config.tunnel, TunnelConfig { half_open_max: 7, retry_above: 0, server_id: 65_535 });
-    assert_eq!(config.admin.unwrap().socket, PathBuf::from("/etc/polyrail/s"));
-    let long = "x".repeat(SOCKET_PATH_MAX);
-    for (extra, key) in [
-        ("[admin]".to_owned(), "admin.socket"),
-        (format!("[admin]\nsocket = \"{long}\""), "admin.socket"),
-        ("[tunnel]\nhalf_open_max = 0".to_owned(), "tunnel.half_open_max"),
-        ("[tunnel]\nretry_above = 70000".to_owned(), "tunnel.retry_above"),
-        ("[tunnel]\nserver_id = 65536".to_owned(), "tunnel.server_id"),
-    ] {
-        let error = cloud(&format!("{CLOUD}{extra}\n")).expect_err(&extra);
-        assert_eq!(error.problems()[0].key, key, "{error}");
-    }
-}
-
-#[test]
-fn sources_of_telemetry_are_read() {
-    let read = |lines: &str| gateway(&format!("{GATEWAY}[telemetry]\n{lines}\n"));
-    let telemetry = |lines: &str| read(lines).unwrap().telemetry;
-    let all = "gpsd = \"[::1]:2947\"\nmodem_manager = true\nreplay = \"trip.ndjson\"";
-    let expected = TelemetryConfig {
-        gpsd: Some("[::1]:2947".parse().unwrap()),
-        modem_manager: Some(MessageBus::System),
-        replay: Some(PathBuf::from("/etc/polyrail/trip.ndjson")),
-    };
-    assert_eq!(telemetry(all), expected);
-    assert!(telemetry("modem_manager = false").is_empty());
-    let bus = "unix:path=/run/other/bus";
-    let private = format!("modem_manager = true\nmodem_manager_bus = \"{bus}\"");
-    let found = telemetry(&private).modem_manager.unwrap();
-    assert_eq!(found, MessageBus::At(bus.parse().unwrap()));
-    assert_eq!(
-        (found.to_string().as_str(), MessageBus::System.to_string().as_str()),
-        (bus, "the system bus")
-    );
-    for (lines, key, reason) in [
-        ("gpsd = \"localhost:2947\"", "telemetry.gpsd", "not an IP address"),
-        ("gpsd = 2947", "telemetry.gpsd", "a string"),
-        ("modem_manager = \"yes\"", "telemetry.modem_manager", "true or false"),
-        ("modem_manager_bus = \"unix:path=/b\"", "telemetry.modem_manager_bus", "is not true"),
-        (
-            "modem_manager = true\nmodem_manager_bus = \"/b\"",
-            "telemetry.modem_manager_bus",
-            "of a bus",
-        ),
-        ("replay = \"\"", "telemetry.replay", "empty path"),
-        ("gps = 1", "telemetry.gps", "known are: gpsd, modem_manager, modem_manager_bus, replay"),
-    ] {
-        let error = read(lines).expect_err(lines);
-        let problem = &error.problems()[0];
-        assert!(problem.key == key && problem.reason.contains(reason), "{error}");
-    }
-    let modem = GATEWAY.replacen("\"wwan0\"", "\"wwan0\"\nmodem = \"353270040012345\"", 1);
-    let found = gateway(&modem).unwrap().carriers.remove(0).modem.unwrap();
-    assert_eq!(found.as_str(), "353270040012345");
-    let error = gateway(&modem.replace("353270040012345", "a b")).unwrap_err();
-    assert_eq!(error.problems()[0].key, "carrier[1].modem");
-}
-
-#[test]
-fn linkdbs_are_read() {
-    let table = |lines: &str| format!("[linkdb]\n{lines}\n");
-    let gateways = |lines: &str| gateway(&format!("{GATEWAY}{}", table(lines)));
-    let clouds = |lines: &str| cloud(&format!("{CLOUD}{}", table(lines)));
-    let usual = LinkDbConfig {
-        path: PathBuf::from("/etc/polyrail/l.redb"),
-        events_max: 1_000_000,
-        retention_days: 365.try_into().unwrap(),
-        forecast: true,
-        guard: false,
-    };
-    let path = "path = \"l.redb\"\n";
-    assert_eq!(gateways(path).unwrap().linkdb, Some(usual.clone()));
-    let shared = CloudLinkDb { common: usual, share: true };
-    assert_eq!(clouds(path).unwrap().linkdb, Some(shared.clone()));
-    let other = "path = \"/l\"\nevents_max = 1000\nretention_days = 36500\nforecast = false\n\
-                 guard = true\n";
-    let common = LinkDbConfig {
+    assert_eq!(config.telemetry.gpsd, Some("[::1]:2947".parse().unwrap()));
+    assert_eq!(config.telemetry.message_bus(), Some(MessageBus::System));
+    assert_eq!(config.telemetry.replay, Some(PathBuf::from("/etc/polyrail/t.ndjson")));
+    let chain = ChainSpec::of(&["round_robin", "redundancy"]).unwrap();
+    assert_eq!(config.scheduler.chain, chain);
+    assert_eq!(config.log, LogConfig { level: LogLevel::Trace, format: LogFormat::Json });
+    let linkdb = LinkDbConfig {
         path: PathBuf::from("/l"),
         events_max: 1000,
         retention_days: 36_500.try_into().unwrap(),
         forecast: false,
         guard: true,
+        share: None,
     };
-    assert_eq!(gateways(other).unwrap().linkdb, Some(common.clone()));
-    let alone = CloudLinkDb { common, share: false };
-    assert_eq!(clouds(&format!("{other}share = false\n")).unwrap().linkdb, Some(alone));
-    for (lines, key) in [
-        (String::new(), "linkdb.path"),
-        (format!("{path}events_max = 999"), "linkdb.events_max"),
-        (format!("{path}retention_days = 0"), "linkdb.retention_days"),
-        (format!("{path}retention_days = 36501"), "linkdb.retention_days"),
-        (format!("{path}forecast = 1"), "linkdb.forecast"),
-        (format!("{path}guard = \"yes\""), "linkdb.guard"),
-    ] {
-        assert_eq!(gateways(&lines).expect_err(&lines).problems()[0].key, key);
-        assert_eq!(clouds(&lines).expect_err(&lines).problems()[0].key, key);
-    }
-    let error = gateways(&format!("{path}share = true")).unwrap_err();
-    assert!(error.to_string().contains("linkdb.share: unknown key"), "{error}");
+    assert_eq!(config.linkdb, Some(linkdb));
+    let intercept = config.intercept.unwrap();
+    assert_eq!(intercept.other, OtherTraffic::Direct("a".parse().unwrap()));
+    assert_eq!(intercept.private, PrivateTraffic::Carry);
+
+    let bus = "unix:path=/run/other/bus";
+    let private = format!("modem_manager = true\nmodem_manager_bus = \"{bus}\"\n");
+    let telemetry = gateway(&format!("{GATEWAY}[telemetry]\n{private}")).unwrap().telemetry;
+    let found = telemetry.message_bus().unwrap();
+    assert_eq!(
+        (found.to_string(), MessageBus::System.to_string().as_str()),
+        (bus.into(), "the system bus")
+    );
+    let modem = GATEWAY.replacen("\"wwan0\"", "\"wwan0\"\nmodem = \"353270040012345\"", 1);
+    let found = gateway(&modem).unwrap().carriers.remove(0).modem.unwrap();
+    assert_eq!(found.as_str(), "353270040012345");
+}
+
+#[test]
+fn every_table_of_a_cloud_is_read() {
+    let tables = "[tunnel]\nhalf_open_max = 7\nretry_above = 0\nserver_id = 65535\n\
+                  [admin]\nsocket = \"s\"\n[session]\nmemory = \"4 GiB\"\n\
+                  [access]\nallow = [\"10.0.0.0/8\"]\ndeny_ports = []\n\
+                  [linkdb]\npath = \"l.redb\"\n\
+                  [carrier_congestion]\nsatellite = \"cubic\"\nlte-a = \"bbr\"\n";
+    let config = cloud(&format!("congestion = \"reno\"\n{CLOUD}{tables}")).unwrap();
+    assert_eq!(config.tunnel, TunnelConfig { half_open_max: 7, retry_above: 0, server_id: 65_535 });
+    assert_eq!(config.admin.unwrap().socket, PathBuf::from("/etc/polyrail/s"));
+    assert_eq!(config.session.memory, Bytes::from_mib(4096));
+    assert!(config.access.deny_ports.is_empty());
+    assert_eq!(config.access.allow[0].to_string(), "10.0.0.0/8");
+    let linkdb = LinkDbConfig {
+        path: PathBuf::from("/etc/polyrail/l.redb"),
+        events_max: 1_000_000,
+        retention_days: 365.try_into().unwrap(),
+        forecast: true,
+        guard: false,
+        share: None,
+    };
+    assert_eq!(config.linkdb, Some(linkdb));
+    let cubic: CongestionControl = "cubic".parse().unwrap();
+    let satellite: CarrierName = "satellite".parse().unwrap();
+    assert_eq!(config.carrier_congestion.get(&satellite), Some(&cubic));
+    assert_eq!(config.congestion.unwrap().as_str(), "reno");
+    let alone = cloud(&format!("{CLOUD}[linkdb]\npath = \"l\"\nshare = false\n")).unwrap();
+    assert!(!alone.linkdb.unwrap().shares());
 }
 
 #[test]
@@ -226,115 +194,130 @@ fn both_examples_parse() {
     assert_eq!(config.linkdb.unwrap().path, PathBuf::from("/var/lib/polyrail/linkdb.redb"));
     let config = CloudConfig::load(folder.join("cloud.toml")).unwrap();
     assert_eq!(config.listen[0].port(), 4433);
-    assert!(config.linkdb.unwrap().share);
+    assert!(config.linkdb.unwrap().shares());
 }
 
-/// Each row: what is replaced, by what, where the mistake then is, its key, words of its reason.
+/// Replaces `from` in the example by `to`; the line at `mark` must be blamed on `key`, with
+/// `reason`.
+fn assert_placed([from, to, mark, key, reason]: &[&str; 5]) {
+    assert!(GATEWAY.contains(from), "{from:?} is not in the example");
+    let text = GATEWAY.replacen(from, to, 1);
+    let at = text.find(mark).expect("the mark is in the changed text");
+    let line = text[..at].matches('\n').count() + 1;
+    let found = problem(gateway(&text));
+    assert_eq!((found.key.as_str(), found.line), (*key, line), "{to:?}: {found}");
+    assert!(found.reason.contains(reason), "{to:?}: {found}");
+    let shown = format!("/etc/polyrail/gateway.toml:{line}:{}: {key}: ", found.column);
+    assert!(found.to_string().starts_with(&shown), "{found} does not begin with {shown}");
+}
+
 #[test]
-fn mistakes_are_placed() {
+fn mistakes_have_line_key_and_reason() {
     let rows: &[[&str; 5]] = &[
-        ["name = \"cloud\"", "name = \"cloud\"\nnam = 1", "nam = 1", "cloud.nam", "unknown key"],
-        ["[tls]", "speed = 1\n[tls]", "speed", "speed", "unknown key at the top"],
-        ["[tls]", "[sesion]\n[tls]", "[sesion]", "sesion", "unknown key"],
-        ["\"cloud\"", "7", "name = 7", "cloud.name", "expected a string in quotes, found integer"],
+        ["name = \"cloud\"", "name = \"cloud\"\nnam = 1", "nam = 1", "cloud.nam", "unknown field"],
+        ["[tls]", "speed = 1\n[tls]", "speed", "speed", "unknown field `speed`, expected one of"],
+        ["[tls]", "[sesion]\n[tls]", "[sesion]", "sesion", "unknown field"],
+        ["\"cloud\"", "7", "name = 7", "cloud.name", "expected a string in quotes"],
         ["\"cloud\"", "\"Cloud\"", "\"Cloud\"", "cloud.name", "not a node name"],
         ["name = \"cloud\"\n", "", "[cloud]", "cloud.name", "missing"],
-        ["[tls]", "[session]\nlinger = \"2 days\"\n[tls]", "linger", "session.linger", "units: ms"],
-        ["[tls]", "[session]\nlinger = 120\n[tls]", "linger", "session.linger", "found integer"],
-        ["[tls]", "[session]\nlinger = \"2h\"\n[tls]", "linger", "session.linger", "not between"],
-        ["[tls]", "[session]\nmemory = \"16 Mb\"\n[tls]", "memory", "session.memory", "64 KiB"],
-        ["[tls]", "[session]\nmemory = \"1 B\"\n[tls]", "memory", "session.memory", "not between"],
-        ["[tls]", "[session]\nflows_max = 0\n[tls]", "flows", "session.flows_max", "not between"],
-        ["[tls]", "[scheduler]\nchain = \"x\"\n[tls]", "chain", "scheduler.chain", "min_rtt"],
-        [
-            "[tls]",
-            "[scheduler]\nchain = [\n\"min_rtt\",\n\"x\"]\n[tls]",
-            "\"x\"",
-            "scheduler.chain[2]",
-            "no schedulerlet is named \"x\"; there are: blest, completion_reinjection,",
-        ],
-        [
-            "[tls]",
-            "[scheduler]\nchain = [\n\"redundancy\",\n\"extended_reinjection\"]\n[tls]",
-            "chain",
-            "scheduler.chain",
-            "no rule of this chain selects a path: add one of blest, daps,",
-        ],
-        ["[tls]", "[log]\nlevel = \"loud\"\n[tls]", "level", "log.level", "use error, warn"],
-        ["[tls]", "[log]\nformat = \"xml\"\n[tls]", "format", "log.format", "\"json\""],
+        ["name = \"a\"\n", "", "[[carrier]]", "carrier[1].name", "missing"],
         ["192.0.2.1:4433", "192.0.2.1", "\"192.0", "cloud.addresses[1]", "with a port"],
         ["192.0.2.1:4433", "192.0.2.1:0", "\"192.0", "cloud.addresses[1]", "port 0"],
         ["192.0.2.1:4433", "0.0.0.0:1", "\"0.0", "cloud.addresses[1]", "names no host"],
         ["192.0.2.1:4433", "host:1", "\"host", "cloud.addresses[1]", "not an IP address"],
-        ["[\"192.0.2.1:4433\"]", "[]", "addresses", "cloud.addresses", "between 1 and 8"],
-        ["[\"192.0.2.1:4433\"]", "\"192.0.2.1:4433\"", "addresses", "cloud.addresses", "a list"],
-        ["\"wwan0\"", "\"wwan/0\"", "interface", "carrier[1].interface", "interface name"],
-        ["\"wwan0\"", "\"w\"\nsource = \"::1\"", "source", "carrier[1].source", "family"],
-        ["\"wwan0\"", "\"w\"\nsource = \"0.0.0.0\"", "source", "carrier[1].source", "no address"],
-        ["\"wwan0\"", "\"w\"\nrole = \"main\"", "role", "carrier[1].role", "\"primary\""],
-        ["\"wwan0\"", "\"w\"\nrole = \"never\"", "[[carrier]]", "carrier[1]", "no carrier may be"],
-        ["\"wwan0\"", "\"w\"\nenabled = false", "[[carrier]]", "carrier[1]", "no carrier may be"],
-        ["\"wwan0\"", "\"w\"\nenabled = 1", "enabled", "carrier[1].enabled", "true or false"],
-        ["\"wwan0\"", "\"w\"\ncongestion = \"B B\"", "cong", "carrier[1].congestion", "bbr"],
+        ["[\"192.0.2.1:4433\"]", "[]", "addresses", "cloud.addresses", "1 to 8 are allowed"],
+        ["[\"192.0.2.1:4433\"]", "\"192.0.2.1:4433\"", "addresses", "cloud.addresses", "sequence"],
         ["[socks5]", "[[carrier]]\nname=\"a\"\n[socks5]", "name=", "carrier[2].name", "already"],
-        ["name = \"a\"\n", "", "[[carrier]]", "carrier[1].name", "missing"],
         ["127.0.0.1:1080", "localhost:1080", "\"localhost", "socks5.listen[1]", "IP address"],
         ["[socks5]", "[dns]\nresolver = \"9.9.9.9:53\"\n[socks5]", "[dns]", "dns", "[intercept]"],
-        ["[socks5]", "[users]\nkey = \"mac\"\n[socks5]", "key = \"mac\"", "users.key", "address"],
-        ["[[carrier]]", "[carrier]", "[carrier]", "carrier", "[[carrier]]"],
-        ["[[carrier]]", "carrier = 5\n[x]", "carrier = 5", "cloud.carrier", "unknown key"],
+        ["[[carrier]]", "[carrier]", "[carrier]", "carrier", "expected a sequence"],
+        ["[[carrier]]", "carrier = 5\n[x]", "carrier = 5", "cloud.carrier", "unknown field"],
         ["\"g.crt\"", "\"\"", "certificate", "tls.certificate", "empty path"],
     ];
-    assert_placed(rows);
+    rows.iter().for_each(assert_placed);
 }
 
+/// Rows: lines of the first carrier, the key, the reason.
 #[test]
-fn mistakes_about_modes_and_restarts_are_placed() {
-    assert_placed(&[
-        [
-            "[tls]",
-            "[restart]\nattempts_max = 9\n[tls]",
-            "attempts_max",
-            "restart.attempts_max",
-            "not between 1 and 8",
-        ],
-        [
-            "[tls]",
-            "[restart]\ninterval = \"1ms\"\n[tls]",
-            "interval",
-            "restart.interval",
-            "not between 20ms and 10s",
-        ],
-        ["[tls]", "mode = \"udp\"\n[tls]", "mode", "mode", "use auto, quic or tls"],
-        ["\"wwan0\"", "\"w\"\nmode = \"udp\"", "mode", "carrier[1].mode", "is not a mode"],
-        ["\"wwan0\"", "\"w\"\nmetered = 1", "metered", "carrier[1].metered", "true or false"],
-        ["\"wwan0\"", "\"w\"\nqlog = \"\"", "qlog", "carrier[1].qlog", "empty path"],
-    ]);
+fn mistakes_about_carriers_have_line_key_and_reason() {
+    let rows = [
+        ("interface = \"wwan/0\"", "interface", "interface name"),
+        ("source = \"::1\"", "source", "family"),
+        ("source = \"0.0.0.0\"", "source", "not the address of a host"),
+        ("role = \"main\"", "role", "expected one of `primary`"),
+        ("enabled = 1", "enabled", "expected a boolean"),
+        ("congestion = \"B B\"", "congestion", "bbr"),
+        ("mode = \"udp\"", "mode", "unknown variant `udp`, expected one of `auto`, `quic`, `tls`"),
+        ("metered = 1", "metered", "expected a boolean"),
+        ("qlog = \"\"", "qlog", "empty path"),
+        ("modem = \"a b\"", "modem", "not a modem's"),
+    ];
+    for (line, key, reason) in rows {
+        let key = format!("carrier[1].{key}");
+        assert_placed(&["interface = \"wwan0\"", line, line, &key, reason]);
+    }
+    for unused in ["role = \"never\"", "enabled = false"] {
+        let reason = "no carrier may be used";
+        assert_placed(&["interface = \"wwan0\"", unused, "[[carrier]]", "carrier[1]", reason]);
+    }
 }
 
-fn assert_placed(rows: &[[&str; 5]]) {
-    for [from, to, mark, key, reason] in rows {
-        let (text, line) = changed(from, to, mark);
-        let error = gateway(&text).expect_err(to);
-        let problem = error.problems().iter().find(|problem| problem.key == *key);
-        let problem = problem.unwrap_or_else(|| panic!("{to:?} did not blame {key}: {error}"));
-        assert!(problem.reason.contains(reason), "{to:?}: {error}");
-        assert_eq!(problem.line, line, "{to:?}: {error}");
-        let shown = format!("/etc/polyrail/gateway.toml:{line}:{}: {key}: ", problem.column);
-        assert!(error.to_string().contains(&shown), "{error} is not {shown}");
+/// Rows: a table, a line of it, the key that is blamed, the reason.
+#[test]
+fn mistakes_in_other_tables_have_line_key_and_reason() {
+    let linkdb = "linkdb]\npath = \"l\"";
+    let rows = [
+        ("session]", "linger = \"2 days\"", "session.linger", "units: ms"),
+        ("session]", "linger = 120", "session.linger", "expected a string"),
+        ("session]", "linger = \"2h\"", "session.linger", "not between 1s and 3600s"),
+        ("session]", "memory = \"16 Mb\"", "session.memory", "64 KiB"),
+        ("session]", "memory = \"1023 KiB\"", "session.memory", "between 1.0 MiB and 4096.0 MiB"),
+        ("session]", "memory = \"5 GiB\"", "session.memory", "not between"),
+        ("session]", "flows_max = 0", "session.flows_max", "0 is not between 1 and 1000000"),
+        ("scheduler]", "chain = \"x\"", "scheduler.chain", "min_rtt"),
+        ("scheduler]", "chain = [\"min_rtt\", \"x\"]", "scheduler.chain", "there are: blest,"),
+        ("scheduler]", "chain = [\"redundancy\"]", "scheduler.chain", "no rule of this chain"),
+        ("scheduler]", "chain = []", "scheduler.chain", "1 to 16 schedulerlets, not 0"),
+        ("log]", "level = \"loud\"", "log.level", "expected one of `error`, `warn`"),
+        ("log]", "format = \"xml\"", "log.format", "`json`"),
+        ("users]", "key = \"mac\"", "users.key", "`address`"),
+        ("restart]", "attempts_max = 9", "restart.attempts_max", "not between 1 and 8"),
+        ("restart]", "interval = \"1ms\"", "restart.interval", "not between 20ms and 10s"),
+        ("telemetry]", "gpsd = \"localhost:2947\"", "telemetry.gpsd", "not an IP address"),
+        ("telemetry]", "gpsd = 2947", "telemetry.gpsd", "a string"),
+        ("telemetry]", "modem_manager = \"yes\"", "telemetry.modem_manager", "a boolean"),
+        ("telemetry]", "modem_manager_bus = \"/b\"", "telemetry.modem_manager_bus", "of a bus"),
+        (
+            "telemetry]",
+            "modem_manager_bus = \"unix:path=/b\"",
+            "telemetry.modem_manager_bus",
+            "= true",
+        ),
+        ("telemetry]", "replay = \"\"", "telemetry.replay", "empty path"),
+        ("telemetry]", "gps = 1", "telemetry.gps", "`gpsd`, `modem_manager`"),
+        (linkdb, "share = true", "linkdb.share", "unknown field"),
+        (linkdb, "events_max = 999", "linkdb.events_max", "not between 1000 and 100000000"),
+        (linkdb, "retention_days = 36501", "linkdb.retention_days", "not between 1 and 36500"),
+        (linkdb, "guard = \"yes\"", "linkdb.guard", "a boolean"),
+        ("linkdb]", "guard = true", "linkdb.path", "missing"),
+    ];
+    for (table, line, key, reason) in rows {
+        let mark = if reason == "missing" { table } else { line };
+        assert_placed(&["[tls]", &format!("[{table}\n{line}\n[tls]"), mark, key, reason]);
     }
+    assert_placed(&["[tls]", "mode = \"udp\"\n[tls]", "mode", "mode", "`quic`"]);
 }
 
 #[test]
 fn interception_is_checked() {
     let rows = [
-        ("port = 0", "intercept.port", "not between 1 and 65535"),
-        ("mark = 0", "intercept.mark", "not between"),
-        ("mark = 0x1_0000_0000", "intercept.mark", "not between"),
+        ("port = 0", "intercept.port", "nonzero"),
+        ("mark = 0", "intercept.mark", "nonzero"),
+        ("mark = 0x1_0000_0000", "intercept.mark", "nonzero u32"),
         ("table = 254", "intercept.table", "belongs to the kernel"),
         ("bypass = [\"10.0.0.1/8\"]", "intercept.bypass[1]", "\"10.0.0.0/8\""),
-        ("private = \"drop\"", "intercept.private", "\"carry\""),
-        ("on_exit = \"shut\"", "intercept.on_exit", "\"closed\""),
+        ("private = \"drop\"", "intercept.private", "`carry`"),
+        ("on_exit = \"shut\"", "intercept.on_exit", "`closed`"),
         ("ipv4 = false\nipv6 = false", "intercept.ipv6", "both false"),
         ("other = \"direct\"", "intercept.other", "direct:<carrier>"),
         ("other = \"direct:b\"", "intercept.other", "no carrier is named \"b\""),
@@ -345,62 +328,48 @@ fn interception_is_checked() {
     ];
     for (extra, key, reason) in rows {
         let text = format!("{GATEWAY}[intercept]\ninterfaces = [\"lan0\"]\n{extra}\n");
-        let error = gateway(&text).expect_err(extra);
-        let problem = &error.problems()[0];
-        assert!(problem.key.starts_with(key) && problem.reason.contains(reason), "{error}");
+        let found = problem(gateway(&text));
+        assert!(found.key.starts_with(key) && found.reason.contains(reason), "{found}");
     }
-    let listed = |list: &str| gateway(&format!("{GATEWAY}[intercept]\ninterfaces = {list}\n"));
-    assert!(listed("[\"wwan0\"]").unwrap_err().to_string().contains("belongs to the carrier"));
-    assert!(listed("[\"l\", \"l\"]").unwrap_err().to_string().contains("twice"));
+    let listed = |list: &str| {
+        problem(gateway(&format!("{GATEWAY}[intercept]\ninterfaces = {list}\n"))).to_string()
+    };
+    assert!(listed("[\"wwan0\"]").contains("belongs to the carrier"));
+    assert!(listed("[\"l\", \"l\"]").contains("twice"));
     let direct = format!("{GATEWAY}[intercept]\ninterfaces=[\"l\"]\nother = \"direct:a\"\n");
-    let other = gateway(&direct).unwrap().intercept.unwrap().other;
-    assert_eq!(other, OtherTraffic::Direct("a".parse().unwrap()));
     let unused = direct.replacen("name = \"a\"", "name = \"b\"\n[[carrier]]\nname = \"a\"", 1);
     let unused = unused.replacen("wwan0\"", "wwan0\"\nenabled = false", 1);
-    assert!(gateway(&unused).unwrap_err().to_string().contains("is disabled"));
+    assert!(problem(gateway(&unused)).reason.contains("is disabled"));
     let unbound = direct.replacen("interface = \"wwan0\"\n", "", 1);
-    assert!(gateway(&unbound).unwrap_err().to_string().contains("has no interface"));
+    assert!(problem(gateway(&unbound)).reason.contains("has no interface"));
 }
 
 #[test]
 fn missing_tables_and_sources_of_users_are_named() {
     let text = GATEWAY.replacen("[socks5]\nlisten = [\"127.0.0.1:1080\"]\n", "", 1);
-    assert!(gateway(&text).unwrap_err().to_string().contains("add [intercept], [socks5]"));
-    let error = gateway("").unwrap_err();
-    let keys: Vec<_> = error.problems().iter().map(|problem| problem.key.as_str()).collect();
-    assert_eq!(keys, ["tls", "cloud", "carrier"]);
-    assert!(error.to_string().contains(":1:1: tls: the table [tls] is missing"), "{error}");
-    let error = cloud("listen = []").unwrap_err();
-    let keys: Vec<_> = error.problems().iter().map(|problem| problem.key.as_str()).collect();
-    assert_eq!(keys, ["tls", "listen"]);
+    assert!(problem(gateway(&text)).reason.contains("add [intercept], [socks5]"));
+    let found = problem(gateway("")).to_string();
+    assert_eq!(found, "/etc/polyrail/gateway.toml:1:1: tls: missing field `tls`");
 }
 
 #[test]
-fn all_mistakes_are_listed_in_the_order_of_the_file() {
-    let text = GATEWAY.replacen("\"wwan0\"", "\"\"\ncolour = 1", 1).replacen(
-        "name = \"cloud\"",
-        "name = \"?\"",
-        1,
-    );
-    let error = gateway(&text).unwrap_err();
-    let keys: Vec<_> = error.problems().iter().map(|problem| problem.key.as_str()).collect();
-    assert_eq!(keys, ["cloud.name", "carrier[1].interface", "carrier[1].colour"]);
-    assert_eq!(error.to_string().lines().count(), 3);
+fn mistake_in_the_toml_syntax_is_placed() {
+    let found = problem(gateway("mode = \"tls\"\n[tls\n"));
+    assert_eq!((found.line, found.key.as_str()), (2, ""), "{found}");
+    let found = problem(gateway("mode = \"tls\"\nmode = \"tls\"\n"));
+    assert!(found.line == 2 && found.reason.contains("duplicate key"), "{found}");
 }
 
 #[test]
-fn the_list_of_mistakes_is_bounded() {
-    let text: String = (0..1000).map(|n| format!("x{n} = 1\n")).collect();
-    assert_eq!(gateway(&text).unwrap_err().problems().len(), PROBLEMS_MAX);
-}
-
-#[test]
-fn a_text_that_is_not_toml_is_placed() {
-    let error = gateway("mode = \"tls\"\n[tls\n").unwrap_err();
-    assert_eq!(error.problems()[0].line, 2, "{error}");
-    let error = gateway("mode = \"tls\"\nmode = \"tls\"\n").unwrap_err();
-    assert_eq!(error.problems()[0].line, 2, "{error}");
-    assert!(error.to_string().contains("duplicate key"), "{error}");
+fn deleted_keys_are_ignored_with_a_warning() {
+    let log = "[log]\nlevel = \"debug\"\nfile = \"/var/log/x\"\n";
+    let gateway = gateway(&format!("{GATEWAY}{log}")).unwrap();
+    let cloud = cloud(&format!("{CLOUD}{log}")).unwrap();
+    assert_eq!((gateway.log.level, cloud.log.level), (LogLevel::Debug, LogLevel::Debug));
+    assert_eq!((gateway.ignored.len(), cloud.ignored.len()), (1, 1));
+    let warning = gateway.ignored[0].to_string();
+    let expected = "/etc/polyrail/gateway.toml:18:1: log.file: this key is ignored: ";
+    assert!(warning.starts_with(expected), "{warning}");
 }
 
 #[test]
@@ -408,110 +377,58 @@ fn too_many_carriers_are_refused() {
     let more = |n| (0..n).map(|i| format!("[[carrier]]\nname=\"c{i}\"\nsource=\"192.0.2.9\"\n"));
     let text = |n| format!("{GATEWAY}{}", more(n).collect::<String>());
     assert_eq!(gateway(&text(CARRIERS_MAX - 1)).unwrap().carriers.len(), CARRIERS_MAX);
-    let error = gateway(&text(CARRIERS_MAX)).unwrap_err();
-    assert!(error.to_string().contains("carrier: 17 entries; between 1 and 16"), "{error}");
+    let found = problem(gateway(&text(CARRIERS_MAX)));
+    assert_eq!(
+        (found.key.as_str(), found.reason.as_str()),
+        ("carrier", "17 entries; 1 to 16 are allowed")
+    );
 }
 
 #[test]
-fn two_carriers_may_not_take_the_same_way_unknowingly() {
+fn two_carriers_without_binding_are_refused() {
     let more = "[[carrier]]\nname = \"b\"\n[[carrier]]\nname = \"c\"\n";
-    let error = gateway(&format!("{GATEWAY}{more}")).unwrap_err();
-    assert_eq!(error.problems()[0].key, "carrier[3]");
+    let found = problem(gateway(&format!("{GATEWAY}{more}")));
+    assert_eq!((found.key.as_str(), found.line), ("carrier[3]", 18), "{found}");
     let more = more.replace("\"c\"", "\"c\"\naddresses = [\"192.0.2.2:4433\"]");
     assert_eq!(gateway(&format!("{GATEWAY}{more}")).unwrap().carriers.len(), 3);
 }
 
 #[test]
-fn a_session_gets_the_memory_that_it_needs() {
-    let memory = |amount: &str| {
-        let config = cloud(&format!("{CLOUD}[session]\nmemory = \"{amount}\"\n"));
-        config.map(|config| config.session.memory)
-    };
-    assert_eq!(memory("1 MiB").unwrap(), Bytes::from_mib(1));
-    assert_eq!(memory("4 GiB").unwrap(), Bytes::from_mib(4096));
-    for bad in ["256 KiB", "1023 KiB", "5 GiB"] {
-        let error = memory(bad).unwrap_err().to_string();
-        assert!(error.contains("session.memory: "), "{error}");
-        assert!(error.contains(" is not between 1.0 MiB and 4096.0 MiB"), "{error}");
-    }
-}
-
-#[test]
-fn congestion_controls_of_the_downlink_are_read() {
-    let read = |text: &str| cloud(&format!("{text}{CLOUD}"));
-    let usual = cloud(CLOUD).unwrap();
-    assert!(usual.congestion.is_none() && usual.carrier_congestion.is_empty());
-    let cubic: CongestionControl = "cubic".parse().unwrap();
-    assert_eq!(read("congestion = \"cubic\"\n").unwrap().congestion.as_ref(), Some(&cubic));
-    let table = "[carrier_congestion]\nsatellite = \"cubic\"\nlte-a = \"bbr\"\n";
-    let config = cloud(&format!("{CLOUD}{table}")).unwrap();
-    let satellite: CarrierName = "satellite".parse().unwrap();
-    assert_eq!(config.carrier_congestion.get(&satellite), Some(&cubic));
-    assert_eq!(config.carrier_congestion.len(), 2);
-    let rows = [
-        ("[carrier_congestion]\nLTE = \"bbr\"", "carrier_congestion.LTE", "not a carrier name"),
-        ("[carrier_congestion]\na = 1", "carrier_congestion.a", "a string in quotes"),
-        ("[carrier_congestion]\na = \"B\"", "carrier_congestion.a", "a congestion control"),
-    ];
-    for (extra, key, reason) in rows {
-        let error = cloud(&format!("{CLOUD}{extra}\n")).expect_err(extra);
-        let problem = &error.problems()[0];
-        assert_eq!((problem.key.as_str(), problem.line), (key, 7), "{error}");
-        assert!(problem.reason.contains(reason), "{error}");
-    }
-    let many = |n: usize| {
-        let lines = (0..n).map(|i| format!("c{i} = \"bbr\"\n")).collect::<String>();
-        cloud(&format!("{CLOUD}[carrier_congestion]\n{lines}"))
-    };
-    assert_eq!(many(256).unwrap().carrier_congestion.len(), 256);
-    let error = many(257).unwrap_err().to_string();
-    assert!(error.contains("carrier_congestion: 257 entries"), "{error}");
-}
-
-#[test]
-fn cloud_values_are_checked() {
+fn mistakes_of_a_cloud_are_placed() {
+    let long = format!("[admin]\nsocket = \"{}\"", "x".repeat(SOCKET_PATH_MAX));
+    let many: String = (0..257).map(|i| format!("c{i} = \"bbr\"\n")).collect();
+    let many = format!("[carrier_congestion]\n{many}");
     let rows = [
         ("[dial]\ntimeout = \"1ms\"", "dial.timeout", 7),
         ("[dial]\nipv4 = false\nipv6 = false", "dial.ipv6", 8),
         ("[access]\nallow = [\"10.0.0.0/8\", \"ten\"]", "access.allow[2]", 7),
         ("[access]\ndeny_ports = [25, 65536]", "access.deny_ports[2]", 7),
         ("[carrier]", "carrier", 6),
+        ("[admin]", "admin.socket", 6),
+        (&long, "admin.socket", 7),
+        ("[tunnel]\nhalf_open_max = 0", "tunnel.half_open_max", 7),
+        ("[tunnel]\nretry_above = 70000", "tunnel.retry_above", 7),
+        ("[tunnel]\nserver_id = 65536", "tunnel.server_id", 7),
+        ("[carrier_congestion]\nLTE = \"bbr\"", "carrier_congestion.LTE", 7),
+        ("[carrier_congestion]\na = 1", "carrier_congestion.a", 7),
+        ("[carrier_congestion]\na = \"B\"", "carrier_congestion.a", 7),
+        (&many, "carrier_congestion", 6),
+        ("[linkdb]\npath = \"l\"\nforecast = 1", "linkdb.forecast", 8),
     ];
     for (extra, key, line) in rows {
-        let error = cloud(&format!("{CLOUD}{extra}\n")).expect_err(extra);
-        let problem = &error.problems()[0];
-        assert_eq!((problem.key.as_str(), problem.line), (key, line), "{error}");
+        let found = problem(cloud(&format!("{CLOUD}{extra}\n")));
+        assert_eq!((found.key.as_str(), found.line), (key, line), "{found}");
     }
     let twice = CLOUD.replacen("[\"[::]:4433\"]", "[\"[::]:4433\", \"[::]:4433\"]", 1);
-    assert!(cloud(&twice).unwrap_err().to_string().contains("listen[2]"));
-    let open = format!("{CLOUD}[access]\nallow = [\"10.0.0.0/8\"]\ndeny_ports = []\n");
-    assert!(cloud(&open).unwrap().access.deny_ports.is_empty());
+    assert_eq!(problem(cloud(&twice)).key, "listen[2]");
 }
 
 #[test]
-fn chains_are_named_or_listed() {
-    let chain = |chain: &str| {
-        let config = gateway(&format!("{GATEWAY}[scheduler]\nchain = {chain}\n"));
-        config.map(|config| config.scheduler.chain)
-    };
-    assert_eq!(chain("\"redundant\"").unwrap(), ChainSpec::named("redundant").unwrap());
-    let listed = ChainSpec::of(&["round_robin", "redundancy"]).unwrap();
-    assert_eq!(chain("[\"round_robin\", \"redundancy\"]").unwrap(), listed);
-    let error = chain("[]").unwrap_err().to_string();
-    assert!(error.contains("0 entries; between 1 and 16"), "{error}");
-}
-
-#[test]
-fn the_command_line_wins() {
+fn command_line_overrides_the_file() {
     let mut config = gateway(GATEWAY).unwrap();
     config.apply(&Overrides { mode: Some(Mode::Tls), log_level: Some(LogLevel::Debug) });
-    assert_eq!(config.log.level, LogLevel::Debug);
     config.apply(&Overrides::default());
-    assert_eq!(config.log.level, LogLevel::Debug);
-    assert_eq!(config.mode, Mode::Tls);
-    for mode in [Mode::Auto, Mode::Quic, Mode::Tls] {
-        assert_eq!(mode.to_string().parse::<Mode>().unwrap(), mode);
-    }
+    assert_eq!((config.log.level, config.mode), (LogLevel::Debug, Mode::Tls));
 }
 
 #[test]
@@ -521,15 +438,14 @@ fn unreadable_files_are_named() {
     let error = GatewayConfig::load(&file).unwrap_err().to_string();
     assert!(error.contains("x.toml") && error.contains("No such file"), "{error}");
     std::fs::write(&file, b"mode = \"tls\"\n# \xff").unwrap();
-    let error = CloudConfig::load(&file).unwrap_err();
-    assert_eq!((error.problems()[0].line, error.problems()[0].column), (2, 3));
+    assert!(CloudConfig::load(&file).unwrap_err().to_string().contains("UTF-8"));
     std::fs::write(&file, vec![b'#'; FILE_MAX as usize + 1]).unwrap();
     assert!(CloudConfig::load(&file).unwrap_err().to_string().contains("over 1 MiB"));
 }
 
-/// Every key that is read has a row in the reference.
+/// Every key that a table takes has a row in the reference.
 #[test]
-fn the_reference_has_every_key() {
+fn reference_has_every_key() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
     let reference = std::fs::read_to_string(file).unwrap();
     let rows: Vec<&str> = reference.lines().filter(|line| line.starts_with("| `")).collect();
@@ -537,30 +453,28 @@ fn the_reference_has_every_key() {
         let quoted = format!("`{key}`");
         rows.iter().any(|row| row.split('|').nth(1).is_some_and(|cell| cell.contains(&quoted)))
     };
-    let tables = |names: &[&str]| {
-        let table = |name: &&str| match *name {
-            "carrier" => "[[carrier]]\nx = 1\n".to_owned(),
-            name => format!("[{name}]\nx = 1\n"),
-        };
-        format!("x = 1\n{}", names.iter().map(table).collect::<String>())
-    };
-    let common = ["log", "tls", "session", "scheduler", "admin", "linkdb"];
-    let gateways =
-        ["cloud", "carrier", "restart", "intercept", "dns", "socks5", "users", "telemetry"];
-    let clouds = ["access", "dial", "tunnel"];
-    let errors = [
-        gateway(&tables(&[&common[..], &gateways].concat())).unwrap_err(),
-        cloud(&tables(&[&common[..], &clouds].concat())).unwrap_err(),
-    ];
+    let tables = "cloud restart intercept dns socks5 users telemetry log tls session scheduler \
+                  admin linkdb carrier access dial tunnel";
+    let tables: Vec<_> = tables.split_whitespace().collect();
     let mut count = 0;
-    for problem in errors.iter().flat_map(ConfigError::problems) {
-        let Some((_, known)) = problem.reason.split_once("; known are: ") else { continue };
-        let table = problem.key.trim_end_matches('x').replace("[1]", "");
-        for key in known.split(", ") {
-            let full = format!("{table}{key}");
-            let is_table = common.iter().chain(&gateways).chain(&clouds).any(|name| *name == full);
-            assert!(is_table || documented(&full), "{full} is not in docs/operations.md");
-            count += 1;
+    for table in std::iter::once("").chain(tables.iter().copied()) {
+        let text = match table {
+            "" => "x = 1\n".to_owned(),
+            "carrier" => "[[carrier]]\nx = 1\n".to_owned(),
+            table => format!("[{table}]\nx = 1\n"),
+        };
+        for found in [problem(gateway(&text)), problem(cloud(&text))] {
+            let Some((_, known)) = found.reason.split_once("expected ") else { continue };
+            let Some(prefix) = found.key.strip_suffix('x') else { continue };
+            let prefix = prefix.replace("[1]", "");
+            for key in known.split('`').skip(1).step_by(2) {
+                let full = format!("{prefix}{key}");
+                assert!(
+                    tables.contains(&full.as_str()) || documented(&full),
+                    "{full} is undocumented"
+                );
+                count += 1;
+            }
         }
     }
     assert!(count > 50, "{count} keys were found");

@@ -2,17 +2,16 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use polyrail_model::Observation;
 
 use super::station::Station;
 use super::{Input, LinkDbState, Output};
-use crate::telemetry::{Dropped, ObservationReceiver};
 use polyrail_config::LinkDbConfig;
 
 /// Which side of a session this is.
@@ -57,7 +56,8 @@ pub struct Tuning {
 impl Tuning {
     /// What the configuration wants.
     pub fn new(config: &LinkDbConfig, share: bool) -> Self {
-        let LinkDbConfig { path: _, events_max, retention_days, forecast, guard } = *config;
+        let LinkDbConfig { path: _, events_max, retention_days, forecast, guard, share: _ } =
+            *config;
         let retention = DAY * retention_days.get();
         Self { events_max, retention, forecast, guard, share }
     }
@@ -82,8 +82,6 @@ pub struct LinkDb {
     feeder: Feeder,
     outputs: Receiver<Output>,
     thread: Option<JoinHandle<()>>,
-    /// It is to end, and what feeds it.
-    ending: Arc<AtomicBool>,
     /// It is to end before all that it was told is done.
     hurry: Arc<AtomicBool>,
     ended: Receiver<()>,
@@ -108,15 +106,13 @@ pub struct Asker(Feeder);
 pub(super) struct Counts {
     pub(super) inputs: AtomicU64,
     pub(super) outputs: AtomicU64,
-    /// Before they came here.
-    pub(super) observations: Mutex<Dropped>,
 }
 
 pub(super) enum Message {
     Input(Input),
     /// There are orders.
     Order,
-    State(oneshot::Sender<LinkDbState>),
+    State(SyncSender<LinkDbState>),
     Stop,
     /// Something is wrong with the program.
     #[cfg(test)]
@@ -141,7 +137,7 @@ impl LinkDb {
             Station::new(options, received, ordered, output, counts, hurried).run();
             drop(ended_sender);
         })?;
-        Ok(Self { feeder, outputs, thread: Some(thread), ending: Arc::default(), hurry, ended })
+        Ok(Self { feeder, outputs, thread: Some(thread), hurry, ended })
     }
 
     /// Tells the thread something; when it cannot keep up that is dropped, and counted.
@@ -149,24 +145,10 @@ impl LinkDb {
         self.feeder.feed(input);
     }
 
-    /// Learns from what sources of telemetry observe, on a thread that waits for them and ends
-    /// soon after this one has.
-    ///
-    /// # Errors
-    /// The system has no room for a thread.
-    pub fn listen(&self, observations: ObservationReceiver) -> io::Result<()> {
+    /// Feeds observations from other threads; it never blocks.
+    pub fn observer(&self) -> impl Fn(Observation) + Send + Sync + 'static {
         let feeder = self.feeder.clone();
-        let ending = self.ending.clone();
-        std::thread::Builder::new().name("observations".to_owned()).spawn(move || {
-            while !ending.load(Ordering::Relaxed) {
-                if let Some(observation) = observations.recv_timeout(LISTEN) {
-                    feeder.feed(Input::Observed(observation));
-                }
-                let dropped = feeder.counts.observations.lock();
-                *dropped.unwrap_or_else(PoisonError::into_inner) = observations.dropped();
-            }
-        })?;
-        Ok(())
+        move |observation| feeder.feed(Input::Observed(observation))
     }
 
     /// Something that asks for its state.
@@ -200,17 +182,16 @@ impl Feeder {
 }
 
 impl Asker {
-    /// How it is; none when the thread is gone or too busy to say it within a second.
-    pub async fn state(&self) -> Option<LinkDbState> {
-        let (sender, receiver) = oneshot::channel();
+    /// Its state; waits for it. None when the thread is gone or too busy to say it within a second.
+    pub fn state(&self) -> Option<LinkDbState> {
+        let (sender, receiver) = sync_channel(1);
         self.0.inputs.try_send(Message::State(sender)).ok()?;
-        tokio::time::timeout(ANSWER_WAIT, receiver).await.ok()?.ok()
+        receiver.recv_timeout(ANSWER_WAIT).ok()
     }
 }
 
 impl Drop for LinkDb {
     fn drop(&mut self) {
-        self.ending.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return };
         // What it was told is still done, as far as the time goes; then it closes the database. A
         // thread that hangs in a file system is left behind.
@@ -242,8 +223,6 @@ const DAY: Duration = Duration::from_secs(86_400);
 const INPUTS_MAX: usize = 4096;
 /// What waits for the data plane; beyond, it waits in the thread.
 const OUTPUTS_MAX: usize = 1024;
-/// How often a listener looks whether it is to end.
-const LISTEN: Duration = Duration::from_millis(500);
 /// How long an asker waits.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// How long the thread may take to do what it was told, and then to end.

@@ -6,8 +6,6 @@ use polyrail_predictor::pilot::PilotCounts;
 use polyrail_predictor::store::StoreStats;
 use serde::{Deserialize, Serialize};
 
-use crate::telemetry::{Dropped, SourceState};
-
 /// `GET /v1/linkdb`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkDbState {
@@ -19,8 +17,6 @@ pub struct LinkDbState {
     pub guard: bool,
     /// The trips that are under way: of a gateway its own, of a cloud those of its gateways.
     pub trips: Vec<TripState>,
-    /// The sources of telemetry (gateway).
-    pub sources: Vec<SourceState>,
     /// Handovers recorded since the start.
     pub recorded: u64,
     /// Handovers that came from the other side since the start.
@@ -29,9 +25,6 @@ pub struct LinkDbState {
     pub inputs_dropped: u64,
     /// Outputs that were dropped because the data plane could not keep up.
     pub outputs_dropped: u64,
-    /// What the sources observed and nobody took in time (gateway).
-    #[serde(default)]
-    pub observations_dropped: Dropped,
     /// What was observed and did not become a handover that is recorded (gateway).
     #[serde(default)]
     pub unrecorded: Unrecorded,

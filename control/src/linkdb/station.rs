@@ -8,9 +8,9 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::ground::Ground;
@@ -194,7 +194,7 @@ impl Station {
             }
             Message::Input(input) => self.work(input),
             // Somebody who went away misses nothing.
-            Message::State(reply) => drop(reply.send(self.state())),
+            Message::State(reply) => drop(reply.try_send(self.state())),
             Message::Stop => return false,
             #[cfg(test)]
             Message::Panic => panic!("as the test wants it"),
@@ -222,8 +222,6 @@ impl Station {
         state.failures = self.failures;
         state.inputs_dropped += self.counts.inputs.load(Ordering::Relaxed);
         state.outputs_dropped = self.counts.outputs.load(Ordering::Relaxed);
-        let observations = self.counts.observations.lock();
-        state.observations_dropped = *observations.unwrap_or_else(PoisonError::into_inner);
         state
     }
 

@@ -1,39 +1,37 @@
 //! One carrier: its policy, and the tunnels that the policy asked for.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use polyrail_admin::Event;
 use polyrail_config::{self as config, CarrierRole, GatewayConfig, Mode};
-use polyrail_control::admin::Event;
-use polyrail_control::reload::CarrierKey;
 use polyrail_model::TunnelMode;
 use polyrail_relay::{Label, Relay};
 use polyrail_session::TunnelKey;
 use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions, Tunnel};
 
+use super::Clients;
 use super::links::Links;
 use super::policy::{
     Action, AttemptId, Ending, EndingKind, Link, Pace, Policy, Reading, Rtt, Start,
 };
-use super::{Clients, configured_mode};
 
 #[derive(Debug)]
 pub(super) struct Carrier {
     pub(super) config: config::Carrier,
     pub(super) policy: Policy,
-    /// What an operator wished over the configuration.
+    /// An operator's settings; they override the configuration.
     wished_enabled: Option<bool>,
     wished_mode: Option<Mode>,
-    /// What the configuration says.
+    /// The configured mode.
     mode: Mode,
     spec: CarrierSpec,
     alive: Vec<(AttemptId, TunnelKey)>,
-    /// The kernel, or QUIC, has not the congestion control that is wished.
+    /// The configured congestion control is not available over QUIC, or in the kernel.
     without_congestion: [bool; 2],
-    /// The failure that the log heard last, and when.
+    /// The failure that was logged last, and when.
     pub(super) told: Option<(String, Instant)>,
-    /// What it is bound to was reported once.
+    /// Its interface or address was reported once.
     located: bool,
     /// When it began to stall.
     pub(super) stalled_at: Option<Instant>,
@@ -86,7 +84,7 @@ impl Carrier {
         open.map(|(_, key)| *key)
     }
 
-    /// Shows the policy how its tunnels do, and does what it says.
+    /// Shows the policy the state of the tunnels, and carries out its actions.
     pub(super) fn on_turn(
         &mut self,
         now: Instant,
@@ -111,13 +109,6 @@ impl Carrier {
         }
     }
 
-    /// When [`Carrier::on_turn`] is due.
-    pub(super) fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
-        let watched = self.policy.watched().and_then(|id| self.tunnel(id));
-        let stalled = watched.is_some_and(|key| relay.endpoint_ref().path_stalls(key));
-        if stalled { Some(now) } else { self.policy.next_timeout(now) }
-    }
-
     /// A tunnel is over.
     pub(super) fn on_closed(&mut self, now: Instant, id: AttemptId, reason: &CloseReason) {
         self.alive.retain(|(known, _)| *known != id);
@@ -138,53 +129,34 @@ impl Carrier {
         self.policy.set_mode(now, wish.unwrap_or(self.mode));
     }
 
-    /// The mode of the configuration may have changed.
-    pub(super) fn take_mode(&mut self, now: Instant, config: &GatewayConfig) {
-        let mode = configured_mode(config, &self.config.name);
-        if std::mem::replace(&mut self.mode, mode) != mode {
-            self.wish_mode(now, None);
-        }
-    }
-
-    /// The cloud's addresses may have changed.
-    pub(super) fn take_addresses(&mut self, now: Instant, config: &GatewayConfig) {
-        self.policy.set_addresses(now, addresses(config, &self.config));
-    }
-
-    /// The bounds of restarts may have changed.
-    pub(super) fn take_pace(&mut self, config: &GatewayConfig) {
-        self.policy.set_pace(pace(config, &self.config));
-    }
-
-    /// Its table in the configuration changed. What needs a fresh connection gets one beside the
-    /// old one, which goes when the fresh one carries.
+    /// Applies its table of a new configuration. What needs a fresh connection gets one beside the
+    /// old one, which ends when the fresh one carries.
     pub(super) fn reconfigure(
         &mut self,
         now: Instant,
         config: &GatewayConfig,
-        keys: &BTreeSet<CarrierKey>,
+        new: &config::Carrier,
     ) {
-        let wanted = config.carriers.iter().find(|carrier| carrier.name == self.config.name);
-        let Some(wanted) = wanted else { return };
-        self.config = wanted.clone();
-        self.spec = spec(wanted);
-        self.without_congestion = [false; 2];
-        self.take_pace(config);
-        self.take_mode(now, config);
-        if keys.contains(&CarrierKey::Mode) {
-            // Also where it is what held before, for want of a mode of its own.
+        let old = std::mem::replace(&mut self.config, new.clone());
+        if old != *new {
+            self.spec = spec(new);
+            self.without_congestion = [false; 2];
+        }
+        self.policy.set_pace(pace(config, new));
+        let mode = config.carrier_mode(new);
+        // A mode of its own overrides the operator's wish even if it is the one that held before.
+        if std::mem::replace(&mut self.mode, mode) != mode || old.mode != new.mode {
             self.wish_mode(now, None);
         }
-        if keys.contains(&CarrierKey::Enabled) {
+        if old.enabled != new.enabled {
             self.wished_enabled = None;
         }
         self.wish_enabled(now, self.wished_enabled);
-        self.take_addresses(now, config);
-        let has = |wanted: &[CarrierKey]| wanted.iter().any(|key| keys.contains(key));
-        if has(&[CarrierKey::Interface, CarrierKey::Source]) {
+        self.policy.set_addresses(now, addresses(config, new));
+        if (&old.interface, old.source) != (&new.interface, new.source) {
             self.located = false;
             self.policy.rebind(now);
-        } else if has(&[CarrierKey::Congestion, CarrierKey::Qlog, CarrierKey::Role]) {
+        } else if (&old.congestion, &old.qlog, old.role) != (&new.congestion, &new.qlog, new.role) {
             self.policy.respec(now);
         }
     }
@@ -215,7 +187,7 @@ impl Carrier {
             let backup = self.config.role == CarrierRole::Backup;
             let label = Label { carrier: self.spec.name.clone(), backup };
             relay.add_tunnel(tunnel, label).map_err(|error| CloseReason::Internal {
-                action: "watch a tunnel's socket".to_owned(),
+                action: "register a tunnel's socket with epoll".to_owned(),
                 detail: error.to_string(),
             })
         });
@@ -246,8 +218,8 @@ impl Carrier {
                 tracing::warn!(
                     carrier = self.spec.name,
                     mode = %start.mode,
-                    "congestion control {wanted:?} cannot be used here, the default is taken; \
-                     available are: {available}"
+                    "congestion control {wanted:?} is not available, using the default; available: \
+                     {available}"
                 );
                 self.without_congestion[place] = true;
                 spec.options.congestion = None;
@@ -280,8 +252,6 @@ fn read(relay: &Relay, key: TunnelKey) -> Option<Reading> {
     let rtt = view.sample.map(|sample| Rtt { smoothed: sample.srtt, variance: sample.rtt_var });
     Some(Reading {
         rtt: rtt.filter(|rtt| !rtt.smoothed.is_zero()),
-        waiting_since: view.waiting_since,
-        stalled: relay.endpoint_ref().path_stalls(key),
         acked: view.acked.0,
         received: view.received_bytes,
         local: view.local.map(|local| local.ip().to_canonical()),
@@ -343,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_refusal_is_one() {
+    fn only_a_refusal_counts_as_refused() {
         let peer: SocketAddr = ([192, 0, 2, 1], 1).into();
         let after = Duration::from_secs(1);
         let detail = String::new();

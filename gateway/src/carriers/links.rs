@@ -1,13 +1,13 @@
-//! The machine's interfaces as the control thread reports them, and what they are to a carrier.
+//! The machine's interfaces as the control thread reports them, and each carrier's view of its own.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use polyrail_control::admin::LinkChange;
+use polyrail_admin::LinkChange;
 
 use super::policy::Link;
 
-/// What is known of interfaces; at most [`LINKS_MAX`]. Beyond, those that are gone are forgotten,
+/// The known interfaces; at most [`LINKS_MAX`]. When full, removed interfaces are forgotten first,
 /// and then further ones are ignored.
 #[derive(Debug, Default)]
 pub(super) struct Links {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_carrier_sees_what_it_is_bound_to() {
+    fn a_carriers_link_follows_its_interface_and_source() {
         let mut links = Links::default();
         let source = Some("10.0.0.2".parse().unwrap());
         assert_eq!(links.of(Some("wwan0"), None), None);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn remembered_interfaces_are_bounded() {
         let mut links = Links::default();
         for place in 0..LINKS_MAX + 10 {
             links.take(change(&format!("veth{place}"), true, &[]));

@@ -1,9 +1,8 @@
-//! The carriers: each has a policy that says when it connects, how it travels and when it starts
-//! anew; here the connections are made, and what happens to them is told to the policy.
+//! The carriers: each has a policy that decides when it connects, in which mode, and when it
+//! restarts. The driver here makes the connections and reports their events to the policy.
 //!
-//! The rules and their constants, as operators see them, stand in `docs/carriers.md`. What is not
-//! here: which path carries what (the scheduler, in the session), and the watching of interfaces
-//! (the control thread).
+//! The rules and their constants, as operators see them, stand in `docs/carriers.md`. The session's
+//! scheduler chooses the path of each segment; the control thread watches the interfaces.
 
 mod carrier;
 mod links;
@@ -16,19 +15,18 @@ mod tests;
 
 use std::time::Instant;
 
-use polyrail_config::{CarrierName, CarrierRole, GatewayConfig, Mode};
-use polyrail_control::admin::{AdminError, Event, LinkChange, PathChange, PathState, RestartWish};
-use polyrail_control::reload::Change;
+use polyrail_admin::{AdminError, Event, LinkChange, PathChange, PathState, RestartWish};
+use polyrail_config::{CarrierRole, GatewayConfig};
+use polyrail_daemon::Survey;
 use polyrail_identity::{IdentityError, SystemClock, TlsIdentity};
 use polyrail_model::{Bitrate, Identity};
 use polyrail_relay::Relay;
-use polyrail_relay::admin::Survey;
 use polyrail_session::{PathReport, TunnelKey};
 use polyrail_tunnel::{CloseReason, quic, tls};
 
 use self::carrier::Carrier;
 use self::links::Links;
-use self::policy::{AttemptId, Cause, Way};
+use self::policy::{AttemptId, Cause};
 
 /// All carriers of this gateway.
 #[derive(Debug)]
@@ -36,7 +34,7 @@ pub struct Carriers {
     clients: Clients,
     carriers: Vec<Carrier>,
     links: Links,
-    /// What operators are to hear of.
+    /// Events for operators.
     events: Vec<Event>,
     seed: u64,
 }
@@ -84,13 +82,7 @@ impl Carriers {
         Self { clients, carriers, links: Links::default(), events: Vec::new(), seed }
     }
 
-    /// The names of the carriers that may be used, in the order of the configuration.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let used = self.carriers.iter().filter(|carrier| carrier.is_enabled());
-        used.map(|carrier| carrier.name().to_owned()).collect()
-    }
-
-    /// Does what is due by now.
+    /// Handles everything that is due by now.
     pub(crate) fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         for carrier in &mut self.carriers {
             carrier.on_turn(now, relay, &mut self.clients, &mut self.events);
@@ -98,11 +90,11 @@ impl Carriers {
     }
 
     /// When [`Carriers::on_turn`] is due.
-    pub(crate) fn next_timeout(&self, now: Instant, relay: &Relay) -> Option<Instant> {
-        self.carriers.iter().filter_map(|carrier| carrier.next_timeout(now, relay)).min()
+    pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        self.carriers.iter().filter_map(|carrier| carrier.policy.next_timeout(now)).min()
     }
 
-    /// What operators are to hear of, since the last call.
+    /// The events for operators since the last call.
     pub(crate) fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
@@ -144,10 +136,10 @@ impl Carriers {
         }
     }
 
-    /// What we send over a tunnel looks policed (what the cloud sends is [`Self::on_report`]'s).
+    /// Our direction of a tunnel looks policed; the cloud reports its own ([`Self::on_report`]).
     pub(crate) fn on_policed(&mut self, now: Instant, tunnel: TunnelKey, rate: Bitrate) {
         if let Some((carrier, id)) = self.of(tunnel) {
-            carrier.policy.on_policed(now, id, rate, Way::Up);
+            carrier.policy.on_policed(now, id, rate);
         }
     }
 
@@ -157,7 +149,21 @@ impl Carriers {
         tracing::debug!(carrier = carrier.name(), ?report, "the cloud reports on a path");
         match report {
             PathReport::Stalled => carrier.policy.on_peer_stall(now, id),
-            PathReport::Policed { rate } => carrier.policy.on_policed(now, id, rate, Way::Down),
+            PathReport::Policed { rate } => carrier.policy.on_policed(now, id, rate),
+        }
+    }
+
+    /// The session says that a path stalls.
+    pub(crate) fn on_stalled(&mut self, tunnel: TunnelKey) {
+        if let Some((carrier, id)) = self.of(tunnel) {
+            carrier.policy.on_stalled(id);
+        }
+    }
+
+    /// The session says that a stalled path makes progress again.
+    pub(crate) fn on_recovered(&mut self, tunnel: TunnelKey) {
+        if let Some((carrier, id)) = self.of(tunnel) {
+            carrier.policy.on_recovered(id);
         }
     }
 
@@ -179,13 +185,12 @@ impl Carriers {
     /// All carriers as operators see them.
     pub(crate) fn states(&self, now: Instant, relay: &Relay) -> Vec<PathState> {
         let survey = Survey::new(now, relay);
-        let carried = relay.carried();
+        let carried = relay.traffic();
         self.carriers.iter().map(|carrier| carrier.state(now, &survey, &carried)).collect()
     }
 
-    /// Does what an operator wishes of one carrier, all of it or nothing; the scheduler is the
-    /// caller's business. What was wished holds until its key is changed in the configuration, or
-    /// the daemon restarts.
+    /// Applies an operator's change of one carrier, all of it or nothing, except the scheduler. A
+    /// setting holds until its key is changed in the configuration, or the daemon restarts.
     ///
     /// # Errors
     /// There is no such carrier, or its configuration forbids it.
@@ -249,27 +254,21 @@ impl Carriers {
         Ok(())
     }
 
-    /// Takes what changed in the configuration about carriers. Nothing here can fail.
-    pub(crate) fn reload(
-        &mut self,
-        now: Instant,
-        relay: &mut Relay,
-        config: &GatewayConfig,
-        changes: &[Change],
-    ) {
-        for change in changes {
-            match change {
-                Change::CarrierRemoved(name) => self.remove(now, relay, name),
-                Change::CarrierAdded(name) => self.add(now, config, name),
-                Change::CarrierChanged(name, keys) => {
-                    if let Some(carrier) = self.find(name) {
-                        carrier.reconfigure(now, config, keys);
-                    }
-                }
-                Change::Mode => self.each(|carrier| carrier.take_mode(now, config)),
-                Change::CloudAddresses => self.each(|carrier| carrier.take_addresses(now, config)),
-                Change::Restart => self.each(|carrier| carrier.take_pace(config)),
-                _ => {}
+    /// Applies a new configuration of the carriers; it cannot fail.
+    pub(crate) fn reload(&mut self, now: Instant, relay: &mut Relay, config: &GatewayConfig) {
+        let is_gone = |carrier: &Carrier| {
+            !config.carriers.iter().any(|wanted| wanted.name == carrier.config.name)
+        };
+        while let Some(index) = self.carriers.iter().position(is_gone) {
+            let mut carrier = self.carriers.remove(index);
+            carrier.policy.set_enabled(now, false);
+            carrier.on_turn(now, relay, &mut self.clients, &mut self.events);
+        }
+        for wanted in &config.carriers {
+            let known = self.carriers.iter_mut().find(|known| known.config.name == wanted.name);
+            match known {
+                Some(carrier) => carrier.reconfigure(now, config, wanted),
+                None => self.add(config, wanted),
             }
         }
         let place = |carrier: &Carrier| {
@@ -281,36 +280,9 @@ impl Carriers {
         }
     }
 
-    fn add(&mut self, now: Instant, config: &GatewayConfig, name: &CarrierName) {
-        let Some(wanted) = config.carriers.iter().find(|carrier| carrier.name == *name) else {
-            return;
-        };
-        if self.find(name).is_some() {
-            // The same reload, once more: its answer had come too late.
-            return;
-        }
+    fn add(&mut self, config: &GatewayConfig, wanted: &polyrail_config::Carrier) {
         self.seed = self.seed.wrapping_add(1 << 16);
-        let mut carrier = Carrier::new(config, wanted, self.seed);
-        carrier.look_at(now, &self.links);
-        self.carriers.push(carrier);
-    }
-
-    fn remove(&mut self, now: Instant, relay: &mut Relay, name: &CarrierName) {
-        let Some(index) = self.carriers.iter().position(|carrier| carrier.config.name == *name)
-        else {
-            return;
-        };
-        let mut carrier = self.carriers.remove(index);
-        carrier.policy.set_enabled(now, false);
-        carrier.on_turn(now, relay, &mut self.clients, &mut self.events);
-    }
-
-    fn find(&mut self, name: &CarrierName) -> Option<&mut Carrier> {
-        self.carriers.iter_mut().find(|carrier| carrier.config.name == *name)
-    }
-
-    fn each(&mut self, act: impl FnMut(&mut Carrier)) {
-        self.carriers.iter_mut().for_each(act);
+        self.carriers.push(Carrier::new(config, wanted, self.seed));
     }
 
     fn of(&mut self, tunnel: TunnelKey) -> Option<(&mut Carrier, AttemptId)> {
@@ -319,10 +291,4 @@ impl Carriers {
             Some((carrier, id))
         })
     }
-}
-
-/// The mode that the configuration gives a carrier.
-fn configured_mode(config: &GatewayConfig, name: &CarrierName) -> Mode {
-    let carrier = config.carriers.iter().find(|carrier| carrier.name == *name);
-    carrier.map_or(config.mode, |carrier| config.carrier_mode(carrier))
 }

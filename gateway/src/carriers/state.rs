@@ -3,22 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
-use polyrail_control::admin::{
-    Demotion, ModeDecision, PathCounters, PathPhase, PathState, Timestamp,
-};
+use polyrail_admin::{Demotion, ModeDecision, PathCounters, PathState, Timestamp};
+use polyrail_daemon::Survey;
 use polyrail_model::Identity;
-use polyrail_relay::Carried;
-use polyrail_relay::admin::Survey;
+use polyrail_relay::Traffic;
 
 use super::carrier::Carrier;
-use super::policy::Phase;
 
 impl Carrier {
     pub(super) fn state(
         &self,
         now: Instant,
         survey: &Survey<'_>,
-        carried: &BTreeMap<(Option<Identity>, String), Carried>,
+        carried: &BTreeMap<(Option<Identity>, String), Traffic>,
     ) -> PathState {
         let name = self.name().to_owned();
         let mut connections = survey.connections(self.tunnels());
@@ -36,7 +33,7 @@ impl Carrier {
             interface: self.config.interface.as_ref().map(ToString::to_string),
             configured_mode: self.policy.mode(),
             mode: first.map(|connection| connection.mode),
-            state: shown(phase),
+            state: phase,
             since: moment(now, since.unwrap_or(now)),
             decision: self.policy.decision().map(|decision| ModeDecision {
                 mode: decision.mode,
@@ -57,7 +54,7 @@ impl Carrier {
         }
     }
 
-    fn counters(&self, carried: &BTreeMap<(Option<Identity>, String), Carried>) -> PathCounters {
+    fn counters(&self, carried: &BTreeMap<(Option<Identity>, String), Traffic>) -> PathCounters {
         let own = self.policy.counters();
         let sums = carried.iter().filter(|((_, carrier), _)| carrier == self.name());
         let (sent_bytes, received_bytes) = sums.fold((0, 0), |(sent, received), (_, carried)| {
@@ -66,7 +63,6 @@ impl Carrier {
         PathCounters {
             mode_changes: own.mode_changes,
             demotions: own.demotions,
-            trials: own.trials,
             restarts: own.restarts,
             attempts: own.quic.begun + own.tls.begun,
             quic_attempts: own.quic.begun,
@@ -77,16 +73,6 @@ impl Carrier {
             sent_bytes,
             received_bytes,
         }
-    }
-}
-
-fn shown(phase: Phase) -> PathPhase {
-    match phase {
-        Phase::Up => PathPhase::Up,
-        Phase::Stalled => PathPhase::Stalled,
-        Phase::Down => PathPhase::Down,
-        Phase::Disabled => PathPhase::Disabled,
-        Phase::NoInterface => PathPhase::NoInterface,
     }
 }
 

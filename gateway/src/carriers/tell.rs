@@ -1,13 +1,12 @@
-//! What a carrier's policy did, for the log and the stream of events.
+//! Log lines and admin events of a carrier's policy.
 
 use std::time::{Duration, Instant};
 
-use polyrail_control::admin::{Event, TrialOutcome};
-use polyrail_model::Bitrate;
+use polyrail_admin::Event;
 use polyrail_relay::Relay;
 
 use super::carrier::Carrier;
-use super::policy::{Notice, TrialResult};
+use super::policy::Notice;
 
 impl Carrier {
     pub(super) fn tell(
@@ -52,14 +51,13 @@ impl Carrier {
             }
             Notice::Failed { reason } => self.tell_failure(now, &reason),
             Notice::LinkLost => {
-                tracing::info!(carrier, "carrier waits: its interface is not there, down, or bare");
+                tracing::info!(carrier, "interface missing, down, or without an address");
             }
-            Notice::LinkBack => tracing::info!(carrier, "the carrier's interface is usable"),
+            Notice::LinkBack => tracing::info!(carrier, "interface usable"),
             Notice::ModeChanged { .. }
             | Notice::Demoted { .. }
             | Notice::Retry
             | Notice::Lifted => self.tell_mode(notice, events),
-            Notice::Trial { .. } | Notice::TrialOver { .. } => self.tell_trial(&notice, events),
         }
     }
 
@@ -68,17 +66,17 @@ impl Carrier {
         match notice {
             Notice::Stalled { cause } => {
                 let reason = cause.describe().to_owned();
-                tracing::info!(carrier, reason, "carrier stalls: racing a fresh connection");
+                tracing::info!(carrier, reason, "carrier stalled, racing a fresh connection");
                 self.stalled_at = Some(now);
                 events.push(Event::PathStalled { path: carrier, reason });
             }
             Notice::Recovered { after } => {
-                tracing::info!(carrier, ?after, "carrier makes progress again");
+                tracing::info!(carrier, ?after, "carrier recovered");
                 self.recover(now, events);
             }
             Notice::Restarting { cause } => {
                 let reason = cause.describe();
-                tracing::info!(carrier, reason, "carrier restarts: racing a fresh connection");
+                tracing::info!(carrier, reason, "carrier restarting, racing a fresh connection");
             }
             _ => {}
         }
@@ -103,64 +101,34 @@ impl Carrier {
                 events.push(Event::ModeChanged { path, from, to, reason });
             }
             Notice::Demoted { reason, retry_in, again } => {
-                let what = if again { "QUIC stays out of use" } else { "QUIC is out of use" };
+                let what = if again { "QUIC stays demoted to TLS" } else { "QUIC demoted to TLS" };
                 tracing::info!(carrier, reason, ?retry_in, "{what}");
                 let retry_in_s = retry_in.as_secs_f64();
                 events.push(Event::PathDemoted { path, reason, retry_in_s });
             }
             Notice::Retry => {
-                tracing::info!(carrier, "QUIC is tried again");
+                tracing::info!(carrier, "retrying QUIC");
                 events.push(Event::QuicRetried { path });
             }
             Notice::Lifted => {
-                tracing::info!(carrier, "QUIC stays in use: no TLS connection came up");
+                tracing::info!(carrier, "QUIC stays in use, no TLS connection came up");
                 events.push(Event::QuicRetried { path });
             }
             _ => {}
         }
     }
 
-    fn tell_trial(&self, notice: &Notice, events: &mut Vec<Event>) {
-        let carrier = self.name();
-        let path = carrier.to_owned();
-        match *notice {
-            Notice::Trial { rate } => {
-                let quic_mbps = rate.as_mbps();
-                tracing::info!(carrier, quic_mbps, "UDP looks policed: TLS is tried");
-                events.push(Event::TrialBegun { path, quic_bits_per_s: rate.as_bps() });
-            }
-            Notice::TrialOver { rate, result } => {
-                let (outcome, tls, text) = match result {
-                    TrialResult::Faster(tls) => (TrialOutcome::Faster, Some(tls), "TLS is faster"),
-                    TrialResult::NoFaster(tls) => {
-                        (TrialOutcome::NoFaster, Some(tls), "TLS shows no gain")
-                    }
-                    TrialResult::Unknown => (TrialOutcome::Unknown, None, "without a result"),
-                };
-                let (quic_mbps, tls_mbps) = (rate.as_mbps(), tls.map(Bitrate::as_mbps));
-                tracing::info!(carrier, quic_mbps, tls_mbps, "the trial of TLS is over: {text}");
-                events.push(Event::TrialEnded {
-                    path,
-                    outcome,
-                    quic_bits_per_s: rate.as_bps(),
-                    tls_bits_per_s: tls.map(Bitrate::as_bps),
-                });
-            }
-            _ => {}
-        }
-    }
-
-    /// Tells the log of a failure, but not of the same one again and again.
+    /// Logs a failure; the same one at most once a minute.
     fn tell_failure(&mut self, now: Instant, reason: &str) {
         let same = self.told.as_ref().is_some_and(|(told, at)| {
             told == reason && now.saturating_duration_since(*at) < TELL_AGAIN
         });
         if !same {
-            tracing::warn!(carrier = self.name(), reason, "carrier not up");
+            tracing::warn!(carrier = self.name(), reason, "carrier cannot connect");
             self.told = Some((reason.to_owned(), now));
         }
     }
 }
 
-/// When the log hears of a failure that lasts again.
+/// The least time between two log lines about the same failure.
 const TELL_AGAIN: Duration = Duration::from_secs(60);

@@ -135,7 +135,7 @@ impl Forwarder {
         !self.output.is_empty() || unsent.any(|(id, n)| is_waiting(&self.pending, *id, *n))
     }
 
-    /// Bytes for the stream; call [`Self::written`] with what it took, until this is empty or
+    /// Bytes for the stream; call [`Self::written`] with the number it took, until this is empty or
     /// the stream is full.
     pub fn output(&mut self) -> &[u8] {
         while self.output.len() < OUTPUT_STEP
@@ -162,7 +162,7 @@ impl Forwarder {
         }
     }
 
-    /// Bytes came from the stream, in any cut. What is no answer to a waiting query is dropped.
+    /// Bytes came from the stream, in any cut. A message that answers no pending query is dropped.
     pub fn receive(&mut self, now: Instant, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let wanted = match self.input[..] {

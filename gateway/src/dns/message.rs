@@ -16,7 +16,7 @@ pub(super) struct Query {
     edns_do: Option<bool>,
 }
 
-/// What is to be done with a datagram that is not a query to forward.
+/// The treatment of a datagram that is not a query to forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// Not a DNS query at all: an answer to it could hit a third party.
@@ -122,7 +122,7 @@ impl Query {
     }
 }
 
-/// A response with a code and what stands before `question_end` of the query.
+/// A response with a code and the query's bytes before `question_end`.
 fn error(query: &[u8], question_end: usize, code: ResponseCode) -> Vec<u8> {
     let questions = u8::from(question_end > HEADER);
     let mut answer = query[..4].to_vec();

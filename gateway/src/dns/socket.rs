@@ -43,7 +43,7 @@ impl DnsSocket {
         v4.into_iter().chain(v6).map(Self::bind).collect()
     }
 
-    /// Takes one waiting datagram into the buffer. What is longer than the buffer is cut.
+    /// Receives one datagram into the buffer. A longer one is truncated.
     ///
     /// # Errors
     /// `WouldBlock` when none waits; otherwise the kernel's.

@@ -75,7 +75,7 @@ impl OwnedTable {
         self.nft.try_wait().is_ok_and(|status| status.is_none())
     }
 
-    /// Ends nft and returns what it wrote to its standard error.
+    /// Ends nft and returns its standard error.
     fn complaint(&mut self) -> InterceptError {
         self.end();
         let mut message = String::new();

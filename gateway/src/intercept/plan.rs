@@ -1,4 +1,4 @@
-//! What is to be intercepted, taken from the configuration.
+//! The traffic to intercept, taken from the configuration.
 
 use ipnet::IpNet;
 use polyrail_config::{GatewayConfig, InterfaceName, OnExit, OtherTraffic, PrivateTraffic};
@@ -21,7 +21,7 @@ pub struct Plan {
     on_exit: OnExit,
 }
 
-/// What happens to what is neither TCP nor DNS.
+/// The treatment of traffic that is neither TCP nor DNS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Other {
     /// Rejected as administratively prohibited.
@@ -76,7 +76,7 @@ impl Plan {
         self.on_exit
     }
 
-    /// What happens to what is neither TCP nor DNS.
+    /// The treatment of traffic that is neither TCP nor DNS.
     pub fn other(&self) -> &Other {
         &self.other
     }

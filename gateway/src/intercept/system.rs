@@ -1,4 +1,4 @@
-//! The programs that change the kernel's rules (`nft`, `ip`), and what is read from the system.
+//! The programs that change the kernel's rules (`nft`, `ip`), and queries of the system's state.
 
 use std::fs;
 use std::io::Write;

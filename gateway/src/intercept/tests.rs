@@ -58,7 +58,7 @@ fn direct_traffic_has_a_way_of_its_own() {
 }
 
 #[test]
-fn removal_names_only_what_is_ours() {
+fn removal_names_only_our_own_rules() {
     assert_eq!(removal().to_string(), include_str!("golden/removal.txt"));
 }
 
@@ -95,7 +95,7 @@ fn configurations_change_the_rules() {
 }
 
 #[test]
-fn odd_configurations_are_refused() {
+fn invalid_configurations_are_rejected() {
     let none = plan_of("[socks5]\nlisten = [\"[::1]:1080\"]");
     assert!(matches!(none, Err(InterceptError::NotConfigured)));
     for name in ["lan\\\"", "lan*", "-6", "a;b", "{x}"] {

@@ -96,7 +96,7 @@ fn failures_are_answered_with_their_code() {
 }
 
 #[test]
-fn a_dialed_reply_waits_and_tells_the_truth() {
+fn a_dialed_reply_waits_for_the_dials_result() {
     for (result, code) in [(Ok(()), 0), (Err(ReplyCode::ConnectionRefused), 5)] {
         let mut negotiation = Negotiation::new(ReplyPolicy::Dialed);
         let bytes = [&named("example.com", 80)[..], b"early"].concat();

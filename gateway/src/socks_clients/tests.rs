@@ -110,7 +110,7 @@ fn an_eager_client_is_answered_at_once_and_its_first_data_rides_along() {
 }
 
 #[test]
-fn the_true_outcome_is_told_when_it_is_wanted() {
+fn the_dialed_policy_reports_the_dials_result() {
     let mut rig = Rig::new(ReplyPolicy::Dialed);
     let mut client = rig.client();
     client.write_all(HELLO_AND_REQUEST).unwrap();
@@ -150,7 +150,7 @@ fn a_failed_dial_gives_its_code_and_an_orderly_end() {
 }
 
 #[test]
-fn nonsense_is_answered_and_ended() {
+fn invalid_requests_get_a_reply_and_end() {
     let mut rig = Rig::new(ReplyPolicy::Immediate);
     let mut client = rig.client();
     client.write_all(b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n").unwrap();
@@ -162,7 +162,7 @@ fn nonsense_is_answered_and_ended() {
 }
 
 #[test]
-fn a_client_that_leaves_before_the_dial_takes_its_flow_along() {
+fn a_client_that_leaves_before_the_dial_resets_its_flow() {
     let mut rig = Rig::new(ReplyPolicy::Dialed);
     let mut client = rig.client();
     client.write_all(HELLO_AND_REQUEST).unwrap();

@@ -11,9 +11,9 @@ struct Fake {
 }
 
 impl Neighbours for Fake {
-    fn link_address(&mut self, address: IpAddr) -> Option<LinkAddress> {
+    fn link_address(&mut self, address: IpAddr) -> Option<Vec<u8>> {
         self.questions += 1;
-        LinkAddress::new(self.known.get(&address)?)
+        self.known.get(&address).map(|link| link.to_vec())
     }
 }
 
@@ -48,7 +48,7 @@ fn one_device_is_one_user_whatever_its_addresses() {
 }
 
 #[test]
-fn addresses_are_users_when_that_is_wanted() {
+fn users_are_addresses_if_configured() {
     let (mut users, now) = (users(UserKey::Address), Instant::now());
     assert_ne!(users.user(now, ip("10.9.0.2")), users.user(now, ip("fd09::1111")));
     assert_eq!(users.user(now, ip("10.9.0.2")), users.user(now, ip("::ffff:10.9.0.2")));
@@ -56,14 +56,14 @@ fn addresses_are_users_when_that_is_wanted() {
 }
 
 #[test]
-fn numbers_say_nothing_to_another_process() {
+fn user_numbers_differ_between_processes() {
     let now = Instant::now();
     let of = || users(UserKey::LinkAddress).user(now, ip("10.9.0.2"));
     assert_ne!(of(), of());
 }
 
 #[test]
-fn answers_are_remembered_for_a_while_and_within_bounds() {
+fn answers_are_cached_for_a_while_and_bounded() {
     let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
     let first = users.user(now, ip("10.9.0.2"));
     users.neighbours.known.insert(ip("10.9.0.2"), [2, 0, 0, 0, 0, 9]);

@@ -30,7 +30,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
 
 fn measure(world: &mut World, flows: usize) -> Result<(f64, f64)> {
     let holder = start_holder(world, flows)?;
-    // A few flows first, so that what is made once is not counted.
+    // A few flows first, so that one-time allocations are not counted.
     let few = open(world, 100)?;
     std::thread::sleep(Duration::from_secs(1));
     let before = [memory(&world.gateway)?, memory(&world.cloud)?];

@@ -66,7 +66,7 @@ fn shares(world: &mut World, pairs: usize, user: u8) -> Result<Vec<f64>> {
     Ok(shares)
 }
 
-/// Waits until the stalled readers have what they will ever get, or are gone.
+/// Waits until the stalled readers have received all they will receive, or have closed.
 fn wait_until_quiet(world: &World) -> Result<()> {
     let started = Instant::now();
     let mut last: u64 = world.carried()?.iter().sum();

@@ -1,4 +1,4 @@
-//! What gateway and cloud carry on one machine when no link limits them, and what it costs.
+//! Throughput and processor time of gateway and cloud on one machine without link limits.
 
 use std::path::Path;
 
@@ -14,17 +14,17 @@ use crate::world::{Plan, World};
 
 const AIM_MBIT_S: f64 = 1000.0;
 
-/// What one download showed.
+/// The figures of one download.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Outcome {
+pub(crate) struct Throughput {
     pub(crate) mbit_s: f64,
     pub(crate) gateway_s_per_gb: f64,
     pub(crate) cloud_s_per_gb: f64,
 }
 
-impl Outcome {
+impl Throughput {
     /// Downloads a file by interception, and throws the bytes away.
-    pub(crate) fn measure(world: &World, name: &str) -> Result<Outcome> {
+    pub(crate) fn measure(world: &World, name: &str) -> Result<Throughput> {
         let used = || -> Result<(f64, f64)> {
             let (gateway, cloud) = (world.gateway.id(), world.cloud.id());
             Ok((usage::processor_s(gateway)?, usage::processor_s(cloud)?))
@@ -34,7 +34,7 @@ impl Outcome {
         let report = download.run(&world.lab.passenger)?;
         let after = used()?;
         let gigabytes = report.bytes as f64 / 1e9;
-        Ok(Outcome {
+        Ok(Throughput {
             mbit_s: report.mbit_s(),
             gateway_s_per_gb: (after.0 - before.0) / gigabytes,
             cloud_s_per_gb: (after.1 - before.1) / gigabytes,
@@ -50,9 +50,9 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
         let checked = world.web.add(50_000_000, 8)?;
         world.download(&checked).verify(&world.lab.passenger, &checked)?;
         let file = world.web.add(size, 9)?;
-        (0..count).map(|_| Outcome::measure(world, &file.name)).collect::<Result<Vec<_>>>()
+        (0..count).map(|_| Throughput::measure(world, &file.name)).collect::<Result<Vec<_>>>()
     })?;
-    let figure = |pick: fn(&Outcome) -> f64| rounds.iter().map(pick).collect::<Vec<f64>>();
+    let figure = |pick: fn(&Throughput) -> f64| rounds.iter().map(pick).collect::<Vec<f64>>();
     let (rates, gateway, cloud) = (
         figure(|round| round.mbit_s),
         figure(|round| round.gateway_s_per_gb),

@@ -1,15 +1,17 @@
 //! Journeys on the emulated rail: what the train learned on earlier trips, and the trip at hand.
 //!
-//! What was learned is what a gateway could know ([`Trip::sightings`]), not the truth: handovers
+//! The learned records hold what a gateway could observe ([`Trip::sightings`]): handovers
 //! are recorded when the modem's report is read, at the place where satellites say the train is.
 //! Only which failure a trip leads to is chosen by the truth.
 
 use std::time::Duration;
 
 use anyhow::Result;
-use polyrail_emulator::rail::{CarrierProfile, Handover, Outcome, Route, Sighting, Speed, Trip};
+use polyrail_emulator::rail::{
+    CarrierProfile, Handover, HandoverResult, Route, Sighting, Speed, Trip,
+};
 
-use crate::rail::{self, Record};
+use crate::linkdb::{self, Record};
 
 /// A route and the trips on it that were made before.
 pub(super) struct Line {
@@ -49,7 +51,7 @@ impl Line {
         let lead = speed * LEAD.as_secs_f64();
         for (carrier, trip) in whole.carriers.iter().enumerate() {
             for handover in trip.handovers.iter().filter(|one| one.metres > lead) {
-                let fails = handover.outcome != Outcome::Success;
+                let fails = handover.outcome != HandoverResult::Success;
                 if !fails || handover.dark < DARK_LEAST || self.failures(carrier, handover) < 2 {
                     continue;
                 }
@@ -70,7 +72,7 @@ impl Line {
         let failed = |trip: &&Trip| {
             let same = |one: &&Handover| one.from == handover.from;
             let own = trip.carriers[carrier].handovers.iter().find(same);
-            own.is_some_and(|own| own.outcome != Outcome::Success)
+            own.is_some_and(|own| own.outcome != HandoverResult::Success)
         };
         self.learned.iter().filter(failed).count()
     }
@@ -88,7 +90,7 @@ impl Line {
     /// The handovers of the trips before as a gateway recorded them, for `polyrail linkdb import`.
     pub(super) fn records(&self) -> String {
         let trips = self.learned.iter().zip(0_u64..);
-        rail::records(trips.flat_map(|(trip, number)| {
+        linkdb::records(trips.flat_map(|(trip, number)| {
             let seen = trip.sightings(REPORT).into_iter().enumerate();
             seen.map(move |(sequence, sighting)| self.record(number, sequence, &sighting))
         }))
@@ -107,9 +109,9 @@ impl Line {
             to: handover.to.into(),
             rsrp_dbm: handover.rsrp,
             outcome: match handover.outcome {
-                Outcome::Success => "success",
-                Outcome::FailureHeld => "type2",
-                Outcome::FailureDropped => "type3",
+                HandoverResult::Success => "success",
+                HandoverResult::FailureHeld => "type2",
+                HandoverResult::FailureDropped => "type3",
             },
             dark: handover.dark,
         }

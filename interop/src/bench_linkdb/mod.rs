@@ -28,7 +28,7 @@ pub const SUITE: Suite =
 
 /// A scheduler, and how much less is to be in flight with forecasts.
 struct Case {
-    /// What stands before the mode in figures.
+    /// The prefix of the mode in figures.
     name: &'static str,
     chain: &'static str,
     /// By how much, where the carrier was full without; none where it need not be.
@@ -86,7 +86,7 @@ fn pair(case: &Case, mode: &str, number: usize, journey: &Journey) -> Result<Pai
     Ok(pair)
 }
 
-/// Trips with a handover that fails and could be foreseen, from as many routes as it takes.
+/// Trips with a predictable failure, from as many routes as needed.
 fn journeys(count: usize) -> Result<Vec<Journey>> {
     let mut found = Vec::new();
     for seed in ROUTES..ROUTES + ROUTES_MAX {
@@ -179,7 +179,7 @@ const FLOWS: usize = 4;
 const FULL: f64 = 10_000.0;
 /// The carriers are full for so long at least before the handover.
 const WARM: Duration = Duration::from_secs(5);
-/// The daemons are asked what they foresee so long before it.
+/// The daemons are asked for their forecasts so long before it.
 const ASKED: Duration = Duration::from_millis(600);
 /// How wrong the epoch of the links may be.
 const EPOCH_ERROR: Duration = Duration::from_millis(20);

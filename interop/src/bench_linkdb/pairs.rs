@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 
 use crate::report::{Goal, Report, median};
 
-/// What one run of a trip showed.
+/// The figures of one run of a trip.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// On the carrier's way down when its handover began, in bytes.
@@ -99,7 +99,7 @@ impl<'a> Pairs<'a> {
         Ok(())
     }
 
-    /// Whether each trip was foreseen by one side at least.
+    /// Whether at least one side had a forecast on each trip.
     ///
     /// # Errors
     /// One was not: databases or telemetry do not reach the forecasts.
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_was_in_flight_nothing_fell() {
+    fn pairs_without_bytes_in_flight_are_refused() {
         let empty = pair(0.0, 0.0, [Some(200); 2]);
         let (told, figures) = told(Some(0.7), &[empty; 4]);
         assert!(told.is_err());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_to_fall_all_pairs_count() {
+    fn all_pairs_count_without_a_goal_for_the_fall() {
         let (full, low) =
             (pair(100_000.0, 90_000.0, [Some(200); 2]), pair(0.0, 5_000.0, [Some(200); 2]));
         let (told_three, figures) = told(None, &[full, low, low]);

@@ -21,7 +21,7 @@ use crate::world::{Plan, Side, World};
 const ROUND_TRIP_MS: u32 = 40;
 /// Twice the round trip and 200 ms.
 const GOAL_MS: f64 = 2.0 * ROUND_TRIP_MS as f64 + 200.0;
-/// Who has not come back then counts with this.
+/// A carrier that has not recovered by then counts with this time.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Between two blackouts, once all carriers carry again.
 const PAUSE_MS: std::ops::Range<u64> = 500..1500;
@@ -72,7 +72,7 @@ const CASES: [Case; 7] = [
     Case { name: "single_no_restart", restart: false, has_goal: false, ..SINGLE },
 ];
 
-/// What is told beside the median.
+/// The quantiles reported next to the median.
 const QUANTILES: [(f64, &str); 5] =
     [(0.0, "min"), (0.25, "p25"), (0.75, "p75"), (0.95, "p95"), (1.0, "max")];
 

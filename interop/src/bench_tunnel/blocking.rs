@@ -137,7 +137,7 @@ fn talk(mut stream: TcpStream, seed: u64) -> Result<()> {
     }
 }
 
-/// The user's part: the delays of what comes between two instants.
+/// The user's part: the delays of messages that arrive between two instants.
 fn listen(mut stream: TcpStream, from: Instant, to: Instant) -> Result<Vec<f64>> {
     let mut delays = Vec::new();
     while Instant::now() < to {

@@ -10,7 +10,7 @@ use socket2::{Domain, Socket, Type};
 use crate::addresses::CLOUD_PORT;
 use crate::world::World;
 
-/// What is compared, by the kernel's names.
+/// The compared congestion controls, by the kernel's names.
 const COMPARED: [&str; 2] = ["bbr", "cubic"];
 
 /// Fails where the kernel lacks a congestion control that is compared, with the remedy.
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_kernel_has_is_missed_with_the_remedy() {
+    fn missing_congestion_control_is_reported_with_the_remedy() {
         let error = format!("{:#}", can_be_used("warp").unwrap_err());
         assert!(error.contains("modprobe tcp_warp"), "{error}");
         // reno is built into every kernel and allowed to everybody.

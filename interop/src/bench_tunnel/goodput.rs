@@ -39,8 +39,7 @@ pub(super) fn clean(report: &mut Report, effort: Effort) -> Result<()> {
 /// The same link with 1 % random loss each way.
 pub(super) fn lossy(report: &mut Report, effort: Effort) -> Result<()> {
     let lossy = |name, congestion, goal| Pairing { name, congestion, loss_percent: 1.0, goal };
-    // One round varies by a tenth: what the dice of a few take from one mode is more than what is
-    // asked for.
+    // One round varies by a tenth, and a few rounds by more than the goal's margin.
     compare(report, effort, 21, &[lossy("loss_1_bbr", "bbr", Goal::AtLeast(0.93))])
 }
 

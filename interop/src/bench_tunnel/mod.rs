@@ -42,7 +42,7 @@ fn plan(mode: &str) -> Plan {
     Plan::new().gateway("mode", mode).cloud("mode", mode).sysctl(kept.0, kept.1)
 }
 
-/// Kills the gateway, starts it anew and waits for its carriers.
+/// Kills the gateway, restarts it and waits for its carriers.
 fn restart_gateway(world: &mut World) -> Result<()> {
     world.restart_gateway()?;
     world.wait_for_carriers()?;

@@ -20,7 +20,7 @@ use crate::world::{Plan, Side, World};
 const BEFORE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
-/// What one run showed.
+/// The figures of one run.
 struct Run {
     verdict: Verdict,
     mbit_s: f64,

@@ -131,7 +131,7 @@ fn resent(folder: &Path, known: &BTreeSet<OsString>, dark: Duration) -> Result<u
 
 /// Bytes after the first silence of at least so many seconds under the download, none if there was
 /// none; without a bound, all bytes. Before the download a connection may be silent for want of
-/// data, and after what was sent again as well.
+/// data, and after retransmissions as well.
 fn after(received: &[(f64, u64)], silence_s: Option<f64>) -> u64 {
     let begin = match silence_s {
         None => Some(0),

@@ -1,14 +1,14 @@
-//! What each mode carries on one machine when no link limits it, and what it costs, with the
+//! Throughput and processor time of each mode on one machine without link limits, with the
 //! kernel's segmentation offload and without.
 //!
-//! Each measurement is a process of its own (`polyrail-lab unlimited`), because the environment decides
+//! Each measurement is a process of its own (`polyrail-lab unlimited`): the environment decides
 //! whether QUIC uses the offload.
 
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::bench::throughput::Outcome;
+use crate::bench::throughput::Throughput;
 use crate::bench::{Effort, in_world};
 use crate::report::{Goal, Report, median};
 use crate::world::World;
@@ -36,7 +36,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
         }
     }
     for ((name, _, _), outcomes) in VARIANTS.iter().zip(&outcomes) {
-        let figure = |pick: fn(&Outcome) -> f64| outcomes.iter().map(pick).collect::<Vec<f64>>();
+        let figure = |pick: fn(&Throughput) -> f64| outcomes.iter().map(pick).collect::<Vec<f64>>();
         let parts = [
             ("", "Mbit/s", figure(|outcome| outcome.mbit_s)),
             ("_cpu_gateway", "s/GB", figure(|outcome| outcome.gateway_s_per_gb)),
@@ -50,7 +50,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     Ok(())
 }
 
-fn spawn((name, mode, offload): (&str, &str, bool), size: u64) -> Result<Outcome> {
+fn spawn((name, mode, offload): (&str, &str, bool), size: u64) -> Result<Throughput> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("unlimited").arg(format!("{mode}={size}"));
     if !offload {
@@ -77,13 +77,13 @@ pub fn unlimited(what: &str) -> Result<()> {
         let checked = world.web.add(WARM_UP_BYTES, 1)?;
         world.download(&checked).verify(&world.lab.passenger, &checked)?;
         let file = world.web.add(size, 2)?;
-        Outcome::measure(world, &file.name)
+        Throughput::measure(world, &file.name)
     })?;
     println!("{}", serde_json::to_string(&outcome)?);
     Ok(())
 }
 
-/// Has TCP, too, cut what it sends over the carriers into packets itself, and connects anew.
+/// Disables TCP segmentation offload on the carriers, and reconnects.
 fn cut_in_advance(world: &mut World) -> Result<()> {
     for number in 0..world.carriers.len() {
         world.lab.gateway.ip(&format!("link set dev wan{number} gso_max_segs 1"))?;

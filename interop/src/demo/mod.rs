@@ -24,7 +24,7 @@ const DARK: std::ops::Range<f64> = 0.35..0.65;
 /// How often the carriers are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What one carrier did during one download.
+/// One carrier's part in one download.
 #[derive(Clone, Debug)]
 struct Share {
     name: String,
@@ -37,7 +37,7 @@ struct Share {
 /// `quic`, `tls` or `auto`.
 ///
 /// # Errors
-/// When something does not come up, or a download is not what was served.
+/// When something does not come up, or a download differs from the served file.
 pub fn run(mode: &str) -> Result<()> {
     check_tools()?;
     privilege::become_root()?;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 const PLAIN_EVERY: Duration = Duration::from_secs(1);
 const BAR: usize = 30;
 
-/// What is shown of one carrier.
+/// One carrier on the screen.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) name: String,
-    /// What it has carried, as a share of the file.
+    /// The bytes it has carried, as a share of the file.
     pub(super) share: f64,
     pub(super) mbit_s: f64,
     pub(super) dark: bool,
@@ -31,7 +31,7 @@ impl Screen {
         Screen { terminal: std::io::stdout().is_terminal(), drawn: 0, last: None }
     }
 
-    /// Shows the carriers, in place of what was shown before.
+    /// Redraws the carriers.
     pub(super) fn show(&mut self, rows: &[Row]) {
         if !self.terminal {
             if self.last.is_some_and(|last| last.elapsed() < PLAIN_EVERY) {
@@ -58,7 +58,7 @@ impl Screen {
         print(&text);
     }
 
-    /// Leaves what is shown as it is.
+    /// Keeps the rows on the screen.
     pub(super) fn finish(&mut self) {
         self.drawn = 0;
     }

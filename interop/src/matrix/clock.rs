@@ -22,7 +22,7 @@ use polyrail_emulator::guest;
 
 use crate::addresses::Family;
 
-use super::row::{self, Outcome};
+use super::row::{self, RowResult};
 use super::{CloudMode, GatewayMode, Row};
 
 /// The kernel as a program.
@@ -116,12 +116,12 @@ pub enum NoGuest {
 /// `program` is `polyrail-lab`; a carrier may take `tolerance` times its target.
 ///
 /// # Errors
-/// When the guest does not do what it was told, with what it said.
+/// When the guest fails, with its output.
 pub fn measure(
     program: &Path,
     lines: &[String],
     tolerance: u32,
-) -> Result<Result<Vec<Outcome>, NoGuest>> {
+) -> Result<Result<Vec<RowResult>, NoGuest>> {
     if !Path::new(KERNEL).exists() {
         return Ok(Err(NoGuest::Missing));
     }
@@ -135,7 +135,7 @@ pub fn measure(
     }
 }
 
-fn boot(script: &str, rows: usize, folder: &Path) -> Result<Vec<Outcome>> {
+fn boot(script: &str, rows: usize, folder: &Path) -> Result<Vec<RowResult>> {
     let init = folder.join("init");
     std::fs::write(&init, script)?;
     std::fs::set_permissions(&init, Permissions::from_mode(0o755))?;
@@ -165,7 +165,7 @@ fn boot(script: &str, rows: usize, folder: &Path) -> Result<Vec<Outcome>> {
 }
 
 /// Reads the guest's words until it has ended.
-fn listen(output: impl std::io::Read + Send + 'static, limit: Duration) -> Result<Vec<Outcome>> {
+fn listen(output: impl std::io::Read + Send + 'static, limit: Duration) -> Result<Vec<RowResult>> {
     let (lines, inbox) = channel();
     std::thread::spawn(move || {
         // Lines end with the kernel; they may hold anything.
@@ -225,7 +225,7 @@ pub fn inside_guest(lines: &[String], tolerance: u32) -> Result<()> {
     Ok(())
 }
 
-/// Loads a module of the kernel inside with what it needs. (There may be no modprobe.)
+/// Loads a module of the guest's kernel with its dependencies. (There may be no modprobe.)
 fn load_module(name: &str) -> Result<()> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let folder = PathBuf::from("/usr/lib/uml/modules").join(release.trim());

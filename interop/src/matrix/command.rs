@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Result, ensure};
 use polyrail_emulator::guest::TILES;
 
-use super::{NoGuest, Outcome, Row, Summary, all_rows, clock, cover, print_row, row};
+use super::{NoGuest, Row, RowResult, Summary, all_rows, clock, cover, print_row, row};
 use crate::privilege;
 use crate::report::results_folder;
 
@@ -84,7 +84,7 @@ pub fn run_rows(
     tolerance: u32,
     together: usize,
     logs: Option<&Path>,
-) -> Vec<Outcome> {
+) -> Vec<RowResult> {
     let queue = Mutex::new(rows.iter().enumerate());
     let outcomes = Mutex::new(Vec::new());
     let worker = || loop {

@@ -1,6 +1,6 @@
-//! A web server whose file ends when it is told to, so that a download spans its faults exactly.
+//! A web server whose file ends on command, so that a download spans its faults exactly.
 //!
-//! It knows the hash of what it has sent; the client's file must have the same.
+//! It knows the hash of the bytes sent; the client's file must have the same.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ pub(super) struct Endless {
     sent: Receiver<Sent>,
 }
 
-/// What one client was sent, all of it.
+/// All bytes sent to one client.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) bytes: u64,

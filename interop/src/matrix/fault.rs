@@ -279,7 +279,7 @@ impl Victim<'_> {
         }
     }
 
-    /// Now, with what is still on the way counted as delivered.
+    /// Now, with bytes in flight counted as delivered.
     fn mark(&self) -> Result<Mark> {
         let seen = self.delivered()?;
         Ok(Mark { at: Instant::now(), bytes: seen.down_bytes + seen.down_inside_bytes })

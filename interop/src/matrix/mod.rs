@@ -23,8 +23,8 @@ use crate::addresses::Family;
 
 pub use clock::{NoGuest, lines as clock_lines, measure as measure_clock_steps};
 pub use command::{Options, measure, run_rows};
-pub use cover::{ROWS_MAX, cover};
-pub use row::{Outcome, StepOutcome, Verdict};
+pub use cover::cover;
+pub use row::{RowResult, StepResult, Verdict};
 pub use summary::{Summary, print_row};
 pub use target::{Class, TARGETS};
 
@@ -63,9 +63,9 @@ pub enum Fault {
     UdpBlocked,
     /// UDP beyond 1 Mbit/s is dropped.
     UdpPoliced,
-    /// Dark for some seconds; what waits is lost.
+    /// Dark for some seconds; queued packets are lost.
     BlackoutDrop(u8),
-    /// Dark for some seconds; what waits is kept.
+    /// Dark for some seconds; queued packets are kept.
     BlackoutHold(u8),
     /// The carrier's address translator forgets all mappings.
     NatRebinding,
@@ -180,8 +180,8 @@ impl Fault {
         matches!(self, Fault::UdpBlockedAtStart | Fault::UdpBlocked | Fault::UdpPoliced)
     }
 
-    /// What it leads to on a carrier with these ways; `None` where it makes no sense: the carrier
-    /// has no way at all, or UDP suffers and the carrier has none.
+    /// The expected result on a carrier with these ways. `None` where it makes no sense: the
+    /// carrier has no way at all, or the fault concerns UDP and the carrier has no QUIC.
     pub fn expected(self, ways: Ways) -> Option<Expected> {
         if !ways.any() || self.concerns_udp() && !ways.quic {
             return None;
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_udp_befalls_only_carriers_that_have_quic() {
+    fn faults_of_udp_hit_only_carriers_with_quic() {
         let row = |gateway, cloud, faults: &[Fault]| Row {
             gateway,
             cloud,

@@ -47,7 +47,7 @@ pub enum Verdict {
 
 /// One fault of a row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct StepOutcome {
+pub struct StepResult {
     /// The fault.
     pub fault: String,
     /// The carrier that it befell.
@@ -64,13 +64,13 @@ pub struct StepOutcome {
 
 /// What came of a row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct RowResult {
     /// Modes, family and faults.
     pub row: String,
     /// The worst of it.
     pub verdict: Verdict,
     /// Each fault.
-    pub steps: Vec<StepOutcome>,
+    pub steps: Vec<StepResult>,
     /// The download's length.
     pub bytes: u64,
     /// All of the row, setting up included, s.
@@ -81,12 +81,12 @@ pub struct Outcome {
 
 /// Runs a row in a world of its own; a carrier may take `tolerance` times its target, after which
 /// the row has failed. The logs of all programs are then found in the folder `logs`.
-pub(super) fn run(row: &Row, tolerance: u32, logs: Option<&Path>) -> Outcome {
+pub(super) fn run(row: &Row, tolerance: u32, logs: Option<&Path>) -> RowResult {
     on_thread(row, |outcome| in_world(row, tolerance, logs, outcome))
 }
 
 /// A row without faults of the carriers, in which the clock of this kernel steps. For the guest.
-pub(super) fn run_with_clock(row: &Row, tolerance: u32) -> Outcome {
+pub(super) fn run_with_clock(row: &Row, tolerance: u32) -> RowResult {
     let mut outcome = on_thread(row, |outcome| stepping(row, tolerance, outcome));
     outcome.row = line_with_clock(row);
     outcome
@@ -97,9 +97,9 @@ pub(super) fn line_with_clock(row: &Row) -> String {
     row.line("clock-step")
 }
 
-fn on_thread(row: &Row, work: impl FnOnce(&mut Outcome) -> Result<()> + Send) -> Outcome {
+fn on_thread(row: &Row, work: impl FnOnce(&mut RowResult) -> Result<()> + Send) -> RowResult {
     let started = Instant::now();
-    let mut outcome = Outcome {
+    let mut outcome = RowResult {
         row: row.to_string(),
         verdict: Verdict::Failed,
         steps: Vec::new(),
@@ -123,7 +123,7 @@ fn on_thread(row: &Row, work: impl FnOnce(&mut Outcome) -> Result<()> + Send) ->
     outcome
 }
 
-fn in_world(row: &Row, tolerance: u32, logs: Option<&Path>, outcome: &mut Outcome) -> Result<()> {
+fn in_world(row: &Row, tolerance: u32, logs: Option<&Path>, outcome: &mut RowResult) -> Result<()> {
     let victims = row.victims().context("a fault that makes sense for no carrier")?;
     let mut world = World::start_cold(&plan(row, &victims)).context("setting up")?;
     let result = if row.can_connect() {
@@ -174,7 +174,7 @@ fn transfer(
     row: &Row,
     victims: &[usize],
     tolerance: u32,
-    outcome: &mut Outcome,
+    outcome: &mut RowResult,
 ) -> Result<()> {
     let server = SERVER.at(row.family, PORT);
     let endless = Endless::serve(&world.lab.server, server, Duration::ZERO)?;
@@ -203,7 +203,7 @@ fn transfer(
 }
 
 /// A download in which the clock steps; the carriers that can connect must stay in use.
-fn stepping(row: &Row, tolerance: u32, outcome: &mut Outcome) -> Result<()> {
+fn stepping(row: &Row, tolerance: u32, outcome: &mut RowResult) -> Result<()> {
     let mut world = World::start_cold(&plan(row, &[]).proxy_alone()).context("setting up")?;
     let result = step_clock(&mut world, row, tolerance, outcome);
     if result.is_err() {
@@ -212,7 +212,7 @@ fn stepping(row: &Row, tolerance: u32, outcome: &mut Outcome) -> Result<()> {
     result
 }
 
-fn step_clock(world: &mut World, row: &Row, tolerance: u32, outcome: &mut Outcome) -> Result<()> {
+fn step_clock(world: &mut World, row: &Row, tolerance: u32, outcome: &mut RowResult) -> Result<()> {
     let server = SERVER.at(row.family, PORT);
     let endless = Endless::serve(&world.lab.server, server, Duration::ZERO)?;
     wait_for_carriers(world, row, &[])?;
@@ -238,10 +238,10 @@ fn step_clock(world: &mut World, row: &Row, tolerance: u32, outcome: &mut Outcom
     verify(download, &endless, outcome)
 }
 
-fn step(fault: String, carrier: &str, class: Class, took: Duration) -> StepOutcome {
+fn step(fault: String, carrier: &str, class: Class, took: Duration) -> StepResult {
     let target = class.target();
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    StepOutcome {
+    StepResult {
         fault,
         carrier: carrier.into(),
         class: class.name().into(),
@@ -274,7 +274,7 @@ fn start_download(world: &World, row: &Row, by_proxy: bool) -> Result<Running> {
     download.start(&world.lab.passenger)
 }
 
-fn verify(download: Running, endless: &Endless, outcome: &mut Outcome) -> Result<()> {
+fn verify(download: Running, endless: &Endless, outcome: &mut RowResult) -> Result<()> {
     let sent = endless.finish(END_LIMIT)?;
     let target = download.target().to_path_buf();
     let report = download.finish().context("the download")?;

@@ -8,22 +8,22 @@ use anyhow::{Context, Result};
 
 use crate::report::median;
 
-use super::{Outcome, Verdict};
+use super::{RowResult, Verdict};
 
 /// The outcomes of a run.
 #[derive(Debug, Default)]
 pub struct Summary {
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<RowResult>,
 }
 
 /// Prints one row: `ok`, `late` or `FAILED`, and each fault's time against its target.
-pub fn print_row(outcome: &Outcome) {
+pub fn print_row(outcome: &RowResult) {
     println!("{}", line(outcome));
 }
 
 impl Summary {
     /// Adds a row.
-    pub fn add(&mut self, outcome: Outcome) {
+    pub fn add(&mut self, outcome: RowResult) {
         self.outcomes.push(outcome);
     }
 
@@ -38,7 +38,7 @@ impl Summary {
     }
 
     /// The rows that failed.
-    pub fn failed(&self) -> impl Iterator<Item = &Outcome> {
+    pub fn failed(&self) -> impl Iterator<Item = &RowResult> {
         self.outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Failed)
     }
 
@@ -94,7 +94,7 @@ impl Summary {
     }
 }
 
-fn line(outcome: &Outcome) -> String {
+fn line(outcome: &RowResult) -> String {
     let word = match outcome.verdict {
         Verdict::Ok => "ok",
         Verdict::Late => "late",
@@ -118,10 +118,10 @@ fn line(outcome: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matrix::StepOutcome;
+    use crate::matrix::StepResult;
 
-    fn outcome(verdict: Verdict, took_ms: u64) -> Outcome {
-        let step = StepOutcome {
+    fn outcome(verdict: Verdict, took_ms: u64) -> RowResult {
+        let step = StepResult {
             fault: "nat-rebinding".into(),
             carrier: "alpha".into(),
             class: "change".into(),
@@ -129,7 +129,7 @@ mod tests {
             target_ms: 700,
             verdict,
         };
-        Outcome {
+        RowResult {
             row: format!("{} x auto IPv4 nat-rebinding", format!("{verdict:?}").to_lowercase()),
             verdict,
             steps: vec![step],

@@ -1,6 +1,6 @@
 //! Within which time a faulted carrier is in use again, by class of fault.
 //!
-//! Derived from the design's own figures, not from what was measured: detection, race, round trips.
+//! Derived from the design's own figures, not from measurements: detection, race, round trips.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const ROUND_TRIPS: u32 = 5;
 const MARGIN_MS: u32 = 100;
 /// The carrier's queue, sent at its rate.
 const QUEUE_MS: u32 = 105;
-/// The last progress of a connection comes so late after its end: what was on the way arrives.
+/// The last progress of a connection comes so late after its end: packets in flight arrive.
 const LAST_PROGRESS_MS: u32 = QUEUE_MS + ROUND_TRIP_MS;
 /// How long a process may take from its start to its first attempt.
 const START_MS: u32 = 200;
@@ -35,7 +35,7 @@ const START_MS: u32 = 200;
 const FIRST_ATTEMPT_MS: u32 = 1000;
 /// A demotion's bound is a goal of its own: 5 s.
 const DEMOTION_MS: u32 = 5000;
-/// At 1 Mbit/s [`IN_USE_BYTES`] take 262 ms; policed QUIC loses most of what it sends at first.
+/// At 1 Mbit/s [`IN_USE_BYTES`] take 262 ms; policed QUIC loses most of its first packets.
 const TRICKLE_MS: u32 = 1500;
 
 /// The target of [`Class::Change`].

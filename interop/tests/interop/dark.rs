@@ -13,7 +13,7 @@ const SIZE: u64 = 6_000_000;
 
 #[test]
 fn one_carrier_dark_for_5_s_at_random_moments_of_a_download() -> Result<()> {
-    let rounds = if full() { 20 } else { 4 };
+    let rounds = if full() { 20 } else { 2 };
     let bound = Duration::from_secs(12 * rounds);
     in_both_modes(&Plan::twins(), bound, |world| {
         let mut generator = Pcg64::seed_from_u64(seed("dark moments"));

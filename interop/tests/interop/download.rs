@@ -15,13 +15,10 @@ const SIZE: u64 = 4_000_000;
 const PORT: u16 = 3000;
 
 #[test]
-fn intercepted_by_name_over_ipv4_uses_both_carriers() -> Result<()> {
-    in_both_modes(&Plan::twins(), BOUND, |world| intercepted(world, Family::V4))
-}
-
-#[test]
-fn intercepted_by_name_over_ipv6_uses_both_carriers() -> Result<()> {
-    in_both_modes(&Plan::twins(), BOUND, |world| intercepted(world, Family::V6))
+fn intercepted_by_name_uses_both_carriers() -> Result<()> {
+    in_both_modes(&Plan::twins(), BOUND, |world| {
+        Family::BOTH.into_iter().try_for_each(|family| intercepted(world, family))
+    })
 }
 
 fn intercepted(world: &mut World, family: Family) -> Result<()> {

@@ -10,7 +10,7 @@ mod killed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use polyrail_interop::rail;
+use polyrail_interop::linkdb;
 use polyrail_interop::world::{Side, World};
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ fn count(state: &Value, key: &str) -> u64 {
 
 /// The daemons have ended, and their databases hold the same handovers; returns how many.
 fn must_be_equal(world: &World) -> Result<usize> {
-    let export = |side| rail::export(&world.programs, &rail::database(&world.lab, side));
+    let export = |side| linkdb::export(&world.programs, &linkdb::database(&world.lab, side));
     let (gateway, cloud) = (export(Side::Gateway)?, export(Side::Cloud)?);
     let alone = gateway.iter().filter(|line| !cloud.contains(line)).take(3);
     let alone: Vec<&String> =
@@ -64,7 +64,7 @@ fn must_be_equal(world: &World) -> Result<usize> {
     Ok(there - 1)
 }
 
-/// What a train says whose modem of alpha has just joined a cell, and tells that this went well.
+/// Telemetry of a train whose modem of alpha has just joined a cell without a failure.
 fn joins(cell: u64, metres: f64) -> String {
     let line = json!({
         "metres": metres,

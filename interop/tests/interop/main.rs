@@ -1,7 +1,9 @@
-//! The real binaries end to end, one scenario a function, one at a time.
+//! The real binaries end to end, one scenario a function, several side by side.
 //!
 //! Each scenario names its links, its faults, and the time within which it must be over. It runs
 //! in fresh namespaces on a thread of its own; when it fails, the ends of all logs are printed.
+//! Scenarios mostly wait, so they share the machine; those that judge time by themselves run
+//! [`alone`].
 
 mod around;
 mod dark;
@@ -19,51 +21,71 @@ mod restart;
 mod semantics;
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use polyrail_interop::privilege;
 use polyrail_interop::world::{Plan, Side, World};
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Read by scenarios that share the machine, written by those that do not.
+static MACHINE: RwLock<()> = RwLock::new(());
 
 /// Runs one scenario in a world of its own.
 fn scenario<F>(plan: &Plan, bound: Duration, work: F) -> Result<()>
 where
     F: FnOnce(&mut World) -> Result<()> + Send,
 {
-    alone(|| in_world(plan, bound, work))
+    if !namespaces_or_skip()? {
+        return Ok(());
+    }
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    on_thread(|| in_world(plan, bound, work))
 }
 
-/// Runs one scenario in mode `quic` and in mode `tls`, each in a world of its own.
+/// Runs one scenario in mode `quic` and in mode `tls`, side by side, each in a world of its own.
 fn in_both_modes<F>(plan: &Plan, bound: Duration, work: F) -> Result<()>
 where
     F: Fn(&mut World) -> Result<()> + Sync,
 {
-    for mode in ["quic", "tls"] {
+    if !namespaces_or_skip()? {
+        return Ok(());
+    }
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let in_mode = |mode: &str| {
         let plan = plan.clone().gateway("mode", mode).cloud("mode", mode);
         let checked = |world: &mut World| {
             let paths = world.paths(Side::Gateway)?;
             ensure!(paths.iter().all(|path| path["mode"] == mode), "{paths:?}");
             work(world)
         };
-        scenario(&plan, bound, checked).with_context(|| format!("mode {mode}"))?;
-    }
-    Ok(())
+        in_world(&plan, bound, checked).with_context(|| format!("mode {mode}"))
+    };
+    std::thread::scope(|scope| {
+        let modes = ["quic", "tls"].map(|mode| scope.spawn(move || in_mode(mode)));
+        let ended = modes.map(|mode| mode.join().map_err(|_| anyhow!("a mode panicked"))?);
+        ended.into_iter().collect()
+    })
 }
 
-/// Runs what needs namespaces, one at a time, on a thread that may move to namespaces of its own
-/// and with which its children end.
+/// Runs what needs namespaces while no other scenario runs.
 fn alone<F>(work: F) -> Result<()>
 where
     F: FnOnce() -> Result<()> + Send,
 {
-    let name = std::thread::current().name().unwrap_or("scenario").to_string();
-    if !privilege::namespaces_or_skip(&name)? {
+    if !namespaces_or_skip()? {
         return Ok(());
     }
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _machine = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    on_thread(work)
+}
+
+fn namespaces_or_skip() -> Result<bool> {
+    privilege::namespaces_or_skip(std::thread::current().name().unwrap_or("scenario"))
+}
+
+/// On a thread that may move to namespaces of its own, and with which its children end.
+fn on_thread(work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     std::thread::scope(|scope| {
         let worker = scope.spawn(work);
         worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

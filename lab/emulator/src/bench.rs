@@ -92,7 +92,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let received = std::thread::scope(|scope| {
         let receiver = scope.spawn(|| receive(&sinks, epoch, &over));
         send(&mut flows, epoch, run_time);
-        // What is still on the way has its delay to arrive.
+        // Packets in flight have their delay to arrive.
         std::thread::sleep(Duration::from_micros(DELAY_US) + Duration::from_millis(200));
         over.store(true, Ordering::Relaxed);
         receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -213,7 +213,7 @@ fn flows(args: &BenchArgs, near: &Namespace, far: &Namespace) -> Result<Vec<Flow
     for link in 0..args.links {
         let socket = |side: &Namespace, host| -> Result<UdpSocket> {
             let socket = side.run(|| UdpSocket::bind(format!("10.77.{link}.{host}:9")))??;
-            // Room for the receiver to be late; the kernel gives what it allows.
+            // Room for a late receiver; the kernel may grant less.
             let _ = nix::sys::socket::setsockopt(
                 &socket,
                 nix::sys::socket::sockopt::RcvBufForce,

@@ -33,7 +33,7 @@ struct Cli {
 enum Task {
     /// Carry traffic through the links of a scenario until a signal, or for its duration.
     Run(RunArgs),
-    /// Read a scenario and say what is wrong with it.
+    /// Read a scenario and report its errors.
     Check {
         /// The scenario file.
         scenario: PathBuf,

@@ -118,7 +118,7 @@ impl Namespace {
         self.tool("ip", arguments).map(|_| ())
     }
 
-    /// Runs any tool inside the namespace to its end and returns what it printed; the arguments are
+    /// Runs any tool inside the namespace to its end and returns its output; the arguments are
     /// split at white space.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ pub fn die_with_parent(command: &mut Command) {
     sys::before_exec(command, sys::BeforeExec { on_parent_death, ..Default::default() });
 }
 
-/// Runs `work` on a fresh thread, so that what it does to its namespaces ends with it.
+/// Runs `work` on a fresh thread, so that its changes of namespaces end with it.
 fn on_helper_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let worker = std::thread::Builder::new().spawn_scoped(scope, work)?;

@@ -60,7 +60,7 @@ pub fn run(args: &RailArgs) -> Result<()> {
     Ok(())
 }
 
-/// What is written can be read.
+/// A written scenario can be read.
 fn checked(scenario: &Path) -> Result<()> {
     Scenario::load(scenario).map(drop).context("the scenario just written")
 }

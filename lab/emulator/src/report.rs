@@ -24,9 +24,9 @@ pub struct DirectionReport {
     /// What the link has done with packets.
     #[serde(flatten)]
     pub counters: Counters,
-    /// What waits in the queue now.
+    /// The backlog of the queue.
     pub queued: Tally,
-    /// What is in propagation now.
+    /// Packets in propagation.
     pub in_flight: Tally,
     /// Packets that the kernel did not take at the far end.
     pub refused: u64,

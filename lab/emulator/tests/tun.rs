@@ -310,7 +310,7 @@ fn an_interface_may_go_down_but_not_away() {
 }
 
 #[test]
-fn what_cannot_run_is_explained() {
+fn failure_to_start_is_explained() {
     if no_namespaces() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The simulated world in virtual time, and what is evaluated in it.
+//! The simulated world in virtual time, and the evaluations in it.
 //!
 //! - [`world`] drives a gateway and a cloud over emulated carriers and checks all they say.
 //! - [`congestion`] has the models of TCP's and QUIC's congestion control.

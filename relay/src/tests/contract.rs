@@ -4,7 +4,7 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use polyrail_control::admin::PathChange;
+use polyrail_scheduler::ChainSpec;
 use polyrail_session::{PathStatus, TunnelKey};
 use polyrail_tunnel::CloseReason;
 
@@ -74,8 +74,8 @@ fn a_tunnel_that_has_received_is_flushed_though_the_session_says_nothing() {
 fn a_withdrawal_leaves_at_once_and_its_room_is_used_again() {
     let mut world = World::new(1);
     let line = Line::new(&mut world, "b");
-    let redundant: PathChange = serde_json::from_str(r#"{"scheduler": "redundant"}"#).unwrap();
-    world.gateway.relay.endpoint().set_chain(Instant::now(), redundant.chain.unwrap());
+    let redundant = ChainSpec::named("redundant").unwrap();
+    world.gateway.relay.endpoint().set_chain(Instant::now(), redundant);
     let (mut client, mut server) = world.connect();
     world.rest(Duration::from_millis(50));
     // From here on nobody wakes the second tunnel: the first one delivers all.

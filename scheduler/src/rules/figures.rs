@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use polyrail_model::{Bitrate, Bytes};
 
-use super::window::window;
 use crate::PathView;
+use crate::rules::window::window;
 
 /// The delay towards the peer without queues; half the least round-trip time while it is unknown.
 pub(crate) fn delay(path: &PathView) -> Duration {

@@ -2,7 +2,7 @@
 
 use polyrail_model::FlowId;
 
-use super::per_flow::PerFlow;
+use crate::rules::per_flow::PerFlow;
 use crate::{Note, OutView};
 
 /// How far each flow has arrived without a gap. Bounded as [`PerFlow`]: a forgotten flow has no

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::per_flow::PerFlow;
 use crate::SegmentView;
+use crate::rules::per_flow::PerFlow;
 
 /// How long the first segment of each flow may still wait. Bounded as [`PerFlow`]: a forgotten
 /// wait begins anew.

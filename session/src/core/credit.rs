@@ -5,14 +5,7 @@
 //! have taken plus its memory. Beyond credit, a flow that has nothing at the peer may always send
 //! one segment: its number is the cumulative one, which is always accepted.
 
-use std::time::Instant;
-
-use polyrail_model::{FlowId, UserId};
 use polyrail_scheduler::SEGMENT;
-
-use super::Session;
-use super::pool::Pool;
-use crate::limits::{STALLED_USER_SHARE, WINDOW_INITIAL, WINDOW_SHARE};
 
 #[derive(Debug)]
 pub(super) struct Credit {
@@ -24,8 +17,6 @@ pub(super) struct Credit {
     received: u64,
     /// The limit that the peer knows.
     told: u64,
-    /// In order and unread, by user.
-    unread: Pool,
     /// What the peer may hold.
     peer_memory: u64,
     limit: u64,
@@ -36,16 +27,7 @@ pub(super) struct Credit {
 impl Credit {
     /// Nothing is granted by the peer before its terms are known.
     pub fn new(memory: u64) -> Self {
-        Self {
-            memory,
-            released: 0,
-            received: 0,
-            told: memory,
-            unread: Pool::default(),
-            peer_memory: 0,
-            limit: 0,
-            used: 0,
-        }
+        Self { memory, released: 0, received: 0, told: memory, peer_memory: 0, limit: 0, used: 0 }
     }
 
     pub fn agree(&mut self, credit: u64) {
@@ -90,7 +72,7 @@ impl Credit {
         self.allowed() >= self.told.saturating_add(more)
     }
 
-    /// The limit to tell the peer, and what was released.
+    /// The limit to send to the peer, and the released sum.
     pub fn advertise(&mut self) -> (u64, u64) {
         self.told = self.allowed();
         (self.told, self.released)
@@ -98,59 +80,14 @@ impl Credit {
 
     /// Whether the peer has kept to its credit, `flows` segments at the cumulative numbers and two
     /// marks a flow apart. Such segments need no credit, one after the other as they are drained:
-    /// so what was released counts, although the peer was not told yet.
+    /// so released numbers count, although the peer was not told yet.
     pub fn is_kept(&self, flows: usize) -> bool {
         let limit = self.told.max(self.allowed());
         self.received <= limit.saturating_add((flows as u64 + 1) * (SEGMENT + 2))
     }
 
-    pub fn arrived(&mut self, user: UserId, bytes: u64) {
-        self.unread.add(user, bytes);
-    }
-
-    pub fn read(&mut self, user: UserId, bytes: u64) {
-        self.unread.subtract(user, bytes);
-    }
-
-    /// Whether windows of this user may grow: its unread bytes are under an eighth of the memory.
-    pub fn may_grow(&self, user: UserId) -> bool {
-        self.unread.of_user(user) < self.memory / STALLED_USER_SHARE
-    }
-
     /// Numbers that were never used before are used now.
     pub fn sent(&mut self, fresh: u64) {
         self.used += fresh;
-    }
-}
-
-impl Session {
-    /// The largest window that a flow may have now: a quarter of what is free.
-    pub(super) fn largest_window(&self) -> u64 {
-        let memory = self.settings.memory.0;
-        let free = memory.saturating_sub(self.held_received);
-        (free / WINDOW_SHARE).clamp(2 * SEGMENT, (memory / WINDOW_SHARE).max(WINDOW_INITIAL))
-    }
-
-    /// Raises the windows that were withheld from this user's flows, if they may grow again.
-    pub(super) fn release_windows(&mut self, user: UserId) {
-        if self.withheld.is_empty() || !self.credit.may_grow(user) {
-            return;
-        }
-        let flows = (user, FlowId(0))..=(user, FlowId(u64::MAX));
-        let ids: Vec<FlowId> = self.withheld.range(flows).map(|&(_, id)| id).collect();
-        for id in ids {
-            self.withheld.remove(&(user, id));
-            if let Some(flow) = self.flows.get_mut(&id) {
-                flow.due.window = true;
-                self.list(id);
-            }
-        }
-    }
-
-    /// Lets flows that waited for credit try again.
-    pub(super) fn feed_starved(&mut self, now: Instant) {
-        for id in std::mem::take(&mut self.starved) {
-            self.enqueue(now, id);
-        }
     }
 }

@@ -1,72 +1,60 @@
-//! Forecasts and outlooks: from the caller to the views of the paths, where they run towards their
-//! time.
+//! Forecasts and outlooks by carrier, as the scheduler sees them at a given time.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use polyrail_model::{LinkForecast, LinkOutlook};
 use polyrail_scheduler::{Forecast, Track, TrackStep};
 
-use super::Session;
 use crate::limits::SESSION_PATHS_MAX;
 
-impl Session {
-    pub fn set_forecast(&mut self, now: Instant, carrier: &str, forecast: Option<LinkForecast>) {
-        self.forecasts.retain(|_, known| known.expires_at > now);
-        match forecast {
-            Some(forecast)
-                if self.forecasts.len() < SESSION_PATHS_MAX
-                    || self.forecasts.contains_key(carrier) =>
-            {
-                self.forecasts.insert(carrier.to_owned(), forecast);
-            }
-            Some(_) => {}
-            None => {
-                self.forecasts.remove(carrier);
-            }
-        }
-        self.refresh_forecasts(now);
-    }
-
-    pub fn set_outlook(&mut self, now: Instant, carrier: &str, outlook: LinkOutlook) {
-        self.outlooks.retain(|_, known| ends_at(known).is_some_and(|end| end > now));
-        let fits = self.outlooks.len() < SESSION_PATHS_MAX || self.outlooks.contains_key(carrier);
-        if outlook.steps.is_empty() {
-            self.outlooks.remove(carrier);
-        } else if fits {
-            self.outlooks.insert(carrier.to_owned(), outlook);
-        }
-        self.refresh_forecasts(now);
-    }
-
-    /// Brings the forecasts and outlooks of all views up to date.
-    pub(super) fn refresh_forecasts(&mut self, now: Instant) {
-        for (path, view) in self.paths.iter_mut().zip(&mut self.views) {
-            let Some(path) = path else { continue };
-            let known = self.forecasts.get(&path.carrier);
-            view.forecast = known.filter(|forecast| forecast.expires_at > now).map(|forecast| {
-                let LinkForecast { fails_at, uncertainty, permille, .. } = *forecast;
-                let fails_in = fails_at.saturating_duration_since(now);
-                Forecast { fails_in, uncertainty, permille }
-            });
-            if view.is_about_to_fail() {
-                path.watch(now);
-            }
-            let outlook = self.outlooks.get(&path.carrier);
-            view.track = outlook.map(|outlook| track(outlook, now)).unwrap_or_default();
-        }
-    }
+/// At most [`SESSION_PATHS_MAX`] carriers each; more are ignored.
+#[derive(Debug, Default)]
+pub(super) struct Forecasts {
+    failures: BTreeMap<String, LinkForecast>,
+    outlooks: BTreeMap<String, LinkOutlook>,
 }
 
-/// The steps that are not over yet.
-fn track(outlook: &LinkOutlook, now: Instant) -> Track {
-    let ends = outlook.steps.iter().skip(1).map(|next| Some(next.from)).chain([ends_at(outlook)]);
-    let ahead = outlook.steps.iter().zip(ends.flatten()).filter(|(_, end)| *end > now);
-    Track::new(ahead.map(|(step, end)| TrackStep {
-        begins_in: step.from.saturating_duration_since(now),
-        ends_in: end.saturating_duration_since(now),
-        rate: step.rate,
-        delay: step.delay,
-    }))
+impl Forecasts {
+    /// Sets or withdraws the forecast of a carrier.
+    pub fn set_forecast(&mut self, now: Instant, carrier: &str, forecast: Option<LinkForecast>) {
+        self.failures.retain(|name, known| known.expires_at > now && name != carrier);
+        if let Some(forecast) = forecast
+            && self.failures.len() < SESSION_PATHS_MAX
+        {
+            self.failures.insert(carrier.to_owned(), forecast);
+        }
+    }
+
+    /// Sets the outlook of a carrier; an empty one withdraws it.
+    pub fn set_outlook(&mut self, now: Instant, carrier: &str, outlook: LinkOutlook) {
+        let holds = |known: &LinkOutlook| ends_at(known).is_some_and(|end| end > now);
+        self.outlooks.retain(|name, known| holds(known) && name != carrier);
+        if !outlook.steps.is_empty() && self.outlooks.len() < SESSION_PATHS_MAX {
+            self.outlooks.insert(carrier.to_owned(), outlook);
+        }
+    }
+
+    /// The forecast of a carrier.
+    pub fn forecast(&self, now: Instant, carrier: &str) -> Option<Forecast> {
+        let known = self.failures.get(carrier).filter(|known| known.expires_at > now)?;
+        let &LinkForecast { fails_at, uncertainty, permille, .. } = known;
+        Some(Forecast { fails_in: fails_at.saturating_duration_since(now), uncertainty, permille })
+    }
+
+    /// The steps of a carrier's outlook that are not over.
+    pub fn track(&self, now: Instant, carrier: &str) -> Track {
+        let Some(outlook) = self.outlooks.get(carrier) else { return Track::default() };
+        let starts = outlook.steps.iter().skip(1).map(|next| Some(next.from));
+        let ends = starts.chain([ends_at(outlook)]);
+        let ahead = outlook.steps.iter().zip(ends.flatten()).filter(|(_, end)| *end > now);
+        Track::new(ahead.map(|(step, end)| TrackStep {
+            begins_in: step.from.saturating_duration_since(now),
+            ends_in: end.saturating_duration_since(now),
+            rate: step.rate,
+            delay: step.delay,
+        }))
+    }
 }
 
 /// When the last step is over.
@@ -84,7 +72,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::disallowed_methods, reason = "the base of a table's clock")]
-    fn steps_come_nearer_and_go() {
+    fn steps_come_nearer_and_end() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let step = |seconds| OutlookStep {
@@ -92,9 +80,10 @@ mod tests {
             rate: Bitrate::from_mbps(seconds as f64),
             delay: Duration::from_millis(10),
         };
-        let outlook = LinkOutlook { steps: (1..=6).map(step).collect() };
+        let mut forecasts = Forecasts::default();
+        forecasts.set_outlook(begin, "a", LinkOutlook { steps: (1..=6).map(step).collect() });
         let seen = |now| {
-            let track = track(&outlook, at(now));
+            let track = forecasts.track(at(now), "a");
             let one = |step: &TrackStep| {
                 (step.begins_in.as_secs(), step.ends_in.as_secs(), step.rate.as_mbps() as u64)
             };

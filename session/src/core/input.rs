@@ -1,18 +1,23 @@
-//! Frames of the peer.
+//! Input: frames of the peer, and changes of paths.
 //!
 //! A breach that concerns one flow resets that flow; one that concerns the session is returned, and
 //! costs the peer the path on which it came.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use polyrail_model::{FlowId, UserId};
+use polyrail_model::{FlowId, LedgerMessage, LinkSample, PathId, Telemetry, UserId};
 use polyrail_scheduler::{Note, PathSet};
 
-use super::{Outcome, Session, Tombstone};
+use super::flows::Outcome;
+use super::outbox::Pong;
+use super::paths::Progress;
+use super::session::Session;
+use crate::event::{Event, PathReport, TunnelKey};
 use crate::flow::{Flow, Life, Run, Violation};
-use crate::limits::{ACK_DELAY, ACK_EVERY, FLOWS_AHEAD_MAX, FLOWS_REFUSED_MAX, WINDOW_INITIAL};
-use crate::wire::{Ack, DataMarks, Echo, Frame, Open, Reset};
-use crate::{Event, FlowKey, ResetReason, Role, TunnelKey};
+use crate::limits::{ACK_EVERY, FLOWS_REFUSED_MAX};
+use crate::path::Manner;
+use crate::settings::Role;
+use crate::wire::{Ack, Echo, Frame, Notice, Open, Reset, ResetReason, Said};
 
 impl Session {
     /// Takes in a frame that came over this tunnel.
@@ -22,72 +27,66 @@ impl Session {
         tunnel: TunnelKey,
         frame: Frame<'_>,
     ) -> Result<(), Violation> {
-        let Some(slot) = self.slot_of(tunnel) else { return Ok(()) };
+        let Some(slot) = self.paths.slot_of(tunnel) else { return Ok(()) };
         match frame {
-            Frame::Open { open, data } => self.on_open(now, slot, &open, data),
+            Frame::Open { open, data } => return self.on_open(now, slot, &open, data),
             Frame::Data { flow, sequence, sent_us, marks, data } => {
                 let run = Run { sequence, open: false, data, fin: marks.fin };
-                self.on_run(now, slot, flow, &run, sent_us)
+                return self.on_run(now, slot, flow, &run, sent_us);
             }
             Frame::Ack(ack) => {
-                let heard = ack.echo.and_then(|echo| self.hear_echo(now, echo));
+                let echoed = ack.echo.and_then(|echo| self.on_echo(now, echo));
                 self.on_ack(now, &ack);
-                if let Some(slot) = heard {
+                if let Some(slot) = echoed {
                     self.progress(now, slot);
                 }
-                Ok(())
             }
-            Frame::Window { flow, limit, drained } => {
-                self.on_window(now, flow, limit, drained);
-                Ok(())
-            }
-            Frame::Reset(reset) => self.on_reset(now, &reset),
+            Frame::Window { flow, limit, drained } => self.on_window(now, flow, limit, drained),
+            Frame::Reset(reset) => return self.on_reset(now, &reset),
             Frame::Ping { token, sent_us } => {
-                if self.pongs.len() < PONGS_MAX {
-                    self.pongs.push((slot, token, sent_us, self.clock(now)));
-                }
-                Ok(())
+                self.outbox.pong(Pong { slot, token, sent_us, received_us: self.clock(now) });
             }
             Frame::Pong { token, sent_us, received_us } => {
-                if let Some(path) = self.paths[slot].as_ref().map(|path| path.id) {
-                    self.hear_echo(now, Echo { path, sent_us, received_us });
-                }
-                self.on_pong(now, slot, token);
-                Ok(())
+                self.on_pong(now, slot, token, (sent_us, received_us));
             }
-            Frame::Telemetry { serial, telemetry } => self.on_telemetry(serial, telemetry),
-            Frame::Handover { serial, message } => {
-                self.on_ledger(serial, message);
-                Ok(())
-            }
-            Frame::PathStatus(notice) => {
-                self.on_notice(now, notice);
-                Ok(())
-            }
+            Frame::Telemetry { serial, telemetry } => self.on_telemetry(serial, telemetry)?,
+            Frame::Handover { serial, message } => self.on_ledger(serial, message),
+            Frame::PathStatus(notice) => self.on_notice(now, notice),
             Frame::GoAway { reason } => {
-                tracing::info!(reason, "the peer is going away");
+                tracing::info!(reason, "peer is going away");
                 self.peer_going = true;
-                Ok(())
             }
-            Frame::Unknown { kind } => {
-                tracing::trace!(kind, "frame of an unknown type skipped");
-                Ok(())
-            }
+            Frame::Unknown { kind } => tracing::trace!(kind, "skipped a frame of unknown type"),
             Frame::Hello { .. }
             | Frame::Join { .. }
             | Frame::Welcome { .. }
-            | Frame::Reject { .. } => Err(Violation("a greeting inside a session")),
+            | Frame::Reject { .. } => return Err(Violation("a greeting inside a session")),
+        }
+        Ok(())
+    }
+
+    /// Microseconds of this side's clock.
+    pub(super) fn clock(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn on_telemetry(&mut self, serial: u64, telemetry: Telemetry) -> Result<(), Violation> {
+        if self.role == Role::Gateway {
+            return Err(Violation("a TELEMETRY from the cloud"));
+        }
+        if self.messages.is_newest(serial) {
+            self.events.push_back(Event::Telemetry { session: self.key, telemetry });
+        }
+        Ok(())
+    }
+
+    fn on_ledger(&mut self, serial: u64, message: LedgerMessage) {
+        if self.messages.is_new(serial) {
+            self.events.push_back(Event::Ledger { session: self.key, message });
         }
     }
 
-    fn on_pong(&mut self, now: Instant, slot: usize, token: u64) {
-        let Some(path) = &mut self.paths[slot] else { return };
-        if let Some(rtt) = path.ponged(now, token) {
-            path.measured(rtt);
-            self.progress(now, slot);
-            self.refresh(slot);
-        }
-    }
+    // Data.
 
     fn on_open(
         &mut self,
@@ -99,12 +98,12 @@ impl Session {
         if self.role == Role::Gateway {
             return Err(Violation("an OPEN from the cloud"));
         }
-        if !self.make_sure_of(now, open.flow)? {
+        if !self.ensure_flow(now, open.flow)? {
             return Ok(());
         }
         let full = self.flows.len() > self.settings.flows_max;
-        let key = FlowKey { session: self.key, flow: open.flow };
-        if let Some(flow) = self.flows.get_mut(&open.flow)
+        let key = self.flow_key(open.flow);
+        if let Some(flow) = self.flows.get_mut(open.flow)
             && flow.destination.is_none()
             && flow.is_callers()
         {
@@ -118,38 +117,34 @@ impl Session {
                 self.events.push_back(Event::Opened { flow: key, user, destination });
             }
         }
-        let DataMarks { fin, .. } = open.marks;
-        self.on_run(now, slot, open.flow, &Run { sequence: 0, open: true, data, fin }, open.sent_us)
+        let run = Run { sequence: 0, open: true, data, fin: open.marks.fin };
+        self.on_run(now, slot, open.flow, &run, open.sent_us)
     }
 
-    /// Whether the flow is there; makes an embryo for one that was never seen. An ended flow's end
-    /// is said again.
-    fn make_sure_of(&mut self, now: Instant, id: FlowId) -> Result<bool, Violation> {
-        if self.flows.contains_key(&id) {
+    /// Whether the flow is open. One that was never seen is created without a destination; the end
+    /// of an ended one is due again.
+    fn ensure_flow(&mut self, now: Instant, id: FlowId) -> Result<bool, Violation> {
+        if self.flows.contains(id) {
             return Ok(true);
         }
-        if self.seen.contains(id.0) {
-            self.say_end_again(id);
+        if self.flows.has_seen(id) {
+            self.outbox.end(id);
             return Ok(false);
         }
         self.see(id)?;
         if self.flows.len() >= self.settings.flows_max + FLOWS_REFUSED_MAX {
             return Err(Violation("more flows than the bound"));
         }
-        self.flows.insert(id, Flow::new(now, id, UserId(0), false, 0, WINDOW_INITIAL));
+        self.flows.insert(Flow::new(now, id, UserId(0), false, 0, self.window_initial()));
         Ok(true)
     }
 
-    /// Notes that the peer uses a number for a flow that was not seen before.
+    /// The peer uses an id for a flow that was not seen before.
     fn see(&mut self, id: FlowId) -> Result<(), Violation> {
         if self.role == Role::Gateway {
             return Err(Violation("a flow that was never opened"));
         }
-        if id.0 > self.seen.end() + FLOWS_AHEAD_MAX {
-            return Err(Violation("a flow far ahead of all others"));
-        }
-        self.seen.insert(id.0..id.0 + 1);
-        Ok(())
+        self.flows.see(id)
     }
 
     fn on_run(
@@ -161,69 +156,66 @@ impl Session {
         sent_us: u64,
     ) -> Result<(), Violation> {
         let received_us = self.clock(now);
-        if let Some(path) = &mut self.paths[slot] {
+        let path = self.paths.get_mut(slot).map(|path| {
             path.hears(now, run.data.len() as u64, self.role == Role::Gateway);
-        }
-        if !self.make_sure_of(now, id)? {
+            path.id
+        });
+        if !self.ensure_flow(now, id)? {
             self.count_ended(id, run.end());
             return Ok(());
         }
-        let path_id = self.paths[slot].as_ref().map(|path| path.id);
-        let Some(flow) = self.flows.get_mut(&id) else { return Ok(()) };
-        let (held, highest, unread) = (flow.recv.held(), flow.recv.highest(), flow.recv.unread());
+        let Some(flow) = self.flows.get_mut(id) else { return Ok(()) };
+        let (held, highest) = (flow.recv.held(), flow.recv.highest());
         let advanced = match flow.recv.accept(run) {
             Ok(advanced) => advanced,
             Err(Violation(what)) => {
-                tracing::warn!(flow = id.0, what, "the peer broke the protocol on a flow");
+                tracing::warn!(flow = id.0, what, "peer broke the protocol on a flow");
                 self.break_off(now, id);
                 return Ok(());
             }
         };
-        self.held_received += flow.recv.held();
-        self.held_received -= held;
-        self.credit.receive(flow.recv.highest() - highest);
-        self.credit.arrived(flow.user, flow.recv.unread().saturating_sub(unread));
-        flow.recv.echo = path_id.map(|path| Echo { path, sent_us, received_us });
+        self.flow_control.held_received += flow.recv.held();
+        self.flow_control.held_received -= held;
+        self.flow_control.credit.receive(flow.recv.highest() - highest);
+        flow.recv.echo = path.map(|path| Echo { path, sent_us, received_us });
         flow.recv.unacknowledged += 1;
-        let soon = flow.recv.unacknowledged >= ACK_EVERY || run.fin || run.open;
-        if soon {
-            flow.due.ack = true;
-            self.list(id);
-        } else if !flow.due.ack_delayed {
-            flow.due.ack_delayed = true;
-            self.ack_line.push_back((now + ACK_DELAY, id));
+        if flow.recv.unacknowledged >= ACK_EVERY || run.fin || run.open {
+            self.outbox.ack(flow);
+        } else {
+            self.outbox.ack_later(now, flow);
         }
         if advanced {
             self.announce(id);
             self.after_drain(now, id);
         }
-        if self.credit.is_kept(self.flows.len()) {
-            Ok(())
-        } else {
-            Err(Violation("data beyond the session's credit"))
-        }
+        self.check_credit("data beyond the session's credit")
+    }
+
+    fn check_credit(&self, breach: &'static str) -> Result<(), Violation> {
+        let kept = self.flow_control.credit.is_kept(self.flows.len());
+        if kept { Ok(()) } else { Err(Violation(breach)) }
     }
 
     /// Tells the caller that there is something to read, once until it reads.
     fn announce(&mut self, id: FlowId) {
-        let Some(flow) = self.flows.get_mut(&id) else { return };
-        if flow.is_callers()
-            && flow.destination.is_some() | (self.role == Role::Gateway)
-            && !flow.told_readable
+        let Some(flow) = self.flows.get(id) else { return };
+        let known = flow.is_callers() && self.is_known(flow);
+        if known
+            && let Some(flow) = self.flows.get_mut(id)
+            && !std::mem::replace(&mut flow.told_readable, true)
         {
-            flow.told_readable = true;
-            self.events
-                .push_back(Event::Readable { flow: FlowKey { session: self.key, flow: id } });
+            self.events.push_back(Event::Readable { flow: self.flow_key(id) });
         }
     }
 
+    // Acknowledgements and windows.
+
     fn on_ack(&mut self, now: Instant, ack: &Ack) {
-        let (id, lately) = (ack.flow, self.lately());
-        let Some(flow) = self.flows.get_mut(&id) else { return };
+        let Some(flow) = self.flows.get_mut(ack.flow) else { return };
         let before = flow.send.held();
         let (cumulative, drained) = if ack.done {
-            // It wants no more, nor what was skipped over.
-            flow.send.drop_gaps();
+            // The peer needs nothing more, skipped numbers included.
+            flow.send.runs.drop_gaps();
             (flow.send.next(), flow.send.next())
         } else {
             (ack.cumulative, ack.drained)
@@ -232,68 +224,70 @@ impl Session {
         let ranges = if ack.done { &[] } else { ack.ranges.as_slice() };
         let each = |start, length, live| settled.push((start, length, live));
         if !flow.send.acknowledge(cumulative, ranges, each) {
-            tracing::warn!(flow = id.0, "the peer acknowledged what was never sent");
-            self.break_off(now, id);
-            return;
+            tracing::warn!(flow = ack.flow.0, "peer acknowledged data that was never sent");
+            return self.break_off(now, ack.flow);
         }
         let freed = before - flow.send.held();
-        let spare = flow.send.take_spare();
-        self.held_sent -= freed;
+        let spare = flow.send.runs.take_spare();
+        self.flow_control.held_sent -= freed;
         flow.send.limit = flow.send.limit.max(ack.limit);
-        let progressed = self.backpressure.drained(now, flow, drained, lately);
-        self.backpressure.recount(flow);
-        if ack.dialed && !flow.dialed && self.role == Role::Gateway && flow.life == Life::Live {
+        let progressed = self.flow_control.drained(now, flow, drained);
+        self.flow_control.recount(flow);
+        if ack.dialed && self.role == Role::Gateway && flow.life == Life::Live && !flow.dialed {
             flow.dialed = true;
-            self.events.push_back(Event::Dialed { flow: FlowKey { session: self.key, flow: id } });
+            self.events.push_back(Event::Dialed { flow: self.flow_key(ack.flow) });
         }
-        if let (true, Life::Resetting { answered, after, .. }) = (ack.done, &mut flow.life) {
+        if let (true, Some(flow)) = (ack.done, self.flows.get_mut(ack.flow))
+            && let Life::Resetting { answered, after, .. } = &mut flow.life
+        {
             (*answered, *after) = (true, 0);
         }
-        let freed = before > flow.send.held();
-        let forgotten = ack.done && flow.life == Life::Live && !flow.send.is_done();
-        self.note_acked(now, id, &settled);
+        self.note_acked(now, ack.flow, &settled);
         self.credit_paths(now, &settled);
         self.withdraw(spare);
-        if forgotten {
-            self.forget_flow(now, id);
-            return;
+        let forgotten = |flow: &Flow| ack.done && flow.life == Life::Live && !flow.send.is_done();
+        if let Some(flow) = self.flows.get_mut(ack.flow).filter(|flow| forgotten(flow)) {
+            // The peer does not know the flow any more, and it was not over.
+            flow.life = Life::Ending { reason: ResetReason::Internal, after: 0 };
+            return self.end_if_over(now, ack.flow);
         }
-        if freed {
-            self.relieve_one(now, id);
-            self.relieve(now);
+        if freed > 0 {
+            self.relieve_one(ack.flow);
+            self.relieve();
         }
-        self.enqueue(now, id);
-        if progressed && !self.starved.is_empty() {
+        self.enqueue(now, ack.flow);
+        if progressed {
             self.feed_starved(now);
         }
-        self.end_if_over(now, id);
+        self.end_if_over(now, ack.flow);
     }
 
     /// Tells the scheduler. Of copies the first path stands for all, and that is not sure.
     fn note_acked(&mut self, now: Instant, flow: FlowId, settled: &[(u64, u64, PathSet)]) {
-        let cumulative = self.flows.get(&flow).map_or(0, |flow| flow.send.acked());
+        let cumulative = self.flows.get(flow).map_or(0, |flow| flow.send.acked());
         for &(offset, bytes, live) in settled {
-            let Some(slot) = live.iter().next() else { continue };
-            let (path, sure) = (self.views[slot].id, live.len() == 1);
+            let path = live.iter().next().and_then(|slot| self.paths.get(slot));
+            let Some(path) = path.map(|path| path.id) else { continue };
+            let sure = live.len() == 1;
             self.chain.note(&Note::Acked { path, sure, flow, offset, bytes, cumulative }, now);
         }
     }
 
-    /// Paths that alone can have delivered what was acknowledged have made progress. Of those that
-    /// carried the same, and of a fresh path, the echoes tell.
+    /// A path that alone can have delivered an acknowledged run has made progress. If several paths
+    /// carried the run, or the path is fresh, the echoes decide.
     fn credit_paths(&mut self, now: Instant, settled: &[(u64, u64, PathSet)]) {
         let (mut touched, mut progressed) = (PathSet::EMPTY, PathSet::EMPTY);
         for &(_, length, live) in settled {
-            self.settle(length, live);
-            live.iter().for_each(|slot| touched.insert(slot));
+            self.paths.settle(length, live);
+            touched = touched.or(live);
             if live.len() == 1 {
-                live.iter().for_each(|slot| progressed.insert(slot));
+                progressed = progressed.or(live);
             }
         }
         for slot in touched.iter() {
-            self.trim_carried(slot);
-            let path = self.paths.get(slot).and_then(Option::as_ref);
-            // What was taken back from another path may have arrived over that.
+            self.paths.trim_carried(slot, &self.flows);
+            let path = self.paths.get(slot);
+            // Runs that another path gave up may have arrived over that path.
             let credible = path.is_some_and(|path| path.proven && path.delivered);
             if credible && progressed.contains(slot) {
                 self.progress(now, slot);
@@ -301,127 +295,321 @@ impl Session {
         }
     }
 
-    /// The peer does not know the flow any more, and it was not over.
-    fn forget_flow(&mut self, now: Instant, id: FlowId) {
-        let Some(flow) = self.flows.get_mut(&id) else { return };
-        flow.life = Life::Ending { reason: ResetReason::Internal, after: 0 };
-        self.end_if_over(now, id);
-    }
-
     fn on_window(&mut self, now: Instant, id: FlowId, limit: u64, drained: u64) {
         if id == FlowId::default() {
-            self.credit.raise_limit(limit);
-            self.feed_starved(now);
-            return;
+            self.flow_control.credit.raise_limit(limit);
+            return self.feed_starved(now);
         }
-        let lately = self.lately();
-        let Some(flow) = self.flows.get_mut(&id) else { return };
+        let Some(flow) = self.flows.get_mut(id) else { return };
         flow.send.limit = flow.send.limit.max(limit);
-        let progressed = self.backpressure.drained(now, flow, drained, lately);
-        self.backpressure.recount(flow);
-        if progressed && !self.starved.is_empty() {
+        if self.flow_control.drained(now, flow, drained) {
+            self.flow_control.recount(flow);
             self.feed_starved(now);
         }
-        self.relieve_one(now, id);
+        self.relieve_one(id);
         self.enqueue(now, id);
     }
 
-    /// A server whose bytes are still to come was reached, also when the RESET overtakes the word.
-    fn prove_dialed(&mut self, id: FlowId, reset: &Reset) {
-        if let (Role::Gateway, Some(flow)) = (self.role, self.flows.get_mut(&id))
-            && reset.after > 0
-            && flow.life == Life::Live
-            && !std::mem::replace(&mut flow.dialed, true)
-        {
-            self.events.push_back(Event::Dialed { flow: FlowKey { session: self.key, flow: id } });
-        }
-    }
+    // Resets.
 
     fn on_reset(&mut self, now: Instant, reset: &Reset) -> Result<(), Violation> {
         let id = reset.flow;
-        if !self.flows.contains_key(&id) && !self.awaits(reset) {
-            return self.on_reset_of_none(reset);
+        // A RESET may overtake its OPEN; what precedes it is still to be delivered then.
+        let overtook = !reset.answer
+            && reset.after > 0
+            && self.role == Role::Cloud
+            && !self.flows.has_seen(id);
+        if !self.flows.contains(id) && !overtook {
+            return self.on_reset_of_ended(reset);
         }
-        if !self.make_sure_of(now, id)? {
+        if !self.ensure_flow(now, id)? {
             return Ok(());
         }
-        let Some(flow) = self.flows.get_mut(&id) else { return Ok(()) };
+        let Some(flow) = self.flows.get_mut(id) else { return Ok(()) };
         let highest = flow.recv.highest();
         flow.recv.raise(reset.last);
-        self.credit.receive(flow.recv.highest() - highest);
-        if !self.credit.is_kept(self.flows.len()) {
-            return Err(Violation("a RESET beyond the session's credit"));
-        }
+        self.flow_control.credit.receive(flow.recv.highest() - highest);
+        self.check_credit("a RESET beyond the session's credit")?;
         self.prove_dialed(id, reset);
-        let Some(flow) = self.flows.get_mut(&id) else { return Ok(()) };
+        let Some(flow) = self.flows.get_mut(id) else { return Ok(()) };
         flow.life = match flow.life {
             Life::Resetting { reason, after: before, .. } => {
                 // An answer says how far the other side still reads; who resets reads no more.
                 let after = if reset.answer { before.min(reset.after) } else { 0 };
                 flow.life = Life::Resetting { reason, after, answered: true };
-                self.cut_sending(now, id, after);
+                self.cut_sending(id, after);
                 self.end_if_over(now, id);
-                if after < before && !self.flows.contains_key(&id) {
-                    // The other side is to hear how many numbers were used in the end.
-                    self.say_end_again(id);
+                if after < before && !self.flows.contains(id) {
+                    // The peer is to learn how many numbers were used in the end.
+                    self.outbox.end(id);
                 }
                 return Ok(());
             }
-            // Said again, a RESET may shorten what is still to be read, and never lengthens it.
+            // A repeated RESET may lower the number up to which is read, and never raises it.
             Life::Ending { reason, after: before } => {
                 Life::Ending { reason, after: before.min(reset.after) }
             }
             Life::Live => Life::Ending { reason: reset.reason, after: reset.after },
         };
         flow.due.reset |= !reset.answer;
-        self.cut_sending(now, id, 0);
-        let Some(flow) = self.flows.get(&id) else { return Ok(()) };
-        let (gone, known) =
-            (reset.after == 0, flow.destination.is_some() || self.role == Role::Gateway);
-        if gone {
+        self.outbox.list(flow);
+        self.cut_sending(id, 0);
+        if reset.after == 0 {
             self.discard_received(id);
+            if self.flows.get(id).is_some_and(|flow| !self.is_known(flow)) {
+                self.bury(now, id);
+            }
         }
-        if gone && !known {
-            self.bury(now, id);
-            return Ok(());
-        }
-        self.list(id);
         self.end_if_over(now, id);
         Ok(())
     }
 
-    /// A RESET has overtaken its OPEN, and what precedes it is still to be delivered.
-    fn awaits(&self, reset: &Reset) -> bool {
-        let delivers = !reset.answer && reset.after > 0;
-        delivers && self.role == Role::Cloud && !self.seen.contains(reset.flow.0)
-    }
-
-    /// The peer has used numbers of a flow that is over: they count, and are free again.
-    fn count_ended(&mut self, id: FlowId, end: u64) {
-        if let Some(tombstone) = self.tombstones.get_mut(&id) {
-            let more = end.saturating_sub(tombstone.counted);
-            tombstone.counted += more;
-            self.credit.receive(more);
-            self.credit.release(more);
-            self.due_credit |= self.credit.wants_update();
+    /// The server was reached if bytes of it are still to come, also when the RESET overtakes the
+    /// ACK that says so.
+    fn prove_dialed(&mut self, id: FlowId, reset: &Reset) {
+        if let (Role::Gateway, Some(flow)) = (self.role, self.flows.get_mut(id))
+            && reset.after > 0
+            && flow.life == Life::Live
+            && !std::mem::replace(&mut flow.dialed, true)
+        {
+            self.events.push_back(Event::Dialed { flow: self.flow_key(id) });
         }
     }
 
-    /// A RESET of a flow that is over, or whose OPEN was overtaken.
-    fn on_reset_of_none(&mut self, reset: &Reset) -> Result<(), Violation> {
+    /// A RESET of an ended flow, or of one whose OPEN was overtaken.
+    fn on_reset_of_ended(&mut self, reset: &Reset) -> Result<(), Violation> {
         let id = reset.flow;
-        if !self.seen.contains(id.0) {
+        if !self.flows.has_seen(id) {
             self.see(id)?;
             let outcome = Outcome::Reset { reason: reset.reason, last: 0, after: 0 };
-            self.remember(id, Tombstone { outcome, counted: 0 });
+            self.flows.remember(id, outcome, 0);
         }
         self.count_ended(id, reset.last);
         if !reset.answer {
-            self.say_end_again(id);
+            self.outbox.end(id);
         }
         Ok(())
     }
-}
 
-/// Unanswered PINGs that are remembered; more come only from a peer that misbehaves.
-const PONGS_MAX: usize = 64;
+    /// The peer has used numbers of an ended flow: they count, and are free again.
+    fn count_ended(&mut self, id: FlowId, end: u64) {
+        let more = self.flows.count_ended(id, end);
+        self.flow_control.credit.receive(more);
+        self.flow_control.credit.release(more);
+        self.outbox.due_credit |= self.flow_control.credit.wants_update();
+    }
+
+    // Paths.
+
+    /// Adds a path; false when there are too many.
+    pub fn add_path(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        tunnel: TunnelKey,
+        manner: Manner<'_>,
+    ) -> bool {
+        if self.paths.is_full() {
+            let Some(spare) = self.paths.spare() else { return false };
+            let (tunnel, closed) = (spare.tunnel, spare.dismissed);
+            if !closed {
+                self.close_superseded(tunnel);
+            }
+            self.lose_path(now, tunnel);
+        }
+        self.paths.add(now, id, tunnel, manner);
+        self.give_up_hidden(now);
+        true
+    }
+
+    /// A path was welcomed.
+    pub fn prove(&mut self, now: Instant, tunnel: TunnelKey) {
+        let Some(slot) = self.paths.slot_of(tunnel) else { return };
+        let progress = self.paths.prove(now, slot);
+        self.after_progress(now, slot, progress);
+    }
+
+    fn after_progress(&mut self, now: Instant, slot: usize, progress: Progress) {
+        if let Some(path) = self.paths.get(slot).filter(|_| progress.recovered) {
+            self.events.push_back(Event::PathRecovered { tunnel: path.tunnel });
+        }
+        if progress.changed {
+            self.give_up_hidden(now);
+        }
+    }
+
+    /// A path's tunnel is gone.
+    pub fn lose_path(&mut self, now: Instant, tunnel: TunnelKey) {
+        let Some(slot) = self.paths.slot_of(tunnel) else { return };
+        self.give_up(now, slot, true);
+        if let Some(lost) = self.paths.remove(now, slot) {
+            self.chain.note(&Note::Gone { path: lost.id }, now);
+        }
+        self.give_up_hidden(now);
+    }
+
+    pub fn set_room(&mut self, tunnel: TunnelKey, room: usize) {
+        if let Some(path) = self.paths.slot_of(tunnel).and_then(|slot| self.paths.get_mut(slot)) {
+            path.set_room(room);
+        }
+    }
+
+    pub fn sample(&mut self, now: Instant, tunnel: TunnelKey, sample: &LinkSample) {
+        let Some(slot) = self.paths.slot_of(tunnel) else { return };
+        let Some(path) = self.paths.get_mut(slot) else { return };
+        path.sample(sample);
+        let waits = path.outstanding > 0 && !path.stalled;
+        let Some(view) = self.paths.view_of(now, slot, &self.chain) else { return };
+        if self.chain.gives_back(&view, now) && waits {
+            self.stall(now, slot);
+        }
+    }
+
+    /// A round-trip time that the greeting took.
+    pub fn measured(&mut self, tunnel: TunnelKey, rtt: Duration) {
+        if let Some(path) = self.paths.slot_of(tunnel).and_then(|slot| self.paths.get_mut(slot)) {
+            path.measured(rtt);
+        }
+    }
+
+    /// This side has noticed something about a path.
+    pub fn report(&mut self, tunnel: TunnelKey, report: PathReport) {
+        let said = match report {
+            PathReport::Stalled => Said::Stalled,
+            PathReport::Policed { rate } => Said::Policed { rate },
+        };
+        if let Some(path) = self.paths.slot_of(tunnel).and_then(|slot| self.paths.get(slot)) {
+            self.outbox.notice(path.id, said);
+        }
+    }
+
+    /// The paths of this carrier are used only when no other is left, or like any other.
+    pub fn set_backup(&mut self, carrier: &str, backup: bool) {
+        for slot in self.paths.slots() {
+            let Some(path) = self.paths.get_mut(slot) else { continue };
+            if path.carrier == carrier && path.backup != backup {
+                path.backup = backup;
+                let id = path.id;
+                self.tell_backup(id, backup);
+            }
+        }
+    }
+
+    /// The peer is to use this path only when no other is left, or like any other.
+    pub fn tell_backup(&mut self, path: PathId, backup: bool) {
+        self.outbox.notice(path, Said::Backup { backup });
+    }
+
+    fn on_notice(&mut self, now: Instant, notice: Notice) {
+        let slot = self.paths.slot_of_id(notice.path);
+        let Some(path) = slot.and_then(|slot| self.paths.get_mut(slot)) else { return };
+        let noticed = &mut path.noticed[usize::from(matches!(notice.said, Said::Backup { .. }))];
+        if notice.serial <= *noticed {
+            return;
+        }
+        *noticed = notice.serial;
+        let report = match notice.said {
+            Said::Stalled => PathReport::Stalled,
+            Said::Policed { rate } => PathReport::Policed { rate },
+            Said::Backup { backup } => return path.backup = backup,
+        };
+        tracing::debug!(path = notice.path.0, ?report, "peer reported on a path");
+        if self.role == Role::Gateway {
+            // A PING shows whether this side still receives on it, and lets its transport notice.
+            path.ping_soon(now);
+        }
+        self.events.push_back(Event::PathReport { tunnel: path.tunnel, report });
+    }
+
+    /// An arrival that the peer echoes; returns the slot of its path.
+    fn on_echo(&mut self, now: Instant, echo: Echo) -> Option<usize> {
+        let Echo { path: id, sent_us, received_us } = echo;
+        let slot = self.paths.slot_of_id(id)?;
+        let path = self.paths.get_mut(slot)?;
+        let sent_at = self.epoch.checked_add(Duration::from_micros(sent_us))?;
+        let signed = |micros: u64| i64::try_from(micros).unwrap_or(i64::MAX);
+        path.delay.sample(now, sent_at, signed(received_us).saturating_sub(signed(sent_us)));
+        Some(slot)
+    }
+
+    fn on_pong(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        token: u64,
+        (sent_us, received_us): (u64, u64),
+    ) {
+        let Some(path) = self.paths.get_mut(slot) else { return };
+        let (id, rtt) = (path.id, path.ponged(now, token));
+        rtt.into_iter().for_each(|rtt| path.measured(rtt));
+        self.on_echo(now, Echo { path: id, sent_us, received_us });
+        if rtt.is_some() {
+            self.progress(now, slot);
+        }
+    }
+
+    pub(super) fn stall(&mut self, now: Instant, slot: usize) {
+        let Some(path) = self.paths.get(slot) else { return };
+        let (tunnel, since) = (path.tunnel, path.dark_since(now));
+        self.events.push_back(Event::PathStalled { tunnel, since });
+        let current = self.paths.stall(now, slot);
+        if let Some(path) = self.paths.get(slot)
+            && self.role == Role::Cloud
+            && current
+            && path.outstanding > 0
+        {
+            // Only the gateway can put another tunnel in its place.
+            self.outbox.notice(path.id, Said::Stalled);
+        }
+        self.give_up_hidden(now);
+        self.close_drained(now);
+    }
+
+    /// The path has proved that it delivers.
+    fn progress(&mut self, now: Instant, slot: usize) {
+        let progress = self.paths.progress(now, slot);
+        self.after_progress(now, slot, progress);
+        if self.paths.has_rivalry() {
+            self.close_drained(now);
+        }
+    }
+
+    /// Asks for the closing of superseded paths that have nothing in flight any more.
+    pub(super) fn close_drained(&mut self, now: Instant) {
+        for slot in self.paths.close_drained(now) {
+            let Some(path) = self.paths.get(slot) else { continue };
+            let (tunnel, given_up) = (path.tunnel, path.gives_up());
+            if given_up {
+                self.paths.withdraw_all(slot, &self.flows);
+            }
+            self.close_superseded(tunnel);
+        }
+    }
+
+    fn close_superseded(&mut self, tunnel: TunnelKey) {
+        let reason = "superseded by a newer tunnel of the same carrier".to_owned();
+        self.events.push_back(Event::CloseTunnel { tunnel, reason, superseded: true });
+    }
+
+    /// What hidden paths carry goes over others, if another path can take it: lazily, because the
+    /// scheduler decides segment by segment.
+    fn give_up_hidden(&mut self, now: Instant) {
+        for slot in self.paths.to_give_up() {
+            self.give_up(now, slot, false);
+        }
+    }
+
+    /// What the path carries goes back to its flows; with `forget` it may carry the same again.
+    fn give_up(&mut self, now: Instant, slot: usize, forget: bool) {
+        let given_up = self.paths.give_up(slot, forget, &mut self.flows);
+        let Some(path) = self.paths.get(slot) else { return };
+        if given_up.bytes > 0 {
+            // Attempts that never delivered anything are no copies.
+            self.reinjected += if path.delivered { given_up.bytes } else { 0 };
+            self.chain.note(&Note::Reinjected { path: path.id, bytes: given_up.bytes }, now);
+        }
+        given_up.flows.into_iter().for_each(|id| self.enqueue(now, id));
+        let unconfirmed = given_up.unconfirmed.into_iter();
+        unconfirmed.for_each(|id| self.outbox.repeat(id, &mut self.flows));
+    }
+}

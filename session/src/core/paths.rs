@@ -1,106 +1,194 @@
-//! Paths of a session: they come, stall, recover, are superseded and go.
+//! The paths of a session: which of them may carry data, and the runs in flight on each.
 //!
-//! What a lost path carried goes back to the flows' buffers; so does what a hidden one carries as
-//! soon as another path can take it, lazily: the scheduler decides anew segment by segment.
+//! Of the paths of one carrier the newest that the peer is known to receive supersedes the older
+//! ones; a cloud knows that from the JOIN, a gateway from the answer. Until then the older ones go
+//! on, if they can. A superseded path that delivers keeps what it carries and is closed when it is
+//! drained. One that stalled is closed at once, and its tunnel need not deliver what others carry
+//! now.
 //!
-//! Of the paths of one carrier the newest that the peer is known to hear supersedes the older ones;
-//! a cloud knows that from the JOIN, a gateway from the answer. Until then the older ones go on, if
-//! they can. An older path that delivers keeps what it carries and is closed when it is drained.
-//! One that stalled is closed at once, and its tunnel need not deliver what others carry now.
+//! Invariant: `outstanding` of a path is the sum of the runs of all flows that are expected from
+//! it.
 
-use std::time::Instant;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, FlowId, LinkSample, PathId};
-use polyrail_scheduler::{Note, PathView, SEGMENT};
+use polyrail_model::{Bytes, FlowId, PathId, Unit};
+use polyrail_scheduler::{Chain, PathSet, PathView, SEGMENT};
 
-use super::Session;
+use super::flows::Flows;
+use super::forecasts::Forecasts;
+use super::outlet::Outlet;
+use crate::delay::Common;
+use crate::event::TunnelKey;
 use crate::flow::Flow;
 use crate::limits::SESSION_PATHS_MAX;
 use crate::path::{Carried, Manner, Path};
-use crate::wire::Said;
-use crate::{Event, Role, TunnelKey};
+use crate::settings::PathStatus;
 
-impl Session {
-    /// Adds a path; false when there are too many. Superseded ones and older attempts make room:
-    /// those of a restart that a carrier held back may all come at once.
-    pub fn add_path(
-        &mut self,
-        now: Instant,
-        id: PathId,
-        tunnel: TunnelKey,
-        manner: Manner<'_>,
-    ) -> bool {
-        if self.paths.iter().flatten().count() >= SESSION_PATHS_MAX && !self.make_room(now) {
-            return false;
+#[derive(Debug)]
+pub(super) struct Paths {
+    /// By slot; slots of lost paths are used again.
+    slots: Vec<Option<Path>>,
+    /// Some carrier has more than one path.
+    rivalry: bool,
+    pub forecasts: Forecasts,
+    /// Units that need not arrive any more.
+    withdrawn: Vec<(TunnelKey, u64)>,
+    /// Since when there has been no path.
+    pub alone_since: Option<Instant>,
+    /// There has been a path.
+    pub greeted: bool,
+    /// When the session last sent, for snapshots.
+    pub looked_at: Instant,
+}
+
+/// What a sign of life means for the paths.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    /// The path was stalled.
+    pub recovered: bool,
+    /// Other paths may be used now.
+    pub changed: bool,
+}
+
+/// What a path gave up.
+#[derive(Debug, Default)]
+pub(super) struct GivenUp {
+    /// Sequence numbers that are not expected from the path any more.
+    pub bytes: u64,
+    /// The flows that they belong to.
+    pub flows: BTreeSet<FlowId>,
+    /// Flows whose control frames were not confirmed.
+    pub unconfirmed: BTreeSet<FlowId>,
+}
+
+impl Paths {
+    pub fn new(now: Instant) -> Self {
+        Self {
+            slots: Vec::new(),
+            rivalry: false,
+            forecasts: Forecasts::default(),
+            withdrawn: Vec::new(),
+            alone_since: Some(now),
+            greeted: false,
+            looked_at: now,
         }
+    }
+
+    pub fn get(&self, slot: usize) -> Option<&Path> {
+        self.slots.get(slot)?.as_ref()
+    }
+
+    pub fn get_mut(&mut self, slot: usize) -> Option<&mut Path> {
+        self.slots.get_mut(slot)?.as_mut()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Path> + Clone {
+        self.slots.iter().flatten()
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Path> {
+        self.slots.iter_mut().flatten()
+    }
+
+    /// The slots that have a path.
+    pub fn slots(&self) -> impl Iterator<Item = usize> + use<> {
+        let used: Vec<usize> =
+            self.slots.iter().enumerate().filter_map(|(i, p)| p.as_ref().map(|_| i)).collect();
+        used.into_iter()
+    }
+
+    fn position(&self, of: impl Fn(&Path) -> bool) -> Option<usize> {
+        self.slots.iter().position(|path| path.as_ref().is_some_and(&of))
+    }
+
+    pub fn slot_of(&self, tunnel: TunnelKey) -> Option<usize> {
+        self.position(|path| path.tunnel == tunnel)
+    }
+
+    pub fn slot_of_id(&self, id: PathId) -> Option<usize> {
+        self.position(|path| path.id == id)
+    }
+
+    /// The greatest round-trip time of a live path; 100 ms when there is none.
+    pub fn slowest_rtt(&self) -> Duration {
+        let live = self.iter().filter(|path| !path.stalled);
+        live.map(Path::srtt).max().unwrap_or(Duration::from_millis(100))
+    }
+
+    // Paths come and go.
+
+    /// Whether there are as many paths as there may be.
+    pub fn is_full(&self) -> bool {
+        self.iter().count() >= SESSION_PATHS_MAX
+    }
+
+    /// The oldest path that was superseded, or is unproven while its carrier has a newer one: it
+    /// makes room for another. The attempts of a restart that a carrier held back may all arrive at
+    /// once.
+    pub fn spare(&self) -> Option<&Path> {
+        let has_newer = |path: &Path| {
+            self.iter().any(|other| other.carrier == path.carrier && other.id > path.id)
+        };
+        let spare = self.iter().filter(|p| p.superseded || (!p.proven && has_newer(p)));
+        spare.min_by_key(|path| path.id)
+    }
+
+    pub fn add(&mut self, now: Instant, id: PathId, tunnel: TunnelKey, manner: Manner<'_>) {
         let mut path = Path::new(now, id, tunnel, manner);
         path.carrier_number = self.number_of(manner.carrier);
-        let same = self.paths.iter().flatten().filter(|other| other.carrier == manner.carrier);
+        let same = self.iter().filter(|other| other.carrier == manner.carrier);
         if let Some(newest) = same.max_by_key(|other| other.id) {
             path.expect(newest.srtt());
         }
-        let slot = self.paths.iter().position(Option::is_none).unwrap_or(self.paths.len());
-        if slot == self.paths.len() {
-            self.paths.push(None);
-            self.views.push(path.view());
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            self.slots.push(None);
         }
-        self.paths[slot] = Some(path);
-        self.alone_since = None;
-        self.greeted = true;
+        self.slots[slot] = Some(path);
+        (self.alone_since, self.greeted) = (None, true);
         if manner.proven {
             self.take_over(now, slot);
         }
-        self.choose(now);
-        true
+        self.choose();
     }
 
-    /// The number of a carrier: that of the paths it has, else one that is free.
+    /// The number of a carrier: the number of its other paths, else a free one.
     fn number_of(&self, carrier: &str) -> u32 {
-        let paths = || self.paths.iter().flatten();
-        let known = paths().find(|path| path.carrier == carrier).map(|path| path.carrier_number);
-        let is_free = |number: &u32| paths().all(|path| path.carrier_number != *number);
+        let known = self.iter().find(|path| path.carrier == carrier);
+        let is_free = |number: &u32| self.iter().all(|path| path.carrier_number != *number);
+        let known = known.map(|path| path.carrier_number);
         known.or_else(|| (0..).find(is_free)).unwrap_or_default()
     }
 
-    /// Drops the oldest path that was superseded, or is not proven while its carrier has a newer
-    /// one; false when there is none.
-    fn make_room(&mut self, now: Instant) -> bool {
-        let paths = self.paths.iter().flatten();
-        let has_newer = |path: &Path| {
-            paths.clone().any(|other| other.carrier == path.carrier && other.id > path.id)
-        };
-        let spare = paths.clone().filter(|p| p.superseded || (!p.proven && has_newer(p)));
-        let Some(oldest) = spare.min_by_key(|path| path.id) else { return false };
-        let (tunnel, told) = (oldest.tunnel, oldest.dismissed);
-        if !told {
-            self.dismiss(tunnel);
+    /// Removes a path, which must have given up its runs.
+    pub fn remove(&mut self, now: Instant, slot: usize) -> Option<Path> {
+        let lost = self.slots.get_mut(slot)?.take()?;
+        debug_assert!(lost.carried.is_empty(), "a lost path carries nothing");
+        self.withdrawn.retain(|(of, _)| *of != lost.tunnel);
+        if !lost.superseded {
+            self.reinstate(&lost.carrier);
         }
-        self.lose_path(now, tunnel);
-        true
+        self.choose();
+        if self.iter().next().is_none() {
+            self.alone_since = Some(now);
+        }
+        Some(lost)
     }
 
-    fn dismiss(&mut self, tunnel: TunnelKey) {
-        let reason = "superseded by a newer tunnel of the same carrier".to_owned();
-        self.events.push_back(Event::CloseTunnel { tunnel, reason, superseded: true });
-    }
-
-    /// The peer hears this path. Greetings may come in another order than they left: the number
-    /// decides, on both sides.
+    /// The peer receives on this path. Greetings may arrive in another order than they left: the
+    /// number decides, on both sides.
     fn take_over(&mut self, now: Instant, slot: usize) {
-        let Some(path) = &self.paths[slot] else { return };
-        if path.superseded {
-            return;
-        }
+        let Some(path) = self.get(slot).filter(|path| !path.superseded) else { return };
         let (id, carrier) = (path.id, path.carrier.clone());
-        let rivals = self.paths.iter_mut().flatten().filter(|path| path.carrier == carrier);
         let (mut newer, mut older) = (false, false);
-        for rival in rivals {
+        for rival in self.iter_mut().filter(|path| path.carrier == carrier) {
             newer |= rival.id > id && rival.is_sound();
             if rival.id < id && !rival.superseded {
                 (rival.superseded, older) = (true, true);
             }
         }
-        if let Some(path) = &mut self.paths[slot] {
+        if let Some(path) = self.get_mut(slot) {
             path.superseded = newer;
             if older {
                 // Its PONG is the progress that lets the older ones go.
@@ -109,345 +197,349 @@ impl Session {
         }
     }
 
-    /// A path was welcomed.
-    pub fn prove(&mut self, now: Instant, tunnel: TunnelKey) {
-        let Some(slot) = self.slot_of(tunnel) else { return };
-        let Some(path) = &mut self.paths[slot] else { return };
-        let was_stalled = path.progress(now);
-        if !std::mem::replace(&mut path.proven, true) || was_stalled {
-            self.take_over(now, slot);
-            self.choose(now);
-        }
-    }
-
-    /// Decides which paths the scheduler may use, and takes back what others carry.
-    fn choose(&mut self, now: Instant) {
-        let paths = self.paths.iter().flatten();
-        let sound = paths.clone().any(Path::is_sound);
-        let newest_hope = |path: &Path| {
-            let mut rivals = paths.clone().filter(|rival| rival.carrier == path.carrier);
-            !sound && !rivals.any(|r| r.id > path.id && !r.stalled && !r.superseded)
-        };
-        let hides =
-            |path: &Path| path.stalled || path.superseded || !(path.proven || newest_hope(path));
-        let hidden: Vec<bool> =
-            self.paths.iter().map(|path| path.as_ref().is_some_and(hides)).collect();
-        self.rivalry = paths.clone().any(|path| {
-            paths.clone().any(|rival| rival.id != path.id && rival.carrier == path.carrier)
-        });
-        for (slot, hidden) in hidden.into_iter().enumerate() {
-            if let Some(path) = &mut self.paths[slot] {
-                path.hidden = hidden;
-            }
-            self.refresh(slot);
-        }
-        self.take_back_hidden(now);
-    }
-
-    /// A path's tunnel is gone.
-    pub fn lose_path(&mut self, now: Instant, tunnel: TunnelKey) {
-        let Some(slot) = self.slot_of(tunnel) else { return };
-        self.take_back(now, slot, true);
-        let lost = self.paths[slot].take();
-        self.chain.note(&Note::Gone { path: self.views[slot].id }, now);
-        self.views[slot] = absent(self.views[slot]);
-        self.withdrawals.retain(|(of, _)| *of != tunnel);
-        if let Some(lost) = lost.filter(|path| !path.superseded) {
-            self.reinstate(&lost.carrier);
-        }
-        self.choose(now);
-        if self.paths.iter().all(Option::is_none) {
-            self.alone_since = Some(now);
-        }
-    }
-
-    /// The path that had taken over is gone or stalls before it delivered: the one before it goes
+    /// The path that had taken over is lost, or stalls before it delivered: the one before it goes
     /// on.
     fn reinstate(&mut self, carrier: &str) {
-        let rivals = || self.paths.iter().flatten().filter(|path| path.carrier == carrier);
+        let rivals = || self.iter().filter(|path| path.carrier == carrier);
         if rivals().any(Path::is_sound) {
             return;
         }
         let older = rivals().filter(|path| path.superseded && !path.dismissed);
         let newest = older.map(|path| path.id).max();
-        for path in self.paths.iter_mut().flatten().filter(|path| Some(path.id) == newest) {
+        for path in self.iter_mut().filter(|path| Some(path.id) == newest) {
             (path.superseded, path.relieved) = (false, false);
         }
     }
 
-    pub(super) fn slot_of(&self, tunnel: TunnelKey) -> Option<usize> {
-        self.paths.iter().position(|path| path.as_ref().is_some_and(|p| p.tunnel == tunnel))
+    /// Decides which paths the scheduler may use.
+    fn choose(&mut self) {
+        let sound = self.iter().any(Path::is_sound);
+        let rivals = |path: &Path| {
+            let (id, carrier) = (path.id, path.carrier.clone());
+            self.iter().filter(move |rival| rival.id != id && rival.carrier == carrier)
+        };
+        let newest_hope = |path: &Path| {
+            let mut newer = rivals(path).filter(|rival| rival.id > path.id);
+            !sound && !newer.any(|rival| !rival.stalled && !rival.superseded)
+        };
+        let hides =
+            |path: &Path| path.stalled || path.superseded || !(path.proven || newest_hope(path));
+        let hidden: Vec<bool> = self.iter().map(hides).collect();
+        let rivalry = self.iter().any(|path| rivals(path).next().is_some());
+        self.rivalry = rivalry;
+        self.iter_mut().zip(hidden).for_each(|(path, hidden)| path.hidden = hidden);
     }
 
-    pub fn set_room(&mut self, tunnel: TunnelKey, room: usize) {
-        let Some(slot) = self.slot_of(tunnel) else { return };
-        if let Some(path) = &mut self.paths[slot] {
-            path.room = room as u64;
-            if room > 0 {
-                path.control_debt = 0;
-            }
-            self.refresh(slot);
+    /// Whether some carrier has more than one path.
+    pub fn has_rivalry(&self) -> bool {
+        self.rivalry
+    }
+
+    // Progress and stalls.
+
+    /// The path was welcomed.
+    pub fn prove(&mut self, now: Instant, slot: usize) -> Progress {
+        let Some(path) = self.get_mut(slot) else { return Progress::default() };
+        let recovered = path.progress(now);
+        let changed = !std::mem::replace(&mut path.proven, true) || recovered;
+        if changed {
+            self.take_over(now, slot);
+            self.choose();
         }
-    }
-
-    pub fn sample(&mut self, now: Instant, tunnel: TunnelKey, sample: &LinkSample) {
-        let Some(slot) = self.slot_of(tunnel) else { return };
-        let Some(path) = &mut self.paths[slot] else { return };
-        path.sample(sample);
-        let waits = path.outstanding > 0 && !path.stalled;
-        self.views[slot].capacity = path.capacity.now(now);
-        self.refresh(slot);
-        let back = self.chain.gives_back(&self.views[slot], now);
-        if waits && back {
-            self.stall(now, slot);
-        }
-    }
-
-    /// A round-trip time that the greeting took.
-    pub fn measured(&mut self, tunnel: TunnelKey, rtt: std::time::Duration) {
-        if let Some(slot) = self.slot_of(tunnel) {
-            if let Some(path) = &mut self.paths[slot] {
-                path.measured(rtt);
-            }
-            self.refresh(slot);
-        }
-    }
-
-    pub(super) fn refresh(&mut self, slot: usize) {
-        if let Some(path) = &self.paths[slot] {
-            let PathView { forecast, track, rate_age, capacity, .. } = self.views[slot];
-            let fresh = path.view();
-            self.views[slot] = PathView { forecast, track, rate_age, capacity, ..fresh };
-            self.show_room(slot);
-        }
-    }
-
-    /// The room that the scheduler sees: the tunnel's, and what a handler's cap leaves of it. An
-    /// idle path always has some: caps are no less than a segment, and nothing is out there.
-    pub(super) fn show_room(&mut self, slot: usize) {
-        let Some(path) = &self.paths[slot] else { return };
-        let left = self.left_by_cap(slot).unwrap_or(path.room);
-        self.views[slot].room = Bytes(path.room.min(left));
-    }
-
-    /// The same for all paths: caps change with what arrives and with what handlers are asked.
-    pub(super) fn show_rooms(&mut self) {
-        if self.chain.has_handlers() {
-            (0..self.paths.len()).for_each(|slot| self.show_room(slot));
-        }
-    }
-
-    /// What may still go out before a handler's cap is reached, in bytes.
-    pub(super) fn left_by_cap(&self, slot: usize) -> Option<u64> {
-        let path = self.paths.get(slot)?.as_ref()?;
-        let cap = self.chain.cap(path.id)?.0.max(SEGMENT);
-        Some(cap.saturating_sub(path.outstanding))
-    }
-
-    /// Looks at all paths: who is overdue stalls.
-    pub(super) fn judge(&mut self, now: Instant) {
-        let judged = self.settings.stall;
-        for slot in 0..self.paths.len() {
-            let overdue = |path: &Path| path.is_judged(judged) && path.is_overdue(now);
-            if self.paths[slot].as_ref().is_some_and(overdue) {
-                self.stall(now, slot);
-            }
-        }
-    }
-
-    /// Whether the tunnel's path makes no progress.
-    pub fn is_path_stalled(&self, tunnel: TunnelKey) -> bool {
-        let path = self.slot_of(tunnel).and_then(|slot| self.paths[slot].as_ref());
-        path.is_some_and(|path| path.stalled)
-    }
-
-    fn stall(&mut self, now: Instant, slot: usize) {
-        let Some(path) = &mut self.paths[slot] else { return };
-        path.stalled = true;
-        path.ping_soon(now);
-        tracing::debug!(path = path.id.0, carrier = path.carrier, "path stalls");
-        let (id, current) = (path.id, !path.superseded);
-        let young = (!path.delivered).then(|| path.carrier.clone());
-        if self.role == Role::Cloud && current && path.outstanding > 0 {
-            // Only the gateway can put another tunnel in its place.
-            self.notice(id, Said::Stalled);
-        }
-        if let Some(carrier) = young.filter(|_| current) {
-            self.reinstate(&carrier);
-        }
-        self.choose(now);
-        self.dismiss_drained(now);
+        Progress { recovered, changed }
     }
 
     /// The path has proved that it delivers.
-    pub(super) fn progress(&mut self, now: Instant, slot: usize) {
-        let Some(Some(path)) = self.paths.get_mut(slot) else { return };
+    pub fn progress(&mut self, now: Instant, slot: usize) -> Progress {
+        let Some(path) = self.get_mut(slot) else { return Progress::default() };
         let recovered = path.progress(now);
-        let fresh = !std::mem::replace(&mut path.proven, true);
+        let changed = !std::mem::replace(&mut path.proven, true) || recovered;
         path.delivered = true;
-        if recovered || fresh {
-            tracing::debug!(path = path.id.0, carrier = path.carrier, "path makes progress");
+        if changed {
+            tracing::debug!(path = path.id.0, carrier = path.carrier, "path recovered");
             self.take_over(now, slot);
-            self.choose(now);
+            self.choose();
         }
         if self.rivalry {
             self.relieve_older(slot);
-            self.dismiss_drained(now);
         }
+        Progress { recovered, changed }
     }
 
     /// A path that is its carrier's newest has made progress: older ones are not needed any more.
     fn relieve_older(&mut self, slot: usize) {
-        let Some(path) = self.paths[slot].as_ref().filter(|path| !path.superseded) else { return };
+        let Some(path) = self.get(slot).filter(|path| !path.superseded) else { return };
         let (id, carrier) = (path.id, path.carrier.clone());
         let older = |path: &&mut Path| path.superseded && path.carrier == carrier && path.id < id;
-        for path in self.paths.iter_mut().flatten().filter(older) {
-            path.relieved = true;
+        self.iter_mut().filter(older).for_each(|path| path.relieved = true);
+    }
+
+    /// The paths without progress for too long; superseded ones even if paths are not `judged`.
+    pub fn overdue(&self, now: Instant, judged: bool) -> Vec<usize> {
+        let overdue = |path: &Path| path.is_judged(judged) && path.is_overdue(now);
+        self.slots().filter(|&slot| self.get(slot).is_some_and(overdue)).collect()
+    }
+
+    /// The path stalls. Returns whether it was its carrier's current one.
+    pub fn stall(&mut self, now: Instant, slot: usize) -> bool {
+        let Some(path) = self.get_mut(slot) else { return false };
+        path.stalled = true;
+        path.ping_soon(now);
+        tracing::debug!(path = path.id.0, carrier = path.carrier, "path stalled");
+        let current = !path.superseded;
+        let young = (current && !path.delivered).then(|| path.carrier.clone());
+        if let Some(carrier) = young {
+            self.reinstate(&carrier);
         }
+        self.choose();
+        current
     }
 
-    /// Asks for the closing of superseded paths that have nothing under way any more.
-    pub(super) fn dismiss_drained(&mut self, now: Instant) {
-        for slot in 0..self.paths.len() {
-            let over =
-                |path: &&mut Path| path.leaves() && (path.gives_up() || path.is_drained(now));
-            if let Some(path) = self.paths[slot].as_mut().filter(over) {
-                path.dismissed = true;
-                let (tunnel, given_up) = (path.tunnel, path.gives_up());
-                if given_up {
-                    self.recall(slot);
-                }
-                self.dismiss(tunnel);
-            }
-        }
-    }
-
-    /// What went out over this path goes over others: its tunnel must not send it again beside
-    /// them while it ends.
-    fn recall(&mut self, slot: usize) {
-        let Some(path) = &self.paths[slot] else { return };
-        let flows: std::collections::BTreeSet<FlowId> =
-            path.carried.iter().map(|carried| carried.flow).collect();
-        let flows = flows.into_iter().filter_map(|id| self.flows.get(&id));
-        let units = flows.flat_map(|flow| flow.send.all_units());
-        let tunnel = path.tunnel;
-        self.withdrawals
-            .extend(units.filter(|(_, on)| on.contains(slot)).map(|(tag, _)| (tunnel, tag)));
-    }
-
-    /// User data that came in and stopped is asked after, if more is to come.
-    pub(super) fn listen(&mut self, now: Instant) {
-        let open = !self.flows.is_empty();
-        for path in self.paths.iter_mut().flatten() {
-            if path.falls_silent(now) && open && !path.superseded {
+    /// PINGs paths on which user data came in and stopped, if more is expected.
+    pub fn ping_silent(&mut self, now: Instant, expected: bool) {
+        for path in self.iter_mut() {
+            if path.falls_silent(now) && expected && !path.superseded {
                 path.ping_soon(now);
             }
         }
     }
 
-    /// What hidden paths carry goes back, if another path can take it.
-    fn take_back_hidden(&mut self, now: Instant) {
-        if self.paths.iter().flatten().all(|path| path.hidden) {
-            return;
-        }
-        for slot in 0..self.paths.len() {
-            if self.paths[slot].as_ref().is_some_and(|path| path.gives_up() && path.owes()) {
-                self.take_back(now, slot, false);
+    /// Marks the superseded paths that carry nothing any more as closed, and returns them.
+    pub fn close_drained(&mut self, now: Instant) -> Vec<usize> {
+        let over = |path: &Path| path.leaves() && (path.gives_up() || path.is_drained(now));
+        let slots: Vec<usize> =
+            self.slots().filter(|&slot| self.get(slot).is_some_and(over)).collect();
+        for &slot in &slots {
+            if let Some(path) = self.get_mut(slot) {
+                path.dismissed = true;
             }
         }
+        slots
     }
 
-    /// Gives up what the path carries; with `forget` it may carry the same again.
-    fn take_back(&mut self, now: Instant, slot: usize, forget: bool) {
-        let Some(path) = &mut self.paths[slot] else { return };
-        let carried: Vec<Carried> = if forget {
-            path.carried.drain(..).collect()
-        } else {
-            path.carried.iter().copied().collect()
-        };
-        let mut spoken = std::mem::take(&mut path.spoken);
-        spoken.append(&mut path.spoken_before);
-        let mut touched = std::collections::BTreeSet::new();
-        let mut freed = 0;
-        for Carried { flow: id, start, end } in carried {
-            if let Some(flow) = self.flows.get_mut(&id) {
-                let given_up = flow.send.give_up(start, end, slot, forget);
-                if given_up > 0 {
-                    freed += given_up;
-                    touched.insert(id);
-                }
+    // What paths carry.
+
+    /// A run of a flow goes out on these paths, with so many bytes of data.
+    pub fn carry(&mut self, now: Instant, on: PathSet, run: Carried, bytes: u64) {
+        for slot in on.iter() {
+            let Some(path) = self.get_mut(slot) else { continue };
+            if path.outstanding == 0 {
+                path.progress_at = now;
+            }
+            path.outstanding += run.end - run.start;
+            path.sent += bytes;
+            path.carried.push_back(run);
+        }
+    }
+
+    /// The hidden paths whose runs others can take.
+    pub fn to_give_up(&self) -> Vec<usize> {
+        if self.iter().all(|path| path.hidden) {
+            return Vec::new();
+        }
+        let gives_up = |path: &Path| path.gives_up() && path.owes();
+        self.slots().filter(|&slot| self.get(slot).is_some_and(gives_up)).collect()
+    }
+
+    /// The path gives up its runs; with `forget` it may carry the same runs again.
+    pub fn give_up(&mut self, slot: usize, forget: bool, flows: &mut Flows) -> GivenUp {
+        let mut given_up = GivenUp::default();
+        let Some(path) = self.get_mut(slot) else { return given_up };
+        given_up.unconfirmed = std::mem::take(&mut path.spoken);
+        given_up.unconfirmed.append(&mut path.spoken_before);
+        for &Carried { flow: id, start, end } in &path.carried {
+            let Some(flow) = flows.get_mut(id) else { continue };
+            let bytes = flow.send.runs.give_up(start, end, slot, forget);
+            if bytes > 0 {
+                given_up.bytes += bytes;
+                given_up.flows.insert(id);
             }
         }
-        if let Some(path) = &mut self.paths[slot] {
-            path.outstanding = path.outstanding.saturating_sub(freed);
+        if forget {
+            path.carried.clear();
         }
-        // Attempts that never delivered anything are no copies.
-        let counts = self.paths[slot].as_ref().is_some_and(|path| path.delivered);
-        self.reinjected += if counts { freed } else { 0 };
-        if freed > 0 {
-            let note = Note::Reinjected { path: self.views[slot].id, bytes: freed };
-            self.chain.note(&note, now);
-        }
-        touched.into_iter().for_each(|id| self.enqueue(now, id));
-        spoken.into_iter().for_each(|id| self.say_again(id));
-        self.refresh(slot);
+        path.outstanding = path.outstanding.saturating_sub(given_up.bytes);
+        given_up
     }
 
-    /// What was said of this flow may not have arrived.
-    fn say_again(&mut self, id: FlowId) {
-        if id == FlowId::default() {
-            self.due_credit = true;
-        } else if let Some(flow) = self.flows.get_mut(&id) {
-            flow.due.ack = true;
-            flow.due.reset = !matches!(flow.life, crate::flow::Life::Live);
-            self.list(id);
-        } else if self.seen.contains(id.0) {
-            self.say_end_again(id);
-        }
-    }
-
-    /// Paths no longer wait for what this flow has out, nor need they deliver it.
-    pub(super) fn free_paths_of(&mut self, flow: &Flow) {
-        for (length, live) in flow.send.out() {
-            self.settle(length, live);
-        }
-        self.withdraw(flow.send.all_units());
-    }
-
-    /// These units need not arrive any more, whatever path carries them.
-    pub(super) fn withdraw(&mut self, units: Vec<(u64, polyrail_scheduler::PathSet)>) {
-        if !self.settings.withdrawal {
-            return;
-        }
-        for (tag, on) in units {
-            let paths = on.iter().filter_map(|slot| self.paths.get(slot)?.as_ref());
-            self.withdrawals.extend(paths.map(|path| (path.tunnel, tag)));
-        }
-    }
-
-    pub(super) fn settle(&mut self, length: u64, live: polyrail_scheduler::PathSet) {
+    /// So many sequence numbers are not expected from these paths any more.
+    pub fn settle(&mut self, length: u64, live: PathSet) {
         for slot in live.iter() {
-            if let Some(Some(path)) = self.paths.get_mut(slot) {
+            if let Some(path) = self.get_mut(slot) {
                 path.outstanding = path.outstanding.saturating_sub(length);
-                self.views[slot].outstanding = Bytes(path.outstanding);
             }
         }
     }
 
     /// Drops settled entries from the front of what the path carries.
-    pub(super) fn trim_carried(&mut self, slot: usize) {
-        let Some(Some(path)) = self.paths.get_mut(slot) else { return };
-        while let Some(entry) = path.carried.front() {
-            let out = self.flows.get(&entry.flow);
-            if out.is_some_and(|flow| flow.send.is_out(entry.start, entry.end)) {
-                break;
-            }
+    pub fn trim_carried(&mut self, slot: usize, flows: &Flows) {
+        let Some(path) = self.get_mut(slot) else { return };
+        let is_out = |run: &Carried| {
+            flows.get(run.flow).is_some_and(|flow| flow.send.runs.is_out(run.start, run.end))
+        };
+        while path.carried.front().is_some_and(|run| !is_out(run)) {
             path.carried.pop_front();
         }
     }
+
+    /// These units need not arrive any more, whatever path carries them.
+    pub fn withdraw(&mut self, units: Vec<(u64, PathSet)>) {
+        for (tag, on) in units {
+            let tunnels = on.iter().filter_map(|slot| self.get(slot).map(|path| path.tunnel));
+            let withdrawn: Vec<_> = tunnels.map(|tunnel| (tunnel, tag)).collect();
+            self.withdrawn.extend(withdrawn);
+        }
+    }
+
+    /// The runs of a path are reinjected on others: its tunnel must not retransmit them while it
+    /// closes.
+    pub fn withdraw_all(&mut self, slot: usize, flows: &Flows) {
+        let Some(path) = self.get(slot) else { return };
+        let ids: BTreeSet<FlowId> = path.carried.iter().map(|run| run.flow).collect();
+        let units =
+            ids.into_iter().filter_map(|id| flows.get(id)).flat_map(|f| f.send.runs.all_units());
+        let tunnel = path.tunnel;
+        let on_path = units.filter(|(_, on)| on.contains(slot));
+        let withdrawn: Vec<_> = on_path.map(|(tag, _)| (tunnel, tag)).collect();
+        self.withdrawn.extend(withdrawn);
+    }
+
+    /// The flow is over: its runs are not expected any more.
+    pub fn forget_flow(&mut self, flow: &Flow) {
+        flow.send.runs.out().for_each(|(length, live)| self.settle(length, live));
+    }
+
+    /// What the path still has in flight of all that it had sent up to the mark.
+    pub fn ahead_of(&self, on: PathSet, mark: u64) -> Bytes {
+        let path = on.iter().next().and_then(|slot| self.get(slot));
+        let arrived = path.map_or(mark, |path| path.sent.saturating_sub(path.outstanding));
+        Bytes(mark.saturating_sub(arrived))
+    }
+
+    // Sending.
+
+    /// Tells tunnels which units need not arrive any more.
+    pub fn send_withdrawals(&mut self, outlet: &mut dyn Outlet) {
+        for (tunnel, tag) in self.withdrawn.drain(..) {
+            outlet.withdraw(tunnel, tag);
+        }
+    }
+
+    /// Sends bytes on a path; the tunnel answers with the room that it has left.
+    pub fn send(&mut self, slot: usize, unit: Unit, bytes: &[u8], outlet: &mut dyn Outlet) {
+        let Some(path) = self.get_mut(slot) else { return };
+        path.set_room(outlet.send(path.tunnel, unit, bytes));
+    }
+
+    /// Sends control frames on a path; what exceeds its room is counted.
+    pub fn send_control(&mut self, slot: usize, bytes: &[u8], outlet: &mut dyn Outlet) {
+        self.send(slot, Unit::Control, bytes, outlet);
+        if let Some(path) = self.get_mut(slot)
+            && path.room == 0
+        {
+            path.control_debt += bytes.len();
+        }
+    }
+
+    /// Paths that may be used and still take control frames, the fastest first. Backups only while
+    /// there is nothing else.
+    pub fn live_slots(&self) -> Vec<usize> {
+        let live = || self.slots().filter_map(|slot| Some((slot, self.get(slot)?)));
+        let live = || live().filter(|(_, path)| !path.hidden);
+        let regular = live().any(|(_, path)| !path.backup);
+        let takes = |path: &Path| path.takes_control() && !(regular && path.backup);
+        let mut able: Vec<(usize, &Path)> = live().filter(|(_, path)| takes(path)).collect();
+        able.sort_by_key(|(_, path)| path.srtt());
+        able.into_iter().map(|(slot, _)| slot).collect()
+    }
+
+    /// Stalled paths that take control. One of them may have recovered unnoticed, and a path that
+    /// counts as live may be dark.
+    pub fn stalled_slots(&self) -> Vec<usize> {
+        let stalls =
+            |path: &Path| path.stalled && !path.superseded && !path.backup && path.takes_control();
+        self.slots().filter(|&slot| self.get(slot).is_some_and(stalls)).collect()
+    }
+
+    pub fn has_room(&self, slot: usize) -> bool {
+        self.get(slot).is_some_and(|path| path.room > 0)
+    }
+
+    /// The fastest usable path other than `but` that takes control frames, a backup last.
+    pub fn control_slot(&self, but: Option<usize>) -> Option<usize> {
+        let able = self.slots().filter_map(|slot| Some((slot, self.get(slot)?)));
+        let able =
+            able.filter(|&(slot, path)| !path.hidden && path.takes_control() && Some(slot) != but);
+        able.min_by_key(|(_, path)| (path.backup, path.srtt())).map(|(slot, _)| slot)
+    }
+
+    // What the scheduler sees.
+
+    /// All slots as the scheduler sees them now.
+    pub fn views(&self, now: Instant, chain: &Chain) -> Vec<PathView> {
+        let common = self.common(now);
+        let view = |path: &Option<Path>| match path {
+            Some(path) => self.view(now, path, common.as_ref(), chain),
+            // A slot without a path is never available.
+            None => PathView { stalled: true, ..PathView::default() },
+        };
+        self.slots.iter().map(view).collect()
+    }
+
+    /// One path as the scheduler sees it now.
+    pub fn view_of(&self, now: Instant, slot: usize, chain: &Chain) -> Option<PathView> {
+        Some(self.view(now, self.get(slot)?, self.common(now).as_ref(), chain))
+    }
+
+    fn view(&self, now: Instant, path: &Path, common: Option<&Common>, chain: &Chain) -> PathView {
+        let relative = common.and_then(|common| common.relative(&path.delay));
+        PathView {
+            room: Bytes(left_by_cap(path, chain).unwrap_or(u64::MAX).min(path.room)),
+            forecast: self.forecasts.forecast(now, &path.carrier),
+            track: self.forecasts.track(now, &path.carrier),
+            ..path.view(now, relative)
+        }
+    }
+
+    fn common(&self, now: Instant) -> Option<Common> {
+        let rtt_min = self.iter().map(Path::rtt_min).min().unwrap_or_default();
+        Common::of(now, rtt_min, self.iter().map(|path| &path.delay))
+    }
+
+    /// Whether any path is alive and has room.
+    pub fn any_available(&self, chain: &Chain) -> bool {
+        self.iter().any(|path| {
+            !path.hidden && path.room > 0 && left_by_cap(path, chain).is_none_or(|left| left > 0)
+        })
+    }
+
+    /// What may still go out before a handler's cap is reached, in bytes.
+    pub fn left_by_cap(&self, slot: usize, chain: &Chain) -> Option<u64> {
+        left_by_cap(self.get(slot)?, chain)
+    }
+
+    /// PINGs paths often that are about to fail: they are kept empty.
+    pub fn watch_failing(&mut self, now: Instant) {
+        let Self { slots, forecasts, .. } = self;
+        for path in slots.iter_mut().flatten() {
+            let forecast = forecasts.forecast(now, &path.carrier);
+            if forecast.is_some_and(|forecast| forecast.is_near(path.srtt())) {
+                path.watch(now);
+            }
+        }
+    }
+
+    /// A snapshot of all paths.
+    pub fn status(&self) -> Vec<PathStatus> {
+        let common = self.common(self.looked_at);
+        let relative = |path: &Path| common.as_ref()?.relative(&path.delay);
+        self.iter().map(|path| path.status(relative(path))).collect()
+    }
 }
 
-/// The view of a slot without a path: never available.
-fn absent(view: PathView) -> PathView {
-    PathView { room: Bytes::ZERO, stalled: true, ..view }
+/// What may still go out on a path before a handler's cap is reached. An idle path always has some
+/// room: a cap is no less than a segment.
+fn left_by_cap(path: &Path, chain: &Chain) -> Option<u64> {
+    let cap = chain.cap(path.id)?.0.max(SEGMENT);
+    Some(cap.saturating_sub(path.outstanding))
 }

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bytes, Destination, FlowId, HostName, PathId, TunnelMode, Unit, UserId};
 use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, Kind, PathSets, SEGMENT, Schedulerlet};
 
-use super::{Outlet, Session};
+use super::outlet::Outlet;
+use super::session::Session;
+use crate::event::{SessionKey, TunnelKey};
 use crate::limits::{ASIDE_MAX, WAKE_APART};
 use crate::path::Manner;
+use crate::settings::{Role, Settings};
 use crate::wire::{Decoder, Frame, Terms};
-use crate::{Role, SessionKey, Settings, TunnelKey};
 
 /// Flows below this number wait for something that is so far off; others go out at once.
 struct Waits(u64, Duration);
@@ -94,7 +96,7 @@ fn flows_that_wait_keep_no_other_from_a_free_path() {
         let mut session = session(now, Chain::new(vec![Box::new(rule)]));
         (0..waiting).for_each(|_| _ = write(&mut session, now, 1, 100));
         // Its user has sent: those that wait have their turn before it.
-        session.queue.charge(UserId(2), 1 << 20, now);
+        session.turns.queue.charge(UserId(2), 1 << 20, now);
         let bulk = write(&mut session, now, 2, 20_000);
         let mut wire = Wire::default();
         let mut goes = 0;
@@ -106,7 +108,7 @@ fn flows_that_wait_keep_no_other_from_a_free_path() {
         }
         assert!(wire.0.iter().all(|&(flow, _)| flow == bulk));
         // No go asks more than its bound, and none is forgotten.
-        assert!(session.aside.len() <= waiting as usize && goes >= waiting / ASIDE_MAX as u64);
+        assert!(session.turns.aside() <= waiting as usize && goes >= waiting / ASIDE_MAX as u64);
         session.chain = Chain::new(vec![Box::new(Waits(0, Duration::ZERO))]);
         for _ in 0..2 * most {
             session.transmit(now, &mut wire);
@@ -138,7 +140,7 @@ fn a_rule_that_would_be_asked_again_at_once_is_asked_a_little_later() {
     let mut session = session(now, Chain::new(vec![Box::new(Waits(9, Duration::ZERO))]));
     write(&mut session, now, 1, 100);
     session.transmit(now, &mut Wire::default());
-    assert_eq!(session.wake_at, Some(now + WAKE_APART));
+    assert_eq!(session.turns.wake_at, Some(now + WAKE_APART));
 }
 
 #[test]
@@ -150,12 +152,13 @@ fn the_caps_of_a_chain_go_with_it() {
     write(&mut session, now, 1, 20_000);
     let mut wire = Wire::default();
     session.transmit(now, &mut wire);
-    assert_eq!((wire.0.len(), session.views[0].room), (1, Bytes::ZERO));
+    let room = |session: &Session| session.paths.views(now, &session.chain)[0].room;
+    assert_eq!((wire.0.len(), room(&session)), (1, Bytes::ZERO));
     // One without handlers.
     let chain = ChainSpec::named("round_robin").unwrap();
     assert!(!chain.build().has_handlers());
     session.set_settings(&Settings { chain, ..Settings::default() });
-    assert_eq!(session.views[0].room, Bytes(1 << 20));
+    assert_eq!(room(&session), Bytes(1 << 20));
     session.transmit(now, &mut wire);
     assert_eq!(wire.0.iter().map(|&(_, bytes)| bytes).sum::<usize>(), 20_000);
 }

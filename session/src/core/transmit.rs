@@ -1,95 +1,95 @@
-//! Sending: whose turn it is, which path, how much; and the session's timers.
+//! Sending: whose turn it is, which path, how much.
 //!
 //! A run is decided, framed and handed to its tunnels in one step, so that nothing is queued
-//! between the scheduler and the tunnel. A tunnel answers each frame with the room that is left.
+//! between the scheduler and the tunnel. The scheduler sees the paths as they are when it decides.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, FlowId, Unit};
-use polyrail_scheduler::{Decision, Input, Note, PathSet, SEGMENT, SegmentView, Turn};
+use polyrail_scheduler::{
+    Again, Decision, Input, Note, OutView, PathSet, PathView, RUN_MAX, SEGMENT, SegmentView, Turn,
+};
 
-use super::Session;
-use crate::TunnelKey;
-use crate::flow::Piece;
+use super::outlet::Outlet;
+use super::session::Session;
+use crate::flow::{Piece, Waiting};
 use crate::limits::{ASIDE_MAX, WAKE_APART};
 use crate::path::Carried;
 use crate::wire::{DataMarks, Frame, Open, encode};
 
-/// Where frames go. Each call hands over whole frames, at most 16,384 bytes, that belong into one
-/// unit of the tunnel.
-pub trait Outlet {
-    /// Takes frames for the tunnel and returns the room that it has left, in bytes.
-    fn send(&mut self, tunnel: TunnelKey, unit: Unit, frames: &[u8]) -> usize;
-
-    /// What went out over the tunnel as [`Unit::Data`] with this tag need not arrive any more.
-    fn withdraw(&mut self, tunnel: TunnelKey, tag: u64);
+/// A run that is about to leave.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    turn: Turn,
+    piece: Piece,
+    run_max: u64,
+    primary: usize,
+    copies: PathSet,
+    /// It is a copy of what another path carries.
+    copy: bool,
 }
 
 impl Session {
-    /// Sends what is due and what the scheduler lets go, until tunnels are full or nothing is left.
+    /// Sends due control frames and scheduled data until tunnels are full or nothing is left.
     pub fn transmit(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        for (tunnel, tag) in self.withdrawals.drain(..) {
-            outlet.withdraw(tunnel, tag);
-        }
-        self.send_rail(now, outlet);
-        self.send_control(now, outlet);
-        self.send_rail_later(now, outlet);
-        self.refresh_delays(now);
-        if !self.forecasts.is_empty() || !self.outlooks.is_empty() {
-            self.refresh_forecasts(now);
-        }
-        self.show_rooms();
+        self.paths.looked_at = now;
+        self.paths.send_withdrawals(outlet);
+        self.messages.send(now, &mut self.paths, &mut self.turns, outlet);
+        let clock = (now, self.clock(now));
+        let Self { outbox, flows, flow_control, paths, .. } = self;
+        outbox.send(clock, flows, flow_control, paths, outlet);
+        self.messages.send_later(now, &mut self.paths, &mut self.turns, outlet);
+        self.paths.watch_failing(now);
         self.serve_all(now, outlet);
         if self.chain.has_handlers() {
             self.send_again(now, outlet);
         }
     }
 
-    /// Serves flows in turn. Those that wait for a better path stand aside until all others have
-    /// been asked, if that takes several goes: they do not keep others from a path that is free.
+    /// Serves flows in turn.
     fn serve_all(&mut self, now: Instant, outlet: &mut dyn Outlet) {
         let mut in_vain = 0;
-        while self.views.iter().any(|view| view.available()) {
-            let Some(turn) = self.queue.pop() else { break };
-            match self.serve(now, turn, outlet) {
+        let mut views = self.paths.views(now, &self.chain);
+        while views.iter().any(PathView::available) {
+            let Some(turn) = self.turns.queue.pop() else { break };
+            match self.serve(now, turn, &views, outlet) {
                 Served::Nothing => {}
-                Served::Sent => {}
+                Served::Sent => views = self.paths.views(now, &self.chain),
                 Served::Wait { fresh: true } => {
-                    self.queue.push_front(turn);
+                    self.turns.queue.push_front(turn);
                     break;
                 }
                 Served::Wait { fresh: false } => {
-                    self.aside.push(turn);
-                    self.aside_interactive |= turn.interactive;
+                    self.turns.set_aside(turn);
                     in_vain += 1;
                     if in_vain >= ASIDE_MAX {
-                        self.wake_by(now + WAKE_APART);
-                        return;
+                        return self.turns.wake_by(now + WAKE_APART);
                     }
                 }
             }
         }
-        self.aside.drain(..).rev().for_each(|turn| self.queue.push_front(turn));
-        self.aside_interactive = false;
+        self.turns.rejoin();
     }
 
-    /// The scheduler is asked again at this time at the latest.
-    pub(super) fn wake_by(&mut self, at: Instant) {
-        self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
-    }
-
-    fn serve(&mut self, now: Instant, turn: Turn, outlet: &mut dyn Outlet) -> Served {
-        let Some(flow) = self.flows.get(&turn.flow) else { return Served::Nothing };
-        let allowance = self.allowance(flow);
+    fn serve(
+        &mut self,
+        now: Instant,
+        turn: Turn,
+        views: &[PathView],
+        outlet: &mut dyn Outlet,
+    ) -> Served {
+        let Some(flow) = self.flows.get_mut(turn.flow) else { return Served::Nothing };
+        let allowance = self.flow_control.allowance(flow);
         let Some(piece) = flow.send.piece(allowance) else {
-            self.unqueue(now, turn.flow);
+            flow.queued = false;
+            self.turns.enqueue(now, flow, &self.flow_control);
             return Served::Nothing;
         };
         let segment = SegmentView {
             flow: turn.flow,
             offset: piece.start,
             unsent: Bytes(flow.send.unsent()),
-            backlog: Bytes(self.backpressure.backlog()),
+            backlog: Bytes(self.flow_control.backlog()),
             window: Bytes(allowance.min(flow.send.window())),
             age: piece.sent_at.map(|at| now.saturating_duration_since(at)),
             interactive: turn.interactive,
@@ -98,173 +98,213 @@ impl Session {
             tail: flow.send.is_finished(),
             reinjected: piece.again,
         };
-        let decision = self.chain.decide(&Input { paths: &self.views, segment, now });
+        let decision = self.chain.decide(&Input { paths: views, segment, now });
         let (primary, copies, mut run_max, ahead) = match decision {
             Decision::Send { primary, copies, run_max, ahead } => (primary, copies, run_max, ahead),
             Decision::Wait { until } => {
-                // A rule that names this very moment would be asked for ever.
-                until.into_iter().for_each(|at| self.wake_by(at.max(now + WAKE_APART)));
+                // A rule that names this very moment would be asked forever.
+                until.into_iter().for_each(|at| self.turns.wake_by(at.max(now + WAKE_APART)));
                 return Served::Wait { fresh: !piece.again && until.is_none() };
             }
         };
         // What needs no credit is only taken in its turn.
-        let allowed = allowance.min(self.credit.left());
+        let allowed = allowance.min(self.flow_control.credit.left());
         let further = (ahead > 0).then(|| flow.send.further(&piece, ahead, allowed)).flatten();
         let piece = further.unwrap_or(piece);
-        // A cap may be less than a run; of the tunnel's room a run may take more than is left.
-        if let Some(left) = self.left_by_cap(primary) {
+        // A cap may be less than a run; a run may take more than the tunnel's room.
+        if let Some(left) = self.paths.left_by_cap(primary, &self.chain) {
             run_max = run_max.min(left.max(SEGMENT));
         }
-        let interactive_waits = self.queue.interactive_waits() || self.aside_interactive;
-        if interactive_waits && !turn.interactive {
+        if self.turns.interactive_waits() && !turn.interactive {
             run_max = run_max.min(INTERACTIVE_RUN);
         }
-        let mut on = copies;
-        on.insert(primary);
-        let (end, bytes) = self.frame(now, turn.flow, &piece, run_max);
-        self.account(now, turn, &piece, end, bytes, on);
-        let frame = std::mem::take(&mut self.scratch);
-        let unit = Unit::Data { tag: self.next_tag };
-        self.next_tag += 1;
-        self.put(primary, unit, &frame, outlet);
-        copies.iter().for_each(|slot| self.put(slot, unit, &frame, outlet));
-        self.scratch = frame;
+        let run = Leaving { turn, piece, run_max, primary, copies, copy: false };
+        let bytes = self.send_run(now, &run, outlet);
         self.reinjected += bytes * copies.len() as u64;
-        for slot in on.iter() {
-            let (path, copy) = (self.views[slot].id, slot != primary);
-            let note = Note::Sent { path, flow: turn.flow, offset: piece.start, bytes, copy };
-            self.chain.note(&note, now);
+        if let Some(flow) = self.flows.get_mut(turn.flow) {
+            flow.queued = false;
+            self.turns.enqueue(now, flow, &self.flow_control);
         }
-        self.requeue(now, turn.flow);
+        self.relieve_one(turn.flow);
         Served::Sent
     }
 
-    /// Encodes the run into the scratch buffer; returns its end and its bytes of data.
-    pub(super) fn frame(
-        &mut self,
+    /// Sends a run on its paths; returns its bytes of data.
+    fn send_run(&mut self, now: Instant, run: &Leaving, outlet: &mut dyn Outlet) -> u64 {
+        let &Leaving { turn, piece, run_max, primary, copies, copy } = run;
+        let mut frame = Vec::new();
+        let (end, bytes) = self.encode_run(now, turn.flow, &piece, run_max, &mut frame);
+        let mut on = copies;
+        on.insert(primary);
+        self.account(now, turn, &piece, (end, bytes), on);
+        let unit = Unit::Data { tag: self.next_tag };
+        self.next_tag += 1;
+        self.paths.send(primary, unit, &frame, outlet);
+        copies.iter().for_each(|slot| self.paths.send(slot, unit, &frame, outlet));
+        for slot in on.iter() {
+            let Some(path) = self.paths.get(slot).map(|path| path.id) else { continue };
+            let copy = copy || slot != primary;
+            let (flow, offset) = (turn.flow, piece.start);
+            self.chain.note(&Note::Sent { path, flow, offset, bytes, copy }, now);
+        }
+        bytes
+    }
+
+    /// Encodes a run; returns its end and its bytes of data.
+    fn encode_run(
+        &self,
         now: Instant,
         id: FlowId,
         piece: &Piece,
         run_max: u64,
+        frame: &mut Vec<u8>,
     ) -> (u64, u64) {
         let sent_us = self.clock(now);
-        self.scratch.clear();
-        let Some(flow) = self.flows.get(&id) else { return (piece.end, 0) };
+        let Some(flow) = self.flows.get(id) else { return (piece.end, 0) };
         // An OPEN has a longer header than DATA: it leaves room for the longest host name.
         let content = flow.send.content(piece, run_max);
         let marks = DataMarks { fin: content.fin, tail: flow.send.is_finished() };
         let bytes = content.data.len() as u64;
         match (&flow.destination, content.open) {
             (Some(destination), true) => {
-                let open = Open {
-                    flow: id,
-                    user: flow.user,
-                    window: flow.recv.limit(),
-                    sent_us,
-                    marks,
-                    destination: destination.clone(),
-                };
-                encode(&Frame::Open { open, data: content.data }, &mut self.scratch);
+                let (user, window) = (flow.user, flow.recv.limit());
+                let destination = destination.clone();
+                let open = Open { flow: id, user, window, sent_us, marks, destination };
+                encode(&Frame::Open { open, data: content.data }, frame);
             }
             _ => {
                 let (flow, sequence) = (id, piece.start);
                 let data = Frame::Data { flow, sequence, sent_us, marks, data: content.data };
-                encode(&data, &mut self.scratch);
+                encode(&data, frame);
             }
         }
         (content.end, bytes)
     }
 
-    pub(super) fn account(
+    /// Counts a run that ends at `end` and leaves on these paths.
+    fn account(
         &mut self,
         now: Instant,
         turn: Turn,
         piece: &Piece,
-        end: u64,
-        bytes: u64,
+        (end, bytes): (u64, u64),
         on: PathSet,
     ) {
-        let Some(flow) = self.flows.get_mut(&turn.flow) else { return };
-        let fresh = end.saturating_sub(flow.send.next());
-        if flow.send.at_peer() == 0 && fresh > 0 {
-            flow.send.drained_at = now;
-        }
-        self.credit.sent(fresh);
-        let first = on.iter().next().and_then(|slot| self.paths.get(slot)?.as_ref());
+        let Some(flow) = self.flows.get_mut(turn.flow) else { return };
+        self.flow_control.credit.sent(end.saturating_sub(flow.send.next()));
+        let first = on.iter().next().and_then(|slot| self.paths.get(slot));
         let mark = first.map_or(0, |path| path.sent + bytes);
         flow.send.sent(now, piece, end, on, self.next_tag, mark);
-        self.backpressure.recount(flow);
+        self.flow_control.recount(flow);
         flow.charge(now, bytes);
-        let length = end - piece.start;
-        for slot in on.iter() {
-            let Some(Some(path)) = self.paths.get_mut(slot) else { continue };
-            if path.outstanding == 0 {
-                path.progress_at = now;
-            }
-            path.outstanding += length;
-            path.sent += bytes;
-            path.carried.push_back(Carried { flow: turn.flow, start: piece.start, end });
-            self.views[slot].outstanding = Bytes(path.outstanding);
+        let run = Carried { flow: turn.flow, start: piece.start, end };
+        self.paths.carry(now, on, run, bytes);
+        self.turns.queue.charge(turn.user, bytes.max(1), now);
+    }
+
+    // Runs that leave once more because a handler of the chain wants it. Only when no path is kept
+    // busy by anything else: the flow has nothing new that may be sent. The oldest runs of each
+    // path are looked at, of a few flows each.
+
+    /// Asks the handlers about runs in flight, and sends those that they choose.
+    fn send_again(&mut self, now: Instant, outlet: &mut dyn Outlet) {
+        if !self.paths.any_available(&self.chain) {
+            return;
         }
-        self.queue.charge(turn.user, bytes.max(1), now);
-    }
-
-    fn unqueue(&mut self, now: Instant, id: FlowId) {
-        if let Some(flow) = self.flows.get_mut(&id) {
-            flow.queued = false;
-        }
-        self.enqueue(now, id);
-    }
-
-    fn requeue(&mut self, now: Instant, id: FlowId) {
-        self.unqueue(now, id);
-        self.relieve_one(now, id);
-    }
-
-    /// When [`Session::on_timeout`] wants to be called.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        let lines = [&self.ack_line, &self.open_line, &self.reset_line];
-        let lines = lines.into_iter().filter_map(|line| line.front().map(|&(at, _)| at));
-        let judged = self.settings.stall;
-        let paths = self.paths.iter().flatten().map(|path| path.deadline(judged));
-        let others = [self.backpressure.check_at(), self.ack_blocked_until, self.wake_at];
-        lines.chain(paths).chain(others.into_iter().flatten()).min()
-    }
-
-    /// Does what has become due by now.
-    pub fn on_timeout(&mut self, now: Instant) {
-        self.ripen_acks(now);
-        self.wake_at = self.wake_at.filter(|&at| at > now);
-        while let Some(&(at, id)) = self.open_line.front() {
-            if at > now {
-                break;
-            }
-            self.open_line.pop_front();
-            if let Some(flow) = self.flows.get_mut(&id)
-                && std::mem::take(&mut flow.hold)
-            {
-                self.enqueue(now, id);
+        let mut flows: Vec<FlowId> = Vec::new();
+        for path in self.paths.iter() {
+            // Acknowledged runs behind an unacknowledged one are still listed.
+            let out = path.carried.iter().take(PASSED_OVER).filter(|run| {
+                let flow = self.flows.get(run.flow);
+                flow.is_some_and(|flow| flow.send.runs.is_out(run.start, run.end))
+            });
+            let mut seen = 0;
+            for run in out.take(LOOKED_AT) {
+                if flows.len() < FLOWS_MAX && !flows.contains(&run.flow) {
+                    flows.push(run.flow);
+                    seen += 1;
+                }
+                if seen >= FLOWS_EACH {
+                    break;
+                }
             }
         }
-        self.hurry_resets(now);
-        self.check_draining(now);
-        self.listen(now);
-        self.judge(now);
-        self.dismiss_drained(now);
-    }
-
-    /// Opens no more flows and tells the peer.
-    pub fn go_away(&mut self, reason: &str) {
-        if self.going_away.is_none() {
-            self.going_away = Some(reason.to_owned());
-            self.goaway_due = true;
+        let mut views = self.paths.views(now, &self.chain);
+        for id in flows {
+            for waiting in self.looked_at(id) {
+                if self.ask_again(now, id, &waiting, &views, outlet) {
+                    views = self.paths.views(now, &self.chain);
+                }
+            }
         }
     }
 
-    /// A new path must hear of the going away, too, and of all that is granted.
-    pub fn brief_new_path(&mut self) {
-        self.goaway_due = self.going_away.is_some();
-        self.due_credit = true;
+    /// The runs of a flow that handlers are asked about: the newest of its tail, and the oldest.
+    fn looked_at(&self, id: FlowId) -> Vec<Waiting> {
+        let mut waiting: Vec<Waiting> = Vec::new();
+        let Some(flow) = self.flows.get(id).filter(|flow| !flow.queued) else { return waiting };
+        if self.chain.looks_back() && flow.send.is_finished() && flow.send.unsent() == 0 {
+            let once = |waiting: &Waiting| waiting.piece.carried.len() == 1;
+            let newest = flow.send.runs.expected().rev().take(BACK_MAX).filter(once);
+            waiting.extend(newest.take(AGAIN_MAX));
+        }
+        let newest = waiting.len();
+        for oldest in flow.send.runs.expected().take(AGAIN_MAX) {
+            let start = oldest.piece.start;
+            if !waiting[..newest].iter().any(|known| known.piece.start == start) {
+                waiting.push(oldest);
+            }
+        }
+        waiting
+    }
+
+    /// Asks the handlers about one run; returns whether it was sent once more.
+    fn ask_again(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        waiting: &Waiting,
+        views: &[PathView],
+        outlet: &mut dyn Outlet,
+    ) -> bool {
+        let &Waiting { piece, live, sent_at, on, mark } = waiting;
+        let Some(flow) = self.flows.get(id) else { return false };
+        let (length, unsent) = (Bytes(piece.end - piece.start), flow.send.unsent());
+        let out = OutView {
+            flow: id,
+            offset: piece.start,
+            length,
+            ahead: self.paths.ahead_of(on, mark).max(length),
+            sent_at,
+            carried: piece.carried,
+            expected: live,
+            tail: flow.send.is_finished() && unsent == 0,
+            blocked: unsent > 0,
+        };
+        let turn = Turn { user: flow.user, flow: id, interactive: false };
+        let slot = match self.chain.again(&out, views, now) {
+            Again::No => return false,
+            Again::At(at) => {
+                self.turns.wake_by(at.max(now + LOOK_APART));
+                return false;
+            }
+            Again::On(slot) => slot,
+        };
+        // Asking may have changed the handler's cap.
+        let left = self.paths.left_by_cap(slot, &self.chain);
+        let fits = views.get(slot).is_some_and(PathView::available) && left != Some(0);
+        if !fits || live.contains(slot) {
+            return false;
+        }
+        let run_max = left.map_or(RUN_MAX, |left| left.max(SEGMENT)).min(RUN_MAX);
+        let run =
+            Leaving { turn, piece, run_max, primary: slot, copies: PathSet::EMPTY, copy: true };
+        let bytes = self.send_run(now, &run, outlet);
+        self.reinjected += bytes;
+        if let Some(path) = live.iter().next().and_then(|had| self.paths.get(had)) {
+            self.chain.note(&Note::Reinjected { path: path.id, bytes }, now);
+        }
+        true
     }
 }
 
@@ -280,3 +320,14 @@ enum Served {
 
 /// The longest run while an interactive flow waits: 4 KB with its frame (DESIGN: TLS records).
 const INTERACTIVE_RUN: u64 = 2 * SEGMENT;
+/// Looks for the sake of time alone are at least so far apart.
+const LOOK_APART: Duration = Duration::from_millis(5);
+/// How far into what a path carries one looks, and for how many flows.
+const LOOKED_AT: usize = 32;
+const PASSED_OVER: usize = 256;
+const FLOWS_EACH: usize = 8;
+const FLOWS_MAX: usize = 32;
+/// Runs of one flow that are looked at.
+const AGAIN_MAX: usize = 16;
+/// How far back one looks among the newest.
+const BACK_MAX: usize = 512;

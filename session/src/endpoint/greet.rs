@@ -11,13 +11,15 @@ use std::time::Instant;
 
 use polyrail_model::{Identity, InstanceId, PathId, SessionId};
 
-use super::{Endpoint, Entry, Greeted, Phase, Role, instances};
+use super::{Endpoint, Entry, Greeted, Phase, instances};
 use crate::core::Session;
 use crate::counters::Counters;
+use crate::event::{Event, SessionKey, TunnelKey};
 use crate::limits::{HELLOS_REMEMBERED, SESSIONS_MAX};
 use crate::path::Manner;
-use crate::wire::{Frame, Greeting, RejectCode, encode};
-use crate::{Event, ResetReason, SessionKey, TunnelKey, proof};
+use crate::proof;
+use crate::settings::Role;
+use crate::wire::{Frame, Greeting, RejectCode, ResetReason, encode};
 
 impl Endpoint {
     /// Makes the gateway's next session, with an instance of its own.
@@ -174,7 +176,6 @@ impl Endpoint {
             entry.hellos.clear();
         }
         entry.session.agree(terms);
-        entry.session.families = families;
         let peer = tunnel.info.peer.clone();
         entry.peer = Some(peer.clone());
         if !std::mem::replace(&mut entry.up, true) {

@@ -21,35 +21,11 @@ use polyrail_model::{Destination, Identity, InstanceId, LinkSample, SessionId, U
 use polyrail_scheduler::ChainSpec;
 
 use crate::core::{Outlet, Session};
+use crate::event::{Event, FlowKey, OpenError, PathReport, SessionKey, TunnelKey};
 use crate::limits::GREETING_TIMEOUT;
 use crate::path::Manner;
-use crate::wire::{Decoder, Frame, RejectCode, encode};
-use crate::{
-    Event, FlowKey, PathReport, ResetReason, SessionKey, Settings, Status, TunnelInfo, TunnelKey,
-};
-
-/// The two ends of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// On board: opens sessions and flows.
-    Gateway,
-    /// On the ground: answers.
-    Cloud,
-}
-
-/// Why a flow cannot be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
-    /// The bound on flows is reached.
-    #[error("too many open flows")]
-    TooManyFlows,
-    /// This side or the cloud is going away.
-    #[error("the session is going away")]
-    GoingAway,
-    /// Only a gateway opens flows.
-    #[error("only a gateway opens flows")]
-    WrongRole,
-}
+use crate::settings::{Role, SessionStatus, Settings, Status, TunnelInfo};
+use crate::wire::{Decoder, Frame, RejectCode, ResetReason, encode};
 
 /// One process's side of all its sessions. See the crate's documentation for the drain contract.
 #[derive(Debug)]
@@ -352,9 +328,9 @@ impl Endpoint {
 
     /// What [`Endpoint::write`] would take now. When that is little, [`Event::Writable`] follows
     /// once there is more.
-    pub fn write_room(&mut self, now: Instant, flow: FlowKey) -> usize {
+    pub fn write_room(&mut self, flow: FlowKey) -> usize {
         let entry = self.sessions.get_mut(&flow.session);
-        let room = entry.map_or(0, |entry| entry.session.write_room(now, flow.flow));
+        let room = entry.map_or(0, |entry| entry.session.write_room(flow.flow));
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
@@ -437,18 +413,10 @@ impl Endpoint {
         }
     }
 
-    /// Whether the path that a tunnel is makes no progress; false when it is none.
-    pub fn path_stalls(&self, tunnel: TunnelKey) -> bool {
-        let entry = self.session_of(tunnel).and_then(|session| self.sessions.get(&session));
-        entry.is_some_and(|entry| entry.session.is_path_stalled(tunnel))
-    }
-
     /// A snapshot for operators.
     pub fn status(&self) -> Status {
-        let one = |entry: &Entry| crate::SessionStatus {
-            peer: entry.peer.clone(),
-            ..entry.session.status()
-        };
+        let one =
+            |entry: &Entry| SessionStatus { peer: entry.peer.clone(), ..entry.session.status() };
         Status { sessions: self.sessions.values().map(one).collect() }
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use polyrail_model::{LedgerMessage, LinkForecast, LinkOutlook, Telemetry, Urgency};
 
 use super::Endpoint;
-use crate::SessionKey;
+use crate::event::SessionKey;
 
 impl Endpoint {
     /// Tells the cloud where the train is (gateway): on the fastest path, and on every other live

@@ -13,16 +13,18 @@
 //! An embryonic flow (its OPEN has not come yet, data has) is Live without a destination.
 
 mod recv;
+mod runs;
 mod send;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use polyrail_model::{Destination, FlowId, UserId};
 
 pub(crate) use recv::{RecvHalf, Run, Violation};
-pub(crate) use send::{Piece, SendHalf, Waiting};
+pub(crate) use runs::{Piece, Waiting};
+pub(crate) use send::SendHalf;
 
-use crate::ResetReason;
+use crate::wire::ResetReason;
 
 /// A flow of a session.
 #[derive(Debug)]
@@ -38,20 +40,8 @@ pub(crate) struct Flow {
     pub queued: bool,
     /// The OPEN waits for first data until then.
     pub hold: bool,
-    /// The peer's reader has shown within a short time that it drains.
-    pub draining: bool,
-    /// What counts as withheld of the peer's memory for it (`backpressure`).
-    pub withheld: u64,
-    /// What counts as never sent.
-    pub unsent: u64,
-    /// What the peer's reader has taken lately.
-    pub lately: Lately,
-    /// What its window began with beyond the least, until the reader has drained the first window.
-    pub early: u64,
-    /// So much of it counts as a share of what all flows may begin with.
-    pub early_counted: u64,
-    /// A writer was refused and waits to be told.
-    pub wants_room: bool,
+    /// What counts against the shares of its user.
+    pub shares: Shares,
     /// An [`crate::Event::Readable`] is on its way to the caller.
     pub told_readable: bool,
     pub due: Due,
@@ -61,26 +51,21 @@ pub(crate) struct Flow {
     recent_at: Instant,
 }
 
-/// A sum over the present span of time and the one before.
+/// What one flow counts against the shares of its user; session flow control keeps it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Lately {
-    since: Option<Instant>,
-    now: u64,
-    before: u64,
+pub(crate) struct Shares {
+    /// Bytes at the peer beyond the pace of its reader.
+    pub withheld: u64,
+    /// Bytes written and never sent.
+    pub unsent: u64,
+    /// What the peer's reader took in this period and in the one before.
+    pub drained: [u64; 2],
 }
 
-impl Lately {
-    pub fn add(&mut self, now: Instant, span: Duration, more: u64) {
-        let age = now.saturating_duration_since(*self.since.get_or_insert(now));
-        if age >= span {
-            self.before = if age < span * 2 { self.now } else { 0 };
-            (self.since, self.now) = (Some(now), 0);
-        }
-        self.now += more;
-    }
-
-    pub fn sum(&self) -> u64 {
-        self.before + self.now
+impl Shares {
+    /// What the peer's reader took lately.
+    pub fn pace(&self) -> u64 {
+        self.drained[0] + self.drained[1]
     }
 }
 
@@ -126,18 +111,12 @@ impl Flow {
             id,
             user,
             destination: None,
-            send: SendHalf::new(now, opens, send_limit),
+            send: SendHalf::new(opens, send_limit),
             recv: RecvHalf::new(window, !opens),
             life: Life::Live,
             queued: false,
             hold: false,
-            draining: false,
-            withheld: 0,
-            unsent: 0,
-            lately: Lately::default(),
-            early: 0,
-            early_counted: 0,
-            wants_room: false,
+            shares: Shares::default(),
             told_readable: false,
             due: Due::default(),
             dialed: false,

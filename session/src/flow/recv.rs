@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::limits::{FRAGMENTS_MAX, WINDOW_INITIAL};
+use crate::limits::{FRAGMENTS_MAX, WINDOW_MIN};
 use crate::ranges::RangeSet;
 use crate::wire::Echo;
 
@@ -228,7 +228,7 @@ impl RecvHalf {
             self.window /= 2;
         }
         self.epoch = Some((now, 0));
-        self.window = self.window.min(largest).max(WINDOW_INITIAL.min(largest));
+        self.window = self.window.min(largest).max(WINDOW_MIN.min(largest));
     }
 
     /// Whether the peer should be told of a larger window: by a quarter of it.
@@ -251,15 +251,9 @@ impl RecvHalf {
         self.limit.max(self.drained() + self.window)
     }
 
-    /// The limit and what was drained, to tell the peer now. The limit is raised as far as the
-    /// window allows if it `may_grow`, else no further than an initial window: a reader that drains
-    /// goes on, however much another of the same user leaves lying.
-    pub fn advertise(&mut self, may_grow: bool) -> (u64, u64) {
-        if may_grow {
-            self.limit = self.next_limit();
-        } else {
-            self.limit = self.limit.max(self.drained() + self.window.min(WINDOW_INITIAL));
-        }
+    /// The limit and what was drained, to tell the peer now.
+    pub fn advertise(&mut self) -> (u64, u64) {
+        self.limit = self.next_limit();
         self.told_drained = self.drained();
         (self.limit, self.told_drained)
     }
@@ -315,11 +309,6 @@ impl RecvHalf {
         self.ready.len() as u64 + self.ahead_bytes
     }
 
-    /// Bytes in order that the reader leaves lying.
-    pub fn unread(&self) -> u64 {
-        self.ready.len() as u64
-    }
-
     /// The end mark has been reached.
     pub fn fin_reached(&self) -> bool {
         self.fin.is_some_and(|fin| self.cumulative > fin)
@@ -335,7 +324,7 @@ impl RecvHalf {
 const HEAD_MAX: u64 = polyrail_scheduler::SEGMENT;
 /// What may be drained before the peer hears of it, in bytes: more than acknowledgements tell it in
 /// any case while data comes, and so little that a reader of 64 KiB/s is heard of in time.
-const TOLD_DRAINED_MAX: u64 = WINDOW_INITIAL / 2;
+const TOLD_DRAINED_MAX: u64 = WINDOW_MIN / 2;
 /// What an idle flow may keep allocated, in bytes.
 const IDLE_CAPACITY: usize = 2_048;
 
@@ -430,9 +419,9 @@ mod tests {
         #[allow(clippy::disallowed_methods)] // a base for the clock of this test
         let now = Instant::now();
         let rtt = Duration::from_millis(50);
-        let mut half = RecvHalf::new(WINDOW_INITIAL, false);
-        half.tune(now, WINDOW_INITIAL / 2, rtt, 1 << 20);
-        assert_eq!(half.window, WINDOW_INITIAL * 3 / 2);
+        let mut half = RecvHalf::new(WINDOW_MIN, false);
+        half.tune(now, WINDOW_MIN / 2, rtt, 1 << 20);
+        assert_eq!(half.window, WINDOW_MIN * 3 / 2);
         half.tune(now, 1 << 20, rtt, 1 << 20);
         assert_eq!(half.window, 1 << 20, "never above the largest");
         half.tune(now + rtt * 20, 1 << 20, rtt, 1 << 20);
@@ -441,14 +430,13 @@ mod tests {
         half.tune(now + rtt * 40, 1 << 20, rtt, 1 << 20);
         assert_eq!(half.window, 1 << 19);
         assert!(half.wants_window() && !half.owes_drained());
-        assert_eq!(half.advertise(false), (WINDOW_INITIAL, 0));
-        assert_eq!(half.advertise(true), (1 << 19, 0));
+        assert_eq!(half.advertise(), (1 << 19, 0));
     }
 
     #[test]
-    fn a_steady_reader_is_heard_of_before_it_counts_as_stalled_however_large_its_window() {
+    fn steady_reader_is_heard_of_within_two_periods_whatever_its_window() {
         let step = Duration::from_millis(50);
-        for window in [WINDOW_INITIAL, 2 << 20, 4 << 20] {
+        for window in [WINDOW_MIN, 2 << 20, 4 << 20] {
             let mut half = RecvHalf::new(window, false);
             half.accept(&run(0, &vec![0; window as usize], false)).unwrap();
             let mut silent = Duration::ZERO;
@@ -457,10 +445,10 @@ mod tests {
                 half.consume(15_000);
                 silent += step;
                 if half.wants_window() || half.wants_drained() {
-                    half.advertise(true);
+                    half.advertise();
                     silent = Duration::ZERO;
                 }
-                assert!(silent < crate::limits::STALLED_AFTER / 2, "{silent:?} of {window}");
+                assert!(silent < crate::limits::PACE_PERIOD * 2, "{silent:?} of {window}");
             }
         }
     }
@@ -473,10 +461,10 @@ mod tests {
         assert!(!half.wants_window() && !half.wants_drained() && !half.owes_drained());
         half.consume(20);
         assert!(half.wants_drained());
-        assert_eq!(half.advertise(true), (140, 40));
+        assert_eq!(half.advertise(), (140, 40));
         half.consume(20);
         assert!(half.owes_drained() && !half.wants_window());
-        assert_eq!(half.advertise(true), (161, 61));
+        assert_eq!(half.advertise(), (161, 61));
         assert!(!half.owes_drained());
     }
 

@@ -8,6 +8,6 @@ mod operations;
 mod plan;
 mod runs;
 
-pub use operations::{Outcome, run};
+pub use operations::{WorldRun, run};
 pub use plan::Plan;
 pub use runs::{Summary, run_many};

@@ -10,9 +10,9 @@ use super::Plan;
 use polyrail_sim::dice::Dice;
 use polyrail_sim::world::{Coverage, Dial, FlowNo, Reader, Side, Verbosity, World};
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct WorldRun {
     /// The hash over all that happened.
     pub hash: u64,
     /// The virtual time it took.
@@ -91,8 +91,8 @@ pub(super) struct Run<'a> {
 /// Runs the world of a seed to its end.
 ///
 /// # Panics
-/// Where the session does what it must not.
-pub fn run(seed: u64, verbosity: Verbosity) -> Outcome {
+/// If the session breaks its contract.
+pub fn run(seed: u64, verbosity: Verbosity) -> WorldRun {
     let plan = Plan::new(seed, verbosity);
     if verbosity > Verbosity::Silent {
         eprintln!("seed {seed}: {plan:#?}");
@@ -118,7 +118,7 @@ fn operations_max() -> Option<u64> {
 
 impl Run<'_> {
     /// The troubles stop; every flow must end.
-    fn end(mut self) -> Outcome {
+    fn end(mut self) -> WorldRun {
         let world = &mut self.world;
         for carrier in 0..world.carrier_count() {
             world.change_links(carrier, |now, link| {
@@ -144,7 +144,7 @@ impl Run<'_> {
         Side::BOTH.into_iter().for_each(|side| world.check_bounds(side));
         world.check_end();
         let bytes = world.flows().iter().flat_map(|flow| &flow.legs).map(|leg| leg.read).sum();
-        Outcome {
+        WorldRun {
             hash: world.trace().hash(),
             time: world.elapsed(),
             quiet,

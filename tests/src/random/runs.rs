@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::operations::run;
 use polyrail_sim::world::{Coverage, Verbosity};
 
-/// What many runs came to.
+/// The results of many runs.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Runs that ended well.

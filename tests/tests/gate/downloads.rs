@@ -1,6 +1,6 @@
 //! How fast downloads of `polyrail full` are beside others.
 
-use polyrail_sim::sim::runs::{Entry, Outcome, Row, Workload, run};
+use polyrail_sim::sim::runs::{Entry, Measured, Row, Workload, run};
 use polyrail_sim::sim::{Contestant, Engine, trips};
 
 use super::TOLERANCE;
@@ -47,7 +47,7 @@ fn ratio(a: &Row, b: &Row) -> f64 {
 
 fn goodput(row: &Row, size: u64) -> f64 {
     let lists = row.outcomes.iter().map(|outcome| match outcome {
-        Outcome::Downloads(all) => &all.list,
+        Measured::Downloads(all) => &all.list,
         other => panic!("{}: {other:?}", row.name()),
     });
     let own: Vec<f64> =

@@ -1,4 +1,4 @@
-//! How well failures of handovers are foreseen, and what that is worth.
+//! The quality of forecasts of failed handovers, and their gain.
 
 use polyrail_emulator::rail::Speed;
 use polyrail_emulator::results::Report as Results;
@@ -8,7 +8,7 @@ use polyrail_sim::sim::learned::{Case, Trips};
 
 use super::TOLERANCE;
 
-/// What it was when this was committed.
+/// The committed value.
 const GATE: [(&str, f64); 8] = [
     ("failures correct", 0.8950),
     ("successes correct", 0.8668),

@@ -76,7 +76,7 @@ fn a_backup_carries_nothing_while_another_path_lives() {
     download(&mut world, 2 * MB, s(5));
 }
 
-/// Virtual time is exact: what was reached once is kept, less the share that a change may cost.
+/// Virtual time is exact: a committed ratio is kept, less the share that a change may cost.
 fn holds(name: &str, ratio: f64, committed: f64) {
     let least = committed * (1.0 - DROP_MAX);
     assert!(ratio >= least, "{name}: {ratio:.3} where {committed:.3} was reached before");

@@ -45,7 +45,7 @@ fn each_direction_knows_its_faster_path_though_round_trips_are_equal() {
 }
 
 #[test]
-fn what_comes_out_of_a_blackout_does_not_stand_for_the_way_now() {
+fn delays_measured_in_a_blackout_are_forgotten() {
     let lines = [line("a", 20.0, ms(40)), line("b", 20.0, ms(40))];
     let mut world = world_with(&lines, chain("min_rtt"));
     begin_download(&mut world, 1, 50_000_000);

@@ -58,9 +58,8 @@ fn two_hundred_stalled_readers_and_loss_leave_another_flow_its_rate() {
 }
 
 #[test]
-fn what_stalled_flows_hold_is_bounded_by_user_and_in_all() {
-    let floor =
-        polyrail_session::limits::STALLED_FLOOR + polyrail_session::limits::ACK_EVERY as u64;
+fn memory_of_stalled_flows_is_bounded_per_user_and_in_total() {
+    let floor = polyrail_session::limits::FLOOR + polyrail_session::limits::ACK_EVERY as u64;
     for (users, share) in [(1, 8), (100, 2)] {
         let mut world = world(&[line("a", 50.0, ms(20))]);
         stall(&mut world, 100, users);
@@ -96,7 +95,7 @@ fn users_share_a_carrier_equally_however_many_flows_they_have() {
     assert!((0.85..=1.15).contains(&share), "one flow got {share:.2} of nine of another user");
 }
 
-/// What each flow has read in this time.
+/// Bytes that each flow has read in this time.
 fn read_within(world: &mut World, flows: &[FlowNo], time: Duration) -> Vec<u64> {
     let before: Vec<_> = flows.iter().map(|&flow| crate::lab::read(world, flow)).collect();
     world.run_for(time);
@@ -115,7 +114,7 @@ fn flows_of_a_user_share_equally() {
 }
 
 #[test]
-fn who_comes_later_has_half_within_a_second_and_no_more() {
+fn later_user_gets_half_within_a_second_and_no_more() {
     let mut world = world(&[line("a", 20.0, ms(40))]);
     let old = begin_download(&mut world, 1, 100 * MB);
     world.run_for(s(5));
@@ -129,7 +128,7 @@ fn who_comes_later_has_half_within_a_second_and_no_more() {
 }
 
 #[test]
-fn what_goes_again_keeps_its_place_before_what_is_new() {
+fn retransmissions_precede_new_data() {
     let mut world = world(&[line("a", 20.0, ms(40)), line("b", 20.0, ms(40))]);
     let flows: Vec<_> = (0..8).map(|i| begin_download(&mut world, 1 + i % 4, 100 * MB)).collect();
     world.run_for(s(3));
@@ -146,14 +145,14 @@ fn what_goes_again_keeps_its_place_before_what_is_new() {
             longest = longest.max(step - *moved);
         }
     }
-    // The path stalls after some 450 ms, and what is queued before it on the other takes 70 ms: a
+    // The path stalls after some 450 ms, and the backlog of the other path takes 70 ms: a
     // flow whose missing data went behind all that was never sent would stand for seconds.
     println!("RESULT simulated_flow_stands_after_blackout {} ms", 10 * longest);
     assert!(longest <= 90, "a flow stood for {} ms", 10 * longest);
 }
 
 #[test]
-fn what_goes_again_of_an_interactive_flow_goes_before_a_download() {
+fn retransmissions_of_an_interactive_flow_precede_a_download() {
     let mut world = world(&[line("a", 20.0, ms(20)), line("b", 20.0, ms(90))]);
     let flow = talk(&mut world, 1);
     begin_download(&mut world, 1, 100 * MB);

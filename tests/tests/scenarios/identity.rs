@@ -1,4 +1,4 @@
-//! Who may join whose session. The frames are those of a real gateway, tampered with on the way.
+//! Permission to join a session. The frames are those of a real gateway, modified on the way.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use polyrail_model::{Destination, HostName, Identity, InstanceId, TunnelMode, Un
 use polyrail_session::wire::{Decoder, Frame, RejectCode};
 use polyrail_session::{Endpoint, Event, Outlet, Settings, TunnelInfo, TunnelKey};
 
-/// Collects what is sent on each tunnel.
+/// Collects the frames sent on each tunnel.
 #[derive(Default)]
 struct Wire(Vec<(TunnelKey, Vec<u8>)>);
 

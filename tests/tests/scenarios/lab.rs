@@ -1,4 +1,4 @@
-//! What scenarios share: lines, worlds that are up, downloads and echoes.
+//! Shared by scenarios: lines, worlds that are up, downloads and echoes.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ pub fn download(world: &mut World, bytes: u64, most: Duration) -> Duration {
     took
 }
 
-/// What the passenger has read.
+/// Bytes that the passenger has read.
 pub fn read(world: &World, flow: FlowNo) -> u64 {
     world.flow(flow).legs[0].read
 }

@@ -86,7 +86,7 @@ fn at_the_bound_of_flows_one_is_refused_and_a_place_becomes_free() {
 }
 
 #[test]
-fn who_goes_away_opens_no_more_but_ends_what_is_open() {
+fn departing_side_opens_no_flow_and_finishes_open_ones() {
     for side in Side::BOTH {
         let mut world = world(&[line("a", 20.0, ms(40))]);
         let flow = begin_download(&mut world, 1, 3_000_000);
@@ -153,7 +153,7 @@ fn many_readers_that_stop_leave_room_for_others() {
         let held = [GATEWAY, CLOUD].map(|side| world.status(side).sessions[0].clone());
         let held = [held[0].memory_received, held[1].memory_sent];
         let what = format!("{users} users, {apart:?} apart, {taken} bytes: {held:?}");
-        // What may be withheld, what each may, and what was on its way when they stopped.
+        // Withheld windows, the floor of each flow, and bytes in flight when readers stopped.
         let at_once = apart.is_zero();
         assert!(!at_once || held[0].0 <= (8 << 20) + 200 * 5_600 + (1 << 20), "{what}");
         for ((user, reader, bytes, least), alone) in BESIDE.into_iter().zip(alone) {

@@ -35,7 +35,7 @@ fn copies(world: &World, flow: usize) -> u64 {
     received - read(world, flow) - world.status(GATEWAY).sessions[0].memory_received.0
 }
 
-/// The share of what was out on a path when it went dark that came over it in vain later.
+/// The share of a dark path's bytes in flight that it delivered again in vain.
 fn resent(settings: Settings, stream: bool) -> f64 {
     let carrier = |name| CarrierSpec { stream, ..line(name, 20.0, ms(40)) };
     let mut world = world_with(&[carrier("a"), carrier("b")], settings);
@@ -55,7 +55,7 @@ fn resent(settings: Settings, stream: bool) -> f64 {
 }
 
 #[test]
-fn what_another_path_delivered_is_not_sent_again_after_a_blackout() {
+fn data_delivered_by_another_path_is_not_retransmitted_after_a_blackout() {
     // What the engine does.
     let [quic, tls] = [false, true].map(|stream| resent(chain("min_rtt"), stream));
     println!("RESULT simulated_resent_after_5s_dark_quic {:.2} %", quic * 100.0);

@@ -1,4 +1,4 @@
-//! Either side starts anew.
+//! Either side restarts.
 
 use polyrail_session::ResetReason;
 use polyrail_sim::world::LegState;

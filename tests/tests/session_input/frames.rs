@@ -55,7 +55,7 @@ fn damage(dice: &mut Dice, bytes: &mut Vec<u8>) {
     }
 }
 
-/// A flow: mostly one that is there, or near it.
+/// A flow: mostly an existing one, or a neighbour of it.
 fn flow(dice: &mut Dice) -> FlowId {
     FlowId(match dice.between(0, 20) {
         0 => dice.number() & NUMBER_MAX,

@@ -228,7 +228,7 @@ impl Rig {
                         endpoint.reset(self.now, flow, dice.pick(ResetReason::ALL));
                         flows.remove(&flow);
                     }
-                    3 => drop(endpoint.write_room(self.now, flow)),
+                    3 => drop(endpoint.write_room(flow)),
                     _ => {}
                 }
             }
@@ -304,7 +304,7 @@ impl Rig {
         assert_eq!(self.ends[2].sessions_ended, 0);
     }
 
-    /// All tunnels go; what is left ends by the linger.
+    /// All tunnels close; the rest ends by the linger.
     pub fn end(&mut self, dice: &mut Dice) {
         for end in &mut self.ends {
             for tunnel in [ATTACKED, OTHER, NEIGHBOUR, FRESH] {

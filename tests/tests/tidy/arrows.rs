@@ -86,11 +86,46 @@ const ARROWS: &[Arrow] = &[
     ("predictor", &[], &[]),
     ("tunnel", &["identity"], &[]),
     ("identity", &[], &["identity"]),
-    ("config", &["identity", "scheduler"], &[]),
+    ("config", &["identity", "scheduler"], &["identity"]),
+    ("telemetry", &[], &[]),
+    ("admin", &["config", "identity", "control"], &["identity"]),
+    ("cli", &["admin", "config", "identity", "control", "predictor"], &[]),
     ("control", &["scheduler", "predictor", "config", "identity"], &["emulator"]),
     ("relay", &["session", "predictor", "tunnel", "control"], &["scheduler"]),
-    ("gateway", DAEMON, &["emulator"]),
-    ("cloud", DAEMON, &["emulator"]),
+    ("daemon", &["session", "config", "identity", "admin", "control", "relay"], &["tunnel"]),
+    (
+        "gateway",
+        &[
+            "session",
+            "scheduler",
+            "predictor",
+            "tunnel",
+            "config",
+            "identity",
+            "admin",
+            "control",
+            "telemetry",
+            "daemon",
+            "relay",
+        ],
+        &["emulator"],
+    ),
+    (
+        "cloud",
+        &[
+            "session",
+            "scheduler",
+            "predictor",
+            "tunnel",
+            "config",
+            "identity",
+            "admin",
+            "control",
+            "daemon",
+            "relay",
+        ],
+        &["emulator"],
+    ),
     ("emulator", &[], &[]),
     ("interop", &["emulator"], &["control", "session"]),
     ("sim", &["scheduler", "session", "predictor", "emulator"], &[]),
@@ -99,9 +134,6 @@ const ARROWS: &[Arrow] = &[
 
 /// Every crate.
 const ANY: &[&str] = &["*"];
-
-const DAEMON: &[&str] =
-    &["session", "scheduler", "predictor", "tunnel", "config", "identity", "control", "relay"];
 
 #[test]
 fn a_forbidden_arrow_is_found_in_every_section() {

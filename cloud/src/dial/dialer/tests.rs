@@ -93,7 +93,7 @@ fn an_address_is_connected() {
     let (mut peer, _) = server.accept().unwrap();
     peer.write_all(b"banner").unwrap();
     drop(peer);
-    // The stream is not registered: the caller can do so, and finds what is there already.
+    // The stream is not registered: the caller can do so, and finds the bytes that came already.
     bench.poll.registry().register(&mut stream, Token(5), Interest::READABLE).unwrap();
     let mut events = mio::Events::with_capacity(4);
     let mut got = Vec::new();
@@ -152,7 +152,7 @@ fn forbidden_addresses_end_at_once_whatever_names_them() {
 }
 
 #[test]
-fn a_connection_back_to_this_host_is_judged_once_more() {
+fn a_connection_to_this_host_needs_an_allow_rule() {
     let (_server, address) = listener();
     let mut bench = Bench::loopback();
     bench.dialer.dial(Instant::now(), 1, &Destination::Address(address));
@@ -183,7 +183,7 @@ fn silence_ends_with_the_deadline() {
 }
 
 #[test]
-fn a_cancelled_dial_leaves_nothing_and_says_nothing() {
+fn a_cancelled_dial_ends_without_an_event() {
     let (_server, address) = listener();
     let mut bench = Bench::loopback();
     let now = Instant::now();

@@ -114,7 +114,7 @@ fn the_second_joins_after_the_delay_and_the_first_success_wins() {
 }
 
 #[test]
-fn a_failure_moves_on_at_once() {
+fn a_failed_attempt_starts_the_next_at_once() {
     let steps = run(&[Fails(30, unreachable(0)), Accepts(5)]);
     assert_eq!(steps, [connect(0, 0), connect(30, 1), won(35, 1)]);
     // The delay counts from the latest attempt.
@@ -128,7 +128,7 @@ fn a_failure_moves_on_at_once() {
 }
 
 #[test]
-fn the_most_telling_error_is_the_outcome() {
+fn the_most_telling_error_is_reported() {
     let timed_out = || DialError::TimedOut(TIMEOUT);
     let overload = || DialError::Overload("no descriptor".into());
     let cases: Vec<(Vec<Server>, u64, DialError)> = vec![
@@ -147,7 +147,7 @@ fn the_most_telling_error_is_the_outcome() {
 }
 
 #[test]
-fn the_deadline_cancels_all_that_is_under_way() {
+fn the_deadline_cancels_all_attempts() {
     let steps = run(&[Silent, Silent]);
     let end = DialError::TimedOut(TIMEOUT);
     let expected =
@@ -168,7 +168,7 @@ fn time_spent_resolving_counts() {
 }
 
 #[test]
-fn nothing_happens_after_the_end() {
+fn inputs_after_the_end_do_nothing() {
     let start = Instant::now();
     let mut race = Race::new(start, start, TIMEOUT, vec![address(0), address(1)]);
     assert!(race.poll().is_some());
@@ -185,7 +185,7 @@ fn nothing_happens_after_the_end() {
 }
 
 #[test]
-fn an_attempt_that_nobody_began_is_taken_back() {
+fn an_unpolled_connect_is_withdrawn() {
     let start = Instant::now();
     let mut race = Race::new(start, start, TIMEOUT, vec![address(0), address(1)]);
     assert!(race.poll().is_some());

@@ -482,8 +482,8 @@ fn a_reload_of_the_bounds_keeps_what_is_there() {
 fn a_clock_that_is_years_ahead_lets_nothing_fall_out_and_is_said_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = learned(folder.path(), "linkdb.redb", 2);
-    let log = LogConfig { file: Some(folder.path().join("log")), ..LogConfig::default() };
-    let (dispatch, _handle) = polyrail_config::log::dispatch(&log).unwrap();
+    let log = std::sync::Arc::new(fs::File::create(folder.path().join("log")).unwrap());
+    let (dispatch, _handle) = polyrail_config::log::dispatch(&LogConfig::default(), log);
     tracing::dispatcher::with_default(&dispatch, || {
         let now = Instant::now();
         let mut keeper = Keeper::open(now, Some(path), tuning());
@@ -513,8 +513,8 @@ fn a_late_clock_loses_no_trip_and_is_said_once() {
     let learned = learned(folder.path(), "train.redb", 1);
     let store = Store::open(learned, Limits::default()).unwrap();
     let one = store.records(store.trips().unwrap()[0].trip, 0, 1).unwrap().remove(0);
-    let log = LogConfig { file: Some(folder.path().join("log")), ..LogConfig::default() };
-    let (dispatch, _handle) = polyrail_config::log::dispatch(&log).unwrap();
+    let log = std::sync::Arc::new(fs::File::create(folder.path().join("log")).unwrap());
+    let (dispatch, _handle) = polyrail_config::log::dispatch(&LogConfig::default(), log);
     tracing::dispatcher::with_default(&dispatch, || {
         let now = Instant::now();
         let mut keeper = Keeper::open(now, None, Tuning { events_max: 1_000, ..tuning() });

@@ -7,7 +7,6 @@ use polyrail_model::{HandoverOutcome, LedgerMessage, Reported, TripId};
 
 use super::super::{Asker, LinkDb, Options, Role};
 use super::*;
-use crate::telemetry;
 
 fn start(role: Role, path: Option<PathBuf>) -> (LinkDb, Poll) {
     let poll = Poll::new().unwrap();
@@ -18,10 +17,9 @@ fn start(role: Role, path: Option<PathBuf>) -> (LinkDb, Poll) {
 
 /// Asks until it answers as wished.
 fn until(asker: &Asker, wish: impl Fn(&LinkDbState) -> bool) -> LinkDbState {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let end = Instant::now() + Duration::from_secs(30);
     loop {
-        let state = runtime.block_on(asker.state());
+        let state = asker.state();
         if let Some(state) = state.clone().filter(&wish) {
             return state;
         }
@@ -63,8 +61,7 @@ fn whoever_feeds_it_never_waits() {
     assert!(outputs > 0);
     drop(linkdb);
     assert_eq!(handovers(&path).len() as u64, BUSY * 12, "it was closed");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    assert_eq!(runtime.block_on(asker.state()), None);
+    assert_eq!(asker.state(), None);
 }
 
 #[test]
@@ -92,19 +89,18 @@ fn what_sources_observe_is_recorded_and_the_data_plane_is_woken() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("linkdb.redb");
     let (linkdb, mut poll) = start(Role::Train, Some(path.clone()));
-    let (sender, receiver) = telemetry::observations(telemetry::OBSERVATIONS_WAITING_MAX);
-    linkdb.listen(receiver).unwrap();
+    let observe = linkdb.observer();
     linkdb.feed(Input::Up { session: SessionNumber(1), peer: "cloud".to_owned() });
     let asker = linkdb.asker();
     for cell in 0..=4 {
         let at = Instant::now();
-        sender.send(odometer(at, 1_000.0));
-        sender.send(serving(at, "a", Some(cell)));
+        observe(odometer(at, 1_000.0));
+        observe(serving(at, "a", Some(cell)));
         if cell > 0 {
             // The modem says all of it: nothing has to settle.
             let (carrier, dark) = ("a".to_owned(), Some(Duration::from_millis(5)));
             let outcome = HandoverOutcome::Success;
-            sender.send(Observation::Reported(Reported { at, carrier, outcome, dark }));
+            observe(Observation::Reported(Reported { at, carrier, outcome, dark }));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -194,17 +190,6 @@ fn a_panic_ends_neither_the_thread_nor_what_it_says() {
         until(&asker, |state| !state.forecast && state.failures == 2);
         drop(linkdb);
     }
-}
-
-#[test]
-fn what_was_given_up_before_it_came_is_counted() {
-    let (linkdb, _poll) = start(Role::Train, None);
-    let (sender, receiver) = telemetry::observations(2);
-    let sent = (0..5).filter(|metres| sender.send(odometer(Instant::now(), f64::from(*metres))));
-    assert_eq!(sent.count(), 2);
-    linkdb.listen(receiver).unwrap();
-    let state = until(&linkdb.asker(), |state| state.observations_dropped.total() == 3);
-    assert_eq!(state.observations_dropped.positions, 3);
 }
 
 /// Gateways that come at once.

@@ -73,7 +73,7 @@ impl AddressBook {
             return;
         }
         let index = self.addresses.iter().position(|known| *known == address);
-        // Several may fail at once: only the one that is due moves the cursor.
+        // Several may fail at once: only the address at the cursor moves it.
         if let Some(index) = index
             && index == self.cursor % self.addresses.len()
         {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_fits_is_drawn() {
+    fn only_fitting_addresses_are_drawn() {
         let (mut book, all) = book(2);
         assert_eq!(book.draw(|address| address.port() == 2), Some(all[1]));
         assert_eq!(book.draw(|_| false), None);

@@ -1,6 +1,6 @@
 //! Connections: when a search or a probe begins one, with which mode, and when it is given up.
 //!
-//! What is not here: which of them is next (`search.rs`), and how long it may live (`pace.rs`).
+//! `search.rs` decides which connection is next, `pace.rs` how long it may live.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use polyrail_config::Mode;
 use polyrail_model::TunnelMode;
 use polyrail_tunnel::Backoff;
 
-use super::attempt::{Attempt, AttemptId, Meter, Reading, Stage};
+use super::attempt::{Attempt, AttemptId, Reading, Stage};
 use super::notice::{Action, Cause, EndingKind, Start};
 use super::search::{Lanes, Mark, Plan, Search, Sight};
 use super::{Policy, pace};
@@ -16,14 +16,7 @@ use super::{Policy, pace};
 impl Policy {
     pub(super) fn begin_search(&mut self, now: Instant, cause: Cause) {
         self.drop_probe(now);
-        if cause != Cause::Trial {
-            self.end_trial(now);
-        }
-        let mark = self.current().map(|path| Mark {
-            attempt: path.id,
-            acked: path.reading.acked,
-            received: path.reading.received,
-        });
+        let mark = self.current().map(|path| Mark { attempt: path.id, acked: path.reading.acked });
         // Searches that follow each other closely keep the pace of one; operators need not wait.
         let paced = cause.is_urgent() && cause != Cause::Operator;
         let last_start = self.last_start.filter(|_| paced);
@@ -35,8 +28,8 @@ impl Policy {
         let (quic, tls) = (TunnelMode::Quic, TunnelMode::Tls);
         let alone = |first| Lanes { first, second: None };
         match (search.cause, self.choice.wish()) {
-            (Cause::Trial, _) | (_, Mode::Tls) => alone(tls),
-            (Cause::Back, _) | (_, Mode::Quic) => alone(quic),
+            (_, Mode::Tls) => alone(tls),
+            (_, Mode::Quic) => alone(quic),
             (Cause::Mode, Mode::Auto) => {
                 alone(if self.choice.demotion().is_some() { tls } else { quic })
             }
@@ -106,7 +99,7 @@ impl Policy {
             started: now,
             up_at: None,
             reading: Reading::default(),
-            meter: Meter::default(),
+            stalled: false,
             patience,
             generation: self.generation,
             early: false,
@@ -168,7 +161,6 @@ impl Policy {
 
     pub(super) fn end_all(&mut self, now: Instant, reason: &'static str) {
         self.drop_probe(now);
-        self.end_trial(now);
         self.search = None;
         let all: Vec<AttemptId> = self.attempts.iter().map(|attempt| attempt.id).collect();
         all.into_iter().for_each(|id| self.close(id, reason));
@@ -193,7 +185,7 @@ impl Policy {
         let attempt = self.attempts.iter_mut().find(|attempt| attempt.id == id);
         if let Some(attempt) = attempt.filter(|attempt| !attempt.closing) {
             attempt.closing = true;
-            // What has greeted may be a path at the cloud, if this is not for want of an answer.
+            // A connection that has greeted may be a path at the cloud, unless it went unanswered.
             let unheard = attempt.stage == Stage::Dialing
                 || (attempt.stage == Stage::Early && reason == UNANSWERED);
             self.actions.push_back(Action::Close { attempt: id, unheard, reason });
@@ -210,5 +202,5 @@ const LEFTOVER_LIFE: Duration = Duration::from_secs(3);
 /// How long a probe waits for an answer, besides three round trips.
 const PROBE_LIFE: Duration = Duration::from_millis(500);
 const PROBE_LIFE_MIN: Duration = Duration::from_secs(1);
-/// When QUIC joins a search of a demoted carrier: TLS may be what is blocked.
+/// When QUIC joins a search of a demoted carrier: TCP may be blocked instead.
 const DEMOTED_JOIN: Duration = Duration::from_secs(3);

@@ -1,12 +1,10 @@
-//! Why, and for how long, mode `auto` leaves QUIC alone.
+//! Why, and for how long, mode `auto` does not use QUIC.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
-use super::attempt::Way;
-
-/// QUIC is left alone for a time.
+/// QUIC is not used for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Demotion {
     pub(crate) why: Why,
@@ -17,23 +15,21 @@ pub(crate) struct Demotion {
     pub(crate) wait: Duration,
 }
 
-/// Why QUIC is left alone.
+/// Why QUIC is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     /// Probes were not answered while TCP was.
     Blocked,
     /// The same, and something said that nobody listens.
     Refused,
-    /// UDP passed at `rate` one way, TCP at `tls`.
-    Policed { rate: Bitrate, tls: Bitrate, way: Way },
-    /// A retry after that was no better.
-    StillPoliced { rate: Bitrate, tls: Bitrate, way: Way },
+    /// UDP seems to be policed to `rate`.
+    Policed { rate: Bitrate },
 }
 
 impl Why {
     /// Whether UDP passes, but slowly.
     pub(crate) fn is_policing(self) -> bool {
-        matches!(self, Self::Policed { .. } | Self::StillPoliced { .. })
+        matches!(self, Self::Policed { .. })
     }
 }
 
@@ -47,18 +43,9 @@ impl std::fmt::Display for Why {
             Self::Refused => {
                 write!(f, "UDP is refused: nobody takes QUIC there, while TCP was answered")
             }
-            Self::Policed { rate, tls, .. } => write!(
-                f,
-                "UDP is policed: QUIC passed at {:.1} Mbit/s, TLS at {:.1} Mbit/s",
-                rate.as_mbps(),
-                tls.as_mbps()
-            ),
-            Self::StillPoliced { rate, tls, .. } => write!(
-                f,
-                "UDP is still policed: QUIC passed at {:.1} Mbit/s, TLS at {:.1} Mbit/s before",
-                rate.as_mbps(),
-                tls.as_mbps()
-            ),
+            Self::Policed { rate } => {
+                write!(f, "UDP looks policed: QUIC passed at {:.1} Mbit/s", rate.as_mbps())
+            }
         }
     }
 }

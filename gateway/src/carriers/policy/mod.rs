@@ -1,8 +1,8 @@
-//! What one carrier does: when it connects, how it travels, and when it starts anew.
+//! The policy of one carrier: when it connects, in which mode, and when it restarts.
 //!
-//! No sockets and no clock: the driver tells what happened and what its connections show, at
-//! `now`, and does what [`Policy::poll`] says. After any input: [`Policy::turn`], then `poll` until
-//! `None`, then [`Policy::next_timeout`].
+//! No sockets and no clock: the driver reports events and the state of its connections at `now`,
+//! and carries out the actions of [`Policy::poll`]. After any input: [`Policy::turn`], then `poll`
+//! until `None`, then [`Policy::next_timeout`].
 //!
 //! ```text
 //!   NoInterface / Disabled ──comes──> Searching ──a path──> Settled
@@ -22,8 +22,8 @@ mod attempt;
 mod choice;
 mod connections;
 mod demotion;
+mod lifecycle;
 mod notice;
-mod outcome;
 mod pace;
 mod search;
 mod watch;
@@ -35,14 +35,15 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use polyrail_admin::PathPhase;
 use polyrail_config::Mode;
 use polyrail_model::{Bitrate, TunnelMode};
 use polyrail_tunnel::Backoff;
 
-pub(crate) use self::attempt::{AttemptId, Reading, Rtt, Way};
+pub(crate) use self::attempt::{AttemptId, Reading, Rtt};
 pub(crate) use self::demotion::Demotion;
 pub(crate) use self::notice::{
-    Action, Cause, Counters, Decision, Ending, EndingKind, Link, Notice, Phase, Start, TrialResult,
+    Action, Cause, Counters, Decision, Ending, EndingKind, Link, Notice, Start,
 };
 pub(crate) use self::pace::Pace;
 
@@ -59,7 +60,7 @@ pub(crate) struct Policy {
     link: Link,
     attempts: Vec<Attempt>,
     search: Option<Search>,
-    /// A lone QUIC connection beside a TLS path.
+    /// A lone QUIC connection next to a TLS path.
     probe: Option<AttemptId>,
     choice: Choice,
     book: AddressBook,
@@ -74,11 +75,11 @@ pub(crate) struct Policy {
     next_id: u64,
     /// The mode of the last path.
     travelled: Option<TunnelMode>,
-    /// The operator was told of a path, and not of its end.
+    /// A path was reported to the operator, and not its end.
     carrying: bool,
     decision: Option<Decision>,
     counters: Counters,
-    phase: (Phase, Option<Instant>),
+    phase: (PathPhase, Option<Instant>),
     actions: VecDeque<Action>,
 }
 
@@ -110,7 +111,7 @@ impl Policy {
             carrying: false,
             decision: None,
             counters: Counters::default(),
-            phase: (Phase::Down, None),
+            phase: (PathPhase::Down, None),
             actions: VecDeque::new(),
         }
     }
@@ -120,15 +121,15 @@ impl Policy {
         self.enabled = false;
     }
 
-    /// The carrier is bound to something else now, of which nothing is known yet. The old path
-    /// stays until a fresh one is there.
+    /// The carrier is bound to another interface or address, whose state is not known yet. The old
+    /// path stays until a fresh one is up.
     pub(crate) fn rebind(&mut self, now: Instant) {
         self.link = Link::Unknown;
         self.respec(now);
     }
 
-    /// Connections are made otherwise from now on: what is on its way is given up, and the path is
-    /// replaced. It stays until a fresh one is there.
+    /// The settings of connections changed: attempts under way are given up, and the path is
+    /// replaced. It stays until a fresh one is up.
     pub(crate) fn respec(&mut self, now: Instant) {
         self.generation += 1;
         self.give_up_outdated(now);
@@ -146,28 +147,27 @@ impl Policy {
         }
         self.close_unready("the carrier was changed", Self::is_outdated);
         if self.current().is_none() {
-            // Begun anew at once: what it waited for is gone.
+            // A new search starts at once: the attempts of the old one are gone.
             self.search = None;
         }
     }
 
-    /// Whether a connection is not such as would be made now.
+    /// Whether a connection was made with settings that have changed since.
     fn is_outdated(&self, attempt: &Attempt) -> bool {
         attempt.generation < self.generation || !self.book.contains(&attempt.address)
     }
 
-    /// What is to be done, in order.
+    /// The next action, in order.
     pub(crate) fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Takes what a connection shows.
+    /// Takes a connection's state.
     pub(crate) fn observe(&mut self, now: Instant, id: AttemptId, reading: Reading) {
         let Some(attempt) = self.attempts.iter_mut().find(|attempt| attempt.id == id) else {
             return;
         };
         let before = std::mem::replace(&mut attempt.reading, reading);
-        attempt.meter.feed(now, reading.moved());
         let grown = reading.acked > before.acked || reading.received > before.received;
         let tcp_path = attempt.mode == TunnelMode::Tls && attempt.path().is_some();
         if self.current().is_some_and(|current| current.id == id) {
@@ -179,7 +179,7 @@ impl Policy {
         }
     }
 
-    /// Does what is due by now.
+    /// Handles everything that is due by now.
     pub(crate) fn turn(&mut self, now: Instant) {
         if self.is_usable() {
             self.watch_path(now);
@@ -205,13 +205,14 @@ impl Policy {
             return None;
         }
         let plan = self.plan().map(|plan| plan.at);
-        let choice = self.judged(now).and_then(|current| self.choice.next_timeout(current));
+        let choice = self.settled_mode().and_then(|mode| self.choice.next_timeout(mode));
+        let stall = self.is_stall_due().then_some(now);
         let wish = self.wish_over_at();
         let expiries = self.attempts.iter().filter_map(|attempt| self.expires_at(attempt));
-        expiries.chain([plan, self.stall_at(now), choice, wish].into_iter().flatten()).min()
+        expiries.chain([plan, stall, choice, wish].into_iter().flatten()).min()
     }
 
-    /// The operator lets the carrier be used, or not.
+    /// The operator enables or disables the carrier.
     pub(crate) fn set_enabled(&mut self, now: Instant, enabled: bool) {
         if self.enabled == enabled {
             return;
@@ -230,13 +231,12 @@ impl Policy {
         self.enabled
     }
 
-    /// The operator wishes a mode. A path of another one stays until the new one is there.
+    /// The operator sets a mode. A path of another mode stays until the new one is up.
     pub(crate) fn set_mode(&mut self, now: Instant, mode: Mode) {
         if self.choice.wish() == mode {
             return;
         }
         self.drop_probe(now);
-        self.end_trial(now);
         self.choice.set_wish(now, mode);
         self.close_unready("the mode was changed", |policy, attempt| {
             !policy.choice.allows(attempt.mode)
@@ -248,11 +248,8 @@ impl Policy {
             (Mode::Auto, TunnelMode::Tls) => self.begin_search(now, Cause::Mode),
             _ if !self.choice.allows(current) => self.begin_search(now, Cause::Mode),
             _ => {
-                let of_mode = |search: &mut Search| {
-                    matches!(search.cause, Cause::Mode | Cause::Trial | Cause::Back)
-                };
-                self.search.take_if(of_mode);
-                self.decide(now, current, Cause::Mode);
+                self.search.take_if(|search| search.cause == Cause::Mode);
+                self.decide(now, current);
             }
         }
     }
@@ -261,12 +258,12 @@ impl Policy {
         self.choice.wish()
     }
 
-    /// Takes other bounds for restarts.
+    /// Sets other limits for restarts.
     pub(crate) fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
     }
 
-    /// Takes other addresses of the cloud; a path to one that is not among them is replaced.
+    /// Sets the cloud's addresses; a path to any other address is replaced.
     pub(crate) fn set_addresses(&mut self, now: Instant, addresses: Vec<SocketAddr>) {
         self.book.replace(addresses);
         self.give_up_outdated(now);
@@ -275,7 +272,7 @@ impl Policy {
         }
     }
 
-    /// Gives the carrier a fresh connection, whatever the old one does.
+    /// Replaces the carrier's connection, whatever its state.
     pub(crate) fn renew(&mut self, now: Instant, cause: Cause) {
         if matches!(cause, Cause::Cell | Cause::Address | Cause::Interface) {
             self.choice.on_network_change(now);
@@ -294,7 +291,7 @@ impl Policy {
         self.begin_search(now, cause);
     }
 
-    /// The interface is now like this.
+    /// The interface's state changed.
     pub(crate) fn on_link(&mut self, now: Instant, link: Link) {
         if self.link == link {
             return;
@@ -328,41 +325,17 @@ impl Policy {
         self.note_phase(now);
     }
 
-    /// The cloud says that what it sends over this path stops.
-    pub(crate) fn on_peer_stall(&mut self, now: Instant, id: AttemptId) {
-        let concerned = self.current().is_some_and(|current| current.id == id);
-        let calm = self.search.as_ref().is_none_or(|search| !search.cause.is_urgent());
-        if concerned && calm && self.pace.restart.enabled && self.is_usable() {
-            self.stall(now, Cause::PeerStall);
+    /// The sender of one direction suspects that UDP is policed to `rate`.
+    pub(crate) fn on_policed(&mut self, now: Instant, id: AttemptId, rate: Bitrate) {
+        let path = self.current().filter(|path| path.id == id && path.mode == TunnelMode::Quic);
+        if path.is_some() && self.search.is_none() && self.is_usable() {
+            let verdict = self.choice.on_policed(now, rate);
+            self.obey(now, verdict);
         }
     }
 
-    /// The side that sends this way suspects that UDP is policed to `rate`.
-    pub(crate) fn on_policed(&mut self, now: Instant, id: AttemptId, rate: Bitrate, way: Way) {
-        let concerned =
-            self.current().is_some_and(|path| path.id == id && path.mode == TunnelMode::Quic);
-        if !concerned || self.search.is_some() || !self.is_usable() || self.choice.on_trial() {
-            return;
-        }
-        if self.choice.wish() == Mode::Quic {
-            // Whatever it is, a fresh connection neither remembers a rate that has collapsed nor
-            // packets of a size that no longer passes.
-            if self.choice.may_renew(now) {
-                self.renew(now, Cause::Slow);
-            }
-            return;
-        }
-        let verdict = self.choice.on_policed(now, rate, way);
-        self.obey(now, verdict);
-        if self.choice.on_trial() {
-            self.counters.trials += 1;
-            self.tell(Notice::Trial { rate });
-            self.begin_search(now, Cause::Trial);
-        }
-    }
-
-    /// How it is doing, and since when.
-    pub(crate) fn phase(&self) -> (Phase, Option<Instant>) {
+    /// The carrier's state, and since when.
+    pub(crate) fn phase(&self) -> (PathPhase, Option<Instant>) {
         self.phase
     }
 
@@ -389,16 +362,6 @@ impl Policy {
         self.current().map(|current| current.id)
     }
 
-    /// The connection in use, if a stall of it would begin a restart.
-    pub(crate) fn watched(&self) -> Option<AttemptId> {
-        self.doubtable().filter(|_| self.is_usable()).map(|path| path.id)
-    }
-
-    fn doubtable(&self) -> Option<&Attempt> {
-        let urgent = self.search.as_ref().is_some_and(|search| search.cause.is_urgent());
-        self.current().filter(|_| !urgent && self.pace.restart.enabled)
-    }
-
     fn is_usable(&self) -> bool {
         self.enabled && self.fits_any(&self.link)
     }
@@ -419,11 +382,11 @@ impl Policy {
     fn note_phase(&mut self, now: Instant) {
         let urgent = self.search.as_ref().is_some_and(|search| search.cause.ends_with_progress());
         let phase = match self.current() {
-            _ if !self.enabled => Phase::Disabled,
-            _ if !self.fits_any(&self.link) => Phase::NoInterface,
-            Some(_) if urgent => Phase::Stalled,
-            Some(_) => Phase::Up,
-            None => Phase::Down,
+            _ if !self.enabled => PathPhase::Disabled,
+            _ if !self.fits_any(&self.link) => PathPhase::NoInterface,
+            Some(_) if urgent => PathPhase::Stalled,
+            Some(_) => PathPhase::Up,
+            None => PathPhase::Down,
         };
         if self.phase.0 != phase || self.phase.1.is_none() {
             self.phase = (phase, Some(now));
@@ -431,7 +394,7 @@ impl Policy {
     }
 }
 
-/// The index of a mode's own things.
+/// The index of a mode in arrays of both.
 fn of(mode: TunnelMode) -> usize {
     lane(mode)
 }

@@ -1,9 +1,9 @@
-//! What the policy is told of a carrier's interface, and what it tells of its doings.
+//! The policy's vocabulary: actions, notices for operators, causes of restarts, interface states.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bitrate, TunnelMode};
+use polyrail_model::TunnelMode;
 
 use super::attempt::AttemptId;
 
@@ -12,8 +12,8 @@ use super::attempt::AttemptId;
 pub(crate) enum Action {
     /// Begin a connection.
     Start(Start),
-    /// Close one; its end is reported as that of any other. `unheard`: nobody has answered it, so
-    /// that there is nobody to take leave of.
+    /// Close one; its end is reported as that of any other. `unheard`: the peer has not answered,
+    /// so no orderly close is needed.
     Close { attempt: AttemptId, unheard: bool, reason: &'static str },
     /// Tell the operator.
     Tell(Notice),
@@ -33,12 +33,12 @@ pub(crate) struct Start {
     pub(crate) rtt: Option<Duration>,
 }
 
-/// What happened, for the log and the events.
+/// An event for the log and the admin interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// The carrier has a path again.
     Up { attempt: AttemptId, mode: TunnelMode },
-    /// It has none any more.
+    /// The carrier has lost its last path.
     Down { reason: String },
     /// Its path makes no progress.
     Stalled { cause: Cause },
@@ -50,14 +50,10 @@ pub(crate) enum Notice {
     Restarted { attempt: AttemptId, mode: TunnelMode, cause: Cause, attempts: u64, took: Duration },
     /// The carrier travels in another mode.
     ModeChanged { from: Option<TunnelMode>, to: TunnelMode, reason: String },
-    /// QUIC is left alone for a time; `again`: for longer, after a retry.
+    /// QUIC is demoted; `again`: for longer, after a retry.
     Demoted { reason: String, retry_in: Duration, again: bool },
     /// QUIC is tried again after a demotion.
     Retry,
-    /// TLS is tried because QUIC looks policed to this rate.
-    Trial { rate: Bitrate },
-    /// The trial is over.
-    TrialOver { rate: Bitrate, result: TrialResult },
     /// No TLS connection came up in place of a demoted QUIC path, which stays in use.
     Lifted,
     /// A connection failed, and no other carries.
@@ -68,18 +64,7 @@ pub(crate) enum Notice {
     LinkBack,
 }
 
-/// What a trial of TLS showed, with the rate of TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TrialResult {
-    /// At least twice the rate of QUIC.
-    Faster(Bitrate),
-    /// Less than that.
-    NoFaster(Bitrate),
-    /// It ended before that was known.
-    Unknown,
-}
-
-/// Why a carrier is searched for a connection.
+/// Why a carrier searches a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// It never had one.
@@ -104,24 +89,20 @@ pub(crate) enum Cause {
     Mode,
     /// The carrier's configuration was changed.
     Config,
-    /// TLS is tried because UDP looks policed.
-    Trial,
-    /// Back to QUIC after a trial without gain.
-    Back,
 }
 
 impl Cause {
-    /// Whether users may be waiting for it.
+    /// Whether users may be waiting.
     pub(crate) fn is_urgent(self) -> bool {
-        !matches!(self, Self::Start | Self::Mode | Self::Config | Self::Trial | Self::Back)
+        !matches!(self, Self::Start | Self::Mode | Self::Config)
     }
 
-    /// Whether it is over as soon as the old connection makes progress.
+    /// Whether the search ends as soon as the old connection makes progress.
     pub(crate) fn ends_with_progress(self) -> bool {
         matches!(self, Self::Stall | Self::PeerStall)
     }
 
-    /// In words for people.
+    /// The reason as text.
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Start => "the gateway started",
@@ -135,8 +116,6 @@ impl Cause {
             Self::Operator => "an operator asked for it",
             Self::Mode => "the mode was changed",
             Self::Config => "the configuration was changed",
-            Self::Trial => "UDP looks policed",
-            Self::Back => "TLS was no faster than QUIC",
         }
     }
 }
@@ -148,7 +127,6 @@ pub(crate) struct Counters {
     pub(crate) demotions: u64,
     pub(crate) restarts: u64,
     pub(crate) stalls: u64,
-    pub(crate) trials: u64,
     /// Begun and never answered, of QUIC and TLS.
     pub(crate) quic: Tries,
     pub(crate) tls: Tries,
@@ -173,14 +151,14 @@ impl Counters {
 /// The state of a carrier's interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// Nobody watches it: connections are tried.
+    /// It is not watched: connections are tried.
     #[default]
     Unknown,
-    /// It is not there.
+    /// It does not exist.
     Absent,
-    /// It is there and cannot carry.
+    /// It exists and is down.
     Down,
-    /// It can carry, with these addresses.
+    /// It is up, with these addresses.
     Up { index: u32, addresses: Vec<IpAddr> },
 }
 
@@ -216,35 +194,25 @@ impl Link {
     }
 }
 
-/// Why a connection ended, as far as it matters here.
+/// How a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
     pub(crate) kind: EndingKind,
-    /// In words for people.
+    /// The reason as text.
     pub(crate) reason: String,
 }
 
-/// What kind of end it was.
+/// The kind of end that the policy distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndingKind {
-    /// Nobody answered.
+    /// No answer.
     Silent,
-    /// Somebody said that nobody listens there.
+    /// An ICMP message or RST refused it.
     Refused,
-    /// Somebody answered, but not as wanted.
+    /// The peer answered and the handshake failed.
     Rejected,
     /// This machine cannot do it, by its routes, addresses, interfaces or permissions.
     Local,
-}
-
-/// How a carrier is doing, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    Up,
-    Stalled,
-    Down,
-    Disabled,
-    NoInterface,
 }
 
 /// Why the carrier travels as it does.

@@ -22,7 +22,7 @@ pub(crate) struct Search {
     pub(crate) begun: Instant,
     /// Connections begun.
     pub(crate) started: u64,
-    /// The path that it is about: acknowledged and received bytes at the search's begin.
+    /// The path that it is about: acknowledged bytes when the search began.
     pub(crate) mark: Option<Mark>,
     /// The cloud answered one for the first time: no further ones until then.
     pub(crate) hold_until: Option<Instant>,
@@ -34,15 +34,14 @@ pub(crate) struct Search {
     lanes: [Run; 2],
 }
 
-/// What a path showed when it began to be doubted.
+/// A path's acknowledged bytes when the search began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) attempt: AttemptId,
     pub(crate) acked: u64,
-    pub(crate) received: u64,
 }
 
-/// What a lane has done in this search.
+/// A lane's progress in this search.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
     last: Option<Instant>,
@@ -66,7 +65,7 @@ pub(crate) struct Plan {
     pub(crate) replaces: Option<AttemptId>,
 }
 
-/// What a plan goes by.
+/// The inputs of a plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight<'a> {
     pub(crate) pace: &'a Pace,
@@ -139,7 +138,7 @@ impl Search {
         let mut replaces = None;
         if own >= places {
             let (ripe, id) = self.ripe(mode, places, sight)?;
-            // Evenly spread: what was begun in a row would be given up in a row.
+            // Spread evenly: connections begun in a row would also be given up in a row.
             let shared = u32::try_from(places).unwrap_or(u32::MAX);
             let spread = run.last.map_or(at, |last| last + sight.pace.life(sight.rtt, 0) / shared);
             (at, replaces) = (at.max(ripe).max(spread), Some(id));
@@ -169,7 +168,7 @@ impl Search {
     fn alive_max(&self, pace: &Pace) -> usize {
         match self.cause {
             // A path carries meanwhile.
-            Cause::Slow | Cause::Mode | Cause::Trial | Cause::Back => 1,
+            Cause::Slow | Cause::Mode => 1,
             _ => pace.alive_max(),
         }
     }

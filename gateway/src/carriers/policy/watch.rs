@@ -1,126 +1,127 @@
-//! What the path in use shows, and what follows from it: stalls, the rules of the modes, wishes
-//! that nobody needs any more.
+//! What follows from the path in use: restarts after a stall, the rules of the modes, and the end of
+//! restarts that are no longer needed.
 //!
-//! What is not here: how a search goes on (`connections.rs`), and what becomes of connections
-//! (`outcome.rs`).
+//! The session decides what a stall is. `connections.rs` runs searches, `lifecycle.rs` handles the
+//! connections' events.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::TunnelMode;
 
-use super::attempt::Reading;
-use super::choice::{self, Current, Verdict};
-use super::demotion::Why;
-use super::notice::{Cause, Notice, TrialResult};
+use super::Policy;
+use super::attempt::{Attempt, AttemptId};
+use super::choice::Verdict;
+use super::notice::{Cause, Notice};
 use super::search::Search;
-use super::{Policy, pace};
 
 impl Policy {
-    /// The newest path as the mode's rules see it, while no search hides it from them.
-    pub(super) fn judged(&self, now: Instant) -> Option<Current> {
-        let calm = |search: &Search| search.cause == Cause::Trial;
-        let current = self.current().filter(|_| self.search.as_ref().is_none_or(calm))?;
-        let srtt = current.reading.rtt.or(self.rtt).map(|rtt| rtt.smoothed).unwrap_or_default();
-        let rates = current.meter.rates(now, choice::MEASURE);
-        Some(Current { mode: current.mode, srtt, total: current.meter.total(), rates })
+    /// The session says that a path makes no progress.
+    pub(crate) fn on_stalled(&mut self, id: AttemptId) {
+        if let Some(attempt) = self.find(id) {
+            attempt.stalled = true;
+        }
+    }
+
+    /// The session says that a stalled path makes progress again.
+    pub(crate) fn on_recovered(&mut self, id: AttemptId) {
+        if let Some(attempt) = self.find(id) {
+            attempt.stalled = false;
+        }
+    }
+
+    /// The cloud reports that its data on this path makes no progress.
+    pub(crate) fn on_peer_stall(&mut self, now: Instant, id: AttemptId) {
+        let concerned = self.watched().is_some_and(|current| current.id == id);
+        if concerned && self.is_usable() {
+            self.stall(now, Cause::PeerStall);
+        }
+    }
+
+    /// The mode of the newest path, unless a search is about to change it.
+    pub(super) fn settled_mode(&self) -> Option<TunnelMode> {
+        self.current().filter(|_| self.search.is_none()).map(|path| path.mode)
+    }
+
+    /// The newest path, if a stall of it begins a restart.
+    fn watched(&self) -> Option<&Attempt> {
+        let urgent = self.search.as_ref().is_some_and(|search| search.cause.is_urgent());
+        self.current().filter(|_| !urgent && self.pace.restart.enabled)
+    }
+
+    /// Whether a stall has yet to begin a restart.
+    pub(super) fn is_stall_due(&self) -> bool {
+        self.watched().is_some_and(|path| path.stalled)
     }
 
     /// Begins and ends what the path's progress asks for.
     pub(super) fn watch_path(&mut self, now: Instant) {
-        if self.stall_at(now).is_some_and(|at| at <= now) {
+        if self.is_stall_due() {
             return self.stall(now, Cause::Stall);
         }
         if self.wish_over_at().is_some_and(|at| at <= now) {
             return self.give_up_wish(now);
         }
-        let Some(search) = &self.search else { return };
-        if search.cause.ends_with_progress() && self.has_recovered(now, search) {
-            let after = search.age(now);
-            self.search = None;
-            self.choice.defer_retry(now);
-            self.tell(Notice::Recovered { after });
-            self.close_unready("the old connection carries again", |_, attempt| {
-                !attempt.has_greeted()
-            });
-        }
+        let Some(search) = self.search.as_ref().filter(|search| self.has_recovered(search)) else {
+            return;
+        };
+        let after = search.age(now);
+        self.search = None;
+        self.tell(Notice::Recovered { after });
+        self.close_unready("the old connection carries again", |_, attempt| !attempt.has_greeted());
     }
 
-    /// Ends a restart that nobody needs.
-    pub(super) fn give_up_wish(&mut self, now: Instant) {
+    /// Ends a restart that is no longer needed.
+    fn give_up_wish(&mut self, now: Instant) {
         let cause = self.search.take().map(|search| search.cause);
         self.close_unready("the old connection carries", |_, attempt| !attempt.has_greeted());
         let on_quic = self.current().is_some_and(|path| path.mode == TunnelMode::Quic);
         if cause == Some(Cause::Mode) && on_quic && self.choice.lift_demotion(now) {
             self.tell(Notice::Lifted);
-            self.decide(now, TunnelMode::Quic, Cause::Mode);
+            self.decide(now, TunnelMode::Quic);
         }
     }
 
-    /// Whether the path that is doubted makes progress: what is sent arrives. That something comes
-    /// says nothing about that.
-    pub(super) fn has_recovered(&self, now: Instant, search: &Search) -> bool {
-        let Some(mark) = search.mark else { return false };
-        let path = self.attempts.iter().find(|attempt| attempt.id == mark.attempt);
-        let Some(Reading { rtt, waiting_since, stalled, acked, received, .. }) =
-            path.map(|path| path.reading)
-        else {
+    /// Whether the stall that a search is about is over. After the cloud's report that takes an
+    /// acknowledgement: received data says nothing about the other direction.
+    fn has_recovered(&self, search: &Search) -> bool {
+        let Some(mark) = search.mark.filter(|_| search.cause.ends_with_progress()) else {
             return false;
         };
-        let patience = pace::stall_patience(rtt.or(self.rtt));
-        let waits = waiting_since.is_some_and(|since| since + patience <= now);
-        let answered = search.cause == Cause::Stall && waiting_since.is_none();
-        let moved = acked > mark.acked || (answered && received > mark.received);
-        moved && !waits && !stalled
+        let path = self.attempts.iter().find(|attempt| attempt.id == mark.attempt);
+        path.is_some_and(|path| {
+            !path.stalled && (search.cause == Cause::Stall || path.reading.acked > mark.acked)
+        })
     }
 
-    pub(super) fn stall(&mut self, now: Instant, cause: Cause) {
+    fn stall(&mut self, now: Instant, cause: Cause) {
         self.counters.stalls += 1;
         self.choice.on_disturbed();
         self.tell(Notice::Stalled { cause });
         self.begin_search(now, cause);
     }
 
-    /// When the path counts as stalled; `None` while a search for that is on, or not wanted.
-    pub(super) fn stall_at(&self, now: Instant) -> Option<Instant> {
-        let reading = &self.doubtable()?.reading;
-        if reading.stalled {
-            return Some(now);
-        }
-        Some(reading.waiting_since? + pace::stall_patience(reading.rtt.or(self.rtt)))
-    }
-
-    /// When a restart that nobody needs is given up.
+    /// When a restart is given up because the old path works.
     pub(super) fn wish_over_at(&self) -> Option<Instant> {
         let search = self.search.as_ref()?;
         let wished = match search.cause {
-            Cause::Cell
-            | Cause::Address
-            | Cause::Interface
-            | Cause::Slow
-            | Cause::Operator
-            | Cause::Back => true,
+            Cause::Cell | Cause::Address | Cause::Interface | Cause::Slow | Cause::Operator => true,
             Cause::Mode => self.current().is_some_and(|path| self.choice.allows(path.mode)),
             _ => false,
         };
-        let over = search.begun + WISHED_FOR;
         let healthy = self.current().is_some_and(|path| {
-            let Reading { rtt, waiting_since, stalled, local, .. } = path.reading;
-            let patience = pace::stall_patience(rtt.or(self.rtt));
-            waiting_since.is_none_or(|since| since + patience > over)
-                && !stalled
-                && local.is_none_or(|own| self.link.has(own))
+            !path.stalled && path.reading.local.is_none_or(|own| self.link.has(own))
         });
-        (wished && healthy).then_some(over)
+        (wished && healthy).then_some(search.begun + WISHED_FOR)
     }
 
     pub(super) fn watch_mode(&mut self, now: Instant) {
-        let Some(current) = self.judged(now) else { return };
+        let Some(mode) = self.settled_mode() else { return };
         // A demotion may have been decided on a QUIC path, and its search been cut short.
-        let demoted = current.mode == TunnelMode::Quic && self.choice.demotion().is_some();
-        if !self.choice.allows(current.mode) || demoted {
+        let demoted = mode == TunnelMode::Quic && self.choice.demotion().is_some();
+        if !self.choice.allows(mode) || demoted {
             return self.begin_search(now, Cause::Mode);
         }
-        let verdict = self.choice.turn(now, current);
+        let verdict = self.choice.turn(now, mode);
         self.obey(now, verdict);
     }
 
@@ -144,39 +145,19 @@ impl Policy {
             }
             Some(Verdict::Demoted(demotion)) => {
                 let again = demotion.since != now;
-                if !again {
-                    self.counters.demotions += 1;
-                    if let Why::Policed { rate, tls, .. } = demotion.why {
-                        self.tell(Notice::TrialOver { rate, result: TrialResult::Faster(tls) });
-                    }
-                }
+                self.counters.demotions += u64::from(!again);
                 let retry_in = demotion.retry_at.saturating_duration_since(now);
                 let reason = demotion.why.to_string();
                 self.tell(Notice::Demoted { reason, retry_in, again });
                 match self.current().map(|current| current.mode) {
                     Some(TunnelMode::Quic) => self.begin_search(now, Cause::Mode),
-                    Some(current) => self.decide(now, current, Cause::Mode),
+                    Some(current) => self.decide(now, current),
                     None => {}
                 }
             }
-            Some(Verdict::Back { pinned, tls }) => {
-                let result = TrialResult::NoFaster(tls);
-                self.tell(Notice::TrialOver { rate: pinned, result });
-                self.begin_search(now, Cause::Back);
-            }
-            Some(Verdict::TrialFailed { pinned }) => {
-                self.search = None;
-                self.close_unready("the trial is over", |_, _| true);
-                let result = TrialResult::Unknown;
-                self.tell(Notice::TrialOver { rate: pinned, result });
-            }
-        }
-    }
-
-    /// A trial that is on ends without a result.
-    pub(super) fn end_trial(&mut self, now: Instant) {
-        if let Some(rate) = self.choice.drop_trial(now) {
-            self.tell(Notice::TrialOver { rate, result: TrialResult::Unknown });
+            // A fresh connection remembers neither a collapsed rate nor a packet size that no
+            // longer passes.
+            Some(Verdict::Renew) => self.renew(now, Cause::Slow),
         }
     }
 }

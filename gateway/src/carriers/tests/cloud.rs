@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Poll};
-use polyrail_control::admin::{Event, PathPhase, RestartWish};
+use polyrail_admin::{Event, PathPhase, RestartWish};
 use polyrail_identity::{NodeRole, SystemClock};
 use polyrail_relay::{Label, Relay, RelaySettings};
 use polyrail_session::{Endpoint, Settings};

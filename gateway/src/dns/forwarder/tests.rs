@@ -228,7 +228,7 @@ fn a_lost_stream_is_survived() {
 }
 
 #[test]
-fn silence_ends_with_servfail_and_a_dead_stream() {
+fn an_unanswered_query_gets_servfail_and_the_stream_is_given_up() {
     let (mut forwarder, begin) = (Forwarder::new(7), Instant::now());
     ask(&mut forwarder, begin, client(0), &query(5, "a.example", None));
     sent(&mut forwarder, begin);

@@ -1,17 +1,17 @@
 //! A gateway whose database cannot be used: users notice nothing, the operator hears of it once.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use polyrail_interop::rail::{self, Announcer};
+use polyrail_interop::linkdb::Announcer;
 use polyrail_interop::scratch;
 use polyrail_interop::web::WebFile;
 use polyrail_interop::world::{Plan, Rail, Side, World};
 use serde_json::Value;
 
-use super::{count, events, joins, journey, wait_for_linkdb};
+use super::{count, events, joins, wait_for_linkdb};
 use crate::scenario;
 
 const BOUND: Duration = Duration::from_secs(55);
@@ -26,8 +26,6 @@ fn a_broken_database_stops_nothing() -> Result<()> {
         fs::create_dir(&folder)?;
         let file = world.web.add(500_000, 24)?;
         another_file(world, &folder, &file).context("a file that is something else")?;
-        half_a_file(world, &folder, &file).context("half a file")?;
-        no_folder(world, &folder, &file).context("no folder")?;
         full_disk(world, &folder, &file).context("a full disk")
     })
 }
@@ -76,33 +74,7 @@ fn another_file(world: &mut World, folder: &Path, file: &WebFile) -> Result<()> 
     Ok(())
 }
 
-fn half_a_file(world: &mut World, folder: &Path, file: &WebFile) -> Result<()> {
-    let path = folder.join("half.redb");
-    rail::import(&world.lab, &world.programs, &journey::learned()?, &path)?;
-    let half = fs::metadata(&path)?.len() / 2;
-    File::options().write(true).open(&path)?.set_len(half)?;
-    let from = run_on(world, &path, file)?;
-    let aside = PathBuf::from(format!("{}.damaged-1", path.display()));
-    let told = aside.display().to_string();
-    let damaged = |state: &Value| {
-        let damaged = state.pointer("/store/damaged").and_then(Value::as_str);
-        damaged.is_some_and(|damaged| damaged.contains(&told))
-    };
-    let state = wait_for_linkdb(world, Side::Gateway, "damage", SOON, damaged)?;
-    ensure!(state.pointer("/store/open") == Some(&Value::Bool(true)), "{state}");
-    ensure!(fs::metadata(&aside)?.len() == half, "what was damaged was changed");
-    let shown = world.ask(Side::Gateway, "linkdb status")?;
-    ensure!(shown.contains(&told), "the command does not show it:\n{shown}");
-    must_be_logged_once(world, from, &told)
-}
-
-fn no_folder(world: &mut World, folder: &Path, file: &WebFile) -> Result<()> {
-    let path = folder.join("nowhere").join("linkdb.redb");
-    let from = run_on(world, &path, file)?;
-    must_say(world, from, &path, "check its disk and that its folder exists")
-}
-
-/// What is recorded waits until there is room again.
+/// Records are queued until the disk has room again.
 fn full_disk(world: &mut World, folder: &Path, file: &WebFile) -> Result<()> {
     let disk = folder.join("disk");
     fs::create_dir(&disk)?;

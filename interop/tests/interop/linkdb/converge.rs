@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
-use polyrail_interop::rail::{self, Record};
+use polyrail_interop::linkdb::{self, Record};
 use polyrail_interop::world::{Plan, Rail, Side, World};
 
 use super::{DAY_MS, count, days_ago, events, must_be_equal, wait_for_linkdb};
@@ -80,5 +80,5 @@ fn trips(first: u64, carrier: &str) -> Result<String> {
             dark: Duration::from_millis(if fails { 2_000 } else { 40 }),
         }
     });
-    Ok(rail::records(handovers))
+    Ok(linkdb::records(handovers))
 }

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use polyrail_interop::rail::{self, Announcer, Record};
+use polyrail_interop::linkdb::{self, Announcer, Record};
 use serde_json::{Value, json};
 
 use super::{DAY_MS, days_ago};
@@ -66,7 +66,7 @@ pub(super) fn learned() -> Result<String> {
             });
         }
     }
-    Ok(rail::records(all))
+    Ok(linkdb::records(all))
 }
 
 /// A train under way: it says where it is, and its cells, once a second. Dropped, it stops.
@@ -133,7 +133,7 @@ impl Journey {
 
 impl Shared {
     fn say(&self, handovers: &Value) {
-        // Held while it speaks: what one thread says is not overtaken by another's older state.
+        // Held while it sends, so that another thread's older state cannot overtake this one.
         let alpha = self.alpha.lock().unwrap_or_else(PoisonError::into_inner);
         let beta = BETA_CELLS + BETA.iter().filter(|end| **end < self.from).count() as u64;
         let line = json!({

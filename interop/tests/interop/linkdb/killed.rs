@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use polyrail_interop::rail::Announcer;
+use polyrail_interop::linkdb::Announcer;
 use polyrail_interop::world::{Plan, Rail, Side};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;

@@ -11,7 +11,7 @@
 //! set LINK reorder 0.01 5 ms      also `off`
 //! set LINK udp 1 Mbit/s           also `free`, `blocked`
 //! set LINK mtu 1280               also `1280 silent`, `off`
-//! set LINK seed 7                 random faults begin anew
+//! set LINK seed 7                 restarts random faults
 //! set NAME nat rebind             also `on`, `off`
 //! stats
 //! ```
@@ -83,7 +83,7 @@ pub enum Setting {
     Udp(Policing),
     /// The largest packet.
     Mtu(Option<PathMtu>),
-    /// The seed of all random faults, which begin anew.
+    /// The seed of all random faults, which restart.
     Seed(u64),
 }
 
@@ -242,7 +242,7 @@ impl Client {
     /// Sends one line and waits for its answer, at most 10 s.
     ///
     /// # Errors
-    /// The connection broke, or the emulator answered with an error, which is told.
+    /// The connection broke, or the emulator answered with an error.
     pub fn command(&mut self, line: &str) -> std::io::Result<serde_json::Value> {
         self.stream.get_mut().write_all(format!("{}\n", line.trim_end()).as_bytes())?;
         let mut answer = String::new();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_explained() {
+    fn invalid_command_is_rejected_with_a_reason() {
         for (line, reason) in [
             ("", "none of: down LINK"),
             ("down", "none of: down LINK"),

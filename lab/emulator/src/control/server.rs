@@ -75,7 +75,7 @@ impl Connection {
             while let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.input.drain(..=end).collect();
                 let reply = answer(String::from_utf8_lossy(&line).trim_end()) + "\n";
-                // Who does not read the answers loses the connection.
+                // A client that does not read the answers loses the connection.
                 if self.stream.write_all(reply.as_bytes()).is_err() {
                     return false;
                 }

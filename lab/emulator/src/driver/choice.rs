@@ -16,7 +16,7 @@ pub enum Driver {
     Netem,
 }
 
-/// What was asked for.
+/// The requested driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// netem where the kernel has it and it can do what the scenario asks, else TUN.

@@ -82,7 +82,7 @@ pub enum RunError {
     /// A system call failed that should not.
     #[error("{doing}: {error}")]
     System {
-        /// What was being done.
+        /// The failed operation.
         doing: &'static str,
         /// Why it failed.
         error: std::io::Error,

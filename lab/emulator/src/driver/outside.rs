@@ -61,7 +61,7 @@ impl Outside {
         self.next_report.into_iter().chain(self.end).min()
     }
 
-    /// Does what is due; false when the run is over.
+    /// Runs the due actions; false when the run is over.
     pub(super) fn attend(&mut self, now: Instant, gate: &Epoll, rail: &mut dyn Rail) -> bool {
         if let Ok(Some(signal)) = self.signals.read_signal() {
             tracing::info!(signal = signal.ssi_signo, "ended by a signal");

@@ -10,7 +10,7 @@ pub struct Tally {
 }
 
 /// Each packet offered ends in exactly one of the others: `offered + duplicated = delivered +
-/// queue_full + blackout + too_big + policed + lost + flight_full + what is still inside`.
+/// queue_full + blackout + too_big + policed + lost + flight_full + packets still inside`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counters {
     /// Handed to the link.

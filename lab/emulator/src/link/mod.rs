@@ -10,8 +10,8 @@
 //!
 //! Loss comes after the server: a lost packet has used the link, as it does on the air. The delay
 //! of a packet is the one in force when it leaves the server. Packets keep their order however the
-//! delay changes, except those that [`Reorder`] holds back on purpose. What has left the server is
-//! beyond a blackout and still arrives.
+//! delay changes, except those that [`Reorder`] holds back on purpose. A packet that has left the
+//! server is beyond a blackout and still arrives.
 //!
 //! # Drain contract
 //! Time is a parameter and never runs backwards (an earlier instant counts as the latest one seen).
@@ -215,13 +215,13 @@ impl<P: Clone> LinkModel<P> {
         &self.counters
     }
 
-    /// What waits in the queue, with the packet being sent.
+    /// The backlog of the queue, with the packet being sent.
     pub fn queued(&self) -> Tally {
         let head = self.queue.front().map_or(0, |held| held.bytes);
         Tally { packets: self.queue.len() as u64, bytes: self.waiting_bytes + head }
     }
 
-    /// What is in propagation.
+    /// Packets in propagation.
     pub fn in_flight(&self) -> Tally {
         Tally { packets: self.flight.len() as u64, bytes: self.flight_bytes }
     }

@@ -20,8 +20,8 @@ pub enum Policing {
     Free,
     /// All of it is dropped.
     Blocked,
-    /// What is beyond this rate is dropped, and never waits. Bursts may have what the rate sends
-    /// in [`BURST_TIME`], at least [`BURST_BYTES_MIN`].
+    /// Packets beyond this rate are dropped, never queued. A burst may have as
+    /// many bytes as the rate sends in [`BURST_TIME`], at least [`BURST_BYTES_MIN`].
     Limited(Bitrate),
 }
 

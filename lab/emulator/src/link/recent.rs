@@ -21,7 +21,7 @@ impl<T: Copy> Default for Recent<T> {
 }
 
 impl<T: Copy> Recent<T> {
-    /// The piece that holds at this instant; `look` finds one that is not the last.
+    /// The piece at this instant; `look` finds a piece other than the last one.
     pub fn at(&self, at: Instant, look: impl FnOnce() -> Piece<T>) -> Piece<T> {
         match self.0.get() {
             Some((from, known)) if from <= at && known.until.is_none_or(|end| at < end) => known,

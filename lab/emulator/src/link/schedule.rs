@@ -87,7 +87,7 @@ impl<T: Copy> Schedule<T> {
         self.steps.iter().copied()
     }
 
-    /// After so long it begins anew.
+    /// It repeats after this time.
     pub fn period(&self) -> Option<Duration> {
         self.period
     }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schedule_is_refused() {
+    fn invalid_schedule_is_rejected() {
         for (steps, period, error) in [
             (vec![(s(0), 1)], None, ScheduleError::Order),
             (vec![(s(2), 1), (s(2), 1)], None, ScheduleError::Order),

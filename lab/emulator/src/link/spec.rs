@@ -1,4 +1,4 @@
-//! What one direction of a link is like.
+//! The properties of one direction of a link.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub enum Rate {
 pub enum Blackout {
     /// The server stands still; packets wait, within the queue's bound.
     Hold,
-    /// What waits and what arrives is lost.
+    /// Queued and arriving packets are lost.
     Drop,
 }
 
@@ -33,7 +33,7 @@ pub struct BlackoutWindow {
     pub start: Duration,
     /// How long it lasts.
     pub length: Duration,
-    /// What it does.
+    /// Its effect.
     pub mode: Blackout,
 }
 

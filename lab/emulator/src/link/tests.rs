@@ -113,7 +113,7 @@ fn a_held_queue_is_still_bounded() {
 }
 
 #[test]
-fn what_a_blackout_will_drop_departs_never_and_is_counted_whenever_it_is_looked_for() {
+fn packet_dropped_by_a_later_blackout_never_departs_and_is_counted() {
     let epoch = Instant::now();
     let window = BlackoutWindow { start: ms(1), length: ms(1), mode: Blackout::Drop };
     let spec = LinkSpec {

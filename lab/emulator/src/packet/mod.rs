@@ -151,7 +151,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_not_udp_or_nothing_at_all_is_other() {
+    fn packet_other_than_udp_is_classified_as_other() {
         let nested = [[DESTINATION, 0, 0, 0, 0, 0, 0, 0]; EXTENSIONS_MAX + 1].concat();
         for packet in [
             packet(false, TCP, &[0; 20]),

@@ -178,7 +178,7 @@ impl Nat {
 }
 
 impl Header {
-    /// The near side's end: the source of what goes out, the destination of what comes in.
+    /// The near side's end: the source of outgoing packets, the destination of incoming ones.
     fn host(&self, packet: &[u8], protocol: u8, outbound: bool) -> Host {
         let (start, length) = match (self.v6, outbound) {
             (false, true) => (12, 4),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_ports_passes_untouched() {
+    fn packet_without_ports_passes_unchanged() {
         let mut nat = started();
         nat.obey(Order::Rebind);
         let mut fragment = segment(false, None, (1, 2), b"abc");
@@ -405,7 +405,7 @@ mod tests {
                 let mut back = answer(&out, flags, payload);
                 prop_assert_eq!(nat.inbound(&mut back), Passage::Passes);
                 prop_assert_eq!(transport_sum(&back), 0);
-                // Answered once more, it is what was sent: nothing but the ports ever changed.
+                // Translated back, the packet equals the original: only the ports change.
                 let once_more = answer(&back, flags, payload);
                 prop_assert_eq!(once_more, before);
             }

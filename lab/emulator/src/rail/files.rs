@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::dice::Dice;
 use super::route::{Cell, Route};
-use super::trip::{CarrierTrip, Fix, Handover, Outcome, Trip};
+use super::trip::{CarrierTrip, Fix, Handover, HandoverResult, Trip};
 use crate::scenario::{End, LinkScenario, Scenario};
 
 /// What a modem reports.
@@ -56,7 +56,7 @@ impl Trip {
             let (past, ahead) = carrier.handovers.split_at(last.map_or(0, |last| last + 1));
             let (last, next) = (past.last(), ahead.first());
             let lost = |handover: &&Handover| {
-                handover.outcome != Outcome::Success && fix.at < handover.at + handover.dark
+                handover.outcome != HandoverResult::Success && fix.at < handover.at + handover.dark
             };
             if last.filter(lost).is_some() {
                 return Signal { at: fix.at, cell: None, rsrp: None };
@@ -111,9 +111,9 @@ impl Trip {
         let mut text = String::new();
         for (carrier, handover) in all {
             let outcome = match handover.outcome {
-                Outcome::Success => "success",
-                Outcome::FailureHeld => "failure_held",
-                Outcome::FailureDropped => "failure_dropped",
+                HandoverResult::Success => "success",
+                HandoverResult::FailureHeld => "failure_held",
+                HandoverResult::FailureDropped => "failure_dropped",
             };
             let line = json!({
                 "time_s": handover.at.as_secs_f64(),

@@ -26,4 +26,4 @@ pub use recorded::{RecordedError, trip_of_traces, trips_of_traces};
 pub use route::{Border, Cell, Route};
 pub use sighting::Sighting;
 pub use trace::TraceError;
-pub use trip::{CarrierTrip, Fix, Handover, Outcome, Trip};
+pub use trip::{CarrierTrip, Fix, Handover, HandoverResult, Trip};

@@ -38,7 +38,7 @@ impl FromStr for Speed {
     }
 }
 
-/// What one carrier is like.
+/// The properties of one carrier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CarrierProfile {
     /// Its name.

@@ -25,7 +25,7 @@ pub enum RecordedError {
     Trace {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why.
         error: TraceError,
     },
     /// A recording has more changes than a schedule holds.
@@ -33,7 +33,7 @@ pub enum RecordedError {
     Schedule {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why.
         error: ScheduleError,
     },
     /// The shortest recording is shorter than one trip.
@@ -88,7 +88,7 @@ pub fn trips_of_traces(
 struct Recorded<'a> {
     path: &'a Path,
     length: Duration,
-    /// Up and down, beginning anew after its length.
+    /// Up and down, repeating after its length.
     links: [LinkSpec; 2],
 }
 
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_trip_is_refused() {
+    fn invalid_trip_is_rejected() {
         let error = |paths: &[PathBuf]| trip_of_traces(paths).unwrap_err().to_string();
         assert_eq!(error(&[sample("all.csv")]), "1 traces; a trip takes 2 to 8");
         let missing = error(&[sample("all.csv"), sample("none.csv")]);

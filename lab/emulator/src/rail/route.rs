@@ -1,4 +1,4 @@
-//! A track with its cells: what is the same for every trip.
+//! A track with its cells, the same for every trip.
 
 use super::dice::{Dice, normal_quantile};
 use super::profile::{CarrierProfile, Speed};

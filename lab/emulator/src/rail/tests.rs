@@ -52,7 +52,7 @@ fn failures_recur_at_the_same_cells() {
         let mut first: BTreeMap<u32, [u32; 2]> = BTreeMap::new();
         for trip_seed in 0..40 {
             for handover in &trip(&route, trip_seed).carriers[0].handovers {
-                let fails = u32::from(handover.outcome != Outcome::Success);
+                let fails = u32::from(handover.outcome != HandoverResult::Success);
                 let known = first.entry(handover.from).or_default();
                 if trip_seed < 20 {
                     *known = [known[0] + fails, known[1] + 1];
@@ -76,7 +76,7 @@ fn shares_of_handovers_are_as_published() {
             for trip_seed in 0..4 {
                 for (number, carrier) in trip(&route, trip_seed).carriers.iter().enumerate() {
                     counts[number] += carrier.handovers.len() as u32;
-                    let fails = |one: &&Handover| one.outcome != Outcome::Success;
+                    let fails = |one: &&Handover| one.outcome != HandoverResult::Success;
                     failed[number] += carrier.handovers.iter().filter(fails).count() as u32;
                     assert!(carrier.handovers.iter().all(dark_is_sound), "{carrier:?}");
                 }
@@ -95,7 +95,7 @@ fn shares_of_handovers_are_as_published() {
 fn dark_is_sound(handover: &Handover) -> bool {
     let dark = handover.dark.as_secs_f64();
     match handover.outcome {
-        Outcome::Success => dark <= 0.1,
+        HandoverResult::Success => dark <= 0.1,
         _ => (0.3..=10.0).contains(&dark),
     }
 }

@@ -46,19 +46,19 @@ pub struct Handover {
     /// How strong the cell that is left was, in dBm.
     pub rsrp: f64,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: HandoverResult,
     /// For how long nothing passed.
     pub dark: Duration,
 }
 
 /// How a handover ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum HandoverResult {
     /// Well.
     Success,
-    /// The cell was lost before the next was joined; what was queued was kept (type II).
+    /// The cell was lost before the next was joined; queued packets were kept (type II).
     FailureHeld,
-    /// The same; what was queued was lost (type III).
+    /// The same; queued packets were lost (type III).
     FailureDropped,
 }
 
@@ -127,7 +127,7 @@ fn carrier(
     let windows: Vec<BlackoutWindow> = handovers
         .iter()
         .map(|handover| {
-            let dropped = handover.outcome == Outcome::FailureDropped;
+            let dropped = handover.outcome == HandoverResult::FailureDropped;
             let mode = if dropped { Blackout::Drop } else { Blackout::Hold };
             BlackoutWindow { start: handover.at, length: handover.dark, mode }
         })
@@ -159,15 +159,15 @@ fn schedule<T: Copy>(
     Schedule::new(first.1, steps, None)
 }
 
-fn ending(dice: &mut Dice, fails: bool) -> (Outcome, Duration) {
+fn ending(dice: &mut Dice, fails: bool) -> (HandoverResult, Duration) {
     let (outcome, seconds) = if !fails {
-        (Outcome::Success, dice.between(0.02, 0.1))
+        (HandoverResult::Success, dice.between(0.02, 0.1))
     } else if dice.happens(HELD) {
         // More than half exceed 1 s, a quarter 2 s (Wang et al. 5.1, as the next).
-        (Outcome::FailureHeld, dice.lognormal(1.1, 0.886).clamp(FAILURE[0], FAILURE[1]))
+        (HandoverResult::FailureHeld, dice.lognormal(1.1, 0.886).clamp(FAILURE[0], FAILURE[1]))
     } else {
         // A quarter exceeds 5 s.
-        (Outcome::FailureDropped, dice.lognormal(1.6, 1.69).clamp(FAILURE[0], FAILURE[1]))
+        (HandoverResult::FailureDropped, dice.lognormal(1.6, 1.69).clamp(FAILURE[0], FAILURE[1]))
     };
     (outcome, Duration::from_secs_f64(seconds))
 }

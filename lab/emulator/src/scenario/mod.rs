@@ -1,6 +1,6 @@
 //! A scenario: the links of an emulated rail, read from a TOML file (`docs/emulation.md`).
 //!
-//! What is read here is complete and consistent: no driver needs to check it again.
+//! A scenario is complete and consistent after parsing: no driver checks it again.
 
 mod file;
 mod quantity;
@@ -24,7 +24,7 @@ pub use quantity::{
 /// The most links in one scenario.
 pub const LINKS_MAX: usize = 64;
 
-/// All links, and what they share.
+/// All links, and their common settings.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Decides all random faults. Default: 1.
@@ -85,17 +85,17 @@ pub enum ScenarioError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The error and its line.
         error: ParseError,
     },
 }
 
-/// What is wrong in the text of a scenario.
+/// An error in the text of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
     /// The line, counted from 1, where one is to blame.
     pub line: Option<usize>,
-    /// What is wrong there.
+    /// The reason.
     pub reason: String,
 }
 

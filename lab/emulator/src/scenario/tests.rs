@@ -1,4 +1,4 @@
-//! What is read, and what an error says.
+//! Parsed scenarios and the messages of errors.
 
 use super::*;
 use crate::link::{Blackout, PathMtu, Policing, Rate};

@@ -1,4 +1,4 @@
-//! A scenario as the text of its file: what is read back is the same.
+//! A scenario as the text of its file; parsing the text gives the same scenario.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -18,7 +18,7 @@ use crate::world::transport::SEGMENT;
 pub struct Bbr {
     mode: Mode,
     window: u64,
-    /// What it was before a recovery or PROBE_RTT.
+    /// The window before a recovery or PROBE_RTT.
     prior_window: u64,
     pacing_gain: f64,
     window_gain: f64,
@@ -35,7 +35,7 @@ pub struct Bbr {
     probe_rtt_until: Option<Instant>,
     /// A round of PROBE_RTT ends when this is delivered, and whether one has.
     probe_rtt_round: Option<u64>,
-    /// The window follows what is acknowledged until a round is over.
+    /// The window follows the acknowledged bytes until a round is over.
     conserving: bool,
     /// Of the sender, at the acknowledgement before.
     phase: Phase,
@@ -46,7 +46,7 @@ pub struct Bbr {
     extra: Extra,
 }
 
-/// What is acknowledged in excess of the bandwidth (`bbr_update_ack_aggregation`).
+/// Bytes acknowledged in excess of the bandwidth (`bbr_update_ack_aggregation`).
 #[derive(Debug, Default)]
 struct Extra {
     began: Option<Instant>,
@@ -230,7 +230,7 @@ impl Bbr {
     fn probe_bandwidth(&mut self, now: Instant) {
         self.mode = Mode::ProbeBw;
         self.window_gain = GAIN_WINDOW;
-        // Anywhere but in the phase that drains; what was delivered is as good as dice.
+        // Any phase but the draining one; the delivered count serves as a random number.
         let dice = (self.delivered / SEGMENT as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
         self.cycle = [0, 2, 3, 4, 5, 6, 7][(dice % 7) as usize];
         self.cycle_began = Some(now);

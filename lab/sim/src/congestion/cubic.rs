@@ -35,7 +35,7 @@ pub struct Cubic {
 struct Recovery {
     /// The window before it.
     prior: f64,
-    /// What was delivered and sent in all when it began, in bytes.
+    /// Bytes delivered and sent in total when it began.
     delivered: u64,
     sent: u64,
 }
@@ -147,7 +147,7 @@ impl Cubic {
         self.slow_start_over = true;
     }
 
-    /// Lets go what the reduction leaves of what was delivered.
+    /// Sends the share of delivered bytes that the reduction allows.
     fn recover(&mut self, ack: &Ack, recovery: Recovery) {
         let segments = |bytes: u64| bytes as f64 / SEGMENT as f64;
         let delivered = segments(ack.delivered - recovery.delivered);
@@ -165,7 +165,7 @@ impl Cubic {
     }
 
     fn learn_rtt(&mut self, ack: &Ack) {
-        // What is measured shortly after a recovery says little.
+        // Measurements shortly after a recovery say little.
         let young = |epoch: Epoch| ack.now.saturating_duration_since(epoch.began) < SETTLING;
         if let Some(rtt) = ack.rtt
             && !self.epoch.is_some_and(young)

@@ -1,7 +1,7 @@
 //! Congestion control of simulated transports: windows and pacing as the kernel's and quiche's have
 //! them.
 //!
-//! The transport detects losses and timeouts; what it does about them is decided here. All sizes
+//! The transport detects losses and timeouts; the reaction is decided here. All sizes
 //! are in bytes, one segment is [`SEGMENT`].
 
 mod bbr;
@@ -35,8 +35,6 @@ pub enum Algorithm {
     Bbr,
     /// As the QUIC tunnels have it: quiche's, with their parameters.
     Bbr2,
-    /// The same with quiche's own parameters.
-    Bbr2Plain,
 }
 
 impl Algorithm {
@@ -47,7 +45,6 @@ impl Algorithm {
             Self::Cubic => Box::new(Cubic::default()),
             Self::Bbr => Box::new(Bbr::default()),
             Self::Bbr2 => Box::new(Bbr2::new(bbr2::OF_TUNNELS)),
-            Self::Bbr2Plain => Box::new(Bbr2::new(bbr2::OF_QUICHE)),
         }
     }
 }
@@ -67,10 +64,10 @@ pub trait Control: Debug {
     /// in which nothing new was acknowledged.
     fn on_timeout(&mut self, now: Instant, first: bool);
 
-    /// The timeout was in vain: what was out arrives after all.
+    /// The timeout was spurious: the segments in flight arrive after all.
     fn on_undo(&mut self) {}
 
-    /// Sending begins anew after `idle` without anything to send.
+    /// Sending restarts after `idle` without anything to send.
     fn on_restart(&mut self, _now: Instant, _idle: Duration) {}
 
     /// What may be in flight.
@@ -92,7 +89,7 @@ pub struct Ack {
     pub bytes: u64,
     /// All that was acknowledged so far, with it.
     pub delivered: u64,
-    /// What had been acknowledged when the newest of these segments was sent.
+    /// Bytes acknowledged when the newest of these segments was sent.
     pub prior_delivered: u64,
     /// A round-trip time, of a segment that was sent once.
     pub rtt: Option<Duration>,
@@ -100,11 +97,11 @@ pub struct Ack {
     pub rate: Option<Bitrate>,
     /// The application, not the path, limited that rate.
     pub application_limited: bool,
-    /// What is in flight, after it.
+    /// Bytes in flight after it.
     pub in_flight: u64,
-    /// What was in flight before it.
+    /// Bytes in flight before it.
     pub prior_in_flight: u64,
-    /// What it showed to be lost.
+    /// Bytes it showed to be lost.
     pub lost: u64,
     /// All that was sent so far, each time counted.
     pub sent: u64,
@@ -119,15 +116,15 @@ pub struct Ack {
 /// How a segment was sent and acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub struct Flight {
-    /// What was in flight when it left, with it.
+    /// Bytes in flight when it was sent, itself included.
     pub in_flight: u64,
     /// All that had been sent then, with it.
     pub sent: u64,
-    /// What had been sent, with it, after the segment that was the last acknowledged one then.
+    /// Bytes sent, itself included, after the segment last acknowledged at that time.
     pub sent_since: u64,
     /// How long that took.
     pub sending: Duration,
-    /// What was acknowledged since it left, up to it.
+    /// Bytes acknowledged since it was sent, up to it.
     pub acked_since: u64,
     /// How long it is since the last acknowledgement before it left.
     pub acking: Duration,
@@ -138,9 +135,9 @@ pub struct Flight {
 /// Where a sender is (Linux: `icsk_ca_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Nothing is known to be lost.
+    /// No segment is known to be lost.
     Open,
-    /// What was out at a loss is not all acknowledged.
+    /// Segments in flight at a loss are not all acknowledged.
     Recovery,
     /// The same after a timeout.
     Loss,

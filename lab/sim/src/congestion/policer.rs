@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Ack;
 
-/// What is known of a policer.
+/// The detected policer.
 #[derive(Debug, Default)]
 pub(super) struct Policer {
     sampling: Option<Interval>,

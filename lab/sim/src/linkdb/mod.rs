@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use crate::sim::learned;
 
-/// What is evaluated.
+/// The options of an evaluation.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// How many routes.
@@ -54,7 +54,7 @@ pub struct Options {
     /// What a false alarm costs.
     #[arg(long)]
     alarm_cost: Option<f64>,
-    /// On how many routes the simulator passes a trip with what was learned.
+    /// On how many routes the simulator plays a trip with the learned database.
     #[arg(long, default_value_t = ROUTES, value_parser = clap::value_parser!(u64).range(1..=200))]
     simulated: u64,
     /// Recorded metro runs, a folder of CSV files; left out, `../shared/traces` if it is there.

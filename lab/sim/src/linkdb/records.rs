@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
-use polyrail_emulator::rail::{self, CarrierProfile, Outcome, Route, Speed, Trip};
+use polyrail_emulator::rail::{self, CarrierProfile, HandoverResult, Route, Speed, Trip};
 use polyrail_model as model;
 use polyrail_model::{CellId, Direction, HandoverOutcome, Position, RouteId, Rsrp, TripId};
 
@@ -16,7 +16,7 @@ use polyrail_predictor::history::CellKey;
 
 use crate::dice::Dice;
 
-/// What is passed, and how.
+/// The trips of a campaign, and how they are observed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Campaign {
     /// How long the route is.
@@ -27,7 +27,7 @@ pub struct Campaign {
     pub spread: f64,
     /// After how many milliseconds at most a report is seen; 200 is what POLYCORN 3 found.
     pub report_ms: Option<u64>,
-    /// Outcomes are dealt anew over the passages of their cell: neither place nor signal tells.
+    /// Outcomes are shuffled within their cell: neither place nor signal predicts them.
     pub dealt: bool,
     /// Each trip has another speed, in turns.
     pub speeds: bool,
@@ -135,7 +135,7 @@ fn heard(signals: &[rail::Signal], handover: &rail::Handover) -> Option<f64> {
     signals[..reported].iter().rev().find(of_cell)?.rsrp
 }
 
-/// Deals outcomes anew over the passages of each cell.
+/// Shuffles outcomes within each cell.
 fn deal(trips: &mut Trips, dice: &mut Dice) {
     let mut cells: BTreeMap<CellKey, Vec<usize>> = BTreeMap::new();
     for (place, record) in trips.records.iter().enumerate() {
@@ -153,7 +153,7 @@ fn deal(trips: &mut Trips, dice: &mut Dice) {
 }
 
 /// Gives a trip's readings an error that wanders, a first-order autoregression, in place of one
-/// that is drawn anew each second.
+/// that is drawn again each second.
 fn drift(trip: &mut Trip, speed: Speed) {
     let mut dice = Dice::new(trip.seed ^ 0xd21f);
     let mut error = DRIFT_METRES * dice.normal();
@@ -196,11 +196,11 @@ fn position(route: &Route, metres: f64) -> Position {
 }
 
 /// A generated outcome in the words of records.
-pub fn outcome(outcome: Outcome) -> HandoverOutcome {
+pub fn outcome(outcome: HandoverResult) -> HandoverOutcome {
     match outcome {
-        Outcome::Success => HandoverOutcome::Success,
-        Outcome::FailureHeld => HandoverOutcome::TypeII,
-        Outcome::FailureDropped => HandoverOutcome::TypeIII,
+        HandoverResult::Success => HandoverOutcome::Success,
+        HandoverResult::FailureHeld => HandoverOutcome::TypeII,
+        HandoverResult::FailureDropped => HandoverOutcome::TypeIII,
     }
 }
 

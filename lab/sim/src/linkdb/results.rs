@@ -83,7 +83,7 @@ fn calibration_error(bins: &[Bin]) -> Option<f64> {
     (all > 0).then(|| off / all as f64)
 }
 
-/// Forecasts that are rare are easily right: so much of what can be foreseen is to be.
+/// Rare forecasts are easily right: so much of the predictable failures must be predicted.
 const COVERED: f64 = 0.9;
 /// A quarter of how many handovers fail.
 const CALIBRATED: f64 = 0.015;

@@ -38,8 +38,8 @@ pub fn judge(results: &mut Results) {
     println!("  {told} forecasts of {} asked for", (CELLS + ROUNDS + MORE) * CARRIERS.len());
 }
 
-/// The same when a handover was recorded just before: one cell is fitted anew, and once so much has
-/// come that what all cells have in common is learned anew, and with that all eight.
+/// The same after a handover was recorded: one cell is fitted again, and after enough new records
+/// the parameters common to all cells, and with them all eight.
 fn after_records(results: &mut Results, forecaster: &mut Forecaster, told: &mut u64) {
     let mut dice = Dice::new(2);
     let mut times = Vec::new();
@@ -122,7 +122,7 @@ const CELLS: usize = 1_250;
 const CELL_METRES: f64 = 1_142.0;
 const TRIPS: u64 = 24;
 const ROUNDS: usize = 20_000;
-/// Handovers that come later: enough to have all cells learned anew, at a sixteenth.
+/// Later handovers: enough to learn all cells again, at a sixteenth.
 const MORE: usize = 16_000;
 
 #[cfg(test)]
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_later_makes_what_is_common_stale() {
+    fn later_handovers_make_common_parameters_stale() {
         let known = TRIPS as usize * CELLS * CARRIERS.len();
         assert!(MORE > known / 16 && MORE < known / 8, "once");
     }

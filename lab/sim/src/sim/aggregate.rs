@@ -1,7 +1,7 @@
 //! The aggregated single link: the sum of the carriers' rates with the least of their delays.
 //!
 //! As a fluid without congestion control it bounds what any scheduler can do; as one carrier with
-//! the real session and transport it is what one ideal link would give.
+//! the real session and transport it shows the result of one ideal link.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_dark_never_arrives() {
+    fn packets_of_a_permanent_blackout_never_arrive() {
         let links = [link(0.0, 50, &[])];
         let fluid = Fluid::of(links.iter(), s(10));
         assert!(fluid.served(1.0, 1).is_infinite() && fluid.arrival(1.0).is_infinite());

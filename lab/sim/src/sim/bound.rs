@@ -1,4 +1,4 @@
-//! What nobody can do better: the workloads over the fluid aggregated link, without congestion
+//! The upper bound: the workloads over the fluid aggregated link, without congestion
 //! control.
 
 use std::time::Duration;

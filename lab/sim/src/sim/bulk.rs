@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail_emulator::rail::{CarrierTrip, Handover, Outcome, Trip};
+use polyrail_emulator::rail::{CarrierTrip, Handover, HandoverResult, Trip};
 
 use super::aggregate::Fluid;
 use super::metrics::mean;
@@ -26,7 +26,7 @@ pub struct Bulk {
     pub wait_p95: f64,
     /// The bytes that crossed each carrier, with all that the tunnels add and send again.
     pub crossed: Vec<u64>,
-    /// What crossed the carrier that had less to give, over what it had.
+    /// Bytes over the carrier with less capacity, as a share of its capacity.
     pub worse_use: f64,
     /// Mbit/s in the two seconds from each failure of a handover on.
     pub after_failures: Vec<f64>,
@@ -102,7 +102,7 @@ pub(super) fn failures<'a>(
     trip: &'a Trip,
     carrier: &'a CarrierTrip,
 ) -> impl Iterator<Item = &'a Handover> {
-    let failed = |handover: &&Handover| handover.outcome != Outcome::Success;
+    let failed = |handover: &&Handover| handover.outcome != HandoverResult::Success;
     let within =
         |handover: &&Handover| handover.at >= super::START && handover.at + AFTER <= trip.length;
     carrier.handovers.iter().filter(failed).filter(within)

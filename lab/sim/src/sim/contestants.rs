@@ -1,4 +1,4 @@
-//! What is compared: schedulers with the engine and the carriers that they get.
+//! The contestants: schedulers with their engine and their carriers.
 
 use std::borrow::Cow;
 
@@ -42,7 +42,7 @@ pub enum Carriers {
     Aggregated,
 }
 
-/// What is compared.
+/// The options of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contestant {
     /// As it is called in tables.
@@ -62,7 +62,7 @@ pub struct Contestant {
 /// One of HSRSCH's parts, alone over `min_rtt`, as POLYCORN 6.2 tries them.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// What it is called in figures.
+    /// Its name in figures.
     pub name: &'static str,
     /// Its rules.
     rules: &'static str,
@@ -118,7 +118,7 @@ impl Part {
 }
 
 /// `min_rtt` with those of our handlers that have tuned constants, so that it is tuned as carefully
-/// as ours: what it is called, and its rules.
+/// as ours: its name and its rules.
 pub const TUNED: [(&str, &str); 2] = [
     ("min_rtt_tuned", "min_rtt/queue_bound/extended_reinjection"),
     ("min_rtt_tuned_completion", "min_rtt/queue_bound/completion_reinjection/extended_reinjection"),

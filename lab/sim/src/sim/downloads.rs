@@ -12,7 +12,7 @@ use crate::world::{Side, World};
 pub struct Download {
     /// Its size in bytes.
     pub bytes: u64,
-    /// What was read of it: all, or what had come by the trip's end.
+    /// Bytes read: all, or those that arrived by the trip's end.
     pub read: u64,
     /// When the passenger asked for it, since the trip's beginning.
     pub at: Duration,
@@ -20,7 +20,7 @@ pub struct Download {
     pub time: Duration,
     /// It came to its end.
     pub ended: bool,
-    /// What it would have taken, asked for at the same time, over the fluid aggregated link; at
+    /// Its duration over the fluid aggregated link, if requested at the same time; at
     /// most until the trip's end.
     pub bound: Duration,
 }

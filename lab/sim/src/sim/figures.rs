@@ -2,7 +2,7 @@
 
 use super::messaging::Messages;
 use super::metrics::{Sorted, interval, mean, quantile, variation};
-use super::runs::{Outcome, Row, Workload};
+use super::runs::{Measured, Row, Workload};
 use super::{Bulk, Download, Message};
 
 /// Rows, to be asked by name.
@@ -34,7 +34,7 @@ impl<'a> Rows<'a> {
         let mut list = Vec::new();
         for row in self.0 {
             for (trip, outcome) in row.outcomes.iter().enumerate() {
-                if let Outcome::Broken(why) = outcome {
+                if let Measured::Broken(why) = outcome {
                     list.push(format!("{} {:?} trip {trip}: {why}", row.name(), row.workload));
                 }
             }
@@ -45,8 +45,8 @@ impl<'a> Rows<'a> {
 
 /// Downloads of one size, by trip.
 pub fn downloads(row: &Row, bytes: u64) -> Vec<Vec<Download>> {
-    let of_trip = |outcome: &Outcome| match outcome {
-        Outcome::Downloads(all) => {
+    let of_trip = |outcome: &Measured| match outcome {
+        Measured::Downloads(all) => {
             all.list.iter().filter(|download| download.bytes == bytes).copied().collect()
         }
         _ => Vec::new(),
@@ -81,11 +81,11 @@ pub fn times(row: &Row, bytes: u64) -> Vec<Vec<f64>> {
 
 /// Downloads that did not end.
 pub fn unfinished(row: &Row) -> usize {
-    let of_trip = |outcome: &Outcome| match outcome {
-        Outcome::Downloads(all) => all.list.iter().filter(|download| !download.ended).count(),
-        Outcome::Messaging(all) => all.list.iter().filter(|message| !message.ended).count(),
-        Outcome::Pages(list) => list.iter().filter(|page| !page.ended).count(),
-        Outcome::Bulk(_) | Outcome::Broken(_) => 0,
+    let of_trip = |outcome: &Measured| match outcome {
+        Measured::Downloads(all) => all.list.iter().filter(|download| !download.ended).count(),
+        Measured::Messaging(all) => all.list.iter().filter(|message| !message.ended).count(),
+        Measured::Pages(list) => list.iter().filter(|page| !page.ended).count(),
+        Measured::Bulk(_) | Measured::Broken(_) => 0,
     };
     row.outcomes.iter().map(of_trip).sum()
 }
@@ -96,20 +96,20 @@ pub fn resent_share(row: &Row) -> f64 {
     let (mut resent, mut wanted) = (0, 0);
     for outcome in &row.outcomes {
         match outcome {
-            Outcome::Downloads(all) => {
+            Measured::Downloads(all) => {
                 resent += all.resent;
                 wanted += all.list.iter().map(|download| download.read).sum::<u64>();
             }
-            Outcome::Messaging(all) => {
+            Measured::Messaging(all) => {
                 resent += all.resent;
                 let ended = all.list.iter().filter(|message| message.ended).count();
                 wanted += ended as u64 * Message::BYTES;
             }
-            Outcome::Bulk(bulk) => {
+            Measured::Bulk(bulk) => {
                 resent += bulk.resent;
                 wanted += bulk.bytes;
             }
-            Outcome::Pages(_) | Outcome::Broken(_) => {}
+            Measured::Pages(_) | Measured::Broken(_) => {}
         }
     }
     resent as f64 / wanted as f64
@@ -166,7 +166,7 @@ pub fn ratio_over(a: &Row, b: &Row, sizes: &[u64]) -> Ratio {
 /// The messages of a row, by trip.
 fn messages(row: &Row) -> Vec<&[Message]> {
     let of_trip = |outcome| match outcome {
-        &Outcome::Messaging(Messages { ref list, .. }) => &list[..],
+        &Measured::Messaging(Messages { ref list, .. }) => &list[..],
         _ => &[],
     };
     row.outcomes.iter().map(of_trip).collect()
@@ -199,8 +199,8 @@ pub fn unfairness(row: &Row) -> Vec<Vec<f64>> {
 
 /// The bulk of each trip.
 pub fn bulks(row: &Row) -> Vec<Bulk> {
-    let of_trip = |outcome: &Outcome| match outcome {
-        Outcome::Bulk(bulk) => bulk.clone(),
+    let of_trip = |outcome: &Measured| match outcome {
+        Measured::Bulk(bulk) => bulk.clone(),
         _ => Bulk::default(),
     };
     row.outcomes.iter().map(of_trip).collect()
@@ -225,8 +225,8 @@ pub fn wins(row: &Row, others: &[&Row]) -> f64 {
 
 /// Load times of all pages in seconds.
 pub fn page_times(row: &Row) -> Vec<f64> {
-    let of_trip = |outcome: &Outcome| match outcome {
-        Outcome::Pages(list) => list.iter().map(|page| page.time.as_secs_f64()).collect(),
+    let of_trip = |outcome: &Measured| match outcome {
+        Measured::Pages(list) => list.iter().map(|page| page.time.as_secs_f64()).collect(),
         _ => Vec::new(),
     };
     row.outcomes.iter().flat_map(of_trip).collect()
@@ -272,7 +272,7 @@ mod tests {
         let row = Row {
             contestant: None,
             workload: Workload::Downloads,
-            outcomes: vec![Outcome::Downloads(Downloads { list, resent: 125_000 })],
+            outcomes: vec![Measured::Downloads(Downloads { list, resent: 125_000 })],
         };
         assert_eq!(goodputs(&row, 1_000_000), [[8.0, 1.0]]);
         assert_eq!(goodput_bounds(&row, 1_000_000), [[16.0, 16.0]]);
@@ -289,7 +289,7 @@ mod tests {
             workload: Workload::Messaging(2),
             outcomes: lists
                 .into_iter()
-                .map(|list| Outcome::Messaging(Messages { list, resent: 26 }))
+                .map(|list| Measured::Messaging(Messages { list, resent: 26 }))
                 .collect(),
         };
         // Means 1 and 5: a variation of 2/3; and 7 for all: none.

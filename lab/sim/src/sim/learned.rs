@@ -20,7 +20,7 @@ use super::{Bulk, Contestant, Engine, Message, Page, bulk_in, messaging_in, page
 /// Whose trips are measured, and how much forecasts are to gain there.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// What it is called in figures.
+    /// Its name in figures.
     pub name: &'static str,
     /// The scheduler.
     pub chain: &'static str,
@@ -116,7 +116,7 @@ impl Trips {
         Ok(Self { nexts, threads })
     }
 
-    /// What one case makes of bulk data.
+    /// The figures of one case with bulk data.
     ///
     /// # Errors
     /// The case names no chain.

@@ -9,7 +9,7 @@ use super::{Contestant, START, resent, world};
 use crate::dice::Dice;
 use crate::world::{FlowNo, Side, World};
 
-/// A message as it went. What has not arrived when the trip ends counts until then.
+/// A message. If it has not arrived when the trip ends, it counts until then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Message {
     /// Whose.
@@ -96,7 +96,7 @@ impl Chat {
         Self { flow, sent: Vec::new(), there: Vec::new(), back: Vec::new() }
     }
 
-    /// Notes what has arrived by now; the server answers.
+    /// Notes arrived messages; the server answers.
     fn look(&mut self, world: &mut World) {
         let now = world.elapsed().as_secs_f64();
         let legs = &world.flow(self.flow).legs;

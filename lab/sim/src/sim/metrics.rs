@@ -43,7 +43,7 @@ impl Sorted {
         drawn.iter().for_each(|group| often[*group] += 1);
         let count: usize = often.iter().zip(&self.sizes).map(|(often, size)| often * size).sum();
         let rank = ((share * count as f64).ceil().max(1.0) as usize).min(count);
-        // From the top: what is asked for are high percentiles.
+        // From the top, because callers ask for high percentiles.
         let mut above = count - rank;
         for (value, group) in self.values.iter().rev() {
             if often[*group] > above {

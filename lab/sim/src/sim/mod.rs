@@ -48,7 +48,7 @@ pub fn world(trip: &Trip, contestant: &Contestant) -> World {
     world_told(trip, contestant, |_| ())
 }
 
-/// The same, told at its beginning what is foreseen.
+/// The same, with forecasts from its beginning.
 pub fn world_told(trip: &Trip, contestant: &Contestant, tell: impl FnOnce(&mut World)) -> World {
     let full = contestant.engine == Engine::Full;
     let trip = contestant.trip(trip);
@@ -86,7 +86,7 @@ pub fn world_told(trip: &Trip, contestant: &Contestant, tell: impl FnOnce(&mut W
     world
 }
 
-/// What one side has sent more than once so far, in bytes.
+/// Bytes that one side has sent more than once so far.
 fn resent(world: &World, side: Side) -> u64 {
     world.status(side).sessions.iter().map(|session| session.reinjected.0).sum()
 }

@@ -1,8 +1,8 @@
-//! Forecasts by one who knows the trip, as often and as far off as is wanted.
+//! Forecasts of an oracle that knows the trip, with a chosen accuracy.
 
 use std::time::Duration;
 
-use polyrail_emulator::rail::{Outcome, Trip};
+use polyrail_emulator::rail::{HandoverResult, Trip};
 use polyrail_model::LinkForecast;
 
 use crate::dice::Dice;
@@ -33,7 +33,7 @@ impl Oracle {
 
     /// As good as POLYCORN's forecasts (3.3, Fig. 6): of failures 80.6 % correct, 1.3 % late,
     /// 18.1 % early; of successes 78.2 % without a forecast.
-    /// With one handover of sixteen that fails, 0.23 of what it says is true.
+    /// With one handover of sixteen that fails, 0.23 of its forecasts are true.
     pub const NOISY: Self =
         Self { correct: 0.806, late: 0.013, false_alarms: 0.218, before: 2.5, permille: 234 };
 
@@ -53,14 +53,14 @@ impl Oracle {
         })
     }
 
-    /// Tells the world of a trip that has just begun all that will be foreseen: once a second,
-    /// while the handover or its foreseen position is ahead, and until it is over.
+    /// Schedules all forecasts in the world of a trip that has just begun: once a second,
+    /// while the handover or its predicted position is ahead, and until it is over.
     pub fn tell(self, trip: &Trip, speed: f64, world: &mut World) {
         let mut dice = Dice::new(trip.seed ^ 0x0f0e);
         let begin = world.now() - world.elapsed();
         for (number, carrier) in trip.carriers.iter().enumerate() {
             for handover in &carrier.handovers {
-                let fails = handover.outcome != Outcome::Success;
+                let fails = handover.outcome != HandoverResult::Success;
                 let Some(error) = self.error(fails, &mut dice) else { continue };
                 let at = (handover.at.as_secs_f64() + error).max(0.0);
                 let at = Duration::from_secs_f64(at);
@@ -89,7 +89,7 @@ const LATE: f64 = 2.5;
 const EARLY: [f64; 2] = [2.5, 10.0];
 /// POLYCORN's error of GPS.
 const GPS_METRES: f64 = 20.0;
-/// How long before a handover it is foreseen.
+/// The lead time of a forecast.
 const AHEAD: Duration = Duration::from_secs(8);
 /// DESIGN 5: a forecast is good for three seconds.
 const EXPIRY: Duration = Duration::from_secs(3);
@@ -98,7 +98,7 @@ const EXPIRY: Duration = Duration::from_secs(3);
 mod tests {
     use super::*;
 
-    /// Of so many handovers: correct, late, early, and not foreseen.
+    /// Of so many handovers: correct, late, early, and missed.
     fn counts(oracle: Oracle, fails: bool) -> [u32; 4] {
         let mut dice = Dice::new(7);
         let mut counts = [0; 4];

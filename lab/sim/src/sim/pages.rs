@@ -17,7 +17,7 @@ pub struct Page {
     pub time: Duration,
     /// It came to its end.
     pub ended: bool,
-    /// What it would have taken, begun at the same time, over the fluid aggregated link.
+    /// Its duration over the fluid aggregated link, begun at the same time.
     pub bound: Duration,
 }
 

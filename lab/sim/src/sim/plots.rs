@@ -4,12 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::bulk::mean_of;
-use super::figures::{
-    Rows, bulk_share, bulks, delivery, goodputs, ratio, resent_share, times, unfairness,
-};
+use super::figures::{Rows, delivery, goodputs, ratio, resent_share, times};
 use super::goals::{BASE, HEADLINE_SIZES, POLYRAIL};
-use super::metrics::mean;
 use super::plot::{Series, Words, bars, distribution, lines, pngs};
 use super::report::size_name;
 use super::runs::{BOUND, Row, SIZES, Workload};
@@ -33,9 +29,6 @@ pub fn draw(rows: Rows<'_>, users: &[usize], folder: &Path) -> Result<()> {
     for users in users {
         delays(rows, *users, &file(&format!("messaging_{users}")))?;
     }
-    fairness(rows, users, &file("fairness"))?;
-    order(rows, &file("out_of_order"))?;
-    shares(rows, &file("aggregated_share"))?;
     pngs(&files)
 }
 
@@ -88,52 +81,6 @@ fn delays(rows: Rows<'_>, users: usize, path: &Path) -> Result<()> {
     let series: Vec<_> = few(rows, Workload::Messaging(users)).iter().map(line).collect();
     let title = format!("Messaging, {users} users: there and back");
     lines(path, Words { title: &title, x: "seconds", y: "share of messages" }, &series)
-}
-
-fn fairness(rows: Rows<'_>, users: &[usize], path: &Path) -> Result<()> {
-    let Some(first) = users.first() else { return Ok(()) };
-    let own: Vec<&Row> = rows.of(Workload::Messaging(*first)).collect();
-    if own.is_empty() {
-        return Ok(());
-    }
-    let of = |users: usize| {
-        own.iter()
-            .map(|row| rows.find(row.name(), Workload::Messaging(users)))
-            .map(|row| row.map_or(f64::NAN, |row| mean(&unfairness(row).concat())))
-            .collect::<Vec<_>>()
-    };
-    let series: Vec<_> = users.iter().map(|it| (format!("{it} users"), of(*it))).collect();
-    let words = Words {
-        title: "Messaging: how differently users are served",
-        x: "coefficient of variation between users",
-        y: "",
-    };
-    bars(path, words, &names(&own), &series)
-}
-
-fn order(rows: Rows<'_>, path: &Path) -> Result<()> {
-    let mut own: Vec<&Row> = rows.of(Workload::Bulk).collect();
-    own.retain(|row| row.contestant.is_some());
-    if own.is_empty() {
-        return Ok(());
-    }
-    let of = |figure: fn(&super::Bulk) -> f64| -> Vec<f64> {
-        own.iter().map(|row| mean_of(&bulks(row), figure)).collect()
-    };
-    let series = [
-        ("mean of those that wait".to_owned(), of(|bulk| bulk.late_mean)),
-        ("95th percentile of all".to_owned(), of(|bulk| bulk.wait_p95)),
-    ];
-    let words = Words { title: "Bulk: wait for earlier bytes", x: "seconds", y: "" };
-    bars(path, words, &names(&own), &series)
-}
-
-fn shares(rows: Rows<'_>, path: &Path) -> Result<()> {
-    let Some(bound) = rows.find(BOUND, Workload::Bulk) else { return Ok(()) };
-    let own: Vec<&Row> = rows.of(Workload::Bulk).collect();
-    let values = own.iter().map(|row| bulk_share(row, bound).value).collect();
-    let words = Words { title: "Bulk: share of the aggregated single link", x: "share", y: "" };
-    bars(path, words, &names(&own), &[("share".to_owned(), values)])
 }
 
 const FEW: [&str; 8] = [

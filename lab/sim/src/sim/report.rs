@@ -15,7 +15,7 @@ use super::table::{Column, csv, table};
 pub struct Table {
     /// For programs.
     pub name: String,
-    /// What it shows, for people.
+    /// Its title.
     pub title: String,
     /// The names of the rows.
     pub rows: Vec<String>,

@@ -1,4 +1,4 @@
-//! Many trips by many contestants on all cores; what comes out does not depend on how many.
+//! Many trips by many contestants on all cores; the results do not depend on their number.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use polyrail_emulator::rail::Trip;
 use super::messaging::Messages;
 use super::{Bulk, Contestant, Downloads, Page, bound, bulk, downloads, messaging, pages};
 
-/// What is done on a trip.
+/// The workload of a trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
     /// Downloads of [`SIZES`] in turns.
@@ -24,7 +24,7 @@ pub enum Workload {
 
 /// What came out of one trip.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum Measured {
     /// Of [`Workload::Downloads`].
     Downloads(Downloads),
     /// Of [`Workload::Messaging`].
@@ -45,10 +45,10 @@ pub const SIZES: [u64; 4] = [64_000, 256_000, 1_000_000, 4_000_000];
 pub struct Row {
     /// Who; `None`: the fluid bound.
     pub contestant: Option<Contestant>,
-    /// What was done.
+    /// The workload.
     pub workload: Workload,
     /// In the order of the trips.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<Measured>,
 }
 
 impl Row {
@@ -92,23 +92,23 @@ pub fn run(trips: &[Trip], entries: &[Entry], threads: usize) -> Vec<Row> {
 }
 
 /// One trip. A panic of the simulated world is an outcome.
-pub fn one(trip: &Trip, contestant: Option<&Contestant>, workload: Workload) -> Outcome {
+pub fn one(trip: &Trip, contestant: Option<&Contestant>, workload: Workload) -> Measured {
     let run = || match (contestant, workload) {
-        (Some(it), Workload::Downloads) => Outcome::Downloads(downloads(trip, it, &SIZES)),
-        (Some(it), Workload::Messaging(users)) => Outcome::Messaging(messaging(trip, it, users)),
-        (Some(it), Workload::Bulk) => Outcome::Bulk(bulk(trip, it)),
-        (Some(it), Workload::Pages) => Outcome::Pages(pages(trip, it)),
-        (None, Workload::Downloads) => Outcome::Downloads(bound::downloads(trip, &SIZES)),
+        (Some(it), Workload::Downloads) => Measured::Downloads(downloads(trip, it, &SIZES)),
+        (Some(it), Workload::Messaging(users)) => Measured::Messaging(messaging(trip, it, users)),
+        (Some(it), Workload::Bulk) => Measured::Bulk(bulk(trip, it)),
+        (Some(it), Workload::Pages) => Measured::Pages(pages(trip, it)),
+        (None, Workload::Downloads) => Measured::Downloads(bound::downloads(trip, &SIZES)),
         (None, Workload::Messaging(users)) => {
-            Outcome::Messaging(Messages { list: bound::messages(trip, users), resent: 0 })
+            Measured::Messaging(Messages { list: bound::messages(trip, users), resent: 0 })
         }
-        (None, Workload::Bulk) => Outcome::Bulk(bound::bulk(trip)),
-        (None, Workload::Pages) => Outcome::Pages(bound::pages(trip)),
+        (None, Workload::Bulk) => Measured::Bulk(bound::bulk(trip)),
+        (None, Workload::Pages) => Measured::Pages(bound::pages(trip)),
     };
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Outcome::Broken(text.unwrap_or_default())
+        Measured::Broken(text.unwrap_or_default())
     })
 }
 
@@ -170,22 +170,22 @@ mod tests {
         let again = run(&trips, &entries, 1);
         for (row, other) in rows.iter().zip(&again) {
             assert_eq!(row.outcomes, other.outcomes, "{}", row.name());
-            assert!(!matches!(row.outcomes[0], Outcome::Broken(_)), "{:?}", row.outcomes);
+            assert!(!matches!(row.outcomes[0], Measured::Broken(_)), "{:?}", row.outcomes);
         }
         assert_eq!(rows[0].outcomes, rows[5].outcomes);
-        let [Outcome::Downloads(own), Outcome::Downloads(bound)] =
+        let [Measured::Downloads(own), Measured::Downloads(bound)] =
             [&rows[0].outcomes[0], &rows[4].outcomes[0]]
         else {
             panic!("{rows:?}")
         };
         assert!(own.list.len() >= 8 && own.list.len() <= bound.list.len() + 8);
-        let Outcome::Messaging(messages) = &rows[1].outcomes[0] else { panic!("{rows:?}") };
+        let Measured::Messaging(messages) = &rows[1].outcomes[0] else { panic!("{rows:?}") };
         let list = &messages.list;
         assert!(list.len() > 250 && list.iter().all(|message| message.up > 0.0));
         assert!(list.iter().all(|message| message.round > message.up));
-        let Outcome::Bulk(bulk) = &rows[2].outcomes[0] else { panic!("{rows:?}") };
+        let Measured::Bulk(bulk) = &rows[2].outcomes[0] else { panic!("{rows:?}") };
         assert!(bulk.goodput() > 1.0 && bulk.late_share > 0.0 && bulk.worse_use > 0.0);
-        let Outcome::Pages(pages) = &rows[3].outcomes[0] else { panic!("{rows:?}") };
+        let Measured::Pages(pages) = &rows[3].outcomes[0] else { panic!("{rows:?}") };
         assert!(pages.len() >= 3, "{pages:?}");
     }
 }

@@ -3,13 +3,13 @@
 /// One column: a heading and a value a row.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// What it shows.
+    /// Its heading.
     pub heading: String,
     /// By row.
     pub values: Vec<f64>,
 }
 
-/// A table in Markdown; what is not a number is left open.
+/// A table in Markdown; a cell without a number is empty.
 pub fn table(rows: &[String], columns: &[Column]) -> String {
     let mut text = String::from("| |");
     for column in columns {

@@ -15,7 +15,7 @@ pub fn trips(paths: &[PathBuf], count: u64) -> Result<Vec<Trip>, RecordedError> 
     trips_of_traces(paths, LENGTH, count)
 }
 
-/// What they are made of, in words.
+/// The names of the recordings.
 pub fn names(paths: &[PathBuf], trips: usize) -> String {
     let file = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let files: Vec<String> = paths.iter().map(file).collect();

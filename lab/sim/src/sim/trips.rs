@@ -15,23 +15,12 @@ pub const HELD_BACK: u64 = 29_000;
 /// # Errors
 /// A schedule cannot hold a trip.
 pub fn trips(first_route: u64, count: u64) -> Result<Vec<Trip>, ScheduleError> {
-    trips_over(&[CarrierProfile::A, CarrierProfile::B], first_route, count)
-}
-
-/// The same over other carriers.
-///
-/// # Errors
-/// A schedule cannot hold a trip.
-pub fn trips_over(
-    carriers: &[CarrierProfile],
-    first_route: u64,
-    count: u64,
-) -> Result<Vec<Trip>, ScheduleError> {
+    let carriers = [CarrierProfile::A, CarrierProfile::B];
     trip_seeds(first_route, count)
         .zip(0..)
         .map(|(seed, number)| {
             let (turn, place) = (number / PER_ROUTE, number % PER_ROUTE);
-            let route = Route::new(first_route + turn, Speed::Kmh300, METRES, carriers);
+            let route = Route::new(first_route + turn, Speed::Kmh300, METRES, &carriers);
             Trip::new(&route, seed, FIRST + APART * place as f64, LENGTH)
         })
         .collect()
@@ -72,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_back_shares_no_seed() {
+    fn held_back_trips_share_no_seed_with_tuning_trips() {
         assert_eq!(seeds(TUNING, 5), "routes 1000 to 1001, trips 0 to 4");
         assert_eq!(seeds(HELD_BACK, 4), "routes 29000 to 29000, trips 1000000 to 1000003");
         let seeds =

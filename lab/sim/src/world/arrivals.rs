@@ -104,7 +104,7 @@ mod tests {
         let ms = Duration::from_millis;
         for (at, from, to) in [
             (0, 0, 100),
-            // Two pieces come early, and one of them again.
+            // Two pieces come early, and one of them twice.
             (10, 200, 300),
             (20, 200, 350),
             (20, 50, 80),

@@ -22,13 +22,13 @@ pub struct Coverage {
     /// Looks at a session that had three eighths of its memory full of what came: nearly all that
     /// stalled readers may hold.
     pub full_received: u64,
-    /// The same for what was written.
+    /// The same for written bytes.
     pub full_sent: u64,
     /// Looks that found a stalled path.
     pub stalled: u64,
     /// Looks that found data sent again.
     pub reinjected: u64,
-    /// What one side told the other about a path.
+    /// Reports of one side to the other about a path.
     pub reported: u64,
     /// Tunnels that passed early data.
     pub early: u64,

@@ -14,7 +14,7 @@ use polyrail_model::Unit;
 use super::transport::{Content, HEADER, Packet, PacketKind, SEGMENT, Transport};
 use crate::congestion::Algorithm;
 
-/// What was measured of an endless flow.
+/// The figures of an endless flow.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Endless {
     /// When data arrived for the first time, and how many bytes.

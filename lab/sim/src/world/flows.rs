@@ -1,4 +1,4 @@
-//! Passengers and servers, and the reference: what was written, and what must be read.
+//! Passengers and servers, and the reference: the bytes written and the bytes to be read.
 //!
 //! Each flow has two legs, one a side. A leg writes what its owner wants as far as the session
 //! takes it, and reads as its reader is in the mood. All that the session says is compared with
@@ -69,11 +69,11 @@ pub struct Leg {
     pub goal: u64,
     /// What the session took.
     pub written: u64,
-    /// What it has read.
+    /// Bytes it has read.
     pub read: u64,
     /// The owner ends its direction when all is written.
     pub ends: bool,
-    /// The session was told so.
+    /// The session has received it.
     pub finished: bool,
     /// The end of the other direction was reached.
     pub end_seen: bool,
@@ -239,7 +239,7 @@ impl World {
         self.drain();
     }
 
-    /// Writes what is wanted as far as the session takes it, then ends if that is wanted.
+    /// Writes as much as the session accepts, then finishes if requested.
     fn write_on(&mut self, flow: FlowNo, side: Side) {
         let content = Content::of(flow, side);
         let now = self.now;
@@ -250,7 +250,7 @@ impl World {
         while leg.written < leg.goal && !leg.blocked {
             let wanted = (leg.goal - leg.written).min(CHUNK);
             let offered = if leg.asks_room {
-                let room = node.endpoint.write_room(now, key) as u64;
+                let room = node.endpoint.write_room(key) as u64;
                 leg.blocked = room == 0;
                 wanted.min(room)
             } else {

@@ -9,7 +9,7 @@
 //!
 //! The world keeps the drain contract: it calls `on_timeout` only when `next_timeout` says so, and
 //! drains an endpoint only after an input to it. So a wake-up that the session forgets shows as a
-//! flow that does not end. `flows` compares what is read with what was written, byte for byte.
+//! flow that does not end. `flows` compares the bytes read with those written.
 //! Every breach is a panic.
 
 mod arrivals;
@@ -17,8 +17,8 @@ pub mod content;
 mod coverage;
 mod endless;
 mod flows;
+mod messages;
 mod node;
-mod rail;
 mod restart;
 mod tap;
 mod trace;
@@ -84,7 +84,7 @@ pub struct Habits {
     pub early_accepted: f64,
     /// A carrier whose path stalls is restarted, as gateways do.
     pub restarts: bool,
-    /// What is printed.
+    /// How much is printed.
     pub verbosity: Verbosity,
 }
 
@@ -116,7 +116,7 @@ pub struct World {
     timers: BinaryHeap<Reverse<(Instant, u64, Timer)>>,
     next_timer: u64,
     flows: Vec<Flow>,
-    /// What is being written, kept for its memory.
+    /// A buffer for writes, kept for its allocation.
     scratch: Vec<u8>,
     trace: Trace,
     /// What ended sessions so far: flows may then be lost.
@@ -207,7 +207,7 @@ impl World {
         &self.trace
     }
 
-    /// What has happened how often.
+    /// How often each event has happened.
     pub fn coverage(&self) -> &Coverage {
         &self.coverage
     }
@@ -222,7 +222,7 @@ impl World {
         self.arrivals = Some(Arrivals::default());
     }
 
-    /// What has arrived since then.
+    /// The arrivals since then.
     pub fn arrivals(&self) -> Option<&Arrivals> {
         self.arrivals.as_ref()
     }
@@ -275,7 +275,7 @@ impl World {
         true
     }
 
-    /// What is due next; of what is due together the first in this order.
+    /// The next due event; of simultaneous ones the first in this order.
     fn next_source(&self) -> Option<(Instant, Source)> {
         let mut next: Option<(Instant, Source)> = None;
         let mut offer = |at: Option<Instant>, source: Source| {

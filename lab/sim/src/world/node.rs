@@ -31,7 +31,7 @@ pub(super) struct Node {
     pub tap: Tap,
     pub alarms: Vec<String>,
     pub reports: Vec<(Instant, PathReport)>,
-    /// What was heard of the train, and from the peer's database, and when.
+    /// Received telemetry and messages of the peer's database, with their times.
     pub telemetry: Vec<(Instant, Telemetry)>,
     pub ledger: Vec<(Instant, LedgerMessage)>,
     pub sessions_up: u32,
@@ -195,7 +195,7 @@ impl World {
         for words in words.unwrap_or_default() {
             self.say(Verbosity::Everything, || format!("{side:?} sends {words}"));
         }
-        // Sending makes room for writers and settles things; who hears of it acts at once, where
+        // Sending makes room for writers and settles state; their owners act at once, where
         // the daemons' loop goes round once more.
         self.take_events(side);
         if self.steps.is_multiple_of(CHECK_EVERY) {
@@ -209,7 +209,7 @@ impl World {
         let node = &mut self.nodes[side as usize];
         node.count_wake(self.now, elapsed, flows * 4);
         node.endpoint.on_timeout(self.now);
-        // The drain asks anew.
+        // The drain asks again.
         node.wake = None;
         node.dirty = true;
     }
@@ -228,7 +228,7 @@ impl World {
             Event::PathUp { tunnel, .. } => {
                 let node = &mut self.nodes[side as usize];
                 let known = node.tunnels.contains_key(&tunnel);
-                // Inputs that are fed together may end what they began.
+                // One batch of inputs may close the connection it opened.
                 if known {
                     node.paths.insert(tunnel);
                     self.coverage.paths += 1;
@@ -251,6 +251,7 @@ impl World {
                 self.say(Verbosity::Operations, || format!("{side:?} alarm: {text}"));
                 self.nodes[side as usize].alarms.push(text);
             }
+            Event::PathStalled { .. } | Event::PathRecovered { .. } => {}
             Event::PathReport { tunnel, report } => {
                 self.trace.note(&[9, side as u64, tunnel.0 as u64]);
                 self.nodes[side as usize].reports.push((self.now, report));
@@ -335,17 +336,17 @@ impl World {
         self.nodes[side as usize].endpoint.status()
     }
 
-    /// What one side has sent.
+    /// Bytes sent by one side.
     pub fn tap(&mut self, side: Side) -> &mut Tap {
         &mut self.nodes[side as usize].tap
     }
 
-    /// What one side has alarmed.
+    /// The alarms of one side.
     pub fn alarms(&self, side: Side) -> &[String] {
         &self.nodes[side as usize].alarms
     }
 
-    /// What one side was told about paths, and when.
+    /// The path reports of one side, with their times.
     pub fn reports(&self, side: Side) -> &[(Instant, PathReport)] {
         &self.nodes[side as usize].reports
     }

@@ -135,7 +135,7 @@ impl World {
         self.drain();
     }
 
-    /// Both sides will be told this of a carrier after that time; `None`: nothing is foreseen.
+    /// Both sides receive this forecast of a carrier after that time; `None`: no forecast.
     pub fn foresee(&mut self, after: Duration, carrier: usize, forecast: Option<LinkForecast>) {
         let number = self.forecasts.len();
         self.forecasts.push((carrier, forecast));

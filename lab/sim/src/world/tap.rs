@@ -1,4 +1,4 @@
-//! What one side has handed to its tunnels, counted frame by frame.
+//! The frames that one side has handed to its tunnels.
 
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Counts anew.
+    /// Resets the counts.
     pub fn reset(&mut self) {
         *self = Self { on: self.on, ..Self::default() };
     }

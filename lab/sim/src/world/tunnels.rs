@@ -66,7 +66,7 @@ pub(super) struct Connection {
     stream: bool,
     /// Whether it passes early data, and whether the cloud takes that.
     early: Option<bool>,
-    /// What it passed before its handshake was over.
+    /// Early data that it passed before its handshake was over.
     captured: Vec<Vec<u8>>,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct End {
     confirmed: bool,
     /// Early data that waits for that.
     held: Vec<Rc<Segment>>,
-    /// The room that the endpoint was told last.
+    /// The room last reported to the endpoint.
     told_room: usize,
     closing: bool,
     sample_at: Instant,
@@ -153,7 +153,7 @@ impl World {
         self.drain();
     }
 
-    /// A connection dies: each side learns after its own time; what is out is lost.
+    /// A connection dies: each side learns of it after its own time; packets in flight are lost.
     pub fn break_connection(&mut self, carrier: usize, learns: [Duration; 2]) {
         let Some(connection) = self.carriers[carrier].current else { return };
         self.say(Verbosity::Operations, || {
@@ -480,7 +480,7 @@ impl World {
         }
     }
 
-    /// The endpoint wants a tunnel closed: what was handed over is flushed first.
+    /// The endpoint closes a tunnel: accepted bytes are flushed first.
     pub(super) fn close_tunnel(&mut self, side: Side, key: TunnelKey) {
         let Some(&connection) = self.nodes[side as usize].tunnels.get(&key) else { return };
         let Some(c) = self.connections.get_mut(&connection) else { return };
@@ -512,7 +512,7 @@ impl World {
         }
     }
 
-    /// Tells the endpoint what has changed: room, and a sample now and then.
+    /// Reports changes to the endpoint: room, and a sample now and then.
     fn report(&mut self, connection: usize, side: Side, urgent: bool) {
         let Some(c) = self.connections.get_mut(&connection) else { return };
         let Some(end) = &mut c.ends[side as usize] else { return };
@@ -613,7 +613,7 @@ fn identity(name: &str) -> Identity {
     Identity::new(name).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A carrier that does not answer is tried anew after this.
+/// A carrier that does not answer is retried after this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 /// What early data may hold, in bytes.
 const EARLY_ROOM: usize = 14_000;

@@ -37,7 +37,7 @@ fn tls_joins_after_300_ms_or_one_and_a_half_round_trips() {
 }
 
 #[test]
-fn a_slow_quic_path_replaces_the_tls_path_that_was_faster() {
+fn a_late_quic_path_replaces_the_tls_path() {
     let mut world = World::new(Mode::Auto);
     world.net.udp = false;
     world.run_until(secs(1), |world| world.carries() == Some(TLS));
@@ -83,7 +83,7 @@ fn a_refusal_of_udp_brings_tls_at_once() {
 }
 
 #[test]
-fn a_dark_carrier_demotes_nothing() {
+fn a_dark_carrier_demotes_no_mode() {
     // Dark at any moment of the search for QUIC, again and again, with and without a TLS path.
     for offset in (0..40).map(|step| ms(step * 50)) {
         let mut world = World::new(Mode::Auto);
@@ -113,7 +113,7 @@ fn a_dark_carrier_demotes_nothing() {
 }
 
 #[test]
-fn an_idle_carrier_is_judged_when_tcp_shows_life() {
+fn an_idle_carrier_is_judged_when_tcp_makes_progress() {
     let mut world = World::new(Mode::Auto);
     world.net.udp = false;
     world.traffic = false;
@@ -170,7 +170,7 @@ fn when_tcp_is_what_is_blocked_a_demoted_carrier_goes_back_to_quic() {
 }
 
 #[test]
-fn fixed_modes_use_nothing_else() {
+fn fixed_modes_use_no_other_mode() {
     for (mode, own) in [(Mode::Quic, QUIC), (Mode::Tls, TLS)] {
         let mut world = World::new(mode);
         world.run(secs(2));
@@ -215,7 +215,7 @@ fn a_mode_changes_without_a_gap() {
 }
 
 #[test]
-fn a_changed_network_is_a_reason_to_try_quic_sooner() {
+fn a_changed_network_retries_quic_sooner() {
     let mut world = World::new(Mode::Auto);
     world.net.udp = false;
     world.run_until(secs(6), |world| world.demotions() == 1);
@@ -226,7 +226,7 @@ fn a_changed_network_is_a_reason_to_try_quic_sooner() {
 }
 
 #[test]
-fn restart_off_leaves_the_modes_alone() {
+fn disabled_restart_does_not_affect_the_modes() {
     let restart = Restart { enabled: false, ..Restart::default() };
     let mut world = World::with(Mode::Auto, Pace { restart, frugal: false }, 1);
     world.net.udp = false;

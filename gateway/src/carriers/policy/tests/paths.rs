@@ -1,9 +1,10 @@
 //! Interfaces that come and go, addresses of the cloud, and the operator's switch.
 
+use polyrail_admin::PathPhase;
 use polyrail_config::Mode;
 
 use super::world::{QUIC, World, address, ms, secs};
-use crate::carriers::policy::{Cause, EndingKind, Link, Notice, Pace, Phase};
+use crate::carriers::policy::{Cause, EndingKind, Link, Notice, Pace};
 
 fn restarts(world: &World, wanted: Cause) -> usize {
     world.tells(|notice| matches!(notice, Notice::Restarted { cause, .. } if *cause == wanted))
@@ -16,7 +17,7 @@ fn an_interface_is_awaited_without_spinning() {
         world.set_link(link.clone());
         world.run(secs(30));
         assert_eq!(world.started.len(), 0, "{link:?}: the cloud has IPv4 alone");
-        assert_eq!(world.policy.phase().0, Phase::NoInterface);
+        assert_eq!(world.policy.phase().0, PathPhase::NoInterface);
         assert_eq!(world.policy.next_timeout(world.now()), None);
         let begun = world.at();
         world.set_link(World::up(&["10.0.0.2"]));
@@ -27,13 +28,13 @@ fn an_interface_is_awaited_without_spinning() {
 }
 
 #[test]
-fn a_vanished_interface_takes_the_path_with_it() {
+fn a_removed_interface_closes_the_path() {
     let mut world = World::new(Mode::Auto);
     world.set_link(World::up(&["10.0.0.2"]));
     world.run(secs(2));
     world.set_link(Link::Absent);
     assert_eq!(world.in_use(), None);
-    assert_eq!(world.policy.phase().0, Phase::NoInterface);
+    assert_eq!(world.policy.phase().0, PathPhase::NoInterface);
     assert_eq!(world.tells(|notice| matches!(notice, Notice::Down { .. })), 1);
     world.run(secs(5));
     let begun = world.at();
@@ -42,7 +43,7 @@ fn a_vanished_interface_takes_the_path_with_it() {
     world.run(ms(200));
     assert_eq!(world.starts(begun)[0].0, ms(0));
     assert_eq!(world.carries(), Some(QUIC));
-    // Replaced under the same name: the old sockets are bound to what is gone.
+    // Replaced under the same name: the old sockets are bound to the interface that is gone.
     let old = world.in_use();
     world.set_link(Link::Up { index: 10, addresses });
     assert_eq!(world.in_use(), None);
@@ -123,7 +124,7 @@ fn the_operator_switches_a_carrier_off_and_on() {
     world.run(secs(2));
     world.policy.set_enabled(world.now(), false);
     world.run(secs(5));
-    assert_eq!((world.in_use(), world.policy.phase().0), (None, Phase::Disabled));
+    assert_eq!((world.in_use(), world.policy.phase().0), (None, PathPhase::Disabled));
     assert_eq!(world.policy.next_timeout(world.now()), None);
     let begun = world.at();
     world.policy.set_enabled(world.now(), true);
@@ -147,7 +148,7 @@ fn other_addresses_of_the_cloud_replace_the_path() {
 }
 
 #[test]
-fn a_changed_configuration_is_not_satisfied_by_what_was_begun_before() {
+fn attempts_begun_before_a_change_do_not_satisfy_it() {
     // While a race of the old kind has a connection on its way.
     for addresses in [false, true] {
         let mut world = World::new(Mode::Auto);
@@ -174,7 +175,7 @@ fn a_changed_configuration_is_not_satisfied_by_what_was_begun_before() {
 }
 
 #[test]
-fn a_changed_configuration_is_not_forgotten_over_a_stall() {
+fn a_changed_configuration_replaces_the_path_despite_a_stall() {
     let mut world = World::new(Mode::Quic);
     world.run(secs(2));
     world.nimble = true;

@@ -1,4 +1,4 @@
-//! One carrier, its policy, and what is between them.
+//! One emulated carrier and its policy.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use polyrail_config::{Mode, Restart};
 use polyrail_model::{Bitrate, TunnelMode};
 
 use crate::carriers::policy::{
-    Action, AttemptId, Ending, EndingKind, Link, Notice, Pace, Policy, Reading, Rtt, Start, Way,
+    Action, AttemptId, Ending, EndingKind, Link, Notice, Pace, Policy, Reading, Rtt, Start,
 };
 
 pub(super) const QUIC: TunnelMode = TunnelMode::Quic;
@@ -21,11 +21,6 @@ pub(super) struct Net {
     pub(super) tcp: bool,
     /// Each QUIC connection ends so after a round trip.
     pub(super) udp_ends: Option<EndingKind>,
-    /// Nothing leaves; what comes still arrives.
-    pub(super) mute: bool,
-    /// Bytes a second from the cloud over the path in use.
-    pub(super) udp_down: u64,
-    pub(super) tcp_down: u64,
     /// Bytes a second in each mode, while there is traffic.
     pub(super) udp_rate: u64,
     pub(super) tcp_rate: u64,
@@ -40,13 +35,14 @@ struct Conn {
     path: Option<u64>,
     superseded: bool,
     bytes: u64,
-    received: u64,
     /// The handshake is over.
     up: bool,
     /// It greets in early data, and that was lost.
     early: bool,
     lost: bool,
     moved_at: Instant,
+    /// The session has reported a stall.
+    stalled: bool,
     /// When a lost first packet is sent again, and the wait after that.
     again: Option<(Instant, Duration)>,
     /// A path's transport backs off: when it sends next, and the wait after that.
@@ -63,7 +59,7 @@ pub(super) struct World {
     pub(super) policy: Policy,
     pub(super) net: Net,
     pub(super) traffic: bool,
-    /// The session says that the path stalls.
+    /// The session misses progress on the path for another reason.
     pub(super) stalled: bool,
     /// Connections greet in early data.
     pub(super) early: bool,
@@ -96,9 +92,6 @@ impl World {
             udp: true,
             tcp: true,
             udp_ends: None,
-            mute: false,
-            udp_down: 0,
-            tcp_down: 0,
             udp_rate: 2_500_000,
             tcp_rate: 2_500_000,
             dead: Vec::new(),
@@ -180,14 +173,10 @@ impl World {
         self.started.iter().find(|(_, start)| start.attempt == id).unwrap().0
     }
 
-    /// The path in use is reported as policed, by this side.
+    /// One side suspects that the path in use is policed.
     pub(super) fn report_policed(&mut self, rate: u64) {
-        self.report_policed_way(rate, Way::Up);
-    }
-
-    pub(super) fn report_policed_way(&mut self, rate: u64, way: Way) {
         if let Some(id) = self.policy.in_use() {
-            self.policy.on_policed(self.now, id, Bitrate::from_bytes_per_second(rate), way);
+            self.policy.on_policed(self.now, id, Bitrate::from_bytes_per_second(rate));
             self.obey();
         }
     }
@@ -237,15 +226,11 @@ impl World {
         assert!(self.conns.len() <= 7, "bounded");
         let due = self.policy.next_timeout(self.now);
         assert!(due.is_none_or(|at| at > self.now), "no time that stays due: {:?}", self.policy);
-        let ended = self.tells(|notice| matches!(notice, Notice::TrialOver { .. })) as u64;
-        let on = u64::from(self.policy.choice.on_trial());
-        assert_eq!(self.policy.counters().trials, ended + on, "{:#?}", self.told);
     }
 
     fn passes(&self, conn: &Conn) -> bool {
         let open = if conn.start.mode == QUIC { self.net.udp } else { self.net.tcp };
-        let silent = self.net.dark || self.net.mute;
-        open && !silent && !self.net.dead.contains(&conn.start.address)
+        open && !self.net.dark && !self.net.dead.contains(&conn.start.address)
     }
 
     fn advance(&mut self, index: usize) {
@@ -255,15 +240,7 @@ impl World {
             TunnelMode::Quic => self.net.udp_rate,
             TunnelMode::Tls => self.net.tcp_rate,
         };
-        let down = match self.conns[index].start.mode {
-            TunnelMode::Quic => self.net.udp_down,
-            TunnelMode::Tls => self.net.tcp_down,
-        };
-        let in_use = self.policy.in_use() == Some(self.conns[index].start.attempt);
         let conn = &mut self.conns[index];
-        if in_use && !self.net.dark {
-            conn.received += down * TICK.as_millis() as u64 / 1_000;
-        }
         if conn.next.is_none()
             && conn.path.is_none()
             && let Some((at, wait)) = conn.again
@@ -292,14 +269,19 @@ impl World {
         }
         let reading = Reading {
             rtt: Some(Rtt { smoothed: rtt, variance: rtt / 8 }),
-            waiting_since: (!idle).then_some(conn.moved_at),
-            stalled: self.stalled,
             acked: conn.bytes,
-            received: conn.received,
+            received: 0,
             local: Some(self.local),
         };
         let id = conn.start.attempt;
+        let stalled = self.stalled || self.now - conn.moved_at >= (rtt * 7 / 2).max(ms(300));
+        let was_stalled = std::mem::replace(&mut conn.stalled, stalled);
         self.policy.observe(self.now, id, reading);
+        match (was_stalled, stalled) {
+            (false, true) => self.policy.on_stalled(id),
+            (true, false) => self.policy.on_recovered(id),
+            _ => {}
+        }
     }
 
     fn take_steps(&mut self) {
@@ -376,11 +358,11 @@ impl World {
             path: None,
             superseded: false,
             bytes: 0,
-            received: 0,
             up: false,
             early: self.early && start.early,
             lost: false,
             moved_at: self.now,
+            stalled: false,
             again: Some((self.now + again, again)),
             stuck: None,
         };

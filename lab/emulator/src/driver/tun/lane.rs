@@ -41,7 +41,7 @@ impl<'f> Lane<'f> {
         Self { from, to, down, model, pool, timing, refused, nat_dropped, wake: None }
     }
 
-    /// Takes in what waits at the device, within a bound.
+    /// Reads queued packets from the device, within a bound.
     pub(super) fn take_in(&mut self, nat: &mut Nat) {
         for _ in 0..READ_BATCH {
             let frame = match self.pool.read(self.from) {
@@ -59,7 +59,7 @@ impl<'f> Lane<'f> {
     }
 
     fn take(&mut self, mut frame: Frame, nat: &mut Nat) {
-        // What is told to the sender quotes the packet as it was sent.
+        // The ICMP answer quotes the packet as it was sent.
         let answer = self.answer(&frame);
         if self.down && nat.inbound(frame.packet_mut()) == Passage::Dropped {
             self.nat_dropped += 1;
@@ -75,14 +75,14 @@ impl<'f> Lane<'f> {
         }
     }
 
-    /// What its sender is told if the packet is too big.
+    /// The ICMP answer if the packet is too big.
     fn answer(&self, frame: &Frame) -> Option<Vec<u8>> {
         let mtu = self.model.spec().mtu.filter(|mtu| !mtu.silent)?;
         let too_big = frame.packet().len() > usize::from(mtu.bytes);
         too_big.then(|| icmp::too_big(frame.packet(), mtu.bytes))?
     }
 
-    /// Gives out what is due, and records how late.
+    /// Sends due packets, and records how late they are.
     pub(super) fn give_out(&mut self, now: Instant, nat: &mut Nat) {
         if self.wake.is_none_or(|wake| wake > now) {
             return;

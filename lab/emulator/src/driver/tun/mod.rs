@@ -70,7 +70,7 @@ pub(super) fn run(
     let mut rail = TunRail::new(scenario, &devices, epoch);
     outside.begin(epoch, scenario.duration);
     super::print_ready(scenario, options, Driver::Tun, why, realtime);
-    // The places of the lanes' devices in what is polled; the gate comes last.
+    // The places of the lanes' devices in the poll set; the gate comes last.
     let files = devices.iter().flat_map(|devices| [&devices.near, &devices.far]);
     let mut polled: Vec<_> = files
         .map(|file| file.as_fd())

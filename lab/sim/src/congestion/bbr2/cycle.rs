@@ -21,7 +21,7 @@ pub(super) struct Cycle {
     up_acked: u64,
     /// The bandwidth of the cycle before last is forgotten.
     advanced: bool,
-    /// What is acknowledged was sent in UP.
+    /// The acknowledged packets were sent in UP.
     is_sample_of_probe: bool,
     probed_too_high: bool,
     /// UP ended because the one before had gone too high.
@@ -57,7 +57,7 @@ impl Cycle {
         cycle
     }
 
-    /// After PROBE_RTT: the wait for the next probe begins anew.
+    /// After PROBE_RTT: the wait for the next probe restarts.
     pub(super) fn resume(mut self, now: Instant, model: &mut Model) -> Self {
         self.began = now;
         match self.phase {

@@ -46,12 +46,12 @@ pub struct Bbr2 {
     /// Packets behind which pacing does not wait, with this one.
     burst: u32,
     in_flight: u64,
-    /// What was in flight at timeouts since the last acknowledgement. For QUIC it still is.
+    /// Bytes in flight at timeouts since the last acknowledgement. QUIC still counts them.
     unseen: u64,
     timeouts: u64,
 }
 
-/// What is set by whoever uses quiche.
+/// The parameters that a user of quiche sets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameters {
     /// More than this share lost in a round is too much (`loss_threshold`).
@@ -282,8 +282,6 @@ impl Control for Bbr2 {
 
 /// As the tunnels set them (`tunnel/src/quic/context.rs`).
 pub(super) const OF_TUNNELS: Parameters = Parameters { loss_threshold: 0.1, up_window_gain: 1.5 };
-/// As quiche 0.30 has them; all else, too.
-pub(super) const OF_QUICHE: Parameters = Parameters { loss_threshold: 0.015, up_window_gain: 2.25 };
 /// Before a round-trip time is known: 2 / ln 2.
 const PACING_FIRST: f64 = 2.885;
 const STARTUP_PACING: f64 = 2.773;

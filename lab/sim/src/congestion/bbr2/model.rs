@@ -36,7 +36,7 @@ pub(super) struct Model {
     height: Height,
 }
 
-/// What is summed up over a round.
+/// The sums of a round.
 #[derive(Debug)]
 struct Round {
     lost: u64,
@@ -46,7 +46,7 @@ struct Round {
     in_flight_min: u64,
 }
 
-/// An acknowledgement, and what it means.
+/// An acknowledgement with the figures derived from it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event {
     pub(super) now: Instant,
@@ -227,7 +227,7 @@ impl Model {
         self.height.update(known.min(self.bandwidth_low.unwrap_or(known)), known > most, &arrival);
     }
 
-    /// A lossy round lowers what is sent until the next probe.
+    /// A lossy round lowers the rate until the next probe.
     fn adapt_lower_bounds(&mut self, event: &Event) {
         if !event.ends_round || event.is_probing || self.round.lost == 0 {
             return;
@@ -290,7 +290,7 @@ impl Model {
             && self.round.lost > (flight.in_flight as f64 * share) as u64
     }
 
-    /// Whether it is time to measure the round-trip time anew; then the last one is the least.
+    /// Whether the round-trip time must be measured again; then the last one is the minimum.
     pub(super) fn expire_rtt(&mut self, event: &Event) -> bool {
         let expired = self.rtt_at.is_none_or(|at| event.now >= at + RTT_WINDOW);
         let Some(rtt) = event.rtt.filter(|_| expired) else { return false };

@@ -179,7 +179,7 @@ fn a_timeout_allows_probes_and_keeps_the_window() {
 }
 
 #[test]
-fn what_the_window_leaves_goes_in_spite_of_a_timeout() {
+fn window_after_a_timeout_still_admits_segments() {
     let mut path = Path::new();
     path.cruise();
     let window = path.bbr.window();

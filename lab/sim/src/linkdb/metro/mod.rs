@@ -1,4 +1,4 @@
-//! Recorded metro runs: one is learned from, another one foreseen.
+//! Recorded metro runs: one is learned from, another one predicted.
 //!
 //! The recordings say when a phone's cell changed, not which cell it was in (its number counts the
 //! changes), so cells cannot be told apart, and one run is too little for LinkDB: a cell needs two
@@ -18,7 +18,7 @@ use line::Line;
 use polyrail_emulator::results::{Goal, Report as Results};
 use run::{Event, Run};
 
-/// Reads the runs in a folder, prints what was found.
+/// Reads the runs in a folder and prints the figures.
 ///
 /// # Errors
 /// The folder or a run cannot be read; there are not both runs of at least one phone.

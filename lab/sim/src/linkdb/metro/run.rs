@@ -9,7 +9,7 @@ use super::line::Line;
 /// One phone's run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What stands before `_run` in the file's name: date and phone.
+    /// The part before `_run` in the file's name: date and phone.
     pub phone: String,
     rows: Vec<Row>,
 }
@@ -165,7 +165,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_no_recording_is_refused() {
+    fn invalid_recording_is_rejected() {
         let good = recording(3, &[], &[]);
         for (text, word) in [
             (String::new(), "no heading"),

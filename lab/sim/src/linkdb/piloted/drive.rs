@@ -13,7 +13,7 @@ use polyrail_model::{Fix, Observation};
 use super::line::Line;
 use crate::dice::Dice;
 
-/// What is passed.
+/// The trips to play.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setup {
     /// How long the route is.
@@ -136,7 +136,7 @@ impl Course {
 }
 
 impl Clock {
-    /// A trip's first second is here, or little later: what is seen before it must fit.
+    /// A trip's first second is here, or little later: earlier observations must fit.
     pub fn new(start: Instant) -> Self {
         Self(start + Duration::from_secs_f64(2.0 * BEFORE))
     }

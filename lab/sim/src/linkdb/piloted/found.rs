@@ -1,4 +1,4 @@
-//! What was seen of the true handovers: how many became records, as what, and where.
+//! The observed share of the true handovers: how many became records, of which type, and where.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use polyrail_model::{Handover, HandoverOutcome};
 use super::play::{Passage, Truth};
 use crate::linkdb::results::figure;
 
-/// What was seen of the true handovers.
+/// The observed share of the true handovers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
     /// True failures.
@@ -165,7 +165,7 @@ fn share_of(counts: [u64; 3], place: usize) -> Option<f64> {
     (all > 0).then(|| counts[place] as f64 / all as f64)
 }
 
-/// A dash for what was not counted.
+/// A dash if it was not counted.
 fn shown(share: Option<f64>) -> String {
     share.map_or("-".into(), |share| format!("{share:.3}"))
 }

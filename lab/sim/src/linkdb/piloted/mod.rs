@@ -33,7 +33,7 @@ use modem::Modem;
 pub struct Variant {
     /// Its name in RESULT lines.
     name: &'static str,
-    /// What it is, for people.
+    /// Its title.
     title: &'static str,
     /// Carriers carry data all the time, so silence is noticed.
     busy: bool,
@@ -44,7 +44,7 @@ pub struct Variant {
 
 /// What came out of a variant.
 #[derive(Debug, Default)]
-struct Outcome {
+struct HandoverResult {
     report: Report,
     found: Found,
 }
@@ -61,7 +61,8 @@ pub fn judge(
     setup: &Setup,
     settings: &EvaluateSettings,
 ) -> Result<serde_json::Value> {
-    let mut outcomes: Vec<Outcome> = VARIANTS.iter().map(|_| Outcome::default()).collect();
+    let mut outcomes: Vec<HandoverResult> =
+        VARIANTS.iter().map(|_| HandoverResult::default()).collect();
     for seed in routes {
         let course = Course::new(seed, setup);
         let drives = course.drives(setup)?;
@@ -77,7 +78,7 @@ pub fn judge(
         }
     }
     let mut tables = serde_json::Map::new();
-    for (variant, Outcome { report, found }) in VARIANTS.iter().zip(&outcomes) {
+    for (variant, HandoverResult { report, found }) in VARIANTS.iter().zip(&outcomes) {
         println!("\n## by the pilot, {}: {}\n\n{report}\n{found}", variant.name, variant.title);
         let prefix = format!("{prefix}_pilot_{}", variant.name);
         results::forecasts(results, &prefix, report, variant.judged);

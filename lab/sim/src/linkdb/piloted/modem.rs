@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail_emulator::rail::{Handover, Outcome, Signal};
+use polyrail_emulator::rail::{Handover, HandoverResult, Signal};
 use polyrail_model::{CellId, HandoverOutcome, Observation, Reported, Rsrp, Serving};
 
 use super::drive::Clock;
@@ -31,7 +31,7 @@ pub struct Radio<'a> {
     pub signals: &'a [Signal],
 }
 
-/// A change as it is told.
+/// A change as the modem reports it.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     /// When it is seen.
@@ -84,7 +84,7 @@ impl Radio<'_> {
         let Some(last) = begun.checked_sub(1).and_then(|place| self.handovers.get(place)) else {
             return Some(self.handovers.first()?.from);
         };
-        let lost = last.outcome != Outcome::Success && at < end(last, None);
+        let lost = last.outcome != HandoverResult::Success && at < end(last, None);
         match (lost, modem) {
             (false, _) => Some(last.to),
             (true, Modem::Mute) => Some(last.from),
@@ -98,10 +98,10 @@ impl Radio<'_> {
         for (place, handover) in self.handovers.iter().enumerate() {
             let began = handover.at.as_secs_f64();
             let end = end(handover, self.handovers.get(place + 1));
-            // What is told later is seen later.
+            // Later reports are observed later.
             let last = told.last().map_or(f64::MIN, |last| last.at);
             let lost = last.max(began + report * dice.unit());
-            if handover.outcome != Outcome::Success && lost < end {
+            if handover.outcome != HandoverResult::Success && lost < end {
                 told.push(Change { at: lost, cell: None, ended: None });
             }
             let at = lost.max(end + report * dice.unit());

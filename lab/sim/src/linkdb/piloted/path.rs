@@ -1,11 +1,10 @@
-//! What is heard and not heard of a carrier that carries data all the time.
+//! The receptions and silences of a carrier that carries data all the time.
 //!
-//! It is what `polyrail_relay::Silences` tells of such a carrier: silence that has lasted for a
-//! round trip, its deviation and 100 ms, counted from what was heard last, and every 250 ms that
-//! something is heard.
+//! It is what the session and `polyrail_relay::Foresight` report of such a carrier: a stall after
+//! max(3 srtt + 4 rttvar, 300 ms) without progress, counted from when it was last heard, and every
+//! 250 ms that it was heard.
 
-use polyrail_emulator::rail::{CarrierProfile, Handover, Outcome};
-
+use polyrail_emulator::rail::{CarrierProfile, Handover, HandoverResult};
 use polyrail_model::{Heard, Observation, Silence};
 
 use super::drive::Clock;
@@ -20,7 +19,7 @@ struct Quiet {
     patience: f64,
 }
 
-/// What is seen of a carrier's path from one second of the trip to another, in no order.
+/// The observations of a carrier's path between two seconds of the trip, in no order.
 pub fn observed(
     profile: &CarrierProfile,
     handovers: &[Handover],
@@ -59,16 +58,17 @@ fn quiets(profile: &CarrierProfile, handovers: &[Handover], dice: &mut Dice) -> 
     for handover in handovers {
         let round = round_trip(profile, dice);
         let began = handover.at.as_secs_f64();
-        // What was on its way when the radio went dark may still come.
+        // Packets in flight when the radio went dark may still arrive.
         let from = began + round / 2.0 * dice.unit();
-        // What was held comes at once; after what was lost the next probe is heard.
-        let probe = if handover.outcome == Outcome::FailureDropped { PROBE_EVERY } else { 0.0 };
+        // Held packets arrive at once; after lost ones the next probe arrives.
+        let probe =
+            if handover.outcome == HandoverResult::FailureDropped { PROBE_EVERY } else { 0.0 };
         let to = began + handover.dark.as_secs_f64() + round / 2.0 + probe * dice.unit();
         match quiets.last_mut().filter(|last| from <= last.to) {
             Some(last) => last.to = last.to.max(to),
             None => {
-                // Four mean deviations of an eighth each.
-                let patience = PATIENCE + round * 1.5;
+                // The mean deviation is an eighth.
+                let patience = (round * 3.5).max(STALL_MIN);
                 quiets.push(Quiet { from, to, patience });
             }
         }
@@ -88,9 +88,9 @@ fn round_trip(profile: &CarrierProfile, dice: &mut Dice) -> f64 {
     ms / 1_000.0
 }
 
-/// As in `polyrail_relay`, in seconds: silence beyond a round trip, how often paths are looked at,
-/// and how often it is told that something was heard.
-const PATIENCE: f64 = 0.1;
+/// In seconds: the session's least patience, how often `polyrail_relay` looks at paths, and how
+/// often it reports that a carrier was heard.
+const STALL_MIN: f64 = 0.3;
 const LOOK_EVERY: f64 = 0.02;
 const TELL_EVERY: f64 = 0.25;
 /// A path may be pinged so often.
@@ -114,11 +114,11 @@ mod tests {
             dark: Duration::from_millis(dark_ms),
         };
         let handovers = [
-            ended(10, Outcome::Success, 100),
-            ended(20, Outcome::FailureHeld, 2_000),
+            ended(10, HandoverResult::Success, 100),
+            ended(20, HandoverResult::FailureHeld, 2_000),
             // Both are one silence.
-            ended(30, Outcome::FailureDropped, 5_000),
-            ended(33, Outcome::Success, 50),
+            ended(30, HandoverResult::FailureDropped, 5_000),
+            ended(33, HandoverResult::Success, 50),
         ];
         let clock = Clock::new(Instant::now());
         for seed in 0..100 {
@@ -137,9 +137,9 @@ mod tests {
             let [(first, since), (over, _), (second, again), (end, _)] = noticed[..] else {
                 panic!("{noticed:?}")
             };
-            assert!((20.0..20.2).contains(&since) && (20.2..20.8).contains(&first));
+            assert!((20.0..20.2).contains(&since) && (20.3..21.0).contains(&first));
             assert!((22.0..22.2).contains(&over));
-            assert!((30.0..30.2).contains(&again) && (30.2..30.8).contains(&second));
+            assert!((30.0..30.2).contains(&again) && (30.3..31.0).contains(&second));
             assert!((35.0..35.4).contains(&end));
             let heard = |from: f64, to: f64| {
                 let heard = |(at, one): &&(f64, Observation)| {

@@ -1,4 +1,4 @@
-//! Plays generated trips to a [`Pilot`], one after the other, and keeps what it puts out.
+//! Plays generated trips to a [`Pilot`], one after the other, and keeps its output.
 //!
 //! The gateway is started for each trip, with the tracks that it stored before.
 
@@ -128,7 +128,7 @@ fn passage(
     Ok(passage)
 }
 
-/// What is seen of modems and paths.
+/// The observations of modems and paths.
 fn carriers(
     course: &Course,
     drive: &Drive,

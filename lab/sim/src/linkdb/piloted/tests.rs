@@ -74,7 +74,7 @@ fn busy_carriers_show_failures_and_successes() {
 }
 
 #[test]
-fn who_never_tells_a_loss_and_carries_nothing_teaches_nothing() {
+fn mute_modem_on_an_idle_carrier_yields_no_records() {
     for seed in [2_000, 2_001] {
         for passage in passages(seed, "mute", 1.0) {
             let (all, untold) = (passage.truths.len() as u64, passage.counts.detector.untold);

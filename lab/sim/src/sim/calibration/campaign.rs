@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use polyrail_emulator::link::{LinkModel, LinkSpec};
-use polyrail_emulator::rail::{CarrierProfile, Handover, Outcome, Route, Speed, Trip};
+use polyrail_emulator::rail::{CarrierProfile, Handover, HandoverResult, Route, Speed, Trip};
 
-/// What was counted of one carrier.
+/// The counts of one carrier.
 #[derive(Clone, Debug, Default)]
 pub struct Handovers {
     /// All, and those that failed.
@@ -55,7 +55,7 @@ impl Handovers {
         let earliest = cell.iter().map(|handover| handover.metres).fold(f64::MAX, f64::min);
         let mut failed = 0;
         for handover in cell {
-            let fails = u64::from(handover.outcome != Outcome::Success);
+            let fails = u64::from(handover.outcome != HandoverResult::Success);
             failed += fails;
             let late = handover.metres >= earliest + LATE_METRES;
             let place = if late { &mut self.late } else { &mut self.early };
@@ -63,9 +63,9 @@ impl Handovers {
             let signal = if handover.rsrp < WEAK_DBM { &mut self.weak } else { &mut self.strong };
             *signal = [signal[0] + 1, signal[1] + fails];
             let kind = match handover.outcome {
-                Outcome::Success => 0,
-                Outcome::FailureHeld => 1,
-                Outcome::FailureDropped => 2,
+                HandoverResult::Success => 0,
+                HandoverResult::FailureHeld => 1,
+                HandoverResult::FailureDropped => 2,
             };
             self.dark[kind].push(handover.dark.as_secs_f64());
         }

@@ -1,4 +1,4 @@
-//! What one long-lived bbr flow sees of each carrier, as POLYCORN measured it.
+//! The figures of each carrier as one long-lived bbr flow measures them, after POLYCORN.
 
 use std::time::Duration;
 

@@ -33,7 +33,7 @@ pub struct Options {
     tuning_only: bool,
 }
 
-/// What is wanted of a figure.
+/// The published figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wanted {
     /// The published value, within this relative error.

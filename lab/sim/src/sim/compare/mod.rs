@@ -15,7 +15,7 @@ use super::goals::Verdicts;
 use super::runs::{Entry, Workload, run};
 use super::{Contestant, Engine, goals, plots, report, special, traces, trips};
 
-/// What is compared.
+/// The options of a comparison.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// How many trips.
@@ -39,7 +39,7 @@ pub struct Options {
     /// With which engines, with commas: paper, full. Default: both.
     #[arg(long, value_delimiter = ',')]
     pub engines: Vec<String>,
-    /// What they do, with commas: downloads, messaging, bulk, pages. Default: all.
+    /// Workloads, with commas: downloads, messaging, bulk, pages. Default: all.
     #[arg(long, value_delimiter = ',')]
     pub workloads: Vec<String>,
     /// How many users send messages, with commas.
@@ -149,7 +149,7 @@ fn smoke(options: &Options) -> Options {
     Options { trips: 1, users: vec![10], ..options.clone() }
 }
 
-/// Who does what.
+/// The runs of a comparison.
 fn entries(options: &Options) -> Result<Vec<Entry>> {
     let engines = match options.engines.is_empty() {
         true => Engine::BOTH.to_vec(),

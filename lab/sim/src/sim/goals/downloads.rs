@@ -85,7 +85,7 @@ fn over_paper(rows: Rows<'_>, polyrail: &Row, rival: &str, verdicts: &mut Verdic
     }
 }
 
-/// Against the same with all that the engine can, and with what is tuned in ours.
+/// Against the same with all features of the engine, and with the tuned rules of ours.
 fn over_full(rows: Rows<'_>, polyrail: &Row, verdicts: &mut Verdicts) {
     let tuned = TUNED.map(|(name, _)| name);
     for (name, rivals) in
@@ -146,7 +146,7 @@ fn of_bound(rows: Rows<'_>, polyrail: &Row, verdicts: &mut Verdicts) {
     }
 }
 
-/// Each download against one that is asked for at the same moment over the fluid: who is faster
+/// Each download against one requested at the same moment over the fluid link: a fast contestant
 /// asks for more downloads while the carriers are fast.
 fn of_paired_bound(polyrail: &Row, verdicts: &mut Verdicts) {
     for size in SIZES {

@@ -74,7 +74,7 @@ const FIGURES: [(&str, Over); 2] =
 /// As trains do today.
 const FLOWS: &str = "flow_round_robin paper";
 
-/// Over which row, and what is wanted of the mean and of the 99th percentile.
+/// The row to compare with, and the goals of the mean and of the 99th percentile.
 const GOALS: [(&str, &str, [Goal; 2]); 4] = [
     ("bound", BOUND, [Goal::AtMost(1.10), Goal::None]),
     ("flow_round_robin", FLOWS, [Goal::AtMost(0.55), Goal::AtMost(0.12)]),

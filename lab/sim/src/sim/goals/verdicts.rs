@@ -1,4 +1,4 @@
-//! RESULT lines of a comparison: named for their seeds, and not silent about what is not there.
+//! RESULT lines of a comparison: named for their seeds, with a line for each missing figure.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ impl Verdicts {
         Self { report: Report::default(), held_back }
     }
 
-    /// Prints one figure and keeps it. What is not a number is short, whatever the goal.
+    /// Prints one figure and keeps it. A value that is not a number is short, whatever the goal.
     pub fn result(&mut self, name: &str, value: f64, unit: &str, goal: Goal, samples: &[f64]) {
         let goal = if value.is_nan() && goal == Goal::None { Goal::AtLeast(0.0) } else { goal };
         self.report.result(&self.name(name), value, unit, goal, samples);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_short() {
+    fn value_that_is_not_a_number_is_short() {
         let mut verdicts = Verdicts::default();
         verdicts.result("sim_nothing", f64::NAN, "x", Goal::None, &[]);
         verdicts.result("sim_something", 1.0, "x", Goal::None, &[]);

@@ -1,4 +1,4 @@
-//! The trip that comes after those that were learned from, and what is foreseen on it.
+//! The trip after the learned ones, and its forecasts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::sim::trips::LENGTH;
 use crate::sim::{Contestant, world_told};
 use crate::world::World;
 
-/// One route, what was learned of it, and the next trip.
+/// One route, its learned database, and the next trip.
 pub(super) struct Next {
     route: Route,
     pub trip: Trip,
@@ -65,7 +65,7 @@ impl Next {
             };
             last = match cell {
                 Some(cell) => forecaster.forecast(at, &situation, name, CellId(u64::from(cell))),
-                // What was foreseen of the lost cell holds until it expires.
+                // The forecast for the lost cell holds until it expires.
                 None => last.filter(|last| last.expires_at > at),
             };
             (after + LAG, last)
@@ -74,7 +74,7 @@ impl Next {
     }
 
     /// Which cell a carrier's modem is known to be in, and since when: as often as there is a
-    /// position, and up to [`REPORT_MS`] after each change, as in what was learned.
+    /// position, and up to [`REPORT_MS`] after each change, as in the learned records.
     fn reports(&self, carrier: usize) -> Vec<(Duration, Option<u32>)> {
         let signals = &self.trip.signals(&self.route)[carrier];
         let mut reports: Vec<_> = signals.iter().map(|signal| (signal.at, signal.cell)).collect();
@@ -96,7 +96,7 @@ impl Next {
         })
     }
 
-    /// Tells the world all that will be foreseen, each at its time.
+    /// Schedules all forecasts of the trip in the world.
     fn tell(&self, world: &mut World) {
         let begin = world.now() - world.elapsed();
         for carrier in 0..self.trip.carriers.len() {
@@ -108,7 +108,7 @@ impl Next {
         }
     }
 
-    /// Whether each failure after which goodput is measured was foreseen when it began.
+    /// Whether a forecast stood for each measured failure when it began.
     pub fn foreseen(&self) -> Vec<bool> {
         let begin = Instant::now();
         let mut foreseen = Vec::new();

@@ -1,4 +1,4 @@
-//! Both carriers are foreseen to fail, and do not.
+//! Both carriers are predicted to fail, and do not.
 //!
 //! ```text
 //!              22 s         23 s         24.5 s       26 s   27 s
@@ -8,13 +8,13 @@
 //! ```
 //!
 //! A path is rejected from its round trip and the error of the position before the failure, here
-//! 1 s, until 2.5 s after it. While both are, traffic goes over the one whose failure is foreseen
+//! 1 s, until 2.5 s after it. While both are, traffic uses the one whose failure is predicted
 //! for later (DESIGN 5). Which carrier that is depends on the seed.
 
 use std::time::Duration;
 
 use anyhow::Result;
-use polyrail_emulator::rail::{Fix, Handover, Outcome, Trip};
+use polyrail_emulator::rail::{Fix, Handover, HandoverResult, Trip};
 use polyrail_emulator::results::Goal;
 
 use super::{steady, trip};
@@ -24,7 +24,7 @@ use crate::sim::runs::parallel;
 use crate::sim::{Contestant, Engine, world};
 use crate::world::Side;
 
-/// What comes out for the product and for HSRSCH.
+/// The results of the product and of HSRSCH.
 pub fn judge(seeds: &[u64], threads: usize, verdicts: &mut Verdicts) -> Result<()> {
     for (end, name, engine) in
         [("", "polyrail+oracle", Engine::Full), ("_hsrsch", "hsrsch+oracle", Engine::Paper)]
@@ -69,15 +69,15 @@ fn foreseen(seed: u64, latest: usize) -> Trip {
             at: if number == latest { LATE } else { EARLY },
             metres: 0.0,
             rsrp: -100.0,
-            outcome: Outcome::FailureHeld,
+            outcome: HandoverResult::FailureHeld,
             dark: FORESEEN_FOR,
         });
     }
     trip
 }
 
-/// Of the time in which both are rejected: what was read, over what one carrier has; what the
-/// carrier with the latest failure brought, over what was read (a carrier brings headers as well);
+/// While both are rejected: bytes read, over one carrier's capacity; bytes of the
+/// carrier with the latest failure, over the bytes read (a carrier counts headers as well);
 /// and the same of the time before that failure's position.
 const FIGURES: [&str; 3] = ["share", "over_latest", "over_latest_ahead"];
 const MBPS: f64 = 10.0;
@@ -85,7 +85,7 @@ const EARLY: Duration = Duration::from_secs(22);
 const LATE: Duration = Duration::from_secs(23);
 /// The old cell lasts for so long; the link is not dark.
 const FORESEEN_FOR: Duration = Duration::from_secs(4);
-/// What was sent before is through.
+/// Packets sent before have arrived.
 const SETTLED: Duration = Duration::from_millis(300);
 /// DESIGN 5: how long a passed position keeps a path out of use.
 const BEYOND: Duration = Duration::from_millis(2_500);

@@ -1,9 +1,8 @@
-//! Scenarios beside the rail: steady carriers, one bad carrier beside a good one, failures foreseen
-//! everywhere at once, and three carriers.
+//! Scenarios beside the rail: steady carriers, one bad carrier beside a good one, and failures
+//! predicted everywhere at once.
 
 mod all_foreseen;
 mod bad_carrier;
-mod three_carriers;
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use super::metrics::mean;
 use super::runs::parallel;
 use super::{Contestant, Engine, bound, bulk, trips};
 
-/// Prints what comes out of all of them, each with the seeds of so many trips.
+/// Prints the results of all of them, each with the seeds of so many trips.
 ///
 /// # Errors
 /// A schedule cannot hold a trip.
@@ -31,8 +30,7 @@ pub fn judge(first_route: u64, count: u64, threads: usize, verdicts: &mut Verdic
     });
     verdicts.result("sim_bulk_of_bound_static", mean(&shares), "x", Goal::AtLeast(0.9), &shares);
     bad_carrier::judge(&seeds, threads, verdicts)?;
-    all_foreseen::judge(&seeds, threads, verdicts)?;
-    three_carriers::judge(first_route, count, threads, verdicts)
+    all_foreseen::judge(&seeds, threads, verdicts)
 }
 
 fn trip(seed: u64, carriers: &[LinkSpec]) -> Trip {

@@ -144,7 +144,7 @@ impl Flow {
         }
     }
 
-    /// Who has played it really.
+    /// The player of the real trial.
     fn who(self) -> &'static str {
         match self {
             Self::Kernel(..) => "kernel",

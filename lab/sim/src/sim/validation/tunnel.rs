@@ -42,7 +42,7 @@ fn run_to(world: &mut World, at: Duration) {
     world.run_for(left);
 }
 
-/// What waits before the downlink, in bytes.
+/// Bytes queued before the downlink.
 fn queued(world: &mut World) -> u64 {
     let mut bytes = 0;
     // Of both links, the downlink is the last.

@@ -35,7 +35,7 @@ pub use trial::play;
 pub struct Packet {
     /// The connection it belongs to.
     pub connection: usize,
-    /// What it is.
+    /// Its kind.
     pub kind: PacketKind,
 }
 
@@ -61,7 +61,7 @@ pub enum PacketKind {
         order: u64,
         /// All below have arrived.
         cumulative: u64,
-        /// What it takes on the link, in bytes.
+        /// Its size on the link, in bytes.
         size: usize,
     },
     /// The connection is not known here.
@@ -75,7 +75,7 @@ pub struct Segment {
     range: Range<usize>,
 }
 
-/// What one call of the session handed over, or a mark of the tunnel itself.
+/// The bytes of one call of the session, or a mark of the tunnel itself.
 #[derive(Debug)]
 pub struct Message {
     number: u64,
@@ -115,7 +115,7 @@ pub enum Delivery {
 }
 
 impl Packet {
-    /// What it takes on the link, in bytes.
+    /// Its size on the link, in bytes.
     pub fn size(&self) -> usize {
         match &self.kind {
             PacketKind::Data { segment, .. } => segment.range.len() + HEADER,

@@ -1,7 +1,7 @@
-//! The receiving half: acknowledges, and hands over what is complete.
+//! The receiving half: acknowledges, and delivers complete units.
 //!
 //! A stream's as the kernel's: at first each segment is acknowledged at once, later every second
-//! one, or what waits after a while; always at once while something is missing. QUIC's each at
+//! one, or a pending one after a while; always at once while something is missing. QUIC's each at
 //! once.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ pub struct Receiver {
     /// was there already is no news, so that its acknowledgement looks as if it was for the first
     /// copy.
     echo: u64,
-    /// One that is not acknowledged, and until when.
+    /// A segment without acknowledgement, and its deadline.
     waiting: Option<(u64, u64, Instant)>,
 }
 
@@ -48,7 +48,7 @@ impl Receiver {
         }
     }
 
-    /// Takes a segment in; returns the acknowledgement to send, and hands over what is complete.
+    /// Receives a segment; returns the acknowledgement to send, and delivers complete units.
     pub fn accept(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! The sending half: what goes, when, and what goes again.
+//! The sending half: transmission, pacing and retransmission.
 //!
 //! As the kernel's: a segment is lost when three later ones were acknowledged, or at a timeout, of
 //! which each in a row takes twice as long. Two round trips after the last progress something goes
@@ -35,9 +35,9 @@ pub struct Sender {
     unsent: VecDeque<Rc<Segment>>,
     unsent_bytes: usize,
     out: Sequence<Out>,
-    /// What is out and not lost, in the order in which it left.
+    /// Segments in flight and not lost, in the order of transmission.
     flight: Sequence<u64>,
-    /// Serials of what goes again.
+    /// Serials of segments to retransmit.
     lost: BTreeSet<u64>,
     next_serial: u64,
     next_order: u64,
@@ -85,7 +85,7 @@ enum Alarm {
 #[derive(Debug)]
 struct Out {
     segment: Rc<Segment>,
-    /// What it takes of the window.
+    /// Its size in the window.
     length: usize,
     order: u64,
     /// It went more than once.
@@ -97,7 +97,7 @@ struct Out {
 #[derive(Clone, Copy, Debug)]
 struct Departure {
     sent_at: Instant,
-    /// What was acknowledged in all, when that was, and when that had left.
+    /// Total bytes acknowledged, the time of that, and the time of their transmission.
     acked: u64,
     acked_at: Instant,
     first_sent_at: Instant,
@@ -208,7 +208,7 @@ impl Sender {
         }
     }
 
-    /// What it takes now.
+    /// The bytes it accepts now.
     pub fn room(&self) -> usize {
         let room = self.room_bound.saturating_sub(self.unsent_bytes);
         self.early_room.map_or(room, |early| early.min(room))
@@ -534,8 +534,8 @@ impl Sender {
     }
 
     /// A time has come: for pacing or a probe, which [`Sender::pump`] looks after, or because
-    /// nothing was acknowledged: then all that is out goes again, slowly. Returns false when the
-    /// connection is given up.
+    /// nothing was acknowledged: then all segments in flight are retransmitted slowly. False
+    /// when the connection is given up.
     pub fn on_timeout(&mut self, now: Instant, patience: Duration) -> bool {
         if self.alarm.is_none_or(|(at, what)| what == Alarm::Probe || at > now) {
             return true;

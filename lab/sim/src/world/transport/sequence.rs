@@ -1,4 +1,4 @@
-//! A map whose keys are numbers that lie close together, such as those of what is out: a place is
+//! A map whose keys are close numbers, such as the serials of segments in flight: a place is
 //! found by counting.
 //!
 //! Invariant: the first place and the last one hold something.
@@ -77,7 +77,7 @@ impl<T> Sequence<T> {
         Some(value)
     }
 
-    /// Takes out what has the greatest number.
+    /// Removes the entry with the greatest number.
     pub fn pop_last(&mut self) -> Option<T> {
         let last = self.first + self.places.len().checked_sub(1)? as u64;
         self.remove(last)

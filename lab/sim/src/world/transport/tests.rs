@@ -53,7 +53,7 @@ fn an_acknowledgement_says_again_what_came_before_it() {
     accept(2, 3);
     let third = accept(3, 4);
     assert!(matches!(third, PacketKind::Ack { serial: 3, from: 2, order: 4, cumulative: 1, .. }));
-    // A copy of what was there echoes the order of what was new.
+    // A duplicate echoes the order of the new segment.
     let copy = accept(0, 9);
     assert!(matches!(copy, PacketKind::Ack { serial: 0, order: 4, cumulative: 1, .. }), "{copy:?}");
 }

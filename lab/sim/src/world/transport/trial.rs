@@ -160,5 +160,5 @@ impl Course {
 
 /// What the program keeps in the socket, in bytes: more than any window here.
 const UNSENT: usize = 512 * 1_024;
-/// What it writes at once: whole segments.
+/// Bytes of one write: whole segments.
 const CHUNK: usize = 40 * super::SEGMENT;

@@ -1,0 +1,297 @@
+//! The client of the admin socket, for the command `polyrail`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use futures_util::StreamExt;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use polyrail_config::ChainSpec;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+use super::{AdminError, PathChange, PathState, Reloaded, Scheduler, Status};
+
+/// A client of a daemon's admin socket; it opens a connection per request.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+    runtime: Runtime,
+}
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No daemon listens on the socket.
+    #[error(
+        "no daemon answers at {}: is it running, and does its configuration have [admin]?",
+        socket.display()
+    )]
+    NotRunning {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The user may not connect.
+    #[error(
+        "{} is not for this user: run as root or as the daemon's user",
+        socket.display()
+    )]
+    NotPermitted {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The daemon refused the request.
+    #[error("{0}")]
+    Refused(AdminError),
+    /// The answer is not one of the admin interface.
+    #[error("invalid answer: {0}")]
+    InvalidAnswer(String),
+    /// The stream of events ended.
+    #[error("the stream of events ended: the daemon at {} has stopped", socket.display())]
+    Ended {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The connection failed.
+    #[error("{}: {source}", socket.display())]
+    Failed {
+        /// The socket.
+        socket: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+}
+
+/// Timeout of an answer, longer than the daemon waits for its data plane.
+const ANSWER_WAIT: Duration = Duration::from_secs(15);
+
+/// The maximum size of an answer, in bytes.
+const ANSWER_MAX: usize = 16 * 1024 * 1024;
+
+/// The sockets to try, in this order.
+pub const USUAL_SOCKETS: [&str; 2] = ["/run/polyrail/gateway.sock", "/run/polyrail/cloud.sock"];
+
+impl Client {
+    /// A client of `socket`, or of the first of [`USUAL_SOCKETS`] that exists.
+    ///
+    /// # Errors
+    /// The system cannot create a runtime.
+    pub fn new(socket: Option<&Path>) -> io::Result<Self> {
+        let there = |socket: &&Path| socket.symlink_metadata().is_ok();
+        let usual = USUAL_SOCKETS.map(Path::new);
+        let socket = socket.or_else(|| usual.into_iter().find(there)).unwrap_or(usual[0]);
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { socket: socket.to_owned(), runtime })
+    }
+
+    /// The daemon's status.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn status(&self) -> Result<Answer<Status>, ClientError> {
+        self.ask(Method::GET, "/v1/status", None)
+    }
+
+    /// All paths.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn paths(&self) -> Result<Answer<Vec<PathState>>, ClientError> {
+        #[derive(Deserialize)]
+        struct Listed {
+            paths: Vec<PathState>,
+        }
+        let Answer { value: Listed { paths }, text } = self.ask(Method::GET, "/v1/paths", None)?;
+        Ok(Answer { value: paths, text })
+    }
+
+    /// LinkDB's state.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn linkdb<T: DeserializeOwned>(&self) -> Result<Answer<T>, ClientError> {
+        self.ask(Method::GET, "/v1/linkdb", None)
+    }
+
+    /// One path.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn path(&self, name: &str) -> Result<Answer<PathState>, ClientError> {
+        self.ask(Method::GET, &path_address(name), None)
+    }
+
+    /// Changes a path; returns its new state.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn set_path(
+        &self,
+        name: &str,
+        change: &PathChange,
+    ) -> Result<Answer<PathState>, ClientError> {
+        let body = serde_json::to_string(change).map_err(invalid_answer)?;
+        self.ask(Method::PUT, &path_address(name), Some(body))
+    }
+
+    /// Changes the scheduler of the daemon's direction of sending.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn set_scheduler(&self, chain: ChainSpec) -> Result<Answer<Scheduler>, ClientError> {
+        let body = serde_json::to_string(&Scheduler { chain }).map_err(invalid_answer)?;
+        self.ask(Method::PUT, "/v1/scheduler", Some(body))
+    }
+
+    /// Reloads the daemon's configuration.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn reload(&self) -> Result<Answer<Reloaded>, ClientError> {
+        self.ask(Method::POST, "/v1/reload", None)
+    }
+
+    /// Passes events to `take`, line by line, until the stream ends or `take` returns false.
+    ///
+    /// # Errors
+    /// See [`ClientError`], or an error of `take`.
+    pub fn events<E: From<ClientError>>(
+        &self,
+        since: u64,
+        follow: bool,
+        mut take: impl FnMut(&str) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        let target = format!("/v1/events?since={since}&follow={follow}");
+        self.runtime.block_on(async {
+            let (code, mut body) = self.send(Method::GET, &target, None).await?;
+            if code != StatusCode::OK {
+                return Err(refusal(&self.whole(body).await?).into());
+            }
+            let mut rest = Vec::new();
+            while let Some(part) = body.next().await {
+                let ended = |_| ClientError::Ended { socket: self.socket.clone() };
+                rest.extend_from_slice(&part.map_err(ended)?);
+                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = rest.drain(..=end).collect();
+                    if !take(String::from_utf8_lossy(&line).trim_end())? {
+                        return Ok(());
+                    }
+                }
+                if rest.len() > ANSWER_MAX {
+                    return Err(invalid_answer("an endless line").into());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        target: &str,
+        body: Option<String>,
+    ) -> Result<Answer<T>, ClientError> {
+        let (code, body) = self.runtime.block_on(async {
+            let (code, body) = self.send(method, target, body).await?;
+            let late = |_| self.failed(io::Error::from(io::ErrorKind::TimedOut));
+            Ok((code, timeout(ANSWER_WAIT, self.whole(body)).await.map_err(late)??))
+        })?;
+        if code != StatusCode::OK {
+            return Err(refusal(&body));
+        }
+        let value = serde_json::from_slice(&body).map_err(invalid_answer)?;
+        Ok(Answer { value, text: String::from_utf8_lossy(&body).into_owned() })
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        target: &str,
+        body: Option<String>,
+    ) -> Result<(StatusCode, Parts), ClientError> {
+        let stream = UnixStream::connect(&self.socket).await;
+        let stream = stream.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                ClientError::NotRunning { socket: self.socket.clone() }
+            }
+            io::ErrorKind::PermissionDenied => {
+                ClientError::NotPermitted { socket: self.socket.clone() }
+            }
+            _ => self.failed(error),
+        })?;
+        let late = |_| self.failed(io::Error::from(io::ErrorKind::TimedOut));
+        let exchange = async {
+            let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+            let (mut sender, connection) = shaken.map_err(|error| self.failed(error))?;
+            tokio::spawn(connection);
+            let request = Request::builder().method(method).uri(target).header("host", "polyrail");
+            let request = request.body(body.map_or_else(Body::empty, Body::from));
+            let request = request.map_err(invalid_answer)?;
+            sender.send_request(request).await.map_err(|error| self.failed(error))
+        };
+        let response = timeout(ANSWER_WAIT, exchange).await.map_err(late)??;
+        let code = response.status();
+        Ok((code, Body::new(response.into_body()).into_data_stream()))
+    }
+
+    async fn whole(&self, mut body: Parts) -> Result<Vec<u8>, ClientError> {
+        let mut bytes = Vec::new();
+        while let Some(part) = body.next().await {
+            let part: Bytes = part.map_err(|error| self.failed(error))?;
+            if bytes.len() + part.len() > ANSWER_MAX {
+                return Err(invalid_answer("it is too large"));
+            }
+            bytes.extend_from_slice(&part);
+        }
+        Ok(bytes)
+    }
+
+    fn failed(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
+        ClientError::Failed { socket: self.socket.clone(), source: io::Error::other(error) }
+    }
+}
+
+type Parts = axum::body::BodyDataStream;
+
+/// A parsed answer and its text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer<T> {
+    /// The parsed value.
+    pub value: T,
+    /// The JSON text.
+    pub text: String,
+}
+
+fn refusal(body: &[u8]) -> ClientError {
+    #[derive(Deserialize)]
+    struct Refused {
+        error: AdminError,
+    }
+    match serde_json::from_slice::<Refused>(body) {
+        Ok(Refused { error }) => ClientError::Refused(error),
+        Err(error) => invalid_answer(error),
+    }
+}
+
+fn invalid_answer(reason: impl ToString) -> ClientError {
+    ClientError::InvalidAnswer(reason.to_string())
+}
+
+/// The address of a path; reserved characters of its name are escaped (RFC 3986, section 2.1).
+fn path_address(name: &str) -> String {
+    let mut address = String::from("/v1/paths/");
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b':' => {
+                address.push(byte.into());
+            }
+            _ => address.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    address
+}

@@ -1,0 +1,121 @@
+//! Requests of the control thread to the data plane, and their replies.
+
+use std::time::Instant;
+
+use polyrail_config::ChainSpec;
+use polyrail_identity::TlsIdentity;
+use tokio::sync::oneshot;
+
+use super::{AdminError, DaemonConfig, LinkChange, PathChange, PathState, Snapshot};
+
+/// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
+/// [`Reply`] reports an error to the client.
+#[derive(Debug)]
+pub enum Command<C: DaemonConfig> {
+    /// Report the daemon's status.
+    Status(Reply<Snapshot>),
+    /// Report all paths.
+    Paths(Reply<Vec<PathState>>),
+    /// Change one path, wholly or not at all; the answer is its new state. The data plane publishes
+    /// the change.
+    SetPath {
+        /// Its name, as in [`PathState::name`].
+        name: String,
+        /// The change; never empty.
+        change: PathChange,
+        /// Where the answer goes.
+        reply: Reply<Result<PathState, AdminError>>,
+    },
+    /// Change the scheduler of this node's direction of sending, on all paths. The data plane
+    /// publishes the change.
+    SetScheduler {
+        /// The new chain.
+        chain: ChainSpec,
+        /// Where the answer goes.
+        reply: Reply<()>,
+    },
+    /// Take a new configuration; all of it or nothing. It and its certificates were checked. Each
+    /// part compares its section with the one in use. The control thread changes the log when the
+    /// answer is `Ok`. A late answer counts too, and no other reload comes before it.
+    Reload {
+        /// The whole new configuration.
+        config: Box<C>,
+        /// The new certificates and key, if a path of `[tls]` or the contents of one of its files
+        /// changed.
+        identity: Option<TlsIdentity>,
+        /// Where the answer goes: warnings, or the reason of a refusal.
+        reply: Reply<Result<Vec<String>, AdminError>>,
+    },
+    /// The state of an interface: sent for each interface of the carriers at the start, after each
+    /// change, and after a reload that adds interfaces.
+    Links(LinkChange),
+}
+
+/// The sender of the answer to a command.
+#[derive(Debug)]
+pub struct Reply<T> {
+    sender: oneshot::Sender<T>,
+    until: Option<Instant>,
+}
+
+/// The receiver of a [`Reply`].
+#[derive(Debug)]
+pub struct Answer<T>(pub(super) oneshot::Receiver<T>);
+
+impl<T> Reply<T> {
+    /// A reply and its receiver.
+    pub fn channel() -> (Self, Answer<T>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self { sender, until: None }, Answer(receiver))
+    }
+
+    /// As [`Reply::channel`], for a client that waits until `until`.
+    pub(super) fn until(until: Instant) -> (Self, Answer<T>) {
+        let (reply, answer) = Self::channel();
+        (Self { until: Some(until), ..reply }, answer)
+    }
+
+    /// Whether a client still waits for the answer at `now`. A command without a waiting client
+    /// should be skipped, because its client may have received a timeout.
+    pub fn is_wanted(&self, now: Instant) -> bool {
+        !self.sender.is_closed() && self.until.is_none_or(|until| now < until)
+    }
+
+    /// Sends the answer.
+    pub fn send(self, answer: T) {
+        // The client may have disconnected.
+        let _ = self.sender.send(answer);
+    }
+}
+
+impl<T> Answer<T> {
+    /// The answer, if it has arrived.
+    pub fn try_take(&mut self) -> Option<T> {
+        self.0.try_recv().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn answer_arrives_once() {
+        let (reply, mut answer) = Reply::channel();
+        assert!(reply.is_wanted(Instant::now()));
+        assert_eq!(answer.try_take(), None);
+        reply.send(7);
+        assert_eq!((answer.try_take(), answer.try_take()), (Some(7), None));
+    }
+
+    #[test]
+    fn reply_expires_or_is_abandoned() {
+        let now = Instant::now();
+        let (reply, answer) = Reply::<()>::until(now + Duration::from_secs(1));
+        assert!(reply.is_wanted(now) && !reply.is_wanted(now + Duration::from_secs(1)));
+        drop(answer);
+        assert!(!reply.is_wanted(now));
+    }
+}

@@ -1,0 +1,199 @@
+//! The events of `GET /v1/events`: one record per line.
+
+use std::net::{IpAddr, SocketAddr};
+
+use polyrail_model::TunnelMode;
+use serde::{Deserialize, Serialize};
+
+use super::Timestamp;
+use super::error::ErrorBody;
+use crate::reload::ChangeLine;
+
+/// One line of the stream of events.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its number: 1 for the daemon's first event, without gaps.
+    pub seq: u64,
+    /// When it happened.
+    pub at: Timestamp,
+    /// The event.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// An event. `path` is a path's name as in [`PathState::name`](super::PathState::name).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The daemon is ready.
+    Started,
+    /// A path is up for the first time, or again after it was down.
+    PathUp {
+        /// Which path.
+        path: String,
+        /// How it travels.
+        mode: TunnelMode,
+        /// This end.
+        local_address: Option<SocketAddr>,
+        /// The other end.
+        peer_address: Option<SocketAddr>,
+    },
+    /// A path lost its last connection.
+    PathDown {
+        /// Which path.
+        path: String,
+        /// The reason.
+        reason: String,
+    },
+    /// A path stalled.
+    PathStalled {
+        /// Which path.
+        path: String,
+        /// The symptom.
+        reason: String,
+    },
+    /// A stalled path recovered.
+    PathRecovered {
+        /// Which path.
+        path: String,
+        /// How long it was stalled, in seconds.
+        stalled_s: f64,
+    },
+    /// A path changed its mode.
+    ModeChanged {
+        /// Which path.
+        path: String,
+        /// The previous mode; `None` without a connection.
+        from: Option<TunnelMode>,
+        /// The new mode.
+        to: TunnelMode,
+        /// The reason.
+        reason: String,
+    },
+    /// A path was restarted on a fresh connection.
+    PathRestarted {
+        /// Which path.
+        path: String,
+        /// The mode of the fresh connection.
+        mode: TunnelMode,
+        /// The cause of the restart.
+        reason: String,
+        /// Connections that were attempted.
+        attempts: u64,
+        /// Duration of the restart, in seconds.
+        took_s: f64,
+    },
+    /// QUIC was demoted to TLS on a path.
+    PathDemoted {
+        /// Which path.
+        path: String,
+        /// The reason.
+        reason: String,
+        /// Seconds until QUIC is retried.
+        retry_in_s: f64,
+    },
+    /// A demoted path retries QUIC.
+    QuicRetried {
+        /// Which path.
+        path: String,
+    },
+    /// An operator changed a path through this interface.
+    PathChanged {
+        /// Which path.
+        path: String,
+        /// The change, in words.
+        change: String,
+    },
+    /// An operator changed the scheduler of this node's direction of sending.
+    SchedulerChanged {
+        /// The schedulerlets, in their order.
+        scheduler: Vec<String>,
+    },
+    /// A session is up.
+    SessionUp {
+        /// Which session.
+        session: String,
+        /// The node at the other end.
+        peer: String,
+    },
+    /// A session has ended.
+    SessionEnded {
+        /// Which session.
+        session: String,
+        /// The node at the other end, if it was known.
+        peer: Option<String>,
+        /// The reason.
+        reason: String,
+    },
+    /// A reload was applied.
+    Reloaded {
+        /// The changes.
+        changes: Vec<ChangeLine>,
+    },
+    /// A reload was refused, and nothing changed.
+    ReloadRefused {
+        /// The reason.
+        error: ErrorBody,
+    },
+    /// An interface of a carrier changed.
+    LinkChanged(LinkChange),
+    /// A condition that needs an operator's attention.
+    Alarm {
+        /// The condition, in words.
+        message: String,
+        /// The path it is about, if any.
+        path: Option<String>,
+    },
+    /// Events were dropped because the daemon could not keep up.
+    EventsLost {
+        /// The number of dropped events.
+        count: u64,
+    },
+}
+
+/// The state of an interface after a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkChange {
+    /// Its name.
+    pub interface: String,
+    /// Its index; 0 if it is missing. A new index means a new interface of the same name.
+    pub index: u32,
+    /// Whether it exists.
+    pub present: bool,
+    /// Whether it is administratively up and has a carrier, if the kernel knows.
+    pub up: bool,
+    /// Its usable addresses, sorted; without tentative and duplicate addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_round_trip_as_flat_objects() {
+        let event = Event::ModeChanged {
+            path: "a".to_owned(),
+            from: None,
+            to: TunnelMode::Tls,
+            reason: "UDP is blocked".to_owned(),
+        };
+        let record = Record { seq: 7, at: Timestamp::now(), event };
+        let value = serde_json::to_value(&record).unwrap();
+        assert_eq!(value["event"], "mode_changed");
+        assert_eq!((&value["to"], &value["from"]), (&"tls".into(), &serde_json::Value::Null));
+        assert_eq!(serde_json::from_value::<Record>(value).unwrap(), record);
+
+        let link = LinkChange {
+            interface: "wwan0".to_owned(),
+            index: 3,
+            present: true,
+            up: true,
+            addresses: vec!["192.0.2.1".parse().unwrap()],
+        };
+        let record = Record { seq: 8, at: Timestamp::now(), event: Event::LinkChanged(link) };
+        let value = serde_json::to_value(&record).unwrap();
+        assert_eq!((&value["event"], &value["index"]), (&"link_changed".into(), &3.into()));
+        assert_eq!(serde_json::from_value::<Record>(value).unwrap(), record);
+    }
+}

@@ -1,0 +1,55 @@
+//! The admin interface: the state of a running daemon, and changes by operators.
+//!
+//! The control thread, with its own tokio runtime, serves HTTP over a Unix socket, watches the
+//! carriers' interfaces, and reads new configurations. It sends [`Command`]s to the data plane
+//! through a bounded channel and wakes it. The data plane answers through each command's [`Reply`]
+//! and [publishes](AdminHandle::publish) [`Event`]s; it never waits for this thread.
+//! `docs/admin.md` is the reference of the interface.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+mod command;
+mod connection;
+mod daemon;
+mod desk;
+mod error;
+mod event;
+mod handle;
+mod linkdb;
+mod links;
+mod path;
+mod process;
+pub mod reload;
+mod reloading;
+mod routes;
+mod scheduler;
+mod server;
+mod socket;
+mod status;
+mod stream;
+mod time;
+
+#[cfg(test)]
+mod tests;
+
+pub use command::{Answer, Command, Reply};
+pub use daemon::DaemonConfig;
+pub use error::{AdminError, ErrorBody, ErrorCode, ProblemLine};
+pub use event::{Event, LinkChange, Record};
+pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
+pub use linkdb::{LinkDbProbe, SourceState};
+pub use path::{
+    ConnectionPhase, ConnectionState, Demotion, LinkState, ModeDecision, PathChange, PathCounters,
+    PathPhase, PathState, RestartWish,
+};
+pub use reloading::Reloaded;
+pub use scheduler::Scheduler;
+pub use server::{AdminOptions, AdminServer};
+pub use status::{
+    API_VERSION, ConfigState, ProcessState, SessionPhase, SessionState, Snapshot, Status,
+    TunnelCounts,
+};
+pub use time::Timestamp;
+
+pub(crate) use desk::Desk;

@@ -1,0 +1,172 @@
+//! A reload: read, check, compare, hand over to the data plane, and only then apply the rest.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use polyrail_config::TlsConfig;
+use polyrail_config::check::load_identity;
+use polyrail_identity::{TlsIdentity, digest};
+use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout;
+
+use super::desk::{ASKER_WAIT, Desk, at_last, too_late};
+use super::{AdminError, Command, DaemonConfig, ErrorCode, Event, Timestamp};
+use crate::reload::{ChangeLine, changes};
+
+/// The answer of `POST /v1/reload`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// The changed keys; empty when the configuration was the same.
+    pub changes: Vec<ChangeLine>,
+    /// Defects of the new configuration, in words for people.
+    pub warnings: Vec<String>,
+}
+
+/// A digest of each file of `[tls]` that could be read.
+pub(super) type Seals = BTreeMap<&'static str, [u8; 32]>;
+
+/// A valid new configuration.
+struct Prepared<C> {
+    config: C,
+    seals: Seals,
+    /// The new certificates and key, if something about them changed.
+    identity: Option<TlsIdentity>,
+    reloaded: Reloaded,
+}
+
+/// The digests of the files of `[tls]` as they are now.
+pub(super) fn seals(tls: &TlsConfig) -> Seals {
+    let TlsConfig { certificate, key, authority, revocations } = tls;
+    let files = [
+        ("tls.certificate", Some(certificate)),
+        ("tls.key", Some(key)),
+        ("tls.authority", Some(authority)),
+        ("tls.revocations", revocations.as_ref()),
+    ];
+    let seal = |(name, file): (_, Option<&PathBuf>)| Some((name, digest(file?).ok()?));
+    files.into_iter().filter_map(seal).collect()
+}
+
+impl<C: DaemonConfig> Desk<C> {
+    /// Reloads; one at a time. The log names `asker`. A reload continues when its asker goes away.
+    ///
+    /// # Errors
+    /// The new configuration was refused, by a check or by the data plane, and nothing changed; or
+    /// the data plane is late, and its answer still counts when it comes.
+    pub(super) async fn reload(
+        self: &Arc<Self>,
+        asker: &'static str,
+    ) -> Result<Reloaded, AdminError> {
+        let Ok(alone) = timeout(ASKER_WAIT, self.reloading.clone().lock_owned()).await else {
+            let message = "the previous reload has not ended yet: try again";
+            let outcome = Err(AdminError::new(ErrorCode::Busy, message));
+            self.report(asker, &outcome);
+            return outcome;
+        };
+        let reload = tokio::spawn(self.clone().carry_out(asker, alone));
+        match timeout(ASKER_WAIT, reload).await {
+            Ok(outcome) => outcome.unwrap_or_else(|_| {
+                let message = "the reload failed inside the daemon";
+                Err(AdminError::new(ErrorCode::Internal, message))
+            }),
+            Err(_) => Err(too_late()),
+        }
+    }
+
+    async fn carry_out(
+        self: Arc<Self>,
+        asker: &'static str,
+        _alone: OwnedMutexGuard<()>,
+    ) -> Result<Reloaded, AdminError> {
+        let outcome = self.read_and_apply().await;
+        self.report(asker, &outcome);
+        outcome
+    }
+
+    async fn read_and_apply(&self) -> Result<Reloaded, AdminError> {
+        let Prepared { config, seals, identity, mut reloaded } = self.prepare()?;
+        if !reloaded.changes.is_empty() {
+            let config = Box::new(config.clone());
+            let mut answer = self.begin(|reply| Command::Reload { config, identity, reply })?;
+            reloaded.warnings.extend(at_last(&mut answer).await??);
+        }
+        self.apply(config, seals);
+        Ok(reloaded)
+    }
+
+    /// Reads, checks and compares.
+    fn prepare(&self) -> Result<Prepared<C>, AdminError> {
+        let config = C::read(&self.file, &self.overrides).map_err(|e| AdminError::from(&e))?;
+        let seals = seals(config.tls());
+        let mut changes = {
+            let running = self.running();
+            let mut changes = changes(&running.config, &config)?;
+            // A certificate file may have new contents under its old name.
+            for (key, seal) in &seals {
+                let is_known = changes.iter().any(|line| line.key == *key);
+                if !is_known && running.seals.get(key) != Some(seal) {
+                    changes.push(ChangeLine { key: (*key).to_owned(), from: None, to: None });
+                }
+            }
+            changes
+        };
+        changes.sort_by(|a, b| a.key.cmp(&b.key));
+        let (identity, found) = load_identity(config.tls(), C::KIND);
+        let identity = identity.filter(|_| found.errors.is_empty()).ok_or_else(|| {
+            let key = found.errors.first().and_then(|error| error.split(':').next());
+            invalid(&self.file, key.unwrap_or("tls"), found.errors.join("\n"))
+        })?;
+        let is_tls = |line: &ChangeLine| line.key.starts_with("tls.");
+        let identity = changes.iter().any(is_tls).then_some(identity);
+        let mut warnings: Vec<_> = config.ignored().iter().map(ToString::to_string).collect();
+        // The node's own certificate may have expired: its replacement may come next.
+        warnings.extend(found.ended.into_iter().chain(found.warnings));
+        let reloaded = Reloaded { changes, warnings };
+        Ok(Prepared { config, seals, identity, reloaded })
+    }
+
+    /// Applies the rest after the data plane has taken the configuration.
+    fn apply(&self, config: C, seals: Seals) {
+        if let Some(log) = &self.log {
+            log.apply(config.log());
+        }
+        self.interfaces.send_replace(config.interfaces());
+        let mut running = self.running();
+        running.config = config;
+        running.seals = seals;
+        running.loaded_at = Timestamp::now();
+        running.reloads += 1;
+    }
+
+    /// Logs an outcome and adds it to the event stream.
+    fn report(&self, asker: &str, outcome: &Result<Reloaded, AdminError>) {
+        match outcome {
+            Ok(Reloaded { changes, warnings }) => {
+                for warning in warnings {
+                    tracing::warn!("{warning}");
+                }
+                for change in changes {
+                    tracing::info!("{change}");
+                }
+                tracing::info!(asker, changes = changes.len(), "configuration reloaded");
+                let event = Event::Reloaded { changes: changes.clone() };
+                self.stream.push(Timestamp::now(), event);
+            }
+            Err(error) => {
+                self.running().refused += 1;
+                let (code, reason) = (error.code(), error.to_string());
+                tracing::error!(asker, %code, reason, "reload refused: nothing was changed");
+                let event = Event::ReloadRefused { error: (*error.0).clone() };
+                self.stream.push(Timestamp::now(), event);
+            }
+        }
+    }
+}
+
+fn invalid(file: &Path, key: &str, reason: String) -> AdminError {
+    let mut refusal = AdminError::new(ErrorCode::InvalidConfig, reason).about_key(key);
+    refusal.0.file = Some(PathBuf::from(file));
+    refusal
+}

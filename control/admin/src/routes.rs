@@ -1,0 +1,206 @@
+//! The HTTP routes of the admin interface; `docs/admin.md` lists them.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{Response, StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::{get, post, put};
+use futures_util::{StreamExt, stream};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::connection::CLIENT_TIMEOUT;
+use super::desk::Desk;
+use super::{AdminError, DaemonConfig, ErrorCode, PathChange, Scheduler};
+
+/// The maximum size of a request's body, in bytes.
+pub(super) const BODY_MAX: usize = 16 * 1024;
+
+/// The maximum number of concurrent readers of events.
+pub(super) const READERS_MAX: usize = 16;
+
+/// All routes.
+pub(super) fn router<C: DaemonConfig>(desk: Arc<Desk<C>>) -> Router {
+    let readers = Arc::new(Semaphore::new(READERS_MAX));
+    Router::new()
+        .route("/v1/status", get(status::<C>))
+        .route("/v1/paths", get(paths::<C>))
+        .route("/v1/paths/{name}", get(path::<C>).put(set_path::<C>))
+        .route("/v1/scheduler", put(set_scheduler::<C>))
+        .route("/v1/linkdb", get(linkdb::<C>))
+        .route("/v1/reload", post(reload::<C>))
+        .route("/v1/events", get(events::<C>))
+        .fallback(no_such_address)
+        .method_not_allowed_fallback(not_that_method)
+        .with_state(Shared { desk, readers })
+}
+
+struct Shared<C: DaemonConfig> {
+    desk: Arc<Desk<C>>,
+    readers: Arc<Semaphore>,
+}
+
+impl<C: DaemonConfig> Clone for Shared<C> {
+    fn clone(&self) -> Self {
+        Self { desk: self.desk.clone(), readers: self.readers.clone() }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventsQuery {
+    /// Whether to wait for new events after the buffered ones.
+    #[serde(default = "yes")]
+    follow: bool,
+    /// Skip events up to this number.
+    #[serde(default)]
+    since: u64,
+}
+
+type Answer<T> = Result<Json<T>, AdminError>;
+
+/// A JSON text with a line end for terminals.
+struct Json<T>(T);
+
+async fn status<C: DaemonConfig>(State(shared): State<Shared<C>>) -> Answer<super::Status> {
+    shared.desk.status().await.map(Json)
+}
+
+async fn paths<C: DaemonConfig>(State(shared): State<Shared<C>>) -> Answer<serde_json::Value> {
+    let paths = shared.desk.paths().await?;
+    Ok(Json(json!({ "paths": paths })))
+}
+
+async fn linkdb<C: DaemonConfig>(State(shared): State<Shared<C>>) -> Answer<serde_json::Value> {
+    shared.desk.linkdb().await.map(Json)
+}
+
+async fn path<C: DaemonConfig>(
+    State(shared): State<Shared<C>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Answer<super::PathState> {
+    let Path(name) = name.map_err(bad_request)?;
+    shared.desk.path(&name).await.map(Json)
+}
+
+async fn set_path<C: DaemonConfig>(
+    State(shared): State<Shared<C>>,
+    name: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Answer<super::PathState> {
+    let Path(name) = name.map_err(bad_request)?;
+    let change: PathChange = parse(&read(body).await?)?;
+    if change.is_empty() {
+        return Err(bad_request("nothing to change: give enabled, mode or restart"));
+    }
+    shared.desk.set_path(name, change).await.map(Json)
+}
+
+async fn set_scheduler<C: DaemonConfig>(
+    State(shared): State<Shared<C>>,
+    body: Body,
+) -> Answer<Scheduler> {
+    let scheduler: Scheduler = parse(&read(body).await?)?;
+    shared.desk.set_scheduler(scheduler.chain.clone()).await?;
+    Ok(Json(scheduler))
+}
+
+async fn reload<C: DaemonConfig>(
+    State(shared): State<Shared<C>>,
+    body: Body,
+) -> Answer<super::Reloaded> {
+    if !read(body).await?.is_empty() {
+        return Err(bad_request("a reload takes no body: it reads the configuration file"));
+    }
+    shared.desk.reload("the admin socket").await.map(Json)
+}
+
+async fn events<C: DaemonConfig>(
+    State(shared): State<Shared<C>>,
+    query: Result<Query<EventsQuery>, QueryRejection>,
+) -> Result<Response<Body>, AdminError> {
+    let Query(query) = query.map_err(|error| bad_request(error.body_text()))?;
+    let seat = shared.readers.try_acquire_owned().map_err(|_| {
+        let message = format!("there are {READERS_MAX} readers of events already");
+        AdminError::new(ErrorCode::Busy, message)
+    })?;
+    let reader = shared.desk.stream.read(query.since, query.follow);
+    let lines = stream::unfold((reader, seat), |(mut reader, seat)| async move {
+        let lines = reader.next().await?;
+        Some((Ok::<_, Infallible>(lines), (reader, seat)))
+    });
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    Ok((kind, Body::from_stream(lines)).into_response())
+}
+
+async fn no_such_address() -> AdminError {
+    let message = "unknown address; docs/admin.md lists all";
+    AdminError::new(ErrorCode::NotFound, message)
+}
+
+async fn not_that_method() -> AdminError {
+    AdminError::new(ErrorCode::MethodNotAllowed, "this address does not support the method")
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, AdminError> {
+    // Serde would read a list as the fields in their order.
+    let value: serde_json::Value = serde_json::from_slice(body).map_err(bad_request)?;
+    if !value.is_object() {
+        return Err(bad_request("expected a JSON object"));
+    }
+    serde_json::from_value(value).map_err(bad_request)
+}
+
+/// Reads the body of a request.
+async fn read(body: Body) -> Result<Vec<u8>, AdminError> {
+    let mut parts = body.into_data_stream();
+    let all = async {
+        let mut bytes = Vec::new();
+        while let Some(part) = parts.next().await {
+            let part = part.map_err(bad_request)?;
+            if bytes.len() + part.len() > BODY_MAX {
+                let message = format!("the body is over {BODY_MAX} bytes");
+                return Err(AdminError::new(ErrorCode::TooLarge, message));
+            }
+            bytes.extend_from_slice(&part);
+        }
+        Ok(bytes)
+    };
+    let late = |_| bad_request("the body did not arrive in time");
+    timeout(CLIENT_TIMEOUT, all).await.map_err(late)?
+}
+
+fn bad_request(reason: impl ToString) -> AdminError {
+    AdminError::new(ErrorCode::BadRequest, reason.to_string())
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response<Body> {
+        let kind = [(header::CONTENT_TYPE, "application/json")];
+        match serde_json::to_string(&self.0) {
+            Ok(text) => (kind, text + "\n").into_response(),
+            Err(error) => AdminError::new(ErrorCode::Internal, error.to_string()).into_response(),
+        }
+    }
+}
+
+impl IntoResponse for AdminError {
+    fn into_response(self) -> Response<Body> {
+        let status = StatusCode::from_u16(self.code().http_status());
+        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let kind = [(header::CONTENT_TYPE, "application/json")];
+        (status, kind, json!({ "error": self }).to_string() + "\n").into_response()
+    }
+}

@@ -1,0 +1,189 @@
+//! The admin interface over scripted connections, over a real socket, and through reloads.
+
+mod reference;
+mod reloads;
+mod scripted;
+mod sockets;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
+use polyrail_identity::{Authority, IssueRequest, NodeRole};
+use polyrail_model::TunnelMode;
+
+use super::desk::Desk;
+use super::{
+    AdminError, AdminOptions, Command, PathChange, PathCounters, PathPhase, PathState,
+    SessionPhase, SessionState, Snapshot, Timestamp,
+};
+
+/// A folder with certificates and a valid `gateway.toml`.
+struct Node {
+    folder: tempfile::TempDir,
+}
+
+impl Node {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let node = Self { folder };
+        let authority = Authority::create(&node.path(""), "Test", false).unwrap();
+        for (name, role) in [("g", NodeRole::Gateway), ("c", NodeRole::Cloud)] {
+            let name = polyrail_model::Identity::new(name).unwrap();
+            let out = node.path("");
+            authority.issue(&IssueRequest { name, role, days: 397, out, force: false }).unwrap();
+        }
+        node.write(TEXT);
+        node
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.path("gateway.toml")
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(self.file(), text).unwrap();
+    }
+
+    /// The example with something replaced.
+    fn change(&self, from: &str, to: &str) {
+        assert!(TEXT.contains(from), "{from:?} is not in the example");
+        self.write(&TEXT.replacen(from, to, 1));
+    }
+
+    fn options(&self, waker: Arc<mio::Waker>) -> AdminOptions<GatewayConfig> {
+        AdminOptions {
+            config: GatewayConfig::load(self.file()).unwrap(),
+            file: self.file(),
+            overrides: Overrides::default(),
+            log: None,
+            waker,
+            watch_links: false,
+            linkdb: None,
+        }
+    }
+}
+
+const TEXT: &str = r#"mode = "auto"
+[tls]
+certificate = "g.crt"
+key = "g.key"
+authority = "ca.crt"
+revocations = "revoked.crl"
+[cloud]
+name = "c"
+addresses = ["192.0.2.1:4433"]
+[[carrier]]
+name = "a"
+interface = "wwan0"
+[socks5]
+listen = ["127.0.0.1:1080"]
+[admin]
+socket = "admin.sock"
+[log]
+level = "info"
+"#;
+
+/// The path of the only carrier, `a`.
+fn path_a() -> PathState {
+    PathState {
+        name: "a".to_owned(),
+        carrier: "a".to_owned(),
+        peer: Some("c".to_owned()),
+        enabled: true,
+        role: CarrierRole::Primary,
+        interface: Some("wwan0".to_owned()),
+        configured_mode: Mode::Auto,
+        mode: Some(TunnelMode::Quic),
+        state: PathPhase::Up,
+        since: Timestamp::now(),
+        decision: None,
+        demotion: None,
+        counters: PathCounters { attempts: 1, quic_attempts: 1, ..PathCounters::default() },
+        local_address: None,
+        peer_address: Some("192.0.2.1:4433".parse().unwrap()),
+        link: None,
+        connections: Vec::new(),
+    }
+}
+
+/// The status of the data plane.
+fn snapshot() -> Snapshot {
+    let session = SessionState {
+        id: "1".to_owned(),
+        peer: Some("c".to_owned()),
+        state: SessionPhase::Up,
+        age_s: 1.5,
+        paths: 1,
+        flows: 2,
+        memory_received_bytes: 0,
+        memory_sent_bytes: 1,
+        memory_max_bytes: 16 << 20,
+        credit_bytes: 5,
+        reinjected_bytes: 6,
+        sent_bytes: 7,
+        received_bytes: 8,
+    };
+    Snapshot {
+        scheduler: vec!["min_rtt".to_owned()],
+        sessions: vec![session],
+        ..Snapshot::default()
+    }
+}
+
+/// Answers one command as a small data plane would.
+fn answer(command: Command<GatewayConfig>) {
+    match command {
+        Command::Status(reply) => reply.send(snapshot()),
+        Command::Paths(reply) => reply.send(vec![path_a()]),
+        Command::SetPath { name, change, reply } => reply.send(changed(&name, &change)),
+        Command::SetScheduler { reply, .. } => reply.send(()),
+        Command::Reload { reply, .. } => reply.send(Ok(vec!["a warning".to_owned()])),
+        Command::Links(_) => {}
+    }
+}
+
+fn changed(name: &str, change: &PathChange) -> Result<PathState, AdminError> {
+    if name != "a" {
+        return Err(AdminError::unknown_path(name));
+    }
+    if change.enabled == Some(false) {
+        return Err(AdminError::refused("it is the last carrier"));
+    }
+    Ok(PathState { configured_mode: change.mode.unwrap_or_default(), ..path_a() })
+}
+
+/// A desk whose commands are answered by a thread.
+fn answered_desk() -> (Node, Arc<Desk<GatewayConfig>>) {
+    let (node, desk, commands) = silent_desk();
+    std::thread::spawn(move || commands.into_iter().for_each(answer));
+    (node, desk)
+}
+
+/// A desk whose commands are not answered.
+fn silent_desk() -> (Node, Arc<Desk<GatewayConfig>>, Receiver<Command<GatewayConfig>>) {
+    let node = Node::new();
+    let poll = mio::Poll::new().unwrap();
+    let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
+    let (sender, commands) = sync_channel(super::COMMANDS_MAX);
+    let desk = Arc::new(node.options(waker).into_desk(sender));
+    (node, desk, commands)
+}
+
+/// Runs a test on a runtime like the control thread's.
+fn on_runtime<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test).await.unwrap() })
+}
+
+/// Runs a test with a clock that skips every wait.
+fn on_leaping_clock<T>(test: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().start_paused(true).build().unwrap().block_on(test)
+}

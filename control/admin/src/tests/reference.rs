@@ -1,0 +1,213 @@
+//! `docs/admin.md` lists every field, event and error code.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::super::{
+    ConfigState, ConnectionPhase, ConnectionState, Demotion, ErrorCode, Event, LinkChange,
+    LinkState, ModeDecision, ProcessState, Reloaded, RestartWish, Status,
+};
+use super::*;
+use crate::reload::ChangeLine;
+use polyrail_config::check::Kind;
+
+fn reference() -> String {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/admin.md");
+    std::fs::read_to_string(file).unwrap()
+}
+
+/// Every name of a field, at any depth.
+fn names(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                found.insert(name.clone());
+                names(value, found);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| names(item, found)),
+        _ => {}
+    }
+}
+
+fn full_path() -> PathState {
+    let (at, address) = (Timestamp::now(), "192.0.2.1:1".parse::<SocketAddr>().unwrap());
+    let link = LinkState {
+        srtt_us: 1,
+        rtt_min_us: 1,
+        rtt_var_us: 1,
+        window_bytes: 1,
+        in_flight_bytes: 1,
+        unsent_bytes: 1,
+        delivery_rate_bits_per_s: Some(1),
+        application_limited: false,
+        sent_packets: 1,
+        lost_packets: 0,
+        timeouts: 0,
+        acked_bytes: 1,
+    };
+    let connection = ConnectionState {
+        id: 1,
+        path: Some(1),
+        mode: TunnelMode::Quic,
+        state: ConnectionPhase::Up,
+        local_address: Some(address),
+        peer_address: Some(address),
+        age_s: 1.0,
+        sent_bytes: 1,
+        received_bytes: 1,
+        link: Some(link),
+    };
+    let (mode, reason) = (TunnelMode::Quic, String::new());
+    PathState {
+        decision: Some(ModeDecision { mode, reason: reason.clone(), at }),
+        demotion: Some(Demotion { reason, since: at, retry_in_s: 1.0 }),
+        link: Some(link),
+        connections: vec![connection],
+        ..path_a()
+    }
+}
+
+fn full_status() -> Status {
+    Status {
+        api: "v1".to_owned(),
+        role: Kind::Gateway,
+        version: String::new(),
+        pid: 1,
+        started_at: Timestamp::now(),
+        uptime_s: 1.0,
+        config: ConfigState {
+            file: PathBuf::from("f"),
+            loaded_at: Timestamp::now(),
+            reloads: 0,
+            reloads_refused: 0,
+        },
+        process: ProcessState {
+            cpu_s: 1.0,
+            descriptors_open: None,
+            descriptors_max: None,
+            memory_resident_bytes: None,
+        },
+        snapshot: snapshot(),
+    }
+}
+
+/// One event of each kind.
+fn events() -> Vec<Event> {
+    let text = || "a".to_owned();
+    let (mode, path, reason) = (TunnelMode::Tls, text(), text());
+    let error = (*AdminError::refused("no").0).clone();
+    let link =
+        LinkChange { interface: text(), index: 1, present: true, up: true, addresses: Vec::new() };
+    let up = Event::PathUp { path: text(), mode, local_address: None, peer_address: None };
+    let all = vec![
+        Event::Started,
+        up,
+        Event::PathDown { path: text(), reason: text() },
+        Event::PathStalled { path: text(), reason: text() },
+        Event::PathRecovered { path: text(), stalled_s: 1.0 },
+        Event::ModeChanged { path: text(), from: None, to: mode, reason: text() },
+        Event::PathRestarted { path, mode, reason, attempts: 1, took_s: 1.0 },
+        Event::PathDemoted { path: text(), reason: text(), retry_in_s: 1.0 },
+        Event::QuicRetried { path: text() },
+        Event::PathChanged { path: text(), change: text() },
+        Event::SchedulerChanged { scheduler: vec![text()] },
+        Event::SessionUp { session: text(), peer: text() },
+        Event::SessionEnded { session: text(), peer: None, reason: text() },
+        Event::Reloaded { changes: Vec::new() },
+        Event::ReloadRefused { error },
+        Event::LinkChanged(link),
+        Event::Alarm { message: text(), path: None },
+        Event::EventsLost { count: 1 },
+    ];
+    let kinds: BTreeSet<_> = all.iter().map(kind).collect();
+    assert_eq!(kinds.len(), KINDS, "one of each kind");
+    all
+}
+
+const KINDS: usize = 18;
+
+/// A number per kind, so that a new kind does not compile without a row here.
+fn kind(event: &Event) -> usize {
+    match event {
+        Event::Started => 0,
+        Event::PathUp { .. } => 1,
+        Event::PathDown { .. } => 2,
+        Event::PathStalled { .. } => 3,
+        Event::PathRecovered { .. } => 4,
+        Event::ModeChanged { .. } => 5,
+        Event::PathRestarted { .. } => 6,
+        Event::PathDemoted { .. } => 7,
+        Event::QuicRetried { .. } => 8,
+        Event::PathChanged { .. } => 9,
+        Event::SessionUp { .. } => 10,
+        Event::SessionEnded { .. } => 11,
+        Event::Reloaded { .. } => 12,
+        Event::ReloadRefused { .. } => 13,
+        Event::LinkChanged(_) => 14,
+        Event::Alarm { .. } => 15,
+        Event::SchedulerChanged { .. } => 16,
+        Event::EventsLost { .. } => KINDS - 1,
+    }
+}
+
+#[test]
+fn every_field_is_in_the_reference() {
+    let reference = reference();
+    let line = ChangeLine { key: "k".to_owned(), from: None, to: None };
+    let all = json!([
+        full_path(),
+        full_status(),
+        Reloaded { changes: vec![line], warnings: Vec::new() },
+        PathChange { enabled: Some(true), mode: Some(Mode::Tls), restart: Some(RestartWish::Cell) },
+    ]);
+    let mut found = BTreeSet::new();
+    names(&all, &mut found);
+    assert!(found.len() > 70, "{}", found.len());
+    for name in found {
+        let quoted = [format!("`{name}`"), format!(".{name}`"), format!("`{name}.")];
+        assert!(quoted.iter().any(|text| reference.contains(text)), "{name} is not in admin.md");
+    }
+}
+
+#[test]
+fn every_event_has_its_row_with_its_fields() {
+    let reference = reference();
+    for event in events() {
+        let value = serde_json::to_value(&event).unwrap();
+        let name = value["event"].as_str().unwrap();
+        let start = format!("| `{name}` |");
+        let row = reference.lines().find(|line| line.starts_with(&start));
+        let row = row.unwrap_or_else(|| panic!("{name} is not in admin.md"));
+        let documented: BTreeSet<_> = row.split('|').nth(2).unwrap().split('`').collect();
+        for field in value.as_object().unwrap().keys().filter(|field| *field != "event") {
+            assert!(documented.contains(field.as_str()), "{name}: {field} is not in admin.md");
+        }
+    }
+}
+
+#[test]
+fn every_error_code_has_its_row() {
+    use ErrorCode::*;
+    let reference = reference();
+    let codes = [
+        BadRequest,
+        NotFound,
+        UnknownPath,
+        MethodNotAllowed,
+        Refused,
+        RestartNeeded,
+        TooLarge,
+        InvalidConfig,
+        Internal,
+        Busy,
+        Timeout,
+    ];
+    for code in codes {
+        let row = format!("| `{code}` | {} |", code.http_status());
+        assert!(reference.contains(&row), "{row} is not in admin.md");
+        assert_eq!(serde_json::to_value(code).unwrap(), code.to_string());
+    }
+}

@@ -1,0 +1,183 @@
+//! `polyrail status | paths | path | scheduler | reload | events`: requests to a running daemon.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Subcommand};
+use polyrail_admin::client::{Answer, Client, ClientError};
+use polyrail_admin::{PathChange, RestartWish};
+use polyrail_config::ChainSpec;
+use polyrail_config::Mode;
+
+use super::shown;
+
+/// The daemon's socket and the format of its answer.
+#[derive(Args)]
+pub(crate) struct Connection {
+    /// The admin socket [default: /run/polyrail/gateway.sock, else cloud.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Print the daemon's JSON answer
+    #[arg(long)]
+    json: bool,
+}
+
+/// `polyrail paths`.
+#[derive(Args)]
+pub(crate) struct Paths {
+    /// Show one path with its measurements and connections
+    name: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `polyrail path`.
+#[derive(Subcommand)]
+pub(crate) enum PathOrder {
+    /// Change a path until the daemon ends or a reload changes the same key
+    Set(Set),
+    /// Restart a path on a fresh connection
+    Restart {
+        /// The path's name, as `polyrail paths` shows it
+        name: String,
+        /// Its modem changed the cell, for programs that watch modems
+        #[arg(long)]
+        cell: bool,
+        #[command(flatten)]
+        connection: Connection,
+    },
+}
+
+/// `polyrail path set`.
+#[derive(Args)]
+#[command(group(
+    ArgGroup::new("wish").required(true).multiple(true)
+        .args(["mode", "enable", "disable"])
+))]
+pub(crate) struct Set {
+    /// The path's name, as `polyrail paths` shows it
+    name: String,
+    /// The mode of its tunnels: auto, quic or tls
+    #[arg(long)]
+    mode: Option<Mode>,
+    /// Enable it
+    #[arg(long, conflicts_with = "disable")]
+    enable: bool,
+    /// Disable it
+    #[arg(long)]
+    disable: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `polyrail scheduler`.
+#[derive(Args)]
+pub(crate) struct SetScheduler {
+    /// A chain's name, or schedulerlets with commas between them: `min_rtt, blest(lambda=1.1)`
+    #[arg(value_name = "CHAIN")]
+    chain: ChainSpec,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `polyrail events`.
+#[derive(Args)]
+pub(crate) struct Events {
+    /// Wait for new events after the buffered ones
+    #[arg(long, short)]
+    follow: bool,
+    /// Skip events up to this number
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    since: u64,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Shows the daemon's status.
+pub(crate) fn status(connection: &Connection, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let answer = connection.client()?.status()?;
+    connection.show(&answer, out, shown::status)
+}
+
+/// Shows the paths.
+pub(crate) fn paths(arguments: &Paths, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let connection = &arguments.connection;
+    match &arguments.name {
+        None => connection
+            .show(&connection.client()?.paths()?, out, |paths, out| shown::paths(paths, out)),
+        Some(name) => connection.show(&connection.client()?.path(name)?, out, shown::path),
+    }
+}
+
+/// Changes a path.
+pub(crate) fn path(order: PathOrder, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let (name, change, connection) = match order {
+        PathOrder::Set(Set { name, mode, enable, disable, connection }) => {
+            let enabled = (enable || disable).then_some(enable);
+            (name, PathChange { enabled, mode, restart: None }, connection)
+        }
+        PathOrder::Restart { name, cell, connection } => {
+            let wish = if cell { RestartWish::Cell } else { RestartWish::Wanted };
+            (name, PathChange { restart: Some(wish), ..PathChange::default() }, connection)
+        }
+    };
+    let answer = connection.client()?.set_path(&name, &change)?;
+    connection.show(&answer, out, |path, out| shown::paths(std::slice::from_ref(path), out))
+}
+
+/// Changes the scheduler of the daemon's direction of sending.
+pub(crate) fn scheduler(arguments: SetScheduler, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let SetScheduler { chain, connection } = arguments;
+    let answer = connection.client()?.set_scheduler(chain)?;
+    connection.show(&answer, out, |scheduler, out| {
+        writeln!(out, "scheduler: {}", scheduler.chain.names().join(", "))
+    })
+}
+
+/// Reloads the daemon's configuration.
+pub(crate) fn reload(connection: &Connection, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let answer = connection.client()?.reload()?;
+    connection.show(&answer, out, shown::reloaded)
+}
+
+/// Shows events; returns false if the daemon disconnected this reader as too slow.
+pub(crate) fn events(arguments: &Events, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let connection = &arguments.connection;
+    let mut in_time = true;
+    let take = |line: &str| {
+        let event = serde_json::from_str(line).unwrap_or_default();
+        in_time &= !shown::is_cut_off(&event);
+        match connection.json {
+            true => writeln!(out, "{line}")?,
+            false => shown::event(&event, out)?,
+        }
+        out.flush()?;
+        anyhow::Ok(true)
+    };
+    connection.client()?.events(arguments.since, arguments.follow, take)?;
+    Ok(in_time)
+}
+
+/// Whether the error is that no daemon listens.
+pub(crate) fn is_not_running(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(ClientError::NotRunning { .. }))
+}
+
+impl Connection {
+    pub(super) fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::new(self.socket.as_deref())?)
+    }
+
+    pub(super) fn show<T>(
+        &self,
+        answer: &Answer<T>,
+        out: &mut dyn Write,
+        show: impl Fn(&T, &mut dyn Write) -> std::io::Result<()>,
+    ) -> anyhow::Result<bool> {
+        match self.json {
+            true => write!(out, "{}", answer.text)?,
+            false => show(&answer.value, out)?,
+        }
+        Ok(true)
+    }
+}

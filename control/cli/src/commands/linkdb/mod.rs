@@ -1,0 +1,406 @@
+//! `polyrail linkdb`: inspects, exports, imports and evaluates a database of handovers.
+//!
+//! All commands except `status` open the file itself, which only one process can: stop the daemon
+//! or copy its file first.
+//!
+//! Exports never overwrite a database and are readable by their owner only, because they contain
+//! the positions of trains.
+
+mod plot;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use polyrail_config::EVENTS_MAX;
+use polyrail_model::{Direction, RouteId};
+use polyrail_predictor::exchange::{self, Coarsening, Format};
+use polyrail_predictor::forecast::evaluate::{EvaluateSettings, evaluate};
+use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Rule};
+use polyrail_predictor::store::{Limits, Store, StoreError, StoreStats};
+use serde_json::json;
+
+use self::plot::Picture;
+use super::admin::Connection;
+use super::shown;
+
+/// `polyrail linkdb`.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Show the LinkDB of a running daemon and its forecasts
+    Status(Connection),
+    /// Show statistics of a database
+    Stats {
+        #[command(flatten)]
+        database: Database,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Export a database
+    Export(Export),
+    /// Import an export into a database, wholly or not at all
+    Import(Import),
+    /// Evaluate forecasts by cross-validation: forecast each trip from the others
+    Evaluate(Evaluate),
+    /// Draw a track with its cells, failures and forecasts, as SVG
+    Plot(Plot),
+    /// Return unused space to the file system
+    Compact {
+        #[command(flatten)]
+        database: Database,
+        #[command(flatten)]
+        bound: Bound,
+    },
+}
+
+/// The database.
+#[derive(Args)]
+pub(crate) struct Database {
+    /// The database file, `linkdb.path` of the configuration
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/polyrail/linkdb.redb")]
+    db: PathBuf,
+}
+
+/// The limit of a database that is written.
+#[derive(Args)]
+pub(crate) struct Bound {
+    /// Keep at most this many handovers, as `linkdb.events_max` of the configuration: the oldest
+    /// trips are evicted [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(EVENTS_MAX))]
+    events_max: Option<u64>,
+}
+
+/// `polyrail linkdb export`.
+#[derive(Args)]
+pub(crate) struct Export {
+    #[command(flatten)]
+    database: Database,
+    /// csv: handovers only; ndjson: everything
+    #[arg(long, value_enum)]
+    format: Option<FileFormat>,
+    /// Round positions to this many metres; 0: exact positions, with tracks
+    #[arg(long, value_name = "METRES", default_value_t = 100)]
+    coarsen: u16,
+    /// The file [default: standard output]
+    file: Option<PathBuf>,
+}
+
+/// `polyrail linkdb import`.
+#[derive(Args)]
+pub(crate) struct Import {
+    #[command(flatten)]
+    database: Database,
+    #[command(flatten)]
+    bound: Bound,
+    /// The format [default: by the file's extension, else ndjson]
+    #[arg(long, value_enum)]
+    format: Option<FileFormat>,
+    /// The file [default: standard input]
+    file: Option<PathBuf>,
+}
+
+/// `polyrail linkdb evaluate`.
+#[derive(Args)]
+pub(crate) struct Evaluate {
+    #[command(flatten)]
+    database: Database,
+    /// The estimate of a failure's position: best expected value, mean of the failures (POLYCORN),
+    /// or one deviation before the mean of all handovers
+    #[arg(long, value_enum, default_value = "value")]
+    rule: RuleName,
+    /// Make no forecasts for cells whose history does not separate failures from successes
+    #[arg(long)]
+    guard: bool,
+    /// Evaluate at most this many trips, the latest
+    #[arg(long, value_name = "NUMBER")]
+    trips: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `polyrail linkdb plot`.
+#[derive(Args)]
+pub(crate) struct Plot {
+    #[command(flatten)]
+    database: Database,
+    /// The track, as listed by `stats` [default: the track with the most cells]
+    #[arg(long, value_name = "ROUTE", value_parser = route)]
+    route: Option<RouteId>,
+    /// Draw the direction of decreasing positions
+    #[arg(long)]
+    down: bool,
+    /// The file [default: standard output]
+    file: Option<PathBuf>,
+}
+
+/// A kind of file.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum FileFormat {
+    /// Handovers only.
+    Csv,
+    /// Everything.
+    Ndjson,
+}
+
+/// The estimate of a failure's position.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum RuleName {
+    /// Best expected value.
+    Value,
+    /// Mean of the failures.
+    Mean,
+    /// One deviation before the mean of all handovers.
+    Naive,
+}
+
+/// Runs the command.
+pub(crate) fn run(command: Command, out: &mut dyn Write) -> Result<bool> {
+    match command {
+        Command::Status(connection) => {
+            let answer = connection.client()?.linkdb::<shown::LinkDbAnswer>()?;
+            connection.show(&answer, out, shown::linkdb)
+        }
+        Command::Stats { database, json } => stats(&database, json, out),
+        Command::Export(arguments) => export(&arguments, out),
+        Command::Import(arguments) => import(&arguments, out),
+        Command::Evaluate(arguments) => judge(&arguments, out),
+        Command::Plot(arguments) => draw(&arguments, out),
+        Command::Compact { database, bound } => compact(&database, &bound, out),
+    }
+}
+
+impl Database {
+    /// Opens an existing database for reading.
+    fn open(&self) -> Result<Store> {
+        self.open_bounded(&Bound { events_max: None })
+    }
+
+    fn open_bounded(&self, bound: &Bound) -> Result<Store> {
+        if !self.is_there() {
+            bail!("there is no database at {}: name it with --db", self.db.display());
+        }
+        self.open_or_begin(bound)
+    }
+
+    /// A path that cannot be inspected may exist.
+    fn is_there(&self) -> bool {
+        self.db.try_exists().unwrap_or(true)
+    }
+
+    fn open_or_begin(&self, bound: &Bound) -> Result<Store> {
+        // The daemon's configuration limits the number of handovers; without it nothing is evicted.
+        let events_max = bound.events_max.unwrap_or(u64::MAX);
+        let limits = Limits { events_max, ..Limits::default() };
+        Store::open(&self.db, limits).map_err(|error| match error {
+            StoreError::InUse { .. } => anyhow::Error::new(error)
+                .context("ask the daemon with `polyrail linkdb status`, or stop it first"),
+            error => error.into(),
+        })
+    }
+}
+
+fn stats(database: &Database, json: bool, out: &mut dyn Write) -> Result<bool> {
+    let store = database.open()?;
+    let stats = store.stats()?;
+    let mut routes: BTreeMap<RouteId, u64> = BTreeMap::new();
+    for (key, _) in store.cells()? {
+        *routes.entry(key.route).or_default() += 1;
+    }
+    if json {
+        let routes: Vec<_> = routes
+            .iter()
+            .map(|(route, cells)| json!({ "route": route.to_string(), "cells": cells }))
+            .collect();
+        let all = json!({ "stats": stats, "routes": routes });
+        writeln!(out, "{all}")?;
+        return Ok(true);
+    }
+    let StoreStats {
+        events,
+        failures,
+        trips,
+        cells,
+        forecastable_cells,
+        tracks,
+        places,
+        file_bytes,
+        ..
+    } = stats;
+    writeln!(out, "{events} handovers, {failures} of them failed, on {trips} trips")?;
+    writeln!(out, "{cells} cells, {forecastable_cells} with failures on two trips or more")?;
+    writeln!(out, "{tracks} tracks, {places} places with rates and delays")?;
+    writeln!(out, "{file_bytes} bytes")?;
+    for (route, cells) in routes {
+        writeln!(out, "route {route}: {cells} cells")?;
+    }
+    Ok(true)
+}
+
+fn export(arguments: &Export, out: &mut dyn Write) -> Result<bool> {
+    let store = arguments.database.open()?;
+    let format = format_of(arguments.format, arguments.file.as_deref());
+    let coarsening = match arguments.coarsen {
+        0 => Coarsening::Exact,
+        metres => Coarsening::Metres(metres),
+    };
+    let exported = match &arguments.file {
+        None => exchange::export(&store, format, coarsening, out)?,
+        Some(path) => {
+            let mut file = BufWriter::new(create(path)?);
+            let exported = exchange::export(&store, format, coarsening, &mut file)?;
+            file.flush().with_context(|| path.display().to_string())?;
+            exported
+        }
+    };
+    if arguments.file.is_some() {
+        let exchange::Exported { handovers, cells, tracks, places } = exported;
+        eprintln!("{handovers} handovers, {cells} cells, {tracks} tracks, {places} places");
+    }
+    Ok(true)
+}
+
+fn import(arguments: &Import, out: &mut dyn Write) -> Result<bool> {
+    let format = format_of(arguments.format, arguments.file.as_deref());
+    let (name, from): (String, Box<dyn Read>) = match &arguments.file {
+        None => ("standard input".to_owned(), Box::new(io::stdin().lock())),
+        Some(path) => {
+            let name = path.display().to_string();
+            let file = File::open(path).with_context(|| name.clone())?;
+            (name, Box::new(BufReader::new(file)))
+        }
+    };
+    let is_new = !arguments.database.is_there();
+    let mut store = arguments.database.open_or_begin(&arguments.bound)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    let imported = exchange::import(&mut store, format, from, now_ms);
+    if imported.is_err() && is_new {
+        drop(store);
+        let db = &arguments.database.db;
+        fs::remove_file(db).with_context(|| db.display().to_string())?;
+    }
+    let imported = imported.with_context(|| format!("{name}: nothing was imported"))?;
+    let exchange::Imported { fresh, known, cells, tracks, places } = imported;
+    writeln!(
+        out,
+        "{fresh} handovers are new and {known} were known; {cells} cells, {tracks} tracks, \
+         {places} places"
+    )?;
+    Ok(true)
+}
+
+fn compact(database: &Database, bound: &Bound, out: &mut dyn Write) -> Result<bool> {
+    let mut store = database.open_bounded(bound)?;
+    let before = store.stats()?;
+    if bound.events_max.is_some() {
+        store.enforce_limits()?;
+    }
+    store.compact()?;
+    let after = store.stats()?;
+    writeln!(out, "{} bytes before, {} after", before.file_bytes, after.file_bytes)?;
+    let fallen = before.trips.saturating_sub(after.trips);
+    if fallen > 0 {
+        let handovers = before.events.saturating_sub(after.events);
+        writeln!(out, "{fallen} trips evicted, with {handovers} handovers")?;
+    }
+    Ok(true)
+}
+
+fn judge(arguments: &Evaluate, out: &mut dyn Write) -> Result<bool> {
+    let store = arguments.database.open()?;
+    let mut records = Vec::new();
+    store.visit(|handover| {
+        records.push(handover);
+        Ok::<_, StoreError>(())
+    })?;
+    let rule = match arguments.rule {
+        RuleName::Value => Rule::Value,
+        RuleName::Mean => Rule::Mean,
+        RuleName::Naive => Rule::Naive,
+    };
+    let forecast = ForecastSettings { rule, guard: arguments.guard, ..ForecastSettings::default() };
+    let mut settings = EvaluateSettings { forecast, ..EvaluateSettings::default() };
+    if let Some(trips) = arguments.trips {
+        settings.trips_max = trips;
+    }
+    let report = evaluate(&records, &settings);
+    match arguments.json {
+        true => writeln!(out, "{}", serde_json::to_string(&report)?)?,
+        false => writeln!(out, "{report}")?,
+    }
+    Ok(true)
+}
+
+fn draw(arguments: &Plot, out: &mut dyn Write) -> Result<bool> {
+    let cells = arguments.database.open()?.cells()?;
+    let direction = if arguments.down { Direction::Down } else { Direction::Up };
+    let mut counts: BTreeMap<RouteId, u64> = BTreeMap::new();
+    for (key, _) in cells.iter().filter(|(key, _)| key.direction == direction) {
+        *counts.entry(key.route).or_default() += 1;
+    }
+    let most = || counts.into_iter().max_by_key(|(_, count)| *count).map(|(route, _)| route);
+    let way = if arguments.down { "down" } else { "up" };
+    let route = arguments.route.or_else(most);
+    let route = route.with_context(|| format!("the database knows no cells on the way {way}"))?;
+    let mut forecaster = Forecaster::new(ForecastSettings::default());
+    for (key, history) in &cells {
+        forecaster.learn(key.clone(), history.clone());
+    }
+    let picture = Picture::new(&cells, route, direction, |key| {
+        forecaster.cell(key)?.place(USUAL_SPEED).map(|place| place.metres())
+    })?;
+    let text = picture.draw()?;
+    match &arguments.file {
+        None => out.write_all(text.as_bytes())?,
+        Some(path) => {
+            let written = create(path)?.write_all(text.as_bytes());
+            written.with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(true)
+}
+
+/// A file for an export.
+fn create(path: &Path) -> Result<File> {
+    if is_database(path) {
+        bail!("{} is a database: name another file to write to, this with --db", path.display());
+    }
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.with_context(|| path.display().to_string())
+}
+
+fn is_database(path: &Path) -> bool {
+    let mut begin = [0; MAGIC.len()];
+    // A pipe is not read from.
+    path.is_file()
+        && File::open(path).and_then(|mut file| file.read_exact(&mut begin)).is_ok()
+        && begin == MAGIC
+}
+
+fn format_of(wanted: Option<FileFormat>, file: Option<&Path>) -> Format {
+    let ends = |file: &Path| file.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv"));
+    match wanted {
+        Some(FileFormat::Csv) => Format::Csv,
+        Some(FileFormat::Ndjson) => Format::Ndjson,
+        None if file.is_some_and(ends) => Format::Csv,
+        None => Format::Ndjson,
+    }
+}
+
+fn route(text: &str) -> Result<RouteId, String> {
+    let number = u64::from_str_radix(text, 16);
+    number.map(RouteId).map_err(|_| format!("{text:?} is not a number in hexadecimal digits"))
+}
+
+/// The magic number of redb files (its design document, "Database header").
+const MAGIC: [u8; 4] = *b"redb";
+/// For plots: 300 km/h, in metres per second.
+const USUAL_SPEED: f64 = 83.3;

@@ -1,0 +1,370 @@
+//! The commands that talk to a running daemon, against a control thread on a real socket.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Process, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use mio::{Events, Poll, Token, Waker};
+use polyrail_admin::{
+    AdminError, AdminOptions, AdminServer, Command, Event, LinkDbProbe, PathCounters, PathPhase,
+    PathState, Snapshot, Timestamp,
+};
+use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
+use polyrail_control::linkdb::{Asker, Input, LinkDb, Options, Role, SessionNumber, Tuning};
+use polyrail_identity::{Authority, IssueRequest, NodeRole};
+use polyrail_model::{Identity, TunnelMode};
+
+const TEXT: &str = r#"[tls]
+certificate = "g.crt"
+key = "g.key"
+authority = "ca.crt"
+[cloud]
+name = "c"
+addresses = ["192.0.2.1:4433"]
+[[carrier]]
+name = "a"
+[socks5]
+listen = ["127.0.0.1:1080"]
+[admin]
+socket = "s"
+"#;
+
+/// A control thread with a data plane that answers, in a folder of its own.
+struct Daemon {
+    folder: tempfile::TempDir,
+    waker: Arc<Waker>,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        Self::with_linkdb(None)
+    }
+
+    fn with_linkdb(linkdb: Option<LinkDbProbe>) -> Self {
+        let folder = tempfile::tempdir().expect("a daemon starts");
+        let dir = folder.path();
+        let authority = Authority::create(dir, "Test", false).expect("a daemon starts");
+        let (name, role, out) =
+            (Identity::new("g").expect("a daemon starts"), NodeRole::Gateway, dir.to_owned());
+        authority
+            .issue(&IssueRequest { name, role, days: 397, out, force: false })
+            .expect("a daemon starts");
+        let file = dir.join("gateway.toml");
+        std::fs::write(&file, TEXT).expect("a daemon starts");
+        let mut poll = Poll::new().expect("a daemon starts");
+        let waker = Arc::new(Waker::new(poll.registry(), Token(0)).expect("a daemon starts"));
+        let options = AdminOptions {
+            config: GatewayConfig::load(&file).expect("a daemon starts"),
+            file,
+            overrides: Overrides::default(),
+            log: None,
+            waker: waker.clone(),
+            watch_links: false,
+            linkdb,
+        };
+        let handle = AdminServer::start(options).expect("a daemon starts");
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        let thread = thread::spawn(move || {
+            let mut events = Events::with_capacity(4);
+            let mut mode = Mode::Auto;
+            while !ends.load(Ordering::Relaxed) {
+                poll.poll(&mut events, None).expect("a daemon starts");
+                while let Some(command) = handle.try_recv() {
+                    answer(command, &mut mode);
+                    handle.publish(Event::QuicRetried { path: "a".to_owned() });
+                }
+            }
+        });
+        Self { folder, waker, over, thread: Some(thread) }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("s")
+    }
+
+    /// Runs `polyrail` with this daemon's socket: exit code, output, errors.
+    fn polyrail(&self, arguments: &str) -> (i32, String, String) {
+        polyrail(arguments, &self.socket())
+    }
+
+    fn fine(&self, arguments: &str) -> String {
+        let (code, out, complaint) = self.polyrail(arguments);
+        assert_eq!((code, complaint.as_str()), (0, ""), "{arguments}: {out}");
+        out
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        let _ = self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(command: Command<GatewayConfig>, mode: &mut Mode) {
+    match command {
+        Command::Status(reply) => reply.send(Snapshot::default()),
+        Command::Paths(reply) => reply.send(vec![path(*mode)]),
+        Command::SetPath { name, change, reply } => {
+            if name != "a" {
+                return reply.send(Err(AdminError::unknown_path(&name)));
+            }
+            if change.enabled == Some(false) {
+                return reply.send(Err(AdminError::refused("it is the last carrier")));
+            }
+            *mode = change.mode.unwrap_or(*mode);
+            reply.send(Ok(path(*mode)));
+        }
+        Command::SetScheduler { reply, .. } => reply.send(()),
+        Command::Reload { reply, .. } => reply.send(Ok(Vec::new())),
+        Command::Links(_) => {}
+    }
+}
+
+fn path(configured_mode: Mode) -> PathState {
+    PathState {
+        name: "a".to_owned(),
+        carrier: "a".to_owned(),
+        peer: Some("c".to_owned()),
+        enabled: true,
+        role: CarrierRole::Primary,
+        interface: None,
+        configured_mode,
+        mode: Some(TunnelMode::Tls),
+        state: PathPhase::NoInterface,
+        since: Timestamp::now(),
+        decision: None,
+        demotion: None,
+        counters: PathCounters { sent_bytes: 1_500_000, ..PathCounters::default() },
+        local_address: None,
+        peer_address: None,
+        link: None,
+        connections: Vec::new(),
+    }
+}
+
+fn process(arguments: &str, socket: &Path) -> Process {
+    let mut process = Process::new(env!("CARGO_BIN_EXE_polyrail"));
+    process.args(arguments.split(' ')).arg("--socket").arg(socket);
+    process
+}
+
+fn polyrail(arguments: &str, socket: &Path) -> (i32, String, String) {
+    shown(process(arguments, socket))
+}
+
+/// Runs `polyrail` without a socket.
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let mut process = Process::new(env!("CARGO_BIN_EXE_polyrail"));
+    process.args(arguments);
+    shown(process)
+}
+
+fn shown(mut process: Process) -> (i32, String, String) {
+    let output = process.output().expect("polyrail runs");
+    let text = |bytes| String::from_utf8(bytes).expect("its output is text");
+    (output.status.code().expect("it was not killed"), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn operator_inspects_and_changes_paths() {
+    let daemon = Daemon::start();
+    let text = daemon.fine("status");
+    assert!(text.starts_with("polyrail-gateway 0.1.0, process "), "{text}");
+    assert!(text.contains("gateway.toml, read 2") && text.contains("no session"), "{text}");
+    let text = daemon.fine("status --json");
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&value["api"], &value["role"]), (&"v1".into(), &"gateway".into()));
+
+    let text = daemon.fine("paths");
+    let words: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[1][..5], ["a", "no", "interface", "tls", "auto"], "{text}");
+    assert!(text.contains("1.5 MB"), "{text}");
+    assert!(daemon.fine("path set a --mode quic").contains("quic"));
+    let value: serde_json::Value = serde_json::from_str(&daemon.fine("paths --json")).unwrap();
+    assert_eq!(value["paths"][0]["configured_mode"], "quic");
+    daemon.fine("path set a --enable");
+    assert_eq!(daemon.fine("scheduler min_rtt,redundancy"), "scheduler: min_rtt, redundancy\n");
+    daemon.fine("path restart a");
+    daemon.fine("path restart a --cell");
+    let text = daemon.fine("paths a");
+    assert!(text.contains("primary, over any interface, to c; no interface since 2"), "{text}");
+
+    for (arguments, reason) in [
+        ("paths b", "there is no path \"b\""),
+        ("path restart b", "there is no path \"b\""),
+        ("path set a --disable", "it is the last carrier"),
+    ] {
+        let (code, out, complaint) = daemon.polyrail(arguments);
+        assert_eq!((code, out.as_str()), (1, ""), "{complaint}");
+        assert!(complaint.contains(reason), "{complaint}");
+    }
+}
+
+fn probe(asker: Asker) -> LinkDbProbe {
+    Arc::new(move || serde_json::to_value(asker.state()?).ok())
+}
+
+#[test]
+fn operator_inspects_linkdb() {
+    let daemon = Daemon::start();
+    let (code, out, complaint) = daemon.polyrail("linkdb status");
+    assert_eq!((code, out.as_str()), (1, ""), "{complaint}");
+    assert!(complaint.contains("LinkDB is disabled: set linkdb.path"), "{complaint}");
+    drop(daemon);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("linkdb.redb");
+    let poll = Poll::new().unwrap();
+    let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
+    let retention = Duration::from_secs(86_400);
+    let tuning =
+        Tuning { events_max: 1_000, retention, forecast: false, guard: false, share: true };
+    let role = Role::Ground;
+    let options = Options { role, path: Some(path.clone()), tuning, seed: 1, waker };
+    let linkdb = LinkDb::start(options).unwrap();
+    linkdb.feed(Input::Up { session: SessionNumber(1), peer: "train-7".to_owned() });
+    let daemon = Daemon::with_linkdb(Some(probe(linkdb.asker())));
+    let text = daemon.fine("linkdb status");
+    let database = format!("database       {}\n", path.display());
+    for part in
+        [&database, "handovers      0", "forecasts      off", "trip of train-7: no position"]
+    {
+        assert!(text.contains(part), "{text:?} lacks {part:?}");
+    }
+    let value: serde_json::Value =
+        serde_json::from_str(&daemon.fine("linkdb status --json")).unwrap();
+    assert_eq!(value["store"]["open"], true);
+    assert_eq!(value["trips"][0]["gateway"], "train-7");
+    assert_eq!((&value["failed"], &value["failures"]), (&serde_json::Value::Null, &0.into()));
+    for counter in ["unplaced", "gaps", "untold", "strangers", "dropped"] {
+        assert_eq!(value["unrecorded"][counter], 0, "{counter}");
+    }
+    // Its file is the daemon's alone.
+    let (code, _, complaint) = run(&["linkdb", "stats", "--db", path.to_str().unwrap()]);
+    assert_eq!(code, 1);
+    assert!(complaint.contains("ask the daemon with `polyrail linkdb status`"), "{complaint}");
+    drop(linkdb);
+    let (code, out, complaint) = run(&["linkdb", "stats", "--db", path.to_str().unwrap()]);
+    assert_eq!(code, 0, "{complaint}");
+    assert!(out.contains("0 handovers"), "{out}");
+    // Its thread is gone.
+    let (code, _, complaint) = daemon.polyrail("linkdb status");
+    assert_eq!(code, 1);
+    assert!(complaint.contains("did not answer in time"), "{complaint}");
+}
+
+#[test]
+fn reload_prints_changes_or_the_reason() {
+    let daemon = Daemon::start();
+    let file = daemon.folder.path().join("gateway.toml");
+    assert_eq!(daemon.fine("reload"), "reloaded: no changes\n");
+    std::fs::write(&file, format!("mode = \"tls\"\n{TEXT}")).unwrap();
+    assert_eq!(daemon.fine("reload"), "mode: auto -> tls\nreloaded: 1 changed\n");
+    std::fs::write(&file, TEXT.replace("1080", "1081")).unwrap();
+    let (code, _, complaint) = daemon.polyrail("reload");
+    assert_eq!(code, 1);
+    assert!(complaint.contains("need a restart of the daemon: socks5.listen"), "{complaint}");
+    std::fs::write(&file, TEXT.replace("\"a\"", "\"A\"")).unwrap();
+    let (code, _, complaint) = daemon.polyrail("reload");
+    assert_eq!(code, 1);
+    assert!(complaint.contains("gateway.toml:9:8: carrier[1].name: "), "{complaint}");
+}
+
+#[test]
+fn events_are_shown_and_followed() {
+    let daemon = Daemon::start();
+    let text = daemon.fine("events");
+    assert!(text.ends_with("  started\n") || text.contains("  started"), "{text}");
+    let mut child = Killed(
+        process("events --follow --json", &daemon.socket())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("polyrail runs"),
+    );
+    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    let mut next = || {
+        let line = lines.next().unwrap().unwrap();
+        serde_json::from_str::<serde_json::Value>(&line).unwrap()["event"].clone()
+    };
+    assert_eq!(next(), "started");
+    daemon.fine("path restart a");
+    assert_eq!(next(), "quic_retried");
+    // The stream ends with the daemon, and so does the command.
+    drop(daemon);
+    for _ in 0..500 {
+        if child.0.try_wait().unwrap().is_some() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("it follows a daemon that is gone");
+}
+
+/// A child that does not outlive the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn unreachable_daemon_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    for arguments in ["status", "paths", "reload", "events", "path restart a", "linkdb status"] {
+        let (code, out, complaint) = polyrail(arguments, &socket);
+        assert_eq!((code, out.as_str()), (3, ""), "{complaint}");
+        assert!(
+            complaint.contains("is it running, and does its configuration have"),
+            "{complaint}"
+        );
+    }
+    // A daemon that was killed leaves its socket behind.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    assert_eq!(polyrail("status", &socket).0, 3);
+    if !nix::unistd::geteuid().is_root() {
+        std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o000)).unwrap();
+        let (code, _, complaint) = polyrail("status", &socket);
+        assert_eq!(code, 1);
+        assert!(complaint.contains("is not for this user"), "{complaint}");
+    }
+    for bad in ["path set a", "path set a --mode udp", "scheduler best", "path"] {
+        assert_eq!(polyrail(bad, &socket).0, 2, "{bad}");
+    }
+    assert_eq!(polyrail("path set a --enable --disable", &socket).0, 2);
+}
+
+#[test]
+fn answer_of_another_program_is_rejected() {
+    use std::io::{Read, Write};
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let other = thread::spawn(move || {
+        for answer in ["HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", "SSH-2.0-x\r\n", ""] {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    for _ in 0..3 {
+        let (code, out, complaint) = polyrail("status", &socket);
+        assert_eq!((code, out.as_str()), (1, ""), "{complaint}");
+    }
+    other.join().unwrap();
+}

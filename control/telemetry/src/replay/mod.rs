@@ -1,0 +1,170 @@
+//! Telemetry from lines of JSON (NDJSON): a recording in a file, or a program that writes to a
+//! named pipe or serves a Unix socket. `docs/telemetry.md` is the format's reference.
+//!
+//! A file is played once, in real time. A socket is reconnected when it is lost; a pipe stays open
+//! when its writers close it. An invalid line is counted and skipped.
+
+mod line;
+mod pace;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::fs::File;
+use tokio::io::AsyncRead;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+pub use self::line::route_id;
+use self::line::{Entry, LineError};
+use self::pace::Pace;
+use super::lines::{Line, Lines};
+use super::source::{Backoff, Source};
+use super::state::SourcePhase;
+
+/// The minimum interval between warnings about invalid lines.
+const WARNING_EVERY: Duration = Duration::from_secs(10);
+
+/// A source of lines.
+enum Stream {
+    File(File),
+    Pipe(pipe::Receiver),
+    Socket(UnixStream),
+}
+
+/// Replays lines until the task is dropped. Only `carriers` are reported.
+pub(super) async fn run(path: PathBuf, carriers: watch::Receiver<Vec<String>>, source: Source) {
+    let mut backoff = Backoff::default();
+    loop {
+        let reason = match open(&path).await {
+            Ok(Stream::File(file)) => {
+                let pace = Pace::file(Instant::now().into_std());
+                let end = play(file, pace, &carriers, &source, &mut backoff).await;
+                let message = match end {
+                    End::Over => "the file was played to its end".to_owned(),
+                    End::Broken(reason) => reason,
+                };
+                tracing::info!(file = %path.display(), message, "replay ended");
+                return source.monitor.set_phase(SourcePhase::Ended, Some(message));
+            }
+            Ok(Stream::Pipe(pipe)) => {
+                play(pipe, Pace::live(), &carriers, &source, &mut backoff).await.reason()
+            }
+            Ok(Stream::Socket(socket)) => {
+                play(socket, Pace::live(), &carriers, &source, &mut backoff).await.reason()
+            }
+            Err(error) => error.to_string(),
+        };
+        backoff.pause(&source, reason).await;
+    }
+}
+
+async fn open(path: &Path) -> io::Result<Stream> {
+    let kind = tokio::fs::metadata(path).await?.file_type();
+    if kind.is_socket() {
+        return UnixStream::connect(path).await.map(Stream::Socket);
+    }
+    if kind.is_fifo() {
+        // With our own writing end, there is no end of file between two writers.
+        let both = pipe::OpenOptions::new().read_write(true).open_receiver(path);
+        let pipe = match both {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                pipe::OpenOptions::new().open_receiver(path)
+            }
+            both => both,
+        };
+        return pipe.map(Stream::Pipe);
+    }
+    if kind.is_file() {
+        return File::open(path).await.map(Stream::File);
+    }
+    Err(io::Error::other("it is neither a file nor a named pipe nor a socket"))
+}
+
+/// How a stream ended.
+enum End {
+    /// There is nothing more in it.
+    Over,
+    /// It cannot be read on.
+    Broken(String),
+}
+
+impl End {
+    fn reason(self) -> String {
+        match self {
+            Self::Over => "the other end was closed".to_owned(),
+            Self::Broken(reason) => reason,
+        }
+    }
+}
+
+/// Observes what each line says, when it is due.
+async fn play<R: AsyncRead + Unpin>(
+    stream: R,
+    mut pace: Pace,
+    carriers: &watch::Receiver<Vec<String>>,
+    source: &Source,
+    backoff: &mut Backoff,
+) -> End {
+    let mut lines = Lines::new(stream);
+    let mut invalid_lines = InvalidLines::default();
+    source.connected(None);
+    loop {
+        let text = match lines.next().await {
+            Ok(Some(Line::Text(text))) => Ok(text),
+            Ok(Some(Line::TooLong)) => Err("it is too long"),
+            Ok(Some(Line::NotText)) => Err("it is not text"),
+            Ok(None) => return End::Over,
+            Err(error) => return End::Broken(error.to_string()),
+        };
+        source.monitor.count_line();
+        let number = lines.number();
+        let entry = text.map_err(|reason| LineError::Invalid(reason.to_owned()));
+        match entry.and_then(|text| Entry::parse(&text)) {
+            Ok(Entry::Head) => {}
+            Ok(Entry::Telemetry(telemetry)) => {
+                backoff.reset(source);
+                let due = pace.due(telemetry.time_s, Instant::now().into_std());
+                tokio::time::sleep_until(due.into()).await;
+                let known = |name: &String| carriers.borrow().contains(name);
+                telemetry.observations(due, known).into_iter().for_each(|one| source.observe(one));
+            }
+            Err(LineError::Invalid(reason)) => {
+                source.monitor.count_error();
+                invalid_lines.log(number, &reason);
+            }
+            Err(LineError::Incompatible(reason)) => {
+                source.monitor.count_error();
+                return End::Broken(format!("line {number}: {reason}"));
+            }
+        }
+    }
+}
+
+/// Rate-limits warnings about invalid lines.
+#[derive(Default)]
+struct InvalidLines {
+    last: Option<Instant>,
+    suppressed: u64,
+}
+
+impl InvalidLines {
+    /// Logs an invalid line; returns false if it was suppressed.
+    fn log(&mut self, line: u64, reason: &str) -> bool {
+        let now = Instant::now();
+        if self.last.is_some_and(|last| now.duration_since(last) < WARNING_EVERY) {
+            self.suppressed += 1;
+            return false;
+        }
+        self.last = Some(now);
+        let suppressed = std::mem::take(&mut self.suppressed);
+        tracing::warn!(line, reason, suppressed, "skipped invalid telemetry line");
+        true
+    }
+}

@@ -1,0 +1,88 @@
+//! The state that both daemons keep around the relay.
+
+use std::time::Instant;
+
+use polyrail_admin::{AdminHandle, DaemonConfig, Event};
+use polyrail_config::ChainSpec;
+use polyrail_identity::TlsIdentity;
+use polyrail_relay::{Foresight, Relay, Shutdown};
+use polyrail_session::{SessionKey, Settings};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook_mio::v1_0::Signals;
+
+/// The common state of a daemon.
+pub struct Daemon<C: DaemonConfig> {
+    /// The running configuration.
+    pub config: C,
+    /// The current session settings; an operator may have changed the scheduler.
+    pub settings: Settings,
+    /// This node's certificate, key and authority.
+    pub identity: TlsIdentity,
+    /// The control thread.
+    pub control: AdminHandle<C>,
+    /// LinkDB, if it is enabled.
+    pub linkdb: Option<Foresight>,
+    /// Whether the daemon shuts down, and how far it is.
+    pub shutdown: Shutdown,
+    /// The signals that the daemon handles, registered with its poll.
+    pub signals: Signals,
+}
+
+impl<C: DaemonConfig> Daemon<C> {
+    /// Handles pending signals: SIGTERM and SIGINT shut down, SIGHUP reloads. `reason` is sent to
+    /// the peers.
+    pub fn on_signals(&mut self, now: Instant, relay: &mut Relay, reason: &str) {
+        for signal in self.signals.pending() {
+            match signal {
+                SIGTERM | SIGINT => self.shutdown.begin(now, relay, reason),
+                SIGHUP => self.control.request_reload(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Publishes an event on the admin socket.
+    pub fn publish(&self, event: Event) {
+        self.control.publish(event);
+    }
+
+    /// Publishes that a session came up.
+    pub fn session_up(&self, session: SessionKey, peer: impl ToString) {
+        self.publish(Event::SessionUp { session: session_name(session), peer: peer.to_string() });
+    }
+
+    /// Publishes that a session ended.
+    pub fn session_ended(&self, session: SessionKey, peer: Option<String>, reason: String) {
+        self.publish(Event::SessionEnded { session: session_name(session), peer, reason });
+    }
+
+    /// Changes this node's scheduler until it is changed again or the daemon ends.
+    pub fn set_scheduler(&mut self, now: Instant, relay: &mut Relay, chain: ChainSpec) {
+        let scheduler = chain.names().to_vec();
+        tracing::info!(?scheduler, "scheduler changed by an operator");
+        self.settings.chain = chain.clone();
+        relay.endpoint().set_chain(now, chain);
+        self.publish(Event::SchedulerChanged { scheduler });
+    }
+
+    /// Applies the session's part of a new configuration.
+    pub fn reload_session(&mut self, now: Instant, relay: &mut Relay, config: &C) {
+        let (old, new) = (self.config.session(), config.session());
+        let is_same_chain = self.config.scheduler() == config.scheduler();
+        if old == new && is_same_chain {
+            return;
+        }
+        self.settings.linger = new.linger;
+        self.settings.flows_max = new.flows_max;
+        // Otherwise a scheduler that an operator chose stays.
+        if !is_same_chain {
+            self.settings.chain = config.scheduler().chain.clone();
+        }
+        relay.endpoint().set_settings(now, self.settings.clone());
+    }
+}
+
+/// The name of a session in logs and events.
+pub fn session_name(session: SessionKey) -> String {
+    session.0.to_string()
+}

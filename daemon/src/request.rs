@@ -1,0 +1,98 @@
+//! The control thread's requests, answered by the data plane.
+
+use std::time::Instant;
+
+use polyrail_admin::{
+    AdminError, Command, DaemonConfig, LinkChange, PathChange, PathState, Snapshot,
+};
+use polyrail_identity::TlsIdentity;
+use polyrail_relay::Relay;
+
+use crate::{Daemon, Survey};
+
+/// What a daemon does itself when an operator asks.
+pub trait Operate {
+    /// Its configuration.
+    type Config: DaemonConfig;
+
+    /// The common state.
+    fn daemon(&mut self) -> &mut Daemon<Self::Config>;
+
+    /// Adds what only this daemon knows to its status.
+    fn complete(&self, snapshot: &mut Snapshot);
+
+    /// The states of all paths.
+    fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState>;
+
+    /// Changes one path, wholly or not at all.
+    ///
+    /// # Errors
+    /// There is no such path, or the change is refused.
+    fn set_path(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        name: &str,
+        change: &PathChange,
+    ) -> Result<(), AdminError>;
+
+    /// Applies a new configuration, wholly or not at all. Returns warnings.
+    ///
+    /// # Errors
+    /// The configuration is refused; nothing changed.
+    fn reload(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        config: Self::Config,
+        identity: Option<TlsIdentity>,
+    ) -> Result<Vec<String>, AdminError>;
+
+    /// Handles the state of a network interface.
+    fn on_link(&mut self, now: Instant, change: LinkChange);
+}
+
+/// Answers all pending requests.
+pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
+    while let Some(command) = operated.daemon().control.try_recv() {
+        match command {
+            Command::Status(reply) => {
+                let settings = &operated.daemon().settings;
+                let survey = Survey::new(now, relay);
+                let mut snapshot = survey.snapshot(settings.chain.names(), settings.memory);
+                operated.complete(&mut snapshot);
+                reply.send(snapshot);
+            }
+            Command::Paths(reply) => reply.send(operated.paths(now, relay)),
+            Command::SetPath { name, change, reply } => {
+                if reply.is_wanted(now) {
+                    let changed = operated.set_path(now, relay, &name, &change);
+                    reply.send(changed.and_then(|()| find(operated, now, relay, &name)));
+                }
+            }
+            Command::SetScheduler { chain, reply } => {
+                if reply.is_wanted(now) {
+                    operated.daemon().set_scheduler(now, relay, chain);
+                    reply.send(());
+                }
+            }
+            Command::Reload { config, identity, reply } => {
+                if reply.is_wanted(now) {
+                    reply.send(operated.reload(now, relay, *config, identity));
+                }
+            }
+            Command::Links(change) => operated.on_link(now, change),
+        }
+    }
+}
+
+fn find<O: Operate>(
+    operated: &mut O,
+    now: Instant,
+    relay: &mut Relay,
+    name: &str,
+) -> Result<PathState, AdminError> {
+    let paths = operated.paths(now, relay);
+    let path = paths.into_iter().find(|path| path.name == name);
+    path.ok_or_else(|| AdminError::unknown_path(name))
+}

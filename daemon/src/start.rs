@@ -1,0 +1,130 @@
+//! Building the parts that both daemons start with.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use mio::{Interest, Registry, Token, Waker};
+use polyrail_admin::{
+    AdminHandle, AdminOptions, AdminServer, DaemonConfig, LinkDbProbe, SourceState,
+};
+use polyrail_config::log::LogHandle;
+use polyrail_config::{LinkDbConfig, Overrides, TlsConfig};
+use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
+use polyrail_identity::{IdentityPaths, TlsIdentity};
+use polyrail_relay::Foresight;
+use polyrail_session::Settings;
+use ring::rand::{SecureRandom, SystemRandom};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook_mio::v1_0::Signals;
+
+/// What a daemon is started with besides its configuration.
+#[derive(Debug, Default)]
+pub struct StartOptions {
+    /// The configuration file, read again by each reload.
+    pub file: PathBuf,
+    /// Command line options that override the file.
+    pub overrides: Overrides,
+    /// The log, whose level and format a reload may change.
+    pub log: Option<LogHandle>,
+}
+
+/// Installs the signal handlers and registers them. Call it first: a SIGHUP that arrives earlier
+/// ends the process.
+///
+/// # Errors
+/// The system refuses a handler or its registration.
+pub fn signals(registry: &Registry, token: Token) -> anyhow::Result<Signals> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    registry.register(&mut signals, token, Interest::READABLE)?;
+    Ok(signals)
+}
+
+/// Raises the limit of open files and logs kernel settings that need attention. Returns the limit.
+pub fn prepare_process() -> u64 {
+    for finding in polyrail_config::kernel::findings() {
+        tracing::warn!("{finding}");
+    }
+    polyrail_relay::raise_descriptor_limit()
+}
+
+/// Random bytes from the system.
+///
+/// # Errors
+/// The system has none.
+pub fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow::anyhow!("no system randomness"))?;
+    Ok(bytes)
+}
+
+/// The session settings of a configuration.
+pub fn session_settings<C: DaemonConfig>(config: &C) -> Settings {
+    let session = config.session();
+    Settings {
+        linger: session.linger,
+        memory: session.memory,
+        flows_max: session.flows_max,
+        chain: config.scheduler().chain.clone(),
+        ..Settings::default()
+    }
+}
+
+/// Reads the certificate files.
+///
+/// # Errors
+/// A file cannot be read or used.
+pub fn load_identity(tls: &TlsConfig) -> anyhow::Result<TlsIdentity> {
+    Ok(TlsIdentity::load(&IdentityPaths {
+        certificate: tls.certificate.clone(),
+        key: tls.key.clone(),
+        authority: tls.authority.clone(),
+        revocations: tls.revocations.clone(),
+    })?)
+}
+
+/// Starts LinkDB's thread.
+///
+/// # Errors
+/// The system cannot start the thread.
+pub fn start_linkdb(
+    config: &LinkDbConfig,
+    tuning: Tuning,
+    role: Role,
+    waker: &Arc<Waker>,
+) -> anyhow::Result<Foresight> {
+    let seed = u64::from_ne_bytes(random()?);
+    let options = Options::new(config, tuning, role, seed, waker.clone());
+    Ok(Foresight::new(LinkDb::start(options).context("cannot start the LinkDB thread")?))
+}
+
+/// Answers `GET /v1/linkdb` from LinkDB and the telemetry sources.
+pub fn linkdb_probe(
+    linkdb: &Foresight,
+    sources: impl Fn() -> Vec<SourceState> + Send + Sync + 'static,
+) -> LinkDbProbe {
+    let asker = linkdb.asker();
+    Arc::new(move || {
+        let mut state = serde_json::to_value(asker.state()?).ok()?;
+        state["sources"] = serde_json::to_value(sources()).ok()?;
+        Some(state)
+    })
+}
+
+/// Starts the control thread. It also serves SIGHUP and watches interfaces, so it runs without an
+/// admin socket, too.
+///
+/// # Errors
+/// The socket or the thread cannot be created.
+pub fn start_control<C: DaemonConfig>(
+    config: &C,
+    start: StartOptions,
+    waker: Arc<Waker>,
+    watch_links: bool,
+    linkdb: Option<LinkDbProbe>,
+) -> anyhow::Result<AdminHandle<C>> {
+    let StartOptions { file, overrides, log } = start;
+    let options =
+        AdminOptions { config: config.clone(), file, overrides, log, waker, watch_links, linkdb };
+    AdminServer::start(options).context("cannot start the control thread (admin.socket)")
+}

@@ -1,0 +1,228 @@
+//! Translates a relay's status into the types of the admin interface.
+//!
+//! A [`Survey`] is a snapshot of all sessions. Times are ages, because a relay knows no wall clock.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use polyrail_admin::{
+    ConnectionPhase, ConnectionState, LinkState, SessionPhase, SessionState, Snapshot, TunnelCounts,
+};
+use polyrail_model::{Bytes, TunnelMode};
+use polyrail_session::{PathStatus, SessionStatus, Status, TunnelKey};
+
+use polyrail_relay::Relay;
+
+use crate::daemon::session_name;
+
+/// All sessions and tunnels as they are now.
+#[derive(Debug)]
+pub struct Survey<'a> {
+    now: Instant,
+    relay: &'a Relay,
+    status: Status,
+    /// Where each tunnel's path stands in the status.
+    paths: BTreeMap<TunnelKey, (usize, usize)>,
+}
+
+impl<'a> Survey<'a> {
+    /// Looks at everything.
+    pub fn new(now: Instant, relay: &'a Relay) -> Self {
+        let status = relay.endpoint_ref().status();
+        let mut paths = BTreeMap::new();
+        for (at, session) in status.sessions.iter().enumerate() {
+            for (place, path) in session.paths.iter().enumerate() {
+                paths.insert(path.tunnel, (at, place));
+            }
+        }
+        Self { now, relay, status, paths }
+    }
+
+    /// The sessions.
+    pub fn sessions(&self) -> &[SessionStatus] {
+        &self.status.sessions
+    }
+
+    /// The path that a tunnel is, and its session.
+    pub fn path(&self, tunnel: TunnelKey) -> Option<(&SessionStatus, &PathStatus)> {
+        let (at, place) = *self.paths.get(&tunnel)?;
+        let session = self.status.sessions.get(at)?;
+        Some((session, session.paths.get(place)?))
+    }
+
+    /// What the daemon says of itself. `chain` are the schedulerlets; `memory` is the bound of a
+    /// session's memory for each direction. What tunnels were refused, and the datagrams, the
+    /// daemon adds.
+    pub fn snapshot(&self, chain: &[String], memory: Bytes) -> Snapshot {
+        let modes = [TunnelMode::Quic, TunnelMode::Tls];
+        let half_open: usize = modes.iter().map(|mode| self.relay.handshaking(*mode)).sum();
+        let up = self.relay.tunnel_count().saturating_sub(half_open);
+        Snapshot {
+            scheduler: chain.to_vec(),
+            legs: self.relay.leg_count() as u64,
+            tunnels: TunnelCounts {
+                up: up as u64,
+                half_open: half_open as u64,
+                ..TunnelCounts::default()
+            },
+            sessions: self.status.sessions.iter().map(|s| self.session(s, memory)).collect(),
+        }
+    }
+
+    fn session(&self, session: &SessionStatus, memory: Bytes) -> SessionState {
+        let since = self.relay.session_since(session.session);
+        let state = match (since, session.paths.is_empty()) {
+            (None, _) => SessionPhase::Opening,
+            (Some(_), true) => SessionPhase::Lingering,
+            (Some(_), false) => SessionPhase::Up,
+        };
+        SessionState {
+            id: session_name(session.session),
+            peer: session.peer.as_ref().map(ToString::to_string),
+            state,
+            age_s: since.map_or(0.0, |since| self.age(since)),
+            paths: session.paths.len() as u64,
+            flows: session.flows as u64,
+            memory_received_bytes: session.memory_received.0,
+            memory_sent_bytes: session.memory_sent.0,
+            memory_max_bytes: memory.0,
+            credit_bytes: session.credit.0,
+            reinjected_bytes: session.reinjected.0,
+            sent_bytes: session.paths.iter().map(|path| path.sent).sum::<Bytes>().0,
+            received_bytes: session.paths.iter().map(|path| path.received).sum::<Bytes>().0,
+        }
+    }
+
+    /// Those of `tunnels` that are not being closed, the one in use first.
+    pub fn connections(
+        &self,
+        tunnels: impl IntoIterator<Item = TunnelKey>,
+    ) -> Vec<ConnectionState> {
+        let mut list: Vec<_> =
+            tunnels.into_iter().filter_map(|tunnel| self.connection(tunnel)).collect();
+        list.sort_by_key(|connection| {
+            let usefulness = match connection.state {
+                ConnectionPhase::Up => 0,
+                ConnectionPhase::Stalled => 1,
+                ConnectionPhase::Unproven => 2,
+                ConnectionPhase::Early => 3,
+                ConnectionPhase::Connecting => 4,
+                ConnectionPhase::Superseded => 5,
+            };
+            (usefulness, std::cmp::Reverse(connection.id))
+        });
+        list
+    }
+
+    fn connection(&self, tunnel: TunnelKey) -> Option<ConnectionState> {
+        let view = self.relay.tunnel(tunnel)?;
+        let path = self.path(tunnel);
+        let state = match path {
+            _ if view.early => ConnectionPhase::Early,
+            Some((_, path)) => phase(path),
+            None if view.up => ConnectionPhase::Unproven,
+            None => ConnectionPhase::Connecting,
+        };
+        Some(ConnectionState {
+            id: tunnel.0 as u64,
+            path: path.map(|(_, path)| path.path.0),
+            mode: view.mode,
+            state,
+            local_address: view.local,
+            peer_address: view.address,
+            age_s: self.age(view.begun),
+            sent_bytes: path.map_or(0, |(_, path)| path.sent.0),
+            received_bytes: path.map_or(0, |(_, path)| path.received.0),
+            link: view.sample.map(LinkState::from),
+        })
+    }
+
+    fn age(&self, since: Instant) -> f64 {
+        self.now.saturating_duration_since(since).as_secs_f64()
+    }
+}
+
+fn phase(path: &PathStatus) -> ConnectionPhase {
+    match path {
+        PathStatus { superseded: true, .. } => ConnectionPhase::Superseded,
+        PathStatus { unproven: true, .. } => ConnectionPhase::Unproven,
+        PathStatus { stalled: true, .. } => ConnectionPhase::Stalled,
+        _ => ConnectionPhase::Up,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mio::{Events, Poll};
+    use polyrail_model::{Identity, InstanceId};
+    use polyrail_relay::{Label, RelaySettings};
+    use polyrail_session::{Endpoint, Settings};
+    use polyrail_tunnel::fake;
+
+    use super::*;
+
+    struct Side {
+        poll: Poll,
+        relay: Relay,
+    }
+
+    impl Side {
+        fn new(endpoint: Endpoint) -> Self {
+            let poll = Poll::new().unwrap();
+            let registry = poll.registry().try_clone().unwrap();
+            Self { poll, relay: Relay::new(registry, endpoint, RelaySettings::default()) }
+        }
+
+        fn turn(&mut self) {
+            let mut events = Events::with_capacity(64);
+            self.poll.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
+            let now = Instant::now();
+            for event in &events {
+                self.relay.on_event(now, event);
+            }
+            self.relay.turn(now);
+            while self.relay.poll_event().is_some() {}
+        }
+    }
+
+    #[test]
+    fn survey_shows_sessions_and_connections() {
+        let start = Instant::now();
+        let endpoint = Endpoint::gateway(start, Settings::default(), InstanceId([7; 16]));
+        let mut gateway = Side::new(endpoint);
+        let mut cloud = Side::new(Endpoint::cloud(start, Settings::default(), [9; 32]));
+        let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
+        for (carrier, secret) in [("a", 1), ("b", 2)] {
+            let (near, far) = fake::pair(&train, &ground, [secret; 32]).unwrap();
+            let label = Label { carrier: carrier.to_owned(), backup: false };
+            gateway.relay.add_tunnel(Box::new(near), label).unwrap();
+            cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
+        }
+        let is_up = |relay: &Relay| {
+            let survey = Survey::new(Instant::now(), relay);
+            let connections = survey.connections(relay.tunnel_keys());
+            connections.iter().filter(|one| one.state == ConnectionPhase::Up).count() == 2
+        };
+        while !is_up(&gateway.relay) {
+            assert!(start.elapsed() < Duration::from_secs(30), "two paths are up");
+            gateway.turn();
+            cloud.turn();
+        }
+        let relay = &gateway.relay;
+        let survey = Survey::new(Instant::now() + Duration::from_secs(1), relay);
+        let snapshot = survey.snapshot(&["min_rtt".to_owned()], Bytes::from_mib(16));
+        assert_eq!(snapshot.scheduler, ["min_rtt"]);
+        assert_eq!((snapshot.legs, snapshot.tunnels.up, snapshot.tunnels.half_open), (0, 2, 0));
+        let [session] = &snapshot.sessions[..] else { panic!("{snapshot:?}") };
+        assert_eq!((session.peer.as_deref(), session.state), (Some("cloud"), SessionPhase::Up));
+        assert_eq!((session.paths, session.memory_max_bytes), (2, 16 << 20));
+        assert!(session.age_s >= 1.0);
+        for connection in survey.connections(relay.tunnel_keys()) {
+            let (session, path) = survey.path(TunnelKey(connection.id as usize)).unwrap();
+            assert_eq!(connection.path, Some(path.path.0));
+            assert_eq!(session.peer.as_ref().map(Identity::as_str), Some("cloud"));
+        }
+    }
+}

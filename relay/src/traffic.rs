@@ -1,0 +1,84 @@
+//! Users' traffic per peer and carrier since the start, because paths come and go.
+//!
+//! The totals are as of the last update. The last traffic of a path whose session ended between two
+//! updates may be missing.
+
+use std::collections::BTreeMap;
+
+use polyrail_model::{Identity, TunnelMode};
+use polyrail_session::{SessionKey, SessionStatus};
+
+/// The traffic of one path, or of all paths of a carrier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Users' bytes sent, copies included.
+    pub sent_bytes: u64,
+    /// Users' bytes received, copies included.
+    pub received_bytes: u64,
+    /// Connections that became paths.
+    pub paths: u64,
+    /// Of these, QUIC connections.
+    pub quic_paths: u64,
+    /// The mode of the newest.
+    pub mode: Option<TunnelMode>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct TrafficTotals {
+    alive: BTreeMap<(SessionKey, u64), (Name, Traffic)>,
+    ended: BTreeMap<Name, Traffic>,
+}
+
+/// The peer, if it is known, and the carrier.
+pub(crate) type Name = (Option<Identity>, String);
+
+impl TrafficTotals {
+    /// Updates the totals from the current sessions.
+    pub(crate) fn update(&mut self, sessions: &[SessionStatus]) {
+        let mut alive = BTreeMap::new();
+        for session in sessions {
+            for path in &session.paths {
+                let key = (session.session, path.path.0);
+                let carried = Traffic {
+                    sent_bytes: path.sent.0,
+                    received_bytes: path.received.0,
+                    paths: 1,
+                    quic_paths: u64::from(path.mode == TunnelMode::Quic),
+                    mode: Some(path.mode),
+                };
+                let name = (session.peer.clone(), path.carrier.clone());
+                alive.insert(key, (name, carried));
+            }
+        }
+        let before = std::mem::replace(&mut self.alive, alive);
+        for (key, (name, carried)) in before {
+            let room = self.ended.len() < CARRIERS_MAX || self.ended.contains_key(&name);
+            if room && !self.alive.contains_key(&key) {
+                self.ended.entry(name).or_default().add(&carried);
+            }
+        }
+    }
+
+    /// The totals of each carrier that ever had a path.
+    pub(crate) fn totals(&self) -> BTreeMap<Name, Traffic> {
+        let mut totals = self.ended.clone();
+        for (name, carried) in self.alive.values() {
+            totals.entry(name.clone()).or_default().add(carried);
+        }
+        totals
+    }
+}
+
+impl Traffic {
+    /// Adds the traffic of a newer path.
+    pub(crate) fn add(&mut self, newer: &Self) {
+        self.sent_bytes += newer.sent_bytes;
+        self.received_bytes += newer.received_bytes;
+        self.paths += newer.paths;
+        self.quic_paths += newer.quic_paths;
+        self.mode = newer.mode.or(self.mode);
+    }
+}
+
+/// The maximum number of carriers whose totals outlive their paths; others are dropped.
+const CARRIERS_MAX: usize = 4096;

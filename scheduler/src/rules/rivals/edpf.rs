@@ -1,0 +1,227 @@
+//! `edpf`: the path that delivers the segment earliest.
+//!
+//! Rule: Chebrolu and Rao, "Bandwidth aggregation for real-time applications in heterogeneous
+//! wireless networks" (2006), earliest delivery path first: `d_i = max(a + D_i, A_i) + L / B_i`
+//! with a the present, D the delay without queues, A when the path is free at the far end, L the
+//! length and B the rate; the least wins, then `A_i = d_i`.
+//!
+//! Where the source is open: D is the one-way delay, B the delivery rate or, while unknown, a
+//! window a round trip. A is never later than what is out would need, `a + D_i + outstanding_i /
+//! B_i`: errors of the rate do not add up for ever. On a full path all that waits comes before (see
+//! `otias`). A run goes to the path as long as each of its segments would.
+
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Bitrate, Bytes};
+
+use crate::rules::figures::{delay, rate};
+use crate::rules::hsrsch::min_rtt::{among, group};
+use crate::rules::per_path::PerPath;
+use crate::rules::waits::Waits;
+use crate::{Input, Kind, Note, PathSets, PathView, SEGMENT, Schedulerlet};
+
+/// The soft selector of the earliest delivery.
+#[derive(Debug, Default)]
+pub struct Edpf {
+    paths: PerPath<Use>,
+    waits: Waits,
+}
+
+/// A path as it was at the last decision.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    /// A.
+    free_at: Option<Instant>,
+    delay: Duration,
+    rate: Bitrate,
+}
+
+impl Edpf {
+    /// When so many bytes would be there over this path.
+    fn delivery(&mut self, path: &PathView, bytes: u64, now: Instant) -> Instant {
+        let used = self.paths.of(path.id);
+        (used.delay, used.rate) = (delay(path), rate(path));
+        let drained = now + used.delay + duration(used.rate, path.outstanding.0);
+        used.free_at = used.free_at.map(|at| at.min(drained));
+        used.delivery(bytes, now)
+    }
+}
+
+impl Use {
+    fn delivery(&self, bytes: u64, now: Instant) -> Instant {
+        let arrival = now + self.delay;
+        self.free_at.map_or(arrival, |at| at.max(arrival)) + duration(self.rate, bytes)
+    }
+}
+
+impl Schedulerlet for Edpf {
+    fn name(&self) -> &'static str {
+        "edpf"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::SoftSelector
+    }
+
+    fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
+        let now = input.now;
+        let group = group(sets.candidates(), input);
+        let available = among(group, |i| input.paths[i].available());
+        let waiting = input.segment.backlog.0.max(SEGMENT);
+        let mut best: Option<(Instant, usize)> = None;
+        let mut next: Option<Instant> = None;
+        for path in available.iter() {
+            let at = self.delivery(&input.paths[path], SEGMENT, now);
+            let later = match best {
+                Some((known, _)) if known <= at => Some(at),
+                known => {
+                    best = Some((at, path));
+                    known.map(|(known, _)| known)
+                }
+            };
+            next = earlier(next, later);
+        }
+        let Some((at, path)) = best else { return };
+        for other in group.without(available).iter() {
+            let there = self.delivery(&input.paths[other], waiting, now);
+            next = earlier(next, Some(there));
+        }
+        let gain = next.map_or(Duration::ZERO, |next| at.saturating_duration_since(next));
+        if !gain.is_zero()
+            && let Some(until) = self.waits.until(&input.segment, input.now, gain)
+        {
+            sets.wake_at(until);
+            return;
+        }
+        if sets.select(path) {
+            sets.limit_run(SEGMENT * run(at, next, duration(rate(&input.paths[path]), SEGMENT)));
+        }
+    }
+
+    fn note(&mut self, note: &Note, now: Instant) {
+        match *note {
+            Note::Sent { path, bytes, .. } => {
+                let used = self.paths.of(path);
+                if used.rate.as_bps() > 0 {
+                    used.free_at = Some(used.delivery(bytes, now));
+                }
+            }
+            Note::Gone { path } => self.paths.forget(path),
+            Note::Acked { .. } | Note::Reinjected { .. } => {}
+        }
+    }
+}
+
+/// How many segments go to a path that delivers the first at `at` and each further one `step`
+/// later, before another one would deliver earlier, which is at `next`.
+pub(crate) fn run(at: Instant, next: Option<Instant>, step: Duration) -> u64 {
+    let Some(next) = next else { return u64::MAX / SEGMENT };
+    let ahead = next.saturating_duration_since(at).as_nanos();
+    let more = ahead.checked_div(step.as_nanos()).unwrap_or(0).min(RUN_SEGMENTS_MAX);
+    1 + u64::try_from(more).unwrap_or(0)
+}
+
+/// How long the rate takes for so much; at most [`FAR`].
+pub(crate) fn duration(rate: Bitrate, bytes: u64) -> Duration {
+    rate.time_for(Bytes(bytes)).unwrap_or(FAR).min(FAR)
+}
+
+/// The earlier of those that there are.
+pub(crate) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    [a, b].into_iter().flatten().min()
+}
+
+/// Later than anything that matters.
+const FAR: Duration = Duration::from_secs(3_600);
+
+/// More than a decision may grant anyway.
+const RUN_SEGMENTS_MAX: u128 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use polyrail_model::FlowId;
+
+    use super::*;
+    use crate::view::samples::{base, full, path};
+    use crate::{Chain, ChainSpec, Decision, SegmentView};
+
+    /// A path on which a segment takes `segment_ms`; much is out, so A counts in full.
+    fn at(id: u64, owd_ms: u64, segment_ms: u64) -> PathView {
+        PathView {
+            owd: Some(Duration::from_millis(owd_ms)),
+            rate: Some(Bitrate::from_bps(SEGMENT * 8 * 1_000 / segment_ms)),
+            outstanding: Bytes(1 << 30),
+            ..path(id, 2 * owd_ms)
+        }
+    }
+
+    /// Sends one segment at a time; answers with the paths.
+    fn sent(chain: &mut Chain, paths: &[PathView], now: Instant, count: usize) -> Vec<usize> {
+        let segment = SegmentView { backlog: Bytes(SEGMENT), ..SegmentView::default() };
+        let mut one = || {
+            let decision = chain.decide(&Input { paths, segment, now });
+            let Decision::Send { primary, .. } = decision else { return None };
+            let (path, flow) = (paths[primary].id, FlowId(0));
+            let note = Note::Sent { path, flow, offset: 0, bytes: SEGMENT, copy: false };
+            chain.note(&note, now);
+            Some(primary)
+        };
+        (0..count).map_while(|_| one()).collect()
+    }
+
+    fn edpf() -> Chain {
+        ChainSpec::named("edpf").unwrap().build()
+    }
+
+    #[test]
+    fn table() {
+        // Path 0 delivers at 20 + 10 n ms: 30, 40, 50, 60, 70 ...; path 1 at 35 + 20 n: 55, 75 ...
+        let paths = [at(1, 20, 10), at(2, 35, 20)];
+        let mut chain = edpf();
+        assert_eq!(sent(&mut chain, &paths, base(), 8), [0, 0, 0, 1, 0, 0, 1, 0]);
+        // 30 40 50 | 55 | 60 70 | 75 | 80. A is now 80 and 75 ms. 40 ms later: path 0 at
+        // max(40 + 20, 80) + 10 = 90, path 1 at max(40 + 35, 75) + 20 = 95.
+        assert_eq!(sent(&mut chain, &paths, base() + Duration::from_millis(40), 2), [0, 1]);
+    }
+
+    #[test]
+    fn a_full_path_is_waited_for_as_long_as_that_gains() {
+        let (fast, slow) = (full(at(1, 20, 10)), at(2, 100, 10));
+        let choice = |backlog: u64| {
+            let backlog = Bytes(backlog * SEGMENT);
+            let segment = SegmentView { backlog, ..SegmentView::default() };
+            edpf().decide(&Input { paths: &[fast, slow], segment, now: base() })
+        };
+        // 20 + 10 against 100 + 10 ms: 80 ms are gained.
+        let until = Some(base() + Duration::from_millis(80));
+        assert_eq!(choice(1), Decision::Wait { until });
+        // The last of nine: 20 + 90 ms, as late as over the other.
+        assert!(matches!(choice(9), Decision::Send { primary: 1, .. }));
+    }
+
+    #[test]
+    fn a_run_is_what_would_go_there_one_by_one() {
+        let choice = |paths: &[PathView]| {
+            let segment = SegmentView { backlog: Bytes(99 * SEGMENT), ..SegmentView::default() };
+            match edpf().decide(&Input { paths, segment, now: base() }) {
+                Decision::Send { primary, run_max, .. } => (primary, run_max / SEGMENT),
+                Decision::Wait { .. } => panic!("it has room"),
+            }
+        };
+        // 21 ... 34 ms against 35.5: 15 segments, 11 of them in a run, 5 at 11.2 Mbit/s.
+        assert_eq!(choice(&[at(1, 20, 1), at(2, 25, 10)]), (0, 5));
+        assert_eq!(choice(&[at(1, 20, 1), at(2, 22, 1)]), (0, 3), "21, 22, 23");
+    }
+
+    #[test]
+    fn what_was_acknowledged_is_no_longer_in_the_way() {
+        let paths = [at(1, 20, 10), at(2, 200, 10)];
+        let mut chain = edpf();
+        // 20 + 10 n ms against 210: 19 segments, then one, then one as early as the other's second.
+        let first = sent(&mut chain, &paths, base(), 21);
+        assert_eq!(first.iter().filter(|path| **path == 0).count(), 20);
+        assert_eq!(first[19], 1);
+        let idle = [PathView { outstanding: Bytes::ZERO, ..paths[0] }, paths[1]];
+        assert_eq!(sent(&mut chain, &idle, base(), 1), [0]);
+    }
+}

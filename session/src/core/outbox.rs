@@ -1,0 +1,436 @@
+//! The control outbox: which control frames are due, on which path, and when they are repeated.
+//!
+//! Control goes ahead of data, on the fastest path that makes progress, several frames together.
+//! The outbox holds flags, not frames: each frame is made when it leaves, from the state of that
+//! moment. Frames sent since the last confirmed PING are due again when the path stalls or is lost.
+//!
+//! Invariant: a flow with control due stands in `due` exactly once, and has `due.listed` set.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use polyrail_model::{FlowId, PathId};
+
+use super::flow_control::FlowControl;
+use super::flows::{Flows, Outcome};
+use super::outlet::Outlet;
+use super::paths::Paths;
+use crate::flow::{Due, Flow, Life};
+use crate::limits::{
+    ACK_DELAY, ACK_DELAY_MAX, ACK_REPEAT_MAX, ACK_UPLINK_SHARE, CONTROL_BATCH, NOTICES_MAX,
+    TOMBSTONES_MAX,
+};
+use crate::path::Path;
+use crate::settings::Role;
+use crate::wire::{ACK_RANGES_MAX, Ack, Frame, NUMBER_MAX, Notice, Reset, Said, encode};
+
+#[derive(Debug)]
+pub(super) struct Outbox {
+    role: Role,
+    /// Flows with control due, in order.
+    due: VecDeque<FlowId>,
+    /// Ended flows whose end is to be repeated.
+    due_ended: BTreeSet<FlowId>,
+    /// The session's credit is due.
+    pub due_credit: bool,
+    /// Acknowledgements that wait for a second run.
+    delayed: VecDeque<(Instant, FlowId)>,
+    budget: AckBudget,
+    pongs: Vec<Pong>,
+    next_ping: u64,
+    notices: VecDeque<Notice>,
+    next_notice: u64,
+    /// The reason of a GOAWAY that is due.
+    pub going_away: Option<String>,
+}
+
+/// An answer to a PING, for the path on which it came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pong {
+    pub slot: usize,
+    pub token: u64,
+    pub sent_us: u64,
+    pub received_us: u64,
+}
+
+impl Outbox {
+    pub fn new(now: Instant, role: Role) -> Self {
+        Self {
+            role,
+            due: VecDeque::new(),
+            due_ended: BTreeSet::new(),
+            due_credit: false,
+            delayed: VecDeque::new(),
+            budget: AckBudget { tokens: 0.0, at: now, blocked_until: None },
+            pongs: Vec::new(),
+            next_ping: 1,
+            notices: VecDeque::new(),
+            next_notice: 1,
+            going_away: None,
+        }
+    }
+
+    // Frames become due.
+
+    /// Lists a flow for which something has become due.
+    pub fn list(&mut self, flow: &mut Flow) {
+        if !std::mem::replace(&mut flow.due.listed, true) {
+            self.due.push_back(flow.id);
+        }
+    }
+
+    pub fn ack(&mut self, flow: &mut Flow) {
+        flow.due.ack = true;
+        self.list(flow);
+    }
+
+    /// An acknowledgement is due after [`ACK_DELAY`], together with later ones.
+    pub fn ack_later(&mut self, now: Instant, flow: &mut Flow) {
+        if !std::mem::replace(&mut flow.due.ack_delayed, true) {
+            self.delayed.push_back((now + ACK_DELAY, flow.id));
+        }
+    }
+
+    pub fn window(&mut self, flow: &mut Flow) {
+        flow.due.window = true;
+        self.list(flow);
+    }
+
+    pub fn reset(&mut self, flow: &mut Flow) {
+        flow.due.reset = true;
+        self.list(flow);
+    }
+
+    /// The end of an ended flow is due again. If too many are, the peer has to ask again.
+    pub fn end(&mut self, id: FlowId) {
+        if self.due_ended.len() < TOMBSTONES_MAX {
+            self.due_ended.insert(id);
+        }
+    }
+
+    /// Control frames of this flow may not have arrived. Flow 0 is the session's credit.
+    pub fn repeat(&mut self, id: FlowId, flows: &mut Flows) {
+        if id == FlowId::default() {
+            self.due_credit = true;
+        } else if let Some(flow) = flows.get_mut(id) {
+            flow.due.reset = flow.life != Life::Live;
+            self.ack(flow);
+        } else if flows.has_seen(id) {
+            self.end(id);
+        }
+    }
+
+    /// A PONG is due, unless the peer sends PINGs faster than they are answered.
+    pub fn pong(&mut self, pong: Pong) {
+        if self.pongs.len() < PONGS_MAX {
+            self.pongs.push(pong);
+        }
+    }
+
+    /// A notice about a path is due on all paths, including that path, so that it arrives while any
+    /// of them lives. Of too many the oldest is dropped.
+    pub fn notice(&mut self, path: PathId, said: Said) {
+        if self.notices.len() >= NOTICES_MAX {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(Notice { path, serial: self.next_notice, said });
+        self.next_notice += 1;
+    }
+
+    /// When [`Outbox::on_timeout`] wants to be called.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let delayed = self.delayed.front().map(|&(at, _)| at);
+        delayed.into_iter().chain(self.budget.blocked_until).min()
+    }
+
+    /// Acknowledgements whose delay is over become due.
+    pub fn on_timeout(&mut self, now: Instant, flows: &mut Flows) {
+        while let Some(&(at, id)) = self.delayed.front()
+            && at <= now + ACK_SLACK
+        {
+            self.delayed.pop_front();
+            let Some(flow) = flows.get_mut(id) else { continue };
+            flow.due.ack_delayed = false;
+            if flow.recv.unacknowledged > 0 {
+                self.ack(flow);
+            } else if flow.recv.owes_drained() {
+                self.window(flow);
+            }
+        }
+    }
+
+    // Frames leave.
+
+    /// Sends due frames, as far as paths take them. `clock` is the session's time in microseconds.
+    pub fn send(
+        &mut self,
+        (now, clock): (Instant, u64),
+        flows: &mut Flows,
+        flow_control: &mut FlowControl,
+        paths: &mut Paths,
+        outlet: &mut dyn Outlet,
+    ) {
+        self.send_on_own_paths((now, clock), paths, outlet);
+        if !self.budget.permits(now, paths, self.has_due()) {
+            return;
+        }
+        let mut batch = Vec::new();
+        while self.has_due() {
+            let Some(slot) = paths.control_slot(None) else { return };
+            batch.clear();
+            self.fill(now, slot, &mut batch, flows, flow_control, paths);
+            if batch.is_empty() {
+                // Nothing that was due is needed any more.
+                continue;
+            }
+            self.budget.charge(batch.len());
+            paths.send_control(slot, &batch, outlet);
+            if batch.len() <= ACK_REPEAT_MAX {
+                let roomy = |slot: &usize| {
+                    paths.get(*slot).is_some_and(|path| path.room > 0 && !path.backup)
+                };
+                if let Some(other) = paths.control_slot(Some(slot)).filter(roomy) {
+                    self.budget.charge(batch.len());
+                    paths.send_control(other, &batch, outlet);
+                }
+            }
+        }
+    }
+
+    fn has_due(&self) -> bool {
+        self.due_credit || !self.due.is_empty() || !self.due_ended.is_empty()
+    }
+
+    /// Sends PONGs on the paths of their PINGs, and PINGs, GOAWAY and notices on all paths.
+    fn send_on_own_paths(
+        &mut self,
+        (now, clock): (Instant, u64),
+        paths: &mut Paths,
+        outlet: &mut dyn Outlet,
+    ) {
+        let mut batch = Vec::new();
+        for Pong { slot, token, sent_us, received_us } in std::mem::take(&mut self.pongs) {
+            batch.clear();
+            encode(&Frame::Pong { token, sent_us, received_us }, &mut batch);
+            paths.send_control(slot, &batch, outlet);
+        }
+        let going_away = self.going_away.take().map(|reason| Frame::GoAway { reason });
+        let notices: Vec<Notice> = self.notices.drain(..).collect();
+        for slot in paths.slots() {
+            let Some(path) = paths.get_mut(slot) else { continue };
+            batch.clear();
+            going_away.iter().for_each(|frame| encode(frame, &mut batch));
+            if !path.dismissed {
+                notices.iter().for_each(|&n| encode(&Frame::PathStatus(n), &mut batch));
+            }
+            if path.wants_ping(now) {
+                path.pinged(now, self.next_ping);
+                encode(&Frame::Ping { token: self.next_ping, sent_us: clock }, &mut batch);
+                self.next_ping += 1;
+            }
+            if !batch.is_empty() {
+                paths.send_control(slot, &batch, outlet);
+            }
+        }
+    }
+
+    /// Puts due frames into one batch.
+    fn fill(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        batch: &mut Vec<u8>,
+        flows: &mut Flows,
+        flow_control: &mut FlowControl,
+        paths: &mut Paths,
+    ) {
+        let mut unconfirmed = Vec::new();
+        if std::mem::take(&mut self.due_credit) {
+            let (limit, drained) = flow_control.credit.advertise();
+            encode(&Frame::Window { flow: FlowId::default(), limit, drained }, batch);
+            unconfirmed.push(FlowId::default());
+        }
+        while batch.len() < CONTROL_BATCH - FRAME_MAX
+            && let Some(id) = self.due.pop_front()
+        {
+            if flows.get_mut(id).is_some_and(|flow| put_due(flow, self.role, batch)) {
+                unconfirmed.push(id);
+            }
+        }
+        while batch.len() < CONTROL_BATCH - FRAME_MAX
+            && let Some(id) = self.due_ended.pop_first()
+        {
+            put_end(id, flows.outcome(id), batch);
+            unconfirmed.push(id);
+        }
+        if let Some(path) = paths.get_mut(slot) {
+            unconfirmed.into_iter().for_each(|id| path.speaks(now, id));
+        }
+    }
+}
+
+/// Puts the due frames of one flow into the batch; false when there are none.
+fn put_due(flow: &mut Flow, role: Role, batch: &mut Vec<u8>) -> bool {
+    let due = std::mem::take(&mut flow.due);
+    flow.due = Due { ack_delayed: due.ack_delayed, ..Due::default() };
+    let length = batch.len();
+    if due.reset
+        && let Some(reset) = reset_of(flow)
+    {
+        encode(&Frame::Reset(reset), batch);
+    }
+    if due.ack {
+        encode(&Frame::Ack(ack_of(flow, role)), batch);
+    } else if due.window {
+        let (told, owes) = (flow.recv.limit(), flow.recv.owes_drained());
+        let quarter = flow.recv.wants_drained();
+        let (limit, drained) = flow.recv.advertise();
+        if limit > told || owes || quarter {
+            encode(&Frame::Window { flow: flow.id, limit, drained }, batch);
+        }
+    }
+    batch.len() > length
+}
+
+/// Puts the end of a flow into the batch.
+fn put_end(id: FlowId, outcome: Outcome, batch: &mut Vec<u8>) {
+    let frame = match outcome {
+        Outcome::Reset { reason, last, after } => {
+            Frame::Reset(Reset { flow: id, answer: true, reason, last, after })
+        }
+        Outcome::Delivered => Frame::Ack(Ack {
+            flow: id,
+            done: true,
+            cumulative: NUMBER_MAX,
+            limit: NUMBER_MAX,
+            drained: NUMBER_MAX,
+            ..Ack::default()
+        }),
+    };
+    encode(&frame, batch);
+}
+
+fn ack_of(flow: &mut Flow, role: Role) -> Ack {
+    flow.recv.unacknowledged = 0;
+    let (limit, drained) = flow.recv.advertise();
+    Ack {
+        flow: flow.id,
+        done: false,
+        dialed: role == Role::Cloud && flow.dialed,
+        cumulative: flow.recv.cumulative(),
+        limit,
+        drained,
+        echo: flow.recv.echo.take(),
+        ranges: flow.recv.told_ranges(ACK_RANGES_MAX),
+    }
+}
+
+fn reset_of(flow: &Flow) -> Option<Reset> {
+    let (reason, after, answer) = match flow.life {
+        Life::Live => return None,
+        Life::Resetting { reason, after, .. } => (reason, after, false),
+        // The answer: how far this side still reads.
+        Life::Ending { reason, after } => (reason, after, true),
+    };
+    Some(Reset { flow: flow.id, answer, reason, last: flow.send.next(), after })
+}
+
+/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink, where its rate is known; beyond,
+/// they wait for at most [`ACK_DELAY_MAX`].
+#[derive(Debug)]
+struct AckBudget {
+    tokens: f64,
+    at: Instant,
+    blocked_until: Option<Instant>,
+}
+
+impl AckBudget {
+    /// Whether control frames may leave now; `due` when there are any.
+    fn permits(&mut self, now: Instant, paths: &Paths, due: bool) -> bool {
+        let age = now.saturating_duration_since(self.at).as_secs_f64();
+        self.at = now;
+        let rates = paths.iter().filter_map(Path::proven_rate);
+        let uplink: u64 = rates.map(|rate| rate.as_bps() / 8).sum();
+        if uplink == 0 {
+            self.tokens = ACK_BURST;
+        }
+        let earned = uplink as f64 * ACK_UPLINK_SHARE * age;
+        self.tokens = (self.tokens + earned).clamp(-ACK_BURST, ACK_BURST);
+        let until = *self.blocked_until.get_or_insert(now + ACK_DELAY_MAX);
+        let permitted = self.tokens > 0.0 || !due || now >= until;
+        if permitted {
+            self.blocked_until = None;
+        }
+        permitted
+    }
+
+    fn charge(&mut self, bytes: usize) {
+        self.tokens -= bytes as f64;
+    }
+}
+
+/// More than the longest control frame, in bytes.
+const FRAME_MAX: usize = 1_024;
+/// Acknowledgements that become due so shortly after another leave with it.
+const ACK_SLACK: Duration = Duration::from_millis(2);
+/// What acknowledgements may take at once, in bytes.
+const ACK_BURST: f64 = 16.0 * 1024.0;
+/// PINGs whose PONGs are due; more come only from a peer that misbehaves.
+const PONGS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use polyrail_model::UserId;
+
+    use super::*;
+
+    fn base() -> Instant {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of these tests
+        Instant::now()
+    }
+
+    #[test]
+    fn flow_is_listed_once_and_delayed_acknowledgement_becomes_due() {
+        let now = base();
+        let (mut outbox, mut flows) = (Outbox::new(now, Role::Cloud), Flows::default());
+        flows.insert(Flow::new(now, FlowId(1), UserId(1), false, 0, 1_000));
+        let flow = flows.get_mut(FlowId(1)).unwrap();
+        outbox.ack(flow);
+        outbox.window(flow);
+        assert_eq!((outbox.due.len(), outbox.next_timeout()), (1, None));
+        let mut batch = Vec::new();
+        assert!(put_due(flow, Role::Cloud, &mut batch) && !put_due(flow, Role::Cloud, &mut batch));
+        outbox.due.clear();
+        flow.recv.unacknowledged = 1;
+        outbox.ack_later(now, flow);
+        outbox.ack_later(now, flow);
+        assert_eq!(outbox.next_timeout(), Some(now + ACK_DELAY));
+        outbox.on_timeout(now + ACK_DELAY, &mut flows);
+        assert!(outbox.has_due() && outbox.next_timeout().is_none());
+    }
+
+    #[test]
+    fn acknowledgements_beyond_their_budget_wait_for_a_bounded_time() {
+        let now = base();
+        let mut budget = AckBudget { tokens: -1.0, at: now, blocked_until: None };
+        let paths = Paths::new(now);
+        // Without a known rate there is no limit.
+        assert!(budget.permits(now, &paths, true));
+        budget.charge(100_000);
+        budget.blocked_until = Some(now);
+        assert!(
+            budget.permits(now + ACK_DELAY_MAX, &paths, true) && budget.blocked_until.is_none()
+        );
+    }
+
+    #[test]
+    fn notices_and_pongs_are_bounded() {
+        let mut outbox = Outbox::new(base(), Role::Gateway);
+        for token in 0..1_000 {
+            outbox.notice(PathId(token), Said::Stalled);
+            outbox.pong(Pong { slot: 0, token, sent_us: 0, received_us: 0 });
+        }
+        assert_eq!((outbox.notices.len(), outbox.pongs.len()), (NOTICES_MAX, PONGS_MAX));
+        assert_eq!(outbox.notices.back().unwrap().path, PathId(999));
+    }
+}

@@ -1,0 +1,467 @@
+//! One session: its parts, and the caller's operations on flows.
+//!
+//! Each part owns its state: [`Flows`] the flows, [`FlowControl`] credit and shares, [`Paths`] the
+//! paths, [`Outbox`] the control frames that are due, [`Messages`] what belongs to no flow,
+//! [`Turns`] the order of flows, [`Writers`] the writers that wait for room. The session only
+//! connects them. Frames come in by `input`, and leave by `transmit`.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use polyrail_model::{
+    Bytes, Destination, FlowId, LedgerMessage, LinkForecast, LinkOutlook, Telemetry, Urgency,
+    UserId,
+};
+use polyrail_scheduler::{Chain, PathSet};
+
+use super::flow_control::FlowControl;
+use super::flows::Flows;
+use super::messages::Messages;
+use super::outbox::Outbox;
+use super::paths::Paths;
+use super::turns::Turns;
+use super::writers::{self, Writers};
+use crate::event::{Event, FlowKey, OpenError, SessionKey};
+use crate::flow::{Flow, Life};
+use crate::limits::{
+    OPEN_HOLD, RESET_LINGER, WINDOW_INITIAL_MAX, WINDOW_INITIAL_SHARE, WINDOW_SHARE, WRITABLE_MIN,
+};
+use crate::settings::{Role, SessionStatus, Settings};
+use crate::wire::{ResetReason, Terms};
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(super) key: SessionKey,
+    pub(super) role: Role,
+    pub(super) settings: Settings,
+    /// Zero of this side's clock on the wire.
+    pub(super) epoch: Instant,
+    pub(super) chain: Chain,
+    pub(super) flows: Flows,
+    pub(super) flow_control: FlowControl,
+    pub(super) paths: Paths,
+    pub(super) outbox: Outbox,
+    pub(super) messages: Messages,
+    pub(super) turns: Turns,
+    pub(super) writers: Writers,
+    /// OPENs that wait for first data, until then.
+    open_line: VecDeque<(Instant, FlowId)>,
+    /// Reset flows that may deliver earlier data, until then.
+    reset_line: VecDeque<(Instant, FlowId)>,
+    pub(super) going_away: Option<String>,
+    pub(super) peer_going: bool,
+    /// Events for the caller, in order.
+    pub events: VecDeque<Event>,
+    /// The tag of the next unit of data.
+    pub(super) next_tag: u64,
+    pub(super) reinjected: u64,
+}
+
+impl Session {
+    pub fn new(now: Instant, key: SessionKey, role: Role, settings: Settings) -> Self {
+        Self {
+            key,
+            role,
+            epoch: now,
+            chain: settings.chain.build(),
+            flows: Flows::default(),
+            flow_control: FlowControl::new(settings.memory.0),
+            paths: Paths::new(now),
+            outbox: Outbox::new(now, role),
+            messages: Messages::new(now),
+            turns: Turns::new(now),
+            writers: Writers::default(),
+            open_line: VecDeque::new(),
+            reset_line: VecDeque::new(),
+            going_away: None,
+            peer_going: false,
+            events: VecDeque::new(),
+            // Unique also on a tunnel that outlives its session.
+            next_tag: key.0 << TAG_BITS,
+            reinjected: 0,
+            settings,
+        }
+    }
+
+    /// Since when the session has been without a path while something depended on it.
+    pub fn lingers_since(&self) -> Option<Instant> {
+        self.paths.alone_since.filter(|_| self.paths.greeted || self.flows.len() > 0)
+    }
+
+    /// Takes new settings, except for the memory and the families.
+    pub fn set_settings(&mut self, settings: &Settings) {
+        if self.settings.chain != settings.chain {
+            self.chain = settings.chain.build();
+        }
+        let (memory, families) = (self.settings.memory, self.settings.families);
+        self.settings = Settings { memory, families, ..settings.clone() };
+    }
+
+    pub fn set_forecast(&mut self, now: Instant, carrier: &str, forecast: Option<LinkForecast>) {
+        self.paths.forecasts.set_forecast(now, carrier, forecast);
+    }
+
+    pub fn set_outlook(&mut self, now: Instant, carrier: &str, outlook: LinkOutlook) {
+        self.paths.forecasts.set_outlook(now, carrier, outlook);
+    }
+
+    /// The terms that this side grants.
+    pub fn terms(&self) -> Terms {
+        Terms { window: self.window_initial(), credit: self.settings.memory.0 }
+    }
+
+    /// Takes the terms that the peer grants. Repeated terms of one session change nothing.
+    pub fn agree(&mut self, terms: Terms) {
+        self.flow_control.credit.agree(terms.credit);
+        self.flow_control.peer_window = terms.window;
+    }
+
+    /// The receive window of a new flow.
+    pub(super) fn window_initial(&self) -> u64 {
+        (self.settings.memory.0 / WINDOW_INITIAL_SHARE).min(WINDOW_INITIAL_MAX)
+    }
+
+    /// Tells the peer where the train is, as soon as a path takes it (gateway).
+    pub fn send_telemetry(&mut self, now: Instant, telemetry: &Telemetry) {
+        self.messages.set_telemetry(now, telemetry);
+    }
+
+    /// Says something to the peer's database.
+    pub fn send_ledger(&mut self, message: &LedgerMessage, urgency: Urgency) {
+        self.messages.say(message, urgency);
+    }
+
+    pub(super) fn flow_key(&self, flow: FlowId) -> FlowKey {
+        FlowKey { session: self.key, flow }
+    }
+
+    pub fn open(
+        &mut self,
+        now: Instant,
+        user: UserId,
+        destination: Destination,
+    ) -> Result<FlowKey, OpenError> {
+        if self.going_away.is_some() || self.peer_going {
+            return Err(OpenError::GoingAway);
+        }
+        if self.flows.len() >= self.settings.flows_max {
+            return Err(OpenError::TooManyFlows);
+        }
+        if self.flows.len() == 0 && !self.paths.greeted {
+            // A session that never had a path waits for one from now on.
+            self.paths.alone_since = Some(now);
+        }
+        let (id, limit) = (self.flows.next_id(), self.flow_control.peer_window);
+        let mut flow = Flow::new(now, id, user, true, limit, self.window_initial());
+        flow.destination = Some(destination);
+        flow.hold = true;
+        self.flows.insert(flow);
+        self.open_line.push_back((now + OPEN_HOLD, id));
+        Ok(self.flow_key(id))
+    }
+
+    /// How much [`Session::write`] takes now; when that is little, [`Event::Writable`] follows.
+    pub fn write_room(&mut self, id: FlowId) -> u64 {
+        let Some(flow) = self.flows.get(id) else { return 0 };
+        let room = writers::room(flow, &self.flow_control);
+        if room < WRITABLE_MIN {
+            self.writers.wait(id);
+        }
+        room
+    }
+
+    pub fn write(&mut self, now: Instant, id: FlowId, data: &[u8]) -> usize {
+        let Some(flow) = self.flows.get_mut(id) else { return data.len() };
+        if flow.life != Life::Live || flow.send.is_finished() {
+            return data.len();
+        }
+        let room = writers::room(flow, &self.flow_control);
+        let taken = data.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        if taken < data.len() {
+            self.writers.wait(id);
+        }
+        if taken > 0 {
+            flow.send.write(&data[..taken]);
+            flow.hold = false;
+            self.flow_control.held_sent += taken as u64;
+            self.flow_control.recount(flow);
+            self.turns.enqueue(now, flow, &self.flow_control);
+        }
+        taken
+    }
+
+    pub fn finish(&mut self, now: Instant, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        if flow.life == Life::Live && !flow.send.is_finished() {
+            flow.send.finish();
+            flow.hold = false;
+            self.turns.enqueue(now, flow, &self.flow_control);
+        }
+    }
+
+    pub fn dialed(&mut self, id: FlowId) {
+        if let Some(flow) = self.flows.get_mut(id)
+            && !std::mem::replace(&mut flow.dialed, true)
+        {
+            self.outbox.ack(flow);
+        }
+    }
+
+    pub fn readable(&self, id: FlowId) -> [&[u8]; 2] {
+        self.flows.get(id).map_or([&[], &[]], |flow| flow.recv.readable())
+    }
+
+    pub fn finished(&self, id: FlowId) -> bool {
+        self.flows.get(id).is_some_and(|flow| flow.life == Life::Live && flow.recv.finished())
+    }
+
+    pub fn consume(&mut self, now: Instant, id: FlowId, count: usize) {
+        let rtt = self.paths.slowest_rtt();
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        let taken = flow.recv.consume(count) as u64;
+        flow.told_readable = false;
+        self.flow_control.held_received -= taken;
+        flow.recv.tune(now, taken, rtt, self.settings.memory.0 / WINDOW_SHARE);
+        self.after_drain(now, id);
+    }
+
+    /// The reader has taken something, or the end was reached: credit flows back.
+    pub(super) fn after_drain(&mut self, now: Instant, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        let drained = flow.recv.drained();
+        let released = drained - std::mem::replace(&mut flow.recv.released, drained);
+        if flow.is_callers() {
+            if flow.recv.wants_window() || flow.recv.wants_drained() {
+                self.outbox.window(flow);
+            } else if flow.recv.owes_drained() {
+                self.outbox.ack_later(now, flow);
+            }
+        }
+        self.flow_control.credit.release(released);
+        self.outbox.due_credit |= self.flow_control.credit.wants_update();
+        self.end_if_over(now, id);
+    }
+
+    /// Queues a flow that may have something to send.
+    pub(super) fn enqueue(&mut self, now: Instant, id: FlowId) {
+        if let Some(flow) = self.flows.get_mut(id) {
+            self.turns.enqueue(now, flow, &self.flow_control);
+        }
+    }
+
+    /// Lets flows that waited for credit try again.
+    pub(super) fn feed_starved(&mut self, now: Instant) {
+        self.turns.take_starved().into_iter().for_each(|id| self.enqueue(now, id));
+    }
+
+    /// Tells writers that have room again.
+    pub(super) fn relieve(&mut self) {
+        for id in self.writers.relieve(&self.flows, &self.flow_control) {
+            self.events.push_back(Event::Writable { flow: self.flow_key(id) });
+        }
+    }
+
+    pub(super) fn relieve_one(&mut self, id: FlowId) {
+        if self.writers.relieve_one(id, &self.flows, &self.flow_control) {
+            self.events.push_back(Event::Writable { flow: self.flow_key(id) });
+        }
+    }
+
+    // Ends.
+
+    /// Whether the caller has heard of the flow: a cloud's has when the OPEN has come.
+    pub(super) fn is_known(&self, flow: &Flow) -> bool {
+        flow.destination.is_some() || self.role == Role::Gateway
+    }
+
+    /// Ends the flow if nothing is left to do for it.
+    pub(super) fn end_if_over(&mut self, now: Instant, id: FlowId) {
+        let Some(flow) = self.flows.get(id).filter(|flow| flow.is_over()) else { return };
+        let key = self.flow_key(id);
+        match flow.life {
+            _ if !self.is_known(flow) => {}
+            Life::Live => self.events.push_back(Event::Closed { flow: key }),
+            Life::Ending { reason, .. } => {
+                self.events.push_back(Event::Reset { flow: key, reason })
+            }
+            Life::Resetting { .. } => {}
+        }
+        self.bury(now, id);
+    }
+
+    /// Removes the flow, settles its accounts and remembers how it ended.
+    pub(super) fn bury(&mut self, now: Instant, id: FlowId) {
+        let Some(mut flow) = self.flows.bury(id) else { return };
+        if flow.due.ack || flow.due.ack_delayed || flow.due.reset || flow.recv.unacknowledged > 0 {
+            self.outbox.end(id);
+        }
+        self.turns.forget(&flow);
+        self.writers.forget(id);
+        self.flow_control.forget(&mut flow);
+        self.outbox.due_credit |= self.flow_control.credit.wants_update();
+        self.paths.forget_flow(&flow);
+        self.withdraw(flow.send.runs.all_units());
+        self.relieve();
+        self.feed_starved(now);
+    }
+
+    /// These units need not arrive any more.
+    pub(super) fn withdraw(&mut self, units: Vec<(u64, PathSet)>) {
+        if self.settings.withdrawal {
+            self.paths.withdraw(units);
+        }
+    }
+
+    /// Resets a flow for its caller, who hears no more of it. Data written before is delivered
+    /// first if its endpoint reset it; else nothing more is delivered.
+    pub fn reset(&mut self, now: Instant, id: FlowId, reason: ResetReason) {
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        match flow.life {
+            Life::Resetting { .. } => return,
+            Life::Ending { .. } => {
+                self.bury(now, id);
+                return self.outbox.end(id);
+            }
+            Life::Live => {}
+        }
+        let unused = flow.send.next() == 0 && flow.recv.highest() == 0;
+        if flow.hold || (unused && self.role == Role::Gateway) {
+            // The peer has never heard of it.
+            return self.bury(now, id);
+        }
+        let after = if reason == ResetReason::PeerReset { flow.send.written() } else { 0 };
+        flow.life = Life::Resetting { reason, after, answered: false };
+        self.outbox.reset(flow);
+        self.cut_sending(id, after);
+        self.discard_received(id);
+        if after > 0 {
+            self.reset_line.push_back((now + RESET_LINGER, id));
+            self.enqueue(now, id);
+        }
+        self.after_drain(now, id);
+    }
+
+    /// Resets a flow on which the peer broke the protocol. The caller hears of it at once.
+    pub(super) fn break_off(&mut self, now: Instant, id: FlowId) {
+        let reason = ResetReason::Protocol;
+        let Some(flow) = self.flows.get(id) else { return };
+        if self.is_known(flow) && flow.is_callers() {
+            self.events.push_back(Event::Reset { flow: self.flow_key(id), reason });
+        }
+        self.reset(now, id, reason);
+    }
+
+    /// The session is gone: reports the reset of all flows to the caller.
+    pub fn abandon(&mut self, reason: ResetReason) {
+        let told = self.flows.iter().filter(|flow| flow.is_callers() && self.is_known(flow));
+        let told = told.map(|flow| Event::Reset { flow: self.flow_key(flow.id), reason });
+        let told: Vec<Event> = told.collect();
+        self.events.extend(told);
+        self.flows.clear();
+    }
+
+    /// Ends the sending half at `after`.
+    pub(super) fn cut_sending(&mut self, id: FlowId, after: u64) {
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        let before = flow.send.held();
+        let paths = &mut self.paths;
+        flow.send.truncate(after, |length, live| paths.settle(length, live));
+        self.flow_control.held_sent -= before - flow.send.held();
+        self.flow_control.recount(flow);
+        let spare = flow.send.runs.take_spare();
+        self.withdraw(spare);
+        self.writers.forget(id);
+        self.relieve();
+    }
+
+    /// Discards unread bytes.
+    pub(super) fn discard_received(&mut self, id: FlowId) {
+        if let Some(flow) = self.flows.get_mut(id) {
+            self.flow_control.held_received -= flow.recv.held();
+            flow.recv.discard();
+        }
+    }
+
+    /// Reset flows that could not deliver in time deliver no more.
+    fn hurry_resets(&mut self, now: Instant) {
+        while let Some(id) = pop_due(&mut self.reset_line, now) {
+            let Some(flow) = self.flows.get_mut(id) else { continue };
+            if let Life::Resetting { after, .. } = &mut flow.life {
+                *after = 0;
+                self.outbox.reset(flow);
+                self.cut_sending(id, 0);
+                self.end_if_over(now, id);
+            }
+        }
+    }
+
+    // Time, and the end of the session.
+
+    /// When [`Session::on_timeout`] wants to be called.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let lines = [&self.open_line, &self.reset_line];
+        let lines = lines.into_iter().filter_map(|line| line.front().map(|&(at, _)| at));
+        let judged = self.settings.stall;
+        let paths = self.paths.iter().map(|path| path.deadline(judged));
+        let parts =
+            [self.outbox.next_timeout(), self.flow_control.next_timeout(), self.turns.wake_at];
+        lines.chain(paths).chain(parts.into_iter().flatten()).min()
+    }
+
+    /// Runs the timers that are due.
+    pub fn on_timeout(&mut self, now: Instant) {
+        self.outbox.on_timeout(now, &mut self.flows);
+        self.turns.wake_at = self.turns.wake_at.filter(|&at| at > now);
+        while let Some(id) = pop_due(&mut self.open_line, now) {
+            if let Some(flow) = self.flows.get_mut(id) {
+                flow.hold = false;
+                self.enqueue(now, id);
+            }
+        }
+        self.hurry_resets(now);
+        let rtt = self.paths.slowest_rtt();
+        self.flow_control.on_timeout(now, rtt, &mut self.flows);
+        self.paths.ping_silent(now, self.flows.len() > 0);
+        for slot in self.paths.overdue(now, self.settings.stall) {
+            self.stall(now, slot);
+        }
+        self.close_drained(now);
+    }
+
+    /// Opens no more flows and tells the peer.
+    pub fn go_away(&mut self, reason: &str) {
+        if self.going_away.is_none() {
+            self.going_away = Some(reason.to_owned());
+            self.outbox.going_away = self.going_away.clone();
+        }
+    }
+
+    /// A new path carries the GOAWAY, too, and all that is granted.
+    pub fn brief_new_path(&mut self) {
+        self.outbox.going_away = self.going_away.clone();
+        self.outbox.due_credit = true;
+    }
+
+    pub fn status(&self) -> SessionStatus {
+        SessionStatus {
+            session: self.key,
+            peer: None,
+            flows: self.flows.len(),
+            memory_received: Bytes(self.flow_control.held_received),
+            memory_sent: Bytes(self.flow_control.held_sent),
+            credit: Bytes(self.flow_control.credit.left()),
+            reinjected: Bytes(self.reinjected),
+            ledger_dropped: self.messages.dropped(),
+            paths: self.paths.status(),
+        }
+    }
+}
+
+/// The next flow of a line whose time has come.
+fn pop_due(line: &mut VecDeque<(Instant, FlowId)>, now: Instant) -> Option<FlowId> {
+    line.front().filter(|(at, _)| *at <= now)?;
+    line.pop_front().map(|(_, id)| id)
+}
+
+/// Tags of one session; more units than one ever sends.
+const TAG_BITS: u32 = 40;

@@ -1,0 +1,87 @@
+//! Whose turn it is to send: the fair queue, and the flows that wait for something else.
+//!
+//! Invariant: a flow that has something to send and may send it stands in the queue or aside of it.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use polyrail_model::FlowId;
+use polyrail_scheduler::{FairQueue, RUN_MAX, Turn};
+
+use super::flow_control::FlowControl;
+use crate::flow::Flow;
+use crate::limits::INTERACTIVE_MAX;
+
+#[derive(Debug)]
+pub(super) struct Turns {
+    pub queue: FairQueue,
+    /// Flows that were asked and wait for a better path while others are asked.
+    aside: Vec<Turn>,
+    /// Flows that wait for credit, not for a path.
+    starved: BTreeSet<FlowId>,
+    /// When a scheduler that lets a segment wait decides again.
+    pub wake_at: Option<Instant>,
+}
+
+impl Turns {
+    pub fn new(now: Instant) -> Self {
+        let queue = FairQueue::new(now);
+        Self { queue, aside: Vec::new(), starved: BTreeSet::new(), wake_at: None }
+    }
+
+    /// Queues the flow if it has something to send and may send it.
+    pub fn enqueue(&mut self, now: Instant, flow: &mut Flow, control: &FlowControl) {
+        if flow.queued || flow.hold {
+            return;
+        }
+        if flow.send.piece(control.allowance(flow)).is_none() {
+            if flow.send.unsent() > 0 && flow.send.window() > 0 {
+                self.starved.insert(flow.id);
+            }
+            return;
+        }
+        flow.queued = true;
+        let small = flow.send.unsent() <= RUN_MAX;
+        let interactive = small && flow.recent(now) < INTERACTIVE_MAX;
+        self.queue.push(Turn { user: flow.user, flow: flow.id, interactive });
+    }
+
+    /// The flow is over.
+    pub fn forget(&mut self, flow: &Flow) {
+        if flow.queued {
+            self.queue.remove(flow.user, flow.id);
+        }
+        self.starved.remove(&flow.id);
+    }
+
+    /// Flows that waited for credit.
+    pub fn take_starved(&mut self) -> BTreeSet<FlowId> {
+        std::mem::take(&mut self.starved)
+    }
+
+    /// The flow waits for a better path until all others have been asked: it does not keep them
+    /// from a path that is free.
+    pub fn set_aside(&mut self, turn: Turn) {
+        self.aside.push(turn);
+    }
+
+    /// All have been asked: those aside go back to the front of the queue, in order.
+    pub fn rejoin(&mut self) {
+        self.aside.drain(..).rev().for_each(|turn| self.queue.push_front(turn));
+    }
+
+    /// Whether an interactive flow waits.
+    pub fn interactive_waits(&self) -> bool {
+        self.queue.interactive_waits() || self.aside.iter().any(|turn| turn.interactive)
+    }
+
+    /// The scheduler decides again at this time at the latest.
+    pub fn wake_by(&mut self, at: Instant) {
+        self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
+    }
+
+    #[cfg(test)]
+    pub fn aside(&self) -> usize {
+        self.aside.len()
+    }
+}

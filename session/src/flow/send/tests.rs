@@ -1,0 +1,276 @@
+//! The sending half on small texts.
+
+use super::*;
+use crate::limits::UNITS_MAX;
+
+fn base() -> Instant {
+    #[allow(clippy::disallowed_methods)] // a base for the clock of these tests
+    Instant::now()
+}
+
+fn half(opens: bool, text: &[u8]) -> SendHalf {
+    let mut half = SendHalf::new(opens, 1_000);
+    half.write(text);
+    half
+}
+
+/// Sends the next piece of at most `most` bytes on a slot.
+fn send(half: &mut SendHalf, most: u64, slot: usize) -> Option<(u64, bool, Vec<u8>, bool)> {
+    let piece = half.piece(u64::MAX >> 8)?;
+    let content = half.content(&piece, most);
+    let (end, out) = (content.end, (piece.start, content.open, content.data.to_vec(), content.fin));
+    half.sent(base(), &piece, end, PathSet::only(slot), 0, 0);
+    assert_eq!(half.runs.waiting, queued(half));
+    Some(out)
+}
+
+/// What `waiting` stands for.
+fn queued(half: &SendHalf) -> u64 {
+    half.runs.again.iter().map(|start| half.runs.runs[start].end - start).sum()
+}
+
+#[test]
+fn what_went_ahead_does_not_remain_but_what_goes_again_does() {
+    let mut half = half(false, b"abcdefghij");
+    assert_eq!(half.remaining(), 10);
+    assert!(send_ahead(&mut half, 4, 2).is_some());
+    assert_eq!((half.remaining(), half.unsent()), (8, 8), "two of ten are on their way");
+    send(&mut half, 3, 0);
+    assert_eq!(half.runs.give_up(0, 6, 0, false), 3);
+    assert_eq!((half.remaining(), half.unsent()), (8, 5), "three of them go again");
+    send(&mut half, 2, 1);
+    assert_eq!((half.remaining(), half.runs.waiting), (6, 2));
+    let last = std::iter::once(2..3).collect::<Vec<_>>();
+    assert!(half.acknowledge(0, &last, |_, _, _| {}), "a late arrival");
+    assert_eq!((half.remaining(), half.runs.waiting), (5, 1));
+    assert_eq!(half.runs.drop_gaps(), 1);
+    assert_eq!((half.remaining(), half.runs.waiting), (4, queued(&half)));
+    half.runs.give_up(4, 6, 1, false);
+    half.truncate(5, |_, _| {});
+    assert_eq!((half.runs.waiting, queued(&half)), (1, 1));
+}
+
+#[test]
+fn an_open_leads_and_an_end_follows() {
+    let mut half = half(true, b"abcde");
+    half.finish();
+    assert_eq!(send(&mut half, 3, 0), Some((0, true, b"abc".to_vec(), false)));
+    assert_eq!(send(&mut half, 3, 0), Some((4, false, b"de".to_vec(), true)));
+    assert_eq!(send(&mut half, 3, 0), None);
+    assert_eq!(half.next(), 7);
+    assert!(half.acknowledge(7, &[], |_, _, _| {}));
+    assert!(half.is_done());
+}
+
+#[test]
+fn an_open_goes_without_data_and_an_end_alone() {
+    let mut half = half(true, b"");
+    assert_eq!(send(&mut half, 9, 0), Some((0, true, vec![], false)));
+    assert_eq!(send(&mut half, 9, 0), None);
+    half.finish();
+    assert_eq!(send(&mut half, 9, 0), Some((1, false, vec![], true)));
+}
+
+#[test]
+fn the_window_holds_data_but_not_the_end() {
+    let mut half = half(false, b"abcdef");
+    half.limit = 4;
+    half.finish();
+    assert_eq!(send(&mut half, 9, 0), Some((0, false, b"abcd".to_vec(), false)));
+    assert_eq!(send(&mut half, 9, 0), None);
+    half.limit = 6;
+    assert_eq!(send(&mut half, 9, 0), Some((4, false, b"ef".to_vec(), true)));
+}
+
+#[test]
+fn what_a_path_gives_up_goes_again_unless_another_has_it() {
+    let mut half = half(false, b"abcdef");
+    send(&mut half, 3, 0);
+    let piece = half.piece(99).unwrap();
+    let mut both = PathSet::only(0);
+    both.insert(1);
+    half.sent(base(), &piece, 6, both, 0, 0);
+    assert_eq!(half.runs.give_up(0, 6, 0, false), 6);
+    let again = half.piece(99).unwrap();
+    assert_eq!((again.start, again.end, again.again), (0, 3, true));
+    assert!(again.carried.contains(0));
+    assert_eq!(send(&mut half, 2, 1), Some((0, false, b"ab".to_vec(), false)));
+    assert_eq!(send(&mut half, 2, 1), Some((2, false, b"c".to_vec(), false)));
+    assert_eq!(send(&mut half, 2, 1), None);
+}
+
+#[test]
+fn acknowledgements_settle_runs_and_cut_them_where_they_must() {
+    let mut half = half(false, b"abcdefgh");
+    send(&mut half, 4, 0);
+    send(&mut half, 4, 1);
+    let (mut settled, ranges) = (Vec::new(), std::iter::once(5..8).collect::<Vec<_>>());
+    assert!(half.acknowledge(2, &ranges, |_, n, live| settled.push((n, live.iter().next()))));
+    assert_eq!(settled, [(2, Some(0)), (3, Some(1))]);
+    assert_eq!(half.held(), 6);
+    half.runs.give_up(0, 8, 0, true);
+    assert_eq!(send(&mut half, 9, 1), Some((2, false, b"cd".to_vec(), false)));
+    assert!(!half.acknowledge(9, &[], |_, _, _| {}), "never sent");
+    assert!(half.acknowledge(8, &[], |_, _, _| {}));
+    assert_eq!((half.held(), half.runs.len(), half.runs.again.len()), (0, 0, 0));
+}
+
+/// The tags of the units that are spare, with the slots that carry them.
+fn spare(half: &mut SendHalf) -> Vec<(u64, Vec<usize>)> {
+    half.runs.take_spare().into_iter().map(|(tag, on)| (tag, on.iter().collect())).collect()
+}
+
+/// Sends the next piece of at most `most` bytes on a slot in a unit with this tag.
+fn send_as(half: &mut SendHalf, tag: u64, most: u64, slot: usize) {
+    let piece = half.piece(u64::MAX >> 8).unwrap();
+    let end = half.content(&piece, most).end;
+    half.sent(base(), &piece, end, PathSet::only(slot), tag, 0);
+}
+
+#[test]
+fn a_unit_is_spare_when_all_of_it_arrived_that_went_again() {
+    let mut half = half(false, b"abcdefgh");
+    send_as(&mut half, 1, 8, 0);
+    half.runs.give_up(0, 8, 0, false);
+    send_as(&mut half, 2, 3, 1);
+    send_as(&mut half, 3, 5, 1);
+    assert!(half.acknowledge(2, &[], |_, _, _| {}));
+    assert_eq!(spare(&mut half), [], "the rest of unit 2 is out");
+    assert!(half.acknowledge(3, &[], |_, _, _| {}));
+    assert_eq!(spare(&mut half), [(2, vec![1])], "and the rest of unit 1");
+    assert!(half.acknowledge(8, &[], |_, _, _| {}));
+    assert_eq!(spare(&mut half), [(1, vec![0]), (3, vec![1])]);
+    assert_eq!(spare(&mut half), [], "once");
+}
+
+#[test]
+fn what_one_path_carried_is_not_spare_but_what_was_cut_off_is() {
+    let mut half = half(false, b"abcdefgh");
+    send_as(&mut half, 1, 2, 0);
+    send_as(&mut half, 2, 4, 1);
+    send_as(&mut half, 3, 2, 0);
+    assert!(half.acknowledge(2, &[], |_, _, _| {}));
+    assert_eq!(spare(&mut half), []);
+    assert_eq!(half.runs.all_units().len(), 2);
+    half.truncate(4, |_, _| {});
+    assert_eq!(spare(&mut half), [(3, vec![0])], "a part of unit 2 is still wanted");
+    half.truncate(0, |_, _| {});
+    assert_eq!(spare(&mut half), [(2, vec![1])]);
+}
+
+#[test]
+fn a_path_that_is_gone_carries_no_spare_unit() {
+    let mut half = half(false, b"abcd");
+    send_as(&mut half, 1, 4, 0);
+    half.runs.give_up(0, 4, 0, true);
+    send_as(&mut half, 2, 4, 1);
+    half.runs.give_up(0, 4, 1, false);
+    send_as(&mut half, 3, 4, 0);
+    assert!(half.acknowledge(4, &[], |_, _, _| {}));
+    let of_slot_0: Vec<u64> = spare(&mut half)
+        .into_iter()
+        .filter(|(_, on)| on.contains(&0))
+        .map(|(tag, _)| tag)
+        .collect();
+    assert_eq!(of_slot_0, [3], "slot 0 is another path by now");
+    assert_eq!(half.runs.units_kept(), 0);
+}
+
+#[test]
+fn the_units_of_a_run_are_bounded() {
+    let mut half = half(false, b"abcd");
+    for tag in 0..100 {
+        let slot = (tag % 2) as usize;
+        send_as(&mut half, tag, 4, slot);
+        half.runs.give_up(0, 4, slot, false);
+    }
+    assert_eq!(half.runs.units_kept(), UNITS_MAX);
+    assert!(half.acknowledge(4, &[], |_, _, _| {}));
+    let tags: Vec<u64> = spare(&mut half).into_iter().map(|(tag, _)| tag).collect();
+    assert_eq!(tags, (100 - UNITS_MAX as u64..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_peer_that_cuts_runs_to_pieces_is_refused() {
+    let mut half = half(false, &vec![7; 65_536]);
+    half.limit = 1 << 20;
+    while send(&mut half, 15_400, 0).is_some() {}
+    let cut = |n: u64| (n * 64..n * 64 + 64).step_by(2).map(|at| at..at + 1).collect::<Vec<_>>();
+    let mut taken = 0;
+    while taken < 1_024 && half.acknowledge(0, &cut(taken), |_, _, _| {}) {
+        taken += 1;
+    }
+    assert!(half.runs.len() < 5 * RUNS_MAX, "{} runs", half.runs.len());
+    assert!(taken < 1_024, "never refused");
+}
+
+#[test]
+fn truncation_keeps_what_must_be_delivered() {
+    let mut half = half(false, b"abcdefgh");
+    half.finish();
+    send(&mut half, 4, 0);
+    half.truncate(6, |_, _| {});
+    assert_eq!(send(&mut half, 9, 0), Some((4, false, b"ef".to_vec(), false)));
+    assert_eq!(send(&mut half, 9, 0), None);
+    half.runs.give_up(0, 9, 0, false);
+    half.truncate(2, |_, _| {});
+    assert_eq!(send(&mut half, 9, 0), Some((0, false, b"ab".to_vec(), false)));
+    half.truncate(0, |_, _| {});
+    assert_eq!((half.held(), send(&mut half, 9, 0)), (0, None));
+}
+/// Sends what is `ahead` further on than the next piece.
+fn send_ahead(half: &mut SendHalf, ahead: u64, most: u64) -> Option<(u64, Vec<u8>)> {
+    let piece = half.piece(u64::MAX >> 8)?;
+    let piece = half.further(&piece, ahead, u64::MAX >> 8)?;
+    let content = half.content(&piece, most);
+    let (end, data) = (content.end, content.data.to_vec());
+    half.sent(base(), &piece, end, PathSet::only(1), 9, 0);
+    Some((piece.start, data))
+}
+
+#[test]
+fn what_is_skipped_over_goes_in_its_turn() {
+    let mut half = half(false, b"abcdefghij");
+    assert_eq!(send_ahead(&mut half, 4, 2), Some((4, b"ef".to_vec())));
+    assert_eq!((half.unsent(), half.runs.gaps, half.next()), (8, 4, 6));
+    assert_eq!(send_ahead(&mut half, 4, 1), Some((6, b"g".to_vec())), "what is there is sent");
+    assert_eq!(send_ahead(&mut half, 2, 1), Some((2, b"c".to_vec())), "within what was skipped");
+    assert_eq!((half.unsent(), half.runs.gaps), (6, 3));
+    assert_eq!(send_ahead(&mut half, 10, 1), None, "there is no more");
+    let gap = half.piece(0).unwrap();
+    assert_eq!((gap.start, gap.end, gap.again, gap.sent_at), (0, 2, false, None));
+    assert_eq!(send(&mut half, 9, 0), Some((0, false, b"ab".to_vec(), false)));
+    assert_eq!(send(&mut half, 9, 0), Some((3, false, b"d".to_vec(), false)));
+    assert_eq!((half.unsent(), half.runs.gaps), (3, 0));
+    assert_eq!(send(&mut half, 9, 0), Some((7, false, b"hij".to_vec(), false)));
+    assert!(half.acknowledge(10, &[], |_, _, _| {}));
+    assert_eq!((half.held(), half.runs.len(), half.runs.again.len()), (0, 0, 0));
+}
+
+#[test]
+fn what_was_skipped_over_cannot_be_acknowledged_but_can_be_cut_off() {
+    let mut half = half(false, b"abcdefghij");
+    send(&mut half, 1, 0);
+    assert!(send_ahead(&mut half, 3, 2).is_some());
+    let ranges = std::iter::once(4..6).collect::<Vec<_>>();
+    assert!(!half.acknowledge(2, &[], |_, _, _| {}), "never sent");
+    assert!(!half.acknowledge(6, &[], |_, _, _| {}));
+    assert!(half.acknowledge(1, &ranges, |_, _, _| {}));
+    half.truncate(3, |_, live| assert_eq!(live, PathSet::EMPTY));
+    assert_eq!((half.unsent(), half.runs.gaps), (2, 2));
+    assert_eq!((half.runs.drop_gaps(), half.runs.again.len(), half.runs.len()), (2, 0, 0));
+}
+
+#[test]
+fn an_open_is_not_skipped_nor_more_than_is_bounded() {
+    let mut half = half(true, b"abc");
+    assert_eq!(send_ahead(&mut half, 1, 1), None);
+    let mut half = SendHalf::new(false, 1 << 30);
+    half.write(&vec![7; AHEAD_MAX as usize + 9]);
+    assert_eq!(send_ahead(&mut half, AHEAD_MAX + 1, 1), None);
+    assert_eq!(send_ahead(&mut half, AHEAD_MAX, 1).unwrap().0, AHEAD_MAX);
+    assert_eq!(half.runs.gaps, AHEAD_MAX);
+    half.finish();
+    assert_eq!(send_ahead(&mut half, AHEAD_MAX, 99).unwrap().1.len(), 8, "with its end");
+    assert_eq!(half.next(), AHEAD_MAX + 10);
+}
