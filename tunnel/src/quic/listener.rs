@@ -217,7 +217,7 @@ impl Listener {
         }
     }
 
-    /// Handshakes in progress.
+    /// Handshakes in progress, by the reports read in the last [`receive`](Self::receive).
     pub fn half_open(&self) -> usize {
         self.half_open.count()
     }

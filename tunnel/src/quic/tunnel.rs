@@ -83,6 +83,14 @@ impl QuicTunnel {
         }
     }
 
+    /// Datagrams for a closed connection are dropped, so that mail does not accumulate until the
+    /// caller drops the tunnel.
+    fn discard_mail(&self) {
+        if let Port::Shared(_, mailbox) = &self.port {
+            mailbox.mail.try_iter().for_each(drop);
+        }
+    }
+
     fn on_read_error(&mut self, error: &io::Error) {
         match error.kind() {
             io::ErrorKind::WouldBlock => self.readable = false,
@@ -147,6 +155,7 @@ impl Tunnel for QuicTunnel {
 
     fn on_ready(&mut self, now: Instant, readable: bool, writable: bool) {
         if self.engine.state == State::Closed {
+            self.discard_mail();
             return;
         }
         self.readable |= readable && matches!(self.port, Port::Own(_));
