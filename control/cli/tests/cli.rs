@@ -59,7 +59,7 @@ fn operator_issues_checks_and_revokes() {
     fails(dir, &["pki", "revoke", "--dir", "pki", "train"], "neither a file nor a serial number");
 
     fs::write(dir.join("garbage"), "garbage").unwrap();
-    fails(dir, &["pki", "show", "garbage", "out/cloud.crt"], "no certificate in it");
+    fails(dir, &["pki", "show", "garbage", "out/cloud.crt"], "there is no certificate (CERTIFICATE) in it");
     fails(dir, &["pki", "show", "none"], "No such file");
     fs::set_permissions(dir.join("pki/ca.key"), fs::Permissions::from_mode(0o644)).unwrap();
     let wide = [&issue[..], &["gateway", "x"]].concat();
@@ -74,7 +74,7 @@ fn both_examples_pass_with_their_certificates() {
     for name in ["gateway.toml", "cloud.toml"] {
         fs::copy(packaging.join(name), dir.join(name)).unwrap();
     }
-    fails(dir, &["check", "gateway.toml"], "tls.certificate: cannot read the certificate");
+    fails(dir, &["check", "gateway.toml"], "tls.certificate: cannot read train-7.crt");
     fine(dir, &["pki", "init", "--dir", "."]);
     fine(dir, &["pki", "issue", "--dir", ".", "--role", "gateway", "train-7"]);
     fine(dir, &["pki", "issue", "--dir", ".", "--role", "cloud", "cloud"]);

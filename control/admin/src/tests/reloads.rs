@@ -191,7 +191,7 @@ fn log_level_changes_when_the_data_plane_agrees() {
         let (_, outcome) = bench.reload(Ok(()));
         let Reloaded { changes, warnings } = outcome.unwrap();
         assert_eq!(changes[0].to_string(), "log.level: info -> debug");
-        let warning = "gateway.toml:18:1: log.file: this key is ignored";
+        let warning = "gateway.toml:19:1: log.file: this key is ignored";
         assert!(changes.len() == 1 && warnings[0].contains(warning), "{warnings:?}");
         assert!(logs("in debug"));
         assert_eq!(bench.desk.running().config.log().level, LogLevel::Debug);

@@ -106,7 +106,7 @@ fn long_and_binary_lines_are_skipped() {
 fn unsupported_protocol_closes_the_connection() {
     let foreign = VERSION.replace(":3,", ":4,");
     let (end, ..) = conversation(&[foreign.as_bytes(), b"\n"]);
-    assert_eq!(end, "gpsd 3.22 speaks protocol 4; understood is 3");
+    assert_eq!(end, "gpsd 3.22 speaks protocol 4; supported is 3");
 }
 
 #[tokio::test(start_paused = true)]

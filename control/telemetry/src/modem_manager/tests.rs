@@ -306,7 +306,7 @@ async fn cells_follow_modems_and_restarts_of_the_manager() {
     let source = Harness::start(&bus.address());
     source.until(|state| state.state == SourcePhase::Waiting).await;
     let message = source.source.monitor.state().message.unwrap();
-    assert_eq!(message, "there is no ModemManager on the bus");
+    assert_eq!(message, "ModemManager is not on the bus");
 
     // A manager that has its modems before it has its name.
     let manager = Manager::start(&bus).await;
