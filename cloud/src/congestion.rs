@@ -139,9 +139,9 @@ pub(crate) mod tests {
     use polyrail_model::{Identity, InstanceId};
     use polyrail_relay::{Label, RelayEvent, RelaySettings};
     use polyrail_session::{Endpoint, Event, Settings};
-    use polyrail_tunnel::fake;
 
     use super::*;
+    use crate::fake;
 
     fn choose(top: &str, table: &str) -> (Congestion, Vec<String>) {
         let tls = "[tls]\ncertificate = \"c\"\nkey = \"k\"\nauthority = \"a\"\n";

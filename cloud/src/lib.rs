@@ -9,6 +9,9 @@ pub mod shell;
 
 mod congestion;
 mod descriptors;
+#[cfg(test)]
+#[path = "../../tunnel/tests/common/fake.rs"]
+mod fake;
 mod listeners;
 mod operate;
 mod paths;

@@ -250,10 +250,10 @@ mod tests {
     use polyrail_model::InstanceId;
     use polyrail_relay::{Label, RelayEvent};
     use polyrail_session::{Endpoint, Settings};
-    use polyrail_tunnel::fake;
 
     use super::*;
     use crate::congestion::tests::Side;
+    use crate::fake;
 
     #[test]
     fn invented_carrier_names_evict_only_those_of_the_same_gateway() {

@@ -123,7 +123,7 @@ fn a_path_comes_back_with_early_data_and_ends_in_order() {
     let limit = Instant::now() + Duration::from_secs(20);
     loop {
         let log = cloud.log();
-        match log.matches("a tunnel passes early data").count() {
+        match log.matches("early data accepted").count() {
             2 => break,
             count => assert!(count < 2 && Instant::now() < limit, "{count} of 2:\n{log}"),
         }

@@ -21,6 +21,9 @@
 mod accept;
 pub mod congestion;
 mod daemon;
+#[cfg(test)]
+#[path = "../../tunnel/tests/common/fake.rs"]
+mod fake;
 mod foresight;
 mod leg;
 mod limits;

@@ -14,9 +14,9 @@ use mio::{Events, Poll};
 use polyrail_model::{Destination, Identity, InstanceId, UserId};
 use polyrail_session::{Endpoint, Event, Settings};
 use polyrail_tunnel::CloseReason;
-use polyrail_tunnel::fake::{self, FakeControl};
 use socket2::SockRef;
 
+use crate::fake::{self, FakeControl};
 use crate::{Label, Relay, RelayEvent, RelaySettings};
 
 struct Side {

@@ -11,7 +11,6 @@ use std::time::Duration;
 /// after that.
 #[derive(Clone, Debug)]
 pub struct Backoff {
-    min: Duration,
     max: Duration,
     attempt: u32,
     random: u64,
@@ -23,29 +22,19 @@ impl Backoff {
     /// The default longest wait.
     pub const MAX: Duration = Duration::from_secs(5);
 
-    /// Waits between `min` and `max`; equal seeds give equal waits.
-    pub fn new(min: Duration, max: Duration, seed: u64) -> Self {
-        Self { min, max: max.max(min), attempt: 0, random: seed }
-    }
-
-    /// Waits between [`MIN`](Self::MIN) and `max`.
+    /// Waits between [`MIN`](Self::MIN) and `max`; equal seeds give equal waits.
     pub fn with_max(max: Duration, seed: u64) -> Self {
-        Self::new(Self::MIN, max, seed)
+        Self { max: max.max(Self::MIN), attempt: 0, random: seed }
     }
 
     /// How long to wait after another failure.
     pub fn next_wait(&mut self) -> Duration {
         let doublings = self.attempt.min(30);
         self.attempt = self.attempt.saturating_add(1);
-        let ceiling = self.min.saturating_mul(1 << doublings).min(self.max);
+        let ceiling = Self::MIN.saturating_mul(1 << doublings).min(self.max);
         let half = ceiling / 2;
         let share = (self.draw() >> 11) as f64 / (1u64 << 53) as f64;
         half + half.mul_f64(share)
-    }
-
-    /// How many waits were given out since the last success.
-    pub fn attempts(&self) -> u32 {
-        self.attempt
     }
 
     /// Starts over after a success.

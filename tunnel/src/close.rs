@@ -4,23 +4,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use polyrail_identity::CertificateFault;
+use rustls::AlertDescription;
 
-/// Why a tunnel is over.
+/// Why a tunnel ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// We closed it.
+    /// This side closed it.
     #[error("closed by this side")]
     Local,
-    /// The peer closed it in order.
+    /// The peer closed it with notice.
     #[error("closed by the peer")]
     PeerClosed,
-    /// The peer's end of stream came without its notice of the end.
+    /// The stream ended without a close notice from the peer.
     #[error("the connection ended without notice: the peer's process died or a middlebox cut it")]
     Cut,
     /// The connection was reset after it was up.
     #[error("connection reset by the peer or a middlebox")]
     Reset,
-    /// The connection went unanswered for too long after it was up.
+    /// The connection timed out after it was up.
     #[error("the peer stopped answering: the connection timed out")]
     TimedOut,
 
@@ -30,7 +31,7 @@ pub enum CloseReason {
         /// The address that was dialled.
         peer: SocketAddr,
     },
-    /// There is no way to the peer.
+    /// No route leads to the peer.
     #[error("{peer} cannot be reached: {detail}; check the carrier's addresses and routes")]
     Unreachable {
         /// The address that was dialled.
@@ -43,7 +44,7 @@ pub enum CloseReason {
     ConnectTimedOut {
         /// The address that was dialled.
         peer: SocketAddr,
-        /// How long we waited.
+        /// The timeout.
         after: Duration,
     },
     /// The carrier's interface does not exist.
@@ -77,26 +78,26 @@ pub enum CloseReason {
     /// The kernel forbids a socket option.
     #[error("no permission to {action}: the process lacks CAP_NET_ADMIN or CAP_NET_RAW")]
     NotPermitted {
-        /// What was tried.
+        /// The attempted operation.
         action: String,
     },
 
     /// The peer was reached but did not complete the handshake in time.
     #[error("the peer did not complete the TLS handshake within {after:?}")]
     HandshakeTimedOut {
-        /// How long we waited.
+        /// The timeout.
         after: Duration,
     },
     /// The peer closed or reset the connection during the handshake.
     #[error("the peer closed the connection during the TLS handshake, without saying why")]
     ClosedInHandshake,
-    /// What came instead of a handshake is not TLS.
+    /// The peer sent something else than a TLS handshake.
     #[error("the peer does not speak TLS: wrong port, or a middlebox answers in its place")]
     NotTls,
-    /// The peer speaks TLS, but none that we have in common.
-    #[error("no common ground with the peer's TLS: {detail}")]
+    /// The peer's TLS and ours have no version or algorithm in common.
+    #[error("the peer's TLS and ours have nothing in common: {detail}")]
     Incompatible {
-        /// What is missing.
+        /// The missing feature.
         detail: String,
     },
     /// The peer does not speak `polyrail/1`.
@@ -105,30 +106,30 @@ pub enum CloseReason {
     /// The peer's certificate did not pass our checks.
     #[error("peer certificate rejected: {0}")]
     PeerCertificate(CertificateFault),
-    /// The peer told us why it refuses us.
-    #[error("the peer refuses us: {0}")]
+    /// The peer rejects us and sent the reason.
+    #[error("rejected by the peer: {0}")]
     PeerRefused(PeerComplaint),
-    /// A record of the established connection could not be understood or was forged.
-    #[error("garbage from the peer in the established connection")]
+    /// A record of the established connection was invalid or forged.
+    #[error("invalid record from the peer in the established connection")]
     BadRecord,
     /// The peer broke the TLS protocol.
     #[error("the peer broke the TLS protocol: {detail}")]
     ProtocolError {
-        /// What it did.
+        /// The violation.
         detail: String,
     },
 
     /// Another failure of this machine.
     #[error("{action}: {detail}")]
     Internal {
-        /// What was tried.
+        /// The attempted operation.
         action: String,
-        /// What came of it.
+        /// The error.
         detail: String,
     },
 }
 
-/// Why the peer refuses us, as its TLS alert says (RFC 8446 6.2).
+/// Why the peer rejects us, by its TLS alert (RFC 8446 6.2).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerComplaint {
     /// `certificate_required`.
@@ -160,74 +161,35 @@ pub enum PeerComplaint {
     Other(String),
 }
 
-/// Who can do something about the end of a tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// Nobody needs to.
-    Nobody,
-    /// The operator of this machine.
-    Here,
-    /// The operator of the peer's machine.
-    Peer,
-    /// The carrier, or what lies between the two.
-    Network,
-    /// This side's or the peer's operator: the two disagree.
-    Either,
-}
-
 impl CloseReason {
-    /// Which side can act on it.
-    pub fn side(&self) -> Side {
-        match self {
-            Self::Local | Self::PeerClosed => Side::Nobody,
-            Self::Cut
-            | Self::Reset
-            | Self::TimedOut
-            | Self::Unreachable { .. }
-            | Self::ConnectTimedOut { .. }
-            | Self::HandshakeTimedOut { .. } => Side::Network,
-            Self::Refused { .. }
-            | Self::ClosedInHandshake
-            | Self::NotTls
-            | Self::BadRecord
-            | Self::ProtocolError { .. } => Side::Peer,
+    /// Whether the cause is on this machine: its configuration, interfaces or kernel.
+    pub fn is_local_fault(&self) -> bool {
+        matches!(
+            self,
             Self::InterfaceMissing { .. }
-            | Self::SourceMissing { .. }
-            | Self::FamilyMismatch { .. }
-            | Self::CongestionControl { .. }
-            | Self::NotPermitted { .. }
-            | Self::Internal { .. } => Side::Here,
-            Self::Incompatible { .. } | Self::WrongProtocol => Side::Either,
-            Self::PeerCertificate(fault) => match fault {
-                CertificateFault::UnknownAuthority
-                | CertificateFault::Expired { .. }
-                | CertificateFault::NotYetValid { .. }
-                | CertificateFault::WrongName { .. } => Side::Either,
-                _ => Side::Peer,
-            },
-            Self::PeerRefused(complaint) => complaint.side(),
-        }
-    }
-
-    /// Whether it is an ordinary end that needs no warning in the log.
-    pub fn is_orderly(&self) -> bool {
-        self.side() == Side::Nobody
+                | Self::SourceMissing { .. }
+                | Self::FamilyMismatch { .. }
+                | Self::CongestionControl { .. }
+                | Self::NotPermitted { .. }
+                | Self::Internal { .. }
+        )
     }
 }
 
 impl PeerComplaint {
-    /// Which side can act on it.
-    pub fn side(&self) -> Side {
-        match self {
-            Self::CertificateMissing
-            | Self::CertificateRevoked
-            | Self::WrongRole
-            | Self::CertificateMalformed => Side::Here,
-            Self::UnknownAuthority
-            | Self::CertificateExpired
-            | Self::WrongName
-            | Self::WrongProtocol
-            | Self::Other(_) => Side::Either,
+    /// The meaning of a TLS alert (RFC 8446 6.2).
+    pub(crate) fn of_alert(alert: u8) -> Self {
+        use AlertDescription as A;
+        match AlertDescription::from(alert) {
+            A::CertificateRequired | A::NoCertificate => Self::CertificateMissing,
+            A::UnknownCA => Self::UnknownAuthority,
+            A::CertificateExpired => Self::CertificateExpired,
+            A::CertificateRevoked => Self::CertificateRevoked,
+            A::UnsupportedCertificate => Self::WrongRole,
+            A::AccessDenied => Self::WrongName,
+            A::BadCertificate | A::CertificateUnknown => Self::CertificateMalformed,
+            A::NoApplicationProtocol => Self::WrongProtocol,
+            other => Self::Other(format!("{other:?}")),
         }
     }
 }

@@ -1,20 +1,18 @@
 //! A carrier's tunnel: one reliable, authenticated connection between gateway and cloud.
 //!
-//! [`Tunnel`] is what the daemons see: whole frames go in, the peer's frame stream comes out, and
-//! the tunnel says how much it takes and how its link is doing. [`quic`] implements it with QUIC,
-//! [`tls`] with TLS 1.3 over TCP; [`fake`] in memory, for tests of what stands above. The crate
-//! knows nothing of sessions, flows or frames' contents.
+//! The daemons use the trait [`Tunnel`]: it takes whole frames, delivers the peer's frame stream,
+//! and reports its room and link samples. [`quic`] implements it with QUIC, [`tls`] with TLS 1.3
+//! over TCP. The crate knows nothing of sessions, flows or the contents of frames.
 //!
-//! What is not here: which tunnel carries what (the scheduler), when to connect again (the
-//! gateway, with [`Backoff`] as its policy), and how many half-open handshakes the cloud keeps
-//! (the cloud; [`tls::HANDSHAKES_MAX`] is the default).
+//! Others decide which tunnel carries which frame (the scheduler), when to reconnect (the gateway,
+//! with [`Backoff`] as its policy), and how many half-open TLS handshakes the cloud keeps (the
+//! cloud; [`tls::HANDSHAKES_MAX`] is the default).
 
 #![deny(unsafe_code)]
 
 mod backoff;
 mod carrier;
 mod close;
-pub mod fake;
 mod kernel;
 pub mod quic;
 pub mod tls;
@@ -22,6 +20,6 @@ mod tunnel;
 
 pub use backoff::Backoff;
 pub use carrier::{CarrierSpec, SocketOptions, available_congestion_controls};
-pub use close::{CloseReason, PeerComplaint, Side};
+pub use close::{CloseReason, PeerComplaint};
 pub use kernel::unacknowledged;
 pub use tunnel::{CONTROL_EXCESS, Early, Established, FRAMES_MAX, Tunnel, TunnelEvent};

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use polyrail_identity::Peer;
 use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
@@ -148,7 +148,7 @@ pub struct Early {
 }
 
 impl From<Peer> for Early {
-    fn from(Peer { name, serial, .. }: Peer) -> Self {
+    fn from(Peer { name, serial }: Peer) -> Self {
         Self { peer: name, serial }
     }
 }
@@ -160,8 +160,6 @@ pub struct Established {
     pub peer: Identity,
     /// The serial number of the peer's certificate, in lower-case hexadecimal digits.
     pub serial: String,
-    /// When the peer's certificate expires.
-    pub peer_valid_until: SystemTime,
     /// A secret that only the two ends of this very connection know (RFC 8446 7.5).
     pub exporter: [u8; 32],
     /// Whether an earlier TLS session was resumed.

@@ -12,7 +12,8 @@ use common::raw::RawClient;
 use common::{BEGIN, TestClock, World, client, name, server};
 use polyrail_identity::{CertificateFault, TlsIdentity};
 use polyrail_tunnel::tls::Client;
-use polyrail_tunnel::{CloseReason, PeerComplaint, Side};
+use polyrail_tunnel::{CloseReason, PeerComplaint};
+use rcgen::ExtendedKeyUsagePurpose;
 
 /// Connects `gateway`, which sends as soon as it may, to `cloud`; answers with how it ended for
 /// the gateway and for the cloud. Where the two do not agree, nothing was handed out.
@@ -56,144 +57,99 @@ fn a_good_pair_is_up_and_agrees() {
     assert_eq!(near.exporter, far.exporter);
     assert_ne!(near.exporter, [0; 32]);
     assert!(!near.resumed && !far.resumed);
-    let end = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(BEGIN + LIFE);
-    assert_eq!((near.peer_valid_until, far.peer_valid_until), (end, end));
+}
+
+/// A certificate that is valid from 500 s before the others' begin until long after their end.
+fn long<'a>(name: &'a str, usage: &'a [ExtendedKeyUsagePurpose], serial: u64) -> Node<'a> {
+    Node { begin: BEGIN - 500, end: BEGIN + 2 * LIFE, ..Node::new(name, usage, serial) }
+}
+
+fn wrong_role(name: &str, wanted: &'static str) -> CertificateFault {
+    CertificateFault::WrongRole { name: name.to_owned(), wanted }
+}
+
+fn revoked(name: &str, serial: u64) -> CertificateFault {
+    CertificateFault::Revoked { name: name.to_owned(), serial: serial_text(serial) }
 }
 
 #[test]
-fn a_gateway_of_another_authority_is_refused() {
+fn cloud_rejects_gateways_and_the_alert_says_why() {
     let (ours, foreign) = (Authority::new(), Authority::new());
-    let paths = foreign.issue(&Node::new("train-7", GATEWAY, 7), &ours);
-    let intruder = TlsIdentity::load(&paths).unwrap();
-    assert_eq!(
-        meet(intruder, ours.cloud(), NOW),
-        [complaint(PeerComplaint::UnknownAuthority), fault(CertificateFault::UnknownAuthority)]
+    let name = || "train-7".to_owned();
+    let foreign = foreign.issue(&Node::new("train-7", GATEWAY, 7), &ours);
+    let cloud = ours.node(&long("cloud", CLOUD, 2));
+    let revoking = ours.cloud_revoking(&[5, 7], BEGIN + LIFE);
+    let revoking = TlsIdentity::load(&revoking).unwrap();
+    // An expired list still counts.
+    let expired_list = TlsIdentity::load(&ours.cloud_revoking(&[7], BEGIN + 10)).unwrap();
+    let ahead = Duration::from_secs(30);
+    let (expired, early) = (
+        CertificateFault::Expired { name: name(), ago: Duration::from_secs(60) },
+        CertificateFault::NotYetValid { name: name(), ahead },
     );
-}
-
-#[test]
-fn a_cloud_of_another_authority_is_refused() {
-    let (ours, foreign) = (Authority::new(), Authority::new());
-    let paths = foreign.issue(&Node::new("cloud", CLOUD, 1), &ours);
-    let intruder = TlsIdentity::load(&paths).unwrap();
-    assert_eq!(
-        meet(ours.gateway(), intruder, NOW),
-        [fault(CertificateFault::UnknownAuthority), complaint(PeerComplaint::UnknownAuthority)]
-    );
-}
-
-#[test]
-fn expired_and_future_certificates_are_refused_by_either_side() {
-    let authority = Authority::new();
-    let long = |name, usage, serial| Node {
-        begin: BEGIN - 500,
-        end: BEGIN + 2 * LIFE,
-        ..Node::new(name, usage, serial)
-    };
-    let short_gateway = authority.gateway();
-    let long_cloud = authority.node(&long("cloud", CLOUD, 2));
-    let expired =
-        CertificateFault::Expired { name: "train-7".to_owned(), ago: Duration::from_secs(60) };
-    assert_eq!(
-        meet(short_gateway.clone(), long_cloud.clone(), BEGIN + LIFE + 60),
-        [complaint(PeerComplaint::CertificateExpired), fault(expired)]
-    );
-    let early = CertificateFault::NotYetValid {
-        name: "train-7".to_owned(),
-        ahead: Duration::from_secs(30),
-    };
-    assert_eq!(
-        meet(short_gateway, long_cloud, BEGIN - 30),
-        [complaint(PeerComplaint::CertificateExpired), fault(early)]
-    );
-    let long_gateway = authority.node(&long("train-8", GATEWAY, 8));
-    let expired =
-        CertificateFault::Expired { name: "cloud".to_owned(), ago: Duration::from_secs(5) };
-    assert_eq!(
-        meet(long_gateway, authority.cloud(), BEGIN + LIFE + 5),
-        [fault(expired), complaint(PeerComplaint::CertificateExpired)]
-    );
-}
-
-#[test]
-fn a_certificate_serves_its_own_role_only() {
-    let authority = Authority::new();
-    let wrong = |name: &str, wanted| CertificateFault::WrongRole { name: name.to_owned(), wanted };
-    // A cloud's certificate does not open a session.
-    let posing = authority.node(&Node::new("cloud-2", CLOUD, 3));
-    assert_eq!(
-        meet(posing, authority.cloud(), NOW),
-        [complaint(PeerComplaint::WrongRole), fault(wrong("cloud-2", "gateway"))]
-    );
-    // A gateway's certificate does not impersonate the cloud, not even with its name, nor does
-    // one for both roles or for none.
-    let both = [CLOUD, GATEWAY].concat();
-    for usage in [GATEWAY, &both, &[]] {
-        let posing = authority.node(&Node::new("cloud", usage, 4));
-        assert_eq!(
-            meet(authority.gateway(), posing, NOW),
-            [fault(wrong("cloud", "cloud")), complaint(PeerComplaint::WrongRole)]
-        );
+    use PeerComplaint as C;
+    let gateway = ours.gateway();
+    let table = [
+        (
+            TlsIdentity::load(&foreign).unwrap(),
+            ours.cloud(),
+            NOW,
+            C::UnknownAuthority,
+            CertificateFault::UnknownAuthority,
+        ),
+        (gateway.clone(), cloud.clone(), BEGIN + LIFE + 60, C::CertificateExpired, expired),
+        (gateway.clone(), cloud, BEGIN - 30, C::CertificateExpired, early),
+        (
+            ours.node(&Node::new("cloud-2", CLOUD, 3)),
+            ours.cloud(),
+            NOW,
+            C::WrongRole,
+            wrong_role("cloud-2", "gateway"),
+        ),
+        (gateway.clone(), revoking.clone(), NOW, C::CertificateRevoked, revoked("train-7", 7)),
+        (gateway, expired_list, NOW, C::CertificateRevoked, revoked("train-7", 7)),
+    ];
+    for (gateway, cloud, at, told, found) in table {
+        assert_eq!(meet(gateway, cloud, at), [complaint(told), fault(found)]);
     }
+    let other = ours.node(&Node::new("train-9", GATEWAY, 9));
+    assert_eq!(meet(other, revoking, NOW), [None, None]);
 }
 
 #[test]
-fn the_cloud_must_have_the_expected_name() {
-    let authority = Authority::new();
-    let other = authority.node(&Node::new("cloud-2", CLOUD, 3));
-    let wrong = CertificateFault::WrongName {
+fn gateway_rejects_clouds_and_the_alert_says_why() {
+    let (ours, foreign) = (Authority::new(), Authority::new());
+    let gateway = ours.node(&long("train-8", GATEWAY, 8));
+    let foreign = foreign.issue(&Node::new("cloud", CLOUD, 1), &ours);
+    let mut paths = ours.issue(&Node::new("train-7", GATEWAY, 7), &ours);
+    paths.revocations = ours.cloud_revoking(&[1], BEGIN + LIFE).revocations;
+    let both = [CLOUD, GATEWAY].concat();
+    let posing = |usage: &[_]| ours.node(&Node::new("cloud", usage, 4));
+    let ago = Duration::from_secs(5);
+    let expired = CertificateFault::Expired { name: "cloud".to_owned(), ago };
+    let wrong_name = CertificateFault::WrongName {
         expected: "cloud".to_owned(),
         presented: "cloud-2".to_owned(),
     };
-    assert_eq!(
-        meet(authority.gateway(), other, NOW),
-        [fault(wrong), complaint(PeerComplaint::WrongName)]
-    );
-}
-
-#[test]
-fn a_certificate_must_name_its_node_twice_alike() {
-    let authority = Authority::new();
-    for dns in [vec!["train-8"], vec!["train-7", "train-8"], vec![]] {
-        let node = Node { dns, ..Node::new("train-7", GATEWAY, 7) };
-        let paths = authority.issue(&node, &authority);
-        let error = TlsIdentity::load(&paths).unwrap_err().to_string();
-        assert!(error.contains("train-7-7.pem") && error.contains("train-7"), "{error}");
+    use PeerComplaint as C;
+    let table = [
+        (
+            TlsIdentity::load(&foreign).unwrap(),
+            NOW,
+            CertificateFault::UnknownAuthority,
+            C::UnknownAuthority,
+        ),
+        (ours.cloud(), BEGIN + LIFE + 5, expired, C::CertificateExpired),
+        (posing(GATEWAY), NOW, wrong_role("cloud", "cloud"), C::WrongRole),
+        (posing(&both), NOW, wrong_role("cloud", "cloud"), C::WrongRole),
+        (posing(&[]), NOW, wrong_role("cloud", "cloud"), C::WrongRole),
+        (ours.node(&Node::new("cloud-2", CLOUD, 3)), NOW, wrong_name, C::WrongName),
+    ];
+    for (cloud, at, found, told) in table {
+        assert_eq!(meet(gateway.clone(), cloud, at), [fault(found), complaint(told)]);
     }
-}
-
-#[test]
-fn a_revoked_certificate_is_refused() {
-    let authority = Authority::new();
-    let revoking = authority.cloud_revoking(&[5, 7], BEGIN + LIFE);
-    let revoked = CertificateFault::Revoked { name: "train-7".to_owned(), serial: serial_text(7) };
-    assert_eq!(
-        meet(authority.gateway(), TlsIdentity::load(&revoking).unwrap(), NOW),
-        [complaint(PeerComplaint::CertificateRevoked), fault(revoked)]
-    );
-    // Another one is not.
-    let other = authority.node(&Node::new("train-9", GATEWAY, 9));
-    assert_eq!(meet(other, TlsIdentity::load(&revoking).unwrap(), NOW), [None, None]);
-}
-
-#[test]
-fn a_cloud_that_was_revoked_is_refused() {
-    let authority = Authority::new();
-    let mut paths = authority.issue(&Node::new("train-7", GATEWAY, 7), &authority);
-    paths.revocations = authority.cloud_revoking(&[1], BEGIN + LIFE).revocations;
-    let revoked = CertificateFault::Revoked { name: "cloud".to_owned(), serial: serial_text(1) };
-    assert_eq!(
-        meet(TlsIdentity::load(&paths).unwrap(), authority.cloud(), NOW),
-        [fault(revoked), complaint(PeerComplaint::CertificateRevoked)]
-    );
-}
-
-#[test]
-fn an_expired_revocation_list_still_revokes() {
-    let authority = Authority::new();
-    let identity = TlsIdentity::load(&authority.cloud_revoking(&[7], BEGIN + 10)).unwrap();
-    let outcome = meet(authority.gateway(), identity, NOW);
-    assert_eq!(outcome[0], complaint(PeerComplaint::CertificateRevoked));
+    let outcome = meet(TlsIdentity::load(&paths).unwrap(), ours.cloud(), NOW);
+    assert_eq!(outcome, [fault(revoked("cloud", 1)), complaint(C::CertificateRevoked)]);
 }
 
 #[test]
@@ -241,7 +197,7 @@ fn a_session_whose_certificate_was_revoked_meanwhile_is_not_resumed() {
     assert!(!identity.is_revoked(&serial_text(8)));
     world.server.as_mut().unwrap().set_identity(identity).unwrap();
     let address = world.ends[0].tunnel.peer_addr().unwrap();
-    let revoked = CertificateFault::Revoked { name: "train-7".to_owned(), serial: serial_text(7) };
+    let revoked = revoked("train-7", 7);
     // The resumed handshake itself succeeds: it is our check behind it that refuses.
     let outcome = world.outcome(&mut client, address);
     assert_eq!(outcome, [Some(CloseReason::PeerClosed), fault(revoked.clone())]);
@@ -268,7 +224,7 @@ fn a_reload_counts_for_handshakes_under_way() {
     });
     world.until("over", |ends| ends[0].closed.is_some());
     gateway.join().unwrap();
-    let revoked = CertificateFault::Revoked { name: "train-7".to_owned(), serial: serial_text(7) };
+    let revoked = revoked("train-7", 7);
     assert_eq!(world.ends[0].closed, fault(revoked));
 }
 
@@ -301,20 +257,4 @@ fn a_gateway_reloads_its_identity() {
     assert_eq!(world.outcome(&mut client, address), [None, None]);
     let up = world.ends[3].up.clone().unwrap();
     assert_eq!((up.serial, up.resumed), (serial_text(77), false));
-}
-
-#[test]
-fn every_reason_says_who_can_act() {
-    let table = [
-        (CloseReason::PeerRefused(PeerComplaint::CertificateRevoked), Side::Here),
-        (CloseReason::PeerRefused(PeerComplaint::UnknownAuthority), Side::Either),
-        (fault(CertificateFault::Missing).unwrap(), Side::Peer),
-        (CloseReason::NotTls, Side::Peer),
-        (CloseReason::TimedOut, Side::Network),
-        (CloseReason::Local, Side::Nobody),
-    ];
-    for (reason, side) in table {
-        assert_eq!(reason.side(), side, "{reason}");
-        assert_eq!(reason.is_orderly(), side == Side::Nobody);
-    }
 }

@@ -79,14 +79,9 @@ impl Scene {
         sent
     }
 
-    /// Connects with early data `early` that the cloud does not take, then sends `late` as well:
-    /// answers with what arrived in the end.
-    fn refused(&mut self, early: &[u8], late: &[u8]) -> Vec<u8> {
-        self.refused_in(early, 1_400, usize::MAX, late)
-    }
-
-    /// The same with early data in units of `unit`, arriving in pieces of `piece`.
-    fn refused_in(&mut self, early: &[u8], unit: usize, piece: usize, late: &[u8]) -> Vec<u8> {
+    /// Connects with early data in units of `unit` bytes, which reaches the cloud in pieces of
+    /// `piece` bytes and is refused there, then sends `late`, too. Returns what the cloud received.
+    fn refused(&mut self, early: &[u8], unit: usize, piece: usize, late: &[u8]) -> Vec<u8> {
         let [near, far] = self.connect(true);
         assert!(self.world.ends[near].early.is_some());
         assert_eq!(self.world.ends[near].send(early, unit), early.len());
@@ -237,21 +232,16 @@ fn a_caller_that_ignores_the_room_of_early_data_is_stopped() {
 }
 
 #[test]
-fn a_restarted_cloud_takes_no_early_data_and_gets_it_again_once() {
-    let mut scene = Scene::new();
-    scene.world.server = Some(server(scene.authority.cloud(), &scene.cloud_clock));
-    let (early, late) = (pattern(11_800), pattern(3_000));
-    assert!(scene.refused(&early, &late) == [early, late].concat());
-    assert!(!scene.world.ends.last().unwrap().up.as_ref().unwrap().resumed);
-}
-
-#[test]
-fn refused_early_data_is_skipped_however_it_is_cut() {
-    for (early, unit, piece) in [(500, 1, 100), (11_800, 1_400, 300), (12_000, 16_000, 1_448)] {
+fn restarted_cloud_refuses_early_data_and_receives_it_once_after_the_handshake() {
+    let all = usize::MAX;
+    let table =
+        [(11_800, 1_400, all), (500, 1, 100), (11_800, 1_400, 300), (12_000, 16_000, 1_448)];
+    for (early, unit, piece) in table {
         let mut scene = Scene::new();
         scene.world.server = Some(server(scene.authority.cloud(), &scene.cloud_clock));
         let (early, late) = (pattern(early), pattern(3_000));
-        assert!(scene.refused_in(&early, unit, piece, &late) == [early, late].concat());
+        assert!(scene.refused(&early, unit, piece, &late) == [early, late].concat());
+        assert!(!scene.world.ends.last().unwrap().up.as_ref().unwrap().resumed);
     }
 }
 
@@ -260,7 +250,7 @@ fn clocks_that_disagree_cost_early_data_and_nothing_else() {
     let mut scene = Scene::new();
     scene.cloud_clock.set(BEGIN + 100 + 90);
     let (early, late) = (pattern(9_000), pattern(3_000));
-    assert!(scene.refused(&early, &late) == [early, late].concat());
+    assert!(scene.refused(&early, 1_400, usize::MAX, &late) == [early, late].concat());
     assert!(scene.world.ends.last().unwrap().up.as_ref().unwrap().resumed);
 }
 
@@ -377,13 +367,22 @@ fn refused_by_judge(scene: &mut Scene) -> CloseReason {
 }
 
 #[test]
-fn early_data_under_a_revoked_ticket_is_refused() {
-    let mut scene = Scene::new();
-    let revoking = scene.authority.cloud_revoking(&[7], BEGIN + LIFE);
-    let identity = TlsIdentity::load(&revoking).unwrap();
-    scene.world.server.as_mut().unwrap().set_identity(identity).unwrap();
-    let revoked = CertificateFault::Revoked { name: "train-7".to_owned(), serial: serial_text(7) };
-    assert_eq!(refused_by_judge(&mut scene), CloseReason::PeerCertificate(revoked));
+fn early_data_is_judged_by_the_reloaded_identity() {
+    let other = Authority::new();
+    let (name, serial) = ("train-7".to_owned(), serial_text(7));
+    for revoke in [true, false] {
+        let mut scene = Scene::new();
+        let (paths, fault) = if revoke {
+            let paths = scene.authority.cloud_revoking(&[7], BEGIN + LIFE);
+            (paths, CertificateFault::Revoked { name: name.clone(), serial: serial.clone() })
+        } else {
+            let paths = scene.authority.issue(&Node::new("cloud", CLOUD, 1), &other);
+            (paths, CertificateFault::UnknownAuthority)
+        };
+        let identity = TlsIdentity::load(&paths).unwrap();
+        scene.world.server.as_mut().unwrap().set_identity(identity).unwrap();
+        assert_eq!(refused_by_judge(&mut scene), CloseReason::PeerCertificate(fault));
+    }
 }
 
 #[test]
@@ -397,17 +396,6 @@ fn early_data_of_a_certificate_that_expired_meanwhile_is_refused() {
     let ago = Duration::from_secs(10);
     let expired = CertificateFault::Expired { name: "train-7".to_owned(), ago };
     assert_eq!(refused_by_judge(&mut scene), CloseReason::PeerCertificate(expired));
-}
-
-#[test]
-fn early_data_of_an_authority_that_was_replaced_is_refused() {
-    let mut scene = Scene::new();
-    let other = Authority::new();
-    let paths = scene.authority.issue(&Node::new("cloud", CLOUD, 1), &other);
-    let identity = TlsIdentity::load(&paths).unwrap();
-    scene.world.server.as_mut().unwrap().set_identity(identity).unwrap();
-    let unknown = CertificateFault::UnknownAuthority;
-    assert_eq!(refused_by_judge(&mut scene), CloseReason::PeerCertificate(unknown));
 }
 
 #[test]
@@ -521,11 +509,7 @@ fn early_data_can_be_switched_off() {
     assert!(near.early.is_none() && far.early.is_none());
     assert!(near.up.as_ref().unwrap().resumed && far.up.as_ref().unwrap().resumed);
     assert!(far.received.is_empty());
-}
-
-#[test]
-fn early_data_without_data_is_just_a_resumed_handshake() {
-    let mut scene = Scene::new();
+    // Enabled but unused, it is a resumed handshake.
     let [near, far] = scene.connect(true);
     for _ in 0..3 {
         scene.pass_up();
@@ -548,28 +532,5 @@ fn an_early_tunnel_runs_into_the_handshake_timeout() {
         scene.world.ends[end].drain();
         let after = SocketOptions::default().handshake_timeout;
         assert_eq!(scene.world.ends[end].closed, Some(CloseReason::HandshakeTimedOut { after }));
-    }
-}
-
-#[test]
-fn races_do_not_use_the_tickets_up() {
-    let mut scene = Scene::new();
-    // They take three tickets each, of eight.
-    for round in 0..5 {
-        // Of three attempts the first one wins; what the others sent is not answered.
-        let ends: Vec<[usize; 2]> = (0..3).map(|_| scene.connect(true)).collect();
-        let early = ends.iter().filter(|[near, _]| scene.world.ends[*near].early.is_some());
-        assert_eq!(early.count(), 3, "round {round}");
-        for [near, _] in &ends[1..] {
-            scene.world.ends[*near].tunnel.close(Instant::now());
-        }
-        for _ in 0..3 {
-            scene.pass_up();
-            scene.pass_down();
-        }
-        assert!(scene.world.ends[ends[0][0]].up.is_some());
-        scene.world.ends[ends[0][0]].tunnel.close(Instant::now());
-        scene.pass_up();
-        scene.pass_down();
     }
 }

@@ -150,6 +150,8 @@ fn a_gateway_with_a_proven_address_gets_in_when_all_places_are_taken() {
     world.until("up", |ends| {
         ends[near].up.is_some() && ends.last().is_some_and(|end| end.up.is_some())
     });
+    // The listener reads the tunnels' reports in its next turn.
+    world.step();
     assert_eq!(figures(&world), (19, 21, 10));
     let closed: Vec<_> = world.ends.iter().filter_map(|end| end.closed.as_ref()).collect();
     assert!(matches!(closed[..], [CloseReason::HandshakeTimedOut { .. }]), "{closed:?}");

@@ -7,12 +7,13 @@ mod common;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use common::fake;
 use common::pki::{Authority, GATEWAY, Node};
 use common::raw::{RawClient, record_lengths};
 use common::{End, TestClock, World, client, loopback, name, server};
 use polyrail_model::{Bytes, Unit};
 use polyrail_tunnel::tls::Listener;
-use polyrail_tunnel::{CarrierSpec, CloseReason, FRAMES_MAX, SocketOptions, fake};
+use polyrail_tunnel::{CarrierSpec, CloseReason, FRAMES_MAX, SocketOptions};
 
 /// A world with one tunnel that is up: end 0 is the gateway's, end 1 the cloud's.
 fn up() -> World {

@@ -9,6 +9,7 @@ use polyrail_config::check::load_identity;
 use polyrail_identity::{TlsIdentity, digest};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedMutexGuard;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::desk::{ASKER_WAIT, Desk, at_last, too_late};
@@ -67,10 +68,7 @@ impl<C: DaemonConfig> Desk<C> {
         };
         let reload = tokio::spawn(self.clone().carry_out(asker, alone));
         match timeout(ASKER_WAIT, reload).await {
-            Ok(outcome) => outcome.unwrap_or_else(|_| {
-                let message = "the reload failed inside the daemon";
-                Err(AdminError::new(ErrorCode::Internal, message))
-            }),
+            Ok(outcome) => outcome.unwrap_or_else(|_| Err(failed())),
             Err(_) => Err(too_late()),
         }
     }
@@ -85,8 +83,12 @@ impl<C: DaemonConfig> Desk<C> {
         outcome
     }
 
-    async fn read_and_apply(&self) -> Result<Reloaded, AdminError> {
-        let Prepared { config, seals, identity, mut reloaded } = self.prepare()?;
+    async fn read_and_apply(self: &Arc<Self>) -> Result<Reloaded, AdminError> {
+        // On another thread, because this one serves other requests while files are read.
+        let desk = self.clone();
+        let prepared = spawn_blocking(move || desk.prepare()).await;
+        let Prepared { config, seals, identity, mut reloaded } =
+            prepared.unwrap_or_else(|_| Err(failed()))?;
         if !reloaded.changes.is_empty() {
             let config = Box::new(config.clone());
             let mut answer = self.begin(|reply| Command::Reload { config, identity, reply })?;
@@ -163,6 +165,10 @@ impl<C: DaemonConfig> Desk<C> {
             }
         }
     }
+}
+
+fn failed() -> AdminError {
+    AdminError::new(ErrorCode::Internal, "the reload failed inside the daemon")
 }
 
 fn invalid(file: &Path, key: &str, reason: String) -> AdminError {

@@ -1,4 +1,4 @@
-//! Reads certificates: who they are for, what for, and for how long.
+//! Reads certificates: the node they name, their role and their validity.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use x509_parser::prelude::FromDer;
 
 use crate::{IdentityError, Serial, files};
 
-/// What a node is.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeRole {
     /// It opens tunnels: TLS client authentication alone.
@@ -20,7 +20,7 @@ pub enum NodeRole {
     Cloud,
 }
 
-/// What a certificate may be used for.
+/// The permitted use of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It signs other certificates.
@@ -38,7 +38,7 @@ pub struct Certificate {
     pub identity: Option<Identity>,
     /// Its subject as text.
     pub subject: String,
-    /// What it may be used for.
+    /// Its permitted use.
     pub role: Role,
     /// Its serial number.
     pub serial: Serial,

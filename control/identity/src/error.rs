@@ -24,12 +24,12 @@ pub enum IdentityError {
         /// Its permission bits.
         mode: u32,
     },
-    /// A file does not hold what it should.
+    /// A file has the wrong contents.
     #[error("{}: {reason}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// TLS rejects the certificate, the key or the options.

@@ -63,7 +63,7 @@ pub enum CertificateFault {
     /// It cannot be read, or its chain is invalid in another way.
     #[error("the certificate is not acceptable: {detail}")]
     Malformed {
-        /// What is wrong.
+        /// The reason.
         detail: String,
     },
 }

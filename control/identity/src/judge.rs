@@ -6,7 +6,7 @@
 //! readable, the role's key usage alone, valid now, issued by the authority (webpki), not revoked,
 //! one name, the expected name.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use polyrail_model::Identity;
 use rustls::CertificateError;
@@ -24,8 +24,6 @@ pub struct Peer {
     pub name: Identity,
     /// The certificate's serial number, in lower-case hexadecimal digits.
     pub serial: String,
-    /// When the certificate expires.
-    pub valid_until: SystemTime,
 }
 
 impl TlsIdentity {
@@ -65,8 +63,7 @@ impl TlsIdentity {
                 presented: name.to_string(),
             });
         }
-        let (serial, valid_until) = (leaf.serial.to_string(), SystemTime::from(leaf.not_after));
-        Ok(Peer { name, serial, valid_until })
+        Ok(Peer { name, serial: leaf.serial.to_string() })
     }
 
     /// Checks signatures, validity and usage from the leaf up to an authority, by webpki.

@@ -66,8 +66,8 @@ struct Contents {
     provider: Arc<CryptoProvider>,
 }
 
-/// What is wrong with an identity that loads. Each text begins with the kind of file that it is
-/// about (`certificate`, `authority`, `revocations`) and a colon.
+/// Problems of an identity that loads. Each text begins with the kind of file concerned
+/// (`certificate`, `authority`, `revocations`) and a colon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnFindings {
     /// Peers reject the certificate at any time.
@@ -146,8 +146,8 @@ impl TlsIdentity {
         serial.is_some_and(|serial| self.0.lists.iter().any(|l| l.entries.contains_key(&serial)))
     }
 
-    /// What is wrong with our own certificate as a node of this role, and with the authority's
-    /// files, at the time `now`.
+    /// The problems of our own certificate as a node of this role, and of the authority's files, at
+    /// the time `now`.
     pub fn findings(&self, role: NodeRole, now: OffsetDateTime) -> OwnFindings {
         let mut found = OwnFindings::default();
         let since_epoch = Duration::from_secs(now.unix_timestamp().try_into().unwrap_or(0));

@@ -125,3 +125,13 @@ fn revocation_list_must_be_complete_and_signed_by_the_authority() {
     fs::write(&list, whole).unwrap();
     TlsIdentity::load(&wrong).unwrap();
 }
+
+#[test]
+fn certificate_must_have_one_name_as_common_name_and_dns_name() {
+    let authority = Authority::new();
+    for dns in [vec!["train-8"], vec!["train-7", "train-8"], vec![]] {
+        let node = Node { dns, ..Node::new("train-7", GATEWAY, 7) };
+        let paths = authority.issue(&node, &authority);
+        fails_with(&paths, &paths.certificate, "(CN=train-7) names no node");
+    }
+}

@@ -8,7 +8,7 @@ use polyrail_config::{self as config, CarrierRole, GatewayConfig, Mode};
 use polyrail_model::TunnelMode;
 use polyrail_relay::{Label, Relay};
 use polyrail_session::TunnelKey;
-use polyrail_tunnel::{CarrierSpec, CloseReason, Side, SocketOptions, Tunnel};
+use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions, Tunnel};
 
 use super::Clients;
 use super::links::Links;
@@ -266,9 +266,7 @@ fn ending(reason: &CloseReason) -> Ending {
         | CloseReason::Local => EndingKind::Silent,
         CloseReason::Refused { .. } => EndingKind::Refused,
         CloseReason::Unreachable { .. } => EndingKind::Local,
-        other if other.side() == Side::Here && !matches!(other, CloseReason::PeerRefused(_)) => {
-            EndingKind::Local
-        }
+        other if other.is_local_fault() => EndingKind::Local,
         _ => EndingKind::Rejected,
     };
     Ending { kind, reason: reason.to_string() }

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use polyrail_scheduler::ChainSpec;
 use polyrail_session::{PathStatus, TunnelKey};
-use polyrail_tunnel::{CloseReason, fake};
+use polyrail_tunnel::CloseReason;
 
 use super::shared::{Call, Hold, Shared};
 use super::{Identity, Label, RelayEvent, World};
+use crate::fake;
 
 /// A tunnel without sockets of its own at both ends, and the holds on them.
 struct Line {

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use mio::Token;
 use polyrail_model::TunnelMode;
 use polyrail_session::Event;
-use polyrail_tunnel::fake;
 
 use super::shared::Shared;
 use super::{Identity, Label, RelayEvent, World};
+use crate::fake;
 
 #[test]
 fn an_early_tunnel_counts_as_handshaking_until_it_is_up() {

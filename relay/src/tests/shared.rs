@@ -9,8 +9,9 @@ use std::time::Instant;
 
 use mio::{Registry, Token};
 use polyrail_model::{LinkSample, TunnelMode, Unit};
-use polyrail_tunnel::fake::FakeTunnel;
 use polyrail_tunnel::{Early, Established, Tunnel, TunnelEvent};
+
+use crate::fake::FakeTunnel;
 
 /// The tunnel. It does something only when woken.
 pub(super) struct Shared {

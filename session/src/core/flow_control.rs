@@ -126,10 +126,15 @@ impl FlowControl {
         }
     }
 
+    /// How many bytes the flow may send now.
+    pub fn window(&self, flow: &Flow) -> u64 {
+        flow.send.window().min(self.allowance(flow))
+    }
+
     /// How many bytes the flow's writer may write now.
     pub fn room(&self, flow: &Flow) -> u64 {
         let (send, unsent) = (&flow.send, flow.send.unsent());
-        let window = send.window().min(self.allowance(flow));
+        let window = self.window(flow);
         let ahead = if window == 0 { FLOOR } else { UNSENT_MAX };
         // A flow takes no more of its user's share than it leaves.
         let share = (self.unsent.left(self.memory, flow.user) + unsent) / 2;

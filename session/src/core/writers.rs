@@ -50,6 +50,8 @@ impl Writers {
         let least = match &flow.send {
             send if send.held() == 0 => 1,
             send if send.unsent() == 0 => SEGMENT,
+            // Its room is at most the floor, which is less than `WRITABLE_MIN`.
+            _ if control.window(flow) == 0 => SEGMENT,
             _ => WRITABLE_MIN,
         };
         room(flow, control) >= least && self.waiting.remove(&id)

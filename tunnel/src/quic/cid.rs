@@ -2,14 +2,14 @@
 //!
 //! An id of the cloud's is 16 bytes: the server's number (2 bytes, big-endian), a check (the first
 //! 4 bytes of HMAC-SHA-256 over number and nonce), a random nonce (10 bytes). A load balancer
-//! routes by the first two bytes; with the key, which follows from the server's private key, it
-//! can also tell ids from noise. The same key gives the stateless reset tokens (RFC 9000 10.3), so
-//! that a restarted cloud still ends the connections of its predecessor.
+//! routes by the first two bytes; with the key, which is derived from the server's private key, it
+//! can also recognise foreign ids. Stateless reset tokens (RFC 9000 10.3) are derived alike, so that
+//! a restarted cloud resets the connections of its predecessor.
 
 use boring::hash::hmac_sha256;
 use boring::rand::rand_bytes;
 
-/// The bytes of an id that this side gives out.
+/// The length of our ids.
 pub(super) const CID_LENGTH: usize = 16;
 
 /// Any connection id (RFC 9000 17.2: at most 20 bytes), as a key without allocation.
@@ -28,7 +28,7 @@ impl Cid {
     }
 }
 
-/// Makes and recognises the cloud's ids.
+/// Creates and recognises the cloud's ids.
 pub(super) struct Mint {
     server_id: u16,
     cid_key: [u8; 32],
@@ -36,7 +36,7 @@ pub(super) struct Mint {
 }
 
 impl Mint {
-    /// Keys that follow from a secret which outlives the process.
+    /// Derives the keys from a secret that survives a restart.
     pub(super) fn new(secret: &[u8], server_id: u16) -> Self {
         Self {
             server_id,
@@ -54,7 +54,7 @@ impl Mint {
         id
     }
 
-    /// Whether an id was made with this key, by this or another server.
+    /// Whether this key created an id, on this or another server.
     pub(super) fn made(&self, id: &[u8]) -> bool {
         match <&[u8; CID_LENGTH]>::try_from(id) {
             Ok(id) => self.check(id) == id[CHECK],
@@ -80,25 +80,25 @@ impl Mint {
 
 /// HMAC-SHA-256.
 pub(super) fn keyed(key: &[u8], content: &[u8]) -> [u8; 32] {
-    // Fails only without memory.
+    // Fails only if memory is exhausted.
     hmac_sha256(key, content).expect("HMAC of a few bytes")
 }
 
-/// Bytes that nobody can guess.
+/// Random bytes of the kernel.
 pub(super) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     rand_bytes(&mut bytes).expect("the kernel has random bytes");
     bytes
 }
 
-/// What the outside of a datagram's first packet says (RFC 8999 5, RFC 9000 17).
+/// The unencrypted header of a datagram's first packet (RFC 8999 5, RFC 9000 17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outline<'a> {
     pub(super) destination: &'a [u8],
     pub(super) form: Form,
 }
 
-/// The kind of a packet, as far as routing asks.
+/// The kind of a packet, for routing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// 1-RTT.
@@ -107,11 +107,11 @@ pub(super) enum Form {
     Initial,
     /// Of QUIC version 1, another kind.
     Long,
-    /// Of a version that we do not know.
+    /// Of another version.
     Foreign,
 }
 
-/// Reads the outside of a datagram, without allocating; `None` when it is no QUIC.
+/// Reads the header of a datagram, without allocating; `None` if it is not QUIC.
 pub(super) fn outline(datagram: &[u8]) -> Option<Outline<'_>> {
     let first = *datagram.first()?;
     if first & LONG_HEADER == 0 {
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_carry_the_servers_number_and_are_recognised() {
+    fn ids_contain_the_server_number_and_are_recognised() {
         let mint = Mint::new(b"secret", 0x0102);
         let id = mint.cid();
         assert_eq!(id[..2], [1, 2]);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outside_of_datagrams_is_read_without_trust() {
+    fn malformed_headers_are_rejected() {
         let mut initial = vec![0xc3, 0, 0, 0, 1, 8];
         initial.extend_from_slice(&[7; 8]);
         let read = outline(&initial).unwrap();

@@ -1,7 +1,7 @@
 //! The gateway's side: connects to the cloud over a carrier.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use polyrail_identity::{Clock, IdentityError, PeerVerifier, TlsIdentity};
@@ -18,7 +18,7 @@ use super::{ALPN, qlog};
 use crate::carrier::internal;
 use crate::{CarrierSpec, CloseReason, Tunnel};
 
-/// Makes QUIC tunnels to one cloud.
+/// Opens QUIC tunnels to one cloud.
 pub struct Client {
     cloud: Identity,
     judge: Arc<PeerVerifier>,
@@ -44,8 +44,8 @@ impl Client {
         Ok(Self { cloud, judge, early, plain, tickets: Tickets::default() })
     }
 
-    /// Uses another identity from now on; tickets earned under the old one are dropped. Tunnels
-    /// that exist stay: ask [`TlsIdentity::is_revoked`] about their peers.
+    /// Uses another identity from now on and drops the tickets of the old one. Existing tunnels
+    /// stay: ask [`TlsIdentity::is_revoked`] about their peers.
     ///
     /// # Errors
     /// TLS cannot use it; the old one stays.
@@ -54,13 +54,13 @@ impl Client {
         let plain = context::of_client(&identity, &self.judge, false)?;
         (self.early, self.plain) = (early, plain);
         self.judge.set_identity(identity);
-        // Not cleared: connections under way still put theirs into the old ones.
+        // Not cleared: connections in progress still store theirs in the old collection.
         self.tickets = Tickets::default();
         Ok(())
     }
 
     /// Begins to connect to the cloud at `peer` over a carrier. With [`CarrierSpec::early`] and a
-    /// ticket at hand, [`TunnelEvent::Early`](crate::TunnelEvent::Early) comes at once.
+    /// ticket, [`TunnelEvent::Early`](crate::TunnelEvent::Early) follows at once.
     ///
     /// # Errors
     /// The carrier cannot be used at all; such a failure counts like a tunnel's end.
@@ -87,7 +87,7 @@ impl Client {
         if let Some(ticket) = ticket
             && let Err(error) = connection.set_session(&ticket)
         {
-            tracing::debug!(%error, "a ticket cannot be used");
+            tracing::debug!(%error, "cannot use a ticket");
         }
         let start = Start {
             connection,
@@ -96,17 +96,11 @@ impl Client {
             options: spec.options.clone(),
             tickets: Some(place),
             mint: None,
-            half_open: None,
             spent: None,
         };
         let mut engine = Engine::new(now, start);
         engine.settle(&udp, now);
-        Ok(Box::new(QuicTunnel::new(Arc::new(Mutex::new(engine)), Port::Own(udp))))
-    }
-
-    /// Drops a carrier's tickets: its next handshake is a full one.
-    pub fn forget_tickets(&mut self, carrier: &str) {
-        self.tickets.forget(carrier);
+        Ok(Box::new(QuicTunnel::new(engine, Port::Own(udp))))
     }
 }
 

@@ -1,27 +1,27 @@
-//! One QUIC connection, of either side: what `quiche` needs around it to be a tunnel.
+//! One QUIC connection of either side: `quiche` and the state that makes it a tunnel.
 //!
 //! ```text
 //! Handshaking ──[Early]──> Up ──close()──> Closing ──> Closed
-//!      │           │        ├──peer ended──> Leaving ──^   (what came before is still read)
+//!      │           │        ├──peer ended──> Leaving ──^   (received units are still read)
 //!      └───────────┴────────┴────── any failure ───────^
 //! ```
 //!
 //! The engine owns no socket: datagrams are fed in by [`absorb`](Engine::absorb), and
-//! [`settle`](Engine::settle) sends what there is. The handshake's verdicts are in
+//! [`settle`](Engine::settle) sends. The handshake's verdicts are in
 //! [`handshake`](super::handshake), ends and timeouts in [`life`](super::life).
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mio::Token;
 use polyrail_identity::{CertificateFault, PeerVerifier};
 use polyrail_model::{LinkSample, Unit};
 use quiche::{PathEvent, RecvInfo};
 
 use super::cid::{Cid, Mint, random};
 use super::egress::{Egress, Flow, Stop};
-use super::half_open::HalfOpen;
 use super::inbox::Inbox;
 use super::meter::{Meter, SizeWatch};
 use super::outbox::Outbox;
@@ -33,20 +33,18 @@ use crate::{
     CONTROL_EXCESS, CloseReason, Early, Established, FRAMES_MAX, SocketOptions, TunnelEvent,
 };
 
-/// What an engine begins with.
+/// The parts of a new engine.
 pub(super) struct Start {
     pub(super) connection: quiche::Connection,
     pub(super) judge: Arc<PeerVerifier>,
     pub(super) peer: SocketAddr,
     pub(super) options: SocketOptions,
-    /// The client's place for tickets.
+    /// The client's tickets for this carrier and address.
     pub(super) tickets: Option<Place>,
     /// The server's maker of connection ids.
-    pub(super) mint: Option<Arc<Mint>>,
-    /// The server's count of handshakes under way.
-    pub(super) half_open: Option<Arc<HalfOpen>>,
-    /// The server's list of early data that was taken.
-    pub(super) spent: Option<Arc<Mutex<Spent>>>,
+    pub(super) mint: Option<Rc<Mint>>,
+    /// The server's list of accepted early data.
+    pub(super) spent: Option<Rc<RefCell<Spent>>>,
 }
 
 /// See the module's drawing.
@@ -60,16 +58,15 @@ pub(super) enum State {
     Closed,
 }
 
-/// A connection and all that belongs to it but the socket.
+/// A connection without its socket.
 pub(super) struct Engine {
     pub(super) connection: quiche::Connection,
     pub(super) judge: Arc<PeerVerifier>,
     pub(super) peer: SocketAddr,
     pub(super) options: SocketOptions,
     pub(super) tickets: Option<Place>,
-    pub(super) half_open: Option<Arc<HalfOpen>>,
-    pub(super) spent: Option<Arc<Mutex<Spent>>>,
-    mint: Option<Arc<Mint>>,
+    pub(super) spent: Option<Rc<RefCell<Spent>>>,
+    mint: Option<Rc<Mint>>,
     pub(super) state: State,
     pub(super) began: Instant,
     /// Of the handshake or of an orderly end.
@@ -86,42 +83,38 @@ pub(super) struct Engine {
     pub(super) up: Option<Established>,
     pub(super) closed: Option<CloseReason>,
     announced: bool,
-    /// Why it ends, once all that came before is read.
+    /// Why it ends as soon as all received units are read.
     pub(super) parting: Option<CloseReason>,
-    /// What our judge refused in the handshake.
+    /// Why our verifier rejected the peer in the handshake.
     pub(super) fault: Option<CertificateFault>,
-    /// Why early data is refused: told as soon as the first flight is out.
+    /// Why early data is refused: sent to the peer after the first flight.
     pub(super) verdict: Option<CertificateFault>,
     /// Whether the last packet is still to be sent.
     pub(super) farewell: bool,
     /// Bytes sent as early data.
     early_sent: usize,
-    /// Whether its first flight is a copy of one that came before.
+    /// Whether its first flight is a replay.
     pub(super) is_copy: bool,
     pub(super) resumed: bool,
-    /// Packets received so far, at the last look.
+    /// Packets received so far.
     heard: usize,
-    /// The longest datagram that is known to pass.
+    /// The longest datagram that passes.
     pub(super) path_mtu: usize,
-    /// Ids that the listener must know from now on, and those that it may forget; none on the
-    /// client's side, whose socket has one connection alone.
+    /// Ids that the listener must add to and remove from its routes; none on the client's side,
+    /// whose socket has only one connection.
     pub(super) new_ids: Vec<Cid>,
     pub(super) old_ids: Vec<Cid>,
-    /// The server's registration: whom to wake, and whether that is under way.
-    pub(super) token: Option<Token>,
-    pub(super) woken: bool,
 }
 
 impl Engine {
     pub(super) fn new(now: Instant, start: Start) -> Self {
-        let Start { connection, judge, peer, options, tickets, mint, half_open, spent } = start;
+        let Start { connection, judge, peer, options, tickets, mint, spent } = start;
         let is_server = connection.is_server();
         let wait = if is_server { options.handshake_timeout } else { options.connect_timeout };
         Self {
             judge,
             peer,
             tickets,
-            half_open,
             spent,
             mint,
             state: State::Handshaking,
@@ -148,14 +141,12 @@ impl Engine {
             path_mtu: quiche::MIN_CLIENT_INITIAL_LEN,
             new_ids: Vec::new(),
             old_ids: Vec::new(),
-            token: None,
-            woken: false,
             options,
             connection,
         }
     }
 
-    /// Takes datagrams in, as they arrived together.
+    /// Feeds datagrams that arrived together.
     pub(super) fn absorb(&mut self, arrival: &Arrival, datagrams: &mut [u8]) {
         let info = RecvInfo { from: arrival.from, to: arrival.to };
         for datagram in datagrams.chunks_mut(arrival.stride) {
@@ -165,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// Draws the conclusions of what was absorbed.
+    /// Acts on the absorbed datagrams.
     pub(super) fn after_absorb(&mut self, now: Instant) {
         let heard = self.connection.stats().recv;
         if heard > self.heard {
@@ -184,12 +175,12 @@ impl Engine {
         self.exchange_ids();
     }
 
-    /// Whether any packet of the peer's was understood.
+    /// Whether a valid packet of the peer has arrived.
     pub(super) fn was_answered(&self) -> bool {
         self.heard > 0
     }
 
-    /// Takes note of where the peer is now and what passes on the way there.
+    /// Follows changes of the peer's address and of the path MTU.
     fn follow_paths(&mut self) {
         let mut crowded = false;
         while let Some(event) = self.connection.path_event_next() {
@@ -198,7 +189,7 @@ impl Engine {
                 PathEvent::PeerMigrated(_, peer) => {
                     tracing::info!(from = %self.peer, to = %peer, "the peer's address changed");
                     self.peer = peer;
-                    // quiche searches on a connection's first path alone.
+                    // quiche searches the MTU on a connection's first path only.
                     self.egress.limit_datagrams(self.path_mtu);
                 }
                 event => {
@@ -208,12 +199,12 @@ impl Engine {
             }
         }
         if crowded && self.connection.path_stats().count() as u64 >= PATHS_MAX {
-            tracing::info!(peer = %self.peer, "its address changed too often: a fresh start");
+            tracing::info!(peer = %self.peer, "address changed too often: closing the connection");
             self.say_goodbye();
         }
     }
 
-    /// Keeps the peer supplied with spare ids, and the listener informed.
+    /// Gives the peer spare ids and collects the changes for the listener.
     fn exchange_ids(&mut self) {
         while let Some(id) = self.connection.retired_scid_next() {
             if self.mint.is_some() {
@@ -245,7 +236,7 @@ impl Engine {
         }
     }
 
-    /// Sends what there is, last words included.
+    /// Sends all pending packets, a close notice included.
     pub(super) fn settle(&mut self, udp: &Udp, now: Instant) {
         if self.farewell {
             self.farewell = false;
@@ -297,7 +288,7 @@ impl Engine {
         self.closed.take().map(TunnelEvent::Closed)
     }
 
-    /// Hands out whole units; answers with how many bytes left the streams.
+    /// Delivers whole units; returns how many bytes left the streams.
     pub(super) fn hand_out(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
         if !self.announced || !matches!(self.state, State::Early | State::Up | State::Leaving) {
             return 0;
@@ -318,7 +309,7 @@ impl Engine {
         }
     }
 
-    /// Whether there is something to hand out.
+    /// Whether units can be delivered.
     pub(super) fn is_readable(&self) -> bool {
         self.announced && self.state != State::Closed && self.connection.is_readable()
     }
@@ -336,7 +327,7 @@ impl Engine {
         if room < ROOM_MIN { 0 } else { room }
     }
 
-    /// How much may wait before the path.
+    /// How many bytes may be queued for the path.
     fn quantum(&self) -> usize {
         self.meter.bytes_in(AHEAD).clamp(QUANTUM_MIN, QUANTUM_MAX)
     }
@@ -347,7 +338,7 @@ impl Engine {
         }
         debug_assert!(frames.len() <= FRAMES_MAX, "one send is one unit");
         if self.outbox.waiting() + frames.len() > WAITING_MAX {
-            let detail = "more was sent than the tunnel has room for".to_owned();
+            let detail = "the caller sent more than the tunnel has room for".to_owned();
             return self.fail(CloseReason::Internal { action: "send".to_owned(), detail });
         }
         if self.state == State::Early {
@@ -376,15 +367,15 @@ impl Engine {
     }
 }
 
-/// Units that one call hands out, in bytes.
+/// Bytes of units that one call delivers.
 const HANDED_OUT_MAX: usize = 256 * 1024;
-/// How far ahead of the path it is fed.
+/// How far ahead of the path's rate the queue is filled.
 const AHEAD: Duration = Duration::from_millis(5);
 const QUANTUM_MIN: usize = 8 * 1024;
 const QUANTUM_MAX: usize = 256 * 1024;
-/// The most that a caller which keeps to the rules can have waiting.
+/// The longest queue of a caller that respects the room.
 const WAITING_MAX: usize = QUANTUM_MAX + 2 * FRAMES_MAX + CONTROL_EXCESS;
-/// Less room than this is not worth offering: a segment with its header.
+/// The smallest room that is offered: a segment with its header.
 const ROOM_MIN: usize = 1_500;
-/// What leaves with the first flight: the initial window (RFC 9002 7.2) less the handshake.
+/// Bytes of early data in the first flight: the initial window (RFC 9002 7.2) less the handshake.
 const EARLY_MAX: usize = 12_000;

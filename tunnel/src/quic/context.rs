@@ -1,4 +1,4 @@
-//! What connections begin with: BoringSSL contexts of an identity, and QUIC's parameters.
+//! The configuration of new connections: BoringSSL contexts and QUIC's parameters.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,8 +32,8 @@ pub(super) fn of_client(
     Ok(config)
 }
 
-/// The server's configuration. `ticket_key` outlives a change of identity, so that sessions are
-/// still resumed when their certificates pass by the new one.
+/// The server's configuration. `ticket_key` survives a change of identity, so that sessions are
+/// still resumed if the new identity accepts their certificates.
 pub(super) fn of_server(
     identity: &TlsIdentity,
     judge: &Arc<PeerVerifier>,
@@ -69,8 +69,8 @@ pub(super) fn algorithm(name: &str) -> Option<&'static str> {
 /// The names that [`algorithm`] knows.
 pub(super) const ALGORITHMS: &str = "bbr cubic reno";
 
-/// The second protocol that a gateway offers, never selected: which carrier this is, so that the
-/// cloud can choose the congestion control. A hash, so that carriers' names do not travel.
+/// The second protocol that a gateway offers and the cloud never selects: it names the carrier, so
+/// that the cloud can choose the congestion control. It is a hash, to keep the name secret.
 pub(super) fn carrier_protocol(carrier: &str) -> Vec<u8> {
     let digest = boring::hash::hash(MessageDigest::sha256(), carrier.as_bytes())
         .expect("SHA-256 of a short name");
@@ -89,7 +89,7 @@ fn select<'a>(
         if protocol == ALPN {
             ours = Some(protocol);
         } else if let Some(algorithm) = wishes.get(protocol) {
-            // Without effect when packets were sent already; then the default stays.
+            // No effect after the first packet was sent; then the default stays.
             let _ = <quiche::Connection>::set_cc_algorithm_name_in_handshake(ssl, algorithm);
         }
         offered = rest;
@@ -132,15 +132,15 @@ fn config(builder: SslContextBuilder, idle: Duration) -> Result<Config, Identity
     Ok(config)
 }
 
-/// bbr as radio links want it. As `quiche` has it, more than 1.5 % of loss in a round ends a probe
-/// for bandwidth and lowers what may be in flight to 0.7 bandwidth-delay products or less until the
-/// next one, two seconds later. At 1 % of random loss that happens all the time.
+/// bbr's parameters for radio links. By default more than 1.5 % of loss in a round ends a bandwidth
+/// probe and limits the bytes in flight to 0.7 bandwidth-delay products or less until the next
+/// probe, two seconds later. At 1 % of random loss that happens all the time.
 ///
-/// A probe in turn fills the window of 2.25 such products, until it finds loss: a queue of more
-/// than a round trip, in which small messages wait. 1.5 products are still more than it paces at.
+/// By default a probe also fills a window of 2.25 such products until it finds loss: small messages
+/// wait in a queue of more than a round trip. 1.5 products still exceed the pacing gain.
 ///
-/// Its other ways to lower the rate between probes (`bw_lo_reduction_strategy`) bear random loss
-/// better, but a burst that takes the whole window brings the rate to nothing.
+/// The other strategies for lowering the rate between probes (`bw_lo_reduction_strategy`) tolerate
+/// random loss better, but after the loss of a whole window the rate falls to almost zero.
 fn bbr() -> BbrParams {
     BbrParams {
         loss_threshold: Some(LOSS_THRESHOLD),
@@ -157,26 +157,26 @@ fn unknown(congestion: &str) -> IdentityError {
     refused(format!("congestion control {congestion:?} is none of: {ALGORITHMS}"))
 }
 
-/// The largest datagram that is tried: an Ethernet frame without the headers of IP and UDP.
+/// The largest datagram: an Ethernet frame without the headers of IP and UDP.
 pub(super) fn payload_max(peer: SocketAddr) -> usize {
     if peer.is_ipv4() { 1_472 } else { 1_452 }
 }
 
-/// The bytes of a client's connection ids: its socket has one connection alone.
+/// The length of a client's connection ids: its socket has only one connection.
 pub(super) const CLIENT_CID_LENGTH: usize = 8;
 
-/// The round-trip time of a carrier of which nothing is known (RFC 9002 6.2.2).
+/// The initial round-trip time of an unmeasured carrier (RFC 9002 6.2.2).
 pub(super) const RTT_UNKNOWN: Duration = Duration::from_millis(333);
 
-/// Far over the random loss of carriers at 350 km/h (0.21 and 1.35 %, POLYCORN 2), for its spread
-/// over rounds; half of what TCP's bbr bears.
+/// Far above the random loss of carriers at 350 km/h (0.21 and 1.35 %, POLYCORN 2), because it
+/// varies between rounds; half of the loss that TCP's bbr tolerates.
 const LOSS_THRESHOLD: f32 = 0.1;
-/// Over the pacing gain of such a probe, 1.25.
+/// Above the pacing gain of such a probe, 1.25.
 const PROBE_WINDOW_GAIN: f32 = 1.5;
 const CLIENT_IDLE: Duration = Duration::from_secs(60);
 /// No post-quantum share: its ClientHello would need two datagrams.
 const GROUPS: &str = "X25519:P-256:P-384";
-/// What the TLS tunnel accepts, too.
+/// The same as for the TLS tunnel.
 const SIGNATURES: &[SslSignatureAlgorithm] = &[
     SslSignatureAlgorithm::ECDSA_SECP256R1_SHA256,
     SslSignatureAlgorithm::ED25519,

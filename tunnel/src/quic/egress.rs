@@ -1,17 +1,16 @@
-//! Packets on their way out: paced, joined to runs, and given to the socket.
+//! Outgoing packets: paced, joined to runs, and sent.
 //!
-//! `quiche` says when the next packet should leave; one is not even made before it may leave within
-//! [`BURST`], so that its round-trip time is not falsified by a wait here and what it holds can
-//! still be withdrawn. How much unsent data `quiche` holds is kept small: a unit is given to it
-//! only when little of the last one is left. `quiche` does not tell how much that is, so it is
-//! reckoned from what was given, withdrawn and lost and the sizes of the packets made, and set to
-//! zero whenever `quiche` has nothing more to send although the window has room. Should the
-//! reckoning be wrong nevertheless, little depends on it: control passes in any case, and data that
-//! makes no progress for two round trips gets another unit through (`quiche` itself takes no more
-//! than its window).
+//! `quiche` knows the release time of the next packet. The egress makes a packet at most [`BURST`]
+//! before that time, because a wait here would falsify the round-trip time and the packet's data
+//! could not be withdrawn. `quiche` holds little unsent data: it receives a unit only when little
+//! of the last one is left. `quiche` does not report how much is left, so the egress estimates it
+//! from the bytes given, withdrawn and lost and the sizes of the packets, and sets it to zero when
+//! `quiche` has nothing to send although the window has room. A wrong estimate does little harm:
+//! control is not affected, and if data makes no progress for two round trips, another unit is
+//! given to `quiche`, which accepts no more than its window.
 //!
-//! Pacing is for data. What must not wait, acknowledgements above all, goes in short packets when
-//! pacing would hold it back for longer than [`QUICK_WAIT`], and probes go at once.
+//! Pacing is for data. Acknowledgements and control leave in short packets if pacing would delay
+//! them for longer than [`QUICK_WAIT`]; probes leave at once.
 
 use std::cell::Cell;
 use std::io;
@@ -24,10 +23,10 @@ use super::meter::Meter;
 use super::outbox::Outbox;
 use super::socket::{Departure, Udp};
 
-/// What a connection has made and not yet sent, and when it may make more.
+/// A connection's unsent packets and its pacing.
 pub(super) struct Egress {
     buffer: Vec<u8>,
-    /// The run in the buffer: where it begins and ends, and how long its packets are.
+    /// The run in the buffer: its begin, its end and the length of its packets.
     begin: usize,
     end: usize,
     segment: usize,
@@ -38,21 +37,21 @@ pub(super) struct Egress {
     due: Option<Instant>,
     /// Packets that pacing does not hold back: probes after a timeout.
     free: u32,
-    /// When a packet was last made, or looked for, whatever pacing says.
+    /// When `quiche` was last asked for a packet.
     looked_at: Option<Instant>,
-    /// Bytes of units that `quiche` holds unsent, by our reckoning.
+    /// Unsent bytes of units that `quiche` holds; an estimate.
     held: usize,
     /// Since when units have waited and no packet was made.
     stuck_since: Option<Instant>,
-    /// Stream bytes that `quiche` sent again, at the last look.
+    /// Stream bytes that `quiche` has retransmitted so far.
     resent: u64,
-    /// No datagram may be longer; `quiche` forgets what it found when the peer's address changes.
+    /// The longest datagram; `quiche` forgets the MTU when the peer's address changes.
     datagram_max: usize,
     /// Refusals by the peer's host since the last datagram from it.
     pub(super) refusals: u32,
 }
 
-/// What the pump needs of a connection.
+/// The parts of a connection that the pump needs.
 pub(super) struct Flow<'a> {
     pub(super) connection: &'a mut Connection,
     pub(super) outbox: &'a mut Outbox,
@@ -64,7 +63,7 @@ pub(super) struct Flow<'a> {
 /// Why nothing more can be sent at all.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// `quiche` refuses to go on; it has its own reason.
+    /// The connection failed; `quiche` has the reason.
     Connection,
     /// The socket does not work.
     Socket(io::Error),
@@ -90,12 +89,12 @@ impl Egress {
         }
     }
 
-    /// Bytes of units that `quiche` has and has not sent.
+    /// Unsent bytes of units that `quiche` holds.
     pub(super) fn held(&self) -> usize {
         self.held
     }
 
-    /// So much of what `quiche` held was withdrawn from it.
+    /// So many bytes were withdrawn from `quiche`.
     pub(super) fn on_withdrawn(&mut self, bytes: usize) {
         self.held = self.held.saturating_sub(bytes);
     }
@@ -120,7 +119,7 @@ impl Egress {
         self.due
     }
 
-    /// Limits datagrams to what is known to pass.
+    /// Limits the length of datagrams.
     pub(super) fn limit_datagrams(&mut self, length: usize) {
         self.datagram_max = length;
     }
@@ -145,7 +144,7 @@ impl Egress {
         result.and(sent)
     }
 
-    /// Makes packets in the thread's buffer, behind the run that waits, if any.
+    /// Makes packets in the thread's buffer, after the pending run, if any.
     fn borrow_buffer(&mut self) {
         let mut buffer = SCRATCH.take();
         buffer.resize(BUFFER, 0);
@@ -155,7 +154,7 @@ impl Egress {
         self.buffer = buffer;
     }
 
-    /// Keeps nothing but the run that waits: idle connections hold no buffer.
+    /// Keeps only the pending run: idle connections hold no buffer.
     fn return_buffer(&mut self) {
         let run = self.buffer[self.begin..self.end].to_vec();
         (self.begin, self.end) = (0, run.len());
@@ -194,7 +193,7 @@ impl Egress {
         }
     }
 
-    /// Gives `quiche` all control, which goes first there, too, and data while it holds little.
+    /// Gives `quiche` all control, which has priority there, too, and data while it holds little.
     fn feed(&mut self, flow: &mut Flow<'_>) -> Result<(), Error> {
         self.held += flow.outbox.give_control(flow.connection)?;
         if self.held < HELD_MIN {
@@ -203,7 +202,7 @@ impl Egress {
         Ok(())
     }
 
-    /// Pacing says when; meanwhile what is short passes, one packet at a time.
+    /// Waits for pacing; meanwhile short packets leave, one at a time.
     fn wait_until(
         &mut self,
         due: Instant,
@@ -266,7 +265,7 @@ impl Egress {
         (self.end - self.begin).is_multiple_of(self.segment)
     }
 
-    /// Sends the run; the new packet behind it, of another size or route, begins the next.
+    /// Sends the run; the packet after it, of another size or route, begins the next run.
     fn send_before(
         &mut self,
         connection: &mut Connection,
@@ -276,7 +275,7 @@ impl Egress {
         let at = self.end;
         self.send_run(connection, udp)?;
         if self.blocked {
-            // Nothing can be kept beside a run that waits: the new packet is lost like any other.
+            // Only one run can be kept: the new packet is lost.
             self.end = at;
             return Ok(());
         }
@@ -284,7 +283,7 @@ impl Egress {
         Ok(())
     }
 
-    /// `quiche` has nothing to send, or no window for it; true when more is there to be given.
+    /// `quiche` has nothing to send, or no window; true if more units can be given to it.
     fn on_nothing_to_send(&mut self, flow: &mut Flow<'_>, now: Instant) -> bool {
         let window = super::meter::active(flow.connection).map_or(0, |path| path.cwnd);
         // The smallest windows are two packets: an empty one must count as such.
@@ -301,7 +300,7 @@ impl Egress {
         was_held > 0 && flow.open
     }
 
-    /// Whether units have waited for so long without a packet that the reckoning must be wrong.
+    /// Whether units have waited for so long without a packet that the estimate must be wrong.
     fn is_stuck(&mut self, flow: &Flow<'_>, now: Instant) -> bool {
         if self.held < HELD_MIN || !flow.open || flow.outbox.waiting() == 0 {
             self.stuck_since = None;
@@ -321,7 +320,7 @@ impl Egress {
     fn reckon(&mut self, connection: &Connection, length: usize) {
         let resent =
             super::meter::active(connection).map_or(self.resent, |path| path.stream_retrans_bytes);
-        // Another path begins anew.
+        // The count of another path starts at zero.
         self.held += resent.saturating_sub(self.resent) as usize;
         self.resent = resent;
         if self.held > 0 {
@@ -349,7 +348,7 @@ impl Egress {
         }
     }
 
-    /// What the kernel refused is lost like any packet; only some refusals mean more.
+    /// Packets that the kernel refuses are lost; some errors say more.
     fn on_send_error(&mut self, connection: &mut Connection, error: io::Error) -> Result<(), Stop> {
         match error.raw_os_error() {
             Some(libc::EMSGSIZE) => connection.revalidate_pmtu(),
@@ -374,24 +373,24 @@ fn release_time(connection: &Connection, now: Instant) -> Option<Instant> {
     (due > now).then_some(due)
 }
 
-/// How far ahead of its time a packet may leave: wake-ups are a millisecond apart.
+/// How long before its release time a packet may leave: wake-ups are a millisecond apart.
 const BURST: Duration = Duration::from_millis(1);
-/// The most that an acknowledgement waits for pacing: the usual `max_ack_delay` (RFC 9000 18.2).
+/// The longest delay of an acknowledgement by pacing: the usual `max_ack_delay` (RFC 9000 18.2).
 const QUICK_WAIT: Duration = Duration::from_millis(25);
-/// A packet that pacing has not allowed: room for acknowledgements and a few words.
+/// The longest packet that ignores pacing: room for acknowledgements and a little control.
 const QUICK_MAX: usize = 256;
-/// What a timeout of the path may send at once (RFC 9002 6.2.4).
+/// Packets that a probe timeout may send at once (RFC 9002 6.2.4).
 const PROBES: u32 = 2;
-/// Less than this in `quiche`, and the next unit is given to it.
+/// `quiche` receives the next unit when it holds less than this.
 const HELD_MIN: usize = 4_096;
-/// Short header, packet number, tag, and the header of one STREAM frame, less a byte or two: so
-/// that `held` rather errs towards too much, which rights itself.
+/// Short header, packet number, tag, and the header of one STREAM frame, rounded down: `held` is
+/// rather too large, which corrects itself.
 const PACKET_OVERHEAD: usize = 1 + 16 + 3 + 16 + 8;
-/// Less room in the window than this may keep `quiche` from sending.
+/// With less room in the window than this, `quiche` may not send.
 const WINDOW_MARGIN: usize = 2 * 1_500;
-/// Nor is this part of the window beyond doubt: under loss the estimate of what is in flight is too
-/// low by up to a tenth of it, and a full window that is taken for an empty `quiche` fills it with
-/// units that then wait there for a quarter of a second.
+/// Part of the window that is uncertain, too: under loss the estimate of the bytes in flight is low
+/// by up to a tenth of the window, and if a full window is mistaken for an idle `quiche`, units
+/// wait there for a quarter of a second.
 const WINDOW_PART: usize = 6;
 /// A run fits in one UDP datagram of the kernel's, headers included.
 const RUN_MAX: usize = 65_000;

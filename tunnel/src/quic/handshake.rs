@@ -1,9 +1,9 @@
 //! The handshake's verdicts: who the peer is, before the first unit passes.
 //!
-//! The certificate is judged by the application after every handshake, whatever the hook of
-//! [`verify`] found in it: a resumed handshake shows none, so there the one that the
-//! session keeps is judged by today's time and today's revocations; with early data that happens
-//! before early units are sent or handed out, and once more when the handshake is over.
+//! The certificate is judged after every handshake, in addition to the hook of [`verify`]: a resumed
+//! handshake presents none, so the session's is judged by the current time and revocation lists.
+//! With early data that happens before early units are sent or delivered, and again after the
+//! handshake.
 
 use std::io;
 use std::time::Instant;
@@ -13,13 +13,12 @@ use polyrail_identity::{CertificateFault, Peer};
 use rustls::pki_types::CertificateDer;
 
 use super::connection::{Engine, State};
-use super::tunnel::lock;
 use super::{ALPN, EXPORTER_LABEL, reason, verify};
 use crate::carrier::internal;
 use crate::{CloseReason, Established};
 
 impl Engine {
-    /// Draws the conclusions of what `quiche` knows by now.
+    /// Acts on the state of `quiche`.
     pub(super) fn progress(&mut self, now: Instant) {
         if let Some(fault) = verify::take_fault() {
             self.fault = Some(fault);
@@ -57,9 +56,9 @@ impl Engine {
         let undecided = self.state == State::Handshaking && self.verdict.is_none();
         if undecided && self.connection.is_in_early_data() {
             if !self.is_first(now) {
-                // Nothing is said to it either.
+                // It receives no answer.
                 self.is_copy = true;
-                let detail = "a copy of a first flight with early data".to_owned();
+                let detail = "replay of a first flight with early data".to_owned();
                 return self.end(CloseReason::ProtocolError { detail });
             }
             match self.judge() {
@@ -67,7 +66,7 @@ impl Engine {
                     self.state = State::Early;
                     self.early = Some(peer.into());
                 }
-                // The peer understands the refusal behind the server's first flight only.
+                // The peer can read the refusal only after the server's first flight.
                 Err(fault) => self.verdict = Some(fault),
             }
         }
@@ -79,13 +78,12 @@ impl Engine {
         let mut mark = [0; 32];
         let ssl: &mut SslRef = self.connection.as_mut();
         ssl.client_random(&mut mark);
-        lock(spent).note(now, mark)
+        spent.borrow_mut().note(now, mark)
     }
 
     fn come_up(&mut self, now: Instant, established: Established) {
         self.state = State::Up;
         self.deadline = None;
-        self.half_open = None;
         self.resumed = established.resumed;
         self.up = Some(established);
         self.rearm_keepalive(now);
@@ -104,7 +102,6 @@ impl Engine {
         Ok(Established {
             peer: peer.name,
             serial: peer.serial,
-            peer_valid_until: peer.valid_until,
             exporter,
             resumed: self.connection.is_resumed(),
             handshake: now.saturating_duration_since(self.began),
@@ -117,7 +114,7 @@ impl Engine {
         self.judge.judge(&chain)
     }
 
-    /// Stores the newest ticket that the server gave.
+    /// Stores the server's newest ticket.
     fn keep_ticket(&mut self) {
         if let (Some(place), Some(session)) = (&mut self.tickets, self.connection.session()) {
             place.keep(session);

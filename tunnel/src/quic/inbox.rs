@@ -1,4 +1,4 @@
-//! Units on their way in: from streams to the caller, whole, and in the order that greetings ask.
+//! Incoming units: from streams to the caller, whole, with greetings as barriers.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,11 +8,11 @@ use super::PARTIAL_MAX;
 use super::outbox::{KIND_CONTROL, KIND_GREETING, UNIT_HEADER};
 use crate::FRAMES_MAX;
 
-/// What is here in part, and what waits for its greeting.
+/// Incomplete units, and units that wait for their greeting.
 pub(super) struct Inbox {
     control_stream: u64,
     control: Vec<u8>,
-    /// Greetings handed out so far.
+    /// Greetings delivered so far.
     epoch: u64,
     partial: HashMap<u64, Vec<u8>>,
     waiting: BTreeMap<u64, Vec<Vec<u8>>>,
@@ -21,7 +21,7 @@ pub(super) struct Inbox {
     scratch: Vec<u8>,
 }
 
-/// The peer broke the rules of units and streams; the words are for the log.
+/// The peer violated the rules of units and streams; the text is for the log.
 #[derive(Debug)]
 pub(super) struct BadUnits(pub(super) &'static str);
 
@@ -38,8 +38,7 @@ impl Inbox {
         }
     }
 
-    /// Hands out whole units, until `budget` bytes or nothing more; answers with how many bytes
-    /// left the streams.
+    /// Delivers whole units, up to about `budget` bytes; returns how many bytes left the streams.
     pub(super) fn take(
         &mut self,
         connection: &mut Connection,
@@ -88,7 +87,7 @@ impl Inbox {
         }
     }
 
-    /// Takes what was read of a data stream from the scratch buffer.
+    /// Takes the bytes of a data stream from the scratch buffer.
     fn on_data(
         &mut self,
         stream: u64,
@@ -178,7 +177,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Hands out what waited for the greeting that just came.
+    /// Delivers the units that waited for the greeting.
     fn release(&mut self, sink: &mut dyn FnMut(&[u8])) {
         for unit in self.waiting.remove(&self.epoch).unwrap_or_default() {
             self.held -= unit.len() + WAITING_COST;
@@ -198,9 +197,9 @@ fn take_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
 /// The longest data stream: header and frames.
 const UNIT_MAX: usize = 8 + 2 + FRAMES_MAX;
 
-/// What a unit that waits costs beside its bytes.
+/// The cost of a waiting unit in addition to its bytes.
 const WAITING_COST: usize = 64;
-/// Greetings that may be outstanding when data behind them comes.
+/// The number of greetings that data may be ahead of.
 const AHEAD_MAX: u64 = 64;
 
 #[cfg(test)]
@@ -208,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_for_a_greeting_is_bounded_however_short_it_is() {
+    fn units_waiting_for_a_greeting_are_bounded_however_short() {
         let mut inbox = Inbox::new(true);
         let mut sink = |_: &[u8]| assert!(std::hint::black_box(false), "its greeting has not come");
         let fit = PARTIAL_MAX / (1 + WAITING_COST);
@@ -220,12 +219,12 @@ mod tests {
         let greeting = [KIND_GREETING, 0, 1, b'g'];
         inbox.control.extend_from_slice(&greeting);
         inbox.hand_out_control(&mut |_| came += 1).unwrap();
-        // The one that was refused is counted: the connection is over.
+        // The rejected unit is counted, too: the connection ends.
         assert_eq!((came, inbox.held), (1 + fit, 1 + WAITING_COST));
     }
 
     #[test]
-    fn what_was_cut_off_is_dropped_and_what_is_too_long_ends_the_connection() {
+    fn truncated_unit_is_dropped_and_overlong_unit_ends_the_connection() {
         let mut inbox = Inbox::new(true);
         let unit = [0, 0, 4, b'f', b'u', b'l', b'l'];
         let mut came = Vec::new();
@@ -239,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn greetings_far_ahead_are_not_waited_for() {
+    fn data_far_ahead_of_its_greeting_is_rejected() {
         let mut inbox = Inbox::new(true);
         inbox.on_unit(&[AHEAD_MAX as u8 - 1, 0, 1, b'x'], &mut |_| ()).unwrap();
         assert!(inbox.on_unit(&[0x40, AHEAD_MAX as u8 + 1, 0, 1, b'x'], &mut |_| ()).is_err());
     }
 
     #[test]
-    fn varints_are_read_as_the_standard_has_them() {
+    fn varints_are_read_as_in_rfc_9000() {
         // RFC 9000, A.1.
         let table: [(&[u8], u64); 5] = [
             (&[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c], 151_288_809_941_952_652),

@@ -1,4 +1,4 @@
-//! Timeouts and ends of a connection.
+//! Timeouts and the end of a connection.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Engine {
                 self.egress.on_probe_timeout();
             }
             if timed_out && self.meter.timeouts() == BLACK_HOLE_TIMEOUTS {
-                // What passed before may be too long now: fall back, and search again.
+                // The MTU may have shrunk: fall back and search again.
                 self.connection.revalidate_pmtu();
             }
             self.check_size(now);
@@ -47,14 +47,14 @@ impl Engine {
         self.settle(udp, now);
     }
 
-    /// Falls back to the size that always passes when the present one does not.
+    /// Falls back to the minimum datagram size if the current one does not pass.
     pub(super) fn check_size(&mut self, now: Instant) {
         if self.size_watch.is_black_hole(&self.connection.stats(), self.path_mtu, now) {
             self.connection.revalidate_pmtu();
         }
     }
 
-    /// The listener needs its place for another handshake.
+    /// Gives its place at the listener to another handshake.
     pub(super) fn give_way(&mut self, now: Instant) {
         if matches!(self.state, State::Handshaking | State::Early) {
             let after = now.saturating_duration_since(self.began);
@@ -85,7 +85,7 @@ impl Engine {
         self.keepalive_at = wanted.then(|| now + interval);
     }
 
-    /// Ends in order: what waits goes out first.
+    /// Closes: queued units leave first.
     pub(super) fn close(&mut self, now: Instant) {
         match self.state {
             State::Handshaking => {
@@ -103,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// Says goodbye as soon as the peer has everything.
+    /// Sends the close notice when the peer has acknowledged everything.
     pub(super) fn go_on_closing(&mut self) {
         if self.outbox.waiting() == 0 {
             self.outbox.end(&mut self.connection);
@@ -113,14 +113,14 @@ impl Engine {
         }
     }
 
-    /// Ends at once, without waiting for what the peer has not acknowledged.
+    /// Sends the close notice at once.
     pub(super) fn say_goodbye(&mut self) {
         let _ = self.connection.close(true, reason::BYE, b"");
         self.farewell = true;
         self.end(CloseReason::Local);
     }
 
-    /// The caller has no more use for it.
+    /// The caller dropped the tunnel.
     pub(super) fn abandon(&mut self) {
         if self.state != State::Closed {
             let _ = self.connection.close(true, reason::ABANDONED, b"");
@@ -129,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// The peer ended it: what came before is still to be read, for a while.
+    /// The peer closed it: received units can still be read for a while.
     pub(super) fn depart(&mut self, now: Instant, reason: CloseReason) {
         if self.state == State::Up && self.connection.is_readable() {
             self.state = State::Leaving;
@@ -141,7 +141,7 @@ impl Engine {
         self.end(reason);
     }
 
-    /// All that came before the peer's end is read.
+    /// All received units are read.
     pub(super) fn leave(&mut self) {
         let reason = self.parting.take().unwrap_or(CloseReason::PeerClosed);
         self.end(reason);
@@ -155,13 +155,13 @@ impl Engine {
                 CloseReason::HandshakeTimedOut { after }
             }
             _ if self.connection.is_timed_out() => CloseReason::TimedOut,
-            // A stateless reset (RFC 9000 10.3): the peer's process does not know us any more.
+            // A stateless reset (RFC 9000 10.3): the peer has forgotten the connection.
             _ => CloseReason::Reset,
         };
         self.end(reason);
     }
 
-    /// Ends for a reason that the peer hears of.
+    /// Ends the connection and sends the reason to the peer.
     pub(super) fn fail(&mut self, reason: CloseReason) {
         if self.state == State::Closed {
             return;
@@ -188,21 +188,20 @@ impl Engine {
                 | CloseReason::Incompatible { .. }
         );
         if let Some(tickets) = self.tickets.as_mut().filter(|_| refused) {
-            // A full handshake will tell whether it was the session.
+            // A full handshake shows whether the session was the cause.
             tickets.forget();
         }
         tracing::debug!(peer = %self.peer, state = ?self.state, %reason, "tunnel ended");
         self.state = State::Closed;
         self.deadline = None;
         self.keepalive_at = None;
-        self.half_open = None;
         self.outbox.clear();
         self.early = None;
         self.up = None;
         self.closed = Some(reason);
     }
 
-    /// A socket that does not work ends a connection that never was.
+    /// A socket error ends a connection that the peer has not answered yet.
     pub(super) fn on_socket_error(&mut self, error: &io::Error) {
         if self.connection.is_server() || self.was_answered() {
             return;
@@ -212,7 +211,7 @@ impl Engine {
         }
     }
 
-    /// The peer's host says that nobody listens there.
+    /// The peer's host reports that no process listens there.
     pub(super) fn check_refusals(&mut self) {
         match self.state {
             State::Handshaking | State::Early
@@ -228,9 +227,9 @@ impl Engine {
 
 /// How long an orderly end may take.
 const CLOSING_TIME: Duration = Duration::from_millis(1_500);
-/// Keep-alives are often enough for translators that forget after 30 s.
+/// Short enough for address translators that forget after 30 s.
 const KEEPALIVE_MAX: Duration = Duration::from_secs(20);
-/// Timeouts in a row from which on the path's MTU is in doubt.
+/// Consecutive timeouts after which the path's MTU is in doubt.
 const BLACK_HOLE_TIMEOUTS: u32 = 2;
-/// Refusals without a datagram between them that end a connection: one may be forged or late.
+/// Consecutive refusals that end a connection: a single one may be forged or late.
 const REFUSALS_MAX: u32 = 3;

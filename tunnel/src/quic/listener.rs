@@ -1,16 +1,18 @@
 //! The cloud's side: one UDP socket and all connections on it.
 //!
-//! Datagrams find their connection by connection id. A datagram that names none begins a
-//! connection when it is a client's first (an Initial of at least 1,200 bytes, RFC 9000 14.1), is
-//! answered with a stateless reset when it names one of ours that is gone, and is dropped
-//! otherwise, without anything being allocated. What is refused costs no memory; what is accepted
-//! is bounded by [`ServerOptions::half_open_max`] until its handshake is over (see
-//! [`half_open`](super::half_open)).
+//! The connection id of a datagram names its connection. A datagram without a connection begins
+//! one if it is a client's first (an Initial of at least 1,200 bytes, RFC 9000 14.1), is answered
+//! with a stateless reset if the id is one of ours, and is dropped otherwise, without an allocation.
+//! Rejected clients cost no memory; [`ServerOptions::half_open_max`] bounds the handshakes in
+//! progress (see [`half_open`](super::half_open)).
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Instant;
 
 use mio::unix::SourceFd;
@@ -21,20 +23,21 @@ use quiche::{Config, ConnectionId, Header, RetryConnectionIds};
 use super::cid::{Cid, Form, Mint, outline, random};
 use super::connection::{Engine, Start};
 use super::half_open::HalfOpens;
+use super::mail::{Mail, Mailbox, News, Note};
 use super::retry::Retry;
 use super::socket::{Arrival, Departure, Udp};
 use super::spent::Spent;
-use super::tunnel::{Desk, Hub, Port, QuicTunnel, lock};
+use super::tunnel::{Port, QuicTunnel};
 use super::{ServerOptions, context};
 use crate::Tunnel;
 
-/// Takes gateways in over QUIC.
+/// Accepts gateways over QUIC.
 pub struct Listener {
-    hub: Arc<Hub>,
+    udp: Rc<Udp>,
     options: ServerOptions,
     judge: Arc<PeerVerifier>,
     config: Config,
-    mint: Arc<Mint>,
+    mint: Rc<Mint>,
     ticket_key: [u8; 48],
     retry: Retry,
     half_open: HalfOpens,
@@ -43,35 +46,44 @@ pub struct Listener {
     connections: HashMap<u64, Connection>,
     next: u64,
     /// New connections that were not accepted yet.
-    fresh: VecDeque<u64>,
-    spent: Arc<Mutex<Spent>>,
+    fresh: VecDeque<QuicTunnel>,
+    spent: Rc<RefCell<Spent>>,
+    /// Reports of the tunnels.
+    notes: (Sender<Note>, Receiver<Note>),
+    /// Connections whose tunnels must be woken, and connections blocked on the full socket.
+    woken: Vec<u64>,
+    blocked: Vec<u64>,
     readable: bool,
     counters: ListenerCounters,
 }
 
+/// The listener's side of a tunnel.
 struct Connection {
-    engine: Arc<Mutex<Engine>>,
+    mail: Sender<Mail>,
     ids: Vec<Cid>,
+    token: Option<Token>,
+    /// Whether it is in the list of tunnels to wake.
+    woken: bool,
 }
 
-/// What a listener counted since it began.
+/// Counters of a listener since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListenerCounters {
-    /// Datagrams that came.
+    /// Received datagrams.
     pub datagrams: u64,
-    /// Datagrams that belonged to nothing and were dropped.
+    /// Dropped datagrams without a connection.
     pub dropped: u64,
-    /// Clients that were told to prove their address.
+    /// Clients that had to prove their address.
     pub retries: u64,
-    /// Connections that were not begun: too many half-open, or nonsense.
+    /// Rejected connections: too many half-open, or invalid.
     pub refused: u64,
-    /// Connections that were begun.
+    /// Accepted connections.
     pub begun: u64,
-    /// Stateless resets that were sent.
+    /// Stateless resets sent.
     pub resets: u64,
 }
 
-/// What a call of [`Listener::receive`] did.
+/// The result of [`Listener::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Whether to call it again without waiting for an event.
@@ -94,10 +106,10 @@ impl Listener {
         let ticket_key = random();
         let config = context::of_server(&identity, &judge, &options, &ticket_key)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let mint = Arc::new(Mint::new(identity.key_der(), options.server_id));
-        let udp = Udp::bind(address)?;
+        let mint = Rc::new(Mint::new(identity.key_der(), options.server_id));
+        let udp = Rc::new(Udp::bind(address)?);
         Ok(Self {
-            hub: Arc::new(Hub { udp, desk: Mutex::new(Desk::default()) }),
+            udp,
             options,
             judge,
             config,
@@ -109,21 +121,24 @@ impl Listener {
             connections: HashMap::new(),
             next: 0,
             fresh: VecDeque::new(),
-            spent: Arc::default(),
+            spent: Rc::default(),
+            notes: mpsc::channel(),
+            woken: Vec::new(),
+            blocked: Vec::new(),
             readable: false,
             counters: ListenerCounters::default(),
         })
     }
 
-    /// Uses another identity from now on, also for judging in handshakes under way. Sessions made
-    /// before may still be resumed, if their certificates pass by the new identity. Tunnels that
-    /// exist stay: ask [`TlsIdentity::is_revoked`] about their peers.
+    /// Uses another identity from now on, also for handshakes in progress. Older sessions can still
+    /// be resumed if the new identity accepts their certificates. Existing tunnels stay: ask
+    /// [`TlsIdentity::is_revoked`] about their peers.
     ///
     /// # Errors
     /// TLS cannot use it; the old one stays.
     pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), IdentityError> {
         self.config = context::of_server(&identity, &self.judge, &self.options, &self.ticket_key)?;
-        self.mint = Arc::new(Mint::new(identity.key_der(), self.options.server_id));
+        self.mint = Rc::new(Mint::new(identity.key_der(), self.options.server_id));
         self.judge.set_identity(identity);
         Ok(())
     }
@@ -151,16 +166,17 @@ impl Listener {
     /// # Errors
     /// None: the address was read when it was bound.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.hub.udp.local_addr())
+        Ok(self.udp.local_addr())
     }
 
     /// Takes a readiness event.
     pub fn on_ready(&mut self, _now: Instant, readable: bool, writable: bool) {
         self.readable |= readable;
         if writable {
-            let mut desk = lock(&self.hub.desk);
-            let Desk { woken, blocked, .. } = &mut *desk;
-            woken.append(blocked);
+            self.collect();
+            for number in std::mem::take(&mut self.blocked) {
+                self.wake(number);
+            }
         }
     }
 
@@ -170,65 +186,53 @@ impl Listener {
         if !self.readable {
             return Received { more: false };
         }
-        let hub = self.hub.clone();
-        let mut touched: Vec<u64> = Vec::new();
-        let received = hub.udp.receive(&mut |arrival, datagrams| {
-            self.on_arrival(now, arrival, datagrams, &mut touched);
+        let udp = self.udp.clone();
+        let received = udp.receive(&mut |arrival, datagrams| {
+            self.on_arrival(now, arrival, datagrams);
         });
-        touched.sort_unstable();
-        touched.dedup();
-        for number in touched {
-            self.after_absorb(now, number);
-        }
         if let Err(error) = received {
             if error.kind() == io::ErrorKind::WouldBlock {
                 self.readable = false;
             } else {
-                tracing::trace!(%error, "receiving");
+                tracing::trace!(%error, "cannot receive datagrams");
             }
         }
         Received { more: self.readable }
     }
 
-    /// A connection whose handshake is under way, if one is new.
+    /// A new connection, whose handshake is in progress.
     pub fn accept(&mut self) -> Option<Box<dyn Tunnel>> {
-        loop {
-            let id = self.fresh.pop_front()?;
-            if let Some(connection) = self.connections.get(&id) {
-                let port = Port::Shared { hub: self.hub.clone(), id };
-                return Some(Box::new(QuicTunnel::new(connection.engine.clone(), port)));
+        self.fresh.pop_front().map(|tunnel| Box::new(tunnel) as Box<dyn Tunnel>)
+    }
+
+    /// Appends the tokens of the tunnels to wake to `woken`: call
+    /// [`Tunnel::on_ready`] of each, then drain it.
+    pub fn take_woken(&mut self, woken: &mut Vec<Token>) {
+        self.collect();
+        for number in self.woken.drain(..) {
+            if let Some(connection) = self.connections.get_mut(&number) {
+                connection.woken = false;
+                woken.extend(connection.token);
             }
         }
     }
 
-    /// Moves the tokens of tunnels that have something to do to `woken`: call
-    /// [`Tunnel::on_ready`] of each, then drain it.
-    pub fn take_woken(&mut self, woken: &mut Vec<Token>) {
-        woken.append(&mut lock(&self.hub.desk).woken);
-    }
-
-    /// Handshakes under way.
+    /// Handshakes in progress, by the reports read in the last [`receive`](Self::receive).
     pub fn half_open(&self) -> usize {
         self.half_open.count()
     }
 
-    /// What happened so far.
+    /// The counters.
     pub fn counters(&self) -> ListenerCounters {
         self.counters
     }
 
     /// Feeds datagrams that arrived together, from one address.
-    fn on_arrival(
-        &mut self,
-        now: Instant,
-        arrival: &Arrival,
-        datagrams: &mut [u8],
-        touched: &mut Vec<u64>,
-    ) {
+    fn on_arrival(&mut self, now: Instant, arrival: &Arrival, datagrams: &mut [u8]) {
         let mut rest = datagrams;
         while !rest.is_empty() {
             let number = self.route_of(rest);
-            // As many as go to the same connection go there together.
+            // Datagrams of the same connection travel together.
             let mut length = arrival.stride.min(rest.len());
             while number.is_some()
                 && length < rest.len()
@@ -238,14 +242,9 @@ impl Listener {
             }
             let (together, behind) = rest.split_at_mut(length);
             self.counters.datagrams += together.len().div_ceil(arrival.stride) as u64;
-            match number.and_then(|number| self.connections.get(&number).zip(Some(number))) {
-                Some((connection, number)) => {
-                    lock(&connection.engine).absorb(arrival, together);
-                    if touched.last() != Some(&number) {
-                        touched.push(number);
-                    }
-                }
-                None => touched.extend(self.on_stranger(now, arrival, together)),
+            match number {
+                Some(number) => self.post(number, Mail::Datagrams(*arrival, together.to_vec())),
+                None => self.on_stranger(now, arrival, together),
             }
             rest = behind;
         }
@@ -255,16 +254,17 @@ impl Listener {
         self.routes.get(&Cid::new(outline(datagram)?.destination)?).copied()
     }
 
-    /// A datagram that belongs to no connection; answers with the one that it begins.
-    fn on_stranger(&mut self, now: Instant, arrival: &Arrival, datagram: &mut [u8]) -> Option<u64> {
+    /// A datagram that belongs to no connection.
+    fn on_stranger(&mut self, now: Instant, arrival: &Arrival, datagram: &mut [u8]) {
         let Some(outline) = outline(datagram) else {
             self.counters.dropped += 1;
-            return None;
+            return;
         };
         let long_enough = datagram.len() >= quiche::MIN_CLIENT_INITIAL_LEN;
         match outline.form {
             Form::Initial if long_enough && outline.destination.len() >= INITIAL_CID_MIN => {
-                return self.on_initial(now, arrival, datagram);
+                self.on_initial(now, arrival, datagram);
+                return;
             }
             Form::Foreign if long_enough => self.negotiate(arrival, datagram),
             Form::Short if self.mint.made(outline.destination) => {
@@ -274,35 +274,31 @@ impl Listener {
             _ => {}
         }
         self.counters.dropped += 1;
-        None
     }
 
-    /// A client's first datagram: begins a connection, or has it prove its address first.
-    fn on_initial(&mut self, now: Instant, arrival: &Arrival, datagram: &mut [u8]) -> Option<u64> {
-        let header = Header::from_slice(datagram, super::cid::CID_LENGTH).ok()?;
+    /// A client's first datagram: begins a connection or demands a proof of its address.
+    fn on_initial(&mut self, now: Instant, arrival: &Arrival, datagram: &mut [u8]) {
+        let Ok(header) = Header::from_slice(datagram, super::cid::CID_LENGTH) else { return };
         let token = header.token.as_deref().unwrap_or_default();
         let proven = self.retry.check(now, arrival.from, &header.dcid, token);
         let half_open = self.half_open();
         let limit = self.options.retry_above.min(self.options.half_open_max);
         if proven.is_none() && half_open >= limit {
-            self.demand_proof(now, arrival, &header);
-            return None;
+            return self.demand_proof(now, arrival, &header);
         }
         if proven.is_some() && !self.make_way(now, arrival.from.ip()) {
             self.counters.refused += 1;
-            return None;
+            return;
         }
         let proven = proven.map(<[u8]>::to_vec);
-        let number = self.begin(now, arrival, &header, proven.as_deref(), datagram);
-        match number {
-            Some(_) => self.counters.begun += 1,
+        match self.begin(now, arrival, &header, proven.as_deref(), datagram) {
+            Some(()) => self.counters.begun += 1,
             None => self.counters.refused += 1,
         }
-        number
     }
 
-    /// Whether a client that has proved its address may begin; at the bound the oldest handshake
-    /// gives way to it.
+    /// Whether a client with a proved address may connect; at the bound it replaces the oldest
+    /// handshake.
     fn make_way(&mut self, now: Instant, address: IpAddr) -> bool {
         let half_open_max = self.options.half_open_max;
         if self.half_open.proven_by(address) >= half_open_max.div_ceil(SHARE) {
@@ -310,11 +306,9 @@ impl Listener {
         }
         if self.half_open() >= half_open_max
             && let Some(oldest) = self.half_open.oldest(now)
-            && let Some(connection) = self.connections.get(&oldest)
         {
-            let mut engine = lock(&connection.engine);
-            engine.give_way(now);
-            wake(&self.hub, &mut engine);
+            self.half_open.end(oldest);
+            self.post(oldest, Mail::GiveWay);
         }
         self.half_open() < half_open_max
     }
@@ -326,7 +320,7 @@ impl Listener {
         header: &Header<'_>,
         proven: Option<&[u8]>,
         datagram: &mut [u8],
-    ) -> Option<u64> {
+    ) -> Option<()> {
         let id = self.mint.cid();
         self.config.set_stateless_reset_token(Some(self.mint.reset_token(&id)));
         self.config.set_max_send_udp_payload_size(context::payload_max(arrival.from));
@@ -351,14 +345,13 @@ impl Listener {
             options: self.options.socket.clone(),
             tickets: None,
             mint: Some(self.mint.clone()),
-            half_open: Some(self.half_open.begin(now, self.next, address)),
             spent: Some(self.spent.clone()),
         };
         let mut engine = Engine::new(now, start);
         engine.absorb(arrival, datagram);
         engine.after_absorb(now);
         if !engine.was_answered() || engine.is_copy {
-            // Nothing in it could be read: no client of ours made it. Or one did, before.
+            // No valid packet in it, or a replay.
             return None;
         }
         let original = Cid::new(&header.dcid)?;
@@ -368,35 +361,67 @@ impl Listener {
         for &id in &ids {
             self.routes.insert(id, number);
         }
-        let engine = Arc::new(Mutex::new(engine));
-        self.connections.insert(number, Connection { engine, ids });
-        self.fresh.push_back(number);
-        Some(number)
+        self.half_open.begin(now, number, address);
+        let (sender, mail) = mpsc::channel();
+        let mailbox = Mailbox { number, mail, notes: self.notes.0.clone() };
+        let connection = Connection { mail: sender, ids, token: None, woken: false };
+        self.connections.insert(number, connection);
+        self.fresh.push_back(QuicTunnel::new(engine, Port::Shared(self.udp.clone(), mailbox)));
+        Some(())
     }
 
-    /// Draws a connection's conclusions from what was absorbed, and wakes its tunnel.
-    fn after_absorb(&mut self, now: Instant, number: u64) {
-        let Some(connection) = self.connections.get_mut(&number) else { return };
-        let mut engine = lock(&connection.engine);
-        engine.after_absorb(now);
-        for id in engine.new_ids.drain(..) {
-            self.routes.insert(id, number);
-            connection.ids.push(id);
+    /// Sends a message to a tunnel and wakes it.
+    fn post(&mut self, number: u64, mail: Mail) {
+        if let Some(connection) = self.connections.get(&number)
+            && connection.mail.send(mail).is_ok()
+        {
+            self.wake(number);
         }
-        for id in engine.old_ids.drain(..) {
-            self.routes.remove(&id);
-            connection.ids.retain(|&known| known != id);
-        }
-        wake(&self.hub, &mut engine);
     }
 
-    /// Forgets connections whose tunnels were dropped.
+    fn wake(&mut self, number: u64) {
+        if let Some(connection) = self.connections.get_mut(&number)
+            && connection.token.is_some()
+            && !connection.woken
+        {
+            connection.woken = true;
+            self.woken.push(number);
+        }
+    }
+
+    /// Acts on the tunnels' reports.
     fn collect(&mut self) {
-        let gone = std::mem::take(&mut lock(&self.hub.desk).gone);
-        for number in gone {
-            let Some(connection) = self.connections.remove(&number) else { continue };
-            for id in &connection.ids {
-                self.routes.remove(id);
+        while let Ok(Note { number, news }) = self.notes.1.try_recv() {
+            self.on_news(number, news);
+        }
+    }
+
+    fn on_news(&mut self, number: u64, news: News) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        match news {
+            News::Registered(token) => {
+                connection.token = token;
+                self.wake(number);
+            }
+            News::NewIds(ids) => {
+                self.routes.extend(ids.iter().map(|&id| (id, number)));
+                connection.ids.extend(ids);
+            }
+            News::OldIds(ids) => {
+                connection.ids.retain(|known| !ids.contains(known));
+                for id in &ids {
+                    self.routes.remove(id);
+                }
+            }
+            News::Blocked if self.blocked.contains(&number) => {}
+            News::Blocked => self.blocked.push(number),
+            News::HandshakeOver => self.half_open.end(number),
+            News::Gone => {
+                for id in &connection.ids {
+                    self.routes.remove(id);
+                }
+                self.connections.remove(&number);
+                self.half_open.end(number);
             }
         }
     }
@@ -422,8 +447,8 @@ impl Listener {
         }
     }
 
-    /// Tells a peer that its connection is gone (RFC 9000 10.3), by a datagram shorter than its own
-    /// so that two who forgot each other do not go on for ever.
+    /// Sends a stateless reset (RFC 9000 10.3), shorter than the datagram that caused it, so that
+    /// two peers cannot answer each other forever.
     fn reset(&mut self, arrival: &Arrival, provoked_by: usize, token: u128) {
         let length = (provoked_by - 1).min(RESET_LENGTH);
         if length < RESET_LENGTH_MIN {
@@ -436,16 +461,16 @@ impl Listener {
         self.answer(arrival, &answer[..length]);
     }
 
-    /// Sends a datagram back; it may get lost like any other.
+    /// Sends a datagram back, best effort.
     fn answer(&self, arrival: &Arrival, bytes: &[u8]) {
         let (from, to) = (arrival.to, arrival.from);
-        let _ = self.hub.udp.send(&Departure { from, to, segment: bytes.len(), bytes });
+        let _ = self.udp.send(&Departure { from, to, segment: bytes.len(), bytes });
     }
 }
 
 impl event::Source for Listener {
     fn register(&mut self, registry: &Registry, token: Token, wanted: Interest) -> io::Result<()> {
-        SourceFd(&self.hub.udp.raw_fd()).register(registry, token, wanted | Interest::WRITABLE)
+        SourceFd(&self.udp.raw_fd()).register(registry, token, wanted | Interest::WRITABLE)
     }
 
     fn reregister(
@@ -454,36 +479,26 @@ impl event::Source for Listener {
         token: Token,
         wanted: Interest,
     ) -> io::Result<()> {
-        SourceFd(&self.hub.udp.raw_fd()).reregister(registry, token, wanted | Interest::WRITABLE)
+        SourceFd(&self.udp.raw_fd()).reregister(registry, token, wanted | Interest::WRITABLE)
     }
 
     fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        SourceFd(&self.hub.udp.raw_fd()).deregister(registry)
+        SourceFd(&self.udp.raw_fd()).deregister(registry)
     }
 }
 
 impl std::fmt::Debug for Listener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Listener")
-            .field("address", &self.hub.udp.local_addr())
+            .field("address", &self.udp.local_addr())
             .field("connections", &self.connections.len())
             .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
 }
 
-/// Has a connection's tunnel looked at.
-fn wake(hub: &Hub, engine: &mut Engine) {
-    if let Some(token) = engine.token
-        && !engine.woken
-    {
-        engine.woken = true;
-        lock(&hub.desk).woken.push(token);
-    }
-}
-
-/// One address may prove itself to a part of the handshakes under way: many carriers behind one
-/// translator, no more.
+/// The share of the handshakes in progress that one address may have by proof, as its divisor:
+/// enough for many carriers behind one address translator.
 const SHARE: usize = 4;
 /// The shortest id that a client may choose for the server (RFC 9000 7.2).
 const INITIAL_CID_MIN: usize = 8;
@@ -491,5 +506,5 @@ const INITIAL_CID_MIN: usize = 8;
 const ANSWER_MAX: usize = 256;
 /// A stateless reset that looks like a short packet.
 const RESET_LENGTH: usize = 43;
-/// Shorter ones can be told from packets (RFC 9000 10.3).
+/// Shorter ones can be distinguished from packets (RFC 9000 10.3).
 const RESET_LENGTH_MIN: usize = 22;

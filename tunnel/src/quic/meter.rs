@@ -1,31 +1,30 @@
-//! The link's figures: samples for the scheduler, and how much the tunnel takes ahead.
+//! Measures the link: samples for the scheduler, and the rate for the queue ahead of the path.
 //!
-//! `quiche` tells neither the bytes in flight nor a count of consecutive timeouts; both are kept
-//! here by deltas of what it does tell. Bytes in flight are an estimate from packets sent,
-//! acknowledged and lost, held between zero and the window. That difference drifts (long
-//! acknowledgements look like data, which nobody acknowledges), so it is set right by what `quiche`
-//! would take after each packet received, and to zero whenever nothing was in flight for a while. A
-//! timeout counts when the probe timer fired and nothing was declared lost thereby (the same timer
-//! also declares losses); progress sets it to zero.
+//! `quiche` reports neither the bytes in flight nor the consecutive timeouts; both are derived here
+//! from deltas of its statistics. Bytes in flight are packets sent minus acknowledged minus lost,
+//! between zero and the window. The difference drifts, because long acknowledgements look like data
+//! but are never acknowledged. So it is corrected by `quiche`'s free window after each received
+//! packet, and set to zero whenever nothing was in flight for a while. A timeout counts if the probe
+//! timer fired and declared nothing lost (the same timer also declares losses); progress resets it.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, LinkSample};
 use quiche::{Connection, PathStats, Stats};
 
-/// What is counted between samples.
+/// The state between samples.
 #[derive(Debug)]
 pub(super) struct Meter {
     /// Data packets sent, and their bytes.
     sent_packets: u64,
     sent_bytes: u64,
-    /// `sent - acknowledged - lost` when nothing was in flight: what the difference drifts by.
+    /// `sent - acknowledged - lost` when nothing was in flight: the drift.
     offset: i64,
-    /// How long data was in flight in all, at the last look.
+    /// How long data was in flight in total.
     flight_time: Duration,
     acked: u64,
     timeouts: u32,
-    /// When the path last could have taken more than there was.
+    /// When the path last had room but no data.
     idle_at: Option<Instant>,
     rate: u64,
     srtt: Duration,
@@ -48,7 +47,7 @@ impl Meter {
         }
     }
 
-    /// A packet was made; answers whether it may have held data.
+    /// A packet was made; returns whether it may contain data.
     pub(super) fn on_sent(&mut self, length: usize) -> bool {
         let may_be_data = length >= DATA_PACKET_MIN;
         if may_be_data {
@@ -58,7 +57,7 @@ impl Meter {
         may_be_data
     }
 
-    /// The path took all there was.
+    /// The queue ran empty.
     pub(super) fn on_idle(&mut self, now: Instant) {
         self.idle_at = Some(now);
     }
@@ -70,8 +69,8 @@ impl Meter {
             self.acked = stats.acked_bytes;
             self.timeouts = 0;
         }
-        // Just now `quiche` has reckoned what fits in the window; a large figure may be the
-        // stream's bound instead.
+        // `quiche` has just computed its free window; a large value may be the stream's bound
+        // instead.
         if let Ok(room @ 0..ROOM_KNOWN) = connection.stream_capacity(control_stream)
             && let Some(path) = active(connection)
         {
@@ -105,7 +104,7 @@ impl Meter {
         self.timeouts
     }
 
-    /// Looks at the path's rate, round-trip time and window; cheap enough for every burst.
+    /// Reads the path's rate, round-trip time and window; cheap enough for every burst.
     pub(super) fn refresh(&mut self, connection: &Connection) {
         let Some(path) = active(connection) else { return };
         self.srtt = path.rtt;
@@ -117,7 +116,7 @@ impl Meter {
         };
     }
 
-    /// How many bytes the path sends in a time, as far as known.
+    /// How many bytes the path sends in a time, by the last rate.
     pub(super) fn bytes_in(&self, time: Duration) -> usize {
         (self.rate as f64 * time.as_secs_f64()) as usize
     }
@@ -126,11 +125,11 @@ impl Meter {
     pub(super) fn in_flight(&mut self, connection: &Connection) -> usize {
         let stats = connection.stats();
         let difference = self.difference(&stats);
-        // The duration stands still when nothing is in flight, and also in silence; then the probe
-        // timer is armed or has fired.
+        // The duration stands still if nothing is in flight, but also while the peer is silent; then
+        // the probe timer is armed or has fired.
         let probing = self.timeouts > 0 || connection.timeout().is_some_and(|left| left < PROBE);
         if stats.bytes_in_flight_duration == self.flight_time && !probing {
-            // Nothing was in flight since the last look.
+            // Nothing has been in flight since the last call.
             self.offset = difference;
         }
         self.flight_time = stats.bytes_in_flight_duration;
@@ -142,7 +141,7 @@ impl Meter {
         self.sent_bytes as i64 - stats.acked_bytes as i64 - stats.lost_bytes as i64
     }
 
-    /// The figures as a sample; `unsent` is what waits before the path.
+    /// A sample of the link; `unsent` is the queue ahead of the path.
     pub(super) fn sample(
         &mut self,
         connection: &Connection,
@@ -153,7 +152,7 @@ impl Meter {
         let path = active(connection)?;
         let in_flight = self.in_flight(connection);
         let stats = connection.stats();
-        // A measured rate tells of what was sent a round trip ago.
+        // A measured rate describes the data of one round trip ago.
         let limited = self.idle_at.is_some_and(|at| now.saturating_duration_since(at) < path.rtt);
         Some(LinkSample {
             at: now,
@@ -174,11 +173,12 @@ impl Meter {
     }
 }
 
-/// Notices that packets of the present size do not pass any more, while shorter ones do.
+/// Detects that packets of full size do not pass any more, while shorter ones do (a black hole,
+/// RFC 8899 4.3).
 ///
-/// RFC 8899 4.3 asks for it. Of what is lost and acknowledged one looks at the bytes: when the full
-/// size does not pass, nearly all that is lost is of that size, and little else is acknowledged.
-/// Timeouts alone do not show it: short packets get through and set their count back.
+/// It compares the bytes lost and acknowledged: in a black hole nearly all lost packets have the
+/// full size, and little is acknowledged. Timeouts alone do not show it, because short packets pass
+/// and reset their count.
 #[derive(Debug, Default)]
 pub(super) struct SizeWatch {
     acked: u64,
@@ -188,7 +188,7 @@ pub(super) struct SizeWatch {
 }
 
 impl SizeWatch {
-    /// Whether the size looks too long now. Then it looks afresh.
+    /// Whether the datagram size is too long now; then the watch starts over.
     pub(super) fn is_black_hole(&mut self, stats: &Stats, mtu: usize, now: Instant) -> bool {
         self.look(now, mtu, stats.acked_bytes, stats.lost, stats.lost_bytes)
     }
@@ -209,11 +209,11 @@ impl SizeWatch {
     }
 }
 
-/// Fewer lost packets say nothing.
+/// Fewer lost packets are not evidence.
 const LOST_MIN: usize = 6;
-/// So many times what is acknowledged must be lost.
+/// Lost bytes must exceed acknowledged bytes so many times.
 const LOST_OVER_ACKED: u64 = 4;
-/// What was lost and acknowledged is counted over so long.
+/// The period over which losses are counted.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The path that data takes now.
@@ -228,11 +228,11 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
 /// Before the first timeout the probe timer is shorter than this (RFC 9002 6.2), and an idle
 /// connection's timer is longer but for its last moments.
 const PROBE: Duration = Duration::from_secs(10);
-/// A path's own variation is shorter.
+/// Longer than a path's own variation.
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
-/// The control stream's window, less what its reader may not have taken.
+/// The control stream's window, less its unread bytes.
 const ROOM_KNOWN: usize = 64 << 10;
-/// Shorter packets hold acknowledgements alone, which are not in flight.
+/// Shorter packets contain only acknowledgements, which are not in flight.
 const DATA_PACKET_MIN: usize = 80;
 /// Probes may exceed the window a little (RFC 9002 7.5).
 const WINDOW_EXCESS: usize = 4 * 1_500;
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_that_does_not_pass_is_noticed() {
+    fn black_hole_is_detected() {
         #[allow(clippy::disallowed_methods)] // a base for the clock of this test
         let base = Instant::now();
         let at = |millis| base + Duration::from_millis(millis);
@@ -257,12 +257,12 @@ mod tests {
         assert!(!fresh().look(at(100), 1_400, 2_100, 6, 8_400), "much passes");
         assert!(!fresh().look(at(100), 1_400, 0, 6, 6_000), "short ones are lost, too");
         assert!(!fresh().look(at(100), 1_200, 0, 9, 12_000), "there is no shorter size");
-        // What is old does not count.
+        // Old losses do not count.
         let mut watch = fresh();
         assert!(!watch.look(at(900), 1_400, 0, 5, 7_000));
         assert!(!watch.look(at(1_000), 1_400, 0, 5, 7_000));
         assert!(!watch.look(at(1_100), 1_400, 0, 8, 11_200));
         assert!(watch.look(at(1_200), 1_400, 0, 11, 15_400));
-        assert!(!watch.look(at(1_300), 1_400, 0, 12, 16_800), "it looks afresh");
+        assert!(!watch.look(at(1_300), 1_400, 0, 12, 16_800), "it starts over");
     }
 }

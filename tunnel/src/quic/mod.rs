@@ -26,6 +26,7 @@ mod handshake;
 mod inbox;
 mod life;
 mod listener;
+mod mail;
 mod meter;
 mod outbox;
 mod qlog;

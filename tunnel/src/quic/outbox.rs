@@ -1,33 +1,33 @@
-//! Units on their way out: from the caller into streams.
+//! Outgoing units: from the caller into streams.
 //!
-//! Units wait here, not in `quiche`, until the path takes them: what waits here can be withdrawn
-//! without a trace. One unit at a time is given to `quiche`, control first.
+//! Units are queued here, not in `quiche`, so that they can be withdrawn without a trace. `quiche`
+//! receives one unit at a time, control first.
 
 use std::collections::{HashMap, VecDeque};
 
 use polyrail_model::Unit;
 use quiche::{Connection, Error, Shutdown};
 
-/// What waits, and what was sent and may still be withdrawn.
+/// Queued units, and sent units that can still be withdrawn.
 pub(super) struct Outbox {
     control: Vec<u8>,
-    /// How much of `control` was given away.
+    /// How much of `control` was given to `quiche`.
     control_given: usize,
     data: VecDeque<Waiting>,
-    /// Bytes of all units that wait.
+    /// Bytes of all queued units.
     waiting: usize,
     /// Greetings sent so far.
     epoch: u64,
     control_stream: u64,
     next_stream: u64,
-    /// Data streams in the order of their beginning whose end is not known yet: at most
-    /// [`OPEN_MAX`], the oldest is forgotten then.
+    /// Data streams in the order of their begin that are not acknowledged to their end: at most
+    /// [`OPEN_MAX`], then the oldest is forgotten.
     open: VecDeque<Sent>,
     by_tag: HashMap<u64, u64>,
     spare: Vec<Vec<u8>>,
 }
 
-/// A unit that was given away whole.
+/// A unit that `quiche` has whole.
 struct Sent {
     tag: u64,
     stream: u64,
@@ -44,8 +44,8 @@ struct Waiting {
 
 impl Outbox {
     pub(super) fn new(is_server: bool) -> Self {
-        // RFC 9000 2.1: the two lowest bits of a stream's id tell who began it, and that it has
-        // one direction.
+        // RFC 9000 2.1: the two lowest bits of a stream's id say who began it, and that it is
+        // unidirectional.
         let control_stream = if is_server { 3 } else { 2 };
         Self {
             control: Vec::new(),
@@ -61,17 +61,17 @@ impl Outbox {
         }
     }
 
-    /// The stream that control goes on.
+    /// The stream for greetings and control.
     pub(super) fn control_stream(&self) -> u64 {
         self.control_stream
     }
 
-    /// Bytes that wait.
+    /// Queued bytes.
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Takes a unit in.
+    /// Queues a unit.
     pub(super) fn push(&mut self, unit: Unit, frames: &[u8]) {
         let kind = match unit {
             Unit::Greeting => KIND_GREETING,
@@ -98,7 +98,7 @@ impl Outbox {
         self.data.push_back(Waiting { tag, bytes, given: 0, stream: None });
     }
 
-    /// Gives `quiche` what it takes of the next data unit; 0 when it takes nothing now.
+    /// Gives `quiche` as much of the next data unit as it accepts; 0 if it accepts nothing now.
     pub(super) fn give_data(&mut self, connection: &mut Connection) -> Result<usize, Error> {
         let Some(unit) = self.data.front_mut() else { return Ok(0) };
         let stream = match unit.stream {
@@ -117,7 +117,7 @@ impl Outbox {
         let given = match connection.stream_send(stream, &unit.bytes[unit.given..], true) {
             Ok(given) => given,
             Err(Error::Done) => return Ok(0),
-            // The peer wants no more of it: nothing that our side ever asks for.
+            // STOP_SENDING, which our side never sends.
             Err(Error::StreamStopped(_)) => unit.bytes.len() - unit.given,
             Err(error) => return Err(error),
         };
@@ -129,7 +129,7 @@ impl Outbox {
         Ok(given)
     }
 
-    /// Gives `quiche` what it takes of control.
+    /// Gives `quiche` as much control as it accepts.
     pub(super) fn give_control(&mut self, connection: &mut Connection) -> Result<usize, Error> {
         if self.control.is_empty() {
             return Ok(0);
@@ -170,7 +170,7 @@ impl Outbox {
         self.open.push_back(sent);
     }
 
-    /// Forgets streams at the front that were acknowledged to their end.
+    /// Forgets the oldest streams that were acknowledged to their end.
     fn forget_finished(&mut self, connection: &mut Connection) {
         while let Some(&Sent { tag, stream, .. }) = self.open.front()
             && is_finished(connection, stream)
@@ -180,8 +180,8 @@ impl Outbox {
         }
     }
 
-    /// Takes a data unit back, wherever it is; answers with how much less `quiche` has to send
-    /// when it held `held` bytes.
+    /// Withdraws a data unit, queued or sent; returns how much less `quiche`, which held `held`
+    /// bytes, has to send.
     pub(super) fn withdraw(&mut self, connection: &mut Connection, tag: u64, held: usize) -> usize {
         let (stream, unsent) = match self.by_tag.remove(&tag) {
             Some(stream) => (stream, self.take_unsent(stream, held)),
@@ -192,7 +192,7 @@ impl Outbox {
                 let Some(unit) = self.data.remove(at) else { return 0 };
                 self.waiting -= unit.bytes.len() - unit.given;
                 let Some(stream) = unit.stream else { return 0 };
-                // Nothing was given behind it.
+                // No later unit was given.
                 (stream, unit.given.min(held))
             }
         };
@@ -200,8 +200,8 @@ impl Outbox {
         unsent
     }
 
-    /// How much of the last `held` bytes given belongs to a stream, which has none from now on:
-    /// streams are served in their order.
+    /// How many of the last `held` bytes given belong to a stream, and removes them from it; streams
+    /// are served in their order.
     fn take_unsent(&mut self, stream: u64, held: usize) -> usize {
         let begun = self.data.front().map_or(0, |unit| unit.given);
         let mut left = held.saturating_sub(begun);
@@ -217,12 +217,12 @@ impl Outbox {
         0
     }
 
-    /// Ends the control stream; nothing can be pushed afterwards.
+    /// Ends the control stream; no unit can be queued afterwards.
     pub(super) fn end(&mut self, connection: &mut Connection) {
         let _ = connection.stream_send(self.control_stream, &[], true);
     }
 
-    /// Whether everything was acknowledged by the peer.
+    /// Whether the peer has acknowledged everything.
     pub(super) fn is_delivered(&mut self, connection: &mut Connection) -> bool {
         self.forget_finished(connection);
         self.waiting == 0
@@ -230,7 +230,7 @@ impl Outbox {
             && self.open.iter().all(|sent| is_finished(connection, sent.stream))
     }
 
-    /// Drops all that waits.
+    /// Drops all queued units.
     pub(super) fn clear(&mut self) {
         self.control = Vec::new();
         self.control_given = 0;
@@ -239,8 +239,8 @@ impl Outbox {
     }
 }
 
-/// Whether a stream that was begun is acknowledged to its end: `quiche` does not know it any more.
-/// (Its `stream_closed` speaks of the end that was written.)
+/// Whether a stream is acknowledged to its end: then `quiche` has forgotten it. (`stream_closed`
+/// means that the end was written.)
 fn is_finished(connection: &mut Connection, stream: u64) -> bool {
     matches!(connection.stream_capacity(stream), Err(Error::InvalidStreamState(_)))
 }

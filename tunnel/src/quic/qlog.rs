@@ -1,21 +1,17 @@
 //! A log of a connection in the qlog format, on demand.
 //!
-//! One file a connection, named by time and connection id; what exceeds [`FILE_MAX`] is left out.
-//! A folder keeps the newest [`FILES_MAX`] of them, of at most [`FOLDER_MAX`] bytes; those of this
-//! process's connections that live stay in any case.
+//! One file a connection, named by time and connection id; bytes beyond [`FILE_MAX`] are dropped.
+//! A folder keeps the [`FILES_MAX`] files that were written to last, of at most [`FOLDER_MAX`]
+//! bytes.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::SystemTime;
 
 use quiche::{Connection, QlogLevel};
 
-use super::tunnel::lock;
-
-/// Has a connection logged to a new file in `folder`; a failure is told and does no harm.
+/// Logs a connection to a new file in `folder`; a failure is only logged.
 pub(super) fn begin(connection: &mut Connection, folder: &Path, carrier: &str) {
     let begun = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
@@ -29,28 +25,25 @@ pub(super) fn begin(connection: &mut Connection, folder: &Path, carrier: &str) {
             connection.set_qlog_with_level(Box::new(writer), title, description, level);
         }
         Err(error) => {
-            tracing::warn!(folder = %folder.display(), name, %error, "no qlog");
+            tracing::warn!(folder = %folder.display(), name, %error, "cannot write a qlog");
         }
     }
 }
 
 fn open(folder: &Path, name: &str) -> io::Result<Bounded> {
     fs::create_dir_all(folder)?;
-    // Carriers may name the same folder in different ways.
-    let folder = folder.canonicalize()?;
-    make_room(&folder)?;
-    let written = Written::new(folder.join(name));
-    let file = File::options().write(true).create_new(true).open(&written.0)?;
-    Ok(Bounded { file: BufWriter::new(file), left: FILE_MAX, _written: written })
+    make_room(folder)?;
+    let file = File::options().write(true).create_new(true).open(folder.join(name))?;
+    Ok(Bounded { file: BufWriter::new(file), left: FILE_MAX })
 }
 
-/// Removes the oldest logs of a folder, so that there is room for one more. Those that are being
-/// written count, and stay.
+/// Removes the logs of a folder that were not written to for longest, so that there is room for one
+/// more.
 fn make_room(folder: &Path) -> io::Result<()> {
     let mut logs: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        // Another connection may have removed it meanwhile.
+        // Another connection may have removed it.
         if path.extension().is_some_and(|extension| extension == EXTENSION)
             && let Ok(about) = fs::symlink_metadata(&path)
             && about.is_file()
@@ -59,40 +52,20 @@ fn make_room(folder: &Path) -> io::Result<()> {
         }
     }
     logs.sort_unstable_by(|a, b| b.cmp(a));
-    let (mut bytes, written) = (0, lock(&WRITTEN));
+    let mut bytes = 0;
     for (number, (_, length, path)) in logs.iter().enumerate() {
         bytes += length;
-        if (number + 1 >= FILES_MAX || bytes > FOLDER_MAX) && !written.contains(path) {
+        if number + 1 >= FILES_MAX || bytes > FOLDER_MAX {
             let _ = fs::remove_file(path);
         }
     }
     Ok(())
 }
 
-/// A log that is being written: nobody in this process removes it.
-struct Written(PathBuf);
-
-impl Written {
-    fn new(file: PathBuf) -> Self {
-        lock(&WRITTEN).insert(file.clone());
-        Self(file)
-    }
-}
-
-impl Drop for Written {
-    fn drop(&mut self) {
-        lock(&WRITTEN).remove(&self.0);
-    }
-}
-
-/// All of them, of every client: one for each connection that lives.
-static WRITTEN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-
-/// A file that takes no more than a bound and lets the rest fall.
+/// A file that drops everything beyond a bound.
 struct Bounded {
     file: BufWriter<File>,
     left: usize,
-    _written: Written,
 }
 
 impl Write for Bounded {
@@ -111,11 +84,11 @@ impl Write for Bounded {
     }
 }
 
-/// The longest log.
+/// The longest log, in bytes.
 const FILE_MAX: usize = 256 << 20;
-/// The most logs of a folder, the one that begins included.
+/// Logs in a folder, the new one included.
 const FILES_MAX: usize = 64;
-/// The most bytes of a folder when a log begins.
+/// Bytes in a folder when a log begins.
 const FOLDER_MAX: u64 = 2 << 30;
 const EXTENSION: &str = "sqlog";
 
@@ -139,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_keeps_the_newest_logs_and_what_is_none() {
+    fn folder_keeps_the_newest_logs_and_other_files() {
         let folder = tempfile::tempdir().unwrap();
         log(folder.path(), "other.txt", 9_999, 0);
         for number in 0..100 {
@@ -152,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_bounded_in_bytes() {
+    fn folder_is_bounded_in_bytes() {
         let folder = tempfile::tempdir().unwrap();
         // Sparse files: they take no room.
         for number in 0..5 {
@@ -160,25 +133,5 @@ mod tests {
         }
         make_room(folder.path()).unwrap();
         assert_eq!(names(folder.path()), ["2.sqlog", "3.sqlog", "4.sqlog"]);
-    }
-
-    #[test]
-    fn the_log_of_a_connection_that_lives_stays() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut written = open(folder.path(), "old.sqlog").unwrap();
-        written.write_all(b"{}").unwrap();
-        written.flush().unwrap();
-        // It has been quiet, and others come and go.
-        let age = SystemTime::now() - Duration::from_secs(9_999);
-        written.file.get_ref().set_modified(age).unwrap();
-        for number in 0..70 {
-            log(folder.path(), &format!("{number:02}.sqlog"), 1_000 - number, 10);
-        }
-        make_room(folder.path()).unwrap();
-        assert_eq!(names(folder.path()).len(), FILES_MAX);
-        assert_eq!(names(folder.path()).last().unwrap(), "old.sqlog");
-        drop(written);
-        make_room(folder.path()).unwrap();
-        assert!(!names(folder.path()).contains(&"old.sqlog".to_owned()));
     }
 }

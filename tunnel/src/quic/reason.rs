@@ -1,4 +1,4 @@
-//! What the end of a QUIC connection means to the operator.
+//! Translates the end of a QUIC connection for the operator.
 
 use polyrail_identity::CertificateFault;
 use quiche::ConnectionError;
@@ -6,7 +6,7 @@ use quiche::ConnectionError;
 use super::verify::CRYPTO_ERROR;
 use crate::{CloseReason, PeerComplaint};
 
-/// Translates what the peer closed the connection with.
+/// Translates the peer's close code.
 pub(super) fn of_peer(error: &ConnectionError, handshaking: bool) -> CloseReason {
     if error.is_app {
         return match error.error_code {
@@ -19,13 +19,13 @@ pub(super) fn of_peer(error: &ConnectionError, handshaking: bool) -> CloseReason
         NO_ERROR | APPLICATION_ERROR if handshaking => CloseReason::ClosedInHandshake,
         NO_ERROR | APPLICATION_ERROR => CloseReason::PeerClosed,
         code @ CRYPTO_ERROR..=CRYPTO_ERROR_LAST => {
-            CloseReason::PeerRefused(complaint(code - CRYPTO_ERROR))
+            CloseReason::PeerRefused(PeerComplaint::of_alert((code - CRYPTO_ERROR) as u8))
         }
         code => CloseReason::PeerRefused(PeerComplaint::Other(name_of(code))),
     }
 }
 
-/// Translates why this side ended the connection by itself.
+/// Translates the error for which `quiche` closed the connection.
 pub(super) fn of_local(error: &ConnectionError, fault: Option<CertificateFault>) -> CloseReason {
     if let Some(fault) = fault {
         return CloseReason::PeerCertificate(fault);
@@ -43,20 +43,6 @@ pub(super) fn of_local(error: &ConnectionError, fault: Option<CertificateFault>)
             detail: "TLS failed".to_owned(),
         },
         None => CloseReason::ProtocolError { detail: name_of(code) },
-    }
-}
-
-fn complaint(alert: u64) -> PeerComplaint {
-    match alert {
-        CERTIFICATE_REQUIRED | 41 => PeerComplaint::CertificateMissing,
-        48 => PeerComplaint::UnknownAuthority,
-        45 => PeerComplaint::CertificateExpired,
-        44 => PeerComplaint::CertificateRevoked,
-        43 => PeerComplaint::WrongRole,
-        49 => PeerComplaint::WrongName,
-        42 | 46 => PeerComplaint::CertificateMalformed,
-        NO_APPLICATION_PROTOCOL => PeerComplaint::WrongProtocol,
-        other => PeerComplaint::Other(format!("{other} (QUIC)")),
     }
 }
 
@@ -85,9 +71,9 @@ fn name_of(code: u64) -> String {
 
 /// The application's code of an orderly end.
 pub(super) const BYE: u64 = 0;
-/// The application's code when the peer broke the rules of units and streams.
+/// The application's code if the peer violated the rules of units and streams.
 pub(super) const BAD_UNITS: u64 = 1;
-/// The application's code when a tunnel is dropped without an orderly end.
+/// The application's code of a dropped tunnel.
 pub(super) const ABANDONED: u64 = 2;
 
 const NO_ERROR: u64 = 0x0;

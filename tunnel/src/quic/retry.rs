@@ -1,8 +1,8 @@
 //! Tokens that prove a client's address (RFC 9000 8.1.2), without state on our side.
 //!
-//! A token holds when it was made and the connection id that the client had chosen first; a MAC
-//! over these, the client's address and the id that we gave binds it to them. The key is random
-//! and dies with the process.
+//! A token contains its time and the connection id that the client chose first. A MAC binds it to
+//! these, to the client's address and to the id that we gave. The key is random and lost with the
+//! process.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ impl Retry {
         Self { key: random(), begin: now }
     }
 
-    /// A token for a client that chose `original` and is told to use `given`.
+    /// A token for a client that chose `original` and must use `given`.
     pub(super) fn token(
         &self,
         now: Instant,
@@ -36,7 +36,7 @@ impl Retry {
         token
     }
 
-    /// The id that the client had chosen first, when the token is ours, its own, and fresh.
+    /// The id that the client chose first, if the token is ours, the client's, and not expired.
     pub(super) fn check<'a>(
         &self,
         now: Instant,
@@ -70,7 +70,7 @@ impl Retry {
 }
 
 const MAC: usize = 16;
-/// Time enough for a slow carrier's round trip and its losses.
+/// Long enough for a slow carrier's round trips and losses.
 const LIFETIME: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! A UDP socket with what the kernel has to make it fast: segmentation and batches.
+//! A UDP socket with segmentation offload and batches.
 //!
 //! Opens and binds a carrier's socket or the cloud's, asks for large buffers, sends runs of equal
 //! datagrams in one call (GSO) and receives joined ones (GRO). Knows nothing of QUIC.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Once, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -20,11 +20,11 @@ use crate::{CarrierSpec, CloseReason};
 #[derive(Debug)]
 pub(super) struct Udp {
     socket: UdpSocket,
-    state: RwLock<State>,
+    state: RefCell<State>,
     local: SocketAddr,
-    /// Whether addresses of IPv4 travel as mapped ones (RFC 4291 2.5.5.2).
+    /// Whether IPv4 addresses are mapped into IPv6 (RFC 4291 2.5.5.2).
     ipv6: bool,
-    /// Whether segmentation may be left to the kernel at all.
+    /// Whether segmentation offload is enabled.
     offload: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Udp {
 #[derive(Debug)]
 struct State {
     udp: UdpSocketState,
-    /// When segmentation was refused: quinn-udp does without it then, whatever the reason was.
+    /// When the kernel refused segmentation: quinn-udp then works without it.
     refused: Option<Instant>,
 }
 
@@ -97,13 +97,13 @@ impl Udp {
         enlarge(&SockRef::from(&socket));
         let socket = UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        let state = RwLock::new(State { udp: state, refused: None });
+        let state = RefCell::new(State { udp: state, refused: None });
         let bound = socket.local_addr()?;
         let offload = std::env::var_os("POLYRAIL_GSO").is_none_or(|value| value != "off");
         Ok(Self { state, local: canonical(bound), ipv6: bound.is_ipv6(), offload, socket })
     }
 
-    /// Where it is bound; plain IPv4 where that is meant.
+    /// The bound address; a mapped IPv4 address as plain IPv4.
     pub(super) fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -114,28 +114,23 @@ impl Udp {
 
     /// How many datagrams one call may send.
     pub(super) fn segments_max(&self) -> usize {
-        if self.offload { self.state().udp.max_gso_segments().min(SEGMENTS_MAX) } else { 1 }
+        if self.offload { self.state.borrow().udp.max_gso_segments().min(SEGMENTS_MAX) } else { 1 }
     }
 
-    fn state(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes note of what quinn-udp concludes from a refusal, and tells it once.
+    /// Notes that quinn-udp has disabled segmentation after an error.
     fn on_refusal(&self, error: &io::Error, segments_before: usize) {
         if segments_before > 1 && self.segments_max() == 1 {
-            tracing::warn!(%error, "UDP segmentation offload was refused: off for a minute");
-            let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-            state.refused = Some(Instant::now());
+            tracing::warn!(%error, "UDP segmentation offload refused: disabled for a minute");
+            self.state.borrow_mut().refused = Some(Instant::now());
         }
     }
 
-    /// Tries segmentation again some time after it was refused: a route may have changed.
+    /// Enables segmentation again some time after it was refused: a route may have changed.
     fn try_offload_again(&self) {
-        if self.state().refused.is_none_or(|at| at.elapsed() < REFUSED_FOR) {
+        if self.state.borrow().refused.is_none_or(|at| at.elapsed() < REFUSED_FOR) {
             return;
         }
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.borrow_mut();
         state.refused = None;
         if let Ok(anew) = UdpSocketState::new(UdpSockRef::from(&self.socket)) {
             state.udp = anew;
@@ -153,7 +148,7 @@ impl Udp {
         }
         if self.segments_max() > 1 {
             match self.send_run(run, Some(run.segment)) {
-                // The kernel or the device cannot: quinn-udp has noticed and says so from now on.
+                // Not supported by the kernel or the device: quinn-udp has disabled it.
                 Err(error)
                     if matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
                         && self.segments_max() == 1 => {}
@@ -161,7 +156,7 @@ impl Udp {
             }
         }
         run.bytes.chunks(run.segment).try_for_each(|bytes| {
-            // A datagram that does not fit any more is lost like any other.
+            // Datagrams that the full socket does not take are lost.
             match self.send_run(&Departure { bytes, ..*run }, None) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
                 result => result,
@@ -179,11 +174,11 @@ impl Udp {
             src_ip: source,
         };
         let before = self.segments_max();
-        let result = self.state().udp.try_send(UdpSockRef::from(&self.socket), &transmit);
+        let result = self.state.borrow().udp.try_send(UdpSockRef::from(&self.socket), &transmit);
         result.inspect_err(|error| self.on_refusal(error, before))
     }
 
-    /// Receives what waits, up to a bound, and hands it to `sink`; answers with the bytes.
+    /// Receives one batch and passes it to `sink`; returns its bytes.
     ///
     /// # Errors
     /// `WouldBlock` when nothing waits; others as the kernel has them.
@@ -193,7 +188,11 @@ impl Udp {
             let count = {
                 let mut slices: Vec<IoSliceMut<'_>> =
                     scratch.chunks_mut(SLOT).map(IoSliceMut::new).collect();
-                self.state().udp.recv(UdpSockRef::from(&self.socket), &mut slices, &mut metas)?
+                self.state.borrow().udp.recv(
+                    UdpSockRef::from(&self.socket),
+                    &mut slices,
+                    &mut metas,
+                )?
             };
             let mut total = 0;
             for (slot, meta) in scratch.chunks_mut(SLOT).zip(&metas[..count]) {
@@ -209,7 +208,7 @@ impl Udp {
         })
     }
 
-    /// A socket that is bound to one address knows it better than the kernel tells.
+    /// The address of a socket that is bound to one; else the address that the kernel reports.
     fn arrived_at(&self, told: Option<IpAddr>) -> IpAddr {
         match told {
             Some(ip) if self.local.ip().is_unspecified() => ip.to_canonical(),
@@ -229,19 +228,19 @@ impl Udp {
 
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
-        // Scope and flow of a true IPv6 address stay.
+        // A true IPv6 address keeps its scope and flow.
         IpAddr::V6(_) => address,
         ip => SocketAddr::new(ip, address.port()),
     }
 }
 
-/// Asks for large buffers and says, once a process, what was granted.
+/// Asks for large buffers and logs their size once a process.
 fn enlarge(socket: &SockRef<'_>) {
     let _ = socket.set_recv_buffer_size(BUFFER_WANTED);
     let _ = socket.set_send_buffer_size(BUFFER_WANTED);
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
-        // Linux reports twice of what it counts as payload.
+        // Linux reports twice the payload.
         let granted = |size: io::Result<usize>| size.unwrap_or(0) / 2;
         let receive_bytes = granted(socket.recv_buffer_size());
         let send_bytes = granted(socket.send_buffer_size());
@@ -262,7 +261,7 @@ thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Lends the thread's receive buffer; see the TLS tunnel's for why it is taken out meanwhile.
+/// Lends the thread's receive buffer; it is taken out meanwhile, because `work` may call again.
 fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     let mut buffer = SCRATCH.take();
     buffer.resize(BATCH * SLOT, 0);
@@ -271,15 +270,15 @@ fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     result
 }
 
-/// Joined datagrams that one call takes off the kernel.
+/// Runs of joined datagrams that one call receives.
 const BATCH: usize = 4;
-/// Room for as many as the kernel joins.
+/// Bytes of the longest run that the kernel joins.
 const SLOT: usize = 64 * 1024;
-/// The most datagrams that the kernel splits off one buffer (`UDP_MAX_SEGMENTS`).
+/// Datagrams that one call may send (`UDP_MAX_SEGMENTS`).
 const SEGMENTS_MAX: usize = 64;
 /// Buffers that hold some 300 ms at 100 Mbit/s while this process is busy elsewhere.
 const BUFFER_WANTED: usize = 4 << 20;
-/// How long segmentation is not tried again.
+/// How long segmentation stays disabled after a refusal.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -287,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segmentation_comes_back_after_a_refusal() {
+    fn segmentation_is_enabled_again_after_a_refusal() {
         let udp = Udp::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let able = udp.segments_max();
         if able == 1 {
@@ -301,7 +300,7 @@ mod tests {
         assert_eq!(udp.segments_max(), 1);
         udp.send(&run).unwrap();
         assert_eq!(udp.segments_max(), 1, "not at once");
-        udp.state.write().unwrap().refused = Instant::now().checked_sub(REFUSED_FOR);
+        udp.state.borrow_mut().refused = Instant::now().checked_sub(REFUSED_FOR);
         udp.send(&run).unwrap();
         assert_eq!(udp.segments_max(), able);
     }

@@ -1,13 +1,13 @@
-//! First flights with early data that were taken, so that a copy of one is not taken again.
+//! Accepted first flights with early data, so that a replay is rejected.
 //!
-//! A copy is known by the client's random number of TLS, which it cannot change: the early data
-//! could not be read any more. The list is short because it need not be long: tickets whose age
-//! tells of more than a minute on the way are refused early data anyway.
+//! A replay has the same TLS client random; with another one its early data could not be decrypted.
+//! Two minutes suffice, because tickets whose age is off by more than a minute are refused early
+//! data anyway.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// What marks a first flight.
+/// The TLS client random of a first flight.
 pub(super) type Mark = [u8; 32];
 
 /// The marks of the last [`KEPT`], at most [`MARKS_MAX`].
@@ -18,7 +18,7 @@ pub(super) struct Spent {
 }
 
 impl Spent {
-    /// Notes a first flight; false when it came before.
+    /// Notes a first flight; false if it is a replay.
     pub(super) fn note(&mut self, now: Instant, mark: Mark) -> bool {
         while let Some(&(at, oldest)) = self.order.front()
             && (now.saturating_duration_since(at) > KEPT || self.order.len() >= MARKS_MAX)
@@ -35,7 +35,7 @@ impl Spent {
 }
 
 const KEPT: Duration = Duration::from_secs(120);
-/// More than 100 a second; of some 80 bytes each.
+/// More than 100 a second, of about 80 bytes each.
 const MARKS_MAX: usize = 16_384;
 
 #[cfg(test)]
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_known_for_two_minutes_and_bounded() {
+    fn replays_are_rejected_for_two_minutes_and_memory_is_bounded() {
         let (now, mut spent) = (Instant::now(), Spent::default());
         assert!(spent.note(now, [1; 32]));
         assert!(!spent.note(now + KEPT, [1; 32]));
@@ -53,7 +53,7 @@ mod tests {
             mark[..8].copy_from_slice(&number.to_be_bytes());
             assert!(spent.note(now + KEPT * 2, mark));
         }
-        assert!(spent.note(now + KEPT * 2, [1; 32]), "the oldest is forgotten");
+        assert!(spent.note(now + KEPT * 2, [1; 32]), "the oldest is evicted");
         assert_eq!((spent.marks.len(), spent.order.len()), (MARKS_MAX, MARKS_MAX));
     }
 }

@@ -1,19 +1,20 @@
 //! The client's tickets for resuming sessions.
 //!
-//! The newest ticket of each carrier and address is kept, so that tickets never link two carriers.
-//! It serves until a newer one comes: attempts that race each other all find one.
+//! There is one ticket for each carrier and address, so that tickets never link two carriers. It is
+//! used until a newer one arrives, so that all racing attempts have one.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::rc::Rc;
 
 type Key = (String, SocketAddr);
 
-/// All tickets of a client: at most [`TICKETS_MAX`], then all are dropped.
+/// All tickets of a client: beyond [`TICKETS_MAX`] all are dropped.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tickets(Arc<Mutex<BTreeMap<Key, Vec<u8>>>>);
+pub(super) struct Tickets(Rc<RefCell<BTreeMap<Key, Vec<u8>>>>);
 
-/// Where one connection's tickets are kept.
+/// The place of one connection's tickets.
 #[derive(Debug)]
 pub(super) struct Place {
     tickets: Tickets,
@@ -25,31 +26,21 @@ impl Tickets {
     pub(super) fn place(&self, carrier: &str, peer: SocketAddr) -> Place {
         Place { tickets: self.clone(), key: (carrier.to_owned(), peer), last: Vec::new() }
     }
-
-    /// Drops what one carrier has.
-    pub(super) fn forget(&self, carrier: &str) {
-        self.held().retain(|(name, _), _| name != carrier);
-    }
-
-    fn held(&self) -> MutexGuard<'_, BTreeMap<Key, Vec<u8>>> {
-        // What is inside stays consistent at every step, also when a holder panicked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Place {
     /// The newest ticket.
     pub(super) fn newest(&self) -> Option<Vec<u8>> {
-        self.tickets.held().get(&self.key).cloned()
+        self.tickets.0.borrow().get(&self.key).cloned()
     }
 
-    /// Keeps what `quiche` calls a session; asked often, so what is known costs a comparison.
+    /// Stores a session of `quiche`; called often, so a known one costs only a comparison.
     pub(super) fn keep(&mut self, session: &[u8]) {
         if self.last == session {
             return;
         }
         session.clone_into(&mut self.last);
-        let mut held = self.tickets.held();
+        let mut held = self.tickets.0.borrow_mut();
         if held.len() >= TICKETS_MAX && !held.contains_key(&self.key) {
             held.clear();
         }
@@ -58,9 +49,9 @@ impl Place {
 
     /// Drops the ticket: the next handshake is a full one.
     pub(super) fn forget(&mut self) {
-        self.tickets.held().remove(&self.key);
+        self.tickets.0.borrow_mut().remove(&self.key);
     }
 }
 
-/// Carriers times addresses, of some 2 KiB each.
+/// Carriers times addresses, about 2 KiB each.
 const TICKETS_MAX: usize = 64;

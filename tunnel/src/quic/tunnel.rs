@@ -1,12 +1,12 @@
 //! A QUIC connection as a [`Tunnel`]: an engine and its way to the network.
 //!
-//! A client's tunnel has a socket of its own. The cloud's share the listener's: there the listener
-//! reads, feeds the engines and says whom to wake. An engine is shared between its tunnel and the
-//! listener; both belong to one thread, so its lock is never waited for.
+//! A client's tunnel has a socket of its own. The cloud's tunnels share the listener's: the
+//! listener reads, sends each tunnel its datagrams as [`Mail`] and names the tunnels to wake; the
+//! tunnels send by themselves.
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::rc::Rc;
 use std::time::Instant;
 
 use mio::event::Source;
@@ -15,93 +15,116 @@ use mio::{Interest, Registry, Token};
 use polyrail_model::{LinkSample, TunnelMode, Unit};
 
 use super::connection::{Engine, State};
+use super::mail::{Mail, Mailbox, News};
 use super::socket::Udp;
 use crate::{Tunnel, TunnelEvent};
 
 /// A tunnel of QUIC over UDP.
 pub(super) struct QuicTunnel {
-    engine: Arc<Mutex<Engine>>,
+    engine: Engine,
     port: Port,
     /// Whether the own socket may have something to read: edge-triggered.
     readable: bool,
+    /// Whether the listener still counts its handshake.
+    half_open: bool,
 }
 
 /// The way to the network.
 pub(super) enum Port {
     Own(Udp),
-    Shared { hub: Arc<Hub>, id: u64 },
+    Shared(Rc<Udp>, Mailbox),
 }
 
-/// What the listener and its tunnels share.
-pub(super) struct Hub {
-    pub(super) udp: Udp,
-    pub(super) desk: Mutex<Desk>,
-}
-
-/// Notes between the listener and its tunnels.
-#[derive(Default)]
-pub(super) struct Desk {
-    /// Tunnels that have something to do.
-    pub(super) woken: Vec<Token>,
-    /// Tunnels that wait for the socket to take more.
-    pub(super) blocked: Vec<Token>,
-    /// Tunnels that were dropped.
-    pub(super) gone: Vec<u64>,
+impl Port {
+    fn udp(&self) -> &Udp {
+        match self {
+            Self::Own(udp) => udp,
+            Self::Shared(udp, _) => udp,
+        }
+    }
 }
 
 impl QuicTunnel {
-    pub(super) fn new(engine: Arc<Mutex<Engine>>, port: Port) -> Self {
-        Self { engine, port, readable: false }
+    pub(super) fn new(engine: Engine, port: Port) -> Self {
+        Self { engine, port, readable: false, half_open: true }
     }
 
-    fn udp(&self) -> &Udp {
+    /// Takes in what arrived: one batch of the own socket, or all mail. Answers with the bytes.
+    fn read(&mut self, now: Instant) -> usize {
         match &self.port {
-            Port::Own(udp) => udp,
-            Port::Shared { hub, .. } => &hub.udp,
-        }
-    }
-
-    /// Reads the own socket: one batch; true when there may be more.
-    fn read(&mut self, engine: &mut Engine, now: Instant) -> usize {
-        let Port::Own(udp) = &self.port else { return 0 };
-        if !self.readable {
-            return 0;
-        }
-        let received = udp.receive(&mut |arrival, datagrams| engine.absorb(arrival, datagrams));
-        match received {
-            Ok(bytes) => {
-                engine.after_absorb(now);
-                bytes
-            }
-            Err(error) => {
-                match error.kind() {
-                    io::ErrorKind::WouldBlock => self.readable = false,
-                    io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::ConnectionRefused => {
-                        engine.egress.refusals += 1;
-                        engine.check_refusals();
+            Port::Own(udp) if self.readable => {
+                let engine = &mut self.engine;
+                match udp.receive(&mut |arrival, bytes| engine.absorb(arrival, bytes)) {
+                    Ok(bytes) => {
+                        engine.after_absorb(now);
+                        return bytes;
                     }
-                    _ => engine.on_socket_error(&error),
+                    Err(error) => self.on_read_error(&error),
                 }
                 0
             }
+            Port::Own(_) => 0,
+            Port::Shared(_, mailbox) => {
+                let mut total = 0;
+                for mail in mailbox.mail.try_iter() {
+                    match mail {
+                        Mail::Datagrams(arrival, mut bytes) => {
+                            self.engine.absorb(&arrival, &mut bytes);
+                            total += bytes.len();
+                        }
+                        Mail::GiveWay => self.engine.give_way(now),
+                    }
+                }
+                if total > 0 {
+                    self.engine.after_absorb(now);
+                }
+                total
+            }
         }
     }
 
-    /// Sends what there is, and has the listener wake it when the shared socket is full.
-    fn settle(&self, engine: &mut Engine, now: Instant) {
-        engine.settle(self.udp(), now);
-        self.await_room(engine);
+    /// Datagrams for a closed connection are dropped, so that mail does not accumulate until the
+    /// caller drops the tunnel.
+    fn discard_mail(&self) {
+        if let Port::Shared(_, mailbox) = &self.port {
+            mailbox.mail.try_iter().for_each(drop);
+        }
     }
 
-    fn await_room(&self, engine: &Engine) {
-        if let (Port::Shared { hub, .. }, Some(token)) = (&self.port, engine.token)
-            && engine.egress.is_blocked()
-        {
-            let mut desk = lock(&hub.desk);
-            if !desk.blocked.contains(&token) {
-                desk.blocked.push(token);
+    fn on_read_error(&mut self, error: &io::Error) {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => self.readable = false,
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::ConnectionRefused => {
+                self.engine.egress.refusals += 1;
+                self.engine.check_refusals();
             }
+            _ => self.engine.on_socket_error(error),
+        }
+    }
+
+    /// Sends what there is and reports to the listener.
+    fn settle(&mut self, now: Instant) {
+        self.engine.settle(self.port.udp(), now);
+        self.report();
+    }
+
+    /// Reports what the listener must know.
+    fn report(&mut self) {
+        let Port::Shared(_, mailbox) = &self.port else { return };
+        let engine = &mut self.engine;
+        if !engine.new_ids.is_empty() {
+            mailbox.report(News::NewIds(std::mem::take(&mut engine.new_ids)));
+        }
+        if !engine.old_ids.is_empty() {
+            mailbox.report(News::OldIds(std::mem::take(&mut engine.old_ids)));
+        }
+        if self.half_open && !matches!(engine.state, State::Handshaking | State::Early) {
+            self.half_open = false;
+            mailbox.report(News::HandshakeOver);
+        }
+        if engine.egress.is_blocked() {
+            mailbox.report(News::Blocked);
         }
     }
 }
@@ -113,11 +136,8 @@ impl Tunnel for QuicTunnel {
                 let interest = Interest::READABLE | Interest::WRITABLE;
                 SourceFd(&udp.raw_fd()).register(registry, token, interest)
             }
-            Port::Shared { hub, .. } => {
-                let mut engine = lock(&self.engine);
-                engine.token = Some(token);
-                engine.woken = true;
-                lock(&hub.desk).woken.push(token);
+            Port::Shared(_, mailbox) => {
+                mailbox.report(News::Registered(Some(token)));
                 Ok(())
             }
         }
@@ -126,88 +146,83 @@ impl Tunnel for QuicTunnel {
     fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         match &self.port {
             Port::Own(udp) => SourceFd(&udp.raw_fd()).deregister(registry),
-            Port::Shared { .. } => {
-                lock(&self.engine).token = None;
+            Port::Shared(_, mailbox) => {
+                mailbox.report(News::Registered(None));
                 Ok(())
             }
         }
     }
 
     fn on_ready(&mut self, now: Instant, readable: bool, writable: bool) {
-        let shared = self.engine.clone();
-        let mut engine = lock(&shared);
-        engine.woken = false;
-        if engine.state == State::Closed {
+        if self.engine.state == State::Closed {
+            self.discard_mail();
             return;
         }
         self.readable |= readable && matches!(self.port, Port::Own(_));
         if writable {
-            engine.egress.unblock();
+            self.engine.egress.unblock();
         }
         for _ in 0..READS_MAX {
-            if self.read(&mut engine, now) == 0 && !self.readable {
+            if self.read(now) == 0 && !self.readable {
                 break;
             }
         }
-        // What the handshake answers leaves at once; later what follows a call of `flush` does.
+        // What the handshake answers leaves at once; later the caller's `flush` follows.
         if writable
-            || matches!(engine.state, State::Handshaking | State::Closing)
-            || engine.farewell
+            || matches!(self.engine.state, State::Handshaking | State::Closing)
+            || self.engine.farewell
         {
-            self.settle(&mut engine, now);
+            self.settle(now);
+        } else {
+            self.report();
         }
     }
 
     fn on_timeout(&mut self, now: Instant) {
-        let shared = self.engine.clone();
-        let mut engine = lock(&shared);
-        if self.readable && engine.state != State::Closed {
-            self.read(&mut engine, now);
+        if self.readable && self.engine.state != State::Closed {
+            self.read(now);
         }
-        engine.on_timeout(self.udp(), now);
-        self.await_room(&engine);
+        self.engine.on_timeout(self.port.udp(), now);
+        self.report();
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let engine = lock(&self.engine);
-        let unread = self.readable && engine.state != State::Closed;
-        if unread { Some(engine.began) } else { engine.next_timeout() }
+        let unread = self.readable && self.engine.state != State::Closed;
+        if unread { Some(self.engine.began) } else { self.engine.next_timeout() }
     }
 
     fn poll_event(&mut self) -> Option<TunnelEvent> {
-        lock(&self.engine).poll_event()
+        self.engine.poll_event()
     }
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
-        let shared = self.engine.clone();
-        let mut engine = lock(&shared);
+        let engine = &self.engine;
         if !engine.is_readable() && self.readable && engine.state != State::Closed {
             let now = Instant::now();
-            let read = self.read(&mut engine, now);
-            let handed_out = engine.hand_out(sink);
+            let read = self.read(now);
+            let handed_out = self.engine.hand_out(sink);
             // Acknowledgements, and room for what the peer sends.
-            self.settle(&mut engine, now);
+            self.settle(now);
             return read.max(handed_out);
         }
-        let handed_out = engine.hand_out(sink);
-        if engine.farewell {
-            self.settle(&mut engine, Instant::now());
+        let handed_out = self.engine.hand_out(sink);
+        if self.engine.farewell {
+            self.settle(Instant::now());
         }
         handed_out
     }
 
     fn room(&self) -> usize {
-        lock(&self.engine).room()
+        self.engine.room()
     }
 
     fn send(&mut self, unit: Unit, frames: &[u8]) {
-        let mut engine = lock(&self.engine);
-        engine.send(unit, frames, self.udp());
-        self.await_room(&engine);
+        self.engine.send(unit, frames, self.port.udp());
+        self.report();
     }
 
     fn withdraw(&mut self, tag: u64) {
-        lock(&self.engine).withdraw(tag);
+        self.engine.withdraw(tag);
     }
 
     fn mode(&self) -> TunnelMode {
@@ -215,18 +230,16 @@ impl Tunnel for QuicTunnel {
     }
 
     fn flush(&mut self, now: Instant) {
-        let mut engine = lock(&self.engine);
-        self.settle(&mut engine, now);
+        self.settle(now);
     }
 
     fn sample(&mut self, now: Instant) -> Option<LinkSample> {
-        lock(&self.engine).sample(now)
+        self.engine.sample(now)
     }
 
     fn close(&mut self, now: Instant) {
-        let mut engine = lock(&self.engine);
-        engine.close(now);
-        self.settle(&mut engine, now);
+        self.engine.close(now);
+        self.settle(now);
     }
 
     fn set_congestion(&mut self, _: &str) -> io::Result<()> {
@@ -234,29 +247,22 @@ impl Tunnel for QuicTunnel {
     }
 
     fn local_addr(&self) -> Option<SocketAddr> {
-        let engine = lock(&self.engine);
-        super::meter::active(&engine.connection).map(|path| path.local_addr)
+        super::meter::active(&self.engine.connection).map(|path| path.local_addr)
     }
 
     fn peer_addr(&self) -> Option<SocketAddr> {
-        Some(lock(&self.engine).peer)
+        Some(self.engine.peer)
     }
 }
 
 impl Drop for QuicTunnel {
     fn drop(&mut self) {
-        let mut engine = lock(&self.engine);
-        engine.abandon();
-        engine.settle(self.udp(), Instant::now());
-        if let Port::Shared { hub, id } = &self.port {
-            lock(&hub.desk).gone.push(*id);
+        self.engine.abandon();
+        self.engine.settle(self.port.udp(), Instant::now());
+        if let Port::Shared(_, mailbox) = &self.port {
+            mailbox.report(News::Gone);
         }
     }
-}
-
-/// Locks what only this thread uses; a panic elsewhere left it as whole as any other.
-pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Batches that one readiness event reads at most; `receive` and `on_timeout` go on with it.

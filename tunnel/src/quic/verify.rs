@@ -1,9 +1,9 @@
-//! The bridge between BoringSSL's certificate hook and our judgement of certificates.
+//! Connects BoringSSL's certificate hook to [`PeerVerifier`].
 //!
-//! The hook runs inside `quiche`'s `recv` and `send`, in full handshakes only, and decides the
-//! alert that the peer sees. The exact fault is kept aside for this side's log, in a slot of the
-//! thread that the caller empties when the call returns. Resumed handshakes show no certificate:
-//! there [`handshake`](super::handshake) judges the one of the session.
+//! The hook runs inside `quiche`'s `recv` and `send`, in full handshakes only, and chooses the alert
+//! for the peer. It stores the exact fault for this side's log in a slot of the thread, which the
+//! caller empties after the call. Resumed handshakes present no certificate:
+//! [`handshake`](super::handshake) judges the session's.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,32 +17,32 @@ thread_local! {
     static FAULT: RefCell<Option<CertificateFault>> = const { RefCell::new(None) };
 }
 
-/// The fault that made the hook refuse since the last call, on this thread.
+/// The fault for which the hook rejected a peer since the last call, on this thread.
 pub(super) fn take_fault() -> Option<CertificateFault> {
     FAULT.take()
 }
 
-/// Has peers judged in the handshake; a peer without a certificate is refused.
+/// Judges peers in the handshake; a peer without a certificate is rejected.
 pub(super) fn install(builder: &mut SslContextBuilder, judge: Arc<PeerVerifier>) {
     let mode = SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT;
     builder.set_custom_verify_callback(mode, move |ssl| {
         let chain =
             presented(ssl).map_err(|_| SslVerifyError::Invalid(SslAlert::INTERNAL_ERROR))?;
         judge.judge(&chain).map(|_| ()).map_err(|fault| {
-            let alert = alert_of(&fault);
+            let (alert, _) = alert_of(&fault);
             FAULT.replace(Some(fault));
             SslVerifyError::Invalid(alert)
         })
     });
 }
 
-/// The chain that the peer shows, its own certificate first.
+/// The chain that the peer presents, its own certificate first.
 fn presented(ssl: &SslRef) -> Result<Vec<CertificateDer<'static>>, boring::error::ErrorStack> {
     let Some(leaf) = ssl.peer_certificate() else { return Ok(Vec::new()) };
     let mut chain = vec![CertificateDer::from(leaf.to_der()?)];
     for certificate in ssl.peer_cert_chain().into_iter().flatten() {
         let der = CertificateDer::from(certificate.to_der()?);
-        // On the client's side the chain holds the peer's own certificate once more.
+        // On the client's side the chain contains the peer's own certificate again.
         if der != chain[0] {
             chain.push(der);
         }
@@ -50,38 +50,29 @@ fn presented(ssl: &SslRef) -> Result<Vec<CertificateDer<'static>>, boring::error
     Ok(chain)
 }
 
-/// The alert that tells the peer what is wrong (RFC 8446 6.2), as the TLS tunnel has it.
-fn alert_of(fault: &CertificateFault) -> SslAlert {
+/// The alert for the peer (RFC 8446 6.2) and its number, the same as over TLS.
+fn alert_of(fault: &CertificateFault) -> (SslAlert, u64) {
     match fault {
-        CertificateFault::Missing => SslAlert::CERTIFICATE_REQUIRED,
-        CertificateFault::UnknownAuthority => SslAlert::UNKNOWN_CA,
+        CertificateFault::Missing => (SslAlert::CERTIFICATE_REQUIRED, 116),
+        CertificateFault::UnknownAuthority => (SslAlert::UNKNOWN_CA, 48),
         CertificateFault::Expired { .. } | CertificateFault::NotYetValid { .. } => {
-            SslAlert::CERTIFICATE_EXPIRED
+            (SslAlert::CERTIFICATE_EXPIRED, 45)
         }
-        CertificateFault::WrongRole { .. } => SslAlert::UNSUPPORTED_CERTIFICATE,
-        CertificateFault::Revoked { .. } => SslAlert::CERTIFICATE_REVOKED,
+        CertificateFault::WrongRole { .. } => (SslAlert::UNSUPPORTED_CERTIFICATE, 43),
+        CertificateFault::Revoked { .. } => (SslAlert::CERTIFICATE_REVOKED, 44),
         CertificateFault::WrongName { .. } | CertificateFault::NoIdentity { .. } => {
-            SslAlert::ACCESS_DENIED
+            (SslAlert::ACCESS_DENIED, 49)
         }
-        CertificateFault::Malformed { .. } => SslAlert::BAD_CERTIFICATE,
+        CertificateFault::Malformed { .. } => (SslAlert::BAD_CERTIFICATE, 42),
     }
 }
 
-/// The same as the code of a CONNECTION_CLOSE (RFC 9001 4.8).
+/// The alert as the code of a CONNECTION_CLOSE (RFC 9001 4.8).
 pub(super) fn close_code_of(fault: &CertificateFault) -> u64 {
-    let alert = match fault {
-        CertificateFault::Missing => 116,
-        CertificateFault::UnknownAuthority => 48,
-        CertificateFault::Expired { .. } | CertificateFault::NotYetValid { .. } => 45,
-        CertificateFault::WrongRole { .. } => 43,
-        CertificateFault::Revoked { .. } => 44,
-        CertificateFault::WrongName { .. } | CertificateFault::NoIdentity { .. } => 49,
-        CertificateFault::Malformed { .. } => 42,
-    };
-    CRYPTO_ERROR + alert
+    CRYPTO_ERROR + alert_of(fault).1
 }
 
-/// Where TLS alerts begin among QUIC's error codes (RFC 9000 20.1).
+/// The QUIC error code of TLS alert 0 (RFC 9000 20.1).
 pub(super) const CRYPTO_ERROR: u64 = 0x100;
 
 /// Reads DER as a certificate of BoringSSL's.

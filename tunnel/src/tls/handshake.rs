@@ -113,7 +113,6 @@ impl TlsTunnel {
         Ok(Established {
             peer: peer.name,
             serial: peer.serial,
-            peer_valid_until: peer.valid_until,
             exporter: self.engine.exporter()?,
             resumed: self.engine.is_resumed(),
             handshake: now.saturating_duration_since(self.began),

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use polyrail_identity::CertificateFault;
-use rustls::{AlertDescription, Error};
+use rustls::Error;
 
 use super::verifier;
 use crate::carrier::internal;
@@ -18,7 +18,9 @@ pub(super) fn of_tls(error: Error, handshaking: bool) -> CloseReason {
             fault.unwrap_or_else(|| CertificateFault::Malformed { detail: error.to_string() }),
         ),
         Error::NoCertificatesPresented => CloseReason::PeerCertificate(CertificateFault::Missing),
-        Error::AlertReceived(alert) => of_alert(alert),
+        Error::AlertReceived(alert) => {
+            CloseReason::PeerRefused(PeerComplaint::of_alert(alert.into()))
+        }
         Error::NoApplicationProtocol => CloseReason::WrongProtocol,
         Error::PeerIncompatible(why) => CloseReason::Incompatible { detail: format!("{why:?}") },
         Error::InvalidMessage(_) if handshaking => CloseReason::NotTls,
@@ -30,21 +32,6 @@ pub(super) fn of_tls(error: Error, handshaking: bool) -> CloseReason {
         | Error::PeerMisbehaved(_) => CloseReason::ProtocolError { detail: error.to_string() },
         other => CloseReason::Internal { action: "TLS".to_owned(), detail: other.to_string() },
     }
-}
-
-fn of_alert(alert: AlertDescription) -> CloseReason {
-    use AlertDescription as A;
-    CloseReason::PeerRefused(match alert {
-        A::CertificateRequired | A::NoCertificate => PeerComplaint::CertificateMissing,
-        A::UnknownCA => PeerComplaint::UnknownAuthority,
-        A::CertificateExpired => PeerComplaint::CertificateExpired,
-        A::CertificateRevoked => PeerComplaint::CertificateRevoked,
-        A::UnsupportedCertificate => PeerComplaint::WrongRole,
-        A::AccessDenied => PeerComplaint::WrongName,
-        A::BadCertificate | A::CertificateUnknown => PeerComplaint::CertificateMalformed,
-        A::NoApplicationProtocol => PeerComplaint::WrongProtocol,
-        other => PeerComplaint::Other(format!("{other:?}")),
-    })
 }
 
 /// Translates a socket's error after the connect.

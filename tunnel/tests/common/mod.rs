@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+pub mod fake;
 #[path = "../../../control/identity/tests/scratch/mod.rs"]
 pub mod pki;
 pub mod raw;

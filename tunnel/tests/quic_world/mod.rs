@@ -12,9 +12,9 @@ use mio::{Events, Interest, Poll, Token};
 use polyrail_identity::TlsIdentity;
 use polyrail_model::Unit;
 use polyrail_tunnel::quic::{Client, Listener, ServerOptions};
-use polyrail_tunnel::{CarrierSpec, CloseReason, Early, Established, Tunnel, TunnelEvent, fake};
+use polyrail_tunnel::{CarrierSpec, CloseReason, Early, Established, Tunnel, TunnelEvent};
 
-use crate::common::{TestClock, loopback, name};
+use crate::common::{TestClock, fake, loopback, name};
 
 /// One end of a tunnel and what happened to it.
 pub struct End {
