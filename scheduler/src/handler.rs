@@ -9,9 +9,6 @@ use crate::{Note, PathSet, PathView};
 
 /// A rule about data that is out.
 pub trait Handler: Send {
-    /// Its name in the configuration.
-    fn name(&self) -> &'static str;
-
     /// Whether all that the path carries goes back to its flows' buffers, lazily. Asked whenever
     /// the path's figures change, also when it carries nothing, and whatever other handlers say.
     fn gives_back(&mut self, _path: &PathView, _now: Instant) -> bool {

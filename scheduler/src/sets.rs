@@ -27,6 +27,11 @@ impl PathSet {
         set
     }
 
+    /// The members for which `keep` holds.
+    pub fn filter(self, keep: impl Fn(usize) -> bool) -> Self {
+        self.iter().filter(|&path| keep(path)).collect()
+    }
+
     /// Whether the path is a member.
     pub fn contains(self, path: usize) -> bool {
         path < 64 && self.0 & (1 << path) != 0
@@ -80,6 +85,15 @@ impl PathSet {
                 rest &= rest - 1;
                 path
             })
+        })
+    }
+}
+
+impl FromIterator<usize> for PathSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(paths: I) -> Self {
+        paths.into_iter().fold(Self::EMPTY, |mut set, path| {
+            set.insert(path);
+            set
         })
     }
 }

@@ -23,9 +23,6 @@ pub struct PathView {
     /// differences between paths mean something: the least delay of all paths stands as half the
     /// least round-trip time. Source: the timestamps that the peer echoes.
     pub owd: Option<Duration>,
-    /// Time since the newest run that `owd` rests on was sent; zero while it is unknown. Our rules
-    /// read `owd_error`, which grows with it.
-    pub owd_age: Duration,
     /// How far a drift of the two clocks may have moved `owd`: 100 ppm of the time that it rests
     /// on, so it grows with age. Two paths whose delays differ by less than their errors are equal.
     pub owd_error: Duration,
@@ -46,9 +43,6 @@ pub struct PathView {
     /// Delivery rate, the most of the last second in which it was measured: samples that the
     /// application limited do not count unless they are more. `None` while unknown.
     pub rate: Option<Bitrate>,
-    /// Time since the newest sample that `rate` rests on; zero while it is unknown. None of our
-    /// rules reads it.
-    pub rate_age: Duration,
     /// What the path carries at present: what it delivers while more than a round trip's worth is
     /// out, and whatever it delivers more; nearer to what is usual the longer it was idle. `None`
     /// while unknown.
@@ -57,53 +51,48 @@ pub struct PathView {
     pub stalled: bool,
     /// To be used only when no other path is left.
     pub backup: bool,
-    /// Copies that are not needed may go here. The session says so of every path that is no backup;
-    /// it is not told yet which are metered, or over a cap.
-    pub spare: bool,
     /// What is foreseen, where anything is.
     pub forecast: Option<Forecast>,
-    /// What earlier trips say of the track ahead, in the order of time; empty where nothing is
-    /// known.
-    pub track: Track,
+    /// What earlier trips measured on the line ahead.
+    pub look_ahead: LookAhead,
 }
 
-/// The places of the track ahead, in the order of time; empty where nothing is known.
+/// What earlier trips measured on the line ahead, in order of time; empty if nothing is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Track {
-    steps: [Option<TrackStep>; TRACK_STEPS],
+pub struct LookAhead {
+    steps: [Option<LookAheadStep>; STEPS],
 }
 
-/// Places of the track ahead that a view holds; the rest is too far away to matter.
-pub const TRACK_STEPS: usize = 4;
+/// The steps that a view holds; later ones are too far away to matter.
+const STEPS: usize = 4;
 
-impl Track {
-    /// The first [`TRACK_STEPS`] of these.
-    pub fn new(steps: impl Iterator<Item = TrackStep>) -> Self {
-        let mut track = Self::default();
-        track.steps.iter_mut().zip(steps).for_each(|(place, step)| *place = Some(step));
-        track
+impl LookAhead {
+    /// The first four of these steps.
+    pub fn new(steps: impl Iterator<Item = LookAheadStep>) -> Self {
+        let mut ahead = Self::default();
+        ahead.steps.iter_mut().zip(steps).for_each(|(place, step)| *place = Some(step));
+        ahead
     }
 
-    /// What holds so far ahead, if anything is known of it.
-    pub fn at(&self, ahead: Duration) -> Option<&TrackStep> {
-        let holds = |step: &&TrackStep| step.begins_in <= ahead && ahead < step.ends_in;
-        self.steps.iter().flatten().find(holds)
+    /// The step that applies after `time`, if it is known.
+    pub fn at(&self, time: Duration) -> Option<&LookAheadStep> {
+        self.steps().find(|step| step.begins_in <= time && time < step.ends_in)
     }
 
-    /// All of them.
-    pub fn steps(&self) -> impl Iterator<Item = &TrackStep> {
+    /// All steps.
+    pub fn steps(&self) -> impl Iterator<Item = &LookAheadStep> {
         self.steps.iter().flatten()
     }
 }
 
-/// What a path is like at a place of the track ahead.
+/// Rate and delay of a path at one place of the line ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrackStep {
-    /// Until the train comes there; zero once it did.
+pub struct LookAheadStep {
+    /// Time until the train reaches the place; zero once it has.
     pub begins_in: Duration,
-    /// Until it has left it.
+    /// Time until the train has left the place.
     pub ends_in: Duration,
-    /// What the path carries there.
+    /// The rate that the path carries there.
     pub rate: Bitrate,
     /// The delay towards the peer there, without queues.
     pub delay: Duration,
@@ -142,11 +131,6 @@ pub struct SegmentView {
     pub backlog: Bytes,
     /// What the receiver still grants: new data beyond waits.
     pub window: Bytes,
-    /// Since it was first sent; `None` for new data. None of our rules reads it.
-    pub age: Option<Duration>,
-    /// Its flow is interactive: small, and waited for. None of our rules reads it: who is next is
-    /// decided before.
-    pub interactive: bool,
     /// Bytes of the flow that are on no path: those that were never sent, and those that go again,
     /// this segment included. What went ahead of its turn does not count.
     pub remaining: Bytes,
@@ -195,65 +179,25 @@ impl PathView {
 const RUN_TIME: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
-pub(crate) mod samples {
-    use super::*;
-
-    /// A time.
-    pub fn base() -> Instant {
-        static BASE: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-        #[allow(clippy::disallowed_methods)] // a base for the clock of tables
-        *BASE.get_or_init(Instant::now)
-    }
-
-    /// A path with this id and round-trip time, and room.
-    pub fn path(id: u64, srtt_ms: u64) -> PathView {
-        PathView {
-            id: PathId(id),
-            srtt: Duration::from_millis(srtt_ms),
-            room: Bytes(16_384),
-            carrier: id as u32,
-            rtt_min: Duration::from_millis(srtt_ms),
-            window: Bytes(16_384),
-            spare: true,
-            ..PathView::default()
-        }
-    }
-
-    /// The same path without room.
-    pub fn full(path: PathView) -> PathView {
-        PathView { room: Bytes::ZERO, ..path }
-    }
-
-    /// The same path, stalled.
-    pub fn stalled(path: PathView) -> PathView {
-        PathView { stalled: true, ..path }
-    }
-
-    /// The same path as a backup.
-    pub fn backup(path: PathView) -> PathView {
-        PathView { backup: true, ..path }
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::samples::{ms, path};
 
     #[test]
     fn a_failure_is_near_within_a_round_trip_and_the_error() {
-        let (ms, most) = (Duration::from_millis, Duration::MAX);
+        let most = Duration::MAX;
         let near = |fails_in, uncertainty| {
             let forecast = Some(Forecast { fails_in, uncertainty, permille: 300 });
-            PathView { forecast, ..samples::path(1, 40) }.is_about_to_fail()
+            PathView { forecast, ..path(1, 40) }.is_about_to_fail()
         };
-        assert!(!samples::path(1, 40).is_about_to_fail(), "no forecast");
+        assert!(!path(1, 40).is_about_to_fail(), "no forecast");
         assert!(near(ms(239), ms(200)) && !near(ms(240), ms(200)));
         assert!(near(ms(240), most) && !near(most, ms(200)) && !near(most, most));
     }
 
     #[test]
     fn a_run_is_five_milliseconds_at_the_rate_within_its_bounds() {
-        let with = |rate| PathView { rate, ..samples::path(1, 40) }.run_max();
+        let with = |rate| PathView { rate, ..path(1, 40) }.run_max();
         assert_eq!(with(None), 4 * SEGMENT);
         assert_eq!(with(Some(Bitrate::from_mbps(0.1))), SEGMENT);
         assert_eq!(with(Some(Bitrate::from_mbps(20.0))), 8 * SEGMENT);

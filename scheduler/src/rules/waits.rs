@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::SegmentView;
+use polyrail_model::FlowId;
+
 use crate::rules::per_flow::PerFlow;
+use crate::{Input, PathSets, SegmentView};
 
 /// How long the first segment of each flow may still wait. Bounded as [`PerFlow`]: a forgotten
 /// wait begins anew.
@@ -14,6 +16,12 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
+    /// Holds the segment back if it may still wait. Returns whether it does.
+    pub fn hold(&mut self, sets: &mut PathSets, input: &Input<'_>, longest: Duration) -> bool {
+        let until = self.until(&input.segment, input.now, longest);
+        until.inspect(|&until| sets.wake_at(until)).is_some()
+    }
+
     /// Until when the segment may wait, if it may: for `longest` since it was first asked for, and
     /// at most [`WAIT_MAX`].
     pub fn until(
@@ -30,6 +38,13 @@ impl Waits {
         *wait = Some((segment.offset, until));
         (now < until).then_some(until)
     }
+
+    /// Ends the wait of a flow whose segment was sent.
+    pub fn end(&mut self, flow: FlowId) {
+        if self.flows.get(flow).is_some() {
+            *self.flows.of(flow) = None;
+        }
+    }
 }
 
 /// However much better the other path seems, paths change meanwhile.
@@ -37,15 +52,12 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::FlowId;
-
     use super::*;
-    use crate::view::samples::base;
+    use crate::samples::{base, ms};
 
     #[test]
     fn flows_wait_for_themselves_and_not_for_ever() {
         let mut waits = Waits::default();
-        let ms = Duration::from_millis;
         let mut until = |flow, offset, at, longest| {
             let segment = SegmentView { flow: FlowId(flow), offset, ..SegmentView::default() };
             waits.until(&segment, base() + ms(at), ms(longest)).map(|until| until - base())

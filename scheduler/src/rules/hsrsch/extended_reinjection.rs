@@ -17,19 +17,12 @@ pub struct ExtendedReinjection {
 
 impl ExtendedReinjection {
     /// `timeouts`: k.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         Ok(Self { timeouts: params.count("timeouts", 3, 1..=100)? as u32 })
     }
 }
 
 impl Handler for ExtendedReinjection {
-    fn name(&self) -> &'static str {
-        "extended_reinjection"
-    }
-
     fn gives_back(&mut self, path: &PathView, _now: Instant) -> bool {
         path.timeouts >= self.timeouts
     }
@@ -39,13 +32,13 @@ impl Handler for ExtendedReinjection {
 mod tests {
     use super::*;
     use crate::ChainSpec;
-    use crate::view::samples::{base, path};
+    use crate::samples::{base, path};
 
     #[test]
     fn the_third_timeout_counts() {
         let after = |rule: &str, timeouts| {
             let path = PathView { timeouts, ..path(1, 40) };
-            ChainSpec::parts(&[rule]).unwrap().build().gives_back(&path, base())
+            ChainSpec::of(&["min_rtt", rule]).unwrap().build().gives_back(&path, base())
         };
         let given: Vec<bool> = (0..5).map(|k| after("extended_reinjection", k)).collect();
         assert_eq!(given, [false, false, false, true, true]);

@@ -42,9 +42,6 @@ struct Passage {
 impl HandoverRejection {
     /// `block`: when all paths are about to fail, send nothing. `permille`: forecasts of failures
     /// rarer than this many of 1,000 do not count.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let block = params.flag("block", false)?;
         let permille = params.count("permille", 0, 0..=1_000)? as u16;
@@ -73,10 +70,6 @@ impl HandoverRejection {
 }
 
 impl Schedulerlet for HandoverRejection {
-    fn name(&self) -> &'static str {
-        "handover_rejection"
-    }
-
     fn kind(&self) -> Kind {
         Kind::CandidateFilter
     }
@@ -150,12 +143,8 @@ const ASK_AGAIN_MAX: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::samples::{base, full, path, stalled};
+    use crate::samples::{base, chosen, full, ms, path, sent, stalled};
     use crate::{Chain, ChainSpec, Decision, SegmentView};
-
-    fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
 
     fn failing(path: PathView, fails_in: u64) -> PathView {
         let forecast = Forecast { fails_in: ms(fails_in), uncertainty: ms(200), permille: 300 };
@@ -173,10 +162,7 @@ mod tests {
     }
 
     fn choice(chain: &mut Chain, now: Instant, paths: &[PathView]) -> Option<usize> {
-        match chain.decide(&Input { paths, segment: SegmentView::default(), now }) {
-            Decision::Send { primary, .. } => Some(primary),
-            Decision::Wait { .. } => None,
-        }
+        chosen(chain.decide(&Input { paths, segment: SegmentView::default(), now }))
     }
 
     #[test]
@@ -254,9 +240,7 @@ mod tests {
         assert_eq!(wakes(&mut chain, 100, &here), Ok(Some(ms(2_600))), "since it was passed");
         assert_eq!(wakes(&mut chain, 2_000, &here), Ok(Some(ms(2_600))));
         assert_eq!(wakes(&mut chain, 2_600, &here), Err(0), "a probe");
-        let (path, flow) = (a.id, polyrail_model::FlowId(1));
-        let sent = Note::Sent { path, flow, offset: 0, bytes: 1, copy: false };
-        chain.note(&sent, base() + ms(2_600));
+        chain.note(&sent(a.id, 1), base() + ms(2_600));
         assert_eq!(wakes(&mut chain, 2_610, &here), Ok(Some(ms(2_640))), "a round trip");
         let other = [failing(a, 100), full(b)];
         assert_eq!(wakes(&mut spec.build(), 0, &other), Ok(None), "room wakes it");
@@ -276,21 +260,8 @@ mod tests {
     fn a_passed_position_is_probed_and_forgiven() {
         let (a, b) = (failing(path(1, 40), 0), path(2, 60));
         let mut chain = ChainSpec::of(&["handover_rejection", "min_rtt"]).unwrap().build();
-        let sent = Note::Sent {
-            path: a.id,
-            flow: polyrail_model::FlowId(1),
-            offset: 0,
-            bytes: 1,
-            copy: false,
-        };
-        let acked = |sure| Note::Acked {
-            path: a.id,
-            sure,
-            flow: polyrail_model::FlowId(1),
-            offset: 0,
-            bytes: 1,
-            cumulative: 1,
-        };
+        let (path, flow) = (a.id, polyrail_model::FlowId(1));
+        let acked = |sure| Note::Acked { path, sure, flow, offset: 0, bytes: 1, cumulative: 1 };
         let at = |millis| base() + ms(millis);
         assert_eq!(choice(&mut chain, at(0), &[a, b]), Some(1));
         chain.note(&acked(true), at(100));
@@ -300,7 +271,7 @@ mod tests {
             "an old segment proves nothing"
         );
         assert_eq!(choice(&mut chain, at(2_500), &[a, b]), Some(0), "a probe");
-        chain.note(&sent, at(2_500));
+        chain.note(&sent(path, 1), at(2_500));
         // Its copy on another path may be what has arrived.
         chain.note(&acked(false), at(2_501));
         assert_eq!(choice(&mut chain, at(2_539), &[a, b]), Some(1), "one a round trip");

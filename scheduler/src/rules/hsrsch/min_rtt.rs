@@ -25,10 +25,6 @@ use crate::{Input, Kind, PathSet, PathSets, PathView, Schedulerlet};
 pub struct MinRtt;
 
 impl Schedulerlet for MinRtt {
-    fn name(&self) -> &'static str {
-        "min_rtt"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -44,12 +40,12 @@ impl Schedulerlet for MinRtt {
 /// The members from which the rule takes the fastest that has room: live, not among those that have
 /// carried the segment while there are others, and no backups while there are others.
 pub(crate) fn group(set: PathSet, input: &Input<'_>) -> PathSet {
-    let live = among(set, |i| !input.paths[i].stalled);
+    let live = set.filter(|i| !input.paths[i].stalled);
     let fresh = live.without(input.segment.carried);
     // Every live path has carried it: the mask is cleared.
     let usable = if fresh.is_empty() { live } else { fresh };
-    let (regular, backup) = split(usable, |i| !input.paths[i].backup);
-    if regular.is_empty() { backup } else { regular }
+    let regular = usable.filter(|i| !input.paths[i].backup);
+    if regular.is_empty() { usable } else { regular }
 }
 
 /// Whether the path takes new data now: it is available, and not in the state of loss.
@@ -63,28 +59,14 @@ pub(crate) fn fastest(group: PathSet, input: &Input<'_>) -> Option<usize> {
     group.iter().filter(|&i| is_open(&input.paths[i])).min_by_key(|&i| input.paths[i].srtt)
 }
 
-/// The members for which `keep` holds.
-pub(crate) fn among(set: PathSet, keep: impl Fn(usize) -> bool) -> PathSet {
-    split(set, keep).0
-}
-
-fn split(set: PathSet, left: impl Fn(usize) -> bool) -> (PathSet, PathSet) {
-    let mut sides = (PathSet::EMPTY, PathSet::EMPTY);
-    for path in set.iter() {
-        if left(path) { sides.0.insert(path) } else { sides.1.insert(path) }
-    }
-    sides
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, path, stalled};
     use crate::{Chain, ChainSpec, Decision, SegmentView};
 
     fn choice(paths: &[PathView], carried: &[usize]) -> Option<usize> {
-        let mut mask = PathSet::EMPTY;
-        carried.iter().for_each(|&i| mask.insert(i));
+        let mask = carried.iter().copied().collect();
         let segment = SegmentView { carried: mask, ..SegmentView::default() };
         let input = Input { paths, segment, now: base() };
         match Chain::new(vec![Box::new(MinRtt)]).decide(&input) {

@@ -41,9 +41,6 @@ struct Use {
 
 impl OpportunisticRedundancy {
     /// `idle` and `bytes`: when a path is idle; `segments`: how many copies it gets.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let (least, most) = (Duration::from_millis(1), Duration::from_secs(3_600));
         Ok(Self {
@@ -86,10 +83,6 @@ impl OpportunisticRedundancy {
 }
 
 impl Schedulerlet for OpportunisticRedundancy {
-    fn name(&self) -> &'static str {
-        "opportunistic_redundancy"
-    }
-
     fn kind(&self) -> Kind {
         Kind::HardSelector
     }
@@ -102,7 +95,7 @@ impl Schedulerlet for OpportunisticRedundancy {
         let others = sets.candidates().or(sets.unavailable());
         for path in others.without(input.segment.carried).iter() {
             let view = &input.paths[path];
-            let fit = view.available() && !view.backup && view.spare && !view.is_about_to_fail();
+            let fit = view.available() && !view.backup && !view.is_about_to_fail();
             let left = if fit { self.left(view.id, input.now) } else { 0 };
             if left > 0 && sets.select(path) {
                 least = Some(least.map_or(left, |least| least.min(left)));
@@ -128,7 +121,7 @@ mod tests {
     use polyrail_model::FlowId;
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, ms, path, send, stalled};
     use crate::{Chain, ChainSpec, Decision, Forecast, PathView, SegmentView};
 
     struct Scene {
@@ -144,15 +137,7 @@ mod tests {
 
         /// Sends one segment; answers with the paths that got it, the copies behind.
         fn send(&mut self, paths: &[PathView]) -> Vec<u64> {
-            let segment = SegmentView::default();
-            let decision = self.chain.decide(&Input { paths, segment, now: self.now });
-            let Decision::Send { primary, copies, .. } = decision else { return Vec::new() };
-            let on: Vec<usize> = [primary].into_iter().chain(copies.iter()).collect();
-            for (place, &index) in on.iter().enumerate() {
-                let (path, flow) = (paths[index].id, FlowId(1));
-                let note = Note::Sent { path, flow, offset: 0, bytes: SEGMENT, copy: place > 0 };
-                self.chain.note(&note, self.now);
-            }
+            let on = send(&mut self.chain, paths, SegmentView::default(), SEGMENT, self.now);
             on.into_iter().map(|index| paths[index].id.0).collect()
         }
     }
@@ -220,7 +205,6 @@ mod tests {
 
     #[test]
     fn a_path_that_a_tail_was_kept_off_gets_copies() {
-        let ms = Duration::from_millis;
         let at = |id, srtt_ms, owd_ms| PathView {
             owd: Some(ms(owd_ms)),
             rate: Some(polyrail_model::Bitrate::from_mbps(8.0)),
@@ -256,7 +240,6 @@ mod tests {
             ("full", full(b)),
             ("stalled", stalled(b)),
             ("backup", backup(b)),
-            ("metered", PathView { spare: false, ..b }),
             ("about to fail", PathView { forecast: Some(forecast), ..b }),
         ] {
             let mut scene = Scene::new();

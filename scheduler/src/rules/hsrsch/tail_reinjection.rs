@@ -38,9 +38,6 @@ struct LastSecond {
 
 impl TailReinjection {
     /// `budget`: the share of what is sent; `factor`: of the round-trip time.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         Ok(Self {
             budget: params.number("budget", 0.1, 0.0..=1.0)?,
@@ -94,10 +91,6 @@ impl LastSecond {
 }
 
 impl Handler for TailReinjection {
-    fn name(&self) -> &'static str {
-        "tail_reinjection"
-    }
-
     fn again(&mut self, out: &OutView, paths: &[PathView], now: Instant) -> Again {
         if !out.tail || out.carried.len() > 1 {
             return Again::No;
@@ -131,25 +124,11 @@ mod tests {
     use polyrail_model::{Bytes, PathId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, ms, path, run, stalled};
     use crate::{Chain, ChainSpec, PathSet};
 
-    fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
-
-    fn run(offset: u64, bytes: u64, path: usize) -> OutView {
-        OutView {
-            flow: FlowId(1),
-            offset,
-            length: Bytes(bytes),
-            ahead: Bytes::ZERO,
-            sent_at: base(),
-            carried: PathSet::only(path),
-            expected: PathSet::only(path),
-            tail: true,
-            blocked: false,
-        }
+    fn tail(offset: u64, bytes: u64, path: usize) -> OutView {
+        OutView { offset, length: Bytes(bytes), tail: true, ..run(&[path]) }
     }
 
     fn chain(rule: &str) -> Chain {
@@ -163,19 +142,18 @@ mod tests {
         };
         let a = PathView { rtt_var: ms(10), ..path(1, 100) };
         let (b, c) = (path(2, 200), path(3, 150));
-        let out = run(0, 1_400, 0);
+        let out = tail(0, 1_400, 0);
         // 110 + 40 ms.
         assert_eq!(again(&out, &[a, b, c], 149), Again::At(base() + ms(150)));
         assert_eq!(again(&out, &[a, b, c], 150), Again::On(2), "the best other path");
-        assert_eq!(again(&run(0, 1_400, 1), &[a, b, c], 219), Again::At(base() + ms(220)));
-        assert_eq!(again(&run(0, 1_400, 1), &[a, b, c], 220), Again::On(0));
+        assert_eq!(again(&tail(0, 1_400, 1), &[a, b, c], 219), Again::At(base() + ms(220)));
+        assert_eq!(again(&tail(0, 1_400, 1), &[a, b, c], 220), Again::On(0));
         assert_eq!(again(&OutView { tail: false, ..out }, &[a, b], 500), Again::No);
         let twice = OutView { carried: PathSet::first(2), ..out };
         assert_eq!(again(&twice, &[a, b, c], 500), Again::No, "once");
         let lost = OutView { expected: PathSet::EMPTY, ..out };
         assert_eq!(again(&lost, &[a, b], 500), Again::No, "it goes back to its flow anyway");
-        let metered = PathView { spare: false, ..b };
-        for other in [full(b), stalled(b), backup(b), metered] {
+        for other in [full(b), stalled(b), backup(b)] {
             assert_eq!(again(&out, &[a, other], 500), Again::No);
         }
     }
@@ -195,12 +173,12 @@ mod tests {
             };
             chain.note(&note(sent), at);
             let again = |chain: &mut Chain, place, at| {
-                chain.again(&run(place * 1_024, 1_024, 0), &paths, at) == Again::On(1)
+                chain.again(&tail(place * 1_024, 1_024, 0), &paths, at) == Again::On(1)
             };
             let now = (0..99).take_while(|&place| again(&mut chain, place, at)).count() as u64;
             // The last one that was paid for is not paid for twice.
             assert!(now == 0 || again(&mut chain, now - 1, at));
-            let soon = chain.again(&run(999_999, 1_024, 0), &paths, at);
+            let soon = chain.again(&tail(999_999, 1_024, 0), &paths, at);
             assert!(now == 99 || soon == Again::At(at + TENTH));
             let later = at + Duration::from_secs(1);
             assert!(again(&mut chain, 100, later), "a second later");

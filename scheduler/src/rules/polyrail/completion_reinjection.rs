@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::Bytes;
 
 use crate::params::{ParamError, Reader};
-use crate::rules::figures::attainable_rate;
+use crate::rules::path_rate::attainable_rate;
 use crate::rules::per_flow::PerFlow;
 use crate::{Again, Handler, Note, OutView, PathView};
 
@@ -57,9 +57,6 @@ impl CompletionReinjection {
     /// gain; `small`: bytes at the end that always go again; `budget`: the share of what is sent;
     /// `burst`: bytes that may go again beyond it; `flow_share` and `flow_least`: the same of one
     /// flow.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let times = Duration::ZERO..=Duration::from_secs(60);
         let hedge = params.number("hedge", 4.0, 0.0..=100.0)?;
@@ -89,10 +86,6 @@ fn pace(path: &PathView, bytes: Bytes) -> (f64, f64) {
 }
 
 impl Handler for CompletionReinjection {
-    fn name(&self) -> &'static str {
-        "completion_reinjection"
-    }
-
     fn looks_back(&self) -> bool {
         true
     }
@@ -114,7 +107,7 @@ impl Handler for CompletionReinjection {
             there = there.max((age.saturating_sub(due) + holder.srtt).as_secs_f64());
         }
         let others = paths.iter().enumerate().filter(|(place, path)| {
-            !out.carried.contains(*place) && path.available() && !path.backup && path.spare
+            !out.carried.contains(*place) && path.available() && !path.backup
         });
         let best = others
             .map(|(place, path)| {
@@ -157,12 +150,8 @@ mod tests {
     use polyrail_model::{Bitrate, FlowId, PathId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, ms, path, run, stalled};
     use crate::{Chain, ChainSpec, PathSet};
-
-    fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
 
     /// A path with this round-trip time, rate and bytes out.
     fn at(id: u64, rtt_ms: u64, mbps: f64, out_kb: u64) -> PathView {
@@ -175,18 +164,9 @@ mod tests {
     }
 
     /// A run of the tail on the first path, with so much before it there.
-    fn run(offset: u64, ahead_kb: u64) -> OutView {
-        OutView {
-            flow: FlowId(1),
-            offset,
-            length: Bytes(1_000),
-            ahead: Bytes(ahead_kb * 1_000),
-            sent_at: base(),
-            carried: PathSet::only(0),
-            expected: PathSet::only(0),
-            tail: true,
-            blocked: false,
-        }
+    fn tail(offset: u64, ahead_kb: u64) -> OutView {
+        let (length, ahead) = (Bytes(1_000), Bytes(ahead_kb * 1_000));
+        OutView { offset, length, ahead, tail: true, ..run(&[0]) }
     }
 
     fn chain(rule: &str) -> Chain {
@@ -205,37 +185,36 @@ mod tests {
         let slow = at(1, 40, 8.0, 100);
         // Over the other one: 1 KB more, but not before half a round trip: 60 ms.
         let other = at(2, 120, 8.0, 0);
-        assert_eq!(again(PLAIN, &run(0, 100), &[slow, other], 0), Again::On(1));
+        assert_eq!(again(PLAIN, &tail(0, 100), &[slow, other], 0), Again::On(1));
         // 60 KB: after 40 ms. It is overdue after 1.1 round trips.
         let due = Again::At(base() + ms(45));
-        assert_eq!(again(PLAIN, &run(0, 60), &[slow, other], 0), due);
+        assert_eq!(again(PLAIN, &tail(0, 60), &[slow, other], 0), due);
         // 84 KB: 64 ms, a gain of 4.
-        assert_eq!(again(PLAIN, &run(0, 84), &[slow, other], 0), due);
-        assert_eq!(again(PLAIN, &run(0, 86), &[slow, other], 0), Again::On(1), "a gain of 6");
+        assert_eq!(again(PLAIN, &tail(0, 84), &[slow, other], 0), due);
+        assert_eq!(again(PLAIN, &tail(0, 86), &[slow, other], 0), Again::On(1), "a gain of 6");
         // Overdue by 30 ms: 70 ms more.
-        assert_eq!(again(PLAIN, &run(0, 1), &[slow, other], 74), Again::On(1));
+        assert_eq!(again(PLAIN, &tail(0, 1), &[slow, other], 74), Again::On(1));
         let twice = "completion_reinjection(hedge=2, small=0)";
-        assert_eq!(again(twice, &run(0, 60), &[slow, other], 0), Again::On(1), "80 ms with doubt");
+        assert_eq!(again(twice, &tail(0, 60), &[slow, other], 0), Again::On(1), "80 ms with doubt");
         let small = "completion_reinjection(hedge=1, small=20000)";
-        assert_eq!(again(small, &run(0, 20), &[slow, other], 0), Again::On(1));
-        assert_eq!(again(small, &run(0, 21), &[slow, other], 0), due);
+        assert_eq!(again(small, &tail(0, 20), &[slow, other], 0), Again::On(1));
+        assert_eq!(again(small, &tail(0, 21), &[slow, other], 0), due);
         // 201 KB on the other one would take 141 ms.
         let busy = at(2, 120, 8.0, 200);
-        assert_eq!(again(PLAIN, &run(0, 100), &[slow, busy], 0), due);
-        for dead in [full(other), stalled(other), backup(other), PathView { spare: false, ..other }]
-        {
-            assert_eq!(again(PLAIN, &run(0, 100), &[slow, dead], 0), Again::No);
+        assert_eq!(again(PLAIN, &tail(0, 100), &[slow, busy], 0), due);
+        for dead in [full(other), stalled(other), backup(other)] {
+            assert_eq!(again(PLAIN, &tail(0, 100), &[slow, dead], 0), Again::No);
         }
         let collapsed = PathView { window: Bytes(4_000), ..slow };
         // 4 KB in 40 ms: 100 KB/s, so 30 KB take 300 ms.
-        assert_eq!(again(PLAIN, &run(0, 30), &[collapsed, other], 0), Again::On(1));
-        assert_eq!(again(PLAIN, &run(0, 30), &[slow, other], 0), due);
+        assert_eq!(again(PLAIN, &tail(0, 30), &[collapsed, other], 0), Again::On(1));
+        assert_eq!(again(PLAIN, &tail(0, 30), &[slow, other], 0), due);
     }
 
     #[test]
     fn what_is_no_tail_or_went_twice_stays() {
         let paths = [at(1, 40, 8.0, 100), at(2, 40, 8.0, 0)];
-        let out = run(0, 100);
+        let out = tail(0, 100);
         let middle = OutView { tail: false, ..out };
         assert_eq!(again(PLAIN, &middle, &paths, 0), Again::No);
         let head = OutView { blocked: true, ..middle };
@@ -249,14 +228,14 @@ mod tests {
     /// Whether the run at this place, 100 KB deep, goes again; if so, it is said to be sent.
     fn goes(chain: &mut Chain, place: u64) -> bool {
         let paths = [at(1, 40, 8.0, 100), at(2, 40, 8.0, 0)];
-        let goes = chain.again(&run(place * 1_000, 100), &paths, base()) == Again::On(1);
+        let goes = chain.again(&tail(place * 1_000, 100), &paths, base()) == Again::On(1);
         if goes {
-            sent(chain, 1_000, true);
+            note(chain, 1_000, true);
         }
         goes
     }
 
-    fn sent(chain: &mut Chain, bytes: u64, copy: bool) {
+    fn note(chain: &mut Chain, bytes: u64, copy: bool) {
         let (path, flow, offset) = (PathId(1), FlowId(1), 0);
         chain.note(&Note::Sent { path, flow, offset, bytes, copy }, base());
     }
@@ -265,10 +244,10 @@ mod tests {
     fn the_budget_is_a_share_and_a_burst() {
         let mut chain = chain("completion_reinjection(hedge=1, budget=0.1, burst=2000)");
         assert!(goes(&mut chain, 0) && goes(&mut chain, 1) && !goes(&mut chain, 2));
-        sent(&mut chain, 10_000, false);
+        note(&mut chain, 10_000, false);
         assert!(goes(&mut chain, 2) && !goes(&mut chain, 3));
-        sent(&mut chain, 1_000_000, false);
-        sent(&mut chain, 1_500, true);
+        note(&mut chain, 1_000_000, false);
+        note(&mut chain, 1_500, true);
         assert!(!goes(&mut chain, 3), "what others copy counts");
     }
 
@@ -277,7 +256,7 @@ mod tests {
         let rule = "completion_reinjection(hedge=1, budget=1, flow_share=0.1, flow_least=1000)";
         let mut chain = chain(rule);
         assert!(goes(&mut chain, 0) && !goes(&mut chain, 1));
-        sent(&mut chain, 20_000, false);
+        note(&mut chain, 20_000, false);
         assert!(goes(&mut chain, 1) && goes(&mut chain, 2) && !goes(&mut chain, 3));
     }
 
@@ -285,7 +264,7 @@ mod tests {
     fn what_is_overdue_goes_whatever_it_costs() {
         let paths = [at(1, 40, 8.0, 1), at(2, 40, 8.0, 0)];
         let mut chain = chain("completion_reinjection(hedge=1, budget=0, burst=0)");
-        assert_eq!(chain.again(&run(0, 1), &paths, base() + ms(44)), Again::At(base() + ms(45)));
-        assert_eq!(chain.again(&run(0, 1), &paths, base() + ms(74)), Again::On(1));
+        assert_eq!(chain.again(&tail(0, 1), &paths, base() + ms(44)), Again::At(base() + ms(45)));
+        assert_eq!(chain.again(&tail(0, 1), &paths, base() + ms(74)), Again::On(1));
     }
 }

@@ -27,9 +27,6 @@ pub struct MessageRedundancy {
 impl MessageRedundancy {
     /// `bytes`: what is a message; `rate`: bytes that may be copied a second; `burst`: bytes that
     /// may be copied at once.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bytes = params.count("bytes", 2_800, 0..=16_384)?;
         let rate = params.count("rate", 16_384, 0..=1 << 30)? as f64;
@@ -45,10 +42,6 @@ impl MessageRedundancy {
 }
 
 impl Schedulerlet for MessageRedundancy {
-    fn name(&self) -> &'static str {
-        "message_redundancy"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -63,7 +56,7 @@ impl Schedulerlet for MessageRedundancy {
         let mut price = segment.unsent.0 as f64;
         for path in sets.candidates().without(segment.carried).iter() {
             let view = &input.paths[path];
-            let fit = view.available() && !view.backup && view.spare;
+            let fit = view.available() && !view.backup;
             if fit && price <= self.left && sets.select(path) {
                 price += segment.unsent.0 as f64;
             }
@@ -81,11 +74,11 @@ impl Schedulerlet for MessageRedundancy {
 mod tests {
     use std::time::Duration;
 
-    use polyrail_model::{Bytes, FlowId, PathId};
+    use polyrail_model::{Bytes, PathId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
-    use crate::{Chain, ChainSpec, Decision, PathView, SegmentView};
+    use crate::samples::{backup, base, full, path, send, stalled};
+    use crate::{Chain, ChainSpec, PathView, SegmentView};
 
     fn chain(rule: &str) -> Chain {
         ChainSpec::of(&["min_rtt", rule]).unwrap().build()
@@ -93,19 +86,7 @@ mod tests {
 
     fn on(chain: &mut Chain, paths: &[PathView], segment: SegmentView, ms: u64) -> Vec<usize> {
         let now = base() + Duration::from_millis(ms);
-        match chain.decide(&Input { paths, segment, now }) {
-            Decision::Send { primary, copies, .. } => {
-                let on = [primary].into_iter().chain(copies.iter());
-                let on: Vec<usize> = on.collect();
-                for &path in &on {
-                    let (path, copy) = (paths[path].id, path != primary);
-                    let (flow, offset, bytes) = (FlowId::default(), 0, segment.unsent.0);
-                    chain.note(&Note::Sent { path, flow, offset, bytes, copy }, now);
-                }
-                on
-            }
-            Decision::Wait { .. } => Vec::new(),
-        }
+        send(chain, paths, segment, segment.unsent.0, now)
     }
 
     fn unsent(bytes: u64) -> SegmentView {
@@ -122,7 +103,6 @@ mod tests {
         assert_eq!(fresh(&[a, b, c], unsent(2_801)), [0], "no message");
         assert_eq!(fresh(&[a, full(b), c], unsent(100)), [0, 2]);
         assert_eq!(fresh(&[a, stalled(b), backup(c)], unsent(100)), [0]);
-        assert_eq!(fresh(&[a, PathView { spare: false, ..b }], unsent(100)), [0], "metered");
         let again = SegmentView { reinjected: true, ..unsent(100) };
         assert_eq!(fresh(&[a, b], again), [0], "others care for that");
         assert_eq!(fresh(&[full(a), full(b)], unsent(100)), [0; 0]);

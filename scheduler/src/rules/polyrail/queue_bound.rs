@@ -10,7 +10,7 @@ use std::time::Duration;
 use polyrail_model::{Bytes, PathId};
 
 use crate::params::{ParamError, Reader};
-use crate::rules::figures::present_rate;
+use crate::rules::path_rate::present_rate;
 use crate::rules::per_path::PerPath;
 use crate::{Handler, Note, PathView};
 
@@ -25,9 +25,6 @@ pub struct QueueBound {
 impl QueueBound {
     /// `queue`: how long what is out may wait beside its least round trip; `least`: what a path may
     /// always have out.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bounds = Duration::ZERO..=Duration::from_secs(60);
         Ok(Self {
@@ -39,10 +36,6 @@ impl QueueBound {
 }
 
 impl Handler for QueueBound {
-    fn name(&self) -> &'static str {
-        "queue_bound"
-    }
-
     fn gives_back(&mut self, path: &PathView, _now: std::time::Instant) -> bool {
         let bytes_s = present_rate(path).as_bps() as f64 / 8.0;
         let time = (path.rtt_min + self.queue).as_secs_f64();
@@ -68,7 +61,7 @@ mod tests {
 
     use super::*;
     use crate::ChainSpec;
-    use crate::view::samples::{base, path};
+    use crate::samples::{base, path};
 
     #[test]
     fn table() {

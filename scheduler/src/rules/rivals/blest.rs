@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 use crate::params::{ParamError, Reader};
 use crate::rules::heads::Heads;
 use crate::rules::hsrsch::min_rtt::{fastest, group};
+use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
-use crate::rules::window::window;
 use crate::{Input, Kind, Note, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// The soft selector that estimates blocking.
@@ -58,9 +58,6 @@ struct Seen {
 
 impl Blest {
     /// `lambda`: the factor of what the fast path sends, at first.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let lambda = params.number("lambda", 1.2, 1.0..=1.3)?;
         Ok(Self {
@@ -142,10 +139,6 @@ impl Blest {
 }
 
 impl Schedulerlet for Blest {
-    fn name(&self) -> &'static str {
-        "blest"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -163,8 +156,7 @@ impl Schedulerlet for Blest {
             let linger = self.linger(slow);
             if self.sends_in(fast, linger) > self.space(slow, input) as f64 {
                 let longest = Duration::from_micros(linger as u64);
-                if let Some(until) = self.waits.until(&input.segment, input.now, longest) {
-                    sets.wake_at(until);
+                if self.waits.hold(sets, input, longest) {
                     return;
                 }
             }
@@ -197,7 +189,7 @@ mod tests {
     use polyrail_model::{Bytes, FlowId, PathId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{acked, backup, base, full, path, stalled};
     use crate::{Chain, ChainSpec, Decision, PathSet, SegmentView};
 
     /// A path with a window of so many segments.
@@ -285,15 +277,7 @@ mod tests {
         let fast = PathView { outstanding: Bytes(100_000), ..fast };
         let mut chain = new();
         let flow = FlowId(1);
-        let note = Note::Acked {
-            path: PathId(1),
-            sure: true,
-            flow,
-            offset: 0,
-            bytes: 50_000,
-            cumulative: 50_000,
-        };
-        chain.note(&note, base());
+        chain.note(&acked(PathId(1), 50_000, 50_000), base());
         let mut ask = |offset, window| {
             let segment =
                 SegmentView { flow, offset, window: Bytes(window), ..SegmentView::default() };

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::PathId;
 
-use crate::rules::hsrsch::min_rtt::{among, fastest, group, is_open};
+use crate::rules::hsrsch::min_rtt::{fastest, group, is_open};
+use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
-use crate::rules::window::window;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// The soft selector of the plan.
@@ -114,10 +114,6 @@ impl Daps {
 }
 
 impl Schedulerlet for Daps {
-    fn name(&self) -> &'static str {
-        "daps"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -126,7 +122,7 @@ impl Schedulerlet for Daps {
         self.decided = None;
         let group = group(sets.candidates(), input);
         group.iter().for_each(|path| self.observe(&input.paths[path], input.now));
-        let available = among(group, |i| is_open(&input.paths[i]));
+        let available = group.filter(|i| is_open(&input.paths[i]));
         if available.is_empty() {
             return;
         }
@@ -151,8 +147,7 @@ impl Schedulerlet for Daps {
             return;
         }
         let round = input.paths[path].srtt;
-        if let Some(until) = self.waits.until(&input.segment, input.now, round) {
-            sets.wake_at(until);
+        if self.waits.hold(sets, input, round) {
             return;
         }
         self.plan[place].left = 0;
@@ -206,10 +201,10 @@ const PLAN_MAX_MS: u64 = 10_000;
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::{Bytes, FlowId};
+    use polyrail_model::Bytes;
 
     use super::*;
-    use crate::view::samples::{base, full, path};
+    use crate::samples::{base, full, path, send};
     use crate::{Chain, ChainSpec, Decision, SegmentView};
 
     fn at(id: u64, srtt_ms: u64, segments: u64) -> PathView {
@@ -217,12 +212,7 @@ mod tests {
     }
 
     fn one(chain: &mut Chain, paths: &[PathView], now: Instant) -> Option<usize> {
-        let input = Input { paths, segment: SegmentView::default(), now };
-        let Decision::Send { primary, .. } = chain.decide(&input) else { return None };
-        let (path, flow) = (paths[primary].id, FlowId(0));
-        let note = Note::Sent { path, flow, offset: 0, bytes: SEGMENT, copy: false };
-        chain.note(&note, now);
-        Some(primary)
+        send(chain, paths, SegmentView::default(), SEGMENT, now).first().copied()
     }
 
     fn sent(chain: &mut Chain, paths: &[PathView], count: usize) -> Vec<usize> {

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use crate::params::{ParamError, Reader};
 use crate::rules::hsrsch::min_rtt::{fastest, group};
+use crate::rules::path_rate::window;
 use crate::rules::waits::Waits;
-use crate::rules::window::window;
 use crate::{Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// The soft selector of the earliest completion.
@@ -35,9 +35,6 @@ pub struct Ecf {
 
 impl Ecf {
     /// `beta`: how much better the slower path must be to end a wait.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let beta = params.number("beta", 0.25, 0.0..=10.0)?;
         Ok(Self { beta: (beta * 1_000.0).round() as u128, waiting: false, waits: Waits::default() })
@@ -64,10 +61,6 @@ impl Ecf {
 }
 
 impl Schedulerlet for Ecf {
-    fn name(&self) -> &'static str {
-        "ecf"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -80,8 +73,7 @@ impl Schedulerlet for Ecf {
             let (fast, slow) = (&input.paths[fast], &input.paths[slow]);
             if self.waits_for(fast, slow, input.segment.backlog.0) {
                 let longest: Duration = slow.srtt.saturating_add(fast.rtt_var.max(slow.rtt_var));
-                if let Some(until) = self.waits.until(&input.segment, input.now, longest) {
-                    sets.wake_at(until);
+                if self.waits.hold(sets, input, longest) {
                     return;
                 }
             }
@@ -96,7 +88,7 @@ mod tests {
     use polyrail_model::Bytes;
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, chosen, full, path, stalled};
     use crate::{Chain, ChainSpec, Decision, PathSet, SegmentView};
 
     /// A path with a window of ten segments, 14,000 bytes.
@@ -110,10 +102,7 @@ mod tests {
 
     fn ask(chain: &mut Chain, paths: &[PathView], backlog: u64, offset: u64) -> Option<usize> {
         let segment = SegmentView { backlog: Bytes(backlog), offset, ..SegmentView::default() };
-        match chain.decide(&Input { paths, segment, now: base() }) {
-            Decision::Send { primary, .. } => Some(primary),
-            Decision::Wait { .. } => None,
-        }
+        chosen(chain.decide(&Input { paths, segment, now: base() }))
     }
 
     #[test]

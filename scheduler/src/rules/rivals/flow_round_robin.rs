@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use crate::rules::hsrsch::min_rtt::{among, fastest, group};
+use crate::rules::hsrsch::min_rtt::{fastest, group};
 use crate::rules::per_flow::PerFlow;
 use crate::{Input, Kind, PathSet, PathSets, Schedulerlet};
 
@@ -28,7 +28,7 @@ pub struct FlowRoundRobin {
 impl FlowRoundRobin {
     /// The members that run over the flow's carrier.
     fn own(&mut self, set: PathSet, input: &Input<'_>) -> PathSet {
-        let of = |carrier: u32| among(set, |i| input.paths[i].carrier == carrier);
+        let of = |carrier: u32| set.filter(|i| input.paths[i].carrier == carrier);
         let pin = self.pins.of(input.segment.flow);
         if let Some(carrier) = *pin
             && !of(carrier).is_empty()
@@ -49,17 +49,13 @@ fn next(set: PathSet, input: &Input<'_>, last: Option<u32>) -> Option<u32> {
 }
 
 impl Schedulerlet for FlowRoundRobin {
-    fn name(&self) -> &'static str {
-        "flow_round_robin"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
-        let live = among(sets.candidates(), |i| !input.paths[i].stalled);
-        let regular = among(live, |i| !input.paths[i].backup);
+        let live = sets.candidates().filter(|i| !input.paths[i].stalled);
+        let regular = live.filter(|i| !input.paths[i].backup);
         let own = self.own(if regular.is_empty() { live } else { regular }, input);
         let carried = input.segment.carried;
         let usable = if !own.without(carried).is_empty() {
@@ -87,7 +83,7 @@ mod tests {
 
     use super::*;
     use crate::rules::per_flow::FLOWS_MAX;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, path, stalled};
     use crate::{Chain, Decision, PathView, SegmentView};
 
     fn chain() -> Chain {
@@ -95,8 +91,7 @@ mod tests {
     }
 
     fn on(chain: &mut Chain, flow: u64, paths: &[PathView], carried: &[usize]) -> Option<u64> {
-        let mut mask = PathSet::EMPTY;
-        carried.iter().for_each(|&i| mask.insert(i));
+        let mask = carried.iter().copied().collect();
         let segment = SegmentView { flow: FlowId(flow), carried: mask, ..SegmentView::default() };
         match chain.decide(&Input { paths, segment, now: base() }) {
             Decision::Send { primary, .. } => Some(paths[primary].id.0),

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::PathId;
 
-use crate::rules::hsrsch::min_rtt::{among, group};
+use crate::rules::hsrsch::min_rtt::group;
+use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
-use crate::rules::window::window;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, Schedulerlet};
 
 /// The soft selector of the least linger.
@@ -73,17 +73,13 @@ fn pacing(path: &PathView) -> f64 {
 }
 
 impl Schedulerlet for Linux {
-    fn name(&self) -> &'static str {
-        "linux"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
-        let available = among(group, |i| input.paths[i].available());
+        let available = group.filter(|i| input.paths[i].available());
         if !input.segment.carried.is_empty() {
             if let Some(path) = self.least_linger(available, input.paths) {
                 sets.select(path);
@@ -129,7 +125,7 @@ mod tests {
     use polyrail_model::{Bitrate, Bytes, FlowId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, path, stalled};
     use crate::{Chain, Decision, SEGMENT, SegmentView};
 
     /// A path with this rate in Mbit/s and so many KB queued.

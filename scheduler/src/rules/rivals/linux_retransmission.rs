@@ -45,10 +45,6 @@ fn idle(out: &OutView, paths: &[PathView]) -> Option<usize> {
 }
 
 impl Handler for LinuxRetransmission {
-    fn name(&self) -> &'static str {
-        "linux_retransmission"
-    }
-
     fn again(&mut self, out: &OutView, paths: &[PathView], now: Instant) -> Again {
         if !self.heads.is_head(out) {
             return Again::No;
@@ -81,33 +77,22 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(120);
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::{Bytes, FlowId, PathId};
+    use polyrail_model::{Bytes, PathId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
-    use crate::{Chain, ChainSpec, PathSet, SEGMENT};
+    use crate::samples::{acked, backup, base, full, path, run, stalled};
+    use crate::{Chain, ChainSpec};
 
     fn new() -> Chain {
-        ChainSpec::parts(&["linux_retransmission"]).unwrap().build()
+        ChainSpec::of(&["min_rtt", "linux_retransmission"]).unwrap().build()
     }
 
     fn at(millis: u64) -> Instant {
         base() + Duration::from_millis(millis)
     }
 
-    /// A run that went out now over the first path.
     fn out(offset: u64) -> OutView {
-        OutView {
-            flow: FlowId(1),
-            offset,
-            length: Bytes(SEGMENT),
-            ahead: Bytes::ZERO,
-            sent_at: base(),
-            carried: PathSet::only(0),
-            expected: PathSet::only(0),
-            tail: false,
-            blocked: false,
-        }
+        OutView { offset, ..run(&[0]) }
     }
 
     #[test]
@@ -119,9 +104,7 @@ mod tests {
         assert_eq!(chain.again(&out(0), &paths, at(290)), Again::On(1));
         let again = [PathView { timeouts: 1, ..path(1, 80) }, shaky];
         assert_eq!(chain.again(&out(0), &again, at(290)), Again::At(at(560)), "doubled");
-        let (path, flow) = (PathId(2), FlowId(1));
-        let note = Note::Acked { path, sure: true, flow, offset: 0, bytes: 9, cumulative: 9 };
-        chain.note(&note, at(100));
+        chain.note(&acked(PathId(2), 9, 9), at(100));
         assert_eq!(chain.again(&out(9), &paths, at(290)), Again::At(at(390)));
         assert_eq!(chain.again(&out(10), &paths, at(390)), Again::No, "not the head");
     }

@@ -45,10 +45,6 @@ pub(in crate::rules) fn holders<'a>(
 }
 
 impl Handler for OpportunisticRetransmission {
-    fn name(&self) -> &'static str {
-        "opportunistic_retransmission"
-    }
-
     fn again(&mut self, out: &OutView, paths: &[PathView], now: Instant) -> Again {
         if !out.blocked || !self.heads.is_head(out) {
             return Again::No;
@@ -73,30 +69,18 @@ const WINDOW_SMALL: u64 = 4 * SEGMENT;
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::{Bytes, FlowId, PathId};
+    use polyrail_model::{Bytes, PathId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{acked, backup, base, full, path, run, stalled};
     use crate::{Chain, ChainSpec};
 
     fn out(offset: u64, carried: &[usize]) -> OutView {
-        let mut mask = PathSet::EMPTY;
-        carried.iter().for_each(|&i| mask.insert(i));
-        OutView {
-            flow: FlowId(1),
-            offset,
-            length: Bytes(SEGMENT),
-            ahead: Bytes::ZERO,
-            sent_at: base(),
-            carried: mask,
-            expected: mask,
-            tail: false,
-            blocked: true,
-        }
+        OutView { offset, blocked: true, ..run(carried) }
     }
 
     fn new() -> Chain {
-        ChainSpec::parts(&["opportunistic_retransmission"]).unwrap().build()
+        ChainSpec::of(&["min_rtt", "opportunistic_retransmission"]).unwrap().build()
     }
 
     #[test]
@@ -128,10 +112,7 @@ mod tests {
     fn the_head_alone() {
         let (mut chain, paths) = (new(), [path(1, 20), path(2, 100)]);
         assert_eq!(chain.again(&out(1_400, &[1]), &paths, base()), Again::No);
-        let (path, flow) = (PathId(2), FlowId(1));
-        let note =
-            Note::Acked { path, sure: true, flow, offset: 0, bytes: 1_400, cumulative: 1_400 };
-        chain.note(&note, base());
+        chain.note(&acked(PathId(2), 1_400, 1_400), base());
         assert_eq!(chain.again(&out(1_400, &[1]), &paths, base()), Again::On(0));
         assert_eq!(chain.again(&out(2_800, &[1]), &paths, base()), Again::No);
     }

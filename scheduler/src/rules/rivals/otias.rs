@@ -15,9 +15,9 @@
 
 use std::time::Duration;
 
-use crate::rules::hsrsch::min_rtt::{among, group, is_open};
+use crate::rules::hsrsch::min_rtt::{group, is_open};
+use crate::rules::path_rate::window;
 use crate::rules::waits::Waits;
-use crate::rules::window::window;
 use crate::{Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// The soft selector of the first arrival.
@@ -27,17 +27,13 @@ pub struct Otias {
 }
 
 impl Schedulerlet for Otias {
-    fn name(&self) -> &'static str {
-        "otias"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
-        let available = among(group, |i| is_open(&input.paths[i]));
+        let available = group.filter(|i| is_open(&input.paths[i]));
         let cost = |path: usize| {
             let view = &input.paths[path];
             let waiting = input.segment.backlog.0.saturating_sub(SEGMENT);
@@ -46,10 +42,7 @@ impl Schedulerlet for Otias {
         let Some(path) = available.iter().min_by_key(|&path| cost(path)) else { return };
         let other = group.without(available).iter().map(cost).min();
         let gain = other.map_or(Duration::ZERO, |other| cost(path).saturating_sub(other));
-        if !gain.is_zero()
-            && let Some(until) = self.waits.until(&input.segment, input.now, gain)
-        {
-            sets.wake_at(until);
+        if !gain.is_zero() && self.waits.hold(sets, input, gain) {
             return;
         }
         if sets.select(path) {
@@ -97,7 +90,7 @@ mod tests {
     use polyrail_model::Bytes;
 
     use super::*;
-    use crate::view::samples::{base, full, path};
+    use crate::samples::{base, full, ms, path};
     use crate::{ChainSpec, Decision, SegmentView};
 
     /// A path with a window of 10 segments.
@@ -123,7 +116,6 @@ mod tests {
 
     #[test]
     fn table() {
-        let ms = Duration::from_millis;
         let slow = at(2, 200, 0, 0); // 100 ms
         assert_eq!(choice(&[at(1, 40, 9, 0), slow], 1), Ok(0), "no wait: 20 ms");
         // 19 queued beyond what the window takes: (19 + 1) / 10 = 2 round trips, 80 + 20 ms.

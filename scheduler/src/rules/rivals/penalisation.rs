@@ -96,10 +96,6 @@ impl Cap {
 }
 
 impl Handler for Penalisation {
-    fn name(&self) -> &'static str {
-        "penalisation"
-    }
-
     fn gives_back(&mut self, path: &PathView, _now: Instant) -> bool {
         self.look_at(path);
         false
@@ -143,10 +139,8 @@ impl Handler for Penalisation {
 mod tests {
     use std::time::Duration;
 
-    use polyrail_model::FlowId;
-
     use super::*;
-    use crate::view::samples::{base, path, stalled};
+    use crate::samples::{acked, base, path, run, stalled};
     use crate::{Chain, ChainSpec};
 
     /// A path with a window of so many segments.
@@ -155,22 +149,12 @@ mod tests {
     }
 
     fn new() -> Chain {
-        ChainSpec::parts(&["penalisation"]).unwrap().build()
+        ChainSpec::of(&["min_rtt", "penalisation"]).unwrap().build()
     }
 
     /// The second path has the head of the line, and the window blocks.
     fn block(chain: &mut Chain, paths: &[PathView], at_ms: u64) -> Option<u64> {
-        let out = OutView {
-            flow: FlowId(1),
-            offset: 0,
-            length: Bytes(SEGMENT),
-            ahead: Bytes::ZERO,
-            sent_at: base(),
-            carried: PathSet::only(1),
-            expected: PathSet::only(1),
-            tail: false,
-            blocked: true,
-        };
+        let out = OutView { blocked: true, ..run(&[1]) };
         let now = base() + Duration::from_millis(at_ms);
         assert_eq!(chain.again(&out, paths, now), Again::No);
         segments(chain)
@@ -182,10 +166,7 @@ mod tests {
 
     fn arrive(chain: &mut Chain, count: u64) -> Option<u64> {
         for _ in 0..count {
-            let (path, flow) = (PathId(2), FlowId(2));
-            let note =
-                Note::Acked { path, sure: true, flow, offset: 0, bytes: SEGMENT, cumulative: 0 };
-            chain.note(&note, base());
+            chain.note(&acked(PathId(2), SEGMENT, 0), base());
         }
         segments(chain)
     }
@@ -217,8 +198,8 @@ mod tests {
 
     #[test]
     fn the_cap_is_lifted_also_behind_a_handler_that_takes_all_back() {
-        let rules = ["extended_reinjection", "penalisation"];
-        let (mut chain, slow) = (ChainSpec::parts(&rules).unwrap().build(), at(2, 100, 20));
+        let rules = ["min_rtt", "extended_reinjection", "penalisation"];
+        let (mut chain, slow) = (ChainSpec::of(&rules).unwrap().build(), at(2, 100, 20));
         assert_eq!(block(&mut chain, &[at(1, 20, 10), slow], 0), Some(10));
         let small = PathView { timeouts: 3, window: Bytes(10 * SEGMENT), ..slow };
         assert!(chain.gives_back(&small, base()));
@@ -235,10 +216,7 @@ mod tests {
         assert_eq!(arrive(&mut chain, 1), None, "three of three: four, as before");
 
         assert_eq!(block(&mut chain, &paths, 100), Some(2));
-        let (path, flow) = (PathId(2), FlowId(2));
-        let three =
-            Note::Acked { path, sure: true, flow, offset: 0, bytes: 3 * SEGMENT, cumulative: 0 };
-        chain.note(&three, base());
+        chain.note(&acked(PathId(2), 3 * SEGMENT, 0), base());
         assert_eq!(segments(&chain), Some(3), "three at once: two, and one of three");
         assert_eq!(arrive(&mut chain, 1), Some(3));
         assert_eq!(arrive(&mut chain, 1), None);

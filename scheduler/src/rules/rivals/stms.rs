@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{FlowId, PathId};
 
-use crate::rules::figures::{delay, rate};
-use crate::rules::hsrsch::min_rtt::{among, group, is_open};
+use crate::rules::hsrsch::min_rtt::{group, is_open};
+use crate::rules::path_rate::{delay, rate};
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSets, Schedulerlet};
@@ -93,10 +93,6 @@ impl Stms {
 }
 
 impl Schedulerlet for Stms {
-    fn name(&self) -> &'static str {
-        "stms"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -113,7 +109,7 @@ impl Schedulerlet for Stms {
             return;
         }
         let mut longest: Option<Duration> = None;
-        let slow = among(group, |i| is_open(&input.paths[i]));
+        let slow = group.filter(|i| is_open(&input.paths[i]));
         for path in slow.iter() {
             let view = &input.paths[path];
             let slower = delay(view).saturating_sub(delay(fast_view)).as_secs_f64();
@@ -131,8 +127,7 @@ impl Schedulerlet for Stms {
         let mut path = slow.iter().filter(enough).min_by_key(by_delay);
         let mut ahead = path.and_then(|path| *self.gaps.of(input.paths[path].id));
         if let (None, Some(longest)) = (path, longest) {
-            if let Some(until) = self.waits.until(&input.segment, input.now, longest) {
-                sets.wake_at(until);
+            if self.waits.hold(sets, input, longest) {
                 return;
             }
             path = slow.iter().min_by_key(by_delay);
@@ -180,17 +175,13 @@ mod tests {
     use polyrail_model::{Bitrate, Bytes};
 
     use super::*;
-    use crate::view::samples::{base, full, path};
+    use crate::samples::{base, full, ms, path};
     use crate::{ChainSpec, Decision, PathView, SegmentView};
 
     /// 8 Mbit/s: 1,000 bytes are 1 ms.
     fn at(id: u64, owd_ms: u64) -> PathView {
         let owd = Some(Duration::from_millis(owd_ms));
         PathView { owd, rate: Some(Bitrate::from_mbps(8.0)), ..path(id, 2 * owd_ms) }
-    }
-
-    fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
     }
 
     #[test]

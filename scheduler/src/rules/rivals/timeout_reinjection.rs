@@ -62,10 +62,6 @@ impl TimeoutReinjection {
 }
 
 impl Handler for TimeoutReinjection {
-    fn name(&self) -> &'static str {
-        "timeout_reinjection"
-    }
-
     fn gives_back(&mut self, path: &PathView, now: Instant) -> bool {
         self.look_at(path, now);
         false
@@ -98,14 +94,14 @@ impl Handler for TimeoutReinjection {
 mod tests {
     use std::time::Duration;
 
-    use polyrail_model::{Bytes, FlowId};
+    use polyrail_model::FlowId;
 
     use super::*;
-    use crate::view::samples::{base, full, path, stalled};
-    use crate::{Chain, ChainSpec, PathSet, SEGMENT};
+    use crate::samples::{base, full, path, run, stalled};
+    use crate::{Chain, ChainSpec, PathSet};
 
     fn new() -> Chain {
-        ChainSpec::parts(&["timeout_reinjection"]).unwrap().build()
+        ChainSpec::of(&["min_rtt", "timeout_reinjection"]).unwrap().build()
     }
 
     fn at(millis: u64) -> Instant {
@@ -114,17 +110,7 @@ mod tests {
 
     /// A run of this flow that went out at this time over the first path.
     fn out(flow: u64, sent_ms: u64) -> OutView {
-        OutView {
-            flow: FlowId(flow),
-            offset: 0,
-            length: Bytes(SEGMENT),
-            ahead: Bytes::ZERO,
-            sent_at: at(sent_ms),
-            carried: PathSet::only(0),
-            expected: PathSet::only(0),
-            tail: false,
-            blocked: false,
-        }
+        OutView { flow: FlowId(flow), sent_at: at(sent_ms), ..run(&[0]) }
     }
 
     /// Three paths, of which the first has so many timeouts in a row.

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, PathId};
 
-use crate::rules::hsrsch::min_rtt::{among, fastest, group, is_open};
+use crate::rules::hsrsch::min_rtt::{fastest, group, is_open};
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSet, PathSets, SEGMENT, Schedulerlet};
@@ -244,10 +244,6 @@ fn stepped(ratio: u64, more: bool) -> u64 {
 }
 
 impl Schedulerlet for Musher {
-    fn name(&self) -> &'static str {
-        if self.scaled { "musher_scaled" } else { "musher" }
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -257,7 +253,7 @@ impl Schedulerlet for Musher {
         self.decided = None;
         let group = group(sets.candidates(), input);
         let again = input.segment.reinjected || !input.segment.carried.is_empty();
-        let available = among(group, |i| is_open(&input.paths[i]));
+        let available = group.filter(|i| is_open(&input.paths[i]));
         if again || available.is_empty() {
             if let Some(path) = fastest(available, input) {
                 sets.select(path);
@@ -268,8 +264,7 @@ impl Schedulerlet for Musher {
         let mut chosen = Some(path);
         if !available.contains(path) {
             let round = input.paths[path].srtt;
-            if let Some(until) = self.waits.until(&input.segment, input.now, round) {
-                sets.wake_at(until);
+            if self.waits.hold(sets, input, round) {
                 return;
             }
             (chosen, left) = (fastest(available, input), 1);

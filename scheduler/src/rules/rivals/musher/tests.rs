@@ -3,12 +3,8 @@
 use polyrail_model::{Bytes, FlowId};
 
 use super::*;
-use crate::view::samples::{base, full, path};
+use crate::samples::{base, full, ms, path};
 use crate::{ChainSpec, Decision, PathView, SegmentView};
-
-fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
 
 /// A rule that is fed with samples.
 struct Scene {

@@ -1,11 +1,10 @@
-//! Delay and rate of a path, also where they are not measured yet.
+//! Delay, rate and window of a path, with substitutes for values that are still unknown.
 
 use std::time::Duration;
 
 use polyrail_model::{Bitrate, Bytes};
 
-use crate::PathView;
-use crate::rules::window::window;
+use crate::{PathView, SEGMENT};
 
 /// The delay towards the peer without queues; half the least round-trip time while it is unknown.
 pub(crate) fn delay(path: &PathView) -> Duration {
@@ -44,11 +43,19 @@ pub(crate) fn attainable_rate(path: &PathView) -> Bitrate {
     Bitrate::from_bps(rate.as_bps().min(most as u64).max(1))
 }
 
+/// The window in bytes, at least one segment; while it is unknown, the initial one.
+pub(crate) fn window(path: &PathView) -> u64 {
+    if path.window.0 == 0 { WINDOW_INITIAL } else { path.window.0.max(SEGMENT) }
+}
+
+/// RFC 6928, section 2: ten segments.
+const WINDOW_INITIAL: u64 = 10 * SEGMENT;
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
-    use crate::{Decision, Input, PathSet, SegmentView};
+    use crate::samples::{backup, base, chosen, full, ms, path, stalled};
+    use crate::{Input, SegmentView};
 
     /// What the selectors by delay and rate hold to.
     #[test]
@@ -64,14 +71,10 @@ mod tests {
             "stms",
         ] {
             let choice = |paths: &[PathView], carried: &[usize]| {
-                let mut mask = PathSet::EMPTY;
-                carried.iter().for_each(|&i| mask.insert(i));
+                let mask = carried.iter().copied().collect();
                 let segment = SegmentView { carried: mask, ..SegmentView::default() };
                 let mut chain = crate::ChainSpec::named(name).unwrap().build();
-                match chain.decide(&Input { paths, segment, now: base() }) {
-                    Decision::Send { primary, .. } => Some(primary),
-                    Decision::Wait { .. } => None,
-                }
+                chosen(chain.decide(&Input { paths, segment, now: base() }))
             };
             let (a, b) = (path(1, 40), path(2, 40));
             assert_eq!(choice(&[], &[]), None, "{name}: no path");
@@ -88,7 +91,6 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_half_the_least_round_trip_and_a_window_a_round_trip() {
-        let ms = Duration::from_millis;
         let known =
             PathView { owd: Some(ms(30)), rate: Some(Bitrate::from_mbps(3.0)), ..path(1, 100) };
         assert_eq!((delay(&known), rate(&known)), (ms(30), Bitrate::from_mbps(3.0)));
