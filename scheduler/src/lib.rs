@@ -1,4 +1,4 @@
-//! Which path carries the next segment, and whose segment is next: pure policy.
+//! Chooses the next flow and the path of its next segment: pure policy.
 //!
 //! A scheduler is a [`Chain`] of [`Schedulerlet`]s over three sets of paths (POLYCORN 4.2). A
 //! schedulerlet reads views and moves paths between the sets; it owns its own state and touches

@@ -1,4 +1,4 @@
-//! What a schedulerlet may see: paths, the segment in question, and the time.
+//! The input of a decision: paths, a segment and the time.
 
 use std::time::{Duration, Instant};
 
@@ -26,9 +26,9 @@ pub struct PathView {
     /// How far a drift of the two clocks may have moved `owd`: 100 ppm of the time that it rests
     /// on, so it grows with age. Two paths whose delays differ by less than their errors are equal.
     pub owd_error: Duration,
-    /// What the tunnel takes now without queueing it too early; zero when it is full.
+    /// Bytes that the tunnel takes now without queueing too early; zero if it is full.
     pub room: Bytes,
-    /// Sent over this path and not yet acknowledged by the session.
+    /// Sent over this path and not yet acknowledged by the peer's session.
     pub outstanding: Bytes,
     /// The transport's congestion window; zero while unknown.
     pub window: Bytes,
@@ -43,21 +43,20 @@ pub struct PathView {
     /// Delivery rate, the most of the last second in which it was measured: samples that the
     /// application limited do not count unless they are more. `None` while unknown.
     pub rate: Option<Bitrate>,
-    /// What the path carries at present: what it delivers while more than a round trip's worth is
-    /// out, and whatever it delivers more; nearer to what is usual the longer it was idle. `None`
-    /// while unknown.
+    /// The present capacity: the rate delivered with more than a round trip's data in flight, or any
+    /// higher rate. Returns to its usual value while the path is idle. `None` while unknown.
     pub capacity: Option<Bitrate>,
-    /// No progress for too long: to be left alone until it makes progress.
+    /// No progress for too long: do not use until it makes progress.
     pub stalled: bool,
-    /// To be used only when no other path is left.
+    /// Use only if no other path is left.
     pub backup: bool,
-    /// What is foreseen, where anything is.
+    /// The predicted handover failure, if any.
     pub forecast: Option<Forecast>,
     /// What earlier trips measured on the line ahead.
     pub look_ahead: LookAhead,
 }
 
-/// What earlier trips measured on the line ahead, in order of time; empty if nothing is known.
+/// What earlier trips measured on the line ahead, in order of time; empty if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookAhead {
     steps: [Option<LookAheadStep>; STEPS],
@@ -98,52 +97,52 @@ pub struct LookAheadStep {
     pub delay: Duration,
 }
 
-/// A handover that is foreseen to fail on a path (POLYCORN 4.3).
+/// A predicted handover failure on a path (POLYCORN 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forecast {
-    /// Until the train reaches the position where it fails; zero when that is passed and the modem
-    /// is still in the old cell.
+    /// Time until the train reaches the position of the failure; zero once it has passed it and the
+    /// modem is still in the old cell.
     pub fails_in: Duration,
-    /// How uncertain the position is, as time at the present speed (POLYCORN: E_GPS / V).
+    /// The position error as time at the present speed (POLYCORN: E_GPS / V).
     pub uncertainty: Duration,
-    /// How many of 1,000 handovers of this cell and direction fail.
+    /// The probability of failure in this cell and direction, in 1/1,000.
     pub permille: u16,
 }
 
 impl Forecast {
     /// Whether the failure is expected within a round trip and the error of the position.
     pub fn is_near(&self, srtt: Duration) -> bool {
-        // A train that hardly moves has an error without bound.
+        // At a standstill the error is unbounded.
         self.fails_in < srtt.saturating_add(self.uncertainty)
     }
 }
 
-/// The segment that looks for a path.
+/// The segment that needs a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentView {
     /// Its flow.
     pub flow: FlowId,
-    /// Where it begins in its flow, in bytes.
+    /// Its first byte in the flow.
     pub offset: u64,
-    /// Bytes of the flow, from this segment on, that were never sent and wait for a path.
+    /// Unsent bytes of the flow from this segment on.
     pub unsent: Bytes,
-    /// Bytes of the whole session that were never sent and wait for a path, these included.
+    /// Unsent bytes of the whole session, including these.
     pub backlog: Bytes,
-    /// What the receiver still grants: new data beyond waits.
+    /// The remaining receive window; new data beyond it waits.
     pub window: Bytes,
-    /// Bytes of the flow that are on no path: those that were never sent, and those that go again,
-    /// this segment included. What went ahead of its turn does not count.
+    /// Bytes of the flow that are on no path: unsent bytes and retransmissions, including this
+    /// segment. Data sent ahead does not count.
     pub remaining: Bytes,
     /// The paths (by index) that have carried it already.
     pub carried: PathSet,
-    /// It belongs to the tail of its flow: all of the flow was written. An application that has
-    /// written nothing for a while is not taken for the end.
+    /// It belongs to the tail of its flow: the application has closed the flow. A pause is not an
+    /// end.
     pub tail: bool,
-    /// It was sent before, and went back to the flow's buffer.
+    /// It was sent before and returned to the flow's buffer.
     pub reinjected: bool,
 }
 
-/// All that one decision rests on.
+/// The input of one decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// The session's paths, at most [`crate::PATHS_MAX`].
@@ -160,7 +159,7 @@ impl PathView {
         !self.stalled && self.room > Bytes::ZERO
     }
 
-    /// Whether a handover is foreseen to fail within a round trip and the error of the position
+    /// Whether a handover is predicted to fail within a round trip and the position error
     /// (POLYCORN 4.3): `t_HOF < srtt + E_GPS / V`.
     pub fn is_about_to_fail(&self) -> bool {
         self.forecast.is_some_and(|forecast| forecast.is_near(self.srtt))
@@ -175,7 +174,7 @@ impl PathView {
     }
 }
 
-/// How long a run may keep a path busy.
+/// The longest time that a run may take on a path.
 const RUN_TIME: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
@@ -184,7 +183,7 @@ mod tests {
     use crate::samples::{ms, path};
 
     #[test]
-    fn a_failure_is_near_within_a_round_trip_and_the_error() {
+    fn failure_is_near_within_a_round_trip_and_the_position_error() {
         let most = Duration::MAX;
         let near = |fails_in, uncertainty| {
             let forecast = Some(Forecast { fails_in, uncertainty, permille: 300 });
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_five_milliseconds_at_the_rate_within_its_bounds() {
+    fn run_takes_five_milliseconds_within_its_bounds() {
         let with = |rate| PathView { rate, ..path(1, 40) }.run_max();
         assert_eq!(with(None), 4 * SEGMENT);
         assert_eq!(with(Some(Bitrate::from_mbps(0.1))), SEGMENT);

@@ -13,7 +13,7 @@ use polyrail_scheduler::{
 /// What the rules have to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scene {
-    /// The middle of flows; failures are foreseen, but far off.
+    /// The middle of flows; predicted failures are far away.
     Calm,
     /// The first path is about to fail.
     Alarm,
@@ -52,7 +52,7 @@ pub fn paths(count: u64) -> Vec<PathView> {
     (0..count).map(path).collect()
 }
 
-/// A chain at work: it decides, and hears of what it decided.
+/// A chain that decides and receives notes about its decisions.
 pub struct Work {
     chain: Chain,
     paths: Vec<PathView>,

@@ -1,4 +1,4 @@
-//! Waits for a better path: one a flow, each with an end.
+//! Waits for a better path: one per flow, each with an end.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use polyrail_model::FlowId;
 use crate::rules::per_flow::PerFlow;
 use crate::{Input, PathSets, SegmentView};
 
-/// How long the first segment of each flow may still wait. Bounded as [`PerFlow`]: a forgotten
-/// wait begins anew.
+/// The remaining wait of each flow's first segment, bounded as [`PerFlow`]. A forgotten wait starts
+/// over.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waits {
-    /// Where the segment begins that waits, and until when it may.
+    /// The offset of the waiting segment and the end of its wait.
     flows: PerFlow<Option<(u64, Instant)>>,
 }
 
@@ -22,8 +22,8 @@ impl Waits {
         until.inspect(|&until| sets.wake_at(until)).is_some()
     }
 
-    /// Until when the segment may wait, if it may: for `longest` since it was first asked for, and
-    /// at most [`WAIT_MAX`].
+    /// The end of the segment's wait, unless it has passed: `longest` after the first call for this
+    /// segment, and at most [`WAIT_MAX`] after it.
     pub fn until(
         &mut self,
         segment: &SegmentView,
@@ -47,7 +47,7 @@ impl Waits {
     }
 }
 
-/// However much better the other path seems, paths change meanwhile.
+/// The longest wait, whatever the gain, because paths change meanwhile.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -56,7 +56,7 @@ mod tests {
     use crate::samples::{base, ms};
 
     #[test]
-    fn flows_wait_for_themselves_and_not_for_ever() {
+    fn waits_are_bounded_per_flow_and_segment() {
         let mut waits = Waits::default();
         let mut until = |flow, offset, at, longest| {
             let segment = SegmentView { flow: FlowId(flow), offset, ..SegmentView::default() };
@@ -64,7 +64,7 @@ mod tests {
         };
         assert_eq!(until(1, 0, 0, 50), Some(ms(50)));
         assert_eq!(until(2, 0, 20, 50), Some(ms(70)), "another flow");
-        assert_eq!(until(1, 0, 49, 90), Some(ms(50)), "the first word counts");
+        assert_eq!(until(1, 0, 49, 90), Some(ms(50)), "the first call decides");
         assert_eq!(until(1, 0, 50, 90), None);
         assert_eq!(until(1, 1, 50, 90), Some(ms(140)), "the next segment");
         assert_eq!(until(3, 0, 0, 5_000), Some(ms(1_000)));

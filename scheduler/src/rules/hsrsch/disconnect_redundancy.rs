@@ -1,11 +1,13 @@
-//! `disconnect_redundancy`: while a path is about to fail, segments go over all others at once.
+//! `disconnect_redundancy`: copies segments to all other paths while a path is about to fail.
 //!
-//! Rule: POLYCORN 6.2. From the moment at which a handover's failure is nearer than round-trip time
-//! and position error until the new cell, every segment is also copied to the other live paths.
-//! Where the paper is open: not to those that are about to fail themselves, to backups, or where
-//! copies cost; a copy whose path has no room is dropped. Beyond the position and still in the old
-//! cell it goes on for at most [`BEYOND_MAX`], as `handover_rejection` does: a slow train may stay
-//! in the old cell for long, and copies are no free lunch.
+//! Rule: POLYCORN 6.2. From the moment at which a predicted failure is nearer than the round-trip
+//! time plus the position error until the new cell, every segment is also copied to the other live
+//! paths.
+//!
+//! Choices where the paper is open: paths that are about to fail and backups get no copies, and a
+//! copy whose path has no room is dropped. Past the position and still in the old cell, copies
+//! continue for at most [`BEYOND_MAX`], as in `handover_rejection`, because a slow train may stay
+//! in that cell.
 
 use std::time::Instant;
 

@@ -1,8 +1,8 @@
-//! `extended_reinjection`: what a path that times out carries goes back to its flows.
+//! `extended_reinjection`: returns the data in flight on a path that times out to its flows.
 //!
-//! Rule: POLYCORN 4.5. At the k-th timeout in a row (k = 3) all that the path carries and nobody
-//! acknowledged goes back to the flows' buffers, lazily: the chain decides anew, and the mask of
-//! paths that had a segment keeps it off this one.
+//! Rule: POLYCORN 4.5. At the k-th consecutive timeout (k = 3) all unacknowledged data of the path
+//! goes back to the flows' buffers. The chain then decides again, and the mask of paths that
+//! carried a segment keeps it off this path.
 
 use std::time::Instant;
 

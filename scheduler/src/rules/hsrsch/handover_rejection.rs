@@ -1,17 +1,16 @@
-//! `handover_rejection`: no data on a path whose handover is about to fail.
+//! `handover_rejection`: sends no data on a path whose handover is about to fail.
 //!
-//! Rule: POLYCORN 4.3. A path is rejected when the position of the failure is nearer than its
-//! round-trip time and the error of the position: `t_HOF < srtt + E_GPS / V`; it is taken again
-//! when the new cell is reported, which ends the forecast.
+//! Rule: POLYCORN 4.3. A path is rejected if the position of the failure is nearer than its
+//! round-trip time and the position error: `t_HOF < srtt + E_GPS / V`. The rejection ends with the
+//! forecast, when the new cell is reported.
 //!
-//! Where the paper is open: beyond the position and still in the old cell the path stays rejected
-//! for at most [`BEYOND_MAX`], then it carries a segment a round trip to find out, and is taken
-//! again when one arrives. When all paths are to be rejected the one whose failure is farthest
-//! stays, unless `block = true`: then nothing is sent until the first of them is to be taken again.
-//! So it does when all others are dead, or have timed out since they last heard anything.
-//! With `permille` only failures that are likely enough take a path out: a failure that is not
-//! foreseen costs little where what is out soon goes elsewhere, a path that rests costs what it
-//! carries.
+//! Choices where the paper is open: past the position and still in the old cell, the path stays
+//! rejected for at most [`BEYOND_MAX`]. Then it carries one segment per round trip as a probe, and
+//! is accepted when one arrives. If all paths would be rejected, or the others are stalled or have
+//! timed out since their last acknowledgement, the path with the farthest failure stays. With
+//! `block = true` nothing is sent instead, until the first rejection ends. `permille` ignores
+//! unlikely failures, because an idle path costs its capacity while a failure costs little if
+//! reinjection is quick.
 
 use std::time::{Duration, Instant};
 

@@ -1,20 +1,16 @@
 //! `min_rtt`: the path with the lowest smoothed round-trip time that has room.
 //!
-//! Rule: the default scheduler of out-of-tree MPTCP (`mptcp_sched.c`). A path that has carried
-//! the segment is left out; while a path that has not carried it is only full, the segment waits;
-//! backups come after all others; a segment that every path has carried may go anywhere again. As
-//! full counts a path in the state of loss after a timeout (`mptcp_is_temp_unavailable`): it sends
-//! nothing new until what it has out is acknowledged.
+//! Rule: the default scheduler of out-of-tree MPTCP (`mptcp_sched.c`). A path that has carried the
+//! segment is left out. While a path that has not carried it is only full, the segment waits.
+//! Backups come last. A segment that every path has carried may use any path again. A path in the
+//! loss state after a timeout counts as full (`mptcp_is_temp_unavailable`).
 //!
-//! Decided here: a path is in that state while timeouts are counted that no acknowledgement has
-//! ended, and something is out on it ([`is_open`]). The first acknowledgement ends it, where Linux
-//! waits for all that was out at the timeout. One that carries nothing any more, because all of it
-//! went elsewhere, takes the next segment: no acknowledgement would ever come. What it has out
-//! meanwhile is sent again by its tunnel, and goes back to its flows as handlers decide. All that
-//! follow MPTCP hold to this (`blest`, `ecf`, `daps`, `otias`, `stms`, `musher`, `raven`,
-//! `round_robin`, `redundancy`, and what goes again by `min_rtt`'s choice), and `flow_round_robin`.
+//! Choices: a path is in the loss state while it has unanswered timeouts and data in flight
+//! ([`is_open`]). The first acknowledgement ends the state; Linux waits for all data in flight at
+//! the timeout. A path without data in flight is open, because no acknowledgement would ever come.
+//! All rules that follow MPTCP use this definition.
 //!
-//! Invariant: selects at most one path, and only one that is available.
+//! Invariant: selects at most one path, and only if it is available.
 
 use polyrail_model::Bytes;
 

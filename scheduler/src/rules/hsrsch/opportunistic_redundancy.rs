@@ -1,15 +1,12 @@
-//! `opportunistic_redundancy`: idle paths carry copies, and are measured by them.
+//! `opportunistic_redundancy`: copies segments to idle paths in order to measure them.
 //!
-//! Rule: POLYCORN 4.6. A path is idle when nothing was scheduled on it for `idle` (alpha, 1 s), or
-//! while `bytes` (beta, 8 KB) went over others, whichever is first. The next `segments` (tau, 16)
-//! segments are copied to every idle path, also to those that a filter has turned down (4.2: a hard
-//! selector over C and U): a path that no tail goes over is measured nevertheless.
+//! Rule: POLYCORN 4.6. A path is idle if it carried nothing for `idle` (alpha, 1 s), or while
+//! `bytes` (beta, 8 KB) went over other paths. The next `segments` (tau, 16) segments are copied to
+//! every idle path, even if a filter deselected it (4.2: a hard selector over C and U).
 //!
-//! Where the paper is open: a path that is about to fail, and so is or would be rejected for its
-//! handover, is dead, a backup, or for which copies cost (`spare` is false) receives none, nor does
-//! one that has carried the segment or has no room: a copy is dropped. What a path gets as a copy
-//! ends its idleness only with the last of them. A run that is copied counts as its segments, and
-//! is no longer than what the path is still to get.
+//! Choices where the paper is open: a path that is about to fail, stalled, a backup, full, or has
+//! carried the segment gets no copy. A path stays idle until its last copy. A copied run counts as
+//! its segments, and is no longer than the copies that the path still needs.
 
 use std::time::{Duration, Instant};
 

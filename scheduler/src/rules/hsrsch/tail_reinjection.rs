@@ -1,13 +1,13 @@
-//! `tail_reinjection`: the end of a flow goes once more when it is late.
+//! `tail_reinjection`: duplicates the end of a flow when it is late.
 //!
-//! Rule: our own. Nothing follows the last runs of a finished flow that would show a loss or hide a
-//! delay, and the user waits for exactly these. A run of the tail goes again over the best other
-//! path when it has been out for `1.1 srtt + 4 rtt_var` of the path that has it, as a
-//! retransmission timer would have it (RFC 6298, section 2), but without the least of a second. Of
-//! several paths that have it the first to be due counts. Each run goes again once.
+//! Rule: our own. No later data would show the loss or hide the delay of the last runs of a flow,
+//! and the user waits for them. A run of the tail is duplicated over the best other path after `1.1
+//! srtt + 4 rtt_var` of the path that carries it: a retransmission timer (RFC 6298, section 2)
+//! without the minimum of a second. If several paths carry it, the first deadline counts. Each run
+//! is duplicated once.
 //!
-//! The budget: within a second at most a tenth of what was sent in that second, or 16 KB, whichever
-//! is more. The second is counted in tenths.
+//! The budget within a second is a tenth of the data sent in that second, or 16 KB if that is more.
+//! The second is counted in tenths.
 
 use std::time::{Duration, Instant};
 

@@ -1,17 +1,16 @@
-//! `tail_rejection`: the end of a flow does not go over a path that would finish it later.
+//! `tail_rejection`: keeps the end of a flow off a path that would finish it later.
 //!
 //! Rule: POLYCORN 4.4 and appendix A. For segments of a flow whose end is known, path i is rejected
-//! if even an empty flow would arrive later over it than all that remains over another:
-//! `owd_i + buf_i / bw_i > min over j of (owd_j + (buf_j + remain) / bw_j)(1 + eta_j)`, with `eta`
-//! the variance of the round-trip time over the round-trip time, at most 1.
+//! if even an empty flow would arrive later over it than all that remains over another path: `owd_i
+//! + buf_i / bw_i > min over j of (owd_j + (buf_j + remain) / bw_j)(1 + eta_j)`, with `eta` the
+//! variance of the round-trip time over the round-trip time, at most 1.
 //!
-//! Where the paper is open: `bw` is the delivery rate; `buf` is what the transport has unsent and
-//! in flight, so `owd` is the least one; before it is known, half the least round-trip time;
-//! `remain` leaves out what is on paths already, and what went ahead of its turn. A delay is only
-//! known to within the clocks' drift since it was measured (`owd_error`): path i is taken to be as
-//! early as that permits, j as late. Dead, backup and unavailable paths are no alternative, nor are
-//! those without a rate. The segment waits until the better path has room, but no longer than the
-//! gain that is expected of waiting.
+//! Choices where the paper is open: `bw` is the delivery rate. `buf` is the data that the transport
+//! has unsent or in flight, so `owd` is the least one-way delay; half the least round-trip time
+//! while it is unknown. `remain` excludes data on paths and data sent ahead. `owd_error` makes path
+//! i earlier and path j later. Stalled, backup and unavailable paths and paths without a rate are
+//! no alternative. The segment waits for room on the better path, but no longer than the expected
+//! gain.
 
 use std::time::{Duration, Instant};
 

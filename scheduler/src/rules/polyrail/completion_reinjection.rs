@@ -1,25 +1,21 @@
-//! `completion_reinjection`: the end of a flow goes once more where it would arrive earlier.
+//! `completion_reinjection`: duplicates the end of a flow over a path that would deliver it
+//! earlier.
 //!
-//! Rule: our own. When all of a flow is out its user waits for the path that drains last. So the
-//! runs of the tail, the newest first, go again over the path that would deliver them earliest, if
-//! that is earlier by `gain` than over the path that has them. A path that delivers `rate` delivers
-//! a run with `ahead` bytes before it after `ahead / rate - least round trip / 2`: what is out
-//! fills the path, the acknowledgements on their way back included. A run that leaves now needs at
-//! least half a least round trip. One that is overdue, out for longer than `1.1 srtt + 4 rtt_var`,
-//! is taken to need as long again as it is overdue, and a round trip. The estimate of the path that
-//! has the run is stretched by `hedge`: rates in the field halve and double within a second. The
-//! last `small` bytes of a path go again in any case: so little costs less than the doubt about it.
+//! Rule: our own. Once all of a flow is sent, its user waits for the path that drains last. So the
+//! runs of the tail, newest first, are duplicated over the path that would deliver them earliest,
+//! if that gains at least `gain`. A path of rate `rate` ([`attainable_rate`]) delivers a run behind
+//! `ahead` bytes after `ahead / rate - least round trip / 2`, because the data in flight fills the
+//! path including its acknowledgements. A run sent now needs at least half a least round trip. A
+//! run is overdue after `1.1 srtt + 4 rtt_var`; it is assumed to need its delay so far and another
+//! round trip. The estimate of the present path is multiplied by `hedge`, because cellular rates
+//! halve and double within a second. The last `small` bytes of a path are always duplicated. Each
+//! run is duplicated once. The same rule applies to the oldest runs of a flow whose receive window
+//! is full.
 //!
-//! The rate is [`attainable_rate`]. Each run goes again once, and never where copies cost
-//! something.
-//!
-//! The budget: what goes again, whatever rule wants it, is at most `budget` of what was sent for
-//! the first time, with `burst` bytes in hand; and of one flow at most `flow_least` bytes and
-//! `flow_share` of what it sent, but for runs that would take several times as long where they are.
-//! What is overdue goes in any case, and is charged.
-//!
-//! The same holds for the oldest runs of a flow whose receiver's window is full: all else waits for
-//! them.
+//! The budget: all duplicates, of any rule, are at most `budget` of the new data plus `burst`
+//! bytes. Of one flow they are at most `flow_least` bytes plus `flow_share` of its data, except for
+//! runs that would take several times as long on their path. Overdue runs ignore the budget, but
+//! count.
 
 use std::time::{Duration, Instant};
 

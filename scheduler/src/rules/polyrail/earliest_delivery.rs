@@ -1,13 +1,12 @@
-//! `earliest_delivery`: the path that would deliver the segment first, by what it carries at
-//! present.
+//! `earliest_delivery`: the path that would deliver the segment first at its present rate.
 //!
-//! Rule: our own, in the manner of `edpf`. A path that carries `rate` and has `out` bytes under way
-//! delivers a segment after `(out + segment) / rate - least round trip / 2`, and not before its
-//! one-way delay; the least wins, among those that have room. The rate is [`attainable_rate`].
+//! Rule: our own, similar to `edpf`. A path of rate `rate` ([`attainable_rate`]) with `out` bytes
+//! in flight delivers a segment after `(out + segment) / rate - least round trip / 2`, and not
+//! before its one-way delay. The earliest path with room wins.
 //!
-//! A segment waits for a path that is full, if that would deliver all that remains of the flow
-//! earlier, by `margin`, than the best of the others this segment; as long as it gains, and at most
-//! a second.
+//! A segment waits for a full path if that would deliver the rest of the flow earlier, by `margin`,
+//! than the best other path would deliver this segment. It waits for the gain, and at most a
+//! second.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
-//! `message_redundancy`: what fits into a packet or two goes over every path at once.
+//! `message_redundancy`: copies messages of one or two packets to every path.
 //!
-//! Rule: our own. A message waits for one round trip, and which path is quickest for it is known
-//! only afterwards; a lost one waits for a timeout. Its copies cost next to nothing. So when all
-//! that a flow has to send is at most `bytes`, it is also copied to every other live path with room
-//! that is no backup and where copies cost nothing.
+//! Rule: our own. A message takes one round trip, the quickest path is known only afterwards, and a
+//! lost message waits for a timeout. Copies of messages cost little. So if a flow has at most
+//! `bytes` unsent, the segment is also copied to every other live path with room that is not a
+//! backup.
 //!
-//! The budget: `rate` bytes a second, with `burst` bytes in hand. A stream that trickles looks like
-//! messages, and would be sent twice as a whole.
+//! The budget is `rate` bytes a second, with a burst of `burst` bytes, because a slow stream looks
+//! like messages and would otherwise be copied completely.
 
 use std::time::Instant;
 

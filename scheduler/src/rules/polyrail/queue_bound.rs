@@ -1,9 +1,9 @@
-//! `queue_bound`: a path gets no more than it delivers soon.
+//! `queue_bound`: caps the bytes in flight of a path at what it delivers soon.
 //!
-//! Rule: our own. A transport's window follows the rate of some seconds ago; on a train that may be
-//! ten times the present one, and what is handed over then waits in the base station. So a path has
-//! at most `present rate x (least round trip + queue)` out, at least `least` bytes. The queue is
-//! also what shows that a path carries more than is known.
+//! Rule: our own. A transport's window follows the rate of some seconds ago. On a train that may be
+//! ten times the present rate, and the excess waits in the base station. So a path has at most
+//! `present rate x (least round trip + queue)` in flight, and at least `least` bytes. The queue
+//! also shows whether a path carries more than its known rate.
 
 use std::time::Duration;
 

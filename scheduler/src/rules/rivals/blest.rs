@@ -1,9 +1,9 @@
-//! `blest`: a slower path only while it does not block the faster one.
+//! `blest`: takes a slower path only while it does not block the faster one.
 //!
 //! Rule: S. Ferlin and others, "BLEST: Blocking Estimation-based MPTCP Scheduler", as in
-//! multipath-tcp/mptcp, `net/mptcp/mptcp_blest.c`. When `min_rtt` would take a slower path s than
-//! the fastest f, it estimates how long the segment lingers there and what f could send meanwhile,
-//! and leaves s out if the window has no place for both:
+//! multipath-tcp/mptcp, `net/mptcp/mptcp_blest.c`. If `min_rtt` would take a slower path s than the
+//! fastest f, the rule estimates how long the segment lingers on s and how much f could send
+//! meanwhile. It skips s if the window has no space for both:
 //!
 //! ```text
 //! linger = max(s_s, min_s + (max_s - min_s)(F + 1) / W), or max_s if F + 1 >= W
@@ -13,15 +13,13 @@
 //! skip s if X > send window - (segment + queued_s)
 //! ```
 //!
-//! with F and W of s in segments. Lambda is 1.2 at first; at most once in the least round-trip time
-//! of s it rises by 0.04 if something was retransmitted by the session, else falls by 0.01, within
-//! 1.0 and 1.3.
+//! F and W of s are in segments. Lambda starts at 1.2. At most once per least round-trip time of s
+//! it rises by 0.04 if the session retransmitted, else falls by 0.01, within 1.0 and 1.3.
 //!
-//! Decided here: f is the fastest that `min_rtt` could take, so no backup beside other paths, and
-//! none that has carried the segment. The send window is what the receiver still grants and what
-//! the flow has out. The slow-start threshold is not told: when a window shrinks, it is taken as
-//! 0.7 of what that was (RFC 9438, section 4.6). A segment waits no longer than it would linger.
-//! The slower path gets one segment at a time.
+//! Choices: f is the fastest path that `min_rtt` could take. The send window is the receiver's
+//! grant plus the data of the flow in flight. The slow-start threshold is unknown: when a window
+//! shrinks, it is assumed to be 0.7 of the previous window (RFC 9438, section 4.6). A segment waits
+//! no longer than it would linger. The slower path gets one segment at a time.
 
 use std::time::{Duration, Instant};
 

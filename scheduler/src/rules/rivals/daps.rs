@@ -1,16 +1,15 @@
-//! `daps`: a plan of windows by delay, so that what is sent in turn arrives in order.
+//! `daps`: plans windows by delay, so that data sent in turn arrives in order.
 //!
 //! Rule: Kuhn, Lochin, Mifdaoui, Sarwar, Mehani and Boreli, "DAPS: Intelligent delay-aware packet
 //! scheduling for multipath transport" (2014), as in `vkirany/mptcp-kau`, `net/mptcp/mptcp_daps.c`,
-//! here for any number of paths. `d_i` is half the round-trip time rounded to 4 ms, 1 ms at least;
-//! the plan goes over the least common multiple of all `d_i`: for each t from 1 ms on that `d_i`
+//! here for any number of paths. `d_i` is half the round-trip time rounded to 4 ms, at least 1 ms.
+//! The plan covers the least common multiple of all `d_i`: at each t from 1 ms on that `d_i`
 //! divides, path i gets a window, faster paths first. Windows are means (1/8 of the present one,
-//! once a round trip) as they were when the plan was made. Then a new plan is made.
+//! once per round trip) at the time of the plan. Then a new plan begins.
 //!
-//! Where the source is open: a plan is at most [`PLAN_MAX_MS`] long; a path that appears meanwhile
-//! is in the next one. The segment waits while the path of the turn is full, a round trip at most,
-//! then the turn is given up. Segments that were sent before go outside of the plan, over the
-//! fastest path.
+//! Choices where the source is open: a plan is at most [`PLAN_MAX_MS`] long, and a new path joins
+//! the next plan. While the path of the turn is full, the segment waits, at most a round trip; then
+//! the turn is skipped. Retransmissions use the fastest path, outside of the plan.
 
 use std::time::{Duration, Instant};
 

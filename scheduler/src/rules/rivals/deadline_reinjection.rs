@@ -1,15 +1,15 @@
-//! `deadline_reinjection`: data that is late goes once more, over another path.
+//! `deadline_reinjection`: duplicates late data over another path.
 //!
 //! Rule: XLINK (Zheng and others, SIGCOMM 2021) as in `alibaba/xquic`,
 //! `src/transport/reinjection_control`: `xqc_reinj_default.c` and `xqc_reinj_deadline.c`, together.
-//! Unacknowledged data goes out again once the send queue is empty; or, while it is not, when it
-//! has been out for `max(min(1.1 x least srtt, 500 ms), 20 ms)`, the least of all live paths. Each
-//! run goes again once, and never over a path that has carried it.
+//! Unacknowledged data is duplicated once the send queue is empty, else after `max(min(1.1 x least
+//! srtt, 500 ms), 20 ms)`, the least of all live paths. Each run is duplicated once, and never over
+//! a path that has carried it.
 //!
-//! Where the source does not fit: handlers are asked for flows that have nothing new to send. The
-//! queue counts as empty when the writer, not the receiver's window, holds the flow back and the
-//! path that the run would go to has sent all that it has. The other path is the fastest with room
-//! that is no backup and where copies cost nothing. `eager = false` leaves the deadline alone.
+//! Choices: the session asks handlers only for flows without new data. The queue counts as empty if
+//! the receive window does not hold the flow back and the path for the duplicate has sent all its
+//! data. That path is the fastest with room that is not a backup. `eager = false` leaves only the
+//! deadline.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
-//! `ecf`: a slower path only if the faster one would be done no sooner.
+//! `ecf`: takes a slower path only if the faster one would not finish sooner.
 //!
 //! Rule: Y. Lim and others, "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths", as in
-//! multipath-tcp/mptcp, `net/mptcp/mptcp_ecf.c`. When `min_rtt` would take a slower path s than the
+//! multipath-tcp/mptcp, `net/mptcp/mptcp_ecf.c`. If `min_rtt` would take a slower path s than the
 //! fastest f, with k bytes not yet on a path, `x_f = max(k, W_f)` and `delta = max(v_f, v_s)`:
 //!
 //! ```text
@@ -11,10 +11,9 @@
 //! else: waiting = 0, s
 //! ```
 //!
-//! Decided here: f is the fastest that `min_rtt` could take, so no backup beside other paths, and
-//! none that has carried the segment; a segment waits at most `s_s + delta`, after which it would
-//! have arrived over s. `waiting` belongs to the session. The slower path gets one segment at a
-//! time. The products are 128 bits wide: the kernel's can overflow 32.
+//! Choices: f is the fastest path that `min_rtt` could take. A segment waits at most `s_s + delta`,
+//! because it would have arrived over s by then. `waiting` belongs to the session. The slower path
+//! gets one segment at a time. The products are 128 bits wide: the kernel's can overflow 32.
 
 use std::time::Duration;
 

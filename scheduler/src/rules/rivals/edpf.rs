@@ -2,13 +2,13 @@
 //!
 //! Rule: Chebrolu and Rao, "Bandwidth aggregation for real-time applications in heterogeneous
 //! wireless networks" (2006), earliest delivery path first: `d_i = max(a + D_i, A_i) + L / B_i`
-//! with a the present, D the delay without queues, A when the path is free at the far end, L the
-//! length and B the rate; the least wins, then `A_i = d_i`.
+//! with a the present, D the delay without queues, A the time at which the path is free at the far
+//! end, L the length and B the rate. The least d wins, then `A_i = d_i`.
 //!
-//! Where the source is open: D is the one-way delay, B the delivery rate or, while unknown, a
-//! window a round trip. A is never later than what is out would need, `a + D_i + outstanding_i /
-//! B_i`: errors of the rate do not add up for ever. On a full path all that waits comes before (see
-//! `otias`). A run goes to the path as long as each of its segments would.
+//! Choices where the source is open: D is the one-way delay. B is the delivery rate, or a window
+//! per round trip while that is unknown. A is at most `a + D_i + outstanding_i / B_i`, so that
+//! errors of the rate do not add up. On a full path the whole backlog comes first (see `otias`). A
+//! run goes to the path as long as each of its segments would.
 
 use std::time::{Duration, Instant};
 

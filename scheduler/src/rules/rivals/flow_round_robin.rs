@@ -1,14 +1,13 @@
-//! `flow_round_robin`: each new flow belongs to the next carrier.
+//! `flow_round_robin`: assigns each new flow to the next carrier.
 //!
-//! Rule: what trains do today (POLYCORN 6.3: single-path TCP, dealt to the SIM cards in turn):
-//! flows are dealt to the carriers in turn, and all of a flow goes over its carrier. A carrier
-//! outlives its paths, so a path that is started again keeps its flows.
+//! Rule: current practice on trains (POLYCORN 6.3: single-path TCP over the SIM cards in turn). All
+//! of a flow goes over its carrier. A carrier outlives its paths, so a restarted path keeps its
+//! flows.
 //!
-//! Decided here: a flow whose carrier has no live path is dealt to the next carrier that has, and
-//! stays there; one that had only a backup is dealt again once another path lives. A segment that
-//! all live paths of its carrier have carried goes over the fastest other path. While its carrier
-//! is full a flow waits and lets others pass: until there is room, or the carrier's paths stall.
-//! Flows are remembered within the bound of [`PerFlow`]; a forgotten one is dealt anew.
+//! Choices: a flow whose carrier has no live path moves to the next carrier that has one, and stays
+//! there. A flow on a backup moves once another path lives. A segment that all live paths of its
+//! carrier have carried goes over the fastest other path. While its carrier is full, a flow waits
+//! for room or a stall, and other flows go on. A flow that [`PerFlow`] forgot is assigned again.
 
 use std::time::Duration;
 

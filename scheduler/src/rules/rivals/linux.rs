@@ -1,16 +1,16 @@
-//! `linux`: the path that sends off soonest what is queued on it, for a burst at a time.
+//! `linux`: the path that drains its queue soonest, for a burst at a time.
 //!
 //! Rule: the scheduler of MPTCP in the Linux kernel (torvalds/linux, `net/mptcp/protocol.c`).
-//! `linger_i = queued_i / pacing_i`; the path with the least one gets a burst of the lesser of some
-//! 64 KB and the receiver's window. `pacing_i` is an average, weighted with what is queued and the
-//! burst: `(average x queued + pacing x burst) / (queued + burst)`, taken when a burst begins.
-//! Backups come in only when no other path lives.
+//! `linger_i = queued_i / pacing_i`. The path with the least linger gets a burst of about 64 KB, or
+//! the receive window if that is less. `pacing_i` is an average weighted with the queue and the
+//! burst: `(average x queued + pacing x burst) / (queued + burst)`, updated when a burst begins.
+//! Backups are used only if no other path lives.
 //!
-//! Decided here: the pacing rate is the delivery rate, and while that is unknown a window a
-//! round-trip time; what is queued is what the transport has in flight and unsent. The kernel
-//! queues on the best path beyond its window; here data waits in the session, so among paths that
-//! have room the least linger wins. A burst and its averages belong to the session, not to a flow.
-//! A segment that was sent before does not begin a burst.
+//! Choices: the pacing rate is the delivery rate, or a window per round-trip time while that is
+//! unknown. The queue is the transport's data in flight and unsent. The kernel queues on the best
+//! path beyond its window; here data waits in the session, so the least linger among the paths with
+//! room wins. A burst and its averages belong to the session. A retransmission does not begin a
+//! burst.
 
 use std::time::{Duration, Instant};
 

@@ -1,14 +1,13 @@
-//! `linux_retransmission`: what the head of the line waits for too long goes over an idle path.
+//! `linux_retransmission`: retransmits the head of the line over an idle path.
 //!
 //! Rule: the retransmission timer of MPTCP in the Linux kernel (torvalds/linux,
-//! `net/mptcp/protocol.c`; `linux`'s companion). When nothing has moved on for as long as the
-//! longest retransmission timeout of the paths, the head of the line goes over the first path whose
-//! queues are empty; over a backup only when no other path makes progress: each has timed out more
-//! than once.
+//! `net/mptcp/protocol.c`; `linux`'s companion). If the flow makes no progress for the longest
+//! retransmission timeout of the paths, the head of the line goes over the first path with empty
+//! queues. A backup is used only if every other path has timed out more than once.
 //!
-//! Decided here: a path's timeout is its round-trip time and four deviations, these at least 200
-//! ms, doubled for each timeout in a row. A path that had the run takes it no second time. A run
-//! that went out again begins a new wait.
+//! Choices: a path's timeout is its round-trip time plus four deviations, these at least 200 ms,
+//! doubled for each consecutive timeout. A path never carries the run twice. A retransmission
+//! restarts the timer.
 
 use std::time::{Duration, Instant};
 

@@ -1,13 +1,12 @@
-//! `opportunistic_retransmission`: when the receiver's window blocks, a fast path brings what holds
-//! it shut.
+//! `opportunistic_retransmission`: when the receive window blocks, a fast path duplicates the head
+//! of the line.
 //!
 //! Rule: multipath-tcp/mptcp, `net/mptcp/mptcp_sched.c` (`min_rtt`'s companion). The path p that
-//! `min_rtt` would take for new data carries the head of the line once more, if it never did, and
-//! either some path h that has it has a window of at most four segments, or `4 s_p < s_h` for all
-//! of them. The head alone: the first byte of the flow that has not arrived is in it.
+//! `min_rtt` would take for new data carries the head of the line, if it never did, and some holder
+//! h has a window of at most four segments, or `4 s_p < s_h` for all holders.
 //!
-//! Where it differs: the original does so as well when the send buffer is full and nothing is new,
-//! which is not told here. An unknown window is not small.
+//! Differences: the original also does so when the send buffer is full and no data is new. An
+//! unknown window is not small.
 
 use std::time::Instant;
 

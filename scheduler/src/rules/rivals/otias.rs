@@ -1,4 +1,4 @@
-//! `otias`: the path over which the segment arrives first, with what is queued before it.
+//! `otias`: the path over which the segment arrives first behind the queued bytes.
 //!
 //! Rule: Yang, Wang and Amer, "Out-of-order transmission for in-order arrival scheduling for
 //! multipath TCP" (2014); for Linux in `vkirany/mptcp-kau`, `net/mptcp/mptcp_otias.c`. The least
@@ -6,12 +6,11 @@
 //! wait; else it is `floor((q - (W - F) + mss) / W)` round trips, as in the paper; the code for
 //! Linux rounds up.
 //!
-//! Where the source does not fit: it queues on full paths without bound, and what comes behind goes
-//! over the slower path. Here a full path takes nothing, and all that waits of the session counts
-//! as queued on it. When the last of what waits would take the slower path, that gets the first
-//! that would, so much further on in the flow; what would be queued before it stays. When the flow
-//! has not so much, it gets the segment itself. Else the segment waits for the better path, as long
-//! as it gains thereby.
+//! Choices: the source queues on full paths without limit, and later data takes the slower path.
+//! Here a full path takes nothing, and the backlog of the session counts as queued on it. If the
+//! end of the backlog would take the slower path, that path gets the first such byte further on in
+//! the flow, or the segment itself if the flow is shorter. Else the segment waits for the better
+//! path while it gains.
 
 use std::time::Duration;
 

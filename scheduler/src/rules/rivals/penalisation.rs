@@ -1,16 +1,15 @@
-//! `penalisation`: a slow path that holds the receiver's window shut gets half a window.
+//! `penalisation`: halves the window of a slow path that blocks the receive window.
 //!
 //! Rule: multipath-tcp/mptcp, `net/mptcp/mptcp_sched.c` (`min_rtt`'s companion). When the window
-//! blocks, p is the path that `min_rtt` would take for new data, and h another that has the head of
-//! the line, `s_p < s_h`: the window of h becomes `max(W / 2, 1)`, at most once per round-trip time
-//! of p, and only while h has lost nothing. From there it grows as a window does: in slow start by
-//! what arrives, else by one segment a window that has arrived.
+//! blocks, p is the path that `min_rtt` would take for new data, and h another one that has the
+//! head of the line, `s_p < s_h`: the window of h becomes `max(W / 2, 1)`, at most once per
+//! round-trip time of p, and only while h has lost nothing. Then it grows like a window: in slow
+//! start by the acknowledged bytes, else by one segment per acknowledged window.
 //!
-//! Decided here: tunnels do not let their window be set, so the path is capped: what it may have
-//! out is halved, and the cap is lifted as soon as it is no less than the transport's own window.
-//! While that is unknown, half of what is out counts, and it ends where it began. Losses are seen
-//! as timeouts alone. In a chain it stands before `opportunistic_retransmission`: behind a handler
-//! that sends a run, none is asked.
+//! Choices: a tunnel's window cannot be set, so the path is capped instead: its bytes in flight are
+//! halved, until the cap reaches the transport's own window. If that is unknown, half of the
+//! outstanding bytes counts. Only timeouts show a loss. Place this handler before
+//! `opportunistic_retransmission`, because the chain asks no handler after one that sends the run.
 
 use std::time::Instant;
 

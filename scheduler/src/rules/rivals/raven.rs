@@ -1,19 +1,17 @@
-//! `raven`, its interval reconstructed: copies on every path that may well be the fastest.
+//! `raven`, interval reconstructed: copies to every path that may be the fastest.
 //!
 //! Rule: Lee, Flinn and Tonshal, "RAVEN: Improving Interactive Latency for the Connected Car"
 //! (MobiCom 2018); `forkjoseph/mptcp`, `net/mptcp/mptcp_raven.c`. Each path has an interval that
-//! its latency lies in with 90 %, wider as its samples age. The best path is the one of the least
-//! lower bound; every path whose lower bound is at most the best one's upper bound gets the
-//! segment, also one without an interval; while no path has one, all get it. What goes again gets
-//! no copies.
+//! contains its latency with 90 % and widens as its samples age. The best path has the least lower
+//! bound. Every path whose lower bound is at most the best path's upper bound carries the segment,
+//! and so does every path without an interval. Retransmissions get no copies.
 //!
-//! Reconstructed, so no measure of the original: its bounds and their ageing are tables fitted to
-//! two cars. Here the interval is `srtt -+ 1.645 sigma` of a normal distribution, sigma 1.2533
-//! times the mean deviation (`rtt_var`), at least 1 ms to each side, and as wide again by the root
-//! of `1 + age / fade` (1 s): a random walk. The age is the time since an acknowledgement of the
-//! path, beyond a round trip. Of those that get it the one of the least round-trip time with room
-//! is the first; when none of them has room, the fastest other that has. Copies go where they cost
-//! nothing.
+//! Reconstructed, so it says nothing about the original, whose bounds are tables fitted to two
+//! cars. Here the interval is `srtt -+ 1.645 sigma` of a normal distribution, sigma 1.2533 times
+//! the mean deviation (`rtt_var`), at least 1 ms to each side, times the root of `1 + age / fade`
+//! (1 s), a random walk. The age is the time since the last acknowledgement of the path, beyond a
+//! round trip. The path of the least round-trip time with room is the first; if none has room, the
+//! fastest other path.
 
 use std::time::{Duration, Instant};
 

@@ -1,16 +1,16 @@
-//! `stms`, reconstructed: a slow path is used only for more than the fast one delivers meanwhile.
+//! `stms`, reconstructed: uses a slow path only for data that the fast one would deliver later.
 //!
 //! Rule: Shi, Cui, Wang and others, "STMS: Improving MPTCP Throughput Under Heterogeneous Networks"
-//! (USENIX ATC 2018), reconstructed from its description without its code: no measure of the
-//! original. The fast path sends the lowest byte that is unsent, a slow path the byte a gap further
-//! on, and only if more than the gap waits (k > gap). The gap begins as `(owd_s - owd_f) B_f`; when
-//! a segment of the slow path arrives late by t it grows by `t B_f`, when early it shrinks, by 1/8
-//! of the difference at a time.
+//! (USENIX ATC 2018), reconstructed from its description, so it says nothing about the original.
+//! The fast path sends the lowest unsent byte, a slow path the byte a gap further on, and only if
+//! the backlog k exceeds the gap. The gap begins as `(owd_s - owd_f) B_f`. If a segment of the slow
+//! path arrives late by t, the gap grows by `t B_f`, if early it shrinks, by 1/8 of the difference
+//! at a time.
 //!
-//! Decided here: k is what waits of the whole session; where the flow alone has no more than the
-//! gap, the slow path gets its lowest byte, from which nothing is learned. With more than two paths
-//! the one of the least delay is the fast one, and each other has a gap of its own. While k is not
-//! beyond the gap the segment waits for the fast path, as long as the gap lasts.
+//! Choices: k is the backlog of the whole session. If the flow itself is shorter than the gap, the
+//! slow path gets its lowest byte, and the gap does not change. The path of the least delay is the
+//! fast one, and each other path has its own gap. While k does not exceed the gap, the segment
+//! waits for the fast path, at most for the time of the gap.
 
 use std::time::{Duration, Instant};
 

@@ -1,16 +1,14 @@
-//! `timeout_reinjection`: at a timeout of a path, the oldest run that is out on it goes again.
+//! `timeout_reinjection`: at a timeout of a path, duplicates the oldest run of each flow on it.
 //!
-//! Rule: POLYCORN 4.5 on MPTCP: upon a timeout of the retransmission the oldest unacknowledged
-//! packet of the path is sent again over another one, which the scheduler chooses; the rest waits
-//! for the next timeout. (In multipath-tcp/mptcp, `mptcp_sub_retransmit_timer` of
-//! `net/mptcp/mptcp_output.c` puts all that the subflow has out into the queue for that:
-//! `extended_reinjection(timeouts=1)` comes near it, but also takes the path for dead until
-//! something of it arrives. The chains `mptcp`, `blest` and `ecf` have this rule.)
+//! Rule: POLYCORN 4.5 on MPTCP: after a retransmission timeout the oldest unacknowledged packet of
+//! the path is sent again over the path that the scheduler chooses, and the rest waits for the next
+//! timeout. (In multipath-tcp/mptcp, `mptcp_sub_retransmit_timer` of `net/mptcp/mptcp_output.c`
+//! queues all data of the subflow again. `extended_reinjection(timeouts=1)` approximates that.)
 //!
-//! Decided here: a subflow belongs to one connection, and a path to all flows, so each flow has its
-//! oldest run sent again. What was sent after the timeout does not count. The path is `min_rtt`'s
-//! among those that never had the run; while there is none with room, the run waits for one. A
-//! count that falls and rises again between two looks at it is not seen.
+//! Choices: a subflow belongs to one connection, but a path to all flows, so each flow has its
+//! oldest run duplicated. Data sent after the timeout does not count. The path is `min_rtt`'s
+//! choice among those that never carried the run; without such a path with room, the run waits. A
+//! count that falls and rises again between two calls goes unnoticed.
 
 use std::time::Instant;
 

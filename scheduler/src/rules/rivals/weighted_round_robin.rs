@@ -1,14 +1,14 @@
 //! `weighted_round_robin`: paths in turn, each with as many segments as its weight.
 //!
 //! Rule: P. Dong and others, "Improving Onboard Internet Services for High-Speed Vehicles by
-//! Multipath Transmission in Heterogeneous Wireless Networks", compare with weights inverse to the
-//! round-trip time; with `window = true` the weight is the congestion window over the round-trip
-//! time, as they say of LS-SCTP. Full paths are skipped, and a turn ends when every available path
-//! has used its share, as in `round_robin`.
+//! Multipath Transmission in Heterogeneous Wireless Networks", use weights inverse to the
+//! round-trip time. With `window = true` the weight is the congestion window over the round-trip
+//! time, as they describe LS-SCTP. Full paths are skipped, and a turn ends when every available
+//! path has used its share, as in `round_robin`.
 //!
-//! Decided here: the least weight of the live paths is one segment a turn, the greatest at most
-//! [`SHARE_MAX`]; weights are taken anew at each turn, and parts of a segment are kept for the
-//! next one. Of what a full path has left, one segment is kept.
+//! Choices: the least weight of the live paths is one segment per turn, the greatest at most
+//! [`SHARE_MAX`]. Each turn computes new weights, and fractions of a segment carry over. A full
+//! path carries over at most one segment.
 
 use std::time::{Duration, Instant};
 

@@ -1,25 +1,25 @@
-//! `musher` and `musher_scaled`: a ratio of two paths, searched for when the throughput changes.
+//! `musher` and `musher_scaled`: a ratio of two paths, searched again when the throughput changes.
 //!
 //! Rule: Saha and others, "MuSher: An Agile Multipath-TCP Scheduler for Dual-Band 802.11ad/ac
 //! Wireless LANs" (MobiCom 2019); `swetanksaha/mptcp-musher`, `net/mptcp/mptcp_musher.c` and
 //! `mptcp_ratio.c`. Of each 100 segments r go to the first path and the others to the second; r is
-//! 5 to 95 by steps of 5. A full path is waited for: the ratio is kept.
+//! 5 to 95 in steps of 5. The segment waits for a full path, to keep the ratio.
 //!
 //! ```text
 //! Reference --5 samples--> Watch --5 beyond the trigger in a row--> Search --end--> Reference
 //! Search: r + 5; while that gains, on; else r - 5; while that gains, on; the last step is undone
 //! ```
 //!
-//! A sample is taken every 100 ms, every 200 ms while searching: what was acknowledged, and what is
-//! out. The reference is the mean of five. The trigger: the sum of changes since, of the rate, is
-//! over 200 Mbit/s, or of what is out under -75 KB; two searches begin 3 s apart at least. The
-//! first step must gain 5 Mbit/s. `musher` is as published, for gigabit Wi-Fi; `musher_scaled` is
-//! ours: the trigger is 20 % of the reference, the gain 2 %.
+//! A sample of the acknowledged and outstanding bytes is taken every 100 ms, or 200 ms during a
+//! search. The reference is the mean of five samples. The trigger is a total change of the rate by
+//! more than 200 Mbit/s, or of the outstanding bytes under -75 KB. Searches begin at least 3 s
+//! apart, and the first step must gain 5 Mbit/s. `musher` is as published, for gigabit Wi-Fi;
+//! `musher_scaled` is ours: the trigger is 20 % of the reference, the gain 2 %.
 //!
-//! Where the source is open or was not meant so: r begins at 50; a search without gain ends at the
-//! ratio where it began (the source takes one step more), and at the bounds of r. A full path is
-//! waited for a round trip, then another one takes the segment. Of more than two paths every other
-//! one is a second path. What goes again is not counted.
+//! Choices: r begins at 50. A search without gain returns to its first ratio (the source takes one
+//! step more), and a search ends at the bounds of r. After a round trip on a full path another one
+//! takes the segment. Of more than two paths every other one is a second path. Retransmissions do
+//! not count.
 
 use std::time::{Duration, Instant};
 
