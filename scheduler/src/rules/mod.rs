@@ -85,8 +85,8 @@ pub(crate) const RULES: [Known; 31] = [
         link(message_redundancy::MessageRedundancy::new(params)?)
     }),
     first("min_rtt", |_| link(min_rtt::MinRtt)),
-    first("musher", |_| link(musher::Musher::published())),
-    first("musher_scaled", |_| link(musher::Musher::scaled())),
+    first("musher", |_| link(musher::Musher::new(false))),
+    first("musher_scaled", |_| link(musher::Musher::new(true))),
     first("network_adaptive", |params| link(network_adaptive::NetworkAdaptive::new(params)?)),
     beside("opportunistic_redundancy", |params| {
         link(opportunistic_redundancy::OpportunisticRedundancy::new(params)?)
@@ -134,13 +134,12 @@ pub(crate) const CHAINS: [(&str, &[&str]); 21] = [
     ("xlink", &["min_rtt", "deadline_reinjection"]),
 ];
 
-/// The rules and chains that are made after descriptions: of `raven` the interval.
+/// Rules and chains without published code; of `raven` only the interval.
 pub(crate) const RECONSTRUCTED: [&str; 2] = ["raven", "stms"];
 
-/// Our own: HSRSCH's foresight, the earliest delivery in place of the least round trip, and ends
-/// that go where they arrive first. What it loses in a failure it soon has elsewhere, so a path
-/// that most probably goes on is not taken out: it is used, and what goes then is copied to others
-/// that have room.
+/// The default: HSRSCH's forecasts, the earliest delivery in place of the least round trip, and
+/// flow ends over the path that delivers them first. A failure costs little, because reinjection is
+/// quick. So the chain uses a path that will probably survive its handover, and copies its data.
 const POLYRAIL: [&str; 7] = [
     "handover_rejection(permille=350)",
     "earliest_delivery",

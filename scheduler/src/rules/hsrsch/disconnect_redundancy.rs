@@ -16,7 +16,6 @@ use crate::rules::hsrsch::handover_rejection::BEYOND_MAX;
 use crate::rules::per_path::PerPath;
 use crate::{Input, Kind, Note, PATHS_MAX, PathSet, PathSets, PathView, Schedulerlet};
 
-/// The selector of copies around failures.
 #[derive(Debug)]
 pub struct DisconnectRedundancy {
     permille: u16,
@@ -25,7 +24,6 @@ pub struct DisconnectRedundancy {
 }
 
 impl DisconnectRedundancy {
-    /// `permille`: forecasts of failures rarer than this many of 1,000 do not count.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let permille = params.count("permille", 0, 0..=1_000)? as u16;
         Ok(Self { permille, passed: PerPath::default() })

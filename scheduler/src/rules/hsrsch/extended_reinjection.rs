@@ -9,14 +9,12 @@ use std::time::Instant;
 use crate::params::{ParamError, Reader};
 use crate::{Handler, PathView};
 
-/// The handler of timeouts in a row.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtendedReinjection {
     timeouts: u32,
 }
 
 impl ExtendedReinjection {
-    /// `timeouts`: k.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         Ok(Self { timeouts: params.count("timeouts", 3, 1..=100)? as u32 })
     }

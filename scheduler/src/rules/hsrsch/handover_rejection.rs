@@ -20,7 +20,6 @@ use crate::params::{ParamError, Reader};
 use crate::rules::per_path::PerPath;
 use crate::{Forecast, Input, Kind, Note, PathSets, PathView, Schedulerlet};
 
-/// The candidate filter of foreseen failures.
 #[derive(Debug)]
 pub struct HandoverRejection {
     block: bool,
@@ -39,8 +38,6 @@ struct Passage {
 }
 
 impl HandoverRejection {
-    /// `block`: when all paths are about to fail, send nothing. `permille`: forecasts of failures
-    /// rarer than this many of 1,000 do not count.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let block = params.flag("block", false)?;
         let permille = params.count("permille", 0, 0..=1_000)? as u16;
@@ -85,17 +82,17 @@ impl Schedulerlet for HandoverRejection {
         }
         let usable = |path: usize| !input.paths[path].stalled;
         let left = candidates.without(rejected);
-        // Others that hear nothing any more are no reason to turn away one that may go on.
+        // A path that has timed out is no alternative to one that may continue.
         let none_left = !left.iter().any(|path| usable(path) && input.paths[path].timeouts == 0);
         if none_left
             && self.block
             && let Some(again) = again
         {
-            // Neither room nor an acknowledgement need come before.
+            // No other event may come before.
             sets.wake_at(again);
         }
         if none_left && !self.block {
-            // Of those that have passed it the one that did so last.
+            // Among paths past their position, the one that passed it last.
             let far = |path: &usize| {
                 let view = &input.paths[*path];
                 let since = self.paths.get(view.id).and_then(|passage| passage.since);
@@ -190,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_is_not_likely_takes_no_path_out() {
+    fn unlikely_failure_rejects_no_path() {
         let likely = |permille| {
             let mut a = failing(path(1, 40), 0);
             a.forecast = a.forecast.map(|forecast| Forecast { permille, ..forecast });
@@ -200,7 +197,7 @@ mod tests {
         let mut chain = ChainSpec::of(&rules).unwrap().build();
         assert_eq!(choice(&mut chain, base(), &likely(349)), Some(0));
         assert_eq!(choice(&mut chain, base(), &likely(350)), Some(1));
-        // What is known of the cell may change on the way.
+        // The probability may change on the way.
         assert_eq!(choice(&mut chain, base() + ms(10), &likely(349)), Some(0));
         assert!(ChainSpec::of(&["handover_rejection(permille=1001)", "min_rtt"]).is_err());
         let default = |permille| {
@@ -221,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn who_blocks_asks_again_when_the_first_rejection_ends() {
+    fn block_waits_until_the_first_rejection_ends() {
         let (a, b) = (path(1, 40), path(2, 60));
         let spec = ChainSpec::of(&["handover_rejection(block=true)", "min_rtt"]).unwrap();
         let wakes = |chain: &mut Chain, at: u64, paths: &[PathView]| {
@@ -246,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn of_positions_that_are_all_passed_the_latest_is_used() {
+    fn if_all_paths_passed_their_position_the_latest_is_used() {
         let paths = |a, b| [failing(path(1, 40), a), failing(path(2, 60), b)];
         let mut chain = ChainSpec::of(&["handover_rejection", "min_rtt"]).unwrap().build();
         let at = |millis| base() + ms(millis);
@@ -256,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_passed_position_is_probed_and_forgiven() {
+    fn passed_position_is_probed_and_accepted() {
         let (a, b) = (failing(path(1, 40), 0), path(2, 60));
         let mut chain = ChainSpec::of(&["handover_rejection", "min_rtt"]).unwrap().build();
         let (path, flow) = (a.id, polyrail_model::FlowId(1));
@@ -271,7 +268,7 @@ mod tests {
         );
         assert_eq!(choice(&mut chain, at(2_500), &[a, b]), Some(0), "a probe");
         chain.note(&sent(path, 1), at(2_500));
-        // Its copy on another path may be what has arrived.
+        // The acknowledgement may belong to its copy on another path.
         chain.note(&acked(false), at(2_501));
         assert_eq!(choice(&mut chain, at(2_539), &[a, b]), Some(1), "one a round trip");
         assert_eq!(choice(&mut chain, at(2_540), &[a, b]), Some(0), "the next");

@@ -16,7 +16,6 @@ use polyrail_model::Bytes;
 
 use crate::{Input, Kind, PathSet, PathSets, PathView, Schedulerlet};
 
-/// The soft selector of the lowest round-trip time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MinRtt;
 
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_in_the_state_of_loss_is_as_a_full_one() {
+    fn path_in_loss_state_counts_as_full() {
         let (a, b) = (path(1, 40), path(2, 60));
         assert_eq!(choice(&[lost(a), b], &[]), Some(1), "the other");
         assert_eq!(choice(&[lost(a), full(b)], &[]), None);
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_follow_mptcp_hold_to_it() {
+    fn all_rules_after_mptcp_respect_the_loss_state() {
         let (a, b) = (path(1, 40), path(2, 60));
         for name in [
             "min_rtt",

@@ -16,7 +16,6 @@ use crate::params::{ParamError, Reader};
 use crate::rules::per_path::PerPath;
 use crate::{Input, Kind, Note, PathSets, SEGMENT, Schedulerlet};
 
-/// The selector of idle paths.
 #[derive(Debug)]
 pub struct OpportunisticRedundancy {
     idle: Duration,
@@ -37,7 +36,6 @@ struct Use {
 }
 
 impl OpportunisticRedundancy {
-    /// `idle` and `bytes`: when a path is idle; `segments`: how many copies it gets.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let (least, most) = (Duration::from_millis(1), Duration::from_secs(3_600));
         Ok(Self {
@@ -140,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_kilobytes_elsewhere_bring_sixteen_copies() {
+    fn eight_kilobytes_on_others_cause_sixteen_copies() {
         let mut scene = Scene::new();
         let paths = [path(1, 40), path(2, 60)];
         for round in 0..3 {
@@ -154,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_no_longer_than_the_copies_that_are_left() {
+    fn run_is_no_longer_than_the_remaining_copies() {
         let fast = |id, srtt_ms| PathView {
             rate: Some(polyrail_model::Bitrate::from_mbps(100.0)),
             ..path(id, srtt_ms)
@@ -187,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_without_traffic_does_so_too() {
+    fn idle_second_causes_copies() {
         let mut scene = Scene::new();
         let paths = [path(1, 40), path(2, 60), path(3, 80)];
         assert_eq!(scene.send(&paths), [1]);
@@ -201,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_a_tail_was_kept_off_gets_copies() {
+    fn deselected_path_gets_copies() {
         let at = |id, srtt_ms, owd_ms| PathView {
             owd: Some(ms(owd_ms)),
             rate: Some(polyrail_model::Bitrate::from_mbps(8.0)),
@@ -229,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_go_where_they_cost_and_harm_nothing() {
+    fn unsuitable_paths_get_no_copies() {
         let (a, b) = (path(1, 40), path(2, 60));
         let (fails_in, uncertainty) = (Duration::ZERO, Duration::from_millis(200));
         let forecast = Forecast { fails_in, uncertainty, permille: 300 };

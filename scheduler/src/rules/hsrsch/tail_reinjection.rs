@@ -17,7 +17,6 @@ use crate::params::{ParamError, Reader};
 use crate::rules::rivals::deadline_reinjection::other;
 use crate::{Again, Handler, Note, OutView, PathView};
 
-/// The handler of late tails.
 #[derive(Clone, Debug)]
 pub struct TailReinjection {
     budget: f64,
@@ -37,7 +36,6 @@ struct LastSecond {
 }
 
 impl TailReinjection {
-    /// `budget`: the share of what is sent; `factor`: of the round-trip time.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         Ok(Self {
             budget: params.number("budget", 0.1, 0.0..=1.0)?,

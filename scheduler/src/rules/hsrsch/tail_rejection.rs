@@ -1,9 +1,13 @@
 //! `tail_rejection`: keeps the end of a flow off a path that would finish it later.
 //!
 //! Rule: POLYCORN 4.4 and appendix A. For segments of a flow whose end is known, path i is rejected
-//! if even an empty flow would arrive later over it than all that remains over another path: `owd_i
-//! + buf_i / bw_i > min over j of (owd_j + (buf_j + remain) / bw_j)(1 + eta_j)`, with `eta` the
-//! variance of the round-trip time over the round-trip time, at most 1.
+//! if even an empty flow would arrive later over it than all that remains over another path:
+//!
+//! ```text
+//! owd_i + buf_i / bw_i > min over j of (owd_j + (buf_j + remain) / bw_j)(1 + eta_j)
+//! ```
+//!
+//! `eta` is the variance of the round-trip time over the round-trip time, at most 1.
 //!
 //! Choices where the paper is open: `bw` is the delivery rate. `buf` is the data that the transport
 //! has unsent or in flight, so `owd` is the least one-way delay; half the least round-trip time
@@ -20,7 +24,6 @@ use crate::params::{ParamError, Reader};
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, Schedulerlet};
 
-/// The selection filter of slow paths.
 #[derive(Debug)]
 pub struct TailRejection {
     eta_max: f64,
@@ -28,7 +31,6 @@ pub struct TailRejection {
 }
 
 impl TailRejection {
-    /// `eta_max`: the most that an unsteady round-trip time counts.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         Ok(Self { eta_max: params.number("eta_max", 1.0, 0.0..=10.0)?, waits: Waits::default() })
     }
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_of_a_flow_goes_anywhere() {
+    fn middle_of_a_flow_uses_any_path() {
         let paths = [full(at(1, 20, 8.0, 20)), at(2, 100, 8.0, 0)];
         let mut chain = ChainSpec::of(&["min_rtt", "tail_rejection"]).unwrap().build();
         let input = Input { paths: &paths, segment: SegmentView::default(), now: base() };

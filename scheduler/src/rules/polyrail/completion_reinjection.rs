@@ -26,7 +26,6 @@ use crate::rules::path_rate::attainable_rate;
 use crate::rules::per_flow::PerFlow;
 use crate::{Again, Handler, Note, OutView, PathView};
 
-/// The handler of ends that another path would finish earlier.
 #[derive(Clone, Debug)]
 pub struct CompletionReinjection {
     hedge: f64,
@@ -36,12 +35,12 @@ pub struct CompletionReinjection {
     burst: f64,
     flow_share: f64,
     flow_least: f64,
-    /// Bytes that may go again.
+    /// Remaining bytes of duplicates.
     left: f64,
     flows: PerFlow<Spent>,
 }
 
-/// What went out of one flow, in bytes.
+/// The bytes sent of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     sent: f64,
@@ -49,10 +48,6 @@ struct Spent {
 }
 
 impl CompletionReinjection {
-    /// `hedge`: by how much the present path's estimate is stretched; `gain`: what going again must
-    /// gain; `small`: bytes at the end that always go again; `budget`: the share of what is sent;
-    /// `burst`: bytes that may go again beyond it; `flow_share` and `flow_least`: the same of one
-    /// flow.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let times = Duration::ZERO..=Duration::from_secs(60);
         let hedge = params.number("hedge", 4.0, 0.0..=100.0)?;
@@ -66,7 +61,7 @@ impl CompletionReinjection {
         Ok(Self { hedge, gain, small, budget, burst, flow_share, flow_least, left, flows })
     }
 
-    /// Whether so much more may go again now.
+    /// Whether the budget permits the duplicate.
     fn may_pay(&self, out: &OutView) -> bool {
         let price = out.length.0 as f64;
         let of_flow = self.flows.get(out.flow).copied().unwrap_or_default();
@@ -75,7 +70,7 @@ impl CompletionReinjection {
     }
 }
 
-/// How long the path takes for so much, and half its least round trip.
+/// The path's time for these bytes, and half its least round trip.
 fn pace(path: &PathView, bytes: Bytes) -> (f64, f64) {
     let bytes_s = attainable_rate(path).as_bps() as f64 / 8.0;
     (bytes.0 as f64 / bytes_s.max(1.0), path.rtt_min.as_secs_f64() / 2.0)
@@ -208,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tail_or_went_twice_stays() {
+    fn runs_before_the_tail_and_duplicated_runs_stay() {
         let paths = [at(1, 40, 8.0, 100), at(2, 40, 8.0, 0)];
         let out = tail(0, 100);
         let middle = OutView { tail: false, ..out };
@@ -221,7 +216,7 @@ mod tests {
         assert_eq!(again(PLAIN, &lost, &paths, 0), Again::No, "it goes back to its flow anyway");
     }
 
-    /// Whether the run at this place, 100 KB deep, goes again; if so, it is said to be sent.
+    /// Whether the run at this place, 100 KB deep, is duplicated; notes that it was sent.
     fn goes(chain: &mut Chain, place: u64) -> bool {
         let paths = [at(1, 40, 8.0, 100), at(2, 40, 8.0, 0)];
         let goes = chain.again(&tail(place * 1_000, 100), &paths, base()) == Again::On(1);
@@ -257,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_goes_whatever_it_costs() {
+    fn overdue_run_ignores_the_budget() {
         let paths = [at(1, 40, 8.0, 1), at(2, 40, 8.0, 0)];
         let mut chain = chain("completion_reinjection(hedge=1, budget=0, burst=0)");
         assert_eq!(chain.again(&tail(0, 1), &paths, base() + ms(44)), Again::At(base() + ms(45)));

@@ -16,7 +16,6 @@ use crate::rules::path_rate::{attainable_rate, delay};
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector of the earliest delivery.
 #[derive(Clone, Debug)]
 pub struct EarliestDelivery {
     margin: f64,
@@ -24,7 +23,6 @@ pub struct EarliestDelivery {
 }
 
 impl EarliestDelivery {
-    /// `margin`: how much earlier a full path must be for a segment to wait for it.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let times = Duration::ZERO..=Duration::from_secs(60);
         let margin = params.time("margin", Duration::from_millis(20), times)?.as_secs_f64();

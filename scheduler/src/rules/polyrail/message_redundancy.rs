@@ -13,7 +13,6 @@ use std::time::Instant;
 use crate::params::{ParamError, Reader};
 use crate::{Input, Kind, Note, PathSets, Schedulerlet};
 
-/// The selector of copies of messages.
 #[derive(Clone, Debug)]
 pub struct MessageRedundancy {
     bytes: u64,
@@ -25,8 +24,6 @@ pub struct MessageRedundancy {
 }
 
 impl MessageRedundancy {
-    /// `bytes`: what is a message; `rate`: bytes that may be copied a second; `burst`: bytes that
-    /// may be copied at once.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bytes = params.count("bytes", 2_800, 0..=16_384)?;
         let rate = params.count("rate", 16_384, 0..=1 << 30)? as f64;
@@ -109,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trickle_is_copied_in_part() {
+    fn slow_stream_is_copied_within_the_budget() {
         let mut chain = chain("message_redundancy(rate=1000, burst=2500)");
         let paths = [path(1, 40), path(2, 60)];
         assert_eq!(on(&mut chain, &paths, unsent(1_000), 0), [0, 1]);

@@ -1,4 +1,4 @@
-//! `queue_bound`: caps the bytes in flight of a path at what it delivers soon.
+//! `queue_bound`: caps the bytes in flight of a path at its rate times round trip and queue.
 //!
 //! Rule: our own. A transport's window follows the rate of some seconds ago. On a train that may be
 //! ten times the present rate, and the excess waits in the base station. So a path has at most
@@ -14,7 +14,6 @@ use crate::rules::path_rate::present_rate;
 use crate::rules::per_path::PerPath;
 use crate::{Handler, Note, PathView};
 
-/// The handler that keeps queues short.
 #[derive(Clone, Debug)]
 pub struct QueueBound {
     queue: Duration,
@@ -23,8 +22,6 @@ pub struct QueueBound {
 }
 
 impl QueueBound {
-    /// `queue`: how long what is out may wait beside its least round trip; `least`: what a path may
-    /// always have out.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bounds = Duration::ZERO..=Duration::from_secs(60);
         Ok(Self {

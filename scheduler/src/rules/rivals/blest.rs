@@ -31,7 +31,6 @@ use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector that estimates blocking.
 #[derive(Clone, Debug)]
 pub struct Blest {
     /// In thousandths.
@@ -43,7 +42,7 @@ pub struct Blest {
     waits: Waits,
 }
 
-/// What was seen of a path.
+/// Observations of a path.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     /// The least and the greatest smoothed round-trip time.
@@ -55,7 +54,6 @@ struct Seen {
 }
 
 impl Blest {
-    /// `lambda`: the factor of what the fast path sends, at first.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let lambda = params.number("lambda", 1.2, 1.0..=1.3)?;
         Ok(Self {
@@ -97,7 +95,7 @@ impl Blest {
         (self.lambda_at, self.retransmitted) = (Some(now), false);
     }
 
-    /// How long a segment stays on the path, in microseconds.
+    /// The time of a segment on the path, in microseconds.
     fn linger(&self, path: &PathView) -> f64 {
         let (least, most) = self.srtts(path);
         let (window, out) = (window(path) / SEGMENT, path.in_flight.0.div_ceil(SEGMENT) + 1);
@@ -108,7 +106,7 @@ impl Blest {
         estimate.max(path.srtt.as_micros() as f64)
     }
 
-    /// What the path sends in so many microseconds, in bytes.
+    /// The bytes that the path sends in this time in microseconds.
     fn sends_in(&self, path: &PathView, time_us: f64) -> f64 {
         let (least, most) = self.srtts(path);
         let mean = (least + most) / 2.0;
@@ -124,7 +122,7 @@ impl Blest {
         segments * (SEGMENT * self.lambda) as f64 / 1_000.0
     }
 
-    /// What is free of the send window, in bytes, with one more segment on the slow path.
+    /// The free part of the send window in bytes, with one more segment on the slow path.
     fn space(&self, slow: &PathView, input: &Input<'_>) -> u64 {
         let segment = &input.segment;
         let on_paths =
@@ -179,7 +177,7 @@ const LAMBDA_MAX: u64 = 1_300;
 const WORSE: u64 = 40;
 const BETTER: u64 = 10;
 
-/// The most doublings of a window that are believed (`mptcp_blest.c`).
+/// The largest number of doublings of a window (`mptcp_blest.c`).
 const ROUNDS_MAX: f64 = 16.0;
 
 #[cfg(test)]
@@ -260,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_shrank_is_expected_back() {
+    fn shrunken_window_is_expected_to_recover() {
         let mut chain = new();
         ask(&mut chain, &[full(at(1, 20, 100)), at(2, 100, 10)], 0, 0);
         // From 100 segments to one: the threshold is 70. (71 + 2) 6 = 438, with lambda 525.6.
@@ -270,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_flow_has_out_is_part_of_the_window() {
+    fn data_in_flight_is_part_of_the_window() {
         let (fast, slow) = (full(at(1, 20, 10)), at(2, 100, 10));
         let fast = PathView { outstanding: Bytes(100_000), ..fast };
         let mut chain = new();
@@ -317,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn no_segment_waits_for_ever_and_the_slow_path_gets_one() {
+    fn wait_is_bounded_and_the_slow_path_gets_one_segment() {
         let (mut chain, paths) = (new(), [full(at(1, 20, 10)), at(2, 100, 10)]);
         let decide = |chain: &mut Chain, at| {
             let now = base() + Duration::from_millis(at);

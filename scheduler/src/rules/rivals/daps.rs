@@ -21,7 +21,6 @@ use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector of the plan.
 #[derive(Debug, Default)]
 pub struct Daps {
     windows: PerPath<Window>,
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_path_is_waited_for_and_then_passed_over() {
+    fn full_path_is_skipped_after_a_round_trip() {
         let (a, b) = (at(1, 40, 2), at(2, 120, 3));
         let mut chain = daps();
         let later = |millis| base() + Duration::from_millis(millis);
@@ -252,7 +251,7 @@ mod tests {
         assert_eq!(one(&mut chain, &[full(a), b], later(39)), None);
         // A round trip is over: on to 60, the next turn of the other.
         assert_eq!(one(&mut chain, &[full(a), b], later(40)), Some(1));
-        assert_eq!(sent(&mut chain, &[a, b], 5), [0, 0, 1, 1, 0], "the rest of 60, and anew");
+        assert_eq!(sent(&mut chain, &[a, b], 5), [0, 0, 1, 1, 0], "the rest of 60, and a new plan");
 
         let mut chain = daps();
         assert_eq!(sent(&mut chain, &[a, b], 4), [0; 4], "20 and 40");
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_again_is_not_in_the_plan() {
+    fn retransmissions_are_outside_of_the_plan() {
         let paths = [at(1, 40, 1), at(2, 40, 1)];
         let mut chain = daps();
         assert_eq!(sent(&mut chain, &paths, 1), [0]);

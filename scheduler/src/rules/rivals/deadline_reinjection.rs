@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use crate::params::{ParamError, Reader};
 use crate::{Again, Handler, OutView, PathView};
 
-/// The handler of deadlines.
 #[derive(Clone, Copy, Debug)]
 pub struct DeadlineReinjection {
     eager: bool,
@@ -26,8 +25,6 @@ pub struct DeadlineReinjection {
 }
 
 impl DeadlineReinjection {
-    /// `eager`: also at once, when nothing else is to be sent; `factor`: of the least round-trip
-    /// time; `least` and `most`: the bounds of the deadline.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bounds = Duration::ZERO..=Duration::from_secs(60);
         Ok(Self {

@@ -23,7 +23,6 @@ use crate::rules::path_rate::window;
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector of the earliest completion.
 #[derive(Clone, Debug)]
 pub struct Ecf {
     /// Beta in thousandths.
@@ -33,13 +32,12 @@ pub struct Ecf {
 }
 
 impl Ecf {
-    /// `beta`: how much better the slower path must be to end a wait.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let beta = params.number("beta", 0.25, 0.0..=10.0)?;
         Ok(Self { beta: (beta * 1_000.0).round() as u128, waiting: false, waits: Waits::default() })
     }
 
-    /// Whether waiting for the fast path is sooner; decides whether one waits.
+    /// Whether waiting for the fast path is sooner.
     fn waits_for(&mut self, fast: &PathView, slow: &PathView, backlog: u64) -> bool {
         let (window_f, window_s) = (u128::from(window(fast)), u128::from(window(slow)));
         let (srtt_f, srtt_s) = (fast.srtt.as_micros(), slow.srtt.as_micros());
@@ -129,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_harder_to_persuade() {
+    fn waiting_raises_the_bar_for_the_slow_path() {
         let (mut chain, paths) = (new(), [full(at(1, 20)), at(2, 100)]);
         assert_eq!(ask(&mut chain, &paths, 0, 0), None);
         // 20 (k + 14,000) against 1.25 x 14,000 x 100: k = 73,500.
@@ -146,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn no_segment_waits_for_ever_and_the_slow_path_gets_one() {
+    fn wait_is_bounded_and_the_slow_path_gets_one_segment() {
         let var = Duration::from_millis(10);
         let paths = [full(at(1, 20)), PathView { rtt_var: var, ..at(2, 100) }];
         let mut chain = new();

@@ -20,7 +20,6 @@ use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector of the earliest delivery.
 #[derive(Debug, Default)]
 pub struct Edpf {
     paths: PerPath<Use>,
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_path_is_waited_for_as_long_as_that_gains() {
+    fn segment_waits_for_a_full_path_while_it_gains() {
         let (fast, slow) = (full(at(1, 20, 10)), at(2, 100, 10));
         let choice = |backlog: u64| {
             let backlog = Bytes(backlog * SEGMENT);
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_what_would_go_there_one_by_one() {
+    fn run_ends_where_another_path_is_earlier() {
         let choice = |paths: &[PathView]| {
             let segment = SegmentView { backlog: Bytes(99 * SEGMENT), ..SegmentView::default() };
             match edpf().decide(&Input { paths, segment, now: base() }) {
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_is_no_longer_in_the_way() {
+    fn acknowledged_data_delays_no_segment() {
         let paths = [at(1, 20, 10), at(2, 200, 10)];
         let mut chain = edpf();
         // 20 + 10 n ms against 210: 19 segments, then one, then one as early as the other's second.

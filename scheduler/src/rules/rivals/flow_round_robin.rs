@@ -15,7 +15,6 @@ use crate::rules::hsrsch::min_rtt::{fastest, group};
 use crate::rules::per_flow::PerFlow;
 use crate::{Input, Kind, PathSet, PathSets, Schedulerlet};
 
-/// The soft selector of a flow's carrier.
 #[derive(Clone, Debug, Default)]
 pub struct FlowRoundRobin {
     /// The carrier of each flow.
@@ -81,7 +80,6 @@ mod tests {
     use polyrail_model::FlowId;
 
     use super::*;
-    use crate::rules::per_flow::FLOWS_MAX;
     use crate::samples::{backup, base, full, path, stalled};
     use crate::{Chain, Decision, PathView, SegmentView};
 
@@ -148,15 +146,5 @@ mod tests {
         assert_eq!(on(&mut chain, 1, &[a, stalled(b)], &[0]), Some(1));
         assert_eq!(on(&mut chain, 1, &[a, b], &[0, 1]), Some(1));
         assert_eq!(on(&mut chain, 1, &[a, b], &[]), Some(1), "its carrier is the same");
-    }
-
-    #[test]
-    fn so_many_flows_are_remembered() {
-        let (mut chain, paths) = (chain(), [over(1, 1), over(2, 2)]);
-        for flow in 0..=FLOWS_MAX as u64 {
-            on(&mut chain, flow, &paths, &[]);
-        }
-        assert_eq!(on(&mut chain, FLOWS_MAX as u64 / 2 + 1, &paths, &[]), Some(2), "known");
-        assert_eq!(on(&mut chain, 0, &paths, &[]), Some(2), "forgotten: dealt on");
     }
 }

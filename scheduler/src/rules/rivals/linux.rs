@@ -21,12 +21,11 @@ use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, Schedulerlet};
 
-/// The soft selector of the least linger.
 #[derive(Clone, Debug, Default)]
 pub struct Linux {
     /// The average pacing rate in bytes a second; zero before the first.
     pacing: PerPath<f64>,
-    /// The path of the burst, and what is left of it in bytes.
+    /// The path of the burst and its remaining bytes.
     burst: Option<(PathId, u64)>,
 }
 
@@ -59,7 +58,7 @@ impl Linux {
     }
 }
 
-/// What the transport has not brought over yet, in bytes.
+/// The transport's bytes in flight and unsent.
 fn queued(path: &PathView) -> u64 {
     path.in_flight.0.saturating_add(path.unsent.0)
 }
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_averaged_over_what_is_queued() {
+    fn rate_is_averaged_over_the_queue() {
         let (mut chain, wide) = (new(), with_window(1 << 20));
         // The first burst: 1 MB/s.
         assert_eq!(next(&mut chain, &[at(1, 8.0, 0)], wide, 1 << 20), Some(1));
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_goes_elsewhere_and_begins_no_burst() {
+    fn retransmission_avoids_its_path_and_begins_no_burst() {
         let (mut chain, a, b) = (new(), at(1, 8.0, 0), at(2, 8.0, 10));
         let again = SegmentView { carried: PathSet::only(0), ..with_window(1 << 20) };
         assert_eq!(next(&mut chain, &[a, b], again, 1_400), Some(2));

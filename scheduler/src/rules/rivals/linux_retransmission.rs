@@ -15,7 +15,6 @@ use crate::rules::heads::Heads;
 use crate::rules::per_flow::PerFlow;
 use crate::{Again, Handler, Note, OutView, PATHS_MAX, PathView};
 
-/// The handler of the session's timer.
 #[derive(Clone, Debug, Default)]
 pub struct LinuxRetransmission {
     heads: Heads,

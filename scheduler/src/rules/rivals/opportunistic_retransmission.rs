@@ -16,7 +16,6 @@ use crate::{
     Again, Handler, Input, Note, OutView, PATHS_MAX, PathSet, PathView, SEGMENT, SegmentView,
 };
 
-/// The handler of the head of the line.
 #[derive(Clone, Debug, Default)]
 pub struct OpportunisticRetransmission {
     heads: Heads,

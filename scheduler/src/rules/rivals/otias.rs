@@ -19,7 +19,6 @@ use crate::rules::path_rate::window;
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector of the first arrival.
 #[derive(Debug, Default)]
 pub struct Otias {
     waits: Waits,
@@ -54,7 +53,7 @@ impl Schedulerlet for Otias {
     }
 }
 
-/// When a segment would arrive behind what is queued and `more`.
+/// The arrival time of a segment behind the queue and `more`.
 fn arrival(path: &PathView, more: u64) -> Duration {
     let (free, queued) = (free(path), path.unsent.0.saturating_add(more));
     let rounds =
@@ -63,7 +62,7 @@ fn arrival(path: &PathView, more: u64) -> Duration {
     path.srtt.saturating_mul(rounds).saturating_add(path.srtt / 2)
 }
 
-/// What would be queued on a path before a segment would arrive no earlier than `limit`: the least
+/// The bytes queued on a path before a segment would arrive no earlier than `limit`: the least
 /// `more` for which [`arrival`] is not below it.
 fn queued_before(path: &PathView, limit: Duration) -> u64 {
     let over = limit.saturating_sub(path.srtt / 2);
@@ -76,12 +75,12 @@ fn queued_before(path: &PathView, limit: Duration) -> u64 {
     room.saturating_sub(path.unsent.0.saturating_add(SEGMENT)).min(AHEAD_MAX)
 }
 
-/// What the window still lets out.
+/// The free part of the window.
 fn free(path: &PathView) -> u64 {
     window(path).saturating_sub(path.in_flight.0)
 }
 
-/// No session sends anything further on than this, in bytes.
+/// The largest distance ahead in bytes.
 const AHEAD_MAX: u64 = 1 << 32;
 
 #[cfg(test)]
@@ -141,7 +140,7 @@ mod tests {
         assert_eq!(run_max, 3 * SEGMENT);
     }
     #[test]
-    fn the_slower_path_gets_what_would_arrive_no_earlier_over_the_faster() {
+    fn slower_path_gets_the_first_byte_that_the_faster_would_not_deliver_earlier() {
         let ahead = |paths: &[PathView], backlog: u64| {
             let segment =
                 SegmentView { backlog: Bytes(backlog * SEGMENT), ..SegmentView::default() };

@@ -20,7 +20,6 @@ use crate::rules::per_path::PerPath;
 use crate::rules::rivals::opportunistic_retransmission::{holders, min_rtt};
 use crate::{Again, Handler, Note, OutView, PathSet, PathView, SEGMENT};
 
-/// The handler that caps slow paths.
 #[derive(Clone, Debug, Default)]
 pub struct Penalisation {
     paths: PerPath<State>,
@@ -40,7 +39,7 @@ struct Cap {
     now: u64,
     /// Where it is lifted: the transport's window.
     until: u64,
-    /// What has arrived towards the next segment.
+    /// Acknowledged bytes towards the next segment.
     arrived: u64,
     slow_start: bool,
 }
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn only_slower_holders_that_lost_nothing() {
+    fn only_slower_holders_without_loss_are_penalised() {
         let slow = at(2, 100, 20);
         for (name, paths, cap) in [
             ("slower", [at(1, 99, 10), slow], Some(10)),
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cap_is_lifted_also_behind_a_handler_that_takes_all_back() {
+    fn cap_is_lifted_behind_a_handler_that_returns_all_data() {
         let rules = ["min_rtt", "extended_reinjection", "penalisation"];
         let (mut chain, slow) = (ChainSpec::of(&rules).unwrap().build(), at(2, 100, 20));
         assert_eq!(block(&mut chain, &[at(1, 20, 10), slow], 0), Some(10));
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_back_a_segment_a_window() {
+    fn cap_grows_by_a_segment_per_window() {
         let (mut chain, paths) = (new(), [at(1, 20, 10), at(2, 100, 4)]);
         assert_eq!(block(&mut chain, &paths, 0), Some(2));
         assert_eq!(arrive(&mut chain, 1), Some(2));
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn in_slow_start_it_grows_by_what_arrives() {
+    fn cap_grows_by_acknowledged_bytes_in_slow_start() {
         let young = PathView { slow_start: true, ..at(2, 100, 8) };
         let (mut chain, paths) = (new(), [at(1, 20, 10), young]);
         assert_eq!(block(&mut chain, &paths, 0), Some(4));
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_of_the_transport_lifts_it() {
+    fn small_transport_window_lifts_the_cap() {
         let (mut chain, paths) = (new(), [at(1, 20, 10), at(2, 100, 20)]);
         assert_eq!(block(&mut chain, &paths, 0), Some(10));
         assert!(!chain.gives_back(&at(2, 100, 11), base()));

@@ -20,7 +20,6 @@ use crate::rules::hsrsch::min_rtt::{fastest, group, is_open};
 use crate::rules::per_path::PerPath;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, Schedulerlet};
 
-/// The soft selector of overlapping latencies.
 #[derive(Debug)]
 pub struct Raven {
     fade: Duration,
@@ -29,7 +28,6 @@ pub struct Raven {
 }
 
 impl Raven {
-    /// `fade`: the age at which samples are worth half.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let (least, most) = (Duration::from_millis(1), Duration::from_secs(3_600));
         let fade = params.time("fade", Duration::from_secs(1), least..=most)?;
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_again_gets_no_copies() {
+    fn retransmissions_get_no_copies() {
         let paths = [at(1, 100, 10), at(2, 110, 10), at(3, 120, 10)];
         let mut chain = ChainSpec::named("raven").unwrap().build();
         let carried = SegmentView { carried: PathSet::only(0), ..SegmentView::default() };

@@ -7,7 +7,6 @@
 use crate::rules::hsrsch::min_rtt::is_open;
 use crate::{Input, Kind, PathSets, Schedulerlet};
 
-/// The soft selector of copies.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Redundancy;
 

@@ -11,7 +11,6 @@ use polyrail_model::PathId;
 use crate::rules::hsrsch::min_rtt::is_open;
 use crate::{Input, Kind, Note, PathSets, SEGMENT, Schedulerlet};
 
-/// The soft selector that takes paths in turn.
 #[derive(Clone, Debug, Default)]
 pub struct RoundRobin {
     /// The paths that have used their quota in this turn; at most as many as there are paths.

@@ -22,7 +22,6 @@ use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSets, Schedulerlet};
 
-/// The soft selector of paths by gap.
 #[derive(Debug, Default)]
 pub struct Stms {
     /// The gap of each slow path, in bytes.
@@ -143,7 +142,7 @@ impl Schedulerlet for Stms {
     fn note(&mut self, note: &Note, now: Instant) {
         match *note {
             Note::Sent { path, flow, offset, copy: false, .. } => {
-                // What went in its turn is late anyway.
+                // A segment in its turn is late anyway.
                 let ahead = |&(slow, from): &(PathId, u64)| slow == path && offset > from;
                 if self.decided.take().filter(ahead).is_none() {
                     return;
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gap_follows_what_is_late_or_early() {
+    fn gap_follows_late_and_early_segments() {
         let paths = [full(at(1, 20)), at(2, 70)];
         let mut rule = Stms::default();
         let mut slow = |offset, notes: &[(u64, u64, u64, u64)]| {
@@ -233,7 +232,7 @@ mod tests {
             }
             (rule.gaps.of(PathId(2)).unwrap().round(), rule.out.len())
         };
-        // What is before it is there after 40 ms, it after 130: 50,000 + 90,000 / 8.
+        // The data before it arrives after 40 ms, the segment after 130: 50,000 + 90,000 / 8.
         assert_eq!(slow(1_000, &[(1, 900, 1_000, 40), (2, 1_000, 2_000, 130)]), (61_250.0, 0));
         // There at 130, wanted at 160: 61,250 - 30,000 / 8.
         let early = [(2, 3_000, 2_000, 130), (1, 2_900, 4_000, 160)];

@@ -19,7 +19,6 @@ use crate::rules::per_path::PerPath;
 use crate::rules::rivals::opportunistic_retransmission::min_rtt;
 use crate::{Again, Handler, Note, OutView, PATHS_MAX, PathView};
 
-/// The handler of single timeouts.
 #[derive(Clone, Debug, Default)]
 pub struct TimeoutReinjection {
     paths: PerPath<Timeouts>,
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_ends_and_begins_again_is_counted_on() {
+    fn timeouts_after_progress_count_again() {
         let mut chain = new();
         assert_eq!(chain.again(&out(1, 0), &paths(1), at(200)), Again::On(2));
         assert!(!chain.gives_back(&paths(0)[0], at(300)));
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_where_it_was_not() {
+    fn duplicate_avoids_paths_that_carried_the_run() {
         let [a, b, c] = paths(1);
         let had = |carried: &[usize], expected: usize| {
             let mut run = OutView { expected: PathSet::only(expected), ..out(1, 0) };

@@ -18,7 +18,6 @@ use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector that takes paths in turn, by weight.
 #[derive(Clone, Debug)]
 pub struct WeightedRoundRobin {
     window: bool,
@@ -27,7 +26,6 @@ pub struct WeightedRoundRobin {
 }
 
 impl WeightedRoundRobin {
-    /// `window`: a path counts by its window over its round-trip time.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         Ok(Self { window: params.flag("window", false)?, shares: PerPath::default() })
     }

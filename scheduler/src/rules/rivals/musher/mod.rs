@@ -30,7 +30,6 @@ use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSet, PathSets, SEGMENT, Schedulerlet};
 
-/// The soft selector of a ratio.
 #[derive(Debug)]
 pub struct Musher {
     scaled: bool,
@@ -47,12 +46,12 @@ pub struct Musher {
     waits: Waits,
 }
 
-/// What was seen since the last sample.
+/// The observations since the last sample.
 #[derive(Clone, Copy, Debug, Default)]
 struct Samples {
     since: Option<Instant>,
     acked: u64,
-    /// The sum of what was out at each of so many decisions.
+    /// The sum of the outstanding bytes at each of the decisions.
     out: f64,
     decisions: u32,
 }
@@ -66,9 +65,9 @@ struct Sample {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Measures what is usual: so many samples, and their sum.
+    /// Measures the reference: the number of samples and their sum.
     Reference(u32, Sample),
-    /// Compares with what is usual; samples in a row beyond each trigger.
+    /// Compares with the reference; consecutive samples beyond each trigger.
     Watch { usual: Sample, fast: u32, empty: u32 },
     /// Searches: from this ratio on, against the rate before.
     Search { step: Step, from: u64, before: f64 },
@@ -88,17 +87,8 @@ enum Step {
 }
 
 impl Musher {
-    /// As published.
-    pub fn published() -> Self {
-        Self::with(false)
-    }
-
-    /// With triggers and gains relative to what is usual.
-    pub fn scaled() -> Self {
-        Self::with(true)
-    }
-
-    fn with(scaled: bool) -> Self {
+    /// `scaled`: with triggers and gains relative to the reference.
+    pub fn new(scaled: bool) -> Self {
         Self {
             scaled,
             ratio: RATIO_FIRST,

@@ -1,26 +1,23 @@
-//! `network_adaptive`: the path that delivers the segment earliest, by what is known of the places
-//! that the train is about to pass.
+//! `network_adaptive`: the path that delivers the segment earliest, by the rates that earlier trips
+//! measured at the places ahead.
 //!
 //! Rule: Dong, Song, Zhang and Du, "Improving Onboard Internet Services for High-Speed Vehicles by
 //! Multipath Transmission in Heterogeneous Wireless Networks", IV-B, algorithm 1. With t the
-//! present, C the time that a path is busy with what it has, S the length, B the rate and D the
-//! delay: `t2 = t + C_i`, `t3 = t2 + S / B_i(t2)`, `b_i = t3 + D_i(t3)`; the least b wins, then
-//! `C_i += S / B_i(t2)`. B and D come from an [`Outlook`]: the places ahead as the view has them
-//! from a database of earlier trips ([`PathView::track`]); where it has none all stays as it is.
-//! Bounds (V) on constant paths, tested as properties:
+//! present, C the time for the data already assigned to a path, S the length, B the rate and D the
+//! delay: `t2 = t + C_i`, `t3 = t2 + S / B_i(t2)`, `b_i = t3 + D_i(t3)`. The least b wins, then
+//! `C_i += S / B_i(t2)`. B and D come from [`PathView::look_ahead`], or from the path's present
+//! values where that is empty. Bounds (V) on constant paths, tested as properties:
 //! - `|C_i - C_j| <= S_max / B_min + D_max`;
 //! - reordering takes at most `sum(w_i S_max + 2 B_i D_max)`, `w_i = B_i / B_min`;
 //! - one link with all rates is ahead by at most `(S_max + B_min D_max) sum(w_i)`.
 //!
-//! Values that the paper leaves out: B and D hold for a slot of 1 s of travel; every 200 ms they
-//! are held against what the path shows. When D is off by more than 50 ms and 25 %, or B by more
-//! than 30 %, the differences are added until the slot ends, and what C stands for is planned
-//! again: the same bytes at the new rate. What waits in the session is decided in order of arrival
-//! anyway, when its turn comes. Paths with D over 1.5 s or B under 0.1 Mbit/s are left out, unless
-//! all are.
+//! Values that the paper leaves out: B and D apply for a slot of 1 s of travel, and are compared
+//! with the path every 200 ms. If D differs by more than 50 ms and 25 %, or B by more than 30 %, the
+//! path's values replace them until the slot ends, and the bytes of C are planned again at the new
+//! rate. Paths with D over 1.5 s or B under 0.1 Mbit/s are skipped, unless all are.
 //!
-//! Where the paper does not fit: C is no longer than what is out would take, so errors do not add
-//! up; a full path has all that waits before it (see `otias`).
+//! Choices: C is at most the time for the bytes in flight, so that errors do not add up. On a full
+//! path the whole backlog comes first (see `otias`).
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +40,6 @@ struct PathForecast {
     delay: Duration,
 }
 
-/// The soft selector of the earliest delivery in the near future.
 pub struct NetworkAdaptive {
     slot: Duration,
     monitor: Duration,
@@ -51,12 +47,12 @@ pub struct NetworkAdaptive {
     waits: Waits,
 }
 
-/// What is planned for a path.
+/// The plan of a path.
 #[derive(Clone, Copy, Debug, Default)]
 struct Plan {
     /// t + C.
     busy_until: Option<Instant>,
-    /// When the slot began, and what holds in it.
+    /// The start of the slot and its forecast.
     slot: Option<(Instant, PathForecast)>,
     monitored_at: Option<Instant>,
     /// Bytes per second at which the next segment would go: B(t2).
@@ -75,7 +71,7 @@ impl PathForecast {
         step.map_or(Self::present(path), |step| Self { rate: step.rate, delay: step.delay })
     }
 
-    /// Whether what the path shows is too far from this.
+    /// Whether the path's values differ too much from the forecast.
     fn drifted(self, shown: Self) -> bool {
         let delay_bound = (self.delay / 4).max(DELAY_DRIFT);
         let rate = self.rate.as_bps();
@@ -85,7 +81,6 @@ impl PathForecast {
 }
 
 impl NetworkAdaptive {
-    /// `slot`: how long forecast hold; `monitor`: how often they are held against the path's.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bounds = Duration::from_millis(1)..=Duration::from_secs(3_600);
         let slot = params.time("slot", Duration::from_secs(1), bounds.clone())?;
@@ -94,7 +89,7 @@ impl NetworkAdaptive {
         Ok(Self { slot, monitor, paths, waits })
     }
 
-    /// What holds in this slot, with the differences that were found.
+    /// The forecast of this slot, or the path's values if they differ too much.
     fn forecast(&mut self, path: &PathView, now: Instant) -> PathForecast {
         let shown = PathForecast::present(path);
         let plan = self.paths.of(path.id);
@@ -126,7 +121,7 @@ impl NetworkAdaptive {
         shown
     }
 
-    /// When so much would be there over this path; remembers the rate.
+    /// The delivery time of these bytes over this path; stores the rate.
     fn delivery(&mut self, path: &PathView, bytes: u64, now: Instant) -> Instant {
         let forecast = self.forecast(path, now);
         let plan = self.paths.of(path.id);
@@ -143,7 +138,7 @@ impl NetworkAdaptive {
         t3 + at(t3).delay
     }
 
-    /// The members that are worth it.
+    /// The members within the limits of delay and rate.
     fn usable(&mut self, group: PathSet, input: &Input<'_>) -> PathSet {
         let mut usable = PathSet::EMPTY;
         for path in group.iter() {
@@ -171,7 +166,7 @@ impl Schedulerlet for NetworkAdaptive {
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = self.usable(group(sets.candidates(), input), input);
         let available = group.filter(|i| input.paths[i].available());
-        // What waits in this flow may be less than a segment.
+        // The flow may have less than a segment unsent.
         let length = match input.segment.unsent.0 {
             0 => SEGMENT,
             unsent => unsent.min(SEGMENT),

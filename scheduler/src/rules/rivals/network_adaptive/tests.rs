@@ -106,7 +106,7 @@ fn drift_replaces_the_figures_until_the_slot_ends() {
 }
 
 #[test]
-fn what_is_planned_takes_its_time_at_the_new_rate() {
+fn planned_data_takes_the_new_rate() {
     let (fast, slow) = (at(1, 20, 1_120), at(1, 20, 560));
     let mut rule = rule();
     assert_eq!(sends(&mut rule, &[fast], base(), 30), [0; 30]);
@@ -116,14 +116,14 @@ fn what_is_planned_takes_its_time_at_the_new_rate() {
 }
 
 #[test]
-fn paths_beyond_the_limits_are_left_out_unless_all_are() {
+fn paths_beyond_the_limits_are_skipped_unless_all_are() {
     let (good, late, thin) = (at(1, 1_500, 100), at(2, 1_501, 9_000), at(3, 1, 99));
     assert_eq!(send(&mut rule(), &[late, thin, good], base(), SEGMENT), Some(2));
     assert_eq!(send(&mut rule(), &[late, thin], base(), SEGMENT), Some(1), "1 + 114 ms");
 }
 
 #[test]
-fn a_full_path_is_waited_for_as_long_as_that_gains() {
+fn segment_waits_for_a_full_path_while_it_gains() {
     let paths = [full(at(1, 20, 1_120)), at(2, 100, 1_120)];
     let mut rule = rule();
     assert_eq!(send(&mut rule, &paths, base(), SEGMENT), None);
@@ -132,7 +132,7 @@ fn a_full_path_is_waited_for_as_long_as_that_gains() {
 }
 
 #[test]
-fn all_that_waits_is_before_it_on_a_full_path() {
+fn backlog_comes_first_on_a_full_path() {
     let paths = [full(at(1, 20, 1_120)), at(2, 100, 1_120)];
     let after = |backlog: u64| {
         let segment = SegmentView { backlog: Bytes(backlog * SEGMENT), ..SegmentView::default() };
@@ -146,7 +146,7 @@ fn all_that_waits_is_before_it_on_a_full_path() {
 }
 
 #[test]
-fn what_was_acknowledged_is_no_longer_in_the_way() {
+fn acknowledged_data_delays_no_segment() {
     let paths = [at(1, 20, 1_120), at(2, 200, 1_120)];
     let mut rule = rule();
     assert_eq!(sends(&mut rule, &paths, base(), 18), [0; 18]);
@@ -217,7 +217,7 @@ fn trip(links: &[(u64, u64)], packets: &[(u64, u64)]) -> Trip {
 fn look_ahead_replaces_the_present_rate() {
     let slow = |begins_in| from(begins_in, Bitrate::from_bps(280_000), ms(20), at(1, 20, 1_120));
     let paths = |first: PathView| [first, at(2, 35, 560)];
-    // 10 ms a segment on path 0 but for what is known of the place: there 40 ms, so 60 against 55.
+    // 10 ms a segment on path 0 without the look-ahead; with it 40 ms, so 60 against 55.
     assert_eq!(sends(&mut rule(), &paths(at(1, 20, 1_120)), base(), 1), [0]);
     assert_eq!(sends(&mut rule(), &paths(slow(ms(0))), base(), 1), [1]);
     assert_eq!(sends(&mut rule(), &paths(slow(ms(5_000))), base(), 1), [0], "not there yet");
