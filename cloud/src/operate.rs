@@ -8,8 +8,7 @@ use std::time::Instant;
 
 use polyrail_admin::{AdminError, ErrorCode, LinkChange, PathChange, PathState, Snapshot};
 use polyrail_config::CloudConfig;
-use polyrail_control::linkdb::Tuning;
-use polyrail_daemon::{Daemon, Operate};
+use polyrail_daemon::{Daemon, Operate, start};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 
@@ -97,7 +96,7 @@ impl Operate for Cloud {
         self.daemon.reload_session(now, relay, &config);
         let settings = config.linkdb.as_ref().filter(|_| old.linkdb != config.linkdb);
         if let Some((linkdb, settings)) = self.daemon.linkdb.as_ref().zip(settings) {
-            linkdb.retune(Tuning::new(settings, settings.shares()));
+            linkdb.reload(start::linkdb_settings(settings, settings.shares()));
         }
         self.daemon.config = config;
         Ok(warnings)

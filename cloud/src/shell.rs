@@ -19,10 +19,10 @@ use mio::event::Event as Readiness;
 use mio::{Poll, Registry, Token};
 use polyrail_admin::Event as AdminEvent;
 use polyrail_config::CloudConfig;
-use polyrail_control::linkdb::{Role, Tuning};
 use polyrail_daemon::start::{self, random};
 use polyrail_daemon::{Daemon, StartOptions, Survey};
 use polyrail_model::{Bitrate, Destination, Families, Identity, TunnelMode};
+use polyrail_relay::linkdb::Role;
 use polyrail_relay::{LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
 use polyrail_session::{Endpoint, Event, FlowKey, PathReport, SessionKey, Settings, TunnelKey};
 use polyrail_tunnel::CloseReason;
@@ -55,8 +55,8 @@ pub fn run(config: CloudConfig, options: StartOptions) -> anyhow::Result<()> {
     let (listen, mode) = (config.listen.clone(), config.mode);
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let linkdb = config.linkdb.as_ref().map(|linkdb| {
-        let tuning = Tuning::new(linkdb, linkdb.shares());
-        start::start_linkdb(linkdb, tuning, Role::Ground, &waker)
+        let settings = start::linkdb_settings(linkdb, linkdb.shares());
+        start::start_linkdb(linkdb, settings, Role::Cloud, &waker)
     });
     let linkdb = linkdb.transpose()?;
     // A cloud has no telemetry sources.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use mio::{Interest, Registry, Token, Waker};
@@ -10,9 +11,9 @@ use polyrail_admin::{
 };
 use polyrail_config::log::LogHandle;
 use polyrail_config::{LinkDbConfig, Overrides, TlsConfig};
-use polyrail_control::linkdb::{LinkDb, Options, Role, Tuning};
 use polyrail_identity::{IdentityPaths, TlsIdentity};
 use polyrail_relay::Foresight;
+use polyrail_relay::linkdb::{Options, Role, Settings as LinkDbSettings, Worker};
 use polyrail_session::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -83,19 +84,28 @@ pub fn load_identity(tls: &TlsConfig) -> anyhow::Result<TlsIdentity> {
     })?)
 }
 
-/// Starts LinkDB's thread.
+/// The settings of LinkDB's worker for a configuration. `share`: gateways receive each other's
+/// handovers (cloud).
+pub fn linkdb_settings(config: &LinkDbConfig, share: bool) -> LinkDbSettings {
+    let LinkDbConfig { path: _, events_max, retention_days, forecast, guard, share: _ } = *config;
+    let retention = DAY * retention_days.get();
+    LinkDbSettings { events_max, retention, forecast, guard, share }
+}
+
+/// Starts LinkDB's worker.
 ///
 /// # Errors
 /// The system cannot start the thread.
 pub fn start_linkdb(
     config: &LinkDbConfig,
-    tuning: Tuning,
+    settings: LinkDbSettings,
     role: Role,
     waker: &Arc<Waker>,
 ) -> anyhow::Result<Foresight> {
     let seed = u64::from_ne_bytes(random()?);
-    let options = Options::new(config, tuning, role, seed, waker.clone());
-    Ok(Foresight::new(LinkDb::start(options).context("cannot start the LinkDB thread")?))
+    let notify = polyrail_relay::notify(waker.clone());
+    let options = Options { role, path: Some(config.path.clone()), settings, seed, notify };
+    Ok(Foresight::new(Worker::start(options).context("cannot start the LinkDB thread")?))
 }
 
 /// Answers `GET /v1/linkdb` from LinkDB and the telemetry sources.
@@ -103,9 +113,9 @@ pub fn linkdb_probe(
     linkdb: &Foresight,
     sources: impl Fn() -> Vec<SourceState> + Send + Sync + 'static,
 ) -> LinkDbProbe {
-    let asker = linkdb.asker();
+    let worker = linkdb.feeder();
     Arc::new(move || {
-        let mut state = serde_json::to_value(asker.state()?).ok()?;
+        let mut state = serde_json::to_value(worker.state()?).ok()?;
         state["sources"] = serde_json::to_value(sources()).ok()?;
         Some(state)
     })
@@ -128,3 +138,5 @@ pub fn start_control<C: DaemonConfig>(
         AdminOptions { config: config.clone(), file, overrides, log, waker, watch_links, linkdb };
     AdminServer::start(options).context("cannot start the control thread (admin.socket)")
 }
+
+const DAY: Duration = Duration::from_secs(86_400);

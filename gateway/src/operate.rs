@@ -9,8 +9,7 @@ use polyrail_admin::{
     AdminError, ErrorCode, Event, LinkChange, PathChange, PathState, RestartWish, Snapshot,
 };
 use polyrail_config::{Carrier, GatewayConfig, OtherTraffic};
-use polyrail_control::linkdb::Tuning;
-use polyrail_daemon::{Daemon, Operate};
+use polyrail_daemon::{Daemon, Operate, start};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 use polyrail_relay::congestion::{kernel_has, quic_has};
@@ -76,7 +75,7 @@ impl Operate for Gateway {
         }
         let settings = config.linkdb.as_ref().filter(|_| old.linkdb != config.linkdb);
         if let Some((linkdb, settings)) = self.daemon.linkdb.as_ref().zip(settings) {
-            linkdb.retune(Tuning::new(settings, true));
+            linkdb.reload(start::linkdb_settings(settings, true));
         }
         if let Some(telemetry) = &self.telemetry {
             telemetry.set(telemetry::settings(&config));

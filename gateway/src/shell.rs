@@ -14,10 +14,10 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
 use polyrail_admin::Event as AdminEvent;
 use polyrail_config::{GatewayConfig, SocksReply};
-use polyrail_control::linkdb::{Role, Tuning};
 use polyrail_daemon::start::{self, random};
 use polyrail_daemon::{Daemon, StartOptions};
 use polyrail_model::{Destination, InstanceId};
+use polyrail_relay::linkdb::Role;
 use polyrail_relay::{AcceptGate, LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason};
 use polyrail_telemetry::Telemetry;
@@ -50,10 +50,10 @@ pub fn run(config: GatewayConfig, options: StartOptions) -> anyhow::Result<()> {
     let clients = Clients::new(&identity, &cloud)?;
     let carriers = Carriers::new(&config, clients, u64::from_ne_bytes(random()?));
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-    let linkdb = config
-        .linkdb
-        .as_ref()
-        .map(|linkdb| start::start_linkdb(linkdb, Tuning::new(linkdb, true), Role::Train, &waker));
+    let linkdb = config.linkdb.as_ref().map(|linkdb| {
+        let settings = start::linkdb_settings(linkdb, true);
+        start::start_linkdb(linkdb, settings, Role::Gateway, &waker)
+    });
     let linkdb = linkdb.transpose()?;
     let telemetry = linkdb.as_ref().map(|linkdb| {
         Telemetry::start(telemetry::settings(&config), linkdb.observer())

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+/// A session within one endpoint; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionKey(pub u64);
+
 /// A path of one session: one connection of one carrier.
 ///
 /// The number is the counter of the HELLO or JOIN that brought the path up, so it is the same on

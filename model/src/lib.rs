@@ -5,23 +5,25 @@
 
 #![forbid(unsafe_code)]
 
+pub mod codec;
 mod destination;
+mod handover;
 mod ids;
 mod link;
+mod message;
 mod observation;
-mod rail;
 mod tunnel;
 mod units;
 
 pub use destination::{Destination, Families, HostName, HostNameError};
-pub use ids::{FlowId, Identity, IdentityError, InstanceId, PathId, SessionId, UserId};
+pub use handover::{
+    CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
+};
+pub use ids::{FlowId, Identity, IdentityError, InstanceId, PathId, SessionId, SessionKey, UserId};
 pub use link::{LinkForecast, LinkOutlook, LinkSample, OutlookStep};
+pub use message::{Channel, Delivery};
 pub use observation::{
     Fix, Heard, METRES_MAX, Observation, Odometer, Reported, Serving, Silence, VELOCITY_MAX,
-};
-pub use rail::{
-    CarrierTelemetry, CellId, Direction, Handover, HandoverOutcome, LedgerDigest, LedgerMessage,
-    Position, RouteId, Rsrp, Speed, Telemetry, TripId, TripKnown, Urgency,
 };
 pub use tunnel::{TunnelMode, Unit};
 pub use units::{Bitrate, Bytes, ParseUnitError};

@@ -15,7 +15,10 @@ pub mod pilot;
 pub mod position;
 pub mod record;
 #[cfg(test)]
+#[path = "tests/simulated.rs"]
 mod simulated;
 pub mod store;
 pub mod sync;
 pub mod track;
+pub mod wire;
+pub mod worker;

@@ -1,21 +1,23 @@
-//! The data plane's side of LinkDB: feeds its thread, and applies its forecasts to the session.
+//! The data plane's side of LinkDB: feeds the worker and applies its outputs.
 //!
-//! Nothing here blocks: messages are dropped and counted when the thread cannot keep up, and its
-//! answers are read when the waker wakes the loop.
+//! Nothing here blocks: the worker drops and counts inputs when it cannot keep up, and its outputs
+//! are taken when it has woken the loop.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polyrail_control::linkdb::{Asker, Input, LinkDb, Output, SessionNumber, Tuning};
-use polyrail_model::{Heard, Observation, Silence};
-use polyrail_session::{Event, SessionKey, TunnelKey};
+use polyrail_model::{Delivery, Heard, Observation, Silence};
+use polyrail_predictor::wire;
+use polyrail_predictor::worker::{Feeder, Input, Output, Settings, Worker};
+use polyrail_session::{Event, TunnelKey};
 
 use crate::Relay;
 
-/// The LinkDB of a daemon.
+/// A daemon's LinkDB.
 #[derive(Debug)]
 pub struct Foresight {
-    linkdb: LinkDb,
+    worker: Worker,
     /// Carriers whose paths have stalled.
     dark: BTreeSet<String>,
     heard: Hearing,
@@ -33,46 +35,41 @@ struct Hearing {
 }
 
 impl Foresight {
-    /// Around a thread that runs.
-    pub fn new(linkdb: LinkDb) -> Self {
-        Self { linkdb, dark: BTreeSet::new(), heard: Hearing::default(), measured_at: None }
+    /// With a running worker.
+    pub fn new(worker: Worker) -> Self {
+        Self { worker, dark: BTreeSet::new(), heard: Hearing::default(), measured_at: None }
     }
 
-    /// Passes observations from other threads to LinkDB; it never blocks.
+    /// Passes observations from other threads to the worker; never blocks.
     pub fn observer(&self) -> impl Fn(Observation) + Send + Sync + 'static {
-        self.linkdb.observer()
+        let feeder = self.worker.feeder();
+        move |observation| feeder.feed(Input::Observed(observation))
     }
 
-    /// Something that asks for its state.
-    pub fn asker(&self) -> Asker {
-        self.linkdb.asker()
+    /// Another handle that feeds the worker, or asks for its state.
+    pub fn feeder(&self) -> Feeder {
+        self.worker.feeder()
     }
 
     /// The configuration has changed.
-    pub fn retune(&self, tuning: Tuning) {
-        self.linkdb.feed(Input::Retune(tuning));
+    pub fn reload(&self, settings: Settings) {
+        self.worker.feed(Input::Reload(settings));
     }
 
-    /// Passes on what concerns it; true when it is nobody else's business.
+    /// Feeds a session's event to the worker; true if the event is for LinkDB alone.
     pub fn on_session_event(&mut self, now: Instant, relay: &Relay, event: &Event) -> bool {
         match event {
             Event::SessionUp { session, peer, .. } => {
-                let (session, peer) = (number(*session), peer.to_string());
-                self.linkdb.feed(Input::Up { session, peer });
+                let (session, peer) = (*session, peer.to_string());
+                self.worker.feed(Input::Up { session, peer });
                 false
             }
             Event::SessionEnded { session, .. } => {
-                self.linkdb.feed(Input::Down(number(*session)));
+                self.worker.feed(Input::Down(*session));
                 false
             }
-            Event::Telemetry { session, telemetry } => {
-                let (session, telemetry) = (number(*session), telemetry.clone());
-                self.linkdb.feed(Input::Telemetry { session, at: now, telemetry });
-                true
-            }
-            Event::Ledger { session, message } => {
-                let (session, message) = (number(*session), message.clone());
-                self.linkdb.feed(Input::Ledger { session, message });
+            Event::Message { session, channel, waited, payload } => {
+                self.worker.receive(now, *session, *channel, *waited, payload);
                 true
             }
             Event::PathStalled { tunnel, since } => {
@@ -111,36 +108,41 @@ impl Foresight {
     fn tell_dark(&self, at: Instant, carrier: String, since: Option<Instant>) {
         // Transports report losses late or never, so the fate of the data in flight is unknown.
         let silence = Silence { at, carrier, since, kept: None };
-        self.linkdb.feed(Input::Observed(Observation::Silence(silence)));
+        self.worker.feed(Input::Observed(Observation::Silence(silence)));
     }
 
-    /// Reads the thread's answers. Returns the carriers whose modems had lost their cell and have
-    /// found one: connections over them restart.
+    /// Applies the worker's outputs. Returns the carriers whose modems have found a cell after they
+    /// lost one: their connections restart.
     #[must_use]
     pub fn on_wake(&mut self, now: Instant, relay: &mut Relay) -> Vec<String> {
         let mut found = Vec::new();
-        while let Some(output) = self.linkdb.try_recv() {
+        while let Some(output) = self.worker.try_recv() {
             let endpoint = relay.endpoint();
             match output {
                 Output::Forecast { session, carrier, forecast } => {
-                    tracing::trace!(carrier, ?forecast, "forecast set");
-                    endpoint.set_forecast(now, SessionKey(session.0), &carrier, forecast);
+                    tracing::trace!(carrier, ?forecast, "forecast");
+                    endpoint.set_forecast(now, session, &carrier, forecast);
                 }
                 Output::Outlook { session, carrier, outlook } => {
-                    endpoint.set_outlook(now, SessionKey(session.0), &carrier, outlook);
+                    endpoint.set_outlook(now, session, &carrier, outlook);
                 }
                 Output::FoundCell { carrier } => found.push(carrier),
-                Output::Telemetry(telemetry) => endpoint.send_telemetry(now, &telemetry),
-                Output::Ledger { session, urgency, message } => {
-                    endpoint.send_ledger(now, SessionKey(session.0), &message, urgency);
+                Output::Telemetry { session, telemetry } => {
+                    let payload = wire::encode_telemetry(&telemetry);
+                    endpoint.send_message(now, session, wire::TELEMETRY, Delivery::Latest, payload);
+                }
+                Output::Sync { session, delivery, message } => {
+                    for payload in wire::encode_sync(&message) {
+                        endpoint.send_message(now, session, wire::SYNC, delivery, payload);
+                    }
                 }
             }
         }
         found
     }
 
-    /// Tells what the carriers carry, once a second, and on board which have fallen silent. To be
-    /// called once a turn; most calls do nothing.
+    /// Feeds the carriers' rates once a second and, on board, stalls of paths. Call it once a turn;
+    /// most calls do nothing.
     pub fn on_turn(&mut self, now: Instant, relay: &Relay, on_board: bool) {
         let old = |at: Option<Instant>, every| {
             at.is_none_or(|at| now.saturating_duration_since(at) >= every)
@@ -152,20 +154,20 @@ impl Foresight {
         if on_board && old(self.heard.looked_at, LOOK_EVERY) {
             self.heard.looked_at = Some(now);
             for carrier in self.heard.look(now, relay) {
-                self.linkdb.feed(Input::Observed(Observation::Heard(Heard { at: now, carrier })));
+                self.worker.feed(Input::Observed(Observation::Heard(Heard { at: now, carrier })));
             }
         }
     }
 
-    /// What the carriers of all sessions carry.
+    /// Feeds the rates of all sessions' carriers.
     fn measure(&self, relay: &Relay) {
         for session in relay.endpoint_ref().status().sessions {
             for path in session.paths.iter().filter(|path| !path.superseded) {
-                // The rate of a path with little to send says nothing.
+                // The rate of a path with little to send says nothing about its capacity.
                 let busy = path.in_flight.0 * 2 >= path.window.0 && path.in_flight.0 > 0;
                 let Some(rate) = path.rate.filter(|_| busy && !path.stalled) else { continue };
-                self.linkdb.feed(Input::Measured {
-                    session: number(session.session),
+                self.worker.feed(Input::Measured {
+                    session: session.session,
                     carrier: path.carrier.clone(),
                     rate,
                     srtt: path.srtt,
@@ -204,8 +206,13 @@ fn carrier_of(relay: &Relay, tunnel: TunnelKey) -> Option<String> {
     (!carrier.is_empty()).then(|| carrier.to_owned())
 }
 
-fn number(session: SessionKey) -> SessionNumber {
-    SessionNumber(session.0)
+/// A callback that wakes the data plane's loop.
+pub fn notify(waker: Arc<mio::Waker>) -> Box<dyn Fn() + Send> {
+    Box::new(move || {
+        if let Err(error) = waker.wake() {
+            tracing::error!(%error, "cannot wake the data plane");
+        }
+    })
 }
 
 /// How often tunnels are checked for acknowledged and received bytes.

@@ -1,9 +1,9 @@
 //! What an endpoint tells its caller.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_model::{
-    Bitrate, Destination, Families, FlowId, Identity, LedgerMessage, PathId, Telemetry, UserId,
+    Bitrate, Channel, Destination, Families, FlowId, Identity, PathId, SessionKey, UserId,
 };
 
 use crate::wire::ResetReason;
@@ -11,10 +11,6 @@ use crate::wire::ResetReason;
 /// The caller's name of a tunnel; may be used again after [`crate::Endpoint::tunnel_down`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TunnelKey(pub usize);
-
-/// A session within one endpoint; never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionKey(pub u64);
 
 /// A flow within one endpoint; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -146,19 +142,16 @@ pub enum Event {
         /// The flow.
         flow: FlowKey,
     },
-    /// Where the train is; one that was overtaken by a later one is not told (cloud).
-    Telemetry {
+    /// A message of the peer that belongs to no flow; reported once, whichever path brought it.
+    Message {
         /// The session.
         session: SessionKey,
-        /// Its age is what it was when it left.
-        telemetry: Telemetry,
-    },
-    /// The peer's database of handovers says something. Told once, whichever path brought it.
-    Ledger {
-        /// The session.
-        session: SessionKey,
-        /// What it says.
-        message: LedgerMessage,
+        /// The receiver of the message.
+        channel: Channel,
+        /// For how long it was queued at the sender.
+        waited: Duration,
+        /// The message.
+        payload: Vec<u8>,
     },
     /// Something that an operator must look at.
     Alarm {

@@ -135,31 +135,29 @@ pub const UNITS_MAX: usize = 8;
 /// Notices about paths that wait to be sent; the oldest is dropped.
 pub const NOTICES_MAX: usize = 64;
 
-/// Messages of the databases of handovers that must arrive at once and wait for a path, or for
-/// their turn; the oldest is dropped and counted.
-pub const LEDGER_NOW_MAX: usize = 64;
+/// Urgent messages that wait for a path or for their turn; the oldest is dropped and counted.
+pub const URGENT_MAX: usize = 64;
 
-/// So many of those leave in a second, each on all paths; a train of eight carriers has fewer
-/// handovers. More wait.
-pub const LEDGER_NOW_RATE: f64 = 16.0;
+/// Urgent messages that leave in a second, each on all paths; a train of eight carriers has fewer
+/// handovers. The others wait.
+pub const URGENT_RATE: f64 = 16.0;
 
-/// So many may leave at once.
-pub const LEDGER_NOW_BURST: f64 = 16.0;
+/// Urgent messages that may leave at once.
+pub const URGENT_BURST: f64 = 16.0;
 
-/// Paths that come, or take control again, within this time after one has left get their copy, too;
-/// with [`LEDGER_NOW_RATE`] it bounds how many are kept.
-pub const LEDGER_NOW_KEPT: Duration = Duration::from_secs(3);
+/// A path that comes up, or takes control again, within this time after an urgent message has left
+/// gets its copy, too; with [`URGENT_RATE`] it bounds how many are kept.
+pub const URGENT_KEPT: Duration = Duration::from_secs(3);
 
-/// Messages of the databases that have time and wait for their turn; the oldest is dropped and
-/// counted.
-pub const LEDGER_LATER_MAX: usize = 16;
+/// Background messages that wait for their turn; the oldest is dropped and counted.
+pub const BACKGROUND_MAX: usize = 16;
 
-/// One of those leaves within a round trip, and where users' data is out on their path they take at
-/// most one part in so many of what it carries, where its rate is known.
-pub const LEDGER_LATER_SHARE: u64 = 20;
+/// One background message leaves in a round trip. Next to flows' data they take at most one part in
+/// so many of what their path carries, if its rate is known.
+pub const BACKGROUND_SHARE: u64 = 20;
 
-/// But one leaves after this time, if there is a path.
-pub const LEDGER_LATER_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// But one leaves after this time if there is a path.
+pub const BACKGROUND_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Interval of pings on a path that carried control frames since the last one.
 pub const PING_ACTIVE: Duration = Duration::from_secs(1);

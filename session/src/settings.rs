@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use polyrail_model::{Bitrate, Bytes, Families, Identity, PathId, TunnelMode};
+use polyrail_model::{Bitrate, Bytes, Families, Identity, PathId, SessionKey, TunnelMode};
 use polyrail_scheduler::ChainSpec;
 
-use crate::event::{SessionKey, TunnelKey};
+use crate::event::TunnelKey;
 
 /// The two ends of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +78,8 @@ pub struct SessionStatus {
     pub credit: Bytes,
     /// Bytes that were sent more than once, without those of paths that never delivered anything.
     pub reinjected: Bytes,
-    /// Messages to the peer's database of handovers that never left: too many waited.
-    pub ledger_dropped: u64,
+    /// Messages to the peer that were dropped because a queue was full.
+    pub messages_dropped: u64,
     /// Its paths.
     pub paths: Vec<PathStatus>,
 }

@@ -15,9 +15,9 @@ use polyrail_admin::{
     PathState, Snapshot, Timestamp,
 };
 use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
-use polyrail_control::linkdb::{Asker, Input, LinkDb, Options, Role, SessionNumber, Tuning};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
-use polyrail_model::{Identity, TunnelMode};
+use polyrail_model::{Identity, SessionKey, TunnelMode};
+use polyrail_predictor::worker::{Feeder, Input, Options, Role, Settings, Worker};
 
 const TEXT: &str = r#"[tls]
 certificate = "g.crt"
@@ -212,8 +212,8 @@ fn operator_inspects_and_changes_paths() {
     }
 }
 
-fn probe(asker: Asker) -> LinkDbProbe {
-    Arc::new(move || serde_json::to_value(asker.state()?).ok())
+fn probe(worker: Feeder) -> LinkDbProbe {
+    Arc::new(move || serde_json::to_value(worker.state()?).ok())
 }
 
 #[test]
@@ -226,16 +226,15 @@ fn operator_inspects_linkdb() {
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("linkdb.redb");
-    let poll = Poll::new().unwrap();
-    let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
     let retention = Duration::from_secs(86_400);
-    let tuning =
-        Tuning { events_max: 1_000, retention, forecast: false, guard: false, share: true };
-    let role = Role::Ground;
-    let options = Options { role, path: Some(path.clone()), tuning, seed: 1, waker };
-    let linkdb = LinkDb::start(options).unwrap();
-    linkdb.feed(Input::Up { session: SessionNumber(1), peer: "train-7".to_owned() });
-    let daemon = Daemon::with_linkdb(Some(probe(linkdb.asker())));
+    let settings =
+        Settings { events_max: 1_000, retention, forecast: false, guard: false, share: true };
+    let role = Role::Cloud;
+    let notify = Box::new(|| {});
+    let options = Options { role, path: Some(path.clone()), settings, seed: 1, notify };
+    let linkdb = Worker::start(options).unwrap();
+    linkdb.feed(Input::Up { session: SessionKey(1), peer: "train-7".to_owned() });
+    let daemon = Daemon::with_linkdb(Some(probe(linkdb.feeder())));
     let text = daemon.fine("linkdb status");
     let database = format!("database       {}\n", path.display());
     for part in

@@ -59,7 +59,11 @@ fn operator_issues_checks_and_revokes() {
     fails(dir, &["pki", "revoke", "--dir", "pki", "train"], "neither a file nor a serial number");
 
     fs::write(dir.join("garbage"), "garbage").unwrap();
-    fails(dir, &["pki", "show", "garbage", "out/cloud.crt"], "there is no certificate (CERTIFICATE) in it");
+    fails(
+        dir,
+        &["pki", "show", "garbage", "out/cloud.crt"],
+        "there is no certificate (CERTIFICATE) in it",
+    );
     fails(dir, &["pki", "show", "none"], "No such file");
     fs::set_permissions(dir.join("pki/ca.key"), fs::Permissions::from_mode(0o644)).unwrap();
     let wide = [&issue[..], &["gateway", "x"]].concat();

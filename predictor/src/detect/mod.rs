@@ -55,9 +55,8 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{
-    CarrierTelemetry, CellId, HandoverOutcome, Heard, Reported, Rsrp, Serving, Silence,
-};
+use crate::wire::CarrierTelemetry;
+use polyrail_model::{CellId, HandoverOutcome, Heard, Reported, Rsrp, Serving, Silence};
 
 use carrier::Carrier;
 

@@ -8,30 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, Direction, Handover, LinkForecast, Position, RouteId, TripId};
+use polyrail_model::{CellId, Handover, LinkForecast, Position, TripId};
 
 use super::cell::CellForecast;
 use super::pool::Pool;
 use super::settings::ForecastSettings;
 use super::svm;
 use crate::history::{self, CellHistory, CellKey, Passage};
-
-/// Where a train is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Situation {
-    /// When it was there.
-    pub at: Instant,
-    /// The track.
-    pub route: RouteId,
-    /// Which way it goes.
-    pub direction: Direction,
-    /// Metres from the beginning of the track.
-    pub metres: f64,
-    /// Metres a second along the direction; less than zero when it rolls back.
-    pub speed: f64,
-    /// How wrong the position may be, in metres: one deviation.
-    pub error: f64,
-}
+use crate::position::TrainPosition;
 
 /// Knows cells and makes forecasts of them.
 #[derive(Debug, Default)]
@@ -141,11 +125,11 @@ impl Forecaster {
     pub fn forecast(
         &mut self,
         now: Instant,
-        situation: &Situation,
+        situation: &TrainPosition,
         carrier: &str,
         cell: CellId,
     ) -> Option<LinkForecast> {
-        let Situation { at, route, direction, metres, speed, error } = *situation;
+        let TrainPosition { at, route, direction, metres, speed, error } = *situation;
         let expires_at = at + EXPIRY;
         let known = metres.is_finite() && error.is_finite();
         // A speed that is no number is not greater either.

@@ -18,8 +18,9 @@ mod rates;
 mod settings;
 pub mod svm;
 
+pub use crate::position::TrainPosition;
 pub use cell::{CellForecast, SUPPORT};
-pub use forecaster::{CELLS_MAX, Forecaster, Situation};
+pub use forecaster::{CELLS_MAX, Forecaster};
 pub use lateness::Lateness;
 pub use pool::Pool;
 pub use rates::FailureRates;

@@ -20,14 +20,13 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{
-    CellId, Direction, Handover, Observation, Position, RouteId, Speed, Telemetry, TripId,
-};
+use crate::wire::Telemetry;
+use polyrail_model::{CellId, Direction, Handover, Observation, Position, RouteId, Speed, TripId};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use crate::detect::{Detected, Detector, DetectorCounts};
-use crate::position::{Placement, Positioner};
+use crate::position::{Positioner, TrainPosition};
 use crate::track::Track;
 
 /// The state of a train's trip.
@@ -40,7 +39,7 @@ pub struct Pilot {
     /// The trip before: handovers are over after they began.
     previous: Option<Trip>,
     /// Since when there is no trip, and where; none while there is one or was none.
-    rest: Option<Placement>,
+    rest: Option<TrainPosition>,
     /// The latest time that was told, and the gateway's clock then.
     now: Option<(Instant, u64)>,
     stored_at: Option<Instant>,
@@ -145,7 +144,7 @@ impl Pilot {
     }
 
     /// Where the train is.
-    pub fn place(&self, now: Instant) -> Option<Placement> {
+    pub fn place(&self, now: Instant) -> Option<TrainPosition> {
         self.positioner.place(now)
     }
 
@@ -197,8 +196,9 @@ impl Pilot {
             if (metres - trip.metres).abs() >= REST_METRES {
                 (trip.moved, trip.metres) = (now, metres);
             }
-            let same =
-                |place: Placement| place.route == trip.route && place.direction == trip.direction;
+            let same = |place: TrainPosition| {
+                place.route == trip.route && place.direction == trip.direction
+            };
             let rested = now.saturating_duration_since(trip.moved) >= REST;
             if !rested && place.is_none_or(same) {
                 return;
@@ -207,14 +207,14 @@ impl Pilot {
             self.rest = place.filter(|_| rested);
         }
         let Some(place) = place else { return };
-        let resting = |rest: Placement| {
+        let resting = |rest: TrainPosition| {
             rest.route == place.route && (rest.metres - place.metres).abs() < REST_METRES
         };
         if self.rest.is_some_and(resting) {
             return;
         }
         self.rest = None;
-        let Placement { route, direction, metres, .. } = place;
+        let TrainPosition { route, direction, metres, .. } = place;
         let id = TripId(self.dice.next_u64());
         let (began, ended, moved) = (now, None, now);
         self.trip = Some(Trip { id, route, direction, began, ended, moved, metres, next: 0 });

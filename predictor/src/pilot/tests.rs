@@ -306,9 +306,9 @@ fn a_trip_ends_at_the_terminus_and_with_a_long_rest() {
         assert_eq!(told.trips.len(), 1, "seed {seed}");
         let (first, telemetry) = (pilot.trip(), pilot.telemetry(now).unwrap());
         assert_eq!(Some(telemetry.trip), first);
-        let cloud = Placement::from_telemetry(now + seconds(0.2), &telemetry).unwrap();
+        let cloud = TrainPosition::from_telemetry(now + seconds(0.2), &telemetry).unwrap();
         let old = Telemetry { age: Duration::MAX, ..telemetry.clone() };
-        assert_eq!(Placement::from_telemetry(now, &old), None, "it does not become fresh");
+        assert_eq!(TrainPosition::from_telemetry(now, &old), None, "it does not become fresh");
         let place = pilot.place(now).unwrap();
         assert!((cloud.metres - place.metres).abs() < 0.06 && cloud.route == place.route);
         // It stands for 20 minutes, then goes back: another trip, and the track is put out.

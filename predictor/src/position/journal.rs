@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::Placement;
+use super::TrainPosition;
 
 /// The last placements in their order, at most [`PLACEMENTS_MAX`]; the oldest fall out.
 #[derive(Clone, Debug, Default)]
@@ -13,14 +13,14 @@ pub(super) struct Journal {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    placement: Placement,
+    placement: TrainPosition,
     /// The train went back, against the direction of the placement.
     reverses: bool,
 }
 
 impl Journal {
     /// Adds one, later than those before it; of several within a tenth of a second, the last.
-    pub fn add(&mut self, placement: Placement, reverses: bool) {
+    pub fn add(&mut self, placement: TrainPosition, reverses: bool) {
         let close = |last: &Entry| placement.at < last.placement.at + STEP;
         let before = self.entries.len().checked_sub(2).and_then(|at| self.entries.get(at));
         if before.is_some_and(close) {
@@ -34,7 +34,7 @@ impl Journal {
 
     /// Where it was: between two placements of one track in proportion, else from the nearest
     /// before, else from the first one, if that is little later; none where the train went back.
-    pub fn at(&self, then: Instant) -> Option<Placement> {
+    pub fn at(&self, then: Instant) -> Option<TrainPosition> {
         let next = self.entries.partition_point(|one| one.placement.at <= then);
         let before = next.checked_sub(1).and_then(|at| self.entries.get(at));
         let after = self.entries.get(next);
@@ -50,7 +50,7 @@ impl Journal {
             (None, Some(after)) => {
                 let early = after.at.saturating_duration_since(then);
                 let way = after.direction.sign() * after.speed * early.as_secs_f64();
-                let back = Placement { at: then, metres: after.metres - way, ..*after };
+                let back = TrainPosition { at: then, metres: after.metres - way, ..*after };
                 (early <= EARLY_MAX).then_some(back)
             }
             (None, None) => None,
@@ -58,17 +58,17 @@ impl Journal {
     }
 }
 
-fn together(before: &Placement, after: &Placement) -> bool {
+fn together(before: &TrainPosition, after: &TrainPosition) -> bool {
     before.route == after.route
         && before.direction == after.direction
         && after.at.saturating_duration_since(before.at) <= super::RECKONED_MAX
 }
 
-fn between(before: &Placement, after: &Placement, then: Instant) -> Placement {
+fn between(before: &TrainPosition, after: &TrainPosition, then: Instant) -> TrainPosition {
     let whole = after.at.saturating_duration_since(before.at).as_secs_f64();
     let share = then.saturating_duration_since(before.at).as_secs_f64() / whole.max(1e-9);
     let mix = |one: f64, other: f64| one + share * (other - one);
-    Placement {
+    TrainPosition {
         at: then,
         metres: mix(before.metres, after.metres),
         speed: mix(before.speed, after.speed),
@@ -77,12 +77,12 @@ fn between(before: &Placement, after: &Placement, then: Instant) -> Placement {
     }
 }
 
-fn reckoned(before: &Placement, then: Instant) -> Option<Placement> {
+fn reckoned(before: &TrainPosition, then: Instant) -> Option<TrainPosition> {
     let late = then.saturating_duration_since(before.at);
     let way = before.direction.sign() * before.speed * late.as_secs_f64();
     let error = before.error + GROWTH * late.as_secs_f64();
     let metres = before.metres + way;
-    (late <= super::RECKONED_MAX).then_some(Placement { at: then, metres, error, ..*before })
+    (late <= super::RECKONED_MAX).then_some(TrainPosition { at: then, metres, error, ..*before })
 }
 
 /// Over two minutes at two readings a second.

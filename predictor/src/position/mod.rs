@@ -25,15 +25,15 @@
 mod along;
 mod book;
 mod journal;
-mod placement;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Direction, Fix, METRES_MAX, Odometer, RouteId, VELOCITY_MAX};
 
-pub use placement::Placement;
+pub use train::TrainPosition;
 
 use crate::track::{
     Course, Found, Hint, Match, Place, Reading, SPEED_MAX, Track, TrackLearner, identify,
@@ -167,23 +167,23 @@ impl Positioner {
     /// Where the train is now; `None` before it has been found and moved, and when the last
     /// reading is a minute old or the error has grown beyond 500 metres. `None` as well while it
     /// goes back, until it has turned for good: nothing is ahead of it then in either direction.
-    pub fn place(&self, now: Instant) -> Option<Placement> {
+    pub fn place(&self, now: Instant) -> Option<TrainPosition> {
         self.whereabouts(now).filter(|_| !self.reverses())
     }
 
     /// The same, told of a train that goes back as well: with the direction that it came.
-    pub(crate) fn whereabouts(&self, now: Instant) -> Option<Placement> {
+    pub(crate) fn whereabouts(&self, now: Instant) -> Option<TrainPosition> {
         let Following { route, along, .. } = self.following.as_ref()?;
         let later = along.at(now);
         let error = later.error();
         let known = now.saturating_duration_since(along.at) <= RECKONED_MAX && error <= ERROR_MAX;
         let direction = along.direction.filter(|_| known)?;
         let (metres, speed) = (later.metres, along.velocity.abs());
-        Some(Placement { at: later.at, route: *route, direction, metres, speed, error })
+        Some(TrainPosition { at: later.at, route: *route, direction, metres, speed, error })
     }
 
     /// Where the train was then, in the last two minutes or so; `None` where it went back.
-    pub fn place_at(&self, then: Instant) -> Option<Placement> {
+    pub fn place_at(&self, then: Instant) -> Option<TrainPosition> {
         self.journal.at(then)
     }
 

@@ -106,7 +106,7 @@ struct Misses {
 }
 
 impl Misses {
-    fn add(&mut self, place: Option<Placement>, truth: f64) {
+    fn add(&mut self, place: Option<TrainPosition>, truth: f64) {
         let Some(place) = place else {
             self.missing += 1;
             return;

@@ -72,12 +72,6 @@ pub enum StoreError {
         /// What was found.
         reason: String,
     },
-    /// An earlier error closed the database.
-    #[error("{path} was closed after an error; it is opened again with the next write")]
-    Closed {
-        /// The place.
-        path: PathBuf,
-    },
     /// A track takes more bytes than the limits allow.
     #[error("a track of {bytes} bytes is too large; at most {max} are kept")]
     TrackTooLarge {
@@ -126,7 +120,10 @@ fn engine(error: redb::Error, path: PathBuf) -> StoreError {
         redb::Error::DatabaseAlreadyOpen | redb::Error::LockProtocolMismatch => {
             StoreError::InUse { path }
         }
-        redb::Error::PreviousIo | redb::Error::DatabaseClosed => StoreError::Closed { path },
+        redb::Error::PreviousIo | redb::Error::DatabaseClosed => {
+            let source = io::Error::other("an earlier error closed it");
+            StoreError::Io { path, source }
+        }
         other => StoreError::Damaged { path, reason: other.to_string() },
     }
 }

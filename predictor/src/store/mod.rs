@@ -1,23 +1,21 @@
-//! LinkDB: handovers, what cells remember, tracks and the trace database in one file, on redb.
+//! The database: handovers, cells' histories, tracks and the rate map in one file, on redb.
 //!
-//! - [`Store::append`] takes handovers in, each once (by trip and sequence), in one durable
-//!   transaction: after a crash all of a call are there, or none.
-//! - Everything is bounded ([`Limits`]). When the handovers are full the oldest trips fall out
-//!   whole; what cells remember stays. A trip that fell out is remembered by its number, so that a
-//!   peer that still has it does not bring it again.
-//! - Records come from peers: what cannot be is refused, and no time is believed that is before
-//!   this program or in the future (see `trips`).
-//! - An error never panics and says what an operator can do ([`StoreError`]). After a full disk the
-//!   next write opens the file again.
+//! - [`Store::append`] takes handovers, each once (by trip and sequence), in one durable
+//!   transaction.
+//! - Everything is bounded ([`Limits`]). When the handovers are full, the oldest trips are evicted
+//!   whole; the cells' histories stay. The number of an evicted trip stays, so that a peer that
+//!   still has it does not bring it again.
+//! - Records come from peers: invalid ones are rejected, and no time is believed that is before
+//!   2025 or in the future (see `trips`).
+//! - An error says what an operator can do ([`StoreError`]). After an I/O error, open the store
+//!   again.
 //!
-//! The store belongs to one thread and waits for the disk: it is never called by the data plane. It
-//! reads no clock. A file is open in one process at a time.
+//! The store belongs to one thread and waits for the disk: the data plane never calls it. It reads
+//! no clock. One process at a time can open a file.
 
 mod batch;
 mod clock;
 mod error;
-#[cfg(test)]
-mod faults;
 mod file;
 mod keys;
 mod limits;
@@ -29,11 +27,11 @@ mod tests;
 mod transaction;
 mod trips;
 
-use std::cell::Cell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use polyrail_model::{Direction, Handover, LedgerDigest, Position, RouteId, TripId, TripKnown};
+use crate::wire::{SyncDigest, TripKnown};
+use polyrail_model::{Direction, Handover, Position, RouteId, TripId};
 use redb::{Database, ReadTransaction, ReadableTable, ReadableTableMetadata};
 use serde::{Deserialize, Serialize};
 
@@ -41,8 +39,6 @@ pub(crate) use batch::Batch;
 pub use batch::SEQUENCE_AHEAD_MAX;
 pub(crate) use error::Fault;
 pub use error::StoreError;
-pub use file::{DAMAGED_KEPT_MAX, SetAside};
-use file::{Source, guarded};
 pub use keys::PlaceKey;
 pub use limits::Limits;
 pub(crate) use places::{Mean, Place, SAMPLES_MAX, Visit};
@@ -61,30 +57,13 @@ use crate::sync::{KnownTrips, Rank};
 /// An open database.
 #[derive(Debug)]
 pub struct Store {
-    /// None while it has to be opened again.
-    database: Option<Database>,
-    source: Source,
+    database: Database,
+    path: PathBuf,
     limits: Limits,
-    /// Whether an error has made the open database unusable.
-    broken: Cell<bool>,
-    /// How far the trips are known, as the database has it.
+    /// How far the trips are known, as committed.
     known: KnownTrips,
-    /// The clock was behind the trips when handovers were last seen here, and that was said.
+    /// The clock was behind the trips at the last append, and a warning was logged.
     clock_lost: bool,
-}
-
-impl Drop for Store {
-    /// redb reads and writes when it closes a file, and a damaged one lets it panic.
-    fn drop(&mut self) {
-        let database = self.database.take();
-        let closed = guarded(self.source.path(), || {
-            drop(database);
-            Ok(())
-        });
-        if let Err(error) = closed {
-            tracing::error!(%error, "a LinkDB was not closed as it should be");
-        }
-    }
 }
 
 /// What became of records that were appended.
@@ -140,50 +119,54 @@ pub struct StoreStats {
 }
 
 impl Store {
-    /// Opens a database, or begins one where there is none. Verifies the whole file.
+    /// Opens a database, or creates it. Verifies the whole file.
     ///
     /// # Errors
-    /// When the file cannot be used; it is then left as it is.
+    /// The file cannot be used; it stays as it is.
     pub fn open(path: impl AsRef<Path>, limits: Limits) -> Result<Self, StoreError> {
-        Self::from_source(Source::File(path.as_ref().to_owned()), limits)
+        let path = path.as_ref();
+        Self::new(file::open(path)?, path.to_owned(), limits)
     }
 
-    /// A database that is gone with the process.
+    /// A database in memory.
     ///
     /// # Errors
     /// None that are known.
     pub fn in_memory(limits: Limits) -> Result<Self, StoreError> {
-        Self::from_source(Source::Memory, limits)
+        Self::new(file::in_memory()?, PathBuf::from(file::IN_MEMORY), limits)
     }
 
-    /// Opens a database; a damaged one is renamed to `<name>.damaged-<n>` and an empty one begun.
-    /// At most [`DAMAGED_KEPT_MAX`] of those are kept.
+    /// Opens a database. A damaged file is renamed to `<name>.damaged`, in the place of an earlier
+    /// one, and replaced by an empty database; the second value says so.
     ///
     /// # Errors
-    /// For all else that prevents it: a full disk, no permission, another program's file, a newer
-    /// format, a file that is in use.
-    pub fn open_or_begin_anew(
+    /// Any other error of [`Store::open`].
+    pub fn open_or_replace(
         path: impl AsRef<Path>,
         limits: Limits,
-    ) -> Result<(Self, Option<SetAside>), StoreError> {
+    ) -> Result<(Self, Option<String>), StoreError> {
         let path = path.as_ref();
         match Self::open(path, limits) {
             Ok(store) => Ok((store, None)),
             Err(reason @ StoreError::Damaged { .. }) => {
-                let aside = file::set_aside(path, reason)?;
-                Ok((Self::open(path, limits)?, Some(aside)))
+                let to = file::set_aside(path)?;
+                let text = format!("{reason}; it was renamed to {}", to.display());
+                Ok((Self::open(path, limits)?, Some(text)))
             }
             Err(error) => Err(error),
         }
     }
 
-    fn from_source(source: Source, limits: Limits) -> Result<Self, StoreError> {
-        let database = Some(source.open()?);
-        let (broken, known) = (Cell::new(false), KnownTrips::default());
-        let clock_lost = false;
-        let mut store = Self { database, source, limits, broken, known, clock_lost };
+    fn new(database: Database, path: PathBuf, limits: Limits) -> Result<Self, StoreError> {
+        let known = KnownTrips::default();
+        let mut store = Self { database, path, limits, known, clock_lost: false };
         store.known = store.read_known()?;
         Ok(store)
+    }
+
+    /// Changes the limits; they hold from the next write.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
     }
 
     /// Takes handovers in, in one durable transaction; those that are known change nothing, those
@@ -230,8 +213,10 @@ impl Store {
         let is_known = |record: &Handover| {
             record.sequence < self.known.next_of(record.trip) && record::check(record).is_ok()
         };
-        let all = self.database().is_ok() && records.iter().all(is_known);
-        all.then(|| Appended { known: records.len(), ..Appended::default() })
+        records
+            .iter()
+            .all(is_known)
+            .then(|| Appended { known: records.len(), ..Appended::default() })
     }
 
     /// How far trips with handovers are known that are older than this place in the order, or all,
@@ -259,19 +244,13 @@ impl Store {
 
     /// How far one trip is known; 0 for one that is not there. Of a trip that fell out, or was
     /// forgotten, nothing more is wanted: then it is [`u32::MAX`]. No disk is waited for.
-    ///
-    /// # Errors
-    /// When the database was closed by an error.
-    pub fn known_of(&self, trip: TripId) -> Result<u32, StoreError> {
-        self.if_open(self.known.next_of(trip))
+    pub fn known_of(&self, trip: TripId) -> u32 {
+        self.known.next_of(trip)
     }
 
     /// The digest over all trips with handovers. No disk is waited for, and no trip looked at.
-    ///
-    /// # Errors
-    /// When the database was closed by an error.
-    pub fn digest(&self) -> Result<LedgerDigest, StoreError> {
-        self.if_open(self.known.digest())
+    pub fn digest(&self) -> SyncDigest {
+        self.known.digest()
     }
 
     /// The trips that have handovers here, the oldest first.
@@ -508,19 +487,12 @@ impl Store {
     /// Makes the file as small as its contents allow; true when it became smaller. Takes seconds
     /// with a full database.
     pub fn compact(&mut self) -> Result<bool, StoreError> {
-        self.reopen_if_broken()?;
-        let path = self.source.path().to_owned();
-        let database = self.database.as_mut();
-        let result = guarded(&path, || match database {
-            Some(database) => Ok(database.compact()?),
-            None => Err(StoreError::Closed { path: path.clone() }.into()),
-        });
-        self.noted(result)
+        self.database.compact().map_err(|error| Fault::from(error).at(&self.path))
     }
 
     /// How much is here; takes no longer when it is much.
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
-        let file_bytes = self.source.file_bytes();
+        let file_bytes = std::fs::metadata(&self.path).map_or(0, |found| found.len());
         self.read(|reading| {
             let counters = Counters::load(&reading.open_table(META)?)?;
             let order = reading.open_table(ORDER)?;

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use polyrail_model::{LedgerDigest, LedgerMessage, TripId, TripKnown};
+use crate::wire::{SyncDigest, SyncMessage, TripKnown};
+use polyrail_model::TripId;
 
 use super::known::{counts, put_in, take_out};
 use super::walk::Told;
@@ -20,10 +21,10 @@ impl Sync {
         &self,
         ledger: &L,
         answer: bool,
-    ) -> Result<LedgerDigest, L::Error> {
+    ) -> Result<SyncDigest, L::Error> {
         let known = |trip| Ok(TripKnown { trip, next: ledger.next_of(trip)? });
         let under_way = self.under_way();
-        let mut digest = LedgerDigest::default();
+        let mut digest = SyncDigest::default();
         match self.share {
             Share::All => {
                 digest = ledger.digest()?;
@@ -45,7 +46,7 @@ impl Sync {
                 }
             }
         }
-        Ok(LedgerDigest { answer, ..digest })
+        Ok(SyncDigest { answer, ..digest })
     }
 
     /// From which number on something of a trip is on its way to the peer, or waits to go.
@@ -94,8 +95,8 @@ impl Sync {
     ) -> Result<(Vec<TripKnown>, Told), L::Error> {
         let under_way = self.under_way();
         let mut page = Vec::new();
-        while page.len() < LedgerMessage::KNOWN_MAX {
-            let wanted = LedgerMessage::KNOWN_MAX - page.len();
+        while page.len() < SyncMessage::KNOWN_MAX {
+            let wanted = SyncMessage::KNOWN_MAX - page.len();
             let older = ledger.known_before(told.rank(), wanted)?;
             let Some((last, _)) = older.last() else { break };
             told = Told::Until(*last);

@@ -5,7 +5,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Handover, LedgerDigest, LedgerMessage, TripId, TripKnown};
+use crate::wire::{SyncDigest, SyncMessage, TripKnown};
+use polyrail_model::{Handover, TripId};
 
 use super::{DIGESTS_APART, INTERVAL, Ledger, RETRY, SETTLE, Share, Sync};
 
@@ -89,7 +90,7 @@ impl Sync {
         ledger: &mut L,
         mut records: Vec<Handover>,
     ) -> Result<Vec<Handover>, L::Error> {
-        records.truncate(LedgerMessage::RECORDS_MAX);
+        records.truncate(SyncMessage::RECORDS_MAX);
         let mut trips: BTreeMap<TripId, u32> = BTreeMap::new();
         for trip in records.iter().map(|record| record.trip) {
             if self.share == Share::Own {
@@ -129,7 +130,7 @@ impl Sync {
         &mut self,
         now: Instant,
         ledger: &L,
-        digest: LedgerDigest,
+        digest: SyncDigest,
     ) -> Result<(), L::Error> {
         let soon = self.digest_asked_at.is_some_and(|at| now < at + DIGESTS_APART);
         let expected = if digest.answer { self.digest_out } else { !soon };

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_model::{LedgerDigest, TripId, TripKnown};
+use crate::wire::{SyncDigest, TripKnown};
+use polyrail_model::TripId;
 
 /// How far trips are known, those that fell out among them; as many as its database holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownTrips {
     next: BTreeMap<TripId, u32>,
-    digest: LedgerDigest,
+    digest: SyncDigest,
 }
 
 impl KnownTrips {
@@ -19,7 +20,7 @@ impl KnownTrips {
     }
 
     /// As [`Ledger::digest`](super::Ledger::digest).
-    pub fn digest(&self) -> LedgerDigest {
+    pub fn digest(&self) -> SyncDigest {
         self.digest
     }
 
@@ -40,7 +41,7 @@ pub(super) fn counts(known: TripKnown) -> bool {
 }
 
 /// Counts a trip in a digest (`docs/protocol.md`, "The train and its handovers").
-pub(super) fn put_in(digest: &mut LedgerDigest, known: TripKnown) {
+pub(super) fn put_in(digest: &mut SyncDigest, known: TripKnown) {
     if counts(known) {
         digest.trips = digest.trips.saturating_add(1);
         digest.hash = digest.hash.wrapping_add(hash(known));
@@ -48,7 +49,7 @@ pub(super) fn put_in(digest: &mut LedgerDigest, known: TripKnown) {
 }
 
 /// Undoes the same.
-pub(super) fn take_out(digest: &mut LedgerDigest, known: TripKnown) {
+pub(super) fn take_out(digest: &mut SyncDigest, known: TripKnown) {
     if counts(known) {
         digest.trips = digest.trips.saturating_sub(1);
         digest.hash = digest.hash.wrapping_sub(hash(known));

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use polyrail_model::{Handover, LedgerDigest, TripId, TripKnown};
+use crate::wire::{SyncDigest, TripKnown};
+use polyrail_model::{Handover, TripId};
 
 use super::known::put_in;
 
@@ -27,7 +28,7 @@ pub trait Ledger {
     ///
     /// # Errors
     /// The database cannot be read.
-    fn digest(&self) -> Result<LedgerDigest, Self::Error>;
+    fn digest(&self) -> Result<SyncDigest, Self::Error>;
 
     /// How far trips are known that are older than this place in the order, or all, the newest
     /// first, at most `max`; those that fell out may be missing.
@@ -146,8 +147,8 @@ impl MemoryLedger {
 impl Ledger for MemoryLedger {
     type Error = Infallible;
 
-    fn digest(&self) -> Result<LedgerDigest, Infallible> {
-        let mut digest = LedgerDigest::default();
+    fn digest(&self) -> Result<SyncDigest, Infallible> {
+        let mut digest = SyncDigest::default();
         for (&trip, held) in &self.trips {
             put_in(&mut digest, TripKnown { trip, next: held.next });
         }

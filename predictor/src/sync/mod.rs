@@ -38,7 +38,8 @@ mod walk;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Handover, LedgerMessage, TripId, TripKnown, Urgency};
+use crate::wire::{SyncMessage, TripKnown};
+use polyrail_model::{Delivery, Handover, TripId};
 
 use bounded::BoundedSet;
 pub(crate) use known::KnownTrips;
@@ -176,7 +177,7 @@ impl Sync {
         &mut self,
         now: Instant,
         ledger: &mut L,
-        message: LedgerMessage,
+        message: SyncMessage,
     ) -> Result<Vec<Handover>, L::Error> {
         if !self.connected {
             return Ok(Vec::new());
@@ -188,15 +189,15 @@ impl Sync {
             self.digest_at = self.digest_at.min(now + RETRY);
         }
         match message {
-            LedgerMessage::Known(trips) => {
+            SyncMessage::Known(trips) => {
                 self.relays.answered();
                 for TripKnown { trip, next } in trips {
                     self.on_known(now, ledger, trip, next)?;
                 }
                 Ok(Vec::new())
             }
-            LedgerMessage::Records(records) => self.on_records(now, ledger, records),
-            LedgerMessage::Digest(digest) => {
+            SyncMessage::Records(records) => self.on_records(now, ledger, records),
+            SyncMessage::Digest(digest) => {
                 self.on_digest(now, ledger, digest)?;
                 Ok(Vec::new())
             }
@@ -211,19 +212,19 @@ impl Sync {
         &mut self,
         now: Instant,
         ledger: &L,
-    ) -> Result<Option<(Urgency, LedgerMessage)>, L::Error> {
+    ) -> Result<Option<(Delivery, SyncMessage)>, L::Error> {
         if !self.connected {
             return Ok(None);
         }
         self.ripen(now);
         if !self.live.is_empty() {
-            let most = self.live.len().min(LedgerMessage::RECORDS_MAX);
-            let records = LedgerMessage::Records(self.live.drain(..most).collect());
-            return Ok(Some((Urgency::Now, records)));
+            let most = self.live.len().min(SyncMessage::RECORDS_MAX);
+            let records = SyncMessage::Records(self.live.drain(..most).collect());
+            return Ok(Some((Delivery::Urgent, records)));
         }
-        let later = |message| Ok(Some((Urgency::Later, message)));
+        let later = |message| Ok(Some((Delivery::Background, message)));
         if let Some(records) = self.next_page(now, ledger)? {
-            return later(LedgerMessage::Records(records));
+            return later(SyncMessage::Records(records));
         }
         // Behind the page: it may have shown what cannot be given.
         if !self.answers.is_empty() {
@@ -231,19 +232,19 @@ impl Sync {
         }
         if self.answer_due().is_some_and(|at| now >= at) {
             self.digest_asked = false;
-            return later(LedgerMessage::Digest(self.digest(ledger, true)?));
+            return later(SyncMessage::Digest(self.digest(ledger, true)?));
         }
         if let Some(records) = self.next_relayed(now, ledger)? {
-            return later(LedgerMessage::Records(records));
+            return later(SyncMessage::Records(records));
         }
         if let Some(page) = self.next_told(now, ledger)? {
-            return later(LedgerMessage::Known(page));
+            return later(SyncMessage::Known(page));
         }
         if self.digest_due().is_some_and(|at| now >= at) {
             self.digest_at = now + self.digest_wait;
             self.digest_wait = (self.digest_wait * 2).min(INTERVAL);
             self.digest_out = true;
-            return later(LedgerMessage::Digest(self.digest(ledger, false)?));
+            return later(SyncMessage::Digest(self.digest(ledger, false)?));
         }
         Ok(None)
     }
@@ -284,16 +285,16 @@ impl Sync {
     }
 
     /// How far the trips are known of which the peer is to hear.
-    fn answer<L: Ledger>(&mut self, ledger: &L) -> Result<LedgerMessage, L::Error> {
+    fn answer<L: Ledger>(&mut self, ledger: &L) -> Result<SyncMessage, L::Error> {
         let mut known = Vec::new();
-        while known.len() < LedgerMessage::KNOWN_MAX
+        while known.len() < SyncMessage::KNOWN_MAX
             && let Some(trip) = self.answers.pop_first()
         {
             let left_out = self.left_out.contains(trip);
             let next = if left_out { TripKnown::LEFT_OUT } else { ledger.next_of(trip)? };
             known.push(TripKnown { trip, next });
         }
-        Ok(LedgerMessage::Known(known))
+        Ok(SyncMessage::Known(known))
     }
 
     /// The next page of what the peer lacks, or the one that was not answered.
@@ -321,7 +322,7 @@ impl Sync {
                 return Ok(None);
             }
             // The first one shows whether the peer wants the trip at all.
-            let max = if page.from == 0 { 1 } else { LedgerMessage::RECORDS_MAX };
+            let max = if page.from == 0 { 1 } else { SyncMessage::RECORDS_MAX };
             let records = ledger.records(page.trip, page.from, max)?;
             if records.is_empty() && ledger.next_of(page.trip)? <= page.from {
                 continue;

@@ -8,7 +8,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Handover, LedgerMessage, TripId};
+use crate::wire::SyncMessage;
+use polyrail_model::{Handover, TripId};
 
 use super::{INTERVAL, Ledger, RETRY, Sync, UNSURE_MAX, Unsure};
 
@@ -36,7 +37,7 @@ impl Relays {
             self.waiting.pop_front();
         }
         self.waiting.push_back((trip, sequence));
-        if self.waiting.len() >= LedgerMessage::RECORDS_MAX {
+        if self.waiting.len() >= SyncMessage::RECORDS_MAX {
             self.at = self.at.min(now);
         }
     }
@@ -72,7 +73,7 @@ impl Relays {
     fn sent(&mut self, now: Instant) {
         self.out_until = Some(now + self.wait);
         self.wait = (self.wait * 2).min(INTERVAL);
-        if self.waiting.len() < LedgerMessage::RECORDS_MAX {
+        if self.waiting.len() < SyncMessage::RECORDS_MAX {
             self.at = now + RELAY_WAIT;
         }
     }
@@ -109,7 +110,7 @@ impl Sync {
         self.relays.put_off(now);
         let mut records = Vec::new();
         let mut taken = BTreeSet::new();
-        while records.len() < LedgerMessage::RECORDS_MAX
+        while records.len() < SyncMessage::RECORDS_MAX
             && let Some(&(trip, sequence)) = self.relays.waiting.front()
         {
             if self.unsure.len() >= UNSURE_MAX && !self.unsure.contains_key(&trip) {

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::convert::Infallible;
 
-use polyrail_model::{CellId, Direction, HandoverOutcome, LedgerDigest, Position, RouteId, Speed};
+use crate::wire::SyncDigest;
+use polyrail_model::{CellId, Direction, HandoverOutcome, Position, RouteId, Speed};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
@@ -45,11 +46,11 @@ fn base() -> Instant {
 }
 
 /// About what a message takes on the wire.
-fn bytes(message: &LedgerMessage) -> u64 {
+fn bytes(message: &SyncMessage) -> u64 {
     match message {
-        LedgerMessage::Known(trips) => 8 + 10 * trips.len() as u64,
-        LedgerMessage::Records(records) => 8 + 62 * records.len() as u64,
-        LedgerMessage::Digest(_) => 16,
+        SyncMessage::Known(trips) => 8 + 10 * trips.len() as u64,
+        SyncMessage::Records(records) => 8 + 62 * records.len() as u64,
+        SyncMessage::Digest(_) => 16,
     }
 }
 
@@ -69,7 +70,7 @@ struct World {
     sides: [Sync; 2],
     /// Under way: when it arrives, a number, and to which side.
     wire: BinaryHeap<Reverse<(Instant, u64, usize)>>,
-    messages: BTreeMap<u64, LedgerMessage>,
+    messages: BTreeMap<u64, SyncMessage>,
     next: u64,
     random: Pcg64,
     weather: Weather,
@@ -131,7 +132,7 @@ impl World {
         }
     }
 
-    fn put(&mut self, to: usize, message: LedgerMessage) {
+    fn put(&mut self, to: usize, message: SyncMessage) {
         let Weather { loss, repeats, delay_ms_max, dark } = self.weather;
         let copies = 1 + u32::from(self.random.random_bool(repeats));
         for _ in 0..copies {
@@ -230,8 +231,8 @@ fn a_handover_that_is_seen_goes_at_once_and_is_answered() {
     world.ledgers[0].append(std::slice::from_ref(&seen)).unwrap();
     world.sides[0].added(world.now, &seen);
     let first = world.sides[0].poll(world.now, &world.ledgers[0]).unwrap();
-    assert_eq!(first, Some((Urgency::Now, LedgerMessage::Records(vec![seen.clone()]))));
-    world.put(1, LedgerMessage::Records(vec![seen]));
+    assert_eq!(first, Some((Delivery::Urgent, SyncMessage::Records(vec![seen.clone()]))));
+    world.put(1, SyncMessage::Records(vec![seen]));
     assert!(world.run(MINUTE, World::are_equal) <= Duration::from_millis(50));
     world.run_for(MINUTE);
     assert_eq!(world.total().0 - before, 1, "its answer, and nothing more");
@@ -482,7 +483,7 @@ fn a_hostile_peer_takes_neither_memory_nor_traffic() {
                 at_once += 1;
                 assert!(at_once <= 8, "seed {seed}");
                 said += bytes(&message);
-                let (LedgerMessage::Known(_) | LedgerMessage::Digest(_)) = message else {
+                let (SyncMessage::Known(_) | SyncMessage::Digest(_)) = message else {
                     continue;
                 };
             }
@@ -497,14 +498,14 @@ fn a_hostile_peer_takes_neither_memory_nor_traffic() {
     }
 }
 
-fn hostile(random: &mut Pcg64) -> LedgerMessage {
+fn hostile(random: &mut Pcg64) -> SyncMessage {
     let trip = |random: &mut Pcg64| match random.random_range(0..3) {
         0 => random.random(),
         _ => random.random_range(0..20),
     };
     match random.random_range(0..4) {
         0 | 1 => {
-            let count = random.random_range(0..=LedgerMessage::KNOWN_MAX);
+            let count = random.random_range(0..=SyncMessage::KNOWN_MAX);
             let known = (0..count).map(|_| {
                 let next = match random.random_range(0..4) {
                     0 => random.random(),
@@ -513,10 +514,10 @@ fn hostile(random: &mut Pcg64) -> LedgerMessage {
                 };
                 TripKnown { trip: TripId(trip(random)), next }
             });
-            LedgerMessage::Known(known.collect())
+            SyncMessage::Known(known.collect())
         }
         2 => {
-            let count = random.random_range(0..=LedgerMessage::RECORDS_MAX);
+            let count = random.random_range(0..=SyncMessage::RECORDS_MAX);
             let records = (0..count).map(|_| {
                 let sequence = match random.random_range(0..4) {
                     0 => random.random(),
@@ -525,9 +526,9 @@ fn hostile(random: &mut Pcg64) -> LedgerMessage {
                 let known = handover(random.random_range(0..20), 0);
                 Handover { trip: TripId(trip(random)), sequence, ..known }
             });
-            LedgerMessage::Records(records.collect())
+            SyncMessage::Records(records.collect())
         }
-        _ => LedgerMessage::Digest(LedgerDigest {
+        _ => SyncMessage::Digest(SyncDigest {
             trips: random.random(),
             hash: random.random(),
             answer: random.random(),
@@ -544,7 +545,7 @@ struct Failing {
 impl Ledger for Failing {
     type Error = &'static str;
 
-    fn digest(&self) -> Result<LedgerDigest, Self::Error> {
+    fn digest(&self) -> Result<SyncDigest, Self::Error> {
         if self.fails { Err("the disk is full") } else { Ok(self.ledger.digest().unwrap()) }
     }
 
@@ -589,13 +590,13 @@ fn a_ledger_that_fails_is_asked_again_later() {
         assert_eq!(side.poll(now, &ledger), Ok(None), "not at once");
         let next = side.next_timeout().unwrap();
         assert!(next >= now + RETRY);
-        let records = LedgerMessage::Records(vec![handover(1, 0)]);
+        let records = SyncMessage::Records(vec![handover(1, 0)]);
         assert!(side.on_message(now, &mut ledger, records).is_err());
         now = next;
     }
     ledger.fails = false;
     assert!(side.poll(now, &ledger).unwrap().is_some());
-    let records = LedgerMessage::Records(vec![handover(1, 0)]);
+    let records = SyncMessage::Records(vec![handover(1, 0)]);
     assert_eq!(side.on_message(now, &mut ledger, records), Ok(vec![handover(1, 0)]));
 }
 
@@ -605,7 +606,7 @@ struct Unlisted(MemoryLedger);
 impl Ledger for Unlisted {
     type Error = Infallible;
 
-    fn digest(&self) -> Result<LedgerDigest, Infallible> {
+    fn digest(&self) -> Result<SyncDigest, Infallible> {
         self.0.digest()
     }
 
@@ -643,24 +644,24 @@ fn neither_digests_nor_records_list_all_trips() {
             let now = now + Duration::from_secs(at);
             side.on_message(now, &mut ledger, message).unwrap();
             while let Some((_, message)) = side.poll(now, &ledger).unwrap() {
-                if let LedgerMessage::Digest(digest) = message {
+                if let SyncMessage::Digest(digest) = message {
                     digests.push(digest);
                 }
             }
         };
         let left_out = TripKnown { trip: TripId(3), next: TripKnown::LEFT_OUT };
         let named = (0..9).map(|trip| TripKnown { trip: TripId(trip), next: 20 });
-        hear(0, LedgerMessage::Known(named.collect()));
-        hear(0, LedgerMessage::Known(vec![left_out]));
-        hear(0, LedgerMessage::Records(vec![handover(9, 0)]));
+        hear(0, SyncMessage::Known(named.collect()));
+        hear(0, SyncMessage::Known(vec![left_out]));
+        hear(0, SyncMessage::Records(vec![handover(9, 0)]));
         // The peer has the same: its first digest crosses this side's, the second is answered.
         let mut same = MemoryLedger::default();
         (0..9).filter(|trip| *trip != 3).for_each(|trip| filled(&mut same, trip, 20));
         filled(&mut same, 9, 1);
         let digest = same.digest().unwrap();
-        hear(0, LedgerMessage::Digest(digest));
-        hear(1, LedgerMessage::Digest(digest));
-        let answer = LedgerDigest { answer: true, ..digest };
+        hear(0, SyncMessage::Digest(digest));
+        hear(1, SyncMessage::Digest(digest));
+        let answer = SyncDigest { answer: true, ..digest };
         assert_eq!(digests.last(), Some(&answer), "{share:?}");
     }
 }
@@ -674,7 +675,7 @@ fn without_a_session_nothing_is_said_or_heard() {
     side.added(now, &handover(1, 9));
     assert_eq!(side.poll(now, &ledger), Ok(None));
     assert_eq!(side.next_timeout(), None);
-    let records = LedgerMessage::Records(vec![handover(2, 0)]);
+    let records = SyncMessage::Records(vec![handover(2, 0)]);
     assert_eq!(side.on_message(now, &mut ledger, records), Ok(vec![]));
     side.connected(now);
     assert!(side.poll(now, &ledger).unwrap().is_some());

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{FlowId, LedgerMessage, LinkSample, PathId, Telemetry, UserId};
+use polyrail_model::{Channel, FlowId, LinkSample, PathId, UserId};
 use polyrail_scheduler::{Note, PathSet};
 
 use super::flows::Outcome;
@@ -49,8 +49,9 @@ impl Session {
             Frame::Pong { token, sent_us, received_us } => {
                 self.on_pong(now, slot, token, (sent_us, received_us));
             }
-            Frame::Telemetry { serial, telemetry } => self.on_telemetry(serial, telemetry)?,
-            Frame::Handover { serial, message } => self.on_ledger(serial, message),
+            Frame::Message { channel, latest, serial, waited_us, payload } => {
+                self.on_message((channel, latest), serial, waited_us, payload);
+            }
             Frame::PathStatus(notice) => self.on_notice(now, notice),
             Frame::GoAway { reason } => {
                 tracing::info!(reason, "peer is going away");
@@ -70,19 +71,17 @@ impl Session {
         u64::try_from(now.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX)
     }
 
-    fn on_telemetry(&mut self, serial: u64, telemetry: Telemetry) -> Result<(), Violation> {
-        if self.role == Role::Gateway {
-            return Err(Violation("a TELEMETRY from the cloud"));
-        }
-        if self.messages.is_newest(serial) {
-            self.events.push_back(Event::Telemetry { session: self.key, telemetry });
-        }
-        Ok(())
-    }
-
-    fn on_ledger(&mut self, serial: u64, message: LedgerMessage) {
-        if self.messages.is_new(serial) {
-            self.events.push_back(Event::Ledger { session: self.key, message });
+    /// Passes on a message of the peer, unless it is a copy or outdated.
+    fn on_message(
+        &mut self,
+        (channel, latest): (Channel, bool),
+        serial: u64,
+        waited_us: u64,
+        payload: &[u8],
+    ) {
+        if self.messages.accept(channel, latest, serial) {
+            let (waited, payload) = (Duration::from_micros(waited_us), payload.to_vec());
+            self.events.push_back(Event::Message { session: self.key, channel, waited, payload });
         }
     }
 

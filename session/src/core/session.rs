@@ -9,8 +9,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use polyrail_model::{
-    Bytes, Destination, FlowId, LedgerMessage, LinkForecast, LinkOutlook, Telemetry, Urgency,
-    UserId,
+    Bytes, Channel, Delivery, Destination, FlowId, LinkForecast, LinkOutlook, SessionKey, UserId,
 };
 use polyrail_scheduler::{Chain, PathSet};
 
@@ -21,7 +20,7 @@ use super::outbox::Outbox;
 use super::paths::Paths;
 use super::turns::Turns;
 use super::writers::{self, Writers};
-use crate::event::{Event, FlowKey, OpenError, SessionKey};
+use crate::event::{Event, FlowKey, OpenError};
 use crate::flow::{Flow, Life};
 use crate::limits::{
     OPEN_HOLD, RESET_LINGER, WINDOW_INITIAL_MAX, WINDOW_INITIAL_SHARE, WINDOW_SHARE, WRITABLE_MIN,
@@ -121,14 +120,15 @@ impl Session {
         (self.settings.memory.0 / WINDOW_INITIAL_SHARE).min(WINDOW_INITIAL_MAX)
     }
 
-    /// Tells the peer where the train is, as soon as a path takes it (gateway).
-    pub fn send_telemetry(&mut self, now: Instant, telemetry: &Telemetry) {
-        self.messages.set_telemetry(now, telemetry);
-    }
-
-    /// Says something to the peer's database.
-    pub fn send_ledger(&mut self, message: &LedgerMessage, urgency: Urgency) {
-        self.messages.say(message, urgency);
+    /// Queues a message to the peer.
+    pub fn send_message(
+        &mut self,
+        now: Instant,
+        channel: Channel,
+        delivery: Delivery,
+        payload: Vec<u8>,
+    ) {
+        self.messages.queue(now, channel, delivery, payload);
     }
 
     pub(super) fn flow_key(&self, flow: FlowId) -> FlowKey {
@@ -451,7 +451,7 @@ impl Session {
             memory_sent: Bytes(self.flow_control.held_sent),
             credit: Bytes(self.flow_control.credit.left()),
             reinjected: Bytes(self.reinjected),
-            ledger_dropped: self.messages.dropped(),
+            messages_dropped: self.messages.dropped(),
             paths: self.paths.status(),
         }
     }

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, Destination, FlowId, HostName, PathId, TunnelMode, Unit, UserId};
+use polyrail_model::{
+    Bytes, Destination, FlowId, HostName, PathId, SessionKey, TunnelMode, Unit, UserId,
+};
 use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, Kind, PathSets, SEGMENT, Schedulerlet};
 
 use super::outlet::Outlet;
 use super::session::Session;
-use crate::event::{SessionKey, TunnelKey};
+use crate::event::TunnelKey;
 use crate::limits::{ASIDE_MAX, WAKE_APART};
 use crate::path::Manner;
 use crate::settings::{Role, Settings};

@@ -38,7 +38,7 @@ impl Session {
         let clock = (now, self.clock(now));
         let Self { outbox, flows, flow_control, paths, .. } = self;
         outbox.send(clock, flows, flow_control, paths, outlet);
-        self.messages.send_later(now, &mut self.paths, &mut self.turns, outlet);
+        self.messages.send_background(now, &mut self.paths, &mut self.turns, outlet);
         self.paths.watch_failing(now);
         self.serve_all(now, outlet);
         if self.chain.has_handlers() {

@@ -9,12 +9,12 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use polyrail_model::{Identity, InstanceId, PathId, SessionId};
+use polyrail_model::{Identity, InstanceId, PathId, SessionId, SessionKey};
 
 use super::{Endpoint, Entry, Greeted, Phase, instances};
 use crate::core::Session;
 use crate::counters::Counters;
-use crate::event::{Event, SessionKey, TunnelKey};
+use crate::event::{Event, TunnelKey};
 use crate::limits::{HELLOS_REMEMBERED, SESSIONS_MAX};
 use crate::path::Manner;
 use crate::proof;

@@ -12,16 +12,18 @@
 mod deadlines;
 mod greet;
 mod instances;
-mod rail;
+mod messages;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use polyrail_model::{Destination, Identity, InstanceId, LinkSample, SessionId, Unit, UserId};
+use polyrail_model::{
+    Destination, Identity, InstanceId, LinkSample, SessionId, SessionKey, Unit, UserId,
+};
 use polyrail_scheduler::ChainSpec;
 
 use crate::core::{Outlet, Session};
-use crate::event::{Event, FlowKey, OpenError, PathReport, SessionKey, TunnelKey};
+use crate::event::{Event, FlowKey, OpenError, PathReport, TunnelKey};
 use crate::limits::GREETING_TIMEOUT;
 use crate::path::Manner;
 use crate::settings::{Role, SessionStatus, Settings, Status, TunnelInfo};

@@ -2,16 +2,17 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use polyrail_model::codec::{Cursor, FieldError};
 use polyrail_model::{
-    Bitrate, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId, UserId,
+    Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId,
+    UserId,
 };
 
-use super::cursor::Cursor;
 use super::encode::{flag, kind};
 use super::{
-    ACK_RANGES_MAX, Ack, CARRIER_NAME_MAX, DataMarks, Echo, Frame, Greeting, HEADER, NUMBER_MAX,
-    Notice, Open, PAYLOAD_MAX, REASON_MAX, RejectCode, Reset, ResetReason, Said, Terms, VERSION,
-    rail,
+    ACK_RANGES_MAX, Ack, CARRIER_NAME_MAX, DataMarks, Echo, Frame, Greeting, HEADER, MESSAGE_MAX,
+    NUMBER_MAX, Notice, Open, PAYLOAD_MAX, REASON_MAX, RejectCode, Reset, ResetReason, Said, Terms,
+    VERSION,
 };
 
 /// Bytes that are not a frame.
@@ -38,6 +39,15 @@ pub enum WireError {
 #[derive(Debug, Default)]
 pub struct Decoder {
     partial: Vec<u8>,
+}
+
+impl From<FieldError> for WireError {
+    fn from(error: FieldError) -> Self {
+        match error {
+            FieldError::Truncated => Self::Truncated,
+            FieldError::Invalid(field) => Self::Field(field),
+        }
+    }
 }
 
 impl Decoder {
@@ -138,8 +148,7 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Frame<'_>, WireError> {
             sent_us: cursor.number()?,
             received_us: cursor.number()?,
         },
-        kind::TELEMETRY => rail::telemetry(&mut cursor)?,
-        kind::HANDOVER => rail::handover(&mut cursor)?,
+        kind::MESSAGE => message(&mut cursor)?,
         kind::PATH_STATUS => path_status(&mut cursor)?,
         kind::GOAWAY => Frame::GoAway { reason: cursor.text(REASON_MAX)?.to_owned() },
         kind => {
@@ -187,7 +196,7 @@ fn open(cursor: &mut Cursor<'_>) -> Result<Open, WireError> {
 }
 
 fn destination(cursor: &mut Cursor<'_>) -> Result<Destination, WireError> {
-    let port = |cursor: &mut Cursor<'_>| Ok(u16::from_be_bytes(cursor.array()?));
+    let port = |cursor: &mut Cursor<'_>| cursor.array().map(u16::from_be_bytes);
     match cursor.byte()? {
         flag::DESTINATION_V4 => {
             let ip = Ipv4Addr::from(cursor.array::<4>()?);
@@ -213,7 +222,7 @@ fn ack(cursor: &mut Cursor<'_>) -> Result<Ack, WireError> {
     let bits = cursor.byte()?;
     let (cumulative, limit, drained) = (cursor.number()?, cursor.number()?, cursor.number()?);
     let echo = (bits & flag::ECHO != 0).then(|| {
-        Ok(Echo {
+        Ok::<_, WireError>(Echo {
             path: PathId(cursor.number()?),
             sent_us: cursor.number()?,
             received_us: cursor.number()?,
@@ -260,6 +269,17 @@ fn path_status<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, WireError> {
         }
     };
     Ok(Frame::PathStatus(Notice { path, serial, said }))
+}
+
+fn message<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, WireError> {
+    let channel = Channel(cursor.byte()?);
+    let latest = cursor.byte()? & flag::LATEST != 0;
+    let (serial, waited_us) = (cursor.number()?, cursor.number()?);
+    let payload = cursor.rest();
+    if payload.len() > MESSAGE_MAX {
+        return Err(WireError::Field("message too long"));
+    }
+    Ok(Frame::Message { channel, latest, serial, waited_us, payload })
 }
 
 fn flow(cursor: &mut Cursor<'_>) -> Result<FlowId, WireError> {

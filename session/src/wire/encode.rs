@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 
 use polyrail_model::Destination;
+use polyrail_model::codec::{put_number, put_text};
 
-use super::cursor::{put_number, put_text};
 use super::{
     ACK_RANGES_MAX, Ack, CARRIER_NAME_MAX, DataMarks, Frame, Greeting, HEADER, Notice, Open,
-    REASON_MAX, Said, Terms, VERSION, rail,
+    REASON_MAX, Said, Terms, VERSION,
 };
 
 /// Frame types.
@@ -23,10 +23,9 @@ pub(super) mod kind {
     pub const RESET: u8 = 0x09;
     pub const PING: u8 = 0x0a;
     pub const PONG: u8 = 0x0b;
-    pub const TELEMETRY: u8 = 0x0c;
-    pub const HANDOVER: u8 = 0x0d;
     pub const PATH_STATUS: u8 = 0x0e;
     pub const GOAWAY: u8 = 0x0f;
+    pub const MESSAGE: u8 = 0x11;
 }
 
 /// Flag bits, and kinds within a frame.
@@ -40,6 +39,7 @@ pub(super) mod flag {
     pub const DIALED: u8 = 0x02;
     pub const ECHO: u8 = 0x04;
     pub const ANSWER: u8 = 0x01;
+    pub const LATEST: u8 = 0x01;
     pub const STALLED: u64 = 1;
     pub const POLICED: u64 = 2;
     pub const USED_AS: u64 = 3;
@@ -73,8 +73,7 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
         Frame::Reset(_) => kind::RESET,
         Frame::Ping { .. } => kind::PING,
         Frame::Pong { .. } => kind::PONG,
-        Frame::Telemetry { .. } => kind::TELEMETRY,
-        Frame::Handover { .. } => kind::HANDOVER,
+        Frame::Message { .. } => kind::MESSAGE,
         Frame::PathStatus(_) => kind::PATH_STATUS,
         Frame::GoAway { .. } => kind::GOAWAY,
         Frame::Unknown { kind } => *kind,
@@ -129,13 +128,10 @@ fn payload(frame: &Frame<'_>, out: &mut Vec<u8>) {
         Frame::Pong { token, sent_us, received_us } => {
             [*token, *sent_us, *received_us].into_iter().for_each(|n| put_number(out, n));
         }
-        Frame::Telemetry { serial, telemetry } => {
-            put_number(out, *serial);
-            rail::put_telemetry(out, telemetry);
-        }
-        Frame::Handover { serial, message } => {
-            put_number(out, *serial);
-            rail::put_message(out, message);
+        Frame::Message { channel, latest, serial, waited_us, payload } => {
+            out.extend_from_slice(&[channel.0, bit(*latest, flag::LATEST)]);
+            [*serial, *waited_us].into_iter().for_each(|n| put_number(out, n));
+            out.extend_from_slice(payload);
         }
         Frame::PathStatus(notice) => put_notice(out, notice),
         Frame::GoAway { reason } => put_text(out, reason, REASON_MAX),

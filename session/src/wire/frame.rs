@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use polyrail_model::{
-    Bitrate, Destination, Families, FlowId, InstanceId, LedgerMessage, PathId, SessionId,
-    Telemetry, UserId,
+    Bitrate, Channel, Destination, Families, FlowId, InstanceId, PathId, SessionId, UserId,
 };
 
 /// One frame. Data borrows from the bytes it was decoded from.
@@ -97,20 +96,18 @@ pub enum Frame<'a> {
         /// When the PING arrived, in microseconds of the answerer's clock.
         received_us: u64,
     },
-    /// Where the train is and which cells its modems are in (gateway).
-    Telemetry {
-        /// Rises with each telemetry of a session: it tells copies and late ones.
+    /// A message that belongs to no flow.
+    Message {
+        /// The receiver of the message.
+        channel: Channel,
+        /// A message with a higher serial on the same channel replaces it.
+        latest: bool,
+        /// Rises with each message of one sender in a session: it identifies copies.
         serial: u64,
-        /// What is told; at most [`super::TELEMETRY_CARRIERS_MAX`] carriers.
-        telemetry: Telemetry,
-    },
-    /// What the databases of handovers say to each other.
-    Handover {
-        /// Rises with each message of one sender in a session: it tells copies.
-        serial: u64,
-        /// The message; at most [`LedgerMessage::KNOWN_MAX`] trips or
-        /// [`LedgerMessage::RECORDS_MAX`] handovers.
-        message: LedgerMessage,
+        /// For how long it was queued, in microseconds.
+        waited_us: u64,
+        /// The message, at most [`super::MESSAGE_MAX`] bytes.
+        payload: &'a [u8],
     },
     /// What the sender says about a path, on that path or on others.
     PathStatus(Notice),

@@ -3,11 +3,9 @@
 //! Decoding never panics and never allocates more than the frame is long. What a frame means is
 //! the session's business; here is only its form.
 
-mod cursor;
 mod decode;
 mod encode;
 mod frame;
-mod rail;
 
 pub use decode::{Decoder, WireError};
 pub use encode::encode;
@@ -34,11 +32,10 @@ pub const REASON_MAX: usize = 256;
 /// The longest carrier name, in bytes.
 pub const CARRIER_NAME_MAX: usize = 32;
 
-/// The longest TELEMETRY or HANDOVER, header included, in bytes: it fits a packet.
-pub const RAIL_FRAME_MAX: usize = 1_200;
+/// The longest MESSAGE, header included, in bytes: it fits a packet.
+pub const MESSAGE_FRAME_MAX: usize = 1_200;
 
-/// The most carriers that one TELEMETRY may tell of.
-pub const TELEMETRY_CARRIERS_MAX: usize = 16;
+/// The longest payload of a message, in bytes: [`MESSAGE_FRAME_MAX`] less the frame's own fields.
+pub const MESSAGE_MAX: usize = MESSAGE_FRAME_MAX - HEADER - 18;
 
-/// The largest number that a variable-length integer holds (RFC 9000 section 16).
-pub const NUMBER_MAX: u64 = (1 << 62) - 1;
+pub use polyrail_model::codec::NUMBER_MAX;

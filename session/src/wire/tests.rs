@@ -1,12 +1,12 @@
 //! Tests of the wire: every frame survives the way there and back, and no input panics.
 
-use polyrail_model::LedgerMessage;
+use polyrail_model::Channel;
 use polyrail_scheduler::SEGMENT;
 use proptest::prelude::*;
 use rand_free::Lcg;
 
 use super::*;
-use crate::wire::encode;
+use crate::wire::{MESSAGE_FRAME_MAX, encode};
 
 /// A small generator, so that the fuzz run is the same everywhere.
 mod rand_free {
@@ -252,6 +252,13 @@ fn samples() -> Vec<Vec<u8>> {
     };
     let reset = Reset { flow, answer: false, reason: ResetReason::Refused, last: 9, after: 3 };
     let notice = |said| Frame::PathStatus(Notice { path: PathId(3), serial: 80, said });
+    let message = |latest| Frame::Message {
+        channel: Channel(2),
+        latest,
+        serial: 70,
+        waited_us: 400_000,
+        payload: b"opaque",
+    };
     let frames = [
         Frame::Hello { instance: InstanceId([7; 16]), greeting: greeting.clone(), terms },
         Frame::Join { session: SessionId([8; 16]), proof: [9; 32], greeting },
@@ -275,10 +282,8 @@ fn samples() -> Vec<Vec<u8>> {
         notice(Said::Backup { backup: true }),
         Frame::GoAway { reason: "maintenance".into() },
         Frame::Unknown { kind: 0x10 },
-        Frame::Telemetry { serial: 5, telemetry: rail::tests::telemetry() },
-        Frame::Handover { serial: 6, message: LedgerMessage::Known(rail::tests::known()) },
-        Frame::Handover { serial: 7, message: LedgerMessage::Records(rail::tests::records()) },
-        Frame::Handover { serial: 8, message: LedgerMessage::Digest(rail::tests::digest()) },
+        message(false),
+        message(true),
     ];
     let encoded = |frame: &Frame<'_>| {
         let mut bytes = Vec::new();
@@ -286,6 +291,28 @@ fn samples() -> Vec<Vec<u8>> {
         bytes
     };
     frames.iter().map(encoded).collect()
+}
+
+#[test]
+fn longest_message_fits_a_packet_and_a_longer_one_is_refused() {
+    let frame = |payload| Frame::Message {
+        channel: Channel(255),
+        latest: true,
+        serial: NUMBER_MAX,
+        waited_us: NUMBER_MAX,
+        payload,
+    };
+    let payload = [7; MESSAGE_MAX + 1];
+    let mut bytes = Vec::new();
+    encode(&frame(&payload[1..]), &mut bytes);
+    assert_eq!(bytes.len(), MESSAGE_FRAME_MAX);
+    let mut decoded = 0;
+    let mut decoder = Decoder::default();
+    decoder.feed(&bytes, |seen| decoded += usize::from(seen == frame(&payload[1..]))).unwrap();
+    assert_eq!(decoded, 1);
+    bytes.clear();
+    encode(&frame(&payload), &mut bytes);
+    assert_eq!(decoder.feed(&bytes, |_| {}), Err(WireError::Field("message too long")));
 }
 
 /// How long the unit of one segment is. A QUIC packet at an MTU of 1,500 has room for about 1,427

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use polyrail_emulator::link::Blackout;
 use polyrail_model::{
-    CarrierTelemetry, CellId, Direction, Handover, HandoverOutcome, LedgerMessage, Position,
-    RouteId, Speed, Telemetry, TripId, Urgency,
+    CellId, Delivery, Direction, Handover, HandoverOutcome, Position, RouteId, Speed, TripId,
 };
 use polyrail_predictor::sync::{Ledger, MemoryLedger, Share, Sync};
+use polyrail_predictor::wire::{CarrierTelemetry, SyncMessage, Telemetry};
 use polyrail_sim::world::{CarrierSpec, Side, World};
 
 use crate::lab::{CLOUD, GATEWAY, begin_download, line, ms, s, world};
@@ -59,7 +59,7 @@ fn srtt(world: &World, carrier: &str) -> Duration {
 fn told(world: &mut World) -> Vec<(Instant, Handover)> {
     let mut told = Vec::new();
     for (at, message) in world.take_ledger(CLOUD) {
-        let LedgerMessage::Records(records) = message else { panic!("{message:?}") };
+        let SyncMessage::Records(records) = message else { panic!("{message:?}") };
         told.extend(records.into_iter().map(|record| (at, record)));
     }
     told
@@ -91,8 +91,8 @@ impl Busy {
         let seen = handover(7, self.handovers);
         self.handovers += 1;
         let (from, round_trip) = (world.now(), srtt(world, live));
-        let message = LedgerMessage::Records(vec![seen.clone()]);
-        world.send_ledger(GATEWAY, &message, Urgency::Now);
+        let message = SyncMessage::Records(vec![seen.clone()]);
+        world.send_ledger(GATEWAY, &message, Delivery::Urgent);
         let mut told = Vec::new();
         while told.is_empty() && world.now() < from + s(5) {
             world.run_for(ms(20));

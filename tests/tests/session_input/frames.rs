@@ -1,15 +1,12 @@
 //! Hostile bytes: noise, frames with made-up fields, and real traffic with changes.
 
-use std::time::Duration;
-
 use polyrail_model::{
-    Bitrate, CarrierTelemetry, CellId, Destination, Direction, Families, FlowId, Handover,
-    HandoverOutcome, HostName, InstanceId, LedgerDigest, LedgerMessage, PathId, Position, RouteId,
-    Rsrp, SessionId, Speed, Telemetry, TripId, TripKnown, UserId,
+    Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId,
+    UserId,
 };
 use polyrail_session::wire::{
-    Ack, DataMarks, Echo, Frame, Greeting, NUMBER_MAX, Notice, Open, RejectCode, Reset, Said,
-    Terms, encode,
+    Ack, DataMarks, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice, Open, RejectCode,
+    Reset, Said, Terms, encode,
 };
 use polyrail_session::{ResetReason, Role};
 use polyrail_sim::dice::Dice;
@@ -91,9 +88,9 @@ fn greeting(dice: &mut Dice) -> Greeting {
 
 fn made_up(dice: &mut Dice, target: Role, out: &mut Vec<u8>) {
     // Mostly what the other role may say at all.
-    let weights: [u64; 15] = match target {
-        Role::Cloud => [1, 1, 1, 1, 6, 20, 12, 5, 8, 2, 2, 2, 1, 2, 2],
-        Role::Gateway => [1, 1, 3, 2, 1, 20, 14, 6, 9, 2, 2, 2, 1, 1, 2],
+    let weights: [u64; 14] = match target {
+        Role::Cloud => [1, 1, 1, 1, 6, 20, 12, 5, 8, 2, 2, 2, 1, 4],
+        Role::Gateway => [1, 1, 3, 2, 1, 20, 14, 6, 9, 2, 2, 2, 1, 3],
     };
     let data = data(dice);
     let frame = match dice.weighted(&weights) {
@@ -137,8 +134,13 @@ fn made_up(dice: &mut Dice, target: Role, out: &mut Vec<u8>) {
         },
         11 => Frame::PathStatus(notice(dice)),
         12 => Frame::GoAway { reason: "why not".to_owned() },
-        13 => Frame::Telemetry { serial: number(dice), telemetry: telemetry(dice) },
-        _ => Frame::Handover { serial: number(dice), message: ledger_message(dice) },
+        _ => Frame::Message {
+            channel: Channel(dice.between(0, 4) as u8),
+            latest: dice.chance(0.5),
+            serial: number(dice),
+            waited_us: number(dice),
+            payload: &data[..data.len().min(MESSAGE_MAX)],
+        },
     };
     // Flow zero is no flow: the encoder would write what no peer of ours writes, which is fine.
     encode(&frame, out);
@@ -149,57 +151,6 @@ fn notice(dice: &mut Dice) -> Notice {
     let backup = dice.chance(0.5);
     let said = dice.pick(&[Said::Stalled, Said::Policed { rate }, Said::Backup { backup }]);
     Notice { path: PathId(dice.between(0, 6)), serial: number(dice), said }
-}
-
-fn carrier(dice: &mut Dice) -> CarrierTelemetry {
-    let cell = dice.chance(0.8).then(|| CellId(dice.number()));
-    let rsrp = dice.chance(0.5).then(|| Rsrp { deci_dbm: dice.number() as i16 });
-    CarrierTelemetry { carrier: greeting(dice).carrier, cell, rsrp }
-}
-
-pub fn telemetry(dice: &mut Dice) -> Telemetry {
-    let Handover { trip, route, direction, position, speed, dark, .. } = handover(dice);
-    let error = Position { decimetres: dice.number() as i32 };
-    let carriers = (0..dice.pick(&[0, 2, 16, 20])).map(|_| carrier(dice)).collect();
-    Telemetry { trip, route, direction, position, speed, error, age: dark, carriers }
-}
-
-fn handover(dice: &mut Dice) -> Handover {
-    let CarrierTelemetry { carrier, cell, rsrp } = carrier(dice);
-    Handover {
-        trip: TripId(dice.between(0, 4)),
-        sequence: dice.number() as u32,
-        at_ms: dice.number(),
-        carrier,
-        route: RouteId(dice.number()),
-        direction: dice.pick(&[Direction::Up, Direction::Down]),
-        position: Position { decimetres: dice.number() as i32 },
-        speed: Speed { centimetres_per_second: dice.number() as u16 },
-        from: CellId(dice.number()),
-        to: cell,
-        rsrp,
-        outcome: dice.pick(&[HandoverOutcome::Success, HandoverOutcome::TypeIII]),
-        dark: Duration::from_micros(dice.number()),
-    }
-}
-
-pub fn ledger_message(dice: &mut Dice) -> LedgerMessage {
-    let count = dice.pick(&[0, 1, 12, 70]);
-    match dice.between(0, 3) {
-        0 => LedgerMessage::Records((0..count).map(|_| handover(dice)).collect()),
-        1 => {
-            let known = |dice: &mut Dice| TripKnown {
-                trip: TripId(dice.between(0, 4)),
-                next: dice.number() as u32,
-            };
-            LedgerMessage::Known((0..count).map(|_| known(dice)).collect())
-        }
-        _ => LedgerMessage::Digest(LedgerDigest {
-            trips: dice.number() as u32,
-            hash: dice.number(),
-            answer: dice.chance(0.5),
-        }),
-    }
 }
 
 fn terms(dice: &mut Dice) -> Terms {

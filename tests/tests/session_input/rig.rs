@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{
-    Bytes, Destination, HostName, Identity, InstanceId, TunnelMode, Unit, Urgency, UserId,
+    Bytes, Channel, Delivery, Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId,
 };
 use polyrail_session::limits::FLOWS_REFUSED_MAX;
 use polyrail_session::wire::Decoder;
@@ -12,8 +12,6 @@ use polyrail_session::{
     Endpoint, Event, FlowKey, Outlet, ResetReason, Role, Settings, TunnelInfo, TunnelKey,
 };
 use polyrail_sim::dice::Dice;
-
-use crate::frames;
 
 /// The tunnel over which the hostile bytes come.
 pub const ATTACKED: TunnelKey = TunnelKey(1);
@@ -237,19 +235,18 @@ impl Rig {
         self.exchange(dice.chance(0.7));
     }
 
-    /// Both sides speak of the train.
+    /// Both sides queue messages.
     fn tell(&mut self, dice: &mut Dice) {
-        let end = &mut self.ends[0].endpoint;
-        end.send_telemetry(self.now, &frames::telemetry(dice));
         for end in &mut self.ends[..2] {
             let Some(session) = end.endpoint.status().sessions.first().map(|s| s.session) else {
                 continue;
             };
             let count = if dice.chance(0.01) { 70 } else { dice.pick(&[0, 0, 1, 2]) };
             for _ in 0..count {
-                let urgency = dice.pick(&[Urgency::Now, Urgency::Later]);
-                let message = frames::ledger_message(dice);
-                end.endpoint.send_ledger(self.now, session, &message, urgency);
+                let kinds = [Delivery::Latest, Delivery::Urgent, Delivery::Background];
+                let (channel, delivery) = (Channel(dice.between(0, 3) as u8), dice.pick(&kinds));
+                let payload = vec![1; dice.pick(&[0, 100, 1_178, 1_200])];
+                end.endpoint.send_message(self.now, session, channel, delivery, payload);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use polyrail_admin::{
     ConnectionState, Demotion, LinkState, PathState, Reloaded, SessionState, SourceState, Status,
 };
-use polyrail_control::linkdb::{LinkDbState, TripState, Unrecorded};
+use polyrail_predictor::worker::{TripState, Unrecorded, WorkerState};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ fn session(session: &SessionState, out: &mut dyn Write) -> io::Result<()> {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct LinkDbAnswer {
     #[serde(flatten)]
-    state: LinkDbState,
+    state: WorkerState,
     #[serde(default)]
     sources: Vec<SourceState>,
 }
@@ -66,10 +66,8 @@ pub(super) fn linkdb(answer: &LinkDbAnswer, out: &mut dyn Write) -> io::Result<(
         None => writeln!(out, "database       {file}")?,
         Some(error) => writeln!(out, "database       {file}, cannot be used: {error}")?,
     }
-    match (&state.failed, state.failures) {
-        (Some(failed), times) => writeln!(out, "failed         {failed}; failures: {times}")?,
-        (None, 0) => {}
-        (None, times) => writeln!(out, "failed         {times} times, restarted")?,
+    if let Some(reason) = &state.failed {
+        writeln!(out, "failed         panic: {reason}; restart the daemon to enable forecasts")?;
     }
     if let Some(damaged) = &store.damaged {
         writeln!(out, "damaged        {damaged}")?;
@@ -111,7 +109,7 @@ pub(super) fn linkdb(answer: &LinkDbAnswer, out: &mut dyn Write) -> io::Result<(
 }
 
 /// Observations that were not recorded.
-fn unrecorded(state: &LinkDbState, out: &mut dyn Write) -> io::Result<()> {
+fn unrecorded(state: &WorkerState, out: &mut dyn Write) -> io::Result<()> {
     let Unrecorded { unplaced, gaps, untold, strangers, dropped } = state.unrecorded;
     if state.unrecorded.total() > 0 {
         writeln!(
@@ -347,28 +345,26 @@ mod tests {
 
     #[test]
     fn unrecorded_observations_are_shown_if_any() {
-        let shown = |state: &LinkDbState| {
+        let shown = |state: &WorkerState| {
             let mut text = Vec::new();
             let answer = LinkDbAnswer { state: state.clone(), sources: Vec::new() };
             linkdb(&answer, &mut text).unwrap();
             String::from_utf8(text).unwrap()
         };
-        let text = shown(&LinkDbState::default());
+        let text = shown(&WorkerState::default());
         for part in ["failed", "not recorded"] {
             assert!(!text.contains(part), "{text}");
         }
         let unrecorded = Unrecorded { unplaced: 3, untold: 4, ..Unrecorded::default() };
-        let (failed, failures) = (Some("a fault".to_owned()), 2);
-        let state = LinkDbState { unrecorded, failed, failures, ..Default::default() };
+        let (failed, failures) = (Some("a fault".to_owned()), 1);
+        let state = WorkerState { unrecorded, failed, failures, ..Default::default() };
         let text = shown(&state);
         for part in [
-            "failed         a fault; failures: 2\n",
+            "failed         panic: a fault; restart the daemon to enable forecasts\n",
             "not recorded   3 without a position, 4 with unknown outcome, 0 gaps, 0 of",
         ] {
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         }
-        let text = shown(&LinkDbState { failed: None, ..state });
-        assert!(text.contains("failed         2 times, restarted\n"), "{text}");
     }
 
     #[test]

@@ -95,7 +95,7 @@ fn full_disk(world: &mut World, folder: &Path, file: &WebFile) -> Result<()> {
     let state = wait_for_linkdb(world, Side::Gateway, "handovers", TRIED_AGAIN, written)?;
     ensure!(state.pointer("/store/error") == Some(&Value::Null), "{state}");
     ensure!(count(&state["store"], "lost") == 0, "{state}");
-    world.gateway.wait_for_log("the LinkDB is open again", SOON)
+    world.gateway.wait_for_log("LinkDB is open again", SOON)
 }
 
 /// Cells that a train passes within some seconds.

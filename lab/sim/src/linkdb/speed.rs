@@ -8,7 +8,7 @@ use polyrail_model::{
     CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Speed, TripId,
 };
 use polyrail_predictor::forecast::evaluate::histories;
-use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Situation};
+use polyrail_predictor::forecast::{ForecastSettings, Forecaster, TrainPosition};
 
 use crate::dice::Dice;
 
@@ -59,7 +59,7 @@ fn after_records(results: &mut Results, forecaster: &mut Forecaster, told: &mut 
 /// Forecasts all carriers in a cell; how long it took, in microseconds.
 fn round(forecaster: &mut Forecaster, place: usize, told: &mut u64) -> f64 {
     let (now, cell) = (Instant::now(), place % CELLS);
-    let situation = Situation {
+    let situation = TrainPosition {
         at: now,
         route: RouteId(1),
         direction: Direction::Up,

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use polyrail_model::{InstanceId, LedgerMessage, Telemetry, Unit};
+use polyrail_model::{InstanceId, Unit};
+use polyrail_predictor::wire::{SyncMessage, Telemetry};
 use polyrail_session::limits::FLOWS_REFUSED_MAX;
 use polyrail_session::{
     Endpoint, Event, FlowKey, Outlet, PathReport, PathStatus, Settings, Status, TunnelKey,
@@ -33,7 +34,7 @@ pub(super) struct Node {
     pub reports: Vec<(Instant, PathReport)>,
     /// Received telemetry and messages of the peer's database, with their times.
     pub telemetry: Vec<(Instant, Telemetry)>,
-    pub ledger: Vec<(Instant, LedgerMessage)>,
+    pub ledger: Vec<(Instant, SyncMessage)>,
     pub sessions_up: u32,
     /// Flows that lost their session, of which the end is still to be told.
     pub orphans: u32,
@@ -258,8 +259,9 @@ impl World {
                 self.coverage.reported += 1;
                 self.on_report(side, tunnel, report);
             }
-            Event::Telemetry { telemetry, .. } => self.on_telemetry(side, telemetry),
-            Event::Ledger { message, .. } => self.on_ledger(side, message),
+            Event::Message { channel, waited, payload, .. } => {
+                self.on_message(side, channel, waited, &payload);
+            }
             Event::Opened { flow, user, destination } => {
                 self.on_opened(side, flow, user, &destination);
             }

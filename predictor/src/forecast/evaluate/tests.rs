@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::{CellId, Direction, HandoverOutcome, Position, RouteId, Rsrp, Speed};
 
 use super::*;
-use crate::forecast::{Forecaster, Rule, Situation};
+use crate::forecast::{Forecaster, Rule, TrainPosition};
 
 fn handover(trip: u64, sequence: u32, metres: f64, fails: bool) -> Handover {
     Handover {
@@ -153,7 +153,7 @@ fn what_is_judged_is_what_a_forecaster_tells() {
             let metres = direction.sign() * f64::from(along);
             let route = RouteId(1);
             let situation =
-                Situation { at: now, route, direction, metres, speed: 80.0, error: 5.0 };
+                TrainPosition { at: now, route, direction, metres, speed: 80.0, error: 5.0 };
             forecaster.forecast(now, &situation, "a", CellId(0))
         };
         let told: Vec<_> = (0..2_400).map(&mut tell).collect();

@@ -1,6 +1,6 @@
 //! Forecasts as a train sees them that passes cells.
 
-use polyrail_model::{HandoverOutcome, Speed, TripId};
+use polyrail_model::{Direction, HandoverOutcome, RouteId, Speed, TripId};
 
 use super::*;
 use crate::forecast::Rule;
@@ -51,9 +51,9 @@ fn learned(direction: Direction, settings: ForecastSettings) -> Forecaster {
 }
 
 /// So far along the way.
-fn situation(direction: Direction, along: f64) -> Situation {
+fn situation(direction: Direction, along: f64) -> TrainPosition {
     let metres = direction.sign() * along;
-    Situation { at: at(0.0), route: RouteId(1), direction, metres, speed: SPEED, error: 5.0 }
+    TrainPosition { at: at(0.0), route: RouteId(1), direction, metres, speed: SPEED, error: 5.0 }
 }
 
 #[test]
@@ -94,20 +94,21 @@ fn a_failure_is_foreseen_in_both_directions() {
 fn who_stands_or_is_lost_foresees_nothing() {
     let mut forecaster = learned(Direction::Up, ForecastSettings::default());
     let usual = situation(Direction::Up, 900.0);
-    let mut told =
-        |now: f64, situation: Situation| forecaster.forecast(at(now), &situation, "a", CellId(1));
+    let mut told = |now: f64, situation: TrainPosition| {
+        forecaster.forecast(at(now), &situation, "a", CellId(1))
+    };
     assert!(told(2.9, usual).is_some());
     assert_eq!(told(3.0, usual), None, "too old");
     for speed in [0.0, 0.9, -50.0, f64::NAN] {
-        assert_eq!(told(0.0, Situation { speed, ..usual }), None, "{speed}");
+        assert_eq!(told(0.0, TrainPosition { speed, ..usual }), None, "{speed}");
     }
     for metres in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300, -1e300] {
-        assert_eq!(told(0.0, Situation { metres, ..usual }), None, "{metres}");
+        assert_eq!(told(0.0, TrainPosition { metres, ..usual }), None, "{metres}");
     }
-    assert_eq!(told(0.0, Situation { error: f64::NAN, ..usual }), None);
-    assert_eq!(told(0.0, Situation { direction: Direction::Down, ..usual }), None);
-    assert_eq!(told(0.0, Situation { error: 101.0, ..usual }), None, "over 2.5 s off");
-    let lost = Situation { error: 60.0, ..usual };
+    assert_eq!(told(0.0, TrainPosition { error: f64::NAN, ..usual }), None);
+    assert_eq!(told(0.0, TrainPosition { direction: Direction::Down, ..usual }), None);
+    assert_eq!(told(0.0, TrainPosition { error: 101.0, ..usual }), None, "over 2.5 s off");
+    let lost = TrainPosition { error: 60.0, ..usual };
     assert_eq!(told(0.0, lost).unwrap().uncertainty, Duration::from_millis(1_500));
     // A clock that runs ahead of the position's.
     assert!(told(-1.0, usual).is_some());
@@ -123,11 +124,11 @@ fn slow_trains_are_forecast_where_their_time_is_known() {
         let early = (1_000.5 - place) / speed;
         assert!((0.0..2.5).contains(&early), "{speed} m/s: {early} s before");
     }
-    let slow = Situation { speed: 4.0, ..situation(Direction::Up, 980.0) };
+    let slow = TrainPosition { speed: 4.0, ..situation(Direction::Up, 980.0) };
     let mut told = |situation| forecaster.forecast(at(0.0), &situation, "a", CellId(1));
     let uncertainty = told(slow).unwrap().uncertainty;
     assert_eq!(uncertainty, Duration::from_millis(2_500), "not five seconds");
-    assert_eq!(told(Situation { error: 5.1, ..slow }), None, "over 2.5 s off");
+    assert_eq!(told(TrainPosition { error: 5.1, ..slow }), None, "over 2.5 s off");
     // Where handovers are 100 m apart nobody knows in which 12.5 m it is.
     let successes: Vec<f64> = (0..24).map(|one| 1_000.0 + 10.0 * f64::from(one)).collect();
     let failures: Vec<f64> = (0..12).map(|one| 1_100.0 + 16.0 * f64::from(one)).collect();
@@ -390,7 +391,7 @@ fn any_history_makes_sound_forecasts() {
         for cell in 0..6 {
             for direction in [Direction::Up, Direction::Down] {
                 let usual = self::situation(direction, 0.0);
-                let situation = Situation { metres, speed, error, ..usual };
+                let situation = TrainPosition { metres, speed, error, ..usual };
                 let told = forecaster.forecast(at(0.0), &situation, "a", CellId(cell));
                 if let Some(told) = told {
                     prop_assert!(told.fails_at <= at(30.0) && told.permille <= 1_000);

@@ -71,7 +71,7 @@ fn digests_do_not_list_all_trips_for_what_is_under_way() {
         let mut side = Sync::new(now, share);
         side.connected(now);
         let named = (0..9).map(|trip| TripKnown { trip: TripId(trip), next: 20 });
-        side.on_message(now, &mut ledger, LedgerMessage::Known(named.collect())).unwrap();
+        side.on_message(now, &mut ledger, SyncMessage::Known(named.collect())).unwrap();
         let seen = [(0, 20), (3, 19), (4, 18), (4, 19), (7, 19)];
         let said = [(5, 17), (5, 16), (6, 0), (7, 18), (8, 20)];
         seen.iter().for_each(|&(trip, sequence)| side.added(now, &handover(trip, sequence)));
@@ -86,7 +86,7 @@ fn digests_do_not_list_all_trips_for_what_is_under_way() {
     }
 }
 
-fn digest(world: &World, side: usize) -> LedgerDigest {
+fn digest(world: &World, side: usize) -> SyncDigest {
     world.sides[side].digest(&world.ledgers[side], false).unwrap()
 }
 
@@ -117,7 +117,7 @@ struct Counting(MemoryLedger, Cell<u32>);
 impl Ledger for Counting {
     type Error = Infallible;
 
-    fn digest(&self) -> Result<LedgerDigest, Self::Error> {
+    fn digest(&self) -> Result<SyncDigest, Self::Error> {
         self.0.digest()
     }
 
@@ -151,7 +151,7 @@ fn nothing_is_written_when_nothing_is_new() {
     side.connected(now);
     let mut hear = |ledger: &mut Counting, records: &[(u64, u32)]| {
         let records = records.iter().map(|&(trip, sequence)| handover(trip, sequence)).collect();
-        let fresh = side.on_message(now, ledger, LedgerMessage::Records(records)).unwrap();
+        let fresh = side.on_message(now, ledger, SyncMessage::Records(records)).unwrap();
         let fresh: Vec<_> = fresh.iter().map(|one| (one.trip.0, one.sequence)).collect();
         (fresh, ledger.1.take())
     };

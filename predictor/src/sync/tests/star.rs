@@ -16,17 +16,17 @@ struct Said {
 }
 
 impl Said {
-    fn count(&mut self, message: &LedgerMessage) {
+    fn count(&mut self, message: &SyncMessage) {
         self.frames += 1;
         self.bytes += bytes(message);
         match message {
-            LedgerMessage::Known(trips) if trips.len() > 40 => {
+            SyncMessage::Known(trips) if trips.len() > 40 => {
                 self.pages += 1;
                 self.page_bytes += bytes(message);
             }
-            LedgerMessage::Known(_) => {}
-            LedgerMessage::Records(records) => self.records += records.len() as u64,
-            LedgerMessage::Digest(_) => self.digests += 1,
+            SyncMessage::Known(_) => {}
+            SyncMessage::Records(records) => self.records += records.len() as u64,
+            SyncMessage::Digest(_) => self.digests += 1,
         }
     }
 }
@@ -47,7 +47,7 @@ struct Star {
     sides: Vec<Sync>,
     gateways: Vec<(MemoryLedger, Sync)>,
     said: BTreeMap<End, Said>,
-    wire: BTreeMap<(Instant, u64), (End, LedgerMessage)>,
+    wire: BTreeMap<(Instant, u64), (End, SyncMessage)>,
     next: u64,
     random: Pcg64,
     loss: f64,
@@ -102,7 +102,7 @@ impl Star {
         }
     }
 
-    fn put(&mut self, from: End, to: End, message: LedgerMessage) {
+    fn put(&mut self, from: End, to: End, message: SyncMessage) {
         self.said.entry(from).or_default().count(&message);
         if self.random.random_bool(self.loss) {
             return;
@@ -123,7 +123,7 @@ impl Star {
         self.drain();
     }
 
-    fn hear(&mut self, to: End, message: LedgerMessage) {
+    fn hear(&mut self, to: End, message: SyncMessage) {
         match to {
             End::Gateway(number) => {
                 let (ledger, side) = &mut self.gateways[number];

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use polyrail_emulator::rail;
 use polyrail_model::{CellId, Handover, Observation, Position, RouteId, Rsrp, Speed, TripId};
 use polyrail_predictor::pilot::{Pilot, PilotCounts, PilotOutput};
-use polyrail_predictor::position::Placement;
+use polyrail_predictor::position::TrainPosition;
 use polyrail_predictor::track::{Hint, Track};
 
 use super::Variant;
@@ -49,7 +49,7 @@ struct Asked<'a> {
     carrier: &'a str,
     handover: &'a rail::Handover,
     /// Where the pilot was, when it was asked.
-    place: Option<(TripId, Placement)>,
+    place: Option<(TripId, TrainPosition)>,
 }
 
 /// What happens at a second of a trip.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use polyrail_emulator::rail::{CarrierProfile, Route, Speed, Trip};
 use polyrail_model::{CellId, Direction, Handover, LinkForecast, RouteId};
-use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Situation};
+use polyrail_predictor::forecast::{ForecastSettings, Forecaster, TrainPosition};
 
 use crate::dice::Dice;
 use crate::linkdb::records::{REPORT_MS, recorded};
@@ -55,7 +55,7 @@ impl Next {
         let mut last: Option<LinkForecast> = None;
         let one = |(after, cell): (Duration, Option<u32>)| {
             let at = begin + after;
-            let situation = Situation {
+            let situation = TrainPosition {
                 at,
                 route: RouteId(self.route.seed),
                 direction: Direction::Up,

@@ -1,30 +1,32 @@
-//! The two workers joined in memory, on a simulated line whose cells fail, and the thread.
+//! The two engines joined in memory, on a simulated line whose cells fail, and the thread.
 
-mod failures;
+#![allow(clippy::disallowed_methods, reason = "the base of a simulated clock")]
+
 mod forecasts;
 mod peers;
+mod store;
 mod thread;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::store::{Limits, Store, StoreError};
 use polyrail_model::{
     Bitrate, CellId, Handover, Heard, LinkForecast, LinkOutlook, Observation, Odometer, RouteId,
-    Serving, Silence,
+    Serving, SessionKey, Silence,
 };
-use polyrail_predictor::store::{Limits, Store, StoreError};
 
-use super::ground::Ground;
-use super::keeper::Keeper;
-use super::train::Train;
-use super::{Input, LinkDbState, Output, SessionNumber, Tuning};
+use super::buffered::BufferedStore;
+use super::cloud::CloudEngine;
+use super::gateway::GatewayEngine;
+use super::{Engine, Input, Output, Settings, WorkerState};
 
 /// What is told in one session.
 #[derive(Clone, Debug, PartialEq)]
 struct Told {
     at: Instant,
-    session: SessionNumber,
+    session: SessionKey,
     carrier: String,
     forecast: Option<LinkForecast>,
 }
@@ -72,8 +74,8 @@ impl<W> Side<W> {
 struct World {
     now: Instant,
     wall_ms: u64,
-    train: Side<Train>,
-    ground: Side<Ground>,
+    train: Side<GatewayEngine>,
+    ground: Side<CloudEngine>,
     /// The session that stands.
     session: Option<u64>,
     sessions: u64,
@@ -89,25 +91,37 @@ struct Met {
 
 impl World {
     /// With both databases in memory.
-    fn in_memory(tuning: Tuning) -> Self {
+    fn in_memory(settings: Settings) -> Self {
         let now = Instant::now();
-        Self::new(now, 1, Keeper::open(now, None, tuning), Keeper::open(now, None, tuning), tuning)
+        Self::new(
+            now,
+            1,
+            BufferedStore::open(now, None, settings),
+            BufferedStore::open(now, None, settings),
+            settings,
+        )
     }
 
     /// With files in a folder.
-    fn on_disk(folder: &Path, tuning: Tuning) -> Self {
+    fn on_disk(folder: &Path, settings: Settings) -> Self {
         let now = Instant::now();
-        let keeper = |name: &str| Keeper::open(now, Some(folder.join(name)), tuning);
-        Self::new(now, 1, keeper("train"), keeper("ground"), tuning)
+        let store = |name: &str| BufferedStore::open(now, Some(folder.join(name)), settings);
+        Self::new(now, 1, store("train"), store("ground"), settings)
     }
 
     /// Of each seed trips have other numbers.
-    fn new(now: Instant, seed: u64, train: Keeper, ground: Keeper, tuning: Tuning) -> Self {
+    fn new(
+        now: Instant,
+        seed: u64,
+        train: BufferedStore,
+        ground: BufferedStore,
+        settings: Settings,
+    ) -> Self {
         Self {
             now,
             wall_ms: WALL_MS,
-            train: Side::new(Train::new(now, train, tuning, seed)),
-            ground: Side::new(Ground::new(now, ground, tuning)),
+            train: Side::new(GatewayEngine::new(now, train, settings, seed)),
+            ground: Side::new(CloudEngine::new(now, ground, settings)),
             session: None,
             sessions: 0,
             telemetry: 0,
@@ -139,12 +153,12 @@ impl World {
         self.pump();
     }
 
-    fn on_train(&self) -> SessionNumber {
-        SessionNumber(self.sessions)
+    fn on_train(&self) -> SessionKey {
+        SessionKey(self.sessions)
     }
 
-    fn on_ground(&self) -> SessionNumber {
-        SessionNumber(1_000 + self.sessions)
+    fn on_ground(&self) -> SessionKey {
+        SessionKey(1_000 + self.sessions)
     }
 
     /// Passes on what the sides say until both are quiet.
@@ -168,13 +182,13 @@ impl World {
         while let Some(output) = self.train.worker.poll(now) {
             any = true;
             let input = match self.train.keep(now, output) {
-                Some(Output::Telemetry(telemetry)) => {
+                Some(Output::Telemetry { telemetry, .. }) => {
                     self.telemetry += 1;
                     Input::Telemetry { session: self.on_ground(), at: now, telemetry }
                 }
-                Some(Output::Ledger { session, message, .. }) => {
+                Some(Output::Sync { session, message, .. }) => {
                     assert_eq!(session, self.on_train());
-                    Input::Ledger { session: self.on_ground(), message }
+                    Input::Sync { session: self.on_ground(), message }
                 }
                 _ => continue,
             };
@@ -190,13 +204,13 @@ impl World {
         while let Some(output) = self.ground.worker.poll(now) {
             any = true;
             let Some(output) = self.ground.keep(now, output) else { continue };
-            let Output::Ledger { session, message, .. } = output else {
+            let Output::Sync { session, message, .. } = output else {
                 panic!("a cloud says {output:?}");
             };
             assert_eq!(session, self.on_ground());
             if self.session.is_some() {
                 let session = self.on_train();
-                self.train.worker.take(now, self.wall_ms, Input::Ledger { session, message });
+                self.train.worker.take(now, self.wall_ms, Input::Sync { session, message });
             }
         }
         any
@@ -259,13 +273,13 @@ impl World {
         }
     }
 
-    fn states(&self) -> [LinkDbState; 2] {
+    fn states(&self) -> [WorkerState; 2] {
         [self.train.worker.state(self.now), self.ground.worker.state(self.now)]
     }
 
     fn close(mut self) {
         self.train.worker.close(self.now, self.wall_ms);
-        self.ground.worker.close(self.now);
+        self.ground.worker.close(self.now, self.wall_ms);
     }
 }
 
@@ -353,9 +367,9 @@ fn silence(at: Instant, since: Option<Instant>) -> Observation {
     Observation::Silence(Silence { at, carrier: "a".to_owned(), since, kept })
 }
 
-fn tuning() -> Tuning {
+fn settings() -> Settings {
     let retention = Duration::from_secs(365 * 86_400);
-    Tuning { events_max: 1_000_000, retention, forecast: true, guard: false, share: true }
+    Settings { events_max: 1_000_000, retention, forecast: true, guard: false, share: true }
 }
 
 /// All handovers of a database that is closed, by trip and number.
@@ -374,9 +388,9 @@ fn handovers(path: impl AsRef<Path>) -> BTreeMap<(u64, u32), Handover> {
 fn learned(folder: &Path, name: &str, trips: u64) -> PathBuf {
     let path = folder.join(name);
     let now = Instant::now();
-    let keeper = Keeper::open(now, Some(path.clone()), tuning());
-    let nothing = Keeper::open(now, None, tuning());
-    let mut world = World::new(now, 99, keeper, nothing, tuning());
+    let store = BufferedStore::open(now, Some(path.clone()), settings());
+    let nothing = BufferedStore::open(now, None, settings());
+    let mut world = World::new(now, 99, store, nothing, settings());
     world.ride_on(0..trips);
     world.close();
     path

@@ -1,23 +1,22 @@
-//! TELEMETRY and HANDOVER: what is known of a train, and of its handovers, in bytes.
+//! Payloads of LinkDB's messages: encoding and decoding.
 //!
-//! Numbers that are drawn at random or given by others (trips, tracks, cells) stand in eight bytes;
-//! the rest is as long as it must be. Of what is out of its range the encoder tells what is known,
-//! so that no reading of a modem can cost a tunnel; the decoder refuses it.
+//! Random numbers and numbers of other systems (trips, routes, cells) take eight bytes, the others
+//! are variable-length integers. The encoder omits a value that is out of range, so that no modem
+//! reading makes a message invalid; the decoder refuses it.
 
 use std::time::Duration;
 
+use polyrail_model::codec::{Cursor, FieldError, NUMBER_MAX, put_number, put_text};
 use polyrail_model::{
-    CarrierTelemetry, CellId, Direction, Handover, HandoverOutcome, LedgerDigest, LedgerMessage,
-    Position, RouteId, Rsrp, Speed, Telemetry, TripId, TripKnown,
+    CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
 };
 
-use super::cursor::{Cursor, put_number, put_text};
-use super::encode::kind;
 use super::{
-    CARRIER_NAME_MAX, Frame, HEADER, NUMBER_MAX, RAIL_FRAME_MAX, TELEMETRY_CARRIERS_MAX, WireError,
+    CARRIER_NAME_MAX, CarrierTelemetry, SyncDigest, SyncMessage, TELEMETRY_CARRIERS_MAX, Telemetry,
+    TripKnown,
 };
 
-/// Appends a telemetry behind its serial; carriers beyond the bound are left out.
+/// Appends a telemetry; omits carriers beyond the maximum.
 pub(super) fn put_telemetry(out: &mut Vec<u8>, telemetry: &Telemetry) {
     let Telemetry { trip, route, direction, position, speed, error, age, carriers } = telemetry;
     put_number(out, FORM);
@@ -39,13 +38,11 @@ pub(super) fn put_telemetry(out: &mut Vec<u8>, telemetry: &Telemetry) {
     }
 }
 
-/// The rest of a TELEMETRY. One of another form is for later versions: it is skipped.
-pub(super) fn telemetry<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, WireError> {
-    bounded(cursor)?;
-    let serial = cursor.number()?;
+/// Decodes a telemetry; none for a form of a later version.
+pub(super) fn telemetry(cursor: &mut Cursor<'_>) -> Result<Option<Telemetry>, FieldError> {
     if cursor.number()? != FORM {
         cursor.rest();
-        return Ok(Frame::Unknown { kind: kind::TELEMETRY });
+        return Ok(None);
     }
     let age = Duration::from_micros(cursor.number()?);
     let (trip, route) = (TripId(fixed(cursor)?), RouteId(fixed(cursor)?));
@@ -53,14 +50,15 @@ pub(super) fn telemetry<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, WireEr
     let position = position(cursor)?;
     let speed = Speed { centimetres_per_second: u16::from_be_bytes(cursor.array()?) };
     let error = i32::try_from(cursor.number()?);
-    let error = Position { decimetres: error.map_err(|_| WireError::Field("position error"))? };
+    let error = error.map_err(|_| FieldError::Invalid("position error"))?;
+    let error = Position { decimetres: error };
     let count = count(cursor, TELEMETRY_CARRIERS_MAX)?;
     let carriers = (0..count).map(|_| carrier(cursor)).collect::<Result<_, _>>()?;
     let telemetry = Telemetry { trip, route, direction, position, speed, error, age, carriers };
-    Ok(Frame::Telemetry { serial, telemetry })
+    Ok(Some(telemetry))
 }
 
-fn carrier(cursor: &mut Cursor<'_>) -> Result<CarrierTelemetry, WireError> {
+fn carrier(cursor: &mut Cursor<'_>) -> Result<CarrierTelemetry, FieldError> {
     let carrier = cursor.text(CARRIER_NAME_MAX)?.to_owned();
     let bits = cursor.byte()?;
     let cell = (bits & CELL != 0).then(|| cell(cursor)).transpose()?;
@@ -68,11 +66,10 @@ fn carrier(cursor: &mut Cursor<'_>) -> Result<CarrierTelemetry, WireError> {
     Ok(CarrierTelemetry { carrier, cell, rsrp })
 }
 
-/// Appends a message behind its serial; what is beyond the bounds of one message is left out.
-pub(super) fn put_message(out: &mut Vec<u8>, message: &LedgerMessage) {
+/// Appends a message, whose list is no longer than one message takes.
+pub(super) fn put_sync(out: &mut Vec<u8>, message: &SyncMessage) {
     match message {
-        LedgerMessage::Known(trips) => {
-            let trips = &trips[..trips.len().min(LedgerMessage::KNOWN_MAX)];
+        SyncMessage::Known(trips) => {
             put_number(out, KNOWN);
             put_number(out, trips.len() as u64);
             for TripKnown { trip, next } in trips {
@@ -80,13 +77,12 @@ pub(super) fn put_message(out: &mut Vec<u8>, message: &LedgerMessage) {
                 put_number(out, u64::from(*next));
             }
         }
-        LedgerMessage::Records(records) => {
-            let records = &records[..records.len().min(LedgerMessage::RECORDS_MAX)];
+        SyncMessage::Records(records) => {
             put_number(out, RECORDS);
             put_number(out, records.len() as u64);
             records.iter().for_each(|record| put_record(out, record));
         }
-        LedgerMessage::Digest(digest) => {
+        SyncMessage::Digest(digest) => {
             put_number(out, DIGEST);
             put_number(out, u64::from(digest.trips));
             out.extend_from_slice(&digest.hash.to_be_bytes());
@@ -95,34 +91,32 @@ pub(super) fn put_message(out: &mut Vec<u8>, message: &LedgerMessage) {
     }
 }
 
-/// The rest of a HANDOVER. One that says something new is for later versions: it is skipped.
-pub(super) fn handover<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, WireError> {
-    bounded(cursor)?;
-    let serial = cursor.number()?;
+/// Decodes a message of the synchronisation; none for a kind of a later version.
+pub(super) fn sync(cursor: &mut Cursor<'_>) -> Result<Option<SyncMessage>, FieldError> {
     let message = match cursor.number()? {
         KNOWN => {
-            let count = count(cursor, LedgerMessage::KNOWN_MAX)?;
+            let count = count(cursor, SyncMessage::KNOWN_MAX)?;
             let trips = (0..count).map(|_| {
                 Ok(TripKnown { trip: TripId(fixed(cursor)?), next: small(cursor.number()?)? })
             });
-            LedgerMessage::Known(trips.collect::<Result<_, WireError>>()?)
+            SyncMessage::Known(trips.collect::<Result<_, FieldError>>()?)
         }
         RECORDS => {
-            let count = count(cursor, LedgerMessage::RECORDS_MAX)?;
+            let count = count(cursor, SyncMessage::RECORDS_MAX)?;
             let records = (0..count).map(|_| record(cursor));
-            LedgerMessage::Records(records.collect::<Result<_, _>>()?)
+            SyncMessage::Records(records.collect::<Result<_, _>>()?)
         }
-        DIGEST => LedgerMessage::Digest(LedgerDigest {
+        DIGEST => SyncMessage::Digest(SyncDigest {
             trips: small(cursor.number()?)?,
             hash: fixed(cursor)?,
             answer: cursor.byte()? & ANSWER != 0,
         }),
         _ => {
             cursor.rest();
-            return Ok(Frame::Unknown { kind: kind::HANDOVER });
+            return Ok(None);
         }
     };
-    Ok(Frame::Handover { serial, message })
+    Ok(Some(message))
 }
 
 fn put_record(out: &mut Vec<u8>, record: &Handover) {
@@ -150,7 +144,7 @@ fn put_record(out: &mut Vec<u8>, record: &Handover) {
     put_duration(out, record.dark);
 }
 
-fn record(cursor: &mut Cursor<'_>) -> Result<Handover, WireError> {
+fn record(cursor: &mut Cursor<'_>) -> Result<Handover, FieldError> {
     let trip = TripId(fixed(cursor)?);
     let (sequence, at_ms) = (small(cursor.number()?)?, cursor.number()?);
     let carrier = cursor.text(CARRIER_NAME_MAX)?.to_owned();
@@ -179,34 +173,28 @@ fn record(cursor: &mut Cursor<'_>) -> Result<Handover, WireError> {
     })
 }
 
-/// Refuses a payload that is longer than any that is made.
-fn bounded(cursor: &Cursor<'_>) -> Result<(), WireError> {
-    let fits = cursor.0.len() <= RAIL_FRAME_MAX - HEADER;
-    if fits { Ok(()) } else { Err(WireError::Field("longer than a packet")) }
-}
-
-fn count(cursor: &mut Cursor<'_>, most: usize) -> Result<usize, WireError> {
+fn count(cursor: &mut Cursor<'_>, most: usize) -> Result<usize, FieldError> {
     let count = usize::try_from(cursor.number()?).ok().filter(|&count| count <= most);
-    count.ok_or(WireError::Field("too many entries"))
+    count.ok_or(FieldError::Invalid("too many entries"))
 }
 
-fn fixed(cursor: &mut Cursor<'_>) -> Result<u64, WireError> {
+fn fixed(cursor: &mut Cursor<'_>) -> Result<u64, FieldError> {
     Ok(u64::from_be_bytes(cursor.array()?))
 }
 
-fn small(number: u64) -> Result<u32, WireError> {
-    u32::try_from(number).map_err(|_| WireError::Field("a number beyond 2^32"))
+fn small(number: u64) -> Result<u32, FieldError> {
+    u32::try_from(number).map_err(|_| FieldError::Invalid("a number beyond 2^32"))
 }
 
 fn direction(bits: u8) -> Direction {
     if bits & DOWN == 0 { Direction::Up } else { Direction::Down }
 }
 
-fn position(cursor: &mut Cursor<'_>) -> Result<Position, WireError> {
+fn position(cursor: &mut Cursor<'_>) -> Result<Position, FieldError> {
     Ok(Position { decimetres: i32::from_be_bytes(cursor.array()?) })
 }
 
-fn cell(cursor: &mut Cursor<'_>) -> Result<CellId, WireError> {
+fn cell(cursor: &mut Cursor<'_>) -> Result<CellId, FieldError> {
     Ok(CellId(fixed(cursor)?))
 }
 
@@ -214,16 +202,16 @@ fn put_cell(out: &mut Vec<u8>, cell: Option<CellId>) {
     out.extend(cell.into_iter().flat_map(|cell| cell.0.to_be_bytes()));
 }
 
-fn rsrp(cursor: &mut Cursor<'_>) -> Result<Rsrp, WireError> {
+fn rsrp(cursor: &mut Cursor<'_>) -> Result<Rsrp, FieldError> {
     let rsrp = Rsrp { deci_dbm: i16::from_be_bytes(cursor.array()?) };
-    if is_in_range(&rsrp) { Ok(rsrp) } else { Err(WireError::Field("RSRP")) }
+    if is_in_range(&rsrp) { Ok(rsrp) } else { Err(FieldError::Invalid("RSRP")) }
 }
 
 fn put_rsrp(out: &mut Vec<u8>, rsrp: Option<Rsrp>) {
     out.extend(rsrp.into_iter().flat_map(|rsrp| rsrp.deci_dbm.to_be_bytes()));
 }
 
-/// What receivers report (see [`Rsrp::from_dbm`]).
+/// Whether a receiver can report it (see [`Rsrp::from_dbm`]).
 fn is_in_range(rsrp: &Rsrp) -> bool {
     (-2_000..=0).contains(&rsrp.deci_dbm)
 }
@@ -237,9 +225,9 @@ fn bit(set: bool, bit: u8) -> u8 {
     if set { bit } else { 0 }
 }
 
-/// The form of TELEMETRY that this version knows.
+/// The form of telemetry that this version knows.
 const FORM: u64 = 1;
-/// What a HANDOVER may be.
+/// Kinds of synchronisation messages.
 const KNOWN: u64 = 1;
 const RECORDS: u64 = 2;
 const DIGEST: u64 = 3;
@@ -248,8 +236,5 @@ const DOWN: u8 = 0x01;
 const CELL: u8 = 0x01 << 1;
 const RSRP: u8 = 0x01 << 2;
 const ANSWER: u8 = 0x01;
-/// Where the two bits of an outcome begin.
+/// The first of the two bits of an outcome.
 const OUTCOME: u32 = 3;
-
-#[cfg(test)]
-pub(super) mod tests;

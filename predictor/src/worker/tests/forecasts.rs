@@ -1,10 +1,10 @@
 //! What both sides are told of the failures ahead.
 
+use crate::position::TrainPosition;
+use crate::store::PlaceSample;
 use polyrail_model::{Direction, Position, TripId};
-use polyrail_predictor::position::Placement;
-use polyrail_predictor::store::PlaceSample;
 
-use super::super::train::steps;
+use super::super::lookahead::outlook;
 use super::*;
 
 /// Rides once more and returns what it met.
@@ -16,7 +16,7 @@ fn watched(world: &mut World, trip: u64) -> Vec<Met> {
 
 #[test]
 fn what_failed_before_is_foreseen_on_both_sides() {
-    let mut world = World::in_memory(tuning());
+    let mut world = World::in_memory(settings());
     world.connect();
     let first = watched(&mut world, 0);
     assert_eq!(first.len(), 3, "cells 1, 4 and 7");
@@ -54,7 +54,7 @@ fn what_failed_before_is_foreseen_on_both_sides() {
 /// not told.
 #[test]
 fn forecasts_are_renewed_and_no_more() {
-    let mut world = World::in_memory(tuning());
+    let mut world = World::in_memory(settings());
     world.connect();
     world.ride_on(0..TRIPS);
     watched(&mut world, TRIPS);
@@ -88,7 +88,7 @@ fn forecasts_are_renewed_and_no_more() {
 
 #[test]
 fn forecasts_end_with_telemetry_and_with_modems_that_say_nothing() {
-    let mut world = World::in_memory(tuning());
+    let mut world = World::in_memory(settings());
     world.connect();
     world.ride_on(0..TRIPS);
     world.train.forget();
@@ -129,7 +129,7 @@ fn forecasts_end_with_telemetry_and_with_modems_that_say_nothing() {
 
 #[test]
 fn a_reload_changes_what_is_told() {
-    let mut world = World::in_memory(Tuning { forecast: false, ..tuning() });
+    let mut world = World::in_memory(Settings { forecast: false, ..settings() });
     world.connect();
     world.ride_on(0..TRIPS);
     watched(&mut world, TRIPS);
@@ -146,7 +146,7 @@ fn a_reload_changes_what_is_told() {
         };
         if changes.last() != Some(&wanted) {
             // A guard that comes and goes changes nothing of sound cells here.
-            world.tell(Input::Retune(Tuning { forecast: wanted, guard: wanted, ..tuning() }));
+            world.tell(Input::Reload(Settings { forecast: wanted, guard: wanted, ..settings() }));
             world.rest(1);
             let now = world.now;
             let told = [world.train.holds("a", now), world.ground.holds("a", now)];
@@ -161,7 +161,7 @@ fn a_reload_changes_what_is_told() {
 
 #[test]
 fn what_carriers_carried_is_known_on_the_next_trip() {
-    let mut world = World::in_memory(tuning());
+    let mut world = World::in_memory(settings());
     world.connect();
     let measured = |world: &mut World, _| world.measure("b");
     world.ride(0, measured);
@@ -193,25 +193,26 @@ fn what_carriers_carried_is_known_on_the_next_trip() {
 #[test]
 fn a_hole_in_the_track_ahead_is_filled_from_beside_it() {
     let now = Instant::now();
-    let mut keeper = Keeper::open(now, None, tuning());
+    let mut store = BufferedStore::open(now, None, settings());
     let (direction, speed) = (Direction::Up, 100.0);
-    let place = Placement { at: now, route: ROUTE, direction, metres: 1_060.0, speed, error: 4.0 };
+    let place =
+        TrainPosition { at: now, route: ROUTE, direction, metres: 1_060.0, speed, error: 4.0 };
     let mut record = |metres: f64, mbps: Option<u64>, millis: Option<u64>| {
         let (carrier, position) = ("a".to_owned(), Position::from_metres(metres));
         let rate = mbps.map(|mbps| Bitrate::from_bps(mbps * 1_000_000));
         let delay = millis.map(Duration::from_millis);
         let (route, trip) = (ROUTE, TripId(1));
         let sample = PlaceSample { carrier, route, direction, position, trip, rate, delay };
-        keeper.record_place(sample);
+        store.record_place(sample);
     };
     record(850.0, Some(1), Some(10));
     record(1_050.0, None, Some(20));
     record(1_250.0, Some(3), None);
     record(1_550.0, Some(4), Some(40));
-    keeper.on_timeout(now + Duration::from_secs(30), WALL_MS);
+    store.on_timeout(now + Duration::from_secs(30), WALL_MS);
     let mut told = |metres: f64| -> Vec<(u64, u128)> {
-        let place = Placement { metres, ..place };
-        let steps = steps(now, &mut keeper, "a", &place).steps.into_iter();
+        let place = TrainPosition { metres, ..place };
+        let steps = outlook(now, &mut store, "a", &place).steps.into_iter();
         steps.map(|one| (one.rate.as_bps() / 1_000_000, one.delay.as_millis())).collect()
     };
     // At 1,060 m the next 200 m are nearer than the last, at 1,040 m the other way round.
@@ -225,7 +226,7 @@ fn a_hole_in_the_track_ahead_is_filled_from_beside_it() {
 /// The cloud hears of a cell that is lost or found at once, but not of each that comes and goes.
 #[test]
 fn the_cloud_is_told_at_once_of_another_cell() {
-    let mut world = World::in_memory(tuning());
+    let mut world = World::in_memory(settings());
     world.connect();
     world.observe(odometer(world.now, 100.0));
     world.observe(serving(world.now, "a", Some(1)));
@@ -255,5 +256,5 @@ fn the_cloud_is_told_at_once_of_another_cell() {
     world.disconnect();
     world.observe(serving(world.now, "a", None));
     world.pass(step * 10);
-    assert!(world.train.worker.next_timeout() > world.now);
+    assert!(world.train.worker.next_timeout().unwrap() > world.now);
 }

@@ -1,16 +1,15 @@
 //! Both databases come to hold the same, whatever the session does.
 
-use polyrail_model::{
-    Direction, HandoverOutcome, LedgerMessage, Position, Speed, TripId, TripKnown, Urgency,
-};
-use polyrail_predictor::sync::{Ledger, MemoryLedger, Share, Sync};
+use crate::sync::{Ledger, MemoryLedger, Share, Sync};
+use crate::wire::{SyncMessage, TripKnown};
+use polyrail_model::{Delivery, Direction, HandoverOutcome, Position, Speed, TripId};
 
 use super::*;
 
 #[test]
 fn both_databases_hold_the_same() {
     let folder = tempfile::tempdir().unwrap();
-    let mut world = World::on_disk(folder.path(), tuning());
+    let mut world = World::on_disk(folder.path(), settings());
     world.connect();
     world.ride_on(0..2);
     let [train, ground] = world.states();
@@ -36,7 +35,7 @@ fn both_databases_hold_the_same() {
 
 #[test]
 fn a_session_that_comes_back_is_told_all_and_gets_what_it_missed() {
-    let mut world = World::in_memory(tuning());
+    let mut world = World::in_memory(settings());
     world.connect();
     world.ride_on(0..TRIPS);
     let mut sessions = Vec::new();
@@ -66,7 +65,7 @@ fn a_session_that_comes_back_is_told_all_and_gets_what_it_missed() {
     world.telemetry = 0;
     world.ride_on(TRIPS + 1..TRIPS + 2);
     assert!(world.train.told.is_empty() && world.telemetry == 0);
-    let events = |state: &LinkDbState| state.store.stats.unwrap().events;
+    let events = |state: &WorkerState| state.store.stats.unwrap().events;
     let [train, ground] = world.states();
     assert!(events(&train) > events(&ground));
     world.connect();
@@ -82,9 +81,9 @@ fn a_gateway_learns_from_what_others_told_the_cloud() {
     let folder = tempfile::tempdir().unwrap();
     let path = learned(folder.path(), "ground", TRIPS);
     let now = Instant::now();
-    let train = Keeper::open(now, None, tuning());
-    let ground = Keeper::open(now, Some(path), tuning());
-    let mut world = World::new(now, 1, train, ground, tuning());
+    let train = BufferedStore::open(now, None, settings());
+    let ground = BufferedStore::open(now, Some(path), settings());
+    let mut world = World::new(now, 1, train, ground, settings());
     world.connect();
     world.rest(30);
     let [train, ground] = world.states();
@@ -104,33 +103,33 @@ fn a_keeper_says_how_far_it_knows_a_trip() {
         handovers(learned(folder.path(), "train", 1)).into_values().collect()
     };
     let trip = records[0].trip;
-    let mut keeper = Keeper::open(now, None, Tuning { events_max: 1_000, ..tuning() });
-    keeper.at(now, WALL_MS);
-    assert_eq!(keeper.next_of(trip).unwrap(), 0);
-    Ledger::append(&mut keeper, &records[2..4]).unwrap();
-    assert_eq!(keeper.next_of(trip).unwrap(), 0, "0 and 1 are missing");
-    Ledger::append(&mut keeper, &records[..2]).unwrap();
-    assert_eq!(keeper.next_of(trip).unwrap(), 4);
+    let mut store = BufferedStore::open(now, None, Settings { events_max: 1_000, ..settings() });
+    store.set_time(now, WALL_MS);
+    assert_eq!(store.next_of(trip).unwrap(), 0);
+    Ledger::append(&mut store, &records[2..4]).unwrap();
+    assert_eq!(store.next_of(trip).unwrap(), 0, "0 and 1 are missing");
+    Ledger::append(&mut store, &records[..2]).unwrap();
+    assert_eq!(store.next_of(trip).unwrap(), 4);
     // Newer trips push it out.
     for number in 0..2 {
         let newer = (0..600).map(|sequence| {
             let at_ms = WALL_MS + 86_400_000;
             Handover { trip: TripId(number), sequence, at_ms, ..records[0].clone() }
         });
-        Ledger::append(&mut keeper, &newer.collect::<Vec<_>>()).unwrap();
+        Ledger::append(&mut store, &newer.collect::<Vec<_>>()).unwrap();
     }
-    assert_eq!(keeper.next_of(trip).unwrap(), TripKnown::LEFT_OUT);
+    assert_eq!(store.next_of(trip).unwrap(), TripKnown::LEFT_OUT);
     // It is not compared any more.
-    let known = keeper.known_before(None, 10).unwrap();
+    let known = store.known_before(None, 10).unwrap();
     assert!(known.len() == 1 && known[0].1.trip != trip, "{known:?}");
-    assert_eq!(keeper.digest().unwrap().trips, 1);
+    assert_eq!(store.digest().unwrap().trips, 1);
 }
 
 #[test]
 fn a_clock_that_is_wrong_stops_nothing() {
     // 1970, and the year 2201.
     for wall_ms in [0, 5, 7_300_000_000_000] {
-        let mut world = World::in_memory(tuning());
+        let mut world = World::in_memory(settings());
         world.wall_ms = wall_ms;
         world.connect();
         world.ride_on(0..TRIPS);
@@ -147,11 +146,11 @@ fn a_clock_that_is_wrong_stops_nothing() {
 
 #[test]
 fn what_peers_say_out_of_place_is_nothing() {
-    let mut world = World::in_memory(tuning());
-    let strangers = [SessionNumber(5), SessionNumber(u64::MAX)];
+    let mut world = World::in_memory(settings());
+    let strangers = [SessionKey(5), SessionKey(u64::MAX)];
     for session in strangers {
-        let message = LedgerMessage::Known(vec![TripKnown { trip: TripId(1), next: 5 }]);
-        world.tell(Input::Ledger { session, message });
+        let message = SyncMessage::Known(vec![TripKnown { trip: TripId(1), next: 5 }]);
+        world.tell(Input::Sync { session, message });
         world.tell(Input::Down(session));
         let (carrier, rate) = ("a".to_owned(), Bitrate::from_bps(1));
         world.tell(Input::Measured { session, carrier, rate, srtt: Duration::ZERO });
@@ -164,18 +163,18 @@ fn what_peers_say_out_of_place_is_nothing() {
 /// A cloud, and gateways that are nothing but their databases.
 struct Circle {
     now: Instant,
-    ground: Ground,
-    gateways: BTreeMap<SessionNumber, (MemoryLedger, Sync)>,
+    ground: CloudEngine,
+    gateways: BTreeMap<SessionKey, (MemoryLedger, Sync)>,
     /// What the cloud has said: to whom, how urgent, and how many handovers.
-    said: Vec<(SessionNumber, Urgency, usize)>,
+    said: Vec<(SessionKey, Delivery, usize)>,
 }
 
 impl Circle {
-    fn new(tuning: Tuning, gateways: u64) -> Self {
+    fn new(settings: Settings, gateways: u64) -> Self {
         let now = Instant::now();
-        let ground = Ground::new(now, Keeper::open(now, None, tuning), tuning);
+        let ground = CloudEngine::new(now, BufferedStore::open(now, None, settings), settings);
         let mut circle = Self { now, ground, gateways: BTreeMap::new(), said: Vec::new() };
-        for session in (1..=gateways).map(SessionNumber) {
+        for session in (1..=gateways).map(SessionKey) {
             let mut sync = Sync::new(now, Share::All);
             sync.connected(now);
             circle.gateways.insert(session, (MemoryLedger::default(), sync));
@@ -191,15 +190,15 @@ impl Circle {
             for (&session, (ledger, sync)) in &mut self.gateways {
                 while let Some((_, message)) = sync.poll(self.now, ledger).unwrap() {
                     any = true;
-                    self.ground.take(self.now, WALL_MS, Input::Ledger { session, message });
+                    self.ground.take(self.now, WALL_MS, Input::Sync { session, message });
                 }
             }
             any |= self.ground.write(self.now, WALL_MS);
             while let Some(output) = self.ground.poll(self.now) {
                 any = true;
-                let Output::Ledger { session, urgency, message } = output else { continue };
-                if let LedgerMessage::Records(records) = &message {
-                    self.said.push((session, urgency, records.len()));
+                let Output::Sync { session, delivery, message } = output else { continue };
+                if let SyncMessage::Records(records) = &message {
+                    self.said.push((session, delivery, records.len()));
                 }
                 let (ledger, sync) = self.gateways.get_mut(&session).unwrap();
                 sync.on_message(self.now, ledger, message).unwrap();
@@ -224,7 +223,7 @@ impl Circle {
             outcome: HandoverOutcome::Success,
             dark: Duration::from_millis(40),
         };
-        let (ledger, sync) = self.gateways.get_mut(&SessionNumber(session)).unwrap();
+        let (ledger, sync) = self.gateways.get_mut(&SessionKey(session)).unwrap();
         ledger.append(std::slice::from_ref(&seen)).unwrap();
         sync.added(self.now, &seen);
         self.pump();
@@ -245,7 +244,7 @@ impl Circle {
 
 #[test]
 fn what_one_gateway_tells_the_others_hear_within_seconds() {
-    let mut circle = Circle::new(tuning(), 3);
+    let mut circle = Circle::new(settings(), 3);
     circle.rest(60);
     (0..3).for_each(|sequence| circle.see(1, sequence));
     circle.see(2, 0);
@@ -253,12 +252,12 @@ fn what_one_gateway_tells_the_others_hear_within_seconds() {
     assert_eq!(circle.held(), [4, 4, 4]);
     // Each once, together, at little cost, and none to whom it came from.
     circle.said.sort_unstable();
-    let later = |session, count| (SessionNumber(session), Urgency::Later, count);
+    let later = |session, count| (SessionKey(session), Delivery::Background, count);
     assert_eq!(circle.said, [later(1, 1), later(2, 3), later(3, 4)]);
     circle.rest(600);
     assert_eq!(circle.said.len(), 3);
     // One that has left is not told, and the others still are.
-    circle.ground.take(circle.now, WALL_MS, Input::Down(SessionNumber(2)));
+    circle.ground.take(circle.now, WALL_MS, Input::Down(SessionKey(2)));
     circle.see(1, 3);
     circle.rest(6);
     assert_eq!(circle.held(), [5, 4, 5]);
@@ -266,7 +265,7 @@ fn what_one_gateway_tells_the_others_hear_within_seconds() {
 
 #[test]
 fn gateways_that_do_not_share_hear_nothing_of_each_other() {
-    let mut circle = Circle::new(Tuning { share: false, ..tuning() }, 2);
+    let mut circle = Circle::new(Settings { share: false, ..settings() }, 2);
     circle.rest(60);
     (0..5).for_each(|sequence| circle.see(1, sequence));
     circle.rest(600);

@@ -1,0 +1,74 @@
+//! LinkDB's messages to the other side: values and payloads, as `docs/protocol.md` specifies them.
+//!
+//! The session carries a payload as an opaque message on one of two channels. Decoding never
+//! panics and never allocates more than a small multiple of the payload's length.
+
+mod codec;
+mod message;
+#[cfg(test)]
+mod tests;
+
+pub use message::{CarrierTelemetry, SyncDigest, SyncMessage, Telemetry, TripKnown};
+
+use polyrail_model::Channel;
+use polyrail_model::codec::{Cursor, FieldError};
+
+/// A decoded message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Position and cells of a train.
+    Telemetry(Telemetry),
+    /// Synchronisation of the databases.
+    Sync(SyncMessage),
+}
+
+/// Encodes a telemetry for [`TELEMETRY`].
+pub fn encode_telemetry(telemetry: &Telemetry) -> Vec<u8> {
+    let mut payload = Vec::new();
+    codec::put_telemetry(&mut payload, telemetry);
+    payload
+}
+
+/// Encodes a message for [`SYNC`], in as many payloads as its list needs.
+pub fn encode_sync(message: &SyncMessage) -> Vec<Vec<u8>> {
+    let encode = |message: &SyncMessage| {
+        let mut payload = Vec::new();
+        codec::put_sync(&mut payload, message);
+        payload
+    };
+    match message {
+        SyncMessage::Known(trips) => {
+            let parts = trips.chunks(SyncMessage::KNOWN_MAX);
+            parts.map(|part| encode(&SyncMessage::Known(part.to_vec()))).collect()
+        }
+        SyncMessage::Records(records) => {
+            let parts = records.chunks(SyncMessage::RECORDS_MAX);
+            parts.map(|part| encode(&SyncMessage::Records(part.to_vec()))).collect()
+        }
+        SyncMessage::Digest(_) => vec![encode(message)],
+    }
+}
+
+/// Decodes a payload; none for a channel, form or kind of a later version.
+///
+/// # Errors
+/// The payload is invalid.
+pub fn decode(channel: Channel, payload: &[u8]) -> Result<Option<Message>, FieldError> {
+    let mut cursor = Cursor(payload);
+    let message = match channel {
+        TELEMETRY => codec::telemetry(&mut cursor)?.map(Message::Telemetry),
+        SYNC => codec::sync(&mut cursor)?.map(Message::Sync),
+        _ => return Ok(None),
+    };
+    let is_complete = cursor.0.is_empty();
+    if is_complete { Ok(message) } else { Err(FieldError::Invalid("bytes after the last field")) }
+}
+
+/// Where the train is: from a gateway, delivered as [`polyrail_model::Delivery::Latest`].
+pub const TELEMETRY: Channel = Channel(1);
+/// Synchronisation of the databases.
+pub const SYNC: Channel = Channel(2);
+/// Longest carrier name, in bytes.
+pub const CARRIER_NAME_MAX: usize = 32;
+/// Maximum number of carriers in one telemetry.
+pub const TELEMETRY_CARRIERS_MAX: usize = 16;

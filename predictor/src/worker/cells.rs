@@ -1,0 +1,48 @@
+//! The forecaster, kept equal to the cells' histories in the database.
+
+use std::time::Instant;
+
+use polyrail_model::Handover;
+
+use super::buffered::BufferedStore;
+use crate::forecast::{ForecastSettings, Forecaster};
+
+/// A forecaster that follows the database, and keeps what it knows while that cannot be read.
+pub(super) struct CellCache {
+    pub(super) forecaster: Forecaster,
+    guard: bool,
+}
+
+impl CellCache {
+    /// From all cells of the database.
+    pub(super) fn new(now: Instant, store: &mut BufferedStore, guard: bool) -> Self {
+        let mut cache = Self { forecaster: forecaster(guard), guard };
+        cache.follow(now, store, guard);
+        cache
+    }
+
+    /// Adds a handover that has just been observed.
+    pub(super) fn add(&mut self, handover: &Handover) {
+        self.forecaster.add(handover);
+    }
+
+    /// Takes over what has changed in the database. A new setting of the guard needs all cells: it
+    /// waits until the database can be read.
+    pub(super) fn follow(&mut self, now: Instant, store: &mut BufferedStore, guard: bool) {
+        let cells = if guard == self.guard {
+            store.take_changed(now)
+        } else if let Some(cells) = store.cells(now) {
+            *self = Self { forecaster: forecaster(guard), guard };
+            cells
+        } else {
+            return;
+        };
+        for (key, history) in cells {
+            self.forecaster.learn(key, history);
+        }
+    }
+}
+
+fn forecaster(guard: bool) -> Forecaster {
+    Forecaster::new(ForecastSettings { guard, ..ForecastSettings::default() })
+}

@@ -1,0 +1,294 @@
+//! A cloud's engine: forecasts for the downlink from the telemetry of gateways, and their handovers
+//! relayed to each other.
+//!
+//! A slow disk must not delay forecasts. So feed [`Engine::take`] and
+//! [`Engine::on_timeout`], drain [`Engine::poll`], and then call [`Engine::write`].
+//! Messages for the database wait for that in their order; each call writes the records of one.
+//!
+//! Invariant: each session is in `due` at its next timeout, or in `ready`; a turn of the thread
+//! looks at no other session.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use polyrail_model::{SessionKey, TripId};
+
+use super::buffered::BufferedStore;
+use super::cells::CellCache;
+use super::forecasts::CarrierForecasts;
+use super::lookahead::{outlook, sample};
+use super::{Engine, Input, Output, Settings, TripState, WorkerState};
+use crate::position::TrainPosition;
+use crate::sync::{Share, Sync};
+use crate::wire::{SyncMessage, Telemetry};
+
+pub(super) struct CloudEngine {
+    store: BufferedStore,
+    cells: CellCache,
+    settings: Settings,
+    sessions: BTreeMap<SessionKey, Gateway>,
+    /// Timeouts of the sessions' synchronisation.
+    due: BTreeSet<(Instant, SessionKey)>,
+    /// Sessions whose synchronisation may have a message now.
+    ready: BTreeSet<SessionKey>,
+    outputs: VecDeque<Output>,
+    /// Messages for the database, at most [`MESSAGES_MAX`]; further ones are dropped and counted,
+    /// and gateways send them again.
+    messages: VecDeque<(SessionKey, SyncMessage)>,
+    dropped: u64,
+    /// Sessions with new telemetry, whose outlooks are due.
+    outlooks_due: BTreeSet<SessionKey>,
+    forecast_at: Instant,
+    received: u64,
+}
+
+/// The state of one gateway.
+struct Gateway {
+    name: String,
+    sync: Sync,
+    /// Its entry in [`CloudEngine::due`].
+    due: Option<Instant>,
+    forecasts: CarrierForecasts,
+    trip: Option<(TripId, TrainPosition)>,
+}
+
+impl Gateway {
+    /// Its trip and reported position, unless that is too old.
+    fn trip_at(&self, now: Instant) -> Option<(TripId, TrainPosition)> {
+        let (trip, train) = self.trip.as_ref()?;
+        let age = now.saturating_duration_since(train.at);
+        (age < TELEMETRY_FRESH).then_some((*trip, *train))
+    }
+}
+
+impl CloudEngine {
+    pub(super) fn new(now: Instant, mut store: BufferedStore, settings: Settings) -> Self {
+        let cells = CellCache::new(now, &mut store, settings.guard);
+        Self {
+            store,
+            cells,
+            settings,
+            sessions: BTreeMap::new(),
+            due: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            outputs: VecDeque::new(),
+            messages: VecDeque::new(),
+            dropped: 0,
+            outlooks_due: BTreeSet::new(),
+            forecast_at: now,
+            received: 0,
+        }
+    }
+
+    fn begin(&mut self, now: Instant, session: SessionKey, name: String) {
+        self.end(session);
+        if self.sessions.len() >= SESSIONS_MAX {
+            return;
+        }
+        let share = if self.settings.share { Share::All } else { Share::Own };
+        let mut sync = Sync::new(now, share);
+        sync.connected(now);
+        let forecasts = CarrierForecasts::default();
+        self.sessions.insert(session, Gateway { name, sync, due: None, forecasts, trip: None });
+        self.ready.insert(session);
+    }
+
+    fn end(&mut self, session: SessionKey) {
+        self.ready.remove(&session);
+        self.outlooks_due.remove(&session);
+        if let Some(Gateway { due: Some(at), .. }) = self.sessions.remove(&session) {
+            self.due.remove(&(at, session));
+        }
+    }
+
+    fn on_sync(&mut self, now: Instant, session: SessionKey, message: SyncMessage) {
+        let Some(gateway) = self.sessions.get_mut(&session) else { return };
+        // If the database fails, the gateway sends the message again.
+        let fresh = gateway.sync.on_message(now, &mut self.store, message).unwrap_or_default();
+        self.ready.insert(session);
+        if fresh.is_empty() {
+            return;
+        }
+        self.received += fresh.len() as u64;
+        for (&other, gateway) in self.sessions.iter_mut().filter(|(other, _)| **other != session) {
+            let relayed = |any, handover| gateway.sync.relayed(now, handover) | any;
+            if fresh.iter().fold(false, relayed) {
+                schedule(&mut self.due, other, gateway);
+            }
+        }
+    }
+
+    fn on_telemetry(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        at: Instant,
+        telemetry: &Telemetry,
+    ) {
+        let Some(gateway) = self.sessions.get_mut(&session) else { return };
+        gateway.forecasts.report(at, &telemetry.carriers);
+        let train = TrainPosition::from_telemetry(at, telemetry);
+        gateway.trip = train.map(|train| (telemetry.trip, train));
+        self.forecast(now, session);
+        self.outlooks_due.insert(session);
+    }
+
+    fn forecast(&mut self, now: Instant, session: SessionKey) {
+        let Some(gateway) = self.sessions.get_mut(&session) else { return };
+        let tell = |output| self.outputs.push_back(output);
+        if !self.settings.forecast {
+            return gateway.forecasts.withdraw(session, tell);
+        }
+        let train = gateway.trip_at(now).map(|(_, train)| train);
+        let forecaster = &mut self.cells.forecaster;
+        gateway.forecasts.update(now, session, forecaster, train.as_ref(), tell);
+    }
+
+    fn update_outlooks(&mut self, now: Instant, session: SessionKey) {
+        let Some(gateway) = self.sessions.get_mut(&session) else { return };
+        if let Some((_, train)) = gateway.trip_at(now).filter(|_| self.settings.forecast) {
+            let train = train.advanced(now);
+            let (store, outputs) = (&mut self.store, &mut self.outputs);
+            let outlook_of = |carrier: &str| outlook(now, store, carrier, &train);
+            let tell = |output| outputs.push_back(output);
+            gateway.forecasts.update_outlooks(session, outlook_of, tell);
+        }
+    }
+}
+
+impl Engine for CloudEngine {
+    fn take(&mut self, now: Instant, wall_ms: u64, input: Input) {
+        self.store.set_time(now, wall_ms);
+        match input {
+            Input::Up { session, peer } => self.begin(now, session, peer),
+            Input::Down(session) => self.end(session),
+            Input::Telemetry { session, at, telemetry } => {
+                self.on_telemetry(now, session, at, &telemetry);
+            }
+            Input::Sync { session, message } => {
+                if self.messages.len() < MESSAGES_MAX {
+                    self.messages.push_back((session, message));
+                } else {
+                    self.dropped += 1;
+                }
+            }
+            Input::Measured { session, carrier, rate, srtt } => {
+                let gateway = self.sessions.get(&session);
+                if let Some((trip, train)) = gateway.and_then(|gateway| gateway.trip_at(now)) {
+                    let train = train.advanced(now);
+                    self.store.record_place(sample(&train, trip, carrier, rate, srtt));
+                }
+            }
+            Input::Reload(settings) => {
+                self.settings = settings;
+                self.store.reload(now, settings);
+                self.cells.follow(now, &mut self.store, settings.guard);
+                self.forecast_at = now;
+            }
+            // Only gateways observe.
+            Input::Observed(_) => {}
+        }
+    }
+
+    fn repeat_forecasts(&mut self) {
+        self.sessions.values_mut().for_each(|gateway| gateway.forecasts.repeat());
+    }
+
+    fn on_timeout(&mut self, now: Instant, wall_ms: u64) {
+        self.store.set_time(now, wall_ms);
+        if now >= self.forecast_at {
+            self.forecast_at = now + FORECAST_EVERY;
+            let sessions: Vec<SessionKey> = self.sessions.keys().copied().collect();
+            sessions.into_iter().for_each(|session| self.forecast(now, session));
+        }
+    }
+
+    fn write(&mut self, now: Instant, wall_ms: u64) -> bool {
+        self.store.on_timeout(now, wall_ms);
+        let sessions = std::mem::take(&mut self.outlooks_due);
+        let mut any = !sessions.is_empty();
+        sessions.into_iter().for_each(|session| self.update_outlooks(now, session));
+        while let Some((session, message)) = self.messages.pop_front() {
+            any = true;
+            let has_records = matches!(message, SyncMessage::Records(_));
+            self.on_sync(now, session, message);
+            if has_records {
+                break;
+            }
+        }
+        self.cells.follow(now, &mut self.store, self.settings.guard);
+        any
+    }
+
+    fn poll(&mut self, now: Instant) -> Option<Output> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        while let Some(&(at, session)) = self.due.first()
+            && at <= now
+        {
+            self.due.pop_first();
+            self.ready.insert(session);
+        }
+        while let Some(&session) = self.ready.first() {
+            if let Some(gateway) = self.sessions.get_mut(&session) {
+                if let Ok(Some((delivery, message))) = gateway.sync.poll(now, &self.store) {
+                    return Some(Output::Sync { session, delivery, message });
+                }
+                schedule(&mut self.due, session, gateway);
+            }
+            self.ready.remove(&session);
+        }
+        None
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let sync = self.due.first().map(|(at, _)| *at);
+        let next = sync.into_iter().chain(self.store.next_timeout());
+        self.messages.is_empty().then(|| next.fold(self.forecast_at, Instant::min))
+    }
+
+    fn close(&mut self, now: Instant, _wall_ms: u64) {
+        // Messages that wait are sent again by their gateways.
+        self.store.close(now);
+    }
+
+    fn state(&self, now: Instant) -> WorkerState {
+        let trip = |gateway: &Gateway| {
+            let train = gateway.trip.as_ref().map(|(_, train)| TripState::at(train));
+            TripState {
+                gateway: Some(gateway.name.clone()),
+                trip: gateway.trip.as_ref().map(|(trip, _)| trip.to_string()),
+                carriers: gateway.forecasts.state(now),
+                ..train.unwrap_or_default()
+            }
+        };
+        WorkerState {
+            store: self.store.state(),
+            forecast: self.settings.forecast,
+            guard: self.settings.guard,
+            trips: self.sessions.values().map(trip).collect(),
+            received: self.received,
+            inputs_dropped: self.dropped,
+            ..WorkerState::default()
+        }
+    }
+}
+
+/// Moves a session's entry in `due` to its next timeout.
+fn schedule(due: &mut BTreeSet<(Instant, SessionKey)>, session: SessionKey, gateway: &mut Gateway) {
+    if let Some(at) = gateway.due.take() {
+        due.remove(&(at, session));
+    }
+    gateway.due = gateway.sync.next_timeout();
+    due.extend(gateway.due.map(|at| (at, session)));
+}
+
+/// Maximum number of sessions; an endpoint has fewer.
+const SESSIONS_MAX: usize = 65_536;
+/// Messages that wait for the disk.
+const MESSAGES_MAX: usize = 4_096;
+/// Interval of forecasts without telemetry.
+const FORECAST_EVERY: Duration = Duration::from_secs(1);
+/// Older positions make no forecast.
+const TELEMETRY_FRESH: Duration = Duration::from_secs(10);

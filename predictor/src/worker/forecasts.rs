@@ -1,0 +1,175 @@
+//! The forecasts of a session's carriers, and which of them the data plane must be told.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use polyrail_model::{CellId, LinkForecast, LinkOutlook, SessionKey};
+
+use super::{CarrierState, Output};
+use crate::forecast::Forecaster;
+use crate::position::TrainPosition;
+use crate::wire::CarrierTelemetry;
+
+/// The carriers of one session.
+#[derive(Debug, Default)]
+pub(super) struct CarrierForecasts {
+    carriers: BTreeMap<String, Carrier>,
+}
+
+#[derive(Debug)]
+struct Carrier {
+    cell: Option<CellId>,
+    /// When the modem last reported its cell.
+    at: Instant,
+    told: Option<LinkForecast>,
+    /// The outlook that was told last was not empty.
+    has_outlook: bool,
+}
+
+/// How a report of a serving cell changes what is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CellChange {
+    /// Not at all, or there are too many carriers.
+    None,
+    /// Another cell, a lost cell, or the first report of a carrier.
+    Other,
+    /// A cell after one was lost.
+    Found,
+}
+
+impl CarrierForecasts {
+    /// Takes the serving cell of a carrier.
+    pub(super) fn serving(
+        &mut self,
+        at: Instant,
+        carrier: &str,
+        cell: Option<CellId>,
+    ) -> CellChange {
+        if let Some(known) = self.carriers.get_mut(carrier) {
+            known.at = at;
+            return match std::mem::replace(&mut known.cell, cell) {
+                before if before == cell => CellChange::None,
+                None => CellChange::Found,
+                Some(_) => CellChange::Other,
+            };
+        }
+        if self.carriers.len() >= CARRIERS_MAX {
+            return CellChange::None;
+        }
+        let new = Carrier { cell, at, told: None, has_outlook: false };
+        self.carriers.insert(carrier.to_owned(), new);
+        CellChange::Other
+    }
+
+    /// Takes a gateway's report of all its modems.
+    pub(super) fn report(&mut self, at: Instant, modems: &[CarrierTelemetry]) {
+        for (carrier, known) in &mut self.carriers {
+            if !modems.iter().any(|modem| modem.carrier == *carrier) {
+                known.cell = None;
+            }
+        }
+        for modem in modems {
+            self.serving(at, &modem.carrier, modem.cell);
+        }
+    }
+
+    /// Forecasts for all carriers and tells significant changes. While a modem has no cell, or has
+    /// not reported for long, its last forecast stands until it expires.
+    pub(super) fn update(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        forecaster: &mut Forecaster,
+        train: Option<&TrainPosition>,
+        mut tell: impl FnMut(Output),
+    ) {
+        for (carrier, known) in &mut self.carriers {
+            let fresh = now.saturating_duration_since(known.at) <= SERVING_FRESH;
+            let forecast = match (known.cell.filter(|_| fresh), train) {
+                (Some(cell), Some(train)) => forecaster.forecast(now, train, carrier, cell),
+                (None, _) => known.told.filter(|told| told.expires_at > now),
+                (_, None) => None,
+            };
+            if !is_same(known.told.as_ref(), forecast.as_ref()) {
+                known.told = forecast;
+                let carrier = carrier.clone();
+                tell(Output::Forecast { session, carrier, forecast });
+            }
+        }
+    }
+
+    /// Tells the outlook of each carrier; an empty one once.
+    pub(super) fn update_outlooks(
+        &mut self,
+        session: SessionKey,
+        mut outlook_of: impl FnMut(&str) -> LinkOutlook,
+        mut tell: impl FnMut(Output),
+    ) {
+        for (carrier, known) in &mut self.carriers {
+            let outlook = outlook_of(carrier);
+            let has_steps = !outlook.steps.is_empty();
+            if std::mem::replace(&mut known.has_outlook, has_steps) || has_steps {
+                tell(Output::Outlook { session, carrier: carrier.clone(), outlook });
+            }
+        }
+    }
+
+    /// The data plane may have lost what it was told: tells everything again at the next update.
+    pub(super) fn repeat(&mut self) {
+        self.carriers
+            .values_mut()
+            .for_each(|known| (known.told, known.has_outlook) = (None, false));
+    }
+
+    /// Withdraws everything that was told.
+    pub(super) fn withdraw(&mut self, session: SessionKey, mut tell: impl FnMut(Output)) {
+        for (carrier, known) in &mut self.carriers {
+            if known.told.take().is_some() {
+                let carrier = carrier.clone();
+                tell(Output::Forecast { session, carrier, forecast: None });
+            }
+        }
+        self.update_outlooks(session, |_| LinkOutlook::default(), tell);
+    }
+
+    pub(super) fn state(&self, now: Instant) -> Vec<CarrierState> {
+        let one = |(carrier, known): (&String, &Carrier)| {
+            let told = known.told.filter(|told| told.expires_at > now);
+            CarrierState {
+                carrier: carrier.clone(),
+                cell: known.cell.map(|cell| cell.0),
+                fails_in_s: told.map(|told| {
+                    let ahead = told.fails_at.saturating_duration_since(now).as_secs_f64();
+                    ahead - now.saturating_duration_since(told.fails_at).as_secs_f64()
+                }),
+                permille: told.map(|told| told.permille),
+            }
+        };
+        self.carriers.iter().map(one).collect()
+    }
+}
+
+/// Whether a forecast predicts the same failure as the told one, which does not expire soon.
+fn is_same(told: Option<&LinkForecast>, new: Option<&LinkForecast>) -> bool {
+    let (told, new) = match (told, new) {
+        (None, None) => return true,
+        (Some(told), Some(new)) => (told, new),
+        _ => return false,
+    };
+    let apart =
+        |a: Instant, b: Instant| a.saturating_duration_since(b).max(b.saturating_duration_since(a));
+    told.permille == new.permille
+        && apart(told.fails_at, new.fails_at) < SAME
+        && told.uncertainty.abs_diff(new.uncertainty) < SAME
+        && apart(told.expires_at, new.expires_at) < RENEW
+}
+
+/// Maximum number of carriers of a session.
+const CARRIERS_MAX: usize = 64;
+/// A cell that was reported longer ago makes no forecast. The detector waits longer, because it
+/// checks its conclusions against the path.
+const SERVING_FRESH: Duration = Duration::from_secs(30);
+/// Times that differ by less are the same.
+const SAME: Duration = Duration::from_millis(10);
+/// A forecast is told again when its expiry moves by this.
+const RENEW: Duration = Duration::from_millis(500);

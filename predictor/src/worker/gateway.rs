@@ -1,0 +1,305 @@
+//! A gateway's engine: observations become positions, handovers and forecasts.
+//!
+//! A slow disk must not delay forecasts. So feed [`Engine::take`] and
+//! [`Engine::on_timeout`], drain [`Engine::poll`], and then call
+//! [`Engine::write`]. A handover counts for forecasts at once; `write` stores it.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Handover, Observation, RouteId, Serving, SessionKey};
+
+use super::buffered::BufferedStore;
+use super::cells::CellCache;
+use super::forecasts::{CarrierForecasts, CellChange};
+use super::lookahead::{outlook, sample};
+use super::{Engine, Input, Output, Settings, TripState, Unrecorded, WorkerState};
+use crate::pilot::{Pilot, PilotOutput};
+use crate::sync::{Share, Sync};
+use crate::track::Track;
+use crate::wire::SyncMessage;
+
+pub(super) struct GatewayEngine {
+    store: BufferedStore,
+    pilot: Pilot,
+    cells: CellCache,
+    settings: Settings,
+    forecasts: CarrierForecasts,
+    session: Option<(SessionKey, Sync)>,
+    outputs: VecDeque<Output>,
+    /// Work for [`Engine::write`]; at [`WRITES_MAX`] it is done at once.
+    writes: VecDeque<Write>,
+    /// The outlooks are due.
+    outlooks_due: bool,
+    telemetry_at: Instant,
+    /// A cell has changed since the last telemetry.
+    cell_changed: bool,
+    /// When a changed cell may be reported.
+    report_at: Instant,
+    recorded: u64,
+    received: u64,
+}
+
+/// Work that waits for the disk.
+enum Write {
+    Handover(Handover),
+    /// An encoded track.
+    Track(RouteId, Vec<u8>),
+    /// A trip uses a track.
+    Touch(RouteId),
+    /// A message of the peer's database.
+    Message(SessionKey, SyncMessage),
+}
+
+impl GatewayEngine {
+    pub(super) fn new(
+        now: Instant,
+        mut store: BufferedStore,
+        settings: Settings,
+        seed: u64,
+    ) -> Self {
+        let tracks = store.tracks(now).into_iter().filter_map(decoded);
+        let pilot = Pilot::new(seed, tracks);
+        let cells = CellCache::new(now, &mut store, settings.guard);
+        Self {
+            store,
+            pilot,
+            cells,
+            settings,
+            forecasts: CarrierForecasts::default(),
+            session: None,
+            outputs: VecDeque::new(),
+            writes: VecDeque::new(),
+            outlooks_due: false,
+            telemetry_at: now,
+            cell_changed: false,
+            report_at: now,
+            recorded: 0,
+            received: 0,
+        }
+    }
+
+    fn observe(&mut self, now: Instant, wall_ms: u64, observation: Observation) {
+        if let Observation::Serving(Serving { carrier, cell, .. }) = &observation {
+            let change = self.forecasts.serving(now, carrier, *cell);
+            self.cell_changed |= change != CellChange::None;
+            if change == CellChange::Found {
+                self.outputs.push_back(Output::FoundCell { carrier: carrier.clone() });
+            }
+        }
+        let changes_forecasts = !matches!(observation, Observation::Heard(_));
+        self.pilot.observe(now, wall_ms, &observation);
+        self.drain_pilot(now);
+        if changes_forecasts {
+            self.forecast(now);
+        }
+    }
+
+    fn drain_pilot(&mut self, now: Instant) {
+        while let Some(output) = self.pilot.poll() {
+            match output {
+                PilotOutput::Handover(handover) => {
+                    let Handover { carrier, outcome, dark, .. } = &handover;
+                    tracing::debug!(carrier, ?outcome, ?dark, "handover");
+                    self.cells.add(&handover);
+                    self.postpone(now, Write::Handover(handover));
+                }
+                PilotOutput::Track(route, track) => {
+                    self.postpone(now, Write::Track(route, track.encode()));
+                }
+                PilotOutput::TripBegan(trip, route) => {
+                    tracing::info!(%trip, %route, "trip begins");
+                    self.postpone(now, Write::Touch(route));
+                }
+            }
+        }
+    }
+
+    fn postpone(&mut self, now: Instant, write: Write) {
+        if self.writes.len() >= WRITES_MAX {
+            self.flush(now);
+        }
+        self.writes.push_back(write);
+    }
+
+    fn flush(&mut self, now: Instant) {
+        while let Some(write) = self.writes.pop_front() {
+            match write {
+                Write::Handover(handover) => {
+                    self.recorded += 1;
+                    self.store.record(now, &handover);
+                    if let Some((_, sync)) = &mut self.session {
+                        sync.added(now, &handover);
+                    }
+                }
+                Write::Track(route, track) => self.store.put_track(now, route, &track),
+                Write::Touch(route) => self.store.touch_track(now, route),
+                Write::Message(session, message) => self.on_sync(now, session, message),
+            }
+        }
+    }
+
+    fn on_sync(&mut self, now: Instant, session: SessionKey, message: SyncMessage) {
+        let Some((_, sync)) = self.session.as_mut().filter(|(known, _)| *known == session) else {
+            return;
+        };
+        // If the database fails, the peer sends the message again.
+        let fresh = sync.on_message(now, &mut self.store, message).unwrap_or_default();
+        self.received += fresh.len() as u64;
+    }
+
+    fn forecast(&mut self, now: Instant) {
+        let Some((session, _)) = self.session else { return };
+        let tell = |output| self.outputs.push_back(output);
+        if !self.settings.forecast {
+            return self.forecasts.withdraw(session, tell);
+        }
+        let train = self.pilot.place(now);
+        let forecaster = &mut self.cells.forecaster;
+        self.forecasts.update(now, session, forecaster, train.as_ref(), tell);
+    }
+
+    fn update_outlooks(&mut self, now: Instant) {
+        if let (Some((session, _)), Some(train)) = (&self.session, self.pilot.place(now))
+            && self.settings.forecast
+        {
+            let (store, outputs) = (&mut self.store, &mut self.outputs);
+            let outlook_of = |carrier: &str| outlook(now, store, carrier, &train);
+            let tell = |output| outputs.push_back(output);
+            self.forecasts.update_outlooks(*session, outlook_of, tell);
+        }
+    }
+
+    fn send_telemetry(&mut self, now: Instant) {
+        (self.cell_changed, self.report_at) = (false, now + REPORT_APART);
+        if let Some((session, _)) = self.session
+            && let Some(telemetry) = self.pilot.telemetry(now)
+        {
+            self.outputs.push_back(Output::Telemetry { session, telemetry });
+        }
+    }
+}
+
+impl Engine for GatewayEngine {
+    fn take(&mut self, now: Instant, wall_ms: u64, input: Input) {
+        self.store.set_time(now, wall_ms);
+        match input {
+            Input::Observed(observation) => self.observe(now, wall_ms, observation),
+            Input::Up { session, .. } => {
+                self.forecasts.repeat();
+                let mut sync = Sync::new(now, Share::All);
+                sync.connected(now);
+                self.session = Some((session, sync));
+            }
+            Input::Down(session) => {
+                self.session.take_if(|(known, _)| *known == session);
+            }
+            Input::Sync { session, message } => {
+                self.postpone(now, Write::Message(session, message));
+            }
+            Input::Measured { session, carrier, rate, srtt } => {
+                if self.session.as_ref().is_some_and(|(known, _)| *known == session)
+                    && let (Some(train), Some(trip)) = (self.pilot.place(now), self.pilot.trip())
+                {
+                    self.store.record_place(sample(&train, trip, carrier, rate, srtt));
+                }
+            }
+            Input::Reload(settings) => {
+                self.settings = settings;
+                self.store.reload(now, settings);
+                self.cells.follow(now, &mut self.store, settings.guard);
+                self.forecast(now);
+            }
+            // Only gateways send telemetry.
+            Input::Telemetry { .. } => {}
+        }
+    }
+
+    fn repeat_forecasts(&mut self) {
+        self.forecasts.repeat();
+    }
+
+    fn on_timeout(&mut self, now: Instant, wall_ms: u64) {
+        self.pilot.advance(now, wall_ms);
+        self.drain_pilot(now);
+        if now >= self.telemetry_at {
+            self.forecast(now);
+            self.outlooks_due = true;
+            self.telemetry_at = now + TELEMETRY_EVERY;
+            self.send_telemetry(now);
+        } else if self.cell_changed && now >= self.report_at {
+            self.send_telemetry(now);
+        }
+    }
+
+    fn write(&mut self, now: Instant, wall_ms: u64) -> bool {
+        self.store.on_timeout(now, wall_ms);
+        if std::mem::take(&mut self.outlooks_due) {
+            self.update_outlooks(now);
+        }
+        self.flush(now);
+        self.cells.follow(now, &mut self.store, self.settings.guard);
+        true
+    }
+
+    fn poll(&mut self, now: Instant) -> Option<Output> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        let (session, sync) = self.session.as_mut()?;
+        let (delivery, message) = sync.poll(now, &self.store).ok()??;
+        Some(Output::Sync { session: *session, delivery, message })
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let sync = self.session.as_ref().and_then(|(_, sync)| sync.next_timeout());
+        let report = self.cell_changed.then_some(self.report_at);
+        let others = sync.into_iter().chain(self.store.next_timeout()).chain(report);
+        Some(others.fold(self.telemetry_at, Instant::min))
+    }
+
+    fn close(&mut self, now: Instant, wall_ms: u64) {
+        self.pilot.advance(now, wall_ms);
+        self.pilot.end_trip();
+        self.drain_pilot(now);
+        self.flush(now);
+        self.store.close(now);
+    }
+
+    fn state(&self, now: Instant) -> WorkerState {
+        let train = self.pilot.place(now);
+        let trip = TripState {
+            trip: self.pilot.trip().map(|trip| trip.to_string()),
+            carriers: self.forecasts.state(now),
+            ..train.as_ref().map(TripState::at).unwrap_or_default()
+        };
+        WorkerState {
+            store: self.store.state(),
+            forecast: self.settings.forecast,
+            guard: self.settings.guard,
+            trips: vec![trip],
+            recorded: self.recorded,
+            received: self.received,
+            unrecorded: Unrecorded::from(self.pilot.counts()),
+            ..WorkerState::default()
+        }
+    }
+}
+
+/// Decodes a stored track; none if it is unreadable.
+fn decoded((route, encoded): (RouteId, Vec<u8>)) -> Option<(RouteId, Track)> {
+    match Track::decode(&encoded) {
+        Ok(track) => Some((route, track)),
+        Err(error) => {
+            tracing::warn!(%route, %error, "skipped an unreadable track in LinkDB");
+            None
+        }
+    }
+}
+
+/// More than what arrives at once.
+const WRITES_MAX: usize = 1_024;
+/// Interval of telemetry.
+const TELEMETRY_EVERY: Duration = Duration::from_secs(1);
+/// Minimum interval of telemetry for changed cells.
+const REPORT_APART: Duration = Duration::from_millis(100);

@@ -1,0 +1,69 @@
+//! The rate map: recording rates per place, and the expected rates of the next seconds.
+
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Bitrate, LinkOutlook, OutlookStep, Position, TripId};
+
+use super::buffered::BufferedStore;
+use crate::position::TrainPosition;
+use crate::store::PlaceSample;
+
+/// A measurement of a carrier at the train's position.
+pub(super) fn sample(
+    train: &TrainPosition,
+    trip: TripId,
+    carrier: String,
+    rate: Bitrate,
+    srtt: Duration,
+) -> PlaceSample {
+    let position = Position::from_metres(train.metres);
+    let (route, direction) = (train.route, train.direction);
+    let delay = Some(srtt / 2);
+    PlaceSample { carrier, route, direction, position, trip, rate: Some(rate), delay }
+}
+
+/// What earlier trips measured over the next seconds of travel.
+pub(super) fn outlook(
+    now: Instant,
+    store: &mut BufferedStore,
+    carrier: &str,
+    train: &TrainPosition,
+) -> LinkOutlook {
+    let ahead = |step: u32| {
+        let from = now + STEP * step;
+        let metres = train.metres + train.direction.sign() * train.speed * f64::from(step);
+        let (rate, delay) = usual(now, store, carrier, train, metres)?;
+        Some(OutlookStep { from, rate, delay })
+    };
+    LinkOutlook { steps: (0..STEPS).map_while(ahead).collect() }
+}
+
+/// The median rate, and the 10 % quantile of the delay, which excludes our own queues: each from
+/// the nearest place within 200 m that has it.
+fn usual(
+    now: Instant,
+    store: &mut BufferedStore,
+    carrier: &str,
+    train: &TrainPosition,
+    metres: f64,
+) -> Option<(Bitrate, Duration)> {
+    let (mut rate, mut delay) = (None, None);
+    // The nearer neighbour first.
+    let side = if metres.rem_euclid(PLACE) < PLACE / 2.0 { -PLACE } else { PLACE };
+    for off in [0.0, side, -side, 2.0 * side, -2.0 * side] {
+        if let Some(known) = store.place(now, carrier, train, metres + off) {
+            rate = rate.or(known.rate.map(|rate| rate.p50));
+            delay = delay.or(known.delay.map(|delay| delay.p10));
+        }
+        if rate.is_some() && delay.is_some() {
+            break;
+        }
+    }
+    rate.zip(delay)
+}
+
+/// Length of a step, and how many an outlook has.
+const STEP: Duration = Duration::from_secs(1);
+const STEPS: u32 = 4;
+/// Length of a place of the rate map, in metres.
+const PLACE: f64 = 100.0;

@@ -1,0 +1,150 @@
+//! LinkDB's worker thread: it records handovers, forecasts the next ones, and synchronises its
+//! database with the other side's.
+//!
+//! ```text
+//!   observations ─────────┐                                 ┌─> forecasts ──> session
+//!   silence of paths ─────┼─> [bounded channel] ─> thread ──┼─> telemetry ──> the cloud
+//!   messages of the peer ─┘        (redb, fsync)            └─> handovers ──> the peer
+//! ```
+//!
+//! Feeding never blocks: input that finds the channel full is dropped and counted. The worker
+//! notifies the data plane when there is output. If the database cannot be opened or written, the
+//! worker keeps forecasting from memory, reports the error and retries. If the worker panics, the
+//! panic is logged, counted and reported, and forecasts stay off until the daemon restarts.
+//!
+//! A gateway's worker ([`Role::Gateway`]) learns from observations, a cloud's ([`Role::Cloud`])
+//! from the messages of its gateways.
+
+mod buffered;
+mod cells;
+mod cloud;
+mod forecasts;
+mod gateway;
+mod handle;
+mod lookahead;
+mod state;
+mod thread;
+
+#[cfg(test)]
+mod tests;
+
+pub use handle::{Feeder, Options, Role, Settings, Worker};
+pub use state::{CarrierState, StoreState, TripState, Unrecorded, WorkerState};
+
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Bitrate, Delivery, LinkForecast, LinkOutlook, Observation, SessionKey};
+
+use crate::wire::{SyncMessage, Telemetry};
+
+/// What the thread does, by role: sans-IO but for the database.
+trait Engine {
+    fn take(&mut self, now: Instant, wall_ms: u64, input: Input);
+
+    fn on_timeout(&mut self, now: Instant, wall_ms: u64);
+
+    /// Reads and writes the database, after all outputs were polled. True if there may be more.
+    fn write(&mut self, now: Instant, wall_ms: u64) -> bool;
+
+    fn poll(&mut self, now: Instant) -> Option<Output>;
+
+    /// When the engine has work to do without input; `None`: now.
+    fn next_timeout(&self) -> Option<Instant>;
+
+    /// Outputs were dropped: tells all forecasts again at the next update.
+    fn repeat_forecasts(&mut self);
+
+    fn state(&self, now: Instant) -> WorkerState;
+
+    /// Ends the trip and writes what was observed.
+    fn close(&mut self, now: Instant, wall_ms: u64);
+}
+
+/// An input of the worker.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// An observation on board (gateway).
+    Observed(Observation),
+    /// A session is up.
+    Up {
+        /// The session.
+        session: SessionKey,
+        /// Name of the peer.
+        peer: String,
+    },
+    /// A session has ended.
+    Down(SessionKey),
+    /// Telemetry of a gateway (cloud).
+    Telemetry {
+        /// The gateway's session.
+        session: SessionKey,
+        /// When it arrived.
+        at: Instant,
+        /// The telemetry.
+        telemetry: Telemetry,
+    },
+    /// A message of the peer's database.
+    Sync {
+        /// The peer's session.
+        session: SessionKey,
+        /// The message.
+        message: SyncMessage,
+    },
+    /// Rate and delay of a carrier, in the direction in which this side sends.
+    Measured {
+        /// The session.
+        session: SessionKey,
+        /// The carrier.
+        carrier: String,
+        /// Its rate.
+        rate: Bitrate,
+        /// Its smoothed round-trip time.
+        srtt: Duration,
+    },
+    /// The configuration has changed.
+    Reload(Settings),
+}
+
+/// An output of the worker, for the data plane.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// The forecast of a carrier from now on.
+    Forecast {
+        /// The session.
+        session: SessionKey,
+        /// The carrier.
+        carrier: String,
+        /// The predicted failure, if any.
+        forecast: Option<LinkForecast>,
+    },
+    /// Expected rates of a carrier.
+    Outlook {
+        /// The session.
+        session: SessionKey,
+        /// The carrier.
+        carrier: String,
+        /// The next seconds; empty if unknown.
+        outlook: LinkOutlook,
+    },
+    /// A modem without a cell has found one: the carrier's connection restarts (gateway).
+    FoundCell {
+        /// The carrier.
+        carrier: String,
+    },
+    /// A message to the cloud (gateway).
+    Telemetry {
+        /// The session.
+        session: SessionKey,
+        /// The message.
+        telemetry: Telemetry,
+    },
+    /// A message to the peer's database.
+    Sync {
+        /// The session.
+        session: SessionKey,
+        /// How it is delivered.
+        delivery: Delivery,
+        /// The message.
+        message: SyncMessage,
+    },
+}

@@ -1,0 +1,146 @@
+//! The worker's state, for operators (`GET /v1/linkdb`).
+
+use std::path::PathBuf;
+
+use polyrail_model::Direction;
+use serde::{Deserialize, Serialize};
+
+use crate::pilot::PilotCounts;
+use crate::position::TrainPosition;
+use crate::store::StoreStats;
+
+/// The worker's state.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerState {
+    /// The database.
+    pub store: StoreState,
+    /// Whether the worker makes forecasts.
+    pub forecast: bool,
+    /// Whether the forecaster rejects cells that history cannot tell apart.
+    pub guard: bool,
+    /// The trips under way: of a gateway its own, of a cloud those of its gateways.
+    pub trips: Vec<TripState>,
+    /// Handovers recorded since the start.
+    pub recorded: u64,
+    /// Handovers received from the other side since the start.
+    pub received: u64,
+    /// Inputs that were dropped: the worker could not keep up, or a message was invalid.
+    pub inputs_dropped: u64,
+    /// Outputs that were dropped because the data plane could not keep up.
+    pub outputs_dropped: u64,
+    /// Observations that did not become a recorded handover (gateway).
+    #[serde(default)]
+    pub unrecorded: Unrecorded,
+    /// The panic that stopped the worker; null while it works.
+    #[serde(default)]
+    pub failed: Option<String>,
+    /// Number of panics since the start.
+    #[serde(default)]
+    pub failures: u64,
+}
+
+/// Observations that did not become a recorded handover, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unrecorded {
+    /// Handovers without a trip or a position.
+    pub unplaced: u64,
+    /// Gaps in the observations of a carrier that were too long.
+    pub gaps: u64,
+    /// Changes of cell with unknown outcome.
+    pub untold: u64,
+    /// Observations of carriers with too long a name, or of too many carriers.
+    pub strangers: u64,
+    /// Handovers and tracks that overflowed a queue.
+    pub dropped: u64,
+}
+
+impl From<PilotCounts> for Unrecorded {
+    fn from(counts: PilotCounts) -> Self {
+        let PilotCounts { unplaced, dropped, detector } = counts;
+        Self {
+            unplaced,
+            gaps: detector.gaps,
+            untold: detector.untold,
+            strangers: detector.strangers,
+            dropped: dropped + detector.dropped,
+        }
+    }
+}
+
+impl Unrecorded {
+    /// The sum of all counters.
+    pub fn total(&self) -> u64 {
+        self.unplaced + self.gaps + self.untold + self.strangers + self.dropped
+    }
+}
+
+/// The database.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StoreState {
+    /// Its file; null if it lives in memory.
+    pub path: Option<PathBuf>,
+    /// Whether it is open.
+    pub open: bool,
+    /// The error that closed it.
+    pub error: Option<String>,
+    /// The damaged file that was set aside at the start.
+    pub damaged: Option<String>,
+    /// Handovers that wait to be written.
+    pub waiting: usize,
+    /// Handovers that were dropped because the database could not be written for too long.
+    pub lost: u64,
+    /// Its contents.
+    pub stats: Option<StoreStats>,
+}
+
+/// A trip under way.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TripState {
+    /// The gateway (cloud).
+    pub gateway: Option<String>,
+    /// The trip, in hexadecimal digits; null before it begins.
+    pub trip: Option<String>,
+    /// The track, in hexadecimal digits.
+    pub route: Option<String>,
+    /// `up` or `down`.
+    pub direction: Option<String>,
+    /// Position along the track, in metres; null if unknown.
+    pub metres: Option<f64>,
+    /// Speed, in metres a second.
+    pub metres_per_second: Option<f64>,
+    /// Standard deviation of the position, in metres.
+    pub error_metres: Option<f64>,
+    /// The carriers.
+    pub carriers: Vec<CarrierState>,
+}
+
+impl TripState {
+    /// The trip of a train at a position.
+    pub(super) fn at(train: &TrainPosition) -> Self {
+        let direction = match train.direction {
+            Direction::Up => "up",
+            Direction::Down => "down",
+        };
+        Self {
+            route: Some(train.route.to_string()),
+            direction: Some(direction.to_owned()),
+            metres: Some(train.metres),
+            metres_per_second: Some(train.speed),
+            error_metres: Some(train.error),
+            ..Self::default()
+        }
+    }
+}
+
+/// The forecast of a carrier.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CarrierState {
+    /// Its name.
+    pub carrier: String,
+    /// The serving cell.
+    pub cell: Option<u64>,
+    /// Seconds until the train reaches the predicted failure point; negative after it.
+    pub fails_in_s: Option<f64>,
+    /// Probability of the failure, in parts per thousand.
+    pub permille: Option<u16>,
+}

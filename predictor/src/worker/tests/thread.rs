@@ -1,0 +1,149 @@
+//! The thread as daemons have it. What is measured by the clock here is only that nothing hangs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::wire::SyncMessage;
+use polyrail_model::{HandoverOutcome, Reported, TripId};
+
+use super::super::{Feeder, Options, Role, Worker};
+use super::*;
+
+fn start(role: Role, path: Option<PathBuf>) -> (Worker, Arc<AtomicUsize>) {
+    let notified = Arc::<AtomicUsize>::default();
+    let counter = notified.clone();
+    let notify = Box::new(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let options = Options { role, path, settings: settings(), seed: 1, notify };
+    (Worker::start(options).unwrap(), notified)
+}
+
+/// Asks until the state is as wished.
+fn until(feeder: &Feeder, wish: impl Fn(&WorkerState) -> bool) -> WorkerState {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let state = feeder.state();
+        if let Some(state) = state.clone().filter(&wish) {
+            return state;
+        }
+        assert!(Instant::now() < end, "{state:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn feeding_never_blocks_and_overflow_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = handovers(learned(folder.path(), "one", 1)).into_values().next().unwrap();
+    let path = folder.path().join("linkdb.redb");
+    let (worker, _) = start(Role::Cloud, Some(path.clone()));
+    let session = SessionKey(3);
+    worker.feed(Input::Up { session, peer: "train-7".to_owned() });
+    // Each of these is a transaction on the disk.
+    for trip in 0..BUSY {
+        let records =
+            (0..12).map(|sequence| Handover { trip: TripId(trip), sequence, ..record.clone() });
+        let message = SyncMessage::Records(records.collect());
+        worker.feed(Input::Sync { session, message });
+    }
+    // While it writes it is told far more than waits for it. Would one of these wait for the disk,
+    // nothing would be dropped.
+    let observed = Input::Observed(odometer(Instant::now(), 1.0));
+    for _ in 0..100_000 {
+        worker.feed(observed.clone());
+    }
+    let feeder = worker.feeder();
+    let state = until(&feeder, |state| state.received == BUSY * 12);
+    assert!((1..=100_000).contains(&state.inputs_dropped), "{}", state.inputs_dropped);
+    assert_eq!(state.store.stats.unwrap().events, BUSY * 12);
+    // Nobody takes its answers: those that find no room are counted.
+    let mut outputs = 0;
+    while worker.try_recv().is_some() {
+        outputs += 1;
+    }
+    assert!(outputs > 0);
+    drop(worker);
+    assert_eq!(handovers(&path).len() as u64, BUSY * 12, "it was closed");
+    assert_eq!(feeder.state(), None);
+}
+
+#[test]
+fn observations_are_recorded_and_the_data_plane_is_notified() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("linkdb.redb");
+    let (worker, notified) = start(Role::Gateway, Some(path.clone()));
+    let send = |observation| worker.feed(Input::Observed(observation));
+    worker.feed(Input::Up { session: SessionKey(1), peer: "cloud".to_owned() });
+    let feeder = worker.feeder();
+    for cell in 0..=4 {
+        let at = Instant::now();
+        send(odometer(at, 1_000.0));
+        send(serving(at, "a", Some(cell)));
+        if cell > 0 {
+            // The modem says all of it: nothing has to settle.
+            let (carrier, dark) = ("a".to_owned(), Some(Duration::from_millis(5)));
+            let outcome = HandoverOutcome::Success;
+            send(Observation::Reported(Reported { at, carrier, outcome, dark }));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let state = until(&feeder, |state| state.recorded == 4);
+    assert_eq!(state.store.stats.unwrap().events, 4);
+    assert_eq!(state.trips[0].route.as_deref(), Some("7"));
+    assert!(notified.load(Ordering::Relaxed) > 0);
+    let outputs: Vec<Output> = std::iter::from_fn(|| worker.try_recv()).collect();
+    assert!(outputs.iter().any(|one| matches!(one, Output::Sync { .. })), "{outputs:?}");
+    drop(worker);
+    assert_eq!(handovers(&path).len(), 4);
+}
+
+#[test]
+fn unusable_database_does_not_stop_the_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    for role in [Role::Gateway, Role::Cloud] {
+        let (worker, _) = start(role, Some(folder.path().to_owned()));
+        let state = until(&worker.feeder(), |state| !state.store.open);
+        assert!(state.store.error.unwrap().contains("is no ordinary file"));
+        drop(worker);
+    }
+}
+
+#[test]
+fn overflowed_outputs_are_counted_and_forecasts_are_told_again() {
+    let (worker, notified) = start(Role::Cloud, None);
+    let feeder = worker.feeder();
+    for session in 0..GATEWAYS {
+        let (session, peer) = (SessionKey(session), format!("train-{session}"));
+        worker.feed(Input::Up { session, peer });
+    }
+    let state = until(&feeder, |state| state.outputs_dropped > 0);
+    assert_eq!((state.trips.len() as u64, state.inputs_dropped), (GATEWAYS, 0));
+    assert!(notified.load(Ordering::Relaxed) > 0);
+    assert!(worker.try_recv().is_some());
+}
+
+#[test]
+fn panic_turns_forecasts_off_until_restart() {
+    for role in [Role::Gateway, Role::Cloud] {
+        let (worker, _) = start(role, None);
+        let feeder = worker.feeder();
+        until(&feeder, |state| state.store.open);
+        worker.panic();
+        let state = until(&feeder, |state| state.failures == 1);
+        assert_eq!(state.failed.as_deref(), Some("requested by the test"));
+        assert!(state.forecast && !state.store.open);
+        while worker.try_recv().is_some() {}
+        worker.feed(Input::Up { session: SessionKey(3), peer: "another".to_owned() });
+        (0..3).for_each(|_| worker.feed(Input::Observed(odometer(Instant::now(), 2_000.0))));
+        let state = until(&feeder, |state| state.inputs_dropped == 3);
+        assert_eq!((state.failures, worker.try_recv()), (1, None));
+        drop(worker);
+        assert_eq!(feeder.state(), None);
+    }
+}
+
+/// More gateways than the channel has room for messages to them.
+const GATEWAYS: u64 = 6_000;
+/// Transactions that keep the thread busy while it is fed.
+const BUSY: u64 = 200;

@@ -1,0 +1,162 @@
+//! The thread: it takes inputs in batches, lets its role's engine work, and hands over outputs.
+
+#![allow(clippy::disallowed_methods, reason = "the thread gives the engines their clock")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::buffered::BufferedStore;
+use super::cloud::CloudEngine;
+use super::gateway::GatewayEngine;
+use super::handle::{Message, Options, Role};
+use super::{Engine, Input, Output, StoreState, WorkerState};
+
+pub(super) struct Thread {
+    pub(super) options: Options,
+    pub(super) received: Receiver<Message>,
+    pub(super) ordered: Receiver<Input>,
+    pub(super) output: SyncSender<Output>,
+    pub(super) counts: Arc<Counts>,
+}
+
+/// Counters of the channels.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Inputs that were dropped.
+    pub(super) inputs: AtomicU64,
+    /// Outputs that were dropped.
+    pub(super) outputs: AtomicU64,
+}
+
+/// A message of the handle has ended the thread.
+struct Stopped;
+
+impl Thread {
+    pub(super) fn run(mut self) {
+        let worked = catch_unwind(AssertUnwindSafe(|| self.work()));
+        let Err(panic) = worked else { return };
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        let reason = text.unwrap_or("unknown reason");
+        tracing::error!(reason, "LinkDB panicked: forecasts are off until the daemon restarts");
+        self.idle(reason);
+    }
+
+    fn work(&mut self) {
+        let mut engine = engine(&self.options);
+        while let Ok(()) = self.turn(&mut *engine) {}
+        engine.close(Instant::now(), wall_ms());
+    }
+
+    /// After a panic: reports it, and drops and counts inputs.
+    fn idle(&self, reason: &str) {
+        while let Ok(message) = self.received.recv() {
+            match message {
+                Message::State(reply) => {
+                    let path = self.options.path.clone();
+                    let _ = reply.send(self.counted(WorkerState {
+                        store: StoreState { path, ..StoreState::default() },
+                        forecast: self.options.settings.forecast,
+                        guard: self.options.settings.guard,
+                        failed: Some(reason.to_owned()),
+                        failures: 1,
+                        ..WorkerState::default()
+                    }));
+                }
+                Message::Stop => return,
+                Message::Input(_) => {
+                    self.counts.inputs.fetch_add(1, Ordering::Relaxed);
+                }
+                _ => self.ordered.try_iter().for_each(drop),
+            }
+        }
+    }
+
+    fn turn(&mut self, engine: &mut dyn Engine) -> Result<(), Stopped> {
+        let next = engine.next_timeout();
+        let wait = next.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+        match self.received.recv_timeout(wait) {
+            Ok(message) => self.take(engine, message)?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
+        }
+        for _ in 1..BATCH {
+            let Ok(message) = self.received.try_recv() else { break };
+            self.take(engine, message)?;
+        }
+        engine.on_timeout(Instant::now(), wall_ms());
+        self.hand_over(engine);
+        if engine.write(Instant::now(), wall_ms()) {
+            self.hand_over(engine);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, engine: &mut dyn Engine, message: Message) -> Result<(), Stopped> {
+        while let Ok(order) = self.ordered.try_recv() {
+            if let Input::Reload(settings) = &order {
+                self.options.settings = *settings;
+            }
+            engine.take(Instant::now(), wall_ms(), order);
+        }
+        match message {
+            Message::Order => {}
+            Message::Input(input) => engine.take(Instant::now(), wall_ms(), input),
+            Message::State(reply) => {
+                let _ = reply.send(self.counted(engine.state(Instant::now())));
+            }
+            Message::Stop => return Err(Stopped),
+            #[cfg(test)]
+            Message::Panic => panic!("requested by the test"),
+        }
+        Ok(())
+    }
+
+    fn counted(&self, mut state: WorkerState) -> WorkerState {
+        state.inputs_dropped += self.counts.inputs.load(Ordering::Relaxed);
+        state.outputs_dropped = self.counts.outputs.load(Ordering::Relaxed);
+        state
+    }
+
+    /// Hands over the engine's outputs. One that finds the channel full is dropped and counted: the
+    /// engine repeats forecasts, and databases ask again.
+    fn hand_over(&mut self, engine: &mut dyn Engine) {
+        let (mut sent, mut dropped) = (false, 0);
+        while let Some(output) = engine.poll(Instant::now()) {
+            match self.output.try_send(output) {
+                Ok(()) => sent = true,
+                Err(TrySendError::Full(_)) => dropped += 1,
+                Err(TrySendError::Disconnected(_)) => {}
+            }
+        }
+        if dropped > 0 {
+            self.counts.outputs.fetch_add(dropped, Ordering::Relaxed);
+            engine.repeat_forecasts();
+        }
+        if sent {
+            (self.options.notify)();
+        }
+    }
+}
+
+fn engine(options: &Options) -> Box<dyn Engine> {
+    let now = Instant::now();
+    let (settings, seed) = (options.settings, options.seed);
+    let store = BufferedStore::open(now, options.path.clone(), settings);
+    match options.role {
+        Role::Gateway => Box::new(GatewayEngine::new(now, store, settings, seed)),
+        Role::Cloud => Box::new(CloudEngine::new(now, store, settings)),
+    }
+}
+
+/// Milliseconds since 1970.
+fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Messages that are taken before outputs are handed over.
+const BATCH: usize = 256;
