@@ -61,11 +61,6 @@ impl PathSet {
         self.0.count_ones() as usize
     }
 
-    /// The members of both.
-    pub fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
     /// The members of either.
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)

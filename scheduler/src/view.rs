@@ -109,6 +109,15 @@ pub struct Forecast {
     pub permille: u16,
 }
 
+impl Forecast {
+    /// Whether the failure is nearer than a round trip and the position error (POLYCORN 4.3):
+    /// `t_HOF < srtt + E_GPS / V`.
+    pub fn is_near(&self, srtt: Duration) -> bool {
+        // At a standstill the error is unbounded.
+        self.fails_in < srtt.saturating_add(self.uncertainty)
+    }
+}
+
 /// The segment that needs a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentView {
@@ -151,12 +160,9 @@ impl PathView {
         !self.stalled && self.room > Bytes::ZERO
     }
 
-    /// Whether a handover is predicted to fail within a round trip and the position error
-    /// (POLYCORN 4.3): `t_HOF < srtt + E_GPS / V`.
+    /// Whether a predicted failure is near.
     pub fn is_about_to_fail(&self) -> bool {
-        // At a standstill the error is unbounded.
-        let reach = |forecast: Forecast| self.srtt.saturating_add(forecast.uncertainty);
-        self.forecast.is_some_and(|forecast| forecast.fails_in < reach(forecast))
+        self.forecast.is_some_and(|forecast| forecast.is_near(self.srtt))
     }
 
     /// The longest run for this path: 5 ms at its rate, at least one segment and at most

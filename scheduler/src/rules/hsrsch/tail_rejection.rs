@@ -35,7 +35,7 @@ impl TailRejection {
         Ok(Self { eta_max: params.number("eta_max", 1.0, 0.0..=10.0)?, waits: Waits::default() })
     }
 
-    /// When all that remains would be there over this path, at the latest.
+    /// The latest arrival time of all that remains over this path.
     fn latest(&self, path: &PathView, remain: Bytes) -> Option<f64> {
         let eta = match path.srtt.as_secs_f64() {
             srtt if srtt > 0.0 => (path.rtt_var.as_secs_f64() / srtt).min(self.eta_max),
@@ -45,12 +45,7 @@ impl TailRejection {
     }
 }
 
-/// When a segment would be there over this path, at the earliest.
-fn earliest(path: &PathView) -> Option<f64> {
-    Some(arrival(path, Bytes::ZERO)? - path.owd_error.as_secs_f64())
-}
-
-/// When so much more would be there over this path, in seconds.
+/// The arrival time of these further bytes over this path, in seconds.
 fn arrival(path: &PathView, more: Bytes) -> Option<f64> {
     let rate = path.rate.filter(|rate| rate.as_bps() > 0)?;
     let before = Bytes(path.unsent.0.saturating_add(path.in_flight.0).saturating_add(more.0));
@@ -75,9 +70,9 @@ impl Schedulerlet for TailRejection {
             let best = others
                 .filter_map(|other| self.latest(&input.paths[other], segment.remaining))
                 .min_by(f64::total_cmp);
-            let (Some(own), Some(best)) = (earliest(&input.paths[path]), best) else {
-                continue;
-            };
+            let view = &input.paths[path];
+            let (Some(own), Some(best)) = (arrival(view, Bytes::ZERO), best) else { continue };
+            let own = own - view.owd_error.as_secs_f64();
             if own <= best {
                 continue;
             }
