@@ -1,17 +1,17 @@
-//! Where a flow wants to go.
+//! The destination of a flow.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// A host name as it may stand in a SOCKS request or a URL.
+/// A host name, for example of a SOCKS request or a URL.
 ///
 /// 1 to 253 ASCII characters; labels of 1 to 63 letters, digits, `-` or `_` (RFC 1123 2.1, with
-/// the underscore that is found in practice), joined by dots; a trailing dot is dropped. A text
-/// that reads as an IPv4 address is refused: it is an address.
+/// the underscore that is found in practice), joined by dots; a trailing dot is dropped. IPv4
+/// addresses are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostName(String);
 
-/// A text that is not a host name.
+/// An invalid host name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a host name")]
 pub struct HostNameError(String);
@@ -19,13 +19,13 @@ pub struct HostNameError(String);
 /// The server that a flow is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Destination {
-    /// An address and port, as an intercepted connection shows them.
+    /// The address and port of an intercepted connection.
     Address(SocketAddr),
     /// A name and port, which the cloud resolves.
     Name(HostName, u16),
 }
 
-/// The address families that a host reaches.
+/// The address families that a host supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Families {
     /// IPv4 works.

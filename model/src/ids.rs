@@ -1,4 +1,4 @@
-//! Names of things: sessions, instances, paths, flows, users, nodes.
+//! Identifiers: sessions, instances, paths, flows, users, nodes.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
-//! The words that all other Polyrail crates share: ids, units, link samples and destinations.
+//! The vocabulary that all other Polyrail crates share: ids, units, link samples and destinations.
 //!
-//! Nothing here does I/O, reads a clock or decides anything. Every type is small, copyable where
-//! that makes sense, and cannot hold a value that makes no sense.
+//! Nothing here does I/O, reads a clock or decides anything. Every type is small and
+//! holds only valid values.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a tunnel reports about its path.
+//! The state and the forecasts of a path.
 
 use std::time::{Duration, Instant};
 
@@ -6,8 +6,8 @@ use crate::{Bitrate, Bytes};
 
 /// The state of one path's transport at one moment, as the tunnel measured it.
 ///
-/// For TLS over TCP the figures come from the kernel's `TCP_INFO`. What the transport does not
-/// know is `None`; nothing is made up.
+/// For TLS over TCP the values come from the kernel's `TCP_INFO`. Values that the transport does
+/// not know are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSample {
     /// When it was taken.
@@ -26,9 +26,9 @@ pub struct LinkSample {
     pub unsent: Bytes,
     /// Recent rate of delivery; `None` before the first measurement.
     pub delivery_rate: Option<Bitrate>,
-    /// Whether the delivery rate was limited by what was offered, not by the path.
+    /// Whether the sent data, not the path, limited the delivery rate.
     pub application_limited: bool,
-    /// Packets with data sent since the connection began, those sent again included.
+    /// Packets with data sent since the connection began, including retransmissions.
     pub sent_packets: u64,
     /// Packets declared lost since the connection began.
     pub lost_packets: u64,
@@ -38,41 +38,41 @@ pub struct LinkSample {
     pub acked: Bytes,
 }
 
-/// What is foreseen of a carrier: the handover ahead is likely to fail. Made from position and
-/// history by who knows them; the session passes it on to the scheduler.
+/// A predicted failure of a carrier's next handover. LinkDB computes it from position and history;
+/// the session passes it to the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkForecast {
-    /// When the train reaches the place of the failure; earlier than now once it has passed it and
+    /// When the train reaches the place of the failure; in the past once the train has passed it and
     /// is still in the old cell.
     pub fails_at: Instant,
-    /// How uncertain that is, to both sides.
+    /// The uncertainty of that time, to both sides.
     pub uncertainty: Duration,
-    /// How many of 1,000 of these handovers fail.
+    /// The probability of the failure, in 1/1,000.
     pub permille: u16,
-    /// When it is too old to be believed, if no newer one has come.
+    /// When the forecast expires.
     pub expires_at: Instant,
 }
 
-/// What earlier trips say that a carrier will carry on the track ahead. Made from a database of
-/// places by who knows the position; the session passes it on to the scheduler.
+/// The rates of a carrier on the line ahead, as earlier trips measured them. LinkDB computes it from
+/// its rate map; the session passes it to the scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkOutlook {
-    /// From when on what holds, in the order of time. The next few count.
+    /// The steps in order of time. Only the next few are used.
     pub steps: Vec<OutlookStep>,
 }
 
-/// One place on the track ahead.
+/// One place on the line ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutlookStep {
-    /// When the train comes there.
+    /// When the train reaches the place.
     pub from: Instant,
-    /// What the carrier carries there.
+    /// The carrier's rate there.
     pub rate: Bitrate,
     /// The delay towards the peer there, without queues.
     pub delay: Duration,
 }
 
 impl LinkOutlook {
-    /// For so long the last step holds.
+    /// The time for which the last step applies.
     pub const LAST_STEP: Duration = Duration::from_secs(3);
 }

@@ -1,103 +1,101 @@
-//! What is observed on board: positions, serving cells, silence of paths and what is heard on them.
+//! Observations on board: positions, serving cells, and the progress of paths.
 
 use std::time::{Duration, Instant};
 
 use crate::{CellId, HandoverOutcome, RouteId, Rsrp};
 
-/// One thing that was observed, and when, by the monotonic clock.
+/// One observation with its time by the monotonic clock.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observation {
     /// A reading of a satellite receiver.
     Fix(Fix),
-    /// A position along a track that somebody else has worked out: an odometer, a replay.
+    /// A position along a track from an odometer or a replay.
     Odometer(Odometer),
     /// A modem's serving cell.
     Serving(Serving),
-    /// A modem says how a handover ended.
+    /// A modem reports how a handover ended.
     Reported(Reported),
-    /// Nothing is acknowledged on a carrier's path, or something is again.
+    /// A carrier's path stalls or recovers.
     Silence(Silence),
-    /// Something came over a carrier's path.
+    /// A carrier's path made progress.
     Heard(Heard),
 }
 
 /// A reading of a satellite receiver.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fix {
-    /// When it held.
+    /// The time of the reading.
     pub at: Instant,
-    /// Its own time, in milliseconds since 1970, where it has one.
+    /// The receiver's own time in milliseconds since 1970, if known.
     pub time_ms: Option<u64>,
     /// Degrees north.
     pub latitude: f64,
     /// Degrees east.
     pub longitude: f64,
-    /// Metres a second, where it is told.
+    /// Metres per second, if known.
     pub speed: Option<f64>,
-    /// Degrees clockwise from north, where they are told.
+    /// Degrees clockwise from north, if known.
     pub heading: Option<f64>,
-    /// How wrong it may be in metres, one deviation, where that is told.
+    /// The standard error in metres, if known.
     pub error: Option<f64>,
 }
 
 /// A position along a known track.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Odometer {
-    /// When it held.
+    /// The time of the reading.
     pub at: Instant,
     /// The track.
     pub route: RouteId,
     /// Metres from its beginning.
     pub metres: f64,
-    /// Metres a second; less than zero towards the beginning.
+    /// Metres per second; negative towards the beginning.
     pub velocity: f64,
-    /// How wrong it may be in metres, one deviation.
+    /// The standard error in metres.
     pub error: f64,
 }
 
-/// A modem's serving cell, told when it changes and every now and then.
+/// A modem's serving cell, reported when it changes and at intervals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Serving {
     /// When.
     pub at: Instant,
     /// The carrier.
     pub carrier: String,
-    /// The cell; none while one was lost and the next not found.
+    /// The cell; `None` between two cells.
     pub cell: Option<CellId>,
-    /// How strong it is.
+    /// The signal strength.
     pub rsrp: Option<Rsrp>,
 }
 
-/// A modem says how its last handover ended.
+/// A modem's report on its last handover.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reported {
-    /// When it was over.
+    /// The end of the handover.
     pub at: Instant,
     /// The carrier.
     pub carrier: String,
     /// How it ended.
     pub outcome: HandoverOutcome,
-    /// For how long nothing passed, where that is told.
+    /// The interruption, if known.
     pub dark: Option<Duration>,
 }
 
 /// Acknowledged progress of a carrier's path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Silence {
-    /// When this was noticed.
+    /// When the change was noticed.
     pub at: Instant,
     /// The carrier.
     pub carrier: String,
-    /// Since when data waits and nothing is acknowledged; none when something was acknowledged
-    /// again.
+    /// Since when data waits without an acknowledgement; `None` after the next acknowledgement.
     pub since: Option<Instant>,
-    /// When something was acknowledged again: whether what was out when the silence began arrived
-    /// after all; none where that is not known.
+    /// After the next acknowledgement: whether the data in flight at the start of the silence
+    /// arrived; `None` if unknown.
     pub kept: Option<bool>,
 }
 
-/// Something was acknowledged or received on a carrier's path; told at most every 250 ms while it
-/// goes on.
+/// Data was acknowledged or received on a carrier's path; reported at most every 250 ms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
     /// When.

@@ -1,17 +1,17 @@
-//! What sessions and tunnels say of each other's work: units and modes.
+//! Units and transports of a tunnel.
 
 use std::fmt;
 
-/// What one call of a tunnel's `send` holds.
+/// The content of one call of a tunnel's `send`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// HELLO, JOIN, WELCOME or REJECT: nothing passes it, in either order.
+    /// HELLO, JOIN, WELCOME or REJECT: no unit overtakes it, and it overtakes none.
     Greeting,
     /// Control frames: they keep their order among themselves and around greetings.
     Control,
     /// Data of one flow: independent of all units but greetings.
     Data {
-        /// The sender's name for it, by which it can be withdrawn; used once in a tunnel's life.
+        /// The sender's tag, used to withdraw the unit; unique within a tunnel.
         tag: u64,
     },
 }

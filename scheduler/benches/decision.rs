@@ -146,7 +146,7 @@ fn report(target: &Path, folder: &Path) {
     std::fs::write(results.join("scheduler.json"), text).unwrap();
 }
 
-/// Prints one figure; a goal is met by what is at most as much.
+/// Prints one figure; a value up to the goal meets it.
 fn figure(name: &str, value: f64, unit: &str, goal: Option<f64>) -> Value {
     let met = goal.is_none_or(|goal| value <= goal);
     let word = if met { "ok" } else { "short" };

@@ -7,7 +7,7 @@ use polyrail_model::{Bytes, FlowId, PathId};
 
 use crate::{Again, Handler, Input, OutView, PATHS_MAX, PathSet, PathSets, PathView};
 
-/// What moves a schedulerlet may make (POLYCORN 4.2).
+/// The moves that a schedulerlet may make (POLYCORN 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Candidates become unavailable.
@@ -22,70 +22,67 @@ pub enum Kind {
 
 /// One rule of a chain.
 pub trait Schedulerlet: Send {
-    /// Its name in the configuration.
-    fn name(&self) -> &'static str;
-
-    /// The moves that it may make; all others are refused.
+    /// The permitted moves; all others are ignored.
     fn kind(&self) -> Kind;
 
     /// Applies the rule to one decision.
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>);
 
-    /// Learns what happened since.
+    /// Records an event.
     fn note(&mut self, _note: &Note, _now: Instant) {}
 }
 
-/// What happened to data, as rules and handlers may want to know.
+/// An event that rules and handlers may record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// A run went out.
+    /// A run was sent.
     Sent {
-        /// On this path.
+        /// The path.
         path: PathId,
-        /// Of this flow.
+        /// The flow.
         flow: FlowId,
-        /// From this byte of the flow on.
+        /// The first byte in the flow.
         offset: u64,
-        /// So many bytes.
+        /// The length in bytes.
         bytes: u64,
-        /// As a copy of what another path carries.
+        /// Whether it is a copy of a run on another path.
         copy: bool,
     },
-    /// A run has arrived, for the first time.
+    /// A run was acknowledged for the first time.
     Acked {
-        /// By this path, as far as is known.
+        /// The path that probably delivered it.
         path: PathId,
-        /// No copy was out on another one.
+        /// Whether no other path had a copy in flight.
         sure: bool,
-        /// Of this flow.
+        /// The flow.
         flow: FlowId,
-        /// From this byte of the flow on.
+        /// The first byte in the flow.
         offset: u64,
-        /// So many bytes.
+        /// The length in bytes.
         bytes: u64,
-        /// All of the flow before this byte has arrived.
+        /// All bytes of the flow before this one are acknowledged.
         cumulative: u64,
     },
-    /// Data went back to its flow's buffer, or out once more.
+    /// Data was returned to its flow's buffer or duplicated.
     Reinjected {
-        /// The path that had it.
+        /// The path that carried it.
         path: PathId,
-        /// So many bytes.
+        /// The length in bytes.
         bytes: u64,
     },
-    /// A path is no more.
+    /// A path was removed.
     Gone {
-        /// It.
+        /// The path.
         path: PathId,
     },
 }
 
-/// What the chain decided for a segment.
+/// The decision of a chain for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// No path for now: ask again when a path has room, or at this time.
+    /// No path: ask again when a path has room, or at this time.
     Wait {
-        /// When to ask again at the latest, if a rule waits for a time.
+        /// The latest time to ask again, if a rule waits for a time.
         until: Option<Instant>,
     },
     /// Send a run of at most `run_max` bytes.
@@ -94,15 +91,15 @@ pub enum Decision {
         primary: usize,
         /// The paths that carry a copy.
         copies: PathSet,
-        /// Bytes of the flow from this segment on that may go along, at least one segment.
+        /// The longest run that begins with this segment, at least one segment.
         run_max: u64,
-        /// How many bytes further on the run begins; more than 0 only for new data. The session
-        /// takes what was never sent from there on; where that is nothing, the segment itself.
+        /// The distance in bytes from the segment to the start of the run; 0 for retransmissions.
+        /// The session sends unsent data from there on, or the segment if there is none.
         ahead: u64,
     },
 }
 
-/// A scheduler: schedulerlets in order, and the handlers beside them.
+/// A scheduler: schedulerlets in order, and handlers.
 pub struct Chain {
     links: Vec<Box<dyn Schedulerlet>>,
     handlers: Vec<Box<dyn Handler>>,
@@ -114,20 +111,19 @@ impl Chain {
         Self { links, handlers: Vec::new() }
     }
 
-    /// The same with these handlers beside it.
+    /// Adds handlers.
     #[must_use]
     pub fn with(mut self, handlers: Vec<Box<dyn Handler>>) -> Self {
         self.handlers.extend(handlers);
         self
     }
 
-    /// Decides for one segment. At most [`PATHS_MAX`] paths are looked at.
+    /// Decides for one segment, among the first [`PATHS_MAX`] paths.
     pub fn decide(&mut self, input: &Input<'_>) -> Decision {
         let mut sets = PathSets::all_candidates(input.paths.len().min(PATHS_MAX));
         self.apply(&mut sets, input);
-        // What a filter takes from one path another may carry now: the selectors choose once more,
-        // without those that were turned down.
-        while sets.primary().is_none() && sets.begin_again() {
+        // If a filter deselects every path, the selectors choose again without these paths.
+        while sets.primary().is_none() && sets.restart() {
             self.apply(&mut sets, input);
         }
         let Some(primary) = sets.primary() else {
@@ -146,21 +142,20 @@ impl Chain {
         }
     }
 
-    /// Tells all schedulerlets and handlers what happened.
+    /// Reports an event to all schedulerlets and handlers.
     pub fn note(&mut self, note: &Note, now: Instant) {
         self.links.iter_mut().for_each(|link| link.note(note, now));
         self.handlers.iter_mut().for_each(|handler| handler.note(note, now));
     }
 
-    /// Whether a handler wants back all that the path carries. Each is asked: they learn the path's
-    /// figures thereby.
+    /// Whether a handler returns all data of the path to its flows. Asks every handler, because each
+    /// records the path's state.
     pub fn gives_back(&mut self, path: &PathView, now: Instant) -> bool {
         let handlers = self.handlers.iter_mut();
         handlers.fold(false, |back, handler| handler.gives_back(path, now) | back)
     }
 
-    /// Whether a handler wants a run that is out to go out once more; the first that wants it now,
-    /// else the soonest.
+    /// The first handler's wish to duplicate a run in flight now, else the soonest.
     pub fn again(&mut self, out: &OutView, paths: &[PathView], now: Instant) -> Again {
         let mut soonest = Again::No;
         for handler in &mut self.handlers {
@@ -174,7 +169,7 @@ impl Chain {
         soonest
     }
 
-    /// The most that a path may have out, by the strictest handler.
+    /// The lowest cap of all handlers on the bytes in flight of a path.
     pub fn cap(&self, path: PathId) -> Option<Bytes> {
         self.handlers.iter().filter_map(|handler| handler.cap(path)).min()
     }
@@ -184,7 +179,7 @@ impl Chain {
         self.handlers.iter().any(|handler| handler.looks_back())
     }
 
-    /// Whether there are handlers that look at runs which are out.
+    /// Whether the chain has handlers.
     pub fn has_handlers(&self) -> bool {
         !self.handlers.is_empty()
     }
@@ -192,7 +187,6 @@ impl Chain {
 
 impl fmt::Debug for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let handlers = self.handlers.iter().map(|handler| handler.name());
-        f.debug_list().entries(self.links.iter().map(|link| link.name()).chain(handlers)).finish()
+        f.debug_struct("Chain").finish_non_exhaustive()
     }
 }

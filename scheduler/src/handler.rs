@@ -1,5 +1,4 @@
-//! Handlers: what stands beside the chain and decides when data that is out goes again
-//! (POLYCORN 4.2: the reinjection handler).
+//! Handlers decide about data in flight (POLYCORN 4.2: the reinjection handler).
 
 use std::time::Instant;
 
@@ -7,38 +6,35 @@ use polyrail_model::{Bytes, FlowId, PathId};
 
 use crate::{Note, PathSet, PathView};
 
-/// A rule about data that is out.
+/// A rule about data in flight.
 pub trait Handler: Send {
-    /// Its name in the configuration.
-    fn name(&self) -> &'static str;
-
-    /// Whether all that the path carries goes back to its flows' buffers, lazily. Asked whenever
-    /// the path's figures change, also when it carries nothing, and whatever other handlers say.
+    /// Whether all data in flight on the path returns to its flows' buffers. The session asks
+    /// whenever the path's state changes, even if the path carries nothing.
     fn gives_back(&mut self, _path: &PathView, _now: Instant) -> bool {
         false
     }
 
-    /// Whether a run that is out goes out once more. Asked for the first unacknowledged run of a
-    /// flow when the flow has nothing new that may be sent, whenever something changed.
+    /// Whether to duplicate a run in flight. The session asks for the first unacknowledged run of a
+    /// flow that has no new data it may send, whenever the state changes.
     fn again(&mut self, _out: &OutView, _paths: &[PathView], _now: Instant) -> Again {
         Again::No
     }
 
-    /// Whether it wants to see the newest runs of a flow's tail first, and then older ones.
+    /// Whether the session asks for the newest runs of a flow's tail first.
     fn looks_back(&self) -> bool {
         false
     }
 
-    /// The most that a path may have out, beside its own window; less than a segment counts as one.
+    /// A cap on the bytes in flight of a path; less than a segment counts as one.
     fn cap(&self, _path: PathId) -> Option<Bytes> {
         None
     }
 
-    /// Learns what happened since.
+    /// Records an event.
     fn note(&mut self, _note: &Note, _now: Instant) {}
 }
 
-/// A run that is out, as handlers see it.
+/// A run in flight, as handlers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutView {
     /// Its flow.
@@ -47,27 +43,27 @@ pub struct OutView {
     pub offset: u64,
     /// Its length.
     pub length: Bytes,
-    /// What the path that it went out on last still has out, up to and with this run.
+    /// Bytes in flight on its latest path, up to and including this run.
     pub ahead: Bytes,
-    /// When it went out last.
+    /// When it was last sent.
     pub sent_at: Instant,
     /// The paths (by index) that have carried it.
     pub carried: PathSet,
-    /// Those from which it is still expected.
+    /// The paths that may still deliver it.
     pub expected: PathSet,
-    /// All of the flow was written and sent: nothing follows the last run.
+    /// The flow is closed and completely sent.
     pub tail: bool,
-    /// The receiver's window, not the writer, holds new data back.
+    /// The receive window, not the application, holds new data back.
     pub blocked: bool,
 }
 
-/// What a handler says of a run that is out.
+/// A handler's decision about a run in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// It stays.
+    /// Do not duplicate it.
     No,
     /// Ask again at this time.
     At(Instant),
-    /// It goes out on this path (by index) as well.
+    /// Duplicate it on this path (by index).
     On(usize),
 }

@@ -1,4 +1,4 @@
-//! Which path carries the next segment, and whose segment is next: pure policy.
+//! Chooses the next flow and the path of its next segment: pure policy.
 //!
 //! A scheduler is a [`Chain`] of [`Schedulerlet`]s over three sets of paths (POLYCORN 4.2). A
 //! schedulerlet reads views and moves paths between the sets; it owns its own state and touches
@@ -14,20 +14,20 @@ mod handler;
 mod params;
 mod registry;
 mod rules;
+#[cfg(test)]
+mod samples;
 mod sets;
 mod view;
 
 pub use chain::{Chain, Decision, Kind, Note, Schedulerlet};
 pub use fair_queue::{FairQueue, Turn};
 pub use handler::{Again, Handler, OutView};
-pub use params::{ParamError, Parameter, Params, Reader};
+pub use params::{ParamError, Parameter};
 pub use registry::{
-    ChainSpec, ChainSpecError, Made, RuleInfo, chain_names, is_reconstructed, rule_info,
-    schedulerlet_names,
+    ChainSpec, ChainSpecError, chain_names, is_reconstructed, rule_info, schedulerlet_names,
 };
-pub use rules::rivals::network_adaptive::{Figures, NetworkAdaptive, Outlook};
 pub use sets::{PathSet, PathSets};
-pub use view::{Forecast, Input, PathView, SegmentView, TRACK_STEPS, Track, TrackStep};
+pub use view::{Forecast, Input, LookAhead, LookAheadStep, PathView, SegmentView};
 
 /// A segment: the unit that every rule counts (POLYCORN's packet), in bytes.
 pub const SEGMENT: u64 = 1_400;

@@ -9,64 +9,45 @@ use crate::rules::{CHAINS, RECONSTRUCTED, RULES};
 use crate::{Chain, Handler, Kind, Parameter, Schedulerlet};
 
 /// A chain as the configuration names it; builds any number of equal chains.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChainSpec {
-    rules: Vec<Rule>,
-    /// As they are written in the configuration.
-    names: Vec<String>,
-}
-
+///
+/// Two specifications are equal if their rules have the same names and parameters.
 #[derive(Clone)]
-enum Rule {
-    Known(usize, Params),
-    Foreign(&'static str, Arc<dyn Fn() -> Made + Send + Sync>),
+pub struct ChainSpec {
+    /// The rules as the configuration spells them.
+    names: Vec<String>,
+    build: Arc<dyn Fn() -> Chain + Send + Sync>,
 }
 
-impl fmt::Debug for Rule {
+impl fmt::Debug for ChainSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Known(index, params) => write!(f, "{}{params}", RULES[*index].name),
-            Self::Foreign(name, _) => f.write_str(name),
-        }
+        f.debug_list().entries(&self.names).finish()
     }
 }
 
-impl Eq for Rule {}
+impl Eq for ChainSpec {}
 
-impl PartialEq for Rule {
+impl PartialEq for ChainSpec {
     fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Known(a, p), Self::Known(b, q)) => a == b && p == q,
-            (Self::Foreign(a, make), Self::Foreign(b, other)) => a == b && Arc::ptr_eq(make, other),
-            _ => false,
-        }
+        self.names == other.names
     }
 }
 
-/// A rule that was made.
-pub enum Made {
-    /// A link of the chain.
-    Link(Box<dyn Schedulerlet>),
-    /// A handler beside it.
-    Handler(Box<dyn Handler>),
-}
-
-/// A chain that cannot be built.
+/// An invalid chain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainSpecError {
-    /// There is no chain of this name.
+    /// No chain has this name.
     #[error("no chain is named {0:?}; there are: {list}", list = listed(chain_names()))]
     UnknownChain(String),
-    /// There is no rule of this name.
+    /// No rule has this name.
     #[error(
         "no schedulerlet is named {0:?}; there are: {list}",
         list = listed(schedulerlet_names())
     )]
     UnknownSchedulerlet(String),
-    /// A parameter is wrong.
+    /// A parameter is invalid.
     #[error(transparent)]
     Parameter(#[from] ParamError),
-    /// Nothing in it selects a first path: no segment would ever go out.
+    /// No rule selects a first path, so the chain would never send.
     #[error("no rule of this chain selects a path: add one of {list}", list = listed(selectors()))]
     NoSelector,
     /// The list is empty or longer than `LINKS_MAX`.
@@ -74,18 +55,26 @@ pub enum ChainSpecError {
     Length(usize),
 }
 
-/// The most rules in one chain.
+/// The longest chain.
 const LINKS_MAX: usize = 16;
 
-/// Makes a rule of its parameters.
+/// A rule with its parameters applied.
+pub(crate) enum Made {
+    /// A link of the chain.
+    Link(Box<dyn Schedulerlet>),
+    /// A handler of the chain.
+    Handler(Box<dyn Handler>),
+}
+
+/// Builds a rule from its parameters.
 type Make = fn(&mut Reader<'_>) -> Result<Made, ParamError>;
 
-/// A rule of this crate.
+/// An entry of [`RULES`].
 #[derive(Clone, Copy)]
 pub(crate) struct Known {
     pub name: &'static str,
-    /// It selects a path where none is selected; others filter, add to what is selected, or look at
-    /// what is out.
+    /// The rule selects a path where none is selected. Other rules filter, add copies, or handle
+    /// data in flight.
     pub selects: bool,
     make: Make,
 }
@@ -95,9 +84,17 @@ pub(crate) const fn first(name: &'static str, make: Make) -> Known {
     Known { name, selects: true, make }
 }
 
-/// A rule that stands beside one that selects.
+/// A rule that needs another one to select the first path.
 pub(crate) const fn beside(name: &'static str, make: Make) -> Known {
     Known { name, selects: false, make }
+}
+
+impl Known {
+    fn make(&self, params: &Params) -> Result<(Made, Vec<Parameter>), ParamError> {
+        let mut reader = params.reader(self.name);
+        let made = (self.make)(&mut reader)?;
+        Ok((made, reader.finish()?))
+    }
 }
 
 /// The names of the ready-made chains.
@@ -105,39 +102,29 @@ pub fn chain_names() -> impl Iterator<Item = &'static str> {
     CHAINS.iter().map(|(name, _)| *name)
 }
 
-/// The names of the schedulerlets and handlers from which chains are made.
+/// The names of all schedulerlets and handlers.
 pub fn schedulerlet_names() -> impl Iterator<Item = &'static str> {
     RULES.iter().map(|rule| rule.name)
 }
 
-/// Those of them that select a first path.
+/// The names of the rules that select a first path.
 fn selectors() -> impl Iterator<Item = &'static str> {
     RULES.iter().filter(|rule| rule.selects).map(|rule| rule.name)
 }
 
-/// What is known of a schedulerlet or handler.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleInfo {
-    /// The moves that it makes; `None` for a handler.
-    pub kind: Option<Kind>,
-    /// What may be written in brackets behind its name, in the order in which it is asked for.
-    pub parameters: Vec<Parameter>,
-}
-
-/// What is known of the schedulerlet or handler of this name, if there is one.
-pub fn rule_info(name: &str) -> Option<RuleInfo> {
-    let Known { name, make, .. } = *RULES.iter().find(|known| known.name == name)?;
-    let params = Params::default();
-    let mut reader = params.reader(name);
-    let kind = match make(&mut reader).ok()? {
+/// The kind (`None` for a handler) and the parameters of the schedulerlet or handler of this name.
+pub fn rule_info(name: &str) -> Option<(Option<Kind>, Vec<Parameter>)> {
+    let known = RULES.iter().find(|known| known.name == name)?;
+    let (made, parameters) = known.make(&Params::default()).ok()?;
+    let kind = match made {
         Made::Link(link) => Some(link.kind()),
         Made::Handler(_) => None,
     };
-    Some(RuleInfo { kind, parameters: reader.parameters() })
+    Some((kind, parameters))
 }
 
-/// Whether the original of this chain or schedulerlet was described and not published, so that ours
-/// is no measure of it. Lists of names say so.
+/// Whether this chain or schedulerlet was written from a description because the original code is
+/// not published. Its results say nothing about the original.
 pub fn is_reconstructed(name: &str) -> bool {
     RECONSTRUCTED.contains(&name)
 }
@@ -162,86 +149,56 @@ impl ChainSpec {
         Self::of(rules)
     }
 
-    /// A chain of these rules in this order, each `name` or `name(key=value, ...)`. Handlers may
-    /// stand anywhere.
+    /// A chain of these rules in this order, each `name` or `name(key=value, ...)`. The position of
+    /// a handler among the schedulerlets does not matter.
     ///
     /// # Errors
-    /// As [`Self::parts`], or no rule selects a first path: nothing would be sent.
+    /// The list is empty or too long, holds an unknown name or an invalid parameter, or no rule
+    /// selects a first path.
     pub fn of<S: AsRef<str>>(texts: &[S]) -> Result<Self, ChainSpecError> {
-        let spec = Self::parts(texts)?;
-        let selects = |rule: &Rule| matches!(rule, Rule::Known(index, _) if RULES[*index].selects);
-        if spec.rules.iter().any(selects) { Ok(spec) } else { Err(ChainSpecError::NoSelector) }
-    }
-
-    /// The same without a look at whether a path would ever be selected: parts of a chain that
-    /// [`Self::then`] and [`Self::and`] put together.
-    ///
-    /// # Errors
-    /// The list is empty or too long, or holds an unknown name or a parameter that does not fit.
-    pub fn parts<S: AsRef<str>>(texts: &[S]) -> Result<Self, ChainSpecError> {
         if texts.is_empty() || texts.len() > LINKS_MAX {
             return Err(ChainSpecError::Length(texts.len()));
         }
         let rules = texts.iter().map(|text| rule(text.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        let name = |rule: &Rule| match rule {
-            Rule::Known(index, params) => format!("{}{params}", RULES[*index].name),
-            Rule::Foreign(name, _) => (*name).to_owned(),
+        if !rules.iter().any(|(known, _)| known.selects) {
+            return Err(ChainSpecError::NoSelector);
+        }
+        let names = rules.iter().map(|(known, params)| format!("{}{params}", known.name)).collect();
+        let build = move || {
+            // `rule` has made each of them once.
+            let made = rules.iter().filter_map(|(known, params)| known.make(params).ok());
+            let (mut links, mut handlers) = (Vec::new(), Vec::new());
+            for (made, _) in made {
+                match made {
+                    Made::Link(link) => links.push(link),
+                    Made::Handler(handler) => handlers.push(handler),
+                }
+            }
+            Chain::new(links).with(handlers)
         };
-        let names = rules.iter().map(name).collect();
-        Ok(Self { rules, names })
+        Ok(Self { names, build: Arc::new(build) })
     }
 
-    /// A chain of one rule that is not of this crate, as [`ChainSpec::and`] adds it.
-    pub fn made(name: &'static str, make: impl Fn() -> Made + Send + Sync + 'static) -> Self {
-        Self { rules: Vec::new(), names: Vec::new() }.and(name, make)
+    /// A chain with rules from outside this crate, under a name of the caller's choice.
+    pub fn custom(name: &str, build: impl Fn() -> Chain + Send + Sync + 'static) -> Self {
+        Self { names: vec![name.to_owned()], build: Arc::new(build) }
     }
 
-    /// The same with a rule behind it that is not of this crate, or that holds what parameters
-    /// cannot say, such as a database. `make` is called for every chain that is built; only clones
-    /// of this specification are equal to it.
-    #[must_use]
-    pub fn and(
-        mut self,
-        name: &'static str,
-        make: impl Fn() -> Made + Send + Sync + 'static,
-    ) -> Self {
-        self.names.push(name.to_owned());
-        self.rules.push(Rule::Foreign(name, Arc::new(make)));
-        self
-    }
-
-    /// The same with the rules of another chain behind its own.
-    #[must_use]
-    pub fn then(mut self, other: Self) -> Self {
-        self.names.extend(other.names);
-        self.rules.extend(other.rules);
-        self
-    }
-
-    /// The rules in their order, as they are written in the configuration.
+    /// The rules in their order, as the configuration spells them.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
     /// A new chain with fresh state.
     pub fn build(&self) -> Chain {
-        let (mut links, mut handlers) = (Vec::new(), Vec::new());
-        for rule in &self.rules {
-            match rule.make() {
-                Ok(Made::Link(link)) => links.push(link),
-                Ok(Made::Handler(handler)) => handlers.push(handler),
-                // Looked at when the specification was made.
-                Err(_) => {}
-            }
-        }
-        Chain::new(links).with(handlers)
+        (self.build)()
     }
 }
 
 impl FromStr for ChainSpec {
     type Err = ChainSpecError;
 
-    /// The name of a chain, or rules with commas between them; a rule alone is a chain as well.
+    /// Parses the name of a chain, or rules separated by commas. A single rule is a chain as well.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut depth = 0_usize;
         let between = |letter: char| {
@@ -263,81 +220,77 @@ impl FromStr for ChainSpec {
     }
 }
 
-impl Rule {
-    fn make(&self) -> Result<Made, ParamError> {
-        match self {
-            Self::Foreign(_, make) => Ok(make()),
-            Self::Known(index, params) => {
-                let Known { name, make, .. } = RULES[*index];
-                let mut reader = params.reader(name);
-                let made = make(&mut reader)?;
-                reader.finish()?;
-                Ok(made)
-            }
-        }
-    }
-}
-
-fn rule(text: &str) -> Result<Rule, ChainSpecError> {
+fn rule(text: &str) -> Result<(Known, Params), ChainSpecError> {
     let (name, params) = Params::split(text)?;
-    let found = RULES.iter().position(|known| known.name == name);
-    let index = found.ok_or_else(|| ChainSpecError::UnknownSchedulerlet(name.to_owned()))?;
-    let rule = Rule::Known(index, params);
-    rule.make()?;
-    Ok(rule)
+    let found = RULES.iter().find(|known| known.name == name);
+    let known = *found.ok_or_else(|| ChainSpecError::UnknownSchedulerlet(name.to_owned()))?;
+    known.make(&params)?;
+    Ok((known, params))
 }
 
 impl Default for ChainSpec {
     /// `polyrail`.
+    #[expect(clippy::expect_used, reason = "a test builds every chain of the table")]
     fn default() -> Self {
-        let (_, rules) = CHAINS[0];
-        Self::of(rules).unwrap_or_else(|_| Self { rules: Vec::new(), names: Vec::new() })
+        Self::named("polyrail").expect("the table has a valid chain of this name")
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-    use std::time::{Duration, Instant};
-
-    use polyrail_model::Bitrate;
-
     use super::*;
-    use crate::view::samples::{base, path};
-    use crate::{Decision, Figures, Input, NetworkAdaptive, Outlook, PathView, SegmentView};
+    use crate::samples::{base, chosen, path};
+    use crate::{Input, SegmentView};
 
-    /// The delay of each path in milliseconds, by its id; shared by all chains.
-    #[derive(Clone, Default)]
-    struct Database(Arc<Mutex<Vec<u64>>>);
-
-    impl Outlook for Database {
-        fn at(&self, path: &PathView, _now: Instant, _at: Instant) -> Option<Figures> {
-            let ms = *self.0.lock().ok()?.get(path.id.0 as usize)?;
-            Some(Figures { rate: Bitrate::from_mbps(8.0), delay: Duration::from_millis(ms) })
-        }
+    #[test]
+    fn every_rule_and_chain_builds() {
+        assert!(chain_names().all(|name| ChainSpec::named(name).is_ok()));
+        assert!(schedulerlet_names().all(|name| rule_info(name).is_some()));
+        assert!(RULES.is_sorted_by_key(|rule| rule.name));
+        assert_eq!(Some(ChainSpec::default()), ChainSpec::named("polyrail").ok());
     }
 
     #[test]
-    fn a_rule_from_outside_holds_what_it_was_given() {
-        let database = Database::default();
-        let knows = database.clone();
-        let spec = ChainSpec::made("network_adaptive", move || {
-            let params = Params::default();
-            let rule = NetworkAdaptive::new(&mut params.reader("network_adaptive")).unwrap();
-            Made::Link(Box::new(rule.with(Box::new(knows.clone()))))
-        });
-        assert_eq!(spec.names(), ["network_adaptive"]);
-        assert_eq!(spec, spec.clone());
-        assert_ne!(spec, ChainSpec::named("network_adaptive").unwrap());
-        let paths = [path(0, 40), path(1, 50)];
-        let choice = |delays: &[u64]| {
-            *database.0.lock().unwrap() = delays.to_vec();
+    fn chain_without_a_selector_is_rejected() {
+        let paths = [path(1, 40), path(2, 60)];
+        for known in RULES {
+            let Made::Link(link) = known.make(&Params::default()).unwrap().0 else {
+                assert!(!known.selects, "{}", known.name);
+                continue;
+            };
             let input = Input { paths: &paths, segment: SegmentView::default(), now: base() };
-            match spec.build().decide(&input) {
-                Decision::Send { primary, .. } => primary,
-                wait @ Decision::Wait { .. } => panic!("{wait:?}"),
-            }
-        };
-        assert_eq!((choice(&[]), choice(&[300, 20]), choice(&[20, 300])), (0, 1, 0));
+            let sends = chosen(Chain::new(vec![link]).decide(&input)).is_some();
+            assert_eq!(sends, known.selects, "{}", known.name);
+            let chain = ChainSpec::of(&[known.name, "redundancy", "extended_reinjection"]);
+            assert_eq!(chain.is_ok(), known.selects, "{}", known.name);
+        }
+        let error = ChainSpec::of(&["handover_rejection"]).unwrap_err().to_string();
+        assert!(error.contains("min_rtt") && !error.contains("redundancy"), "{error}");
+        assert!(ChainSpec::of(&["redundancy", "min_rtt"]).is_ok(), "the position does not matter");
+        assert_eq!(ChainSpec::of::<&str>(&[]), Err(ChainSpecError::Length(0)));
+        assert_eq!(ChainSpec::of(&["min_rtt"; 17]), Err(ChainSpecError::Length(17)));
+    }
+
+    #[test]
+    fn chain_is_parsed_from_one_text() {
+        let read = |text: &str| text.parse::<ChainSpec>();
+        assert_eq!(read("redundant"), ChainSpec::named("redundant"));
+        assert_eq!(read(" min_rtt , redundancy"), ChainSpec::of(&["min_rtt", "redundancy"]));
+        let two = "opportunistic_redundancy(bytes=1, idle=2s)";
+        assert_eq!(read(&format!("min_rtt, {two}")), ChainSpec::of(&["min_rtt", two]));
+        assert_eq!(read("blest( lambda = 1 )").unwrap().names(), ["blest(lambda=1)"]);
+        assert_ne!(read("blest(lambda=1)"), read("blest"));
+        for (text, error) in [
+            ("best", "no chain is named \"best\""),
+            ("min_rtt,best", "no schedulerlet is named \"best\""),
+            ("blest(lambda=9)", "blest: lambda is a number from 1 to 1.3"),
+            ("min_rtt, blest(lambda=1.2", "\"blest(lambda=1.2\" is not a rule"),
+            (two, "no rule of this chain selects a path: add one of blest, daps, "),
+        ] {
+            let found = read(text).unwrap_err().to_string();
+            assert!(found.starts_with(error), "{text}: {found}");
+        }
+        let error = read("best").unwrap_err().to_string();
+        assert!(error.contains("stms (reconstructed)"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! Sets of paths, and the three sets that a chain works on.
 //!
 //! Invariant: the selected, candidate and unavailable sets are disjoint, and together hold all
-//! paths of the decision. A move that the kind of the schedulerlet does not permit is refused.
+//! paths of the decision. Moves that the kind of the schedulerlet does not permit are ignored.
 
 use std::time::Instant;
 
@@ -25,6 +25,11 @@ impl PathSet {
         let mut set = Self::EMPTY;
         set.insert(path);
         set
+    }
+
+    /// The members for which `keep` holds.
+    pub fn filter(self, keep: impl Fn(usize) -> bool) -> Self {
+        self.iter().filter(|&path| keep(path)).collect()
     }
 
     /// Whether the path is a member.
@@ -56,11 +61,6 @@ impl PathSet {
         self.0.count_ones() as usize
     }
 
-    /// The members of both.
-    pub fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
     /// The members of either.
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -84,14 +84,23 @@ impl PathSet {
     }
 }
 
+impl FromIterator<usize> for PathSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(paths: I) -> Self {
+        paths.into_iter().fold(Self::EMPTY, |mut set, path| {
+            set.insert(path);
+            set
+        })
+    }
+}
+
 /// The sets S (selected), C (candidates) and U (unavailable) of one decision.
 #[derive(Clone, Debug)]
 pub struct PathSets {
     selected: PathSet,
     candidates: PathSet,
     unavailable: PathSet,
-    /// Selected once, and turned down by a filter.
-    turned_down: PathSet,
+    /// Selected once, and deselected by a filter.
+    deselected: PathSet,
     count: usize,
     primary: Option<usize>,
     run_max: u64,
@@ -107,7 +116,7 @@ impl PathSets {
             selected: PathSet::EMPTY,
             candidates: PathSet::first(count),
             unavailable: PathSet::EMPTY,
-            turned_down: PathSet::EMPTY,
+            deselected: PathSet::EMPTY,
             count,
             primary: None,
             run_max: crate::RUN_MAX,
@@ -147,23 +156,23 @@ impl PathSets {
         self.run_max = self.run_max.min(bytes.max(crate::SEGMENT));
     }
 
-    /// Lets the run begin this many bytes further on in its flow: what is before stays for a faster
-    /// path. See [`crate::Decision::Send`].
+    /// Starts the run this many bytes further on in its flow; a faster path carries the data before
+    /// it. See [`crate::Decision::Send`].
     pub fn begin_ahead(&mut self, bytes: u64) {
         self.ahead = bytes;
     }
 
-    /// How much further on the run begins, in bytes.
+    /// The distance to the start of the run, in bytes.
     pub fn ahead(&self) -> u64 {
         self.ahead
     }
 
-    /// Asks for another decision at this time, when nothing else brings one before.
+    /// Requests another decision at this time at the latest.
     pub fn wake_at(&mut self, at: Instant) {
         self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
     }
 
-    /// When another decision is wanted at the latest.
+    /// The latest time of the next decision.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
         self.wake_at
     }
@@ -184,7 +193,7 @@ impl PathSets {
         if permitted {
             self.selected.remove(path);
             self.candidates.insert(path);
-            self.turned_down.insert(path);
+            self.deselected.insert(path);
             if self.primary == Some(path) {
                 self.primary = self.selected.iter().next();
             }
@@ -207,14 +216,14 @@ impl PathSets {
         soft || hard
     }
 
-    /// Puts everything back where it began, but what filters have turned down into U. Returns
-    /// whether that is new.
-    pub(crate) fn begin_again(&mut self) -> bool {
-        let (down, wake_at) = (self.turned_down, self.wake_at);
+    /// Resets the sets, with the deselected paths in U. Returns whether filters deselected further
+    /// paths since the last reset.
+    pub(crate) fn restart(&mut self) -> bool {
+        let (down, wake_at) = (self.deselected, self.wake_at);
         let known = down.without(self.unavailable).is_empty();
         *self = Self::all_candidates(self.count);
         self.candidates = self.candidates.without(down);
-        (self.unavailable, self.turned_down, self.wake_at) = (down, down, wake_at);
+        (self.unavailable, self.deselected, self.wake_at) = (down, down, wake_at);
         !known
     }
 
@@ -232,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_makes_only_its_own_moves() {
+    fn each_kind_makes_only_its_own_moves() {
         let moves = |kind| {
             let mut sets = PathSets::all_candidates(3);
             sets.begin(Kind::CandidateFilter);
@@ -264,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_iterate_in_order_and_ignore_what_is_out_of_bounds() {
+    fn sets_iterate_in_order_and_ignore_invalid_indices() {
         let mut set = PathSet::only(63);
         set.insert(2);
         set.insert(64);

@@ -1,4 +1,4 @@
-//! What a schedulerlet may see: paths, the segment in question, and the time.
+//! The input of a decision: paths, a segment and the time.
 
 use std::time::{Duration, Instant};
 
@@ -23,15 +23,12 @@ pub struct PathView {
     /// differences between paths mean something: the least delay of all paths stands as half the
     /// least round-trip time. Source: the timestamps that the peer echoes.
     pub owd: Option<Duration>,
-    /// Time since the newest run that `owd` rests on was sent; zero while it is unknown. Our rules
-    /// read `owd_error`, which grows with it.
-    pub owd_age: Duration,
     /// How far a drift of the two clocks may have moved `owd`: 100 ppm of the time that it rests
     /// on, so it grows with age. Two paths whose delays differ by less than their errors are equal.
     pub owd_error: Duration,
-    /// What the tunnel takes now without queueing it too early; zero when it is full.
+    /// Bytes that the tunnel takes now without queueing too early; zero if it is full.
     pub room: Bytes,
-    /// Sent over this path and not yet acknowledged by the session.
+    /// Sent over this path and not yet acknowledged by the peer's session.
     pub outstanding: Bytes,
     /// The transport's congestion window; zero while unknown.
     pub window: Bytes,
@@ -46,120 +43,107 @@ pub struct PathView {
     /// Delivery rate, the most of the last second in which it was measured: samples that the
     /// application limited do not count unless they are more. `None` while unknown.
     pub rate: Option<Bitrate>,
-    /// Time since the newest sample that `rate` rests on; zero while it is unknown. None of our
-    /// rules reads it.
-    pub rate_age: Duration,
-    /// What the path carries at present: what it delivers while more than a round trip's worth is
-    /// out, and whatever it delivers more; nearer to what is usual the longer it was idle. `None`
-    /// while unknown.
+    /// The present capacity: the rate delivered with more than a round trip's data in flight, or any
+    /// higher rate. Returns to its usual value while the path is idle. `None` while unknown.
     pub capacity: Option<Bitrate>,
-    /// No progress for too long: to be left alone until it makes progress.
+    /// No progress for too long: do not use until it makes progress.
     pub stalled: bool,
-    /// To be used only when no other path is left.
+    /// Use only if no other path is left.
     pub backup: bool,
-    /// Copies that are not needed may go here. The session says so of every path that is no backup;
-    /// it is not told yet which are metered, or over a cap.
-    pub spare: bool,
-    /// What is foreseen, where anything is.
+    /// The predicted handover failure, if any.
     pub forecast: Option<Forecast>,
-    /// What earlier trips say of the track ahead, in the order of time; empty where nothing is
-    /// known.
-    pub track: Track,
+    /// What earlier trips measured on the line ahead.
+    pub look_ahead: LookAhead,
 }
 
-/// The places of the track ahead, in the order of time; empty where nothing is known.
+/// What earlier trips measured on the line ahead, in order of time; empty if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Track {
-    steps: [Option<TrackStep>; TRACK_STEPS],
+pub struct LookAhead {
+    steps: [Option<LookAheadStep>; STEPS],
 }
 
-/// Places of the track ahead that a view holds; the rest is too far away to matter.
-pub const TRACK_STEPS: usize = 4;
+/// The steps that a view holds; later ones are too far away to matter.
+const STEPS: usize = 4;
 
-impl Track {
-    /// The first [`TRACK_STEPS`] of these.
-    pub fn new(steps: impl Iterator<Item = TrackStep>) -> Self {
-        let mut track = Self::default();
-        track.steps.iter_mut().zip(steps).for_each(|(place, step)| *place = Some(step));
-        track
+impl LookAhead {
+    /// The first four of these steps.
+    pub fn new(steps: impl Iterator<Item = LookAheadStep>) -> Self {
+        let mut ahead = Self::default();
+        ahead.steps.iter_mut().zip(steps).for_each(|(place, step)| *place = Some(step));
+        ahead
     }
 
-    /// What holds so far ahead, if anything is known of it.
-    pub fn at(&self, ahead: Duration) -> Option<&TrackStep> {
-        let holds = |step: &&TrackStep| step.begins_in <= ahead && ahead < step.ends_in;
-        self.steps.iter().flatten().find(holds)
+    /// The step that applies after `time`, if it is known.
+    pub fn at(&self, time: Duration) -> Option<&LookAheadStep> {
+        self.steps().find(|step| step.begins_in <= time && time < step.ends_in)
     }
 
-    /// All of them.
-    pub fn steps(&self) -> impl Iterator<Item = &TrackStep> {
+    /// All steps.
+    pub fn steps(&self) -> impl Iterator<Item = &LookAheadStep> {
         self.steps.iter().flatten()
     }
 }
 
-/// What a path is like at a place of the track ahead.
+/// Rate and delay of a path at one place of the line ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrackStep {
-    /// Until the train comes there; zero once it did.
+pub struct LookAheadStep {
+    /// Time until the train reaches the place; zero once it has.
     pub begins_in: Duration,
-    /// Until it has left it.
+    /// Time until the train has left the place.
     pub ends_in: Duration,
-    /// What the path carries there.
+    /// The rate that the path carries there.
     pub rate: Bitrate,
     /// The delay towards the peer there, without queues.
     pub delay: Duration,
 }
 
-/// A handover that is foreseen to fail on a path (POLYCORN 4.3).
+/// A predicted handover failure on a path (POLYCORN 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forecast {
-    /// Until the train reaches the position where it fails; zero when that is passed and the modem
-    /// is still in the old cell.
+    /// Time until the train reaches the position of the failure; zero once it has passed it and the
+    /// modem is still in the old cell.
     pub fails_in: Duration,
-    /// How uncertain the position is, as time at the present speed (POLYCORN: E_GPS / V).
+    /// The position error as time at the present speed (POLYCORN: E_GPS / V).
     pub uncertainty: Duration,
-    /// How many of 1,000 handovers of this cell and direction fail.
+    /// The probability of failure in this cell and direction, in 1/1,000.
     pub permille: u16,
 }
 
 impl Forecast {
-    /// Whether the failure is expected within a round trip and the error of the position.
+    /// Whether the failure is nearer than a round trip and the position error (POLYCORN 4.3):
+    /// `t_HOF < srtt + E_GPS / V`.
     pub fn is_near(&self, srtt: Duration) -> bool {
-        // A train that hardly moves has an error without bound.
+        // At a standstill the error is unbounded.
         self.fails_in < srtt.saturating_add(self.uncertainty)
     }
 }
 
-/// The segment that looks for a path.
+/// The segment that needs a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentView {
     /// Its flow.
     pub flow: FlowId,
-    /// Where it begins in its flow, in bytes.
+    /// Its first byte in the flow.
     pub offset: u64,
-    /// Bytes of the flow, from this segment on, that were never sent and wait for a path.
+    /// Unsent bytes of the flow from this segment on.
     pub unsent: Bytes,
-    /// Bytes of the whole session that were never sent and wait for a path, these included.
+    /// Unsent bytes of the whole session, including these.
     pub backlog: Bytes,
-    /// What the receiver still grants: new data beyond waits.
+    /// The remaining receive window; new data beyond it waits.
     pub window: Bytes,
-    /// Since it was first sent; `None` for new data. None of our rules reads it.
-    pub age: Option<Duration>,
-    /// Its flow is interactive: small, and waited for. None of our rules reads it: who is next is
-    /// decided before.
-    pub interactive: bool,
-    /// Bytes of the flow that are on no path: those that were never sent, and those that go again,
-    /// this segment included. What went ahead of its turn does not count.
+    /// Bytes of the flow that are on no path: unsent bytes and retransmissions, including this
+    /// segment. Data sent ahead does not count.
     pub remaining: Bytes,
     /// The paths (by index) that have carried it already.
     pub carried: PathSet,
-    /// It belongs to the tail of its flow: all of the flow was written. An application that has
-    /// written nothing for a while is not taken for the end.
+    /// It belongs to the tail of its flow: the application has closed the flow. A pause is not an
+    /// end.
     pub tail: bool,
-    /// It was sent before, and went back to the flow's buffer.
+    /// It was sent before and returned to the flow's buffer.
     pub reinjected: bool,
 }
 
-/// All that one decision rests on.
+/// The input of one decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// The session's paths, at most [`crate::PATHS_MAX`].
@@ -176,8 +160,7 @@ impl PathView {
         !self.stalled && self.room > Bytes::ZERO
     }
 
-    /// Whether a handover is foreseen to fail within a round trip and the error of the position
-    /// (POLYCORN 4.3): `t_HOF < srtt + E_GPS / V`.
+    /// Whether a predicted failure is near.
     pub fn is_about_to_fail(&self) -> bool {
         self.forecast.is_some_and(|forecast| forecast.is_near(self.srtt))
     }
@@ -191,69 +174,29 @@ impl PathView {
     }
 }
 
-/// How long a run may keep a path busy.
+/// The longest time that a run may take on a path.
 const RUN_TIME: Duration = Duration::from_millis(5);
-
-#[cfg(test)]
-pub(crate) mod samples {
-    use super::*;
-
-    /// A time.
-    pub fn base() -> Instant {
-        static BASE: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-        #[allow(clippy::disallowed_methods)] // a base for the clock of tables
-        *BASE.get_or_init(Instant::now)
-    }
-
-    /// A path with this id and round-trip time, and room.
-    pub fn path(id: u64, srtt_ms: u64) -> PathView {
-        PathView {
-            id: PathId(id),
-            srtt: Duration::from_millis(srtt_ms),
-            room: Bytes(16_384),
-            carrier: id as u32,
-            rtt_min: Duration::from_millis(srtt_ms),
-            window: Bytes(16_384),
-            spare: true,
-            ..PathView::default()
-        }
-    }
-
-    /// The same path without room.
-    pub fn full(path: PathView) -> PathView {
-        PathView { room: Bytes::ZERO, ..path }
-    }
-
-    /// The same path, stalled.
-    pub fn stalled(path: PathView) -> PathView {
-        PathView { stalled: true, ..path }
-    }
-
-    /// The same path as a backup.
-    pub fn backup(path: PathView) -> PathView {
-        PathView { backup: true, ..path }
-    }
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::samples::{ms, path};
 
     #[test]
-    fn a_failure_is_near_within_a_round_trip_and_the_error() {
-        let (ms, most) = (Duration::from_millis, Duration::MAX);
+    fn failure_is_near_within_a_round_trip_and_the_position_error() {
+        let most = Duration::MAX;
         let near = |fails_in, uncertainty| {
             let forecast = Some(Forecast { fails_in, uncertainty, permille: 300 });
-            PathView { forecast, ..samples::path(1, 40) }.is_about_to_fail()
+            PathView { forecast, ..path(1, 40) }.is_about_to_fail()
         };
-        assert!(!samples::path(1, 40).is_about_to_fail(), "no forecast");
+        assert!(!path(1, 40).is_about_to_fail(), "no forecast");
         assert!(near(ms(239), ms(200)) && !near(ms(240), ms(200)));
         assert!(near(ms(240), most) && !near(most, ms(200)) && !near(most, most));
     }
 
     #[test]
-    fn a_run_is_five_milliseconds_at_the_rate_within_its_bounds() {
-        let with = |rate| PathView { rate, ..samples::path(1, 40) }.run_max();
+    fn run_takes_five_milliseconds_within_its_bounds() {
+        let with = |rate| PathView { rate, ..path(1, 40) }.run_max();
         assert_eq!(with(None), 4 * SEGMENT);
         assert_eq!(with(Some(Bitrate::from_mbps(0.1))), SEGMENT);
         assert_eq!(with(Some(Bitrate::from_mbps(20.0))), 8 * SEGMENT);

@@ -1,4 +1,4 @@
-//! `docs/scheduler.md` tells of every chain, rule and parameter what the code does.
+//! Compares the tables and examples of `docs/scheduler.md` with the code.
 
 #![allow(clippy::unwrap_used)] // a test
 
@@ -23,7 +23,7 @@ fn every_chain_is_listed() {
 #[test]
 fn every_rule_is_listed_with_its_kind() {
     let wanted = schedulerlet_names().map(|name| {
-        let kind = match rule_info(name).unwrap().kind {
+        let kind = match rule_info(name).unwrap().0 {
             Some(Kind::CandidateFilter) => "candidate filter",
             Some(Kind::SelectionFilter) => "selection filter",
             Some(Kind::SoftSelector) => "soft selector",
@@ -39,7 +39,7 @@ fn every_rule_is_listed_with_its_kind() {
     assert!(rules.iter().all(|row| row.iter().all(|cell| !cell.is_empty())));
 
     let wanted = schedulerlet_names().flat_map(|name| {
-        let parameters = rule_info(name).unwrap().parameters;
+        let parameters = rule_info(name).unwrap().1;
         let row = move |p: polyrail_scheduler::Parameter| {
             vec![code(name), code(p.name), p.values, p.default]
         };
@@ -50,7 +50,7 @@ fn every_rule_is_listed_with_its_kind() {
 }
 
 #[test]
-fn errors_are_told_as_they_are() {
+fn error_messages_match_the_code() {
     let rows = table("written");
     assert!(rows.len() > 4);
     for row in rows {
@@ -72,7 +72,7 @@ fn errors_are_told_as_they_are() {
 }
 
 #[test]
-fn what_it_shows_of_the_code_stands_there() {
+fn examples_match_the_code() {
     let source = include_str!("outside.rs");
     let text = document();
     let shown: Vec<_> = text.split("```rust\n").skip(1).collect();
@@ -83,7 +83,7 @@ fn what_it_shows_of_the_code_stands_there() {
     }
 }
 
-/// A row is marked if, and only if, what it tells of was made after a description.
+/// A row is marked exactly if its chain or rule is reconstructed.
 fn assert_marks(rows: &[Vec<String>]) {
     for row in rows {
         let marked = row.iter().any(|cell| cell.starts_with("reconstructed"));

@@ -1,103 +1,70 @@
-//! A schedulerlet and a handler that are not of the crate: what `docs/scheduler.md` shows.
+//! A schedulerlet from outside the crate: the example of `docs/scheduler.md`.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, FlowId, PathId};
 use polyrail_scheduler::{
-    Again, ChainSpec, Decision, Handler, Input, Kind, Made, OutView, PathSet, PathSets, PathView,
-    SEGMENT, Schedulerlet, SegmentView,
+    Chain, ChainSpec, Decision, Input, Kind, PathSets, Schedulerlet, SegmentView,
 };
 
 #[path = "../benches/scene/mod.rs"]
 mod scene;
 
-/// Nothing goes over paths whose round-trip time is above a bound.
-struct Patience {
-    most: Duration,
+/// Rejects paths whose round-trip time exceeds a limit.
+struct RttLimit {
+    limit: Duration,
 }
 
-impl Schedulerlet for Patience {
-    fn name(&self) -> &'static str {
-        "patience"
-    }
-
+impl Schedulerlet for RttLimit {
     fn kind(&self) -> Kind {
         Kind::CandidateFilter
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         for path in sets.candidates().iter() {
-            if input.paths[path].srtt > self.most {
+            if input.paths[path].srtt > self.limit {
                 sets.reject(path);
             }
         }
     }
 }
 
-/// Everything goes once more over the first path that has not carried it, after a second.
-struct Impatience;
+/// Selects the candidate with the lowest index.
+struct First;
 
-impl Handler for Impatience {
-    fn name(&self) -> &'static str {
-        "impatience"
+impl Schedulerlet for First {
+    fn kind(&self) -> Kind {
+        Kind::SoftSelector
     }
 
-    fn again(&mut self, out: &OutView, paths: &[PathView], now: Instant) -> Again {
-        let due = out.sent_at + Duration::from_secs(1);
-        let fits = |path: &usize| paths[*path].available() && !out.carried.contains(*path);
-        match (0..paths.len()).find(fits) {
-            Some(path) if now >= due => Again::On(path),
-            Some(_) => Again::At(due),
-            None => Again::No,
+    fn apply(&mut self, sets: &mut PathSets, _input: &Input<'_>) {
+        if let Some(path) = sets.candidates().iter().next() {
+            sets.select(path);
         }
     }
 }
 
 #[test]
-fn a_rule_from_outside_stands_in_a_chain() {
-    let most = Duration::from_millis(100);
-    let spec = ChainSpec::made("patience", move || Made::Link(Box::new(Patience { most })))
-        .then(ChainSpec::of(&["min_rtt", "redundancy"]).unwrap())
-        .and("impatience", || Made::Handler(Box::new(Impatience)));
-    assert_eq!(spec.names(), ["patience", "min_rtt", "redundancy", "impatience"]);
-
+fn custom_chain_applies_its_own_rules() {
+    let limit = Duration::from_millis(100);
+    let spec = ChainSpec::custom("rtt_limit", move || {
+        Chain::new(vec![Box::new(RttLimit { limit }), Box::new(First)])
+    });
+    assert_eq!(spec.names(), ["rtt_limit"]);
     let mut chain = spec.build();
-    let now = Instant::now();
     let mut paths = scene::paths(2);
-    let mut decide = |srtts: [u64; 2]| {
+    for (srtts, expected) in
+        [([40, 50], Some(0)), ([140, 50], Some(1)), ([100, 50], Some(0)), ([140, 150], None)]
+    {
         for (path, srtt) in paths.iter_mut().zip(srtts) {
             path.srtt = Duration::from_millis(srtt);
         }
-        chain.decide(&Input { paths: &paths, segment: SegmentView::default(), now })
-    };
-    for (name, srtts, wanted) in [
-        ("both", [40, 50], Some((0, PathSet::only(1)))),
-        ("one is too slow", [140, 50], Some((1, PathSet::EMPTY))),
-        ("the bound", [100, 50], Some((1, PathSet::only(0)))),
-        ("both are too slow", [140, 150], None),
-    ] {
-        let found = match decide(srtts) {
-            Decision::Send { primary, copies, .. } => Some((primary, copies)),
+        let (segment, now) = (SegmentView::default(), Instant::now());
+        let found = match chain.decide(&Input { paths: &paths, segment, now }) {
+            Decision::Send { primary, .. } => Some(primary),
             Decision::Wait { .. } => None,
         };
-        assert_eq!(found, wanted, "{name}");
+        assert_eq!(found, expected, "{srtts:?}");
     }
-
-    let out = OutView {
-        flow: FlowId(1),
-        offset: 0,
-        length: Bytes(SEGMENT),
-        ahead: Bytes::ZERO,
-        sent_at: now,
-        carried: PathSet::only(0),
-        expected: PathSet::only(0),
-        tail: false,
-        blocked: false,
-    };
-    let second = Duration::from_secs(1);
-    assert_eq!(chain.again(&out, &paths, now), Again::At(now + second));
-    assert_eq!(chain.again(&out, &paths, now + second), Again::On(1));
-    assert_eq!(chain.cap(PathId(1)), None);
 }

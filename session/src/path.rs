@@ -195,7 +195,6 @@ impl Path {
             rtt_min: self.rtt_min(),
             rtt_var: self.rtt_var,
             owd: self.owd(relative),
-            owd_age: relative.map_or(Duration::ZERO, |relative| relative.age),
             owd_error: relative.map_or(Duration::ZERO, |relative| relative.error),
             room: Bytes(self.room),
             outstanding: Bytes(self.outstanding),
@@ -205,11 +204,9 @@ impl Path {
             slow_start: self.start.goes_on,
             timeouts: self.timeouts(),
             rate: self.rate.most(),
-            rate_age: self.rate.age(now),
             capacity: self.capacity.now(now),
             stalled: self.hidden,
             backup: self.backup,
-            spare: !self.backup,
             ..PathView::default()
         }
     }

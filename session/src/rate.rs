@@ -59,11 +59,6 @@ impl Rate {
     pub fn most(&self) -> Option<Bitrate> {
         self.pieces.iter().map(|piece| piece.most).max()
     }
-
-    /// Since the newest sample that counts; zero before the first.
-    pub fn age(&self, now: Instant) -> Duration {
-        self.newest.map_or(Duration::ZERO, |newest| now.saturating_duration_since(newest))
-    }
 }
 
 /// The window (the maximum over about 1 s).
@@ -106,7 +101,7 @@ mod tests {
     #[test]
     fn the_most_of_the_last_second_counts() {
         let (base, mut rate) = (base(), Rate::default());
-        assert_eq!((rate.most(), rate.age(base)), (None, Duration::ZERO));
+        assert_eq!(rate.most(), None);
         for (at_ms, mbps, limited, known) in [
             (0, 3.0, true, 3.0),
             (100, 8.0, false, 8.0),
@@ -124,8 +119,7 @@ mod tests {
         }
         let later = base + Duration::from_secs(12);
         assert!(!rate.sample(&sample(later, 4.0, true)));
-        assert_eq!(rate.age(later), Duration::from_secs(3), "a silent path's rate grows old");
-        assert_eq!(rate.most(), Some(Bitrate::from_mbps(4.0)), "and stays");
+        assert_eq!(rate.most(), Some(Bitrate::from_mbps(4.0)), "it stays");
     }
 
     proptest! {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use endpoints::{Pair, Wire, closes, drain};
 use polyrail_model::{Bytes, Destination, HostName, Identity, PathId, TunnelMode, UserId};
-use polyrail_scheduler::{ChainSpec, Handler, Input, Kind, Made, PathSets, SEGMENT, Schedulerlet};
+use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, Kind, PathSets, SEGMENT, Schedulerlet};
 use polyrail_session::limits::SESSION_PATHS_MAX;
 use polyrail_session::{Endpoint, Event, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
 
@@ -383,10 +383,6 @@ fn attempts_beyond_the_bound_of_paths_take_the_place_of_older_ones() {
 struct Cap(Arc<AtomicU64>);
 
 impl Handler for Cap {
-    fn name(&self) -> &'static str {
-        "cap"
-    }
-
     fn cap(&self, _path: PathId) -> Option<Bytes> {
         Some(Bytes(self.0.load(Ordering::Relaxed)))
     }
@@ -396,8 +392,10 @@ impl Handler for Cap {
 fn capped(bytes: u64) -> (Pair, Arc<AtomicU64>) {
     let cap = Arc::new(AtomicU64::new(bytes));
     let held = Arc::clone(&cap);
-    let chain = ChainSpec::of(&["min_rtt"]).unwrap();
-    let chain = chain.and("cap", move || Made::Handler(Box::new(Cap(Arc::clone(&held)))));
+    let chain = ChainSpec::custom("cap", move || {
+        let min_rtt = ChainSpec::named("min_rtt").unwrap();
+        min_rtt.build().with(vec![Box::new(Cap(Arc::clone(&held)))])
+    });
     let mut pair = Pair::new(Settings { chain, stall: false, ..Settings::default() });
     pair.up(0, "a");
     pair.slow = Some(TunnelKey(0));
@@ -453,10 +451,6 @@ fn a_cap_of_nothing_is_a_segment_and_all_arrives() {
 struct Ahead(u64, usize);
 
 impl Schedulerlet for Ahead {
-    fn name(&self) -> &'static str {
-        "ahead"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -474,7 +468,7 @@ impl Schedulerlet for Ahead {
 #[test]
 fn what_goes_ahead_of_its_turn_arrives_and_nothing_twice() {
     for (ahead, lost) in [(5_000, false), (40_000, false), (5_000, true), (40_000, true)] {
-        let chain = ChainSpec::made("ahead", move || Made::Link(Box::new(Ahead(ahead, 0))));
+        let chain = ChainSpec::custom("ahead", move || Chain::new(vec![Box::new(Ahead(ahead, 0))]));
         let mut pair = Pair::new(Settings { chain, ..Settings::default() });
         pair.up(0, "a");
         pair.up(1, "b");
@@ -511,7 +505,7 @@ fn what_goes_ahead_of_its_turn_arrives_and_nothing_twice() {
 #[test]
 fn a_flow_that_skipped_data_is_reset_without_a_trace() {
     for reset_at_cloud in [false, true] {
-        let chain = ChainSpec::made("ahead", || Made::Link(Box::new(Ahead(9_000, 1))));
+        let chain = ChainSpec::custom("ahead", || Chain::new(vec![Box::new(Ahead(9_000, 1))]));
         let mut pair = Pair::new(Settings { chain, ..Settings::default() });
         pair.up(0, "a");
         pair.up(1, "b");

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, FlowId, PathId};
 use polyrail_scheduler::{
-    Chain, Decision, Forecast, Input, Note, PathSet, PathView, SEGMENT, SegmentView, Track,
+    Chain, Decision, Forecast, Input, LookAhead, Note, PathSet, PathView, SEGMENT, SegmentView,
 };
 
 /// What the rules have to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scene {
-    /// The middle of flows; failures are foreseen, but far off.
+    /// The middle of flows; predicted failures are far away.
     Calm,
     /// The first path is about to fail.
     Alarm,
@@ -34,7 +34,6 @@ pub fn paths(count: u64) -> Vec<PathView> {
         rtt_min: ms(30 + 15 * id),
         rtt_var: ms(5),
         owd: Some(ms(15 + 7 * id)),
-        owd_age: ms(20),
         owd_error: Duration::from_micros(100),
         room: Bytes(16_384),
         outstanding: Bytes(30_000),
@@ -44,18 +43,16 @@ pub fn paths(count: u64) -> Vec<PathView> {
         slow_start: false,
         timeouts: 0,
         rate: Some(Bitrate::from_mbps(12.0 - id as f64)),
-        rate_age: ms(30),
         capacity: Some(Bitrate::from_mbps(10.0 - id as f64)),
         stalled: false,
         backup: false,
-        spare: true,
         forecast: Some(Forecast { fails_in: ms(9_000), uncertainty: ms(240), permille: 60 }),
-        track: Track::default(),
+        look_ahead: LookAhead::default(),
     };
     (0..count).map(path).collect()
 }
 
-/// A chain at work: it decides, and hears of what it decided.
+/// A chain that decides and receives notes about its decisions.
 pub struct Work {
     chain: Chain,
     paths: Vec<PathView>,
@@ -95,8 +92,6 @@ impl Work {
             unsent: Bytes(20_000),
             backlog: Bytes(90_000),
             window: Bytes(200_000),
-            age: None,
-            interactive: false,
             remaining: Bytes(20_000),
             carried: PathSet::EMPTY,
             tail: self.scene == Scene::Tail,

@@ -1,19 +1,19 @@
-//! Which run of a flow is the head of the line.
+//! The head of the line of each flow: the run with its first unacknowledged byte.
 
 use polyrail_model::FlowId;
 
 use crate::rules::per_flow::PerFlow;
 use crate::{Note, OutView};
 
-/// How far each flow has arrived without a gap. Bounded as [`PerFlow`]: a forgotten flow has no
-/// head until it moves on.
+/// The cumulatively acknowledged bytes of each flow, bounded as [`PerFlow`]. A forgotten flow has no
+/// head until its next acknowledgement.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heads {
     arrived: PerFlow<u64>,
 }
 
 impl Heads {
-    /// Learns what has arrived. Returns whether a flow has moved on.
+    /// Records an acknowledgement. Returns whether the flow made progress.
     pub fn note(&mut self, note: &Note) -> bool {
         let Note::Acked { flow, cumulative, .. } = *note else { return false };
         let arrived = self.arrived.of(flow);
@@ -22,7 +22,7 @@ impl Heads {
         moved
     }
 
-    /// How much of the flow has arrived without a gap, as far as is known.
+    /// The cumulatively acknowledged bytes of the flow, as far as known.
     pub fn arrived(&self, flow: FlowId) -> u64 {
         self.arrived.get(flow).copied().unwrap_or(0)
     }

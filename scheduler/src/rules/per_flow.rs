@@ -1,17 +1,16 @@
-//! What a rule remembers of each flow.
+//! The state that a rule keeps for each flow.
 
 use polyrail_model::FlowId;
 
-/// A value a flow. Bounded: beyond [`FLOWS_MAX`] flows those that were asked for longest ago are
-/// forgotten, half of them at once, so that it costs little each time. Nobody tells a rule that a
-/// flow has ended.
+/// One value per flow. Beyond [`FLOWS_MAX`] flows it forgets the least recently used half at once,
+/// so that each eviction is cheap. Rules are not notified when a flow ends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerFlow<T> {
     /// In the order of their flows.
     entries: Vec<Entry<T>>,
-    /// How often a value was asked for.
+    /// Accesses so far.
     uses: u64,
-    /// Scratch: when each was asked for.
+    /// Scratch: the last access of each entry.
     order: Vec<u64>,
 }
 
@@ -23,7 +22,7 @@ struct Entry<T> {
 }
 
 impl<T: Default> PerFlow<T> {
-    /// The value of this flow, new if it has none.
+    /// The value of this flow, or a default.
     pub fn of(&mut self, flow: FlowId) -> &mut T {
         self.uses += 1;
         let place = match self.place(flow) {
@@ -61,10 +60,10 @@ impl<T: Default> PerFlow<T> {
     }
 }
 
-/// The most flows that a rule remembers.
+/// The largest number of flows.
 pub(crate) const FLOWS_MAX: usize = 4_096;
 
-/// How many are forgotten at once.
+/// The number of flows forgotten at once.
 const FORGOTTEN: usize = FLOWS_MAX / 2;
 
 #[cfg(test)]
@@ -72,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flows_that_were_asked_for_longest_ago_are_forgotten() {
+    fn least_recently_used_flows_are_forgotten() {
         let last = FLOWS_MAX as u64 - 1;
         let mut flows = PerFlow::<u64>::default();
         for flow in (0..=last).rev() {

@@ -1,11 +1,10 @@
-//! What a rule remembers of each path.
+//! The state that a rule keeps for each path.
 
 use polyrail_model::PathId;
 
 use crate::PATHS_MAX;
 
-/// A value a path. Bounded: beyond [`PATHS_MAX`] paths the one that was asked for longest ago is
-/// forgotten.
+/// One value per path. Beyond [`PATHS_MAX`] paths it forgets the oldest entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerPath<T> {
     /// The latest is last.
@@ -13,7 +12,7 @@ pub(crate) struct PerPath<T> {
 }
 
 impl<T: Default> PerPath<T> {
-    /// The value of this path, new if it has none.
+    /// The value of this path, or a default.
     pub fn of(&mut self, path: PathId) -> &mut T {
         let place = self.entries.iter().position(|(id, _)| *id == path);
         let place = place.unwrap_or_else(|| {
@@ -36,7 +35,7 @@ impl<T: Default> PerPath<T> {
         self.entries.retain(|(id, _)| *id != path);
     }
 
-    /// All that is remembered.
+    /// All paths with their values.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (PathId, &mut T)> {
         self.entries.iter_mut().map(|(id, value)| (*id, value))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use polyrail_model::{LinkForecast, LinkOutlook};
-use polyrail_scheduler::{Forecast, Track, TrackStep};
+use polyrail_scheduler::{Forecast, LookAhead, LookAheadStep};
 
 use crate::limits::SESSION_PATHS_MAX;
 
@@ -43,12 +43,12 @@ impl Forecasts {
     }
 
     /// The steps of a carrier's outlook that are not over.
-    pub fn track(&self, now: Instant, carrier: &str) -> Track {
-        let Some(outlook) = self.outlooks.get(carrier) else { return Track::default() };
+    pub fn look_ahead(&self, now: Instant, carrier: &str) -> LookAhead {
+        let Some(outlook) = self.outlooks.get(carrier) else { return LookAhead::default() };
         let starts = outlook.steps.iter().skip(1).map(|next| Some(next.from));
         let ends = starts.chain([ends_at(outlook)]);
         let ahead = outlook.steps.iter().zip(ends.flatten()).filter(|(_, end)| *end > now);
-        Track::new(ahead.map(|(step, end)| TrackStep {
+        LookAhead::new(ahead.map(|(step, end)| LookAheadStep {
             begins_in: step.from.saturating_duration_since(now),
             ends_in: end.saturating_duration_since(now),
             rate: step.rate,
@@ -83,11 +83,11 @@ mod tests {
         let mut forecasts = Forecasts::default();
         forecasts.set_outlook(begin, "a", LinkOutlook { steps: (1..=6).map(step).collect() });
         let seen = |now| {
-            let track = forecasts.track(at(now), "a");
-            let one = |step: &TrackStep| {
+            let ahead = forecasts.look_ahead(at(now), "a");
+            let one = |step: &LookAheadStep| {
                 (step.begins_in.as_secs(), step.ends_in.as_secs(), step.rate.as_mbps() as u64)
             };
-            track.steps().map(one).collect::<Vec<_>>()
+            ahead.steps().map(one).collect::<Vec<_>>()
         };
         assert_eq!(seen(0), [(1, 2, 1), (2, 3, 2), (3, 4, 3), (4, 5, 4)]);
         assert_eq!(seen(4), [(0, 1, 4), (1, 2, 5), (2, 5, 6)], "the last holds for 3 s");

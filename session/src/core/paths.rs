@@ -496,7 +496,7 @@ impl Paths {
         PathView {
             room: Bytes(left_by_cap(path, chain).unwrap_or(u64::MAX).min(path.room)),
             forecast: self.forecasts.forecast(now, &path.carrier),
-            track: self.forecasts.track(now, &path.carrier),
+            look_ahead: self.forecasts.look_ahead(now, &path.carrier),
             ..path.view(now, relative)
         }
     }

@@ -19,10 +19,6 @@ use crate::wire::{Decoder, Frame, Terms};
 struct Waits(u64, Duration);
 
 impl Schedulerlet for Waits {
-    fn name(&self) -> &'static str {
-        "waits"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -40,10 +36,6 @@ impl Schedulerlet for Waits {
 struct Cap(Bytes);
 
 impl Handler for Cap {
-    fn name(&self) -> &'static str {
-        "cap"
-    }
-
     fn cap(&self, _path: PathId) -> Option<Bytes> {
         Some(self.0)
     }

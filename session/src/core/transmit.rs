@@ -91,8 +91,6 @@ impl Session {
             unsent: Bytes(flow.send.unsent()),
             backlog: Bytes(self.flow_control.backlog()),
             window: Bytes(allowance.min(flow.send.window())),
-            age: piece.sent_at.map(|at| now.saturating_duration_since(at)),
-            interactive: turn.interactive,
             remaining: Bytes(flow.send.remaining()),
             carried: piece.carried,
             tail: flow.send.is_finished(),

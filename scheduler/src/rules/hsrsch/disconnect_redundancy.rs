@@ -1,11 +1,13 @@
-//! `disconnect_redundancy`: while a path is about to fail, segments go over all others at once.
+//! `disconnect_redundancy`: copies segments to all other paths while a path is about to fail.
 //!
-//! Rule: POLYCORN 6.2. From the moment at which a handover's failure is nearer than round-trip time
-//! and position error until the new cell, every segment is also copied to the other live paths.
-//! Where the paper is open: not to those that are about to fail themselves, to backups, or where
-//! copies cost; a copy whose path has no room is dropped. Beyond the position and still in the old
-//! cell it goes on for at most [`BEYOND_MAX`], as `handover_rejection` does: a slow train may stay
-//! in the old cell for long, and copies are no free lunch.
+//! Rule: POLYCORN 6.2. From the moment at which a predicted failure is nearer than the round-trip
+//! time plus the position error until the new cell, every segment is also copied to the other live
+//! paths.
+//!
+//! Choices where the paper is open: paths that are about to fail and backups get no copies, and a
+//! copy whose path has no room is dropped. Past the position and still in the old cell, copies
+//! continue for at most [`BEYOND_MAX`], as in `handover_rejection`, because a slow train may stay
+//! in that cell.
 
 use std::time::Instant;
 
@@ -14,7 +16,6 @@ use crate::rules::hsrsch::handover_rejection::BEYOND_MAX;
 use crate::rules::per_path::PerPath;
 use crate::{Input, Kind, Note, PATHS_MAX, PathSet, PathSets, PathView, Schedulerlet};
 
-/// The selector of copies around failures.
 #[derive(Debug)]
 pub struct DisconnectRedundancy {
     permille: u16,
@@ -23,10 +24,6 @@ pub struct DisconnectRedundancy {
 }
 
 impl DisconnectRedundancy {
-    /// `permille`: forecasts of failures rarer than this many of 1,000 do not count.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let permille = params.count("permille", 0, 0..=1_000)? as u16;
         Ok(Self { permille, passed: PerPath::default() })
@@ -48,10 +45,6 @@ impl DisconnectRedundancy {
 }
 
 impl Schedulerlet for DisconnectRedundancy {
-    fn name(&self) -> &'static str {
-        "disconnect_redundancy"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -69,7 +62,7 @@ impl Schedulerlet for DisconnectRedundancy {
         let others = sets.candidates().without(input.segment.carried).without(failing);
         for path in others.iter() {
             let view = &input.paths[path];
-            if view.available() && !view.backup && view.spare {
+            if view.available() && !view.backup {
                 sets.select(path);
             }
         }
@@ -87,8 +80,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path};
-    use crate::{ChainSpec, Decision, Forecast, SegmentView};
+    use crate::samples::{backup, base, full, path, targets};
+    use crate::{ChainSpec, Forecast, SegmentView};
 
     fn failing(path: PathView, fails_in_ms: u64) -> PathView {
         let (fails_in, uncertainty) =
@@ -99,12 +92,7 @@ mod tests {
     fn on(rule: &str, paths: &[PathView]) -> Vec<usize> {
         let mut chain = ChainSpec::of(&["handover_rejection", "min_rtt", rule]).unwrap().build();
         let input = Input { paths, segment: SegmentView::default(), now: base() };
-        match chain.decide(&input) {
-            Decision::Send { primary, copies, .. } => {
-                [primary].into_iter().chain(copies.iter()).collect()
-            }
-            Decision::Wait { .. } => Vec::new(),
-        }
+        targets(chain.decide(&input))
     }
 
     #[test]
@@ -116,7 +104,7 @@ mod tests {
         assert_eq!(on(rule, &[failing(a, 239), b, c]), [1, 2], "not on the failing one");
         assert_eq!(on(rule, &[failing(a, 0), full(b), c]), [2]);
         assert_eq!(on(rule, &[failing(a, 0), b, backup(c)]), [1]);
-        assert_eq!(on(rule, &[failing(a, 0), b, PathView { spare: false, ..c }]), [1]);
+        assert_eq!(on(rule, &[failing(a, 0), b, backup(c)]), [1]);
         assert_eq!(on(rule, &[failing(a, 0), failing(b, 10), c]), [2]);
         assert_eq!(on(rule, &[failing(a, 10), failing(b, 20)]), [1], "all fail: the farthest");
         let (fails_in, uncertainty) = (Duration::ZERO, Duration::MAX);
@@ -132,12 +120,7 @@ mod tests {
         let paths = |fails_in| [failing(path(1, 40), fails_in), path(2, 60), path(3, 80)];
         let mut on = |at: u64, paths: &[PathView]| -> Vec<usize> {
             let now = base() + Duration::from_millis(at);
-            match chain.decide(&Input { paths, segment: SegmentView::default(), now }) {
-                Decision::Send { primary, copies, .. } => {
-                    [primary].into_iter().chain(copies.iter()).collect()
-                }
-                Decision::Wait { .. } => Vec::new(),
-            }
+            targets(chain.decide(&Input { paths, segment: SegmentView::default(), now }))
         };
         assert_eq!(on(0, &paths(200)), [1, 2]);
         assert_eq!(on(200, &paths(0)), [1, 2], "here");

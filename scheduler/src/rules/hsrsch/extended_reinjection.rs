@@ -1,35 +1,26 @@
-//! `extended_reinjection`: what a path that times out carries goes back to its flows.
+//! `extended_reinjection`: returns the data in flight on a path that times out to its flows.
 //!
-//! Rule: POLYCORN 4.5. At the k-th timeout in a row (k = 3) all that the path carries and nobody
-//! acknowledged goes back to the flows' buffers, lazily: the chain decides anew, and the mask of
-//! paths that had a segment keeps it off this one.
+//! Rule: POLYCORN 4.5. At the k-th consecutive timeout (k = 3) all unacknowledged data of the path
+//! goes back to the flows' buffers. The chain then decides again, and the mask of paths that
+//! carried a segment keeps it off this path.
 
 use std::time::Instant;
 
 use crate::params::{ParamError, Reader};
 use crate::{Handler, PathView};
 
-/// The handler of timeouts in a row.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtendedReinjection {
     timeouts: u32,
 }
 
 impl ExtendedReinjection {
-    /// `timeouts`: k.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         Ok(Self { timeouts: params.count("timeouts", 3, 1..=100)? as u32 })
     }
 }
 
 impl Handler for ExtendedReinjection {
-    fn name(&self) -> &'static str {
-        "extended_reinjection"
-    }
-
     fn gives_back(&mut self, path: &PathView, _now: Instant) -> bool {
         path.timeouts >= self.timeouts
     }
@@ -39,13 +30,13 @@ impl Handler for ExtendedReinjection {
 mod tests {
     use super::*;
     use crate::ChainSpec;
-    use crate::view::samples::{base, path};
+    use crate::samples::{base, path};
 
     #[test]
     fn the_third_timeout_counts() {
         let after = |rule: &str, timeouts| {
             let path = PathView { timeouts, ..path(1, 40) };
-            ChainSpec::parts(&[rule]).unwrap().build().gives_back(&path, base())
+            ChainSpec::of(&["min_rtt", rule]).unwrap().build().gives_back(&path, base())
         };
         let given: Vec<bool> = (0..5).map(|k| after("extended_reinjection", k)).collect();
         assert_eq!(given, [false, false, false, true, true]);

@@ -1,17 +1,16 @@
-//! `handover_rejection`: no data on a path whose handover is about to fail.
+//! `handover_rejection`: sends no data on a path whose handover is about to fail.
 //!
-//! Rule: POLYCORN 4.3. A path is rejected when the position of the failure is nearer than its
-//! round-trip time and the error of the position: `t_HOF < srtt + E_GPS / V`; it is taken again
-//! when the new cell is reported, which ends the forecast.
+//! Rule: POLYCORN 4.3. A path is rejected if the position of the failure is nearer than its
+//! round-trip time and the position error: `t_HOF < srtt + E_GPS / V`. The rejection ends with the
+//! forecast, when the new cell is reported.
 //!
-//! Where the paper is open: beyond the position and still in the old cell the path stays rejected
-//! for at most [`BEYOND_MAX`], then it carries a segment a round trip to find out, and is taken
-//! again when one arrives. When all paths are to be rejected the one whose failure is farthest
-//! stays, unless `block = true`: then nothing is sent until the first of them is to be taken again.
-//! So it does when all others are dead, or have timed out since they last heard anything.
-//! With `permille` only failures that are likely enough take a path out: a failure that is not
-//! foreseen costs little where what is out soon goes elsewhere, a path that rests costs what it
-//! carries.
+//! Choices where the paper is open: past the position and still in the old cell, the path stays
+//! rejected for at most [`BEYOND_MAX`]. Then it carries one segment per round trip as a probe, and
+//! is accepted when one arrives. If all paths would be rejected, or the others are stalled or have
+//! timed out since their last acknowledgement, the path with the farthest failure stays. With
+//! `block = true` nothing is sent instead, until the first rejection ends. `permille` ignores
+//! unlikely failures, because an idle path costs its capacity while a failure costs little if
+//! reinjection is quick.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +20,6 @@ use crate::params::{ParamError, Reader};
 use crate::rules::per_path::PerPath;
 use crate::{Forecast, Input, Kind, Note, PathSets, PathView, Schedulerlet};
 
-/// The candidate filter of foreseen failures.
 #[derive(Debug)]
 pub struct HandoverRejection {
     block: bool,
@@ -40,11 +38,6 @@ struct Passage {
 }
 
 impl HandoverRejection {
-    /// `block`: when all paths are about to fail, send nothing. `permille`: forecasts of failures
-    /// rarer than this many of 1,000 do not count.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let block = params.flag("block", false)?;
         let permille = params.count("permille", 0, 0..=1_000)? as u16;
@@ -73,10 +66,6 @@ impl HandoverRejection {
 }
 
 impl Schedulerlet for HandoverRejection {
-    fn name(&self) -> &'static str {
-        "handover_rejection"
-    }
-
     fn kind(&self) -> Kind {
         Kind::CandidateFilter
     }
@@ -93,17 +82,17 @@ impl Schedulerlet for HandoverRejection {
         }
         let usable = |path: usize| !input.paths[path].stalled;
         let left = candidates.without(rejected);
-        // Others that hear nothing any more are no reason to turn away one that may go on.
+        // A path that has timed out is no alternative to one that may continue.
         let none_left = !left.iter().any(|path| usable(path) && input.paths[path].timeouts == 0);
         if none_left
             && self.block
             && let Some(again) = again
         {
-            // Neither room nor an acknowledgement need come before.
+            // No other event may come before.
             sets.wake_at(again);
         }
         if none_left && !self.block {
-            // Of those that have passed it the one that did so last.
+            // Among paths past their position, the one that passed it last.
             let far = |path: &usize| {
                 let view = &input.paths[*path];
                 let since = self.paths.get(view.id).and_then(|passage| passage.since);
@@ -150,12 +139,8 @@ const ASK_AGAIN_MAX: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::samples::{base, full, path, stalled};
+    use crate::samples::{base, chosen, full, ms, path, sent, stalled};
     use crate::{Chain, ChainSpec, Decision, SegmentView};
-
-    fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
 
     fn failing(path: PathView, fails_in: u64) -> PathView {
         let forecast = Forecast { fails_in: ms(fails_in), uncertainty: ms(200), permille: 300 };
@@ -173,10 +158,7 @@ mod tests {
     }
 
     fn choice(chain: &mut Chain, now: Instant, paths: &[PathView]) -> Option<usize> {
-        match chain.decide(&Input { paths, segment: SegmentView::default(), now }) {
-            Decision::Send { primary, .. } => Some(primary),
-            Decision::Wait { .. } => None,
-        }
+        chosen(chain.decide(&Input { paths, segment: SegmentView::default(), now }))
     }
 
     #[test]
@@ -205,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_is_not_likely_takes_no_path_out() {
+    fn unlikely_failure_rejects_no_path() {
         let likely = |permille| {
             let mut a = failing(path(1, 40), 0);
             a.forecast = a.forecast.map(|forecast| Forecast { permille, ..forecast });
@@ -215,7 +197,7 @@ mod tests {
         let mut chain = ChainSpec::of(&rules).unwrap().build();
         assert_eq!(choice(&mut chain, base(), &likely(349)), Some(0));
         assert_eq!(choice(&mut chain, base(), &likely(350)), Some(1));
-        // What is known of the cell may change on the way.
+        // The probability may change on the way.
         assert_eq!(choice(&mut chain, base() + ms(10), &likely(349)), Some(0));
         assert!(ChainSpec::of(&["handover_rejection(permille=1001)", "min_rtt"]).is_err());
         let default = |permille| {
@@ -236,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn who_blocks_asks_again_when_the_first_rejection_ends() {
+    fn block_waits_until_the_first_rejection_ends() {
         let (a, b) = (path(1, 40), path(2, 60));
         let spec = ChainSpec::of(&["handover_rejection(block=true)", "min_rtt"]).unwrap();
         let wakes = |chain: &mut Chain, at: u64, paths: &[PathView]| {
@@ -254,16 +236,14 @@ mod tests {
         assert_eq!(wakes(&mut chain, 100, &here), Ok(Some(ms(2_600))), "since it was passed");
         assert_eq!(wakes(&mut chain, 2_000, &here), Ok(Some(ms(2_600))));
         assert_eq!(wakes(&mut chain, 2_600, &here), Err(0), "a probe");
-        let (path, flow) = (a.id, polyrail_model::FlowId(1));
-        let sent = Note::Sent { path, flow, offset: 0, bytes: 1, copy: false };
-        chain.note(&sent, base() + ms(2_600));
+        chain.note(&sent(a.id, 1), base() + ms(2_600));
         assert_eq!(wakes(&mut chain, 2_610, &here), Ok(Some(ms(2_640))), "a round trip");
         let other = [failing(a, 100), full(b)];
         assert_eq!(wakes(&mut spec.build(), 0, &other), Ok(None), "room wakes it");
     }
 
     #[test]
-    fn of_positions_that_are_all_passed_the_latest_is_used() {
+    fn if_all_paths_passed_their_position_the_latest_is_used() {
         let paths = |a, b| [failing(path(1, 40), a), failing(path(2, 60), b)];
         let mut chain = ChainSpec::of(&["handover_rejection", "min_rtt"]).unwrap().build();
         let at = |millis| base() + ms(millis);
@@ -273,24 +253,11 @@ mod tests {
     }
 
     #[test]
-    fn a_passed_position_is_probed_and_forgiven() {
+    fn passed_position_is_probed_and_accepted() {
         let (a, b) = (failing(path(1, 40), 0), path(2, 60));
         let mut chain = ChainSpec::of(&["handover_rejection", "min_rtt"]).unwrap().build();
-        let sent = Note::Sent {
-            path: a.id,
-            flow: polyrail_model::FlowId(1),
-            offset: 0,
-            bytes: 1,
-            copy: false,
-        };
-        let acked = |sure| Note::Acked {
-            path: a.id,
-            sure,
-            flow: polyrail_model::FlowId(1),
-            offset: 0,
-            bytes: 1,
-            cumulative: 1,
-        };
+        let (path, flow) = (a.id, polyrail_model::FlowId(1));
+        let acked = |sure| Note::Acked { path, sure, flow, offset: 0, bytes: 1, cumulative: 1 };
         let at = |millis| base() + ms(millis);
         assert_eq!(choice(&mut chain, at(0), &[a, b]), Some(1));
         chain.note(&acked(true), at(100));
@@ -300,8 +267,8 @@ mod tests {
             "an old segment proves nothing"
         );
         assert_eq!(choice(&mut chain, at(2_500), &[a, b]), Some(0), "a probe");
-        chain.note(&sent, at(2_500));
-        // Its copy on another path may be what has arrived.
+        chain.note(&sent(path, 1), at(2_500));
+        // The acknowledgement may belong to its copy on another path.
         chain.note(&acked(false), at(2_501));
         assert_eq!(choice(&mut chain, at(2_539), &[a, b]), Some(1), "one a round trip");
         assert_eq!(choice(&mut chain, at(2_540), &[a, b]), Some(0), "the next");

@@ -1,34 +1,25 @@
 //! `min_rtt`: the path with the lowest smoothed round-trip time that has room.
 //!
-//! Rule: the default scheduler of out-of-tree MPTCP (`mptcp_sched.c`). A path that has carried
-//! the segment is left out; while a path that has not carried it is only full, the segment waits;
-//! backups come after all others; a segment that every path has carried may go anywhere again. As
-//! full counts a path in the state of loss after a timeout (`mptcp_is_temp_unavailable`): it sends
-//! nothing new until what it has out is acknowledged.
+//! Rule: the default scheduler of out-of-tree MPTCP (`mptcp_sched.c`). A path that has carried the
+//! segment is left out. While a path that has not carried it is only full, the segment waits.
+//! Backups come last. A segment that every path has carried may use any path again. A path in the
+//! loss state after a timeout counts as full (`mptcp_is_temp_unavailable`).
 //!
-//! Decided here: a path is in that state while timeouts are counted that no acknowledgement has
-//! ended, and something is out on it ([`is_open`]). The first acknowledgement ends it, where Linux
-//! waits for all that was out at the timeout. One that carries nothing any more, because all of it
-//! went elsewhere, takes the next segment: no acknowledgement would ever come. What it has out
-//! meanwhile is sent again by its tunnel, and goes back to its flows as handlers decide. All that
-//! follow MPTCP hold to this (`blest`, `ecf`, `daps`, `otias`, `stms`, `musher`, `raven`,
-//! `round_robin`, `redundancy`, and what goes again by `min_rtt`'s choice), and `flow_round_robin`.
+//! Choices: a path is in the loss state while it has unanswered timeouts and data in flight
+//! ([`is_open`]). The first acknowledgement ends the state; Linux waits for all data in flight at
+//! the timeout. A path without data in flight is open, because no acknowledgement would ever come.
+//! All rules that follow MPTCP use this definition.
 //!
-//! Invariant: selects at most one path, and only one that is available.
+//! Invariant: selects at most one path, and only if it is available.
 
 use polyrail_model::Bytes;
 
 use crate::{Input, Kind, PathSet, PathSets, PathView, Schedulerlet};
 
-/// The soft selector of the lowest round-trip time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MinRtt;
 
 impl Schedulerlet for MinRtt {
-    fn name(&self) -> &'static str {
-        "min_rtt"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -44,12 +35,12 @@ impl Schedulerlet for MinRtt {
 /// The members from which the rule takes the fastest that has room: live, not among those that have
 /// carried the segment while there are others, and no backups while there are others.
 pub(crate) fn group(set: PathSet, input: &Input<'_>) -> PathSet {
-    let live = among(set, |i| !input.paths[i].stalled);
+    let live = set.filter(|i| !input.paths[i].stalled);
     let fresh = live.without(input.segment.carried);
     // Every live path has carried it: the mask is cleared.
     let usable = if fresh.is_empty() { live } else { fresh };
-    let (regular, backup) = split(usable, |i| !input.paths[i].backup);
-    if regular.is_empty() { backup } else { regular }
+    let regular = usable.filter(|i| !input.paths[i].backup);
+    if regular.is_empty() { usable } else { regular }
 }
 
 /// Whether the path takes new data now: it is available, and not in the state of loss.
@@ -63,28 +54,14 @@ pub(crate) fn fastest(group: PathSet, input: &Input<'_>) -> Option<usize> {
     group.iter().filter(|&i| is_open(&input.paths[i])).min_by_key(|&i| input.paths[i].srtt)
 }
 
-/// The members for which `keep` holds.
-pub(crate) fn among(set: PathSet, keep: impl Fn(usize) -> bool) -> PathSet {
-    split(set, keep).0
-}
-
-fn split(set: PathSet, left: impl Fn(usize) -> bool) -> (PathSet, PathSet) {
-    let mut sides = (PathSet::EMPTY, PathSet::EMPTY);
-    for path in set.iter() {
-        if left(path) { sides.0.insert(path) } else { sides.1.insert(path) }
-    }
-    sides
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, path, stalled};
     use crate::{Chain, ChainSpec, Decision, SegmentView};
 
     fn choice(paths: &[PathView], carried: &[usize]) -> Option<usize> {
-        let mut mask = PathSet::EMPTY;
-        carried.iter().for_each(|&i| mask.insert(i));
+        let mask = carried.iter().copied().collect();
         let segment = SegmentView { carried: mask, ..SegmentView::default() };
         let input = Input { paths, segment, now: base() };
         match Chain::new(vec![Box::new(MinRtt)]).decide(&input) {
@@ -126,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_in_the_state_of_loss_is_as_a_full_one() {
+    fn path_in_loss_state_counts_as_full() {
         let (a, b) = (path(1, 40), path(2, 60));
         assert_eq!(choice(&[lost(a), b], &[]), Some(1), "the other");
         assert_eq!(choice(&[lost(a), full(b)], &[]), None);
@@ -141,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_follow_mptcp_hold_to_it() {
+    fn all_rules_after_mptcp_respect_the_loss_state() {
         let (a, b) = (path(1, 40), path(2, 60));
         for name in [
             "min_rtt",

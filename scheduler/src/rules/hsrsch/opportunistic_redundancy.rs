@@ -1,15 +1,12 @@
-//! `opportunistic_redundancy`: idle paths carry copies, and are measured by them.
+//! `opportunistic_redundancy`: copies segments to idle paths in order to measure them.
 //!
-//! Rule: POLYCORN 4.6. A path is idle when nothing was scheduled on it for `idle` (alpha, 1 s), or
-//! while `bytes` (beta, 8 KB) went over others, whichever is first. The next `segments` (tau, 16)
-//! segments are copied to every idle path, also to those that a filter has turned down (4.2: a hard
-//! selector over C and U): a path that no tail goes over is measured nevertheless.
+//! Rule: POLYCORN 4.6. A path is idle if it carried nothing for `idle` (alpha, 1 s), or while
+//! `bytes` (beta, 8 KB) went over other paths. The next `segments` (tau, 16) segments are copied to
+//! every idle path, even if a filter deselected it (4.2: a hard selector over C and U).
 //!
-//! Where the paper is open: a path that is about to fail, and so is or would be rejected for its
-//! handover, is dead, a backup, or for which copies cost (`spare` is false) receives none, nor does
-//! one that has carried the segment or has no room: a copy is dropped. What a path gets as a copy
-//! ends its idleness only with the last of them. A run that is copied counts as its segments, and
-//! is no longer than what the path is still to get.
+//! Choices where the paper is open: a path that is about to fail, stalled, a backup, full, or has
+//! carried the segment gets no copy. A path stays idle until its last copy. A copied run counts as
+//! its segments, and is no longer than the copies that the path still needs.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +16,6 @@ use crate::params::{ParamError, Reader};
 use crate::rules::per_path::PerPath;
 use crate::{Input, Kind, Note, PathSets, SEGMENT, Schedulerlet};
 
-/// The selector of idle paths.
 #[derive(Debug)]
 pub struct OpportunisticRedundancy {
     idle: Duration,
@@ -40,10 +36,6 @@ struct Use {
 }
 
 impl OpportunisticRedundancy {
-    /// `idle` and `bytes`: when a path is idle; `segments`: how many copies it gets.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let (least, most) = (Duration::from_millis(1), Duration::from_secs(3_600));
         Ok(Self {
@@ -86,10 +78,6 @@ impl OpportunisticRedundancy {
 }
 
 impl Schedulerlet for OpportunisticRedundancy {
-    fn name(&self) -> &'static str {
-        "opportunistic_redundancy"
-    }
-
     fn kind(&self) -> Kind {
         Kind::HardSelector
     }
@@ -102,7 +90,7 @@ impl Schedulerlet for OpportunisticRedundancy {
         let others = sets.candidates().or(sets.unavailable());
         for path in others.without(input.segment.carried).iter() {
             let view = &input.paths[path];
-            let fit = view.available() && !view.backup && view.spare && !view.is_about_to_fail();
+            let fit = view.available() && !view.backup && !view.is_about_to_fail();
             let left = if fit { self.left(view.id, input.now) } else { 0 };
             if left > 0 && sets.select(path) {
                 least = Some(least.map_or(left, |least| least.min(left)));
@@ -128,7 +116,7 @@ mod tests {
     use polyrail_model::FlowId;
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, ms, path, send, stalled};
     use crate::{Chain, ChainSpec, Decision, Forecast, PathView, SegmentView};
 
     struct Scene {
@@ -144,21 +132,13 @@ mod tests {
 
         /// Sends one segment; answers with the paths that got it, the copies behind.
         fn send(&mut self, paths: &[PathView]) -> Vec<u64> {
-            let segment = SegmentView::default();
-            let decision = self.chain.decide(&Input { paths, segment, now: self.now });
-            let Decision::Send { primary, copies, .. } = decision else { return Vec::new() };
-            let on: Vec<usize> = [primary].into_iter().chain(copies.iter()).collect();
-            for (place, &index) in on.iter().enumerate() {
-                let (path, flow) = (paths[index].id, FlowId(1));
-                let note = Note::Sent { path, flow, offset: 0, bytes: SEGMENT, copy: place > 0 };
-                self.chain.note(&note, self.now);
-            }
+            let on = send(&mut self.chain, paths, SegmentView::default(), SEGMENT, self.now);
             on.into_iter().map(|index| paths[index].id.0).collect()
         }
     }
 
     #[test]
-    fn eight_kilobytes_elsewhere_bring_sixteen_copies() {
+    fn eight_kilobytes_on_others_cause_sixteen_copies() {
         let mut scene = Scene::new();
         let paths = [path(1, 40), path(2, 60)];
         for round in 0..3 {
@@ -172,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_no_longer_than_the_copies_that_are_left() {
+    fn run_is_no_longer_than_the_remaining_copies() {
         let fast = |id, srtt_ms| PathView {
             rate: Some(polyrail_model::Bitrate::from_mbps(100.0)),
             ..path(id, srtt_ms)
@@ -205,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_without_traffic_does_so_too() {
+    fn idle_second_causes_copies() {
         let mut scene = Scene::new();
         let paths = [path(1, 40), path(2, 60), path(3, 80)];
         assert_eq!(scene.send(&paths), [1]);
@@ -219,8 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_a_tail_was_kept_off_gets_copies() {
-        let ms = Duration::from_millis;
+    fn deselected_path_gets_copies() {
         let at = |id, srtt_ms, owd_ms| PathView {
             owd: Some(ms(owd_ms)),
             rate: Some(polyrail_model::Bitrate::from_mbps(8.0)),
@@ -248,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_go_where_they_cost_and_harm_nothing() {
+    fn unsuitable_paths_get_no_copies() {
         let (a, b) = (path(1, 40), path(2, 60));
         let (fails_in, uncertainty) = (Duration::ZERO, Duration::from_millis(200));
         let forecast = Forecast { fails_in, uncertainty, permille: 300 };
@@ -256,7 +235,6 @@ mod tests {
             ("full", full(b)),
             ("stalled", stalled(b)),
             ("backup", backup(b)),
-            ("metered", PathView { spare: false, ..b }),
             ("about to fail", PathView { forecast: Some(forecast), ..b }),
         ] {
             let mut scene = Scene::new();

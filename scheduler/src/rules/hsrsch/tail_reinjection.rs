@@ -1,13 +1,13 @@
-//! `tail_reinjection`: the end of a flow goes once more when it is late.
+//! `tail_reinjection`: duplicates the end of a flow when it is late.
 //!
-//! Rule: our own. Nothing follows the last runs of a finished flow that would show a loss or hide a
-//! delay, and the user waits for exactly these. A run of the tail goes again over the best other
-//! path when it has been out for `1.1 srtt + 4 rtt_var` of the path that has it, as a
-//! retransmission timer would have it (RFC 6298, section 2), but without the least of a second. Of
-//! several paths that have it the first to be due counts. Each run goes again once.
+//! Rule: our own. No later data would show the loss or hide the delay of the last runs of a flow,
+//! and the user waits for them. A run of the tail is duplicated over the best other path after `1.1
+//! srtt + 4 rtt_var` of the path that carries it: a retransmission timer (RFC 6298, section 2)
+//! without the minimum of a second. If several paths carry it, the first deadline counts. Each run
+//! is duplicated once.
 //!
-//! The budget: within a second at most a tenth of what was sent in that second, or 16 KB, whichever
-//! is more. The second is counted in tenths.
+//! The budget within a second is a tenth of the data sent in that second, or 16 KB if that is more.
+//! The second is counted in tenths.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,6 @@ use crate::params::{ParamError, Reader};
 use crate::rules::rivals::deadline_reinjection::other;
 use crate::{Again, Handler, Note, OutView, PathView};
 
-/// The handler of late tails.
 #[derive(Clone, Debug)]
 pub struct TailReinjection {
     budget: f64,
@@ -37,10 +36,6 @@ struct LastSecond {
 }
 
 impl TailReinjection {
-    /// `budget`: the share of what is sent; `factor`: of the round-trip time.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         Ok(Self {
             budget: params.number("budget", 0.1, 0.0..=1.0)?,
@@ -94,10 +89,6 @@ impl LastSecond {
 }
 
 impl Handler for TailReinjection {
-    fn name(&self) -> &'static str {
-        "tail_reinjection"
-    }
-
     fn again(&mut self, out: &OutView, paths: &[PathView], now: Instant) -> Again {
         if !out.tail || out.carried.len() > 1 {
             return Again::No;
@@ -131,25 +122,11 @@ mod tests {
     use polyrail_model::{Bytes, PathId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, ms, path, run, stalled};
     use crate::{Chain, ChainSpec, PathSet};
 
-    fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
-
-    fn run(offset: u64, bytes: u64, path: usize) -> OutView {
-        OutView {
-            flow: FlowId(1),
-            offset,
-            length: Bytes(bytes),
-            ahead: Bytes::ZERO,
-            sent_at: base(),
-            carried: PathSet::only(path),
-            expected: PathSet::only(path),
-            tail: true,
-            blocked: false,
-        }
+    fn tail(offset: u64, bytes: u64, path: usize) -> OutView {
+        OutView { offset, length: Bytes(bytes), tail: true, ..run(&[path]) }
     }
 
     fn chain(rule: &str) -> Chain {
@@ -163,19 +140,18 @@ mod tests {
         };
         let a = PathView { rtt_var: ms(10), ..path(1, 100) };
         let (b, c) = (path(2, 200), path(3, 150));
-        let out = run(0, 1_400, 0);
+        let out = tail(0, 1_400, 0);
         // 110 + 40 ms.
         assert_eq!(again(&out, &[a, b, c], 149), Again::At(base() + ms(150)));
         assert_eq!(again(&out, &[a, b, c], 150), Again::On(2), "the best other path");
-        assert_eq!(again(&run(0, 1_400, 1), &[a, b, c], 219), Again::At(base() + ms(220)));
-        assert_eq!(again(&run(0, 1_400, 1), &[a, b, c], 220), Again::On(0));
+        assert_eq!(again(&tail(0, 1_400, 1), &[a, b, c], 219), Again::At(base() + ms(220)));
+        assert_eq!(again(&tail(0, 1_400, 1), &[a, b, c], 220), Again::On(0));
         assert_eq!(again(&OutView { tail: false, ..out }, &[a, b], 500), Again::No);
         let twice = OutView { carried: PathSet::first(2), ..out };
         assert_eq!(again(&twice, &[a, b, c], 500), Again::No, "once");
         let lost = OutView { expected: PathSet::EMPTY, ..out };
         assert_eq!(again(&lost, &[a, b], 500), Again::No, "it goes back to its flow anyway");
-        let metered = PathView { spare: false, ..b };
-        for other in [full(b), stalled(b), backup(b), metered] {
+        for other in [full(b), stalled(b), backup(b)] {
             assert_eq!(again(&out, &[a, other], 500), Again::No);
         }
     }
@@ -195,12 +171,12 @@ mod tests {
             };
             chain.note(&note(sent), at);
             let again = |chain: &mut Chain, place, at| {
-                chain.again(&run(place * 1_024, 1_024, 0), &paths, at) == Again::On(1)
+                chain.again(&tail(place * 1_024, 1_024, 0), &paths, at) == Again::On(1)
             };
             let now = (0..99).take_while(|&place| again(&mut chain, place, at)).count() as u64;
             // The last one that was paid for is not paid for twice.
             assert!(now == 0 || again(&mut chain, now - 1, at));
-            let soon = chain.again(&run(999_999, 1_024, 0), &paths, at);
+            let soon = chain.again(&tail(999_999, 1_024, 0), &paths, at);
             assert!(now == 99 || soon == Again::At(at + TENTH));
             let later = at + Duration::from_secs(1);
             assert!(again(&mut chain, 100, later), "a second later");

@@ -1,73 +1,41 @@
-//! `tail_rejection`: the end of a flow does not go over a path that would finish it later.
+//! `tail_rejection`: keeps the end of a flow off a path that would finish it later.
 //!
 //! Rule: POLYCORN 4.4 and appendix A. For segments of a flow whose end is known, path i is rejected
-//! if even an empty flow would arrive later over it than all that remains over another:
-//! `owd_i + buf_i / bw_i > min over j of (owd_j + (buf_j + remain) / bw_j)(1 + eta_j)`, with `eta`
-//! the variance of the round-trip time over the round-trip time, at most 1.
+//! if even an empty flow would arrive later over it than all that remains over another path:
 //!
-//! Where the paper is open: `bw` is the delivery rate; `buf` is what the transport has unsent and
-//! in flight, so `owd` is the least one; before it is known, half the least round-trip time;
-//! `remain` leaves out what is on paths already, and what went ahead of its turn. A delay is only
-//! known to within the clocks' drift since it was measured (`owd_error`): path i is taken to be as
-//! early as that permits, j as late. Dead, backup and unavailable paths are no alternative, nor are
-//! those without a rate. The segment waits until the better path has room, but no longer than the
-//! gain that is expected of waiting.
+//! ```text
+//! owd_i + buf_i / bw_i > min over j of (owd_j + (buf_j + remain) / bw_j)(1 + eta_j)
+//! ```
+//!
+//! `eta` is the variance of the round-trip time over the round-trip time, at most 1.
+//!
+//! Choices where the paper is open: `bw` is the delivery rate. `buf` is the data that the transport
+//! has unsent or in flight, so `owd` is the least one-way delay; half the least round-trip time
+//! while it is unknown. `remain` excludes data on paths and data sent ahead. `owd_error` makes path
+//! i earlier and path j later. Stalled, backup and unavailable paths and paths without a rate are
+//! no alternative. The segment waits for room on the better path, but no longer than the expected
+//! gain.
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, FlowId};
+use polyrail_model::Bytes;
 
 use crate::params::{ParamError, Reader};
-use crate::{Input, Kind, Note, PathSets, PathView, Schedulerlet, SegmentView};
+use crate::rules::waits::Waits;
+use crate::{Input, Kind, Note, PathSet, PathSets, PathView, Schedulerlet};
 
-/// The selection filter of slow paths.
 #[derive(Debug)]
 pub struct TailRejection {
     eta_max: f64,
-    /// The segments that wait, each in the place of its flow's number; empty before the first. One
-    /// whose place another flow has does not wait.
-    waits: Vec<Option<Wait>>,
-}
-
-/// A segment that waits.
-#[derive(Clone, Copy, Debug)]
-struct Wait {
-    flow: FlowId,
-    offset: u64,
-    /// At most so long.
-    until: Instant,
+    waits: Waits,
 }
 
 impl TailRejection {
-    /// `eta_max`: the most that an unsteady round-trip time counts.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
-        Ok(Self { eta_max: params.number("eta_max", 1.0, 0.0..=10.0)?, waits: Vec::new() })
+        Ok(Self { eta_max: params.number("eta_max", 1.0, 0.0..=10.0)?, waits: Waits::default() })
     }
 
-    /// Until when the segment may wait, if it may.
-    fn wait(&mut self, segment: &SegmentView, now: Instant, gain: Duration) -> Option<Instant> {
-        if self.waits.is_empty() {
-            self.waits.resize(WAITS_MAX, None);
-        }
-        let place = &mut self.waits[place(segment.flow)];
-        if let Some(wait) = place {
-            if wait.flow == segment.flow && wait.offset == segment.offset {
-                return Some(wait.until);
-            }
-            // That of a flow which ended while it waited lasts no longer.
-            if wait.flow != segment.flow && wait.until + WAIT_MAX > now {
-                return None;
-            }
-        }
-        let until = now + gain;
-        *place = Some(Wait { flow: segment.flow, offset: segment.offset, until });
-        Some(until)
-    }
-
-    /// When all that remains would be there over this path, at the latest.
+    /// The latest arrival time of all that remains over this path.
     fn latest(&self, path: &PathView, remain: Bytes) -> Option<f64> {
         let eta = match path.srtt.as_secs_f64() {
             srtt if srtt > 0.0 => (path.rtt_var.as_secs_f64() / srtt).min(self.eta_max),
@@ -77,17 +45,7 @@ impl TailRejection {
     }
 }
 
-/// Where a flow's wait is kept.
-fn place(flow: FlowId) -> usize {
-    (flow.0 % WAITS_MAX as u64) as usize
-}
-
-/// When a segment would be there over this path, at the earliest.
-fn earliest(path: &PathView) -> Option<f64> {
-    Some(arrival(path, Bytes::ZERO)? - path.owd_error.as_secs_f64())
-}
-
-/// When so much more would be there over this path, in seconds.
+/// The arrival time of these further bytes over this path, in seconds.
 fn arrival(path: &PathView, more: Bytes) -> Option<f64> {
     let rate = path.rate.filter(|rate| rate.as_bps() > 0)?;
     let before = Bytes(path.unsent.0.saturating_add(path.in_flight.0).saturating_add(more.0));
@@ -96,10 +54,6 @@ fn arrival(path: &PathView, more: Bytes) -> Option<f64> {
 }
 
 impl Schedulerlet for TailRejection {
-    fn name(&self) -> &'static str {
-        "tail_rejection"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SelectionFilter
     }
@@ -111,55 +65,38 @@ impl Schedulerlet for TailRejection {
         }
         let usable = |path: &PathView| !path.stalled && !path.backup;
         for path in sets.selected().iter() {
-            let mut others = sets.candidates();
-            for other in sets.selected().iter() {
-                others.insert(other);
-            }
-            others.remove(path);
+            let others = sets.candidates().or(sets.selected()).without(PathSet::only(path));
             let others = others.iter().filter(|&other| usable(&input.paths[other]));
             let best = others
                 .filter_map(|other| self.latest(&input.paths[other], segment.remaining))
                 .min_by(f64::total_cmp);
-            let (Some(own), Some(best)) = (earliest(&input.paths[path]), best) else {
-                continue;
-            };
+            let view = &input.paths[path];
+            let (Some(own), Some(best)) = (arrival(view, Bytes::ZERO), best) else { continue };
+            let own = own - view.owd_error.as_secs_f64();
             if own <= best {
                 continue;
             }
-            let gain = Duration::try_from_secs_f64(own - best).unwrap_or(WAIT_MAX).min(WAIT_MAX);
-            if let Some(until) = self.wait(segment, input.now, gain)
-                && input.now < until
-            {
+            let gain = Duration::try_from_secs_f64(own - best).unwrap_or(Duration::MAX);
+            if self.waits.hold(sets, input, gain) {
                 sets.deselect(path);
-                sets.wake_at(until);
             }
         }
     }
 
     fn note(&mut self, note: &Note, _now: Instant) {
-        if let Note::Sent { flow, .. } = note {
-            let place = self.waits.get_mut(place(*flow));
-            if let Some(place) = place
-                && place.is_some_and(|wait| wait.flow == *flow)
-            {
-                *place = None;
-            }
+        if let Note::Sent { flow, .. } = *note {
+            self.waits.end(flow);
         }
     }
 }
-
-/// However great the gain, paths change meanwhile.
-const WAIT_MAX: Duration = Duration::from_secs(1);
-/// Flows that may wait at once, as far as their numbers differ.
-const WAITS_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
     use polyrail_model::Bitrate;
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
-    use crate::{ChainSpec, Decision};
+    use crate::samples::{backup, base, full, ms, path, stalled};
+    use crate::{ChainSpec, Decision, SegmentView};
 
     /// A path with this one-way delay (ms), rate (Mbit/s) and buffer (KB).
     fn at(id: u64, owd_ms: u64, mbps: f64, buffer_kb: u64) -> PathView {
@@ -189,7 +126,6 @@ mod tests {
 
     #[test]
     fn table() {
-        let ms = Duration::from_millis;
         // Over the full one: 20 ms + (20 + 10) KB at 8 Mbit/s = 50 ms; over the slow one at least
         // 100 ms.
         let (fast, slow) = (full(at(1, 20, 8.0, 20)), at(2, 100, 8.0, 0));
@@ -213,28 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_whose_place_is_taken_does_not_wait() {
-        let paths = [full(at(1, 20, 8.0, 20)), at(2, 100, 8.0, 0)];
-        let mut chain = ChainSpec::of(&["min_rtt", "tail_rejection"]).unwrap().build();
-        let mut waits = |flow: u64, at_ms: u64| {
-            let remaining = Bytes(10_000);
-            let (flow, tail) = (FlowId(flow), true);
-            let segment = SegmentView { flow, tail, remaining, ..SegmentView::default() };
-            let now = base() + Duration::from_millis(at_ms);
-            matches!(
-                chain.decide(&Input { paths: &paths, segment, now }),
-                Decision::Wait { until: Some(_) }
-            )
-        };
-        assert!(waits(1, 0) && waits(2, 0) && waits(1, 49));
-        assert!(!waits(1, 50), "its 50 ms are over");
-        let same = 1 + WAITS_MAX as u64;
-        assert!(!waits(same, 0) && !waits(same, 1_049));
-        assert!(waits(same, 1_050), "the other must have ended");
-    }
-
-    #[test]
-    fn the_middle_of_a_flow_goes_anywhere() {
+    fn middle_of_a_flow_uses_any_path() {
         let paths = [full(at(1, 20, 8.0, 20)), at(2, 100, 8.0, 0)];
         let mut chain = ChainSpec::of(&["min_rtt", "tail_rejection"]).unwrap().build();
         let input = Input { paths: &paths, segment: SegmentView::default(), now: base() };

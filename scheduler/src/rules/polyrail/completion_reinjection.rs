@@ -1,36 +1,31 @@
-//! `completion_reinjection`: the end of a flow goes once more where it would arrive earlier.
+//! `completion_reinjection`: duplicates the end of a flow over a path that would deliver it
+//! earlier.
 //!
-//! Rule: our own. When all of a flow is out its user waits for the path that drains last. So the
-//! runs of the tail, the newest first, go again over the path that would deliver them earliest, if
-//! that is earlier by `gain` than over the path that has them. A path that delivers `rate` delivers
-//! a run with `ahead` bytes before it after `ahead / rate - least round trip / 2`: what is out
-//! fills the path, the acknowledgements on their way back included. A run that leaves now needs at
-//! least half a least round trip. One that is overdue, out for longer than `1.1 srtt + 4 rtt_var`,
-//! is taken to need as long again as it is overdue, and a round trip. The estimate of the path that
-//! has the run is stretched by `hedge`: rates in the field halve and double within a second. The
-//! last `small` bytes of a path go again in any case: so little costs less than the doubt about it.
+//! Rule: our own. Once all of a flow is sent, its user waits for the path that drains last. So the
+//! runs of the tail, newest first, are duplicated over the path that would deliver them earliest,
+//! if that gains at least `gain`. A path of rate `rate` ([`attainable_rate`]) delivers a run behind
+//! `ahead` bytes after `ahead / rate - least round trip / 2`, because the data in flight fills the
+//! path including its acknowledgements. A run sent now needs at least half a least round trip. A
+//! run is overdue after `1.1 srtt + 4 rtt_var`; it is assumed to need its delay so far and another
+//! round trip. The estimate of the present path is multiplied by `hedge`, because cellular rates
+//! halve and double within a second. The last `small` bytes of a path are always duplicated. Each
+//! run is duplicated once. The same rule applies to the oldest runs of a flow whose receive window
+//! is full.
 //!
-//! The rate is [`attainable_rate`]. Each run goes again once, and never where copies cost
-//! something.
-//!
-//! The budget: what goes again, whatever rule wants it, is at most `budget` of what was sent for
-//! the first time, with `burst` bytes in hand; and of one flow at most `flow_least` bytes and
-//! `flow_share` of what it sent, but for runs that would take several times as long where they are.
-//! What is overdue goes in any case, and is charged.
-//!
-//! The same holds for the oldest runs of a flow whose receiver's window is full: all else waits for
-//! them.
+//! The budget: all duplicates, of any rule, are at most `budget` of the new data plus `burst`
+//! bytes. Of one flow they are at most `flow_least` bytes plus `flow_share` of its data, except for
+//! runs that would take several times as long on their path. Overdue runs ignore the budget, but
+//! count.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::Bytes;
 
 use crate::params::{ParamError, Reader};
-use crate::rules::figures::attainable_rate;
+use crate::rules::path_rate::attainable_rate;
 use crate::rules::per_flow::PerFlow;
 use crate::{Again, Handler, Note, OutView, PathView};
 
-/// The handler of ends that another path would finish earlier.
 #[derive(Clone, Debug)]
 pub struct CompletionReinjection {
     hedge: f64,
@@ -40,12 +35,12 @@ pub struct CompletionReinjection {
     burst: f64,
     flow_share: f64,
     flow_least: f64,
-    /// Bytes that may go again.
+    /// Remaining bytes of duplicates.
     left: f64,
     flows: PerFlow<Spent>,
 }
 
-/// What went out of one flow, in bytes.
+/// The bytes sent of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     sent: f64,
@@ -53,13 +48,6 @@ struct Spent {
 }
 
 impl CompletionReinjection {
-    /// `hedge`: by how much the present path's estimate is stretched; `gain`: what going again must
-    /// gain; `small`: bytes at the end that always go again; `budget`: the share of what is sent;
-    /// `burst`: bytes that may go again beyond it; `flow_share` and `flow_least`: the same of one
-    /// flow.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let times = Duration::ZERO..=Duration::from_secs(60);
         let hedge = params.number("hedge", 4.0, 0.0..=100.0)?;
@@ -73,7 +61,7 @@ impl CompletionReinjection {
         Ok(Self { hedge, gain, small, budget, burst, flow_share, flow_least, left, flows })
     }
 
-    /// Whether so much more may go again now.
+    /// Whether the budget permits the duplicate.
     fn may_pay(&self, out: &OutView) -> bool {
         let price = out.length.0 as f64;
         let of_flow = self.flows.get(out.flow).copied().unwrap_or_default();
@@ -82,17 +70,13 @@ impl CompletionReinjection {
     }
 }
 
-/// How long the path takes for so much, and half its least round trip.
+/// The path's time for these bytes, and half its least round trip.
 fn pace(path: &PathView, bytes: Bytes) -> (f64, f64) {
     let bytes_s = attainable_rate(path).as_bps() as f64 / 8.0;
     (bytes.0 as f64 / bytes_s.max(1.0), path.rtt_min.as_secs_f64() / 2.0)
 }
 
 impl Handler for CompletionReinjection {
-    fn name(&self) -> &'static str {
-        "completion_reinjection"
-    }
-
     fn looks_back(&self) -> bool {
         true
     }
@@ -114,7 +98,7 @@ impl Handler for CompletionReinjection {
             there = there.max((age.saturating_sub(due) + holder.srtt).as_secs_f64());
         }
         let others = paths.iter().enumerate().filter(|(place, path)| {
-            !out.carried.contains(*place) && path.available() && !path.backup && path.spare
+            !out.carried.contains(*place) && path.available() && !path.backup
         });
         let best = others
             .map(|(place, path)| {
@@ -157,12 +141,8 @@ mod tests {
     use polyrail_model::{Bitrate, FlowId, PathId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, ms, path, run, stalled};
     use crate::{Chain, ChainSpec, PathSet};
-
-    fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
 
     /// A path with this round-trip time, rate and bytes out.
     fn at(id: u64, rtt_ms: u64, mbps: f64, out_kb: u64) -> PathView {
@@ -175,18 +155,9 @@ mod tests {
     }
 
     /// A run of the tail on the first path, with so much before it there.
-    fn run(offset: u64, ahead_kb: u64) -> OutView {
-        OutView {
-            flow: FlowId(1),
-            offset,
-            length: Bytes(1_000),
-            ahead: Bytes(ahead_kb * 1_000),
-            sent_at: base(),
-            carried: PathSet::only(0),
-            expected: PathSet::only(0),
-            tail: true,
-            blocked: false,
-        }
+    fn tail(offset: u64, ahead_kb: u64) -> OutView {
+        let (length, ahead) = (Bytes(1_000), Bytes(ahead_kb * 1_000));
+        OutView { offset, length, ahead, tail: true, ..run(&[0]) }
     }
 
     fn chain(rule: &str) -> Chain {
@@ -205,37 +176,36 @@ mod tests {
         let slow = at(1, 40, 8.0, 100);
         // Over the other one: 1 KB more, but not before half a round trip: 60 ms.
         let other = at(2, 120, 8.0, 0);
-        assert_eq!(again(PLAIN, &run(0, 100), &[slow, other], 0), Again::On(1));
+        assert_eq!(again(PLAIN, &tail(0, 100), &[slow, other], 0), Again::On(1));
         // 60 KB: after 40 ms. It is overdue after 1.1 round trips.
         let due = Again::At(base() + ms(45));
-        assert_eq!(again(PLAIN, &run(0, 60), &[slow, other], 0), due);
+        assert_eq!(again(PLAIN, &tail(0, 60), &[slow, other], 0), due);
         // 84 KB: 64 ms, a gain of 4.
-        assert_eq!(again(PLAIN, &run(0, 84), &[slow, other], 0), due);
-        assert_eq!(again(PLAIN, &run(0, 86), &[slow, other], 0), Again::On(1), "a gain of 6");
+        assert_eq!(again(PLAIN, &tail(0, 84), &[slow, other], 0), due);
+        assert_eq!(again(PLAIN, &tail(0, 86), &[slow, other], 0), Again::On(1), "a gain of 6");
         // Overdue by 30 ms: 70 ms more.
-        assert_eq!(again(PLAIN, &run(0, 1), &[slow, other], 74), Again::On(1));
+        assert_eq!(again(PLAIN, &tail(0, 1), &[slow, other], 74), Again::On(1));
         let twice = "completion_reinjection(hedge=2, small=0)";
-        assert_eq!(again(twice, &run(0, 60), &[slow, other], 0), Again::On(1), "80 ms with doubt");
+        assert_eq!(again(twice, &tail(0, 60), &[slow, other], 0), Again::On(1), "80 ms with doubt");
         let small = "completion_reinjection(hedge=1, small=20000)";
-        assert_eq!(again(small, &run(0, 20), &[slow, other], 0), Again::On(1));
-        assert_eq!(again(small, &run(0, 21), &[slow, other], 0), due);
+        assert_eq!(again(small, &tail(0, 20), &[slow, other], 0), Again::On(1));
+        assert_eq!(again(small, &tail(0, 21), &[slow, other], 0), due);
         // 201 KB on the other one would take 141 ms.
         let busy = at(2, 120, 8.0, 200);
-        assert_eq!(again(PLAIN, &run(0, 100), &[slow, busy], 0), due);
-        for dead in [full(other), stalled(other), backup(other), PathView { spare: false, ..other }]
-        {
-            assert_eq!(again(PLAIN, &run(0, 100), &[slow, dead], 0), Again::No);
+        assert_eq!(again(PLAIN, &tail(0, 100), &[slow, busy], 0), due);
+        for dead in [full(other), stalled(other), backup(other)] {
+            assert_eq!(again(PLAIN, &tail(0, 100), &[slow, dead], 0), Again::No);
         }
         let collapsed = PathView { window: Bytes(4_000), ..slow };
         // 4 KB in 40 ms: 100 KB/s, so 30 KB take 300 ms.
-        assert_eq!(again(PLAIN, &run(0, 30), &[collapsed, other], 0), Again::On(1));
-        assert_eq!(again(PLAIN, &run(0, 30), &[slow, other], 0), due);
+        assert_eq!(again(PLAIN, &tail(0, 30), &[collapsed, other], 0), Again::On(1));
+        assert_eq!(again(PLAIN, &tail(0, 30), &[slow, other], 0), due);
     }
 
     #[test]
-    fn what_is_no_tail_or_went_twice_stays() {
+    fn runs_before_the_tail_and_duplicated_runs_stay() {
         let paths = [at(1, 40, 8.0, 100), at(2, 40, 8.0, 0)];
-        let out = run(0, 100);
+        let out = tail(0, 100);
         let middle = OutView { tail: false, ..out };
         assert_eq!(again(PLAIN, &middle, &paths, 0), Again::No);
         let head = OutView { blocked: true, ..middle };
@@ -246,17 +216,17 @@ mod tests {
         assert_eq!(again(PLAIN, &lost, &paths, 0), Again::No, "it goes back to its flow anyway");
     }
 
-    /// Whether the run at this place, 100 KB deep, goes again; if so, it is said to be sent.
+    /// Whether the run at this place, 100 KB deep, is duplicated; notes that it was sent.
     fn goes(chain: &mut Chain, place: u64) -> bool {
         let paths = [at(1, 40, 8.0, 100), at(2, 40, 8.0, 0)];
-        let goes = chain.again(&run(place * 1_000, 100), &paths, base()) == Again::On(1);
+        let goes = chain.again(&tail(place * 1_000, 100), &paths, base()) == Again::On(1);
         if goes {
-            sent(chain, 1_000, true);
+            note(chain, 1_000, true);
         }
         goes
     }
 
-    fn sent(chain: &mut Chain, bytes: u64, copy: bool) {
+    fn note(chain: &mut Chain, bytes: u64, copy: bool) {
         let (path, flow, offset) = (PathId(1), FlowId(1), 0);
         chain.note(&Note::Sent { path, flow, offset, bytes, copy }, base());
     }
@@ -265,10 +235,10 @@ mod tests {
     fn the_budget_is_a_share_and_a_burst() {
         let mut chain = chain("completion_reinjection(hedge=1, budget=0.1, burst=2000)");
         assert!(goes(&mut chain, 0) && goes(&mut chain, 1) && !goes(&mut chain, 2));
-        sent(&mut chain, 10_000, false);
+        note(&mut chain, 10_000, false);
         assert!(goes(&mut chain, 2) && !goes(&mut chain, 3));
-        sent(&mut chain, 1_000_000, false);
-        sent(&mut chain, 1_500, true);
+        note(&mut chain, 1_000_000, false);
+        note(&mut chain, 1_500, true);
         assert!(!goes(&mut chain, 3), "what others copy counts");
     }
 
@@ -277,15 +247,15 @@ mod tests {
         let rule = "completion_reinjection(hedge=1, budget=1, flow_share=0.1, flow_least=1000)";
         let mut chain = chain(rule);
         assert!(goes(&mut chain, 0) && !goes(&mut chain, 1));
-        sent(&mut chain, 20_000, false);
+        note(&mut chain, 20_000, false);
         assert!(goes(&mut chain, 1) && goes(&mut chain, 2) && !goes(&mut chain, 3));
     }
 
     #[test]
-    fn what_is_overdue_goes_whatever_it_costs() {
+    fn overdue_run_ignores_the_budget() {
         let paths = [at(1, 40, 8.0, 1), at(2, 40, 8.0, 0)];
         let mut chain = chain("completion_reinjection(hedge=1, budget=0, burst=0)");
-        assert_eq!(chain.again(&run(0, 1), &paths, base() + ms(44)), Again::At(base() + ms(45)));
-        assert_eq!(chain.again(&run(0, 1), &paths, base() + ms(74)), Again::On(1));
+        assert_eq!(chain.again(&tail(0, 1), &paths, base() + ms(44)), Again::At(base() + ms(45)));
+        assert_eq!(chain.again(&tail(0, 1), &paths, base() + ms(74)), Again::On(1));
     }
 }

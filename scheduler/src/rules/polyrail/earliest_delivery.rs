@@ -1,23 +1,21 @@
-//! `earliest_delivery`: the path that would deliver the segment first, by what it carries at
-//! present.
+//! `earliest_delivery`: the path that would deliver the segment first at its present rate.
 //!
-//! Rule: our own, in the manner of `edpf`. A path that carries `rate` and has `out` bytes under way
-//! delivers a segment after `(out + segment) / rate - least round trip / 2`, and not before its
-//! one-way delay; the least wins, among those that have room. The rate is [`attainable_rate`].
+//! Rule: our own, similar to `edpf`. A path of rate `rate` ([`attainable_rate`]) with `out` bytes
+//! in flight delivers a segment after `(out + segment) / rate - least round trip / 2`, and not
+//! before its one-way delay. The earliest path with room wins.
 //!
-//! A segment waits for a path that is full, if that would deliver all that remains of the flow
-//! earlier, by `margin`, than the best of the others this segment; as long as it gains, and at most
-//! a second.
+//! A segment waits for a full path if that would deliver the rest of the flow earlier, by `margin`,
+//! than the best other path would deliver this segment. It waits for the gain, and at most a
+//! second.
 
 use std::time::Duration;
 
 use crate::params::{ParamError, Reader};
-use crate::rules::figures::{attainable_rate, delay};
-use crate::rules::hsrsch::min_rtt::{among, group};
+use crate::rules::hsrsch::min_rtt::group;
+use crate::rules::path_rate::{attainable_rate, delay};
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector of the earliest delivery.
 #[derive(Clone, Debug)]
 pub struct EarliestDelivery {
     margin: f64,
@@ -25,10 +23,6 @@ pub struct EarliestDelivery {
 }
 
 impl EarliestDelivery {
-    /// `margin`: how much earlier a full path must be for a segment to wait for it.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let times = Duration::ZERO..=Duration::from_secs(60);
         let margin = params.time("margin", Duration::from_millis(20), times)?.as_secs_f64();
@@ -53,10 +47,6 @@ fn earliest(of: PathSet, paths: &[PathView], bytes: u64) -> Option<(f64, usize)>
 }
 
 impl Schedulerlet for EarliestDelivery {
-    fn name(&self) -> &'static str {
-        "earliest_delivery"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -64,14 +54,13 @@ impl Schedulerlet for EarliestDelivery {
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let (paths, segment) = (input.paths, &input.segment);
         let group = group(sets.candidates(), input);
-        let available = among(group, |i| paths[i].available());
+        let available = group.filter(|i| paths[i].available());
         let Some((at, path)) = earliest(available, paths, SEGMENT) else { return };
-        let full = among(group.without(available), |i| !paths[i].stalled);
+        let full = group.without(available).filter(|i| !paths[i].stalled);
         if let Some((all, _)) = earliest(full, paths, segment.remaining.0.max(SEGMENT))
             && all + self.margin < at
-            && let Some(until) = self.waits.until(segment, input.now, seconds(at - all))
+            && self.waits.hold(sets, input, seconds(at - all))
         {
-            sets.wake_at(until);
             return;
         }
         sets.select(path);
@@ -89,7 +78,7 @@ mod tests {
     use polyrail_model::{Bitrate, Bytes};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, path, stalled};
     use crate::{ChainSpec, Decision, SegmentView};
 
     fn at(id: u64, rtt_ms: u64, mbps: f64, out_kb: u64) -> PathView {

@@ -1,19 +1,18 @@
-//! `message_redundancy`: what fits into a packet or two goes over every path at once.
+//! `message_redundancy`: copies messages of one or two packets to every path.
 //!
-//! Rule: our own. A message waits for one round trip, and which path is quickest for it is known
-//! only afterwards; a lost one waits for a timeout. Its copies cost next to nothing. So when all
-//! that a flow has to send is at most `bytes`, it is also copied to every other live path with room
-//! that is no backup and where copies cost nothing.
+//! Rule: our own. A message takes one round trip, the quickest path is known only afterwards, and a
+//! lost message waits for a timeout. Copies of messages cost little. So if a flow has at most
+//! `bytes` unsent, the segment is also copied to every other live path with room that is not a
+//! backup.
 //!
-//! The budget: `rate` bytes a second, with `burst` bytes in hand. A stream that trickles looks like
-//! messages, and would be sent twice as a whole.
+//! The budget is `rate` bytes a second, with a burst of `burst` bytes, because a slow stream looks
+//! like messages and would otherwise be copied completely.
 
 use std::time::Instant;
 
 use crate::params::{ParamError, Reader};
 use crate::{Input, Kind, Note, PathSets, Schedulerlet};
 
-/// The selector of copies of messages.
 #[derive(Clone, Debug)]
 pub struct MessageRedundancy {
     bytes: u64,
@@ -25,11 +24,6 @@ pub struct MessageRedundancy {
 }
 
 impl MessageRedundancy {
-    /// `bytes`: what is a message; `rate`: bytes that may be copied a second; `burst`: bytes that
-    /// may be copied at once.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bytes = params.count("bytes", 2_800, 0..=16_384)?;
         let rate = params.count("rate", 16_384, 0..=1 << 30)? as f64;
@@ -45,10 +39,6 @@ impl MessageRedundancy {
 }
 
 impl Schedulerlet for MessageRedundancy {
-    fn name(&self) -> &'static str {
-        "message_redundancy"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -63,7 +53,7 @@ impl Schedulerlet for MessageRedundancy {
         let mut price = segment.unsent.0 as f64;
         for path in sets.candidates().without(segment.carried).iter() {
             let view = &input.paths[path];
-            let fit = view.available() && !view.backup && view.spare;
+            let fit = view.available() && !view.backup;
             if fit && price <= self.left && sets.select(path) {
                 price += segment.unsent.0 as f64;
             }
@@ -81,11 +71,11 @@ impl Schedulerlet for MessageRedundancy {
 mod tests {
     use std::time::Duration;
 
-    use polyrail_model::{Bytes, FlowId, PathId};
+    use polyrail_model::{Bytes, PathId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
-    use crate::{Chain, ChainSpec, Decision, PathView, SegmentView};
+    use crate::samples::{backup, base, full, path, send, stalled};
+    use crate::{Chain, ChainSpec, PathView, SegmentView};
 
     fn chain(rule: &str) -> Chain {
         ChainSpec::of(&["min_rtt", rule]).unwrap().build()
@@ -93,19 +83,7 @@ mod tests {
 
     fn on(chain: &mut Chain, paths: &[PathView], segment: SegmentView, ms: u64) -> Vec<usize> {
         let now = base() + Duration::from_millis(ms);
-        match chain.decide(&Input { paths, segment, now }) {
-            Decision::Send { primary, copies, .. } => {
-                let on = [primary].into_iter().chain(copies.iter());
-                let on: Vec<usize> = on.collect();
-                for &path in &on {
-                    let (path, copy) = (paths[path].id, path != primary);
-                    let (flow, offset, bytes) = (FlowId::default(), 0, segment.unsent.0);
-                    chain.note(&Note::Sent { path, flow, offset, bytes, copy }, now);
-                }
-                on
-            }
-            Decision::Wait { .. } => Vec::new(),
-        }
+        send(chain, paths, segment, segment.unsent.0, now)
     }
 
     fn unsent(bytes: u64) -> SegmentView {
@@ -122,14 +100,13 @@ mod tests {
         assert_eq!(fresh(&[a, b, c], unsent(2_801)), [0], "no message");
         assert_eq!(fresh(&[a, full(b), c], unsent(100)), [0, 2]);
         assert_eq!(fresh(&[a, stalled(b), backup(c)], unsent(100)), [0]);
-        assert_eq!(fresh(&[a, PathView { spare: false, ..b }], unsent(100)), [0], "metered");
         let again = SegmentView { reinjected: true, ..unsent(100) };
         assert_eq!(fresh(&[a, b], again), [0], "others care for that");
         assert_eq!(fresh(&[full(a), full(b)], unsent(100)), [0; 0]);
     }
 
     #[test]
-    fn a_trickle_is_copied_in_part() {
+    fn slow_stream_is_copied_within_the_budget() {
         let mut chain = chain("message_redundancy(rate=1000, burst=2500)");
         let paths = [path(1, 40), path(2, 60)];
         assert_eq!(on(&mut chain, &paths, unsent(1_000), 0), [0, 1]);

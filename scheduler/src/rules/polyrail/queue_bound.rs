@@ -1,20 +1,19 @@
-//! `queue_bound`: a path gets no more than it delivers soon.
+//! `queue_bound`: caps the bytes in flight of a path at its rate times round trip and queue.
 //!
-//! Rule: our own. A transport's window follows the rate of some seconds ago; on a train that may be
-//! ten times the present one, and what is handed over then waits in the base station. So a path has
-//! at most `present rate x (least round trip + queue)` out, at least `least` bytes. The queue is
-//! also what shows that a path carries more than is known.
+//! Rule: our own. A transport's window follows the rate of some seconds ago. On a train that may be
+//! ten times the present rate, and the excess waits in the base station. So a path has at most
+//! `present rate x (least round trip + queue)` in flight, and at least `least` bytes. The queue
+//! also shows whether a path carries more than its known rate.
 
 use std::time::Duration;
 
 use polyrail_model::{Bytes, PathId};
 
 use crate::params::{ParamError, Reader};
-use crate::rules::figures::present_rate;
+use crate::rules::path_rate::present_rate;
 use crate::rules::per_path::PerPath;
 use crate::{Handler, Note, PathView};
 
-/// The handler that keeps queues short.
 #[derive(Clone, Debug)]
 pub struct QueueBound {
     queue: Duration,
@@ -23,11 +22,6 @@ pub struct QueueBound {
 }
 
 impl QueueBound {
-    /// `queue`: how long what is out may wait beside its least round trip; `least`: what a path may
-    /// always have out.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bounds = Duration::ZERO..=Duration::from_secs(60);
         Ok(Self {
@@ -39,10 +33,6 @@ impl QueueBound {
 }
 
 impl Handler for QueueBound {
-    fn name(&self) -> &'static str {
-        "queue_bound"
-    }
-
     fn gives_back(&mut self, path: &PathView, _now: std::time::Instant) -> bool {
         let bytes_s = present_rate(path).as_bps() as f64 / 8.0;
         let time = (path.rtt_min + self.queue).as_secs_f64();
@@ -68,7 +58,7 @@ mod tests {
 
     use super::*;
     use crate::ChainSpec;
-    use crate::view::samples::{base, path};
+    use crate::samples::{base, path};
 
     #[test]
     fn table() {

@@ -1,9 +1,9 @@
-//! `blest`: a slower path only while it does not block the faster one.
+//! `blest`: takes a slower path only while it does not block the faster one.
 //!
 //! Rule: S. Ferlin and others, "BLEST: Blocking Estimation-based MPTCP Scheduler", as in
-//! multipath-tcp/mptcp, `net/mptcp/mptcp_blest.c`. When `min_rtt` would take a slower path s than
-//! the fastest f, it estimates how long the segment lingers there and what f could send meanwhile,
-//! and leaves s out if the window has no place for both:
+//! multipath-tcp/mptcp, `net/mptcp/mptcp_blest.c`. If `min_rtt` would take a slower path s than the
+//! fastest f, the rule estimates how long the segment lingers on s and how much f could send
+//! meanwhile. It skips s if the window has no space for both:
 //!
 //! ```text
 //! linger = max(s_s, min_s + (max_s - min_s)(F + 1) / W), or max_s if F + 1 >= W
@@ -13,27 +13,24 @@
 //! skip s if X > send window - (segment + queued_s)
 //! ```
 //!
-//! with F and W of s in segments. Lambda is 1.2 at first; at most once in the least round-trip time
-//! of s it rises by 0.04 if something was retransmitted by the session, else falls by 0.01, within
-//! 1.0 and 1.3.
+//! F and W of s are in segments. Lambda starts at 1.2. At most once per least round-trip time of s
+//! it rises by 0.04 if the session retransmitted, else falls by 0.01, within 1.0 and 1.3.
 //!
-//! Decided here: f is the fastest that `min_rtt` could take, so no backup beside other paths, and
-//! none that has carried the segment. The send window is what the receiver still grants and what
-//! the flow has out. The slow-start threshold is not told: when a window shrinks, it is taken as
-//! 0.7 of what that was (RFC 9438, section 4.6). A segment waits no longer than it would linger.
-//! The slower path gets one segment at a time.
+//! Choices: f is the fastest path that `min_rtt` could take. The send window is the receiver's
+//! grant plus the data of the flow in flight. The slow-start threshold is unknown: when a window
+//! shrinks, it is assumed to be 0.7 of the previous window (RFC 9438, section 4.6). A segment waits
+//! no longer than it would linger. The slower path gets one segment at a time.
 
 use std::time::{Duration, Instant};
 
 use crate::params::{ParamError, Reader};
 use crate::rules::heads::Heads;
 use crate::rules::hsrsch::min_rtt::{fastest, group};
+use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
-use crate::rules::window::window;
 use crate::{Input, Kind, Note, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector that estimates blocking.
 #[derive(Clone, Debug)]
 pub struct Blest {
     /// In thousandths.
@@ -45,7 +42,7 @@ pub struct Blest {
     waits: Waits,
 }
 
-/// What was seen of a path.
+/// Observations of a path.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     /// The least and the greatest smoothed round-trip time.
@@ -57,10 +54,6 @@ struct Seen {
 }
 
 impl Blest {
-    /// `lambda`: the factor of what the fast path sends, at first.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let lambda = params.number("lambda", 1.2, 1.0..=1.3)?;
         Ok(Self {
@@ -102,7 +95,7 @@ impl Blest {
         (self.lambda_at, self.retransmitted) = (Some(now), false);
     }
 
-    /// How long a segment stays on the path, in microseconds.
+    /// The time of a segment on the path, in microseconds.
     fn linger(&self, path: &PathView) -> f64 {
         let (least, most) = self.srtts(path);
         let (window, out) = (window(path) / SEGMENT, path.in_flight.0.div_ceil(SEGMENT) + 1);
@@ -113,7 +106,7 @@ impl Blest {
         estimate.max(path.srtt.as_micros() as f64)
     }
 
-    /// What the path sends in so many microseconds, in bytes.
+    /// The bytes that the path sends in this time in microseconds.
     fn sends_in(&self, path: &PathView, time_us: f64) -> f64 {
         let (least, most) = self.srtts(path);
         let mean = (least + most) / 2.0;
@@ -129,7 +122,7 @@ impl Blest {
         segments * (SEGMENT * self.lambda) as f64 / 1_000.0
     }
 
-    /// What is free of the send window, in bytes, with one more segment on the slow path.
+    /// The free part of the send window in bytes, with one more segment on the slow path.
     fn space(&self, slow: &PathView, input: &Input<'_>) -> u64 {
         let segment = &input.segment;
         let on_paths =
@@ -142,10 +135,6 @@ impl Blest {
 }
 
 impl Schedulerlet for Blest {
-    fn name(&self) -> &'static str {
-        "blest"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -163,8 +152,7 @@ impl Schedulerlet for Blest {
             let linger = self.linger(slow);
             if self.sends_in(fast, linger) > self.space(slow, input) as f64 {
                 let longest = Duration::from_micros(linger as u64);
-                if let Some(until) = self.waits.until(&input.segment, input.now, longest) {
-                    sets.wake_at(until);
+                if self.waits.hold(sets, input, longest) {
                     return;
                 }
             }
@@ -189,7 +177,7 @@ const LAMBDA_MAX: u64 = 1_300;
 const WORSE: u64 = 40;
 const BETTER: u64 = 10;
 
-/// The most doublings of a window that are believed (`mptcp_blest.c`).
+/// The largest number of doublings of a window (`mptcp_blest.c`).
 const ROUNDS_MAX: f64 = 16.0;
 
 #[cfg(test)]
@@ -197,7 +185,7 @@ mod tests {
     use polyrail_model::{Bytes, FlowId, PathId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{acked, backup, base, full, path, stalled};
     use crate::{Chain, ChainSpec, Decision, PathSet, SegmentView};
 
     /// A path with a window of so many segments.
@@ -270,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_shrank_is_expected_back() {
+    fn shrunken_window_is_expected_to_recover() {
         let mut chain = new();
         ask(&mut chain, &[full(at(1, 20, 100)), at(2, 100, 10)], 0, 0);
         // From 100 segments to one: the threshold is 70. (71 + 2) 6 = 438, with lambda 525.6.
@@ -280,20 +268,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_flow_has_out_is_part_of_the_window() {
+    fn data_in_flight_is_part_of_the_window() {
         let (fast, slow) = (full(at(1, 20, 10)), at(2, 100, 10));
         let fast = PathView { outstanding: Bytes(100_000), ..fast };
         let mut chain = new();
         let flow = FlowId(1);
-        let note = Note::Acked {
-            path: PathId(1),
-            sure: true,
-            flow,
-            offset: 0,
-            bytes: 50_000,
-            cumulative: 50_000,
-        };
-        chain.note(&note, base());
+        chain.note(&acked(PathId(1), 50_000, 50_000), base());
         let mut ask = |offset, window| {
             let segment =
                 SegmentView { flow, offset, window: Bytes(window), ..SegmentView::default() };
@@ -335,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn no_segment_waits_for_ever_and_the_slow_path_gets_one() {
+    fn wait_is_bounded_and_the_slow_path_gets_one_segment() {
         let (mut chain, paths) = (new(), [full(at(1, 20, 10)), at(2, 100, 10)]);
         let decide = |chain: &mut Chain, at| {
             let now = base() + Duration::from_millis(at);

@@ -1,28 +1,26 @@
-//! `daps`: a plan of windows by delay, so that what is sent in turn arrives in order.
+//! `daps`: plans windows by delay, so that data sent in turn arrives in order.
 //!
 //! Rule: Kuhn, Lochin, Mifdaoui, Sarwar, Mehani and Boreli, "DAPS: Intelligent delay-aware packet
 //! scheduling for multipath transport" (2014), as in `vkirany/mptcp-kau`, `net/mptcp/mptcp_daps.c`,
-//! here for any number of paths. `d_i` is half the round-trip time rounded to 4 ms, 1 ms at least;
-//! the plan goes over the least common multiple of all `d_i`: for each t from 1 ms on that `d_i`
+//! here for any number of paths. `d_i` is half the round-trip time rounded to 4 ms, at least 1 ms.
+//! The plan covers the least common multiple of all `d_i`: at each t from 1 ms on that `d_i`
 //! divides, path i gets a window, faster paths first. Windows are means (1/8 of the present one,
-//! once a round trip) as they were when the plan was made. Then a new plan is made.
+//! once per round trip) at the time of the plan. Then a new plan begins.
 //!
-//! Where the source is open: a plan is at most [`PLAN_MAX_MS`] long; a path that appears meanwhile
-//! is in the next one. The segment waits while the path of the turn is full, a round trip at most,
-//! then the turn is given up. Segments that were sent before go outside of the plan, over the
-//! fastest path.
+//! Choices where the source is open: a plan is at most [`PLAN_MAX_MS`] long, and a new path joins
+//! the next plan. While the path of the turn is full, the segment waits, at most a round trip; then
+//! the turn is skipped. Retransmissions use the fastest path, outside of the plan.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::PathId;
 
-use crate::rules::hsrsch::min_rtt::{among, fastest, group, is_open};
+use crate::rules::hsrsch::min_rtt::{fastest, group, is_open};
+use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
-use crate::rules::window::window;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector of the plan.
 #[derive(Debug, Default)]
 pub struct Daps {
     windows: PerPath<Window>,
@@ -114,10 +112,6 @@ impl Daps {
 }
 
 impl Schedulerlet for Daps {
-    fn name(&self) -> &'static str {
-        "daps"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -126,7 +120,7 @@ impl Schedulerlet for Daps {
         self.decided = None;
         let group = group(sets.candidates(), input);
         group.iter().for_each(|path| self.observe(&input.paths[path], input.now));
-        let available = among(group, |i| is_open(&input.paths[i]));
+        let available = group.filter(|i| is_open(&input.paths[i]));
         if available.is_empty() {
             return;
         }
@@ -151,8 +145,7 @@ impl Schedulerlet for Daps {
             return;
         }
         let round = input.paths[path].srtt;
-        if let Some(until) = self.waits.until(&input.segment, input.now, round) {
-            sets.wake_at(until);
+        if self.waits.hold(sets, input, round) {
             return;
         }
         self.plan[place].left = 0;
@@ -206,10 +199,10 @@ const PLAN_MAX_MS: u64 = 10_000;
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::{Bytes, FlowId};
+    use polyrail_model::Bytes;
 
     use super::*;
-    use crate::view::samples::{base, full, path};
+    use crate::samples::{base, full, path, send};
     use crate::{Chain, ChainSpec, Decision, SegmentView};
 
     fn at(id: u64, srtt_ms: u64, segments: u64) -> PathView {
@@ -217,12 +210,7 @@ mod tests {
     }
 
     fn one(chain: &mut Chain, paths: &[PathView], now: Instant) -> Option<usize> {
-        let input = Input { paths, segment: SegmentView::default(), now };
-        let Decision::Send { primary, .. } = chain.decide(&input) else { return None };
-        let (path, flow) = (paths[primary].id, FlowId(0));
-        let note = Note::Sent { path, flow, offset: 0, bytes: SEGMENT, copy: false };
-        chain.note(&note, now);
-        Some(primary)
+        send(chain, paths, SegmentView::default(), SEGMENT, now).first().copied()
     }
 
     fn sent(chain: &mut Chain, paths: &[PathView], count: usize) -> Vec<usize> {
@@ -254,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_path_is_waited_for_and_then_passed_over() {
+    fn full_path_is_skipped_after_a_round_trip() {
         let (a, b) = (at(1, 40, 2), at(2, 120, 3));
         let mut chain = daps();
         let later = |millis| base() + Duration::from_millis(millis);
@@ -263,7 +251,7 @@ mod tests {
         assert_eq!(one(&mut chain, &[full(a), b], later(39)), None);
         // A round trip is over: on to 60, the next turn of the other.
         assert_eq!(one(&mut chain, &[full(a), b], later(40)), Some(1));
-        assert_eq!(sent(&mut chain, &[a, b], 5), [0, 0, 1, 1, 0], "the rest of 60, and anew");
+        assert_eq!(sent(&mut chain, &[a, b], 5), [0, 0, 1, 1, 0], "the rest of 60, and a new plan");
 
         let mut chain = daps();
         assert_eq!(sent(&mut chain, &[a, b], 4), [0; 4], "20 and 40");
@@ -273,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_again_is_not_in_the_plan() {
+    fn retransmissions_are_outside_of_the_plan() {
         let paths = [at(1, 40, 1), at(2, 40, 1)];
         let mut chain = daps();
         assert_eq!(sent(&mut chain, &paths, 1), [0]);

@@ -1,22 +1,21 @@
-//! `deadline_reinjection`: data that is late goes once more, over another path.
+//! `deadline_reinjection`: duplicates late data over another path.
 //!
 //! Rule: XLINK (Zheng and others, SIGCOMM 2021) as in `alibaba/xquic`,
 //! `src/transport/reinjection_control`: `xqc_reinj_default.c` and `xqc_reinj_deadline.c`, together.
-//! Unacknowledged data goes out again once the send queue is empty; or, while it is not, when it
-//! has been out for `max(min(1.1 x least srtt, 500 ms), 20 ms)`, the least of all live paths. Each
-//! run goes again once, and never over a path that has carried it.
+//! Unacknowledged data is duplicated once the send queue is empty, else after `max(min(1.1 x least
+//! srtt, 500 ms), 20 ms)`, the least of all live paths. Each run is duplicated once, and never over
+//! a path that has carried it.
 //!
-//! Where the source does not fit: handlers are asked for flows that have nothing new to send. The
-//! queue counts as empty when the writer, not the receiver's window, holds the flow back and the
-//! path that the run would go to has sent all that it has. The other path is the fastest with room
-//! that is no backup and where copies cost nothing. `eager = false` leaves the deadline alone.
+//! Choices: the session asks handlers only for flows without new data. The queue counts as empty if
+//! the receive window does not hold the flow back and the path for the duplicate has sent all its
+//! data. That path is the fastest with room that is not a backup. `eager = false` leaves only the
+//! deadline.
 
 use std::time::{Duration, Instant};
 
 use crate::params::{ParamError, Reader};
 use crate::{Again, Handler, OutView, PathView};
 
-/// The handler of deadlines.
 #[derive(Clone, Copy, Debug)]
 pub struct DeadlineReinjection {
     eager: bool,
@@ -26,11 +25,6 @@ pub struct DeadlineReinjection {
 }
 
 impl DeadlineReinjection {
-    /// `eager`: also at once, when nothing else is to be sent; `factor`: of the least round-trip
-    /// time; `least` and `most`: the bounds of the deadline.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bounds = Duration::ZERO..=Duration::from_secs(60);
         Ok(Self {
@@ -48,10 +42,6 @@ impl DeadlineReinjection {
 }
 
 impl Handler for DeadlineReinjection {
-    fn name(&self) -> &'static str {
-        "deadline_reinjection"
-    }
-
     fn again(&mut self, out: &OutView, paths: &[PathView], now: Instant) -> Again {
         if out.carried.len() > 1 {
             return Again::No;
@@ -79,38 +69,21 @@ pub(crate) fn other(
     fit: impl Fn(&PathView) -> bool,
 ) -> Option<usize> {
     let paths = paths.iter().enumerate().filter(|(place, path)| {
-        !out.carried.contains(*place) && path.available() && !path.backup && path.spare && fit(path)
+        !out.carried.contains(*place) && path.available() && !path.backup && fit(path)
     });
     paths.min_by_key(|(_, path)| path.srtt).map(|(place, _)| place)
 }
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::{Bytes, FlowId};
+    use polyrail_model::Bytes;
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
-    use crate::{ChainSpec, PathSet};
+    use crate::ChainSpec;
+    use crate::samples::{backup, base, full, ms, path, run, stalled};
 
-    fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
-
-    /// A run that went out over these paths at the beginning.
-    fn run(carried: &[usize], blocked: bool) -> OutView {
-        let mut mask = PathSet::EMPTY;
-        carried.iter().for_each(|&i| mask.insert(i));
-        OutView {
-            flow: FlowId(1),
-            offset: 0,
-            length: Bytes(1_400),
-            ahead: Bytes::ZERO,
-            sent_at: base(),
-            carried: mask,
-            expected: mask,
-            tail: false,
-            blocked,
-        }
+    fn blocked(out: OutView) -> OutView {
+        OutView { blocked: true, ..out }
     }
 
     fn again(rule: &str, out: &OutView, paths: &[PathView], after_us: u64) -> Again {
@@ -123,7 +96,7 @@ mod tests {
         let due = |srtts: &[u64]| {
             let mut paths: Vec<PathView> = srtts.iter().map(|&srtt| path(1, srtt)).collect();
             paths.push(path(9, 9_000));
-            match again("deadline_reinjection", &run(&[0], true), &paths, 0) {
+            match again("deadline_reinjection", &blocked(run(&[0])), &paths, 0) {
                 Again::At(at) => at - base(),
                 other => panic!("{other:?}"),
             }
@@ -139,19 +112,18 @@ mod tests {
     fn table() {
         let rule = "deadline_reinjection";
         let (a, b, c) = (path(1, 100), path(2, 200), path(3, 150));
-        let (out, blocked) = (run(&[0], false), run(&[0], true));
+        let (out, late) = (run(&[0]), blocked(run(&[0])));
         let due = Again::At(base() + ms(110));
         assert_eq!(again(rule, &out, &[a, b, c], 0), Again::On(2), "nothing else to send");
         assert_eq!(again("deadline_reinjection(eager=false)", &out, &[a, b, c], 0), due);
-        assert_eq!(again(rule, &blocked, &[a, b, c], 109_999), due);
-        assert_eq!(again(rule, &blocked, &[a, b, c], 110_000), Again::On(2));
+        assert_eq!(again(rule, &late, &[a, b, c], 109_999), due);
+        assert_eq!(again(rule, &late, &[a, b, c], 110_000), Again::On(2));
         let busy = |path| PathView { unsent: Bytes(1), ..path };
         assert_eq!(again(rule, &out, &[a, b, busy(c)], 0), Again::On(1), "it has sent all");
         assert_eq!(again(rule, &out, &[a, busy(b), busy(c)], 0), due, "none has");
         assert_eq!(again(rule, &out, &[a, busy(b), busy(c)], 110_000), Again::On(2));
-        assert_eq!(again(rule, &run(&[0, 1], false), &[a, b, c], 200_000), Again::No, "once");
-        let metered = PathView { spare: false, ..b };
-        for other in [full(b), stalled(b), backup(b), metered] {
+        assert_eq!(again(rule, &run(&[0, 1]), &[a, b, c], 200_000), Again::No, "once");
+        for other in [full(b), stalled(b), backup(b)] {
             assert_eq!(again(rule, &out, &[a, other], 200_000), Again::No);
             assert_eq!(again(rule, &out, &[a, other], 0), due);
         }

@@ -1,7 +1,7 @@
-//! `ecf`: a slower path only if the faster one would be done no sooner.
+//! `ecf`: takes a slower path only if the faster one would not finish sooner.
 //!
 //! Rule: Y. Lim and others, "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths", as in
-//! multipath-tcp/mptcp, `net/mptcp/mptcp_ecf.c`. When `min_rtt` would take a slower path s than the
+//! multipath-tcp/mptcp, `net/mptcp/mptcp_ecf.c`. If `min_rtt` would take a slower path s than the
 //! fastest f, with k bytes not yet on a path, `x_f = max(k, W_f)` and `delta = max(v_f, v_s)`:
 //!
 //! ```text
@@ -11,20 +11,18 @@
 //! else: waiting = 0, s
 //! ```
 //!
-//! Decided here: f is the fastest that `min_rtt` could take, so no backup beside other paths, and
-//! none that has carried the segment; a segment waits at most `s_s + delta`, after which it would
-//! have arrived over s. `waiting` belongs to the session. The slower path gets one segment at a
-//! time. The products are 128 bits wide: the kernel's can overflow 32.
+//! Choices: f is the fastest path that `min_rtt` could take. A segment waits at most `s_s + delta`,
+//! because it would have arrived over s by then. `waiting` belongs to the session. The slower path
+//! gets one segment at a time. The products are 128 bits wide: the kernel's can overflow 32.
 
 use std::time::Duration;
 
 use crate::params::{ParamError, Reader};
 use crate::rules::hsrsch::min_rtt::{fastest, group};
+use crate::rules::path_rate::window;
 use crate::rules::waits::Waits;
-use crate::rules::window::window;
 use crate::{Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector of the earliest completion.
 #[derive(Clone, Debug)]
 pub struct Ecf {
     /// Beta in thousandths.
@@ -34,16 +32,12 @@ pub struct Ecf {
 }
 
 impl Ecf {
-    /// `beta`: how much better the slower path must be to end a wait.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let beta = params.number("beta", 0.25, 0.0..=10.0)?;
         Ok(Self { beta: (beta * 1_000.0).round() as u128, waiting: false, waits: Waits::default() })
     }
 
-    /// Whether waiting for the fast path is sooner; decides whether one waits.
+    /// Whether waiting for the fast path is sooner.
     fn waits_for(&mut self, fast: &PathView, slow: &PathView, backlog: u64) -> bool {
         let (window_f, window_s) = (u128::from(window(fast)), u128::from(window(slow)));
         let (srtt_f, srtt_s) = (fast.srtt.as_micros(), slow.srtt.as_micros());
@@ -64,10 +58,6 @@ impl Ecf {
 }
 
 impl Schedulerlet for Ecf {
-    fn name(&self) -> &'static str {
-        "ecf"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -80,8 +70,7 @@ impl Schedulerlet for Ecf {
             let (fast, slow) = (&input.paths[fast], &input.paths[slow]);
             if self.waits_for(fast, slow, input.segment.backlog.0) {
                 let longest: Duration = slow.srtt.saturating_add(fast.rtt_var.max(slow.rtt_var));
-                if let Some(until) = self.waits.until(&input.segment, input.now, longest) {
-                    sets.wake_at(until);
+                if self.waits.hold(sets, input, longest) {
                     return;
                 }
             }
@@ -96,7 +85,7 @@ mod tests {
     use polyrail_model::Bytes;
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, chosen, full, path, stalled};
     use crate::{Chain, ChainSpec, Decision, PathSet, SegmentView};
 
     /// A path with a window of ten segments, 14,000 bytes.
@@ -110,10 +99,7 @@ mod tests {
 
     fn ask(chain: &mut Chain, paths: &[PathView], backlog: u64, offset: u64) -> Option<usize> {
         let segment = SegmentView { backlog: Bytes(backlog), offset, ..SegmentView::default() };
-        match chain.decide(&Input { paths, segment, now: base() }) {
-            Decision::Send { primary, .. } => Some(primary),
-            Decision::Wait { .. } => None,
-        }
+        chosen(chain.decide(&Input { paths, segment, now: base() }))
     }
 
     #[test]
@@ -141,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_harder_to_persuade() {
+    fn waiting_raises_the_bar_for_the_slow_path() {
         let (mut chain, paths) = (new(), [full(at(1, 20)), at(2, 100)]);
         assert_eq!(ask(&mut chain, &paths, 0, 0), None);
         // 20 (k + 14,000) against 1.25 x 14,000 x 100: k = 73,500.
@@ -158,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn no_segment_waits_for_ever_and_the_slow_path_gets_one() {
+    fn wait_is_bounded_and_the_slow_path_gets_one_segment() {
         let var = Duration::from_millis(10);
         let paths = [full(at(1, 20)), PathView { rtt_var: var, ..at(2, 100) }];
         let mut chain = new();

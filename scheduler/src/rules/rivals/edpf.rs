@@ -2,25 +2,24 @@
 //!
 //! Rule: Chebrolu and Rao, "Bandwidth aggregation for real-time applications in heterogeneous
 //! wireless networks" (2006), earliest delivery path first: `d_i = max(a + D_i, A_i) + L / B_i`
-//! with a the present, D the delay without queues, A when the path is free at the far end, L the
-//! length and B the rate; the least wins, then `A_i = d_i`.
+//! with a the present, D the delay without queues, A the time at which the path is free at the far
+//! end, L the length and B the rate. The least d wins, then `A_i = d_i`.
 //!
-//! Where the source is open: D is the one-way delay, B the delivery rate or, while unknown, a
-//! window a round trip. A is never later than what is out would need, `a + D_i + outstanding_i /
-//! B_i`: errors of the rate do not add up for ever. On a full path all that waits comes before (see
-//! `otias`). A run goes to the path as long as each of its segments would.
+//! Choices where the source is open: D is the one-way delay. B is the delivery rate, or a window
+//! per round trip while that is unknown. A is at most `a + D_i + outstanding_i / B_i`, so that
+//! errors of the rate do not add up. On a full path the whole backlog comes first (see `otias`). A
+//! run goes to the path as long as each of its segments would.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes};
 
-use crate::rules::figures::{delay, rate};
-use crate::rules::hsrsch::min_rtt::{among, group};
+use crate::rules::hsrsch::min_rtt::group;
+use crate::rules::path_rate::{delay, rate};
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector of the earliest delivery.
 #[derive(Debug, Default)]
 pub struct Edpf {
     paths: PerPath<Use>,
@@ -55,10 +54,6 @@ impl Use {
 }
 
 impl Schedulerlet for Edpf {
-    fn name(&self) -> &'static str {
-        "edpf"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -66,36 +61,19 @@ impl Schedulerlet for Edpf {
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let now = input.now;
         let group = group(sets.candidates(), input);
-        let available = among(group, |i| input.paths[i].available());
-        let waiting = input.segment.backlog.0.max(SEGMENT);
-        let mut best: Option<(Instant, usize)> = None;
-        let mut next: Option<Instant> = None;
-        for path in available.iter() {
-            let at = self.delivery(&input.paths[path], SEGMENT, now);
-            let later = match best {
-                Some((known, _)) if known <= at => Some(at),
-                known => {
-                    best = Some((at, path));
-                    known.map(|(known, _)| known)
-                }
-            };
-            next = earlier(next, later);
-        }
-        let Some((at, path)) = best else { return };
-        for other in group.without(available).iter() {
-            let there = self.delivery(&input.paths[other], waiting, now);
-            next = earlier(next, Some(there));
-        }
-        let gain = next.map_or(Duration::ZERO, |next| at.saturating_duration_since(next));
-        if !gain.is_zero()
-            && let Some(until) = self.waits.until(&input.segment, input.now, gain)
-        {
-            sets.wake_at(until);
+        let available = group.filter(|i| input.paths[i].available());
+        if available.is_empty() {
             return;
         }
-        if sets.select(path) {
-            sets.limit_run(SEGMENT * run(at, next, duration(rate(&input.paths[path]), SEGMENT)));
+        let mut earliest = Earliest::default();
+        for path in group.iter() {
+            let open = available.contains(path);
+            let bytes = if open { SEGMENT } else { input.segment.backlog.0.max(SEGMENT) };
+            earliest.add(path, self.delivery(&input.paths[path], bytes, now), open);
         }
+        earliest.select(sets, input, &mut self.waits, |path| {
+            duration(rate(&input.paths[path]), SEGMENT)
+        });
     }
 
     fn note(&mut self, note: &Note, now: Instant) {
@@ -112,23 +90,51 @@ impl Schedulerlet for Edpf {
     }
 }
 
-/// How many segments go to a path that delivers the first at `at` and each further one `step`
-/// later, before another one would deliver earlier, which is at `next`.
-pub(crate) fn run(at: Instant, next: Option<Instant>, step: Duration) -> u64 {
-    let Some(next) = next else { return u64::MAX / SEGMENT };
-    let ahead = next.saturating_duration_since(at).as_nanos();
-    let more = ahead.checked_div(step.as_nanos()).unwrap_or(0).min(RUN_SEGMENTS_MAX);
-    1 + u64::try_from(more).unwrap_or(0)
+/// The open path that delivers earliest, and the time of the next best path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Earliest {
+    best: Option<(Instant, usize)>,
+    next: Option<Instant>,
+}
+
+impl Earliest {
+    /// Adds a path that would deliver at this time. Only an open path can be the best.
+    pub fn add(&mut self, path: usize, at: Instant, open: bool) {
+        let better = open && self.best.is_none_or(|(known, _)| at < known);
+        let later = match better {
+            true => self.best.replace((at, path)).map(|(known, _)| known),
+            false => Some(at),
+        };
+        self.next = [self.next, later].into_iter().flatten().min();
+    }
+
+    /// Selects the best path, unless the segment may wait for a full path that delivers earlier.
+    /// The run ends before the segment that another path would deliver earlier; `step` is the time
+    /// that the path needs for each further segment.
+    pub fn select(
+        self,
+        sets: &mut PathSets,
+        input: &Input<'_>,
+        waits: &mut Waits,
+        step: impl FnOnce(usize) -> Duration,
+    ) {
+        let Some((at, path)) = self.best else { return };
+        let gain = self.next.map_or(Duration::ZERO, |next| at.saturating_duration_since(next));
+        if !gain.is_zero() && waits.hold(sets, input, gain) {
+            return;
+        }
+        sets.select(path);
+        if let Some(next) = self.next {
+            let ahead = next.saturating_duration_since(at).as_nanos();
+            let more = ahead.checked_div(step(path).as_nanos()).unwrap_or(0);
+            sets.limit_run(SEGMENT * (1 + more.min(RUN_SEGMENTS_MAX) as u64));
+        }
+    }
 }
 
 /// How long the rate takes for so much; at most [`FAR`].
 pub(crate) fn duration(rate: Bitrate, bytes: u64) -> Duration {
     rate.time_for(Bytes(bytes)).unwrap_or(FAR).min(FAR)
-}
-
-/// The earlier of those that there are.
-pub(crate) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    [a, b].into_iter().flatten().min()
 }
 
 /// Later than anything that matters.
@@ -139,10 +145,9 @@ const RUN_SEGMENTS_MAX: u128 = 1_000;
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::FlowId;
 
     use super::*;
-    use crate::view::samples::{base, full, path};
+    use crate::samples::{base, full, path, send};
     use crate::{Chain, ChainSpec, Decision, SegmentView};
 
     /// A path on which a segment takes `segment_ms`; much is out, so A counts in full.
@@ -158,15 +163,7 @@ mod tests {
     /// Sends one segment at a time; answers with the paths.
     fn sent(chain: &mut Chain, paths: &[PathView], now: Instant, count: usize) -> Vec<usize> {
         let segment = SegmentView { backlog: Bytes(SEGMENT), ..SegmentView::default() };
-        let mut one = || {
-            let decision = chain.decide(&Input { paths, segment, now });
-            let Decision::Send { primary, .. } = decision else { return None };
-            let (path, flow) = (paths[primary].id, FlowId(0));
-            let note = Note::Sent { path, flow, offset: 0, bytes: SEGMENT, copy: false };
-            chain.note(&note, now);
-            Some(primary)
-        };
-        (0..count).map_while(|_| one()).collect()
+        (0..count).flat_map(|_| send(chain, paths, segment, SEGMENT, now)).collect()
     }
 
     fn edpf() -> Chain {
@@ -185,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_path_is_waited_for_as_long_as_that_gains() {
+    fn segment_waits_for_a_full_path_while_it_gains() {
         let (fast, slow) = (full(at(1, 20, 10)), at(2, 100, 10));
         let choice = |backlog: u64| {
             let backlog = Bytes(backlog * SEGMENT);
@@ -200,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_what_would_go_there_one_by_one() {
+    fn run_ends_where_another_path_is_earlier() {
         let choice = |paths: &[PathView]| {
             let segment = SegmentView { backlog: Bytes(99 * SEGMENT), ..SegmentView::default() };
             match edpf().decide(&Input { paths, segment, now: base() }) {
@@ -214,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_is_no_longer_in_the_way() {
+    fn acknowledged_data_delays_no_segment() {
         let paths = [at(1, 20, 10), at(2, 200, 10)];
         let mut chain = edpf();
         // 20 + 10 n ms against 210: 19 segments, then one, then one as early as the other's second.

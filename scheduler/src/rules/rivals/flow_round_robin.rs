@@ -1,22 +1,20 @@
-//! `flow_round_robin`: each new flow belongs to the next carrier.
+//! `flow_round_robin`: assigns each new flow to the next carrier.
 //!
-//! Rule: what trains do today (POLYCORN 6.3: single-path TCP, dealt to the SIM cards in turn):
-//! flows are dealt to the carriers in turn, and all of a flow goes over its carrier. A carrier
-//! outlives its paths, so a path that is started again keeps its flows.
+//! Rule: current practice on trains (POLYCORN 6.3: single-path TCP over the SIM cards in turn). All
+//! of a flow goes over its carrier. A carrier outlives its paths, so a restarted path keeps its
+//! flows.
 //!
-//! Decided here: a flow whose carrier has no live path is dealt to the next carrier that has, and
-//! stays there; one that had only a backup is dealt again once another path lives. A segment that
-//! all live paths of its carrier have carried goes over the fastest other path. While its carrier
-//! is full a flow waits and lets others pass: until there is room, or the carrier's paths stall.
-//! Flows are remembered within the bound of [`PerFlow`]; a forgotten one is dealt anew.
+//! Choices: a flow whose carrier has no live path moves to the next carrier that has one, and stays
+//! there. A flow on a backup moves once another path lives. A segment that all live paths of its
+//! carrier have carried goes over the fastest other path. While its carrier is full, a flow waits
+//! for room or a stall, and other flows go on. A flow that [`PerFlow`] forgot is assigned again.
 
 use std::time::Duration;
 
-use crate::rules::hsrsch::min_rtt::{among, fastest, group};
+use crate::rules::hsrsch::min_rtt::{fastest, group};
 use crate::rules::per_flow::PerFlow;
 use crate::{Input, Kind, PathSet, PathSets, Schedulerlet};
 
-/// The soft selector of a flow's carrier.
 #[derive(Clone, Debug, Default)]
 pub struct FlowRoundRobin {
     /// The carrier of each flow.
@@ -28,7 +26,7 @@ pub struct FlowRoundRobin {
 impl FlowRoundRobin {
     /// The members that run over the flow's carrier.
     fn own(&mut self, set: PathSet, input: &Input<'_>) -> PathSet {
-        let of = |carrier: u32| among(set, |i| input.paths[i].carrier == carrier);
+        let of = |carrier: u32| set.filter(|i| input.paths[i].carrier == carrier);
         let pin = self.pins.of(input.segment.flow);
         if let Some(carrier) = *pin
             && !of(carrier).is_empty()
@@ -49,17 +47,13 @@ fn next(set: PathSet, input: &Input<'_>, last: Option<u32>) -> Option<u32> {
 }
 
 impl Schedulerlet for FlowRoundRobin {
-    fn name(&self) -> &'static str {
-        "flow_round_robin"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
-        let live = among(sets.candidates(), |i| !input.paths[i].stalled);
-        let regular = among(live, |i| !input.paths[i].backup);
+        let live = sets.candidates().filter(|i| !input.paths[i].stalled);
+        let regular = live.filter(|i| !input.paths[i].backup);
         let own = self.own(if regular.is_empty() { live } else { regular }, input);
         let carried = input.segment.carried;
         let usable = if !own.without(carried).is_empty() {
@@ -86,8 +80,7 @@ mod tests {
     use polyrail_model::FlowId;
 
     use super::*;
-    use crate::rules::per_flow::FLOWS_MAX;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, path, stalled};
     use crate::{Chain, Decision, PathView, SegmentView};
 
     fn chain() -> Chain {
@@ -95,8 +88,7 @@ mod tests {
     }
 
     fn on(chain: &mut Chain, flow: u64, paths: &[PathView], carried: &[usize]) -> Option<u64> {
-        let mut mask = PathSet::EMPTY;
-        carried.iter().for_each(|&i| mask.insert(i));
+        let mask = carried.iter().copied().collect();
         let segment = SegmentView { flow: FlowId(flow), carried: mask, ..SegmentView::default() };
         match chain.decide(&Input { paths, segment, now: base() }) {
             Decision::Send { primary, .. } => Some(paths[primary].id.0),
@@ -154,15 +146,5 @@ mod tests {
         assert_eq!(on(&mut chain, 1, &[a, stalled(b)], &[0]), Some(1));
         assert_eq!(on(&mut chain, 1, &[a, b], &[0, 1]), Some(1));
         assert_eq!(on(&mut chain, 1, &[a, b], &[]), Some(1), "its carrier is the same");
-    }
-
-    #[test]
-    fn so_many_flows_are_remembered() {
-        let (mut chain, paths) = (chain(), [over(1, 1), over(2, 2)]);
-        for flow in 0..=FLOWS_MAX as u64 {
-            on(&mut chain, flow, &paths, &[]);
-        }
-        assert_eq!(on(&mut chain, FLOWS_MAX as u64 / 2 + 1, &paths, &[]), Some(2), "known");
-        assert_eq!(on(&mut chain, 0, &paths, &[]), Some(2), "forgotten: dealt on");
     }
 }

@@ -1,32 +1,31 @@
-//! `linux`: the path that sends off soonest what is queued on it, for a burst at a time.
+//! `linux`: the path that drains its queue soonest, for a burst at a time.
 //!
 //! Rule: the scheduler of MPTCP in the Linux kernel (torvalds/linux, `net/mptcp/protocol.c`).
-//! `linger_i = queued_i / pacing_i`; the path with the least one gets a burst of the lesser of some
-//! 64 KB and the receiver's window. `pacing_i` is an average, weighted with what is queued and the
-//! burst: `(average x queued + pacing x burst) / (queued + burst)`, taken when a burst begins.
-//! Backups come in only when no other path lives.
+//! `linger_i = queued_i / pacing_i`. The path with the least linger gets a burst of about 64 KB, or
+//! the receive window if that is less. `pacing_i` is an average weighted with the queue and the
+//! burst: `(average x queued + pacing x burst) / (queued + burst)`, updated when a burst begins.
+//! Backups are used only if no other path lives.
 //!
-//! Decided here: the pacing rate is the delivery rate, and while that is unknown a window a
-//! round-trip time; what is queued is what the transport has in flight and unsent. The kernel
-//! queues on the best path beyond its window; here data waits in the session, so among paths that
-//! have room the least linger wins. A burst and its averages belong to the session, not to a flow.
-//! A segment that was sent before does not begin a burst.
+//! Choices: the pacing rate is the delivery rate, or a window per round-trip time while that is
+//! unknown. The queue is the transport's data in flight and unsent. The kernel queues on the best
+//! path beyond its window; here data waits in the session, so the least linger among the paths with
+//! room wins. A burst and its averages belong to the session. A retransmission does not begin a
+//! burst.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::PathId;
 
-use crate::rules::hsrsch::min_rtt::{among, group};
+use crate::rules::hsrsch::min_rtt::group;
+use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
-use crate::rules::window::window;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, Schedulerlet};
 
-/// The soft selector of the least linger.
 #[derive(Clone, Debug, Default)]
 pub struct Linux {
     /// The average pacing rate in bytes a second; zero before the first.
     pacing: PerPath<f64>,
-    /// The path of the burst, and what is left of it in bytes.
+    /// The path of the burst and its remaining bytes.
     burst: Option<(PathId, u64)>,
 }
 
@@ -59,7 +58,7 @@ impl Linux {
     }
 }
 
-/// What the transport has not brought over yet, in bytes.
+/// The transport's bytes in flight and unsent.
 fn queued(path: &PathView) -> u64 {
     path.in_flight.0.saturating_add(path.unsent.0)
 }
@@ -73,17 +72,13 @@ fn pacing(path: &PathView) -> f64 {
 }
 
 impl Schedulerlet for Linux {
-    fn name(&self) -> &'static str {
-        "linux"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
-        let available = among(group, |i| input.paths[i].available());
+        let available = group.filter(|i| input.paths[i].available());
         if !input.segment.carried.is_empty() {
             if let Some(path) = self.least_linger(available, input.paths) {
                 sets.select(path);
@@ -129,7 +124,7 @@ mod tests {
     use polyrail_model::{Bitrate, Bytes, FlowId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, path, stalled};
     use crate::{Chain, Decision, SEGMENT, SegmentView};
 
     /// A path with this rate in Mbit/s and so many KB queued.
@@ -195,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_averaged_over_what_is_queued() {
+    fn rate_is_averaged_over_the_queue() {
         let (mut chain, wide) = (new(), with_window(1 << 20));
         // The first burst: 1 MB/s.
         assert_eq!(next(&mut chain, &[at(1, 8.0, 0)], wide, 1 << 20), Some(1));
@@ -208,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_goes_elsewhere_and_begins_no_burst() {
+    fn retransmission_avoids_its_path_and_begins_no_burst() {
         let (mut chain, a, b) = (new(), at(1, 8.0, 0), at(2, 8.0, 10));
         let again = SegmentView { carried: PathSet::only(0), ..with_window(1 << 20) };
         assert_eq!(next(&mut chain, &[a, b], again, 1_400), Some(2));

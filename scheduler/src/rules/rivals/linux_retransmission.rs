@@ -1,14 +1,13 @@
-//! `linux_retransmission`: what the head of the line waits for too long goes over an idle path.
+//! `linux_retransmission`: retransmits the head of the line over an idle path.
 //!
 //! Rule: the retransmission timer of MPTCP in the Linux kernel (torvalds/linux,
-//! `net/mptcp/protocol.c`; `linux`'s companion). When nothing has moved on for as long as the
-//! longest retransmission timeout of the paths, the head of the line goes over the first path whose
-//! queues are empty; over a backup only when no other path makes progress: each has timed out more
-//! than once.
+//! `net/mptcp/protocol.c`; `linux`'s companion). If the flow makes no progress for the longest
+//! retransmission timeout of the paths, the head of the line goes over the first path with empty
+//! queues. A backup is used only if every other path has timed out more than once.
 //!
-//! Decided here: a path's timeout is its round-trip time and four deviations, these at least 200
-//! ms, doubled for each timeout in a row. A path that had the run takes it no second time. A run
-//! that went out again begins a new wait.
+//! Choices: a path's timeout is its round-trip time plus four deviations, these at least 200 ms,
+//! doubled for each consecutive timeout. A path never carries the run twice. A retransmission
+//! restarts the timer.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,6 @@ use crate::rules::heads::Heads;
 use crate::rules::per_flow::PerFlow;
 use crate::{Again, Handler, Note, OutView, PATHS_MAX, PathView};
 
-/// The handler of the session's timer.
 #[derive(Clone, Debug, Default)]
 pub struct LinuxRetransmission {
     heads: Heads,
@@ -45,10 +43,6 @@ fn idle(out: &OutView, paths: &[PathView]) -> Option<usize> {
 }
 
 impl Handler for LinuxRetransmission {
-    fn name(&self) -> &'static str {
-        "linux_retransmission"
-    }
-
     fn again(&mut self, out: &OutView, paths: &[PathView], now: Instant) -> Again {
         if !self.heads.is_head(out) {
             return Again::No;
@@ -81,33 +75,22 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(120);
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::{Bytes, FlowId, PathId};
+    use polyrail_model::{Bytes, PathId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
-    use crate::{Chain, ChainSpec, PathSet, SEGMENT};
+    use crate::samples::{acked, backup, base, full, path, run, stalled};
+    use crate::{Chain, ChainSpec};
 
     fn new() -> Chain {
-        ChainSpec::parts(&["linux_retransmission"]).unwrap().build()
+        ChainSpec::of(&["min_rtt", "linux_retransmission"]).unwrap().build()
     }
 
     fn at(millis: u64) -> Instant {
         base() + Duration::from_millis(millis)
     }
 
-    /// A run that went out now over the first path.
     fn out(offset: u64) -> OutView {
-        OutView {
-            flow: FlowId(1),
-            offset,
-            length: Bytes(SEGMENT),
-            ahead: Bytes::ZERO,
-            sent_at: base(),
-            carried: PathSet::only(0),
-            expected: PathSet::only(0),
-            tail: false,
-            blocked: false,
-        }
+        OutView { offset, ..run(&[0]) }
     }
 
     #[test]
@@ -119,9 +102,7 @@ mod tests {
         assert_eq!(chain.again(&out(0), &paths, at(290)), Again::On(1));
         let again = [PathView { timeouts: 1, ..path(1, 80) }, shaky];
         assert_eq!(chain.again(&out(0), &again, at(290)), Again::At(at(560)), "doubled");
-        let (path, flow) = (PathId(2), FlowId(1));
-        let note = Note::Acked { path, sure: true, flow, offset: 0, bytes: 9, cumulative: 9 };
-        chain.note(&note, at(100));
+        chain.note(&acked(PathId(2), 9, 9), at(100));
         assert_eq!(chain.again(&out(9), &paths, at(290)), Again::At(at(390)));
         assert_eq!(chain.again(&out(10), &paths, at(390)), Again::No, "not the head");
     }

@@ -1,13 +1,12 @@
-//! `opportunistic_retransmission`: when the receiver's window blocks, a fast path brings what holds
-//! it shut.
+//! `opportunistic_retransmission`: when the receive window blocks, a fast path duplicates the head
+//! of the line.
 //!
 //! Rule: multipath-tcp/mptcp, `net/mptcp/mptcp_sched.c` (`min_rtt`'s companion). The path p that
-//! `min_rtt` would take for new data carries the head of the line once more, if it never did, and
-//! either some path h that has it has a window of at most four segments, or `4 s_p < s_h` for all
-//! of them. The head alone: the first byte of the flow that has not arrived is in it.
+//! `min_rtt` would take for new data carries the head of the line, if it never did, and some holder
+//! h has a window of at most four segments, or `4 s_p < s_h` for all holders.
 //!
-//! Where it differs: the original does so as well when the send buffer is full and nothing is new,
-//! which is not told here. An unknown window is not small.
+//! Differences: the original also does so when the send buffer is full and no data is new. An
+//! unknown window is not small.
 
 use std::time::Instant;
 
@@ -17,7 +16,6 @@ use crate::{
     Again, Handler, Input, Note, OutView, PATHS_MAX, PathSet, PathView, SEGMENT, SegmentView,
 };
 
-/// The handler of the head of the line.
 #[derive(Clone, Debug, Default)]
 pub struct OpportunisticRetransmission {
     heads: Heads,
@@ -45,10 +43,6 @@ pub(in crate::rules) fn holders<'a>(
 }
 
 impl Handler for OpportunisticRetransmission {
-    fn name(&self) -> &'static str {
-        "opportunistic_retransmission"
-    }
-
     fn again(&mut self, out: &OutView, paths: &[PathView], now: Instant) -> Again {
         if !out.blocked || !self.heads.is_head(out) {
             return Again::No;
@@ -73,30 +67,18 @@ const WINDOW_SMALL: u64 = 4 * SEGMENT;
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::{Bytes, FlowId, PathId};
+    use polyrail_model::{Bytes, PathId};
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{acked, backup, base, full, path, run, stalled};
     use crate::{Chain, ChainSpec};
 
     fn out(offset: u64, carried: &[usize]) -> OutView {
-        let mut mask = PathSet::EMPTY;
-        carried.iter().for_each(|&i| mask.insert(i));
-        OutView {
-            flow: FlowId(1),
-            offset,
-            length: Bytes(SEGMENT),
-            ahead: Bytes::ZERO,
-            sent_at: base(),
-            carried: mask,
-            expected: mask,
-            tail: false,
-            blocked: true,
-        }
+        OutView { offset, blocked: true, ..run(carried) }
     }
 
     fn new() -> Chain {
-        ChainSpec::parts(&["opportunistic_retransmission"]).unwrap().build()
+        ChainSpec::of(&["min_rtt", "opportunistic_retransmission"]).unwrap().build()
     }
 
     #[test]
@@ -128,10 +110,7 @@ mod tests {
     fn the_head_alone() {
         let (mut chain, paths) = (new(), [path(1, 20), path(2, 100)]);
         assert_eq!(chain.again(&out(1_400, &[1]), &paths, base()), Again::No);
-        let (path, flow) = (PathId(2), FlowId(1));
-        let note =
-            Note::Acked { path, sure: true, flow, offset: 0, bytes: 1_400, cumulative: 1_400 };
-        chain.note(&note, base());
+        chain.note(&acked(PathId(2), 1_400, 1_400), base());
         assert_eq!(chain.again(&out(1_400, &[1]), &paths, base()), Again::On(0));
         assert_eq!(chain.again(&out(2_800, &[1]), &paths, base()), Again::No);
     }

@@ -1,4 +1,4 @@
-//! `otias`: the path over which the segment arrives first, with what is queued before it.
+//! `otias`: the path over which the segment arrives first behind the queued bytes.
 //!
 //! Rule: Yang, Wang and Amer, "Out-of-order transmission for in-order arrival scheduling for
 //! multipath TCP" (2014); for Linux in `vkirany/mptcp-kau`, `net/mptcp/mptcp_otias.c`. The least
@@ -6,38 +6,32 @@
 //! wait; else it is `floor((q - (W - F) + mss) / W)` round trips, as in the paper; the code for
 //! Linux rounds up.
 //!
-//! Where the source does not fit: it queues on full paths without bound, and what comes behind goes
-//! over the slower path. Here a full path takes nothing, and all that waits of the session counts
-//! as queued on it. When the last of what waits would take the slower path, that gets the first
-//! that would, so much further on in the flow; what would be queued before it stays. When the flow
-//! has not so much, it gets the segment itself. Else the segment waits for the better path, as long
-//! as it gains thereby.
+//! Choices: the source queues on full paths without limit, and later data takes the slower path.
+//! Here a full path takes nothing, and the backlog of the session counts as queued on it. If the
+//! end of the backlog would take the slower path, that path gets the first such byte further on in
+//! the flow, or the segment itself if the flow is shorter. Else the segment waits for the better
+//! path while it gains.
 
 use std::time::Duration;
 
-use crate::rules::hsrsch::min_rtt::{among, group, is_open};
+use crate::rules::hsrsch::min_rtt::{group, is_open};
+use crate::rules::path_rate::window;
 use crate::rules::waits::Waits;
-use crate::rules::window::window;
 use crate::{Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector of the first arrival.
 #[derive(Debug, Default)]
 pub struct Otias {
     waits: Waits,
 }
 
 impl Schedulerlet for Otias {
-    fn name(&self) -> &'static str {
-        "otias"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
-        let available = among(group, |i| is_open(&input.paths[i]));
+        let available = group.filter(|i| is_open(&input.paths[i]));
         let cost = |path: usize| {
             let view = &input.paths[path];
             let waiting = input.segment.backlog.0.saturating_sub(SEGMENT);
@@ -46,10 +40,7 @@ impl Schedulerlet for Otias {
         let Some(path) = available.iter().min_by_key(|&path| cost(path)) else { return };
         let other = group.without(available).iter().map(cost).min();
         let gain = other.map_or(Duration::ZERO, |other| cost(path).saturating_sub(other));
-        if !gain.is_zero()
-            && let Some(until) = self.waits.until(&input.segment, input.now, gain)
-        {
-            sets.wake_at(until);
+        if !gain.is_zero() && self.waits.hold(sets, input, gain) {
             return;
         }
         if sets.select(path) {
@@ -62,7 +53,7 @@ impl Schedulerlet for Otias {
     }
 }
 
-/// When a segment would arrive behind what is queued and `more`.
+/// The arrival time of a segment behind the queue and `more`.
 fn arrival(path: &PathView, more: u64) -> Duration {
     let (free, queued) = (free(path), path.unsent.0.saturating_add(more));
     let rounds =
@@ -71,7 +62,7 @@ fn arrival(path: &PathView, more: u64) -> Duration {
     path.srtt.saturating_mul(rounds).saturating_add(path.srtt / 2)
 }
 
-/// What would be queued on a path before a segment would arrive no earlier than `limit`: the least
+/// The bytes queued on a path before a segment would arrive no earlier than `limit`: the least
 /// `more` for which [`arrival`] is not below it.
 fn queued_before(path: &PathView, limit: Duration) -> u64 {
     let over = limit.saturating_sub(path.srtt / 2);
@@ -84,12 +75,12 @@ fn queued_before(path: &PathView, limit: Duration) -> u64 {
     room.saturating_sub(path.unsent.0.saturating_add(SEGMENT)).min(AHEAD_MAX)
 }
 
-/// What the window still lets out.
+/// The free part of the window.
 fn free(path: &PathView) -> u64 {
     window(path).saturating_sub(path.in_flight.0)
 }
 
-/// No session sends anything further on than this, in bytes.
+/// The largest distance ahead in bytes.
 const AHEAD_MAX: u64 = 1 << 32;
 
 #[cfg(test)]
@@ -97,7 +88,7 @@ mod tests {
     use polyrail_model::Bytes;
 
     use super::*;
-    use crate::view::samples::{base, full, path};
+    use crate::samples::{base, full, ms, path};
     use crate::{ChainSpec, Decision, SegmentView};
 
     /// A path with a window of 10 segments.
@@ -123,7 +114,6 @@ mod tests {
 
     #[test]
     fn table() {
-        let ms = Duration::from_millis;
         let slow = at(2, 200, 0, 0); // 100 ms
         assert_eq!(choice(&[at(1, 40, 9, 0), slow], 1), Ok(0), "no wait: 20 ms");
         // 19 queued beyond what the window takes: (19 + 1) / 10 = 2 round trips, 80 + 20 ms.
@@ -150,7 +140,7 @@ mod tests {
         assert_eq!(run_max, 3 * SEGMENT);
     }
     #[test]
-    fn the_slower_path_gets_what_would_arrive_no_earlier_over_the_faster() {
+    fn slower_path_gets_the_first_byte_that_the_faster_would_not_deliver_earlier() {
         let ahead = |paths: &[PathView], backlog: u64| {
             let segment =
                 SegmentView { backlog: Bytes(backlog * SEGMENT), ..SegmentView::default() };

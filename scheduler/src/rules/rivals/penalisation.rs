@@ -1,16 +1,15 @@
-//! `penalisation`: a slow path that holds the receiver's window shut gets half a window.
+//! `penalisation`: halves the window of a slow path that blocks the receive window.
 //!
 //! Rule: multipath-tcp/mptcp, `net/mptcp/mptcp_sched.c` (`min_rtt`'s companion). When the window
-//! blocks, p is the path that `min_rtt` would take for new data, and h another that has the head of
-//! the line, `s_p < s_h`: the window of h becomes `max(W / 2, 1)`, at most once per round-trip time
-//! of p, and only while h has lost nothing. From there it grows as a window does: in slow start by
-//! what arrives, else by one segment a window that has arrived.
+//! blocks, p is the path that `min_rtt` would take for new data, and h another one that has the
+//! head of the line, `s_p < s_h`: the window of h becomes `max(W / 2, 1)`, at most once per
+//! round-trip time of p, and only while h has lost nothing. Then it grows like a window: in slow
+//! start by the acknowledged bytes, else by one segment per acknowledged window.
 //!
-//! Decided here: tunnels do not let their window be set, so the path is capped: what it may have
-//! out is halved, and the cap is lifted as soon as it is no less than the transport's own window.
-//! While that is unknown, half of what is out counts, and it ends where it began. Losses are seen
-//! as timeouts alone. In a chain it stands before `opportunistic_retransmission`: behind a handler
-//! that sends a run, none is asked.
+//! Choices: a tunnel's window cannot be set, so the path is capped instead: its bytes in flight are
+//! halved, until the cap reaches the transport's own window. If that is unknown, half of the
+//! outstanding bytes counts. Only timeouts show a loss. Place this handler before
+//! `opportunistic_retransmission`, because the chain asks no handler after one that sends the run.
 
 use std::time::Instant;
 
@@ -21,7 +20,6 @@ use crate::rules::per_path::PerPath;
 use crate::rules::rivals::opportunistic_retransmission::{holders, min_rtt};
 use crate::{Again, Handler, Note, OutView, PathSet, PathView, SEGMENT};
 
-/// The handler that caps slow paths.
 #[derive(Clone, Debug, Default)]
 pub struct Penalisation {
     paths: PerPath<State>,
@@ -41,7 +39,7 @@ struct Cap {
     now: u64,
     /// Where it is lifted: the transport's window.
     until: u64,
-    /// What has arrived towards the next segment.
+    /// Acknowledged bytes towards the next segment.
     arrived: u64,
     slow_start: bool,
 }
@@ -96,10 +94,6 @@ impl Cap {
 }
 
 impl Handler for Penalisation {
-    fn name(&self) -> &'static str {
-        "penalisation"
-    }
-
     fn gives_back(&mut self, path: &PathView, _now: Instant) -> bool {
         self.look_at(path);
         false
@@ -143,10 +137,8 @@ impl Handler for Penalisation {
 mod tests {
     use std::time::Duration;
 
-    use polyrail_model::FlowId;
-
     use super::*;
-    use crate::view::samples::{base, path, stalled};
+    use crate::samples::{acked, base, path, run, stalled};
     use crate::{Chain, ChainSpec};
 
     /// A path with a window of so many segments.
@@ -155,22 +147,12 @@ mod tests {
     }
 
     fn new() -> Chain {
-        ChainSpec::parts(&["penalisation"]).unwrap().build()
+        ChainSpec::of(&["min_rtt", "penalisation"]).unwrap().build()
     }
 
     /// The second path has the head of the line, and the window blocks.
     fn block(chain: &mut Chain, paths: &[PathView], at_ms: u64) -> Option<u64> {
-        let out = OutView {
-            flow: FlowId(1),
-            offset: 0,
-            length: Bytes(SEGMENT),
-            ahead: Bytes::ZERO,
-            sent_at: base(),
-            carried: PathSet::only(1),
-            expected: PathSet::only(1),
-            tail: false,
-            blocked: true,
-        };
+        let out = OutView { blocked: true, ..run(&[1]) };
         let now = base() + Duration::from_millis(at_ms);
         assert_eq!(chain.again(&out, paths, now), Again::No);
         segments(chain)
@@ -182,10 +164,7 @@ mod tests {
 
     fn arrive(chain: &mut Chain, count: u64) -> Option<u64> {
         for _ in 0..count {
-            let (path, flow) = (PathId(2), FlowId(2));
-            let note =
-                Note::Acked { path, sure: true, flow, offset: 0, bytes: SEGMENT, cumulative: 0 };
-            chain.note(&note, base());
+            chain.note(&acked(PathId(2), SEGMENT, 0), base());
         }
         segments(chain)
     }
@@ -202,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn only_slower_holders_that_lost_nothing() {
+    fn only_slower_holders_without_loss_are_penalised() {
         let slow = at(2, 100, 20);
         for (name, paths, cap) in [
             ("slower", [at(1, 99, 10), slow], Some(10)),
@@ -216,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn the_cap_is_lifted_also_behind_a_handler_that_takes_all_back() {
-        let rules = ["extended_reinjection", "penalisation"];
-        let (mut chain, slow) = (ChainSpec::parts(&rules).unwrap().build(), at(2, 100, 20));
+    fn cap_is_lifted_behind_a_handler_that_returns_all_data() {
+        let rules = ["min_rtt", "extended_reinjection", "penalisation"];
+        let (mut chain, slow) = (ChainSpec::of(&rules).unwrap().build(), at(2, 100, 20));
         assert_eq!(block(&mut chain, &[at(1, 20, 10), slow], 0), Some(10));
         let small = PathView { timeouts: 3, window: Bytes(10 * SEGMENT), ..slow };
         assert!(chain.gives_back(&small, base()));
@@ -226,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_back_a_segment_a_window() {
+    fn cap_grows_by_a_segment_per_window() {
         let (mut chain, paths) = (new(), [at(1, 20, 10), at(2, 100, 4)]);
         assert_eq!(block(&mut chain, &paths, 0), Some(2));
         assert_eq!(arrive(&mut chain, 1), Some(2));
@@ -235,17 +214,14 @@ mod tests {
         assert_eq!(arrive(&mut chain, 1), None, "three of three: four, as before");
 
         assert_eq!(block(&mut chain, &paths, 100), Some(2));
-        let (path, flow) = (PathId(2), FlowId(2));
-        let three =
-            Note::Acked { path, sure: true, flow, offset: 0, bytes: 3 * SEGMENT, cumulative: 0 };
-        chain.note(&three, base());
+        chain.note(&acked(PathId(2), 3 * SEGMENT, 0), base());
         assert_eq!(segments(&chain), Some(3), "three at once: two, and one of three");
         assert_eq!(arrive(&mut chain, 1), Some(3));
         assert_eq!(arrive(&mut chain, 1), None);
     }
 
     #[test]
-    fn in_slow_start_it_grows_by_what_arrives() {
+    fn cap_grows_by_acknowledged_bytes_in_slow_start() {
         let young = PathView { slow_start: true, ..at(2, 100, 8) };
         let (mut chain, paths) = (new(), [at(1, 20, 10), young]);
         assert_eq!(block(&mut chain, &paths, 0), Some(4));
@@ -254,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_of_the_transport_lifts_it() {
+    fn small_transport_window_lifts_the_cap() {
         let (mut chain, paths) = (new(), [at(1, 20, 10), at(2, 100, 20)]);
         assert_eq!(block(&mut chain, &paths, 0), Some(10));
         assert!(!chain.gives_back(&at(2, 100, 11), base()));

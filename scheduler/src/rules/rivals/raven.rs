@@ -1,28 +1,25 @@
-//! `raven`, its interval reconstructed: copies on every path that may well be the fastest.
+//! `raven`, interval reconstructed: copies to every path that may be the fastest.
 //!
 //! Rule: Lee, Flinn and Tonshal, "RAVEN: Improving Interactive Latency for the Connected Car"
 //! (MobiCom 2018); `forkjoseph/mptcp`, `net/mptcp/mptcp_raven.c`. Each path has an interval that
-//! its latency lies in with 90 %, wider as its samples age. The best path is the one of the least
-//! lower bound; every path whose lower bound is at most the best one's upper bound gets the
-//! segment, also one without an interval; while no path has one, all get it. What goes again gets
-//! no copies.
+//! contains its latency with 90 % and widens as its samples age. The best path has the least lower
+//! bound. Every path whose lower bound is at most the best path's upper bound carries the segment,
+//! and so does every path without an interval. Retransmissions get no copies.
 //!
-//! Reconstructed, so no measure of the original: its bounds and their ageing are tables fitted to
-//! two cars. Here the interval is `srtt -+ 1.645 sigma` of a normal distribution, sigma 1.2533
-//! times the mean deviation (`rtt_var`), at least 1 ms to each side, and as wide again by the root
-//! of `1 + age / fade` (1 s): a random walk. The age is the time since an acknowledgement of the
-//! path, beyond a round trip. Of those that get it the one of the least round-trip time with room
-//! is the first; when none of them has room, the fastest other that has. Copies go where they cost
-//! nothing.
+//! Reconstructed, so it says nothing about the original, whose bounds are tables fitted to two
+//! cars. Here the interval is `srtt -+ 1.645 sigma` of a normal distribution, sigma 1.2533 times
+//! the mean deviation (`rtt_var`), at least 1 ms to each side, times the root of `1 + age / fade`
+//! (1 s), a random walk. The age is the time since the last acknowledgement of the path, beyond a
+//! round trip. The path of the least round-trip time with room is the first; if none has room, the
+//! fastest other path.
 
 use std::time::{Duration, Instant};
 
 use crate::params::{ParamError, Reader};
-use crate::rules::hsrsch::min_rtt::{among, fastest, group, is_open};
+use crate::rules::hsrsch::min_rtt::{fastest, group, is_open};
 use crate::rules::per_path::PerPath;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, Schedulerlet};
 
-/// The soft selector of overlapping latencies.
 #[derive(Debug)]
 pub struct Raven {
     fade: Duration,
@@ -31,10 +28,6 @@ pub struct Raven {
 }
 
 impl Raven {
-    /// `fade`: the age at which samples are worth half.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let (least, most) = (Duration::from_millis(1), Duration::from_secs(3_600));
         let fade = params.time("fade", Duration::from_secs(1), least..=most)?;
@@ -80,10 +73,6 @@ impl Raven {
 }
 
 impl Schedulerlet for Raven {
-    fn name(&self) -> &'static str {
-        "raven"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -98,8 +87,8 @@ impl Schedulerlet for Raven {
         if segment.reinjected || !segment.carried.is_empty() || !wanted.contains(first) {
             return;
         }
-        for path in among(wanted, |i| is_open(&input.paths[i])).iter() {
-            if input.paths[path].spare && !input.paths[path].backup {
+        for path in wanted.filter(|i| is_open(&input.paths[i])).iter() {
+            if !input.paths[path].backup {
                 sets.select(path);
             }
         }
@@ -125,27 +114,17 @@ const LEAST_S: f64 = 0.001;
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::FlowId;
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path};
-    use crate::{Chain, ChainSpec, Decision, SegmentView};
-
-    fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
+    use crate::samples::{acked, backup, base, full, ms, path, targets};
+    use crate::{Chain, ChainSpec, SegmentView};
 
     fn at(id: u64, srtt_ms: u64, rtt_var_ms: u64) -> PathView {
         PathView { rtt_var: ms(rtt_var_ms), ..path(id, srtt_ms) }
     }
 
     fn on(chain: &mut Chain, paths: &[PathView], segment: SegmentView, now: Instant) -> Vec<usize> {
-        match chain.decide(&Input { paths, segment, now }) {
-            Decision::Send { primary, copies, .. } => {
-                [primary].into_iter().chain(copies.iter()).collect()
-            }
-            Decision::Wait { .. } => Vec::new(),
-        }
+        targets(chain.decide(&Input { paths, segment, now }))
     }
 
     #[test]
@@ -170,7 +149,6 @@ mod tests {
         assert_eq!(choice(&[full(a), at(2, 120, 10)]), [1]);
         assert_eq!(choice(&[full(a), at(2, 300, 10)]), [1], "none of them has room");
         assert_eq!(choice(&[a, backup(a)]), [0]);
-        assert_eq!(choice(&[a, PathView { spare: false, ..at(2, 100, 10) }]), [0]);
     }
 
     #[test]
@@ -178,25 +156,23 @@ mod tests {
         let paths = [at(1, 100, 10), at(2, 171, 10)];
         let mut chain = ChainSpec::named("raven").unwrap().build();
         let at = |millis| base() + ms(millis);
-        let acked = |chain: &mut Chain, path, millis| {
-            let (flow, offset, bytes, cumulative) = (FlowId(0), 0, 1, 1);
-            let note = Note::Acked { path, sure: true, flow, offset, bytes, cumulative };
-            chain.note(&note, at(millis));
+        let fresh = |chain: &mut Chain, path, millis| {
+            chain.note(&acked(path, 1, 1), at(millis));
         };
         let segment = SegmentView::default();
         assert_eq!(on(&mut chain, &paths, segment, at(0)), [0]);
         // Path 0 stays fresh: 120.6 ms. Path 1 needs 50.4 / 20.6 = 2.45 times the width, which it
         // has at 1 + 4.98 s and a round trip.
-        acked(&mut chain, paths[0].id, 5_000);
+        fresh(&mut chain, paths[0].id, 5_000);
         assert_eq!(on(&mut chain, &paths, segment, at(5_100)), [0]);
-        acked(&mut chain, paths[0].id, 5_200);
+        fresh(&mut chain, paths[0].id, 5_200);
         assert_eq!(on(&mut chain, &paths, segment, at(5_200)), [0, 1]);
-        acked(&mut chain, paths[1].id, 5_300);
+        fresh(&mut chain, paths[1].id, 5_300);
         assert_eq!(on(&mut chain, &paths, segment, at(5_300)), [0]);
     }
 
     #[test]
-    fn what_goes_again_gets_no_copies() {
+    fn retransmissions_get_no_copies() {
         let paths = [at(1, 100, 10), at(2, 110, 10), at(3, 120, 10)];
         let mut chain = ChainSpec::named("raven").unwrap().build();
         let carried = SegmentView { carried: PathSet::only(0), ..SegmentView::default() };

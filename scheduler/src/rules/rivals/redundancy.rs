@@ -7,15 +7,10 @@
 use crate::rules::hsrsch::min_rtt::is_open;
 use crate::{Input, Kind, PathSets, Schedulerlet};
 
-/// The soft selector of copies.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Redundancy;
 
 impl Schedulerlet for Redundancy {
-    fn name(&self) -> &'static str {
-        "redundancy"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -36,7 +31,7 @@ impl Schedulerlet for Redundancy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, path, stalled};
     use crate::{ChainSpec, Decision, PathView, SegmentView};
 
     fn copies(paths: &[PathView]) -> Option<(usize, Vec<usize>)> {

@@ -8,10 +8,9 @@ use std::time::Instant;
 
 use polyrail_model::PathId;
 
-use crate::rules::hsrsch::min_rtt::{among, is_open};
-use crate::{Input, Kind, Note, PathSet, PathSets, SEGMENT, Schedulerlet};
+use crate::rules::hsrsch::min_rtt::is_open;
+use crate::{Input, Kind, Note, PathSets, SEGMENT, Schedulerlet};
 
-/// The soft selector that takes paths in turn.
 #[derive(Clone, Debug, Default)]
 pub struct RoundRobin {
     /// The paths that have used their quota in this turn; at most as many as there are paths.
@@ -19,28 +18,24 @@ pub struct RoundRobin {
 }
 
 impl Schedulerlet for RoundRobin {
-    fn name(&self) -> &'static str {
-        "round_robin"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
-        let live = among(sets.candidates(), |i| !input.paths[i].stalled);
-        let regular = among(live, |i| !input.paths[i].backup);
+        let live = sets.candidates().filter(|i| !input.paths[i].stalled);
+        let regular = live.filter(|i| !input.paths[i].backup);
         let group = if regular.is_empty() { live } else { regular };
         let fresh = group.without(input.segment.carried);
         let group = if fresh.is_empty() { group } else { fresh };
-        let available = among(group, |i| is_open(&input.paths[i]));
-        let unused = |used: &[PathId]| among(available, |i| !used.contains(&input.paths[i].id));
+        let available = group.filter(|i| is_open(&input.paths[i]));
+        let unused = |used: &[PathId]| available.filter(|i| !used.contains(&input.paths[i].id));
         let mut turn = unused(&self.used);
         if turn.is_empty() && !available.is_empty() {
             self.used.clear();
             turn = available;
         }
-        if let Some(path) = first(turn) {
+        if let Some(path) = turn.iter().next() {
             sets.select(path);
             sets.limit_run(SEGMENT);
         }
@@ -59,52 +54,34 @@ impl Schedulerlet for RoundRobin {
     }
 }
 
-fn first(set: PathSet) -> Option<usize> {
-    set.iter().next()
-}
-
 #[cfg(test)]
 mod tests {
-    use polyrail_model::FlowId;
 
     use super::*;
-    use crate::view::samples::{base, full, path, stalled};
-    use crate::{Chain, Decision, PathView, SegmentView};
+    use crate::samples::{base, full, path, send, sent, stalled};
+    use crate::{Chain, PathView, SegmentView};
 
-    fn turns(chain: &mut Chain, paths: &[PathView], count: usize) -> Vec<Option<usize>> {
-        let now = base();
-        let input = Input { paths, segment: SegmentView::default(), now };
-        let turn = |chain: &mut Chain| match chain.decide(&input) {
-            Decision::Send { primary, run_max, .. } => {
-                assert_eq!(run_max, SEGMENT);
-                let (path, flow) = (paths[primary].id, FlowId(1));
-                let note = Note::Sent { path, flow, offset: 0, bytes: run_max, copy: false };
-                chain.note(&note, now);
-                Some(primary)
-            }
-            Decision::Wait { .. } => None,
-        };
-        (0..count).map(|_| turn(chain)).collect()
+    fn turns(chain: &mut Chain, paths: &[PathView], count: usize) -> Vec<usize> {
+        let mut turn = || send(chain, paths, SegmentView::default(), SEGMENT, base());
+        (0..count).flat_map(|_| turn()).collect()
     }
 
     #[test]
     fn table() {
         let mut chain = Chain::new(vec![Box::new(RoundRobin::default())]);
         let (a, b, c) = (path(1, 40), path(2, 60), path(3, 10));
-        let some = |list: &[usize]| list.iter().map(|&i| Some(i)).collect::<Vec<_>>();
-        assert_eq!(turns(&mut chain, &[a, b, c], 6), some(&[0, 1, 2, 0, 1, 2]));
-        assert_eq!(turns(&mut chain, &[a, full(b), c], 4), some(&[0, 2, 0, 2]));
-        assert_eq!(turns(&mut chain, &[stalled(a), b], 2), some(&[1, 1]));
-        assert_eq!(turns(&mut chain, &[full(a), full(b)], 1), [None]);
+        assert_eq!(turns(&mut chain, &[a, b, c], 6), [0, 1, 2, 0, 1, 2]);
+        assert_eq!(turns(&mut chain, &[a, full(b), c], 4), [0, 2, 0, 2]);
+        assert_eq!(turns(&mut chain, &[stalled(a), b], 2), [1, 1]);
+        assert_eq!(turns(&mut chain, &[full(a), full(b)], 1), [0; 0]);
     }
 
     #[test]
     fn paths_that_are_gone_are_forgotten() {
         let mut rule = RoundRobin::default();
-        let flow = FlowId(1);
         for id in 0..3 * crate::PATHS_MAX as u64 {
             let path = PathId(id);
-            rule.note(&Note::Sent { path, flow, offset: 0, bytes: 1, copy: false }, base());
+            rule.note(&sent(path, 1), base());
             assert_eq!(rule.used, [path]);
             rule.note(&Note::Gone { path }, base());
         }

@@ -1,28 +1,27 @@
-//! `stms`, reconstructed: a slow path is used only for more than the fast one delivers meanwhile.
+//! `stms`, reconstructed: uses a slow path only for data that the fast one would deliver later.
 //!
 //! Rule: Shi, Cui, Wang and others, "STMS: Improving MPTCP Throughput Under Heterogeneous Networks"
-//! (USENIX ATC 2018), reconstructed from its description without its code: no measure of the
-//! original. The fast path sends the lowest byte that is unsent, a slow path the byte a gap further
-//! on, and only if more than the gap waits (k > gap). The gap begins as `(owd_s - owd_f) B_f`; when
-//! a segment of the slow path arrives late by t it grows by `t B_f`, when early it shrinks, by 1/8
-//! of the difference at a time.
+//! (USENIX ATC 2018), reconstructed from its description, so it says nothing about the original.
+//! The fast path sends the lowest unsent byte, a slow path the byte a gap further on, and only if
+//! the backlog k exceeds the gap. The gap begins as `(owd_s - owd_f) B_f`. If a segment of the slow
+//! path arrives late by t, the gap grows by `t B_f`, if early it shrinks, by 1/8 of the difference
+//! at a time.
 //!
-//! Decided here: k is what waits of the whole session; where the flow alone has no more than the
-//! gap, the slow path gets its lowest byte, from which nothing is learned. With more than two paths
-//! the one of the least delay is the fast one, and each other has a gap of its own. While k is not
-//! beyond the gap the segment waits for the fast path, as long as the gap lasts.
+//! Choices: k is the backlog of the whole session. If the flow itself is shorter than the gap, the
+//! slow path gets its lowest byte, and the gap does not change. The path of the least delay is the
+//! fast one, and each other path has its own gap. While k does not exceed the gap, the segment
+//! waits for the fast path, at most for the time of the gap.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::{FlowId, PathId};
 
-use crate::rules::figures::{delay, rate};
-use crate::rules::hsrsch::min_rtt::{among, group, is_open};
+use crate::rules::hsrsch::min_rtt::{group, is_open};
+use crate::rules::path_rate::{delay, rate};
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSets, Schedulerlet};
 
-/// The soft selector of paths by gap.
 #[derive(Debug, Default)]
 pub struct Stms {
     /// The gap of each slow path, in bytes.
@@ -93,10 +92,6 @@ impl Stms {
 }
 
 impl Schedulerlet for Stms {
-    fn name(&self) -> &'static str {
-        "stms"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -113,7 +108,7 @@ impl Schedulerlet for Stms {
             return;
         }
         let mut longest: Option<Duration> = None;
-        let slow = among(group, |i| is_open(&input.paths[i]));
+        let slow = group.filter(|i| is_open(&input.paths[i]));
         for path in slow.iter() {
             let view = &input.paths[path];
             let slower = delay(view).saturating_sub(delay(fast_view)).as_secs_f64();
@@ -131,8 +126,7 @@ impl Schedulerlet for Stms {
         let mut path = slow.iter().filter(enough).min_by_key(by_delay);
         let mut ahead = path.and_then(|path| *self.gaps.of(input.paths[path].id));
         if let (None, Some(longest)) = (path, longest) {
-            if let Some(until) = self.waits.until(&input.segment, input.now, longest) {
-                sets.wake_at(until);
+            if self.waits.hold(sets, input, longest) {
                 return;
             }
             path = slow.iter().min_by_key(by_delay);
@@ -148,7 +142,7 @@ impl Schedulerlet for Stms {
     fn note(&mut self, note: &Note, now: Instant) {
         match *note {
             Note::Sent { path, flow, offset, copy: false, .. } => {
-                // What went in its turn is late anyway.
+                // A segment in its turn is late anyway.
                 let ahead = |&(slow, from): &(PathId, u64)| slow == path && offset > from;
                 if self.decided.take().filter(ahead).is_none() {
                     return;
@@ -180,17 +174,13 @@ mod tests {
     use polyrail_model::{Bitrate, Bytes};
 
     use super::*;
-    use crate::view::samples::{base, full, path};
+    use crate::samples::{base, full, ms, path};
     use crate::{ChainSpec, Decision, PathView, SegmentView};
 
     /// 8 Mbit/s: 1,000 bytes are 1 ms.
     fn at(id: u64, owd_ms: u64) -> PathView {
         let owd = Some(Duration::from_millis(owd_ms));
         PathView { owd, rate: Some(Bitrate::from_mbps(8.0)), ..path(id, 2 * owd_ms) }
-    }
-
-    fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
     }
 
     #[test]
@@ -219,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gap_follows_what_is_late_or_early() {
+    fn gap_follows_late_and_early_segments() {
         let paths = [full(at(1, 20)), at(2, 70)];
         let mut rule = Stms::default();
         let mut slow = |offset, notes: &[(u64, u64, u64, u64)]| {
@@ -242,7 +232,7 @@ mod tests {
             }
             (rule.gaps.of(PathId(2)).unwrap().round(), rule.out.len())
         };
-        // What is before it is there after 40 ms, it after 130: 50,000 + 90,000 / 8.
+        // The data before it arrives after 40 ms, the segment after 130: 50,000 + 90,000 / 8.
         assert_eq!(slow(1_000, &[(1, 900, 1_000, 40), (2, 1_000, 2_000, 130)]), (61_250.0, 0));
         // There at 130, wanted at 160: 61,250 - 30,000 / 8.
         let early = [(2, 3_000, 2_000, 130), (1, 2_900, 4_000, 160)];

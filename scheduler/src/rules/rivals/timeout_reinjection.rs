@@ -1,16 +1,14 @@
-//! `timeout_reinjection`: at a timeout of a path, the oldest run that is out on it goes again.
+//! `timeout_reinjection`: at a timeout of a path, duplicates the oldest run of each flow on it.
 //!
-//! Rule: POLYCORN 4.5 on MPTCP: upon a timeout of the retransmission the oldest unacknowledged
-//! packet of the path is sent again over another one, which the scheduler chooses; the rest waits
-//! for the next timeout. (In multipath-tcp/mptcp, `mptcp_sub_retransmit_timer` of
-//! `net/mptcp/mptcp_output.c` puts all that the subflow has out into the queue for that:
-//! `extended_reinjection(timeouts=1)` comes near it, but also takes the path for dead until
-//! something of it arrives. The chains `mptcp`, `blest` and `ecf` have this rule.)
+//! Rule: POLYCORN 4.5 on MPTCP: after a retransmission timeout the oldest unacknowledged packet of
+//! the path is sent again over the path that the scheduler chooses, and the rest waits for the next
+//! timeout. (In multipath-tcp/mptcp, `mptcp_sub_retransmit_timer` of `net/mptcp/mptcp_output.c`
+//! queues all data of the subflow again. `extended_reinjection(timeouts=1)` approximates that.)
 //!
-//! Decided here: a subflow belongs to one connection, and a path to all flows, so each flow has its
-//! oldest run sent again. What was sent after the timeout does not count. The path is `min_rtt`'s
-//! among those that never had the run; while there is none with room, the run waits for one. A
-//! count that falls and rises again between two looks at it is not seen.
+//! Choices: a subflow belongs to one connection, but a path to all flows, so each flow has its
+//! oldest run duplicated. Data sent after the timeout does not count. The path is `min_rtt`'s
+//! choice among those that never carried the run; without such a path with room, the run waits. A
+//! count that falls and rises again between two calls goes unnoticed.
 
 use std::time::Instant;
 
@@ -21,7 +19,6 @@ use crate::rules::per_path::PerPath;
 use crate::rules::rivals::opportunistic_retransmission::min_rtt;
 use crate::{Again, Handler, Note, OutView, PATHS_MAX, PathView};
 
-/// The handler of single timeouts.
 #[derive(Clone, Debug, Default)]
 pub struct TimeoutReinjection {
     paths: PerPath<Timeouts>,
@@ -62,10 +59,6 @@ impl TimeoutReinjection {
 }
 
 impl Handler for TimeoutReinjection {
-    fn name(&self) -> &'static str {
-        "timeout_reinjection"
-    }
-
     fn gives_back(&mut self, path: &PathView, now: Instant) -> bool {
         self.look_at(path, now);
         false
@@ -98,14 +91,14 @@ impl Handler for TimeoutReinjection {
 mod tests {
     use std::time::Duration;
 
-    use polyrail_model::{Bytes, FlowId};
+    use polyrail_model::FlowId;
 
     use super::*;
-    use crate::view::samples::{base, full, path, stalled};
-    use crate::{Chain, ChainSpec, PathSet, SEGMENT};
+    use crate::samples::{base, full, path, run, stalled};
+    use crate::{Chain, ChainSpec, PathSet};
 
     fn new() -> Chain {
-        ChainSpec::parts(&["timeout_reinjection"]).unwrap().build()
+        ChainSpec::of(&["min_rtt", "timeout_reinjection"]).unwrap().build()
     }
 
     fn at(millis: u64) -> Instant {
@@ -114,17 +107,7 @@ mod tests {
 
     /// A run of this flow that went out at this time over the first path.
     fn out(flow: u64, sent_ms: u64) -> OutView {
-        OutView {
-            flow: FlowId(flow),
-            offset: 0,
-            length: Bytes(SEGMENT),
-            ahead: Bytes::ZERO,
-            sent_at: at(sent_ms),
-            carried: PathSet::only(0),
-            expected: PathSet::only(0),
-            tail: false,
-            blocked: false,
-        }
+        OutView { flow: FlowId(flow), sent_at: at(sent_ms), ..run(&[0]) }
     }
 
     /// Three paths, of which the first has so many timeouts in a row.
@@ -144,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_ends_and_begins_again_is_counted_on() {
+    fn timeouts_after_progress_count_again() {
         let mut chain = new();
         assert_eq!(chain.again(&out(1, 0), &paths(1), at(200)), Again::On(2));
         assert!(!chain.gives_back(&paths(0)[0], at(300)));
@@ -153,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_where_it_was_not() {
+    fn duplicate_avoids_paths_that_carried_the_run() {
         let [a, b, c] = paths(1);
         let had = |carried: &[usize], expected: usize| {
             let mut run = OutView { expected: PathSet::only(expected), ..out(1, 0) };

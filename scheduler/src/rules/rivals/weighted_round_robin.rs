@@ -1,24 +1,23 @@
 //! `weighted_round_robin`: paths in turn, each with as many segments as its weight.
 //!
 //! Rule: P. Dong and others, "Improving Onboard Internet Services for High-Speed Vehicles by
-//! Multipath Transmission in Heterogeneous Wireless Networks", compare with weights inverse to the
-//! round-trip time; with `window = true` the weight is the congestion window over the round-trip
-//! time, as they say of LS-SCTP. Full paths are skipped, and a turn ends when every available path
-//! has used its share, as in `round_robin`.
+//! Multipath Transmission in Heterogeneous Wireless Networks", use weights inverse to the
+//! round-trip time. With `window = true` the weight is the congestion window over the round-trip
+//! time, as they describe LS-SCTP. Full paths are skipped, and a turn ends when every available
+//! path has used its share, as in `round_robin`.
 //!
-//! Decided here: the least weight of the live paths is one segment a turn, the greatest at most
-//! [`SHARE_MAX`]; weights are taken anew at each turn, and parts of a segment are kept for the
-//! next one. Of what a full path has left, one segment is kept.
+//! Choices: the least weight of the live paths is one segment per turn, the greatest at most
+//! [`SHARE_MAX`]. Each turn computes new weights, and fractions of a segment carry over. A full
+//! path carries over at most one segment.
 
 use std::time::{Duration, Instant};
 
 use crate::params::{ParamError, Reader};
-use crate::rules::hsrsch::min_rtt::{among, group};
+use crate::rules::hsrsch::min_rtt::group;
+use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
-use crate::rules::window::window;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// The soft selector that takes paths in turn, by weight.
 #[derive(Clone, Debug)]
 pub struct WeightedRoundRobin {
     window: bool,
@@ -27,10 +26,6 @@ pub struct WeightedRoundRobin {
 }
 
 impl WeightedRoundRobin {
-    /// `window`: a path counts by its window over its round-trip time.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         Ok(Self { window: params.flag("window", false)?, shares: PerPath::default() })
     }
@@ -56,17 +51,13 @@ impl WeightedRoundRobin {
 }
 
 impl Schedulerlet for WeightedRoundRobin {
-    fn name(&self) -> &'static str {
-        "weighted_round_robin"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
-        let available = among(group, |i| input.paths[i].available());
+        let available = group.filter(|i| input.paths[i].available());
         if available.is_empty() {
             return;
         }
@@ -99,10 +90,10 @@ const RTT_MIN: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::{Bytes, FlowId};
+    use polyrail_model::Bytes;
 
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
+    use crate::samples::{backup, base, full, path, send, stalled};
     use crate::{Chain, ChainSpec, Decision, SegmentView};
 
     fn chain(rule: &str) -> Chain {
@@ -111,17 +102,8 @@ mod tests {
 
     /// The paths of so many decisions of one segment each.
     fn turns(chain: &mut Chain, paths: &[PathView], count: usize) -> Vec<usize> {
-        let input = Input { paths, segment: SegmentView::default(), now: base() };
-        let turn = |_| match chain.decide(&input) {
-            Decision::Send { primary, .. } => {
-                let (path, flow) = (paths[primary].id, FlowId(1));
-                let note = Note::Sent { path, flow, offset: 0, bytes: SEGMENT, copy: false };
-                chain.note(&note, base());
-                Some(primary)
-            }
-            Decision::Wait { .. } => None,
-        };
-        (0..count).map_while(turn).collect()
+        let mut turn = || send(chain, paths, SegmentView::default(), SEGMENT, base());
+        (0..count).flat_map(|_| turn()).collect()
     }
 
     #[test]
@@ -132,7 +114,7 @@ mod tests {
         assert_eq!(turns(&mut chain, &paths, 11), [0, 0, 0, 1, 2, 0, 0, 0, 1, 1, 2]);
         let skipping = [full(paths[0]), paths[1], stalled(paths[2])];
         assert_eq!(turns(&mut chain, &skipping, 3), [1, 1, 1], "full paths are skipped");
-        assert_eq!(turns(&mut chain, &[full(paths[0])], 1), []);
+        assert_eq!(turns(&mut chain, &[full(paths[0])], 1), [0; 0]);
         assert_eq!(turns(&mut chain, &[backup(paths[0]), paths[2]], 2), [1, 1]);
     }
 

@@ -1,36 +1,35 @@
-//! `musher` and `musher_scaled`: a ratio of two paths, searched for when the throughput changes.
+//! `musher` and `musher_scaled`: a ratio of two paths, searched again when the throughput changes.
 //!
 //! Rule: Saha and others, "MuSher: An Agile Multipath-TCP Scheduler for Dual-Band 802.11ad/ac
 //! Wireless LANs" (MobiCom 2019); `swetanksaha/mptcp-musher`, `net/mptcp/mptcp_musher.c` and
 //! `mptcp_ratio.c`. Of each 100 segments r go to the first path and the others to the second; r is
-//! 5 to 95 by steps of 5. A full path is waited for: the ratio is kept.
+//! 5 to 95 in steps of 5. The segment waits for a full path, to keep the ratio.
 //!
 //! ```text
 //! Reference --5 samples--> Watch --5 beyond the trigger in a row--> Search --end--> Reference
 //! Search: r + 5; while that gains, on; else r - 5; while that gains, on; the last step is undone
 //! ```
 //!
-//! A sample is taken every 100 ms, every 200 ms while searching: what was acknowledged, and what is
-//! out. The reference is the mean of five. The trigger: the sum of changes since, of the rate, is
-//! over 200 Mbit/s, or of what is out under -75 KB; two searches begin 3 s apart at least. The
-//! first step must gain 5 Mbit/s. `musher` is as published, for gigabit Wi-Fi; `musher_scaled` is
-//! ours: the trigger is 20 % of the reference, the gain 2 %.
+//! A sample of the acknowledged and outstanding bytes is taken every 100 ms, or 200 ms during a
+//! search. The reference is the mean of five samples. The trigger is a total change of the rate by
+//! more than 200 Mbit/s, or of the outstanding bytes under -75 KB. Searches begin at least 3 s
+//! apart, and the first step must gain 5 Mbit/s. `musher` is as published, for gigabit Wi-Fi;
+//! `musher_scaled` is ours: the trigger is 20 % of the reference, the gain 2 %.
 //!
-//! Where the source is open or was not meant so: r begins at 50; a search without gain ends at the
-//! ratio where it began (the source takes one step more), and at the bounds of r. A full path is
-//! waited for a round trip, then another one takes the segment. Of more than two paths every other
-//! one is a second path. What goes again is not counted.
+//! Choices: r begins at 50. A search without gain returns to its first ratio (the source takes one
+//! step more), and a search ends at the bounds of r. After a round trip on a full path another one
+//! takes the segment. Of more than two paths every other one is a second path. Retransmissions do
+//! not count.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, PathId};
 
-use crate::rules::hsrsch::min_rtt::{among, fastest, group, is_open};
+use crate::rules::hsrsch::min_rtt::{fastest, group, is_open};
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSet, PathSets, SEGMENT, Schedulerlet};
 
-/// The soft selector of a ratio.
 #[derive(Debug)]
 pub struct Musher {
     scaled: bool,
@@ -47,12 +46,12 @@ pub struct Musher {
     waits: Waits,
 }
 
-/// What was seen since the last sample.
+/// The observations since the last sample.
 #[derive(Clone, Copy, Debug, Default)]
 struct Samples {
     since: Option<Instant>,
     acked: u64,
-    /// The sum of what was out at each of so many decisions.
+    /// The sum of the outstanding bytes at each of the decisions.
     out: f64,
     decisions: u32,
 }
@@ -66,9 +65,9 @@ struct Sample {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Measures what is usual: so many samples, and their sum.
+    /// Measures the reference: the number of samples and their sum.
     Reference(u32, Sample),
-    /// Compares with what is usual; samples in a row beyond each trigger.
+    /// Compares with the reference; consecutive samples beyond each trigger.
     Watch { usual: Sample, fast: u32, empty: u32 },
     /// Searches: from this ratio on, against the rate before.
     Search { step: Step, from: u64, before: f64 },
@@ -88,17 +87,8 @@ enum Step {
 }
 
 impl Musher {
-    /// As published.
-    pub fn published() -> Self {
-        Self::with(false)
-    }
-
-    /// With triggers and gains relative to what is usual.
-    pub fn scaled() -> Self {
-        Self::with(true)
-    }
-
-    fn with(scaled: bool) -> Self {
+    /// `scaled`: with triggers and gains relative to the reference.
+    pub fn new(scaled: bool) -> Self {
         Self {
             scaled,
             ratio: RATIO_FIRST,
@@ -244,10 +234,6 @@ fn stepped(ratio: u64, more: bool) -> u64 {
 }
 
 impl Schedulerlet for Musher {
-    fn name(&self) -> &'static str {
-        if self.scaled { "musher_scaled" } else { "musher" }
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
@@ -257,7 +243,7 @@ impl Schedulerlet for Musher {
         self.decided = None;
         let group = group(sets.candidates(), input);
         let again = input.segment.reinjected || !input.segment.carried.is_empty();
-        let available = among(group, |i| is_open(&input.paths[i]));
+        let available = group.filter(|i| is_open(&input.paths[i]));
         if again || available.is_empty() {
             if let Some(path) = fastest(available, input) {
                 sets.select(path);
@@ -268,8 +254,7 @@ impl Schedulerlet for Musher {
         let mut chosen = Some(path);
         if !available.contains(path) {
             let round = input.paths[path].srtt;
-            if let Some(until) = self.waits.until(&input.segment, input.now, round) {
-                sets.wake_at(until);
+            if self.waits.hold(sets, input, round) {
                 return;
             }
             (chosen, left) = (fastest(available, input), 1);

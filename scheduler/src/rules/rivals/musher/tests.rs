@@ -3,12 +3,8 @@
 use polyrail_model::{Bytes, FlowId};
 
 use super::*;
-use crate::view::samples::{base, full, path};
+use crate::samples::{base, full, ms, path};
 use crate::{ChainSpec, Decision, PathView, SegmentView};
-
-fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
 
 /// A rule that is fed with samples.
 struct Scene {
@@ -60,7 +56,7 @@ impl Scene {
 fn of_each_hundred_r_go_to_the_first() {
     let paths = [path(1, 40), path(2, 60)];
     for (ratio, count) in [(50, 50), (20, 20)] {
-        let mut rule = Musher::published();
+        let mut rule = Musher::new(false);
         (rule.ratio, rule.ratio_now) = (ratio, ratio);
         let mut sent = Vec::new();
         while sent.len() < 200 {
@@ -100,7 +96,7 @@ fn the_ratio_is_kept_when_a_path_is_full() {
 
 #[test]
 fn a_search_climbs_and_steps_back() {
-    let mut scene = Scene::new(Musher::published()).trigger();
+    let mut scene = Scene::new(Musher::new(false)).trigger();
     // 700 at 50; 706 at 55 gains; 706 at 60 is no loss; 705 at 65 is one: back to 60.
     assert_eq!(scene.samples(&[700, 706, 706, 705]), [55, 60, 65, 60]);
     assert!(matches!(scene.rule.state, State::Reference(0, _)));
@@ -108,17 +104,17 @@ fn a_search_climbs_and_steps_back() {
 
 #[test]
 fn a_search_goes_the_other_way_without_gain() {
-    let mut scene = Scene::new(Musher::published()).trigger();
+    let mut scene = Scene::new(Musher::new(false)).trigger();
     // 705 is not more than 5 more; again at 55, then 45 and on.
     assert_eq!(scene.samples(&[700, 705, 700, 706, 710, 709]), [55, 55, 45, 40, 35, 40]);
-    let mut scene = Scene::new(Musher::published()).trigger();
+    let mut scene = Scene::new(Musher::new(false)).trigger();
     assert_eq!(scene.samples(&[700, 700, 700, 700]), [55, 55, 45, 50], "where it began");
 }
 
 #[test]
 fn the_bounds_of_the_ratio() {
     let at = |ratio, samples: &[u64]| {
-        let mut scene = Scene::new(Musher::published()).trigger();
+        let mut scene = Scene::new(Musher::new(false)).trigger();
         scene.rule.ratio = ratio;
         scene.rule.state = State::Search { step: Step::TryMore, from: ratio, before: 0.0 };
         let seen = scene.samples(samples);
@@ -131,14 +127,14 @@ fn the_bounds_of_the_ratio() {
 
 #[test]
 fn triggers() {
-    let searches = |rule: fn() -> Musher, usual: (u64, u64), then: &[(u64, u64)]| {
-        let mut scene = Scene::new(rule());
+    let searches = |scaled: bool, usual: (u64, u64), then: &[(u64, u64)]| {
+        let mut scene = Scene::new(Musher::new(scaled));
         for (mbps, out) in [usual; 5].iter().chain(then) {
             scene.sample(*mbps, *out);
         }
         matches!(scene.rule.state, State::Search { .. })
     };
-    let (published, scaled) = (Musher::published, Musher::scaled);
+    let (published, scaled) = (false, true);
     let kb = 1_000;
     assert!(searches(published, (1_000, 0), &[(1_201, 0); 5]));
     assert!(searches(published, (1_000, 0), &[(799, 0); 5]));
@@ -157,7 +153,7 @@ fn triggers() {
 
 #[test]
 fn searches_are_three_seconds_apart() {
-    let mut scene = Scene::new(Musher::published()).trigger();
+    let mut scene = Scene::new(Musher::new(false)).trigger();
     // The search began at 1.0 s and is over at 1.8; the next trigger is at 2.8 s.
     assert_eq!(scene.samples(&[700; 4]), [55, 55, 45, 50]);
     scene.samples(&[700; 5]);
@@ -175,7 +171,7 @@ fn searches_are_three_seconds_apart() {
 #[test]
 fn the_scaled_gain_is_two_percent() {
     let after = |mbps| {
-        let mut scene = Scene::new(Musher::scaled()).trigger();
+        let mut scene = Scene::new(Musher::new(true)).trigger();
         scene.samples(&[500, mbps])[1]
     };
     assert_eq!((after(510), after(511)), (55, 60));

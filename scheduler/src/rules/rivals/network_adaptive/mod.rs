@@ -1,96 +1,77 @@
-//! `network_adaptive`: the path that delivers the segment earliest, by what is known of the places
-//! that the train is about to pass.
+//! `network_adaptive`: the path that delivers the segment earliest, by the rates that earlier trips
+//! measured at the places ahead.
 //!
 //! Rule: Dong, Song, Zhang and Du, "Improving Onboard Internet Services for High-Speed Vehicles by
 //! Multipath Transmission in Heterogeneous Wireless Networks", IV-B, algorithm 1. With t the
-//! present, C the time that a path is busy with what it has, S the length, B the rate and D the
-//! delay: `t2 = t + C_i`, `t3 = t2 + S / B_i(t2)`, `b_i = t3 + D_i(t3)`; the least b wins, then
-//! `C_i += S / B_i(t2)`. B and D come from an [`Outlook`]: the places ahead as the view has them
-//! from a database of earlier trips ([`PathView::track`]); where it has none all stays as it is.
-//! Bounds (V) on constant paths, tested as properties:
+//! present, C the time for the data already assigned to a path, S the length, B the rate and D the
+//! delay: `t2 = t + C_i`, `t3 = t2 + S / B_i(t2)`, `b_i = t3 + D_i(t3)`. The least b wins, then
+//! `C_i += S / B_i(t2)`. B and D come from [`PathView::look_ahead`], or from the path's present
+//! values where that is empty. Bounds (V) on constant paths, tested as properties:
 //! - `|C_i - C_j| <= S_max / B_min + D_max`;
 //! - reordering takes at most `sum(w_i S_max + 2 B_i D_max)`, `w_i = B_i / B_min`;
 //! - one link with all rates is ahead by at most `(S_max + B_min D_max) sum(w_i)`.
 //!
-//! Values that the paper leaves out: B and D hold for a slot of 1 s of travel; every 200 ms they
-//! are held against what the path shows. When D is off by more than 50 ms and 25 %, or B by more
-//! than 30 %, the differences are added until the slot ends, and what C stands for is planned
-//! again: the same bytes at the new rate. What waits in the session is decided in order of arrival
-//! anyway, when its turn comes. Paths with D over 1.5 s or B under 0.1 Mbit/s are left out, unless
-//! all are.
+//! Values that the paper leaves out: B and D apply for a slot of 1 s of travel, and are compared
+//! with the path every 200 ms. If D differs by more than 50 ms and 25 %, or B by more than 30 %, the
+//! path's values replace them until the slot ends, and the bytes of C are planned again at the new
+//! rate. Paths with D over 1.5 s or B under 0.1 Mbit/s are skipped, unless all are.
 //!
-//! Where the paper does not fit: C is no longer than what is out would take, so errors do not add
-//! up; a full path has all that waits before it (see `otias`).
+//! Choices: C is at most the time for the bytes in flight, so that errors do not add up. On a full
+//! path the whole backlog comes first (see `otias`).
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
 use crate::params::{ParamError, Reader};
-use crate::rules::figures::{delay, rate};
-use crate::rules::hsrsch::min_rtt::{among, group};
+use crate::rules::hsrsch::min_rtt::group;
+use crate::rules::path_rate::{delay, rate};
 use crate::rules::per_path::PerPath;
-use crate::rules::rivals::edpf::{duration, earlier, run};
+use crate::rules::rivals::edpf::{Earliest, duration};
 use crate::rules::waits::Waits;
 use crate::{Input, Kind, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
-/// Knows what paths will be like.
-pub trait Outlook: Send {
-    /// What the path will be like at this time; `None` where nothing is known.
-    fn at(&self, path: &PathView, now: Instant, at: Instant) -> Option<Figures>;
-}
-
-/// A path at some time.
+/// Rate and delay of a path at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figures {
+struct PathForecast {
     /// B.
-    pub rate: Bitrate,
+    rate: Bitrate,
     /// D: the delay towards the peer without queues.
-    pub delay: Duration,
+    delay: Duration,
 }
 
-/// The soft selector of the earliest delivery in the near future.
 pub struct NetworkAdaptive {
-    outlook: Box<dyn Outlook>,
     slot: Duration,
     monitor: Duration,
     paths: PerPath<Plan>,
     waits: Waits,
 }
 
-/// What is planned for a path.
+/// The plan of a path.
 #[derive(Clone, Copy, Debug, Default)]
 struct Plan {
     /// t + C.
     busy_until: Option<Instant>,
-    /// When the slot began, and what holds in it.
-    slot: Option<(Instant, Figures)>,
+    /// The start of the slot and its forecast.
+    slot: Option<(Instant, PathForecast)>,
     monitored_at: Option<Instant>,
     /// Bytes per second at which the next segment would go: B(t2).
     rate: Bitrate,
 }
 
-/// What the view says of the track; where it says nothing all stays as it is.
-struct OfTheView;
-
-impl Outlook for OfTheView {
-    fn at(&self, path: &PathView, now: Instant, at: Instant) -> Option<Figures> {
-        let step = path.track.at(at.saturating_duration_since(now));
-        Some(
-            step.map_or(Figures::present(path), |step| Figures {
-                rate: step.rate,
-                delay: step.delay,
-            }),
-        )
-    }
-}
-
-impl Figures {
+impl PathForecast {
+    /// The rate and delay that the path shows at present.
     fn present(path: &PathView) -> Self {
         Self { rate: rate(path), delay: delay(path) }
     }
 
-    /// Whether what the path shows is too far from this.
+    /// The rate and delay after `time`, if the look-ahead reaches so far; else the present ones.
+    fn after(path: &PathView, time: Duration) -> Self {
+        let step = path.look_ahead.at(time);
+        step.map_or(Self::present(path), |step| Self { rate: step.rate, delay: step.delay })
+    }
+
+    /// Whether the path's values differ too much from the forecast.
     fn drifted(self, shown: Self) -> bool {
         let delay_bound = (self.delay / 4).max(DELAY_DRIFT);
         let rate = self.rate.as_bps();
@@ -100,67 +81,56 @@ impl Figures {
 }
 
 impl NetworkAdaptive {
-    /// `slot`: how long figures hold; `monitor`: how often they are held against the path's.
-    ///
-    /// # Errors
-    /// A parameter is wrong.
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bounds = Duration::from_millis(1)..=Duration::from_secs(3_600);
         let slot = params.time("slot", Duration::from_secs(1), bounds.clone())?;
         let monitor = params.time("monitor", Duration::from_millis(200), bounds)?;
         let (paths, waits) = (PerPath::default(), Waits::default());
-        Ok(Self { outlook: Box::new(OfTheView), slot, monitor, paths, waits })
+        Ok(Self { slot, monitor, paths, waits })
     }
 
-    /// The same with this knowledge of the track.
-    #[must_use]
-    pub fn with(mut self, outlook: Box<dyn Outlook>) -> Self {
-        self.outlook = outlook;
-        self
-    }
-
-    /// What holds in this slot, with the differences that were found.
-    fn figures(&mut self, path: &PathView, now: Instant) -> Figures {
-        let shown = Figures::present(path);
+    /// The forecast of this slot, or the path's values if they differ too much.
+    fn forecast(&mut self, path: &PathView, now: Instant) -> PathForecast {
+        let shown = PathForecast::present(path);
         let plan = self.paths.of(path.id);
-        let in_slot = |(since, _): &(Instant, Figures)| now < *since + self.slot;
-        let Some((_, figures)) = plan.slot.filter(in_slot) else {
+        let in_slot = |(since, _): &(Instant, PathForecast)| now < *since + self.slot;
+        let Some((_, forecast)) = plan.slot.filter(in_slot) else {
             // Slots follow each other without a gap while there are decisions.
             let since = match plan.slot {
                 Some((since, _)) if now < since + self.slot * 2 => since + self.slot,
                 _ => now,
             };
-            let figures = self.outlook.at(path, now, now).unwrap_or(shown);
-            (plan.slot, plan.monitored_at) = (Some((since, figures)), Some(now));
-            return figures;
+            let forecast = PathForecast::after(path, Duration::ZERO);
+            (plan.slot, plan.monitored_at) = (Some((since, forecast)), Some(now));
+            return forecast;
         };
         let due = plan.monitored_at.is_none_or(|at| now >= at + self.monitor);
         if !due {
-            return figures;
+            return forecast;
         }
         plan.monitored_at = Some(now);
-        if !figures.drifted(shown) {
-            return figures;
+        if !forecast.drifted(shown) {
+            return forecast;
         }
         if let Some((_, known)) = &mut plan.slot {
             *known = shown;
         }
         let planned = plan.busy(now);
-        let bytes = figures.rate.bytes_in(planned).0;
+        let bytes = forecast.rate.bytes_in(planned).0;
         plan.busy_until = Some(now + duration(shown.rate, bytes));
         shown
     }
 
-    /// When so much would be there over this path; remembers the rate.
+    /// The delivery time of these bytes over this path; stores the rate.
     fn delivery(&mut self, path: &PathView, bytes: u64, now: Instant) -> Instant {
-        let figures = self.figures(path, now);
+        let forecast = self.forecast(path, now);
         let plan = self.paths.of(path.id);
-        let drained = now + duration(figures.rate, path.outstanding.0);
+        let drained = now + duration(forecast.rate, path.outstanding.0);
         plan.busy_until = plan.busy_until.map(|until| until.min(drained));
         let ends = plan.slot.map_or(now, |(since, _)| since + self.slot);
         let at = |time: Instant| match time < ends {
-            true => figures,
-            false => self.outlook.at(path, now, time).unwrap_or(figures),
+            true => forecast,
+            false => PathForecast::after(path, time.saturating_duration_since(now)),
         };
         let t2 = now + plan.busy(now);
         plan.rate = at(t2).rate;
@@ -168,12 +138,12 @@ impl NetworkAdaptive {
         t3 + at(t3).delay
     }
 
-    /// The members that are worth it.
+    /// The members within the limits of delay and rate.
     fn usable(&mut self, group: PathSet, input: &Input<'_>) -> PathSet {
         let mut usable = PathSet::EMPTY;
         for path in group.iter() {
-            let figures = self.figures(&input.paths[path], input.now);
-            if figures.delay <= DELAY_MAX && figures.rate >= RATE_MIN {
+            let forecast = self.forecast(&input.paths[path], input.now);
+            if forecast.delay <= DELAY_MAX && forecast.rate >= RATE_MIN {
                 usable.insert(path);
             }
         }
@@ -189,48 +159,28 @@ impl Plan {
 }
 
 impl Schedulerlet for NetworkAdaptive {
-    fn name(&self) -> &'static str {
-        "network_adaptive"
-    }
-
     fn kind(&self) -> Kind {
         Kind::SoftSelector
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = self.usable(group(sets.candidates(), input), input);
-        let available = among(group, |i| input.paths[i].available());
-        // What waits in this flow may be less than a segment.
+        let available = group.filter(|i| input.paths[i].available());
+        // The flow may have less than a segment unsent.
         let length = match input.segment.unsent.0 {
             0 => SEGMENT,
             unsent => unsent.min(SEGMENT),
         };
         let waiting = input.segment.backlog.0.max(length);
-        let mut best: Option<(Instant, usize)> = None;
-        let mut next: Option<Instant> = None;
+        let mut earliest = Earliest::default();
         for path in group.iter() {
-            let has_room = available.contains(path);
-            let bytes = if has_room { length } else { waiting };
-            let at = self.delivery(&input.paths[path], bytes, input.now);
-            if has_room && best.is_none_or(|(known, _)| at < known) {
-                next = earlier(next, best.map(|(known, _)| known));
-                best = Some((at, path));
-            } else {
-                next = earlier(next, Some(at));
-            }
+            let open = available.contains(path);
+            let bytes = if open { length } else { waiting };
+            earliest.add(path, self.delivery(&input.paths[path], bytes, input.now), open);
         }
-        let Some((at, path)) = best else { return };
-        let gain = next.map_or(Duration::ZERO, |next| at.saturating_duration_since(next));
-        if !gain.is_zero()
-            && let Some(until) = self.waits.until(&input.segment, input.now, gain)
-        {
-            sets.wake_at(until);
-            return;
-        }
-        if sets.select(path) {
-            let step = duration(self.paths.of(input.paths[path].id).rate, SEGMENT);
-            sets.limit_run(SEGMENT * run(at, next, step));
-        }
+        earliest.select(sets, input, &mut self.waits, |path| {
+            duration(self.paths.of(input.paths[path].id).rate, SEGMENT)
+        });
     }
 
     fn note(&mut self, note: &Note, now: Instant) {

@@ -5,15 +5,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::params::Params;
-use crate::view::samples::{base, full, path};
-use crate::{SegmentView, Track, TrackStep};
+use crate::samples::{base, full, ms, path};
+use crate::{LookAhead, LookAheadStep, SegmentView};
 
 /// S_max of the paper; a segment is smaller.
 const SEGMENT_MAX: f64 = 1_500.0;
-
-fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
 
 fn rule() -> NetworkAdaptive {
     let params = Params::default();
@@ -60,45 +56,40 @@ fn table() {
     assert_eq!(sends(&mut rule, &paths, base() + ms(40), 3), [0, 1, 0]);
 }
 
-/// Path 1 becomes a tenth as fast after this time, path 3 late.
-struct Tunnel(Instant);
-
-impl Outlook for Tunnel {
-    fn at(&self, path: &PathView, _now: Instant, at: Instant) -> Option<Figures> {
-        let (rate, delay) = (path.rate?, path.owd?);
-        let slow = path.id == PathId(1) && at >= self.0;
-        let rate = if slow { Bitrate::from_bps(rate.as_bps() / 10) } else { rate };
-        let late = path.id == PathId(3) && at >= self.0;
-        Some(Figures { rate, delay: if late { delay * 5 } else { delay } })
-    }
+/// From this time on the path has this rate and delay.
+fn from(begins_in: Duration, rate: Bitrate, delay: Duration, path: PathView) -> PathView {
+    let step = LookAheadStep { begins_in, ends_in: ms(9_000), rate, delay };
+    PathView { look_ahead: LookAhead::new([step].into_iter()), ..path }
 }
 
 #[test]
-fn the_future_counts_and_not_the_present() {
-    let paths = [at(1, 20, 1_120), at(2, 65, 560)];
+fn future_rate_and_delay_decide() {
+    let (first, second) = (at(1, 20, 1_120), at(2, 65, 560));
     let now = base() + ms(990);
-    let (mut blind, mut knowing) =
-        (rule(), rule().with(Box::new(Tunnel(base() + Duration::from_secs(1)))));
-    for rule in [&mut blind, &mut knowing] {
-        rule.figures(&paths[0], base());
-        rule.figures(&paths[1], base());
+    let mut rules = [rule(), rule()];
+    for rule in &mut rules {
+        rule.forecast(&first, base());
+        rule.forecast(&second, base());
     }
+    let [blind, knowing] = &mut rules;
     // 30, 40, 50, 60, 70 ms against 85 ms.
-    assert_eq!(sends(&mut blind, &paths, now, 5), [0; 5]);
+    assert_eq!(sends(blind, &[first, second], now, 5), [0; 5]);
     // After the first, C = 10 ms: from 1 s on a segment takes 100 ms, so 10 + 100 + 20 ms.
-    assert_eq!(sends(&mut knowing, &paths, now, 3), [0, 1, 1]);
+    let slow = from(ms(10), Bitrate::from_bps(112_000), ms(20), first);
+    assert_eq!(sends(knowing, &[slow, second], now, 3), [0, 1, 1]);
     // The delay is that of the end of sending: 10 ms later path 3 has 100 ms and not 20.
-    let paths = [at(3, 20, 1_120), at(4, 60, 1_120)];
-    knowing.figures(&paths[0], base());
-    assert_eq!(sends(&mut knowing, &paths, now - ms(1), 2), [0, 1]);
+    let (third, fourth) = (at(3, 20, 1_120), at(4, 60, 1_120));
+    knowing.forecast(&third, base());
+    let late = from(ms(11), Bitrate::from_bps(1_120_000), ms(100), third);
+    assert_eq!(sends(knowing, &[late, fourth], now - ms(1), 2), [0, 1]);
 }
 
 #[test]
 fn drift_replaces_the_figures_until_the_slot_ends() {
     let path = at(1, 100, 1_120);
     let shown = |rule: &mut NetworkAdaptive, delay_ms, kbps, after_ms| {
-        let figures = rule.figures(&at(1, delay_ms, kbps), base() + ms(after_ms));
-        (figures.delay.as_millis() as u64, figures.rate.as_bps() / 1_000)
+        let found = rule.forecast(&at(1, delay_ms, kbps), base() + ms(after_ms));
+        (found.delay.as_millis() as u64, found.rate.as_bps() / 1_000)
     };
     let mut rule = rule();
     assert_eq!(sends(&mut rule, &[path], base(), 6), [0; 6], "C is 60 ms");
@@ -115,24 +106,24 @@ fn drift_replaces_the_figures_until_the_slot_ends() {
 }
 
 #[test]
-fn what_is_planned_takes_its_time_at_the_new_rate() {
+fn planned_data_takes_the_new_rate() {
     let (fast, slow) = (at(1, 20, 1_120), at(1, 20, 560));
     let mut rule = rule();
     assert_eq!(sends(&mut rule, &[fast], base(), 30), [0; 30]);
-    rule.figures(&slow, base() + ms(200));
+    rule.forecast(&slow, base() + ms(200));
     // 300 ms were planned and 200 are over: 100 ms at 1120 kbit/s are 200 ms at 560.
     assert_eq!(rule.paths.of(PathId(1)).busy(base() + ms(200)), ms(200));
 }
 
 #[test]
-fn paths_beyond_the_limits_are_left_out_unless_all_are() {
+fn paths_beyond_the_limits_are_skipped_unless_all_are() {
     let (good, late, thin) = (at(1, 1_500, 100), at(2, 1_501, 9_000), at(3, 1, 99));
     assert_eq!(send(&mut rule(), &[late, thin, good], base(), SEGMENT), Some(2));
     assert_eq!(send(&mut rule(), &[late, thin], base(), SEGMENT), Some(1), "1 + 114 ms");
 }
 
 #[test]
-fn a_full_path_is_waited_for_as_long_as_that_gains() {
+fn segment_waits_for_a_full_path_while_it_gains() {
     let paths = [full(at(1, 20, 1_120)), at(2, 100, 1_120)];
     let mut rule = rule();
     assert_eq!(send(&mut rule, &paths, base(), SEGMENT), None);
@@ -141,7 +132,7 @@ fn a_full_path_is_waited_for_as_long_as_that_gains() {
 }
 
 #[test]
-fn all_that_waits_is_before_it_on_a_full_path() {
+fn backlog_comes_first_on_a_full_path() {
     let paths = [full(at(1, 20, 1_120)), at(2, 100, 1_120)];
     let after = |backlog: u64| {
         let segment = SegmentView { backlog: Bytes(backlog * SEGMENT), ..SegmentView::default() };
@@ -155,7 +146,7 @@ fn all_that_waits_is_before_it_on_a_full_path() {
 }
 
 #[test]
-fn what_was_acknowledged_is_no_longer_in_the_way() {
+fn acknowledged_data_delays_no_segment() {
     let paths = [at(1, 20, 1_120), at(2, 200, 1_120)];
     let mut rule = rule();
     assert_eq!(sends(&mut rule, &paths, base(), 18), [0; 18]);
@@ -223,27 +214,18 @@ fn trip(links: &[(u64, u64)], packets: &[(u64, u64)]) -> Trip {
 }
 
 #[test]
-fn what_the_view_knows_of_the_track_is_heeded() {
-    let slow = TrackStep {
-        begins_in: ms(0),
-        ends_in: ms(1_000),
-        rate: Bitrate::from_bps(280_000),
-        delay: ms(20),
-    };
-    let paths = |first: Option<TrackStep>| {
-        let track = Track::new(first.into_iter());
-        [PathView { track, ..at(1, 20, 1_120) }, at(2, 35, 560)]
-    };
-    // 10 ms a segment on path 0 but for what is known of the place: there 40 ms, so 60 against 55.
-    assert_eq!(sends(&mut rule(), &paths(None), base(), 1), [0]);
-    assert_eq!(sends(&mut rule(), &paths(Some(slow)), base(), 1), [1]);
-    let later = TrackStep { begins_in: ms(5_000), ends_in: ms(6_000), ..slow };
-    assert_eq!(sends(&mut rule(), &paths(Some(later)), base(), 1), [0], "not there yet");
+fn look_ahead_replaces_the_present_rate() {
+    let slow = |begins_in| from(begins_in, Bitrate::from_bps(280_000), ms(20), at(1, 20, 1_120));
+    let paths = |first: PathView| [first, at(2, 35, 560)];
+    // 10 ms a segment on path 0 without the look-ahead; with it 40 ms, so 60 against 55.
+    assert_eq!(sends(&mut rule(), &paths(at(1, 20, 1_120)), base(), 1), [0]);
+    assert_eq!(sends(&mut rule(), &paths(slow(ms(0))), base(), 1), [1]);
+    assert_eq!(sends(&mut rule(), &paths(slow(ms(5_000))), base(), 1), [0], "not there yet");
     // What the path shows is too far from that: after 200 ms it is believed, until the slot ends.
     let mut rule = rule();
-    assert_eq!(sends(&mut rule, &paths(Some(slow)), base(), 1), [1]);
+    assert_eq!(sends(&mut rule, &paths(slow(ms(0))), base(), 1), [1]);
     let rested = base() + ms(300);
-    assert_eq!(sends(&mut rule, &paths(Some(slow)), rested, 1), [0], "B is off by over 30 %");
+    assert_eq!(sends(&mut rule, &paths(slow(ms(0))), rested, 1), [0], "B is off by over 30 %");
 }
 
 /// The most bytes that wait at the receiver for one that came before.

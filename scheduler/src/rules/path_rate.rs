@@ -1,18 +1,17 @@
-//! Delay and rate of a path, also where they are not measured yet.
+//! Delay, rate and window of a path, with substitutes for unknown values.
 
 use std::time::Duration;
 
 use polyrail_model::{Bitrate, Bytes};
 
-use crate::PathView;
-use crate::rules::window::window;
+use crate::{PathView, SEGMENT};
 
-/// The delay towards the peer without queues; half the least round-trip time while it is unknown.
+/// The delay towards the peer without queues, or half the least round-trip time.
 pub(crate) fn delay(path: &PathView) -> Duration {
     path.owd.unwrap_or(path.rtt_min / 2)
 }
 
-/// The rate; while it is unknown a window a round trip, and at least a segment. Never zero.
+/// The delivery rate, or a window per round trip while it is unknown. Never zero.
 pub(crate) fn rate(path: &PathView) -> Bitrate {
     if let Some(rate) = path.rate.filter(|rate| rate.as_bps() > 0) {
         return rate;
@@ -23,16 +22,15 @@ pub(crate) fn rate(path: &PathView) -> Bitrate {
     Bitrate::from_bps(u64::try_from(bps).unwrap_or(u64::MAX).max(1))
 }
 
-/// What the path carries now, as far as is known. One that was never full carries what it did, and
-/// at least a window a round trip.
+/// The present rate of the path. If the path was never full, its delivery rate, or a window per
+/// round trip if that is more.
 pub(crate) fn present_rate(path: &PathView) -> Bitrate {
     let unknown = || rate(&PathView { rate: None, ..*path }).max(rate(path));
     path.capacity.filter(|rate| rate.as_bps() > 0).unwrap_or_else(unknown)
 }
 
-/// The present rate, but not more than a window a round trip: one that has just collapsed, or that
-/// is held low to measure the round trip, shows there first. In slow start it will be twice as
-/// much. The round trip of an idle path is the least one.
+/// The present rate, capped at a window per round trip, because a collapsed window shows a falling
+/// rate first. In slow start the cap is two windows. An idle path has its least round trip.
 pub(crate) fn attainable_rate(path: &PathView) -> Bitrate {
     let rate = present_rate(path);
     let round = if path.outstanding > Bytes::ZERO { path.srtt } else { path.rtt_min };
@@ -44,15 +42,22 @@ pub(crate) fn attainable_rate(path: &PathView) -> Bitrate {
     Bitrate::from_bps(rate.as_bps().min(most as u64).max(1))
 }
 
+/// The window in bytes, at least one segment; while it is unknown, the initial one.
+pub(crate) fn window(path: &PathView) -> u64 {
+    if path.window.0 == 0 { WINDOW_INITIAL } else { path.window.0.max(SEGMENT) }
+}
+
+/// RFC 6928, section 2: ten segments.
+const WINDOW_INITIAL: u64 = 10 * SEGMENT;
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::samples::{backup, base, full, path, stalled};
-    use crate::{Decision, Input, PathSet, SegmentView};
+    use crate::samples::{backup, base, chosen, full, ms, path, stalled};
+    use crate::{Input, SegmentView};
 
-    /// What the selectors by delay and rate hold to.
     #[test]
-    fn selectors_leave_out_what_is_dead_carried_or_a_backup() {
+    fn selectors_avoid_stalled_carrying_and_backup_paths() {
         for name in [
             "daps",
             "edpf",
@@ -64,14 +69,10 @@ mod tests {
             "stms",
         ] {
             let choice = |paths: &[PathView], carried: &[usize]| {
-                let mut mask = PathSet::EMPTY;
-                carried.iter().for_each(|&i| mask.insert(i));
+                let mask = carried.iter().copied().collect();
                 let segment = SegmentView { carried: mask, ..SegmentView::default() };
                 let mut chain = crate::ChainSpec::named(name).unwrap().build();
-                match chain.decide(&Input { paths, segment, now: base() }) {
-                    Decision::Send { primary, .. } => Some(primary),
-                    Decision::Wait { .. } => None,
-                }
+                chosen(chain.decide(&Input { paths, segment, now: base() }))
             };
             let (a, b) = (path(1, 40), path(2, 40));
             assert_eq!(choice(&[], &[]), None, "{name}: no path");
@@ -87,8 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_half_the_least_round_trip_and_a_window_a_round_trip() {
-        let ms = Duration::from_millis;
+    fn unknown_delay_and_rate_have_substitutes() {
         let known =
             PathView { owd: Some(ms(30)), rate: Some(Bitrate::from_mbps(3.0)), ..path(1, 100) };
         assert_eq!((delay(&known), rate(&known)), (ms(30), Bitrate::from_mbps(3.0)));
