@@ -17,3 +17,7 @@ pub use daemon::Daemon;
 pub use request::{Operate, serve};
 pub use start::StartOptions;
 pub use survey::Survey;
+
+#[cfg(test)]
+#[path = "../../tunnel/tests/common/fake.rs"]
+mod fake;

@@ -159,9 +159,9 @@ mod tests {
     use polyrail_model::{Identity, InstanceId};
     use polyrail_relay::{Label, RelaySettings};
     use polyrail_session::{Endpoint, Settings};
-    use polyrail_tunnel::fake;
 
     use super::*;
+    use crate::fake;
 
     struct Side {
         poll: Poll,
