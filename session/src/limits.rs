@@ -35,7 +35,7 @@ pub const PROOF_SHARE: u64 = 16;
 
 /// What each flow may have at the peer, or queue here, in any case, in bytes: enough to show that
 /// its reader follows, and little enough that a thousand flows fit into half of 16 MiB.
-pub const FLOOR: u64 = 4 * polyrail_scheduler::SEGMENT;
+pub const FLOOR: u64 = 5 * polyrail_scheduler::SEGMENT;
 
 /// The pace of a reader is what it took within two of these periods; a period lasts at least two
 /// round trips (receivers of QUIC tune their windows over two round trips, too).
@@ -115,8 +115,11 @@ pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// A path on which data waits and nothing is acknowledged for max(3 srtt + 4 rttvar, this) stalls.
 pub const STALL_MIN: Duration = Duration::from_millis(300);
 
-/// No path waits longer for progress before it stalls.
+/// The round trips count for no more than this.
 pub const STALL_MAX: Duration = Duration::from_secs(5);
+
+/// A long queue adds no more patience than this.
+pub const STALL_QUEUE_MAX: Duration = Duration::from_secs(2);
 
 /// A gateway PINGs a path on which user data came in and stopped, after max(2 srtt, this).
 pub const SILENCE_MIN: Duration = Duration::from_millis(100);

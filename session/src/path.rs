@@ -26,7 +26,7 @@ use crate::delay::{Delay, Relative};
 use crate::event::TunnelKey;
 use crate::limits::{
     ACK_DELAY_MAX, CONTROL_BATCH, PING_ACTIVE, PING_FORESEEN, PING_IDLE, RETIRE_MIN, SILENCE_BYTES,
-    SILENCE_MIN, STALL_MAX, STALL_MIN,
+    SILENCE_MIN, STALL_MAX, STALL_MIN, STALL_QUEUE_MAX,
 };
 use crate::rate::Rate;
 use crate::settings::PathStatus;
@@ -62,8 +62,6 @@ pub(crate) struct Path {
     /// Sent over it and neither acknowledged nor given up.
     pub outstanding: u64,
     pub progress_at: Instant,
-    /// When the transport's acknowledged bytes last grew, or it had nothing out.
-    acked_at: Instant,
     pub stalled: bool,
     /// The peer hears it.
     pub proven: bool,
@@ -163,7 +161,6 @@ impl Path {
             carried: VecDeque::new(),
             outstanding: 0,
             progress_at: now,
-            acked_at: now,
             stalled: false,
             proven: manner.proven,
             delivered: false,
@@ -304,10 +301,6 @@ impl Path {
         self.srtt = Some(sample.srtt);
         self.rtt_var = sample.rtt_var;
         self.rtt_min = Some(sample.rtt_min);
-        let acked = self.last_sample.map_or(Bytes::ZERO, |before| before.acked);
-        if sample.acked > acked || !self.is_transport_waiting() {
-            self.acked_at = sample.at;
-        }
         self.last_sample = Some(*sample);
         self.start.sample(sample);
         if !sample.application_limited {
@@ -330,14 +323,17 @@ impl Path {
         self.last_sample.map_or(0, |sample| sample.timeouts)
     }
 
-    /// How long progress may stay away before the path counts as stalled: max(3 srtt + 4 rttvar,
-    /// [`STALL_MIN`]), at most [`STALL_MAX`]. A superseded path only has to drain: acknowledgements
-    /// come all the time, or it is given up.
+    /// How long progress may stay away before the path counts as stalled: 3 srtt + 4 rttvar, from
+    /// [`STALL_MIN`] to [`STALL_MAX`], and twice the time that the bytes in flight need at the
+    /// path's rate, at most [`STALL_QUEUE_MAX`]. A superseded path only has to drain:
+    /// acknowledgements come all the time, or it is given up.
     pub fn patience(&self) -> Duration {
         if self.superseded {
             return self.srtt() + self.rtt_var * 4 + ACK_DELAY_MAX;
         }
-        (self.srtt() * 3 + self.rtt_var * 4).clamp(STALL_MIN, STALL_MAX)
+        let rtt = self.srtt() * 3 + self.rtt_var * 4;
+        let queue = self.rate.most().and_then(|rate| rate.time_for(Bytes(2 * self.outstanding)));
+        rtt.clamp(STALL_MIN, STALL_MAX) + queue.unwrap_or_default().min(STALL_QUEUE_MAX)
     }
 
     /// Something that this path carried has arrived. Returns whether the path was stalled.
@@ -409,18 +405,13 @@ impl Path {
         self.ping.map_or(self.next_ping_at, |(_, at)| at + PING_IDLE)
     }
 
-    /// Since when something waits for an acknowledgement without any progress, of the peer's
-    /// session or of its transport; `None` while nothing waits.
+    /// Since when an acknowledgement or a PONG has been outstanding without progress; `None` while
+    /// neither is.
     fn waiting_since(&self) -> Option<Instant> {
-        let progress_at = self.progress_at.max(self.acked_at);
-        if self.outstanding > 0 || self.is_transport_waiting() {
-            return Some(progress_at);
+        if self.outstanding > 0 {
+            return Some(self.progress_at);
         }
-        self.ping.map(|(_, at)| progress_at.max(at))
-    }
-
-    fn is_transport_waiting(&self) -> bool {
-        self.last_sample.is_some_and(|last| last.in_flight.0 > 0 || last.unsent.0 > 0)
+        self.ping.map(|(_, at)| self.progress_at.max(at))
     }
 
     /// Since when the path is dark: data waits, and nothing was heard of the peer.
@@ -526,40 +517,31 @@ mod tests {
     }
 
     #[test]
-    fn a_path_stalls_without_progress_of_session_or_transport_while_data_waits() {
+    fn path_stalls_when_an_acknowledgement_or_pong_is_late() {
         #[allow(clippy::disallowed_methods)] // a base for the clock of this test
         let base = Instant::now();
         let at = |ms: u64| base + Duration::from_millis(ms);
         let manner = Manner { carrier: "a", backup: false, mode: TunnelMode::Quic, proven: true };
         let mut path = Path::new(base, PathId(1), TunnelKey(1), manner);
-        let transport = |ms: u64, acked: u64, in_flight: u64| LinkSample {
-            in_flight: Bytes(in_flight),
-            unsent: Bytes::ZERO,
-            acked: Bytes(acked),
-            ..sample(base, ms, 10_000, 0)
-        };
         assert!(!path.is_overdue(at(60_000)), "an idle path");
         path.outstanding = 1_000;
         path.progress(at(1_000));
         assert!(!path.is_overdue(at(1_299)) && path.is_overdue(at(1_300)), "300 ms at least");
-        // The transport's acknowledgements are progress; so is data that begins to wait there.
-        path.sample(&transport(1_200, 0, 5_000));
-        path.sample(&transport(1_300, 700, 5_000));
+        path.progress(at(1_300));
         assert!(!path.is_overdue(at(1_599)) && path.is_overdue(at(1_600)));
-        path.outstanding = 0;
-        path.sample(&transport(1_500, 700, 5_000));
-        assert!(path.is_overdue(at(1_600)), "control frames wait, too");
         assert_eq!(path.dark_since(at(1_600)), at(1_300));
         path.hears(at(1_450), 10, false);
         assert_eq!(path.dark_since(at(1_600)), at(1_450), "the peer was heard later");
-        path.sample(&transport(1_700, 6_000, 0));
+        path.outstanding = 0;
         assert!(!path.is_overdue(at(60_000)), "nothing waits");
+        path.pinged(at(2_000), 7);
+        assert!(!path.is_overdue(at(2_299)) && path.is_overdue(at(2_300)), "the PONG is late");
         // 3 srtt + 4 rttvar, at most 5 s.
         for (srtt, rtt_var, patience) in [(200, 50, 800), (4_000, 50, 5_000)] {
             let slow = LinkSample {
                 srtt: Duration::from_millis(srtt),
                 rtt_var: Duration::from_millis(rtt_var),
-                ..transport(2_000, 6_000, 0)
+                ..sample(base, 2_000, 10_000, 0)
             };
             path.sample(&slow);
             assert_eq!(path.patience(), Duration::from_millis(patience));

@@ -84,7 +84,7 @@ fn certificate_for_the_other_role(world: &World) -> Result<()> {
 fn oversized_frame(world: &World) -> Result<()> {
     let mut tls = intruder(world)?;
     let mut bytes = Vec::new();
-    wire::encode(&hello(1), &mut bytes);
+    wire::encode(&hello(8), &mut bytes);
     bytes.extend_from_slice(&[VERSION, 0x06, 0xff, 0xff]);
     bytes.extend_from_slice(&[0; 0xffff]);
     // The cloud may close before all is written.
@@ -96,7 +96,7 @@ fn oversized_frame(world: &World) -> Result<()> {
 fn join_of_a_thief(world: &World) -> Result<()> {
     let mut owner = intruder(world)?;
     let mut bytes = Vec::new();
-    wire::encode(&hello(1), &mut bytes);
+    wire::encode(&hello(9), &mut bytes);
     owner.write_all(&bytes)?;
     let (mut session, mut key) = (None, [0; 32]);
     until(&mut owner, |frame| match frame {
@@ -228,10 +228,11 @@ fn until(tls: &mut Tls, mut wanted: impl FnMut(&Frame<'_>) -> bool) -> Result<()
     Ok(())
 }
 
-fn hello(counter: u64) -> Frame<'static> {
+/// The first path of a gateway instance; each attack has an instance of its own.
+fn hello(instance: u8) -> Frame<'static> {
     let terms = Terms { window: 65_536, credit: 16 << 20 };
-    let instance = polyrail_model::InstanceId([9; 16]);
-    Frame::Hello { instance, greeting: greeting(counter), terms }
+    let instance = polyrail_model::InstanceId([instance; 16]);
+    Frame::Hello { instance, greeting: greeting(1), terms }
 }
 
 fn greeting(counter: u64) -> Greeting {

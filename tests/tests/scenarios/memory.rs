@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use polyrail_model::Bytes;
+use polyrail_session::limits::FLOOR;
 use polyrail_session::{OpenError, Settings};
 use polyrail_sim::congestion::Algorithm;
 use polyrail_sim::world::{CarrierSpec, LegState, Reader, Side, World};
@@ -155,7 +156,7 @@ fn many_readers_that_stop_leave_room_for_others() {
         let what = format!("{users} users, {apart:?} apart, {taken} bytes: {held:?}");
         // Withheld windows, the floor of each flow, and bytes in flight when readers stopped.
         let at_once = apart.is_zero();
-        assert!(!at_once || held[0].0 <= (8 << 20) + 200 * 5_600 + (1 << 20), "{what}");
+        assert!(!at_once || held[0].0 <= (8 << 20) + 200 * FLOOR + (1 << 20), "{what}");
         for ((user, reader, bytes, least), alone) in BESIDE.into_iter().zip(alone) {
             let beside = seconds(&mut world, user, reader, bytes);
             let ratio = alone / beside;
