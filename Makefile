@@ -9,10 +9,11 @@ MODE ?= auto
 SIM_TRIPS ?= 24
 SIM ?=
 LINKDB ?=
+PURE := -p polyrail-model -p polyrail-scheduler -p polyrail-session -p polyrail-predictor
 export PROFILE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test check fmt shell clippy doc deny tidy fuzz-smoke random-million
+.PHONY: help setup build test check quick fmt shell clippy doc deny tidy fuzz-smoke random-million
 .PHONY: demo matrix bench bench-tunnel bench-linkdb smoke
 .PHONY: sim sim-calibrate sim-validate linkdb-eval
 
@@ -35,6 +36,10 @@ fmt: ## is the code formatted?
 
 shell: ## are the scripts sound?
 	@scripts/shell.sh
+
+quick: fmt ## format, lints and unit tests of the crates without I/O: the loop of a day's work
+	$(CARGO) clippy --locked --profile $(PROFILE) $(PURE) --all-targets -- -D warnings
+	@scripts/test.sh $(PURE) --lib
 
 clippy: ## lints, warnings denied
 	$(CARGO) clippy --locked --profile $(PROFILE) --workspace --all-targets -- -D warnings

@@ -42,8 +42,8 @@ pub struct LinkSample {
 /// the session passes it to the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkForecast {
-    /// When the train reaches the place of the failure; in the past once the train has passed it and
-    /// is still in the old cell.
+    /// When the train reaches the place of the failure; in the past once the train has passed it
+    /// and is still in the old cell.
     pub fails_at: Instant,
     /// The uncertainty of that time, to both sides.
     pub uncertainty: Duration,
@@ -53,8 +53,8 @@ pub struct LinkForecast {
     pub expires_at: Instant,
 }
 
-/// The rates of a carrier on the line ahead, as earlier trips measured them. LinkDB computes it from
-/// its rate map; the session passes it to the scheduler.
+/// The rates of a carrier on the line ahead, as earlier trips measured them. LinkDB computes it
+/// from its rate map; the session passes it to the scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkOutlook {
     /// The steps in order of time. Only the next few are used.

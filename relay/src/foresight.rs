@@ -24,14 +24,34 @@ pub struct Foresight {
     measured_at: Option<Instant>,
 }
 
-/// When the carriers were last heard: bytes were acknowledged or came in.
+/// When the carriers were last heard: bytes were acknowledged or received.
+///
+/// An outage that ends before the session judges the path as stalled is no stall, but LinkDB
+/// records it: it is measured afterwards, as a gap between two receptions while data was in flight.
 #[derive(Debug, Default)]
 struct Hearing {
     looked_at: Option<Instant>,
-    /// What each tunnel had acknowledged and received.
+    /// The bytes that each tunnel had acknowledged and received.
     tunnels: BTreeMap<TunnelKey, (u64, u64)>,
-    /// When the detector was last told of a carrier.
-    told: BTreeMap<String, Instant>,
+    carriers: BTreeMap<String, Reception>,
+}
+
+/// The last reception of a carrier.
+#[derive(Clone, Copy, Debug)]
+struct Reception {
+    at: Instant,
+    /// Data was in flight at every look since then.
+    waited: bool,
+    /// When it was last reported.
+    told: Option<Instant>,
+}
+
+/// News of a carrier: it was heard, and since when it had not been if that was a gap.
+#[derive(Debug, PartialEq, Eq)]
+struct News {
+    carrier: String,
+    report: bool,
+    gap_since: Option<Instant>,
 }
 
 impl Foresight {
@@ -153,8 +173,15 @@ impl Foresight {
         }
         if on_board && old(self.heard.looked_at, LOOK_EVERY) {
             self.heard.looked_at = Some(now);
-            for carrier in self.heard.look(now, relay) {
-                self.worker.feed(Input::Observed(Observation::Heard(Heard { at: now, carrier })));
+            for News { carrier, report, gap_since } in self.heard.look(now, relay) {
+                if gap_since.is_some() && !self.dark.contains(&carrier) {
+                    self.tell_dark(now, carrier.clone(), gap_since);
+                    self.tell_dark(now, carrier.clone(), None);
+                }
+                if report {
+                    let heard = Heard { at: now, carrier };
+                    self.worker.feed(Input::Observed(Observation::Heard(heard)));
+                }
             }
         }
     }
@@ -178,25 +205,54 @@ impl Foresight {
 }
 
 impl Hearing {
-    /// The carriers that were heard since the last look: each at most every [`TELL_EVERY`].
-    fn look(&mut self, now: Instant, relay: &Relay) -> Vec<String> {
+    /// The carriers with news since the last look: each is reported at most every [`TELL_EVERY`].
+    fn look(&mut self, now: Instant, relay: &Relay) -> Vec<News> {
         let before = std::mem::take(&mut self.tunnels);
-        let mut heard = Vec::new();
+        // By carrier: whether it was heard, whether data waits, and its least round-trip time.
+        let mut seen: BTreeMap<String, (bool, bool, Duration)> = BTreeMap::new();
         for key in relay.tunnel_keys() {
             let Some(view) = relay.tunnel(key).filter(|view| !view.carrier.is_empty()) else {
                 continue;
             };
-            let (acked, received) = (view.acked.0, view.received_bytes);
-            self.tunnels.insert(key, (acked, received));
+            let count = (view.acked.0, view.received_bytes);
+            self.tunnels.insert(key, count);
             let last = before.get(&key);
-            let grown = last.is_some_and(|last| acked > last.0 || received > last.1);
-            let told = self.told.get(view.carrier);
-            if grown && told.is_none_or(|told| now >= *told + TELL_EVERY) {
-                self.told.insert(view.carrier.to_owned(), now);
-                heard.push(view.carrier.to_owned());
-            }
+            let grown = last.is_some_and(|last| count.0 > last.0 || count.1 > last.1);
+            let waits = view.sample.is_some_and(|sample| sample.in_flight.0 > 0);
+            let srtt = view.sample.map_or(Duration::MAX, |sample| sample.srtt);
+            let one = seen.entry(view.carrier.to_owned()).or_insert((false, false, Duration::MAX));
+            *one = (one.0 | grown, one.1 | waits, one.2.min(srtt));
         }
-        heard
+        self.carriers.retain(|carrier, _| seen.contains_key(carrier));
+        let news = seen.into_iter().filter_map(|(carrier, (heard, waits, srtt))| {
+            self.note(now, carrier, heard, waits, srtt)
+        });
+        news.collect()
+    }
+
+    fn note(
+        &mut self,
+        now: Instant,
+        carrier: String,
+        heard: bool,
+        waits: bool,
+        srtt: Duration,
+    ) -> Option<News> {
+        if !heard {
+            if let Some(last) = self.carriers.get_mut(&carrier) {
+                last.waited &= waits;
+            }
+            return None;
+        }
+        let last = self.carriers.get(&carrier).copied();
+        let gap = GAP_MIN.saturating_add(srtt.saturating_mul(3) / 2);
+        let is_gap = |last: &Reception| last.waited && now.duration_since(last.at) >= gap;
+        let gap_since = last.filter(is_gap).map(|last| last.at);
+        let told = last.and_then(|last| last.told);
+        let report = told.is_none_or(|told| now >= told + TELL_EVERY);
+        let told = if report { Some(now) } else { told };
+        self.carriers.insert(carrier.clone(), Reception { at: now, waited: waits, told });
+        (report || gap_since.is_some()).then_some(News { carrier, report, gap_since })
     }
 }
 
@@ -219,5 +275,35 @@ pub fn notify(waker: Arc<mio::Waker>) -> Box<dyn Fn() + Send> {
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How often the detector learns that a carrier was heard.
 const TELL_EVERY: Duration = Duration::from_millis(250);
+/// A gap of this and 1.5 round trips is an outage: a handover that succeeds interrupts a carrier
+/// for less than 100 ms (POLYCORN 2).
+const GAP_MIN: Duration = Duration::from_millis(100);
 /// How often the carriers' rates are reported.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gap_is_reported_when_data_waited_throughout() {
+        let base = Instant::now();
+        let at = |ms: u64| base + Duration::from_millis(ms);
+        let mut hearing = Hearing::default();
+        let mut note = |ms: u64, heard: bool, waits: bool| {
+            let srtt = Duration::from_millis(60);
+            hearing.note(at(ms), "a".to_owned(), heard, waits, srtt)
+        };
+        let news = |report, gap: Option<u64>| {
+            Some(News { carrier: "a".to_owned(), report, gap_since: gap.map(at) })
+        };
+        assert_eq!(note(0, true, true), news(true, None));
+        assert_eq!(note(20, true, true), None, "reported a moment ago");
+        assert_eq!(note(100, false, true), None);
+        assert_eq!(note(209, true, true), None, "1.5 round trips and 100 ms are 190 ms");
+        assert_eq!(note(300, false, true), None);
+        assert_eq!(note(399, true, true), news(true, Some(209)), "a gap");
+        assert_eq!(note(500, false, false), None, "nothing is in flight");
+        assert_eq!(note(900, true, true), news(true, None), "an idle carrier has no gap");
+    }
+}

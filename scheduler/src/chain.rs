@@ -148,8 +148,8 @@ impl Chain {
         self.handlers.iter_mut().for_each(|handler| handler.note(note, now));
     }
 
-    /// Whether a handler returns all data of the path to its flows. Asks every handler, because each
-    /// records the path's state.
+    /// Whether a handler returns all data of the path to its flows. Asks every handler, because
+    /// each records the path's state.
     pub fn gives_back(&mut self, path: &PathView, now: Instant) -> bool {
         let handlers = self.handlers.iter_mut();
         handlers.fold(false, |back, handler| handler.gives_back(path, now) | back)

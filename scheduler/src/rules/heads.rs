@@ -5,8 +5,8 @@ use polyrail_model::FlowId;
 use crate::rules::per_flow::PerFlow;
 use crate::{Note, OutView};
 
-/// The cumulatively acknowledged bytes of each flow, bounded as [`PerFlow`]. A forgotten flow has no
-/// head until its next acknowledgement.
+/// The cumulatively acknowledged bytes of each flow, bounded as [`PerFlow`]. A forgotten flow has
+/// no head until its next acknowledgement.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heads {
     arrived: PerFlow<u64>,

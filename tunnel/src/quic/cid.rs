@@ -3,8 +3,8 @@
 //! An id of the cloud's is 16 bytes: the server's number (2 bytes, big-endian), a check (the first
 //! 4 bytes of HMAC-SHA-256 over number and nonce), a random nonce (10 bytes). A load balancer
 //! routes by the first two bytes; with the key, which is derived from the server's private key, it
-//! can also recognise foreign ids. Stateless reset tokens (RFC 9000 10.3) are derived alike, so that
-//! a restarted cloud resets the connections of its predecessor.
+//! can also recognise foreign ids. Stateless reset tokens (RFC 9000 10.3) are derived alike, so
+//! that a restarted cloud resets the connections of its predecessor.
 
 use boring::hash::hmac_sha256;
 use boring::rand::rand_bytes;

@@ -1,9 +1,9 @@
 //! The handshake's verdicts: who the peer is, before the first unit passes.
 //!
-//! The certificate is judged after every handshake, in addition to the hook of [`verify`]: a resumed
-//! handshake presents none, so the session's is judged by the current time and revocation lists.
-//! With early data that happens before early units are sent or delivered, and again after the
-//! handshake.
+//! The certificate is judged after every handshake, in addition to the hook of [`verify`]: a
+//! resumed handshake presents none, so the session's is judged by the current time and revocation
+//! lists. With early data that happens before early units are sent or delivered, and again after
+//! the handshake.
 
 use std::io;
 use std::time::Instant;

@@ -2,9 +2,9 @@
 //!
 //! The connection id of a datagram names its connection. A datagram without a connection begins
 //! one if it is a client's first (an Initial of at least 1,200 bytes, RFC 9000 14.1), is answered
-//! with a stateless reset if the id is one of ours, and is dropped otherwise, without an allocation.
-//! Rejected clients cost no memory; [`ServerOptions::half_open_max`] bounds the handshakes in
-//! progress (see [`half_open`](super::half_open)).
+//! with a stateless reset if the id is one of ours, and is dropped otherwise, without an
+//! allocation. Rejected clients cost no memory; [`ServerOptions::half_open_max`] bounds the
+//! handshakes in progress (see [`half_open`](super::half_open)).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -4,8 +4,9 @@
 //! from deltas of its statistics. Bytes in flight are packets sent minus acknowledged minus lost,
 //! between zero and the window. The difference drifts, because long acknowledgements look like data
 //! but are never acknowledged. So it is corrected by `quiche`'s free window after each received
-//! packet, and set to zero whenever nothing was in flight for a while. A timeout counts if the probe
-//! timer fired and declared nothing lost (the same timer also declares losses); progress resets it.
+//! packet, and set to zero whenever nothing was in flight for a while. A timeout counts if the
+//! probe timer fired and declared nothing lost (the same timer also declares losses); progress
+//! resets it.
 
 use std::time::{Duration, Instant};
 
@@ -125,8 +126,8 @@ impl Meter {
     pub(super) fn in_flight(&mut self, connection: &Connection) -> usize {
         let stats = connection.stats();
         let difference = self.difference(&stats);
-        // The duration stands still if nothing is in flight, but also while the peer is silent; then
-        // the probe timer is armed or has fired.
+        // The duration stands still if nothing is in flight, but also while the peer is silent;
+        // then the probe timer is armed or has fired.
         let probing = self.timeouts > 0 || connection.timeout().is_some_and(|left| left < PROBE);
         if stats.bytes_in_flight_duration == self.flight_time && !probing {
             // Nothing has been in flight since the last call.

@@ -200,8 +200,8 @@ impl Outbox {
         unsent
     }
 
-    /// How many of the last `held` bytes given belong to a stream, and removes them from it; streams
-    /// are served in their order.
+    /// How many of the last `held` bytes given belong to a stream, and removes them from it;
+    /// streams are served in their order.
     fn take_unsent(&mut self, stream: u64, held: usize) -> usize {
         let begun = self.data.front().map_or(0, |unit| unit.given);
         let mut left = held.saturating_sub(begun);

@@ -1,8 +1,8 @@
 //! Connects BoringSSL's certificate hook to [`PeerVerifier`].
 //!
-//! The hook runs inside `quiche`'s `recv` and `send`, in full handshakes only, and chooses the alert
-//! for the peer. It stores the exact fault for this side's log in a slot of the thread, which the
-//! caller empties after the call. Resumed handshakes present no certificate:
+//! The hook runs inside `quiche`'s `recv` and `send`, in full handshakes only, and chooses the
+//! alert for the peer. It stores the exact fault for this side's log in a slot of the thread, which
+//! the caller empties after the call. Resumed handshakes present no certificate:
 //! [`handshake`](super::handshake) judges the session's.
 
 use std::cell::RefCell;

@@ -1,8 +1,9 @@
 //! The receptions and silences of a carrier that carries data all the time.
 //!
 //! It is what the session and `polyrail_relay::Foresight` report of such a carrier: a stall after
-//! max(3 srtt + 4 rttvar, 300 ms) without progress, counted from when it was last heard, and every
-//! 250 ms that it was heard.
+//! max(3 srtt + 4 rttvar, 300 ms) without progress, counted from when it was last heard; a shorter
+//! outage of at least 100 ms and 1.5 round trips when it is over; and every 250 ms that it was
+//! heard.
 
 use polyrail_emulator::rail::{CarrierProfile, Handover, HandoverResult};
 use polyrail_model::{Heard, Observation, Silence};
@@ -15,8 +16,10 @@ use crate::dice::Dice;
 struct Quiet {
     from: f64,
     to: f64,
-    /// How long nothing may come until that is silence.
+    /// A stall is reported after this.
     patience: f64,
+    /// A shorter outage is reported from this on, when it is over.
+    gap: f64,
 }
 
 /// The observations of a carrier's path between two seconds of the trip, in no order.
@@ -33,8 +36,9 @@ pub fn observed(
     for quiet in &quiets {
         // The path is looked at every so often.
         let noticed = quiet.from + quiet.patience + LOOK_EVERY * dice.unit();
-        if noticed < quiet.to {
-            for (at, since) in [(noticed, Some(clock.at(quiet.from))), (quiet.to, None)] {
+        let begin = if noticed < quiet.to { noticed } else { quiet.to };
+        if begin < quiet.to || quiet.to - quiet.from >= quiet.gap {
+            for (at, since) in [(begin, Some(clock.at(quiet.from))), (quiet.to, None)] {
                 let silence = Silence { at: clock.at(at), carrier: carrier(), since, kept: None };
                 seen.push((at, Observation::Silence(silence)));
             }
@@ -69,7 +73,8 @@ fn quiets(profile: &CarrierProfile, handovers: &[Handover], dice: &mut Dice) -> 
             None => {
                 // The mean deviation is an eighth.
                 let patience = (round * 3.5).max(STALL_MIN);
-                quiets.push(Quiet { from, to, patience });
+                let gap = GAP_MIN + round * 1.5;
+                quiets.push(Quiet { from, to, patience, gap });
             }
         }
     }
@@ -91,6 +96,8 @@ fn round_trip(profile: &CarrierProfile, dice: &mut Dice) -> f64 {
 /// In seconds: the session's least patience, how often `polyrail_relay` looks at paths, and how
 /// often it reports that a carrier was heard.
 const STALL_MIN: f64 = 0.3;
+/// What a gap lasts beyond 1.5 round trips, in seconds.
+const GAP_MIN: f64 = 0.1;
 const LOOK_EVERY: f64 = 0.02;
 const TELL_EVERY: f64 = 0.25;
 /// A path may be pinged so often.
@@ -137,9 +144,11 @@ mod tests {
             let [(first, since), (over, _), (second, again), (end, _)] = noticed[..] else {
                 panic!("{noticed:?}")
             };
-            assert!((20.0..20.2).contains(&since) && (20.3..21.0).contains(&first));
+            // Half a round trip in flight, 3.5 round trips of patience, a look.
+            let latest = 4.0 * CarrierProfile::A.rtt_ms[2] / 1_000.0 + LOOK_EVERY;
+            assert!((20.0..20.2).contains(&since) && (20.3..20.0 + latest).contains(&first));
             assert!((22.0..22.2).contains(&over));
-            assert!((30.0..30.2).contains(&again) && (30.3..31.0).contains(&second));
+            assert!((30.0..30.2).contains(&again) && (30.3..30.0 + latest).contains(&second));
             assert!((35.0..35.4).contains(&end));
             let heard = |from: f64, to: f64| {
                 let heard = |(at, one): &&(f64, Observation)| {

@@ -12,9 +12,9 @@
 //! - one link with all rates is ahead by at most `(S_max + B_min D_max) sum(w_i)`.
 //!
 //! Values that the paper leaves out: B and D apply for a slot of 1 s of travel, and are compared
-//! with the path every 200 ms. If D differs by more than 50 ms and 25 %, or B by more than 30 %, the
-//! path's values replace them until the slot ends, and the bytes of C are planned again at the new
-//! rate. Paths with D over 1.5 s or B under 0.1 Mbit/s are skipped, unless all are.
+//! with the path every 200 ms. If D differs by more than 50 ms and 25 %, or B by more than 30 %,
+//! the path's values replace them until the slot ends, and the bytes of C are planned again at the
+//! new rate. Paths with D over 1.5 s or B under 0.1 Mbit/s are skipped, unless all are.
 //!
 //! Choices: C is at most the time for the bytes in flight, so that errors do not add up. On a full
 //! path the whole backlog comes first (see `otias`).
