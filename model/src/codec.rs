@@ -3,7 +3,7 @@
 /// The largest number that a variable-length integer holds (RFC 9000 section 16).
 pub const NUMBER_MAX: u64 = (1 << 62) - 1;
 
-/// A field that cannot be decoded.
+/// An invalid field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
     /// The payload ends inside a field.

@@ -1,6 +1,6 @@
 //! Opening a database file, refusing a foreign one, and setting a damaged one aside.
 //!
-//! Opening verifies the checksum of every page, because redb trusts what it reads later.
+//! Opening verifies the checksum of every page, because redb trusts later reads.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};

@@ -1,4 +1,4 @@
-//! A database that may fail: handovers that cannot be written wait in memory.
+//! A database that may fail: unwritten handovers wait in memory.
 //!
 //! After an error the store is closed and opened again every ten seconds; then the waiting
 //! handovers are written, and all cells count as changed. Messages of a peer do not wait, because

@@ -7,7 +7,7 @@ use polyrail_model::Handover;
 use super::buffered::BufferedStore;
 use crate::forecast::{ForecastSettings, Forecaster};
 
-/// A forecaster that follows the database, and keeps what it knows while that cannot be read.
+/// A forecaster that follows the database, and keeps its cells while the database is unreadable.
 pub(super) struct CellCache {
     pub(super) forecaster: Forecaster,
     guard: bool,
@@ -26,7 +26,7 @@ impl CellCache {
         self.forecaster.add(handover);
     }
 
-    /// Takes over what has changed in the database. A new setting of the guard needs all cells: it
+    /// Applies the changes of the database. A new setting of the guard needs all cells: it
     /// waits until the database can be read.
     pub(super) fn follow(&mut self, now: Instant, store: &mut BufferedStore, guard: bool) {
         let cells = if guard == self.guard {

@@ -22,11 +22,11 @@ struct Carrier {
     /// When the modem last reported its cell.
     at: Instant,
     told: Option<LinkForecast>,
-    /// The outlook that was told last was not empty.
+    /// The outlook reported last was not empty.
     has_outlook: bool,
 }
 
-/// How a report of a serving cell changes what is known.
+/// How a report of a serving cell changes the known cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellChange {
     /// Not at all, or there are too many carriers.
@@ -114,14 +114,14 @@ impl CarrierForecasts {
         }
     }
 
-    /// The data plane may have lost what it was told: tells everything again at the next update.
+    /// The data plane may have lost reports: the next update repeats all of them.
     pub(super) fn repeat(&mut self) {
         self.carriers
             .values_mut()
             .for_each(|known| (known.told, known.has_outlook) = (None, false));
     }
 
-    /// Withdraws everything that was told.
+    /// Withdraws every report.
     pub(super) fn withdraw(&mut self, session: SessionKey, mut tell: impl FnMut(Output)) {
         for (carrier, known) in &mut self.carriers {
             if known.told.take().is_some() {
@@ -171,5 +171,5 @@ const CARRIERS_MAX: usize = 64;
 const SERVING_FRESH: Duration = Duration::from_secs(30);
 /// Times that differ by less are the same.
 const SAME: Duration = Duration::from_millis(10);
-/// A forecast is told again when its expiry moves by this.
+/// A forecast is reported again when its expiry moves by this.
 const RENEW: Duration = Duration::from_millis(500);

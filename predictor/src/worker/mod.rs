@@ -56,7 +56,7 @@ trait Engine {
 
     fn state(&self, now: Instant) -> WorkerState;
 
-    /// Ends the trip and writes what was observed.
+    /// Ends the trip and writes its observations.
     fn close(&mut self, now: Instant, wall_ms: u64);
 }
 

@@ -6,7 +6,7 @@
 //! - The **pace** of a flow is what its reader took within the last two periods of
 //!   [`PACE_PERIOD`]. A reader **follows** while it has a pace and leaves at most [`FLOOR`] bytes
 //!   of those unread that arrived in order. Its flow may send as credit allows: when it stops, it
-//!   withholds only what was in flight. Any other flow may have its pace at the peer.
+//!   withholds only the bytes in flight. Any other flow may have its pace at the peer.
 //! - Other bytes at the peer are **withheld**. All flows together may withhold one half of the
 //!   peer's memory, and the flows of one user one eighth.
 //! - Readers that follow and then stop, one after the other, could still fill the peer's memory.
@@ -188,7 +188,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// A flow of this user counts `bytes`; `counted` is what it counted before.
+    /// A flow of this user counts `bytes`; `counted` is its count before.
     fn set(&mut self, user: UserId, counted: &mut u64, bytes: u64) {
         let before = std::mem::replace(counted, bytes);
         if bytes == before {
@@ -202,7 +202,7 @@ impl Pool {
         }
     }
 
-    /// What is left of the pool's part of `memory` for this user.
+    /// The rest of the pool's part of `memory` for this user.
     fn left(&self, memory: u64, user: UserId) -> u64 {
         let of_user = self.of_user.get(&user).copied().unwrap_or(0);
         let all = (memory / POOL_SHARE).saturating_sub(self.all);

@@ -51,7 +51,7 @@ pub(crate) struct Flow {
     recent_at: Instant,
 }
 
-/// What one flow counts against the shares of its user; session flow control keeps it.
+/// The bytes that one flow counts against the shares of its user; session flow control keeps it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shares {
     /// Bytes at the peer beyond the pace of its reader.

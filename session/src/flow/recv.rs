@@ -214,7 +214,7 @@ impl RecvHalf {
 
     /// Lets the window grow by what was drained, while the reader is quick: half a window within
     /// two round trips adds that half. A reader that takes more than sixteen round trips for it,
-    /// and leaves something lying, has its window halved, down to the initial one.
+    /// and leaves bytes unread, has its window halved, down to [`WINDOW_MIN`].
     pub fn tune(&mut self, now: Instant, drained: u64, rtt: Duration, largest: u64) {
         let (since, sum) = self.epoch.unwrap_or((now, 0));
         let (age, sum) = (now.saturating_duration_since(since), sum + drained);
@@ -251,7 +251,7 @@ impl RecvHalf {
         self.limit.max(self.drained() + self.window)
     }
 
-    /// The limit and what was drained, to tell the peer now.
+    /// The limit and the drained bytes, to send to the peer now.
     pub fn advertise(&mut self) -> (u64, u64) {
         self.limit = self.next_limit();
         self.told_drained = self.drained();

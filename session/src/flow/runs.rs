@@ -24,7 +24,7 @@ pub(crate) struct Runs {
     pub(super) again: BTreeSet<u64>,
     /// Numbers that were skipped over.
     pub(super) gaps: u64,
-    /// Numbers that are on no path: those that are sent again, and gaps.
+    /// Numbers that are on no path: retransmissions, and gaps.
     pub(super) waiting: u64,
     /// Units that are not needed any more, with the slots on which they were sent.
     spare: Vec<(u64, PathSet)>,
@@ -169,7 +169,7 @@ impl Runs {
     }
 
     /// Hands over the units that need not arrive any more: of what went out more than once and has
-    /// arrived, and of what was cut off.
+    /// arrived, and of the parts that were cut off.
     pub fn take_spare(&mut self) -> Vec<(u64, PathSet)> {
         std::mem::take(&mut self.spare)
     }

@@ -1,4 +1,4 @@
-//! A database that cannot be opened.
+//! A database that fails to open.
 
 use std::fs;
 

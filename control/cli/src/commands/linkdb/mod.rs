@@ -189,7 +189,7 @@ impl Database {
         self.open_or_begin(bound)
     }
 
-    /// A path that cannot be inspected may exist.
+    /// If a path is inaccessible, it may exist.
     fn is_there(&self) -> bool {
         self.db.try_exists().unwrap_or(true)
     }
