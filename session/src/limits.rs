@@ -37,7 +37,7 @@ pub const PROOF_SHARE: u64 = 16;
 /// its reader follows, and little enough that a thousand flows fit into half of 16 MiB.
 pub const FLOOR: u64 = 5 * polyrail_scheduler::SEGMENT;
 
-/// The pace of a reader is the bytes it took within two of these periods; a period lasts at least two
+/// The pace of a reader: bytes taken within two of these periods; a period lasts at least two
 /// round trips (receivers of QUIC tune their windows over two round trips, too).
 pub const PACE_PERIOD: Duration = Duration::from_millis(125);
 

@@ -312,7 +312,7 @@ impl Session {
         }
     }
 
-    /// Resets a flow for its caller, which receives no more events of it. Data written before is delivered
+    /// Resets a flow for its caller; no more events of it follow. Data written before is delivered
     /// first if its endpoint reset it; else nothing more is delivered.
     pub fn reset(&mut self, now: Instant, id: FlowId, reason: ResetReason) {
         let Some(flow) = self.flows.get_mut(id) else { return };

@@ -47,7 +47,7 @@ fn feeding_never_blocks_and_overflow_is_counted() {
         let message = SyncMessage::Records(records.collect());
         worker.feed(Input::Sync { session, message });
     }
-    // While it writes it receives far more than its queue holds. Would one of these wait for the disk,
+    // Its queue overflows while it writes. Would one of these wait for the disk,
     // nothing would be dropped.
     let observed = Input::Observed(odometer(Instant::now(), 1.0));
     for _ in 0..100_000 {
