@@ -13,8 +13,8 @@ PURE := -p polyrail-model -p polyrail-scheduler -p polyrail-session -p polyrail-
 export PROFILE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test check quick fmt shell clippy doc deny tidy fuzz-smoke random-million
-.PHONY: demo matrix bench bench-tunnel bench-linkdb smoke
+.PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
+.PHONY: random-million demo matrix bench bench-tunnel bench-linkdb smoke
 .PHONY: sim sim-calibrate sim-validate linkdb-eval
 
 help: ## this list
@@ -25,6 +25,12 @@ setup: ## install the Debian packages that are missing
 
 build: ## build all programs
 	$(CARGO) build --locked --profile $(PROFILE) --workspace --bins
+
+# One call each: a common one would give the daemons the feature `issue` of the command.
+release: ## the programs to install
+	$(CARGO) build --locked --release -p polyrail-gateway
+	$(CARGO) build --locked --release -p polyrail-cloud
+	$(CARGO) build --locked --release -p polyrail-cli
 
 test: setup build ## run all tests (as root: those in network namespaces too)
 	@scripts/test.sh --workspace

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of scripts/packages.txt that are missing, and says what it does.
+# Installs the Debian packages of scripts/packages.txt that are missing, fetches the kernel of the
+# tests' guest, and says what it does.
 #
 # Does nothing when all is there. Asks nothing. Needs root or sudo only when something is missing.
 # Starts no service: Debian starts a freshly installed nginx and gpsd at once and at each boot,
@@ -58,15 +59,43 @@ install() {
     keep_off gpsd "gpsd.socket gpsd" "$@"
 }
 
+# Fetches the kernel of the tests' guest (lab/emulator/src/guest.rs). Its package is unpacked, not
+# installed, because its scripts would add it to this machine's boot menu.
+fetch_guest_kernel() (
+    folder=~/.cache/polyrail/guest
+    [[ ! -e $folder ]] || exit 0
+    command -v apt-get >/dev/null ||
+        fail "this machine has no apt-get: put vmlinuz and veth.ko, tun.ko, ... into $folder"
+    say "fetching the kernel of the tests' guest"
+    mkdir -p "${folder%/*}"
+    work=$(mktemp -d "$folder.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    cd "$work"
+    # Missing package lists name no package, and stale ones name a package that is gone.
+    download_kernel 2>/dev/null || { as_root apt-get -qq update && download_kernel; } ||
+        fail "apt-get cannot download linux-image-cloud-amd64"
+    dpkg-deb --fsys-tarfile ./*.deb | tar -x --wildcards --transform 's,.*/,,' \
+        './boot/vmlinuz-*' '*/veth.ko' '*/tun.ko' '*/sch_netem.ko' '*/sch_fq.ko' '*/tcp_bbr.ko'
+    rm ./*.deb
+    mv vmlinuz-* vmlinuz
+    # A concurrent run may have been faster.
+    mv -T "$work" "$folder" 2>/dev/null || [[ -e $folder ]]
+)
+
+# Downloads the package on which linux-image-cloud-amd64 depends into the current folder. Root's
+# apt-get would do so as the user _apt, who may not write there.
+download_kernel() {
+    local package
+    package=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: //p')
+    [[ -n $package ]] && apt-get -qq -o APT::Sandbox::User=root download "$package"
+}
+
 check_rust
 missing=()
 while read -r package probe; do
     present "$probe" || missing+=("$package")
 done < <(sed 's/#.*//' scripts/packages.txt | awk 'NF == 2')
 
-if [[ ${#missing[@]} -eq 0 ]]; then
-    say "all is there"
-else
-    install "${missing[@]}"
-    say "done"
-fi
+[[ ${#missing[@]} -eq 0 ]] || install "${missing[@]}"
+fetch_guest_kernel
+say "all is there"

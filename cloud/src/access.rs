@@ -1,11 +1,11 @@
-//! Which destinations passengers may reach through the cloud.
+//! The destinations that passengers may reach through the cloud.
 //!
-//! By default all that is globally reachable and nothing else. The operator opens prefixes with
-//! `allow` and closes prefixes with `deny`. **The most specific prefix that covers an address
+//! By default these are all globally reachable addresses. The operator opens prefixes with `allow`
+//! and closes prefixes with `deny`. **The most specific prefix that covers an address
 //! decides; among equals `deny` beats `allow`, and `allow` beats the built-in table.** So
-//! `allow = ["10.0.0.0/8"]` opens that network, `deny = ["10.1.0.0/16"]` beside it takes a part
-//! back, and `allow = ["0.0.0.0/0"]` opens no private range: those are more specific. Metadata
-//! services have entries of their own and open only by name.
+//! `allow = ["10.0.0.0/8"]` opens that network, an additional `deny = ["10.1.0.0/16"]` closes a
+//! part of it, and `allow = ["0.0.0.0/0"]` opens no private range, because those are more specific.
+//! Metadata services have entries of their own and need their own `allow`.
 //!
 //! An IPv4-mapped address is the IPv4 address. An address that carries an IPv4 address to a
 //! translator or tunnel end (NAT64, 6to4, Teredo) must itself be permitted, and so must the inner
@@ -32,12 +32,12 @@ pub struct AccessList {
     ports: BTreeSet<u16>,
 }
 
-/// How a permitted address came to be permitted.
+/// Why an address is permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permit {
-    /// It is globally reachable, and nobody said anything about it.
+    /// It is globally reachable, and no prefix of the operator covers it.
     Global,
-    /// The operator's `allow` names it.
+    /// The operator's `allow` covers it.
     Allowed,
 }
 
@@ -105,10 +105,10 @@ impl AccessList {
         self.check_ip(address.ip()).map_err(denial)
     }
 
-    /// Checks a destination that turned out to be this host itself.
+    /// Checks a destination that is this host itself.
     ///
-    /// A server's own public address often reaches services that a firewall hides from everybody
-    /// else, so that it is global does not count: only an `allow` that names it opens it.
+    /// A server's own public address often reaches services that a firewall hides from other hosts,
+    /// so it needs an explicit `allow`.
     ///
     /// # Errors
     /// As [`AccessList::check`], and when no `allow` names the address.
@@ -132,7 +132,7 @@ impl AccessList {
     }
 
     fn decide(&self, address: IpAddr) -> Result<Permit, DenialReason> {
-        // The built-in table covers both families whole: a rule is always found.
+        // The built-in table covers both families, so a rule is always found.
         match self.rules.iter().find(|rule| rule.net.contains(&address)) {
             Some(Rule { verdict: Verdict::Open, .. }) => Ok(Permit::Global),
             Some(Rule { verdict: Verdict::Allowed, .. }) => Ok(Permit::Allowed),
@@ -189,8 +189,8 @@ fn carried(address: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
     let octets = address.octets();
     let at = |i: usize| Ipv4Addr::new(octets[i], octets[i + 1], octets[i + 2], octets[i + 3]);
     if NAT64.contains(&address) || NAT64_LOCAL.contains(&address) {
-        // RFC 6052 2.2. A local prefix shorter than /96 puts the address elsewhere; it is closed by
-        // default, and who opens it knows its form.
+        // RFC 6052 2.2. A local prefix shorter than /96 has the address elsewhere; it is closed by
+        // default.
         [Some(at(12)), None]
     } else if SIX_TO_FOUR.contains(&address) {
         [Some(at(2)), None]

@@ -1,11 +1,10 @@
 //! The congestion control of the tunnels towards gateways.
 //!
-//! Most bytes flow this way, over radio links that lose packets at random: bbr is taken unless the
-//! operator wants another, and the kernel's default where the kernel does not let us, with a
-//! warning that names the remedy. Carriers may have their own. Over TCP a tunnel begins with the
-//! usual one and changes when the gateway has told which carrier it is; over QUIC the gateway's
-//! first packet says which carrier it is, and a connection keeps its first control. (The gateway's
-//! own direction is configured there.)
+//! Most bytes flow in this direction, over radio links that lose packets at random: the default is
+//! bbr, or the kernel's default if bbr is not available, with a warning that names the remedy.
+//! Carriers may have their own. A tunnel over TCP starts with the usual control and changes when
+//! the gateway reports its carrier; over QUIC the gateway's first packet names the carrier, and a
+//! connection keeps its first control. The gateway configures its own direction.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +19,18 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 /// The congestion controls that can be used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Congestion {
-    /// By the kernel's names.
-    usual: Option<String>,
+    /// The first control of tunnels over TCP, by the kernel's name; `None` without TCP.
+    pub(crate) usual: Option<String>,
     by_carrier: BTreeMap<String, String>,
-    /// Over QUIC: of [`QUIC`](polyrail_relay::congestion::QUIC).
-    quic: String,
-    quic_by_carrier: BTreeMap<String, String>,
+    /// The control of tunnels over QUIC: one of [`QUIC`](polyrail_relay::congestion::QUIC).
+    pub(crate) quic: String,
+    /// The controls of single carriers over QUIC.
+    pub(crate) quic_by_carrier: BTreeMap<String, String>,
 }
 
 impl Congestion {
-    /// Takes what the operator wants, as far as the kernel and QUIC have it, and the kernel's
-    /// default in its place; answers with warnings of the rest.
+    /// The configured controls, as far as the kernel and QUIC have them, else the defaults; and
+    /// warnings about the missing ones.
     pub(crate) fn choose(config: &CloudConfig) -> (Self, Vec<String>) {
         let wanted = config.congestion.as_ref().map_or(USUAL, |control| control.as_str());
         let carriers = || {
@@ -53,14 +53,14 @@ impl Congestion {
                 false
             }
         };
-        if config.mode.allows_tls() {
+        if config.common.mode.allows_tls() {
             let usable = is_good(kernel_has("congestion", wanted, "the kernel's default"));
             chosen.usual = if usable { Some(wanted.to_owned()) } else { kernels_default() };
             chosen.by_carrier = carriers()
                 .filter(|(carrier, control)| is_good(kernel_has(&key(carrier), control, others)))
                 .collect();
         }
-        if config.mode.allows_quic() {
+        if config.common.mode.allows_quic() {
             if is_good(quic_has("congestion", wanted, USUAL)) {
                 chosen.quic = wanted.to_owned();
             }
@@ -71,22 +71,7 @@ impl Congestion {
         (chosen, warnings)
     }
 
-    /// What tunnels over TCP begin with; `None` when there are none.
-    pub(crate) fn usual(&self) -> Option<&str> {
-        self.usual.as_deref()
-    }
-
-    /// What tunnels over QUIC have.
-    pub(crate) fn quic(&self) -> &str {
-        &self.quic
-    }
-
-    /// Carriers whose tunnels over QUIC have another.
-    pub(crate) fn quic_by_carrier(&self) -> &BTreeMap<String, String> {
-        &self.quic_by_carrier
-    }
-
-    /// A tunnel has become a path: its carrier is known now.
+    /// A tunnel became a path, so its carrier is known.
     pub(crate) fn on_path_up(&self, relay: &mut Relay, tunnel: TunnelKey) {
         if self.by_carrier.is_empty() {
             return;
@@ -120,7 +105,7 @@ fn set(relay: &mut Relay, tunnel: TunnelKey, carrier: &str, congestion: &str) {
     }
 }
 
-/// By its name, so that connections which have another can be told to take it.
+/// The kernel's default by name, to set it on connections that have another control.
 fn kernels_default() -> Option<String> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP)).ok()?;
     let name = SockRef::from(&socket).tcp_congestion().ok()?;
@@ -159,16 +144,16 @@ pub(crate) mod tests {
         let default = kernels_default().expect("a kernel's default");
         assert_eq!(kernel_has("", &default, ""), Ok(()));
         let bbr = if kernel_has("", "bbr", "").is_ok() { "bbr" } else { default.as_str() };
-        assert_eq!(chosen("", "").usual(), Some(bbr));
-        assert_eq!(chosen("congestion = \"reno\"", "").usual(), Some("reno"));
-        assert_eq!(chosen("congestion = \"warp\"", "").usual(), Some(default.as_str()));
+        assert_eq!(chosen("", "").usual.as_deref(), Some(bbr));
+        assert_eq!(chosen("congestion = \"reno\"", "").usual.as_deref(), Some("reno"));
+        assert_eq!(chosen("congestion = \"warp\"", "").usual.as_deref(), Some(default.as_str()));
         let table = "[carrier_congestion]\na = \"reno\"\nb = \"warp\"\n";
         let carriers = chosen("", table).by_carrier;
         assert_eq!(carriers, BTreeMap::from([("a".to_owned(), "reno".to_owned())]));
         let quic = chosen("congestion = \"cubic\"", table);
-        assert_eq!((quic.quic(), quic.quic_by_carrier()), ("cubic", &carriers));
-        assert_eq!(chosen("congestion = \"warp\"", "").quic(), "bbr");
-        assert_eq!(chosen("mode = \"quic\"", "").usual(), None);
+        assert_eq!((quic.quic.as_str(), &quic.quic_by_carrier), ("cubic", &carriers));
+        assert_eq!(chosen("congestion = \"warp\"", "").quic, "bbr");
+        assert_eq!(chosen("mode = \"quic\"", "").usual, None);
     }
 
     #[test]
@@ -209,7 +194,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_path_gets_its_carriers_congestion_control() {
+    fn path_gets_the_congestion_control_of_its_carrier() {
         let now = Instant::now();
         let congestion = chosen("", "[carrier_congestion]\nsatellite = \"reno\"\n");
         let gateway = Endpoint::gateway(now, Settings::default(), InstanceId([7; 16]));

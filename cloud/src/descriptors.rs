@@ -1,18 +1,17 @@
-//! How many descriptors users may take of those that the process has.
+//! The number of descriptors that users may occupy.
 //!
-//! Everything that has a descriptor counts: legs, dials, sockets that wait to be reset, tunnels
-//! over TCP; those over QUIC share their listener's. A margin stays free of flows, so that gateways
-//! can come back and bring further carriers up, whatever passengers do. Only
-//! `session.flows_max` limits one gateway's part of the rest.
+//! Legs, dials, sockets that wait to be reset and tunnels over TCP have descriptors; tunnels over
+//! QUIC share that of their listener. A margin is reserved for tunnels, so that gateways can
+//! reconnect and bring up further carriers. `session.flows_max` limits the share of one gateway.
 
 use polyrail_tunnel::tls::HANDSHAKES_MAX;
 
-/// What the process's limit leaves to flows.
+/// The descriptors that are available to tunnels and users.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descriptors {
     /// For tunnels and users' sockets together.
     total: usize,
-    /// Of these, kept for tunnels that are not there yet.
+    /// Of these, reserved for future tunnels.
     margin: usize,
 }
 
@@ -24,15 +23,15 @@ impl Descriptors {
         Self { total, margin: (total / MARGIN_PART).min(HANDSHAKES_MAX) }
     }
 
-    /// Whether one more flow fits beside so many tunnels with sockets of their own, users' sockets,
-    /// and descriptors of dials.
+    /// Whether one more flow fits, with this number of tunnels over TCP, users' sockets, and
+    /// descriptors of dials.
     pub(crate) fn have_room(&self, tunnels: usize, sockets: usize, dials: usize) -> bool {
-        // A new dial takes two: a socket, and the one that may join it in the race.
+        // A new dial needs two: a socket, and one that may join it in the race.
         tunnels + sockets + dials + 2 <= self.total.saturating_sub(self.margin)
     }
 }
 
-/// The margin is this part of all.
+/// The margin is the total divided by this.
 const MARGIN_PART: usize = 16;
 
 #[cfg(test)]
@@ -40,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tunnels_and_dials_count_and_a_margin_stays() {
+    fn tunnels_and_dials_count_and_a_margin_is_reserved() {
         // 1,024 less 64 are 960; a sixteenth of that is kept for tunnels.
         let small = Descriptors::within(1024);
         assert!(small.have_room(0, 898, 0));
@@ -51,7 +50,7 @@ mod tests {
             assert!(!small.have_room(tunnels, legs + 1, dials));
             assert!(!small.have_room(tunnels, legs, dials + 1));
         }
-        // As many gateways as may come at once find room, whatever users hold.
+        // The maximum number of concurrent handshakes fits in the margin.
         let large = Descriptors::within(65_536);
         assert!(large.have_room(0, 65_536 - 64 - HANDSHAKES_MAX - 2, 0));
         assert!(!large.have_room(0, 65_536 - 64 - HANDSHAKES_MAX - 1, 0));

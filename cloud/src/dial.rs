@@ -1,8 +1,8 @@
-//! Dialling out: from a flow's destination to a connection, or to the reason why there is none.
+//! Dialling: from a flow's destination to a connection, or to the reason of the failure.
 //!
-//! `race` is the decision (happy eyeballs, RFC 8305) without sockets or clock; `dialer` feeds
-//! it from the resolver and from non-blocking sockets. The order is fixed: resolve, then check each
-//! address against the access list, then connect, so a forbidden address never sees a packet.
+//! `race` decides (happy eyeballs, RFC 8305) without sockets or clock; `dialer` connects it to the
+//! resolver and to non-blocking sockets. Each address is resolved, then checked against the access
+//! list, then connected, so a forbidden address never receives a packet.
 
 mod dialer;
 mod failures;
@@ -32,7 +32,7 @@ pub enum DialError {
     /// The cloud has no descriptor, port or slot left.
     #[error("the cloud is at its limit: {0}")]
     Overload(String),
-    /// The network says that the address cannot be reached.
+    /// The network reports that the address is unreachable.
     #[error("{0} is unreachable: {1}")]
     Unreachable(SocketAddr, String),
     /// The cloud does not offer the address family of any of the addresses.
@@ -47,11 +47,11 @@ pub enum DialError {
 }
 
 impl DialError {
-    /// What a failed `connect` to `address` says.
+    /// The meaning of a failed `connect` to `address`.
     pub fn from_connect(address: SocketAddr, error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ECONNREFUSED | libc::ECONNRESET) => Self::Refused(address),
-            // The kernel gave up before we did: its patience is as long as ours or longer.
+            // The kernel timed out before the dial's deadline.
             Some(libc::ETIMEDOUT) => Self::TimedOut(race::KERNEL_PATIENCE),
             Some(
                 libc::EMFILE
@@ -72,16 +72,16 @@ impl DialError {
             Self::TimedOut(_) => ResetReason::TimedOut,
             Self::Overload(_) | Self::Name(ResolveError::Overload) => ResetReason::Overload,
             Self::Unreachable(..) | Self::NoFamily => ResetReason::Unreachable,
-            // The name may well exist: nobody was there to ask.
+            // The name may exist: no name server answered.
             Self::Name(ResolveError::Temporary(_)) => ResetReason::Unreachable,
             Self::Name(ResolveError::NotFound(_)) => ResetReason::NameNotFound,
             Self::Forbidden(_) => ResetReason::Forbidden,
         }
     }
 
-    /// How much the error tells when the attempts of one dial failed in different ways; the highest
-    /// is reported. An answer tells more than silence, silence more than a missing route (which a
-    /// host without IPv6 has for every IPv6 address), and any attempt more than none.
+    /// The priority of the error if the attempts of one dial failed in different ways; the highest
+    /// is reported. A refusal is more specific than a timeout, a timeout more than a missing route
+    /// (which a host without IPv6 has for every IPv6 address), and an attempt more than none.
     fn weight(&self) -> u8 {
         match self {
             Self::Refused(_) => 6,
@@ -94,7 +94,7 @@ impl DialError {
         }
     }
 
-    /// The more telling of two errors; the earlier at a tie.
+    /// The more specific of two errors; the earlier one if they are equal.
     fn or(self, later: Self) -> Self {
         if later.weight() > self.weight() { later } else { self }
     }

@@ -1,17 +1,20 @@
-//! Where gateways come in: a TCP and a UDP socket for each address, on the same port number.
+//! The listening sockets for gateways: TCP and UDP for each address, on the same port number.
 //!
-//! Strangers cost bounded memory, and neither side can use up the other's share: at most
-//! [`tls::HANDSHAKES_MAX`] handshakes over TCP, and over each UDP socket what `[tunnel]` says,
-//! counted apart. At the bound, the oldest handshake over TCP gives way to a new connection once
-//! it has had [`PATIENCE`]; until then new ones wait in the kernel. QUIC asks strangers to prove
-//! their address first when there are many, and drops what exceeds the bound.
+//! Unauthenticated clients use bounded memory, counted separately for TCP and UDP: at most
+//! [`tls::HANDSHAKES_MAX`] handshakes over TCP, and the limits of `[tunnel]` for each UDP socket.
+//! At the limit, a new connection over TCP replaces the oldest handshake if that is older than
+//! [`PATIENCE`]; until then it waits in the kernel. QUIC requires many concurrent clients to prove
+//! their address first (Retry), and drops handshakes beyond its limit.
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use mio::event::Event as Readiness;
+use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
+use polyrail_admin::TunnelCounts;
 use polyrail_config::CloudConfig;
 use polyrail_identity::{SystemClock, TlsIdentity};
 use polyrail_model::TunnelMode;
@@ -25,7 +28,7 @@ use crate::congestion::Congestion;
 pub(crate) struct Listeners {
     tcp: Vec<(tls::Listener, AcceptGate)>,
     server: tls::Server,
-    /// What the server gives each connection.
+    /// The congestion control of new connections.
     congestion: Option<String>,
     udp: Vec<Udp>,
     woken: Vec<Token>,
@@ -33,19 +36,12 @@ pub(crate) struct Listeners {
 
 struct Udp {
     listener: quic::Listener,
-    /// More waits in the socket than one batch took.
+    /// The socket has more datagrams than one batch received.
     more: bool,
 }
 
-/// What the UDP sockets did with strangers since the start.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct UdpCounters {
-    pub(crate) dropped: u64,
-    pub(crate) retries: u64,
-}
-
 impl Listeners {
-    /// Opens the sockets that the configuration's mode wants.
+    /// Opens the sockets of the configured mode.
     pub(crate) fn open(
         config: &CloudConfig,
         identity: &TlsIdentity,
@@ -53,31 +49,33 @@ impl Listeners {
         registry: &Registry,
     ) -> anyhow::Result<Self> {
         let clock = Arc::new(SystemClock);
-        let usual = congestion.usual().map(str::to_owned);
+        let usual = congestion.usual.clone();
         let options = SocketOptions { congestion: usual.clone(), ..SocketOptions::default() };
         let server = tls::Server::new(identity.clone(), options, clock.clone())?;
         let (mut tcp, mut udp) = (Vec::new(), Vec::new());
         for (index, address) in config.listen.iter().enumerate() {
-            if config.mode.allows_tls() {
-                let mut listener = tls::Listener::bind(*address)
+            if config.common.mode.allows_tls() {
+                let listener = tls::Listener::bind(*address)
                     .with_context(|| format!("cannot listen on TCP {address} (listen)"))?;
-                registry.register(&mut listener, Token(TCP + index), Interest::READABLE)?;
+                let source = &mut SourceFd(&listener.as_raw_fd());
+                registry.register(source, Token(TCP + index), Interest::READABLE)?;
                 tcp.push((listener, AcceptGate::default()));
             }
-            if config.mode.allows_quic() {
+            if config.common.mode.allows_quic() {
                 let options = quic_options(config, congestion);
-                let mut listener =
+                let listener =
                     quic::Listener::bind(*address, identity.clone(), options, clock.clone())
                         .with_context(|| format!("cannot listen on UDP {address} (listen)"))?;
                 let both = Interest::READABLE | Interest::WRITABLE;
-                registry.register(&mut listener, Token(UDP + index), both)?;
+                let source = &mut SourceFd(&listener.as_raw_fd());
+                registry.register(source, Token(UDP + index), both)?;
                 udp.push(Udp { listener, more: false });
             }
         }
         Ok(Self { tcp, server, congestion: usual, udp, woken: Vec::new() })
     }
 
-    /// Takes an event of the poll; false when its token is another's.
+    /// Handles an event of the poll; returns false if the token is not a listener's.
     pub(crate) fn on_event(&mut self, now: Instant, event: &Readiness) -> bool {
         let token = event.token().0;
         if let Some((_, gate)) = token.checked_sub(TCP).and_then(|index| self.tcp.get_mut(index)) {
@@ -104,8 +102,8 @@ impl Listeners {
             self.accept(now, relay, congestion);
         }
         for udp in &mut self.udp {
-            // Also without a datagram: the listener drops ended connections.
-            udp.more = udp.listener.receive(now).more;
+            // Even without a datagram, because the listener drops ended connections.
+            udp.more = udp.listener.receive(now);
             while let Some(tunnel) = udp.listener.accept() {
                 if takes_new && let Err(error) = relay.add_tunnel(tunnel, Label::default()) {
                     tracing::warn!(%error, "cannot register a connection with epoll");
@@ -138,8 +136,8 @@ impl Listeners {
         Ok(())
     }
 
-    /// Uses another congestion control for connections over QUIC that begin from now on; those
-    /// over TCP change one by one.
+    /// Uses another congestion control for new connections over QUIC; those over TCP are changed
+    /// one by one.
     ///
     /// # Errors
     /// One of the listeners cannot use it.
@@ -149,21 +147,18 @@ impl Listeners {
         congestion: &Congestion,
     ) -> anyhow::Result<()> {
         for udp in &mut self.udp {
-            let (usual, by_carrier) = (congestion.quic(), congestion.quic_by_carrier());
+            let (usual, by_carrier) = (&congestion.quic, &congestion.quic_by_carrier);
             udp.listener.set_congestion(identity, usual, by_carrier)?;
         }
         Ok(())
     }
 
-    /// What the UDP sockets did.
-    pub(crate) fn udp_counters(&self) -> UdpCounters {
-        self.udp.iter().map(|udp| udp.listener.counters()).fold(
-            UdpCounters::default(),
-            |sum, counters| UdpCounters {
-                dropped: sum.dropped + counters.dropped,
-                retries: sum.retries + counters.retries,
-            },
-        )
+    /// Adds the counters of all UDP sockets.
+    pub(crate) fn count(&self, tunnels: &mut TunnelCounts) {
+        for counters in self.udp.iter().map(|udp| udp.listener.counters()) {
+            tunnels.datagrams_dropped += counters.dropped;
+            tunnels.retries_sent += counters.retries;
+        }
     }
 
     fn accept(&mut self, now: Instant, relay: &mut Relay, congestion: &Congestion) {
@@ -181,10 +176,11 @@ impl Listeners {
                         continue;
                     }
                 };
-                if let Some(name) = congestion.usual().filter(|_| {
-                    // A reload has changed it.
-                    congestion.usual() != self.congestion.as_deref()
-                }) && let Err(error) = tunnel.set_congestion(name)
+                // A reload may have changed it.
+                let changed =
+                    congestion.usual.as_ref().filter(|_| congestion.usual != self.congestion);
+                if let Some(name) = changed
+                    && let Err(error) = tunnel.set_congestion(name)
                 {
                     tracing::debug!(%peer, name, %error, "cannot set congestion control");
                 }
@@ -196,7 +192,7 @@ impl Listeners {
     }
 }
 
-/// Whether one more handshake over TCP may begin.
+/// Whether one more handshake over TCP may start; closes the oldest one if necessary.
 fn make_room(now: Instant, relay: &mut Relay) -> bool {
     if relay.handshaking(TunnelMode::Tls) < tls::HANDSHAKES_MAX {
         return true;
@@ -212,8 +208,8 @@ fn make_room(now: Instant, relay: &mut Relay) -> bool {
 
 fn quic_options(config: &CloudConfig, congestion: &Congestion) -> ServerOptions {
     ServerOptions {
-        congestion: congestion.quic().to_owned(),
-        carrier_congestion: congestion.quic_by_carrier().clone(),
+        congestion: congestion.quic.clone(),
+        carrier_congestion: congestion.quic_by_carrier.clone(),
         half_open_max: config.tunnel.half_open_max,
         retry_above: config.tunnel.retry_above,
         server_id: config.tunnel.server_id,
@@ -221,10 +217,10 @@ fn quic_options(config: &CloudConfig, congestion: &Congestion) -> ServerOptions 
     }
 }
 
-/// How long a handshake over TCP is safe from newer ones: two round trips on a slow carrier.
+/// How long a handshake over TCP is protected from newer ones: two round trips on a slow carrier.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
-/// Connections that one listener's turn takes.
+/// The maximum number of connections accepted from one listener per turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Tokens: each kind has its own, by the place of the address; there are at most 8 addresses.
+/// The first tokens, plus the index of the address; there are at most 8 addresses.
 const TCP: usize = 16;
 const UDP: usize = 32;

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use polyrail_config::check::{Kind, log_tls};
+use polyrail_admin::StartOptions;
+use polyrail_config::check::log_tls;
 use polyrail_config::{CloudConfig, Overrides};
-use polyrail_daemon::StartOptions;
+use polyrail_identity::NodeRole;
 
 /// The proxy on the ground: gateways connect here, and from here the servers are reached.
 #[derive(Debug, Parser)]
@@ -33,10 +34,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let mut config = CloudConfig::load(&arguments.config)?;
-    config.apply(&arguments.overrides);
-    let log = polyrail_config::log::init(&config.log, &config.ignored)?;
-    log_tls(&config.tls, Kind::Cloud);
+    let config = CloudConfig::load(&arguments.config, &arguments.overrides)?;
+    let log = polyrail_config::log::init(&config.common.log, &config.ignored)?;
+    log_tls(&config.common.tls, NodeRole::Cloud);
     let Arguments { config: file, overrides } = arguments;
     polyrail_cloud::shell::run(config, StartOptions { file, overrides, log: Some(log) })
 }

@@ -1,13 +1,12 @@
 //! The cloud's part of operators' requests: new configurations.
 //!
-//! A change is applied wholly or not at all, so whatever can fail comes first. It closes no flow,
-//! except those of gateways whose certificates are revoked now. Access lists apply to flows opened
-//! afterwards.
+//! A change is applied wholly or not at all, so steps that can fail come first. It closes no flow
+//! except those of gateways whose certificates are revoked. Access lists apply to new flows.
 
 use std::time::Instant;
 
-use polyrail_admin::{AdminError, ErrorCode, LinkChange, PathChange, PathState, Snapshot};
-use polyrail_config::CloudConfig;
+use polyrail_admin::{AdminError, ErrorCode, PathChange, PathState, Snapshot};
+use polyrail_config::{CloudConfig, CloudTables};
 use polyrail_daemon::{Daemon, Operate, start};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
@@ -16,23 +15,21 @@ use crate::congestion::Congestion;
 use crate::shell::{Cloud, access_list, dial_settings};
 
 impl Operate for Cloud {
-    type Config = CloudConfig;
+    type Tables = CloudTables;
 
-    fn daemon(&mut self) -> &mut Daemon<CloudConfig> {
+    fn daemon(&mut self) -> &mut Daemon<CloudTables> {
         &mut self.daemon
     }
 
     fn complete(&self, snapshot: &mut Snapshot) {
-        let udp = self.listeners.udp_counters();
         snapshot.tunnels.refused = self.refused;
-        snapshot.tunnels.datagrams_dropped = udp.dropped;
-        snapshot.tunnels.retries_sent = udp.retries;
+        self.listeners.count(&mut snapshot.tunnels);
     }
 
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState> {
         relay.update_traffic(now);
         self.look_at_paths(now, relay, "");
-        self.paths.states(now, relay, self.daemon.config.mode)
+        self.paths.states(now, relay, self.daemon.config.common.mode)
     }
 
     fn set_path(
@@ -85,24 +82,22 @@ impl Operate for Cloud {
             let families = crate::reach::families(config.dial.families());
             if families != self.daemon.settings.families {
                 warnings.push(
-                    "dial.ipv4, dial.ipv6: gateways were told which address families are reached \
-                     when their sessions began, and refuse the others to passengers until this \
-                     daemon restarts"
+                    "dial.ipv4, dial.ipv6: gateways learn the address families at the start of \
+                     their sessions, and reject the others until this daemon restarts"
                         .to_owned(),
                 );
             }
             self.dialer.set_rules(dial_settings(&config, families), access_list(&config));
         }
-        self.daemon.reload_session(now, relay, &config);
-        let settings = config.linkdb.as_ref().filter(|_| old.linkdb != config.linkdb);
+        self.daemon.reload_session(now, relay, &config.common);
+        let settings = config.common.linkdb.as_ref();
+        let settings = settings.filter(|_| old.common.linkdb != config.common.linkdb);
         if let Some((linkdb, settings)) = self.daemon.linkdb.as_ref().zip(settings) {
             linkdb.reload(start::linkdb_settings(settings, settings.shares()));
         }
         self.daemon.config = config;
         Ok(warnings)
     }
-
-    fn on_link(&mut self, _now: Instant, _change: LinkChange) {}
 }
 
 impl Cloud {

@@ -1,9 +1,9 @@
-//! The carriers of all gateways as operators see them, and what happens to them.
+//! The carriers of all gateways as operators see them, and their events.
 //!
-//! A carrier is listed from its first path until its session's end, or until its place is needed:
-//! of a session, [`SESSION_PATHS_MAX`] are, and those that have been down longest go first. It is
-//! looked at when a path comes or goes, when somebody asks, and while the loop turns, every
-//! [`LOOK_EVERY`]: an idle daemon sleeps.
+//! A carrier is listed from its first path until its session's end, or until it is evicted: a
+//! session has at most [`SESSION_PATHS_MAX`] carriers, and the one that has been down longest is
+//! evicted first. States are updated when a path changes, on request, and every [`LOOK_EVERY`]
+//! while the loop turns, so that an idle daemon sleeps.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub(crate) struct Paths {
     looked_at: Option<Instant>,
 }
 
-/// The name is what the gateway calls it.
+/// The session, and the gateway's name of the carrier.
 type Key = (SessionKey, String);
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ struct Carrier {
     stalls: u64,
 }
 
-/// What a carrier's paths are together.
+/// The state of a carrier, from all its paths.
 #[derive(Clone, Copy)]
 struct Sight<'a> {
     phase: PathPhase,
@@ -51,13 +51,14 @@ struct Sight<'a> {
 }
 
 impl Paths {
-    /// Whether a look is due.
+    /// Whether an update is due.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let due = |at: Instant| now.saturating_duration_since(at) >= LOOK_EVERY;
         !self.carriers.is_empty() && self.looked_at.is_none_or(due)
     }
 
-    /// Looks at all paths and publishes changes. `reason` says why a path went, if one went.
+    /// Updates the states of all paths and publishes changes. `reason` is why a path closed, if one
+    /// did.
     pub(crate) fn look(
         &mut self,
         now: Instant,
@@ -91,8 +92,8 @@ impl Paths {
         }
     }
 
-    /// Forgets the carrier of a session that has been down longest, when one more would be too
-    /// many. There is one: a session has no more paths than that.
+    /// Evicts the carrier of a session that has been down longest, if the session has the maximum
+    /// number of carriers. One is down, because a session has at most as many paths.
     fn make_room(&mut self, key: &Key, seen: &BTreeMap<Key, Sight<'_>>) {
         let full = self.of_session(key.0).count() >= SESSION_PATHS_MAX;
         if !full || self.carriers.contains_key(key) {
@@ -110,7 +111,7 @@ impl Paths {
         from.take_while(move |((of, _), _)| *of == session)
     }
 
-    /// All carriers, ordered by name. `mode` is what this cloud serves.
+    /// All carriers, ordered by name. `mode` is the mode that this cloud serves.
     pub(crate) fn states(&self, now: Instant, relay: &Relay, mode: Mode) -> Vec<PathState> {
         let survey = Survey::new(now, relay);
         let carried = relay.traffic();
@@ -230,19 +231,19 @@ fn see<'a>(seen: &mut BTreeMap<Key, Sight<'a>>, key: Key, path: &'a PathStatus) 
     let phase = if path.stalled { PathPhase::Stalled } else { PathPhase::Up };
     let sight = seen.entry(key).or_insert(Sight { phase, path, count: 0 });
     sight.count += 1;
-    // The newest of those that no newer one has taken over from.
+    // The newest path that is not superseded.
     let rank = |path: &PathStatus| (path.superseded, Reverse(path.path));
     if rank(path) < rank(sight.path) {
         (sight.phase, sight.path) = (phase, path);
     }
 }
 
-/// What a carrier is called in the admin interface of a cloud.
+/// The name of a carrier in the admin interface of a cloud.
 pub(crate) fn full_name(gateway: Option<&Identity>, carrier: &str) -> String {
     format!("{}:{carrier}", gateway.map(Identity::as_str).unwrap_or_default())
 }
 
-/// How often paths are looked at while the loop turns.
+/// How often states are updated while the loop turns.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -256,7 +257,7 @@ mod tests {
     use crate::fake;
 
     #[test]
-    fn invented_carrier_names_evict_only_those_of_the_same_gateway() {
+    fn invented_carrier_names_evict_only_names_of_the_same_gateway() {
         let begun = Instant::now();
         let gateway = Endpoint::gateway(begun, Settings::default(), InstanceId([7; 16]));
         let mut gateway = Side::new(gateway);

@@ -1,14 +1,14 @@
-//! Which address families this host reaches.
+//! The address families that this host reaches.
 //!
 //! A family counts when the host has a default route of it, or an address of it that is neither
-//! loopback nor link-local (for IPv6: a global one). Gateways reject what the cloud cannot reach,
-//! so that browsers fall back to the other family at once. Nothing is sent to find out.
+//! loopback nor link-local (for IPv6: a global one). Gateways reject the other family, so that
+//! browsers fall back at once. The check sends no packet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use polyrail_model::Families;
 
-/// What of `wanted` this host reaches; `wanted` itself when that is nothing at all.
+/// The families of `wanted` that this host reaches; `wanted` if it reaches none.
 pub(crate) fn families(wanted: Families) -> Families {
     let own = own_addresses();
     let found = reached(wanted, &own, routed(FAR_V4), routed(FAR_V6));
@@ -63,7 +63,7 @@ fn routed(far: IpAddr) -> bool {
     socket.and_then(|socket| socket.connect(SocketAddr::new(far, 9))).is_ok()
 }
 
-/// Far away by anybody's routes: a root name server of each family.
+/// Distant addresses: a root name server of each family.
 const FAR_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 41, 0, 4));
 const FAR_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30));
 
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_and_addresses_make_a_family() {
+    fn family_is_reached_by_route_or_address() {
         let ips = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect::<Vec<_>>();
         let v4_only = Families { v4: true, v6: false };
         let quiet = ips(&["127.0.0.1", "::1", "fe80::1", "169.254.1.1", "fd00::1"]);

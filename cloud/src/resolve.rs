@@ -1,11 +1,11 @@
-//! Names to addresses, off the event loop.
+//! Resolves names outside the event loop.
 //!
 //! The system's resolver (`getaddrinfo`, so `/etc/hosts` and `/etc/resolv.conf` count) blocks; a
 //! small pool of threads calls it, and answers come back through a channel and a [`mio::Waker`].
-//! The caller enforces a query's deadline; a query that is still queued by then is never asked.
+//! The caller enforces a query's deadline; a query that is still queued by then is dropped.
 //!
 //! Invariants: every query gets at most one answer; the addresses are in the system's order
-//! (RFC 6724) and say nothing about being permitted.
+//! (RFC 6724) and not yet checked against the access list.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use polyrail_model::HostName;
 
-/// One query, numbered upwards; numbers are never used twice.
+/// A query, numbered in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueryId(u64);
 
@@ -38,10 +38,10 @@ pub enum ResolveError {
     /// The name does not exist, or has no address.
     #[error("the name has no address ({0})")]
     NotFound(String),
-    /// The name servers could not say; a later attempt may succeed.
+    /// The name servers did not answer; a later attempt may succeed.
     #[error("the name servers do not answer ({0}): check /etc/resolv.conf of the cloud")]
     Temporary(String),
-    /// Too many queries wait already.
+    /// Too many queries are waiting.
     #[error("more than {QUEUE_MAX} names wait to be resolved")]
     Overload,
 }
@@ -66,7 +66,7 @@ impl Resolver {
     /// Starts the threads. They end when the resolver is dropped and their last lookup returns.
     ///
     /// # Errors
-    /// The system gives no threads.
+    /// The system cannot start threads.
     pub fn start(waker: Arc<mio::Waker>) -> io::Result<Self> {
         Self::with_lookup(waker, Arc::new(system_lookup))
     }
@@ -90,10 +90,10 @@ impl Resolver {
         Ok(Self { jobs, answers, next: 0 })
     }
 
-    /// Asks for the addresses of a name. After `deadline` the query may go without an answer.
+    /// Queries the addresses of a name. After `deadline` there may be no answer.
     ///
     /// # Errors
-    /// [`ResolveError::Overload`]: the queue is full; nothing was asked.
+    /// [`ResolveError::Overload`]: the queue is full.
     pub fn submit(&mut self, name: HostName, deadline: Instant) -> Result<QueryId, ResolveError> {
         let query = QueryId(self.next);
         self.jobs.try_send(Job { query, name, deadline }).map_err(|_| ResolveError::Overload)?;
@@ -117,8 +117,8 @@ struct Worker {
 impl Worker {
     fn run(self) {
         loop {
-            // The lock is held while waiting: the others wait for the lock instead. A thread that
-            // panicked left no half-done state behind, so a poisoned lock is as good as any.
+            // One thread waits for a job with the lock; the others wait for the lock. A poisoned
+            // lock is harmless, because the receiver has no partial state.
             let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(Job { query, name, deadline }) = job else { return };
             if Instant::now() >= deadline {
@@ -151,7 +151,7 @@ fn bounded(addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, ResolveError> {
     if kept.is_empty() { Err(ResolveError::NotFound("no addresses".into())) } else { Ok(kept) }
 }
 
-/// The standard library tells `getaddrinfo`'s errors apart by their text alone.
+/// The standard library distinguishes errors of `getaddrinfo` only by their text.
 fn classify(error: &io::Error) -> ResolveError {
     let full = error.to_string();
     let text = full.strip_prefix("failed to lookup address information: ").unwrap_or(&full);
@@ -163,11 +163,11 @@ fn classify(error: &io::Error) -> ResolveError {
     }
 }
 
-/// Queries that wait for a thread; one more is refused.
+/// The maximum number of queued queries; further ones are refused.
 pub const QUEUE_MAX: usize = 1024;
-/// Addresses of one family in an answer; more are dropped from the end.
+/// The maximum number of addresses of one family in an answer; further ones are dropped.
 pub const ADDRESSES_PER_FAMILY_MAX: usize = 8;
-/// Lookups under way at once.
+/// The number of concurrent lookups.
 pub const THREADS: usize = 16;
 /// Stack of a thread; `getaddrinfo` needs up to about 100 KB.
 const STACK_BYTES: usize = 512 * 1024;

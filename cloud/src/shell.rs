@@ -1,8 +1,8 @@
 //! The cloud daemon around the relay: listeners, dials, signals.
 //!
-//! A flow's way: the session says `Opened`, the dialer checks the access list, resolves and
-//! connects, and the connection becomes the flow's leg. What the gateway sends before that waits in
-//! the session, within the session's bounds.
+//! The session reports a flow as `Opened`, the dialer resolves, checks the access list and
+//! connects, and the connection becomes the flow's leg. Until then the session buffers the
+//! gateway's data, within its limits.
 //!
 //! ```text
 //!   Serving ──SIGTERM/SIGINT──> Draining ──no flows, or DRAIN_MAX──> Closing ──> over
@@ -17,10 +17,13 @@ use std::time::Instant;
 use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Poll, Registry, Token};
-use polyrail_admin::Event as AdminEvent;
-use polyrail_config::CloudConfig;
-use polyrail_daemon::start::{self, random};
-use polyrail_daemon::{Daemon, StartOptions, Survey};
+use polyrail_admin::{AdminOptions, Event as AdminEvent, StartOptions};
+use polyrail_config::{CloudConfig, CloudTables};
+use polyrail_daemon::start::{
+    linkdb_probe, linkdb_settings, prepare_process, random, session_settings, signals, start_linkdb,
+};
+use polyrail_daemon::{Daemon, Survey};
+use polyrail_identity::TlsIdentity;
 use polyrail_model::{Bitrate, Destination, Families, Identity, TunnelMode};
 use polyrail_relay::linkdb::Role;
 use polyrail_relay::{LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
@@ -39,29 +42,36 @@ use crate::resolve::Resolver;
 /// Runs the daemon until a signal ends it.
 ///
 /// # Errors
-/// Something that the operator must repair before the daemon can start: certificates, addresses,
+/// An error that the operator must correct before the daemon can start: certificates, addresses,
 /// threads.
-pub fn run(config: CloudConfig, options: StartOptions) -> anyhow::Result<()> {
+pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
     let mut poll = Poll::new().context("no epoll")?;
-    let signals = start::signals(poll.registry(), SIGNALS)?;
+    let signals = signals(poll.registry(), SIGNALS)?;
     let now = Instant::now();
-    let descriptors = start::prepare_process();
-    let identity = start::load_identity(&config.tls)?;
+    let descriptors = prepare_process();
+    let identity = TlsIdentity::load(&config.common.tls.paths())?;
     let families = reach::families(config.dial.families());
-    let settings = Settings { families, ..start::session_settings(&config) };
+    let settings = Settings { families, ..session_settings(&config.common) };
     let endpoint = Endpoint::cloud(now, settings.clone(), random()?);
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
     let name = identity.name().clone();
-    let (listen, mode) = (config.listen.clone(), config.mode);
+    let (listen, mode) = (config.listen.clone(), config.common.mode);
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-    let linkdb = config.linkdb.as_ref().map(|linkdb| {
-        let settings = start::linkdb_settings(linkdb, linkdb.shares());
-        start::start_linkdb(linkdb, settings, Role::Cloud, &waker)
+    let linkdb = config.common.linkdb.as_ref().map(|linkdb| {
+        let settings = linkdb_settings(linkdb, linkdb.shares());
+        start_linkdb(linkdb, settings, Role::Cloud, &waker)
     });
     let linkdb = linkdb.transpose()?;
     // A cloud has no telemetry sources.
-    let probe = linkdb.as_ref().map(|linkdb| start::linkdb_probe(linkdb, Vec::new));
-    let control = start::start_control(&config, options, waker.clone(), false, probe)?;
+    let probe = linkdb.as_ref().map(|linkdb| linkdb_probe(linkdb, Vec::new));
+    let options = AdminOptions {
+        config: config.clone(),
+        start,
+        waker: waker.clone(),
+        watch_links: false,
+        linkdb: probe,
+    };
+    let control = polyrail_admin::start(options).context("cannot start the control thread")?;
     let shutdown = Shutdown::default();
     let daemon = Daemon { config, settings, identity, control, linkdb, shutdown, signals };
     let mut cloud = Cloud::new(daemon, waker, poll.registry())?;
@@ -91,7 +101,7 @@ pub(crate) fn dial_settings(config: &CloudConfig, families: Families) -> DialSet
 
 /// The cloud around the relay.
 pub(crate) struct Cloud {
-    pub(crate) daemon: Daemon<CloudConfig>,
+    pub(crate) daemon: Daemon<CloudTables>,
     pub(crate) listeners: Listeners,
     pub(crate) dialer: Dialer<FlowKey>,
     pub(crate) congestion: Congestion,
@@ -108,7 +118,7 @@ pub(crate) struct Cloud {
 
 impl Cloud {
     fn new(
-        daemon: Daemon<CloudConfig>,
+        daemon: Daemon<CloudTables>,
         waker: Arc<mio::Waker>,
         registry: &Registry,
     ) -> anyhow::Result<Self> {
@@ -214,7 +224,7 @@ impl Cloud {
         self.gateways.insert(session, peer);
     }
 
-    /// Logs what a gateway reports about the path it sends on; the gateway acts on it itself.
+    /// Logs a gateway's report about its direction of a path; the gateway acts on it itself.
     fn on_report(
         &mut self,
         now: Instant,

@@ -17,7 +17,7 @@ use polyrail_session::{Event, ResetReason};
 use polyrail_tunnel::CloseReason;
 
 #[test]
-fn a_carrier_gets_its_congestion_control_and_a_failed_dial_its_line() {
+fn congestion_control_of_a_carrier_is_set_and_failed_dials_are_logged() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let authority = Authority::create(dir, "Test", false).unwrap();
@@ -50,7 +50,7 @@ fn a_carrier_gets_its_congestion_control_and_a_failed_dial_its_line() {
 }
 
 #[test]
-fn the_mode_decides_what_is_served_on_the_port() {
+fn mode_decides_which_transports_are_served() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let authority = Authority::create(dir, "Test", false).unwrap();
@@ -85,7 +85,7 @@ fn the_mode_decides_what_is_served_on_the_port() {
 }
 
 #[test]
-fn a_path_comes_back_with_early_data_and_ends_in_order() {
+fn path_resumes_with_early_data_and_drains() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let authority = Authority::create(dir, "Test", false).unwrap();

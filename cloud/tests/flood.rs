@@ -127,7 +127,7 @@ fn get_in(identity: &TlsIdentity, cloud: SocketAddr, quic: bool) -> Duration {
 }
 
 #[test]
-fn strangers_take_bounded_memory_and_keep_no_gateway_out() {
+fn unauthenticated_clients_use_bounded_memory_and_block_no_gateway() {
     polyrail_relay::raise_descriptor_limit();
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
@@ -167,7 +167,7 @@ fn strangers_take_bounded_memory_and_keep_no_gateway_out() {
 }
 
 #[test]
-fn a_full_udp_side_leaves_the_tcp_side_its_share() {
+fn full_udp_side_does_not_block_tcp() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let authority = Authority::create(dir, "Test", false).unwrap();
@@ -188,7 +188,7 @@ fn a_full_udp_side_leaves_the_tcp_side_its_share() {
 }
 
 #[test]
-fn connection_ids_carry_the_number_of_the_server() {
+fn connection_ids_contain_the_server_id() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let authority = Authority::create(dir, "Test", false).unwrap();

@@ -22,7 +22,7 @@ const DELAY: Duration = Duration::from_millis(20);
 const RATE: f64 = 125e3;
 const BURST: f64 = 32e3;
 
-/// A way between the gateway and the cloud that polices what goes towards the gateway; gives the
+/// A proxy between the gateway and the cloud that polices the downlink; gives the
 /// address that stands for the cloud's.
 fn way(cloud: SocketAddr, stop: Arc<AtomicBool>) -> SocketAddr {
     let near = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -79,7 +79,7 @@ fn source() -> SocketAddr {
 }
 
 #[test]
-fn a_policed_downlink_is_reported_to_the_gateway() {
+fn policed_downlink_is_reported_to_the_gateway() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let authority = Authority::create(dir, "Test", false).unwrap();

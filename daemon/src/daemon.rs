@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use polyrail_admin::{AdminHandle, DaemonConfig, Event};
-use polyrail_config::ChainSpec;
+use polyrail_admin::{AdminHandle, Event};
+use polyrail_config::{ChainSpec, Common, Config, Tables};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::{Foresight, Relay, Shutdown};
 use polyrail_session::{SessionKey, Settings};
@@ -11,9 +11,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook_mio::v1_0::Signals;
 
 /// The common state of a daemon.
-pub struct Daemon<C: DaemonConfig> {
+pub struct Daemon<C: Tables> {
     /// The running configuration.
-    pub config: C,
+    pub config: Config<C>,
     /// The current session settings; an operator may have changed the scheduler.
     pub settings: Settings,
     /// This node's certificate, key and authority.
@@ -28,7 +28,7 @@ pub struct Daemon<C: DaemonConfig> {
     pub signals: Signals,
 }
 
-impl<C: DaemonConfig> Daemon<C> {
+impl<C: Tables> Daemon<C> {
     /// Handles pending signals: SIGTERM and SIGINT shut down, SIGHUP reloads. `reason` is sent to
     /// the peers.
     pub fn on_signals(&mut self, now: Instant, relay: &mut Relay, reason: &str) {
@@ -66,17 +66,17 @@ impl<C: DaemonConfig> Daemon<C> {
     }
 
     /// Applies the session's part of a new configuration.
-    pub fn reload_session(&mut self, now: Instant, relay: &mut Relay, config: &C) {
-        let (old, new) = (self.config.session(), config.session());
-        let is_same_chain = self.config.scheduler() == config.scheduler();
-        if old == new && is_same_chain {
+    pub fn reload_session(&mut self, now: Instant, relay: &mut Relay, config: &Common) {
+        let (old, new) = (&self.config.common, &config.session);
+        let is_same_chain = old.scheduler == config.scheduler;
+        if old.session == *new && is_same_chain {
             return;
         }
         self.settings.linger = new.linger;
         self.settings.flows_max = new.flows_max;
         // Otherwise a scheduler that an operator chose stays.
         if !is_same_chain {
-            self.settings.chain = config.scheduler().chain.clone();
+            self.settings.chain = config.scheduler.chain.clone();
         }
         relay.endpoint().set_settings(now, self.settings.clone());
     }

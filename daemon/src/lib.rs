@@ -15,7 +15,6 @@ pub mod survey;
 
 pub use daemon::Daemon;
 pub use request::{Operate, serve};
-pub use start::StartOptions;
 pub use survey::Survey;
 
 #[cfg(test)]

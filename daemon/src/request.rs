@@ -2,24 +2,23 @@
 
 use std::time::Instant;
 
-use polyrail_admin::{
-    AdminError, Command, DaemonConfig, LinkChange, PathChange, PathState, Snapshot,
-};
+use polyrail_admin::{AdminError, Command, LinkChange, PathChange, PathState, Snapshot};
+use polyrail_config::{Config, Tables};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 
 use crate::{Daemon, Survey};
 
-/// What a daemon does itself when an operator asks.
+/// Operators' requests that each daemon handles itself.
 pub trait Operate {
-    /// Its configuration.
-    type Config: DaemonConfig;
+    /// The keys of its configuration alone.
+    type Tables: Tables;
 
     /// The common state.
-    fn daemon(&mut self) -> &mut Daemon<Self::Config>;
+    fn daemon(&mut self) -> &mut Daemon<Self::Tables>;
 
-    /// Adds what only this daemon knows to its status.
-    fn complete(&self, snapshot: &mut Snapshot);
+    /// Adds the counters of this daemon alone to its status.
+    fn complete(&self, _snapshot: &mut Snapshot) {}
 
     /// The states of all paths.
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState>;
@@ -44,12 +43,12 @@ pub trait Operate {
         &mut self,
         now: Instant,
         relay: &mut Relay,
-        config: Self::Config,
+        config: Config<Self::Tables>,
         identity: Option<TlsIdentity>,
     ) -> Result<Vec<String>, AdminError>;
 
     /// Handles the state of a network interface.
-    fn on_link(&mut self, now: Instant, change: LinkChange);
+    fn on_link(&mut self, _now: Instant, _change: LinkChange) {}
 }
 
 /// Answers all pending requests.

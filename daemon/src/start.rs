@@ -1,34 +1,18 @@
-//! Building the parts that both daemons start with.
+//! Builds the parts that both daemons start with.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use mio::{Interest, Registry, Token, Waker};
-use polyrail_admin::{
-    AdminHandle, AdminOptions, AdminServer, DaemonConfig, LinkDbProbe, SourceState,
-};
-use polyrail_config::log::LogHandle;
-use polyrail_config::{LinkDbConfig, Overrides, TlsConfig};
-use polyrail_identity::{IdentityPaths, TlsIdentity};
+use polyrail_admin::{LinkDbProbe, SourceState};
+use polyrail_config::{Common, LinkDbConfig};
 use polyrail_relay::Foresight;
 use polyrail_relay::linkdb::{Options, Role, Settings as LinkDbSettings, Worker};
 use polyrail_session::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook_mio::v1_0::Signals;
-
-/// What a daemon is started with besides its configuration.
-#[derive(Debug, Default)]
-pub struct StartOptions {
-    /// The configuration file, read again by each reload.
-    pub file: PathBuf,
-    /// Command line options that override the file.
-    pub overrides: Overrides,
-    /// The log, whose level and format a reload may change.
-    pub log: Option<LogHandle>,
-}
 
 /// Installs the signal handlers and registers them. Call it first: a SIGHUP that arrives earlier
 /// ends the process.
@@ -60,28 +44,15 @@ pub fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
 }
 
 /// The session settings of a configuration.
-pub fn session_settings<C: DaemonConfig>(config: &C) -> Settings {
-    let session = config.session();
+pub fn session_settings(config: &Common) -> Settings {
+    let session = &config.session;
     Settings {
         linger: session.linger,
         memory: session.memory,
         flows_max: session.flows_max,
-        chain: config.scheduler().chain.clone(),
+        chain: config.scheduler.chain.clone(),
         ..Settings::default()
     }
-}
-
-/// Reads the certificate files.
-///
-/// # Errors
-/// A file cannot be read or used.
-pub fn load_identity(tls: &TlsConfig) -> anyhow::Result<TlsIdentity> {
-    Ok(TlsIdentity::load(&IdentityPaths {
-        certificate: tls.certificate.clone(),
-        key: tls.key.clone(),
-        authority: tls.authority.clone(),
-        revocations: tls.revocations.clone(),
-    })?)
 }
 
 /// The settings of LinkDB's worker for a configuration. `share`: gateways receive each other's
@@ -119,24 +90,6 @@ pub fn linkdb_probe(
         state["sources"] = serde_json::to_value(sources()).ok()?;
         Some(state)
     })
-}
-
-/// Starts the control thread. It also serves SIGHUP and watches interfaces, so it runs without an
-/// admin socket, too.
-///
-/// # Errors
-/// The socket or the thread cannot be created.
-pub fn start_control<C: DaemonConfig>(
-    config: &C,
-    start: StartOptions,
-    waker: Arc<Waker>,
-    watch_links: bool,
-    linkdb: Option<LinkDbProbe>,
-) -> anyhow::Result<AdminHandle<C>> {
-    let StartOptions { file, overrides, log } = start;
-    let options =
-        AdminOptions { config: config.clone(), file, overrides, log, waker, watch_links, linkdb };
-    AdminServer::start(options).context("cannot start the control thread (admin.socket)")
 }
 
 const DAY: Duration = Duration::from_secs(86_400);

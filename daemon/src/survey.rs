@@ -21,12 +21,12 @@ pub struct Survey<'a> {
     now: Instant,
     relay: &'a Relay,
     status: Status,
-    /// Where each tunnel's path stands in the status.
+    /// The indices of the session and path of each tunnel.
     paths: BTreeMap<TunnelKey, (usize, usize)>,
 }
 
 impl<'a> Survey<'a> {
-    /// Looks at everything.
+    /// Reads the status of the relay.
     pub fn new(now: Instant, relay: &'a Relay) -> Self {
         let status = relay.endpoint_ref().status();
         let mut paths = BTreeMap::new();
@@ -43,16 +43,15 @@ impl<'a> Survey<'a> {
         &self.status.sessions
     }
 
-    /// The path that a tunnel is, and its session.
+    /// The path of a tunnel, and its session.
     pub fn path(&self, tunnel: TunnelKey) -> Option<(&SessionStatus, &PathStatus)> {
         let (at, place) = *self.paths.get(&tunnel)?;
         let session = self.status.sessions.get(at)?;
         Some((session, session.paths.get(place)?))
     }
 
-    /// What the daemon says of itself. `chain` are the schedulerlets; `memory` is the bound of a
-    /// session's memory for each direction. What tunnels were refused, and the datagrams, the
-    /// daemon adds.
+    /// The status of the data plane. `chain` are the schedulerlets; `memory` is the limit of a
+    /// session's memory for each direction. The daemon adds refused tunnels and datagrams.
     pub fn snapshot(&self, chain: &[String], memory: Bytes) -> Snapshot {
         let modes = [TunnelMode::Quic, TunnelMode::Tls];
         let half_open: usize = modes.iter().map(|mode| self.relay.handshaking(*mode)).sum();
@@ -93,7 +92,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Those of `tunnels` that are not being closed, the one in use first.
+    /// The open connections of `tunnels`, the one in use first.
     pub fn connections(
         &self,
         tunnels: impl IntoIterator<Item = TunnelKey>,

@@ -1,18 +1,18 @@
-//! The interception rules over the daemon's life: set up at the start, changed with the address
-//! families that the cloud reaches, and set up again when the carrier of `direct:` came back or the
-//! program that holds them died.
+//! The interception rules while the daemon runs: set up at the start, changed with the address
+//! families that the cloud reaches, and set up again after the carrier of `direct:` recovered or
+//! the program that holds them died.
 //!
 //! ```text
-//!   Waiting ──the direct carrier's route is there──> Holding ──end of the daemon──> gone
-//!                                                    ^     │
-//!                                                    └─────┘ every second: does the holder live?
+//!   Waiting ──direct carrier has a route──> Holding ──daemon stops──> removed
+//!                                           ^     │
+//!                                           └─────┘ every second: is the holder alive?
 //! ```
 //!
-//! Only a missing route is waited for, as a carrier may be missing at boot; whatever else is wrong
-//! with the rules keeps the daemon from starting.
+//! The daemon starts without the direct carrier's route, because a carrier may be missing at boot;
+//! any other error of the rules prevents the start.
 //!
-//! Every change runs `nft` or `ip` and waits for it, up to seconds on a machine in trouble. So
-//! after the start a thread does all of it, and the event loop only sends it messages.
+//! Every change runs `nft` or `ip`, which may take seconds on an overloaded machine. So after the
+//! start a thread applies changes, and the event loop only sends it messages.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -23,17 +23,17 @@ use polyrail_model::Families;
 
 use crate::intercept::{InterceptError, Interception, Other, Plan};
 
-/// How often the program that holds the rules is looked at.
+/// How often the program that holds the rules is checked.
 pub const WATCH_EVERY: Duration = Duration::from_secs(1);
 
-/// How long after a failed change it is tried again.
+/// Delay before a failed change is retried.
 pub const RETRY_EVERY: Duration = Duration::from_secs(2);
 
-/// The daemon's interception. Dropping it ends it as the configuration's `on_exit` says, and waits
-/// for that.
+/// The daemon's interception. Dropping it removes or keeps the rules, as `on_exit` says, and waits
+/// for the thread.
 #[derive(Debug)]
 pub struct Diversion {
-    /// `None` once the worker is to end.
+    /// `None` once the worker should end.
     worker: Option<(Sender<Message>, JoinHandle<()>)>,
 }
 
@@ -41,7 +41,7 @@ impl Diversion {
     /// Sets the rules up, in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// Whatever the operator must mend; a missing route of the direct carrier is none of it.
+    /// An error that the operator must correct; a missing route of the direct carrier is none.
     pub fn start(now: Instant, config: &GatewayConfig) -> Result<Self, InterceptError> {
         let plan = Plan::from_config(config)?;
         let mut keeper = Keeper::new(plan);
@@ -58,20 +58,20 @@ impl Diversion {
         Ok(Self { worker: Some((sender, worker)) })
     }
 
-    /// The cloud says which address families it reaches; the others are rejected soon.
+    /// The cloud reported the address families that it reaches; the others are rejected soon.
     pub fn set_families(&self, reachable: Families) {
         self.send(Message::Families(reachable));
     }
 
-    /// A carrier came up after it was down: its interface may have lost its routes meanwhile, and
-    /// with them ours. They are renewed soon.
+    /// A carrier came up after it was down: its interface may have lost its routes and ours. They
+    /// are renewed soon.
     pub fn carrier_up(&self) {
         self.send(Message::CarrierUp);
     }
 
     fn send(&self, message: Message) {
         if let Some((sender, _)) = &self.worker {
-            // It fails only when the worker has panicked; that is reported at the end.
+            // It fails only if the worker panicked, which is reported at the end.
             let _ = sender.send(message);
         }
     }
@@ -100,12 +100,12 @@ enum Message {
 struct Keeper {
     plan: Plan,
     held: Option<Interception>,
-    /// What the cloud reaches, once it has said so.
+    /// The families that the cloud reaches, once reported.
     reachable: Option<Families>,
-    /// The direct carrier's route is to be renewed.
+    /// The direct carrier's route must be renewed.
     stale: bool,
     retry_at: Option<Instant>,
-    /// The failure that the log heard last.
+    /// The last logged failure.
     told: Option<String>,
 }
 
@@ -138,11 +138,11 @@ impl Keeper {
     fn take(&mut self, message: Message) {
         match message {
             Message::Families(reachable) => self.reachable = Some(reachable),
-            Message::CarrierUp => self.stale |= matches!(self.plan.other(), Other::Direct { .. }),
+            Message::CarrierUp => self.stale |= matches!(self.plan.other, Other::Direct { .. }),
         }
     }
 
-    /// Does whatever is to be done; when all is well, one system call.
+    /// Applies pending changes; without any, it costs one system call.
     fn settle(&mut self) -> Result<(), InterceptError> {
         if self.held.is_none() {
             self.begin()?;
@@ -165,12 +165,12 @@ impl Keeper {
     }
 
     fn begin(&mut self) -> Result<(), InterceptError> {
-        self.held = Some(Interception::start(self.plan.clone(), self.plan.on_exit())?);
+        self.held = Some(Interception::start(self.plan.clone(), self.plan.on_exit)?);
         self.stale = false;
         Ok(())
     }
 
-    /// Logs a failure, but not the same one twice in a row.
+    /// Logs a failure unless it is the same as the last one.
     fn fail(&mut self, now: Instant, error: &InterceptError) {
         self.retry_at = Some(now + RETRY_EVERY);
         let text = error.to_string();

@@ -1,9 +1,9 @@
-//! Transparent interception: the nftables table and the policy routing that bring passengers'
-//! traffic here, and what happens to traffic that is not carried.
+//! Transparent interception: the nftables table and the policy routing that divert passengers'
+//! traffic to the gateway, and reject or forward other traffic.
 //!
-//! All firewall rules stand in one table, `inet polyrail`; all routes and routing rules carry one
-//! protocol number. So applying is one atomic transaction, and removing needs no memory of what
-//! was applied and touches nothing else. `docs/interception.md` explains the rules.
+//! All firewall rules are in one table, `inet polyrail`; all routes and routing rules have one
+//! protocol number. So the rules are applied in one atomic transaction, and removed without knowing
+//! which rules were applied. `docs/interception.md` explains the rules.
 //!
 //! Two ways to hold the rules: [`apply`] leaves them in the kernel until [`remove`];
 //! [`Interception`] ties them to this process.
@@ -21,6 +21,7 @@ use std::io;
 pub use polyrail_config::OnExit;
 use polyrail_model::Families;
 
+use plan::Hops;
 pub use plan::{Other, Plan};
 pub use ruleset::{Script, removal};
 
@@ -33,9 +34,9 @@ use owned::OwnedTable;
 pub struct Interception {
     plan: Plan,
     families: Families,
-    /// The direct carrier's ways out, as they were seen last.
-    hops: system::Hops,
-    /// `None` when the rules outlive the process.
+    /// The next hops of the direct carrier, when they were last read.
+    hops: Hops,
+    /// `None` if the rules outlive the process.
     owned: Option<OwnedTable>,
 }
 
@@ -45,13 +46,10 @@ pub enum InterceptError {
     /// The configuration has no `[intercept]`.
     #[error("the configuration has no [intercept] table")]
     NotConfigured,
-    /// A name that cannot stand in a rule.
+    /// An interface's name is unsafe in a rule.
     #[error("interface {0:?} has a character that cannot stand in a firewall rule")]
     Interface(String),
-    /// `direct:` names a carrier without an interface, or none at all.
-    #[error("intercept.other: the carrier {0:?} has no interface to send through")]
-    DirectCarrier(String),
-    /// `direct:` needs a way out that is not there.
+    /// `direct:` needs a default route.
     #[error("intercept.other: no default route leads through {0}; bring the carrier up first")]
     DirectRoute(String),
     /// `direct:` needs forwarding.
@@ -65,7 +63,7 @@ pub enum InterceptError {
         /// The system's reason.
         source: io::Error,
     },
-    /// A program refused its work.
+    /// A program failed.
     #[error("`{command}` failed: {message}")]
     Refused {
         /// The command line.
@@ -73,7 +71,7 @@ pub enum InterceptError {
         /// Its standard error.
         message: String,
     },
-    /// The thread that keeps the rules could not be started.
+    /// The thread for changes of the rules could not be started.
     #[error("cannot start a thread: {0}")]
     Worker(io::Error),
     /// Another process holds the table.
@@ -84,20 +82,20 @@ pub enum InterceptError {
 /// The commands and rules that [`apply`] runs on this machine now, as a shell script.
 ///
 /// # Errors
-/// `direct:` lacks what it needs.
+/// `direct:` has no route, or forwarding is off.
 pub fn print(plan: &Plan) -> Result<String, InterceptError> {
-    Ok(script(plan, plan.families(), false)?.to_string())
+    Ok(script(plan, plan.families, false)?.to_string())
 }
 
-/// Sets the rules up, or again; they stay until [`remove`], also when this process ends.
+/// Sets the rules up; they stay until [`remove`], even after this process.
 ///
 /// # Errors
-/// A needed thing is missing or a command failed; then the firewall rules are as before.
+/// A route, program or privilege is missing, or a command failed; the rules are unchanged.
 pub fn apply(plan: &Plan) -> Result<(), InterceptError> {
-    script(plan, plan.families(), false)?.run()
+    script(plan, plan.families, false)?.run()
 }
 
-/// Removes all that [`apply`] or a dead daemon left, and nothing else. Nothing to remove is fine.
+/// Removes the rules of [`apply`] or of a dead daemon, if there are any.
 ///
 /// # Errors
 /// A command failed.
@@ -106,12 +104,13 @@ pub fn remove() -> Result<(), InterceptError> {
 }
 
 impl Interception {
-    /// Sets the rules up, whatever an earlier process left behind.
+    /// Sets the rules up; replaces those of a dead daemon.
     ///
     /// # Errors
-    /// A needed thing is missing, a command failed, or another daemon holds the rules.
+    /// A route, program or privilege is missing, a command failed, or another daemon holds the
+    /// rules.
     pub fn start(plan: Plan, on_exit: OnExit) -> Result<Self, InterceptError> {
-        let families = plan.families();
+        let families = plan.families;
         let hops = hops(&plan)?;
         let owned = match on_exit {
             OnExit::Closed => {
@@ -121,20 +120,20 @@ impl Interception {
             OnExit::Open => {
                 let script = Script::new(&plan, &hops, families, true);
                 script.run_routing()?;
-                Some(OwnedTable::start(script.ruleset()).inspect_err(|_| clear_routing())?)
+                Some(OwnedTable::start(&script.ruleset).inspect_err(|_| clear_routing())?)
             }
         };
         Ok(Self { plan, families, hops, owned })
     }
 
-    /// Rejects new TCP connections of the families that the cloud cannot reach, and takes those
-    /// of the others. Connections that stand go on. Families that the configuration leaves out
-    /// stay rejected. Takes some ten milliseconds when something changes, else nothing.
+    /// Rejects new TCP connections of families that the cloud does not reach, and accepts those of
+    /// the others. Established connections continue. Families that the configuration excludes stay
+    /// rejected. A change takes about ten milliseconds.
     ///
     /// # Errors
-    /// The kernel did not take the change.
+    /// The kernel rejected the change.
     pub fn set_families(&mut self, reachable: Families) -> Result<(), InterceptError> {
-        let configured = self.plan.families();
+        let configured = self.plan.families;
         let wanted =
             Families { v4: reachable.v4 && configured.v4, v6: reachable.v6 && configured.v6 };
         if wanted == self.families {
@@ -149,13 +148,8 @@ impl Interception {
         Ok(())
     }
 
-    /// The families whose connections are taken now.
-    pub fn families(&self) -> Families {
-        self.families
-    }
-
-    /// Reads the carrier's routes again and rebuilds ours: for `direct:`, after its carrier's
-    /// interface came back (its routes are lost with it) or got another router.
+    /// Reads the carrier's routes again and rebuilds ours: for `direct:`, after the carrier's
+    /// interface came back without its routes, or has another router.
     ///
     /// # Errors
     /// The carrier has no route, or a command failed.
@@ -164,8 +158,8 @@ impl Interception {
         Script::new(&self.plan, &self.hops, self.families, self.owned.is_some()).run_routing()
     }
 
-    /// Rebuilds the rules if the program that holds them has died; returns whether it had.
-    /// To be called every second or so; costs one system call.
+    /// Rebuilds the rules if the program that holds them died; returns true if it did. Call it
+    /// about every second; it costs one system call.
     ///
     /// # Errors
     /// As for [`Self::start`]; the next call tries again.
@@ -174,9 +168,9 @@ impl Interception {
         if owned.lives() {
             return Ok(false);
         }
-        // With the carrier's ways as they were: it may be down just now.
+        // With the last known next hops, because the carrier may be down.
         let script = Script::new(&self.plan, &self.hops, self.families, true);
-        *owned = OwnedTable::start(script.ruleset())?;
+        *owned = OwnedTable::start(&script.ruleset)?;
         Ok(true)
     }
 }
@@ -194,9 +188,9 @@ fn script(plan: &Plan, families: Families, owned: bool) -> Result<Script, Interc
     Ok(Script::new(plan, &hops(plan)?, families, owned))
 }
 
-fn hops(plan: &Plan) -> Result<system::Hops, InterceptError> {
-    match plan.other() {
-        Other::Reject => Ok(system::Hops::default()),
+fn hops(plan: &Plan) -> Result<Hops, InterceptError> {
+    match &plan.other {
+        Other::Reject => Ok(Hops::default()),
         Other::Direct { interface } => system::hops(interface),
     }
 }

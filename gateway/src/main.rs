@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use polyrail_config::check::{Kind, log_tls};
+use polyrail_admin::StartOptions;
+use polyrail_config::check::log_tls;
 use polyrail_config::{GatewayConfig, Overrides};
-use polyrail_daemon::StartOptions;
 use polyrail_gateway::intercept::{self, Plan};
+use polyrail_identity::NodeRole;
 
 /// The daemon on board: takes passengers' connections and carries them to the cloud.
 #[derive(Debug, Parser)]
@@ -59,8 +60,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(Command::Intercept(Intercept { remove: true, .. })) = arguments.command {
         return Ok(intercept::remove()?);
     }
-    let mut config = GatewayConfig::load(&arguments.config)?;
-    config.apply(&arguments.overrides);
+    let config = GatewayConfig::load(&arguments.config, &arguments.overrides)?;
     if let Some(Command::Intercept(wanted)) = arguments.command {
         let plan = Plan::from_config(&config)?;
         if wanted.print {
@@ -70,8 +70,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let log = polyrail_config::log::init(&config.log, &config.ignored)?;
-    log_tls(&config.tls, Kind::Gateway);
+    let log = polyrail_config::log::init(&config.common.log, &config.ignored)?;
+    log_tls(&config.common.tls, NodeRole::Gateway);
     let Arguments { config: file, overrides, command: _ } = arguments;
     polyrail_gateway::shell::run(config, StartOptions { file, overrides, log: Some(log) })
 }

@@ -1,12 +1,12 @@
-//! The DNS forwarder's place in the loop: its sockets, and its flow to the resolver.
+//! The DNS forwarder in the event loop: its sockets, and its flow to the resolver.
 //!
-//! The flow is opened when queries wait and there is none, and kept until the resolver ends it.
+//! The flow is opened for pending queries and kept until the resolver closes it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 use polyrail_model::{Destination, UserId};
 use polyrail_relay::{AcceptGate, LogLimiter, Relay};
 use polyrail_session::{Endpoint, FlowKey, ResetReason};
@@ -33,7 +33,7 @@ impl NameService {
     ) -> io::Result<Self> {
         let mut taken_in = Vec::new();
         for (index, mut socket) in sockets.into_iter().enumerate() {
-            registry.register(&mut socket, Token(base + index), Interest::READABLE)?;
+            socket.register(registry, Token(base + index))?;
             taken_in.push((socket, AcceptGate::default()));
         }
         Ok(Self {
@@ -46,7 +46,7 @@ impl NameService {
         })
     }
 
-    /// Sends all queries to another resolver from now on, also the pending ones.
+    /// Sends all queries, including pending ones, to another resolver.
     pub(crate) fn set_resolver(&mut self, now: Instant, relay: &mut Relay, resolver: SocketAddr) {
         self.resolver = resolver;
         if let Some(flow) = self.flow.take() {
@@ -55,14 +55,14 @@ impl NameService {
         }
     }
 
-    /// The socket at this place among the tokens is readable.
+    /// The socket with this index is readable.
     pub(crate) fn on_ready(&mut self, index: usize) {
         if let Some((_, gate)) = self.sockets.get_mut(index) {
             gate.on_ready();
         }
     }
 
-    /// Takes queries, moves the flow and sends answers.
+    /// Receives queries, reads and writes the flow, and sends answers.
     pub(crate) fn on_turn(
         &mut self,
         now: Instant,
@@ -94,19 +94,19 @@ impl NameService {
         gates.chain(self.forwarder.next_timeout()).min()
     }
 
-    /// Something happened to a flow; true when it is this one.
+    /// Handles an event of a flow; returns false if it is another flow.
     pub(crate) fn on_flow(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey) -> bool {
         if self.flow != Some(flow) {
             return false;
         }
         self.move_flow(now, relay.endpoint());
-        // Whatever was read or not: the session is to tell of the next bytes.
+        // Requests the event for the next bytes, even if nothing was read.
         relay.endpoint().consume(now, flow, 0);
         self.answer(now);
         true
     }
 
-    /// A flow is gone; true when it was this one.
+    /// Handles the end of a flow; returns false if it is another flow.
     pub(crate) fn on_gone(&mut self, now: Instant, flow: FlowKey) -> bool {
         if self.flow != Some(flow) {
             return false;
@@ -122,11 +122,10 @@ impl NameService {
             let to = Destination::Address(self.resolver);
             match endpoint.open(now, FORWARDER, to) {
                 Ok(flow) => self.flow = Some(flow),
-                Err(error) => {
-                    if self.notices.permit(now).is_some() {
-                        tracing::warn!(%error, "cannot open a flow to the DNS resolver");
-                    }
+                Err(error) if self.notices.permit(now).is_some() => {
+                    tracing::warn!(%error, "cannot open a flow to the DNS resolver");
                 }
+                Err(_) => {}
             }
         }
         let Some(flow) = self.flow else { return };
@@ -173,7 +172,7 @@ impl NameService {
     }
 }
 
-/// The user that the forwarder's flow belongs to: nobody's in particular.
+/// The user of the forwarder's flow; it belongs to no passenger.
 const FORWARDER: UserId = UserId(0);
-/// Queries that one socket's turn takes.
+/// The maximum number of queries received from one socket per turn.
 const QUERIES_PER_TURN: usize = 64;

@@ -1,14 +1,14 @@
 //! The gateway's part of operators' requests: changes of carriers and new configurations.
 //!
-//! A change is applied wholly or not at all, so whatever can fail comes first. It closes no flow;
-//! without a carrier, flows wait as long as the session lingers.
+//! A change is applied wholly or not at all, so steps that can fail come first. It closes no flow;
+//! without a carrier, flows wait for `session.linger`.
 
 use std::time::Instant;
 
 use polyrail_admin::{
-    AdminError, ErrorCode, Event, LinkChange, PathChange, PathState, RestartWish, Snapshot,
+    AdminError, ErrorCode, Event, LinkChange, PathChange, PathState, RestartWish,
 };
-use polyrail_config::{Carrier, GatewayConfig, OtherTraffic};
+use polyrail_config::{Carrier, GatewayConfig, GatewayTables, OtherTraffic};
 use polyrail_daemon::{Daemon, Operate, start};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
@@ -18,13 +18,11 @@ use crate::shell::{Gateway, reply_policy};
 use crate::telemetry;
 
 impl Operate for Gateway {
-    type Config = GatewayConfig;
+    type Tables = GatewayTables;
 
-    fn daemon(&mut self) -> &mut Daemon<GatewayConfig> {
+    fn daemon(&mut self) -> &mut Daemon<GatewayTables> {
         &mut self.daemon
     }
-
-    fn complete(&self, _snapshot: &mut Snapshot) {}
 
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState> {
         relay.update_traffic(now);
@@ -63,17 +61,16 @@ impl Operate for Gateway {
             })?;
             self.daemon.identity = identity;
         }
-        self.daemon.reload_session(now, relay, &config);
+        self.daemon.reload_session(now, relay, &config.common);
         if old.socks5 != config.socks5 {
             self.clients.set_policy(reply_policy(&config));
         }
-        if let Some(dns) = config.dns.as_ref().filter(|_| old.dns != config.dns) {
-            self.resolver = Some(dns.resolver);
-            if let Some(names) = &mut self.names {
-                names.set_resolver(now, relay, dns.resolver);
-            }
+        let dns = config.dns.as_ref().filter(|_| old.dns != config.dns);
+        if let Some((names, dns)) = self.names.as_mut().zip(dns) {
+            names.set_resolver(now, relay, dns.resolver);
         }
-        let settings = config.linkdb.as_ref().filter(|_| old.linkdb != config.linkdb);
+        let settings = config.common.linkdb.as_ref();
+        let settings = settings.filter(|_| old.common.linkdb != config.common.linkdb);
         if let Some((linkdb, settings)) = self.daemon.linkdb.as_ref().zip(settings) {
             linkdb.reload(start::linkdb_settings(settings, true));
         }
@@ -91,8 +88,8 @@ impl Operate for Gateway {
     }
 }
 
-/// Warns of changed carriers whose congestion control the kernel or QUIC does not have. Their
-/// tunnels use another one.
+/// Warns of changed carriers whose congestion control is not available. Their tunnels use another
+/// one.
 fn congestion_warnings(old: &GatewayConfig, new: &GatewayConfig) -> Vec<String> {
     let wish = |config: &GatewayConfig, carrier: &Carrier| {
         (carrier.congestion.clone(), config.carrier_mode(carrier), carrier.usable())
@@ -115,8 +112,7 @@ fn congestion_warnings(old: &GatewayConfig, new: &GatewayConfig) -> Vec<String> 
     warnings
 }
 
-/// Refuses another interface of the direct carrier: the interception rules, made at the start,
-/// name it.
+/// Refuses another interface of the direct carrier, because the interception rules name it.
 fn check_direct(old: &GatewayConfig, new: &GatewayConfig) -> Result<(), AdminError> {
     let other = new.intercept.as_ref().map(|intercept| &intercept.other);
     let Some(OtherTraffic::Direct(direct)) = other else { return Ok(()) };

@@ -1,8 +1,8 @@
 //! The gateway daemon around the relay: listeners, SOCKS5, DNS, carriers, signals.
 //!
-//! A connection's way: accepted transparently (its local address is where it wants to go) or by
-//! SOCKS5 (its request says so), it becomes a flow at once, session or not, and its socket the
-//! flow's leg. No round trip is spent; what fails later resets the connection.
+//! A connection is accepted transparently (its local address is its destination) or by SOCKS5 (its
+//! request names the destination). It becomes a flow at once, even without a session, and its
+//! socket the flow's leg. This costs no round trip; a later failure resets the connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,10 +12,13 @@ use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
-use polyrail_admin::Event as AdminEvent;
-use polyrail_config::{GatewayConfig, SocksReply};
-use polyrail_daemon::start::{self, random};
-use polyrail_daemon::{Daemon, StartOptions};
+use polyrail_admin::{AdminOptions, Event as AdminEvent, StartOptions};
+use polyrail_config::{GatewayConfig, GatewayTables, SocksReply};
+use polyrail_daemon::Daemon;
+use polyrail_daemon::start::{
+    linkdb_probe, linkdb_settings, prepare_process, random, session_settings, signals, start_linkdb,
+};
+use polyrail_identity::TlsIdentity;
 use polyrail_model::{Destination, InstanceId};
 use polyrail_relay::linkdb::Role;
 use polyrail_relay::{AcceptGate, LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
@@ -27,32 +30,30 @@ use crate::diversion::Diversion;
 use crate::dns::{DnsSocket, is_dns};
 use crate::name_service::NameService;
 use crate::socks_clients::SocksClients;
-use crate::socks5::ReplyPolicy;
-use crate::telemetry;
-use crate::transparent::{Accepted, TransparentListener};
 use crate::users::Users;
+use crate::{telemetry, transparent};
 
 /// Runs the daemon until a signal ends it.
 ///
 /// # Errors
-/// Something that the operator must repair before the daemon can start: certificates, addresses,
+/// An error that the operator must correct before the daemon can start: certificates, addresses,
 /// privileges, the admin socket. A missing carrier is not an error.
-pub fn run(config: GatewayConfig, options: StartOptions) -> anyhow::Result<()> {
+pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
     let mut poll = Poll::new().context("no epoll")?;
-    let signals = start::signals(poll.registry(), SIGNALS)?;
+    let signals = signals(poll.registry(), SIGNALS)?;
     let now = Instant::now();
-    let descriptors = start::prepare_process();
-    let identity = start::load_identity(&config.tls)?;
+    let descriptors = prepare_process();
+    let identity = TlsIdentity::load(&config.common.tls.paths())?;
     let (name, cloud) = (identity.name().clone(), config.cloud.name.clone());
-    let settings = start::session_settings(&config);
+    let settings = session_settings(&config.common);
     let endpoint = Endpoint::gateway(now, settings.clone(), InstanceId(random()?));
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
     let clients = Clients::new(&identity, &cloud)?;
     let carriers = Carriers::new(&config, clients, u64::from_ne_bytes(random()?));
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-    let linkdb = config.linkdb.as_ref().map(|linkdb| {
-        let settings = start::linkdb_settings(linkdb, true);
-        start::start_linkdb(linkdb, settings, Role::Gateway, &waker)
+    let linkdb = config.common.linkdb.as_ref().map(|linkdb| {
+        let settings = linkdb_settings(linkdb, true);
+        start_linkdb(linkdb, settings, Role::Gateway, &waker)
     });
     let linkdb = linkdb.transpose()?;
     let telemetry = linkdb.as_ref().map(|linkdb| {
@@ -62,9 +63,11 @@ pub fn run(config: GatewayConfig, options: StartOptions) -> anyhow::Result<()> {
     let telemetry = telemetry.transpose()?;
     let probe = linkdb.as_ref().zip(telemetry.as_ref()).map(|(linkdb, telemetry)| {
         let states = telemetry.states();
-        start::linkdb_probe(linkdb, move || telemetry::states(&states))
+        linkdb_probe(linkdb, move || telemetry::states(&states))
     });
-    let control = start::start_control(&config, options, waker, true, probe)?;
+    let options =
+        AdminOptions { config: config.clone(), start, waker, watch_links: true, linkdb: probe };
+    let control = polyrail_admin::start(options).context("cannot start the control thread")?;
     let shutdown = Shutdown::default();
     let daemon = Daemon { config, settings, identity, control, linkdb, shutdown, signals };
     let mut gateway = Gateway::new(now, daemon, carriers, telemetry, poll.registry())?;
@@ -77,16 +80,14 @@ pub fn run(config: GatewayConfig, options: StartOptions) -> anyhow::Result<()> {
 
 /// The gateway around the relay.
 pub(crate) struct Gateway {
-    pub(crate) daemon: Daemon<GatewayConfig>,
+    pub(crate) daemon: Daemon<GatewayTables>,
     pub(crate) carriers: Carriers,
     /// Telemetry sources, if LinkDB is enabled.
     pub(crate) telemetry: Option<Telemetry>,
-    transparent: Vec<(TransparentListener, AcceptGate)>,
+    transparent: Vec<(TcpListener, AcceptGate)>,
     socks: Vec<(TcpListener, AcceptGate)>,
     pub(crate) clients: SocksClients,
     pub(crate) names: Option<NameService>,
-    /// The resolver that DNS over TCP is redirected to.
-    pub(crate) resolver: Option<SocketAddr>,
     users: Users,
     diversion: Option<Diversion>,
     refused_flows: LogLimiter,
@@ -98,20 +99,20 @@ pub(crate) struct Gateway {
 impl Gateway {
     fn new(
         now: Instant,
-        daemon: Daemon<GatewayConfig>,
+        daemon: Daemon<GatewayTables>,
         carriers: Carriers,
         telemetry: Option<Telemetry>,
         registry: &Registry,
     ) -> anyhow::Result<Self> {
         let config = &daemon.config;
-        let transparent = listen_transparently(config, registry)?;
-        let socks = listen_for_socks(config, registry)?;
+        let transparent = gated(registry, TRANSPARENT, listen_transparently(config)?)?;
+        let socks = gated(registry, SOCKS, listen_for_socks(config)?)?;
         let names = name_service(config, registry)?;
         let policy = reply_policy(config);
         let inside = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
         let users = Users::new(config.users.key, inside.map(ToString::to_string).collect())
             .context("cannot ask the kernel for users' link addresses (users.key)")?;
-        // Last, because passengers' traffic arrives from here on.
+        // Last, because passengers' traffic arrives from now on.
         let diversion = match &config.intercept {
             Some(_) => Some(Diversion::start(now, config)?),
             None => None,
@@ -123,7 +124,6 @@ impl Gateway {
             socks,
             clients: SocksClients::new(registry.try_clone()?, SOCKS_CLIENTS, policy),
             names,
-            resolver: config.dns.as_ref().map(|dns| dns.resolver),
             users,
             daemon,
             diversion,
@@ -143,8 +143,10 @@ impl Gateway {
                     break;
                 }
                 let own = listener.local_addr().ok();
-                let Some(accepted) = gate.take(now, || listener.accept().map(Some)) else { break };
-                self.take_intercepted(now, relay, accepted, own);
+                let Some((stream, peer)) = gate.take(now, || listener.accept().map(Some)) else {
+                    break;
+                };
+                self.take_intercepted(now, relay, stream, peer, own);
             }
         }
         for index in 0..self.socks.len() {
@@ -182,16 +184,19 @@ impl Gateway {
         &mut self,
         now: Instant,
         relay: &mut Relay,
-        accepted: Accepted,
+        stream: TcpStream,
+        peer: SocketAddr,
         own: Option<SocketAddr>,
     ) {
-        let Accepted { stream, original, peer } = accepted;
+        // The passenger's destination.
+        let Ok(original) = stream.local_addr() else { return };
         let wanted = SocketAddr::new(original.ip().to_canonical(), original.port());
         if Some(wanted) == own {
             // A connection to the listener itself has no destination.
             return polyrail_relay::reset_socket(stream);
         }
-        let to = self.resolver.filter(|_| is_dns(&wanted)).unwrap_or(wanted);
+        let dns = self.daemon.config.dns.as_ref().filter(|_| is_dns(&wanted));
+        let to = dns.map_or(wanted, |dns| dns.resolver);
         let user = self.users.user(now, peer.ip());
         match relay.endpoint().open(now, user, Destination::Address(to)) {
             Ok(flow) => relay.attach(now, flow, stream),
@@ -234,8 +239,8 @@ impl Gateway {
             Event::Dialed { flow } | Event::Readable { flow } | Event::Writable { flow } => {
                 self.on_flow(now, relay, flow, &event);
             }
-            Event::PathStalled { tunnel, .. } => self.carriers.on_stalled(tunnel),
-            Event::PathRecovered { tunnel } => self.carriers.on_recovered(tunnel),
+            Event::PathStalled { tunnel, .. } => self.carriers.set_stalled(tunnel, true),
+            Event::PathRecovered { tunnel } => self.carriers.set_stalled(tunnel, false),
             Event::Reset { flow, reason } => self.on_flow_closed(now, relay, flow, reason),
             Event::Closed { flow } => {
                 self.on_flow_closed(now, relay, flow, ResetReason::PeerReset);
@@ -377,47 +382,41 @@ impl Shell for Gateway {
 }
 
 /// When SOCKS5 requests are answered.
-pub(crate) fn reply_policy(config: &GatewayConfig) -> ReplyPolicy {
-    match config.socks5.as_ref().map(|socks5| socks5.reply).unwrap_or_default() {
-        SocksReply::Immediate => ReplyPolicy::Immediate,
-        SocksReply::Dialed => ReplyPolicy::Dialed,
-    }
+pub(crate) fn reply_policy(config: &GatewayConfig) -> SocksReply {
+    config.socks5.as_ref().map(|socks5| socks5.reply).unwrap_or_default()
 }
 
-fn listen_transparently(
-    config: &GatewayConfig,
-    registry: &Registry,
-) -> anyhow::Result<Vec<(TransparentListener, AcceptGate)>> {
+fn listen_transparently(config: &GatewayConfig) -> anyhow::Result<Vec<TcpListener>> {
     let Some(intercept) = &config.intercept else { return Ok(Vec::new()) };
     let port = intercept.port.get();
-    let listeners = TransparentListener::bind_loopback(port, intercept.ipv4, intercept.ipv6)
-        .with_context(|| {
-            format!(
-                "cannot listen transparently on port {port} (intercept.port): the port must be \
-                 free, and the process needs CAP_NET_ADMIN"
-            )
-        })?;
-    let mut gated = Vec::new();
-    for (index, mut listener) in listeners.into_iter().enumerate() {
-        registry.register(&mut listener, Token(TRANSPARENT + index), Interest::READABLE)?;
-        gated.push((listener, AcceptGate::default()));
-    }
-    Ok(gated)
+    transparent::listen(port, intercept.ipv4, intercept.ipv6).with_context(|| {
+        format!(
+            "cannot listen transparently on port {port} (intercept.port): the port must be free, \
+             and the process needs CAP_NET_ADMIN"
+        )
+    })
 }
 
-fn listen_for_socks(
-    config: &GatewayConfig,
-    registry: &Registry,
-) -> anyhow::Result<Vec<(TcpListener, AcceptGate)>> {
-    let mut gated = Vec::new();
+fn listen_for_socks(config: &GatewayConfig) -> anyhow::Result<Vec<TcpListener>> {
     let addresses = config.socks5.iter().flat_map(|socks5| &socks5.listen);
-    for (index, address) in addresses.enumerate() {
-        let mut listener = TcpListener::bind(*address)
-            .with_context(|| format!("cannot listen on {address} (socks5.listen)"))?;
-        registry.register(&mut listener, Token(SOCKS + index), Interest::READABLE)?;
-        gated.push((listener, AcceptGate::default()));
-    }
-    Ok(gated)
+    let listen = |address: &SocketAddr| {
+        TcpListener::bind(*address)
+            .with_context(|| format!("cannot listen on {address} (socks5.listen)"))
+    };
+    addresses.map(listen).collect()
+}
+
+/// Registers listeners under `base` and the following tokens.
+fn gated(
+    registry: &Registry,
+    base: usize,
+    listeners: Vec<TcpListener>,
+) -> std::io::Result<Vec<(TcpListener, AcceptGate)>> {
+    let register = |(token, mut listener)| {
+        registry.register(&mut listener, Token(token), Interest::READABLE)?;
+        Ok((listener, AcceptGate::default()))
+    };
+    (base..).zip(listeners).map(register).collect()
 }
 
 fn name_service(

@@ -11,15 +11,16 @@
 //!    +-------------+---------------> Failed: send the output, then close
 //! ```
 //!
-//! Invariants: bytes behind the request are never consumed, they are the flow's first data;
-//! however the input is cut, events and output are the same; at most [`INPUT_MAX`] bytes are held.
+//! Invariants: bytes after the request are never consumed, because they are the flow's first data;
+//! events and output do not depend on how the input is split; at most [`INPUT_MAX`] bytes are
+//! buffered.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use polyrail_model::{Destination, HostName};
 use polyrail_session::ResetReason;
 
-pub use polyrail_config::SocksReply as ReplyPolicy;
+use polyrail_config::SocksReply;
 
 /// The REP field (RFC 1928 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub enum ReplyCode {
     HostUnreachable = 4,
     /// Connection refused.
     ConnectionRefused = 5,
-    /// TTL expired; servers commonly say so when a dial timed out.
+    /// TTL expired; the usual code for a dial that timed out.
     TtlExpired = 6,
     /// Command not supported.
     CommandNotSupported = 7,
@@ -51,7 +52,7 @@ pub enum Failure {
     /// The first byte of a message was not 5.
     #[error("the client speaks SOCKS version {0}, not 5")]
     Version(u8),
-    /// The client insists on a way to authenticate.
+    /// The client requires authentication.
     #[error("the client offers no method without authentication")]
     NoMethod,
     /// A command other than CONNECT.
@@ -66,15 +67,15 @@ pub enum Failure {
     /// The port is zero.
     #[error("port 0 cannot be connected to")]
     Port,
-    /// The dial failed; only with [`ReplyPolicy::Dialed`].
+    /// The dial failed; only with [`SocksReply::Dialed`].
     #[error("the dial failed: {0:?}")]
     Dial(ReplyCode),
 }
 
-/// What a negotiation wants of its owner.
+/// A request of a negotiation to its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Open a flow to the destination. What the client sends from here on is the flow's.
+    /// Open a flow to the destination. Further bytes of the client belong to the flow.
     Connect(Destination),
     /// Send the output, then close the connection.
     Failed(Failure),
@@ -83,7 +84,7 @@ pub enum Event {
 /// One client's negotiation.
 #[derive(Debug)]
 pub struct Negotiation {
-    policy: ReplyPolicy,
+    policy: SocksReply,
     state: State,
     /// The unfinished message of the client; at most [`INPUT_MAX`] bytes.
     input: Vec<u8>,
@@ -104,16 +105,12 @@ enum State {
     Failed,
 }
 
-/// What the bytes at hand amount to.
-enum Parsed<T> {
-    Incomplete,
-    Complete(T),
-    Invalid(Failure),
-}
+/// The parsed message; `None` while it is incomplete.
+type Parsed<T> = Result<Option<T>, Failure>;
 
 impl Negotiation {
-    /// A negotiation at its beginning.
-    pub fn new(policy: ReplyPolicy) -> Self {
+    /// A new negotiation.
+    pub fn new(policy: SocksReply) -> Self {
         Self { policy, state: State::Greeting, input: Vec::new(), output: Vec::new(), event: None }
     }
 
@@ -123,7 +120,7 @@ impl Negotiation {
         let mut consumed = 0;
         while matches!(self.state, State::Greeting | State::Request) {
             let Some(&byte) = bytes.get(consumed) else { return consumed };
-            // Byte by byte: a message ends where its own fields say, and nothing behind is taken.
+            // Byte by byte, because a message's own fields define its end.
             self.input.push(byte);
             consumed += 1;
             self.step();
@@ -136,7 +133,7 @@ impl Negotiation {
         self.event.take()
     }
 
-    /// With [`ReplyPolicy::Dialed`]: the cloud has dialed, or failed with the given code. Later
+    /// With [`SocksReply::Dialed`]: the cloud has dialed, or failed with the given code. Later
     /// calls, and calls under the other policy, change nothing.
     pub fn dialed(&mut self, result: Result<(), ReplyCode>) {
         if self.state != State::Waiting {
@@ -156,7 +153,7 @@ impl Negotiation {
         &self.output
     }
 
-    /// The first `sent` bytes of the output have left.
+    /// The first `sent` bytes of the output were sent.
     ///
     /// # Panics
     /// More was sent than there was.
@@ -164,8 +161,8 @@ impl Negotiation {
         self.output.drain(..sent);
     }
 
-    /// The success reply was written to the output: relay data both ways once it is sent. Until
-    /// then bytes of the server must wait, or they would overtake the reply.
+    /// The success reply is in the output: relay data both ways once it is sent. Until then bytes
+    /// of the server must wait, or they would precede the reply.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
@@ -176,33 +173,35 @@ impl Negotiation {
     }
 
     fn step(&mut self) {
-        if self.state == State::Greeting {
-            match parse_greeting(&self.input) {
-                Parsed::Incomplete => {}
-                Parsed::Complete(()) => {
+        let parsed = match self.state {
+            State::Greeting => parse_greeting(&self.input).map(|greeting| {
+                if greeting.is_some() {
                     self.output.extend([VERSION, METHOD_NONE]);
                     self.input.clear();
                     self.state = State::Request;
                 }
-                Parsed::Invalid(failure) => self.fail(failure),
-            }
-            return;
+            }),
+            _ => parse_request(&self.input).map(|request| {
+                if let Some(destination) = request {
+                    self.connect(destination);
+                }
+            }),
+        };
+        if let Err(failure) = parsed {
+            self.fail(failure);
         }
-        match parse_request(&self.input) {
-            Parsed::Incomplete => {}
-            Parsed::Complete(destination) => {
-                self.input = Vec::new();
-                self.event = Some(Event::Connect(destination));
-                self.state = match self.policy {
-                    ReplyPolicy::Immediate => {
-                        self.reply(ReplyCode::Succeeded);
-                        State::Done
-                    }
-                    ReplyPolicy::Dialed => State::Waiting,
-                };
+    }
+
+    fn connect(&mut self, destination: Destination) {
+        self.input = Vec::new();
+        self.event = Some(Event::Connect(destination));
+        self.state = match self.policy {
+            SocksReply::Immediate => {
+                self.reply(ReplyCode::Succeeded);
+                State::Done
             }
-            Parsed::Invalid(failure) => self.fail(failure),
-        }
+            SocksReply::Dialed => State::Waiting,
+        };
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -215,7 +214,7 @@ impl Negotiation {
         self.event = Some(Event::Failed(failure));
     }
 
-    /// Replies with 0.0.0.0:0 as the bound address: the cloud's true one is of no use on board.
+    /// Replies with 0.0.0.0:0 as the bound address: the cloud's address is useless on board.
     fn reply(&mut self, code: ReplyCode) {
         self.output.extend([VERSION, code as u8, 0, ADDRESS_V4, 0, 0, 0, 0, 0, 0]);
     }
@@ -240,7 +239,7 @@ impl From<ResetReason> for ReplyCode {
 }
 
 impl Failure {
-    /// The reply code that tells the client, once it has sent a request.
+    /// The reply code, if the client has sent a request.
     fn reply_code(self) -> ReplyCode {
         match self {
             Self::Version(_) | Self::NoMethod | Self::Port => ReplyCode::GeneralFailure,
@@ -255,75 +254,46 @@ impl Failure {
 /// VER, NMETHODS, METHODS (RFC 1928 3).
 fn parse_greeting(input: &[u8]) -> Parsed<()> {
     match input {
-        [] => Parsed::Incomplete,
-        [version, ..] if *version != VERSION => Parsed::Invalid(Failure::Version(*version)),
+        [version, ..] if *version != VERSION => Err(Failure::Version(*version)),
         [_, count, methods @ ..] if methods.len() >= usize::from(*count) => {
-            if methods.contains(&METHOD_NONE) {
-                Parsed::Complete(())
-            } else {
-                Parsed::Invalid(Failure::NoMethod)
-            }
+            methods.contains(&METHOD_NONE).then_some(Some(())).ok_or(Failure::NoMethod)
         }
-        _ => Parsed::Incomplete,
+        _ => Ok(None),
     }
 }
 
-/// VER, CMD, RSV, ATYP, DST.ADDR, DST.PORT (RFC 1928 4). RSV is not looked at.
+/// VER, CMD, RSV, ATYP, DST.ADDR, DST.PORT (RFC 1928 4). RSV is ignored.
 fn parse_request(input: &[u8]) -> Parsed<Destination> {
     let (kind, rest) = match input {
-        [version, ..] if *version != VERSION => return Parsed::Invalid(Failure::Version(*version)),
-        [_, command, ..] if *command != COMMAND_CONNECT => {
-            return Parsed::Invalid(Failure::Command(*command));
-        }
+        [version, ..] if *version != VERSION => return Err(Failure::Version(*version)),
+        [_, command, ..] if *command != COMMAND_CONNECT => return Err(Failure::Command(*command)),
         [_, _, _, kind, rest @ ..] => (*kind, rest),
-        _ => return Parsed::Incomplete,
+        _ => return Ok(None),
     };
-    match kind {
-        ADDRESS_V4 => with_port(rest.split_at_checked(4), |octets| {
-            let octets: [u8; 4] = octets.try_into().ok()?;
-            Some(Host::Address(Ipv4Addr::from(octets).into()))
-        }),
-        ADDRESS_V6 => with_port(rest.split_at_checked(16), |octets| {
-            let octets: [u8; 16] = octets.try_into().ok()?;
-            Some(Host::Address(Ipv6Addr::from(octets).to_canonical()))
-        }),
-        ADDRESS_NAME => match rest {
-            [0, ..] => Parsed::Invalid(Failure::Name),
-            [length, rest @ ..] => with_port(rest.split_at_checked((*length).into()), host_of_name),
-            [] => Parsed::Incomplete,
-        },
-        other => Parsed::Invalid(Failure::AddressType(other)),
-    }
-}
-
-enum Host {
-    Address(IpAddr),
-    Name(HostName),
-}
-
-fn with_port(
-    split: Option<(&[u8], &[u8])>,
-    host: impl FnOnce(&[u8]) -> Option<Host>,
-) -> Parsed<Destination> {
-    let Some((address, [high, low, ..])) = split else { return Parsed::Incomplete };
+    let (length, rest) = match (kind, rest) {
+        (ADDRESS_V4, rest) => (4, rest),
+        (ADDRESS_V6, rest) => (16, rest),
+        (ADDRESS_NAME, [0, ..]) => return Err(Failure::Name),
+        (ADDRESS_NAME, [length, rest @ ..]) => (usize::from(*length), rest),
+        (ADDRESS_NAME, []) => return Ok(None),
+        (other, _) => return Err(Failure::AddressType(other)),
+    };
+    let Some((host, [high, low, ..])) = rest.split_at_checked(length) else { return Ok(None) };
     let port = u16::from_be_bytes([*high, *low]);
-    match host(address) {
-        None => Parsed::Invalid(Failure::Name),
-        Some(_) if port == 0 => Parsed::Invalid(Failure::Port),
-        Some(Host::Address(ip)) => {
-            Parsed::Complete(Destination::Address(SocketAddr::new(ip, port)))
+    let address = match kind {
+        ADDRESS_V4 => <[u8; 4]>::try_from(host).map(IpAddr::from).ok(),
+        ADDRESS_V6 => <[u8; 16]>::try_from(host).map(IpAddr::from).ok(),
+        // Some clients send addresses as text in the name field.
+        _ => std::str::from_utf8(host).ok().and_then(|text| text.parse().ok()),
+    };
+    let destination = match address {
+        Some(ip) => Destination::Address(SocketAddr::new(ip.to_canonical(), port)),
+        None => {
+            let text = std::str::from_utf8(host).map_err(|_| Failure::Name)?;
+            Destination::Name(HostName::new(text).map_err(|_| Failure::Name)?, port)
         }
-        Some(Host::Name(name)) => Parsed::Complete(Destination::Name(name, port)),
-    }
-}
-
-/// Some clients send addresses as text in the name field; those are addresses.
-fn host_of_name(name: &[u8]) -> Option<Host> {
-    let text = std::str::from_utf8(name).ok()?;
-    match text.parse::<IpAddr>() {
-        Ok(ip) => Some(Host::Address(ip.to_canonical())),
-        Err(_) => HostName::new(text).ok().map(Host::Name),
-    }
+    };
+    if port == 0 { Err(Failure::Port) } else { Ok(Some(destination)) }
 }
 
 const VERSION: u8 = 5;

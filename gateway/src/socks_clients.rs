@@ -1,18 +1,17 @@
-//! SOCKS5 clients from their connect until their flow has a leg.
+//! SOCKS5 clients from their connection until their flow has a leg.
 //!
 //! ```text
 //!   Negotiating ──request──> (flow opened) ──reply sent, first data taken──> the relay's leg
 //!        │                        │
-//!        └───────── failure ──────┴──> Parting: the reply is sent, the end awaited, then closed
+//!        └───────── failure ──────┴──> Parting: reply sent, waits for the client to close
 //! ```
 //!
 //! At most [`CLIENTS_MAX`] at once, each for at most [`NEGOTIATION_MAX`] before its request and at
 //! most [`DIAL_MAX`] between its request and its leg.
 //!
-//! Invariants: what a client sent behind its request reaches the flow before anything that the leg
-//! reads; a flow that the relay reported on gets its leg only when everything else that was
-//! reported in that turn is known ([`SocksClients::on_turn`]): a leg of a flow that was reset
-//! meanwhile would hang for ever.
+//! Invariants: bytes after a client's request reach the flow before the leg reads more; a flow gets
+//! its leg only after all events of that turn were handled ([`SocksClients::on_turn`]), because the
+//! leg of a flow that was reset meanwhile would never close.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -22,33 +21,34 @@ use std::time::{Duration, Instant};
 use mio::event::Event as Readiness;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+use polyrail_config::SocksReply;
 use polyrail_model::{Destination, UserId};
 use polyrail_relay::Relay;
 use polyrail_session::{Event as SessionEvent, FlowKey, ResetReason};
 use slab::Slab;
 
-use crate::socks5::{Event, Negotiation, ReplyCode, ReplyPolicy};
+use crate::socks5::{Event, Negotiation, ReplyCode};
 
-/// Clients that negotiate or wait for a dial at once; more wait in the kernel's queue.
+/// The maximum number of clients that negotiate or wait for a dial; further ones wait in the
+/// kernel's queue.
 pub const CLIENTS_MAX: usize = 4096;
 
-/// How long a client may take for its request.
+/// Timeout of a client's request.
 pub const NEGOTIATION_MAX: Duration = Duration::from_secs(15);
 
-/// How long a client waits for the dial's end, and for its flow to take its first data. Longer
-/// than a session lingers without a path (120 s by default) and the cloud dials (10 s) together,
-/// so that it ends only waits whose answer was lost.
+/// How long a client waits for the dial and for its flow to accept its first data. Longer than the
+/// defaults of `session.linger` (120 s) and `dial.timeout` (10 s) together, so that it applies only
+/// if an answer was lost.
 pub const DIAL_MAX: Duration = Duration::from_secs(130);
 
 /// The clients.
 pub(crate) struct SocksClients {
     registry: Registry,
     base: usize,
-    policy: ReplyPolicy,
+    policy: SocksReply,
     clients: Slab<Client>,
     by_flow: HashMap<FlowKey, usize>,
-    /// Flows whose clients go on in the next turn; each once, and so at most
-    /// [`CLIENTS_MAX`].
+    /// Flows whose clients continue in the next turn; each once, so at most [`CLIENTS_MAX`].
     moved: Vec<FlowKey>,
     moved_at: Option<Instant>,
     scan_at: Option<Instant>,
@@ -60,19 +60,19 @@ struct Client {
     peer: SocketAddr,
     negotiation: Negotiation,
     flow: Option<FlowKey>,
-    /// What the client sent behind its request and the flow has not taken; at most [`READ_BYTES`].
+    /// Bytes after the request that the flow has not accepted; at most [`READ_BYTES`].
     first: Vec<u8>,
-    /// When the wait of the client's present state is given up.
+    /// When the current state times out.
     deadline: Instant,
-    /// The server was reached.
+    /// The cloud reached the server.
     reached: bool,
-    /// Stands among [`SocksClients::moved`].
+    /// Its flow is in [`SocksClients::moved`].
     moved: bool,
     parting: bool,
 }
 
 impl SocksClients {
-    pub(crate) fn new(registry: Registry, base: usize, policy: ReplyPolicy) -> Self {
+    pub(crate) fn new(registry: Registry, base: usize, policy: SocksReply) -> Self {
         Self {
             registry,
             base,
@@ -85,8 +85,8 @@ impl SocksClients {
         }
     }
 
-    /// Answers requests of clients that come from now on by another policy.
-    pub(crate) fn set_policy(&mut self, policy: ReplyPolicy) {
+    /// Uses another policy for new clients.
+    pub(crate) fn set_policy(&mut self, policy: SocksReply) {
         self.policy = policy;
     }
 
@@ -98,7 +98,7 @@ impl SocksClients {
         self.clients.len() >= CLIENTS_MAX
     }
 
-    /// Takes a new client in.
+    /// Adds a client.
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -130,7 +130,7 @@ impl SocksClients {
         self.go_on(now, relay, index);
     }
 
-    /// Takes an event under one of this module's tokens.
+    /// Handles an event of a client's socket.
     pub(crate) fn on_event(&mut self, now: Instant, relay: &mut Relay, event: &Readiness) {
         let Some(index) = event.token().0.checked_sub(self.base) else { return };
         let gone = event.is_error() || event.is_write_closed();
@@ -146,7 +146,7 @@ impl SocksClients {
         self.go_on(now, relay, index);
     }
 
-    /// Takes what the session says of a flow that has no leg; true when it is one of ours.
+    /// Handles an event of a flow without a leg; returns false if it is another flow.
     pub(crate) fn on_flow(
         &mut self,
         now: Instant,
@@ -157,7 +157,7 @@ impl SocksClients {
         let Some(&index) = self.by_flow.get(&flow) else { return false };
         let client = &mut self.clients[index];
         match event {
-            // Bytes of the server prove that it was reached, whatever became of the word of it.
+            // Data of the server proves that it was reached.
             SessionEvent::Dialed { .. } | SessionEvent::Readable { .. } => client.reached = true,
             SessionEvent::Writable { .. } => client.write_first(now, relay),
             _ => return true,
@@ -169,7 +169,7 @@ impl SocksClients {
         true
     }
 
-    /// A flow is gone before it had a leg; true when it is one of ours.
+    /// Handles the end of a flow without a leg; returns false if it is another flow.
     pub(crate) fn on_gone(
         &mut self,
         now: Instant,
@@ -189,8 +189,8 @@ impl SocksClients {
         self.moved_at.into_iter().chain(self.scan_at).min()
     }
 
-    /// Goes on with the clients whose flows moved, and gives up those that take too long. To
-    /// be called when all that the relay reported has been handed on.
+    /// Continues with the clients whose flows had events, and removes clients that timed out. Call
+    /// it after all events of the relay were handled.
     pub(crate) fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         self.moved_at = None;
         for flow in std::mem::take(&mut self.moved) {
@@ -223,7 +223,7 @@ impl SocksClients {
         self.scan_at = (!self.clients.is_empty()).then(|| now + SCAN_EVERY);
     }
 
-    /// Reads, negotiates and answers as far as it goes now.
+    /// Reads, negotiates and answers as far as possible without blocking.
     fn go_on(&mut self, now: Instant, relay: &mut Relay, index: usize) {
         let Some(client) = self.clients.get_mut(index) else { return };
         let read = client.read(now, relay);
@@ -247,7 +247,7 @@ impl SocksClients {
                     relay.attach(now, flow, client.stream);
                 }
             }
-            // The flow was reset after the success reply: so is the client.
+            // The flow was reset after the success reply, so reset the client, too.
             (false, true, None) => {
                 if let Some(client) = self.remove(index) {
                     polyrail_relay::reset_socket(client.stream);
@@ -257,8 +257,8 @@ impl SocksClients {
         }
     }
 
-    /// After a failure's reply the client's end of the stream is awaited: closing at once, with
-    /// something unread, would send RST and may destroy the reply.
+    /// Waits for the client to close after a failure's reply: closing at once with unread bytes
+    /// would send RST, which may discard the reply.
     fn part(&mut self, now: Instant, index: usize) {
         let Some(client) = self.clients.get_mut(index) else { return };
         let ready = client.negotiation.is_failed() && client.negotiation.output().is_empty();
@@ -273,15 +273,15 @@ impl SocksClients {
         if let Some(flow) = client.flow {
             self.by_flow.remove(&flow);
         }
-        // It fails only for a socket that the poll does not know.
+        // It fails only for an unregistered socket.
         let _ = self.registry.deregister(&mut client.stream);
         Some(client)
     }
 }
 
 impl Client {
-    /// Reads until the request is whole; the bytes after it are the flow's. After a failure all
-    /// input is discarded.
+    /// Reads until the request is complete; further bytes belong to the flow. After a failure it
+    /// discards all input.
     fn read(&mut self, now: Instant, relay: &mut Relay) -> io::Result<()> {
         let mut buffer = [0; READ_BYTES];
         while self.flow.is_none() && !self.negotiation.is_done() {
@@ -320,8 +320,8 @@ impl Client {
         }
     }
 
-    /// Writes the bytes after the request, as far as the flow takes them; the session reports when
-    /// it takes more.
+    /// Writes the bytes after the request, as far as the flow accepts them; the session reports
+    /// when it accepts more.
     fn write_first(&mut self, now: Instant, relay: &mut Relay) {
         if let Some(flow) = self.flow.filter(|_| !self.first.is_empty()) {
             let taken = relay.endpoint().write(now, flow, &self.first);
@@ -352,9 +352,9 @@ impl Client {
 
 /// The size of one read from a client: the request and a browser's first flight.
 const READ_BYTES: usize = 4096;
-/// How long a refused client may take to close.
+/// Timeout for a refused client to close.
 const PARTING_MAX: Duration = Duration::from_secs(2);
-/// How often late clients are looked for, while there are clients.
+/// How often timeouts are checked while there are clients.
 const SCAN_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

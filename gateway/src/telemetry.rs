@@ -1,7 +1,7 @@
 //! Translates telemetry between the configuration, the sources and the admin interface.
 
 use polyrail_admin::SourceState;
-use polyrail_config::{self as config, Carrier, GatewayConfig};
+use polyrail_config::{Carrier, GatewayConfig};
 use polyrail_telemetry::{CarrierModem, MessageBus, Settings, SourceStates};
 
 /// The telemetry sources of a configuration.
@@ -12,12 +12,11 @@ pub(crate) fn settings(config: &GatewayConfig) -> Settings {
         modem: carrier.modem.as_ref().map(ToString::to_string),
     };
     let telemetry = &config.telemetry;
+    let bus = telemetry.modem_manager_bus.as_ref();
+    let bus = bus.map_or(MessageBus::System, |bus| MessageBus::Address(bus.to_string()));
     Settings {
         gpsd: telemetry.gpsd,
-        modem_manager: telemetry.message_bus().map(|bus| match bus {
-            config::MessageBus::System => MessageBus::System,
-            config::MessageBus::At(address) => MessageBus::Address(address.as_str().to_owned()),
-        }),
+        modem_manager: telemetry.modem_manager.then_some(bus),
         replay: telemetry.replay.clone(),
         carriers: config.carriers.iter().map(carrier).collect(),
     }

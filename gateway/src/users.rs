@@ -1,9 +1,9 @@
-//! Who a passenger is: a number made of the link address, or of the source address.
+//! Identifies passengers: a number derived from the link address, or from the source address.
 //!
-//! A device's IPv6 addresses rotate (RFC 8981, before it RFC 4941) while its link address stays,
-//! so the link address is the better name, where the kernel's neighbour table knows it. Behind a
-//! router on board it does not: then the source address is taken. The number is a keyed hash
-//! under a key of this process: it tells equality and nothing else, and only for one run.
+//! A device's IPv6 addresses rotate (RFC 8981, before it RFC 4941) while its link address stays, so
+//! the link address is used if the kernel's neighbour table has it. For devices behind a router on
+//! board it does not; then the source address is used. The number is a hash with a key of this
+//! process: it shows only equality, and only until the process ends.
 
 mod neighbours;
 
@@ -22,46 +22,47 @@ use ring::rand::SystemRandom;
 
 pub use neighbours::{KernelNeighbours, Neighbours};
 
-/// Names users. Answers at once: at worst after some system calls that do not wait.
+/// Identifies users, without blocking.
 #[derive(Debug)]
 pub struct Users<N = KernelNeighbours> {
     kind: UserKey,
     key: hmac::Key,
     neighbours: N,
-    /// What the neighbour table said lately; at most [`CACHE_MAX`] entries.
+    /// Recent results of the neighbour table; at most [`CACHE_MAX`] entries.
     cache: HashMap<IpAddr, (Instant, UserId)>,
 }
 
-/// Addresses whose user is remembered. When full, the old ones are forgotten, else all are.
+/// The maximum number of cached addresses. When it is reached, expired entries are evicted; if
+/// there are none, all are.
 pub const CACHE_MAX: usize = 4096;
 
-/// How long an address is believed to be of one device. An address that passes from one device
-/// to another within this time takes the user with it.
+/// How long an address is assumed to belong to one device. If another device takes over the address
+/// within this time, it counts as the same user.
 pub const CACHE_AGE: Duration = Duration::from_secs(30);
 
 impl Users {
-    /// Names users by `kind`, with the neighbours on these interfaces; on all when there are none
-    /// given.
+    /// Identifies users by `kind`, with the neighbours on these interfaces; on all if the list is
+    /// empty.
     ///
     /// # Errors
-    /// The system gives no randomness or no netlink socket.
+    /// The system has no randomness, or cannot create a netlink socket.
     pub fn new(kind: UserKey, interfaces: Vec<String>) -> io::Result<Self> {
         Self::with_neighbours(kind, KernelNeighbours::new(interfaces)?)
     }
 }
 
 impl<N: Neighbours> Users<N> {
-    /// Names users by `kind`, with the given neighbour table.
+    /// Identifies users by `kind`, with the given neighbour table.
     ///
     /// # Errors
-    /// The system gives no randomness.
+    /// The system has no randomness.
     pub fn with_neighbours(kind: UserKey, neighbours: N) -> io::Result<Self> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-            .map_err(|_| io::Error::other("the system gives no randomness"))?;
+            .map_err(|_| io::Error::other("no system randomness"))?;
         Ok(Self { kind, key, neighbours, cache: HashMap::new() })
     }
 
-    /// The user behind a source address.
+    /// The user of a source address.
     pub fn user(&mut self, now: Instant, source: IpAddr) -> UserId {
         let source = source.to_canonical();
         if self.kind == UserKey::Address {
@@ -107,6 +108,6 @@ impl<N: Neighbours> Users<N> {
     }
 }
 
-/// What a hash is of: a link address and an IP address with the same bytes differ.
+/// Prefixes of the hash input: a link address and an IP address with the same bytes differ.
 const LINK: u8 = 1;
 const ADDRESS: u8 = 2;

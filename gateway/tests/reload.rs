@@ -1,4 +1,4 @@
-//! Reloads of the running gateway without a cloud: the answer, and the data plane meanwhile.
+//! Reloads of a running gateway without a cloud.
 
 #![allow(clippy::unwrap_used)] // also in the helpers
 
@@ -44,6 +44,8 @@ addresses = ["127.0.0.1:9"]
 listen = ["SOCKS"]
 [admin]
 socket = "admin.sock"
+[linkdb]
+path = "linkdb.redb"
 [[carrier]]
 name = "a"
 source = "127.0.0.1"
@@ -82,13 +84,13 @@ impl Gateway {
         fs::read_to_string(self.path("log")).unwrap()
     }
 
-    /// Writes another configuration; the process does not know of it yet.
+    /// Writes another configuration file.
     fn rewrite(&self, from: &str, to: &str) {
         assert!(self.text.contains(from), "{from:?} is not in the configuration");
         fs::write(self.path("gateway.toml"), self.text.replace(from, to)).unwrap();
     }
 
-    /// Asks the admin socket: the whole answer.
+    /// The complete answer of the admin socket.
     fn ask(&self, request: &str) -> String {
         let mut stream = UnixStream::connect(self.path("admin.sock")).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -98,7 +100,7 @@ impl Gateway {
         answer
     }
 
-    /// Asks for a reload that is taken.
+    /// Reloads, which must succeed.
     fn reload(&self) -> String {
         let answer = self.ask("POST /v1/reload");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -137,6 +139,21 @@ fn unavailable_congestion_control_causes_a_warning() {
     let answer = gateway.reload();
     assert!(answer.contains("carrier.b.congestion: QUIC has no"), "{answer}");
     assert!(answer.contains("modprobe tcp_weft"), "{answer}");
+}
+
+#[test]
+fn changed_telemetry_section_starts_and_stops_a_source() {
+    let gateway = Gateway::start();
+    fs::write(gateway.path("trip"), "").unwrap();
+    for (section, runs) in [("[telemetry]\nreplay = \"trip\"\n[admin]", true), ("[admin]", false)] {
+        gateway.rewrite("[admin]", section);
+        assert!(gateway.reload().contains("telemetry.replay"));
+        let limit = Instant::now() + Duration::from_secs(20);
+        while gateway.ask("GET /v1/linkdb").contains("\"source\":\"replay\"") != runs {
+            assert!(Instant::now() < limit, "{}", gateway.ask("GET /v1/linkdb"));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 #[test]

@@ -2,14 +2,11 @@
 //!
 //! ```text
 //! passenger --lan0-- gateway ==wan0..wanN== cloud --srv0-- server
-//!                       |      (emulated)
-//!                     lan1
-//!                       |
-//!                    onboard   (on-link and bypassed destinations)
+//!                              (emulated)
 //! ```
 //!
-//! The cloud's default access list refuses the server's documentation prefixes, so `cloud.toml` of
-//! the lab opens them; everything else stays refused, which the tests of refusals use.
+//! The cloud's default access list refuses documentation prefixes, so the lab's `cloud.toml`
+//! permits those of the server. The tests of refusals use other prefixes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -17,35 +14,28 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub const PASSENGER: Pair = pair([10, 71, 0, 2], [0xfd71, 0, 0, 2]);
 /// The gateway on that LAN, the passenger's default router.
 pub const GATEWAY: Pair = pair([10, 71, 0, 1], [0xfd71, 0, 0, 1]);
-/// The gateway on its second LAN.
-pub const GATEWAY_ONBOARD: Pair = pair([203, 0, 113, 1], [0x2001, 0xdb8, 0x72, 1]);
-/// A server on board, on-link for the gateway.
-pub const ONBOARD: Pair = pair([203, 0, 113, 2], [0x2001, 0xdb8, 0x72, 2]);
-/// A server on board that is reached through `ONBOARD`, listed in `bypass`.
-pub const BYPASSED: Pair = pair([203, 0, 113, 200], [0x2001, 0xdb8, 0x73, 2]);
 /// The cloud's public addresses, reached through every carrier.
 pub const CLOUD: Pair = pair([192, 0, 2, 1], [0x2001, 0xdb8, 1, 1]);
 /// The cloud on the network of the server.
 pub const CLOUD_INSIDE: Pair = pair([198, 51, 100, 1], [0x2001, 0xdb8, 0x51, 1]);
-/// The web server, opened in the cloud's access list.
+/// The web server, which the cloud's access list permits.
 pub const SERVER: Pair = pair([198, 51, 100, 10], [0x2001, 0xdb8, 0x51, 0x10]);
-/// The same server as seen without Polyrail: listed in `bypass`, routed along the first carrier.
+/// The same server without Polyrail: listed in `bypass` and routed over the first carrier.
 pub const SERVER_DIRECT: Pair = pair([198, 51, 100, 11], [0x2001, 0xdb8, 0x51, 0x11]);
-/// In the server's opened prefix with nobody there: the cloud's dial finds no neighbour.
+/// An unused address in a permitted prefix: the cloud's dial finds no neighbour.
 pub const NOBODY: Pair = pair([198, 51, 100, 99], [0x2001, 0xdb8, 0x51, 0x99]);
-/// The server's address outside of what the cloud's access list opens.
+/// An address of the server that the cloud's access list refuses.
 pub const FORBIDDEN: Pair = pair([198, 18, 0, 10], [0x2001, 2, 0, 0x10]);
-/// The resolver in the passenger's settings: nobody is there, the forwarder answers for it.
+/// The resolver in the passenger's settings. It does not exist; the forwarder answers for it.
 pub const RESOLVER: Pair = pair([192, 0, 2, 53], [0x2001, 0xdb8, 1, 0x53]);
 
-/// A resolver in a private range that the train does not know, as devices bring it from home.
+/// A resolver in a private range that the train does not have, as set on a device at home.
 pub const RESOLVER_AT_HOME: Pair = pair([192, 168, 88, 1], [0xfd88, 0, 0, 1]);
 
-/// The prefixes opened in the cloud's access list.
+/// The prefixes that the cloud's access list permits.
 pub const OPENED: [&str; 2] = ["198.51.100.0/24", "2001:db8:51::/64"];
-/// The prefixes that the gateway leaves alone.
-pub const BYPASS: [&str; 4] =
-    ["203.0.113.128/25", "2001:db8:73::/64", "198.51.100.11/32", "2001:db8:51::11/128"];
+/// The prefixes that the gateway does not intercept.
+pub const BYPASS: [&str; 2] = ["198.51.100.11/32", "2001:db8:51::11/128"];
 
 /// The web server's name, known to the lab's resolver.
 pub const SERVER_NAME: &str = "www.polyrail.test";
@@ -92,7 +82,7 @@ impl Pair {
         }
     }
 
-    /// Both with a port.
+    /// Both addresses with a port.
     pub fn both(self, port: u16) -> [SocketAddr; 2] {
         [self.at(Family::V4, port), self.at(Family::V6, port)]
     }
@@ -108,10 +98,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both families, to try one after the other.
+    /// Both families.
     pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-    /// `4` or `6`, as the flags of many programs write it.
+    /// `4` or `6`, as in the flags of many programs.
     pub fn digit(self) -> char {
         match self {
             Family::V4 => '4',
@@ -138,7 +128,7 @@ pub fn carrier_cloud(index: u8) -> Pair {
     pair([10, 80, index, 1], [0xfd80, index as u16, 0, 1])
 }
 
-/// IPv6 is written by its first three groups and its last, the others being zero.
+/// The IPv6 address is given by its first three groups and its last one; the others are zero.
 const fn pair(v4: [u8; 4], v6: [u16; 4]) -> Pair {
     Pair {
         v4: Ipv4Addr::new(v4[0], v4[1], v4[2], v4[3]),

@@ -1,4 +1,4 @@
-//! A client of a daemon's admin socket, quick enough for a measurement in milliseconds.
+//! A client of a daemon's admin socket that answers within milliseconds, for measurements.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,35 +12,23 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// All paths of a daemon.
-///
-/// # Errors
-/// If the daemon does not answer, or answers with an error.
 pub fn paths(socket: &Path) -> Result<Vec<Value>> {
     let answer = request(socket, "GET", "/v1/paths", "")?;
     answer["paths"].as_array().cloned().with_context(|| format!("no list of paths: {answer}"))
 }
 
 /// The path of one carrier.
-///
-/// # Errors
-/// As [`paths`].
 pub fn path(socket: &Path, carrier: &str) -> Result<Value> {
     request(socket, "GET", &format!("/v1/paths/{carrier}"), "")
 }
 
 /// Enables or disables a carrier.
-///
-/// # Errors
-/// As [`paths`].
 pub fn enable(socket: &Path, carrier: &str, enabled: bool) -> Result<()> {
     let body = format!("{{\"enabled\":{enabled}}}");
     request(socket, "PUT", &format!("/v1/paths/{carrier}"), &body).map(|_| ())
 }
 
 /// Users' bytes received over a path, copies included.
-///
-/// # Errors
-/// If the path has no such counter.
 pub fn received_bytes(path: &Value) -> Result<u64> {
     path["counters"]["received_bytes"].as_u64().context("received_bytes")
 }

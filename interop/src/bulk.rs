@@ -14,10 +14,10 @@ use crate::{client, services};
 
 const PORT: u16 = 6200;
 const CHUNK: usize = 64 * 1024;
-/// How often a stopped server looks whether it may write again.
+/// How often a paused server checks whether it may write.
 const POLL: Duration = Duration::from_millis(1);
 
-/// The server: it writes to every client while bytes may flow.
+/// The server. It writes to every client unless it is paused.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     flows: Arc<AtomicBool>,
@@ -44,7 +44,7 @@ impl Source {
         Ok(source)
     }
 
-    /// Starts or stops writing; bytes already written still arrive.
+    /// Resumes or pauses writing. Bytes in flight still arrive.
     pub(crate) fn set_flowing(&self, flows: bool) {
         self.flows.store(flows, Ordering::Relaxed);
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use polyrail_emulator::control::Client;
+use polyrail_emulator::guest;
 use polyrail_emulator::link::{LinkSpec, Probability};
 use polyrail_emulator::namespace::Namespace;
 use polyrail_emulator::scenario::{End, LinkScenario, Scenario};
@@ -15,13 +16,13 @@ use crate::lab::Lab;
 use crate::process::{Process, Program};
 use crate::programs::Programs;
 
-/// How long the emulator may take to make its devices.
+/// How long the emulator may take to create its devices.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// The emulator's control socket, in the folder of its files.
 pub const CONTROL_SOCKET: &str = "emulator.sock";
 
-/// What an emulated carrier is like, both directions alike.
+/// The properties of an emulated carrier, equal in both directions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
     /// Rate, Mbit/s.
@@ -34,7 +35,7 @@ pub struct Link {
     pub queue_kib: u32,
 }
 
-/// A carrier in the making.
+/// The parameters of a carrier.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CarrierPlan {
     /// The operator's name for it.
@@ -43,7 +44,7 @@ pub struct CarrierPlan {
     pub medium: Medium,
 }
 
-/// What a carrier is made of.
+/// The medium of a carrier.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Medium {
     /// A bare wire without limit or delay.
@@ -54,16 +55,16 @@ pub enum Medium {
     Course(Box<[LinkSpec; 2]>),
 }
 
-/// The emulator and when the schedules of its links began, within some milliseconds.
+/// The running emulator.
 #[derive(Debug)]
 pub struct Emulator {
     /// The running program.
     pub process: Process,
-    /// The epoch of all links.
+    /// When the schedules of its links began, to some milliseconds.
     pub epoch: Instant,
 }
 
-/// A carrier in place.
+/// A carrier between the namespaces.
 #[derive(Debug)]
 pub struct Carrier {
     name: String,
@@ -76,13 +77,13 @@ impl Link {
         Link { mbit_s, round_trip_ms, loss_percent: 0.0, queue_kib: 256 }
     }
 
-    /// With random loss in each direction.
+    /// Sets the random loss in each direction.
     pub fn loss_percent(mut self, percent: f64) -> Link {
         self.loss_percent = percent;
         self
     }
 
-    /// With another bound of the queue (default 256 KiB).
+    /// Sets the queue's capacity (default 256 KiB).
     pub fn queue_kib(mut self, kib: u32) -> Link {
         self.queue_kib = kib;
         self
@@ -98,7 +99,7 @@ impl Link {
 }
 
 impl Medium {
-    /// Both directions, where it is emulated.
+    /// Both directions of an emulated medium.
     fn directions(&self) -> Result<Option<[LinkSpec; 2]>> {
         Ok(match self {
             Medium::Wire => None,
@@ -108,11 +109,8 @@ impl Medium {
     }
 }
 
-/// Puts all carriers between gateway and cloud and routes them, with an emulator when any carrier
-/// needs it.
-///
-/// # Errors
-/// When the emulator does not come up, with its log.
+/// Creates all carriers between gateway and cloud with their routes. Starts an emulator if one of
+/// them is emulated.
 pub fn start(
     lab: &Lab,
     programs: &Programs,
@@ -150,107 +148,67 @@ impl Carrier {
     }
 
     /// Starts a blackout: queued and arriving packets are dropped silently.
-    ///
-    /// # Errors
-    /// When the carrier is a bare wire, or the emulator refuses.
     pub fn darken(&self, lab: &Lab) -> Result<()> {
         command(lab, &format!("down {} drop", self.name)).map(|_| ())
     }
 
-    /// Brings a dark carrier back.
-    ///
-    /// # Errors
-    /// When the carrier is a bare wire, or the emulator refuses.
+    /// Ends a blackout.
     pub fn brighten(&self, lab: &Lab) -> Result<()> {
         command(lab, &format!("up {}", self.name)).map(|_| ())
     }
 
-    /// Dark for `time`, on the calling thread.
-    ///
-    /// # Errors
-    /// When nft refuses.
+    /// Blocks for a blackout of this length.
     pub fn dark_for(&self, lab: &Lab, time: Duration) -> Result<()> {
         self.darken(lab)?;
         std::thread::sleep(time);
         self.brighten(lab)
     }
 
-    /// Takes the gateway's interface down, as a modem that resets does; its routes are lost.
-    ///
-    /// # Errors
-    /// When `ip` refuses.
-    pub fn unplug(&self, lab: &Lab) -> Result<()> {
-        Ok(lab.gateway.ip(&format!("link set {} down", self.interface()))?)
-    }
-
-    /// Removes the gateway's interface, with addresses and routes: it moves to `drawer`.
-    ///
-    /// # Errors
-    /// When `ip` refuses.
+    /// Removes the gateway's interface with its addresses and routes by moving it to `drawer`.
     pub fn remove(&self, lab: &Lab, drawer: &Namespace) -> Result<()> {
         let place = drawer.path();
         Ok(lab.gateway.ip(&format!("link set {} netns {}", self.interface(), place.display()))?)
     }
 
-    /// Brings a removed interface back, with addresses and routes.
-    ///
-    /// # Errors
-    /// When `ip` refuses.
+    /// Restores a removed interface with its addresses and routes.
     pub fn reinsert(&self, lab: &Lab, drawer: &Namespace) -> Result<()> {
         let place = lab.gateway.path();
         drawer.ip(&format!("link set {} netns {}", self.interface(), place.display()))?;
         lab.restore_carrier(self.index)
     }
 
-    /// Takes the gateway's address on this carrier away, as at the begin of a modem's reset.
-    ///
-    /// # Errors
-    /// When `ip` refuses.
+    /// Removes the gateway's address on this carrier, as a modem's reset does.
     pub fn withdraw_address(&self, lab: &Lab) -> Result<()> {
         Ok(lab.gateway.ip(&format!("addr flush dev {}", self.interface()))?)
     }
 
     /// Gives the gateway another address on this carrier, with routes.
-    ///
-    /// # Errors
-    /// When `ip` refuses.
     pub fn assign_address(&self, lab: &Lab, host: u8) -> Result<()> {
         lab.address_carrier(self.index, host)
     }
-
-    /// Brings the interface back with its routes, as the connection manager does.
-    ///
-    /// # Errors
-    /// When `ip` refuses.
-    pub fn replug(&self, lab: &Lab) -> Result<()> {
-        lab.restore_carrier(self.index)
-    }
 }
 
-/// What each emulated carrier has delivered so far, in their order.
-///
-/// # Errors
-/// When no emulator runs.
+/// The counters of the emulated carriers, in their order.
 pub fn counters(lab: &Lab) -> Result<Vec<Delivered>> {
     let statistics = command(lab, "stats")?;
     let links = statistics.get("links").and_then(Value::as_array).context("no links")?;
     links.iter().map(Delivered::from_json).collect()
 }
 
-/// Bytes of packets that came out of one carrier.
+/// The bytes of one carrier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivered {
     /// The carrier's name.
     pub carrier: String,
-    /// From the gateway to the cloud.
+    /// Delivered to the cloud.
     pub up_bytes: u64,
-    /// From the cloud to the gateway.
+    /// Delivered to the gateway.
     pub down_bytes: u64,
-    /// Waiting before the link from the cloud to the gateway.
+    /// Queued towards the gateway.
     pub down_queued_bytes: u64,
-    /// On the way from the cloud to the gateway: waiting, or in propagation.
+    /// In flight towards the gateway: queued or in propagation.
     pub down_inside_bytes: u64,
-    /// Whether a blackout is on.
+    /// Whether the carrier is in a blackout.
     pub dark: bool,
 }
 
@@ -271,10 +229,7 @@ impl Delivered {
     }
 }
 
-/// Tells the running emulator something, in the words of its control socket.
-///
-/// # Errors
-/// When no emulator runs, or it refuses.
+/// Sends a command to the emulator's control socket.
 pub fn command(lab: &Lab, line: &str) -> Result<Value> {
     let answer = Client::connect(control_path(lab)).and_then(|mut client| client.command(line));
     answer.with_context(|| format!("emulator: {line}"))
@@ -285,10 +240,8 @@ fn control_path(lab: &Lab) -> PathBuf {
 }
 
 impl Emulator {
-    /// Starts the emulator between two namespaces; its files lie in `folder`.
-    ///
-    /// # Errors
-    /// When it does not make its devices in time, with its log.
+    /// Starts the emulator between two namespaces, with its files in `folder`. In a guest it uses
+    /// netem, which other kernels may lack.
     pub fn start(
         programs: &Programs,
         folder: &Path,
@@ -301,7 +254,7 @@ impl Emulator {
         let mut process = Program::new("emulator", programs.path("polyrail-emulator"), log)
             .arg("run")
             .arg(&file)
-            .args(["--driver", "tun"])
+            .args(["--driver", if guest::is_inside() { "netem" } else { "tun" }])
             .arg("--near")
             .arg(near.path())
             .arg("--far")

@@ -8,13 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use polyrail_emulator::namespace::Namespace;
 
-/// How long a connection may take to stand, and a read to give something.
+/// The timeout of a connection attempt and of a read.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Connects from inside a namespace.
-///
-/// # Errors
-/// When the connection is refused or not answered within [`PATIENCE`].
 pub fn connect(namespace: &Namespace, to: SocketAddr) -> Result<TcpStream> {
     let stream = namespace
         .run(|| TcpStream::connect_timeout(&to, PATIENCE))?
@@ -25,9 +22,6 @@ pub fn connect(namespace: &Namespace, to: SocketAddr) -> Result<TcpStream> {
 }
 
 /// Starts a thread inside a namespace, for a client that blocks.
-///
-/// # Errors
-/// When the namespace cannot be entered.
 pub fn thread<T, F>(namespace: &Namespace, work: F) -> Result<JoinHandle<T>>
 where
     T: Send + 'static,
@@ -36,53 +30,27 @@ where
     Ok(namespace.run(|| std::thread::spawn(work))?)
 }
 
-/// Where a SOCKS5 client wants to go.
-#[derive(Clone, Debug)]
-pub enum Target {
-    /// To an address.
-    Address(SocketAddr),
-    /// To a name that the far end resolves.
-    Name(String, u16),
-}
-
-/// Connects through a SOCKS5 proxy and gives the reply code (RFC 1928, 6) with the stream.
-///
-/// # Errors
-/// When the proxy is not there or does not speak SOCKS5.
-pub fn socks5(namespace: &Namespace, proxy: SocketAddr, to: &Target) -> Result<(TcpStream, u8)> {
+/// Connects through a SOCKS5 proxy; returns the stream and the reply code (RFC 1928, section 6).
+pub fn socks5(namespace: &Namespace, proxy: SocketAddr, to: SocketAddr) -> Result<(TcpStream, u8)> {
     let mut stream = connect(namespace, proxy)?;
     let code = negotiate(&mut stream, to)?;
     Ok((stream, code))
 }
 
-/// Speaks SOCKS5 as a client on a fresh connection and returns the reply code; 0 is success.
-///
-/// # Errors
-/// When the proxy does not speak SOCKS5.
-pub fn negotiate(stream: &mut TcpStream, to: &Target) -> Result<u8> {
+/// Negotiates SOCKS5 on a new connection and returns the reply code; 0 is success.
+pub fn negotiate(stream: &mut TcpStream, to: SocketAddr) -> Result<u8> {
     let mut request = vec![5, 1, 0, 5, 1, 0];
-    let port = match to {
-        Target::Address(address) => {
-            match address.ip() {
-                IpAddr::V4(ip) => {
-                    request.push(1);
-                    request.extend_from_slice(&ip.octets());
-                }
-                IpAddr::V6(ip) => {
-                    request.push(4);
-                    request.extend_from_slice(&ip.octets());
-                }
-            }
-            address.port()
+    match to.ip() {
+        IpAddr::V4(ip) => {
+            request.push(1);
+            request.extend_from_slice(&ip.octets());
         }
-        Target::Name(name, port) => {
-            request.push(3);
-            request.push(u8::try_from(name.len()).context("name too long for SOCKS5")?);
-            request.extend_from_slice(name.as_bytes());
-            *port
+        IpAddr::V6(ip) => {
+            request.push(4);
+            request.extend_from_slice(&ip.octets());
         }
-    };
-    request.extend_from_slice(&port.to_be_bytes());
+    }
+    request.extend_from_slice(&to.port().to_be_bytes());
     stream.write_all(&request[..3])?;
     let mut choice = [0; 2];
     stream.read_exact(&mut choice).context("SOCKS5 method")?;

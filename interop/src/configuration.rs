@@ -1,4 +1,4 @@
-//! The configuration files of the lab's daemons, changed key by key where a test wants it.
+//! The configuration files of the lab's daemons. Tests change single keys.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub const GATEWAY_NAME: &str = "train-1";
 /// The name in the cloud's certificate.
 pub const CLOUD_NAME: &str = "cloud";
 
-/// One daemon's TOML file in the making.
+/// The TOML file of a daemon before it is written.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration {
     root: Table,
@@ -25,7 +25,7 @@ impl Configuration {
         file.set_identity(keys, GATEWAY_NAME);
         file.set("cloud.name", CLOUD_NAME);
         file.set("cloud.addresses", strings(CLOUD.both(CLOUD_PORT)));
-        file.set("intercept.interfaces", strings(["lan0", "lan1"]));
+        file.set("intercept.interfaces", strings(["lan0"]));
         file.set("intercept.bypass", strings(BYPASS));
         file.set("dns.resolver", SERVER.at(Family::V4, 53).to_string());
         file.set("socks5.listen", strings(GATEWAY.both(SOCKS5_PORT)));
@@ -39,7 +39,7 @@ impl Configuration {
         file
     }
 
-    /// The lab's cloud, with the server's prefixes opened.
+    /// The lab's cloud, whose access list permits the server's prefixes.
     pub fn cloud(keys: &Path) -> Configuration {
         let mut file = Configuration::default();
         file.set_identity(keys, CLOUD_NAME);
@@ -48,7 +48,7 @@ impl Configuration {
         file
     }
 
-    /// Sets a key named by its dotted path, making the tables on the way.
+    /// Sets a key given by its dotted path and creates missing tables.
     pub fn set(&mut self, path: &str, value: impl Into<Value>) {
         let mut table = &mut self.root;
         let (tables, key) = path.rsplit_once('.').map_or((None, path), |(a, b)| (Some(a), b));
@@ -63,7 +63,7 @@ impl Configuration {
         table.insert(key.into(), value.into());
     }
 
-    /// The value of a key named by its dotted path.
+    /// The value of a key given by its dotted path.
     pub fn get(&self, path: &str) -> Option<&Value> {
         let (first, rest) = path.split_once('.').unwrap_or((path, ""));
         let rest = rest.split('.').filter(|key| !key.is_empty());
@@ -78,14 +78,14 @@ impl Configuration {
         }
     }
 
-    /// Takes the last carrier out of the list.
+    /// Removes the last carrier.
     pub fn remove_last_carrier(&mut self) {
         if let Some(Value::Array(carriers)) = self.root.get_mut("carrier") {
             carriers.pop();
         }
     }
 
-    /// Puts two carriers of the list in each other's place.
+    /// Swaps two carriers.
     pub fn swap_carriers(&mut self, first: usize, second: usize) {
         if let Some(Value::Array(carriers)) = self.root.get_mut("carrier") {
             carriers.swap(first, second);
@@ -98,9 +98,6 @@ impl Configuration {
     }
 
     /// Writes the file.
-    ///
-    /// # Errors
-    /// When the scratch folder is full.
     pub fn write(&self, path: &Path) -> Result<()> {
         std::fs::write(path, toml::to_string(&self.root)?)
             .with_context(|| format!("{}", path.display()))

@@ -1,7 +1,6 @@
-//! A small resolver for the lab: it knows the lab's names and answers over UDP and TCP.
+//! A small resolver for the names of the lab, over UDP and TCP, and a client for it.
 //!
-//! It counts queries over each transport, so that a test sees which way a query went.
-//! The client half sends one question and reads the addresses of the answer.
+//! The resolver counts queries by transport, so that a test sees which transport a query used.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -21,21 +20,18 @@ const TIME_TO_LIVE_S: u32 = 60;
 const ID: u16 = 0x7072;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many questions came over each transport.
+/// The queries received over each transport.
 #[derive(Debug, Default)]
 pub struct Asked {
     /// Over UDP.
     pub udp: AtomicUsize,
     /// Over TCP.
     pub tcp: AtomicUsize,
-    /// Of these, at its IPv6 address.
+    /// Over TCP at the IPv6 address.
     pub tcp_v6: AtomicUsize,
 }
 
-/// Starts the resolver on port 53 of the server's namespace, both families.
-///
-/// # Errors
-/// When the port is taken.
+/// Starts the resolver on port 53 of the server's namespace for both families.
 pub fn serve(server: &Namespace) -> Result<Arc<Asked>> {
     let asked = Arc::new(Asked::default());
     for family in Family::BOTH {
@@ -56,9 +52,6 @@ pub fn serve(server: &Namespace) -> Result<Arc<Asked>> {
 }
 
 /// Asks `resolver` over UDP for the addresses of `name`, from the calling thread's namespace.
-///
-/// # Errors
-/// When no answer comes, or it is no answer.
 pub fn ask_udp(resolver: SocketAddr, name: &str, family: Family) -> Result<Vec<IpAddr>> {
     let any: IpAddr = match family_of(resolver) {
         Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
@@ -73,10 +66,7 @@ pub fn ask_udp(resolver: SocketAddr, name: &str, family: Family) -> Result<Vec<I
     addresses(&answer[..length])
 }
 
-/// Asks over TCP, several questions down one connection.
-///
-/// # Errors
-/// When an answer does not come or is no answer.
+/// Asks several questions over one TCP connection.
 pub fn ask_tcp(resolver: SocketAddr, names: &[&str], family: Family) -> Result<Vec<Vec<IpAddr>>> {
     let mut stream = TcpStream::connect_timeout(&resolver, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,4 +1,4 @@
-//! A plain curl as the passenger's browser: one download, timed and hashed.
+//! A download by curl, which stands for the passenger's browser, timed and hashed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::addresses::Family;
 use crate::web::{WebFile, sha256_of};
 
-/// One download to be made.
+/// The parameters of a download.
 #[derive(Clone, Debug)]
 pub struct Download {
     url: String,
@@ -21,7 +21,7 @@ pub struct Download {
     limit: Duration,
 }
 
-/// A download under way; dropped, curl is killed.
+/// A running download. Dropping it kills curl.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -30,7 +30,7 @@ pub struct Running {
     started: Instant,
 }
 
-/// What curl measured.
+/// The measurements of curl.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Report {
     /// From start to the last byte, s.
@@ -48,7 +48,7 @@ pub struct Report {
     pub remote_ip: String,
     /// curl's exit code; 0 is success.
     pub exitcode: i32,
-    /// curl's words when it failed.
+    /// curl's error message.
     pub errormsg: Option<String>,
 }
 
@@ -71,48 +71,39 @@ impl Download {
         }
     }
 
-    /// Only addresses of one family.
+    /// Resolves names to one address family only.
     pub fn family(self, family: Family) -> Download {
         self.arg(&format!("-{}", family.digit()))
     }
 
-    /// Through a SOCKS5 proxy that also resolves the name (`socks5h`).
+    /// Uses a SOCKS5 proxy that also resolves the name (`socks5h`).
     pub fn socks5_with_names(self, proxy: std::net::SocketAddr) -> Download {
         self.arg("--proxy").arg(&format!("socks5h://{proxy}"))
     }
 
-    /// Through a SOCKS5 proxy, the name resolved here.
+    /// Uses a SOCKS5 proxy. curl resolves the name itself.
     pub fn socks5(self, proxy: std::net::SocketAddr) -> Download {
         self.arg("--proxy").arg(&format!("socks5://{proxy}"))
     }
 
-    /// Out of one interface.
+    /// Binds to an interface or address.
     pub fn interface(self, interface: &str) -> Download {
         self.arg("--interface").arg(interface)
     }
 
-    /// Sees this file as `/etc/resolv.conf`.
+    /// Mounts this file as `/etc/resolv.conf`.
     pub fn resolver(mut self, file: &Path) -> Download {
         self.resolver = Some(file.to_path_buf());
         self
     }
 
-    /// Gives up after `limit` (default 120 s).
-    pub fn limit(mut self, limit: Duration) -> Download {
-        self.limit = limit;
-        self
-    }
-
-    /// Another argument of curl.
+    /// Adds an argument of curl.
     pub fn arg(mut self, argument: &str) -> Download {
         self.arguments.push(argument.into());
         self
     }
 
     /// Starts curl inside a namespace.
-    ///
-    /// # Errors
-    /// When curl is not installed.
     pub fn start(&self, namespace: &Namespace) -> Result<Running> {
         let child = self.spawn(namespace)?;
         Ok(Running {
@@ -124,17 +115,11 @@ impl Download {
     }
 
     /// Downloads and waits.
-    ///
-    /// # Errors
-    /// When curl fails, with its words.
     pub fn run(&self, namespace: &Namespace) -> Result<Report> {
         self.start(namespace)?.finish()
     }
 
     /// Downloads, waits, and checks length and hash.
-    ///
-    /// # Errors
-    /// When curl fails or the content is not the file's.
     pub fn verify(&self, namespace: &Namespace, file: &WebFile) -> Result<Report> {
         self.start(namespace)?.verify(file)
     }
@@ -165,12 +150,12 @@ impl Running {
         std::fs::metadata(&self.target).map_or(0, |file| file.len())
     }
 
-    /// True once curl has ended.
+    /// Whether curl has ended.
     pub fn ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// The file that it writes.
+    /// The output file.
     pub fn target(&self) -> &Path {
         &self.target
     }
@@ -181,22 +166,16 @@ impl Running {
     }
 
     /// Waits until at least `bytes` are on disk.
-    ///
-    /// # Errors
-    /// When curl ends first or the limit passes.
     pub fn wait_for_bytes(&mut self, bytes: u64) -> Result<()> {
         while self.bytes() < bytes {
             ensure!(!self.ended(), "curl ended with {} bytes, short of {bytes}", self.bytes());
-            ensure!(self.started.elapsed() < self.limit, "only {} bytes came", self.bytes());
+            ensure!(self.started.elapsed() < self.limit, "only {} bytes received", self.bytes());
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }
 
     /// Waits for curl, whether it succeeds or not.
-    ///
-    /// # Errors
-    /// When curl says nothing readable.
     pub fn report(mut self) -> Result<Report> {
         let mut output = String::new();
         if let Some(mut pipe) = self.child.stdout.take() {
@@ -207,9 +186,6 @@ impl Running {
     }
 
     /// Waits for curl to succeed.
-    ///
-    /// # Errors
-    /// When curl fails, with its words.
     pub fn finish(self) -> Result<Report> {
         let report = self.report()?;
         if report.exitcode != 0 || report.http_code != 200 {
@@ -226,13 +202,10 @@ impl Running {
     }
 
     /// Waits for curl to succeed and checks length and hash.
-    ///
-    /// # Errors
-    /// When curl fails or the content is not the file's.
     pub fn verify(self, file: &WebFile) -> Result<Report> {
         let target = self.target.clone();
         let report = self.finish()?;
-        ensure!(report.bytes == file.size, "{} bytes came of {}", report.bytes, file.size);
+        ensure!(report.bytes == file.size, "received {} of {} bytes", report.bytes, file.size);
         let hash = sha256_of(&target)?;
         ensure!(hash == file.sha256, "SHA-256 {hash}, expected {}", file.sha256);
         Ok(report)

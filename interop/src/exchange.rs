@@ -1,8 +1,8 @@
 //! Flows whose every byte is checked at both ends: random sizes, half-closes and resets.
 //!
-//! The client opens with a header that says what will happen. Both directions carry generated
-//! bytes of a seed, so each side knows what must come: a finished direction is complete, and a
-//! direction cut by a reset is a prefix. Anything else is an error.
+//! The client sends a header that describes the exchange. Both directions carry bytes generated
+//! from a seed, so each side knows the expected bytes: all of them if the direction finishes, and a
+//! prefix if it is reset. Anything else is an error.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -50,7 +50,7 @@ const ENDINGS: [Ending; 5] = [
 /// The behaviour of one flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
-    /// Names the flow, and generates its bytes.
+    /// The id of the flow; its bytes are generated from it.
     pub seed: u64,
     /// Bytes from client to server.
     pub up: u64,
@@ -60,7 +60,7 @@ pub struct Exchange {
     pub ending: Ending,
 }
 
-/// How one direction ended at its reader.
+/// How a reader saw its direction end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Finished,
@@ -75,16 +75,16 @@ impl Exchange {
             let bits = generator.random_range(0.0..(size_max as f64).log2());
             bits.exp2() as u64
         };
-        // Two bytes at least, so that a reset in the middle comes after a byte was seen.
+        // At least two bytes, so that a reset in the middle follows a received byte.
         let (up, down) = (size(), size().max(2));
         let ending = ENDINGS[generator.random_range(0..ENDINGS.len())];
         Exchange { seed: generator.random(), up, down, ending }
     }
 
-    /// Plays the client's part on a fresh connection and checks all that comes.
+    /// Plays the client's part on a new connection and checks all received bytes.
     ///
     /// # Errors
-    /// When a byte is wrong, missing or too many, or the flow ends otherwise than agreed.
+    /// A byte is wrong, missing or unexpected, or the flow ends in another way than agreed.
     pub fn perform(&self, stream: TcpStream) -> Result<()> {
         self.perform_inner(&stream).with_context(|| format!("client of {self:?}"))
     }
@@ -197,7 +197,7 @@ impl Exchange {
     }
 }
 
-/// What the servers of exchanges saw, by seed.
+/// The results of the servers of exchanges, by seed.
 #[derive(Clone, Debug, Default)]
 pub struct Verdicts {
     shared: Arc<Shared>,
@@ -211,9 +211,6 @@ struct Shared {
 
 impl Verdicts {
     /// Starts a server of exchanges.
-    ///
-    /// # Errors
-    /// When the address cannot be bound.
     pub fn serve(&self, namespace: &Namespace, address: SocketAddr) -> Result<()> {
         let verdicts = self.clone();
         services::serve(namespace, address, move |stream, _| verdicts.handle(&stream))
@@ -221,7 +218,7 @@ impl Verdicts {
 
     fn handle(&self, mut stream: &TcpStream) {
         let mut header = [0; HEADER];
-        // Without a whole header there is no flow to report on: the client's side tells.
+        // Without a complete header the flow is unknown here; the client reports the error.
         if stream.read_exact(&mut header).is_err() {
             return;
         }
@@ -235,7 +232,7 @@ impl Verdicts {
     /// Waits for the server's end of one exchange and returns its verdict.
     ///
     /// # Errors
-    /// When the server saw anything else than agreed, or has not ended within `limit`.
+    /// The server saw anything else than agreed, or has not ended within `limit`.
     pub fn verdict(&self, exchange: &Exchange, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         let shared = &*self.shared;
@@ -253,10 +250,7 @@ impl Verdicts {
     }
 }
 
-/// Has the connection end by RST when its last descriptor is closed.
-///
-/// # Errors
-/// When the option is refused.
+/// Makes the connection end with RST when its last descriptor is closed.
 pub fn reset(stream: &TcpStream) -> Result<()> {
     SockRef::from(stream).set_linger(Some(Duration::ZERO)).context("linger of zero")
 }
@@ -274,7 +268,7 @@ fn send(mut stream: &TcpStream, bytes: &mut Pcg64, size: u64) -> std::io::Result
     let mut left = size;
     while left > 0 {
         let length = usize::try_from(left).map_or(CHUNK, |left| left.min(CHUNK));
-        // Always whole chunks of the generator, so that both sides cut its output alike.
+        // The generator always fills a whole chunk, so that both sides consume it alike.
         bytes.fill_bytes(&mut chunk);
         stream.write_all(&chunk[..length])?;
         left -= length as u64;
@@ -282,7 +276,7 @@ fn send(mut stream: &TcpStream, bytes: &mut Pcg64, size: u64) -> std::io::Result
     Ok(())
 }
 
-/// Reads exactly `size` bytes, which must be the generator's.
+/// Reads exactly `size` bytes and compares them with the generator.
 fn expect(mut stream: &TcpStream, bytes: &mut Pcg64, size: u64) -> Result<()> {
     let (mut expected, mut got) = ([0; CHUNK], [0; CHUNK]);
     let mut left = size;
@@ -296,7 +290,7 @@ fn expect(mut stream: &TcpStream, bytes: &mut Pcg64, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Reads to the end; the bytes must be the generator's first ones, at most `size`.
+/// Reads to the end. The bytes must be a prefix of the generator's first `size` bytes.
 fn drain(mut stream: &TcpStream, bytes: &mut Pcg64, size: u64) -> Result<(u64, End)> {
     let (mut expected, mut got) = ([0; CHUNK], [0; CHUNK]);
     let (mut received, mut at) = (0u64, CHUNK);

@@ -1,4 +1,4 @@
-//! Keys and certificates of the lab, made by the operator's own command.
+//! Keys and certificates of the lab, issued with the operator's command.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,10 +15,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Makes an authority in `folder`.
-    ///
-    /// # Errors
-    /// With the words of `polyrail pki`.
+    /// Creates an authority in `folder`.
     pub fn create(programs: &Programs, folder: &Path) -> Result<Keys> {
         let keys = Keys { folder: folder.to_path_buf(), command: programs.path("polyrail") };
         keys.run("init", &[])?;
@@ -26,33 +23,21 @@ impl Keys {
     }
 
     /// Issues a certificate to a gateway.
-    ///
-    /// # Errors
-    /// With the words of `polyrail pki`.
     pub fn issue_gateway(&self, name: &str) -> Result<()> {
         self.run("issue", &[name, "--role", "gateway"])
     }
 
     /// Issues a certificate to a cloud.
-    ///
-    /// # Errors
-    /// With the words of `polyrail pki`.
     pub fn issue_cloud(&self, name: &str) -> Result<()> {
         self.run("issue", &[name, "--role", "cloud"])
     }
 
-    /// Issues a new certificate, with a new key, in place of an older one.
-    ///
-    /// # Errors
-    /// With the words of `polyrail pki`.
+    /// Issues a certificate with a new key, and replaces an older one.
     pub fn reissue(&self, name: &str, role: &str) -> Result<()> {
         self.run("issue", &[name, "--role", role, "--force"])
     }
 
     /// Revokes the certificate of a node, and writes `revoked.crl`.
-    ///
-    /// # Errors
-    /// With the words of `polyrail pki`.
     pub fn revoke(&self, name: &str) -> Result<()> {
         let certificate = self.folder.join(format!("{name}.crt"));
         self.run("revoke", &[&certificate.display().to_string()])

@@ -1,7 +1,7 @@
 //! The namespaces of one experiment and the wires between them; no daemon runs yet.
 //!
-//! The gateway reaches the cloud's one public address through every carrier: routing by source
-//! address and by bound interface both work, as a real gateway with several modems has it.
+//! The gateway reaches the cloud's public address through every carrier. Routing by source address
+//! and by bound interface both work, as on a real gateway with several modems.
 
 use std::path::{Path, PathBuf};
 
@@ -9,36 +9,30 @@ use anyhow::{Context, Result};
 use polyrail_emulator::namespace::{Namespace, connect_veth};
 
 use crate::addresses::{
-    self, BYPASSED, CLOUD, CLOUD_INSIDE, FORBIDDEN, GATEWAY, GATEWAY_ONBOARD, ONBOARD, PASSENGER,
-    Pair, RESOLVER, SERVER, SERVER_DIRECT,
+    self, CLOUD, CLOUD_INSIDE, FORBIDDEN, GATEWAY, PASSENGER, Pair, RESOLVER, SERVER, SERVER_DIRECT,
 };
 use crate::scratch;
 
-/// Size of the scratch folder: it lies in memory, and only written bytes count.
+/// The size of the scratch folder. It is in memory, and only written bytes use it.
 const SCRATCH_SIZE: &str = "4g";
 
-/// The five namespaces, wired except for the carriers.
+/// The four namespaces, wired except for the carriers.
 #[derive(Debug)]
 pub struct Lab {
     /// A passenger's device.
     pub passenger: Namespace,
-    /// The train's gateway: `lan0`, `lan1` and one `wanN` a carrier.
+    /// The train's gateway: `lan0` and one `wanN` a carrier.
     pub gateway: Namespace,
     /// The cloud proxy: one `carN` a carrier and `srv0`.
     pub cloud: Namespace,
     /// The servers of the Internet.
     pub server: Namespace,
-    /// A server on board, beside the gateway.
-    pub onboard: Namespace,
     folder: PathBuf,
 }
 
 impl Lab {
-    /// Makes the namespaces, and moves the calling thread to a private mount namespace whose
+    /// Creates the namespaces, and moves the calling thread to a private mount namespace. Its
     /// scratch folder holds all files of the experiment.
-    ///
-    /// # Errors
-    /// When the process may not make namespaces, or `ip` is missing.
     pub fn new() -> Result<Lab> {
         let folder = scratch::private_folder(SCRATCH_SIZE)?;
         let lab = Lab {
@@ -46,12 +40,10 @@ impl Lab {
             gateway: quiet_namespace()?,
             cloud: quiet_namespace()?,
             server: quiet_namespace()?,
-            onboard: quiet_namespace()?,
             folder,
         };
         lab.set_forwarding()?;
         lab.wire_lan()?;
-        lab.wire_onboard()?;
         lab.wire_server()?;
         lab.write_resolvers()?;
         Ok(lab)
@@ -68,9 +60,6 @@ impl Lab {
     }
 
     /// A carrier without limits or delay: a plain veth between gateway and cloud.
-    ///
-    /// # Errors
-    /// When `ip` refuses.
     pub fn wire_carrier(&self, index: u8) -> Result<()> {
         connect_veth(
             (&self.gateway, &format!("wan{index}")),
@@ -80,9 +69,6 @@ impl Lab {
     }
 
     /// Addresses and routes of carrier `index`, whose interfaces `wanN` and `carN` exist.
-    ///
-    /// # Errors
-    /// When an interface is missing.
     pub fn route_carrier(&self, index: u8) -> Result<()> {
         let near = addresses::carrier_gateway(index);
         let far = addresses::carrier_cloud(index);
@@ -105,7 +91,7 @@ link set car{index} up",
                 near.v4, near.v6
             ),
         )?;
-        // The way back to the LAN, for what the gateway routes by itself along the first carrier.
+        // The route back to the LAN for bypassed traffic, which uses the first carrier.
         if index == 0 {
             let (v4, v6) = (near.v4, near.v6);
             ip_each(
@@ -117,18 +103,12 @@ link set car{index} up",
     }
 
     /// Brings the gateway's interface of a carrier up with its first address and routes.
-    ///
-    /// # Errors
-    /// When the interface is missing.
     pub fn restore_carrier(&self, index: u8) -> Result<()> {
         self.address_carrier(index, addresses::GATEWAY_HOST)
     }
 
-    /// Brings the gateway's interface of a carrier up with an address of this host number, and
-    /// with its routes; what leaves from that address goes along this carrier.
-    ///
-    /// # Errors
-    /// When the interface is missing.
+    /// Brings the gateway's interface of a carrier up with an address of this host number and with
+    /// routes that send packets from this address over this carrier.
     pub fn address_carrier(&self, index: u8, host: u8) -> Result<()> {
         let near = addresses::carrier_host(index, host);
         let far = addresses::carrier_cloud(index);
@@ -149,8 +129,8 @@ route replace ::/0 via {far6} dev wan{index} table {table}"
         )
     }
 
-    /// What programs see as `/etc/resolv.conf`: the passenger's names a resolver that does not
-    /// exist, because the gateway's forwarder answers in its place; the cloud's names the lab's.
+    /// The file mounted as `/etc/resolv.conf`. The cloud's names the lab's resolver. The
+    /// passenger's names one that does not exist, because the gateway's forwarder answers.
     pub fn resolver_file(&self, of_cloud: bool) -> PathBuf {
         self.folder.join(if of_cloud { "cloud-resolv.conf" } else { "resolv.conf" })
     }
@@ -170,7 +150,7 @@ route replace ::/0 via {far6} dev wan{index} table {table}"
         for router in [&self.gateway, &self.cloud] {
             router.sysctl("net.ipv4.ip_forward", "1")?;
             router.sysctl("net.ipv6.conf.all.forwarding", "1")?;
-            // Replies come in by the carrier that asked, not by the best route: loose check.
+            // Loose check: a reply arrives on the carrier of its request, not of the best route.
             router.sysctl("net.ipv4.conf.all.rp_filter", "2")?;
         }
         Ok(())
@@ -179,18 +159,6 @@ route replace ::/0 via {far6} dev wan{index} table {table}"
     fn wire_lan(&self) -> Result<()> {
         join(&self.gateway, "lan0", GATEWAY, &self.passenger, "wlan0", PASSENGER)?;
         ip_each(&self.passenger, &default_routes(GATEWAY))
-    }
-
-    fn wire_onboard(&self) -> Result<()> {
-        join(&self.gateway, "lan1", GATEWAY_ONBOARD, &self.onboard, "eth0", ONBOARD)?;
-        let (v4, v6) = (BYPASSED.v4, BYPASSED.v6);
-        ip_each(&self.onboard, &default_routes(GATEWAY_ONBOARD))?;
-        ip_each(
-            &self.onboard,
-            &format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad"),
-        )?;
-        let (via4, via6) = (ONBOARD.v4, ONBOARD.v6);
-        ip_each(&self.gateway, &format!("route add {v4} via {via4}\nroute add {v6} via {via6}"))
     }
 
     fn wire_server(&self) -> Result<()> {
@@ -221,7 +189,36 @@ addr add {cloud6}/128 dev lo nodad"
     }
 }
 
-/// Joins two namespaces by a veth pair with a /24 and a /64 (a /25 for the networks on board).
+/// One of the two daemons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The gateway.
+    Gateway,
+    /// The cloud.
+    Cloud,
+}
+
+impl Side {
+    /// `gateway` or `cloud`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Gateway => "gateway",
+            Side::Cloud => "cloud",
+        }
+    }
+
+    /// Its configuration file in the lab's scratch folder.
+    pub fn configuration(self, lab: &Lab) -> PathBuf {
+        lab.folder().join(format!("{}.toml", self.name()))
+    }
+
+    /// Its admin socket in the lab's scratch folder.
+    pub fn admin_socket(self, lab: &Lab) -> PathBuf {
+        lab.folder().join(format!("{}.sock", self.name()))
+    }
+}
+
+/// Joins two namespaces by a veth pair with a /24 and a /64.
 pub(crate) fn join(
     near: &Namespace,
     near_device: &str,
@@ -231,7 +228,6 @@ pub(crate) fn join(
     far_address: Pair,
 ) -> Result<()> {
     connect_veth((near, near_device), (far, far_device))?;
-    let length = if near_address == GATEWAY_ONBOARD { 25 } else { 24 };
     for (side, device, address) in
         [(near, near_device, near_address), (far, far_device, far_address)]
     {
@@ -239,7 +235,7 @@ pub(crate) fn join(
         ip_each(
             side,
             &format!(
-                "addr add {v4}/{length} dev {device}
+                "addr add {v4}/24 dev {device}
 addr add {v6}/64 dev {device} nodad
 link set {device} up"
             ),

@@ -1,12 +1,14 @@
 //! The real programs of Polyrail in fresh network namespaces over emulated carriers.
 //!
 //! The tests and the command `polyrail-lab` share this library. A [`Lab`](lab::Lab) holds the
-//! namespaces (passenger, gateway, cloud, server, and a server on board); a
+//! namespaces (passenger, gateway, cloud and server); a
 //! [`World`](world::World) adds the carriers, the web server and the daemons.
 //!
-//! Nothing outlives the harness, whatever ends it: namespaces are anonymous, files lie on a
-//! `tmpfs` in a private mount namespace, and every child asks the kernel to be killed with its
-//! parent. So there is nothing to clean up, not even after SIGKILL.
+//! Nothing outlives the harness, even after SIGKILL: namespaces are anonymous, files are on a
+//! `tmpfs` in a private mount namespace, and the kernel kills every child with its parent.
+//!
+//! An error ends its experiment. It carries its context and, if a program failed, the output of
+//! that program. Functions whose errors say more than that document them.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +33,6 @@ pub mod operator;
 pub mod privilege;
 pub mod process;
 pub mod programs;
-
 pub mod scratch;
 pub mod services;
 pub mod trials;

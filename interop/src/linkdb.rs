@@ -1,4 +1,4 @@
-//! A train on its track in the lab: its databases, and its telemetry as it comes.
+//! LinkDB in the lab: the databases of both daemons, and the train's telemetry.
 
 use std::io::Write as _;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,67 +10,72 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::lab::Lab;
+use crate::lab::{Lab, Side};
 use crate::programs::Programs;
-use crate::world::{Rail, Side, World};
 
-/// How long a listener that does not read is waited for.
+/// The write timeout of a listener that does not read.
 const LISTENER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A handover of an earlier trip, upwards on the track that telemetry is about when it names none.
+/// A train on its track: both daemons have a LinkDB, and the gateway receives telemetry.
+#[derive(Clone, Debug, Default)]
+pub struct Rail {
+    /// The initial records of gateway and cloud, as NDJSON for `polyrail linkdb import`.
+    pub records: [String; 2],
+    /// Telemetry lines, each with its time since the emulator's epoch. `World::train` sends more.
+    pub telemetry: Vec<(Duration, String)>,
+}
+
+/// A handover of an earlier trip, in the direction `up` on the default track of telemetry.
 #[derive(Clone, Debug)]
 pub struct Record<'a> {
     /// The trip's number.
     pub trip: u64,
-    /// Which of the trip's handovers it is.
+    /// The number of the handover within the trip.
     pub sequence: usize,
-    /// When it was, in milliseconds since 1970.
+    /// Milliseconds since 1970.
     pub at_ms: u64,
     /// The carrier's name.
     pub carrier: &'a str,
-    /// Where it began along the track.
+    /// The position where it began.
     pub metres: f64,
-    /// How fast the train was.
+    /// The speed of the train.
     pub metres_per_second: f64,
-    /// The cell that was left.
+    /// The old cell.
     pub from: u64,
-    /// The cell that was joined.
+    /// The new cell.
     pub to: u64,
-    /// The strength of the cell that was left.
+    /// The signal strength of the old cell.
     pub rsrp_dbm: f64,
     /// `success`, `type1`, `type2` or `type3`.
     pub outcome: &'a str,
-    /// For how long nothing passed.
+    /// How long the carrier passed no packet.
     pub dark: Duration,
 }
 
-/// Says what a train observes to everyone who listens at its socket.
+/// Sends telemetry to every client of its socket.
 #[derive(Clone, Debug)]
 pub struct Announcer {
     listeners: Arc<Mutex<Vec<UnixStream>>>,
 }
 
-/// Where a daemon of the lab has its LinkDB.
+/// The database file of a daemon.
 pub fn database(lab: &Lab, side: Side) -> PathBuf {
     lab.folder().join(format!("{}-linkdb.redb", side.name()))
 }
 
-/// Where the gateway of the lab hears its telemetry.
+/// The socket from which the gateway receives telemetry.
 pub fn socket(lab: &Lab) -> PathBuf {
     lab.folder().join("telemetry.sock")
 }
 
-/// Records as `polyrail linkdb import` takes them.
+/// Records in the format of `polyrail linkdb import`.
 pub fn records<'a>(records: impl IntoIterator<Item = Record<'a>>) -> String {
     let head = json!({ "linkdb": { "version": 1 } }).to_string();
     let lines = records.into_iter().map(|record| record.line().to_string());
     std::iter::once(head).chain(lines).map(|line| line + "\n").collect()
 }
 
-/// Fills both databases and begins to speak.
-///
-/// # Errors
-/// When the import fails, with its words.
+/// Fills both databases and starts to send telemetry.
 pub fn lay(lab: &Lab, programs: &Programs, rail: &Rail, epoch: Instant) -> Result<Announcer> {
     for (side, records) in [Side::Gateway, Side::Cloud].into_iter().zip(&rail.records) {
         if !records.is_empty() {
@@ -88,10 +93,7 @@ pub fn lay(lab: &Lab, programs: &Programs, rail: &Rail, epoch: Instant) -> Resul
     Ok(announcer)
 }
 
-/// Takes records into a database that no daemon has open.
-///
-/// # Errors
-/// When the command fails, with its words.
+/// Imports records into a database that no daemon has open.
 pub fn import(lab: &Lab, programs: &Programs, records: &str, database: &Path) -> Result<()> {
     let file = lab.folder().join("learned.ndjson");
     std::fs::write(&file, records)?;
@@ -99,10 +101,7 @@ pub fn import(lab: &Lab, programs: &Programs, records: &str, database: &Path) ->
     offline(programs, "import", &files).map(drop)
 }
 
-/// The handovers of a database that no daemon has open, one a line, in the order of their trips.
-///
-/// # Errors
-/// When the command fails, with its words.
+/// The handovers of a database that no daemon has open, one per line, sorted.
 pub fn export(programs: &Programs, database: &Path) -> Result<Vec<String>> {
     let text = offline(programs, "export --format csv --coarsen 0", &[database])?;
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -110,7 +109,7 @@ pub fn export(programs: &Programs, database: &Path) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Runs a command of `polyrail linkdb` on a database and, perhaps, a file.
+/// Runs a command of `polyrail linkdb` on a database and optionally a file.
 fn offline(programs: &Programs, arguments: &str, files: &[&Path]) -> Result<String> {
     let output = Command::new(programs.path("polyrail"))
         .arg("linkdb")
@@ -146,22 +145,22 @@ impl Record<'_> {
 }
 
 impl Announcer {
-    /// At a socket that is not there yet.
+    /// Creates the socket.
     fn open(socket: &Path) -> Result<Announcer> {
         let listener = UnixListener::bind(socket).with_context(|| socket.display().to_string())?;
         let listeners = Arc::<Mutex<Vec<UnixStream>>>::default();
-        let heard = listeners.clone();
+        let accepted = listeners.clone();
         std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
                 if stream.set_write_timeout(Some(LISTENER_PATIENCE)).is_ok() {
-                    heard.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+                    accepted.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
                 }
             }
         });
         Ok(Announcer { listeners })
     }
 
-    /// Says a line now; returns how many heard it. Who comes later does not.
+    /// Sends a line to the connected clients and returns their number.
     pub fn say(&self, line: &str) -> usize {
         let line = format!("{line}\n");
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,41 +169,7 @@ impl Announcer {
     }
 }
 
-impl World {
-    /// A daemon's LinkDB as `GET /v1/linkdb` tells it.
-    ///
-    /// # Errors
-    /// When it does not answer.
-    pub fn linkdb(&self, side: Side) -> Result<Value> {
-        self.ask_json(side, "linkdb status")
-    }
-
-    /// What a daemon foresees of a carrier, if it does.
-    ///
-    /// # Errors
-    /// When the daemon does not answer.
-    pub fn foreseen(&self, side: Side, carrier: &str) -> Result<Option<Foreseen>> {
-        let state = self.linkdb(side)?;
-        let trips = state.get("trips").and_then(Value::as_array).context("no trips")?;
-        let carriers = trips.iter().filter_map(|trip| trip.get("carriers")?.as_array()).flatten();
-        let mut own = carriers.filter(|one| one["carrier"] == carrier);
-        Ok(own.find_map(|one| {
-            let permille = one["permille"].as_u64()?;
-            Some(Foreseen { fails_in_s: one["fails_in_s"].as_f64()?, permille })
-        }))
-    }
-}
-
-/// A failure that a daemon foresees.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Foreseen {
-    /// In how many seconds; less than zero: the place was passed.
-    pub fails_in_s: f64,
-    /// So many of 1,000 such handovers fail.
-    pub permille: u64,
-}
-
-/// What the replay's default name of a track stands for: the first 8 bytes of its SHA-256.
+/// The id of the replay's default track: the first 8 bytes of the SHA-256 of its name.
 fn route_id() -> u64 {
     let digest = ring::digest::digest(&ring::digest::SHA256, b"replay");
     let mut bytes = [0; 8];

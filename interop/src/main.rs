@@ -1,6 +1,6 @@
 //! `polyrail-lab`: the real programs in network namespaces over emulated carriers.
 //!
-//! Nothing is left behind, also when interrupted: see the library's first page.
+//! An interrupted run leaves nothing behind; the library's documentation says why.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,7 @@ struct Arguments {
 enum Command {
     /// Show a download over two carriers, one of which fails
     Demo {
-        /// How the tunnels travel
+        /// The tunnel mode of both daemons
         #[arg(long, default_value = "auto", value_parser = ["quic", "tls", "auto"])]
         mode: String,
     },
@@ -31,15 +31,15 @@ enum Command {
     Matrix(matrix::Options),
     /// Measure Polyrail end to end, with tunnels of mode `tls`
     Bench(Selection),
-    /// Measure QUIC against TLS, and what path restart gains
+    /// Compare QUIC with TLS, and path restart with none
     BenchTunnel(Selection),
-    /// Measure what forecasts gain on the emulated rail
+    /// Measure the effect of forecasts on the emulated rail
     BenchLinkdb(Selection),
-    /// Run all three benchmarks in small: does each still measure?
+    /// Run all three benchmarks briefly, to check that each still measures
     Smoke,
     /// Play the simulator's trials with the kernel's TCP and with the daemons
     Trials(trials::Options),
-    /// Serve `ADDRESS=COUNT`: accept so many connections and hold them
+    /// Accept and hold connections: `ADDRESS=COUNT`
     #[command(hide = true)]
     Hold { what: String },
     /// Measure `MODE=BYTES` without link limits
@@ -49,7 +49,7 @@ enum Command {
 
 #[derive(Args)]
 struct Selection {
-    /// Short runs that only show that everything measures; their figures say little
+    /// Short runs, to check that everything measures; their figures mean little
     #[arg(long)]
     smoke: bool,
     /// Only this benchmark

@@ -1,22 +1,22 @@
-//! What the lab needs of the machine: root, or a user namespace in which it is root.
+//! The privileges that the lab needs: root, or a user namespace in which it is root.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Names what tests may skip when the machine lacks it, separated by commas: `netns`.
+/// The reasons, separated by commas, for which tests may skip: `netns`.
 pub const SKIP_VARIABLE: &str = "POLYRAIL_ALLOW_SKIP";
 
-/// True when this process may make network namespaces.
+/// Whether this process may create network namespaces.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Goes on as root, or starts the program again as root of a fresh user namespace.
+/// Continues as root, or restarts the program as root of a new user namespace.
 ///
 /// # Errors
-/// When neither is possible, with what to do.
+/// Neither is possible; the error names the remedy.
 pub fn become_root() -> Result<()> {
     if is_root() {
         return Ok(());
@@ -46,10 +46,10 @@ pub fn become_root() -> Result<()> {
     Err(anyhow!("unshare: {failure}"))
 }
 
-/// Whether a test that needs namespaces can run here: `false` when it may be skipped.
+/// Whether a test that needs namespaces can run here; `false` if it may be skipped.
 ///
 /// # Errors
-/// When it cannot run and skipping was not allowed.
+/// The test cannot run, and skipping it is not allowed.
 pub fn namespaces_or_skip(test: &str) -> Result<bool> {
     if is_root() {
         return Ok(true);
@@ -58,10 +58,10 @@ pub fn namespaces_or_skip(test: &str) -> Result<bool> {
     Ok(false)
 }
 
-/// Prints that a test is skipped, where that is allowed.
+/// Prints that a test is skipped.
 ///
 /// # Errors
-/// When it is not.
+/// Skipping is not allowed.
 pub fn skip_or_fail(name: &str, reason: &str) -> Result<()> {
     let allowed = std::env::var(SKIP_VARIABLE).unwrap_or_default();
     if !allowed.split(',').any(|word| word.trim() == name) {

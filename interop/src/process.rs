@@ -1,7 +1,6 @@
-//! A child that cannot outlive the harness, with its log kept in the scratch folder.
+//! A child process that cannot outlive the harness, with its log in the scratch folder.
 //!
-//! The kernel kills it when the thread that started it ends, however that happens. Dropping the
-//! guard kills it by its own id.
+//! The kernel kills it when the thread that started it ends. Dropping a [`Process`] kills it too.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,10 +13,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use polyrail_emulator::namespace::Namespace;
 
-/// How often a wait looks again.
+/// The polling interval of waits.
 const POLL: Duration = Duration::from_millis(5);
 
-/// What to start: a program, its arguments, and where its output goes.
+/// A program to start, its arguments and its log file.
 #[derive(Clone, Debug)]
 pub struct Program {
     name: String,
@@ -45,16 +44,13 @@ impl Program {
         self
     }
 
-    /// Has it see this file as `/etc/resolv.conf`.
+    /// Mounts this file as `/etc/resolv.conf` for the program.
     pub fn resolver(mut self, file: &Path) -> Program {
         self.resolver = Some(file.to_path_buf());
         self
     }
 
-    /// Starts it inside a namespace, to die with the calling thread at the latest.
-    ///
-    /// # Errors
-    /// When the program or its log cannot be opened.
+    /// Starts it inside a namespace; it dies with the calling thread at the latest.
     pub fn start(&self, namespace: &Namespace) -> Result<Process> {
         let log = File::options().create(true).append(true).open(&self.log)?;
         let errors = log.try_clone()?;
@@ -73,7 +69,7 @@ impl Program {
     }
 }
 
-/// A running child; dropped, it is killed and reaped.
+/// A running child process. Dropping it kills and reaps it.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -88,17 +84,12 @@ impl Process {
         &self.name
     }
 
-    /// The process id, that of the program itself.
+    /// The process id of the program.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The file that holds its output.
-    pub fn log_path(&self) -> &Path {
-        &self.log
-    }
-
-    /// All that it wrote so far.
+    /// Its output so far.
     pub fn log(&self) -> String {
         std::fs::read(&self.log)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -106,9 +97,6 @@ impl Process {
     }
 
     /// The exit status once it has ended.
-    ///
-    /// # Errors
-    /// When the kernel cannot tell.
     pub fn exit(&mut self) -> Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait()?;
@@ -117,9 +105,6 @@ impl Process {
     }
 
     /// Sends a signal to it.
-    ///
-    /// # Errors
-    /// When it is already gone.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         if self.ended.is_some() {
             bail!("{} has already ended", self.name);
@@ -128,10 +113,7 @@ impl Process {
         kill(Pid::from_raw(id), signal).with_context(|| format!("{signal} to {}", self.name))
     }
 
-    /// Waits for it to end by itself.
-    ///
-    /// # Errors
-    /// When it still runs after `limit`.
+    /// Waits until it ends by itself.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {
@@ -145,10 +127,7 @@ impl Process {
         }
     }
 
-    /// Waits until its log holds `words`.
-    ///
-    /// # Errors
-    /// When it ends first or `limit` passes, with its log.
+    /// Waits until its log contains `words`.
     pub fn wait_for_log(&mut self, words: &str, limit: Duration) -> Result<()> {
         self.wait_until(&format!("`{words}` in its log"), limit, |process| {
             process.log().contains(words)
@@ -156,9 +135,6 @@ impl Process {
     }
 
     /// Waits until a condition holds while the process lives.
-    ///
-    /// # Errors
-    /// When it ends first or `limit` passes, with its log.
     pub fn wait_until(
         &mut self,
         what: &str,

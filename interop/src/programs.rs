@@ -1,8 +1,7 @@
 //! Where the programs under test are.
 //!
-//! They are built before the tests run (`make build`), in the folder of the current executable's
-//! profile: tests live in its `deps` folder, the harness binaries in it. `POLYRAIL_BIN_DIR` names
-//! another one.
+//! `make build` puts them into the folder of the current executable's profile. Tests run in its
+//! subfolder `deps`. `POLYRAIL_BIN_DIR` names another folder.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,12 @@ use anyhow::{Context, Result, bail};
 
 /// Overrides the folder of the programs under test.
 pub const FOLDER_VARIABLE: &str = "POLYRAIL_BIN_DIR";
+
+/// The programs under test, by name.
+const NAMES: [&str; 4] = ["polyrail", "polyrail-gateway", "polyrail-cloud", "polyrail-emulator"];
+
+/// The tools with which a world without interception is set up and used.
+const TOOLS: [&str; 4] = ["/usr/bin/ip", "/usr/sbin/tc", "/usr/sbin/nginx", "/usr/bin/curl"];
 
 /// The programs under test.
 #[derive(Clone, Debug)]
@@ -21,14 +26,14 @@ impl Programs {
     /// Finds the folder and checks that every program is in it.
     ///
     /// # Errors
-    /// When a program is missing, with the command that builds it.
+    /// A program is missing; the error names the command that builds it.
     pub fn find() -> Result<Programs> {
         let folder = match std::env::var_os(FOLDER_VARIABLE) {
             Some(folder) => PathBuf::from(folder),
             None => own_folder()?,
         };
         let programs = Programs { folder };
-        for name in ["polyrail", "polyrail-gateway", "polyrail-cloud", "polyrail-emulator"] {
+        for name in NAMES {
             if !programs.path(name).is_file() {
                 bail!(
                     "{name} is not in {}: build it first with `make build`, \
@@ -43,6 +48,12 @@ impl Programs {
     /// The path of one program.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+
+    /// The paths of all of them and of their tools: what a guest needs for a world.
+    pub fn with_tools(&self) -> Vec<PathBuf> {
+        let programs = NAMES.iter().map(|name| self.path(name));
+        programs.chain(TOOLS.map(PathBuf::from)).collect()
     }
 }
 

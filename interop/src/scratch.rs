@@ -1,8 +1,8 @@
-//! The scratch folder: a `tmpfs` that only this harness sees and that vanishes with it.
+//! The scratch folder: a `tmpfs` that only this harness sees and that disappears with it.
 //!
 //! The calling thread moves to a private mount namespace and covers an existing, standard folder
-//! (`/mnt`, `/media` or `/srv`) there. Threads and children made afterwards see the same files;
-//! nobody else does, and the kernel frees them when the last of these processes ends.
+//! (`/mnt`, `/media` or `/srv`) there. Only its later threads and children see these files. The
+//! kernel frees them when the last of these processes ends.
 
 use std::path::{Path, PathBuf};
 
@@ -10,13 +10,10 @@ use anyhow::{Context, Result};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-/// Folders that exist on every Debian and that a build tree hardly lies in.
+/// Folders that every Debian has and that rarely contain a build tree.
 const MOUNT_POINTS: [&str; 3] = ["/mnt", "/media", "/srv"];
 
 /// Gives the calling thread, and its later threads and children, a private scratch folder.
-///
-/// # Errors
-/// When mount namespaces are not permitted or no mount point is usable.
 pub fn private_folder(size: &str) -> Result<PathBuf> {
     unshare(CloneFlags::CLONE_NEWNS).context("a private mount namespace (needs root)")?;
     keep_mounts_private()?;
@@ -35,20 +32,14 @@ pub fn private_folder(size: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(point))
 }
 
-/// Mounts a `tmpfs` of at most `size` (as mount(8) writes it, such as `64k`) at a folder.
-///
-/// # Errors
-/// When the kernel refuses the mount.
+/// Mounts a `tmpfs` of at most `size` (in the format of mount(8), such as `64k`) at a folder.
 pub fn mount_tmpfs(point: &Path, size: &str) -> Result<()> {
     let options = format!("size={size},mode=0755");
     mount(Some("tmpfs"), point, Some("tmpfs"), MsFlags::empty(), Some(options.as_str()))
         .with_context(|| format!("tmpfs at {}", point.display()))
 }
 
-/// Keeps later mounts of this mount namespace from spreading to others.
-///
-/// # Errors
-/// When the kernel refuses the change.
+/// Prevents later mounts of this mount namespace from propagating to others.
 pub fn keep_mounts_private() -> Result<()> {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
         .context("private mounts")

@@ -1,19 +1,16 @@
-//! Small servers of the lab, one thread a connection, each living as long as the harness.
+//! Small servers of the lab with a thread per connection. They live as long as the harness.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use polyrail_emulator::namespace::Namespace;
 
-/// What the server that speaks first says.
+/// The greeting of the server that speaks first.
 pub const BANNER: &str = "220 mail.polyrail.test ESMTP ready\r\n";
 
-/// Serves each connection to `address` by `work` on a thread of its own.
-///
-/// # Errors
-/// When the address cannot be bound.
+/// Runs `work` for each connection to `address` on a thread of its own.
 pub fn serve<F>(namespace: &Namespace, address: SocketAddr, work: F) -> Result<()>
 where
     F: Fn(TcpStream, SocketAddr) + Send + Sync + 'static,
@@ -31,14 +28,10 @@ where
     Ok(())
 }
 
-/// A server that greets before it is spoken to, as SMTP and SSH servers do, and then answers each
-/// line with the same line.
-///
-/// # Errors
-/// When the address cannot be bound.
+/// A server that greets first, as SMTP and SSH servers do, and then echoes each line.
 pub fn serve_banner(namespace: &Namespace, address: SocketAddr) -> Result<()> {
     serve(namespace, address, |mut stream, _| {
-        // A client that leaves ends the connection; there is nobody to tell.
+        // Fails if the client disconnects, which nobody needs to know.
         let _ = greet(&mut stream);
     })
 }
@@ -55,9 +48,6 @@ fn greet(stream: &mut TcpStream) -> Result<()> {
 }
 
 /// A server that echoes each byte without delay.
-///
-/// # Errors
-/// When the address cannot be bound.
 pub fn serve_echo(namespace: &Namespace, address: SocketAddr) -> Result<()> {
     serve(namespace, address, |mut stream, _| {
         let _ = echo(&mut stream);
@@ -65,9 +55,6 @@ pub fn serve_echo(namespace: &Namespace, address: SocketAddr) -> Result<()> {
 }
 
 /// Echoes until the client finishes.
-///
-/// # Errors
-/// When the connection breaks.
 pub fn echo(stream: &mut TcpStream) -> Result<()> {
     stream.set_nodelay(true)?;
     let mut chunk = vec![0; 64 * 1024];
@@ -78,31 +65,4 @@ pub fn echo(stream: &mut TcpStream) -> Result<()> {
         }
         stream.write_all(&chunk[..length])?;
     }
-}
-
-/// A server that tells each client the address that it came from, and closes.
-///
-/// # Errors
-/// When the address cannot be bound.
-pub fn serve_whoami(namespace: &Namespace, address: SocketAddr) -> Result<()> {
-    serve(namespace, address, |mut stream, peer| {
-        let _ = stream.write_all(peer.ip().to_string().as_bytes());
-    })
-}
-
-/// A UDP server that tells each client the address that it came from.
-///
-/// # Errors
-/// When the address cannot be bound.
-pub fn serve_whoami_udp(namespace: &Namespace, address: SocketAddr) -> Result<()> {
-    let socket = namespace
-        .run(|| UdpSocket::bind(address))?
-        .with_context(|| format!("a UDP server at {address}"))?;
-    std::thread::spawn(move || {
-        let mut packet = [0; 1500];
-        while let Ok((_, from)) = socket.recv_from(&mut packet) {
-            let _ = socket.send_to(from.ip().to_string().as_bytes(), from);
-        }
-    });
-    Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a process has used, as the kernel tells: processor time and memory.
+//! The processor time and memory of a process, as the kernel reports them.
 
 use anyhow::{Context, Result};
 
@@ -6,12 +6,9 @@ use anyhow::{Context, Result};
 const TICKS_PER_S: f64 = 100.0;
 
 /// Processor time of a process so far, user and system, s.
-///
-/// # Errors
-/// When the process is gone.
 pub fn processor_s(process: u32) -> Result<f64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The name may hold anything: fields are counted from the last parenthesis (proc(5)).
+    // The name may contain anything, so fields count from the last parenthesis (proc(5)).
     let (_, rest) = text.rsplit_once(')').context("stat")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let ticks = |index: usize| -> Result<f64> {
@@ -21,9 +18,6 @@ pub fn processor_s(process: u32) -> Result<f64> {
 }
 
 /// Memory that belongs to a process, shared pages counted by their share (PSS), bytes.
-///
-/// # Errors
-/// When the process is gone.
 pub fn memory_bytes(process: u32) -> Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
     let line = text.lines().find(|line| line.starts_with("Pss:")).context("no Pss line")?;

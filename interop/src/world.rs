@@ -1,7 +1,6 @@
-//! A lab with everything running: carriers, servers, resolver, cloud and gateway.
+//! A lab in which everything runs: carriers, servers, resolver, cloud and gateway.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,24 +10,23 @@ use toml::Value;
 use crate::addresses::{Family, GATEWAY, SERVER, SERVER_NAME, SOCKS5_PORT, WEB_PORT};
 use crate::admin;
 use crate::carrier::{self, Carrier, CarrierPlan, Emulator, Link, Medium};
-use crate::client::{self, Target};
+use crate::client;
 use crate::configuration::{CLOUD_NAME, Configuration, GATEWAY_NAME};
 use crate::dns::{self, Asked};
 use crate::download::Download;
 use crate::keys::Keys;
-use crate::lab::Lab;
-use crate::linkdb::{self, Announcer};
-use crate::operator;
+use crate::lab::{Lab, Side};
+use crate::linkdb::{self, Announcer, Rail};
 use crate::process::{Process, Program};
 use crate::programs::Programs;
 use crate::web::{WebFile, WebServer};
 
-/// How long daemons may take until a first flow crosses.
+/// How long the daemons may take until the first flow succeeds.
 const START_LIMIT: Duration = Duration::from_secs(15);
 /// Lines of each log shown after a failure.
 const TAIL_LINES: usize = 40;
 
-/// The parts of a world.
+/// The parameters of a world.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     carriers: Vec<CarrierPlan>,
@@ -41,39 +39,28 @@ pub struct Plan {
     rail: Option<Rail>,
 }
 
-/// A train on its track: both daemons have a LinkDB, and the gateway hears telemetry.
-#[derive(Clone, Debug, Default)]
-pub struct Rail {
-    /// What the databases of gateway and cloud begin with, as `polyrail linkdb import` takes it
-    /// (NDJSON).
-    pub records: [String; 2],
-    /// What the train says, each line at its time after the links began; more can be said at any
-    /// time by [`World::train`].
-    pub telemetry: Vec<(Duration, String)>,
-}
-
 impl Plan {
-    /// Nothing yet.
+    /// No carriers, and the default configuration.
     pub fn new() -> Plan {
         Plan::default()
     }
 
-    /// Two carriers of 20 Mbit/s and 40 ms, as most scenarios have it.
+    /// Two carriers of 20 Mbit/s and 40 ms, as in most scenarios.
     pub fn twins() -> Plan {
         Plan::new().carrier("alpha", Link::new(20.0, 40)).carrier("beta", Link::new(20.0, 40))
     }
 
-    /// Another emulated carrier.
+    /// Adds an emulated carrier.
     pub fn carrier(self, name: &str, link: Link) -> Plan {
         self.medium(name, Medium::Link(link))
     }
 
-    /// Another carrier without limit or delay.
+    /// Adds a carrier without limit or delay.
     pub fn wire(self, name: &str) -> Plan {
         self.medium(name, Medium::Wire)
     }
 
-    /// Another carrier.
+    /// Adds a carrier.
     pub fn medium(mut self, name: &str, medium: Medium) -> Plan {
         self.carriers.push(CarrierPlan { name: name.into(), medium });
         self
@@ -97,19 +84,19 @@ impl Plan {
         self
     }
 
-    /// Tells the emulator something before the daemons start.
+    /// Sends a command to the emulator before the daemons start.
     pub fn command(mut self, line: &str) -> Plan {
         self.commands.push(line.into());
         self
     }
 
-    /// No interception, no DNS: the SOCKS5 server is the only way in.
+    /// Without interception and DNS: passengers use the SOCKS5 server.
     pub fn proxy_alone(mut self) -> Plan {
         self.proxy_alone = true;
         self
     }
 
-    /// With a LinkDB on both sides, and telemetry.
+    /// Adds a LinkDB to both sides, and telemetry.
     pub fn rail(mut self, rail: Rail) -> Plan {
         self.rail = Some(rail);
         self
@@ -122,30 +109,30 @@ impl Plan {
     }
 }
 
-/// Everything running. Fields are dropped in order: daemons first, the lab last.
+/// A running world. Fields are dropped in order: daemons first, the lab last.
 #[derive(Debug)]
 pub struct World {
     /// The gateway daemon.
     pub gateway: Process,
     /// The cloud daemon.
     pub cloud: Process,
-    /// The emulator, when a carrier is emulated.
+    /// The emulator, if a carrier is emulated.
     pub emulator: Option<Emulator>,
     /// The carriers.
     pub carriers: Vec<Carrier>,
-    /// Says what the train observes, with a [`Plan::rail`].
+    /// Sends telemetry, if the plan has a [`Plan::rail`].
     pub train: Option<Announcer>,
     /// The web server.
     pub web: WebServer,
-    /// What the lab's resolver was asked.
+    /// The queries of the lab's resolver.
     pub asked: Arc<Asked>,
     /// The authority that issued both certificates.
     pub keys: Keys,
-    /// Where the programs are.
+    /// The programs under test.
     pub programs: Programs,
-    /// The files of gateway and cloud, as they were written first.
+    /// The initial configuration of gateway and cloud.
     pub configurations: [Configuration; 2],
-    /// When the gateway was started, the last time.
+    /// When the gateway was last started.
     pub gateway_started: Instant,
     /// The namespaces.
     pub lab: Lab,
@@ -153,10 +140,7 @@ pub struct World {
 }
 
 impl World {
-    /// Sets everything up and waits until a flow crosses and every carrier is in use.
-    ///
-    /// # Errors
-    /// When something does not come up, with its log.
+    /// Sets everything up and waits until every carrier is up and a flow succeeds.
     pub fn start(plan: &Plan) -> Result<World> {
         let mut world = World::start_cold(plan)?;
         world.wait_for_carriers()?;
@@ -164,10 +148,7 @@ impl World {
         Ok(world)
     }
 
-    /// Sets everything up and waits for no carrier.
-    ///
-    /// # Errors
-    /// When something does not start, with its log.
+    /// Sets everything up without waiting for a carrier.
     pub fn start_cold(plan: &Plan) -> Result<World> {
         let programs = Programs::find()?;
         let lab = Lab::new()?;
@@ -215,12 +196,12 @@ impl World {
         GATEWAY.at(Family::V4, SOCKS5_PORT)
     }
 
-    /// A download of a file by the web server's name, intercepted.
+    /// An intercepted download of a file from the web server's name.
     pub fn download(&mut self, file: &WebFile) -> Download {
         self.download_from(SERVER_NAME, file)
     }
 
-    /// A download of a file from a host that may be a name or an address.
+    /// An intercepted download of a file from a name or an address.
     pub fn download_from(&mut self, host: &str, file: &WebFile) -> Download {
         self.downloads += 1;
         let target = self.lab.folder().join(format!("download{}", self.downloads));
@@ -228,9 +209,6 @@ impl World {
     }
 
     /// Kills the cloud at once and restarts it.
-    ///
-    /// # Errors
-    /// When it does not start.
     pub fn restart_cloud(&mut self) -> Result<()> {
         self.cloud.kill();
         self.cloud = start_daemon(&self.lab, &self.programs, Side::Cloud)?;
@@ -238,30 +216,30 @@ impl World {
     }
 
     /// Kills the gateway at once and restarts it.
-    ///
-    /// # Errors
-    /// When it does not start.
     pub fn restart_gateway(&mut self) -> Result<()> {
         self.gateway.kill();
+        // The process that holds the interception rules dies a moment after the daemon.
+        let held =
+            || self.lab.gateway.tool("nft", "list tables").map(|all| all.contains("polyrail"));
+        let killed = Instant::now();
+        while held()? && killed.elapsed() < START_LIMIT {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         self.gateway_started = Instant::now();
         self.gateway = start_daemon(&self.lab, &self.programs, Side::Gateway)?;
         Ok(())
     }
 
-    /// Waits until a flow crosses from the passenger to the server.
-    ///
-    /// # Errors
-    /// When none does in time, or a daemon ends.
+    /// Waits until a flow from the passenger to the server succeeds.
     pub fn wait_until_up(&mut self) -> Result<()> {
         let deadline = Instant::now() + START_LIMIT;
-        let target = Target::Address(SERVER.at(Family::V4, WEB_PORT));
         loop {
             for daemon in [&mut self.gateway, &mut self.cloud] {
                 if let Some(status) = daemon.exit()? {
                     bail!("{} ended ({status}):\n{}", daemon.name(), daemon.log());
                 }
             }
-            if crosses(self, &target).is_ok() {
+            if crosses(self).is_ok() {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -272,9 +250,6 @@ impl World {
     }
 
     /// Waits until the gateway has a path over every carrier.
-    ///
-    /// # Errors
-    /// When it does not within 15 s.
     pub fn wait_for_carriers(&mut self) -> Result<()> {
         let names: Vec<String> =
             self.carriers.iter().map(|carrier| carrier.name().to_owned()).collect();
@@ -282,13 +257,10 @@ impl World {
     }
 
     /// Waits until the gateway has a path over each of these carriers.
-    ///
-    /// # Errors
-    /// When it does not within 15 s, or ends.
     pub fn wait_for_paths(&mut self, carriers: &[impl AsRef<str>]) -> Result<()> {
-        let socket = operator::socket(&self.lab, Side::Gateway);
+        let socket = Side::Gateway.admin_socket(&self.lab);
         self.gateway.wait_until("paths over the carriers", START_LIMIT, |_| {
-            // The socket is not there before the gateway has started.
+            // The socket is missing until the gateway has started.
             let paths = admin::paths(&socket).unwrap_or_default();
             carriers.iter().all(|carrier| {
                 paths.iter().any(|path| path["name"] == carrier.as_ref() && path["state"] == "up")
@@ -297,15 +269,12 @@ impl World {
     }
 
     /// Bytes that each emulated carrier has delivered to the gateway so far.
-    ///
-    /// # Errors
-    /// When no carrier is emulated.
     pub fn carried(&self) -> Result<Vec<u64>> {
         let counters = carrier::counters(&self.lab)?;
         Ok(counters.iter().map(|carrier| carrier.down_bytes).collect())
     }
 
-    /// The last lines of every log, for a failure's report.
+    /// The last lines of every log, for the report of a failure.
     pub fn tails(&self) -> String {
         let mut text = String::new();
         let emulator = self.emulator.as_ref().map(|emulator| &emulator.process);
@@ -317,34 +286,7 @@ impl World {
     }
 }
 
-/// Which daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The gateway.
-    Gateway,
-    /// The cloud.
-    Cloud,
-}
-
-impl Side {
-    /// `gateway` or `cloud`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Side::Gateway => "gateway",
-            Side::Cloud => "cloud",
-        }
-    }
-
-    /// Its configuration file in the lab's scratch folder.
-    pub fn configuration(self, lab: &Lab) -> PathBuf {
-        lab.folder().join(format!("{}.toml", self.name()))
-    }
-}
-
-/// Starts a daemon on its configuration file.
-///
-/// # Errors
-/// When the program is missing.
+/// Starts a daemon with its configuration file.
 pub fn start_daemon(lab: &Lab, programs: &Programs, side: Side) -> Result<Process> {
     let name = side.name();
     let namespace = if side == Side::Gateway { &lab.gateway } else { &lab.cloud };
@@ -365,7 +307,7 @@ fn write_configurations(
     let mut gateway = Configuration::gateway(keys.folder(), &names);
     let mut cloud = Configuration::cloud(keys.folder());
     for (file, side) in [(&mut gateway, Side::Gateway), (&mut cloud, Side::Cloud)] {
-        file.set("admin.socket", operator::socket(lab, side).display().to_string());
+        file.set("admin.socket", side.admin_socket(lab).display().to_string());
     }
     if plan.rail.is_some() {
         gateway.set("telemetry.replay", linkdb::socket(lab).display().to_string());
@@ -390,10 +332,11 @@ fn write_configurations(
     Ok([gateway, cloud])
 }
 
-/// One request over a flow of its own.
-fn crosses(world: &World, target: &Target) -> Result<()> {
+/// Sends one request through SOCKS5 and reads the start of the answer.
+fn crosses(world: &World) -> Result<()> {
     use std::io::{Read, Write};
-    let (mut stream, code) = client::socks5(&world.lab.passenger, world.proxy(), target)?;
+    let server = SERVER.at(Family::V4, WEB_PORT);
+    let (mut stream, code) = client::socks5(&world.lab.passenger, world.proxy(), server)?;
     if code != 0 {
         bail!("SOCKS5 reply {code}");
     }

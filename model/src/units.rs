@@ -14,12 +14,12 @@ pub struct Bytes(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bitrate(u64);
 
-/// A text that is not a quantity of the wanted kind.
+/// A text that is not a quantity or id of the wanted kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {wanted}")]
 pub struct ParseUnitError {
-    text: String,
-    wanted: &'static str,
+    pub(crate) text: String,
+    pub(crate) wanted: &'static str,
 }
 
 impl Bytes {

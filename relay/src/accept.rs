@@ -1,4 +1,4 @@
-//! When a listener may be asked for connections, or a datagram socket for datagrams.
+//! The readiness of listeners and datagram sockets, with pauses after errors.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,17 +1,17 @@
-//! Whether a congestion control can be had here, asked before a tunnel wants it: so an operator
-//! hears of it in the answer to a reload. Nothing is chosen here.
+//! Checks whether a congestion control is available, before a tunnel uses it, so that the answer to
+//! a reload can warn the operator.
 
 use std::io;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-/// What QUIC has.
+/// The congestion controls of QUIC.
 pub const QUIC: [&str; 3] = ["bbr", "cubic", "reno"];
 
-/// Whether QUIC has `name`, which stands under `key`.
+/// Checks that QUIC has `name`, the value of `key`.
 ///
 /// # Errors
-/// It has not: a warning, which says that `instead` is taken.
+/// A warning that `instead` is used.
 pub fn quic_has(key: &str, name: &str, instead: &str) -> Result<(), String> {
     if QUIC.contains(&name) {
         return Ok(());
@@ -22,10 +22,10 @@ pub fn quic_has(key: &str, name: &str, instead: &str) -> Result<(), String> {
     ))
 }
 
-/// Whether the kernel has `name`, which stands under `key`, and lets this process use it.
+/// Checks that the kernel has `name`, the value of `key`, and permits this process to use it.
 ///
 /// # Errors
-/// It cannot be used: a warning, which says that `instead` is taken, and what would help.
+/// A warning that `instead` is used, with the remedy.
 pub fn kernel_has(key: &str, name: &str, instead: &str) -> Result<(), String> {
     try_on_a_socket(name).map_err(|error| {
         format!(

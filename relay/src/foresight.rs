@@ -152,9 +152,8 @@ impl Foresight {
                     endpoint.send_message(now, session, wire::TELEMETRY, Delivery::Latest, payload);
                 }
                 Output::Sync { session, delivery, message } => {
-                    for payload in wire::encode_sync(&message) {
-                        endpoint.send_message(now, session, wire::SYNC, delivery, payload);
-                    }
+                    let payload = wire::encode_sync(&message);
+                    endpoint.send_message(now, session, wire::SYNC, delivery, payload);
                 }
             }
         }

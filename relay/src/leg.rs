@@ -4,11 +4,11 @@
 //!   read side:   Open ──end of stream──> Ended            (endpoint.finish)
 //!   write side:  Open ──flow finished──> Ended            (shutdown of the socket)
 //!   both Ended ──> done: the socket is closed in order
-//!   the socket fails ──> what it still delivers is read, then the flow is reset
+//!   the socket fails ──> received data is read, then the flow is reset
 //! ```
 //!
-//! Readiness is edge-triggered and remembered here; a side that the session blocks goes on when
-//! the session says so.
+//! Readiness is edge-triggered and kept here; a side without room continues when the session
+//! reports room.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -24,7 +24,7 @@ pub const KEEPALIVE: Duration = Duration::from_secs(60);
 /// How long a leg's peer may leave data unacknowledged (`TCP_USER_TIMEOUT`).
 pub const USER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The most that one leg moves in each direction before others have their turn, in bytes.
+/// The maximum number of bytes that one leg moves in each direction in its turn.
 pub const LEG_BYTES: usize = 128 * 1024;
 
 #[derive(Debug)]
@@ -33,10 +33,10 @@ pub(crate) struct Leg {
     pub(crate) flow: FlowKey,
     /// When a byte last moved.
     pub(crate) moved_at: Instant,
-    /// Stands in the queue of legs to be served.
+    /// It is in the queue of legs to serve.
     pub(crate) queued: bool,
-    /// The session said that there is something to read, or may have said so before the leg was
-    /// there. It says so once until it is read.
+    /// The session has reported unread bytes, or may have before the leg existed; it reports them
+    /// once until they are read.
     pub(crate) told: bool,
     readable: bool,
     writable: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Leg {
     failed: bool,
 }
 
-/// What became of a leg in its turn.
+/// The result of a leg's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
     /// It waits for its socket or for the session.
@@ -62,7 +62,7 @@ impl Leg {
     /// Joins a connected socket to a flow and sets the socket's options.
     pub(crate) fn new(now: Instant, stream: TcpStream, flow: FlowKey) -> Self {
         if let Err(error) = set_options(&SockRef::from(&stream)) {
-            // The connection may have died meanwhile: reading will tell.
+            // The connection may have failed: reading returns the error.
             tracing::debug!(%error, "options of a connection");
         }
         Self {
@@ -96,7 +96,7 @@ impl Leg {
         self.read_ended != self.write_ended
     }
 
-    /// Moves what can be moved, within the turn's bound; adds it to `moved`.
+    /// Moves bytes within the turn's bound; adds their number to `moved`.
     pub(crate) fn serve(
         &mut self,
         now: Instant,
@@ -127,14 +127,14 @@ impl Leg {
         }
     }
 
-    /// From the flow to the socket; true when the bound stopped it.
+    /// Moves bytes from the flow to the socket; true if the bound stopped it.
     fn write_out(&mut self, now: Instant, endpoint: &mut Endpoint, moved: &mut usize) -> bool {
         let mut budget = LEG_BYTES;
         while self.writable && !self.write_ended && !self.failed {
             let [first, second] = endpoint.readable(self.flow);
             if first.is_empty() && second.is_empty() {
                 if endpoint.finished(self.flow) {
-                    // It fails only when the connection is gone, which reading tells as well.
+                    // Fails only if the connection has failed, which reading reports, too.
                     let _ = self.stream.shutdown(Shutdown::Write);
                     self.write_ended = true;
                 } else if std::mem::take(&mut self.told) {
@@ -170,7 +170,7 @@ impl Leg {
         false
     }
 
-    /// From the socket to the flow; true when the bound stopped it.
+    /// Moves bytes from the socket to the flow; true if the bound stopped it.
     fn read_in(
         &mut self,
         now: Instant,
@@ -203,7 +203,7 @@ impl Leg {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => {
                         self.readable = false;
-                        // The error was of the write side and is said already.
+                        // The write side has taken the error already.
                         self.read_ended |= self.failed;
                     }
                     io::ErrorKind::Interrupted => {}
@@ -215,7 +215,7 @@ impl Leg {
     }
 }
 
-/// What a socket's failure means for the flow.
+/// The reset reason for a socket's failure.
 fn reason_of(error: &io::Error) -> ResetReason {
     match error.raw_os_error() {
         Some(libc::ETIMEDOUT) => ResetReason::TimedOut,
@@ -225,8 +225,8 @@ fn reason_of(error: &io::Error) -> ResetReason {
 }
 
 fn set_options(socket: &SockRef<'_>) -> io::Result<()> {
-    // A process that dies must not make half a download look like a whole one: until both
-    // directions have ended, whatever closes the socket resets the connection.
+    // After a crash, half a download must not look complete: until both directions have ended,
+    // closing the socket resets the connection.
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_tcp_nodelay(true)?;
     socket.set_out_of_band_inline(true)?;

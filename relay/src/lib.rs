@@ -21,6 +21,7 @@
 mod accept;
 pub mod congestion;
 mod daemon;
+mod event;
 #[cfg(test)]
 #[path = "../../tunnel/tests/common/fake.rs"]
 mod fake;
@@ -38,6 +39,7 @@ mod tunnels;
 
 pub use accept::AcceptGate;
 pub use daemon::{Shell, run};
+pub use event::RelayEvent;
 pub use foresight::{Foresight, notify};
 pub use leg::{KEEPALIVE, LEG_BYTES, USER_TIMEOUT};
 pub use limits::{RESERVED_DESCRIPTORS, flows_within, raise_descriptor_limit};
@@ -45,7 +47,7 @@ pub use log_limit::LogLimiter;
 pub use pending_reset::{PENDING_RESETS_MAX, RESET_DELAY_MAX, reset_socket};
 /// LinkDB's worker.
 pub use polyrail_predictor::worker as linkdb;
-pub use relay::{Relay, RelayEvent, RelaySettings, SHELL_TOKENS, TURN_BYTES};
+pub use relay::{Relay, RelaySettings, SHELL_TOKENS, TURN_BYTES};
 pub use shutdown::{DRAIN_MAX, Shutdown};
 pub use slot::{Label, SAMPLE_EVERY, TunnelView};
 pub use suspicion::Suspicion;

@@ -2,16 +2,16 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors kept back from flows, so that tunnels can always be brought up, whatever passengers
-/// do: carriers' connections and their races, listeners, the log, the status.
+/// Descriptors reserved for tunnels, listeners and the admin socket, so that passengers cannot use
+/// up all.
 pub const RESERVED_DESCRIPTORS: u64 = 64;
 
-/// How many sockets of users a process with this limit may have.
+/// The maximum number of users' sockets with this limit.
 pub fn flows_within(limit: u64) -> usize {
     usize::try_from(limit.saturating_sub(RESERVED_DESCRIPTORS)).unwrap_or(usize::MAX)
 }
 
-/// Raises the soft limit of open descriptors to the hard one; returns what holds now.
+/// Raises the soft limit of open descriptors to the hard limit; returns the limit in effect.
 ///
 /// Every flow needs one descriptor, and the usual soft limit of 1,024 is far below what a train
 /// needs. A failure leaves the limit as it was.

@@ -6,21 +6,20 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
-use polyrail_model::{Bitrate, Identity, TunnelMode};
+use polyrail_model::{Identity, TunnelMode};
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, SessionKey, TunnelKey};
-use polyrail_tunnel::{CloseReason, Established, Tunnel};
+use polyrail_tunnel::Tunnel;
 use slab::Slab;
 
 use crate::leg::{Leg, Served};
 use crate::pending_reset::PendingResets;
 use crate::traffic::{Traffic, TrafficTotals};
 use crate::tunnels::Tunnels;
-use crate::{Label, TunnelView};
+use crate::{Label, RelayEvent, TunnelView};
 
 /// Tokens below this belong to the daemon.
 pub const SHELL_TOKENS: usize = 1 << 32;
@@ -41,58 +40,6 @@ impl Default for RelaySettings {
     fn default() -> Self {
         Self { half_closed_idle: Duration::from_secs(600) }
     }
-}
-
-/// An event for the daemon.
-#[derive(Debug)]
-pub enum RelayEvent {
-    /// A session event that no leg handles: sessions, paths, dials, alarms, and flows without a
-    /// leg. [`Event::CloseTunnel`] is not among them.
-    Session(Event),
-    /// The session uses a tunnel before its handshake finished; [`RelayEvent::TunnelUp`] follows.
-    TunnelEarly {
-        /// The tunnel.
-        tunnel: TunnelKey,
-    },
-    /// A tunnel's handshake finished.
-    TunnelUp {
-        /// The tunnel.
-        tunnel: TunnelKey,
-        /// The result of the handshake.
-        established: Established,
-    },
-    /// Traffic sent over a QUIC tunnel looks policed, see [`crate::Suspicion`]; repeated every few
-    /// seconds.
-    TunnelPoliced {
-        /// The tunnel.
-        tunnel: TunnelKey,
-        /// The rate that gets through.
-        rate: Bitrate,
-    },
-    /// The session refused the tunnel; it is being closed.
-    TunnelRefused {
-        /// The tunnel.
-        tunnel: TunnelKey,
-        /// The reason, in words.
-        reason: String,
-        /// The peer.
-        peer: Option<Identity>,
-        /// The peer's address.
-        address: Option<SocketAddr>,
-        /// A newer tunnel of its carrier has taken over.
-        superseded: bool,
-    },
-    /// A tunnel is closed and removed.
-    TunnelClosed {
-        /// The tunnel.
-        tunnel: TunnelKey,
-        /// The reason.
-        reason: CloseReason,
-        /// The peer, if the handshake authenticated it.
-        peer: Option<Identity>,
-        /// The peer's address.
-        address: Option<SocketAddr>,
-    },
 }
 
 /// Tunnels, legs and the session between them.

@@ -1,4 +1,4 @@
-//! One tunnel in the loop: its stage, its last measurement, and what can be asked of it.
+//! One tunnel in the loop: its stage, its last measurement, and its view for the daemon.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,46 +9,46 @@ use polyrail_tunnel::Tunnel;
 
 use crate::Suspicion;
 
-/// How often a tunnel with data out is measured. Idle ones are not: an idle daemon sleeps.
+/// How often a tunnel with data in flight is measured. Idle tunnels are not: an idle daemon sleeps.
 pub const SAMPLE_EVERY: Duration = Duration::from_millis(8);
 
-/// What the daemon knows of a tunnel before its handshake.
+/// The properties of a tunnel that the daemon knows before the handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Label {
     /// The carrier's name (gateway); empty on the cloud, which learns it from the gateway.
     pub carrier: String,
-    /// Use it only when no other path is left (gateway).
+    /// It is a backup: used only while there is no other path (gateway).
     pub backup: bool,
 }
 
-/// What can be asked of a tunnel.
+/// The state of a tunnel, for the daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct TunnelView<'a> {
-    /// The carrier, as the label says.
+    /// The carrier's name in the label.
     pub carrier: &'a str,
     /// When it was added.
     pub begun: Instant,
-    /// How it travels.
+    /// The tunnel mode.
     pub mode: TunnelMode,
     /// The handshake is over, and the tunnel is not being closed.
     pub up: bool,
-    /// The session uses it while its handshake goes on.
+    /// The session uses it, and its handshake is in progress.
     pub early: bool,
     /// The peer, once it is known.
     pub peer: Option<&'a Identity>,
     /// The serial number of the peer's certificate, once the peer is known.
     pub serial: Option<&'a str>,
-    /// Where the peer is.
+    /// The address of the peer.
     pub address: Option<SocketAddr>,
-    /// Our end, once it is known.
+    /// The local address, if known.
     pub local: Option<SocketAddr>,
     /// The last measurement.
     pub sample: Option<&'a LinkSample>,
-    /// What the peer's transport has acknowledged, as the last measurement has it.
+    /// Bytes that the peer's transport has acknowledged, by the last measurement.
     pub acked: Bytes,
     /// Bytes of frames received.
     pub received_bytes: u64,
-    /// Bytes of frames that the session gave it.
+    /// Bytes of frames sent.
     pub sent_bytes: u64,
 }
 
@@ -62,13 +62,13 @@ pub(crate) struct Slot {
     pub(crate) serial: Option<String>,
     pub(crate) address: Option<SocketAddr>,
     pub(crate) local: Option<SocketAddr>,
-    /// The room that the session knows.
+    /// The room last reported to the session.
     pub(crate) room: usize,
     /// The timer that is armed.
     pub(crate) timer: Option<Instant>,
     pub(crate) sample_at: Option<Instant>,
     pub(crate) sample: Option<LinkSample>,
-    /// Of QUIC tunnels alone.
+    /// Only for QUIC tunnels.
     pub(crate) suspicion: Option<Suspicion>,
     pub(crate) received_bytes: u64,
     pub(crate) sent_bytes: u64,
@@ -87,11 +87,11 @@ pub(crate) struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Handshaking,
-    /// The session knows it; its handshake goes on.
+    /// The session knows it; its handshake is in progress.
     Early,
     /// The session knows it.
     Up,
-    /// The session has let go of it; it ends in order.
+    /// The session does not know it any more; it closes gracefully.
     Closing,
 }
 
@@ -101,7 +101,7 @@ impl Stage {
         matches!(self, Self::Early | Self::Up)
     }
 
-    /// Whether the handshake goes on.
+    /// Whether the handshake is in progress.
     pub(crate) fn is_handshaking(self) -> bool {
         matches!(self, Self::Handshaking | Self::Early)
     }
@@ -169,13 +169,13 @@ impl Slot {
         }
     }
 
-    /// The tunnel's ends may have changed: a peer behind an address translator moves.
-    pub(crate) fn look_at_ends(&mut self) {
+    /// Updates the addresses: they change if a peer behind an address translator moves.
+    pub(crate) fn update_addresses(&mut self) {
         self.address = self.tunnel.peer_addr().or(self.address);
         self.local = self.tunnel.local_addr().or(self.local);
     }
 
-    /// Measures the link for the session; tells when it looks policed.
+    /// Measures the link for the session; returns the rate if the link looks policed.
     pub(crate) fn measure(
         &mut self,
         now: Instant,
@@ -192,7 +192,7 @@ impl Slot {
             self.sample_at = Some(now + SAMPLE_EVERY);
         }
         if self.mode == TunnelMode::Quic {
-            self.look_at_ends();
+            self.update_addresses();
         }
         self.sample = Some(sample);
         endpoint.tunnel_sample(now, key, &sample);

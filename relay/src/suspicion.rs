@@ -6,8 +6,8 @@
 //! 2016). [`Suspicion`] looks for exactly that in a tunnel's samples. The gateway then moves the
 //! carrier to TLS and retries QUIC later, so a false alarm costs little and a missed policer a lot.
 //!
-//! Judged are the last 1.6 to 3.2 s in which the path was the limit, not the offered load, in
-//! pieces of [`PIECE`]. The tunnel looks policed when, for any such window,
+//! It judges the last 1.6 to 3.2 s in which the path was the limit, not the offered load, in pieces
+//! of [`PIECE`]. The tunnel looks policed if, for any such window,
 //! - as many packets are lost as are sent in one piece on average (6 % in 1.6 s, 3 % in 3.2 s), in
 //!   at least [`LOSSY_MIN`] pieces and in both halves of the window,
 //! - the median of the smoothed round-trip times is at most 1.25 times the least one plus
@@ -124,5 +124,5 @@ const WINDOW_MAX: usize = 32;
 const LOSSY_MIN: usize = 3;
 /// A shorter queue does not count.
 const QUEUE: Duration = Duration::from_millis(5);
-/// After so long without a sample, what came before does not count.
+/// After so long without a sample, earlier samples do not count.
 const PAUSE: Duration = Duration::from_secs(2);

@@ -221,7 +221,7 @@ fn abort(stream: TcpStream) {
 }
 
 #[test]
-fn bytes_go_both_ways_and_servers_may_speak_first() {
+fn bytes_are_relayed_in_both_directions_and_servers_may_send_first() {
     let mut world = World::new(2);
     let (mut client, mut server) = world.connect();
     world.write_all(&mut server, b"220 ready\r\n");
@@ -237,14 +237,14 @@ fn bytes_go_both_ways_and_servers_may_speak_first() {
 }
 
 #[test]
-fn a_silent_peer_is_probed_and_given_up() {
+fn socket_has_keepalive_and_user_timeout() {
     let mut world = World::new(1);
     let (_client, leg) = socket_pair();
     let same = leg.try_clone().unwrap();
     let socket = SockRef::from(&same);
     assert!(!socket.keepalive().unwrap());
     world.carry(leg);
-    // DESIGN 9: keep-alive 60 s, TCP_USER_TIMEOUT 120 s.
+    // Longer than a blackout, and short enough to free the flows of vanished passengers.
     assert!(socket.keepalive().unwrap());
     assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(60));
     assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(60));
@@ -252,7 +252,7 @@ fn a_silent_peer_is_probed_and_given_up() {
 }
 
 #[test]
-fn urgent_bytes_stay_in_their_place() {
+fn urgent_bytes_keep_their_place() {
     let mut world = World::new(1);
     let (client, server) = world.connect();
     for (mut from, mut to) in [
@@ -269,7 +269,7 @@ fn urgent_bytes_stay_in_their_place() {
 }
 
 #[test]
-fn each_direction_closes_by_itself() {
+fn directions_close_independently() {
     for from_client in [true, false] {
         let mut world = World::new(1);
         let (client, server) = world.connect();
@@ -304,7 +304,7 @@ fn each_direction_closes_by_itself() {
 }
 
 #[test]
-fn a_reset_passes_in_both_directions_after_the_data() {
+fn reset_is_relayed_after_the_data_in_both_directions() {
     for from_client in [true, false] {
         let mut world = World::new(2);
         let (client, server) = world.connect();
@@ -322,7 +322,7 @@ fn a_reset_passes_in_both_directions_after_the_data() {
 }
 
 #[test]
-fn a_reset_after_a_half_close_is_noticed() {
+fn reset_after_a_half_close_is_detected() {
     let mut world = World::new(1);
     let (client, mut server) = world.connect();
     client.shutdown(Shutdown::Write).unwrap();
@@ -336,12 +336,12 @@ fn a_reset_after_a_half_close_is_noticed() {
 }
 
 #[test]
-fn a_slow_reader_is_held_back_and_slows_nobody() {
+fn slow_reader_does_not_slow_other_users() {
     slow_reader(false);
 }
 
 #[test]
-fn a_slow_reader_does_not_stop_other_flows_of_its_user() {
+fn slow_reader_does_not_stop_other_flows_of_its_user() {
     slow_reader(true);
 }
 
@@ -382,7 +382,7 @@ fn slow_reader(one_user: bool) {
 }
 
 #[test]
-fn a_thousand_flows_at_once() {
+fn thousand_flows_run_at_once() {
     let mut world = World::new(2);
     let mut clients: Vec<(TcpStream, Vec<u8>, usize)> = Vec::new();
     for n in 0..1_000 {
@@ -425,7 +425,7 @@ fn a_thousand_flows_at_once() {
 }
 
 #[test]
-fn a_busy_leg_does_not_starve_an_echo() {
+fn busy_leg_does_not_starve_an_echo() {
     let mut world = World::new(1);
     let (mut busy, mut sink) = world.connect();
     let (mut client, mut server) = world.connect();
@@ -453,7 +453,7 @@ fn a_busy_leg_does_not_starve_an_echo() {
 }
 
 #[test]
-fn a_half_closed_flow_ends_when_nothing_moves() {
+fn idle_half_closed_flow_is_reset() {
     let settings = RelaySettings { half_closed_idle: Duration::from_millis(300) };
     let mut world = World::with(1, settings);
     let (client, mut server) = world.connect();
@@ -503,7 +503,7 @@ fn flows_survive_the_loss_of_every_tunnel() {
 }
 
 #[test]
-fn the_end_of_a_daemon_resets_open_flows() {
+fn shutdown_resets_open_flows() {
     let mut world = World::new(1);
     let (mut client, mut server) = world.connect();
     let now = Instant::now();

@@ -282,7 +282,7 @@ impl Tunnels {
             return;
         }
         slot.stage = Stage::Early;
-        slot.look_at_ends();
+        slot.update_addresses();
         endpoint.tunnel_up(now, TunnelKey(key), slot.info(&early.peer, None));
         slot.peer = Some(early.peer);
         slot.serial = Some(early.serial);
@@ -302,7 +302,7 @@ impl Tunnels {
             return self.close(now, tunnel, endpoint);
         }
         slot.stage = Stage::Up;
-        slot.look_at_ends();
+        slot.update_addresses();
         slot.serial = Some(up.serial.clone());
         if stage == Stage::Early {
             endpoint.tunnel_confirmed(now, tunnel, up.exporter);

@@ -3,22 +3,9 @@
 use std::fmt;
 use std::time::Instant;
 
-use polyrail_model::{Bytes, FlowId, PathId};
+use polyrail_model::{Bytes, PathId};
 
-use crate::{Again, Handler, Input, OutView, PATHS_MAX, PathSet, PathSets, PathView};
-
-/// The moves that a schedulerlet may make (POLYCORN 4.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Candidates become unavailable.
-    CandidateFilter,
-    /// Selected paths become candidates again.
-    SelectionFilter,
-    /// Candidates become selected.
-    SoftSelector,
-    /// Candidates or unavailable paths become selected.
-    HardSelector,
-}
+use crate::{Again, Handler, Input, Kind, Note, OutView, PATHS_MAX, PathSet, PathSets, PathView};
 
 /// One rule of a chain.
 pub trait Schedulerlet: Send {
@@ -30,51 +17,6 @@ pub trait Schedulerlet: Send {
 
     /// Records an event.
     fn note(&mut self, _note: &Note, _now: Instant) {}
-}
-
-/// An event that rules and handlers may record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Note {
-    /// A run was sent.
-    Sent {
-        /// The path.
-        path: PathId,
-        /// The flow.
-        flow: FlowId,
-        /// The first byte in the flow.
-        offset: u64,
-        /// The length in bytes.
-        bytes: u64,
-        /// Whether it is a copy of a run on another path.
-        copy: bool,
-    },
-    /// A run was acknowledged for the first time.
-    Acked {
-        /// The path that probably delivered it.
-        path: PathId,
-        /// Whether no other path had a copy in flight.
-        sure: bool,
-        /// The flow.
-        flow: FlowId,
-        /// The first byte in the flow.
-        offset: u64,
-        /// The length in bytes.
-        bytes: u64,
-        /// All bytes of the flow before this one are acknowledged.
-        cumulative: u64,
-    },
-    /// Data was returned to its flow's buffer or duplicated.
-    Reinjected {
-        /// The path that carried it.
-        path: PathId,
-        /// The length in bytes.
-        bytes: u64,
-    },
-    /// A path was removed.
-    Gone {
-        /// The path.
-        path: PathId,
-    },
 }
 
 /// The decision of a chain for a segment.

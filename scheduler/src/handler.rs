@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use polyrail_model::{Bytes, FlowId, PathId};
 
-use crate::{Note, PathSet, PathView};
+use crate::{PathSet, PathView};
 
 /// A rule about data in flight.
 pub trait Handler: Send {
@@ -32,6 +32,51 @@ pub trait Handler: Send {
 
     /// Records an event.
     fn note(&mut self, _note: &Note, _now: Instant) {}
+}
+
+/// An event that rules and handlers may record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A run was sent.
+    Sent {
+        /// The path.
+        path: PathId,
+        /// The flow.
+        flow: FlowId,
+        /// The first byte in the flow.
+        offset: u64,
+        /// The length in bytes.
+        bytes: u64,
+        /// Whether it is a copy of a run on another path.
+        copy: bool,
+    },
+    /// A run was acknowledged for the first time.
+    Acked {
+        /// The path that probably delivered it.
+        path: PathId,
+        /// Whether no other path had a copy in flight.
+        sure: bool,
+        /// The flow.
+        flow: FlowId,
+        /// The first byte in the flow.
+        offset: u64,
+        /// The length in bytes.
+        bytes: u64,
+        /// All bytes of the flow before this one are acknowledged.
+        cumulative: u64,
+    },
+    /// Data was returned to its flow's buffer or duplicated.
+    Reinjected {
+        /// The path that carried it.
+        path: PathId,
+        /// The length in bytes.
+        bytes: u64,
+    },
+    /// A path was removed.
+    Gone {
+        /// The path.
+        path: PathId,
+    },
 }
 
 /// A run in flight, as handlers see it.

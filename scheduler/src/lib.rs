@@ -13,20 +13,21 @@ mod fair_queue;
 mod handler;
 mod params;
 mod registry;
+mod rule;
 mod rules;
 #[cfg(test)]
 mod samples;
 mod sets;
 mod view;
 
-pub use chain::{Chain, Decision, Kind, Note, Schedulerlet};
+pub use chain::{Chain, Decision, Schedulerlet};
 pub use fair_queue::{FairQueue, Turn};
-pub use handler::{Again, Handler, OutView};
+pub use handler::{Again, Handler, Note, OutView};
 pub use params::{ParamError, Parameter};
 pub use registry::{
     ChainSpec, ChainSpecError, chain_names, is_reconstructed, rule_info, schedulerlet_names,
 };
-pub use sets::{PathSet, PathSets};
+pub use sets::{Kind, PathSet, PathSets};
 pub use view::{Forecast, Input, LookAhead, LookAheadStep, PathView, SegmentView};
 
 /// A segment: the unit that every rule counts (POLYCORN's packet), in bytes.

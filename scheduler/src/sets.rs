@@ -5,7 +5,18 @@
 
 use std::time::Instant;
 
-use crate::Kind;
+/// The moves that a schedulerlet may make (POLYCORN 4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Candidates become unavailable.
+    CandidateFilter,
+    /// Selected paths become candidates again.
+    SelectionFilter,
+    /// Candidates become selected.
+    SoftSelector,
+    /// Candidates or unavailable paths become selected.
+    HardSelector,
+}
 
 /// A set of paths, by their index in the views of one decision (or by slot in the session).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

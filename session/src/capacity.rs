@@ -1,12 +1,12 @@
-//! What a path carries at present, from how much its peer's transport acknowledges.
+//! The present capacity of a path, from the bytes that the peer's transport acknowledges.
 //!
-//! The transport's own delivery rate is the most of some round trips, and stays what it is while
-//! the application limits it. On a train the radio loses nine tenths of its rate within a second.
-//! So what was delivered over the last quarter of a second counts here. It is the capacity when
-//! there was enough out: when what is out would need more than a round trip at the capacity that is
-//! known. With less out it only shows the least that there is.
+//! The transport's own delivery rate is the maximum of several round trips and does not change
+//! while the application limits it. On a train the radio loses nine tenths of its rate within a
+//! second. So the rate of the last quarter of a second counts here. It is the capacity if the path
+//! was full: if the bytes in flight need more than a round trip at the known capacity. Otherwise it
+//! is only a lower bound.
 //!
-//! While nothing is out the figure moves to what is usual: the mean of some seconds of work.
+//! While the path is idle, its capacity decays to the usual rate: the mean of some seconds of work.
 //!
 //! Invariant: memory is bounded by [`POINTS_MAX`].
 
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
-/// What one path carries.
+/// The capacity of one path.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Capacity {
-    /// What was delivered in all, at points of time; oldest first.
+    /// Bytes delivered in total, at points of time; oldest first.
     points: VecDeque<(Instant, u64)>,
-    /// What was delivered when the present busy time began, until the first of it is acknowledged.
+    /// Bytes delivered when the busy time began, until its first acknowledgement.
     begun: Option<u64>,
     known: Option<Known>,
 }
@@ -36,30 +36,30 @@ struct Known {
     at: Instant,
 }
 
-/// What a path shows at one moment.
+/// The state of a path at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     /// When.
     pub at: Instant,
-    /// What was delivered in all, in bytes.
+    /// Bytes delivered in total.
     pub delivered: u64,
     /// The transport has something in flight.
     pub busy: bool,
-    /// What is out, in bytes.
-    pub out: u64,
+    /// Bytes in flight and unsent.
+    pub backlog: u64,
     /// Least round-trip time.
     pub rtt_min: Duration,
 }
 
 impl Capacity {
-    /// Takes in what the path shows.
+    /// Takes a sample.
     pub fn sample(&mut self, look: &Look) {
         if !look.busy {
             self.points.clear();
             self.begun = None;
             return;
         }
-        // What leaves an idle path is acknowledged a round trip later: that time says nothing.
+        // The first acknowledgement of an idle path comes a round trip later: that time is no rate.
         if self.points.is_empty() && look.delivered <= *self.begun.get_or_insert(look.delivered) {
             return;
         }
@@ -69,7 +69,7 @@ impl Capacity {
         {
             known.capacity = known.now(look.at);
         }
-        // Two round trips have to fit into the points that there are.
+        // The points must cover two round trips.
         let step = STEP.max(look.rtt_min / (POINTS_MAX as u32 / 2 - 1));
         if self.points.back().is_none_or(|point| since(point) >= step) {
             self.points.push_back((look.at, look.delivered));
@@ -82,7 +82,7 @@ impl Capacity {
         }
         let Some(first) = self.points.front() else { return };
         let span = since(first);
-        // Before slow start fills the link, its bursts are apart by a round trip.
+        // Before slow start fills the link, a round trip passes between its bursts.
         if span >= SPAN_MIN.max(look.rtt_min) {
             let bits = look.delivered.saturating_sub(first.1) as f64 * 8.0;
             self.learn(look, bits / span.as_secs_f64());
@@ -90,8 +90,8 @@ impl Capacity {
     }
 
     fn learn(&mut self, look: &Look, rate: f64) {
-        // With next to nothing out it is the application that is seen.
-        let enough = look.out >= OUT_MIN;
+        // With a small backlog the rate is that of the application.
+        let enough = look.backlog >= BACKLOG_MIN;
         if self.known.is_none() && (!enough || rate <= 0.0) {
             return;
         }
@@ -102,15 +102,15 @@ impl Capacity {
         if full || raised {
             known.capacity = rate;
         }
-        // A path that is dark carries nothing; that is not what is usual.
+        // A dark path delivers nothing, which is not its usual rate.
         if (full && rate > 0.0) || rate > known.usual {
             let since = look.at.saturating_duration_since(known.at).min(WINDOW);
             known.weighed = (known.weighed + since).min(MEMORY);
             if known.weighed < WARM {
-                // Pauses and small windows of slow start are not usual.
+                // The pauses and small windows of slow start are below the usual rate.
                 known.usual = known.usual.max(rate);
             } else {
-                // The mean of all at first, that of the last seconds later.
+                // The mean of everything at first, of the last seconds later.
                 let memory = known.weighed.as_secs_f64();
                 let weight = 1.0 - (-since.as_secs_f64() / memory).exp();
                 known.usual += (rate - known.usual) * weight;
@@ -121,7 +121,7 @@ impl Capacity {
         }
     }
 
-    /// What it carries now; `None` before anything was delivered.
+    /// The capacity; `None` before anything was delivered.
     pub fn now(&self, now: Instant) -> Option<Bitrate> {
         self.known.map(|known| Bitrate::from_bps((known.now(now) as u64).max(1)))
     }
@@ -135,33 +135,33 @@ impl Known {
     }
 }
 
-/// Whether so much is out that at this rate it would take longer than a round trip.
+/// Whether the backlog takes longer than a round trip at this rate.
 fn is_full(look: &Look, capacity: f64) -> bool {
-    let needed = look.out as f64 * 8.0 / capacity.max(1.0);
+    let needed = look.backlog as f64 * 8.0 / capacity.max(1.0);
     let more = (look.rtt_min / 2).min(FULL_MORE) + FULL_MARGIN;
     needed > (look.rtt_min + more).as_secs_f64()
 }
 
-/// Over so long.
+/// The time over which the rate is measured.
 const WINDOW: Duration = Duration::from_millis(250);
-/// A shorter time says nothing.
+/// Shorter times give no rate.
 const SPAN_MIN: Duration = Duration::from_millis(80);
-/// Points are so far apart.
+/// The least time between two points.
 const STEP: Duration = Duration::from_millis(20);
 const POINTS_MAX: usize = 16;
-/// Ten packets: what a connection may begin with.
-const OUT_MIN: u64 = 14_480;
-/// More than a round trip: it also contains what the peer takes to acknowledge. Half of one, and no
-/// more than what handlers that keep queues short still let out.
+/// Ten packets: the initial window of a connection (RFC 6928).
+const BACKLOG_MIN: u64 = 14_480;
+/// More than a round trip, because the peer delays acknowledgements: half of one, and at most the
+/// queue that handlers with short queues still permit.
 const FULL_MORE: Duration = Duration::from_millis(100);
 const FULL_MARGIN: Duration = Duration::from_millis(30);
-/// Until then a measurement is as good as new.
+/// How long a measurement counts in full.
 const FRESH: Duration = Duration::from_millis(200);
-/// Idle for so long, and half of it is what is usual.
+/// The idle time after which half of the capacity is the usual rate.
 const HALF_LIFE: Duration = Duration::from_millis(500);
-/// The usual rate is the mean of about so much time of work.
+/// The usual rate is the mean of about this much busy time.
 const MEMORY: Duration = Duration::from_secs(4);
-/// For so long of work it may be in slow start.
+/// The busy time during which the path may be in slow start.
 const WARM: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -172,7 +172,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// A path whose clock is a number of milliseconds.
+    /// A path with a clock in milliseconds.
     struct Line {
         base: Instant,
         rtt: u64,
@@ -188,14 +188,14 @@ mod tests {
             Self { base, rtt: 40, at: 0, delivered: 0, capacity: Capacity::default() }
         }
 
-        /// Looks each 10 ms for so long, while so many bytes a millisecond are delivered and so
-        /// many are out.
-        fn run(&mut self, millis: u64, each: u64, out: u64) -> f64 {
+        /// Takes a sample every 10 ms at a rate in bytes a millisecond, with this backlog.
+        fn run(&mut self, millis: u64, rate: u64, backlog: u64) -> f64 {
             for _ in 0..millis / 10 {
                 self.at += 10;
-                self.delivered += each * 10;
+                self.delivered += rate * 10;
                 let (at, delivered) = (self.base + ms(self.at), self.delivered);
-                let look = Look { at, delivered, busy: out > 0, out, rtt_min: ms(self.rtt) };
+                let (busy, rtt_min) = (backlog > 0, ms(self.rtt));
+                let look = Look { at, delivered, busy, backlog, rtt_min };
                 self.capacity.sample(&look);
             }
             self.now()
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_round_trip_says_nothing() {
+    fn first_round_trip_gives_no_capacity() {
         let mut line = Line::new();
         assert_eq!(line.run(200, 0, 100_000), -1.0);
         assert_eq!(line.run(70, 1_000, 100_000), -1.0, "70 ms are too short");
@@ -217,25 +217,25 @@ mod tests {
     }
 
     #[test]
-    fn a_full_path_shows_what_it_carries_and_another_what_it_carries_at_least() {
+    fn full_path_shows_its_capacity_and_a_path_with_room_a_lower_bound() {
         let mut line = Line::new();
         assert_eq!(line.run(500, 1_000, 100_000), 1_000.0);
         assert_eq!(line.run(500, 100, 60_000), 1_000.0, "60 ms of work: not full");
         // 100 KB would need 100 ms.
         assert_eq!(line.run(500, 100, 100_000), 100.0);
-        assert_eq!(line.run(500, 3_000, 10_000), 3_000.0, "more is always believed");
+        assert_eq!(line.run(500, 3_000, 10_000), 3_000.0, "a higher rate always counts");
         assert!(line.capacity.points.len() <= POINTS_MAX);
     }
 
     #[test]
-    fn pauses_between_the_bursts_of_slow_start_are_no_capacity() {
+    fn pauses_between_the_bursts_of_slow_start_do_not_lower_the_capacity() {
         let mut line = Line { rtt: 200, ..Line::new() };
         assert_eq!(line.run(200, 0, 14_000), -1.0);
         for window in [14_000, 28_000, 56_000] {
             // A window in 10 ms, and nothing for the rest of the round trip.
             line.run(10, window / 10, 2 * window);
             line.run(190, 0, 2 * window);
-            // Two round trips are seen, and half as much came in the one before.
+            // The points cover two round trips, and the first delivered half as much.
             let least = 0.5 * window as f64 / 200.0;
             assert!(line.now() < 0.0 || line.now() >= least, "{} of {least}", line.now());
         }
@@ -245,18 +245,18 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_a_bound_lets_out_shows_a_slower_path_on_any_round_trip() {
+    fn bounded_queue_shows_a_slower_path_on_any_round_trip() {
         let mut line = Line { rtt: 500, ..Line::new() };
         line.run(3_000, 1_000, 700_000);
         assert_eq!(line.now(), 1_000.0);
-        // A round trip and 200 ms of what is known.
+        // A round trip and 200 ms at the known capacity.
         line.run(2_000, 100, 700_000);
         assert_eq!(line.now(), 100.0);
         assert!(line.capacity.points.len() <= POINTS_MAX);
     }
 
     #[test]
-    fn an_idle_path_comes_back_to_what_is_usual() {
+    fn capacity_of_an_idle_path_decays_to_the_usual_rate() {
         let mut line = Line::new();
         line.run(20_000, 1_000, 100_000);
         assert_eq!(line.run(300, 100, 100_000), 100.0);

@@ -1,15 +1,15 @@
 //! The path counters that a session has accepted, each once.
 //!
-//! A gateway counts up, but greetings get lost, so there are gaps: what was accepted is kept as
-//! ranges. Beyond [`COUNTER_RANGES_MAX`] of them the lowest goes, and with it all that is below: a
-//! greeting that comes so late counts as used, and its gateway greets anew.
+//! A gateway counts up, but greetings get lost, so there are gaps: accepted counters are kept as
+//! ranges. Beyond [`COUNTER_RANGES_MAX`] ranges the lowest is forgotten, and all counters up to its
+//! end count as used: the gateway of such a late greeting sends a new one.
 
 use crate::limits::COUNTER_RANGES_MAX;
 use crate::ranges::RangeSet;
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// All below count as used.
+    /// All counters below count as used.
     floor: u64,
     used: RangeSet,
 }
@@ -28,7 +28,7 @@ impl Counters {
         true
     }
 
-    /// Whether a counter was accepted, or is too old for anybody to know.
+    /// Whether a counter was accepted, or is below the remembered ranges.
     pub fn is_used(&self, counter: u64) -> bool {
         counter < self.floor || self.used.contains(counter)
     }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_is_accepted_once_in_any_order() {
+    fn counter_is_accepted_once_in_any_order() {
         let mut counters = Counters::default();
         for counter in [7, 5, 9, 6] {
             assert!(!counters.is_used(counter) && counters.accept(counter), "{counter}");

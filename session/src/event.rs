@@ -1,4 +1,4 @@
-//! What an endpoint tells its caller.
+//! The events of an endpoint.
 
 use std::time::{Duration, Instant};
 
@@ -21,13 +21,13 @@ pub struct FlowKey {
     pub flow: FlowId,
 }
 
-/// What the sender of data has noticed about a path, and the other side should know: the gateway
-/// alone can put another tunnel in its place.
+/// A problem of a path that the sender of data reports to the peer, because only the gateway can
+/// replace a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathReport {
-    /// What is out on it makes no progress.
+    /// The data in flight on it makes no progress.
     Stalled,
-    /// It is held to a rate, as policers of UDP do.
+    /// The network polices it: it drops packets above a rate.
     Policed {
         /// The rate.
         rate: Bitrate,
@@ -51,7 +51,7 @@ pub enum OpenError {
 /// Something that the caller must know or act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The session stands: the first path was welcomed.
+    /// The session is up: the first path was welcomed.
     SessionUp {
         /// The session.
         session: SessionKey,
@@ -60,11 +60,11 @@ pub enum Event {
         /// The address families that the cloud reaches.
         families: Families,
     },
-    /// The session and all of its flows are gone; each open flow had its own [`Event::Reset`].
+    /// The session and all of its flows have ended; each open flow had its own [`Event::Reset`].
     SessionEnded {
         /// The session.
         session: SessionKey,
-        /// Why, for people.
+        /// The reason, in words.
         reason: String,
     },
     /// A tunnel has become a path of a session.
@@ -76,13 +76,14 @@ pub enum Event {
         /// The path's number.
         path: PathId,
     },
-    /// Data waits on a path and nothing is acknowledged for too long; see
+    /// Data on a path was not acknowledged for too long; see
     /// [`limits::STALL_MIN`](crate::limits::STALL_MIN). [`Event::PathRecovered`] follows if the
     /// path makes progress again.
     PathStalled {
         /// The path's tunnel.
         tunnel: TunnelKey,
-        /// When the peer was last heard over it, at the earliest when the data began to wait.
+        /// When the path last received from the peer, but not before it waits for an
+        /// acknowledgement.
         since: Instant,
     },
     /// A stalled path makes progress again.
@@ -90,72 +91,72 @@ pub enum Event {
         /// The path's tunnel.
         tunnel: TunnelKey,
     },
-    /// The peer has noticed something about a path. Told once, whichever path brought it.
+    /// The peer reports a problem of a path; reported once, although each path carries the report.
     PathReport {
         /// The path's tunnel.
         tunnel: TunnelKey,
-        /// What it noticed.
+        /// The problem.
         report: PathReport,
     },
-    /// The caller is to flush and close the tunnel, then to report it down.
+    /// The caller must flush and close the tunnel, then report it down.
     CloseTunnel {
         /// The tunnel.
         tunnel: TunnelKey,
-        /// Why, for people.
+        /// The reason, in words.
         reason: String,
-        /// A newer tunnel of its carrier has taken over: nothing is wrong with either.
+        /// A newer tunnel of its carrier has taken over; neither has failed.
         superseded: bool,
     },
     /// The peer opened a flow: dial its destination (cloud).
     Opened {
         /// The flow.
         flow: FlowKey,
-        /// Whose it is.
+        /// The user who opened it.
         user: UserId,
-        /// Where it wants to go.
+        /// The server to dial.
         destination: Destination,
     },
-    /// The server's connection stands (gateway).
+    /// The connection to the server is established (gateway).
     Dialed {
         /// The flow.
         flow: FlowKey,
     },
-    /// There is something to read, or the end was reached.
+    /// There are unread bytes, or the peer has ended its direction.
     Readable {
         /// The flow.
         flow: FlowKey,
     },
-    /// A writer that was refused may go on.
+    /// A writer that had no room has room again.
     Writable {
         /// The flow.
         flow: FlowKey,
     },
-    /// The flow was reset, and all that had to be delivered before was consumed. It is gone.
+    /// The flow was reset, and the reader has consumed all data before the reset. It is removed.
     Reset {
         /// The flow.
         flow: FlowKey,
         /// Why.
         reason: ResetReason,
     },
-    /// Both directions have ended and everything is delivered. The flow is gone.
+    /// Both directions have ended and all data is delivered. The flow is removed.
     Closed {
         /// The flow.
         flow: FlowKey,
     },
-    /// A message of the peer that belongs to no flow; reported once, whichever path brought it.
+    /// A message of the peer that belongs to no flow; reported once, although paths carry copies.
     Message {
         /// The session.
         session: SessionKey,
         /// The receiver of the message.
         channel: Channel,
-        /// For how long it was queued at the sender.
+        /// How long the sender queued it.
         waited: Duration,
         /// The message.
         payload: Vec<u8>,
     },
-    /// Something that an operator must look at.
+    /// A condition that needs the operator's attention.
     Alarm {
-        /// What, for people.
+        /// The condition, in words.
         text: String,
     },
 }

@@ -1,6 +1,7 @@
-//! The heart: flows, segments, acknowledgement, reassembly and reinjection, for both sides.
+//! The transport core: flows, segments, acknowledgement, reassembly and reinjection, for both
+//! sides.
 //!
-//! An [`Endpoint`] knows no socket, thread, file or clock. Its caller owns tunnels and sockets.
+//! An [`Endpoint`] has no socket, thread, file or clock. Its caller owns tunnels and sockets.
 //!
 //! # Drain contract
 //! After every input (any method that takes `now`), in this order:
@@ -10,18 +11,18 @@
 //!
 //! Inputs may be fed in batches before draining. Events name flows by [`FlowKey`]; after
 //! [`Event::Reset`] and [`Event::Closed`], and after the caller's own [`Endpoint::reset`], the key
-//! is dead and every call with it does nothing.
+//! is dead and calls with it have no effect.
 //!
 //! # Tunnels
 //! A tunnel delivers each call's unit ([`polyrail_model::Unit`]) whole and at least once while it
-//! lives; data that was withdrawn ([`Outlet::withdraw`]) perhaps never. Units of data may overtake
-//! others and be overtaken, except around greetings (HELLO, JOIN, WELCOME, REJECT): what was sent
-//! before one arrives before it or never, what was sent behind it arrives behind it. Control units
-//! keep their order among themselves: a PONG confirms what was said before its PING.
+//! lives; withdrawn data ([`Outlet::withdraw`]) may never arrive. Units of data may be reordered,
+//! except around greetings (HELLO, JOIN, WELCOME, REJECT): a unit sent before a greeting arrives
+//! before it or never, and a unit sent after it arrives after it. Control units keep their order
+//! among themselves: a PONG confirms the control frames sent before its PING.
 //!
-//! A tunnel whose handshake is not over ([`TunnelInfo::exporter`] is `None`) carries early data,
-//! which an attacker may replay: JOIN and all that follows it are safe against that, HELLO is not
-//! and waits for [`Endpoint::tunnel_confirmed`].
+//! A tunnel with an unfinished handshake ([`TunnelInfo::exporter`] is `None`) carries early data,
+//! which an attacker may replay. A replayed JOIN, and the frames after it, do no harm. A HELLO is
+//! not safe against replay and waits for [`Endpoint::tunnel_confirmed`].
 //!
 //! The wire is specified in `docs/protocol.md`; all bounds are in [`limits`].
 
@@ -40,6 +41,7 @@ mod proof;
 mod ranges;
 mod rate;
 mod settings;
+mod window;
 pub mod wire;
 
 pub use crate::core::Outlet;

@@ -1,8 +1,8 @@
-//! Every bound of the session by name, with its unit and what happens at the bound.
+//! Every bound of the session by name, with its unit and its effect.
 
 use std::time::Duration;
 
-/// The receive window of a new flow, in bytes, at most; see [`WINDOW_INITIAL_SHARE`]. A first
+/// The maximum receive window of a new flow, in bytes; see [`WINDOW_INITIAL_SHARE`]. A first
 /// window of 64 KiB costs a download of 1 MB four round trips, one of 1 MiB costs downloads of 4 MB
 /// on the emulated rail a tenth of their rate.
 pub const WINDOW_INITIAL_MAX: u64 = 2 * 1024 * 1024;
@@ -18,7 +18,7 @@ pub const WINDOW_SHARE: u64 = 4;
 pub const WINDOW_MIN: u64 = 64 * 1024;
 
 /// Bytes that readers withhold, and bytes that were written and never sent, may each take this part
-/// of the memory; beyond, each flow has [`FLOOR`] and what its reader takes. The other half is for
+/// of the memory; beyond, each flow has [`FLOOR`] and the pace of its reader. The other half is for
 /// bytes in flight.
 pub const POOL_SHARE: u64 = 2;
 
@@ -29,19 +29,19 @@ pub const USER_SHARE: u64 = 8;
 /// The peer's memory is scarce while less than this part of it is left.
 pub const SCARCE_SHARE: u64 = 4;
 
-/// While memory is scarce, a flow may have this part of what its reader ever took at the peer: it
-/// takes sixteen times the remaining memory of traffic to exhaust it.
+/// While memory is scarce, a flow may have this part of the bytes that its reader ever took at the
+/// peer: to exhaust the memory takes sixteen times as much traffic as memory remains.
 pub const PROOF_SHARE: u64 = 16;
 
-/// What each flow may have at the peer, or queue here, in any case, in bytes: enough to show that
-/// its reader follows, and little enough that a thousand flows fit into half of 16 MiB.
+/// Bytes that each flow may always have at the peer, or queue here: enough to show that its reader
+/// follows, and few enough that a thousand flows fit into half of 16 MiB.
 pub const FLOOR: u64 = 5 * polyrail_scheduler::SEGMENT;
 
 /// The pace of a reader: bytes taken within two of these periods; a period lasts at least two
 /// round trips (receivers of QUIC tune their windows over two round trips, too).
 pub const PACE_PERIOD: Duration = Duration::from_millis(125);
 
-/// How long an OPEN waits for the first data to ride along.
+/// How long an OPEN waits for the first data, to travel together.
 pub const OPEN_HOLD: Duration = Duration::from_millis(5);
 
 /// How long an acknowledgement may wait for a second run.
@@ -50,50 +50,49 @@ pub const ACK_DELAY: Duration = Duration::from_millis(10);
 /// Runs that one acknowledgement covers.
 pub const ACK_EVERY: u32 = 2;
 
-/// The share of the uplink that acknowledgements may take.
+/// The share of the uplink for acknowledgements.
 pub const ACK_UPLINK_SHARE: f64 = 0.03;
 
 /// An acknowledgement leaves after this time even if the share is used up.
 pub const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
 
-/// The most control frames that travel together, in bytes; a full tunnel still takes as much.
+/// The maximum of control frames that travel together, in bytes; a full tunnel still takes as many.
 pub const CONTROL_BATCH: usize = 4 * 1024;
 
 /// Acknowledgements up to this size are repeated on a second path.
 pub const ACK_REPEAT_MAX: usize = 256;
 
-/// Out-of-order pieces that a flow may hold; a peer that makes more breaks the protocol.
+/// Out-of-order pieces that a flow may hold; a peer that sends more breaks the protocol.
 pub const FRAGMENTS_MAX: usize = 8_192;
 
-/// Unacknowledged runs of a flow; at the bound it waits.
+/// Unacknowledged runs of a flow; at the bound nothing new is sent.
 pub const RUNS_MAX: usize = 2_048;
 
-/// The most bytes of a flow that may be skipped over because a faster path sends them later;
-/// beyond, nothing is sent out of turn. This bounds the number of runs.
+/// The maximum number of bytes of a flow that may be skipped because a faster path sends them
+/// later; beyond, nothing is sent out of order. This bounds the number of runs.
 pub const AHEAD_MAX: u64 = 1_024 * 1_024;
 
 /// Bytes that a writer may queue beyond the flow's window while the flow may send.
 pub const UNSENT_MAX: u64 = 64 * 1024;
 
-/// A writer that was refused is woken when it has at least this much room, in bytes.
+/// A writer without room is woken when it has at least this much, in bytes.
 pub const WRITABLE_MIN: u64 = 8 * 1024;
 
-/// Ended flows whose outcome is remembered, to answer a peer that missed it. The oldest is
-/// forgotten first, and then counts as delivered.
+/// Ended flows whose outcome is remembered, to answer a peer that missed it. The oldest is evicted
+/// first, and then counts as delivered.
 pub const TOMBSTONES_MAX: usize = 16_384;
 
 /// Flows beyond the bound of its settings that a cloud keeps until their refusal is answered; a
 /// gateway that opens more breaks the protocol.
 pub const FLOWS_REFUSED_MAX: usize = 16_384;
 
-/// How far flow numbers may leap ahead. Numbers are missing of flows that ended before they sent
-/// anything.
+/// How far flow numbers may skip ahead: flows that end before they send anything leave gaps.
 pub const FLOWS_AHEAD_MAX: u64 = 1 << 20;
 
-/// How long a reset flow goes on delivering data that was written before the reset.
+/// How long a reset flow continues to deliver data written before the reset.
 pub const RESET_LINGER: Duration = Duration::from_secs(30);
 
-/// Sessions that a cloud holds; a HELLO beyond is refused.
+/// Sessions of a cloud; a HELLO beyond is refused.
 pub const SESSIONS_MAX: usize = 4_096;
 
 /// Ranges of accepted path counters that a session remembers; beyond, the lowest is forgotten, and
@@ -101,38 +100,38 @@ pub const SESSIONS_MAX: usize = 4_096;
 pub const COUNTER_RANGES_MAX: usize = 1_024;
 
 /// HELLOs whose keys a gateway remembers until it knows which one founded the session; without the
-/// key it goes on with HELLOs.
+/// key it continues to send HELLOs.
 pub const HELLOS_REMEMBERED: usize = 64;
 
 /// Paths of a session; a HELLO or JOIN beyond is refused. Sixteen carriers, each with a path and
-/// three attempts at another; also what the scheduler can tell apart.
+/// three attempts at another; also the maximum of the scheduler.
 pub const SESSION_PATHS_MAX: usize = polyrail_scheduler::PATHS_MAX;
 
 /// A tunnel that does not greet within this time, or is not answered, is closed. For an early
 /// tunnel the time starts over when its handshake is finished.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A path on which data waits and nothing is acknowledged for max(3 srtt + 4 rttvar, this) stalls.
+/// A path with unacknowledged data stalls after max(3 srtt + 4 rttvar, this) without progress.
 pub const STALL_MIN: Duration = Duration::from_millis(300);
 
-/// The round trips count for no more than this.
+/// The maximum of 3 srtt + 4 rttvar in that rule.
 pub const STALL_MAX: Duration = Duration::from_secs(5);
 
-/// A long queue adds no more patience than this.
+/// The maximum time that a long queue adds to that rule.
 pub const STALL_QUEUE_MAX: Duration = Duration::from_secs(2);
 
-/// A gateway PINGs a path on which user data came in and stopped, after max(2 srtt, this).
-pub const SILENCE_MIN: Duration = Duration::from_millis(100);
+/// A gateway PINGs a path when its received user data pauses for max(2 srtt, this).
+pub const PAUSE_MIN: Duration = Duration::from_millis(100);
 
-/// Bytes that must have arrived before such a silence: a single message is not a transfer.
-pub const SILENCE_BYTES: u64 = 4 * 1024;
+/// Bytes that must have arrived before such a pause: a single message is not a transfer.
+pub const PAUSE_BYTES: u64 = 4 * 1024;
 
 /// A superseded path whose carrier has a newer one is closed when nothing has arrived over it for
 /// max(srtt, this) and it has nothing in flight.
 pub const RETIRE_MIN: Duration = Duration::from_millis(100);
 
-/// Units remembered per run, to withdraw them when it has arrived; beyond, the oldest is forgotten
-/// and delivered in vain.
+/// Units remembered per run, to withdraw them when the run has arrived; beyond, the oldest is
+/// forgotten and delivered anyway.
 pub const UNITS_MAX: usize = 8;
 
 /// Notices about paths that wait to be sent; the oldest is dropped.
@@ -141,39 +140,39 @@ pub const NOTICES_MAX: usize = 64;
 /// Urgent messages that wait for a path or for their turn; the oldest is dropped and counted.
 pub const URGENT_MAX: usize = 64;
 
-/// Urgent messages that leave in a second, each on all paths; a train of eight carriers has fewer
+/// Urgent messages sent in a second, each on all paths; a train of eight carriers has fewer
 /// handovers. The others wait.
 pub const URGENT_RATE: f64 = 16.0;
 
-/// Urgent messages that may leave at once.
+/// Urgent messages that may be sent at once.
 pub const URGENT_BURST: f64 = 16.0;
 
-/// A path that comes up, or takes control again, within this time after an urgent message has left
-/// gets its copy, too; with [`URGENT_RATE`] it bounds how many are kept.
+/// A path that comes up, or takes control again, within this time after an urgent message was sent
+/// gets a copy, too; with [`URGENT_RATE`] this bounds the number of kept messages.
 pub const URGENT_KEPT: Duration = Duration::from_secs(3);
 
 /// Background messages that wait for their turn; the oldest is dropped and counted.
 pub const BACKGROUND_MAX: usize = 16;
 
-/// One background message leaves in a round trip. Next to flows' data they take at most one part in
-/// so many of what their path carries, if its rate is known.
+/// One background message is sent in a round trip. Next to flows' data they take at most one part
+/// in this many of their path's rate, if it is known.
 pub const BACKGROUND_SHARE: u64 = 20;
 
-/// But one leaves after this time if there is a path.
+/// The longest pause between two background messages while there is a path.
 pub const BACKGROUND_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Interval of pings on a path that carried control frames since the last one.
 pub const PING_ACTIVE: Duration = Duration::from_secs(1);
 
-/// Interval of pings on a path whose handover is forecast to fail now: it is kept empty, and the
-/// pings show whether it fails.
-pub const PING_FORESEEN: Duration = Duration::from_millis(200);
+/// Interval of pings on a path with a forecast failure: it is kept empty, and the pings show
+/// whether it fails.
+pub const PING_FORECAST: Duration = Duration::from_millis(200);
 
 /// Interval of pings on an idle path.
 pub const PING_IDLE: Duration = Duration::from_secs(20);
 
-/// Flows that a transmit turn asks in vain because they wait for other paths. The next turn
-/// continues with the next flows.
+/// Flows that a transmit turn may skip because they wait for other paths. The next turn continues
+/// with the next flows.
 pub const ASIDE_MAX: usize = 128;
 
 /// A scheduler that lets a segment wait for a time is asked again no sooner than after this.

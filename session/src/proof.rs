@@ -12,13 +12,13 @@ pub(crate) fn join_proof(key: &[u8; 32], session: SessionId, counter: u64) -> [u
     proof
 }
 
-/// Whether the proof is right; takes the same time for all wrong ones.
+/// Whether the proof is valid; compares in constant time.
 pub(crate) fn verify(key: &[u8; 32], session: SessionId, counter: u64, proof: &[u8; 32]) -> bool {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key);
     hmac::verify(&key, &message(session, counter), proof).is_ok()
 }
 
-/// A number that nobody can foresee who does not know the seed: the `n`-th session's id.
+/// The `n`-th session's id; unpredictable without the seed.
 pub(crate) fn session_id(seed: &[u8; 32], n: u64) -> SessionId {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, seed), &n.to_be_bytes());
     let mut id = [0; 16];
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_fits_one_key_session_and_counter() {
+    fn proof_is_valid_for_one_key_session_and_counter() {
         let (key, id) = ([7; 32], SessionId([1; 16]));
         let proof = join_proof(&key, id, 3);
         assert!(verify(&key, id, 3, &proof));

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Numbers that are in, by range.
+/// The numbers of the set, by range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeSet {
     /// Start to end.
@@ -32,8 +32,8 @@ impl RangeSet {
         self.ranges.insert(start, end);
     }
 
-    /// Takes out everything below, and returns the end of the range that contains or touches
-    /// `edge`: the first number from there on that is missing.
+    /// Removes all numbers up to the end of the range that contains or touches `edge`, and returns
+    /// that end: the first missing number from `edge` on.
     pub fn advance(&mut self, edge: u64) -> u64 {
         let mut edge = edge;
         while let Some(entry) = self.ranges.first_entry() {
@@ -46,7 +46,7 @@ impl RangeSet {
         edge
     }
 
-    /// The parts of `range` that are not in.
+    /// The parts of `range` that are missing.
     pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = range.start;
@@ -65,18 +65,18 @@ impl RangeSet {
         gaps
     }
 
-    /// Whether the number is in.
+    /// Whether the set contains the number.
     pub fn contains(&self, number: u64) -> bool {
         self.ranges.range(..=number).next_back().is_some_and(|(_, &end)| end > number)
     }
 
-    /// The range that the number is in.
+    /// The range that contains the number.
     pub fn containing(&self, number: u64) -> Option<Range<u64>> {
         let (&start, &end) = self.ranges.range(..=number).next_back()?;
         (end > number).then_some(start..end)
     }
 
-    /// The first range that begins at the number or behind it.
+    /// The first range that begins at or above the number.
     pub fn from(&self, number: u64) -> Option<Range<u64>> {
         self.ranges.range(number..).next().map(|(&start, &end)| start..end)
     }
@@ -86,17 +86,17 @@ impl RangeSet {
         self.ranges.iter().map(|(&start, &end)| start..end)
     }
 
-    /// How many ranges there are.
+    /// The number of ranges.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// One above the highest number that is in; 0 when nothing is.
+    /// One above the highest number; 0 if the set is empty.
     pub fn end(&self) -> u64 {
         self.ranges.last_key_value().map_or(0, |(_, &end)| end)
     }
 
-    /// Whether nothing is in.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn advancing_swallows_what_it_reaches() {
+    fn advancing_removes_the_ranges_that_it_reaches() {
         let mut ranges = RangeSet::default();
         [2..4, 6..8, 10..12].into_iter().for_each(|r| ranges.insert(r));
         assert_eq!(ranges.advance(1), 1);

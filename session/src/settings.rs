@@ -10,31 +10,30 @@ use crate::event::TunnelKey;
 /// The two ends of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// On board: opens sessions and flows.
+    /// On the train: opens sessions and flows.
     Gateway,
-    /// On the ground: answers.
+    /// In the data center: accepts them.
     Cloud,
 }
 
-/// How an endpoint behaves.
+/// The settings of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How long a session lives without any path; default 120 s.
     pub linger: Duration,
-    /// The most bytes that a session holds in each direction: received and not read, and written
-    /// and not acknowledged; default 16 MiB, at least 1 MiB.
+    /// The maximum number of bytes that a session holds in each direction: received and unread,
+    /// and written and not acknowledged; default 16 MiB, at least 1 MiB.
     pub memory: Bytes,
-    /// Flows open at once in a session; default 16,384. Beyond, a flow is refused.
+    /// The maximum number of open flows in a session; default 16,384. Further flows are refused.
     pub flows_max: usize,
-    /// The address families that this host reaches (a cloud tells its gateways).
+    /// The address families that this host reaches; a cloud sends them to its gateways.
     pub families: Families,
     /// The scheduler.
     pub chain: ChainSpec,
-    /// Whether segments are reinjected when their path makes no progress for max(3 srtt + 4 rttvar,
-    /// 300 ms). Segments of a lost path always are, and handlers of the chain may reinject others.
+    /// Whether segments of a stalled path are reinjected on others, see
+    /// [`limits::STALL_MIN`](crate::limits::STALL_MIN). Segments of a lost path always are, and
+    /// handlers of the chain may reinject others.
     pub stall: bool,
-    /// Whether data that another path has delivered is withdrawn from tunnels that can.
-    pub withdrawal: bool,
 }
 
 /// A tunnel that may carry frames.
@@ -45,10 +44,10 @@ pub struct TunnelInfo {
     pub carrier: String,
     /// The certificate's identity.
     pub peer: Identity,
-    /// The key exported from the connection; `None` while its handshake goes on and only early
-    /// data passes.
+    /// The key exported from the connection; `None` during its handshake, while it carries only
+    /// early data.
     pub exporter: Option<[u8; 32]>,
-    /// Use it only when no other path is left (gateway).
+    /// It is a backup: used only while there is no other path (gateway).
     pub backup: bool,
     /// The tunnel mode.
     pub mode: TunnelMode,
@@ -66,17 +65,17 @@ pub struct Status {
 pub struct SessionStatus {
     /// The session.
     pub session: SessionKey,
-    /// The node at the other end.
+    /// The identity of the peer.
     pub peer: Option<Identity>,
     /// Open flows.
     pub flows: usize,
-    /// Bytes received and not read.
+    /// Unread bytes.
     pub memory_received: Bytes,
     /// Bytes written and not acknowledged.
     pub memory_sent: Bytes,
     /// Bytes that may be sent before the peer grants more.
     pub credit: Bytes,
-    /// Bytes that were sent more than once, without those of paths that never delivered anything.
+    /// Bytes sent more than once, except those of paths that never delivered anything.
     pub reinjected: Bytes,
     /// Messages to the peer that were dropped because a queue was full.
     pub messages_dropped: u64,
@@ -87,11 +86,11 @@ pub struct SessionStatus {
 /// A snapshot of one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathStatus {
-    /// Its tunnel.
+    /// The tunnel.
     pub tunnel: TunnelKey,
-    /// Its number.
+    /// The path's number.
     pub path: PathId,
-    /// Its carrier's name.
+    /// The carrier's name.
     pub carrier: String,
     /// The tunnel mode.
     pub mode: TunnelMode,
@@ -99,26 +98,26 @@ pub struct PathStatus {
     pub srtt: Duration,
     /// Mean deviation of the round-trip time.
     pub rtt_var: Duration,
-    /// One-way delay towards the peer, comparable between paths only; `None` while unknown.
+    /// One-way delay to the peer, comparable only between paths; `None` while unknown.
     pub owd: Option<Duration>,
     /// It makes no progress and carries no new data.
     pub stalled: bool,
     /// A newer path of its carrier has taken over; it only delivers the data in flight.
     pub superseded: bool,
-    /// The peer is not yet known to receive on it; it carries user data only if no other path can
+    /// No proof yet that the peer receives on it; it carries user data only if no other path can
     /// (gateway).
     pub unproven: bool,
-    /// Used only when no other path is left.
+    /// It is a backup: used only while there is no other path.
     pub backup: bool,
-    /// Sent over it and not acknowledged by the session.
+    /// Bytes sent over it that the peer's session has not acknowledged.
     pub outstanding: Bytes,
-    /// The transport's congestion window; zero before the first sample, as are the figures below.
+    /// The transport's congestion window; this and the following are zero before the first sample.
     pub window: Bytes,
-    /// Sent and not acknowledged by the peer's transport.
+    /// Bytes sent that the peer's transport has not acknowledged.
     pub in_flight: Bytes,
-    /// Accepted by the transport and not sent yet.
+    /// Bytes that the transport has not sent yet.
     pub unsent: Bytes,
-    /// Recent delivery rate, where known.
+    /// Recent delivery rate, if known.
     pub rate: Option<Bitrate>,
     /// Packets with data sent.
     pub sent_packets: u64,
@@ -141,7 +140,6 @@ impl Default for Settings {
             families: Families::BOTH,
             chain: ChainSpec::default(),
             stall: true,
-            withdrawal: true,
         }
     }
 }

@@ -37,7 +37,7 @@ fn session(endpoint: &Endpoint) -> SessionKey {
     endpoint.status().sessions[0].session
 }
 
-/// The frames that the gateway sends now; none of them arrives.
+/// The frames that the gateway sends now; they are lost.
 fn sent(pair: &mut Pair) -> Vec<(usize, Vec<u8>)> {
     let mut wire = Wire::default();
     pair.gateway.transmit(pair.now, &mut wire);
@@ -54,7 +54,7 @@ fn kinds(bytes: &[u8]) -> Vec<u8> {
     kinds
 }
 
-/// The tunnels on which messages of a channel went out, in order.
+/// The tunnels that carry messages of a channel, in order.
 fn tunnels_of(sent: &[(usize, Vec<u8>)], wanted: Channel) -> Vec<usize> {
     let mut tunnels = Vec::new();
     for (tunnel, bytes) in sent {
@@ -67,7 +67,7 @@ fn tunnels_of(sent: &[(usize, Vec<u8>)], wanted: Channel) -> Vec<usize> {
     tunnels
 }
 
-/// The first bytes of the messages that were received on a channel.
+/// The first bytes of the received messages of a channel.
 fn received(events: &[Event], wanted: Channel) -> Vec<u8> {
     let received = events.iter().filter_map(|event| match event {
         Event::Message { channel, payload, .. } if *channel == wanted => Some(payload[0]),
@@ -81,7 +81,7 @@ const DATA: u8 = 0x06;
 const OPEN: u8 = 0x05;
 
 #[test]
-fn latest_message_goes_on_all_paths_and_is_received_once() {
+fn latest_message_is_sent_on_all_paths_and_received_once() {
     let mut pair = pair(&["a", "b", "c"]);
     send(&mut pair, Delivery::Latest, 1);
     let sent = sent(&mut pair);
@@ -96,7 +96,7 @@ fn latest_message_goes_on_all_paths_and_is_received_once() {
 }
 
 #[test]
-fn newest_latest_message_replaces_a_queued_one_and_tells_how_long_it_waited() {
+fn latest_message_replaces_a_queued_one_and_reports_its_waiting_time() {
     let mut pair = pair(&["a"]);
     pair.down(0);
     send(&mut pair, Delivery::Latest, 1);
@@ -143,7 +143,7 @@ fn backup_path_carries_no_message_while_another_path_lives() {
 }
 
 #[test]
-fn urgent_message_goes_first_on_all_paths_and_is_received_once() {
+fn urgent_message_is_sent_first_on_all_paths_and_received_once() {
     let mut pair = pair(&["a", "b"]);
     let flow = pair.open();
     pair.gateway.write(pair.now, flow, &[7; 60_000]);
@@ -155,13 +155,13 @@ fn urgent_message_goes_first_on_all_paths_and_is_received_once() {
     assert!(sent.iter().flat_map(kinds).any(|kind| [OPEN, DATA].contains(&kind)));
     let urgent = tunnels_of(&sent[..2], OTHER);
     assert_eq!((urgent.len(), tunnels_of(&sent, LATEST).len()), (2, 2), "the urgent one first");
-    // The copies, and the whole of it once more as an unordered tunnel may.
+    // An unordered tunnel may repeat units, so each arrives twice.
     for (tunnel, bytes) in sent.iter().chain(&sent) {
         pair.cloud.receive(pair.now, TunnelKey(*tunnel), bytes);
     }
     pair.run();
     assert_eq!(received(&pair.at_cloud, OTHER), [4]);
-    // The same from the cloud; an equal message is another message.
+    // From the cloud: an equal message is another message.
     let to = session(&pair.cloud);
     for _ in 0..2 {
         pair.cloud.send_message(pair.now, to, OTHER, Delivery::Urgent, vec![4]);
@@ -216,7 +216,7 @@ fn urgent_messages_are_bounded_in_number_and_rate() {
 }
 
 #[test]
-fn background_messages_go_on_one_path_one_a_round_trip() {
+fn background_messages_use_one_path_and_one_a_round_trip() {
     let mut pair = pair(&["a", "b"]);
     let asked = BACKGROUND_MAX as u8 + 3;
     for sequence in 0..asked {
@@ -257,7 +257,7 @@ fn background_messages_are_paced_only_next_to_flows() {
         if shared {
             let flow = pair.open();
             pair.gateway.write(pair.now, flow, b"hello");
-            // Lost data stays in flight for a while.
+            // The data is lost, and stays in flight for a while.
             sent(&mut pair);
         }
         for sequence in 0..6 {
@@ -279,11 +279,10 @@ fn session_without_a_path_sets_no_timer_for_messages() {
     send(&mut pair, Delivery::Latest, 1);
     pair.run();
     let next = pair.gateway.next_timeout().unwrap();
-    assert!(next > pair.now + Duration::from_secs(60), "only the linger is awaited");
+    assert!(next > pair.now + Duration::from_secs(60), "only the linger remains");
 }
 
-/// A peer of the first release does not know the frame: it skips it by its length, and nobody waits
-/// for an answer.
+/// A peer of the first release skips the unknown frame by its length; no answer is expected.
 #[test]
 fn peer_of_the_first_release_skips_messages() {
     let mut pair = pair(&["a", "b"]);
@@ -298,7 +297,7 @@ fn peer_of_the_first_release_skips_messages() {
             }
             rest = after;
         }
-        assert!(rest.is_empty(), "no frames of version 1");
+        assert!(rest.is_empty(), "not frames of version 1");
         (known, skipped)
     };
     let back = session(&pair.cloud);

@@ -1,9 +1,9 @@
-//! A recorded older peer holds the wire: both sides of a session of the code of the first release
-//! (commit 7862e63), byte for byte, against the present other side.
+//! The present endpoints understand the first release: a recorded session of its code (commit
+//! 7862e63), with each side replayed against the present peer.
 //!
-//! `session/vectors/older_peer.txt` was written by that code with the steps below: `step n` is when
-//! both sides do what step n asks of them, `later` when time has passed; in between stands what
-//! each side sent on which tunnel, in order. It is not made anew when the wire changes.
+//! That code wrote `session/vectors/older_peer.txt` with the steps below. At `step n` both sides
+//! take the actions of step n; at `later` time has passed; the other lines are the bytes that a
+//! side sent on a tunnel, in order. The recording never changes.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
 
@@ -18,7 +18,7 @@ use polyrail_session::{
 };
 
 #[test]
-fn a_recorded_gateway_is_served_by_the_present_cloud() {
+fn present_cloud_serves_a_recorded_gateway() {
     let cloud = replay(Role::Cloud);
     assert_eq!(cloud.flows.len(), 4);
     for (flow, bytes) in [2_000, 100, 50, 20_000].into_iter().enumerate() {
@@ -38,7 +38,7 @@ fn a_recorded_gateway_is_served_by_the_present_cloud() {
 }
 
 #[test]
-fn a_recorded_cloud_serves_the_present_gateway() {
+fn recorded_cloud_serves_the_present_gateway() {
     let gateway = replay(Role::Gateway);
     for (flow, bytes) in [(0, 5_000), (1, 300)] {
         assert!(gateway.read[&gateway.flows[flow]] == content(flow, Role::Cloud, bytes), "{flow}");
@@ -52,10 +52,10 @@ fn a_recorded_cloud_serves_the_present_gateway() {
 }
 
 #[test]
-fn the_recording_holds_all_that_a_session_says() {
+fn recording_contains_all_frames_of_a_session() {
     let mut seen = [const { BTreeSet::new() }; 2];
     for line in RECORDING.lines() {
-        let Some((side, _, bytes)) = said(line) else { continue };
+        let Some((side, _, bytes)) = recorded(line) else { continue };
         let mut note = |frame: Frame<'_>| {
             let name = format!("{frame:?}");
             seen[side as usize].insert(name.split([' ', '(']).next().unwrap().to_owned());
@@ -69,7 +69,7 @@ fn the_recording_holds_all_that_a_session_says() {
     assert!(seen[1].iter().eq(cloud.collect::<BTreeSet<_>>()), "{seen:?}");
 }
 
-/// Plays the recorded other side to this one, and what this side did then.
+/// Replays the recorded peer against a present endpoint, with the endpoint's actions.
 fn replay(role: Role) -> End {
     let mut end = End::new(role, Instant::now());
     let mut step = 0;
@@ -79,7 +79,7 @@ fn replay(role: Role) -> End {
             end.act(step);
         } else if line == "later" {
             end.wait(step);
-        } else if let Some((side, tunnel, bytes)) = said(line) {
+        } else if let Some((side, tunnel, bytes)) = recorded(line) {
             if side == role {
                 end.transmit();
             } else {
@@ -98,8 +98,8 @@ fn replay(role: Role) -> End {
     end
 }
 
-/// One line of the recording that is not a step.
-fn said(line: &str) -> Option<(Role, TunnelKey, Vec<u8>)> {
+/// The side, tunnel and bytes of a line of the recording; `None` if it is a step.
+fn recorded(line: &str) -> Option<(Role, TunnelKey, Vec<u8>)> {
     let mut words = line.split(' ');
     let role = match words.next()? {
         "gateway" => Role::Gateway,
@@ -134,16 +134,16 @@ fn info(key: usize, carrier: &str, peer: &str) -> TunnelInfo {
     }
 }
 
-/// One side and its passengers or servers.
+/// One endpoint and its passengers or servers.
 struct End {
     role: Role,
     now: Instant,
     endpoint: Endpoint,
-    /// In the order in which they were opened.
+    /// In the order of their opening.
     flows: Vec<FlowKey>,
     read: BTreeMap<FlowKey, Vec<u8>>,
     events: Vec<Event>,
-    /// Reads what comes.
+    /// Whether readers take bytes as they arrive.
     reads: bool,
 }
 
@@ -157,7 +157,7 @@ impl End {
         Self { role, now, endpoint, flows, read, events, reads: true }
     }
 
-    /// What this side does in a step.
+    /// Takes this side's action of a step.
     fn act(&mut self, step: usize) {
         match (self.role, step) {
             (_, 0) => self.up(1, "a"),
@@ -196,7 +196,7 @@ impl End {
         self.drain();
     }
 
-    /// Time passes: a second before the step in which PINGs are due.
+    /// Lets time pass: over a second before the step in which PINGs are due.
     fn wait(&mut self, step: usize) {
         self.now += Duration::from_millis(if step == 13 { 1_100 } else { 20 });
         self.endpoint.on_timeout(self.now);
@@ -267,7 +267,7 @@ fn address(ip: impl Into<std::net::IpAddr>) -> Destination {
     Destination::Address(SocketAddr::new(ip.into(), 80))
 }
 
-/// What this side writes on a flow.
+/// The bytes that this side writes on a flow.
 fn content(flow: usize, role: Role, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 7 + flow * 13 + at / 251 + role as usize) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! Two endpoints back to back: what one sends the other receives at once, path by path.
+//! Two connected endpoints without delay: requests, losses, resets, restarts and backups.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
 
@@ -15,7 +15,7 @@ use polyrail_session::limits::SESSION_PATHS_MAX;
 use polyrail_session::{Endpoint, Event, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
 
 #[test]
-fn a_request_and_its_answer() {
+fn request_and_answer_are_delivered() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     let flow = pair.open();
@@ -46,7 +46,7 @@ fn a_request_and_its_answer() {
 }
 
 #[test]
-fn an_open_leaves_alone_after_five_milliseconds() {
+fn open_is_sent_without_data_after_five_milliseconds() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     pair.open();
@@ -62,13 +62,13 @@ fn an_open_leaves_alone_after_five_milliseconds() {
 }
 
 #[test]
-fn what_a_dark_path_carried_goes_over_the_other() {
+fn data_of_a_dark_path_is_reinjected_on_the_other() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     pair.up(1, "b");
     let flow = pair.open();
     pair.dark(0);
-    pair.gateway.write(pair.now, flow, b"into the dark");
+    pair.gateway.write(pair.now, flow, b"lost");
     pair.gateway.finish(pair.now, flow);
     pair.run();
     let begun = pair.now;
@@ -82,15 +82,15 @@ fn what_a_dark_path_carried_goes_over_the_other() {
             _ => None,
         })
         .collect();
-    // The copy over the other path is acknowledged: the dark path owes only the PONG.
+    // The copy on the other path is acknowledged: only the PONG is missing on the dark path.
     let pinged = begun + polyrail_session::limits::PING_ACTIVE;
-    assert_eq!(stalls, [(TunnelKey(0), pinged)], "once, since the PING was sent");
-    assert_eq!(drain(&mut pair.cloud, pair.now, served), b"into the dark");
+    assert_eq!(stalls, [(TunnelKey(0), pinged)], "one stall, since the PING");
+    assert_eq!(drain(&mut pair.cloud, pair.now, served), b"lost");
     assert!(pair.cloud.finished(served));
 }
 
 #[test]
-fn a_lost_path_is_replaced_and_nothing_is_lost() {
+fn data_of_a_lost_path_is_delivered_by_its_replacement() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     let flow = pair.open();
@@ -107,7 +107,7 @@ fn a_lost_path_is_replaced_and_nothing_is_lost() {
 }
 
 #[test]
-fn resets_come_after_what_was_written() {
+fn reset_is_delivered_after_earlier_data() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     let flow = pair.open();
@@ -127,7 +127,7 @@ fn resets_come_after_what_was_written() {
 }
 
 #[test]
-fn a_foreign_join_is_refused() {
+fn join_with_another_certificate_is_rejected() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     pair.up_as(1, "b", "train-8");
@@ -141,7 +141,7 @@ fn a_foreign_join_is_refused() {
 }
 
 #[test]
-fn a_restarted_cloud_makes_flows_end_and_the_session_begin_anew() {
+fn restarted_cloud_resets_flows_and_begins_a_new_session() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     let flow = pair.open();
@@ -153,13 +153,13 @@ fn a_restarted_cloud_makes_flows_end_and_the_session_begin_anew() {
     let reset = Event::Reset { flow, reason: ResetReason::SessionLost };
     assert!(pair.at_gateway.contains(&reset), "{:?}", pair.at_gateway);
     let flow = pair.open();
-    pair.gateway.write(pair.now, flow, b"anew");
+    pair.gateway.write(pair.now, flow, b"again");
     pair.run();
     let served = pair.opened();
-    assert_eq!(drain(&mut pair.cloud, pair.now, served), b"anew");
+    assert_eq!(drain(&mut pair.cloud, pair.now, served), b"again");
 }
 
-/// Nothing goes over two paths at once.
+/// No redundant copies.
 fn without_copies() -> Settings {
     let rules = ["min_rtt", "extended_reinjection"];
     let chain = ChainSpec::of(&rules).unwrap();
@@ -167,7 +167,7 @@ fn without_copies() -> Settings {
 }
 
 #[test]
-fn what_arrived_over_another_path_is_withdrawn_once() {
+fn unit_that_arrived_over_another_path_is_withdrawn_once() {
     let mut pair = Pair::new(without_copies());
     pair.up(0, "a");
     pair.up(1, "b");
@@ -189,7 +189,7 @@ fn what_arrived_over_another_path_is_withdrawn_once() {
     assert!(pair.withdrawn.iter().all(|unit| sent.contains(unit)));
 }
 
-/// A flow that has written while its only path is dark, and how many units went out before.
+/// A flow that has written while its only path is dark, and the number of units sent before.
 fn in_the_dark() -> (Pair, polyrail_session::FlowKey, usize) {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
@@ -204,24 +204,24 @@ fn in_the_dark() -> (Pair, polyrail_session::FlowKey, usize) {
 }
 
 #[test]
-fn what_a_stalled_path_carried_is_withdrawn_before_its_tunnel_is_closed() {
+fn units_of_a_stalled_path_are_withdrawn_before_its_tunnel_is_closed() {
     let (mut pair, _flow, arrived) = in_the_dark();
     let dark: Vec<_> = pair.units[arrived..].to_vec();
     assert!(dark.len() > 1, "{dark:?}");
     pair.advance(Duration::from_secs(3));
     assert!(pair.withdrawn.is_empty(), "it may recover: {:?}", pair.withdrawn);
-    // The carrier is back, for its next tunnel; nothing is acknowledged yet.
+    // The carrier's next tunnel works; no data is acknowledged yet.
     pair.slow = Some(TunnelKey(1));
     pair.up(1, "a");
     let closed: Vec<TunnelKey> = pair.at_gateway.iter().filter_map(closes).collect();
     assert_eq!(closed, [TunnelKey(0)]);
     assert_eq!(pair.withdrawn, dark);
     let again = pair.units.iter().filter(|(tunnel, _)| *tunnel == 1).count();
-    assert_eq!(again, dark.len(), "all of it goes over the fresh one");
+    assert_eq!(again, dark.len(), "all of it is reinjected on the fresh path");
 }
 
 #[test]
-fn what_a_reset_flow_has_under_way_is_withdrawn() {
+fn data_in_flight_of_a_reset_flow_is_withdrawn() {
     let (mut pair, flow, arrived) = in_the_dark();
     assert!(pair.withdrawn.is_empty());
     pair.gateway.reset(pair.now, flow, ResetReason::Idle);
@@ -230,7 +230,7 @@ fn what_a_reset_flow_has_under_way_is_withdrawn() {
 }
 
 #[test]
-fn data_that_one_path_alone_carried_is_never_withdrawn() {
+fn data_on_one_path_is_never_withdrawn() {
     let mut pair = Pair::new(without_copies());
     pair.up(0, "a");
     pair.up(1, "b");
@@ -249,24 +249,24 @@ fn data_that_one_path_alone_carried_is_never_withdrawn() {
 }
 
 #[test]
-fn a_report_is_told_once_though_it_comes_over_all_paths() {
+fn report_over_all_paths_is_an_event_once() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     pair.up(1, "b");
     let report = PathReport::Policed { rate: polyrail_model::Bitrate::from_bps(1_000_000) };
     pair.cloud.report_path(pair.now, TunnelKey(1), report);
     pair.run();
-    let told = Event::PathReport { tunnel: TunnelKey(1), report };
-    assert_eq!(pair.at_gateway.iter().filter(|event| **event == told).count(), 1);
+    let reported = Event::PathReport { tunnel: TunnelKey(1), report };
+    assert_eq!(pair.at_gateway.iter().filter(|event| **event == reported).count(), 1);
     pair.dark(1);
     pair.gateway.report_path(pair.now, TunnelKey(1), PathReport::Stalled);
     pair.run();
-    let told = Event::PathReport { tunnel: TunnelKey(1), report: PathReport::Stalled };
-    assert_eq!(pair.at_cloud.iter().filter(|event| **event == told).count(), 1);
+    let reported = Event::PathReport { tunnel: TunnelKey(1), report: PathReport::Stalled };
+    assert_eq!(pair.at_cloud.iter().filter(|event| **event == reported).count(), 1);
 }
 
 #[test]
-fn a_carrier_that_becomes_a_backup_is_one_on_both_sides() {
+fn carrier_becomes_a_backup_on_both_sides() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     pair.up(1, "b");
@@ -284,7 +284,7 @@ fn a_carrier_that_becomes_a_backup_is_one_on_both_sides() {
 }
 
 #[test]
-fn a_carrier_that_becomes_a_backup_before_its_hello_is_answered_is_one_on_both_sides() {
+fn carrier_becomes_a_backup_on_both_sides_while_its_hello_is_in_flight() {
     for backup in [true, false] {
         let mut pair = Pair::new(Settings::default());
         let tunnel = TunnelKey(0);
@@ -311,7 +311,7 @@ fn a_carrier_that_becomes_a_backup_before_its_hello_is_answered_is_one_on_both_s
 }
 
 #[test]
-fn settings_change_while_flows_run_but_the_memory_stays() {
+fn settings_change_with_open_flows_except_the_memory() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     let flow = pair.open();
@@ -336,7 +336,7 @@ fn settings_change_while_flows_run_but_the_memory_stays() {
 }
 
 #[test]
-fn a_fresh_path_carries_data_when_it_was_answered_or_is_the_last_hope() {
+fn fresh_path_carries_data_after_its_welcome_or_without_live_paths() {
     for alone in [false, true] {
         let mut pair = Pair::new(without_copies());
         pair.up(0, "a");
@@ -346,7 +346,7 @@ fn a_fresh_path_carries_data_when_it_was_answered_or_is_the_last_hope() {
         let flow = pair.open();
         pair.gateway.write(pair.now, flow, b"first");
         pair.run();
-        // The carrier is dark, for its next tunnel as well.
+        // The carrier is dark, and so is its next tunnel.
         pair.dark(0);
         pair.gateway.write(pair.now, flow, b"second");
         pair.run();
@@ -355,7 +355,7 @@ fn a_fresh_path_carries_data_when_it_was_answered_or_is_the_last_hope() {
             pair.make(attempt, "a", "train-7", false);
         }
         let paths = pair.gateway.status().sessions[0].paths.clone();
-        assert!(paths.iter().all(|path| !path.superseded), "nothing took over: {paths:?}");
+        assert!(paths.iter().all(|path| !path.superseded), "no path is superseded: {paths:?}");
         let before = pair.units.len();
         pair.gateway.write(pair.now, flow, b"third");
         pair.run();
@@ -365,7 +365,7 @@ fn a_fresh_path_carries_data_when_it_was_answered_or_is_the_last_hope() {
 }
 
 #[test]
-fn attempts_beyond_the_bound_of_paths_take_the_place_of_older_ones() {
+fn attempts_beyond_the_bound_of_paths_replace_older_ones() {
     let mut pair = Pair::new(Settings::default());
     pair.user_bytes = vec![0; 160];
     pair.up(0, "a");
@@ -375,11 +375,11 @@ fn attempts_beyond_the_bound_of_paths_take_the_place_of_older_ones() {
         assert_eq!(closed.len(), (attempt + 1).saturating_sub(SESSION_PATHS_MAX), "{closed:?}");
     }
     let paths = &pair.gateway.status().sessions[0].paths;
-    let first = paths.iter().find(|path| path.tunnel == TunnelKey(0)).expect("it goes on");
+    let first = paths.iter().find(|path| path.tunnel == TunnelKey(0)).expect("it continues");
     assert!(!first.superseded && paths.iter().any(|path| path.tunnel == TunnelKey(159)));
 }
 
-/// Every path may have so many bytes out.
+/// The maximum that each path may have in flight.
 struct Cap(Arc<AtomicU64>);
 
 impl Handler for Cap {
@@ -388,7 +388,7 @@ impl Handler for Cap {
     }
 }
 
-/// One path, on which what the gateway sends stays under way, and its cap.
+/// One path with a cap; the gateway's data on it does not arrive.
 fn capped(bytes: u64) -> (Pair, Arc<AtomicU64>) {
     let cap = Arc::new(AtomicU64::new(bytes));
     let held = Arc::clone(&cap);
@@ -407,7 +407,7 @@ fn outstanding(pair: &Pair) -> u64 {
 }
 
 #[test]
-fn a_path_has_no_more_out_than_its_cap() {
+fn data_in_flight_respects_the_cap() {
     let (mut pair, cap) = capped(3 * SEGMENT);
     let flow = pair.open();
     pair.gateway.write(pair.now, flow, &[7; 60_000]);
@@ -415,12 +415,12 @@ fn a_path_has_no_more_out_than_its_cap() {
     // The OPEN has a number of its own, and a run is no shorter than a segment.
     let most = |segments: u64| segments * SEGMENT..(segments + 1) * SEGMENT;
     assert!(most(3).contains(&outstanding(&pair)), "{}", outstanding(&pair));
-    // A higher one lets more go with the next thing that happens.
+    // A higher cap takes effect with the next write.
     cap.store(10 * SEGMENT, Ordering::Relaxed);
     pair.gateway.write(pair.now, flow, &[7; 1]);
     pair.run();
     assert!(most(10).contains(&outstanding(&pair)), "{}", outstanding(&pair));
-    // A lower one takes nothing back.
+    // A lower cap withdraws no data.
     cap.store(0, Ordering::Relaxed);
     pair.gateway.write(pair.now, flow, &[7; 1]);
     pair.run();
@@ -428,7 +428,7 @@ fn a_path_has_no_more_out_than_its_cap() {
 }
 
 #[test]
-fn a_cap_of_nothing_is_a_segment_and_all_arrives() {
+fn cap_of_zero_permits_one_segment_and_all_data_arrives() {
     let (mut pair, _cap) = capped(0);
     pair.slow = None;
     let flow = pair.open();
@@ -447,7 +447,7 @@ fn a_cap_of_nothing_is_a_segment_and_all_arrives() {
     assert_eq!(got, 60_000);
 }
 
-/// Paths in turns, the second one so many bytes further on.
+/// Alternates between two paths; the second one sends this many bytes ahead.
 struct Ahead(u64, usize);
 
 impl Schedulerlet for Ahead {
@@ -466,7 +466,7 @@ impl Schedulerlet for Ahead {
 }
 
 #[test]
-fn what_goes_ahead_of_its_turn_arrives_and_nothing_twice() {
+fn data_sent_ahead_arrives_without_copies() {
     for (ahead, lost) in [(5_000, false), (40_000, false), (5_000, true), (40_000, true)] {
         let chain = ChainSpec::custom("ahead", move || Chain::new(vec![Box::new(Ahead(ahead, 0))]));
         let mut pair = Pair::new(Settings { chain, ..Settings::default() });
@@ -503,7 +503,7 @@ fn what_goes_ahead_of_its_turn_arrives_and_nothing_twice() {
 }
 
 #[test]
-fn a_flow_that_skipped_data_is_reset_without_a_trace() {
+fn flow_with_gaps_is_reset_without_a_leak() {
     for reset_at_cloud in [false, true] {
         let chain = ChainSpec::custom("ahead", || Chain::new(vec![Box::new(Ahead(9_000, 1))]));
         let mut pair = Pair::new(Settings { chain, ..Settings::default() });

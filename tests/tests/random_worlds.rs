@@ -1,8 +1,8 @@
-//! Random worlds, other ones for each commit.
+//! Random worlds, different ones for each commit.
 //!
 //! The first seed is derived from the commit's id; `POLYRAIL_FIRST=n` sets it and `POLYRAIL_RUNS=n`
 //! sets how many worlds run (`make random-million`). `POLYRAIL_SEED=n` replays one world with its
-//! operations, `POLYRAIL_TRACE=1` with everything.
+//! operations; `POLYRAIL_TRACE=1` adds everything else.
 
 use std::process::Command;
 

@@ -1,14 +1,13 @@
-//! When to connect again after a failure.
+//! Waiting times before the next connect after a failure.
 
 use std::time::Duration;
 
 /// Exponential waits with jitter between attempts to bring a carrier's tunnel up.
 ///
-/// The n-th wait is drawn evenly from the upper half of `[0, min x 2^n]`, and never exceeds the
-/// maximum: two gateways that lost the same cloud do not come back in step, and the first attempt
-/// is still prompt. Pure: the caller keeps the clock. Reset it when the session has the path, not
-/// at [`TunnelEvent::Up`](crate::TunnelEvent::Up): a cloud that refuses our certificate does so
-/// after that.
+/// The n-th wait is uniform in the upper half of `[0, min x 2^n]`, and never exceeds the maximum:
+/// gateways that lost the same cloud do not reconnect in step, and the first attempt is prompt. The
+/// caller keeps the clock. Reset it when the session has the path, not at
+/// [`TunnelEvent::Up`](crate::TunnelEvent::Up): a cloud rejects our certificate only after that.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     max: Duration,

@@ -1,14 +1,15 @@
-//! A carrier's socket: bound to the carrier's interface or address, with the kernel's options set.
+//! Sockets: a carrier's, bound to its interface and address with the kernel's options, and the
+//! cloud's.
 //!
-//! Opens, binds and connects; does not speak TLS. Every failure becomes a [`CloseReason`] that
-//! names what the operator can change.
+//! Opens, binds and connects; the tunnels do the rest. A failure becomes a [`CloseReason`] that
+//! tells the operator what to change.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use mio::net::TcpStream;
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::CloseReason;
 
@@ -27,7 +28,7 @@ pub struct CarrierSpec {
     pub options: SocketOptions,
     /// Whether early data is attempted when a ticket permits it.
     pub early: bool,
-    /// The round-trip time that is expected, for the first timeouts of a QUIC connection.
+    /// The expected round-trip time, for the first timeouts of a QUIC connection.
     pub rtt: Option<Duration>,
     /// The folder for a qlog of each QUIC connection.
     pub qlog: Option<std::path::PathBuf>,
@@ -62,18 +63,14 @@ impl Default for SocketOptions {
 }
 
 /// The kernel's congestion controls, as one line of names.
-pub fn available_congestion_controls() -> String {
+fn available_congestion_controls() -> String {
     std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
         .map_or_else(|error| format!("unknown ({error})"), |names| names.trim().to_owned())
 }
 
 /// Begins a connect over the carrier; the socket is writable when it has succeeded or failed.
 pub(crate) fn connect(spec: &CarrierSpec, peer: SocketAddr) -> Result<TcpStream, CloseReason> {
-    check_family(spec, peer)?;
-    let kind = Type::STREAM.nonblocking().cloexec();
-    let socket = Socket::new(Domain::for_address(peer), kind, Some(Protocol::TCP))
-        .map_err(|error| internal("open a socket", &error))?;
-    bind(&socket, spec)?;
+    let socket = open(spec, peer, Type::STREAM)?;
     apply_options(&SockRef::from(&socket), &spec.options)?;
     match socket.connect(&peer.into()) {
         Ok(()) => {}
@@ -83,47 +80,84 @@ pub(crate) fn connect(spec: &CarrierSpec, peer: SocketAddr) -> Result<TcpStream,
     Ok(TcpStream::from_std(socket.into()))
 }
 
-/// Refuses a source address of another family than the peer's.
-pub(crate) fn check_family(spec: &CarrierSpec, peer: SocketAddr) -> Result<(), CloseReason> {
-    match spec.source {
-        Some(source_ip) if source_ip.is_ipv4() != peer.is_ipv4() => {
-            Err(CloseReason::FamilyMismatch { source_ip, peer })
+/// Opens a socket bound to the carrier's interface, mark and source address.
+pub(crate) fn open(
+    spec: &CarrierSpec,
+    peer: SocketAddr,
+    kind: Type,
+) -> Result<Socket, CloseReason> {
+    let unusable = |text: String| Err(CloseReason::Unusable(text));
+    let denied = |action: String| {
+        unusable(format!(
+            "no permission to {action}: the process lacks CAP_NET_ADMIN or CAP_NET_RAW"
+        ))
+    };
+    if let Some(ip) = spec.source.filter(|ip| ip.is_ipv4() != peer.is_ipv4()) {
+        return unusable(format!(
+            "source address {ip} and {peer} are of different address families"
+        ));
+    }
+    let socket = Socket::new(Domain::for_address(peer), kind.nonblocking().cloexec(), None)
+        .map_err(|error| internal("open a socket", &error))?;
+    if let Some(interface) = &spec.interface
+        && let Err(error) = socket.bind_device(Some(interface.as_bytes()))
+    {
+        let action = format!("bind a socket to interface {interface:?}");
+        return match error.raw_os_error() {
+            Some(libc::ENODEV | libc::EINVAL) => unusable(format!(
+                "interface {interface:?} does not exist: is the modem there, is the name right?"
+            )),
+            Some(libc::EPERM) => denied(action),
+            _ => Err(internal(&action, &error)),
+        };
+    }
+    if let Some(mark) = spec.mark
+        && let Err(error) = socket.set_mark(mark)
+    {
+        let action = format!("set firewall mark {mark:#x}");
+        return match error.raw_os_error() {
+            Some(libc::EPERM) => denied(action),
+            _ => Err(internal(&action, &error)),
+        };
+    }
+    if let Some(ip) = spec.source
+        && let Err(error) = socket.bind(&SocketAddr::new(ip, 0).into())
+    {
+        return match error.raw_os_error() {
+            Some(libc::EADDRNOTAVAIL) => {
+                unusable(format!("source address {ip} is not on this host: is the carrier up?"))
+            }
+            _ => Err(internal(&format!("bind to source address {ip}"), &error)),
+        };
+    }
+    Ok(socket)
+}
+
+/// Opens and binds a socket for peers; an IPv6 wildcard address takes IPv4 as well, and becomes the
+/// IPv4 wildcard on a host without IPv6.
+pub(crate) fn bind(address: SocketAddr, kind: Type) -> io::Result<Socket> {
+    let open =
+        |address| Socket::new(Domain::for_address(address), kind.nonblocking().cloexec(), None);
+    let wildcard = SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port()));
+    let (socket, address) = match open(address) {
+        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) && address == wildcard => {
+            let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+            (open(address)?, address)
         }
-        _ => Ok(()),
+        socket => (socket?, address),
+    };
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
     }
+    if kind == Type::STREAM {
+        // A restart must not wait for the old connections' TIME_WAIT.
+        socket.set_reuse_address(true)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
-/// Binds a socket to the carrier's interface, mark and source address.
-pub(crate) fn bind(socket: &Socket, spec: &CarrierSpec) -> Result<(), CloseReason> {
-    if let Some(interface) = &spec.interface {
-        socket.bind_device(Some(interface.as_bytes())).map_err(|error| {
-            match error.raw_os_error() {
-                Some(libc::ENODEV | libc::EINVAL) => {
-                    CloseReason::InterfaceMissing { interface: interface.clone() }
-                }
-                Some(libc::EPERM) => CloseReason::NotPermitted {
-                    action: format!("bind a socket to interface {interface:?}"),
-                },
-                _ => internal(&format!("bind to interface {interface:?}"), &error),
-            }
-        })?;
-    }
-    if let Some(mark) = spec.mark {
-        socket.set_mark(mark).map_err(|error| match error.raw_os_error() {
-            Some(libc::EPERM) => {
-                CloseReason::NotPermitted { action: format!("set firewall mark {mark:#x}") }
-            }
-            _ => internal(&format!("set firewall mark {mark:#x}"), &error),
-        })?;
-    }
-    let Some(source_ip) = spec.source else { return Ok(()) };
-    socket.bind(&SocketAddr::new(source_ip, 0).into()).map_err(|error| match error.raw_os_error() {
-        Some(libc::EADDRNOTAVAIL) => CloseReason::SourceMissing { source_ip },
-        _ => internal(&format!("bind to source address {source_ip}"), &error),
-    })
-}
-
-/// Sets what a connecting and an accepted socket have in common.
+/// Sets the options of connecting and accepted TCP sockets.
 pub(crate) fn apply_options(
     socket: &SockRef<'_>,
     options: &SocketOptions,
@@ -143,22 +177,19 @@ pub(crate) fn apply_options(
 
 /// Sets the congestion control by the kernel's name.
 pub(crate) fn set_congestion(socket: &SockRef<'_>, wanted: &str) -> Result<(), CloseReason> {
-    socket.set_tcp_congestion(wanted.as_bytes()).map_err(|error| match error.raw_os_error() {
-        Some(libc::EPERM) => CloseReason::CongestionControl {
-            wanted: wanted.to_owned(),
-            available: format!(
-                "{} (it exists, but net.ipv4.tcp_allowed_congestion_control does not list it)",
-                available_congestion_controls()
-            ),
-        },
-        _ => CloseReason::CongestionControl {
-            wanted: wanted.to_owned(),
-            available: available_congestion_controls(),
-        },
+    socket.set_tcp_congestion(wanted.as_bytes()).map_err(|error| {
+        let forbidden = match error.raw_os_error() {
+            Some(libc::EPERM) => {
+                " (it exists, but net.ipv4.tcp_allowed_congestion_control does not list it)"
+            }
+            _ => "",
+        };
+        let available = available_congestion_controls() + forbidden;
+        CloseReason::CongestionControl { wanted: wanted.to_owned(), available }
     })
 }
 
-/// What a failed connect means.
+/// The reason for a failed connect.
 pub(crate) fn connect_failure(
     error: &io::Error,
     peer: SocketAddr,
@@ -185,5 +216,6 @@ pub(crate) fn internal(action: &str, error: &io::Error) -> CloseReason {
     CloseReason::Internal { action: action.to_owned(), detail: error.to_string() }
 }
 
-/// `TCP_NOTSENT_LOWAT` until the link was measured (FACTS: about 16 KB keeps decisions late).
+/// `TCP_NOTSENT_LOWAT` until the link is measured: about a run of data, so that the scheduler
+/// decides late.
 const NOTSENT_LOWAT_FIRST: u32 = 16 * 1024;

@@ -1,6 +1,6 @@
-//! Why a tunnel ended, in words that the operator can act on.
+//! The end of a tunnel, in words that the operator can act on.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use polyrail_identity::CertificateFault;
@@ -47,26 +47,10 @@ pub enum CloseReason {
         /// The timeout.
         after: Duration,
     },
-    /// The carrier's interface does not exist.
-    #[error("interface {interface:?} does not exist: is the modem there, is the name right?")]
-    InterfaceMissing {
-        /// The interface of the carrier.
-        interface: String,
-    },
-    /// The carrier's source address is not one of this host's.
-    #[error("source address {source_ip} is not on this host: is the carrier up?")]
-    SourceMissing {
-        /// The source address of the carrier.
-        source_ip: IpAddr,
-    },
-    /// The source address and the peer's address are of different families.
-    #[error("source address {source_ip} and {peer} are of different address families")]
-    FamilyMismatch {
-        /// The source address of the carrier.
-        source_ip: IpAddr,
-        /// The address that was to be dialled.
-        peer: SocketAddr,
-    },
+    /// The carrier cannot be used on this host: its interface, its source address or a permission
+    /// is missing.
+    #[error("{0}")]
+    Unusable(String),
     /// The kernel does not have the congestion control, or does not let us use it.
     #[error("congestion control {wanted:?} cannot be used here; available are: {available}")]
     CongestionControl {
@@ -74,12 +58,6 @@ pub enum CloseReason {
         wanted: String,
         /// The names that the kernel offers.
         available: String,
-    },
-    /// The kernel forbids a socket option.
-    #[error("no permission to {action}: the process lacks CAP_NET_ADMIN or CAP_NET_RAW")]
-    NotPermitted {
-        /// The attempted operation.
-        action: String,
     },
 
     /// The peer was reached but did not complete the handshake in time.
@@ -106,9 +84,9 @@ pub enum CloseReason {
     /// The peer's certificate did not pass our checks.
     #[error("peer certificate rejected: {0}")]
     PeerCertificate(CertificateFault),
-    /// The peer rejects us and sent the reason.
+    /// The peer rejects us and sent the reason, see [`complaint`].
     #[error("rejected by the peer: {0}")]
-    PeerRefused(PeerComplaint),
+    PeerRefused(String),
     /// A record of the established connection was invalid or forged.
     #[error("invalid record from the peer in the established connection")]
     BadRecord,
@@ -129,67 +107,27 @@ pub enum CloseReason {
     },
 }
 
-/// Why the peer rejects us, by its TLS alert (RFC 8446 6.2).
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PeerComplaint {
-    /// `certificate_required`.
-    #[error("we presented no certificate")]
-    CertificateMissing,
-    /// `unknown_ca`.
-    #[error("our certificate is not from the authority configured there")]
-    UnknownAuthority,
-    /// `certificate_expired`: RFC 8446 has this one alert for expired and not yet valid.
-    #[error("our certificate has expired or is not valid yet by its clock")]
-    CertificateExpired,
-    /// `certificate_revoked`.
-    #[error("our certificate is revoked")]
-    CertificateRevoked,
-    /// `unsupported_certificate`.
-    #[error("our certificate is for the other role")]
-    WrongRole,
-    /// `access_denied`.
-    #[error("our certificate does not carry the name that is expected there")]
-    WrongName,
-    /// `bad_certificate`, `certificate_unknown`.
-    #[error("our certificate is not acceptable there")]
-    CertificateMalformed,
-    /// `no_application_protocol`.
-    #[error("it does not speak polyrail/1")]
-    WrongProtocol,
-    /// Another alert.
-    #[error("TLS alert {0}")]
-    Other(String),
-}
-
 impl CloseReason {
     /// Whether the cause is on this machine: its configuration, interfaces or kernel.
     pub fn is_local_fault(&self) -> bool {
-        matches!(
-            self,
-            Self::InterfaceMissing { .. }
-                | Self::SourceMissing { .. }
-                | Self::FamilyMismatch { .. }
-                | Self::CongestionControl { .. }
-                | Self::NotPermitted { .. }
-                | Self::Internal { .. }
-        )
+        matches!(self, Self::Unusable(_) | Self::CongestionControl { .. } | Self::Internal { .. })
     }
 }
 
-impl PeerComplaint {
-    /// The meaning of a TLS alert (RFC 8446 6.2).
-    pub(crate) fn of_alert(alert: u8) -> Self {
-        use AlertDescription as A;
-        match AlertDescription::from(alert) {
-            A::CertificateRequired | A::NoCertificate => Self::CertificateMissing,
-            A::UnknownCA => Self::UnknownAuthority,
-            A::CertificateExpired => Self::CertificateExpired,
-            A::CertificateRevoked => Self::CertificateRevoked,
-            A::UnsupportedCertificate => Self::WrongRole,
-            A::AccessDenied => Self::WrongName,
-            A::BadCertificate | A::CertificateUnknown => Self::CertificateMalformed,
-            A::NoApplicationProtocol => Self::WrongProtocol,
-            other => Self::Other(format!("{other:?}")),
-        }
-    }
+/// The reason of a peer that rejects us, from its TLS alert (RFC 8446 6.2).
+pub(crate) fn complaint(alert: u8) -> String {
+    use AlertDescription as A;
+    let text = match AlertDescription::from(alert) {
+        A::CertificateRequired | A::NoCertificate => "we presented no certificate",
+        A::UnknownCA => "our certificate is not from the authority configured there",
+        // RFC 8446 has this one alert for both.
+        A::CertificateExpired => "our certificate has expired or is not valid yet by its clock",
+        A::CertificateRevoked => "our certificate is revoked",
+        A::UnsupportedCertificate => "our certificate is for the other role",
+        A::AccessDenied => "our certificate does not carry the name that is expected there",
+        A::BadCertificate | A::CertificateUnknown => "our certificate is not acceptable there",
+        A::NoApplicationProtocol => "it does not speak polyrail/1",
+        other => return format!("TLS alert {other:?}"),
+    };
+    text.to_owned()
 }

@@ -32,8 +32,8 @@ pub(crate) struct TcpInfo {
     sent_packets: u32,
     /// Bytes a second; 0 before the first measurement.
     delivery_rate: u64,
-    /// Absent before Linux 4.19.
-    sent_and_resent_bytes: Option<(u64, u64)>,
+    sent_bytes: u64,
+    resent_bytes: u64,
 }
 
 impl TcpInfo {
@@ -57,11 +57,11 @@ impl TcpInfo {
         }
         let written = buffer.get(..length as usize).unwrap_or(&buffer);
         Self::decode(written).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::Unsupported, "TCP_INFO of a kernel older than 4.9")
+            io::Error::new(io::ErrorKind::Unsupported, "TCP_INFO of a kernel older than 4.19")
         })
     }
 
-    /// Decodes what the kernel wrote; `None` when it stops before the delivery rate.
+    /// Decodes the bytes of the kernel; `None` if some are missing.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let quad = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let oct = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
@@ -80,22 +80,19 @@ impl TcpInfo {
             rtt_min_us: quad(148)?,
             sent_packets: quad(156)?,
             delivery_rate: oct(160)?,
-            sent_and_resent_bytes: oct(200).zip(oct(208)),
+            sent_bytes: oct(200)?,
+            resent_bytes: oct(208)?,
         })
     }
 
-    /// The figures as a sample; `pending` is what the tunnel has not yet given to the kernel.
+    /// The figures as a sample; `pending` are the bytes that the tunnel holds for the kernel.
     pub(crate) fn sample(&self, at: Instant, pending: usize) -> LinkSample {
         let micros = |us: u32| Duration::from_micros(u64::from(us));
         let packets = |n: u32| Bytes(u64::from(n) * u64::from(self.mss));
-        let in_flight = match self.sent_and_resent_bytes {
-            Some((sent, resent)) => {
-                // On the connecting side the acknowledged SYN counts as a byte that was not sent.
-                let once = sent.saturating_sub(resent);
-                Bytes(once.saturating_sub(self.acked_bytes)).min(packets(self.unacked_packets))
-            }
-            None => packets(self.unacked_packets),
-        };
+        // On the connecting side the acknowledged SYN counts as a byte that was not sent.
+        let once = self.sent_bytes.saturating_sub(self.resent_bytes);
+        let in_flight =
+            Bytes(once.saturating_sub(self.acked_bytes)).min(packets(self.unacked_packets));
         // The kernel reports its largest value for "none yet".
         let rtt_min = if self.rtt_min_us == u32::MAX { self.rtt_us } else { self.rtt_min_us };
         LinkSample {
@@ -118,8 +115,8 @@ impl TcpInfo {
     }
 }
 
-/// What a TCP socket has taken and its peer's kernel has not yet acknowledged, in bytes, rounded up
-/// to whole packets.
+/// The bytes of a TCP socket that its peer's kernel has not acknowledged, rounded up to whole
+/// packets.
 ///
 /// # Errors
 /// It is not a TCP socket.
@@ -134,7 +131,7 @@ fn app_limited_bit(byte: u8) -> bool {
     byte & if cfg!(target_endian = "little") { 0x01 } else { 0x80 } != 0
 }
 
-/// How much is asked for: more than the structure has in Linux 6.18 (280 bytes).
+/// The size of the buffer: more than the structure has in Linux 6.18 (280 bytes).
 const READ_MAX: usize = 512;
 
 #[cfg(test)]
@@ -145,7 +142,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_loopback_connection_is_measured() {
+    fn loopback_connection_is_measured() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut far = listener.accept().unwrap().0;
@@ -166,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unanswered_peer_shows_bytes_in_flight_and_unsent() {
+    fn blocked_peer_shows_bytes_in_flight_and_unsent() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let _far = listener.accept().unwrap().0;
@@ -181,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_answer_is_decoded_as_far_as_it_goes() {
+    fn answer_is_decoded_by_offset_and_a_short_one_is_rejected() {
         let mut bytes = [0u8; 216];
         bytes[2] = 3;
         bytes[4] = 3;
@@ -191,11 +188,10 @@ mod tests {
         bytes[200..208].copy_from_slice(&4_500u64.to_ne_bytes());
         let sample = |bytes: &[u8]| TcpInfo::decode(bytes).unwrap().sample(Instant::now(), 0);
         assert_eq!(sample(&bytes).in_flight, Bytes(4_500));
-        assert_eq!(sample(&bytes[..168]).in_flight, Bytes(5_000));
         assert_eq!(sample(&bytes).timeouts, 3);
         assert!(sample(&bytes).application_limited);
         assert_eq!(sample(&bytes).delivery_rate, None);
-        assert!(TcpInfo::decode(&bytes[..160]).is_none());
+        assert!(TcpInfo::decode(&bytes[..215]).is_none());
         bytes[2] = 0;
         assert_eq!(sample(&bytes).timeouts, 0, "zero-window probes are not timeouts");
     }

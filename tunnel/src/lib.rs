@@ -2,7 +2,7 @@
 //!
 //! The daemons use the trait [`Tunnel`]: it takes whole frames, delivers the peer's frame stream,
 //! and reports its room and link samples. [`quic`] implements it with QUIC, [`tls`] with TLS 1.3
-//! over TCP. The crate knows nothing of sessions, flows or the contents of frames.
+//! over TCP. The crate does not depend on sessions, flows or the contents of frames.
 //!
 //! Others decide which tunnel carries which frame (the scheduler), when to reconnect (the gateway,
 //! with [`Backoff`] as its policy), and how many half-open TLS handshakes the cloud keeps (the
@@ -13,13 +13,15 @@
 mod backoff;
 mod carrier;
 mod close;
+mod fault;
 mod kernel;
 pub mod quic;
+mod scratch;
 pub mod tls;
 mod tunnel;
 
 pub use backoff::Backoff;
-pub use carrier::{CarrierSpec, SocketOptions, available_congestion_controls};
-pub use close::{CloseReason, PeerComplaint};
+pub use carrier::{CarrierSpec, SocketOptions};
+pub use close::CloseReason;
 pub use kernel::unacknowledged;
 pub use tunnel::{CONTROL_EXCESS, Early, Established, FRAMES_MAX, Tunnel, TunnelEvent};

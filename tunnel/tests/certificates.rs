@@ -1,4 +1,4 @@
-//! What is checked of the peer's certificate, after full and resumed handshakes.
+//! The checks of the peer's certificate, after full and resumed handshakes.
 
 #![allow(clippy::unwrap_used)] // also in the helpers
 
@@ -9,14 +9,14 @@ use std::time::Duration;
 use common::pki::LIFE;
 use common::pki::{Authority, CLOUD, GATEWAY, Node, serial_text};
 use common::raw::RawClient;
-use common::{BEGIN, TestClock, World, client, name, server};
+use common::{BEGIN, TestClock, World, alert, client, name, refused_by, server};
 use polyrail_identity::{CertificateFault, TlsIdentity};
+use polyrail_tunnel::CloseReason;
 use polyrail_tunnel::tls::Client;
-use polyrail_tunnel::{CloseReason, PeerComplaint};
 use rcgen::ExtendedKeyUsagePurpose;
 
-/// Connects `gateway`, which sends as soon as it may, to `cloud`; answers with how it ended for
-/// the gateway and for the cloud. Where the two do not agree, nothing was handed out.
+/// Connects `gateway`, which sends as soon as possible, to `cloud`; returns the close reasons of
+/// both ends. If either rejects the other, no data was delivered.
 fn meet(gateway: TlsIdentity, cloud: TlsIdentity, seconds: u64) -> [Option<CloseReason>; 2] {
     let clock = TestClock::new();
     clock.set(seconds);
@@ -37,14 +37,14 @@ fn fault(fault: CertificateFault) -> Option<CloseReason> {
     Some(CloseReason::PeerCertificate(fault))
 }
 
-fn complaint(complaint: PeerComplaint) -> Option<CloseReason> {
-    Some(CloseReason::PeerRefused(complaint))
+fn complaint(alert: u8) -> Option<CloseReason> {
+    Some(refused_by(alert))
 }
 
 const NOW: u64 = BEGIN + 100;
 
 #[test]
-fn a_good_pair_is_up_and_agrees() {
+fn valid_pair_is_up_with_the_same_secret() {
     let authority = Authority::new();
     let clock = TestClock::new();
     let mut world = World::new();
@@ -87,27 +87,26 @@ fn cloud_rejects_gateways_and_the_alert_says_why() {
         CertificateFault::Expired { name: name(), ago: Duration::from_secs(60) },
         CertificateFault::NotYetValid { name: name(), ahead },
     );
-    use PeerComplaint as C;
     let gateway = ours.gateway();
     let table = [
         (
             TlsIdentity::load(&foreign).unwrap(),
             ours.cloud(),
             NOW,
-            C::UnknownAuthority,
+            alert::UNKNOWN_CA,
             CertificateFault::UnknownAuthority,
         ),
-        (gateway.clone(), cloud.clone(), BEGIN + LIFE + 60, C::CertificateExpired, expired),
-        (gateway.clone(), cloud, BEGIN - 30, C::CertificateExpired, early),
+        (gateway.clone(), cloud.clone(), BEGIN + LIFE + 60, alert::EXPIRED, expired),
+        (gateway.clone(), cloud, BEGIN - 30, alert::EXPIRED, early),
         (
             ours.node(&Node::new("cloud-2", CLOUD, 3)),
             ours.cloud(),
             NOW,
-            C::WrongRole,
+            alert::WRONG_ROLE,
             wrong_role("cloud-2", "gateway"),
         ),
-        (gateway.clone(), revoking.clone(), NOW, C::CertificateRevoked, revoked("train-7", 7)),
-        (gateway, expired_list, NOW, C::CertificateRevoked, revoked("train-7", 7)),
+        (gateway.clone(), revoking.clone(), NOW, alert::REVOKED, revoked("train-7", 7)),
+        (gateway, expired_list, NOW, alert::REVOKED, revoked("train-7", 7)),
     ];
     for (gateway, cloud, at, told, found) in table {
         assert_eq!(meet(gateway, cloud, at), [complaint(told), fault(found)]);
@@ -131,25 +130,24 @@ fn gateway_rejects_clouds_and_the_alert_says_why() {
         expected: "cloud".to_owned(),
         presented: "cloud-2".to_owned(),
     };
-    use PeerComplaint as C;
     let table = [
         (
             TlsIdentity::load(&foreign).unwrap(),
             NOW,
             CertificateFault::UnknownAuthority,
-            C::UnknownAuthority,
+            alert::UNKNOWN_CA,
         ),
-        (ours.cloud(), BEGIN + LIFE + 5, expired, C::CertificateExpired),
-        (posing(GATEWAY), NOW, wrong_role("cloud", "cloud"), C::WrongRole),
-        (posing(&both), NOW, wrong_role("cloud", "cloud"), C::WrongRole),
-        (posing(&[]), NOW, wrong_role("cloud", "cloud"), C::WrongRole),
-        (ours.node(&Node::new("cloud-2", CLOUD, 3)), NOW, wrong_name, C::WrongName),
+        (ours.cloud(), BEGIN + LIFE + 5, expired, alert::EXPIRED),
+        (posing(GATEWAY), NOW, wrong_role("cloud", "cloud"), alert::WRONG_ROLE),
+        (posing(&both), NOW, wrong_role("cloud", "cloud"), alert::WRONG_ROLE),
+        (posing(&[]), NOW, wrong_role("cloud", "cloud"), alert::WRONG_ROLE),
+        (ours.node(&Node::new("cloud-2", CLOUD, 3)), NOW, wrong_name, alert::WRONG_NAME),
     ];
     for (cloud, at, found, told) in table {
         assert_eq!(meet(gateway.clone(), cloud, at), [fault(found), complaint(told)]);
     }
     let outcome = meet(TlsIdentity::load(&paths).unwrap(), ours.cloud(), NOW);
-    assert_eq!(outcome, [fault(revoked("cloud", 1)), complaint(C::CertificateRevoked)]);
+    assert_eq!(outcome, [fault(revoked("cloud", 1)), complaint(alert::REVOKED)]);
 }
 
 #[test]
@@ -160,7 +158,7 @@ fn sessions_are_resumed_with_a_new_secret() {
     let address = world.serve(server(authority.cloud(), &clock));
     let mut client = client(authority.gateway(), &clock);
     assert_eq!(world.outcome(&mut client, address), [None, None]);
-    // Eight tickets: eight attempts that race each other are all resumed.
+    // Eight tickets: eight racing attempts are all resumed.
     let begin = world.ends.len();
     for _ in 0..8 {
         world.connect(&mut client, address);
@@ -185,7 +183,7 @@ fn warm(world: &mut World, authority: &Authority, clock: &std::sync::Arc<TestClo
 }
 
 #[test]
-fn a_session_whose_certificate_was_revoked_meanwhile_is_not_resumed() {
+fn session_of_a_revoked_certificate_is_not_resumed() {
     let authority = Authority::new();
     let clock = TestClock::new();
     let mut world = World::new();
@@ -198,18 +196,18 @@ fn a_session_whose_certificate_was_revoked_meanwhile_is_not_resumed() {
     world.server.as_mut().unwrap().set_identity(identity).unwrap();
     let address = world.ends[0].tunnel.peer_addr().unwrap();
     let revoked = revoked("train-7", 7);
-    // The resumed handshake itself succeeds: it is our check behind it that refuses.
+    // The resumed handshake succeeds, and our check after it rejects the gateway.
     let outcome = world.outcome(&mut client, address);
     assert_eq!(outcome, [Some(CloseReason::PeerClosed), fault(revoked.clone())]);
     assert!(world.ends[2].up.as_ref().unwrap().resumed);
     assert!(world.ends[3].up.is_none());
-    // The client has forgotten its tickets, so the next attempt tells its operator why.
+    // The client has dropped its tickets, so the next attempt shows the reason.
     let outcome = world.outcome(&mut client, address);
-    assert_eq!(outcome, [complaint(PeerComplaint::CertificateRevoked), fault(revoked)]);
+    assert_eq!(outcome, [complaint(alert::REVOKED), fault(revoked)]);
 }
 
 #[test]
-fn a_reload_counts_for_handshakes_under_way() {
+fn reload_applies_to_handshakes_in_progress() {
     let authority = Authority::new();
     let mut world = World::new();
     let address = world.serve(server(authority.cloud(), &TestClock::new()));
@@ -229,7 +227,7 @@ fn a_reload_counts_for_handshakes_under_way() {
 }
 
 #[test]
-fn a_session_whose_certificate_expired_meanwhile_is_not_resumed() {
+fn session_of_an_expired_certificate_is_not_resumed() {
     let authority = Authority::new();
     let clock = TestClock::new();
     let mut world = World::new();
@@ -237,7 +235,7 @@ fn a_session_whose_certificate_expired_meanwhile_is_not_resumed() {
     let mut client = warm(&mut world, &authority, &clock);
     let address = world.ends[0].tunnel.peer_addr().unwrap();
     clock.set(BEGIN + LIFE + 10);
-    // Both certificates end then; the client is the first to see the other's.
+    // Both certificates have expired; the client checks the cloud's first.
     let outcome = world.outcome(&mut client, address);
     let expired =
         CertificateFault::Expired { name: "cloud".to_owned(), ago: Duration::from_secs(10) };
@@ -246,7 +244,7 @@ fn a_session_whose_certificate_expired_meanwhile_is_not_resumed() {
 }
 
 #[test]
-fn a_gateway_reloads_its_identity() {
+fn gateway_reloads_its_identity() {
     let authority = Authority::new();
     let clock = TestClock::new();
     let mut world = World::new();

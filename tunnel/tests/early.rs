@@ -1,4 +1,4 @@
-//! Early data over TLS: what it saves, when it is refused, and that it is never handed out twice.
+//! Early data over TLS: the saved round trip, rejection, and delivery at most once.
 
 #![allow(clippy::unwrap_used)] // also in the helpers
 
@@ -18,7 +18,7 @@ use polyrail_model::Unit;
 use polyrail_tunnel::tls::{Client, EARLY_DATA_MAX, TICKETS_MAX};
 use polyrail_tunnel::{CONTROL_EXCESS, CloseReason, Early, FRAMES_MAX, SocketOptions};
 
-/// What is known early of this node.
+/// The early identity of this node.
 fn early(peer: &str, serial: u64) -> Early {
     Early { peer: name(peer), serial: serial_text(serial) }
 }

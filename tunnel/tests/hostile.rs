@@ -1,4 +1,4 @@
-//! Peers that are broken, foreign or gone, and carriers that cannot be used.
+//! Broken, foreign and vanished peers, and unusable carriers.
 
 #![allow(clippy::unwrap_used)] // also in the helpers
 
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use common::pki::{Authority, GATEWAY, Node};
 use common::raw::RawClient;
-use common::{TestClock, World, client, loopback, resident, server};
+use common::{TestClock, World, alert, client, loopback, refused_by, resident, server};
 use polyrail_identity::CertificateFault;
 use polyrail_tunnel::tls::{Client, HANDSHAKE_MAX};
-use polyrail_tunnel::{CarrierSpec, CloseReason, PeerComplaint, SocketOptions, TunnelEvent};
+use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions, TunnelEvent};
 
-/// Lets `act` loose on a cloud; answers with how the cloud's tunnel ended.
+/// Runs `act` against a cloud; returns the close reason of the cloud's tunnel.
 fn attack(act: impl FnOnce(SocketAddr, Authority) + Send + 'static) -> CloseReason {
     let authority = Authority::new();
     let clock = TestClock::new();
@@ -26,17 +26,17 @@ fn attack(act: impl FnOnce(SocketAddr, Authority) + Send + 'static) -> CloseReas
     world.until("the tunnel over", |ends| ends.first().is_some_and(|end| end.closed.is_some()));
     attacker.join().unwrap();
     let end = &world.ends[0];
-    assert!(end.early.is_none() && end.received.is_empty(), "nothing is handed out");
+    assert!(end.early.is_none() && end.received.is_empty(), "no data is delivered");
     end.closed.clone().unwrap()
 }
 
-/// Connects properly as a gateway, then lets `act` loose.
+/// Connects as a valid gateway, then runs `act`.
 fn attack_from_within(act: impl FnOnce(RawClient) + Send + 'static) -> CloseReason {
     attack(|address, authority| {
         let paths = authority.issue(&Node::new("train-7", GATEWAY, 7), &authority);
         let mut raw = RawClient::connect(address, &[b"polyrail/1"], Some(&paths));
         assert!(raw.shake());
-        // The tickets show that the cloud is through with the handshake.
+        // The tickets show that the cloud has finished the handshake.
         assert!(raw.read());
         act(raw);
     })
@@ -48,7 +48,7 @@ fn until_end(mut raw: RawClient) -> RawClient {
 }
 
 #[test]
-fn a_client_without_certificate_is_refused() {
+fn client_without_certificate_is_rejected() {
     let reason = attack(|address, _| {
         let mut raw = RawClient::connect(address, &[b"polyrail/1"], None);
         raw.shake();
@@ -58,7 +58,7 @@ fn a_client_without_certificate_is_refused() {
 }
 
 #[test]
-fn a_handshake_that_does_not_end_is_cut_off() {
+fn endless_handshake_is_cut_off() {
     // A message of 60 kB, in records that TLS would gather.
     let begin = [&[0x16, 3, 1, 0x40, 0, 1, 0, 0xea, 0x60][..], &[0; 16_380]].concat();
     let more = [&[0x16, 3, 1, 0x40, 0][..], &[0; 16_384]].concat();
@@ -72,7 +72,7 @@ fn a_handshake_that_does_not_end_is_cut_off() {
 }
 
 #[test]
-fn a_thousand_half_open_connections_cost_little_and_time_out() {
+fn thousand_half_open_connections_cost_little_and_time_out() {
     const COUNT: usize = 1_000;
     let authority = Authority::new();
     let mut world = World::new();
@@ -81,7 +81,7 @@ fn a_thousand_half_open_connections_cost_little_and_time_out() {
     RawClient::connect(address, &[b"polyrail/1"], None).tls.write_tls(&mut hello).unwrap();
     world.until("the first gone", |ends| ends.first().is_some_and(|end| end.closed.is_some()));
     let before = resident();
-    // Some say nothing, some half of their first message, some all of it and nothing more.
+    // Some send nothing, some half of their first message, some all of it.
     let mut sockets = Vec::new();
     for number in 0..COUNT {
         let mut tcp = TcpStream::connect(address).unwrap();
@@ -109,7 +109,7 @@ fn a_thousand_half_open_connections_cost_little_and_time_out() {
 }
 
 #[test]
-fn another_application_protocol_is_refused() {
+fn another_application_protocol_is_rejected() {
     const FOREIGN: &[&[u8]] = &[b"h2"];
     for alpn in [FOREIGN, &[]] {
         let reason = attack(move |address, authority| {
@@ -123,7 +123,7 @@ fn another_application_protocol_is_refused() {
 }
 
 #[test]
-fn garbage_instead_of_a_handshake_is_refused() {
+fn garbage_instead_of_a_handshake_is_rejected() {
     for garbage in [&b"GET / HTTP/1.1\r\nHost: cloud\r\n\r\n"[..], &[0xff; 600], b"SSH-2.0-x\r\n"] {
         let reason = attack(move |address, _| {
             let mut tcp = TcpStream::connect(address).unwrap();
@@ -135,7 +135,7 @@ fn garbage_instead_of_a_handshake_is_refused() {
 }
 
 #[test]
-fn a_garbage_record_ends_an_established_tunnel() {
+fn garbage_record_ends_an_established_tunnel() {
     let forged = [&[0x17, 3, 3, 0, 64][..], &[0xaa; 64]].concat();
     let oversized = [&[0x17, 3, 3, 0xff, 0xff][..], &[0xaa; 20_000]].concat();
     let untyped = vec![0xee; 64];
@@ -150,7 +150,7 @@ fn a_garbage_record_ends_an_established_tunnel() {
 }
 
 #[test]
-fn a_peer_that_goes_in_mid_handshake_is_noticed() {
+fn peer_that_vanishes_in_the_handshake_is_detected() {
     let reason = attack(|address, _| {
         let mut raw = RawClient::connect(address, &[b"polyrail/1"], None);
         let mut hello = Vec::new();
@@ -170,7 +170,7 @@ fn a_peer_that_goes_in_mid_handshake_is_noticed() {
 }
 
 #[test]
-fn the_end_of_an_established_tunnel_is_told_apart() {
+fn ends_of_an_established_tunnel_are_distinguished() {
     assert_eq!(
         attack_from_within(|mut raw| {
             raw.tls.send_close_notify();
@@ -184,7 +184,7 @@ fn the_end_of_an_established_tunnel_is_told_apart() {
 }
 
 #[test]
-fn a_silent_peer_runs_into_the_handshake_timeout() {
+fn silent_peer_reaches_the_handshake_timeout() {
     let authority = Authority::new();
     let clock = TestClock::new();
     let mut world = World::new();
@@ -202,7 +202,7 @@ fn a_silent_peer_runs_into_the_handshake_timeout() {
     assert_eq!((tunnel.next_timeout(), tunnel.poll_event()), (None, None));
 }
 
-/// How a client's connect to something that is no cloud ends.
+/// The close reason of a client's connect to a server that is not a cloud.
 fn connect_to(spec: CarrierSpec, address: SocketAddr) -> CloseReason {
     let authority = Authority::new();
     let clock = TestClock::new();
@@ -219,7 +219,7 @@ fn connect_to(spec: CarrierSpec, address: SocketAddr) -> CloseReason {
     }
 }
 
-/// A server that answers whatever comes with `answer`, then closes.
+/// A server that answers the first bytes with `answer`, then closes.
 fn impostor(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -232,25 +232,20 @@ fn impostor(answer: &'static [u8]) -> SocketAddr {
 }
 
 #[test]
-fn a_server_that_is_no_cloud_is_told_apart() {
+fn foreign_servers_are_distinguished() {
     let http = impostor(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     assert_eq!(connect_to(CarrierSpec::default(), http), CloseReason::NotTls);
     let closing = impostor(b"");
     assert_eq!(connect_to(CarrierSpec::default(), closing), CloseReason::ClosedInHandshake);
     let old = impostor(&[0x15, 3, 1, 0, 2, 2, 70]); // the alert protocol_version
-    let refused = CloseReason::PeerRefused(PeerComplaint::Other("ProtocolVersion".to_owned()));
+    let refused = refused_by(alert::OLD_VERSION);
     assert_eq!(connect_to(CarrierSpec::default(), old), refused);
+    let foreign = impostor(&[0x15, 3, 3, 0, 2, 2, alert::WRONG_PROTOCOL]);
+    assert_eq!(connect_to(CarrierSpec::default(), foreign), refused_by(alert::WRONG_PROTOCOL));
 }
 
 #[test]
-fn a_server_of_another_protocol_is_told_apart() {
-    let alert = impostor(&[0x15, 3, 3, 0, 2, 2, 120]); // no_application_protocol
-    let refused = CloseReason::PeerRefused(PeerComplaint::WrongProtocol);
-    assert_eq!(connect_to(CarrierSpec::default(), alert), refused);
-}
-
-#[test]
-fn a_closed_port_is_refused() {
+fn closed_port_is_reported_as_refused() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let peer = listener.local_addr().unwrap();
     drop(listener);
@@ -258,8 +253,8 @@ fn a_closed_port_is_refused() {
 }
 
 #[test]
-fn an_unanswered_connect_times_out() {
-    // With a queue of one taken up, the kernel drops further connects.
+fn unanswered_connect_times_out() {
+    // With a full queue of one, the kernel drops further connects.
     let kind = socket2::Type::STREAM;
     let full = socket2::Socket::new(socket2::Domain::IPV4, kind, None).unwrap();
     full.bind(&loopback().into()).unwrap();
@@ -279,20 +274,20 @@ fn an_unanswered_connect_times_out() {
 }
 
 #[test]
-fn a_carrier_that_cannot_be_used_says_what_is_missing() {
+fn unusable_carrier_is_reported_with_its_cause() {
     let peer: SocketAddr = "127.0.0.1:9".parse().unwrap();
     let spec = CarrierSpec { interface: Some("wwan-none".to_owned()), ..CarrierSpec::default() };
-    let missing = CloseReason::InterfaceMissing { interface: "wwan-none".to_owned() };
-    assert_eq!(connect_to(spec, peer), missing);
-
-    let source_ip = "192.0.2.77".parse().unwrap();
-    let spec = CarrierSpec { source: Some(source_ip), ..CarrierSpec::default() };
-    assert_eq!(connect_to(spec, peer), CloseReason::SourceMissing { source_ip });
-
-    let source_ip = "::1".parse().unwrap();
-    let spec = CarrierSpec { source: Some(source_ip), ..CarrierSpec::default() };
-    assert_eq!(connect_to(spec, peer), CloseReason::FamilyMismatch { source_ip, peer });
-
+    let unusable = |spec, text: &str| {
+        let reason = connect_to(spec, peer);
+        assert!(matches!(&reason, CloseReason::Unusable(why) if why.contains(text)), "{reason}");
+    };
+    unusable(spec, "interface \"wwan-none\" does not exist");
+    for (source, text) in
+        [("192.0.2.77", "is not on this host"), ("::1", "different address families")]
+    {
+        let spec = CarrierSpec { source: Some(source.parse().unwrap()), ..CarrierSpec::default() };
+        unusable(spec, text);
+    }
     let options = SocketOptions { congestion: Some("warp".to_owned()), ..SocketOptions::default() };
     let spec = CarrierSpec { options, ..CarrierSpec::default() };
     let CloseReason::CongestionControl { wanted, available } = connect_to(spec, peer) else {

@@ -1,4 +1,4 @@
-//! Who gets in over QUIC: certificates in full handshakes, in resumed ones and with early data.
+//! Certificates over QUIC: in full and resumed handshakes, and with early data.
 
 #![allow(clippy::unwrap_used)] // also in the helpers
 
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use common::pki::LIFE;
 use common::pki::{Authority, CLOUD, GATEWAY, Node, serial_text};
-use common::{BEGIN, TestClock, loopback, name};
+use common::{BEGIN, TestClock, alert, loopback, name, refused_by};
 use polyrail_identity::{CertificateFault, TlsIdentity};
 use polyrail_model::Unit;
 use polyrail_tunnel::quic::{Client, ServerOptions};
-use polyrail_tunnel::{CarrierSpec, CloseReason, Early, PeerComplaint};
+use polyrail_tunnel::{CarrierSpec, CloseReason, Early};
 use quic_world::{World, carrier, client};
 
-/// What both ends say when this gateway meets this cloud.
+/// The close reasons of both ends.
 fn meet(gateway: TlsIdentity, cloud: TlsIdentity, clock: &Arc<TestClock>) -> [CloseReason; 2] {
     let (mut world, address) = World::serving(cloud, clock);
     let outcome = world.outcome(&mut client(gateway, clock), address);
@@ -36,26 +36,25 @@ fn cloud_rejects_gateways_and_the_alert_says_why() {
     let (name, ago) = ("train-7".to_owned(), Duration::from_secs(50));
     let revoked = CertificateFault::Revoked { name: name.clone(), serial: serial_text(7) };
     let wrong_role = CertificateFault::WrongRole { name: name.clone(), wanted: "gateway" };
-    use PeerComplaint as C;
     let table = [
         (
             TlsIdentity::load(&foreign).unwrap(),
             ours.cloud(),
-            C::UnknownAuthority,
+            alert::UNKNOWN_CA,
             CertificateFault::UnknownAuthority,
         ),
         (
             ours.node(&expired),
             ours.cloud(),
-            C::CertificateExpired,
+            alert::EXPIRED,
             CertificateFault::Expired { name, ago },
         ),
-        (ours.node(&impostor), ours.cloud(), C::WrongRole, wrong_role),
-        (ours.gateway(), revoking, C::CertificateRevoked, revoked),
+        (ours.node(&impostor), ours.cloud(), alert::WRONG_ROLE, wrong_role),
+        (ours.gateway(), revoking, alert::REVOKED, revoked),
     ];
     for (gateway, cloud, told, found) in table {
         let [near, far] = meet(gateway, cloud, &TestClock::new());
-        assert_eq!(near, CloseReason::PeerRefused(told));
+        assert_eq!(near, refused_by(told));
         assert_eq!(far, CloseReason::PeerCertificate(found));
     }
 }
@@ -64,21 +63,18 @@ fn cloud_rejects_gateways_and_the_alert_says_why() {
 fn gateway_rejects_clouds_and_the_alert_says_why() {
     let authority = Authority::new();
     let table = [
-        (Node::new("other", CLOUD, 2), PeerComplaint::WrongName),
-        (Node::new("cloud", GATEWAY, 3), PeerComplaint::WrongRole),
-        (
-            Node { end: BEGIN + 9, ..Node::new("cloud", CLOUD, 4) },
-            PeerComplaint::CertificateExpired,
-        ),
+        (Node::new("other", CLOUD, 2), alert::WRONG_NAME),
+        (Node::new("cloud", GATEWAY, 3), alert::WRONG_ROLE),
+        (Node { end: BEGIN + 9, ..Node::new("cloud", CLOUD, 4) }, alert::EXPIRED),
     ];
     for (node, complaint) in table {
         let [near, far] = meet(authority.gateway(), authority.node(&node), &TestClock::new());
         assert!(matches!(near, CloseReason::PeerCertificate(_)), "{near}");
-        assert_eq!(far, CloseReason::PeerRefused(complaint));
+        assert_eq!(far, refused_by(complaint));
     }
 }
 
-/// What is known early of this node.
+/// The early identity of this node.
 fn early(peer: &str, serial: u64) -> Early {
     Early { peer: name(peer), serial: serial_text(serial) }
 }
@@ -217,7 +213,7 @@ fn a_revoked_gateway_is_not_resumed() {
     assert!(cloud.up.is_none() && cloud.units.is_empty());
     let reason = cloud.closed.as_ref().unwrap();
     assert!(matches!(reason, CloseReason::PeerCertificate(CertificateFault::Revoked { .. })));
-    let complaint = CloseReason::PeerRefused(PeerComplaint::CertificateRevoked);
+    let complaint = refused_by(alert::REVOKED);
     assert_eq!(scene.world.ends[near].closed, Some(complaint));
 }
 
@@ -226,7 +222,7 @@ fn early_data_under_a_revoked_ticket_is_refused_before_any_unit_is_handed_out() 
     let mut scene = Scene::new();
     scene.revoke();
     let [near, far] = scene.early_and_over();
-    assert_eq!(near, CloseReason::PeerRefused(PeerComplaint::CertificateRevoked));
+    assert_eq!(near, refused_by(alert::REVOKED));
     assert!(matches!(far, CloseReason::PeerCertificate(CertificateFault::Revoked { .. })));
     // The ticket is gone: the next attempt is a full handshake, which tells the same.
     let near = scene.connect(true);
@@ -246,7 +242,7 @@ fn early_data_of_a_certificate_that_expired_meanwhile_is_refused() {
     scene.world.run_for(Duration::from_millis(50));
     scene.clock.set(BEGIN + 300);
     let [near, far] = scene.early_and_over();
-    assert_eq!(near, CloseReason::PeerRefused(PeerComplaint::CertificateExpired));
+    assert_eq!(near, refused_by(alert::EXPIRED));
     assert!(matches!(far, CloseReason::PeerCertificate(CertificateFault::Expired { .. })));
 }
 

@@ -398,7 +398,7 @@ fn pacing_does_not_hold_acknowledgements_and_control_back() {
         world.ends[0].tunnel.flush(Instant::now());
         world.step();
     }
-    // From now on nothing waits on the wire: what waits, waits for pacing.
+    // From now on the link has no queue: data waits only for pacing.
     tap.set(|faults| faults.rate = None);
     let mut longest = Duration::ZERO;
     for number in 0..8u8 {

@@ -131,7 +131,7 @@ fn a_gateway_with_a_proven_address_gets_in_when_all_places_are_taken() {
         world.step();
     }
     world.run_for(Duration::from_millis(50));
-    // Those who were told to prove their address do, but go no further.
+    // Clients that must prove their address do so, and stop there.
     for raw in &mut knocking[16..] {
         raw.read_once();
         raw.knock_again();

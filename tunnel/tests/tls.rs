@@ -1,4 +1,4 @@
-//! The life of a TLS tunnel between well-meaning ends.
+//! A TLS tunnel between honest ends.
 
 #![allow(clippy::unwrap_used)] // also in the helpers
 
@@ -59,7 +59,7 @@ fn both_directions_carry_bytes_in_order() {
 }
 
 #[test]
-fn a_reader_that_stops_holds_the_sender_back() {
+fn stopped_reader_limits_the_sender() {
     let mut world = up();
     world.ends[1].reading = false;
     let data = pattern(64 << 20, 3);
@@ -72,7 +72,7 @@ fn a_reader_that_stops_holds_the_sender_back() {
     assert!(sent < 32 << 20, "{sent} bytes went to a reader that reads nothing");
     let unsent = world.ends[0].tunnel.sample(Instant::now()).unwrap().unsent;
     assert!(unsent < Bytes::from_kib(1024), "{unsent} wait in the tunnel and the kernel");
-    // Control frames still go in, a little.
+    // A few control frames still fit.
     world.ends[0].tunnel.send(Unit::Control, &[0x55; 4_096]);
     assert!(world.ends[0].closed.is_none());
     world.ends[1].reading = true;
@@ -82,7 +82,7 @@ fn a_reader_that_stops_holds_the_sender_back() {
 }
 
 #[test]
-fn a_caller_that_ignores_room_is_stopped() {
+fn caller_that_ignores_room_is_stopped() {
     let mut world = up();
     world.ends[1].reading = false;
     // The kernel's buffers, then the tunnel's bound.
@@ -94,7 +94,7 @@ fn a_caller_that_ignores_room_is_stopped() {
 }
 
 #[test]
-fn an_orderly_end_delivers_everything_first() {
+fn graceful_close_delivers_all_data_first() {
     let mut world = up();
     let data = pattern(300_000, 4);
     let mut sent = 0;
@@ -116,7 +116,7 @@ fn an_orderly_end_delivers_everything_first() {
 }
 
 #[test]
-fn an_orderly_end_does_not_wait_for_ever() {
+fn graceful_close_times_out() {
     let mut world = up();
     let near = &mut world.ends[0].tunnel;
     near.close(Instant::now());
@@ -127,7 +127,7 @@ fn an_orderly_end_does_not_wait_for_ever() {
 }
 
 #[test]
-fn an_attempt_can_be_given_up() {
+fn attempt_can_be_closed() {
     let mut world = World::new();
     let authority = Authority::new();
     let listener = std::net::TcpListener::bind(loopback()).unwrap();
@@ -139,7 +139,7 @@ fn an_attempt_can_be_given_up() {
 }
 
 #[test]
-fn a_dropped_tunnel_is_noticed_by_the_peer() {
+fn dropped_tunnel_is_detected_by_the_peer() {
     let mut world = up();
     let (placeholder, _) = fake::pair(&name("train-7"), &name("cloud"), [0; 32]).unwrap();
     drop(std::mem::replace(&mut world.ends[0].tunnel, Box::new(placeholder)));
@@ -176,13 +176,13 @@ fn one_send_is_one_record() {
     world.ends[0].tunnel.close(Instant::now());
     world.until("over", |ends| ends[0].closed.is_some());
     let lengths = record_lengths(&reader.join().unwrap());
-    // Content type and tag: 17 bytes. The last record is the notice of the end.
+    // Content type and tag: 17 bytes. The last record is the close notice.
     let expected: Vec<usize> = sizes.iter().map(|size| size + 17).chain([19]).collect();
     assert_eq!(lengths[lengths.len() - 5..], expected);
 }
 
 #[test]
-fn a_carrier_is_bound_and_tuned() {
+fn carrier_socket_is_bound_with_its_options() {
     let authority = Authority::new();
     let clock = TestClock::new();
     let mut world = World::new();
@@ -211,7 +211,7 @@ fn a_carrier_is_bound_and_tuned() {
 }
 
 #[test]
-fn an_ipv6_wildcard_takes_both_families() {
+fn ipv6_wildcard_accepts_both_families() {
     let listener = Listener::bind("[::]:0".parse().unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
     for host in ["127.0.0.1", "::1"] {
@@ -226,7 +226,7 @@ fn an_ipv6_wildcard_takes_both_families() {
         assert_eq!(peer, near.local_addr().unwrap(), "plain, not mapped");
     }
     assert!(listener.accept().unwrap().is_none());
-    // The port can be taken again at once by a restarted cloud.
+    // A restarted cloud can bind the port at once.
     let address = listener.local_addr().unwrap();
     drop(listener);
     Listener::bind(address).unwrap();

@@ -1,15 +1,15 @@
-//! The built-in table: which address ranges are not the Internet, with the source of each.
+//! The built-in table of special address ranges, with the source of each.
 //!
 //! It follows the IANA special-purpose address registries (RFC 6890, updated by RFC 8190) and adds
 //! the metadata services of cloud providers. The anycast addresses that the registries call global
 //! but that mean "the nearest box" (PCP, TURN, DNS-SD) stay denied: the nearest box is ours.
 
-/// What the built-in table says of a range.
+/// The status of a range in the built-in table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     /// Reachable for everyone.
     Open,
-    /// Not for passengers unless the operator says so; the text names what the range is.
+    /// Closed unless the operator opens it; the text names the range.
     Closed(&'static str),
 }
 
@@ -35,8 +35,8 @@ pub(super) const V4: &[(&str, Status)] = &[
     ("224.0.0.0/4", Closed("multicast")),  // RFC 5771
     ("240.0.0.0/4", Closed("reserved")),   // RFC 1112 4
     ("255.255.255.255/32", Closed("broadcast")), // RFC 919 7, RFC 8190 2.2
-    // Metadata services hand out credentials. They are named on their own, so that opening the
-    // range around one does not open it too.
+    // Metadata services return credentials. They have entries of their own, so that opening the
+    // range around one does not open it.
     ("169.254.169.254/32", Closed("cloud metadata")), // AWS, Azure, Google, OpenStack
     ("169.254.170.2/32", Closed("cloud metadata")),   // AWS ECS task credentials
     ("169.254.170.23/32", Closed("cloud metadata")),  // AWS EKS pod identity

@@ -81,7 +81,7 @@ fn an_embedded_v4_address_is_checked_too() {
 }
 
 #[test]
-fn the_most_specific_prefix_decides_and_deny_wins_a_tie() {
+fn most_specific_prefix_decides_and_deny_wins_a_tie() {
     let l = list(
         &["10.0.0.0/8", "10.1.2.0/24", "192.168.0.0/16", "fd00::/8", "203.0.113.7/32"],
         &["10.1.0.0/16", "192.168.0.0/16", "8.8.0.0/16", "2a00::/16"],
@@ -95,7 +95,7 @@ fn the_most_specific_prefix_decides_and_deny_wins_a_tie() {
 }
 
 #[test]
-fn a_wide_allow_opens_no_special_range() {
+fn wide_allow_opens_no_special_range() {
     let l = list(&["0.0.0.0/0", "::/0", "169.254.0.0/16", "100.64.0.0/10", "fd00::/8"], &[]);
     let open = "8.8.8.8 4000::1 169.254.1.1 100.64.0.1 fd00::1";
     let closed = "\
@@ -126,7 +126,7 @@ fn denied_ports_stay_closed_everywhere() {
 }
 
 #[test]
-fn the_clouds_own_address_opens_only_by_name() {
+fn own_address_needs_an_allow_rule() {
     let own = "203.0.114.9:9090".parse().unwrap();
     let denial = list(&[], &[]).check_own(own).unwrap_err();
     assert_eq!(denial.reason, DenialReason::OwnAddress);
@@ -135,7 +135,7 @@ fn the_clouds_own_address_opens_only_by_name() {
 }
 
 #[test]
-fn a_denial_says_what_to_change() {
+fn denial_names_its_rule() {
     let l = list(&[], &["8.8.8.0/24"]);
     let text = |ip: &str| l.check(ip.parse().unwrap()).unwrap_err().to_string();
     assert_eq!(
@@ -148,7 +148,7 @@ fn a_denial_says_what_to_change() {
 }
 
 #[test]
-fn the_built_in_table_is_well_formed() {
+fn built_in_table_is_well_formed() {
     for (text, _) in special::V4.iter().chain(special::V6) {
         let net: IpNet = text.parse().unwrap();
         assert_eq!(net, net.trunc(), "{text} has host bits");

@@ -1,11 +1,11 @@
-//! All dials under way in one mio loop: the resolver, the races and their sockets.
+//! All pending dials in one mio loop: the resolver, the races and their sockets.
 //!
-//! Thin on purpose: what to try next is `race`'s to say. The caller hands over readiness
-//! of the tokens it lent, wake-ups of the resolver's waker and the time, and then polls
-//! [`Dialer::poll_event`] until `None`.
+//! `race` decides which address is tried next. The caller reports readiness of the dialer's tokens,
+//! wake-ups of the resolver's waker and timeouts, and then polls [`Dialer::poll_event`] until
+//! `None`.
 //!
-//! Invariants: a dial that was taken ends in exactly one event, unless it is cancelled; when that
-//! event is out no socket, query or timer of the dial is left.
+//! Invariants: a dial ends in exactly one event, unless it is cancelled; after that event no
+//! socket, query or timer of the dial is left.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use super::{Attempt, DialError, Race, Step, candidates};
 use crate::access::AccessList;
 use crate::resolve::{QueryId, Resolver};
 
-/// What the operator decides about dialling.
+/// The operator's settings for dials.
 #[derive(Clone, Copy, Debug)]
 pub struct DialSettings {
     /// How long a dial may take, name resolution included (`dial.timeout`).
@@ -37,15 +37,15 @@ pub struct DialSettings {
 /// The end of one dial.
 #[derive(Debug)]
 pub struct DialEvent<K> {
-    /// The caller's name of the dial.
+    /// The caller's key of the dial.
     pub key: K,
-    /// Where it was to lead.
+    /// Its destination.
     pub destination: Destination,
-    /// The connection, with the address that it leads to, not registered anywhere; or why not.
+    /// The unregistered connection and its address, or the error.
     pub result: Result<(TcpStream, SocketAddr), DialError>,
 }
 
-/// The dials of one event loop, named by the caller's keys.
+/// The dials of one event loop, by the caller's keys.
 pub struct Dialer<K> {
     settings: DialSettings,
     access: AccessList,
@@ -82,9 +82,9 @@ struct Connecting<K> {
 }
 
 impl<K: Copy + Ord> Dialer<K> {
-    /// A dialer that registers its sockets with `registry` under `tokens`, which are its own.
+    /// A dialer that registers its sockets with `registry` under its own `tokens`.
     ///
-    /// The number of tokens bounds the attempts under way; an attempt beyond it fails with
+    /// The number of tokens bounds the concurrent attempts; further ones fail with
     /// [`DialError::Overload`].
     pub fn new(
         settings: DialSettings,
@@ -141,7 +141,7 @@ impl<K: Copy + Ord> Dialer<K> {
         }
     }
 
-    /// Gives up a dial; it ends without an event. A key that is not in use is ignored.
+    /// Cancels a dial; it ends without an event. An unused key is ignored.
     pub fn cancel(&mut self, key: K) {
         self.forget(key);
         self.events.retain(|event| event.key != key);
@@ -152,8 +152,8 @@ impl<K: Copy + Ord> Dialer<K> {
         self.dials.len()
     }
 
-    /// How many descriptors the dials take: the sockets that are open, and one more for each dial,
-    /// which may yet begin another attempt.
+    /// The descriptors that the dials may occupy: the open sockets, and one more for each dial,
+    /// which may start another attempt.
     pub fn descriptors(&self) -> usize {
         self.sockets.len() + self.dials.len()
     }
@@ -195,7 +195,7 @@ impl<K: Copy + Ord> Dialer<K> {
         }
     }
 
-    /// The time that [`Dialer::next_timeout`] named has come.
+    /// Handles timeouts that are due.
     pub fn on_timeout(&mut self, now: Instant) {
         while let Some(&(at, key)) = self.timers.first()
             && at <= now
@@ -220,7 +220,7 @@ impl<K: Copy + Ord> Dialer<K> {
         self.events.pop_front()
     }
 
-    /// Begins to connect, or ends the dial when no address may be tried.
+    /// Starts to connect, or ends the dial if no address is permitted.
     fn race(
         &mut self,
         now: Instant,
@@ -244,7 +244,7 @@ impl<K: Copy + Ord> Dialer<K> {
         }
     }
 
-    /// Gives the race of a dial an input and takes the steps that follow.
+    /// Passes an input to the race of a dial and carries out its steps.
     fn with_race(&mut self, now: Instant, key: K, input: impl FnOnce(&mut Race)) {
         let Some(Dial { stage: Stage::Racing(race, _), .. }) = self.dials.get_mut(&key) else {
             return;
@@ -292,7 +292,7 @@ impl<K: Copy + Ord> Dialer<K> {
         Ok(())
     }
 
-    /// Whether a connection that stands may be used: not when it leads back to this host unasked.
+    /// Whether an established connection may be used: a connection to this host needs an `allow`.
     fn admit(&self, slot: usize) -> Result<(), DialError> {
         let Connecting { address, stream, .. } = &self.sockets[slot];
         let own = stream.local_addr().map_err(|error| DialError::from_connect(*address, &error))?;
@@ -315,7 +315,7 @@ impl<K: Copy + Ord> Dialer<K> {
     /// Takes a socket out of the loop.
     fn close(&mut self, slot: usize) -> Option<(TcpStream, SocketAddr)> {
         let Connecting { mut stream, address, .. } = self.sockets.try_remove(slot)?;
-        // It fails only for a socket that is not registered, and then nothing is left to undo.
+        // It fails only for an unregistered socket.
         let _ = self.registry.deregister(&mut stream);
         Some((stream, address))
     }
@@ -335,7 +335,7 @@ impl<K: Copy + Ord> Dialer<K> {
         self.events.push_back(DialEvent { key, destination, result });
     }
 
-    /// Drops all that a dial holds; tells where it was to lead.
+    /// Drops all state of a dial; returns its destination.
     fn forget(&mut self, key: K) -> Option<Destination> {
         self.arm(key, None);
         let dial = self.dials.remove(&key)?;
@@ -359,7 +359,7 @@ impl<K: Copy + Ord> Dialer<K> {
     }
 }
 
-/// Whether a connection stands; an error when it failed, `false` when it is still being made.
+/// Whether a connection is established; false while it is pending, an error if it failed.
 fn established(stream: &TcpStream) -> io::Result<bool> {
     if let Some(error) = stream.take_error()? {
         return Err(error);
@@ -371,5 +371,5 @@ fn established(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// Dials under way; one more ends at once with [`DialError::Overload`].
+/// The maximum number of pending dials; further ones fail with [`DialError::Overload`].
 pub const DIALS_MAX: usize = 4096;

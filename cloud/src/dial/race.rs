@@ -1,8 +1,8 @@
-//! Happy eyeballs (RFC 8305) as a state machine: which address is tried when, and who wins.
+//! Happy eyeballs (RFC 8305) as a state machine: when each address is tried, and which one wins.
 //!
 //! ```text
-//!            failed, addresses left: the next at once
-//!            250 ms passed:          the next beside it
+//!            failed, addresses left: next address at once
+//!            250 ms passed:          next address in parallel
 //!               +-----+
 //!               v     |
 //!  new ----> racing --+-- connected --------------------> won   (others cancelled)
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! No socket and no clock: `now` is a parameter. Feed one input, then [`Race::poll`] until `None`,
-//! then arm [`Race::next_timeout`]. The last step is `Won` or `Lost`, once; inputs after it, and
-//! inputs about attempts that ended, do nothing.
+//! then arm [`Race::next_timeout`]. The last step is `Won` or `Lost`; inputs after it, and inputs
+//! about ended attempts, are ignored.
 
 #[cfg(test)]
 mod tests;
@@ -30,10 +30,10 @@ use crate::access::AccessList;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt(pub usize);
 
-/// What the race wants done.
+/// A step that the race requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Begin a connection to this address.
+    /// Start a connection to this address.
     Connect(Attempt, SocketAddr),
     /// Close this attempt's socket.
     Cancel(Attempt),
@@ -49,7 +49,7 @@ pub struct Race {
     waiting: VecDeque<SocketAddr>,
     alive: Vec<(Attempt, SocketAddr)>,
     started: usize,
-    /// When the next waiting address is tried beside those under way.
+    /// When the next waiting address is tried in parallel.
     next_at: Instant,
     begun: Instant,
     deadline: Instant,
@@ -108,7 +108,7 @@ impl Race {
         race
     }
 
-    /// An attempt's connection stands.
+    /// An attempt's connection is established.
     pub fn connected(&mut self, attempt: Attempt) {
         if self.over || !self.end(attempt) {
             return;
@@ -127,7 +127,7 @@ impl Race {
         self.advance(now);
     }
 
-    /// The time that [`Race::next_timeout`] named has come.
+    /// Handles timeouts that are due.
     pub fn on_timeout(&mut self, now: Instant) {
         if self.over {
             return;
@@ -154,7 +154,7 @@ impl Race {
         self.steps.pop_front()
     }
 
-    /// Tries the next address; without one, and with nothing under way, the race is lost.
+    /// Tries the next address. If there is none and no attempt is pending, the race is lost.
     fn advance(&mut self, now: Instant) {
         if let Some(address) = self.waiting.pop_front() {
             let attempt = Attempt(self.started);
@@ -175,7 +175,7 @@ impl Race {
 
     fn cancel_all(&mut self) {
         self.waiting.clear();
-        // A connect that nobody has seen yet is taken back rather than begun and closed.
+        // A connect step that was not polled yet is withdrawn.
         let unseen = |step: &Step| matches!(step, Step::Connect(..));
         for (attempt, address) in self.alive.drain(..) {
             let connect = Step::Connect(attempt, address);
@@ -186,7 +186,7 @@ impl Race {
         }
     }
 
-    /// Takes an attempt out of those alive; whether it was one.
+    /// Removes an attempt; returns false if it had ended before.
     fn end(&mut self, attempt: Attempt) -> bool {
         let before = self.alive.len();
         self.alive.retain(|(other, _)| *other != attempt);
@@ -201,7 +201,7 @@ impl Race {
     }
 }
 
-/// How long one attempt is alone before the next joins it (RFC 8305 5, the recommended value).
+/// Delay before the next attempt starts in parallel (RFC 8305 5, the recommended value).
 pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// How long Linux tries a connection by default (`tcp_syn_retries` = 6, tcp(7)).
+/// Linux's default timeout of a connection (`tcp_syn_retries` = 6, tcp(7)).
 pub(super) const KERNEL_PATIENCE: Duration = Duration::from_secs(127);

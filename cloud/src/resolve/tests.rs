@@ -64,7 +64,7 @@ fn addresses(count: u8) -> Vec<IpAddr> {
 }
 
 #[test]
-fn answers_come_back_through_the_waker() {
+fn answers_wake_the_poll() {
     let mut bench = Bench::new(|name| match name {
         "one.example" => Ok(addresses(1)),
         _ => Err(io::Error::other("Name or service not known")),
@@ -79,7 +79,7 @@ fn answers_come_back_through_the_waker() {
 }
 
 #[test]
-fn long_answers_are_cut_in_each_family() {
+fn long_answers_are_truncated_in_each_family() {
     let cap = u8::try_from(ADDRESSES_PER_FAMILY_MAX).unwrap();
     let mut long = addresses(cap + 5);
     long.extend(addresses(2));
@@ -98,7 +98,7 @@ fn keep(cap: u8) -> impl Fn(&IpAddr) -> bool {
 }
 
 #[test]
-fn a_full_queue_refuses_and_recovers() {
+fn full_queue_refuses_and_recovers() {
     let gate = Arc::new(Gate::default());
     let inner = Arc::clone(&gate);
     let mut bench = Bench::new(move |_| {
@@ -127,7 +127,7 @@ fn a_full_queue_refuses_and_recovers() {
 }
 
 #[test]
-fn a_query_that_expired_in_the_queue_is_never_asked() {
+fn expired_query_is_not_resolved() {
     let (asked, log) = channel();
     let asked = Mutex::new(asked);
     let mut bench = Bench::new(move |name| {
@@ -155,7 +155,7 @@ fn temporary_and_permanent_errors_are_distinguished() {
 }
 
 #[test]
-fn the_system_knows_localhost() {
+fn system_resolver_knows_localhost() {
     let poll = mio::Poll::new().unwrap();
     let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
     let mut bench = Bench { poll, resolver: Resolver::start(waker).unwrap() };

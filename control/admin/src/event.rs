@@ -165,35 +165,3 @@ pub struct LinkChange {
     /// Its usable addresses, sorted; without tentative and duplicate addresses.
     pub addresses: Vec<IpAddr>,
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn records_round_trip_as_flat_objects() {
-        let event = Event::ModeChanged {
-            path: "a".to_owned(),
-            from: None,
-            to: TunnelMode::Tls,
-            reason: "UDP is blocked".to_owned(),
-        };
-        let record = Record { seq: 7, at: Timestamp::now(), event };
-        let value = serde_json::to_value(&record).unwrap();
-        assert_eq!(value["event"], "mode_changed");
-        assert_eq!((&value["to"], &value["from"]), (&"tls".into(), &serde_json::Value::Null));
-        assert_eq!(serde_json::from_value::<Record>(value).unwrap(), record);
-
-        let link = LinkChange {
-            interface: "wwan0".to_owned(),
-            index: 3,
-            present: true,
-            up: true,
-            addresses: vec!["192.0.2.1".parse().unwrap()],
-        };
-        let record = Record { seq: 8, at: Timestamp::now(), event: Event::LinkChanged(link) };
-        let value = serde_json::to_value(&record).unwrap();
-        assert_eq!((&value["event"], &value["index"]), (&"link_changed".into(), &3.into()));
-        assert_eq!(serde_json::from_value::<Record>(value).unwrap(), record);
-    }
-}

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
+use polyrail_config::Tables;
 use tokio::sync::{Notify, mpsc};
 
-use super::{Command, DaemonConfig, Event, Timestamp};
+use super::{Command, Event, Timestamp};
 
 /// A handle of the control thread. Dropping it stops the thread and removes the socket's file.
 #[derive(Debug)]
-pub struct AdminHandle<C: DaemonConfig> {
+pub struct AdminHandle<C: Tables> {
     commands: Receiver<Command<C>>,
     /// Dropped to stop the thread.
     events: Option<mpsc::Sender<(Timestamp, Event)>>,
@@ -23,7 +23,7 @@ pub struct AdminHandle<C: DaemonConfig> {
 
 /// The control thread's ends of the channels.
 #[derive(Debug)]
-pub(super) struct Channels<C: DaemonConfig> {
+pub(super) struct Channels<C: Tables> {
     pub(super) commands: SyncSender<Command<C>>,
     pub(super) events: mpsc::Receiver<(Timestamp, Event)>,
     /// Events dropped because the channel was full.
@@ -38,7 +38,7 @@ pub const COMMANDS_MAX: usize = 64;
 /// The maximum number of queued events; further ones are dropped and counted.
 pub const EVENTS_WAITING_MAX: usize = 1024;
 
-impl<C: DaemonConfig> AdminHandle<C> {
+impl<C: Tables> AdminHandle<C> {
     pub(super) fn pair() -> (Self, Channels<C>) {
         let (command_sender, commands) = sync_channel(COMMANDS_MAX);
         let (event_sender, events) = mpsc::channel(EVENTS_WAITING_MAX);
@@ -78,17 +78,11 @@ impl<C: DaemonConfig> AdminHandle<C> {
     }
 }
 
-impl<C: DaemonConfig> Drop for AdminHandle<C> {
+impl<C: Tables> Drop for AdminHandle<C> {
     fn drop(&mut self) {
         self.events = None;
-        let Some(thread) = self.thread.take() else { return };
-        // A hung file system must not keep the daemon from exiting.
-        let until = Instant::now() + END_WAIT;
-        while !thread.is_finished() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(2));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }
-
-/// How long dropping the handle waits for the control thread.
-const END_WAIT: Duration = Duration::from_secs(1);

@@ -11,8 +11,7 @@
 pub mod client;
 mod command;
 mod connection;
-mod daemon;
-mod desk;
+mod control;
 mod error;
 mod event;
 mod handle;
@@ -34,8 +33,8 @@ mod time;
 mod tests;
 
 pub use command::{Answer, Command, Reply};
-pub use daemon::DaemonConfig;
-pub use error::{AdminError, ErrorBody, ErrorCode, ProblemLine};
+pub use control::StartOptions;
+pub use error::{AdminError, ErrorBody, ErrorCode};
 pub use event::{Event, LinkChange, Record};
 pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
 pub use linkdb::{LinkDbProbe, SourceState};
@@ -45,11 +44,11 @@ pub use path::{
 };
 pub use reloading::Reloaded;
 pub use scheduler::Scheduler;
-pub use server::{AdminOptions, AdminServer};
+pub use server::{AdminOptions, start};
 pub use status::{
     API_VERSION, ConfigState, ProcessState, SessionPhase, SessionState, Snapshot, Status,
     TunnelCounts,
 };
 pub use time::Timestamp;
 
-pub(crate) use desk::Desk;
+pub(crate) use control::Control;

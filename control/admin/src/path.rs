@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use polyrail_model::{Bitrate, LinkSample, TunnelMode};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::Value;
 
 use super::Timestamp;
 use polyrail_config::{CarrierRole, Mode};
@@ -199,7 +200,7 @@ pub struct PathChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// Restart the path.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "restart")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "restart")]
     pub restart: Option<RestartWish>,
 }
 
@@ -242,42 +243,22 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A restart as `true` or its cause; `false` means none.
-mod restart {
-    use super::*;
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(untagged, expecting = "expected true or \"cell\"")]
-    enum Written {
-        Plain(bool),
-        For(Cause),
+impl Serialize for RestartWish {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Wanted => serializer.serialize_bool(true),
+            Self::Cell => serializer.serialize_str("cell"),
+        }
     }
+}
 
-    #[derive(Serialize, Deserialize)]
-    #[serde(rename_all = "snake_case")]
-    enum Cause {
-        Cell,
-    }
-
-    pub(super) fn serialize<S: serde::Serializer>(
-        wish: &Option<RestartWish>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let written = wish.map(|wish| match wish {
-            RestartWish::Wanted => Written::Plain(true),
-            RestartWish::Cell => Written::For(Cause::Cell),
-        });
-        written.serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<RestartWish>, D::Error> {
-        Ok(match Option::<Written>::deserialize(deserializer)? {
-            None | Some(Written::Plain(false)) => None,
-            Some(Written::Plain(true)) => Some(RestartWish::Wanted),
-            Some(Written::For(Cause::Cell)) => Some(RestartWish::Cell),
-        })
+/// Reads `true` or the cause of a restart; `false` means none.
+fn restart<'de, D: Deserializer<'de>>(from: D) -> Result<Option<RestartWish>, D::Error> {
+    match Value::deserialize(from)? {
+        Value::Null | Value::Bool(false) => Ok(None),
+        Value::Bool(true) => Ok(Some(RestartWish::Wanted)),
+        Value::String(cause) if cause == "cell" => Ok(Some(RestartWish::Cell)),
+        _ => Err(de::Error::custom("expected true or \"cell\"")),
     }
 }
 

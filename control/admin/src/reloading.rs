@@ -1,19 +1,18 @@
 //! A reload: read, check, compare, hand over to the data plane, and only then apply the rest.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use polyrail_config::TlsConfig;
 use polyrail_config::check::load_identity;
-use polyrail_identity::{TlsIdentity, digest};
+use polyrail_config::{Config, Tables};
+use polyrail_identity::TlsIdentity;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::desk::{ASKER_WAIT, Desk, at_last, too_late};
-use super::{AdminError, Command, DaemonConfig, ErrorCode, Event, Timestamp};
+use super::control::{ASKER_WAIT, Control, Digests, at_last, digests, too_late};
+use super::{AdminError, Command, ErrorCode, Event, StartOptions, Timestamp};
 use crate::reload::{ChangeLine, changes};
 
 /// The answer of `POST /v1/reload`.
@@ -25,32 +24,16 @@ pub struct Reloaded {
     pub warnings: Vec<String>,
 }
 
-/// A digest of each file of `[tls]` that could be read.
-pub(super) type Seals = BTreeMap<&'static str, [u8; 32]>;
-
 /// A valid new configuration.
 struct Prepared<C> {
-    config: C,
-    seals: Seals,
+    config: Config<C>,
+    digests: Digests,
     /// The new certificates and key, if something about them changed.
     identity: Option<TlsIdentity>,
     reloaded: Reloaded,
 }
 
-/// The digests of the files of `[tls]` as they are now.
-pub(super) fn seals(tls: &TlsConfig) -> Seals {
-    let TlsConfig { certificate, key, authority, revocations } = tls;
-    let files = [
-        ("tls.certificate", Some(certificate)),
-        ("tls.key", Some(key)),
-        ("tls.authority", Some(authority)),
-        ("tls.revocations", revocations.as_ref()),
-    ];
-    let seal = |(name, file): (_, Option<&PathBuf>)| Some((name, digest(file?).ok()?));
-    files.into_iter().filter_map(seal).collect()
-}
-
-impl<C: DaemonConfig> Desk<C> {
+impl<C: Tables> Control<C> {
     /// Reloads; one at a time. The log names `asker`. A reload continues when its asker goes away.
     ///
     /// # Errors
@@ -85,59 +68,60 @@ impl<C: DaemonConfig> Desk<C> {
 
     async fn read_and_apply(self: &Arc<Self>) -> Result<Reloaded, AdminError> {
         // On another thread, because this one serves other requests while files are read.
-        let desk = self.clone();
-        let prepared = spawn_blocking(move || desk.prepare()).await;
-        let Prepared { config, seals, identity, mut reloaded } =
+        let control = self.clone();
+        let prepared = spawn_blocking(move || control.prepare()).await;
+        let Prepared { config, digests, identity, mut reloaded } =
             prepared.unwrap_or_else(|_| Err(failed()))?;
         if !reloaded.changes.is_empty() {
             let config = Box::new(config.clone());
             let mut answer = self.begin(|reply| Command::Reload { config, identity, reply })?;
             reloaded.warnings.extend(at_last(&mut answer).await??);
         }
-        self.apply(config, seals);
+        self.apply(config, digests);
         Ok(reloaded)
     }
 
     /// Reads, checks and compares.
     fn prepare(&self) -> Result<Prepared<C>, AdminError> {
-        let config = C::read(&self.file, &self.overrides).map_err(|e| AdminError::from(&e))?;
-        let seals = seals(config.tls());
+        let StartOptions { file, overrides, .. } = &self.start;
+        let config = Config::load(file, overrides).map_err(|e| AdminError::from(&e))?;
+        let digests = digests(&config.common.tls);
         let mut changes = {
             let running = self.running();
             let mut changes = changes(&running.config, &config)?;
             // A certificate file may have new contents under its old name.
-            for (key, seal) in &seals {
+            for (key, digest) in &digests {
                 let is_known = changes.iter().any(|line| line.key == *key);
-                if !is_known && running.seals.get(key) != Some(seal) {
-                    changes.push(ChangeLine { key: (*key).to_owned(), from: None, to: None });
+                if !is_known && running.digests.get(key) != Some(digest) {
+                    changes.push(ChangeLine { key: key.clone(), from: None, to: None });
                 }
             }
             changes
         };
         changes.sort_by(|a, b| a.key.cmp(&b.key));
-        let (identity, found) = load_identity(config.tls(), C::KIND);
+        let (identity, found) = load_identity(&config.common.tls, C::ROLE);
         let identity = identity.filter(|_| found.errors.is_empty()).ok_or_else(|| {
             let key = found.errors.first().and_then(|error| error.split(':').next());
-            invalid(&self.file, key.unwrap_or("tls"), found.errors.join("\n"))
+            invalid(file, key.unwrap_or("tls"), found.errors.join("\n"))
         })?;
         let is_tls = |line: &ChangeLine| line.key.starts_with("tls.");
         let identity = changes.iter().any(is_tls).then_some(identity);
-        let mut warnings: Vec<_> = config.ignored().iter().map(ToString::to_string).collect();
+        let mut warnings: Vec<_> = config.ignored.iter().map(ToString::to_string).collect();
         // The node's own certificate may have expired: its replacement may come next.
         warnings.extend(found.ended.into_iter().chain(found.warnings));
         let reloaded = Reloaded { changes, warnings };
-        Ok(Prepared { config, seals, identity, reloaded })
+        Ok(Prepared { config, digests, identity, reloaded })
     }
 
     /// Applies the rest after the data plane has taken the configuration.
-    fn apply(&self, config: C, seals: Seals) {
-        if let Some(log) = &self.log {
-            log.apply(config.log());
+    fn apply(&self, config: Config<C>, digests: Digests) {
+        if let Some(log) = &self.start.log {
+            log.apply(&config.common.log);
         }
         self.interfaces.send_replace(config.interfaces());
         let mut running = self.running();
         running.config = config;
-        running.seals = seals;
+        running.digests = digests;
         running.loaded_at = Timestamp::now();
         running.reloads += 1;
     }

@@ -11,15 +11,15 @@ use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post, put};
 use futures_util::{StreamExt, stream};
+use polyrail_config::Tables;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::connection::CLIENT_TIMEOUT;
-use super::desk::Desk;
-use super::{AdminError, DaemonConfig, ErrorCode, PathChange, Scheduler};
+use super::control::Control;
+use super::{AdminError, ErrorCode, PathChange, Scheduler};
 
 /// The maximum size of a request's body, in bytes.
 pub(super) const BODY_MAX: usize = 16 * 1024;
@@ -28,8 +28,7 @@ pub(super) const BODY_MAX: usize = 16 * 1024;
 pub(super) const READERS_MAX: usize = 16;
 
 /// All routes.
-pub(super) fn router<C: DaemonConfig>(desk: Arc<Desk<C>>) -> Router {
-    let readers = Arc::new(Semaphore::new(READERS_MAX));
+pub(super) fn router<C: Tables>(control: Arc<Control<C>>) -> Router {
     Router::new()
         .route("/v1/status", get(status::<C>))
         .route("/v1/paths", get(paths::<C>))
@@ -40,18 +39,7 @@ pub(super) fn router<C: DaemonConfig>(desk: Arc<Desk<C>>) -> Router {
         .route("/v1/events", get(events::<C>))
         .fallback(no_such_address)
         .method_not_allowed_fallback(not_that_method)
-        .with_state(Shared { desk, readers })
-}
-
-struct Shared<C: DaemonConfig> {
-    desk: Arc<Desk<C>>,
-    readers: Arc<Semaphore>,
-}
-
-impl<C: DaemonConfig> Clone for Shared<C> {
-    fn clone(&self) -> Self {
-        Self { desk: self.desk.clone(), readers: self.readers.clone() }
-    }
+        .with_state(control)
 }
 
 #[derive(Deserialize)]
@@ -66,33 +54,34 @@ struct EventsQuery {
 }
 
 type Answer<T> = Result<Json<T>, AdminError>;
+type Shared<C> = State<Arc<Control<C>>>;
 
 /// A JSON text with a line end for terminals.
 struct Json<T>(T);
 
-async fn status<C: DaemonConfig>(State(shared): State<Shared<C>>) -> Answer<super::Status> {
-    shared.desk.status().await.map(Json)
+async fn status<C: Tables>(State(control): Shared<C>) -> Answer<super::Status> {
+    control.status().await.map(Json)
 }
 
-async fn paths<C: DaemonConfig>(State(shared): State<Shared<C>>) -> Answer<serde_json::Value> {
-    let paths = shared.desk.paths().await?;
+async fn paths<C: Tables>(State(control): Shared<C>) -> Answer<serde_json::Value> {
+    let paths = control.paths().await?;
     Ok(Json(json!({ "paths": paths })))
 }
 
-async fn linkdb<C: DaemonConfig>(State(shared): State<Shared<C>>) -> Answer<serde_json::Value> {
-    shared.desk.linkdb().await.map(Json)
+async fn linkdb<C: Tables>(State(control): Shared<C>) -> Answer<serde_json::Value> {
+    control.linkdb().await.map(Json)
 }
 
-async fn path<C: DaemonConfig>(
-    State(shared): State<Shared<C>>,
+async fn path<C: Tables>(
+    State(control): Shared<C>,
     name: Result<Path<String>, PathRejection>,
 ) -> Answer<super::PathState> {
     let Path(name) = name.map_err(bad_request)?;
-    shared.desk.path(&name).await.map(Json)
+    control.path(&name).await.map(Json)
 }
 
-async fn set_path<C: DaemonConfig>(
-    State(shared): State<Shared<C>>,
+async fn set_path<C: Tables>(
+    State(control): Shared<C>,
     name: Result<Path<String>, PathRejection>,
     body: Body,
 ) -> Answer<super::PathState> {
@@ -101,41 +90,35 @@ async fn set_path<C: DaemonConfig>(
     if change.is_empty() {
         return Err(bad_request("nothing to change: give enabled, mode or restart"));
     }
-    shared.desk.set_path(name, change).await.map(Json)
+    control.set_path(name, change).await.map(Json)
 }
 
-async fn set_scheduler<C: DaemonConfig>(
-    State(shared): State<Shared<C>>,
-    body: Body,
-) -> Answer<Scheduler> {
+async fn set_scheduler<C: Tables>(State(control): Shared<C>, body: Body) -> Answer<Scheduler> {
     let scheduler: Scheduler = parse(&read(body).await?)?;
-    shared.desk.set_scheduler(scheduler.chain.clone()).await?;
+    control.set_scheduler(scheduler.chain.clone()).await?;
     Ok(Json(scheduler))
 }
 
-async fn reload<C: DaemonConfig>(
-    State(shared): State<Shared<C>>,
-    body: Body,
-) -> Answer<super::Reloaded> {
+async fn reload<C: Tables>(State(control): Shared<C>, body: Body) -> Answer<super::Reloaded> {
     if !read(body).await?.is_empty() {
         return Err(bad_request("a reload takes no body: it reads the configuration file"));
     }
-    shared.desk.reload("the admin socket").await.map(Json)
+    control.reload("the admin socket").await.map(Json)
 }
 
-async fn events<C: DaemonConfig>(
-    State(shared): State<Shared<C>>,
+async fn events<C: Tables>(
+    State(control): Shared<C>,
     query: Result<Query<EventsQuery>, QueryRejection>,
 ) -> Result<Response<Body>, AdminError> {
     let Query(query) = query.map_err(|error| bad_request(error.body_text()))?;
-    let seat = shared.readers.try_acquire_owned().map_err(|_| {
+    let permit = control.readers.clone().try_acquire_owned().map_err(|_| {
         let message = format!("there are {READERS_MAX} readers of events already");
         AdminError::new(ErrorCode::Busy, message)
     })?;
-    let reader = shared.desk.stream.read(query.since, query.follow);
-    let lines = stream::unfold((reader, seat), |(mut reader, seat)| async move {
+    let reader = control.stream.read(query.since, query.follow);
+    let lines = stream::unfold((reader, permit), |(mut reader, permit)| async move {
         let lines = reader.next().await?;
-        Some((Ok::<_, Infallible>(lines), (reader, seat)))
+        Some((Ok::<_, Infallible>(lines), (reader, permit)))
     });
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
     Ok((kind, Body::from_stream(lines)).into_response())

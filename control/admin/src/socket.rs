@@ -33,27 +33,24 @@ pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, Socket)> {
             return Err(refuse(io::ErrorKind::AlreadyExists, reason));
         }
         Ok(_) => match probe(path) {
-            Probe::Alive => {
+            Ok(()) | Err(Errno::EAGAIN) => {
                 let reason = "another process listens on it: is a daemon running already?";
                 return Err(refuse(io::ErrorKind::AddrInUse, reason));
             }
-            Probe::Dead => fs::remove_file(path).map_err(|e| refuse(e.kind(), &e.to_string()))?,
-            Probe::Gone => {}
-            Probe::Unknown(error) => {
+            Err(Errno::ECONNREFUSED) => {
+                fs::remove_file(path).map_err(|e| refuse(e.kind(), &e.to_string()))?;
+            }
+            Err(Errno::ENOENT) => {}
+            Err(error) => {
                 let reason = format!(
                     "cannot determine whether a process listens on it ({error}): remove it if none \
                      does, or set another admin.socket"
                 );
-                return Err(refuse(error.kind(), &reason));
+                return Err(refuse(io::Error::from(error).kind(), &reason));
             }
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(refuse(error.kind(), &error.to_string())),
-    }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        let reason = format!("there is no folder {}", folder.display());
-        return Err(refuse(io::ErrorKind::NotFound, &reason));
     }
     let listener = listen(path).map_err(|error| refuse(error.kind(), &error.to_string()))?;
     let made = fs::symlink_metadata(path);
@@ -61,28 +58,12 @@ pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, Socket)> {
     Ok((listener, Socket { path: path.to_owned(), made: (made.dev(), made.ino()) }))
 }
 
-/// The state of an existing socket file.
-enum Probe {
-    Alive,
-    Dead,
-    Gone,
-    Unknown(io::Error),
-}
-
 /// Connects without blocking, because a live daemon may be too busy to accept (unix(7),
 /// connect(2)).
-fn probe(path: &Path) -> Probe {
+fn probe(path: &Path) -> nix::Result<()> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let knock = || {
-        let knocker = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-        connect(knocker.as_raw_fd(), &UnixAddr::new(path)?)
-    };
-    match knock() {
-        Ok(()) | Err(Errno::EAGAIN) => Probe::Alive,
-        Err(Errno::ECONNREFUSED) => Probe::Dead,
-        Err(Errno::ENOENT) => Probe::Gone,
-        Err(error) => Probe::Unknown(error.into()),
-    }
+    let client = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(client.as_raw_fd(), &UnixAddr::new(path)?)
 }
 
 /// A listener whose file has its mode from the start, because Linux copies the socket's mode
@@ -180,6 +161,6 @@ mod tests {
         assert_eq!(bind(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
         let error = bind(&folder.path().join("none/s")).unwrap_err();
-        assert!(error.to_string().contains("there is no folder"), "{error}");
+        assert!(error.to_string().contains("none/s: No such file"), "{error}");
     }
 }

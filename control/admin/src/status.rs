@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::Timestamp;
-use polyrail_config::check::Kind;
+use polyrail_identity::NodeRole;
 
 /// The version of the admin interface.
 pub const API_VERSION: &str = "v1";
@@ -19,7 +19,7 @@ pub struct Status {
     /// [`API_VERSION`].
     pub api: String,
     /// Which daemon this is.
-    pub role: Kind,
+    pub role: NodeRole,
     /// Its version.
     pub version: String,
     /// Its process id.

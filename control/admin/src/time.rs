@@ -16,11 +16,6 @@ impl Timestamp {
     pub fn now() -> Self {
         Self::from(SystemTime::now())
     }
-
-    /// Seconds from `earlier` to this moment; 0 when the clock was set back in between.
-    pub fn seconds_since(self, earlier: Self) -> f64 {
-        (self.0 - earlier.0).as_seconds_f64().max(0.0)
-    }
 }
 
 impl From<SystemTime> for Timestamp {
@@ -65,8 +60,5 @@ mod tests {
         let text = serde_json::to_string(&moment).unwrap();
         assert_eq!(serde_json::from_str::<Timestamp>(&text).unwrap(), moment);
         assert!(serde_json::from_str::<Timestamp>("\"yesterday\"").is_err());
-        let later = Timestamp::from(UNIX_EPOCH + Duration::from_millis(1_795_264_801_507));
-        assert_eq!(later.seconds_since(moment), 1.5);
-        assert_eq!(moment.seconds_since(later), 0.0);
     }
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
 use polyrail_admin::{
-    AdminError, AdminOptions, AdminServer, Command, Event, LinkDbProbe, PathCounters, PathPhase,
-    PathState, Snapshot, Timestamp,
+    AdminError, AdminOptions, Command, Event, LinkDbProbe, PathCounters, PathPhase, PathState,
+    Snapshot, StartOptions, Timestamp,
 };
-use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
+use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode, Overrides};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
 use polyrail_model::{Identity, SessionKey, TunnelMode};
 use polyrail_predictor::worker::{Feeder, Input, Options, Role, Settings, Worker};
@@ -61,15 +61,13 @@ impl Daemon {
         let mut poll = Poll::new().expect("a daemon starts");
         let waker = Arc::new(Waker::new(poll.registry(), Token(0)).expect("a daemon starts"));
         let options = AdminOptions {
-            config: GatewayConfig::load(&file).expect("a daemon starts"),
-            file,
-            overrides: Overrides::default(),
-            log: None,
+            config: GatewayConfig::load(&file, &Overrides::default()).expect("a daemon starts"),
+            start: StartOptions { file, ..StartOptions::default() },
             waker: waker.clone(),
             watch_links: false,
             linkdb,
         };
-        let handle = AdminServer::start(options).expect("a daemon starts");
+        let handle = polyrail_admin::start(options).expect("a daemon starts");
         let over = Arc::new(AtomicBool::new(false));
         let ends = over.clone();
         let thread = thread::spawn(move || {
@@ -112,7 +110,7 @@ impl Drop for Daemon {
     }
 }
 
-fn answer(command: Command<GatewayConfig>, mode: &mut Mode) {
+fn answer(command: Command<GatewayTables>, mode: &mut Mode) {
     match command {
         Command::Status(reply) => reply.send(Snapshot::default()),
         Command::Paths(reply) => reply.send(vec![path(*mode)]),
@@ -250,7 +248,7 @@ fn operator_inspects_linkdb() {
     for counter in ["unplaced", "gaps", "untold", "strangers", "dropped"] {
         assert_eq!(value["unrecorded"][counter], 0, "{counter}");
     }
-    // Its file is the daemon's alone.
+    // The daemon has locked the file.
     let (code, _, complaint) = run(&["linkdb", "stats", "--db", path.to_str().unwrap()]);
     assert_eq!(code, 1);
     assert!(complaint.contains("ask the daemon with `polyrail linkdb status`"), "{complaint}");
@@ -258,7 +256,7 @@ fn operator_inspects_linkdb() {
     let (code, out, complaint) = run(&["linkdb", "stats", "--db", path.to_str().unwrap()]);
     assert_eq!(code, 0, "{complaint}");
     assert!(out.contains("0 handovers"), "{out}");
-    // Its thread is gone.
+    // LinkDB's thread has stopped.
     let (code, _, complaint) = daemon.polyrail("linkdb status");
     assert_eq!(code, 1);
     assert!(complaint.contains("did not answer in time"), "{complaint}");
@@ -308,7 +306,7 @@ fn events_are_shown_and_followed() {
         }
         thread::sleep(Duration::from_millis(20));
     }
-    panic!("it follows a daemon that is gone");
+    panic!("the command did not exit with the daemon");
 }
 
 /// A child that does not outlive the test.

@@ -96,7 +96,7 @@ fn both_examples_pass_with_their_certificates() {
 }
 
 #[test]
-fn the_doctor_names_remedies() {
+fn doctor_names_remedies() {
     let (code, text) = polyrail(Path::new("/"), &["doctor"]);
     assert_eq!(text.contains("BAD "), code == 1, "{text}");
     assert_eq!(text.matches("BAD ").count(), text.matches("Remedy: ").count(), "{text}");

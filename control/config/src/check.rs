@@ -8,31 +8,21 @@ use std::fs;
 use std::path::Path;
 
 use ipnet::IpNet;
-use polyrail_identity::{IdentityPaths, NodeRole, OwnFindings, TlsIdentity};
-use serde::{Deserialize, Serialize};
+use polyrail_identity::{NodeRole, OwnFindings, TlsIdentity};
 use time::OffsetDateTime;
 use toml::de::DeTable;
 
+use crate::document::read_text;
 use crate::{
-    Access, Admin, Carrier, CloudConfig, ConfigError, CongestionControl, GatewayConfig,
-    LinkDbConfig, Mode, Problem, TlsConfig, read_text,
+    Access, Carrier, CloudConfig, Common, Config, ConfigError, CongestionControl, GatewayConfig,
+    Mode, Problem, Tables, TlsConfig,
 };
-
-/// The daemon of a configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// `polyrail-gateway`.
-    Gateway,
-    /// `polyrail-cloud`.
-    Cloud,
-}
 
 /// The result of checking a valid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The daemon of the configuration.
-    pub kind: Kind,
+    pub role: NodeRole,
     /// The configuration in one line.
     pub summary: String,
     /// With these the daemon does not start, or no tunnel comes up.
@@ -41,35 +31,35 @@ pub struct Report {
     pub warnings: Vec<String>,
 }
 
-/// Checks the configuration in `file`. Without `kind`, its keys decide which daemon it is for.
+/// Checks the configuration in `file`. Without `role`, its keys decide which daemon it is for.
 ///
 /// # Errors
 /// The file cannot be read or has a mistake.
-pub fn check(file: &Path, kind: Option<Kind>) -> Result<Report, ConfigError> {
+pub fn check(file: &Path, role: Option<NodeRole>) -> Result<Report, ConfigError> {
     let text = read_text(file)?;
-    match kind.unwrap_or_else(|| guess(&text)) {
-        Kind::Gateway => Ok(gateway(&GatewayConfig::parse(&text, file)?)),
-        Kind::Cloud => Ok(cloud(&CloudConfig::parse(&text, file)?)),
+    match role.unwrap_or_else(|| guess(&text)) {
+        NodeRole::Gateway => Ok(gateway(&GatewayConfig::parse(&text, file)?)),
+        NodeRole::Cloud => Ok(cloud(&CloudConfig::parse(&text, file)?)),
     }
 }
 
 /// The daemon that a text is most likely for.
-pub fn guess(text: &str) -> Kind {
+pub fn guess(text: &str) -> NodeRole {
     let (table, _) = DeTable::parse_recoverable(text);
     let has_any = |keys: &[&str]| keys.iter().any(|key| table.get_ref().contains_key(*key));
     let is_cloud = has_any(&["listen", "access", "dial", "tunnel", "carrier_congestion"]);
-    if is_cloud && !has_any(&["cloud", "carrier"]) { Kind::Cloud } else { Kind::Gateway }
+    if is_cloud && !has_any(&["cloud", "carrier"]) { NodeRole::Cloud } else { NodeRole::Gateway }
 }
 
 /// Loads the certificates and key of a node and reports their defects. Each text begins with its
 /// key. The identity is `None` if the files cannot be used at all.
-pub fn load_identity(tls: &TlsConfig, kind: Kind) -> (Option<TlsIdentity>, OwnFindings) {
-    identity_at(tls, kind, OffsetDateTime::now_utc())
+pub fn load_identity(tls: &TlsConfig, role: NodeRole) -> (Option<TlsIdentity>, OwnFindings) {
+    identity_at(tls, role, OffsetDateTime::now_utc())
 }
 
 /// Logs the findings of [`load_identity`], for a daemon's start.
-pub fn log_tls(tls: &TlsConfig, kind: Kind) {
-    let (_, found) = load_identity(tls, kind);
+pub fn log_tls(tls: &TlsConfig, role: NodeRole) {
+    let (_, found) = load_identity(tls, role);
     for text in found.errors.iter().chain(&found.ended) {
         tracing::error!("{text}");
     }
@@ -80,19 +70,10 @@ pub fn log_tls(tls: &TlsConfig, kind: Kind) {
 
 fn identity_at(
     tls: &TlsConfig,
-    kind: Kind,
+    role: NodeRole,
     now: OffsetDateTime,
 ) -> (Option<TlsIdentity>, OwnFindings) {
-    let paths = IdentityPaths {
-        certificate: tls.certificate.clone(),
-        key: tls.key.clone(),
-        authority: tls.authority.clone(),
-        revocations: tls.revocations.clone(),
-    };
-    let role = match kind {
-        Kind::Gateway => NodeRole::Gateway,
-        Kind::Cloud => NodeRole::Cloud,
-    };
+    let paths = tls.paths();
     match TlsIdentity::load(&paths) {
         Ok(identity) => {
             let mut found = identity.findings(role, now);
@@ -102,8 +83,8 @@ fn identity_at(
             (Some(identity), found)
         }
         Err(error) => {
-            let file = error.path().and_then(|path| paths.kind_of(path));
-            let key = file.map_or_else(|| "tls".to_owned(), |file| format!("tls.{file}"));
+            let kind = paths.files().find(|(_, file)| error.path() == Some(file));
+            let key = kind.map_or("tls".to_owned(), |(kind, _)| format!("tls.{kind}"));
             let errors = vec![format!("{key}: {error}")];
             (None, OwnFindings { errors, ..OwnFindings::default() })
         }
@@ -111,9 +92,8 @@ fn identity_at(
 }
 
 fn gateway(config: &GatewayConfig) -> Report {
-    let mut notes = Notes::new(&config.tls, Kind::Gateway, &config.ignored);
-    notes.carriers(&config.carriers, config.mode);
-    notes.folders(config.admin.as_ref(), config.linkdb.as_ref());
+    let mut notes = Notes::new(config);
+    notes.carriers(&config.carriers, config.common.mode);
     notes.telemetry(config);
     for interface in config.intercept.iter().flat_map(|intercept| &intercept.interfaces) {
         notes.interface("intercept.interfaces", interface.as_str());
@@ -136,22 +116,21 @@ fn gateway(config: &GatewayConfig) -> Report {
         usable.join(", "),
         inputs.join(", ")
     );
-    notes.report(Kind::Gateway, summary)
+    notes.report(NodeRole::Gateway, summary)
 }
 
 fn cloud(config: &CloudConfig) -> Report {
-    let mut notes = Notes::new(&config.tls, Kind::Cloud, &config.ignored);
+    let mut notes = Notes::new(config);
     notes.access(&config.access);
-    notes.folders(config.admin.as_ref(), config.linkdb.as_ref());
     if let Some(control) = &config.congestion {
-        notes.congestion("congestion", control, config.mode, "bbr");
+        notes.congestion("congestion", control, config.common.mode, "bbr");
     }
     for (carrier, control) in &config.carrier_congestion {
         let key = format!("carrier_congestion.{carrier}");
-        notes.congestion(&key, control, config.mode, "that of the other carriers");
+        notes.congestion(&key, control, config.common.mode, "that of the other carriers");
     }
     let listen: Vec<_> = config.listen.iter().map(ToString::to_string).collect();
-    notes.report(Kind::Cloud, format!("a cloud that listens on {}", listen.join(", ")))
+    notes.report(NodeRole::Cloud, format!("a cloud that listens on {}", listen.join(", ")))
 }
 
 struct Notes {
@@ -160,19 +139,22 @@ struct Notes {
 }
 
 impl Notes {
-    fn new(tls: &TlsConfig, kind: Kind, ignored: &[Problem]) -> Self {
-        let (_, found) = load_identity(tls, kind);
-        let ignored = ignored
+    fn new<T: Tables>(config: &Config<T>) -> Self {
+        let (_, found) = load_identity(&config.common.tls, T::ROLE);
+        let ignored = config
+            .ignored
             .iter()
             .map(|Problem { line, key, reason, .. }| format!("line {line}: {key}: {reason}"));
-        Self {
+        let mut notes = Self {
             errors: [found.errors, found.ended].concat(),
             warnings: ignored.chain(found.warnings).collect(),
-        }
+        };
+        notes.folders(&config.common);
+        notes
     }
 
-    fn report(self, kind: Kind, summary: String) -> Report {
-        Report { kind, summary, errors: self.errors, warnings: self.warnings }
+    fn report(self, role: NodeRole, summary: String) -> Report {
+        Report { role, summary, errors: self.errors, warnings: self.warnings }
     }
 
     fn warn(&mut self, key: &str, text: impl fmt::Display) {
@@ -186,10 +168,10 @@ impl Notes {
         }
     }
 
-    fn folders(&mut self, admin: Option<&Admin>, linkdb: Option<&LinkDbConfig>) {
-        let socket = admin.and_then(|admin| admin.socket.parent());
+    fn folders(&mut self, common: &Common) {
+        let socket = common.admin.as_ref().and_then(|admin| admin.socket.parent());
         self.folder("admin.socket", socket, "without it the daemon cannot start");
-        let database = linkdb.and_then(|linkdb| linkdb.path.parent());
+        let database = common.linkdb.as_ref().and_then(|linkdb| linkdb.path.parent());
         self.folder("linkdb.path", database, "without it LinkDB stays off");
     }
 
@@ -199,7 +181,7 @@ impl Notes {
         if let Some(file) = telemetry.replay.as_ref().filter(|file| !file.exists()) {
             self.warn("telemetry.replay", format!("{} is missing", file.display()));
         }
-        if config.linkdb.is_some() && telemetry.is_empty() {
+        if config.common.linkdb.is_some() && telemetry.is_empty() {
             self.warn("linkdb", "[telemetry] names no source, so LinkDB records nothing");
         }
         for (index, carrier) in config.carriers.iter().enumerate() {
@@ -266,15 +248,6 @@ impl Notes {
     }
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gateway => "gateway",
-            Self::Cloud => "cloud",
-        })
-    }
-}
-
 /// Prefixes that are rarely opened on purpose.
 const SENSITIVE: &[(&str, &str)] = &[
     ("127.0.0.0/8", "this machine itself"),
@@ -286,7 +259,6 @@ const SENSITIVE: &[(&str, &str)] = &[
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
     use std::path::PathBuf;
 
     use polyrail_model::Identity;
@@ -295,7 +267,7 @@ mod tests {
     use polyrail_identity::{Authority, IssueRequest};
     use time::Duration;
 
-    /// A folder with an authority, a gateway's and a cloud's certificate.
+    /// A folder with an authority and the certificates of a gateway and a cloud.
     fn world() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().to_owned();
@@ -317,64 +289,44 @@ mod tests {
         }
     }
 
-    fn at(tls: &TlsConfig, kind: Kind, days: i64) -> OwnFindings {
-        identity_at(tls, kind, OffsetDateTime::now_utc() + Duration::days(days)).1
-    }
-
     #[test]
-    fn valid_files_have_no_findings_in_their_time() {
+    fn findings_begin_with_the_key_of_their_file() {
         let (_folder, dir) = world();
-        let good = tls(&dir, "g");
-        assert_eq!(at(&good, Kind::Gateway, 0), OwnFindings::default());
-        assert_eq!(at(&tls(&dir, "c"), Kind::Cloud, 0), OwnFindings::default());
-        let late = at(&good, Kind::Gateway, 370);
-        assert!(late.errors.is_empty() && late.warnings[0].starts_with("tls.certificate: "));
-        assert!(at(&good, Kind::Gateway, 398).ended[0].starts_with("tls.certificate: "));
-        assert!(at(&good, Kind::Gateway, -1).warnings[0].starts_with("tls.certificate: "));
-    }
-
-    #[test]
-    fn each_invalid_file_is_named() {
-        let (_folder, dir) = world();
-        let (_other_folder, other) = world();
         let (g, c) = (tls(&dir, "g"), tls(&dir, "c"));
-        let errors = |tls: TlsConfig| {
-            let (_, found) = load_identity(&tls, Kind::Gateway);
-            [found.errors, found.ended].concat().join("\n")
+        let at = |tls: &TlsConfig, days| {
+            identity_at(tls, NodeRole::Gateway, OffsetDateTime::now_utc() + Duration::days(days)).1
         };
-        let has = |tls: TlsConfig, text: &str| {
-            let found = errors(tls);
-            assert!(found.contains(text), "{found:?} lacks {text:?}");
-        };
-        has(c.clone(), "is not one of a gateway");
-        has(TlsConfig { key: c.key.clone(), ..g.clone() }, "it belongs to another");
-        let foreign = TlsConfig { authority: other.join("ca.crt"), ..g.clone() };
-        has(foreign.clone(), "is not signed by the authority");
-        let foreign = TlsConfig { revocations: None, ..foreign };
-        has(foreign, "tls.certificate: the certificate was not issued by");
-        has(TlsConfig { authority: g.certificate.clone(), ..g.clone() }, "no authority's");
+        assert_eq!(at(&g, 0), OwnFindings::default());
+        let late = at(&g, 370);
+        assert!(late.errors.is_empty() && late.warnings[0].starts_with("tls.certificate: "));
+        assert!(at(&g, 398).ended[0].starts_with("tls.certificate: "));
+        let missing = Some(dir.join("none"));
+        let rows = [
+            (c.clone(), "tls.certificate: the certificate (name \"c\") is not one of a gateway"),
+            (TlsConfig { key: c.key.clone(), ..g.clone() }, "tls.key: "),
+            (TlsConfig { authority: c.certificate.clone(), ..g.clone() }, "tls.authority: "),
+            (TlsConfig { revocations: missing, ..g.clone() }, "tls.revocations: "),
+        ];
+        for (tls, start) in rows {
+            let errors = at(&tls, 0).errors;
+            assert!(errors[0].starts_with(start), "{errors:?} lacks {start:?}");
+        }
         let both = dir.join("both.crt");
+        let (_other_folder, other) = world();
         let texts = [other.join("ca.crt"), dir.join("ca.crt")].map(|f| fs::read(f).unwrap());
         fs::write(&both, texts.concat()).unwrap();
-        assert_eq!(errors(TlsConfig { authority: both, ..g.clone() }), "", "one of them did");
-        has(TlsConfig { certificate: dir.join("x.crt"), ..g.clone() }, "No such file");
-        has(TlsConfig { certificate: g.key.clone(), ..g.clone() }, "instead of a certificate");
-        has(TlsConfig { revocations: Some(dir.join("ca.crt")), ..g.clone() }, "X509 CRL");
-        fs::set_permissions(&g.key, fs::Permissions::from_mode(0o644)).unwrap();
-        has(g.clone(), "g.key is mode 0644: run chmod 600");
-        fs::set_permissions(&g.key, fs::Permissions::from_mode(0o600)).unwrap();
-        Authority::open(&dir).unwrap().revoke_file(&g.certificate).unwrap();
-        has(g, "tls.certificate: revoked since 2");
+        let either = TlsConfig { authority: both, revocations: None, ..g };
+        assert_eq!(at(&either, 0), OwnFindings::default(), "one of two authorities issued it");
     }
 
     #[test]
-    fn keys_tell_whose_configuration_it_is() {
+    fn role_is_guessed_from_the_keys() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
         let text = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
-        assert_eq!(guess(&text("gateway.toml")), Kind::Gateway);
-        assert_eq!(guess(&text("cloud.toml")), Kind::Cloud);
-        assert_eq!(guess("[dial]\n"), Kind::Cloud);
-        assert_eq!(guess("[carrier\n"), Kind::Gateway);
+        assert_eq!(guess(&text("gateway.toml")), NodeRole::Gateway);
+        assert_eq!(guess(&text("cloud.toml")), NodeRole::Cloud);
+        assert_eq!(guess("[dial]\n"), NodeRole::Cloud);
+        assert_eq!(guess("[carrier\n"), NodeRole::Gateway);
     }
 
     const TLS: &str = "[tls]\ncertificate = \"N.crt\"\nkey = \"N.key\"\nauthority = \"ca.crt\"\n";
@@ -387,13 +339,13 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_a_cloud_names_is_checked() {
+    fn files_and_controls_of_a_cloud_are_checked() {
         let (_folder, dir) = world();
         let tls = TLS.replace('N', "c");
         let cloud = |top: &str, tables: &str| {
             let text = format!("{top}listen = [\"[::]:4433\"]\n{tls}{tables}");
-            let Report { kind, errors, warnings, .. } = report(&dir, &text);
-            assert_eq!((kind, errors), (Kind::Cloud, vec![]));
+            let Report { role, errors, warnings, .. } = report(&dir, &text);
+            assert_eq!((role, errors), (NodeRole::Cloud, vec![]));
             warnings
         };
         let opened = "access.allow: it opens 127.0.0.1/32 (this machine itself)";
@@ -419,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_a_gateway_names_is_checked() {
+    fn files_and_interfaces_of_a_gateway_are_checked() {
         let (_folder, dir) = world();
         let tls = TLS.replace('N', "g");
         let peer = "[cloud]\nname = \"c\"\naddresses = [\"192.0.2.1:1\"]\n";

@@ -3,32 +3,27 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use polyrail_identity::NodeRole;
 use polyrail_model::Families;
 use serde::{Deserialize, Serialize};
 
-use crate::common::{Admin, LogConfig, Mode, Overrides, SchedulerConfig, SessionConfig, TlsConfig};
-use crate::document::{self, Broken, Document, read_text};
-use crate::error::{ConfigError, Problem};
-use crate::linkdb::LinkDbConfig;
+use crate::common::Common;
+use crate::document::{Config, Tables};
+use crate::error::Broken;
 use crate::names::{CarrierName, CongestionControl};
 use crate::values::{ListenAddress, Prefix, count, duration, list, with_unit};
 
 /// `cloud.toml`, checked.
+pub type CloudConfig = Config<CloudTables>;
+
+/// The keys of `cloud.toml` alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CloudConfig {
-    /// How gateways' tunnels may travel.
-    #[serde(default)]
-    pub mode: Mode,
-    /// Logging.
-    #[serde(default)]
-    pub log: LogConfig,
-    /// This cloud's certificate files.
-    pub tls: TlsConfig,
+pub struct CloudTables {
     /// The addresses on which gateways connect; 1 to 8, each once.
     #[serde(deserialize_with = "list::<_, ListenAddress, _, 1, 8>")]
     pub listen: Vec<SocketAddr>,
@@ -38,28 +33,15 @@ pub struct CloudConfig {
     /// them; at most 256.
     #[serde(default)]
     pub carrier_congestion: BTreeMap<CarrierName, CongestionControl>,
-    /// Bounds of each session.
-    #[serde(default)]
-    pub session: SessionConfig,
-    /// The chain of schedulerlets for the downlink.
-    #[serde(default)]
-    pub scheduler: SchedulerConfig,
     /// Which destinations gateways may ask for.
     #[serde(default)]
     pub access: Access,
     /// How destinations are dialed.
     #[serde(default)]
     pub dial: Dial,
-    /// The admin socket, if any.
-    pub admin: Option<Admin>,
     /// How tunnels over QUIC begin.
     #[serde(default)]
     pub tunnel: TunnelConfig,
-    /// The database of handovers, if any.
-    pub linkdb: Option<LinkDbConfig>,
-    /// Deleted keys that the file still holds.
-    #[serde(skip)]
-    pub ignored: Vec<Problem>,
 }
 
 /// `[tunnel]`: how tunnels over QUIC begin; the bounds are per listening address.
@@ -132,38 +114,20 @@ impl Dial {
     }
 }
 
-impl CloudConfig {
-    /// Reads and checks `cloud.toml`.
-    ///
-    /// # Errors
-    /// The file cannot be read, or it has a mistake.
-    pub fn load(file: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        Self::parse(&read_text(file.as_ref())?, file.as_ref())
+impl Tables for CloudTables {
+    const ROLE: NodeRole = NodeRole::Cloud;
+    const NEEDS_RESTART: &'static [&'static str] =
+        &["admin", "linkdb.path", "listen", "mode", "session.memory", "tunnel"];
+
+    fn interfaces(&self) -> Option<Vec<String>> {
+        Some(Vec::new())
     }
 
-    /// Checks `text`, the contents of `file`: relative paths start at its folder.
-    ///
-    /// # Errors
-    /// The text has a mistake.
-    pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
-        document::parse(text, file)
-    }
-
-    /// Overrides values of the file by flags of the command line.
-    pub fn apply(&mut self, overrides: &Overrides) {
-        overrides.apply(&mut self.mode, &mut self.log);
-    }
-}
-
-impl Document for CloudConfig {
     fn paths(&mut self) -> Vec<&mut PathBuf> {
-        let mut paths: Vec<_> = self.tls.paths().collect();
-        paths.extend(self.admin.as_mut().map(|admin| &mut admin.socket));
-        paths.extend(self.linkdb.as_mut().map(|linkdb| &mut linkdb.path));
-        paths
+        Vec::new()
     }
 
-    fn rules(&self) -> Result<(), Broken> {
+    fn rules(&self, _: &Common) -> Result<(), Broken> {
         for (index, address) in self.listen.iter().enumerate() {
             if self.listen[..index].contains(address) {
                 let reason = format!("\"{address}\" is in the list twice");
@@ -178,11 +142,7 @@ impl Document for CloudConfig {
         if !self.dial.ipv4 && !self.dial.ipv6 {
             return Err(Broken::new("dial.ipv6", "ipv4 and ipv6 are both false"));
         }
-        self.admin.as_ref().map_or(Ok(()), Admin::rules)
-    }
-
-    fn set_ignored(&mut self, ignored: Vec<Problem>) {
-        self.ignored = ignored;
+        Ok(())
     }
 }
 

@@ -5,12 +5,38 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use polyrail_identity::IdentityPaths;
 use polyrail_model::Bytes;
 use polyrail_scheduler::ChainSpec;
 use serde::{Deserialize, Serialize};
 
-use crate::document::Broken;
+use crate::error::Broken;
+use crate::linkdb::LinkDbConfig;
 use crate::values::{count, displayed, duration, mebibytes, path, some_path, with_unit};
+
+/// The keys and tables of both daemons.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Common {
+    /// How tunnels travel; on a gateway, unless a carrier has its own mode.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Logging.
+    #[serde(default)]
+    pub log: LogConfig,
+    /// This node's certificate files.
+    pub tls: TlsConfig,
+    /// Bounds of each session.
+    #[serde(default)]
+    pub session: SessionConfig,
+    /// The chain of schedulerlets of this node's direction of sending.
+    #[serde(default)]
+    pub scheduler: SchedulerConfig,
+    /// The admin socket, if any.
+    pub admin: Option<Admin>,
+    /// The database of handovers, if any.
+    pub linkdb: Option<LinkDbConfig>,
+}
 
 /// How tunnels travel, as the operator chooses.
 #[derive(
@@ -165,33 +191,48 @@ impl fmt::Display for Mode {
     }
 }
 
-impl TlsConfig {
-    pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        let Self { certificate, key, authority, revocations } = self;
-        [certificate, key, authority].into_iter().chain(revocations)
-    }
-}
+impl Common {
+    /// The names of its fields.
+    pub(crate) const KEYS: [&'static str; 7] =
+        ["mode", "log", "tls", "session", "scheduler", "admin", "linkdb"];
 
-impl Admin {
+    /// The paths in it.
+    pub(crate) fn paths(&mut self) -> Vec<&mut PathBuf> {
+        let Self { tls: TlsConfig { certificate, key, authority, revocations }, .. } = self;
+        let socket = self.admin.as_mut().map(|admin| &mut admin.socket);
+        let database = self.linkdb.as_mut().map(|linkdb| &mut linkdb.path);
+        [certificate, key, authority]
+            .into_iter()
+            .chain(revocations)
+            .chain(socket)
+            .chain(database)
+            .collect()
+    }
+
     pub(crate) fn rules(&self) -> Result<(), Broken> {
-        if self.socket.as_os_str().as_bytes().len() <= SOCKET_PATH_MAX {
-            return Ok(());
+        let is_long = |admin: &Admin| admin.socket.as_os_str().as_bytes().len() > SOCKET_PATH_MAX;
+        if self.admin.as_ref().is_some_and(is_long) {
+            let reason = format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes");
+            return Err(Broken::new("admin.socket", reason));
         }
-        let reason = format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes");
-        Err(Broken::new("admin.socket", reason))
+        Ok(())
     }
 }
 
-impl Overrides {
-    /// Overrides values of the file.
-    pub(crate) fn apply(&self, mode: &mut Mode, log: &mut LogConfig) {
-        *mode = self.mode.unwrap_or(*mode);
-        log.level = self.log_level.unwrap_or(log.level);
+impl TlsConfig {
+    /// The files, for loading them.
+    pub fn paths(&self) -> IdentityPaths {
+        IdentityPaths {
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+            authority: self.authority.clone(),
+            revocations: self.revocations.clone(),
+        }
     }
 }
 
 /// A chain as its name or as a list of schedulerlets; written as a list.
-mod chain {
+pub mod chain {
     use polyrail_scheduler::ChainSpec;
     use serde::de::value::SeqAccessDeserializer;
     use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
@@ -216,16 +257,19 @@ mod chain {
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<ChainSpec, D::Error> {
+    /// Reads a chain.
+    ///
+    /// # Errors
+    /// No chain or schedulerlet has that name, or the chain is incomplete.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ChainSpec, D::Error> {
         deserializer.deserialize_any(Chain)
     }
 
-    pub(super) fn serialize<S: Serializer>(
-        chain: &ChainSpec,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    /// Writes the list.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(chain: &ChainSpec, serializer: S) -> Result<S::Ok, S::Error> {
         chain.names().serialize(serializer)
     }
 }

@@ -1,18 +1,22 @@
-//! Turns the text of a file into a typed configuration, and a mistake into its place.
+//! A daemon's configuration, and how the text of its file becomes one.
 //!
-//! `serde` judges each table, [`Document::rules`] the relations between tables. Keys of
-//! [`DELETED_KEYS`] are taken out before, with a warning.
+//! `serde` checks each table, [`Tables::rules`] the relations between tables. A mistake is reported
+//! with its place. Keys of [`DELETED_KEYS`] are removed before, with a warning.
 
+use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, Read};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 
+use polyrail_identity::NodeRole;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 
-use crate::error::{ConfigError, Problem};
+use crate::common::{Common, Overrides};
+use crate::error::{Broken, ConfigError, Problem};
 
 /// Keys of earlier versions, each with the reason why it no longer has a meaning. A file may hold
 /// them for one release.
@@ -24,27 +28,100 @@ pub(crate) const DELETED_KEYS: &[(&str, &str)] = &[(
 /// The largest configuration file that is read, in bytes.
 pub const FILE_MAX: u64 = 1024 * 1024;
 
-/// A daemon's configuration.
-pub(crate) trait Document: DeserializeOwned {
+/// A daemon's configuration, checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Config<T> {
+    /// The keys and tables that both daemons have.
+    #[serde(flatten)]
+    pub common: Common,
+    /// Those of one daemon alone.
+    #[serde(flatten)]
+    pub own: T,
+    /// Deleted keys that the file still holds.
+    #[serde(skip)]
+    pub ignored: Vec<Problem>,
+}
+
+/// The keys and tables of one daemon alone.
+pub trait Tables:
+    Clone + Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
+{
+    /// The daemon.
+    const ROLE: NodeRole;
+
+    /// Keys and tables that a running daemon cannot change.
+    const NEEDS_RESTART: &'static [&'static str];
+
+    /// The interfaces of its carriers; `None` for all interfaces, if a carrier is bound only to an
+    /// address.
+    fn interfaces(&self) -> Option<Vec<String>>;
+
     /// The paths in it, which start at the file's folder when they are relative.
     fn paths(&mut self) -> Vec<&mut PathBuf>;
 
     /// Checks the relations between keys.
-    fn rules(&self) -> Result<(), Broken>;
-
-    /// Keeps the warnings about deleted keys.
-    fn set_ignored(&mut self, ignored: Vec<Problem>);
+    ///
+    /// # Errors
+    /// The first broken rule.
+    fn rules(&self, common: &Common) -> Result<(), Broken>;
 }
 
-/// A broken rule: the key to blame, and the reason.
-pub(crate) struct Broken {
-    key: String,
-    reason: String,
+impl<T> Deref for Config<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.own
+    }
 }
 
-impl Broken {
-    pub(crate) fn new(key: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { key: key.into(), reason: reason.into() }
+impl<T: Tables> Config<T> {
+    /// Reads and checks a file; `overrides` replace some of its values.
+    ///
+    /// # Errors
+    /// The file cannot be read, or it has a mistake.
+    pub fn load(file: impl AsRef<Path>, overrides: &Overrides) -> Result<Self, ConfigError> {
+        let mut config = Self::parse(&read_text(file.as_ref())?, file.as_ref())?;
+        let Common { mode, log, .. } = &mut config.common;
+        *mode = overrides.mode.unwrap_or(*mode);
+        log.level = overrides.log_level.unwrap_or(log.level);
+        Ok(config)
+    }
+
+    /// Checks `text`, the contents of `file`: relative paths start at its folder.
+    ///
+    /// # Errors
+    /// The text has a mistake.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
+        let problem = |span: Range<usize>, key: String, reason: String| {
+            let (line, column) = place(text, span.start);
+            Problem { file: file.to_owned(), line, column, key, reason }
+        };
+        let refuse = |error: toml::de::Error| {
+            let span = error.span().unwrap_or_default();
+            let (key, reason) = explain(text, &span, error.message());
+            ConfigError::Invalid(problem(span, key, reason))
+        };
+        let mut table = DeTable::parse(text).map_err(refuse)?;
+        let deleted = |&(key, reason): &(&str, &str)| {
+            let span = take(table.get_mut(), key)?;
+            Some(problem(span, key.to_owned(), reason.to_owned()))
+        };
+        let ignored = DELETED_KEYS.iter().filter_map(deleted).collect();
+        let mut common = Spanned::new(table.span(), DeTable::new());
+        for key in Common::KEYS {
+            common.get_mut().extend(table.get_mut().remove_entry(key));
+        }
+        let mut common = Common::deserialize(Deserializer::from(common)).map_err(refuse)?;
+        let mut own = T::deserialize(Deserializer::from(table)).map_err(refuse)?;
+        let folder = file.parent().unwrap_or(Path::new(""));
+        for path in common.paths().into_iter().chain(own.paths()) {
+            *path = folder.join(&path);
+        }
+        if let Err(Broken { key, reason }) = own.rules(&common).and_then(|()| common.rules()) {
+            let span = Keys::of(text).span(&key);
+            return Err(ConfigError::Invalid(problem(span, key, reason)));
+        }
+        Ok(Self { common, own, ignored })
     }
 }
 
@@ -63,49 +140,25 @@ pub fn read_text(file: &Path) -> Result<String, ConfigError> {
     Ok(text)
 }
 
-/// Parses `text`, the contents of `file`.
-pub(crate) fn parse<T: Document>(text: &str, file: &Path) -> Result<T, ConfigError> {
-    let problem = |span: Range<usize>, key: String, reason: String| {
-        let (line, column) = place(text, span.start);
-        Problem { file: file.to_owned(), line, column, key, reason }
-    };
-    let refuse = |error: toml::de::Error| {
-        let span = error.span().unwrap_or_default();
-        let reason = error.message().lines().collect::<Vec<_>>().join(", ");
-        let mut key = Keys::of(text).at(&span);
-        if let Some(field) = missing_field(&reason) {
-            key = if key.is_empty() { field.to_owned() } else { format!("{key}.{field}") };
-        }
-        ConfigError::Invalid(problem(span, key, reason))
-    };
-    let mut table = DeTable::parse(text).map_err(refuse)?;
-    let deleted = |&(key, reason): &(&str, &str)| {
-        let span = take(table.get_mut(), key)?;
-        Some(problem(span, key.to_owned(), reason.to_owned()))
-    };
-    let ignored = DELETED_KEYS.iter().filter_map(deleted).collect();
-    let mut config = T::deserialize(Deserializer::from(table)).map_err(refuse)?;
-    let folder = file.parent().unwrap_or(Path::new(""));
-    for path in config.paths() {
-        *path = folder.join(&path);
+/// The key that an error of `toml` is about, and the reason.
+fn explain(text: &str, span: &Range<usize>, message: &str) -> (String, String) {
+    let mut reason = message.lines().collect::<Vec<_>>().join(", ");
+    let mut key = Keys::of(text).at(span);
+    let missing = reason.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+    if let Some(field) = missing {
+        key = if key.is_empty() { field.to_owned() } else { format!("{key}.{field}") };
+    } else if reason.starts_with("unknown field") && !key.contains('.') {
+        // The own tables were read alone.
+        Common::KEYS.iter().for_each(|key| reason += &format!(", `{key}`"));
     }
-    if let Err(Broken { key, reason }) = config.rules() {
-        let span = Keys::of(text).span(&key);
-        return Err(ConfigError::Invalid(problem(span, key, reason)));
-    }
-    config.set_ignored(ignored);
-    Ok(config)
+    (key, reason)
 }
 
-/// Removes `table.key` from the document; where it stood, if it was there.
+/// Removes `table.key` from the document; returns its place, if it was there.
 fn take(document: &mut DeTable<'_>, key: &str) -> Option<Range<usize>> {
     let (table, key) = key.split_once('.')?;
     let DeValue::Table(table) = document.get_mut(table)?.get_mut() else { return None };
     table.remove_entry(key).map(|(key, _)| key.span())
-}
-
-fn missing_field(reason: &str) -> Option<&str> {
-    reason.strip_prefix("missing field `")?.strip_suffix('`')
 }
 
 /// Line and column, both from 1.

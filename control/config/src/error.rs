@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 /// A configuration that was refused as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -21,9 +23,10 @@ pub enum ConfigError {
 }
 
 /// A key of a configuration file that is wrong, or no longer has a meaning.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// The file as it was named.
+    /// The file as it was named; not part of the JSON.
+    #[serde(skip)]
     pub file: PathBuf,
     /// Line, counted from 1.
     pub line: usize,
@@ -43,5 +46,18 @@ impl fmt::Display for Problem {
             write!(f, "{}: ", self.key)?;
         }
         f.write_str(&self.reason)
+    }
+}
+
+/// A broken rule: the key to blame, and the reason.
+#[derive(Debug)]
+pub struct Broken {
+    pub(crate) key: String,
+    pub(crate) reason: String,
+}
+
+impl Broken {
+    pub(crate) fn new(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { key: key.into(), reason: reason.into() }
     }
 }

@@ -1,45 +1,31 @@
 //! The configuration of `polyrail-gateway`.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use polyrail_identity::NodeRole;
 use polyrail_model::Identity;
 use serde::{Deserialize, Serialize};
 
-use crate::common::{Admin, LogConfig, Mode, Overrides, SchedulerConfig, SessionConfig, TlsConfig};
-use crate::document::{self, Broken, Document, read_text};
-use crate::error::{ConfigError, Problem};
+use crate::carrier::Carrier;
+use crate::common::{Common, Mode};
+use crate::document::{Config, Tables};
+use crate::error::Broken;
 use crate::intercept::Intercept;
-use crate::linkdb::LinkDbConfig;
-use crate::names::{CarrierName, CongestionControl, InterfaceName, ModemName};
 use crate::telemetry::TelemetryConfig;
 use crate::users::{Dns, Socks5, Users};
-use crate::values::{
-    PeerAddress, SourceAddress, count, displayed, duration, identity, list, some, some_list,
-    some_path, with_unit, yes,
-};
+use crate::values::{PeerAddress, count, displayed, duration, identity, list, with_unit};
 
 /// `gateway.toml`, checked.
+pub type GatewayConfig = Config<GatewayTables>;
+
+/// The keys of `gateway.toml` alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GatewayConfig {
-    /// How tunnels travel, unless a carrier has its own mode.
-    #[serde(default)]
-    pub mode: Mode,
-    /// Logging.
-    #[serde(default)]
-    pub log: LogConfig,
-    /// This gateway's certificate files.
-    pub tls: TlsConfig,
+pub struct GatewayTables {
     /// The cloud of this gateway.
     pub cloud: CloudPeer,
-    /// Bounds of the session.
-    #[serde(default)]
-    pub session: SessionConfig,
-    /// The chain of schedulerlets.
-    #[serde(default)]
-    pub scheduler: SchedulerConfig,
     /// 1 to [`CARRIERS_MAX`] carriers with different names; at least one is
     /// [usable](Carrier::usable).
     #[serde(rename = "carrier")]
@@ -47,8 +33,6 @@ pub struct GatewayConfig {
     /// When and how a path's connection is replaced.
     #[serde(default)]
     pub restart: Restart,
-    /// The admin socket, if any.
-    pub admin: Option<Admin>,
     /// Transparent interception, if any.
     pub intercept: Option<Intercept>,
     /// The DNS forwarder, if any; only together with `intercept`.
@@ -61,11 +45,6 @@ pub struct GatewayConfig {
     /// The sources of positions and cells; by default none.
     #[serde(default)]
     pub telemetry: TelemetryConfig,
-    /// The database of handovers, if any.
-    pub linkdb: Option<LinkDbConfig>,
-    /// Deleted keys that the file still holds.
-    #[serde(skip)]
-    pub ignored: Vec<Problem>,
 }
 
 /// The most carriers of one gateway.
@@ -81,56 +60,6 @@ pub struct CloudPeer {
     /// Where it listens, in order of preference; 1 to 8.
     #[serde(deserialize_with = "list::<_, PeerAddress, _, 1, 8>")]
     pub addresses: Vec<SocketAddr>,
-}
-
-/// `[[carrier]]`: one way to the cloud.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Carrier {
-    /// The operator's name for it.
-    pub name: CarrierName,
-    /// The interface that its connections are bound to.
-    pub interface: Option<InterfaceName>,
-    /// The address that its connections come from.
-    #[serde(default, deserialize_with = "some::<_, SourceAddress, _>")]
-    pub source: Option<IpAddr>,
-    /// The cloud's addresses over this carrier, when not those of `[cloud]`; then 1 to 8.
-    #[serde(default, deserialize_with = "some_list::<_, PeerAddress, _, 1, 8>")]
-    pub addresses: Option<Vec<SocketAddr>>,
-    /// The congestion control; default `bbr`.
-    #[serde(default = "CongestionControl::bbr")]
-    pub congestion: CongestionControl,
-    /// How its tunnels travel, when not as the top of the file says.
-    pub mode: Option<Mode>,
-    /// Whether its bytes cost money: fewer connection attempts at once; default false.
-    #[serde(default)]
-    pub metered: bool,
-    /// The folder for a qlog of each of its QUIC connections, if wanted.
-    #[serde(default, deserialize_with = "some_path")]
-    pub qlog: Option<PathBuf>,
-    /// Its modem, when not the one behind `interface`.
-    pub modem: Option<ModemName>,
-    /// How it is used; default primary.
-    #[serde(default)]
-    pub role: CarrierRole,
-    /// Whether it is used at all; default true.
-    #[serde(default = "yes")]
-    pub enabled: bool,
-}
-
-/// How the operator wants a carrier used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CarrierRole {
-    /// Used whenever it helps.
-    #[default]
-    Primary,
-    /// In this version the same as primary.
-    Secondary,
-    /// Used only while no other carrier is up.
-    Backup,
-    /// Never used.
-    Never,
 }
 
 /// `[restart]`: when and how a path's connection is replaced by a fresh one.
@@ -157,52 +86,14 @@ impl Default for Restart {
     }
 }
 
-impl CarrierRole {
-    /// Its name in configurations and in the admin interface.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Primary => "primary",
-            Self::Secondary => "secondary",
-            Self::Backup => "backup",
-            Self::Never => "never",
-        }
-    }
-}
-
-impl Carrier {
-    /// Whether the gateway may use it: enabled, and its role is not `never`.
-    pub fn usable(&self) -> bool {
-        self.enabled && self.role != CarrierRole::Never
-    }
-}
-
 impl GatewayConfig {
-    /// Reads and checks `gateway.toml`.
-    ///
-    /// # Errors
-    /// The file cannot be read, or it has a mistake.
-    pub fn load(file: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        Self::parse(&read_text(file.as_ref())?, file.as_ref())
-    }
-
-    /// Checks `text`, the contents of `file`: relative paths start at its folder.
-    ///
-    /// # Errors
-    /// The text has a mistake.
-    pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
-        document::parse(text, file)
-    }
-
-    /// Overrides values of the file by flags of the command line.
-    pub fn apply(&mut self, overrides: &Overrides) {
-        overrides.apply(&mut self.mode, &mut self.log);
-    }
-
     /// The mode of `carrier`'s tunnels: its own, else the common one.
     pub fn carrier_mode(&self, carrier: &Carrier) -> Mode {
-        carrier.mode.unwrap_or(self.mode)
+        carrier.mode.unwrap_or(self.common.mode)
     }
+}
 
+impl GatewayTables {
     /// The cloud's addresses over `carrier`: its own, else the common ones.
     pub fn addresses<'a>(&'a self, carrier: &'a Carrier) -> &'a [SocketAddr] {
         carrier.addresses.as_deref().unwrap_or(&self.cloud.addresses)
@@ -262,17 +153,33 @@ impl GatewayConfig {
     }
 }
 
-impl Document for GatewayConfig {
-    fn paths(&mut self) -> Vec<&mut PathBuf> {
-        let mut paths: Vec<_> = self.tls.paths().collect();
-        paths.extend(self.admin.as_mut().map(|admin| &mut admin.socket));
-        paths.extend(self.carriers.iter_mut().filter_map(|carrier| carrier.qlog.as_mut()));
-        paths.extend(self.telemetry.replay.as_mut());
-        paths.extend(self.linkdb.as_mut().map(|linkdb| &mut linkdb.path));
-        paths
+impl Tables for GatewayTables {
+    const ROLE: NodeRole = NodeRole::Gateway;
+    const NEEDS_RESTART: &'static [&'static str] = &[
+        "admin",
+        "cloud.name",
+        "dns.port",
+        "intercept",
+        "linkdb.path",
+        "session.memory",
+        "socks5.listen",
+        "users",
+    ];
+
+    fn interfaces(&self) -> Option<Vec<String>> {
+        if self.carriers.iter().any(|c| c.interface.is_none() && c.source.is_some()) {
+            return None;
+        }
+        let bound = self.carriers.iter().filter_map(|carrier| carrier.interface.as_ref());
+        Some(bound.map(ToString::to_string).collect())
     }
 
-    fn rules(&self) -> Result<(), Broken> {
+    fn paths(&mut self) -> Vec<&mut PathBuf> {
+        let qlogs = self.carriers.iter_mut().filter_map(|carrier| carrier.qlog.as_mut());
+        qlogs.chain(&mut self.telemetry.replay).collect()
+    }
+
+    fn rules(&self, common: &Common) -> Result<(), Broken> {
         self.carrier_rules()?;
         if self.intercept.is_none() && self.socks5.is_none() {
             let reason = "the gateway has no users: add [intercept], [socks5] or both";
@@ -284,13 +191,9 @@ impl Document for GatewayConfig {
         self.port_rules()?;
         self.intercept.as_ref().map_or(Ok(()), |intercept| intercept.rules(&self.carriers))?;
         self.telemetry.rules()?;
-        if self.linkdb.as_ref().is_some_and(|linkdb| linkdb.share.is_some()) {
+        if common.linkdb.as_ref().is_some_and(|linkdb| linkdb.share.is_some()) {
             return Err(Broken::new("linkdb.share", "unknown field: only a cloud has it"));
         }
-        self.admin.as_ref().map_or(Ok(()), Admin::rules)
-    }
-
-    fn set_ignored(&mut self, ignored: Vec<Problem>) {
-        self.ignored = ignored;
+        Ok(())
     }
 }

@@ -5,8 +5,8 @@ use std::num::{NonZeroU16, NonZeroU32};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::document::Broken;
-use crate::gateway::Carrier;
+use crate::carrier::Carrier;
+use crate::error::Broken;
 use crate::names::{CarrierName, InterfaceName};
 use crate::values::{Prefix, list, text, yes};
 

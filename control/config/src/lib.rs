@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod carrier;
 pub mod check;
 mod cloud;
 mod common;
@@ -24,17 +25,18 @@ mod values;
 #[cfg(test)]
 mod tests;
 
-pub use cloud::{Access, CloudConfig, Dial, TunnelConfig};
+pub use carrier::{Carrier, CarrierRole};
+pub use cloud::{Access, CloudConfig, CloudTables, Dial, TunnelConfig};
 pub use common::{
-    Admin, LogConfig, LogFormat, LogLevel, Mode, Overrides, SOCKET_PATH_MAX, SchedulerConfig,
-    SessionConfig, TlsConfig,
+    Admin, Common, LogConfig, LogFormat, LogLevel, Mode, Overrides, SOCKET_PATH_MAX,
+    SchedulerConfig, SessionConfig, TlsConfig, chain,
 };
-pub use document::{FILE_MAX, read_text};
+pub use document::{Config, FILE_MAX, Tables};
 pub use error::{ConfigError, Problem};
-pub use gateway::{CARRIERS_MAX, Carrier, CarrierRole, CloudPeer, GatewayConfig, Restart};
+pub use gateway::{CARRIERS_MAX, CloudPeer, GatewayConfig, GatewayTables, Restart};
 pub use intercept::{Intercept, OnExit, OtherTraffic, PrivateTraffic};
 pub use linkdb::{EVENTS_MAX, LinkDbConfig};
 pub use names::{BusAddress, CarrierName, CongestionControl, InterfaceName, ModemName, NameError};
 pub use polyrail_scheduler::ChainSpec;
-pub use telemetry::{MessageBus, TelemetryConfig};
+pub use telemetry::TelemetryConfig;
 pub use users::{Dns, Socks5, SocksReply, UserKey, Users};

@@ -49,82 +49,82 @@ fn problem<T: std::fmt::Debug>(parsed: Result<T, ConfigError>) -> Problem {
 
 #[test]
 fn gateway_defaults_are_as_documented() {
-    let config = gateway(GATEWAY).unwrap();
-    assert_eq!(config.mode, Mode::Auto);
-    assert_eq!(config.carrier_mode(&config.carriers[0]), Mode::Auto);
-    assert!(!config.carriers[0].metered && config.carriers[0].qlog.is_none());
+    let with = "[intercept]\ninterfaces = [\"lan0\"]\n[dns]\nresolver = \"9.9.9.9:53\"\n";
+    let Config { common, own, ignored } = gateway(&format!("{GATEWAY}{with}")).unwrap();
+    assert_eq!(common.mode, Mode::Auto);
+    assert_eq!(common.log, LogConfig { level: LogLevel::Info, format: LogFormat::Text });
+    assert_eq!(common.tls.certificate, PathBuf::from("/etc/polyrail/g.crt"));
+    assert_eq!(common.tls.key, PathBuf::from("/keys/g.key"));
+    assert_eq!(common.tls.revocations, None);
+    let (linger, memory) = (Duration::from_secs(120), Bytes::from_mib(16));
+    assert_eq!(common.session, SessionConfig { linger, memory, flows_max: 16_384 });
+    assert_eq!(common.scheduler.chain, ChainSpec::named("polyrail").unwrap());
+    assert_eq!((common.admin, common.linkdb, ignored), (None, None, vec![]));
+
+    let carrier = &own.carriers[0];
+    assert!(!carrier.metered && carrier.usable());
+    assert_eq!((carrier.qlog.as_ref(), carrier.modem.as_ref(), carrier.mode), (None, None, None));
+    assert_eq!((carrier.congestion.as_str(), carrier.role), ("bbr", CarrierRole::Primary));
+    assert_eq!(own.addresses(carrier), own.cloud.addresses);
     let interval = Duration::from_millis(100);
     let restart = Restart { enabled: true, early_data: true, attempts_max: 3, interval };
-    assert_eq!(config.restart, restart);
-    assert_eq!(config.admin, None);
-    assert_eq!(config.log, LogConfig { level: LogLevel::Info, format: LogFormat::Text });
-    assert_eq!(config.tls.certificate, PathBuf::from("/etc/polyrail/g.crt"));
-    assert_eq!(config.tls.key, PathBuf::from("/keys/g.key"));
-    assert_eq!(config.tls.revocations, None);
-    assert_eq!(config.session.linger, Duration::from_secs(120));
-    assert_eq!(config.session.memory, Bytes::from_mib(16));
-    assert_eq!(config.session.flows_max, 16_384);
-    assert_eq!(config.scheduler.chain, ChainSpec::named("polyrail").unwrap());
-    assert_eq!(config.carriers[0].congestion.as_str(), "bbr");
-    assert_eq!(config.carriers[0].role, CarrierRole::Primary);
-    assert!(config.carriers[0].usable());
-    assert_eq!(config.addresses(&config.carriers[0]), config.cloud.addresses);
-    assert_eq!(config.users.key, UserKey::LinkAddress);
-    assert_eq!(config.socks5.unwrap().reply, SocksReply::Immediate);
-    assert!(config.intercept.is_none() && config.dns.is_none());
-    assert!(config.telemetry.is_empty() && config.linkdb.is_none() && config.ignored.is_empty());
-    assert_eq!(config.carriers[0].modem, None);
-
-    let with = "[intercept]\ninterfaces = [\"lan0\"]\n[dns]\nresolver = \"9.9.9.9:53\"\n";
-    let config = gateway(&format!("{GATEWAY}{with}")).unwrap();
-    assert_eq!(config.dns.unwrap().port.get(), 7853);
-    let intercept = config.intercept.unwrap();
+    assert_eq!(own.restart, restart);
+    assert_eq!(own.users.key, UserKey::LinkAddress);
+    assert_eq!(own.socks5.unwrap().reply, SocksReply::Immediate);
+    assert!(own.telemetry.is_empty());
+    assert_eq!(own.dns.unwrap().port.get(), 7853);
+    let intercept = own.intercept.unwrap();
     assert_eq!((intercept.port.get(), intercept.mark.get(), intercept.table), (7801, 0x706f, 7801));
-    assert_eq!(intercept.other, OtherTraffic::Reject);
-    assert_eq!(intercept.private, PrivateTraffic::Bypass);
-    assert_eq!(intercept.on_exit, OnExit::Open);
+    let Intercept { other, private, on_exit, .. } = intercept;
+    let usual = (OtherTraffic::Reject, PrivateTraffic::Bypass, OnExit::Open);
+    assert_eq!((other, private, on_exit), usual);
     assert!(intercept.ipv4 && intercept.ipv6 && intercept.bypass.is_empty());
 }
 
 #[test]
 fn cloud_defaults_are_as_documented() {
-    let config = cloud(CLOUD).unwrap();
-    assert_eq!(config.access.deny_ports[0].get(), 25);
-    assert!(config.access.allow.is_empty() && config.access.deny.is_empty());
-    let timeout = Duration::from_secs(10);
-    assert_eq!(config.dial, Dial { timeout, ipv4: true, ipv6: true });
-    assert_eq!(config.mode, Mode::Auto);
-    let usual = TunnelConfig { half_open_max: 1024, retry_above: 256, server_id: 0 };
-    assert_eq!(config.tunnel, usual);
-    assert!(config.congestion.is_none() && config.carrier_congestion.is_empty());
-    assert_eq!((config.admin, config.linkdb), (None, None));
+    let CloudTables { access, dial, tunnel, congestion, carrier_congestion, .. } =
+        cloud(CLOUD).unwrap().own;
+    assert_eq!((access.deny_ports[0].get(), access.deny_ports.len()), (25, 1));
+    assert!(access.allow.is_empty() && access.deny.is_empty());
+    assert_eq!(dial, Dial { timeout: Duration::from_secs(10), ipv4: true, ipv6: true });
+    assert_eq!(tunnel, TunnelConfig { half_open_max: 1024, retry_above: 256, server_id: 0 });
+    assert!(congestion.is_none() && carrier_congestion.is_empty());
 }
 
 #[test]
 fn every_table_of_a_gateway_is_read() {
-    let text = GATEWAY.replacen("\"wwan0\"", "\"w\"\nmode = \"tls\"\nqlog = \"q\"", 1);
+    let carrier = "\"w\"\nmode = \"tls\"\nqlog = \"q\"\nmodem = \"353270040012345\"";
+    let text = GATEWAY.replacen("\"wwan0\"", carrier, 1);
     let tables = "[restart]\nenabled = false\nearly_data = false\nattempts_max = 8\n\
                   interval = \"1s\"\n[admin]\nsocket = \"/run/polyrail/gateway.sock\"\n\
                   [telemetry]\ngpsd = \"[::1]:2947\"\nmodem_manager = true\nreplay = \"t.ndjson\"\n\
+                  modem_manager_bus = \"unix:path=/b\"\n\
                   [scheduler]\nchain = [\"round_robin\", \"redundancy\"]\n\
                   [log]\nlevel = \"trace\"\nformat = \"json\"\n\
                   [linkdb]\npath = \"/l\"\nevents_max = 1000\nretention_days = 36500\n\
                   forecast = false\nguard = true\n\
                   [intercept]\ninterfaces=[\"l\"]\nother = \"direct:a\"\nprivate = \"carry\"\n";
     let config = gateway(&format!("mode = \"quic\"\n{text}{tables}")).unwrap();
-    assert_eq!((config.mode, config.carriers[0].mode), (Mode::Quic, Some(Mode::Tls)));
+    assert_eq!((config.common.mode, config.carriers[0].mode), (Mode::Quic, Some(Mode::Tls)));
     assert_eq!(config.carrier_mode(&config.carriers[0]), Mode::Tls);
-    assert_eq!(config.carriers[0].qlog, Some(PathBuf::from("/etc/polyrail/q")));
+    let Config { common, own, .. } = config;
+    assert_eq!(own.carriers[0].qlog, Some(PathBuf::from("/etc/polyrail/q")));
+    assert_eq!(own.carriers[0].modem.as_ref().unwrap().as_str(), "353270040012345");
     let interval = Duration::from_secs(1);
     let restart = Restart { enabled: false, early_data: false, attempts_max: 8, interval };
-    assert_eq!(config.restart, restart);
-    assert_eq!(config.admin.unwrap().socket, PathBuf::from("/run/polyrail/gateway.sock"));
-    assert_eq!(config.telemetry.gpsd, Some("[::1]:2947".parse().unwrap()));
-    assert_eq!(config.telemetry.message_bus(), Some(MessageBus::System));
-    assert_eq!(config.telemetry.replay, Some(PathBuf::from("/etc/polyrail/t.ndjson")));
+    assert_eq!(own.restart, restart);
+    assert_eq!(common.admin.unwrap().socket, PathBuf::from("/run/polyrail/gateway.sock"));
+    let telemetry = TelemetryConfig {
+        gpsd: Some("[::1]:2947".parse().unwrap()),
+        modem_manager: true,
+        modem_manager_bus: Some("unix:path=/b".parse().unwrap()),
+        replay: Some(PathBuf::from("/etc/polyrail/t.ndjson")),
+    };
+    assert_eq!(own.telemetry, telemetry);
     let chain = ChainSpec::of(&["round_robin", "redundancy"]).unwrap();
-    assert_eq!(config.scheduler.chain, chain);
-    assert_eq!(config.log, LogConfig { level: LogLevel::Trace, format: LogFormat::Json });
+    assert_eq!(common.scheduler.chain, chain);
+    assert_eq!(common.log, LogConfig { level: LogLevel::Trace, format: LogFormat::Json });
     let linkdb = LinkDbConfig {
         path: PathBuf::from("/l"),
         events_max: 1000,
@@ -133,22 +133,10 @@ fn every_table_of_a_gateway_is_read() {
         guard: true,
         share: None,
     };
-    assert_eq!(config.linkdb, Some(linkdb));
-    let intercept = config.intercept.unwrap();
+    assert_eq!(common.linkdb, Some(linkdb));
+    let intercept = own.intercept.unwrap();
     assert_eq!(intercept.other, OtherTraffic::Direct("a".parse().unwrap()));
     assert_eq!(intercept.private, PrivateTraffic::Carry);
-
-    let bus = "unix:path=/run/other/bus";
-    let private = format!("modem_manager = true\nmodem_manager_bus = \"{bus}\"\n");
-    let telemetry = gateway(&format!("{GATEWAY}[telemetry]\n{private}")).unwrap().telemetry;
-    let found = telemetry.message_bus().unwrap();
-    assert_eq!(
-        (found.to_string(), MessageBus::System.to_string().as_str()),
-        (bus.into(), "the system bus")
-    );
-    let modem = GATEWAY.replacen("\"wwan0\"", "\"wwan0\"\nmodem = \"353270040012345\"", 1);
-    let found = gateway(&modem).unwrap().carriers.remove(0).modem.unwrap();
-    assert_eq!(found.as_str(), "353270040012345");
 }
 
 #[test]
@@ -156,45 +144,46 @@ fn every_table_of_a_cloud_is_read() {
     let tables = "[tunnel]\nhalf_open_max = 7\nretry_above = 0\nserver_id = 65535\n\
                   [admin]\nsocket = \"s\"\n[session]\nmemory = \"4 GiB\"\n\
                   [access]\nallow = [\"10.0.0.0/8\"]\ndeny_ports = []\n\
-                  [linkdb]\npath = \"l.redb\"\n\
+                  [linkdb]\npath = \"l.redb\"\nshare = false\n\
                   [carrier_congestion]\nsatellite = \"cubic\"\nlte-a = \"bbr\"\n";
-    let config = cloud(&format!("congestion = \"reno\"\n{CLOUD}{tables}")).unwrap();
-    assert_eq!(config.tunnel, TunnelConfig { half_open_max: 7, retry_above: 0, server_id: 65_535 });
-    assert_eq!(config.admin.unwrap().socket, PathBuf::from("/etc/polyrail/s"));
-    assert_eq!(config.session.memory, Bytes::from_mib(4096));
-    assert!(config.access.deny_ports.is_empty());
-    assert_eq!(config.access.allow[0].to_string(), "10.0.0.0/8");
+    let text = format!("congestion = \"reno\"\n{CLOUD}{tables}");
+    let Config { common, own, .. } = cloud(&text).unwrap();
+    assert_eq!(own.tunnel, TunnelConfig { half_open_max: 7, retry_above: 0, server_id: 65_535 });
+    assert_eq!(common.admin.unwrap().socket, PathBuf::from("/etc/polyrail/s"));
+    assert_eq!(common.session.memory, Bytes::from_mib(4096));
+    assert!(own.access.deny_ports.is_empty());
+    assert_eq!(own.access.allow[0].to_string(), "10.0.0.0/8");
     let linkdb = LinkDbConfig {
         path: PathBuf::from("/etc/polyrail/l.redb"),
         events_max: 1_000_000,
         retention_days: 365.try_into().unwrap(),
         forecast: true,
         guard: false,
-        share: None,
+        share: Some(false),
     };
-    assert_eq!(config.linkdb, Some(linkdb));
+    assert!(!linkdb.shares());
+    assert_eq!(common.linkdb, Some(linkdb));
     let cubic: CongestionControl = "cubic".parse().unwrap();
     let satellite: CarrierName = "satellite".parse().unwrap();
-    assert_eq!(config.carrier_congestion.get(&satellite), Some(&cubic));
-    assert_eq!(config.congestion.unwrap().as_str(), "reno");
-    let alone = cloud(&format!("{CLOUD}[linkdb]\npath = \"l\"\nshare = false\n")).unwrap();
-    assert!(!alone.linkdb.unwrap().shares());
+    assert_eq!(own.carrier_congestion.get(&satellite), Some(&cubic));
+    assert_eq!(own.congestion.unwrap().as_str(), "reno");
 }
 
 #[test]
 fn both_examples_parse() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
-    let config = GatewayConfig::load(folder.join("gateway.toml")).unwrap();
+    let config = GatewayConfig::load(folder.join("gateway.toml"), &Overrides::default()).unwrap();
+    let Config { common, own: config, .. } = config;
     assert_eq!(config.carriers.len(), 2);
     let intercept = config.intercept.unwrap();
     assert_eq!(intercept.mark.get(), 0x706f);
     assert_eq!(intercept.bypass[0].to_string(), "198.51.100.0/24");
     assert_eq!(config.dns.unwrap().resolver.port(), 53);
     assert_eq!(config.telemetry.gpsd.unwrap().port(), 2947);
-    assert_eq!(config.linkdb.unwrap().path, PathBuf::from("/var/lib/polyrail/linkdb.redb"));
-    let config = CloudConfig::load(folder.join("cloud.toml")).unwrap();
+    assert_eq!(common.linkdb.unwrap().path, PathBuf::from("/var/lib/polyrail/linkdb.redb"));
+    let config = CloudConfig::load(folder.join("cloud.toml"), &Overrides::default()).unwrap();
     assert_eq!(config.listen[0].port(), 4433);
-    assert!(config.linkdb.unwrap().shares());
+    assert!(config.common.linkdb.unwrap().shares());
 }
 
 /// Replaces `from` in the example by `to`; the line at `mark` must be blamed on `key`, with
@@ -365,7 +354,10 @@ fn deleted_keys_are_ignored_with_a_warning() {
     let log = "[log]\nlevel = \"debug\"\nfile = \"/var/log/x\"\n";
     let gateway = gateway(&format!("{GATEWAY}{log}")).unwrap();
     let cloud = cloud(&format!("{CLOUD}{log}")).unwrap();
-    assert_eq!((gateway.log.level, cloud.log.level), (LogLevel::Debug, LogLevel::Debug));
+    assert_eq!(
+        (gateway.common.log.level, cloud.common.log.level),
+        (LogLevel::Debug, LogLevel::Debug)
+    );
     assert_eq!((gateway.ignored.len(), cloud.ignored.len()), (1, 1));
     let warning = gateway.ignored[0].to_string();
     let expected = "/etc/polyrail/gateway.toml:18:1: log.file: this key is ignored: ";
@@ -425,22 +417,24 @@ fn mistakes_of_a_cloud_are_placed() {
 
 #[test]
 fn command_line_overrides_the_file() {
-    let mut config = gateway(GATEWAY).unwrap();
-    config.apply(&Overrides { mode: Some(Mode::Tls), log_level: Some(LogLevel::Debug) });
-    config.apply(&Overrides::default());
-    assert_eq!((config.log.level, config.mode), (LogLevel::Debug, Mode::Tls));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.toml");
+    std::fs::write(&file, GATEWAY).unwrap();
+    let overrides = Overrides { mode: Some(Mode::Tls), log_level: Some(LogLevel::Debug) };
+    let common = GatewayConfig::load(&file, &overrides).unwrap().common;
+    assert_eq!((common.log.level, common.mode), (LogLevel::Debug, Mode::Tls));
 }
 
 #[test]
 fn unreadable_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("x.toml");
-    let error = GatewayConfig::load(&file).unwrap_err().to_string();
-    assert!(error.contains("x.toml") && error.contains("No such file"), "{error}");
+    let error = || CloudConfig::load(&file, &Overrides::default()).unwrap_err().to_string();
+    assert!(error().contains("x.toml") && error().contains("No such file"), "{}", error());
     std::fs::write(&file, b"mode = \"tls\"\n# \xff").unwrap();
-    assert!(CloudConfig::load(&file).unwrap_err().to_string().contains("UTF-8"));
+    assert!(error().contains("UTF-8"));
     std::fs::write(&file, vec![b'#'; FILE_MAX as usize + 1]).unwrap();
-    assert!(CloudConfig::load(&file).unwrap_err().to_string().contains("over 1 MiB"));
+    assert!(error().contains("over 1 MiB"));
 }
 
 /// Every key that a table takes has a row in the reference.
@@ -463,6 +457,12 @@ fn reference_has_every_key() {
             "carrier" => "[[carrier]]\nx = 1\n".to_owned(),
             table => format!("[{table}]\nx = 1\n"),
         };
+        let tls = if table == "tls" {
+            ""
+        } else {
+            "[tls]\ncertificate = \"c\"\nkey = \"k\"\nauthority = \"a\"\n"
+        };
+        let text = text + tls;
         for found in [problem(gateway(&text)), problem(cloud(&text))] {
             let Some((_, known)) = found.reason.split_once("expected ") else { continue };
             let Some(prefix) = found.key.strip_suffix('x') else { continue };

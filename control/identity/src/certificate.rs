@@ -1,9 +1,11 @@
 //! Reads certificates: the node they name, their role and their validity.
 
 use std::path::Path;
+use std::str::FromStr;
 
 use polyrail_model::Identity;
 use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
@@ -12,7 +14,8 @@ use x509_parser::prelude::FromDer;
 use crate::{IdentityError, Serial, files};
 
 /// The role of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NodeRole {
     /// It opens tunnels: TLS client authentication alone.
     Gateway,
@@ -173,6 +176,18 @@ impl NodeRole {
         match self {
             Self::Gateway => "gateway",
             Self::Cloud => "cloud",
+        }
+    }
+}
+
+impl FromStr for NodeRole {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "gateway" => Ok(Self::Gateway),
+            "cloud" => Ok(Self::Cloud),
+            _ => Err("neither gateway nor cloud"),
         }
     }
 }

@@ -36,15 +36,15 @@ pub struct IdentityPaths {
 }
 
 impl IdentityPaths {
-    /// Which of the files this is: `certificate`, `key`, `authority` or `revocations`.
-    pub fn kind_of(&self, path: &Path) -> Option<&'static str> {
-        let kinds = [
+    /// The files by kind.
+    pub fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let files = [
             ("certificate", Some(&self.certificate)),
             ("key", Some(&self.key)),
             ("authority", Some(&self.authority)),
             ("revocations", self.revocations.as_ref()),
         ];
-        kinds.into_iter().find(|(_, file)| file.is_some_and(|f| f == path)).map(|(kind, _)| kind)
+        files.into_iter().filter_map(|(kind, file)| Some((kind, file?.as_path())))
     }
 }
 

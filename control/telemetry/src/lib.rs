@@ -25,7 +25,7 @@ use std::time::Duration;
 use polyrail_model::Observation;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 pub use replay::route_id;
 use source::{Observer, Source};
@@ -137,25 +137,16 @@ async fn run(mut settings: watch::Receiver<Settings>, observe: Observer, states:
     }
 }
 
-/// The running source tasks.
+/// The running source tasks; each is aborted when its set is dropped.
 struct Tasks {
     observe: Observer,
     states: SourceStates,
     /// The carriers' names, for a replay, which continues when they change.
     carriers: watch::Sender<Vec<String>>,
     settings: Settings,
-    gpsd: Option<Task>,
-    modem_manager: Option<Task>,
-    replay: Option<Task>,
-}
-
-/// A task that is aborted when it is dropped.
-struct Task(JoinHandle<()>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    gpsd: Option<JoinSet<()>>,
+    modem_manager: Option<JoinSet<()>>,
+    replay: Option<JoinSet<()>>,
 }
 
 impl Tasks {
@@ -185,13 +176,15 @@ impl Tasks {
         kind: SourceKind,
         target: Option<(String, T)>,
         run: impl FnOnce(T, Source) -> F,
-    ) -> Option<Task> {
+    ) -> Option<JoinSet<()>> {
         self.states.remove(kind);
         let (name, target) = target?;
         tracing::info!(source = kind.as_str(), target = name, "telemetry source started");
         let monitor = self.states.insert(kind, name);
         let source = Source { observe: self.observe.clone(), monitor };
-        Some(Task(tokio::spawn(run(target, source))))
+        let mut task = JoinSet::new();
+        task.spawn(run(target, source));
+        Some(task)
     }
 }
 

@@ -1,17 +1,13 @@
 //! Lines of text from a stream, each of at most [`LINE_MAX`] bytes.
 //!
 //! A longer line is skipped and reported once. Text before the end of the stream counts as a line.
-//! Reading is cancel-safe.
 
 use std::io;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
 /// The maximum length of a line, in bytes without its end.
-pub(super) const LINE_MAX: usize = 16 * 1024;
-
-/// Bytes read at once.
-const CHUNK: usize = 4 * 1024;
+pub(super) const LINE_MAX: u64 = 16 * 1024;
 
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,21 +23,15 @@ pub(super) enum Line {
 /// Reads lines.
 #[derive(Debug)]
 pub(super) struct Lines<R> {
-    reader: R,
-    /// Unread bytes; at most [`LINE_MAX`] and one chunk.
+    reader: BufReader<R>,
+    /// The line that is being read.
     buffer: Vec<u8>,
-    /// The buffer has no line end before this offset.
-    searched: usize,
-    /// The current line is too long.
-    skipping: bool,
-    ended: bool,
     number: u64,
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
     pub(super) fn new(reader: R) -> Self {
-        let buffer = Vec::new();
-        Self { reader, buffer, searched: 0, skipping: false, ended: false, number: 0 }
+        Self { reader: BufReader::new(reader), buffer: Vec::new(), number: 0 }
     }
 
     /// The number of the last line, counted from 1, including empty lines.
@@ -49,62 +39,41 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         self.number
     }
 
-    /// The next line; `None` at the stream's end.
+    /// The next line; `None` at the stream's end. Not cancel-safe: a dropped call loses bytes.
     pub(super) async fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
-            if let Some(line) = self.take() {
-                return Ok(Some(line));
+            let (line, mut too_long) = (&mut self.buffer, false);
+            line.clear();
+            // One byte more for the line's end. A longer line is read in several parts.
+            while (&mut self.reader).take(LINE_MAX + 1).read_until(b'\n', line).await? > 0 {
+                if line.ends_with(b"\n") {
+                    break;
+                }
+                if line.len() as u64 > LINE_MAX {
+                    too_long = true;
+                    line.clear();
+                }
             }
-            if self.ended {
+            if line.is_empty() && !too_long {
                 return Ok(None);
             }
-            let mut chunk = [0; CHUNK];
-            match self.reader.read(&mut chunk).await? {
-                0 => self.end(),
-                count => self.buffer.extend_from_slice(&chunk[..count]),
+            self.number += 1;
+            if too_long {
+                return Ok(Some(Line::TooLong));
+            }
+            while matches!(line.last(), Some(b'\n' | b'\r')) {
+                line.pop();
+            }
+            if !line.is_empty() {
+                let line = std::mem::take(line);
+                return Ok(Some(String::from_utf8(line).map_or(Line::NotText, Line::Text)));
             }
         }
     }
 
     /// The stream.
     pub(super) fn get_mut(&mut self) -> &mut R {
-        &mut self.reader
-    }
-
-    /// The rest of the buffer counts as a line.
-    fn end(&mut self) {
-        self.ended = true;
-        if !self.buffer.is_empty() || self.skipping {
-            self.buffer.push(b'\n');
-        }
-    }
-
-    /// The next line in the buffer.
-    fn take(&mut self) -> Option<Line> {
-        loop {
-            let found = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n');
-            let Some(end) = found.map(|place| self.searched + place) else {
-                self.searched = self.buffer.len();
-                if self.buffer.len() > LINE_MAX {
-                    (self.skipping, self.searched) = (true, 0);
-                    self.buffer.clear();
-                }
-                return None;
-            };
-            let rest = self.buffer.split_off(end + 1);
-            let mut line = std::mem::replace(&mut self.buffer, rest);
-            self.searched = 0;
-            self.number += 1;
-            if std::mem::take(&mut self.skipping) || line.len() > LINE_MAX + 1 {
-                return Some(Line::TooLong);
-            }
-            while matches!(line.last(), Some(b'\n' | b'\r')) {
-                line.pop();
-            }
-            if !line.is_empty() {
-                return Some(String::from_utf8(line).map_or(Line::NotText, Line::Text));
-            }
-        }
+        self.reader.get_mut()
     }
 }
 
@@ -142,8 +111,8 @@ mod tests {
 
     #[test]
     fn long_line_is_skipped() {
-        for length in [LINE_MAX, LINE_MAX + 1, LINE_MAX + CHUNK, 10 * LINE_MAX] {
-            let long = "x".repeat(length);
+        for length in [LINE_MAX, LINE_MAX + 1, 3 * LINE_MAX / 2, 10 * LINE_MAX] {
+            let long = "x".repeat(length as usize);
             let bytes = format!("a\n{long}\nb\n{long}");
             let (lines, number) = block_on(all(bytes.as_bytes()));
             let seen = if length > LINE_MAX { Line::TooLong } else { text(&long) };
@@ -153,12 +122,9 @@ mod tests {
     }
 
     #[test]
-    fn endless_line_uses_bounded_memory() {
-        block_on(async {
-            let mut lines = Lines::new(tokio::io::repeat(b'x').take(1 << 20));
-            assert_eq!(lines.next().await.unwrap(), Some(Line::TooLong));
-            assert!(lines.buffer.capacity() <= 2 * (LINE_MAX + CHUNK));
-            assert_eq!(lines.next().await.unwrap(), None);
-        });
+    fn endless_line_needs_bounded_memory() {
+        let mut lines = Lines::new(tokio::io::repeat(b'x').take(1 << 26));
+        assert_eq!(block_on(lines.next()).unwrap(), Some(Line::TooLong));
+        assert!(lines.buffer.capacity() as u64 <= 4 * LINE_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! What all sources share: where observations go, and the backoff between attempts.
+//! The common part of all sources: the receiver of observations, and the backoff between attempts.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;

@@ -20,7 +20,7 @@ use super::policy::{
 pub(super) struct Carrier {
     pub(super) config: config::Carrier,
     pub(super) policy: Policy,
-    /// An operator's settings; they override the configuration.
+    /// An operator's choices; they override the configuration.
     wished_enabled: Option<bool>,
     wished_mode: Option<Mode>,
     /// The configured mode.
@@ -29,11 +29,11 @@ pub(super) struct Carrier {
     alive: Vec<(AttemptId, TunnelKey)>,
     /// The configured congestion control is not available over QUIC, or in the kernel.
     without_congestion: [bool; 2],
-    /// The failure that was logged last, and when.
+    /// The last logged failure, and when it was logged.
     pub(super) told: Option<(String, Instant)>,
-    /// Its interface or address was reported once.
+    /// Its interface or address was reported before.
     located: bool,
-    /// When it began to stall.
+    /// When it stalled, if it is stalled.
     pub(super) stalled_at: Option<Instant>,
 }
 
@@ -41,10 +41,8 @@ impl Carrier {
     pub(super) fn new(config: &GatewayConfig, carrier: &config::Carrier, seed: u64) -> Self {
         let mode = config.carrier_mode(carrier);
         let addresses = addresses(config, carrier);
-        let mut policy = Policy::new(pace(config, carrier), mode, addresses, seed);
-        if !carrier.usable() {
-            policy.begin_disabled();
-        }
+        let pace = pace(config, carrier);
+        let policy = Policy::new(pace, carrier.usable(), mode, addresses, seed);
         Self {
             spec: spec(carrier),
             config: carrier.clone(),
@@ -68,12 +66,12 @@ impl Carrier {
         self.policy.enabled()
     }
 
-    /// The policy's name of a tunnel of this carrier.
+    /// The policy's id of a tunnel of this carrier.
     pub(super) fn attempt(&self, tunnel: TunnelKey) -> Option<AttemptId> {
         self.alive.iter().find(|(_, key)| *key == tunnel).map(|(id, _)| *id)
     }
 
-    /// The tunnel that the policy knows by this name.
+    /// The tunnel with this id of the policy.
     pub(super) fn tunnel(&self, id: AttemptId) -> Option<TunnelKey> {
         self.alive.iter().find(|(known, _)| *known == id).map(|(_, key)| *key)
     }
@@ -84,7 +82,7 @@ impl Carrier {
         open.map(|(_, key)| *key)
     }
 
-    /// Shows the policy the state of the tunnels, and carries out its actions.
+    /// Passes the state of the tunnels to the policy, and carries out its actions.
     pub(super) fn on_turn(
         &mut self,
         now: Instant,
@@ -109,28 +107,28 @@ impl Carrier {
         }
     }
 
-    /// A tunnel is over.
+    /// A tunnel was closed.
     pub(super) fn on_closed(&mut self, now: Instant, id: AttemptId, reason: &CloseReason) {
         self.alive.retain(|(known, _)| *known != id);
         tracing::debug!(carrier = self.name(), attempt = id.0, %reason, "tunnel closed");
         self.policy.on_closed(now, id, &ending(reason));
     }
 
-    /// An operator wishes it to be used, or not; `None`: as the configuration says.
+    /// Sets an operator's choice to enable or disable it; `None`: the configuration decides.
     pub(super) fn wish_enabled(&mut self, now: Instant, wish: Option<bool>) {
         self.wished_enabled = wish;
         let usable = wish.unwrap_or(self.config.enabled) && self.config.role != CarrierRole::Never;
         self.policy.set_enabled(now, usable);
     }
 
-    /// The same of its mode.
+    /// Sets an operator's choice of the mode; `None`: the configuration decides.
     pub(super) fn wish_mode(&mut self, now: Instant, wish: Option<Mode>) {
         self.wished_mode = wish;
         self.policy.set_mode(now, wish.unwrap_or(self.mode));
     }
 
-    /// Applies its table of a new configuration. What needs a fresh connection gets one beside the
-    /// old one, which ends when the fresh one carries.
+    /// Applies its table of a new configuration. A changed key that needs a fresh connection starts
+    /// one; the old connection ends when the fresh one carries data.
     pub(super) fn reconfigure(
         &mut self,
         now: Instant,
@@ -144,7 +142,7 @@ impl Carrier {
         }
         self.policy.set_pace(pace(config, new));
         let mode = config.carrier_mode(new);
-        // A mode of its own overrides the operator's wish even if it is the one that held before.
+        // A changed mode in the configuration overrides the operator's choice.
         if std::mem::replace(&mut self.mode, mode) != mode || old.mode != new.mode {
             self.wish_mode(now, None);
         }
@@ -272,7 +270,7 @@ fn ending(reason: &CloseReason) -> Ending {
     Ending { kind, reason: reason.to_string() }
 }
 
-/// How its connections leave this machine.
+/// The socket options of its connections.
 fn spec(carrier: &config::Carrier) -> CarrierSpec {
     CarrierSpec {
         name: carrier.name.to_string(),
@@ -294,7 +292,7 @@ fn pace(config: &GatewayConfig, carrier: &config::Carrier) -> Pace {
     Pace { restart: config.restart.clone(), frugal }
 }
 
-/// The cloud's addresses that the carrier can reach at all.
+/// The cloud's addresses of the families that the carrier can use.
 fn addresses(config: &GatewayConfig, carrier: &config::Carrier) -> Vec<SocketAddr> {
     let fits = |address: &&SocketAddr| {
         carrier.source.is_none_or(|source| source.is_ipv4() == address.is_ipv4())
@@ -302,14 +300,12 @@ fn addresses(config: &GatewayConfig, carrier: &config::Carrier) -> Vec<SocketAdd
     config.addresses(carrier).iter().filter(fits).copied().collect()
 }
 
-/// How long a connection may take for its connect, and for its handshake: longer than any policy
-/// waits while others could be begun.
+/// Timeout of a connect and of a handshake: longer than the policy waits before it replaces an
+/// attempt.
 const ANSWER_MAX: Duration = Duration::from_secs(6);
 
 #[cfg(test)]
 mod tests {
-    use polyrail_tunnel::PeerComplaint;
-
     use super::*;
 
     #[test]
@@ -321,11 +317,10 @@ mod tests {
             (CloseReason::Refused { peer }, EndingKind::Refused),
             (CloseReason::ConnectTimedOut { peer, after }, EndingKind::Silent),
             (CloseReason::Unreachable { peer, detail: detail.clone() }, EndingKind::Local),
-            (CloseReason::NotPermitted { action: detail.clone() }, EndingKind::Local),
-            (CloseReason::SourceMissing { source_ip: peer.ip() }, EndingKind::Local),
+            (CloseReason::Unusable(detail.clone()), EndingKind::Local),
             (CloseReason::Internal { action: detail.clone(), detail }, EndingKind::Local),
             (CloseReason::NotTls, EndingKind::Rejected),
-            (CloseReason::PeerRefused(PeerComplaint::WrongRole), EndingKind::Rejected),
+            (CloseReason::PeerRefused(String::new()), EndingKind::Rejected),
         ] {
             assert_eq!(ending(&reason).kind, kind, "{reason}");
         }

@@ -7,15 +7,15 @@ use polyrail_admin::LinkChange;
 
 use super::policy::Link;
 
-/// The known interfaces; at most [`LINKS_MAX`]. When full, removed interfaces are forgotten first,
-/// and then further ones are ignored.
+/// The known interfaces; at most [`LINKS_MAX`]. When it is full, removed interfaces are evicted;
+/// if there are none, further interfaces are ignored.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     known: BTreeMap<String, LinkChange>,
 }
 
 impl Links {
-    /// Takes the new state of an interface.
+    /// Stores the new state of an interface.
     pub(super) fn take(&mut self, change: LinkChange) {
         if self.known.len() >= LINKS_MAX {
             self.known.retain(|_, known| known.present);
@@ -25,8 +25,8 @@ impl Links {
         }
     }
 
-    /// The state of what a carrier is bound to; `None` while no interface of that name, or with
-    /// that address, was reported.
+    /// The state of the interface that a carrier is bound to; `None` while no interface with that
+    /// name or address was reported.
     pub(super) fn of(&self, interface: Option<&str>, source: Option<IpAddr>) -> Option<Link> {
         match (interface, source) {
             (Some(name), _) => self.known.get(name).map(|change| link(change, source)),
@@ -55,7 +55,7 @@ fn link(change: &LinkChange, source: Option<IpAddr>) -> Link {
     Link::Up { index: change.index, addresses }
 }
 
-/// Addresses that lead nowhere beyond the link (RFC 4291 2.5.6, RFC 3927).
+/// Link-local addresses (RFC 4291 2.5.6, RFC 3927).
 fn is_link_local(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -63,7 +63,7 @@ fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// Interfaces that are remembered.
+/// The maximum number of known interfaces.
 const LINKS_MAX: usize = 1_024;
 
 #[cfg(test)]
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_carriers_link_follows_its_interface_and_source() {
+    fn link_of_a_carrier_follows_its_interface_and_source() {
         let mut links = Links::default();
         let source = Some("10.0.0.2".parse().unwrap());
         assert_eq!(links.of(Some("wwan0"), None), None);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn remembered_interfaces_are_bounded() {
+    fn known_interfaces_are_bounded() {
         let mut links = Links::default();
         for place in 0..LINKS_MAX + 10 {
             links.take(change(&format!("veth{place}"), true, &[]));
@@ -113,10 +113,6 @@ mod tests {
         assert_eq!(links.of(Some("veth0"), None), Some(Link::Down));
         links.take(LinkChange { present: false, ..change("veth1", false, &[]) });
         links.take(change("wwan0", false, &[]));
-        assert_eq!(
-            links.of(Some("wwan0"), None),
-            Some(Link::Down),
-            "in the place of one that went"
-        );
+        assert_eq!(links.of(Some("wwan0"), None), Some(Link::Down), "replaces a removed interface");
     }
 }

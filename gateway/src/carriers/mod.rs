@@ -1,7 +1,7 @@
 //! The carriers: each has a policy that decides when it connects, in which mode, and when it
-//! restarts. The driver here makes the connections and reports their events to the policy.
+//! restarts. The driver here opens the connections and reports their events to the policy.
 //!
-//! The rules and their constants, as operators see them, stand in `docs/carriers.md`. The session's
+//! `docs/carriers.md` explains the rules and their constants for operators. The session's
 //! scheduler chooses the path of each segment; the control thread watches the interfaces.
 
 mod carrier;
@@ -39,7 +39,7 @@ pub struct Carriers {
     seed: u64,
 }
 
-/// What makes connections.
+/// Opens connections in both modes.
 #[derive(Debug)]
 pub(crate) struct Clients {
     tls: tls::Client,
@@ -47,10 +47,10 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Both kinds, to one cloud.
+    /// Clients of one cloud.
     ///
     /// # Errors
-    /// They cannot use the identity.
+    /// TLS rejects the identity.
     pub(crate) fn new(identity: &TlsIdentity, cloud: &Identity) -> Result<Self, IdentityError> {
         let clock = std::sync::Arc::new(SystemClock);
         Ok(Self {
@@ -59,12 +59,12 @@ impl Clients {
         })
     }
 
-    /// Uses another identity, in both or in none.
+    /// Uses another identity in both clients or in none.
     fn set_identity(&mut self, old: &TlsIdentity, new: &TlsIdentity) -> Result<(), IdentityError> {
         self.tls.set_identity(new.clone())?;
         let outcome = self.quic.set_identity(new.clone());
         if outcome.is_err() {
-            // It was good before.
+            // TLS accepted it before.
             self.tls.set_identity(old.clone())?;
         }
         outcome
@@ -72,8 +72,7 @@ impl Clients {
 }
 
 impl Carriers {
-    /// The carriers of the configuration; each that may be used begins to connect at the first
-    /// turn.
+    /// The carriers of the configuration; usable carriers start to connect at the first turn.
     pub(crate) fn new(config: &GatewayConfig, clients: Clients, seed: u64) -> Self {
         let seeds = (0..).map(|place: u64| seed.wrapping_add(place << 8));
         let carriers = config.carriers.iter().zip(seeds);
@@ -82,7 +81,7 @@ impl Carriers {
         Self { clients, carriers, links: Links::default(), events: Vec::new(), seed }
     }
 
-    /// Handles everything that is due by now.
+    /// Handles everything that is due.
     pub(crate) fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         for carrier in &mut self.carriers {
             carrier.on_turn(now, relay, &mut self.clients, &mut self.events);
@@ -99,21 +98,21 @@ impl Carriers {
         std::mem::take(&mut self.events)
     }
 
-    /// The session uses a tunnel whose handshake goes on.
+    /// The session sends early data over a tunnel.
     pub(crate) fn on_early(&mut self, tunnel: TunnelKey) {
         if let Some((carrier, id)) = self.of(tunnel) {
             carrier.policy.on_early(id);
         }
     }
 
-    /// A tunnel's handshake is over.
+    /// A tunnel's handshake finished.
     pub(crate) fn on_up(&mut self, now: Instant, tunnel: TunnelKey) {
         if let Some((carrier, id)) = self.of(tunnel) {
             carrier.policy.on_up(now, id);
         }
     }
 
-    /// A tunnel has become a path. Returns whether its carrier had none before.
+    /// A tunnel became a path. Returns true if its carrier had no path before.
     pub(crate) fn on_path(&mut self, now: Instant, tunnel: TunnelKey, number: u64) -> bool {
         let Some((carrier, id)) = self.of(tunnel) else { return false };
         let was_down = carrier.policy.in_use().is_none();
@@ -121,7 +120,7 @@ impl Carriers {
         was_down
     }
 
-    /// The session does not want a tunnel any more.
+    /// The session closes a tunnel.
     pub(crate) fn on_refused(&mut self, now: Instant, tunnel: TunnelKey, reason: &str) {
         if let Some((carrier, id)) = self.of(tunnel) {
             tracing::debug!(carrier = carrier.name(), reason, "closing a tunnel");
@@ -129,7 +128,7 @@ impl Carriers {
         }
     }
 
-    /// A tunnel is over.
+    /// A tunnel was closed.
     pub(crate) fn on_closed(&mut self, now: Instant, tunnel: TunnelKey, reason: &CloseReason) {
         if let Some((carrier, id)) = self.of(tunnel) {
             carrier.on_closed(now, id, reason);
@@ -143,7 +142,7 @@ impl Carriers {
         }
     }
 
-    /// The cloud has noticed something about a path.
+    /// Handles the cloud's report about a path.
     pub(crate) fn on_report(&mut self, now: Instant, tunnel: TunnelKey, report: PathReport) {
         let Some((carrier, id)) = self.of(tunnel) else { return };
         tracing::debug!(carrier = carrier.name(), ?report, "the cloud reports on a path");
@@ -153,28 +152,21 @@ impl Carriers {
         }
     }
 
-    /// The session says that a path stalls.
-    pub(crate) fn on_stalled(&mut self, tunnel: TunnelKey) {
+    /// The session reports that a path stalled, or recovered.
+    pub(crate) fn set_stalled(&mut self, tunnel: TunnelKey, stalled: bool) {
         if let Some((carrier, id)) = self.of(tunnel) {
-            carrier.policy.on_stalled(id);
+            carrier.policy.set_stalled(id, stalled);
         }
     }
 
-    /// The session says that a stalled path makes progress again.
-    pub(crate) fn on_recovered(&mut self, tunnel: TunnelKey) {
-        if let Some((carrier, id)) = self.of(tunnel) {
-            carrier.policy.on_recovered(id);
-        }
-    }
-
-    /// The modem of a carrier had lost its cell and has found one.
+    /// The modem of a carrier found a cell after it had none.
     pub(crate) fn on_found_cell(&mut self, now: Instant, name: &str) {
         if let Some(carrier) = self.carriers.iter_mut().find(|carrier| carrier.name() == name) {
             carrier.policy.renew(now, Cause::Cell);
         }
     }
 
-    /// An interface is now like this.
+    /// Handles a change of an interface.
     pub(crate) fn on_link(&mut self, now: Instant, change: LinkChange) {
         self.links.take(change);
         for carrier in &mut self.carriers {
@@ -189,8 +181,8 @@ impl Carriers {
         self.carriers.iter().map(|carrier| carrier.state(now, &survey, &carried)).collect()
     }
 
-    /// Applies an operator's change of one carrier, all of it or nothing, except the scheduler. A
-    /// setting holds until its key is changed in the configuration, or the daemon restarts.
+    /// Applies an operator's change of one carrier, wholly or not at all. It holds until a reload
+    /// changes the same key, or the daemon restarts.
     ///
     /// # Errors
     /// There is no such carrier, or its configuration forbids it.
@@ -227,10 +219,10 @@ impl Carriers {
         Ok(())
     }
 
-    /// Uses another certificate for new connections; closes those whose cloud is revoked now.
+    /// Uses another certificate for new connections; closes connections to a revoked cloud.
     ///
     /// # Errors
-    /// TLS cannot use it; the old one stays.
+    /// TLS rejects it; the old one stays.
     pub(crate) fn set_identity(
         &mut self,
         now: Instant,

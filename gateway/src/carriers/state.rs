@@ -55,24 +55,11 @@ impl Carrier {
     }
 
     fn counters(&self, carried: &BTreeMap<(Option<Identity>, String), Traffic>) -> PathCounters {
-        let own = self.policy.counters();
         let sums = carried.iter().filter(|((_, carrier), _)| carrier == self.name());
         let (sent_bytes, received_bytes) = sums.fold((0, 0), |(sent, received), (_, carried)| {
             (sent + carried.sent_bytes, received + carried.received_bytes)
         });
-        PathCounters {
-            mode_changes: own.mode_changes,
-            demotions: own.demotions,
-            restarts: own.restarts,
-            attempts: own.quic.begun + own.tls.begun,
-            quic_attempts: own.quic.begun,
-            quic_attempts_unanswered: own.quic.unanswered,
-            tls_attempts: own.tls.begun,
-            tls_attempts_unanswered: own.tls.unanswered,
-            stalls: own.stalls,
-            sent_bytes,
-            received_bytes,
-        }
+        PathCounters { sent_bytes, received_bytes, ..self.policy.counters() }
     }
 }
 

@@ -130,5 +130,5 @@ impl Carrier {
     }
 }
 
-/// The least time between two log lines about the same failure.
+/// The minimum interval between log lines about the same failure.
 const TELL_AGAIN: Duration = Duration::from_secs(60);

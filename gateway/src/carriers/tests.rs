@@ -93,10 +93,10 @@ impl World {
                     self.carriers.on_path(now, tunnel, path.0);
                 }
                 RelayEvent::Session(Event::PathStalled { tunnel, .. }) => {
-                    self.carriers.on_stalled(tunnel);
+                    self.carriers.set_stalled(tunnel, true);
                 }
                 RelayEvent::Session(Event::PathRecovered { tunnel }) => {
-                    self.carriers.on_recovered(tunnel);
+                    self.carriers.set_stalled(tunnel, false);
                 }
                 RelayEvent::Session(Event::SessionUp { .. }) => {}
                 other => panic!("nobody is there to cause {other:?}"),
@@ -159,7 +159,7 @@ fn mode(mode: Mode) -> PathChange {
 }
 
 #[test]
-fn a_refusing_cloud_is_retried_and_attempts_are_counted() {
+fn refused_attempts_are_retried_and_counted() {
     let mut world = World::new();
     world.run(Duration::from_millis(600));
     let state = world.state("a");
@@ -176,7 +176,7 @@ fn a_refusing_cloud_is_retried_and_attempts_are_counted() {
 }
 
 #[test]
-fn a_reported_absence_of_the_interface_stops_all_attempts() {
+fn missing_interface_stops_all_attempts() {
     let mut world = World::new();
     let change = LinkChange {
         interface: "none0".to_owned(),
@@ -193,7 +193,7 @@ fn a_reported_absence_of_the_interface_stops_all_attempts() {
 }
 
 #[test]
-fn operators_change_what_the_configuration_permits() {
+fn operator_changes_are_limited_by_the_configuration() {
     let mut world = World::new();
     assert_eq!(world.set("x", enabled(true)), Err(ErrorCode::UnknownPath));
     assert_eq!(world.set("c", enabled(true)), Err(ErrorCode::Refused));
@@ -213,7 +213,7 @@ fn operators_change_what_the_configuration_permits() {
 }
 
 #[test]
-fn a_reload_keeps_operators_settings_unless_it_changes_them() {
+fn reload_keeps_operator_settings_of_unchanged_keys() {
     let mut world = World::new();
     world.set("a", mode(Mode::Tls)).unwrap();
     world.set("b", enabled(false)).unwrap();
@@ -221,9 +221,9 @@ fn a_reload_keeps_operators_settings_unless_it_changes_them() {
     assert_eq!(world.state("a").configured_mode, Mode::Tls);
     assert!(!world.state("b").enabled);
     world.reload(&CONFIG.replace("\"none0\"", "\"none0\"\nmetered = true"));
-    assert!(!world.state("b").enabled, "that was not about it");
+    assert!(!world.state("b").enabled, "another key changed");
     world.reload(&CONFIG.replace("\"127.0.0.1\"", "\"127.0.0.1\"\nmode = \"auto\""));
-    assert_eq!(world.state("a").configured_mode, Mode::Auto, "though all of them are");
+    assert_eq!(world.state("a").configured_mode, Mode::Auto, "the file sets the mode");
     world.set("a", mode(Mode::Tls)).unwrap();
     world.reload(&CONFIG.replace("mode = \"auto\"", "mode = \"quic\""));
     assert_eq!(world.state("a").configured_mode, Mode::Quic);
@@ -235,7 +235,7 @@ fn a_reload_keeps_operators_settings_unless_it_changes_them() {
 }
 
 #[test]
-fn carriers_come_and_go_with_a_reload() {
+fn reload_adds_and_removes_carriers() {
     let mut world = World::new();
     world.run(Duration::from_millis(100));
     let b = "[[carrier]]\nname = \"b\"\ninterface = \"none0\"\n";
@@ -247,7 +247,7 @@ fn carriers_come_and_go_with_a_reload() {
     let names: Vec<&str> = states.iter().map(|state| state.name.as_str()).collect();
     assert_eq!(names, ["a", "d", "c"]);
     assert!(world.state("d").counters.attempts > 0);
-    // All at once, back and forth.
+    // Many reloads in a row.
     for _ in 0..20 {
         world.reload(CONFIG);
         world.run(Duration::from_millis(5));

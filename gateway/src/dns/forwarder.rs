@@ -1,10 +1,10 @@
 //! The table of queries between passengers and the resolver's stream.
 //!
-//! Invariants: a query that was taken is answered once, by the resolver or with SERVFAIL; an
-//! answer goes to the client that asked, under its own id; at most [`PENDING_MAX`] queries are
-//! held, at most [`PENDING_USER_MAX`] of one user.
+//! Invariants: an accepted query is answered once, by the resolver or with SERVFAIL; an answer goes
+//! to the client that asked, under the client's id; at most [`PENDING_MAX`] queries are pending, at
+//! most [`PENDING_USER_MAX`] of one user.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use polyrail_model::UserId;
 
 use super::message::{Query, Refusal};
 
-/// Who asked, and whom.
+/// The two ends of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Client {
     /// The passenger's address.
@@ -24,103 +24,98 @@ pub struct Client {
 /// A datagram for a passenger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Where it goes, and which address it comes from.
+    /// Its destination and source.
     pub client: Client,
     /// The message.
     pub bytes: Vec<u8>,
 }
 
-/// The forwarder's state. Every method that takes `now` wants it not to run backwards.
+/// The forwarder's state. `now` must not run backwards.
 #[derive(Debug)]
 pub struct Forwarder {
-    pending: HashMap<u16, Pending>,
-    per_user: HashMap<UserId, usize>,
-    /// Our ids by client and the client's id, to know a repeated query.
-    asked: HashMap<(Client, u16), u16>,
-    /// In order of their deadlines; those of queries that were answered are skipped.
-    deadlines: VecDeque<(Instant, u16, u64)>,
-    /// Queries that the stream has not got yet, in order.
-    unsent: VecDeque<(u16, u64)>,
-    /// Framed queries on their way into the stream; at most [`OUTPUT_STEP`] and one query.
+    /// The queries without an answer, in the order of their arrival and so of their deadlines.
+    pending: BTreeMap<u64, Pending>,
+    /// The pending query of each id on the stream.
+    ids: HashMap<u16, u64>,
+    /// The pending queries of each user that has any.
+    users: HashMap<UserId, BTreeSet<u64>>,
+    /// The first query that the current stream has not received; later ones follow.
+    unsent: u64,
+    /// The number of the last query.
+    serial: u64,
+    /// Framed queries for the stream; at most [`OUTPUT_STEP`] and one query.
     output: Vec<u8>,
-    /// An answer that has not arrived whole; at most one frame.
+    /// An incomplete answer; at most one frame.
     input: Vec<u8>,
     replies: VecDeque<Reply>,
-    /// Since when the stream owes bytes.
+    /// Since when the stream owes answers.
     waiting_since: Option<Instant>,
-    serial: u64,
     random: u64,
 }
 
 #[derive(Debug)]
 struct Pending {
+    /// The id on the stream; no other pending query has it.
+    id: u16,
     query: Query,
     client: Client,
     user: UserId,
-    /// Tells apart the queries that had the same id one after the other.
-    serial: u64,
-    /// Streams that took it.
+    deadline: Instant,
+    /// The number of streams that it was sent on.
     attempts: u32,
 }
 
-/// Queries that wait for an answer at once, of all users. One more is answered SERVFAIL.
+/// The maximum number of pending queries of all users. Further ones are answered SERVFAIL.
 pub const PENDING_MAX: usize = 2048;
 
-/// Queries of one user that wait at once. One more is answered SERVFAIL.
+/// The maximum number of pending queries of one user. Further ones are answered SERVFAIL.
 pub const PENDING_USER_MAX: usize = 128;
 
-/// How long a query waits for its answer, lost streams included; then SERVFAIL.
+/// How long a query may be pending, lost streams included; then it is answered SERVFAIL.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a stream may owe answers in silence until it counts as dead.
+/// How long a stream may owe answers without sending a byte before it counts as dead.
 pub const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Forwarder {
     /// A forwarder without queries. The seed chooses the ids on the stream.
     pub fn new(seed: u64) -> Self {
         Self {
-            pending: HashMap::new(),
-            per_user: HashMap::new(),
-            asked: HashMap::new(),
-            deadlines: VecDeque::new(),
-            unsent: VecDeque::new(),
+            pending: BTreeMap::new(),
+            ids: HashMap::new(),
+            users: HashMap::new(),
+            unsent: 0,
+            serial: 0,
             output: Vec::new(),
             input: Vec::new(),
             replies: VecDeque::new(),
             waiting_since: None,
-            serial: 0,
             random: seed,
         }
     }
 
-    /// Takes a passenger's datagram. A repeated query that still waits is dropped.
+    /// Takes a passenger's datagram. A repeated query that is still pending is dropped.
     pub fn query(&mut self, now: Instant, user: UserId, client: Client, datagram: &[u8]) {
         let query = match Query::parse(datagram) {
             Ok(query) => query,
             Err(Refusal::Drop) => return,
-            Err(Refusal::Answer(bytes)) => {
-                self.replies.push_back(Reply { client, bytes });
-                return;
-            }
+            Err(Refusal::Answer(bytes)) => return self.replies.push_back(Reply { client, bytes }),
         };
-        let known = self.asked.get(&(client, query.id())).and_then(|id| self.pending.get(id));
-        if known.is_some_and(|pending| pending.query == query) {
+        let of_user = self.users.get(&user);
+        let mut known = of_user.into_iter().flatten().filter_map(|serial| self.pending.get(serial));
+        if known.any(|known| known.client == client && known.query == query) {
             return;
         }
-        let of_user = self.per_user.get(&user).copied().unwrap_or(0);
+        let of_user = of_user.map_or(0, BTreeSet::len);
         if self.pending.len() >= PENDING_MAX || of_user >= PENDING_USER_MAX {
-            self.replies.push_back(Reply { client, bytes: query.failure() });
-            return;
+            return self.replies.push_back(Reply { client, bytes: query.failure() });
         }
-        self.forget_done();
-        let id = self.free_id();
+        let (id, deadline) = (self.free_id(), now + QUERY_TIMEOUT);
         self.serial += 1;
-        let serial = self.serial;
-        self.per_user.insert(user, of_user + 1);
-        self.asked.insert((client, query.id()), id);
-        self.deadlines.push_back((now + QUERY_TIMEOUT, id, serial));
-        self.unsent.push_back((id, serial));
-        self.pending.insert(id, Pending { query, client, user, serial, attempts: 0 });
+        let pending = Pending { id, query, client, user, deadline, attempts: 0 };
+        self.pending.insert(self.serial, pending);
+        self.ids.insert(id, self.serial);
+        self.users.entry(user).or_default().insert(self.serial);
     }
 
     /// The next datagram for a passenger.
@@ -131,22 +126,18 @@ impl Forwarder {
     /// Whether there are bytes for a stream: open one if there is none, and write
     /// [`Self::output`].
     pub fn wants_stream(&self) -> bool {
-        let mut unsent = self.unsent.iter();
-        !self.output.is_empty() || unsent.any(|(id, n)| is_waiting(&self.pending, *id, *n))
+        !self.output.is_empty() || self.pending.range(self.unsent..).next().is_some()
     }
 
     /// Bytes for the stream; call [`Self::written`] with the number it took, until this is empty or
     /// the stream is full.
     pub fn output(&mut self) -> &[u8] {
         while self.output.len() < OUTPUT_STEP
-            && let Some((id, serial)) = self.unsent.pop_front()
+            && let Some((&serial, pending)) = self.pending.range_mut(self.unsent..).next()
         {
-            // Queries that timed out while no stream stood are left out.
-            let pending = self.pending.get_mut(&id).filter(|pending| pending.serial == serial);
-            if let Some(pending) = pending {
-                pending.attempts += 1;
-                self.output.extend(pending.query.framed(id));
-            }
+            pending.attempts += 1;
+            self.output.extend(pending.query.framed(pending.id));
+            self.unsent = serial + 1;
         }
         &self.output
     }
@@ -154,7 +145,7 @@ impl Forwarder {
     /// The stream took the first `count` bytes of the output.
     ///
     /// # Panics
-    /// More was taken than there was.
+    /// `count` is larger than the output.
     pub fn written(&mut self, now: Instant, count: usize) {
         self.output.drain(..count);
         if count > 0 {
@@ -162,21 +153,15 @@ impl Forwarder {
         }
     }
 
-    /// Bytes came from the stream, in any cut. A message that answers no pending query is dropped.
+    /// Takes bytes from the stream, split anywhere. A message that answers no pending query is
+    /// dropped.
     pub fn receive(&mut self, now: Instant, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let wanted = match self.input[..] {
-                [high, low, ..] => 2 + usize::from(u16::from_be_bytes([high, low])),
-                _ => 2,
-            };
-            let (taken, rest) = bytes.split_at(bytes.len().min(wanted - self.input.len()));
+            let missing = frame_length(&self.input).unwrap_or(2) - self.input.len();
+            let (taken, rest) = bytes.split_at(bytes.len().min(missing));
             self.input.extend(taken);
             bytes = rest;
-            let frame = match self.input[..] {
-                [high, low, ..] => 2 + usize::from(u16::from_be_bytes([high, low])),
-                _ => usize::MAX,
-            };
-            if self.input.len() == frame {
+            if frame_length(&self.input) == Some(self.input.len()) {
                 let message = std::mem::take(&mut self.input);
                 self.answer(&message[2..]);
             }
@@ -184,44 +169,33 @@ impl Forwarder {
         self.waiting_since = (!self.pending.is_empty()).then_some(now);
     }
 
-    /// The stream is gone, in whatever way. Waiting queries go to the next one, if they have not
-    /// been sent [`ATTEMPTS_MAX`] times.
+    /// The stream is gone. Pending queries are sent on the next one, unless they were sent on
+    /// [`ATTEMPTS_MAX`] streams.
     pub fn stream_lost(&mut self) {
         self.output.clear();
         self.input.clear();
         self.waiting_since = None;
-        let mut waiting: Vec<(u64, u16)> =
-            self.pending.iter().map(|(id, pending)| (pending.serial, *id)).collect();
-        waiting.sort_unstable();
-        self.unsent.clear();
-        for (serial, id) in waiting {
-            if self.pending.get(&id).is_some_and(|pending| pending.attempts >= ATTEMPTS_MAX) {
-                self.fail(id);
-            } else {
-                self.unsent.push_back((id, serial));
-            }
-        }
+        self.unsent = 0;
+        let over = self.pending.iter().filter(|(_, pending)| pending.attempts >= ATTEMPTS_MAX);
+        let over: Vec<u64> = over.map(|(serial, _)| *serial).collect();
+        over.into_iter().for_each(|serial| self.fail(serial));
     }
 
     /// When to call [`Self::on_timeout`].
     pub fn next_timeout(&self) -> Option<Instant> {
         let stale = self.waiting_since.map(|since| since + STREAM_PATIENCE);
-        self.deadlines.front().map(|(at, ..)| *at).into_iter().chain(stale).min()
+        let first = self.pending.first_key_value().map(|(_, pending)| pending.deadline);
+        first.into_iter().chain(stale).min()
     }
 
-    /// Answers queries that waited too long. Returns whether the stream owes answers for
-    /// [`STREAM_PATIENCE`] and counts as dead: abort it; [`Self::stream_lost`] was done.
+    /// Answers queries whose deadline has passed. Returns true if the stream has owed answers for
+    /// [`STREAM_PATIENCE`]: abort it; [`Self::stream_lost`] was done.
     #[must_use]
     pub fn on_timeout(&mut self, now: Instant) -> bool {
-        while let Some((at, id, serial)) = self.deadlines.front().copied() {
-            let waits = is_waiting(&self.pending, id, serial);
-            if waits && at > now {
-                break;
-            }
-            self.deadlines.pop_front();
-            if waits {
-                self.fail(id);
-            }
+        while let Some((&serial, pending)) = self.pending.first_key_value()
+            && pending.deadline <= now
+        {
+            self.fail(serial);
         }
         let stale = self.waiting_since.is_some_and(|since| now >= since + STREAM_PATIENCE);
         if stale {
@@ -230,57 +204,43 @@ impl Forwarder {
         stale
     }
 
-    /// Queries that wait for an answer.
+    /// The number of pending queries.
     pub fn waiting(&self) -> usize {
         self.pending.len()
-    }
-
-    /// Keeps the queues within twice the table, whatever was answered or timed out meanwhile.
-    fn forget_done(&mut self) {
-        let pending = &self.pending;
-        if self.unsent.len() >= 2 * PENDING_MAX {
-            self.unsent.retain(|(id, serial)| is_waiting(pending, *id, *serial));
-        }
-        if self.deadlines.len() >= 2 * PENDING_MAX {
-            self.deadlines.retain(|(_, id, serial)| is_waiting(pending, *id, *serial));
-        }
     }
 
     fn answer(&mut self, message: &[u8]) {
         let [high, low, ..] = *message else { return };
         let id = u16::from_be_bytes([high, low]);
-        let fits = |pending: &Pending| pending.query.is_answered_by(message);
-        if !self.pending.get(&id).is_some_and(fits) {
-            tracing::debug!(length = message.len(), "dropped an answer to no waiting query");
-            return;
-        }
-        if let Some(Pending { query, client, .. }) = self.remove(id) {
-            self.replies.push_back(Reply { client, bytes: query.answer(message) });
-        }
+        let fits = |serial: &u64| self.pending[serial].query.is_answered_by(message);
+        let serial = self.ids.get(&id).copied().filter(fits);
+        let Some(pending) = serial.and_then(|serial| self.remove(serial)) else {
+            return tracing::debug!(length = message.len(), "dropped an unsolicited DNS answer");
+        };
+        let bytes = pending.query.answer(message);
+        self.replies.push_back(Reply { client: pending.client, bytes });
     }
 
-    fn fail(&mut self, id: u16) {
-        if let Some(Pending { query, client, .. }) = self.remove(id) {
-            self.replies.push_back(Reply { client, bytes: query.failure() });
-        }
+    /// Answers a query with SERVFAIL.
+    fn fail(&mut self, serial: u64) {
+        let Some(pending) = self.remove(serial) else { return };
+        let bytes = pending.query.failure();
+        self.replies.push_back(Reply { client: pending.client, bytes });
     }
 
-    fn remove(&mut self, id: u16) -> Option<Pending> {
-        let pending = self.pending.remove(&id)?;
-        let asked = (pending.client, pending.query.id());
-        if self.asked.get(&asked) == Some(&id) {
-            self.asked.remove(&asked);
-        }
-        if let Some(count) = self.per_user.get_mut(&pending.user) {
-            *count -= 1;
-            if *count == 0 {
-                self.per_user.remove(&pending.user);
+    fn remove(&mut self, serial: u64) -> Option<Pending> {
+        let pending = self.pending.remove(&serial)?;
+        self.ids.remove(&pending.id);
+        if let Some(of_user) = self.users.get_mut(&pending.user) {
+            of_user.remove(&serial);
+            if of_user.is_empty() {
+                self.users.remove(&pending.user);
             }
         }
         Some(pending)
     }
 
-    /// A random id that no waiting query has. There always is one: [`PENDING_MAX`] is below 2^16.
+    /// A random id that no pending query has. There always is one: [`PENDING_MAX`] is below 2^16.
     fn free_id(&mut self) -> u16 {
         loop {
             // SplitMix64 (Steele, Lea, Flood 2014). The ids need not resist an attacker: nobody
@@ -291,18 +251,21 @@ impl Forwarder {
             mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             let [high, low, ..] = (mixed ^ (mixed >> 31)).to_be_bytes();
             let id = u16::from_be_bytes([high, low]);
-            if !self.pending.contains_key(&id) {
+            if !self.ids.contains_key(&id) {
                 return id;
             }
         }
     }
 }
 
-fn is_waiting(pending: &HashMap<u16, Pending>, id: u16, serial: u64) -> bool {
-    pending.get(&id).is_some_and(|pending| pending.serial == serial)
+/// The length of the frame that begins `bytes`, its two bytes of length included; `None` before
+/// those have arrived.
+fn frame_length(bytes: &[u8]) -> Option<usize> {
+    let [high, low, ..] = *bytes else { return None };
+    Some(2 + usize::from(u16::from_be_bytes([high, low])))
 }
 
-/// How many streams a query is tried on.
+/// The number of streams that a query is sent on.
 pub const ATTEMPTS_MAX: u32 = 3;
 
 /// How many bytes are framed ahead of the stream.

@@ -1,4 +1,4 @@
-//! DNS messages as far as a forwarder looks into them (RFC 1035 4.1, RFC 6891).
+//! The parts of DNS messages that a forwarder reads (RFC 1035 4.1, RFC 6891).
 
 use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
 use hickory_proto::rr::RecordType;
@@ -6,11 +6,11 @@ use hickory_proto::rr::RecordType;
 /// A client's query, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Query {
-    /// The message as it came.
+    /// The unchanged message.
     pub(super) bytes: Vec<u8>,
     /// Where its question ends.
     question_end: usize,
-    /// The largest answer that it can take over UDP.
+    /// The largest answer over UDP that the client accepts.
     udp_max: usize,
     /// Its EDNS "DNSSEC OK" bit; `None` without EDNS.
     edns_do: Option<bool>,
@@ -19,7 +19,7 @@ pub(super) struct Query {
 /// The treatment of a datagram that is not a query to forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Not a DNS query at all: an answer to it could hit a third party.
+    /// Drop it: it is not a DNS query, and an answer could hit a third party.
     Drop,
     /// Answer with this message.
     Answer(Vec<u8>),
@@ -28,8 +28,8 @@ pub(super) enum Refusal {
 /// The longest query that is forwarded, in bytes; a longer one is answered FORMERR.
 pub const QUERY_MAX: usize = 1400;
 
-/// The longest answer over UDP, whatever the client offers: no fragments even with IPv6's least
-/// MTU (DNS flag day 2020: 1280 - 40 - 8). A longer one is truncated and asked again over TCP.
+/// The longest answer over UDP: it fits the minimum MTU of IPv6 (DNS flag day 2020: 1280 - 40 - 8).
+/// A longer one is truncated, so that the client retries over TCP.
 pub const UDP_ANSWER_MAX: usize = 1232;
 
 impl Query {
@@ -56,7 +56,7 @@ impl Query {
             return refuse(ResponseCode::FormErr);
         };
         if matches!(question.query_type(), RecordType::AXFR | RecordType::IXFR) {
-            // An answer in several messages has no place in a datagram.
+            // An answer in several messages does not fit in a datagram.
             return Err(Refusal::Answer(error(datagram, question_end, ResponseCode::Refused)));
         }
         Ok(Self {
@@ -67,12 +67,7 @@ impl Query {
         })
     }
 
-    /// The client's id.
-    pub(super) fn id(&self) -> u16 {
-        u16::from_be_bytes([self.bytes[0], self.bytes[1]])
-    }
-
-    /// The query for a TCP stream under an id of ours (RFC 7766 8: two bytes of length).
+    /// The query for a TCP stream with our id (RFC 7766 8: two bytes of length).
     pub(super) fn framed(&self, id: u16) -> impl Iterator<Item = u8> {
         let length = u16::try_from(self.bytes.len()).unwrap_or(u16::MAX);
         let head = length.to_be_bytes().into_iter().chain(id.to_be_bytes());
@@ -94,7 +89,7 @@ impl Query {
         }
     }
 
-    /// The response for the client: its own id, and cut to a header with TC if it is too long.
+    /// The response for the client: with the client's id, and truncated if it is too long.
     pub(super) fn answer(&self, message: &[u8]) -> Vec<u8> {
         let mut answer =
             if message.len() <= self.udp_max { message.to_vec() } else { self.truncated(message) };
@@ -102,7 +97,7 @@ impl Query {
         answer
     }
 
-    /// The response that tells that no answer came.
+    /// The response if no answer arrived.
     pub(super) fn failure(&self) -> Vec<u8> {
         error(&self.bytes, self.question_end, ResponseCode::ServFail)
     }

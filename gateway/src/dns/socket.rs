@@ -1,10 +1,9 @@
-//! UDP sockets for queries that were asked of others (TPROXY), and for answers in their name.
+//! UDP sockets for queries to any server (TPROXY), and for answers from its address.
 
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
 
-use mio::event::Source;
 use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use nix::sys::socket::sockopt::{Ipv4OrigDstAddr, Ipv6OrigDstAddr};
@@ -12,7 +11,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, 
 use socket2::{Protocol, SockAddr, Type};
 
 use super::forwarder::{Client, Reply};
-use crate::transparent::transparent_socket;
+use crate::transparent::{loopback, transparent_socket};
 
 /// A socket that receives the queries of one address family.
 #[derive(Debug)]
@@ -25,28 +24,34 @@ pub struct DnsSocket {
 /// A received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Its length in the buffer; never more than fits.
+    /// Its length in the buffer.
     pub length: usize,
-    /// Who asked, and whom.
+    /// The two ends of the query.
     pub client: Client,
 }
 
 impl DnsSocket {
-    /// Listens on 127.0.0.1 and, when `ipv6`, on ::1. Queries sent to these addresses themselves
-    /// (by a resolver on the gateway) are taken too.
+    /// Listens on 127.0.0.1 if `ipv4`, and on ::1 if `ipv6`. It also accepts queries to these
+    /// addresses, for a resolver on the gateway.
     ///
     /// # Errors
     /// The port is taken, or the process lacks `CAP_NET_ADMIN`.
     pub fn bind_loopback(port: u16, ipv4: bool, ipv6: bool) -> io::Result<Vec<Self>> {
-        let v4 = ipv4.then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        let v6 = ipv6.then(|| SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
-        v4.into_iter().chain(v6).map(Self::bind).collect()
+        loopback(port, ipv4, ipv6).map(Self::bind).collect()
+    }
+
+    /// Registers it for reading.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut self.socket, token, Interest::READABLE)
     }
 
     /// Receives one datagram into the buffer. A longer one is truncated.
     ///
     /// # Errors
-    /// `WouldBlock` when none waits; otherwise the kernel's.
+    /// `WouldBlock` if no datagram is queued; otherwise the kernel's.
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Datagram> {
         let fd = self.socket.as_raw_fd();
         let control = &mut self.control;
@@ -56,15 +61,13 @@ impl DnsSocket {
             let message = recvmsg::<SockaddrStorage>(fd, &mut slices, Some(control), flags)?;
             let from = message.address.as_ref().and_then(socket_address);
             let asked = message.cmsgs()?.find_map(|control| match control {
-                ControlMessageOwned::Ipv4OrigDstAddr(raw) => Some(SocketAddr::V4(
-                    SocketAddrV4::new(u32::from_be(raw.sin_addr.s_addr).into(), {
-                        u16::from_be(raw.sin_port)
-                    }),
-                )),
+                ControlMessageOwned::Ipv4OrigDstAddr(raw) => {
+                    let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
+                    Some(SocketAddr::from((ip, u16::from_be(raw.sin_port))))
+                }
                 ControlMessageOwned::Ipv6OrigDstAddr(raw) => {
                     let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
-                    let port = u16::from_be(raw.sin6_port);
-                    Some(SocketAddr::V6(SocketAddrV6::new(ip, port, 0, 0)))
+                    Some(SocketAddr::from((ip, u16::from_be(raw.sin6_port))))
                 }
                 _ => None,
             });
@@ -77,15 +80,15 @@ impl DnsSocket {
         })
     }
 
-    /// Sends an answer from the address that was asked. Never waits: what the kernel cannot take
-    /// is lost, as datagrams may be.
+    /// Sends an answer from the address that was asked, without blocking: if the kernel's buffer is
+    /// full, the datagram is dropped.
     ///
     /// # Errors
-    /// The kernel's; nothing is left open.
+    /// The kernel's.
     pub fn reply(&self, reply: &Reply) -> io::Result<()> {
         let Client { address, asked } = reply.client;
         if asked == self.local {
-            // A second socket on our own address would steal queries while it lives.
+            // A second socket on our own address would receive queries while it is open.
             return self.socket.send_to(&reply.bytes, address).map(drop);
         }
         let socket = transparent_socket(asked, Type::DGRAM, Protocol::UDP)?;
@@ -110,20 +113,6 @@ impl DnsSocket {
         let local = socket.local_addr()?;
         let control = nix::cmsg_space!(libc::sockaddr_in6, libc::sockaddr_in);
         Ok(Self { socket, local, control })
-    }
-}
-
-impl Source for DnsSocket {
-    fn register(&mut self, registry: &Registry, token: Token, want: Interest) -> io::Result<()> {
-        self.socket.register(registry, token, want)
-    }
-
-    fn reregister(&mut self, registry: &Registry, token: Token, want: Interest) -> io::Result<()> {
-        self.socket.reregister(registry, token, want)
-    }
-
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        self.socket.deregister(registry)
     }
 }
 

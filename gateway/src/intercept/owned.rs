@@ -1,9 +1,9 @@
-//! A table that lives as long as this process.
+//! An nftables table that the kernel removes when this process ends.
 //!
-//! The kernel removes a table with the flag `owner` when the netlink socket that made it closes
+//! The kernel removes a table with the flag `owner` when the netlink socket that created it closes
 //! (Linux 5.12). The socket belongs to an `nft` in interactive mode that reads from our pipe: when
-//! this process ends, in whatever way, the pipe closes, `nft` ends, and the rules are gone. Only
-//! this `nft` can change the table, so changes go through the pipe too.
+//! this process ends or is killed, the pipe closes, `nft` exits, and the kernel removes the rules.
+//! Only this `nft` can change the table, so changes use the pipe, too.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -21,7 +21,7 @@ pub(super) struct OwnedTable {
 }
 
 impl OwnedTable {
-    /// Makes the table from a ruleset, which must have `flags owner`.
+    /// Creates the table from a ruleset, which must have `flags owner`.
     pub(super) fn start(ruleset: &str) -> Result<Self, InterceptError> {
         if system::table_is_owned() {
             return Err(InterceptError::Held);
@@ -29,9 +29,9 @@ impl OwnedTable {
         let nft = Command::new("nft")
             .arg("-i")
             .env("LC_ALL", "C")
-            // Interactive mode would leave its history there.
+            // Interactive mode would write its history there.
             .env("HOME", "/nonexistent")
-            // A key press that ends the daemon is not for its child: the pipe tells it.
+            // Keeps Ctrl-C from the child: the closed pipe ends it.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -70,7 +70,7 @@ impl OwnedTable {
         Ok(())
     }
 
-    /// Whether nft still runs, and with it the table.
+    /// Whether nft is still running, and so the table exists.
     pub(super) fn lives(&mut self) -> bool {
         self.nft.try_wait().is_ok_and(|status| status.is_none())
     }
@@ -80,7 +80,7 @@ impl OwnedTable {
         self.end();
         let mut message = String::new();
         if let Some(stderr) = &mut self.nft.stderr {
-            // Whatever could be read is all there is to say.
+            // Best effort.
             let _ = stderr.take(MESSAGE_MAX).read_to_string(&mut message);
         }
         system::nft_refusal(&message)
@@ -88,7 +88,7 @@ impl OwnedTable {
 
     fn end(&mut self) {
         self.nft.stdin = None;
-        // It may have ended already; in both cases there is nothing more to do.
+        // It may have exited already.
         let _ = self.nft.kill();
         let _ = self.nft.wait();
     }
@@ -110,8 +110,8 @@ fn one_line(ruleset: &str) -> String {
     line
 }
 
-/// How long a change may take; it usually takes some ten milliseconds.
+/// Timeout of a change; it usually takes about ten milliseconds.
 const EFFECT_WAIT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(5);
-/// Error text that is read, in bytes.
+/// The maximum size of the error text that is read, in bytes.
 const MESSAGE_MAX: u64 = 16 * 1024;

@@ -1,4 +1,6 @@
-//! The traffic to intercept, taken from the configuration.
+//! The traffic to intercept, from the configuration.
+
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use polyrail_config::{GatewayConfig, InterfaceName, OnExit, OtherTraffic, PrivateTraffic};
@@ -6,7 +8,7 @@ use polyrail_model::Families;
 
 use super::InterceptError;
 
-/// The checked wishes of the operator. All names in it can stand in a rule as they are.
+/// The operator's checked settings. All names in it are safe in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub(super) interfaces: Vec<String>,
@@ -16,9 +18,12 @@ pub struct Plan {
     pub(super) table: u32,
     pub(super) bypass: Vec<IpNet>,
     pub(super) private: PrivateTraffic,
+    /// The intercepted families; the others are rejected.
     pub(super) families: Families,
-    pub(super) other: Other,
-    on_exit: OnExit,
+    /// The treatment of traffic that is neither TCP nor DNS.
+    pub(crate) other: Other,
+    /// The treatment of users' traffic after the daemon's end.
+    pub(crate) on_exit: OnExit,
 }
 
 /// The treatment of traffic that is neither TCP nor DNS.
@@ -33,12 +38,24 @@ pub enum Other {
     },
 }
 
+/// The next hops of a carrier's interface, by family.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hops {
+    pub(super) v4: Option<Hop>,
+    pub(super) v6: Option<Hop>,
+}
+
+/// A default route's next hop; a point-to-point link has no router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hop {
+    pub(super) router: Option<IpAddr>,
+}
+
 impl Plan {
     /// The plan of a configuration.
     ///
     /// # Errors
-    /// There is no `[intercept]`, an interface's name cannot stand in a rule, or the carrier of
-    /// `direct:` has no interface.
+    /// There is no `[intercept]`, or an interface's name is unsafe in a rule.
     pub fn from_config(config: &GatewayConfig) -> Result<Self, InterceptError> {
         let intercept = config.intercept.as_ref().ok_or(InterceptError::NotConfigured)?;
         let interfaces = intercept.interfaces.iter().map(rule_name).collect::<Result<_, _>>()?;
@@ -46,10 +63,12 @@ impl Plan {
             OtherTraffic::Reject => Other::Reject,
             OtherTraffic::Direct(carrier) => {
                 let found = config.carriers.iter().find(|c| c.name == *carrier);
-                let interface = found
-                    .and_then(|carrier| carrier.interface.as_ref())
-                    .ok_or_else(|| InterceptError::DirectCarrier(carrier.to_string()))?;
-                Other::Direct { interface: rule_name(interface)? }
+                let interface = found.and_then(|carrier| carrier.interface.as_ref());
+                debug_assert!(interface.is_some(), "checked by the configuration");
+                match interface {
+                    Some(interface) => Other::Direct { interface: rule_name(interface)? },
+                    None => Other::Reject,
+                }
             }
         };
         Ok(Self {
@@ -64,21 +83,6 @@ impl Plan {
             other,
             on_exit: intercept.on_exit,
         })
-    }
-
-    /// The families that the configuration lets be intercepted; the others are rejected.
-    pub fn families(&self) -> Families {
-        self.families
-    }
-
-    /// What becomes of the rules when the daemon ends.
-    pub fn on_exit(&self) -> OnExit {
-        self.on_exit
-    }
-
-    /// The treatment of traffic that is neither TCP nor DNS.
-    pub fn other(&self) -> &Other {
-        &self.other
     }
 
     /// The mark of packets that are forwarded out of a carrier: the one after `mark`.
@@ -96,7 +100,7 @@ impl Plan {
     }
 }
 
-/// A kernel interface name may hold quotes and wildcards; a rule may not.
+/// The name of an interface, if it is safe in a rule: the kernel permits quotes and wildcards.
 fn rule_name(interface: &InterfaceName) -> Result<String, InterceptError> {
     let name = interface.as_str();
     let plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-' | b'@' | b'+');

@@ -1,4 +1,4 @@
-//! The text of the rules: nftables and `ip` commands. Pure.
+//! The text of the rules: nftables and `ip` commands.
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;
@@ -7,27 +7,25 @@ use ipnet::IpNet;
 use polyrail_config::PrivateTraffic;
 use polyrail_model::Families;
 
-use super::InterceptError;
-use super::plan::{Other, Plan};
-use super::system::{self, Hops};
+use super::plan::{Hops, Other, Plan};
 
 /// A sequence of `ip` commands around one nftables transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    routing: Vec<Step>,
-    ruleset: String,
-    /// Routes stand before marks do, and go after them.
-    routing_first: bool,
+    pub(super) routing: Vec<Step>,
+    pub(super) ruleset: String,
+    /// Routes are set before marks, and removed after them.
+    pub(super) routing_first: bool,
 }
 
-/// One command line, and the complaint that means that its work was done already.
+/// One command line, and the errors that mean that its effect exists already.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) line: String,
     pub(super) harmless: &'static [&'static str],
 }
 
-/// The commands that remove all that is ours.
+/// The commands that remove all our rules and routes.
 pub fn removal() -> Script {
     let flush = |family: &str| {
         [
@@ -44,7 +42,8 @@ pub fn removal() -> Script {
     }
 }
 
-/// The change of the families whose new connections are taken, as one transaction in one line.
+/// The change of the families whose new connections are intercepted, as one transaction in one
+/// line.
 pub(super) fn families_change(families: Families) -> String {
     let flush = format!("flush set {TABLE} carried");
     match elements(families) {
@@ -54,8 +53,8 @@ pub(super) fn families_change(families: Families) -> String {
 }
 
 impl Script {
-    /// What sets a plan up. `families` are those taken at first; `owned` makes the table the
-    /// property of the process that sends it.
+    /// The commands that set a plan up. `families` are intercepted at first; if `owned`, the table
+    /// belongs to the process that creates it.
     pub(super) fn new(plan: &Plan, hops: &Hops, families: Families, owned: bool) -> Self {
         let Families { v4, v6 } = plan.families;
         let hops = Hops { v4: hops.v4.clone().filter(|_| v4), v6: hops.v6.clone().filter(|_| v6) };
@@ -66,27 +65,6 @@ impl Script {
         }
     }
 
-    /// The nftables commands.
-    pub fn ruleset(&self) -> &str {
-        &self.ruleset
-    }
-
-    /// Runs everything.
-    pub(super) fn run(&self) -> Result<(), InterceptError> {
-        if self.routing_first {
-            self.run_routing()?;
-            system::nft(&self.ruleset)
-        } else {
-            system::nft(&self.ruleset)?;
-            self.run_routing()
-        }
-    }
-
-    /// Runs the `ip` commands only.
-    pub(super) fn run_routing(&self) -> Result<(), InterceptError> {
-        self.routing.iter().try_for_each(system::run)
-    }
-
     fn print_routing(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.routing.iter().try_for_each(|step| writeln!(f, "{}", step.line))
     }
@@ -95,7 +73,7 @@ impl Script {
 impl fmt::Display for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.routing_first {
-            writeln!(f, "# A complaint that a rule exists already is no error here.")?;
+            writeln!(f, "# An error that a rule exists already can be ignored.")?;
             self.print_routing(f)?;
         }
         write!(f, "nft -f - <<'END'\n{}END\n", self.ruleset)?;
@@ -106,8 +84,8 @@ impl fmt::Display for Script {
     }
 }
 
-/// Marked packets are delivered here instead of being forwarded; with `direct:`, packets with
-/// the second mark leave through the carrier or not at all.
+/// Marked packets are delivered locally instead of being forwarded; with `direct:`, packets with
+/// the second mark leave through the carrier or are rejected.
 fn routing(plan: &Plan, hops: &Hops) -> Vec<Step> {
     let mut lines = Vec::new();
     let mut rule = |family: &str, order: u32, mark: u32, table: u32, routes: &[String]| {
@@ -141,7 +119,7 @@ fn routing(plan: &Plan, hops: &Hops) -> Vec<Step> {
     lines.into_iter().map(|line| Step { line, harmless }).collect()
 }
 
-/// The nftables text in the making.
+/// Builds the nftables text.
 struct Rules<'a> {
     plan: &'a Plan,
     hops: &'a Hops,
@@ -196,7 +174,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Name, type and content of each set of prefixes; the empty ones are left out.
+    /// Name, type and contents of each set of prefixes.
     fn prefix_sets(&self) -> [(&'static str, &'static str, Vec<IpNet>); 6] {
         let of = |list: &[&str], v4: bool| -> Vec<IpNet> {
             let parsed = list.iter().filter_map(|prefix| prefix.parse::<IpNet>().ok());
@@ -218,7 +196,7 @@ impl<'a> Rules<'a> {
         ]
     }
 
-    /// The way of a passenger's packet. `return` leaves it untouched.
+    /// The rules for a passenger's packet. `return` leaves it untouched.
     fn passengers(&mut self) {
         let mark = self.plan.mark;
         self.line(
@@ -264,7 +242,7 @@ impl<'a> Rules<'a> {
         });
     }
 
-    /// To the listener on loopback. Without one the rule does not match and the next one decides.
+    /// Diverts to the listener on loopback. Without a listener the rule does not match.
     fn divert(&mut self, protocol: &str, port: u16) {
         let Plan { families, mark, .. } = *self.plan;
         let targets = [
@@ -331,19 +309,19 @@ fn is_v4(prefix: &IpNet) -> bool {
     matches!(prefix.addr(), IpAddr::V4(_))
 }
 
-/// The table that holds everything of ours.
+/// Our table.
 pub(super) const TABLE: &str = "inet polyrail";
 
 /// The protocol number (`rtm_protocol`) that marks our routes and routing rules.
 pub(super) const PROTOCOL: u8 = 112;
 
-/// Where our routing rules stand: after the kernel's local table, before all that is usual.
+/// The preference of our routing rules: after the kernel's local table, before the usual rules.
 const RULE_ORDER: u32 = 100;
 
-/// Behind the carrier's route. (`ip -6 route flush` leaves the very last metric alone.)
+/// After the carrier's route. (`ip -6 route flush` ignores the last metric.)
 const METRIC_LAST: u32 = 1_000_000;
 
-/// Never carried and never rejected: loopback and link-local (RFC 6890), with or without a route.
+/// Never intercepted and never rejected: loopback and link-local (RFC 6890).
 const HERE: [&str; 4] = ["127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10"];
 
 /// Private by RFC 1918, RFC 6598 (shared by carriers' NAT) and RFC 4193.

@@ -1,30 +1,35 @@
-//! The programs that change the kernel's rules (`nft`, `ip`), and queries of the system's state.
+//! Runs the programs that change the kernel's rules (`nft`, `ip`), and reads the kernel's state.
 
 use std::fs;
 use std::io::Write;
-use std::net::IpAddr;
 use std::process::{Command, Output, Stdio};
 
 use polyrail_model::Families;
 
 use super::InterceptError;
-use super::ruleset::{PROTOCOL, Step, TABLE};
+use super::plan::{Hop, Hops};
+use super::ruleset::{PROTOCOL, Script, Step, TABLE};
 
-/// The ways out of a carrier's interface, by family.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Hops {
-    pub(super) v4: Option<Hop>,
-    pub(super) v6: Option<Hop>,
+impl Script {
+    /// Runs all commands.
+    pub(super) fn run(&self) -> Result<(), InterceptError> {
+        if self.routing_first {
+            self.run_routing()?;
+            nft(&self.ruleset)
+        } else {
+            nft(&self.ruleset)?;
+            self.run_routing()
+        }
+    }
+
+    /// Runs only the `ip` commands.
+    pub(super) fn run_routing(&self) -> Result<(), InterceptError> {
+        self.routing.iter().try_for_each(run)
+    }
 }
 
-/// A default route's next hop; a point-to-point link has no router.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Hop {
-    pub(super) router: Option<IpAddr>,
-}
-
-/// Runs one command; a complaint that is harmless counts as done.
-pub(super) fn run(step: &Step) -> Result<(), InterceptError> {
+/// Runs one command; a harmless complaint counts as success.
+fn run(step: &Step) -> Result<(), InterceptError> {
     let output = output(&step.line)?;
     let message = String::from_utf8_lossy(&output.stderr);
     if output.status.success() || step.harmless.iter().any(|text| message.contains(text)) {
@@ -55,48 +60,43 @@ pub(super) fn nft(commands: &str) -> Result<(), InterceptError> {
     Err(nft_refusal(&String::from_utf8_lossy(&output.stderr)))
 }
 
-/// The error behind nft's words: a table that another process owns shows as "not permitted".
+/// The error that nft reports: a table that another process owns shows as "not permitted".
 pub(super) fn nft_refusal(message: &str) -> InterceptError {
-    let held = message.contains("not permitted")
-        && listed("table").is_some_and(|text| text.contains("flags owner"));
-    if held { InterceptError::Held } else { refused("nft -f -", message) }
+    if message.contains("not permitted") && table_is_owned() {
+        return InterceptError::Held;
+    }
+    refused("nft -f -", message)
 }
 
-/// Whether our table stands, owned by a process.
+/// Whether a process owns our table.
 pub(super) fn table_is_owned() -> bool {
-    listed("table").is_some_and(|text| text.contains("flags owner"))
+    listed("table", "").is_some_and(|text| text.contains("flags owner"))
 }
 
-/// The families whose new connections are taken, as the kernel has them.
+/// The families whose new connections the kernel intercepts.
 pub(super) fn carried() -> Option<Families> {
-    let text = listed("carried")?;
+    let text = listed("set", "carried")?;
     Some(Families { v4: text.contains("ipv4"), v6: text.contains("ipv6") })
 }
 
 /// The listing of our table or of a set in it.
-fn listed(what: &str) -> Option<String> {
-    let line = match what {
-        "table" => format!("nft list table {TABLE}"),
-        set => format!("nft list set {TABLE} {set}"),
-    };
-    let output = output(&line).ok().filter(|output| output.status.success())?;
+fn listed(kind: &str, name: &str) -> Option<String> {
+    let output = output(&format!("nft list {kind} {TABLE} {name}")).ok();
+    let output = output.filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Finds the ways out of `interface`, and checks that the kernel forwards.
+/// The next hops of `interface`; checks that the kernel forwards.
 pub(super) fn hops(interface: &str) -> Result<Hops, InterceptError> {
     let hops = Hops { v4: hop("-4", interface)?, v6: hop("-6", interface)? };
     if hops.v4.is_none() && hops.v6.is_none() {
         return Err(InterceptError::DirectRoute(interface.to_owned()));
     }
-    for (wanted, parameter, path) in [
-        (hops.v4.is_some(), "net.ipv4.ip_forward", "/proc/sys/net/ipv4/ip_forward"),
-        (
-            hops.v6.is_some(),
-            "net.ipv6.conf.all.forwarding",
-            "/proc/sys/net/ipv6/conf/all/forwarding",
-        ),
+    for (wanted, parameter) in [
+        (hops.v4.is_some(), "net.ipv4.ip_forward"),
+        (hops.v6.is_some(), "net.ipv6.conf.all.forwarding"),
     ] {
+        let path = format!("/proc/sys/{}", parameter.replace('.', "/"));
         let on = fs::read_to_string(path).is_ok_and(|value| value.trim() != "0");
         if wanted && !on {
             return Err(InterceptError::Forwarding(parameter));
@@ -110,14 +110,14 @@ fn hop(family: &str, interface: &str) -> Result<Option<Hop>, InterceptError> {
     let output = output(&line)?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
-        // No such interface, or no such family: no way out either.
+        // A missing interface or family has no route.
         let absent = message.contains("Cannot find device") || message.contains("not supported");
         return if absent { Ok(None) } else { Err(refused(&line, &message)) };
     }
     Ok(parse_hop(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The first default route of `ip route show` that is not of our making.
+/// The first default route of `ip route show` that is not ours.
 pub(super) fn parse_hop(routes: &str) -> Option<Hop> {
     let ours = format!(" proto {PROTOCOL} ");
     let mut routes = routes.lines();

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use polyrail_config::GatewayConfig;
 
+use super::plan::{Hop, Hops};
 use super::ruleset::families_change;
-use super::system::{Hop, Hops, parse_hop};
+use super::system::parse_hop;
 use super::*;
 
 const BASE: &str = r#"
@@ -34,11 +35,11 @@ fn plan_of(tables: &str) -> Result<Plan, InterceptError> {
 }
 
 fn rules(plan: &Plan, hops: &Hops) -> String {
-    Script::new(plan, hops, plan.families(), false).to_string()
+    Script::new(plan, hops, plan.families, false).to_string()
 }
 
 #[test]
-fn the_usual_rules_are_these() {
+fn usual_rules_match_the_golden_file() {
     let plan = plan_of(&format!(
         "[intercept]\ninterfaces = [\"lan0\", \"lan1\"]\n\
          bypass = [\"203.0.113.0/24\", \"2001:db8:5::/48\"]\n{DNS}"
@@ -47,7 +48,7 @@ fn the_usual_rules_are_these() {
 }
 
 #[test]
-fn direct_traffic_has_a_way_of_its_own() {
+fn direct_rules_match_the_golden_file() {
     let plan = plan_of(
         "[intercept]\ninterfaces = [\"lan0\"]\nipv6 = false\nprivate = \"carry\"\n\
          port = 17\nmark = 0xffffffff\ntable = 252\nother = \"direct:a\"",
@@ -90,8 +91,8 @@ fn configurations_change_the_rules() {
     }
     let plan = plan_of("[intercept]\ninterfaces = [\"lan0\"]\n").unwrap();
     let owned = Script::new(&plan, &Hops::default(), Families { v4: true, v6: false }, true);
-    assert!(owned.ruleset().contains("\tflags owner\n"));
-    assert!(owned.ruleset().contains("elements = { ipv4 }"));
+    assert!(owned.ruleset.contains("\tflags owner\n"));
+    assert!(owned.ruleset.contains("elements = { ipv4 }"));
 }
 
 #[test]
@@ -117,7 +118,7 @@ fn families_change_in_one_transaction() {
 }
 
 #[test]
-fn default_routes_are_read() {
+fn default_routes_are_parsed() {
     let hop = |text: &str| parse_hop(text).map(|hop| hop.router.map(|ip| ip.to_string()));
     assert_eq!(hop(""), None);
     assert_eq!(hop("default via 198.51.100.1 proto dhcp metric 100 \n"), {

@@ -1,5 +1,7 @@
 //! Negotiations by table, by every cut of the input, and by random bytes.
 
+use std::net::Ipv6Addr;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -29,7 +31,7 @@ struct Outcome {
     first_data: Vec<u8>,
 }
 
-fn run(policy: ReplyPolicy, pieces: &[&[u8]]) -> Outcome {
+fn run(policy: SocksReply, pieces: &[&[u8]]) -> Outcome {
     let mut negotiation = Negotiation::new(policy);
     let mut outcome = Outcome { events: vec![], output: vec![], first_data: vec![] };
     for piece in pieces {
@@ -44,7 +46,7 @@ fn run(policy: ReplyPolicy, pieces: &[&[u8]]) -> Outcome {
 }
 
 #[test]
-fn destinations_are_read_and_first_data_is_left() {
+fn destinations_are_parsed_and_first_data_is_not_consumed() {
     let v6 = "2001:db8::7".parse::<Ipv6Addr>().unwrap().octets();
     let mapped = "::ffff:192.0.2.1".parse::<Ipv6Addr>().unwrap().octets();
     let host = |name: &str, port| Destination::Name(HostName::new(name).unwrap(), port);
@@ -61,7 +63,7 @@ fn destinations_are_read_and_first_data_is_left() {
         }),
     ] {
         let bytes = [&bytes[..], b"GET /"].concat();
-        let outcome = run(ReplyPolicy::Immediate, &[&bytes]);
+        let outcome = run(SocksReply::Immediate, &[&bytes]);
         assert_eq!(outcome.events, [Event::Connect(destination)]);
         assert_eq!(outcome.output, [&[5, 0][..], &OK].concat());
         assert_eq!(outcome.first_data, b"GET /");
@@ -87,7 +89,7 @@ fn failures_are_answered_with_their_code() {
         (named(&long, 80), Failure::Name, &[5, 0, 5, 4]),
         (named("example.com", 0), Failure::Port, &[5, 0, 5, 1]),
     ] {
-        let outcome = run(ReplyPolicy::Immediate, &[&bytes, b"more"]);
+        let outcome = run(SocksReply::Immediate, &[&bytes, b"more"]);
         assert_eq!(outcome.events, [Event::Failed(failure)], "{bytes:?}");
         assert_eq!(outcome.output[..output.len()], *output, "{failure}");
         assert!(matches!(outcome.output.len(), 2 | 12));
@@ -96,9 +98,9 @@ fn failures_are_answered_with_their_code() {
 }
 
 #[test]
-fn a_dialed_reply_waits_for_the_dials_result() {
+fn dialed_reply_waits_for_the_result_of_the_dial() {
     for (result, code) in [(Ok(()), 0), (Err(ReplyCode::ConnectionRefused), 5)] {
-        let mut negotiation = Negotiation::new(ReplyPolicy::Dialed);
+        let mut negotiation = Negotiation::new(SocksReply::Dialed);
         let bytes = [&named("example.com", 80)[..], b"early"].concat();
         assert_eq!(negotiation.receive(&bytes), bytes.len() - 5);
         assert!(matches!(negotiation.poll(), Some(Event::Connect(_))));
@@ -115,7 +117,7 @@ fn a_dialed_reply_waits_for_the_dials_result() {
 }
 
 #[test]
-fn reasons_have_their_codes() {
+fn reset_reasons_map_to_reply_codes() {
     for (reason, code) in [
         (ResetReason::Refused, 5),
         (ResetReason::Unreachable, 4),
@@ -150,7 +152,7 @@ proptest! {
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         dialed in any::<bool>(),
     ) {
-        let policy = if dialed { ReplyPolicy::Dialed } else { ReplyPolicy::Immediate };
+        let policy = if dialed { SocksReply::Dialed } else { SocksReply::Immediate };
         let whole = run(policy, &[&bytes]);
         let single: Vec<&[u8]> = bytes.chunks(1).collect();
         prop_assert_eq!(&run(policy, &single), &whole);

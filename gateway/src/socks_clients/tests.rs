@@ -19,11 +19,11 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(policy: ReplyPolicy) -> Self {
+    fn new(policy: SocksReply) -> Self {
         Self::with(policy, Settings::default())
     }
 
-    fn with(policy: ReplyPolicy, settings: Settings) -> Self {
+    fn with(policy: SocksReply, settings: Settings) -> Self {
         let poll = Poll::new().unwrap();
         let registry = || poll.registry().try_clone().unwrap();
         let endpoint = Endpoint::gateway(Instant::now(), settings, InstanceId([1; 16]));
@@ -75,7 +75,7 @@ impl Rig {
     }
 }
 
-/// What has come so far, and whether the end of the stream has.
+/// The received bytes, and whether the stream has ended.
 fn read_now(stream: &mut StdStream) -> (Vec<u8>, bool) {
     let mut got = Vec::new();
     let mut buffer = [0; 256];
@@ -98,8 +98,8 @@ const HELLO_AND_REQUEST: &[u8] = b"\x05\x01\x00\x05\x01\x00\x03\x0bexample.com\x
 const REPLY: usize = 10;
 
 #[test]
-fn an_eager_client_is_answered_at_once_and_its_first_data_rides_along() {
-    let mut rig = Rig::new(ReplyPolicy::Immediate);
+fn immediate_reply_is_sent_at_once_and_first_data_is_forwarded() {
+    let mut rig = Rig::new(SocksReply::Immediate);
     let mut client = rig.client();
     client.write_all(&[HELLO_AND_REQUEST, b"GET / HTTP/1.1\r\n\r\n"].concat()).unwrap();
     rig.turns();
@@ -110,8 +110,8 @@ fn an_eager_client_is_answered_at_once_and_its_first_data_rides_along() {
 }
 
 #[test]
-fn the_dialed_policy_reports_the_dials_result() {
-    let mut rig = Rig::new(ReplyPolicy::Dialed);
+fn dialed_policy_reports_the_result_of_the_dial() {
+    let mut rig = Rig::new(SocksReply::Dialed);
     let mut client = rig.client();
     client.write_all(HELLO_AND_REQUEST).unwrap();
     rig.turns();
@@ -125,7 +125,7 @@ fn the_dialed_policy_reports_the_dials_result() {
 }
 
 #[test]
-fn a_failed_dial_gives_its_code_and_an_orderly_end() {
+fn failed_dial_is_replied_and_closed_in_order() {
     for (reason, code) in [
         (ResetReason::Refused, 5),
         (ResetReason::Unreachable, 4),
@@ -135,7 +135,7 @@ fn a_failed_dial_gives_its_code_and_an_orderly_end() {
         (ResetReason::NameNotFound, 4),
         (ResetReason::Overload, 1),
     ] {
-        let mut rig = Rig::new(ReplyPolicy::Dialed);
+        let mut rig = Rig::new(SocksReply::Dialed);
         let mut client = rig.client();
         client.write_all(&[HELLO_AND_REQUEST, b"early data"].concat()).unwrap();
         rig.turns();
@@ -150,8 +150,8 @@ fn a_failed_dial_gives_its_code_and_an_orderly_end() {
 }
 
 #[test]
-fn invalid_requests_get_a_reply_and_end() {
-    let mut rig = Rig::new(ReplyPolicy::Immediate);
+fn invalid_requests_are_replied_and_closed() {
+    let mut rig = Rig::new(SocksReply::Immediate);
     let mut client = rig.client();
     client.write_all(b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n").unwrap();
     rig.turns();
@@ -162,8 +162,8 @@ fn invalid_requests_get_a_reply_and_end() {
 }
 
 #[test]
-fn a_client_that_leaves_before_the_dial_resets_its_flow() {
-    let mut rig = Rig::new(ReplyPolicy::Dialed);
+fn client_that_disconnects_before_the_dial_resets_its_flow() {
+    let mut rig = Rig::new(SocksReply::Dialed);
     let mut client = rig.client();
     client.write_all(HELLO_AND_REQUEST).unwrap();
     rig.turns();
@@ -176,8 +176,8 @@ fn a_client_that_leaves_before_the_dial_resets_its_flow() {
 }
 
 #[test]
-fn a_client_that_never_asks_is_dropped() {
-    let mut rig = Rig::new(ReplyPolicy::Immediate);
+fn client_without_request_is_disconnected() {
+    let mut rig = Rig::new(SocksReply::Immediate);
     let mut client = rig.client();
     client.write_all(b"\x05").unwrap();
     rig.turns();
@@ -190,8 +190,8 @@ fn a_client_that_never_asks_is_dropped() {
 }
 
 #[test]
-fn first_data_that_the_flow_has_no_room_for_waits() {
-    for policy in [ReplyPolicy::Immediate, ReplyPolicy::Dialed] {
+fn first_data_waits_for_room_in_the_flow() {
+    for policy in [SocksReply::Immediate, SocksReply::Dialed] {
         let mut rig = Rig::with(policy, Settings { memory: Bytes(1 << 20), ..Settings::default() });
         let now = Instant::now();
         let mut client = rig.client();
@@ -229,8 +229,8 @@ fn first_data_that_the_flow_has_no_room_for_waits() {
 }
 
 #[test]
-fn a_flow_that_is_reset_in_the_turn_of_its_dial_has_no_leg() {
-    let mut rig = Rig::new(ReplyPolicy::Dialed);
+fn flow_reset_in_the_turn_of_its_dial_has_no_leg() {
+    let mut rig = Rig::new(SocksReply::Dialed);
     let mut client = rig.client();
     client.write_all(HELLO_AND_REQUEST).unwrap();
     rig.turns();
@@ -242,7 +242,7 @@ fn a_flow_that_is_reset_in_the_turn_of_its_dial_has_no_leg() {
     assert!(rig.clients.on_gone(Instant::now(), &mut rig.relay, FLOW, ResetReason::PeerReset));
     rig.turns();
     let (got, ended) = read_now(&mut client);
-    assert_eq!((got.len(), ended), (2 + REPLY, true), "it is told, and not left hanging");
+    assert_eq!((got.len(), ended), (2 + REPLY, true), "the client gets its reply and the end");
     assert_ne!(got[3], 0);
     drop(client);
     rig.turns();
@@ -250,8 +250,8 @@ fn a_flow_that_is_reset_in_the_turn_of_its_dial_has_no_leg() {
 }
 
 #[test]
-fn a_dial_that_never_ends_is_given_up() {
-    let mut rig = Rig::new(ReplyPolicy::Dialed);
+fn endless_dial_times_out() {
+    let mut rig = Rig::new(SocksReply::Dialed);
     let mut client = rig.client();
     client.write_all(HELLO_AND_REQUEST).unwrap();
     rig.turns();
@@ -268,8 +268,8 @@ fn a_dial_that_never_ends_is_given_up() {
 }
 
 #[test]
-fn bytes_of_the_server_prove_its_dial() {
-    let mut rig = Rig::new(ReplyPolicy::Dialed);
+fn data_of_the_server_counts_as_dialed() {
+    let mut rig = Rig::new(SocksReply::Dialed);
     let mut client = rig.client();
     client.write_all(HELLO_AND_REQUEST).unwrap();
     rig.turns();

@@ -1,7 +1,6 @@
-//! Questions to the kernel's neighbour tables (ARP and IPv6 neighbour discovery), over rtnetlink.
+//! Queries to the kernel's neighbour tables (ARP and IPv6 neighbour discovery), over rtnetlink.
 //!
-//! The question is asked on a socket of our own, without waiting: the kernel answers within
-//! `send`, so the event loop needs no channel to another thread.
+//! The kernel answers within `send`, so a query on a non-blocking socket needs no other thread.
 
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -12,10 +11,9 @@ use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, N
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Something that knows the link addresses of neighbours.
+/// A source of link addresses of neighbours.
 pub trait Neighbours {
-    /// The link address of the neighbour with this IP address; `None` when the table does not have
-    /// it.
+    /// The link address of the neighbour with this IP address, if it is known.
     fn link_address(&mut self, address: IpAddr) -> Option<Vec<u8>>;
 }
 
@@ -28,10 +26,10 @@ pub struct KernelNeighbours {
 }
 
 impl KernelNeighbours {
-    /// Asks about neighbours on these interfaces, by name; on all if there are none given.
+    /// Queries neighbours on these interfaces; on all if the list is empty.
     ///
     /// # Errors
-    /// The system gives no netlink socket.
+    /// The system cannot create a netlink socket.
     pub fn new(interfaces: Vec<String>) -> io::Result<Self> {
         let domain = Domain::from(libc::AF_NETLINK);
         let protocol = Protocol::from(libc::NETLINK_ROUTE);
@@ -40,7 +38,7 @@ impl KernelNeighbours {
         Ok(Self { socket, interfaces, sequence: 0 })
     }
 
-    /// The interfaces' indices now: an interface that came back has a new one.
+    /// The current indices of the interfaces; a recreated interface has a new one.
     fn indices(&self) -> Vec<u32> {
         if self.interfaces.is_empty() {
             let all = if_nameindex().ok();
@@ -54,7 +52,7 @@ impl KernelNeighbours {
     fn ask(&mut self, address: IpAddr, index: u32) -> io::Result<Option<Vec<u8>>> {
         self.sequence = self.sequence.wrapping_add(1);
         self.socket.send(&question(address, index, self.sequence))?;
-        // Answers to earlier questions are skipped.
+        // Skips answers to earlier queries.
         for _ in 0..STALE_MAX {
             let mut answer = [0; ANSWER_MAX];
             let length = (&self.socket).read(&mut answer)?;
@@ -72,7 +70,7 @@ impl Neighbours for KernelNeighbours {
             match self.ask(address, index) {
                 Ok(None) => {}
                 Ok(found) => return found,
-                Err(error) => tracing::debug!(%error, "the neighbour table did not answer"),
+                Err(error) => tracing::debug!(%error, "no answer of the neighbour table"),
             }
         }
         None
@@ -98,8 +96,8 @@ fn question(address: IpAddr, index: u32, sequence: u32) -> Vec<u8> {
     bytes
 }
 
-/// The link address in an answer; `None` inside when the kernel knows none, `None` outside when
-/// this is the answer to another question. Devices without an address have zeros.
+/// The link address in an answer. The outer `None` means an answer to another query, the inner one
+/// an unknown address. Devices without an address have zeros.
 fn link_address(answer: &[u8], sequence: u32) -> Option<Option<Vec<u8>>> {
     let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(answer).ok()?;
     if message.header.sequence_number != sequence {
@@ -118,11 +116,11 @@ fn link_address(answer: &[u8], sequence: u32) -> Option<Option<Vec<u8>>> {
     }))
 }
 
-/// Interfaces that are asked about.
+/// The maximum number of interfaces to query.
 const INTERFACES_MAX: usize = 16;
-/// Answers to earlier questions that are skipped.
+/// The maximum number of answers to earlier queries to skip.
 const STALE_MAX: usize = 8;
-/// An answer's size; the kernel's are about a hundred bytes.
+/// The size of the receive buffer; the kernel's answers have about a hundred bytes.
 const ANSWER_MAX: usize = 1024;
 
 #[cfg(test)]
@@ -144,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_for_its_own_question_and_zeros_are_no_address() {
+    fn answer_belongs_to_its_query_and_zeros_are_no_address() {
         let known = answer(7, &[2, 0, 0, 0, 0, 9]);
         assert_eq!(link_address(&known, 7), Some(Some(vec![2, 0, 0, 0, 0, 9])));
         assert_eq!(link_address(&known, 8), None);

@@ -33,7 +33,7 @@ fn users(kind: UserKey) -> Users<Fake> {
 }
 
 #[test]
-fn one_device_is_one_user_whatever_its_addresses() {
+fn addresses_with_one_link_address_are_one_user() {
     let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
     let mut of = |address| users.user(now, ip(address));
     let device = of("10.9.0.2");
@@ -63,7 +63,7 @@ fn user_numbers_differ_between_processes() {
 }
 
 #[test]
-fn answers_are_cached_for_a_while_and_bounded() {
+fn cache_expires_and_is_bounded() {
     let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
     let first = users.user(now, ip("10.9.0.2"));
     users.neighbours.known.insert(ip("10.9.0.2"), [2, 0, 0, 0, 0, 9]);

@@ -1,4 +1,4 @@
-//! The interception rules in real kernels' namespaces: what is caught, what is not, what stays.
+//! The interception rules in network namespaces: intercepted, rejected and untouched traffic.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use crate::lab::{Lab, Namespace, PATIENCE, ask, may_skip, ping, reflect};
 use polyrail_gateway::diversion::Diversion;
 use polyrail_gateway::intercept::{self, InterceptError, Interception, OnExit, Plan};
-use polyrail_gateway::transparent::{Accepted, TransparentListener};
+use polyrail_gateway::transparent;
 use polyrail_model::Families;
 
 const RULES: &str = "[intercept]\ninterfaces = [\"lan0\", \"lan1\"]\n\
                      bypass = [\"203.0.113.0/24\", \"2001:db8:bb::/48\"]\n";
-/// Tells the test program to be the daemon that is killed.
+/// Makes the test program run as the daemon that is killed.
 const DAEMON: &str = "POLYRAIL_TEST_DAEMON";
 const DNS: &str = "[dns]\nresolver = \"192.0.2.53:53\"\n";
 
@@ -26,7 +26,7 @@ fn apply(gateway: &Namespace, plan: &Plan) -> Result<(), InterceptError> {
     gateway.run(move || intercept::apply(&plan))
 }
 
-/// Connects from inside, says hello, and returns the first bytes that come back.
+/// Connects from a namespace, sends "hello", and returns the answer.
 fn greet(from: &Namespace, to: &str) -> io::Result<String> {
     let to: SocketAddr = to.parse().expect("address");
     from.run(move || {
@@ -59,16 +59,17 @@ fn answer(mut stream: TcpStream, text: &str) {
     stream.write_all(text.as_bytes()).expect("answer");
 }
 
-/// The gateway's part: every intercepted connection is told what it asked for.
+/// The gateway's part: answers every intercepted connection with its destination.
 fn take_connections(gateway: &Namespace) {
     gateway.run(|| {
-        for listener in TransparentListener::bind_loopback(7801, true, true).expect("bind") {
+        for listener in transparent::listen(7801, true, true).expect("bind") {
             thread::spawn(move || {
                 loop {
                     match listener.accept() {
-                        Ok(Accepted { stream, original, peer }) => {
+                        Ok((stream, peer)) => {
                             let stream = TcpStream::from(stream);
                             stream.set_nonblocking(false).expect("blocking");
+                            let original = stream.local_addr().expect("address");
                             let text = format!("taken {original} from {}", peer.ip());
                             thread::spawn(move || answer(stream, &text));
                         }
@@ -84,7 +85,7 @@ fn take_connections(gateway: &Namespace) {
 }
 
 #[test]
-fn rules_come_and_go_without_a_trace() {
+fn removed_rules_leave_nothing_behind() {
     if may_skip() {
         return;
     }
@@ -104,8 +105,8 @@ fn rules_come_and_go_without_a_trace() {
         let applied = lab.gateway.rules();
         assert!(applied.contains("table inet polyrail"));
         apply(&lab.gateway, &plan).expect("again");
-        assert_eq!(lab.gateway.rules(), applied, "applying twice is applying once");
-        // What is printed is what is applied: a shell that runs it changes nothing.
+        assert_eq!(lab.gateway.rules(), applied, "applying again changes nothing");
+        // The printed script and the applied rules are equal: a shell that runs it changes nothing.
         let text = lab.gateway.run(move || intercept::print(&plan)).expect("print");
         lab.gateway
             .sh(&text.replace("ip -4 rule", "! ip -4 rule").replace("ip -6 rule", "! ip -6 rule"));
@@ -123,7 +124,11 @@ fn connections_arrive_with_their_destination() {
     let lab = Lab::new();
     apply(&lab.gateway, &plan(DNS)).expect("apply");
     let refused = greet(&lab.passenger, "192.0.2.80:80").expect_err("nobody listens");
-    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "closed, not open, without a daemon");
+    assert_eq!(
+        refused.kind(),
+        ErrorKind::ConnectionRefused,
+        "without a daemon, connections are refused"
+    );
     take_connections(&lab.gateway);
     for (to, from) in [
         ("192.0.2.80:80", "10.9.0.2"),
@@ -144,7 +149,7 @@ fn connections_arrive_with_their_destination() {
     }
     let text = greet(&lab.neighbour, "192.0.2.80:80").expect("the second interface");
     assert_eq!(text, "taken 192.0.2.80:80 from 10.10.0.2");
-    // The listener's own port leads nowhere from outside.
+    // The listener's own port is unreachable from outside.
     for to in ["10.9.0.1:7801", "[fd09::1]:7801"] {
         let error = greet(&lab.passenger, to).expect_err("the gateway's own address");
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
@@ -152,7 +157,7 @@ fn connections_arrive_with_their_destination() {
 }
 
 #[test]
-fn what_is_on_board_or_bypassed_stays_untouched() {
+fn local_and_bypassed_traffic_is_not_intercepted() {
     if may_skip() {
         return;
     }
@@ -209,7 +214,7 @@ fn quic_and_the_rest_are_rejected_at_once() {
     for (to, kinds) in [
         ("192.0.2.80:443", &[ErrorKind::ConnectionRefused][..]),
         ("[2001:db8:80::80]:443", &[ErrorKind::ConnectionRefused]),
-        // Nobody forwards queries in this test.
+        // There is no DNS forwarder in this test.
         ("192.0.2.80:53", &[ErrorKind::ConnectionRefused]),
         ("[2001:db8:80::80]:53", &[ErrorKind::ConnectionRefused]),
         ("192.0.2.80:9000", &[ErrorKind::HostUnreachable]),
@@ -218,7 +223,7 @@ fn quic_and_the_rest_are_rejected_at_once() {
         let begin = Instant::now();
         let error = ask(&lab.passenger, to, "q").expect_err(to);
         assert!(kinds.contains(&error.kind()), "{to}: {error}");
-        assert!(begin.elapsed() < PATIENCE / 2, "{to} was told after {:?}", begin.elapsed());
+        assert!(begin.elapsed() < PATIENCE / 2, "{to} was rejected after {:?}", begin.elapsed());
     }
     let error = ping(&lab.passenger, "192.0.2.80").expect_err("ICMP is rejected");
     assert_eq!(error.kind(), ErrorKind::HostUnreachable);
@@ -246,7 +251,7 @@ fn direct_traffic_leaves_through_its_carrier() {
     let error = ask(&lab.passenger, "[2001:db8:80::80]:9000", "q").expect_err("no v6 route");
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
 
-    // Without the carrier's route nothing leaks to another way out.
+    // Without the carrier's route, no packet leaves by another route.
     lab.gateway.sh("ip route del default table 7802 metric 1");
     let error = ask(&lab.passenger, "192.0.2.80:9000", "q").expect_err("the carrier is gone");
     assert_eq!(error.kind(), ErrorKind::HostUnreachable);
@@ -280,7 +285,7 @@ fn families_are_switched_while_running() {
             });
             for stream in &mut standing {
                 // A piece of "hello" in each state.
-                stream.write_all(b"h").expect("a standing connection goes on");
+                stream.write_all(b"h").expect("an established connection continues");
             }
             for (reachable, to) in [v4, v6].into_iter().zip(to) {
                 let outcome = greet(&lab.passenger, to).map_err(|error| error.kind());
@@ -305,7 +310,7 @@ fn families_are_switched_while_running() {
         lab.gateway.run(move || drop(interception));
         if on_exit == OnExit::Closed {
             assert!(lab.gateway.rules().contains("table inet polyrail"), "the rules stay");
-            // A later daemon takes over what the earlier one left.
+            // A later daemon replaces the rules of the earlier one.
             let next = lab.gateway.run(move || Interception::start(plan, OnExit::Open));
             lab.gateway.run(move || drop(next.expect("start over")));
         }
@@ -314,7 +319,7 @@ fn families_are_switched_while_running() {
 }
 
 #[test]
-fn rules_go_with_a_killed_daemon() {
+fn killed_daemon_leaves_no_rules() {
     if may_skip() {
         return;
     }
@@ -348,7 +353,7 @@ fn rules_go_with_a_killed_daemon() {
 }
 
 #[test]
-fn rules_come_back_when_their_holder_dies() {
+fn rules_are_restored_after_their_holder_dies() {
     if may_skip() {
         return;
     }
@@ -365,7 +370,7 @@ fn rules_come_back_when_their_holder_dies() {
 }
 
 #[test]
-fn rules_come_back_while_the_direct_carrier_is_down() {
+fn rules_are_restored_while_the_direct_carrier_is_down() {
     if may_skip() {
         return;
     }
@@ -387,7 +392,7 @@ fn rules_come_back_while_the_direct_carrier_is_down() {
 }
 
 #[test]
-fn changes_of_the_rules_are_not_waited_for() {
+fn changes_of_the_rules_do_not_block_the_caller() {
     if may_skip() {
         return;
     }
@@ -397,11 +402,11 @@ fn changes_of_the_rules_are_not_waited_for() {
     let begin = Instant::now();
     diversion.set_families(Families { v4: false, v6: true });
     diversion.set_families(Families { v4: true, v6: false });
-    // The change itself gives up only after seconds.
-    assert!(begin.elapsed() < Duration::from_secs(1), "the caller's flows would stand still");
+    // The change itself times out after seconds.
+    assert!(begin.elapsed() < Duration::from_secs(1), "the caller is blocked");
     thread::sleep(Duration::from_secs(4));
     signal_holder(&lab, "CONT");
-    wait_for("the change is made after all", || {
+    wait_for("the change is applied", || {
         let carried = lab.gateway.sh("nft list set inet polyrail carried");
         carried.contains("ipv4") && !carried.contains("ipv6")
     });
@@ -432,15 +437,15 @@ fn signal_holder(lab: &Lab, signal: &str) -> String {
 fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !reached() {
-        assert!(begin.elapsed() < Duration::from_secs(15), "in vain: {what}");
+        assert!(begin.elapsed() < Duration::from_secs(15), "not reached: {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
-#[ignore = "the process that `rules_go_with_a_killed_daemon` kills"]
+#[ignore = "the process that `killed_daemon_leaves_no_rules` kills"]
 fn daemon_that_is_killed() {
-    // By itself it would change the machine's own rules.
+    // Outside a namespace it would change the machine's own rules.
     if std::env::var_os(DAEMON).is_none() {
         return;
     }

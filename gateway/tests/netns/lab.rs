@@ -51,7 +51,7 @@ impl Namespace {
         result.recv().expect("an answer").unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Runs shell commands inside; they must succeed. Returns what they print.
+    /// Runs shell commands inside, which must succeed. Returns their output.
     pub fn sh(&self, script: &str) -> String {
         let script = script.to_owned();
         self.run(move || {
@@ -68,7 +68,7 @@ impl Namespace {
     }
 }
 
-/// Passengers behind `lan0` and `lan1` of a gateway, whose `wan0` leads outside.
+/// Passengers behind `lan0` and `lan1` of a gateway, with the outside behind `wan0`.
 pub struct Lab {
     /// 10.9.0.2 and fd09::2, behind `lan0`.
     pub passenger: Namespace,
@@ -91,7 +91,7 @@ pub const OUTSIDE: [&str; 6] = [
 ];
 
 impl Lab {
-    /// A lab with forwarding on, all routes set, and nothing of ours.
+    /// A lab with forwarding and all routes, without our rules.
     pub fn new() -> Self {
         let lab = Self {
             passenger: Namespace::new(),
@@ -171,7 +171,7 @@ pub fn reflect(inside: &Namespace, address: &str) {
         thread::spawn(move || {
             let mut buffer = [0; 2048];
             while let Ok((_, sender)) = socket.recv_from(&mut buffer) {
-                // One that left no trace is told nothing.
+                // Best effort.
                 let _ = socket.send_to(sender.ip().to_string().as_bytes(), sender);
             }
         });

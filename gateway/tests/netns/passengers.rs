@@ -1,4 +1,4 @@
-//! DNS in other servers' names, and users by link address, in real kernels' namespaces.
+//! DNS answers from other servers' addresses, and users by link address, in network namespaces.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -46,7 +46,7 @@ fn answer_queries(gateway: &Namespace) {
 }
 
 #[test]
-fn queries_are_answered_in_the_name_of_who_was_asked() {
+fn answers_come_from_the_queried_server() {
     if may_skip() {
         return;
     }
@@ -59,19 +59,19 @@ fn queries_are_answered_in_the_name_of_who_was_asked() {
         ["192.0.2.80:53", "9.9.9.9:53", "192.168.77.1:53", "[2001:db8:80::80]:53", "[fd77::1]:53"];
     for _ in 0..20 {
         for server in servers {
-            // The socket is connected: it hears no other sender.
+            // A connected socket receives from no other sender.
             let answer =
                 ask(&lab.passenger, server, "q").unwrap_or_else(|e| panic!("{server}: {e}"));
             assert_eq!(answer.0.to_string(), server);
             assert_eq!(answer.1, format!("q asked of {server}").as_bytes());
         }
     }
-    // A resolver on the gateway may ask the forwarder itself.
+    // A resolver on the gateway may query the forwarder.
     for server in ["127.0.0.1:7853", "[::1]:7853"] {
         let (_, answer) = ask(&lab.gateway, server, "q").expect(server);
         assert_eq!(answer, format!("q asked of {server}").as_bytes());
     }
-    // A passenger may not: the port is on loopback alone.
+    // A passenger may not, because the port is bound to loopback.
     let error = ask(&lab.passenger, "10.9.0.1:7853", "q").expect_err("not from outside");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
@@ -84,7 +84,7 @@ fn addresses_of_one_device_are_one_user() {
     let lab = Lab::new();
     lab.passenger.sh("ip addr add 10.9.0.77/24 dev eth0; ip addr add fd09::aaaa/64 dev eth0 nodad
          ip addr add fd09::bbbb/64 dev eth0 nodad");
-    // The gateway hears of each address, as it does by its answer to a connection.
+    // The gateway learns each address when it sends to it.
     let addresses = ["10.9.0.2", "10.9.0.77", "fd09::2", "fd09::aaaa", "fd09::bbbb"];
     let known = addresses.map(|text| text.parse::<IpAddr>().expect("address"));
     let neighbour: IpAddr = "10.10.0.2".parse().expect("address");

@@ -19,7 +19,7 @@ pub(super) fn symmetric(report: &mut Report, effort: Effort) -> Result<()> {
     Ok(())
 }
 
-/// 20 Mbit/s, and 5 Mbit/s beside it.
+/// Carriers of 20 and 5 Mbit/s.
 pub(super) fn asymmetric(report: &mut Report, effort: Effort) -> Result<()> {
     let one = Plan::new().carrier("alpha", Link::new(20.0, 40));
     let two = one.clone().carrier("beta", Link::new(5.0, 40));
@@ -28,7 +28,7 @@ pub(super) fn asymmetric(report: &mut Report, effort: Effort) -> Result<()> {
     Ok(())
 }
 
-/// The goodput with `two` over that with `one`, a pair at a time.
+/// The ratios of the goodput with `two` to that with `one`, in interleaved pairs.
 fn pairs(one: &Plan, two: &Plan, count: usize, size: u64) -> Result<Vec<f64>> {
     let mut ratios = Vec::new();
     for pair in 0..count {

@@ -10,7 +10,7 @@ use super::Effort;
 use crate::report::{Goal, Report, median};
 use crate::world::{Plan, World};
 
-/// One carrier is dark for 5 s at a random moment; the download must come out whole.
+/// One carrier is dark for 5 s at a random moment of a download, which must complete.
 pub(super) fn one_carrier(report: &mut Report, effort: Effort) -> Result<()> {
     let rounds = effort.pick(20, 2);
     let seed = super::fresh_seed("dark");
@@ -51,7 +51,7 @@ pub(super) fn all_carriers(report: &mut Report, effort: Effort) -> Result<()> {
     let night = Duration::from_secs(effort.pick(30, 3));
     let (mut first, mut last) = (Vec::new(), Vec::new());
     for _ in 0..effort.pick(3, 1) {
-        let times = super::in_tls(&Plan::twins(), move |world| return_times(world, night))?;
+        let times = super::in_tls(&Plan::twins(), move |world| darken_all(world, night))?;
         first.push(times.0.as_secs_f64() * 1000.0);
         last.push(times.1.as_secs_f64() * 1000.0);
     }
@@ -60,8 +60,10 @@ pub(super) fn all_carriers(report: &mut Report, effort: Effort) -> Result<()> {
     Ok(())
 }
 
-/// From the carriers' return to the first byte of any flow, and of the last flow.
-fn return_times(world: &mut World, night: Duration) -> Result<(Duration, Duration)> {
+/// Darkens all carriers under four downloads for this long. Returns the time from the return of the
+/// carriers to the first byte of any flow, and to the first byte of the last flow. All downloads
+/// must complete.
+pub fn darken_all(world: &mut World, time: Duration) -> Result<(Duration, Duration)> {
     let file = world.web.add(4_000_000, 3)?;
     let mut flows = Vec::new();
     for _ in 0..4 {
@@ -71,7 +73,7 @@ fn return_times(world: &mut World, night: Duration) -> Result<(Duration, Duratio
         flow.wait_for_bytes(300_000)?;
     }
     world.carriers.iter().try_for_each(|carrier| carrier.darken(&world.lab))?;
-    std::thread::sleep(night);
+    std::thread::sleep(time);
     let before: Vec<u64> = flows.iter().map(|flow| flow.bytes()).collect();
     world.carriers.iter().try_for_each(|carrier| carrier.brighten(&world.lab))?;
     let returned = Instant::now();

@@ -1,4 +1,4 @@
-//! What an idle flow costs each daemon in memory of its own.
+//! The memory that an idle flow costs each daemon.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::Effort;
 use crate::addresses::{Family, SERVER};
-use crate::client::{self, Target};
+use crate::client;
 use crate::process::{Process, Program};
 use crate::report::{Goal, Report};
 use crate::usage;
@@ -17,7 +17,7 @@ const PORT: u16 = 6000;
 const OPENERS: usize = 16;
 const AIM_BYTES: f64 = 8192.0;
 
-/// Opens the flows through SOCKS5, waits, and takes the difference of the proportional set sizes.
+/// Opens flows through SOCKS5 and takes the difference of the proportional set sizes.
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let flows = effort.pick(10_000, 500);
     let plan = Plan::new().wire("alpha").wire("beta").gateway("socks5.reply", "dialed");
@@ -30,7 +30,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
 
 fn measure(world: &mut World, flows: usize) -> Result<(f64, f64)> {
     let holder = start_holder(world, flows)?;
-    // A few flows first, so that one-time allocations are not counted.
+    // A few flows come first, so that one-time allocations do not count.
     let few = open(world, 100)?;
     std::thread::sleep(Duration::from_secs(1));
     let before = [memory(&world.gateway)?, memory(&world.cloud)?];
@@ -49,16 +49,16 @@ fn memory(process: &Process) -> Result<f64> {
 }
 
 fn open(world: &World, count: usize) -> Result<Vec<TcpStream>> {
-    let (proxy, target) = (world.proxy(), Target::Address(SERVER.at(Family::V4, PORT)));
+    let (proxy, target) = (world.proxy(), SERVER.at(Family::V4, PORT));
     let connect = |index: usize| -> Result<TcpStream> {
         let mut stream = TcpStream::connect_timeout(&proxy, client::PATIENCE)?;
         stream.set_read_timeout(Some(client::PATIENCE))?;
         let code =
-            client::negotiate(&mut stream, &target).with_context(|| format!("flow {index}"))?;
+            client::negotiate(&mut stream, target).with_context(|| format!("flow {index}"))?;
         ensure!(code == 0, "flow {index}: SOCKS5 reply {code}");
         Ok(stream)
     };
-    // Several at once: each waits for the cloud's dial.
+    // Several threads, because each flow waits for the cloud's dial.
     world.lab.passenger.run(|| {
         std::thread::scope(|scope| {
             let part = |first: usize| (first..count).step_by(OPENERS).map(connect).collect();
@@ -72,7 +72,7 @@ fn open(world: &World, count: usize) -> Result<Vec<TcpStream>> {
     })?
 }
 
-/// The server is a process of its own: 20,000 descriptors are the most that one may have.
+/// The server is a process of its own, because a process may have at most 20,000 descriptors.
 fn start_holder(world: &World, flows: usize) -> Result<Process> {
     let program = std::env::current_exe()?;
     let mut holder = Program::new("holder", program, world.lab.log("holder"))
@@ -83,10 +83,7 @@ fn start_holder(world: &World, flows: usize) -> Result<Process> {
     Ok(holder)
 }
 
-/// The server's part, in a process of its own: accepts so many connections and holds them.
-///
-/// # Errors
-/// When the text is not `ADDRESS=COUNT` or the address cannot be bound.
+/// The server's part, in a process of its own: accepts connections and holds them.
 pub fn hold(what: &str) -> Result<()> {
     let (address, count) = what.split_once('=').context("ADDRESS=COUNT")?;
     let (address, count): (SocketAddr, usize) = (address.parse()?, count.parse()?);

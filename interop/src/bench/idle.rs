@@ -10,7 +10,7 @@ use crate::report::{Goal, Report, median};
 use crate::world::{Plan, World};
 
 const SIZE: u64 = 256_000;
-/// What Polyrail's package installs.
+/// The kernel parameters of Polyrail's package.
 const OURS: &str = include_str!("../../../packaging/sysctl.d/60-polyrail.conf");
 /// Debian 12's values of the same parameters.
 const DEBIAN: &str = "

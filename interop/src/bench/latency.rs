@@ -1,4 +1,4 @@
-//! What gateway and cloud add to the round trip of one byte, on links without delay.
+//! The latency that gateway and cloud add to the round trip of one byte, on links without delay.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! What the three benchmark suites share, and the suite of the whole system.
+//! The suite of the whole system, and the code that all three suites share.
 
 mod bonding;
 mod dark;
@@ -18,14 +18,15 @@ use crate::privilege;
 use crate::report::{Report, results_folder};
 use crate::world::{Plan, World};
 
+pub use dark::darken_all;
 pub use footprint::hold;
 
 /// How thorough a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// As the figures are published.
+    /// As for the published figures.
     Full,
-    /// Shows that everything measures; the figures say little.
+    /// Checks that everything measures; the figures mean little.
     Smoke,
 }
 
@@ -39,7 +40,7 @@ impl Effort {
     }
 }
 
-/// One benchmark: its name and what measures it.
+/// A benchmark's name and its function.
 pub(crate) type Benchmark = (&'static str, fn(&mut Report, Effort) -> Result<()>);
 
 /// Benchmarks whose figures go to one file.
@@ -47,9 +48,9 @@ pub(crate) type Benchmark = (&'static str, fn(&mut Report, Effort) -> Result<()>
 pub struct Suite {
     /// The file's name in the results' folder, without `.json`.
     pub(crate) file: &'static str,
-    /// What the machine must have.
+    /// Checks the requirements on the machine.
     pub(crate) check: fn() -> Result<()>,
-    /// In the order in which they run.
+    /// In their order of execution.
     pub(crate) benchmarks: &'static [Benchmark],
 }
 
@@ -69,7 +70,7 @@ pub const SUITE: Suite = Suite {
     ],
 };
 
-/// How many benchmarks of a smoke run go side by side: they mostly wait.
+/// How many benchmarks of a smoke run execute in parallel: they mostly wait.
 const SIDE_BY_SIDE: usize = 3;
 
 impl Suite {
@@ -78,7 +79,7 @@ impl Suite {
     /// not stop the others.
     ///
     /// # Errors
-    /// If there is no benchmark `only`, if one cannot measure, or the results cannot be written.
+    /// There is no benchmark `only`, a benchmark fails, or the results cannot be written.
     pub fn measure(&self, smoke: bool, only: Option<&str>) -> Result<()> {
         let mut wanted = self.benchmarks.to_vec();
         wanted.retain(|(name, _)| only.is_none_or(|only| only == *name));
@@ -122,7 +123,7 @@ fn run(wanted: Vec<Benchmark>, effort: Effort, together: usize) -> (Report, Resu
     all.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What needs no emulated link.
+/// The benchmarks without an emulated link.
 fn local(report: &mut Report, effort: Effort) -> Result<()> {
     latency::run(report, effort)?;
     throughput::run(report, effort)
@@ -137,8 +138,8 @@ where
     in_world(&plan.clone().gateway("mode", "tls").cloud("mode", "tls"), measure)
 }
 
-/// Sets up a world on a thread of its own and measures in it; all logs' ends are shown when that
-/// fails.
+/// Sets up a world on a thread of its own and measures in it. On failure it prints the ends of all
+/// logs.
 pub(crate) fn in_world<T, F>(plan: &Plan, measure: F) -> Result<T>
 where
     T: Send,
@@ -157,7 +158,7 @@ where
     })
 }
 
-/// A seed from the system, printed; `POLYRAIL_SEED` sets it.
+/// A random seed, which is printed; `POLYRAIL_SEED` sets it.
 pub(crate) fn fresh_seed(what: &str) -> u64 {
     let given = std::env::var("POLYRAIL_SEED").ok().and_then(|text| text.parse().ok());
     let seed = given.unwrap_or_else(|| RandomState::new().hash_one(what));

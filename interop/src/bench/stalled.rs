@@ -1,8 +1,7 @@
-//! 200 readers that stall, 5 % loss, and one that reads: what the one keeps of its rate.
+//! The share of its rate that a reader keeps next to 200 stalled readers and 5 % loss.
 //!
-//! The stalled readers come from eight addresses, each a user of its own, so that together they
-//! press against the session's memory cap. The reader is measured once as a ninth user, and once
-//! as one of the eight.
+//! The stalled readers use eight addresses, each of which is a user, so that together they reach
+//! the session's memory cap. The reader is measured as a ninth user and as one of the eight.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -21,7 +20,7 @@ use crate::world::{Plan, World};
 const READERS: usize = 200;
 const USERS: u8 = 8;
 const SIZE: u64 = 20_000_000;
-/// The carriers are quiet when they carried less than so much within [`LOOK_EVERY`].
+/// The carriers are quiet if they carried less than this within [`LOOK_EVERY`].
 const QUIET_BYTES: u64 = 50_000;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const QUIET_LIMIT: Duration = Duration::from_secs(60);
@@ -59,14 +58,14 @@ fn shares(world: &mut World, pairs: usize, user: u8) -> Result<Vec<f64>> {
         wait_until_quiet(world)?;
         let beside = rate(world, &file, user)?;
         drop(stalled);
-        println!("pair {pair}: {alone:.2} Mbit/s alone, {beside:.2} beside {READERS} stalled");
+        println!("pair {pair}: {alone:.2} Mbit/s alone, {beside:.2} next to {READERS} stalled");
         shares.push(beside / alone);
         wait_until_quiet(world)?;
     }
     Ok(shares)
 }
 
-/// Waits until the stalled readers have received all they will receive, or have closed.
+/// Waits until the stalled readers receive no more.
 fn wait_until_quiet(world: &World) -> Result<()> {
     let started = Instant::now();
     let mut last: u64 = world.carried()?.iter().sum();
@@ -106,7 +105,7 @@ fn stall(world: &World, file: &WebFile) -> Result<Vec<TcpStream>> {
 
 fn connect_from(from: IpAddr, to: SocketAddr) -> Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-    // A small window, so that the kernel's buffers hide little of the stall.
+    // A small buffer, so that the kernel hides little of the stall.
     socket.set_recv_buffer_size(8192)?;
     socket.bind(&SocketAddr::new(from, 0).into())?;
     socket.connect(&to.into())?;

@@ -23,7 +23,7 @@ pub(crate) struct Throughput {
 }
 
 impl Throughput {
-    /// Downloads a file by interception, and throws the bytes away.
+    /// Downloads a file by interception and discards the bytes.
     pub(crate) fn measure(world: &World, name: &str) -> Result<Throughput> {
         let used = || -> Result<(f64, f64)> {
             let (gateway, cloud) = (world.gateway.id(), world.cloud.id());
@@ -42,7 +42,7 @@ impl Throughput {
     }
 }
 
-/// Downloads by interception, curl throwing the bytes away; one is kept and checked first.
+/// Downloads by interception. The first download is checked; curl discards the others.
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let (size, count) = effort.pick((1_000_000_000, 5), (50_000_000, 1));
     let plan = Plan::new().wire("alpha").wire("beta");

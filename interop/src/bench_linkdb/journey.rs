@@ -1,8 +1,8 @@
-//! Journeys on the emulated rail: what the train learned on earlier trips, and the trip at hand.
+//! Trips on the emulated rail, and the records of earlier trips.
 //!
-//! The learned records hold what a gateway could observe ([`Trip::sightings`]): handovers
-//! are recorded when the modem's report is read, at the place where satellites say the train is.
-//! Only which failure a trip leads to is chosen by the truth.
+//! The records contain what a gateway could observe ([`Trip::sightings`]): a handover has the time
+//! when the modem's report was read and the position from satellites. Only the choice of the failed
+//! handover uses the true trip.
 
 use std::time::Duration;
 
@@ -13,23 +13,23 @@ use polyrail_emulator::rail::{
 
 use crate::linkdb::{self, Record};
 
-/// A route and the trips on it that were made before.
+/// A route and its earlier trips.
 pub(super) struct Line {
     route: Route,
     learned: Vec<Trip>,
 }
 
-/// A failed handover that the trips before have seen fail.
+/// A failed handover that also failed on earlier trips.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Foreseeable {
-    /// Its carrier's place.
+pub(super) struct Predictable {
+    /// The index of its carrier.
     pub(super) carrier: usize,
     /// When it begins on the trip.
     pub(super) at: Duration,
 }
 
 impl Line {
-    /// A route with so many trips behind it, each of the whole length.
+    /// A route with this many earlier trips over its whole length.
     pub(super) fn new(seed: u64, learned: u64) -> Result<Line> {
         let route = Route::new(seed, Speed::Kmh300, LENGTH, &CarrierProfile::mix(CARRIERS));
         let time = Duration::from_secs_f64(LENGTH / route.speed.metres_per_second());
@@ -42,9 +42,9 @@ impl Line {
         self.route.carriers.iter().map(|carrier| carrier.name.to_owned()).collect()
     }
 
-    /// A later trip that is to begin shortly before a handover which fails for at least a second
-    /// and which at least two of the trips before have seen fail; none if it has no such.
-    pub(super) fn trip(&self, seed: u64) -> Result<Option<(Trip, Foreseeable)>> {
+    /// A later trip that begins shortly before a handover that fails for at least a second, and
+    /// that failed on at least two earlier trips. `None` if the route has none.
+    pub(super) fn trip(&self, seed: u64) -> Result<Option<(Trip, Predictable)>> {
         let speed = self.route.speed.metres_per_second();
         let time = Duration::from_secs_f64(LENGTH / speed);
         let whole = Trip::new(&self.route, seed, 0.0, time)?;
@@ -62,7 +62,7 @@ impl Line {
                     continue;
                 };
                 let at = own.at;
-                return Ok(Some((trip, Foreseeable { carrier, at })));
+                return Ok(Some((trip, Predictable { carrier, at })));
             }
         }
         Ok(None)
@@ -77,7 +77,7 @@ impl Line {
         self.learned.iter().filter(failed).count()
     }
 
-    /// What the train says on a trip, a line a second, each with its time.
+    /// The telemetry of a trip: one line per second, each with its time.
     pub(super) fn telemetry(&self, trip: &Trip) -> Vec<(Duration, String)> {
         let lines = trip.telemetry_lines(&self.route);
         let at = |line: &str| {
@@ -87,7 +87,7 @@ impl Line {
         lines.lines().map(|line| (at(line), line.to_owned())).collect()
     }
 
-    /// The handovers of the trips before as a gateway recorded them, for `polyrail linkdb import`.
+    /// The handovers of the earlier trips as a gateway recorded them, for `polyrail linkdb import`.
     pub(super) fn records(&self) -> String {
         let trips = self.learned.iter().zip(0_u64..);
         linkdb::records(trips.flat_map(|(trip, number)| {
@@ -119,15 +119,15 @@ impl Line {
 }
 
 const CARRIERS: usize = 2;
-/// The track, in metres: at 300 km/h ten minutes.
+/// The length of the track in metres: ten minutes at 300 km/h.
 const LENGTH: f64 = 50_000.0;
-/// How long a trip is before its handover, and altogether.
+/// The length of a trip before its handover, and in total.
 const LEAD: Duration = Duration::from_secs(20);
 const TRIP: Duration = Duration::from_secs(30);
 const DARK_LEAST: Duration = Duration::from_secs(1);
-/// A modem's report is read up to so much later (POLYCORN 3).
+/// The longest delay until a modem's report is read (POLYCORN, section 3).
 const REPORT: Duration = Duration::from_millis(200);
-/// When the first of the trips was, and how far they are apart.
+/// The time of the first trip, and the interval between trips.
 const EPOCH_MS: u64 = 1_790_000_000_000;
 const DAY_MS: u64 = 86_400_000;
 

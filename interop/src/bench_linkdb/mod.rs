@@ -1,10 +1,9 @@
-//! What forecasts gain with real daemons on the emulated rail: bytes in flight on a carrier at the
-//! moment its predictable handover fails.
+//! The effect of forecasts on real daemons on the emulated rail: bytes in flight on a carrier when
+//! its predictable handover fails.
 //!
-//! Each trip is made in each mode with forecasts and without, one after the other; all four see the
-//! same links, the same telemetry and databases with the same trips behind them. The download never
-//! ends, so that both carriers are full until something keeps a scheduler off one. A trip whose
-//! carrier was not full is refused (`pairs`).
+//! Each trip runs in each mode with forecasts and without, one after the other. All runs have the
+//! same links, telemetry and records of earlier trips. The downloads never end, so that both
+//! carriers are full unless the scheduler avoids one. `pairs` rejects trips whose carrier was not.
 
 mod journey;
 mod pairs;
@@ -14,39 +13,41 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use polyrail_emulator::rail::Trip;
 
-use self::journey::{Foreseeable, Line};
+use self::journey::{Line, Predictable};
 use self::pairs::{Pair, Pairs, Seen};
 use crate::bench::{Effort, Suite, in_world};
 use crate::bulk::{Bulk, Source};
 use crate::carrier::{self, Medium};
+use crate::lab::Side;
+use crate::linkdb::Rail;
 use crate::report::Report;
-use crate::world::{Plan, Rail, Side, World};
+use crate::world::{Plan, World};
 
-/// What forecasts gain.
+/// The effect of forecasts.
 pub const SUITE: Suite =
     Suite { file: "linkdb-rail", check: || Ok(()), benchmarks: &[("in_flight", in_flight)] };
 
-/// A scheduler, and how much less is to be in flight with forecasts.
+/// A chain, and by how much forecasts must reduce its bytes in flight.
 struct Case {
     /// The prefix of the mode in figures.
     name: &'static str,
     chain: &'static str,
-    /// By how much, where the carrier was full without; none where it need not be.
+    /// The required reduction on carriers that were full; `None` sets no goal.
     fall: Option<f64>,
 }
 
-/// HSRSCH as published fills a carrier, and turns it away for each forecast; the default chain
-/// keeps queues short, turns a carrier away only where a failure is likely, and copies elsewhere.
+/// HSRSCH as published fills a carrier and rejects it for each forecast. The default chain keeps
+/// queues short, rejects a carrier only if a failure is likely, and otherwise sends copies.
 const CHAINS: [Case; 2] = [
     Case { name: "", chain: "hsrsch", fall: Some(FALL) },
     Case { name: "default_", chain: "polyrail", fall: None },
 ];
 
-/// A trip, and the failure that it leads to.
+/// A trip and its failed handover.
 struct Journey {
     line: Line,
     trip: Trip,
-    ahead: Foreseeable,
+    ahead: Predictable,
 }
 
 fn in_flight(report: &mut Report, effort: Effort) -> Result<()> {
@@ -61,16 +62,16 @@ fn in_flight(report: &mut Report, effort: Effort) -> Result<()> {
         let pairs = pairs.collect::<Result<Vec<_>>>()?;
         let name = format!("{}{mode}", case.name);
         let pairs = Pairs::sift(&name, case.fall, &pairs, least);
-        outcome = outcome.and(pairs.tell(report));
-        // In short, speeds say nothing: that it works at all does.
+        outcome = outcome.and(pairs.print(report));
+        // Figures of a short run mean little; it only checks that forecasts exist.
         if effort == Effort::Smoke {
-            outcome = outcome.and(pairs.are_foreseen());
+            outcome = outcome.and(pairs.have_forecasts());
         }
     }
     outcome
 }
 
-/// A trip without forecasts and with them; every other trip begins with the other one.
+/// Runs a trip with forecasts and without. The order alternates from trip to trip.
 fn pair(case: &Case, mode: &str, number: usize, journey: &Journey) -> Result<Pair> {
     let mut pair = Pair::default();
     let first = number.is_multiple_of(2);
@@ -86,7 +87,7 @@ fn pair(case: &Case, mode: &str, number: usize, journey: &Journey) -> Result<Pai
     Ok(pair)
 }
 
-/// Trips with a predictable failure, from as many routes as needed.
+/// Trips with a predictable failure, each on a route of its own.
 fn journeys(count: usize) -> Result<Vec<Journey>> {
     let mut found = Vec::new();
     for seed in ROUTES..ROUTES + ROUTES_MAX {
@@ -98,11 +99,11 @@ fn journeys(count: usize) -> Result<Vec<Journey>> {
             found.push(Journey { line, trip, ahead });
         }
     }
-    ensure!(found.len() == count, "only {} routes have a failure to foresee", found.len());
+    ensure!(found.len() == count, "only {} routes have a predictable failure", found.len());
     Ok(found)
 }
 
-/// Makes a trip up to its handover and 2 s beyond; again when the machine was too busy for it.
+/// Runs a trip until 2 s after its handover. Repeats it if the machine was too busy.
 fn ride(journey: &Journey, chain: &str, mode: &str, forecast: bool) -> Result<Seen> {
     let Journey { line, trip, ahead } = journey;
     let records = line.records();
@@ -121,14 +122,14 @@ fn ride(journey: &Journey, chain: &str, mode: &str, forecast: bool) -> Result<Se
         if let Some(seen) = in_world(&plan, |world| watch(world, line, ahead))? {
             return Ok(seen);
         }
-        println!("the machine was too busy for this trip; once more");
+        println!("the machine was too busy for this trip: retrying");
     }
     let seen = in_world(&plan, |world| watch(world, line, ahead))?;
     seen.with_context(|| format!("the machine was too busy {TRIES} times"))
 }
 
-/// None when the machine was too busy to look in time.
-fn watch(world: &World, line: &Line, ahead: &Foreseeable) -> Result<Option<Seen>> {
+/// `None` if the machine was too busy to read the counters in time.
+fn watch(world: &World, line: &Line, ahead: &Predictable) -> Result<Option<Seen>> {
     let _source = Source::start(world)?;
     let bulks = (0..FLOWS).map(|_| Bulk::start(world)).collect::<Result<Vec<_>>>()?;
     let got = || bulks.iter().map(Bulk::bytes).sum::<u64>();
@@ -141,9 +142,9 @@ fn watch(world: &World, line: &Line, ahead: &Foreseeable) -> Result<Option<Seen>
     let name = &line.carriers()[ahead.carrier];
     let mut seen = Seen::default();
     for (place, side) in [Side::Gateway, Side::Cloud].into_iter().enumerate() {
-        seen.foreseen[place] = world.foreseen(side, name)?.map(|one| one.permille);
+        seen.foreseen[place] = world.predicted_failure(side, name)?.map(|one| one.permille);
     }
-    // The last look before the handover begins: the epoch is known to some milliseconds.
+    // The last reading is before the handover, because the epoch is known to some milliseconds.
     let last = begins - EPOCH_ERROR;
     let mut looked_at = None;
     while Instant::now() < last {
@@ -167,23 +168,23 @@ fn sleep_until(at: Instant) {
     std::thread::sleep(at.saturating_duration_since(Instant::now()));
 }
 
-/// So much less is to be in flight.
+/// The required reduction of the bytes in flight.
 const FALL: f64 = 0.7;
-/// The routes, and how many may be tried.
+/// The seed of the first route, and how many routes may be tried.
 const ROUTES: u64 = 61_000;
 const ROUTES_MAX: u64 = 200;
-/// The trips behind each trip.
+/// The number of earlier trips.
 const LEARNED: u64 = 24;
 const FLOWS: usize = 4;
-/// A carrier with so many bytes in flight is full: a full one has some 100 kB.
+/// A carrier with this many bytes in flight counts as full; a full one has about 100 kB.
 const FULL: f64 = 10_000.0;
-/// The carriers are full for so long at least before the handover.
+/// How long before the handover the downloads must run.
 const WARM: Duration = Duration::from_secs(5);
-/// The daemons are asked for their forecasts so long before it.
+/// How long before the handover the daemons are asked for their forecasts.
 const ASKED: Duration = Duration::from_millis(600);
 /// How wrong the epoch of the links may be.
 const EPOCH_ERROR: Duration = Duration::from_millis(20);
-/// A last look that is older is none.
+/// An older last reading does not count.
 const OLD: Duration = Duration::from_millis(50);
 const AFTER: Duration = Duration::from_secs(2);
 /// How often a trip is tried.

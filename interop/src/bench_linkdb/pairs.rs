@@ -1,8 +1,8 @@
-//! What trips with forecasts and without say together, and when they say nothing.
+//! Figures from pairs of runs of a trip, with forecasts and without.
 //!
-//! Where less is to be in flight, a trip on which the carrier was not full without forecasts shows
-//! nothing: the pair is refused, and counted. When fewer than half are left there is no figure, but
-//! an error.
+//! If forecasts should reduce the bytes in flight, a pair counts only if the carrier was full
+//! without forecasts. Other pairs are rejected and counted. If fewer than half of the pairs remain,
+//! the result is an error.
 
 use anyhow::{Result, ensure};
 
@@ -11,22 +11,22 @@ use crate::report::{Goal, Report, median};
 /// The figures of one run of a trip.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// On the carrier's way down when its handover began, in bytes.
+    /// Bytes in flight on the carrier's downlink when its handover began.
     pub(super) inside: f64,
-    /// So many of 1,000 such handovers fail, as the gateway and the cloud foresaw shortly before.
+    /// The failure probability in permille that gateway and cloud predicted shortly before.
     pub(super) foreseen: [Option<u64>; 2],
-    /// What users got in the 2 s from there on, in Mbit/s.
+    /// The goodput of the following 2 s, Mbit/s.
     pub(super) after: f64,
 }
 
-/// One trip, made twice.
+/// Two runs of one trip.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pair {
     pub(super) without: Seen,
     pub(super) with: Seen,
 }
 
-/// The pairs of a mode that count.
+/// The pairs of a mode, and those that count.
 #[derive(Clone, Debug)]
 pub(super) struct Pairs<'a> {
     mode: &'a str,
@@ -36,8 +36,8 @@ pub(super) struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// With a share by which it is to fall, those with at least so many bytes in flight without
-    /// forecasts, and says which are refused; else all.
+    /// If `fall` sets a goal, keeps the pairs with at least `least` bytes in flight without
+    /// forecasts and prints the others. Otherwise keeps all.
     pub(super) fn sift(mode: &'a str, fall: Option<f64>, all: &'a [Pair], least: f64) -> Self {
         let mut kept = Vec::new();
         for (number, pair) in all.iter().enumerate() {
@@ -57,8 +57,8 @@ impl<'a> Pairs<'a> {
     /// Prints the figures.
     ///
     /// # Errors
-    /// Too few pairs are left; what does not need them is printed.
-    pub(super) fn tell(&self, report: &mut Report) -> Result<()> {
+    /// Too few pairs remain. Figures that do not need them are printed.
+    pub(super) fn print(&self, report: &mut Report) -> Result<()> {
         let name = |what: &str| format!("linkdb_{}_{what}", self.mode);
         for (side, place) in [("gateway", 0), ("cloud", 1)] {
             let foreseen = self.all.iter().map(|pair| pair.with.foreseen[place].is_some());
@@ -99,11 +99,11 @@ impl<'a> Pairs<'a> {
         Ok(())
     }
 
-    /// Whether at least one side had a forecast on each trip.
+    /// Checks that at least one side had a forecast on each trip.
     ///
     /// # Errors
-    /// One was not: databases or telemetry do not reach the forecasts.
-    pub(super) fn are_foreseen(&self) -> Result<()> {
+    /// A trip had no forecast: databases or telemetry do not work.
+    pub(super) fn have_forecasts(&self) -> Result<()> {
         let blind = self.all.iter().position(|pair| pair.with.foreseen == [None; 2]);
         ensure!(
             blind.is_none(),
@@ -115,9 +115,9 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// On so many trips a forecast is to stand.
+/// The share of trips that must have a forecast.
 const FORESEEN: f64 = 0.9;
-/// Less counts as this, in Mbit/s.
+/// A lower goodput counts as this, Mbit/s.
 const GOODPUT_LEAST: f64 = 0.01;
 
 #[cfg(test)]
@@ -129,9 +129,9 @@ mod tests {
         Pair { without: seen(without), with: seen(with) }
     }
 
-    fn told(fall: Option<f64>, pairs: &[Pair]) -> (Result<()>, Vec<(String, f64, bool)>) {
+    fn reported(fall: Option<f64>, pairs: &[Pair]) -> (Result<()>, Vec<(String, f64, bool)>) {
         let mut report = Report::default();
-        let told = Pairs::sift("tls", fall, pairs, 10_000.0).tell(&mut report);
+        let outcome = Pairs::sift("tls", fall, pairs, 10_000.0).print(&mut report);
         let folder = std::env::temp_dir().join(format!("polyrail-pairs-{}", std::process::id()));
         let path = folder.join(format!("{:?}.json", std::thread::current().id()));
         report.write(&path).unwrap();
@@ -142,7 +142,7 @@ mod tests {
             let name = one["name"].as_str().unwrap().to_owned();
             (name, one["value"].as_f64().unwrap(), one["met"].as_bool().unwrap())
         };
-        (told, figures.as_array().unwrap().iter().map(figure).collect())
+        (outcome, figures.as_array().unwrap().iter().map(figure).collect())
     }
 
     fn value(figures: &[(String, f64, bool)], name: &str) -> Option<(f64, bool)> {
@@ -152,8 +152,8 @@ mod tests {
     #[test]
     fn pairs_without_bytes_in_flight_are_refused() {
         let empty = pair(0.0, 0.0, [Some(200); 2]);
-        let (told, figures) = told(Some(0.7), &[empty; 4]);
-        assert!(told.is_err());
+        let (outcome, figures) = reported(Some(0.7), &[empty; 4]);
+        assert!(outcome.is_err());
         assert_eq!(value(&figures, "linkdb_tls_pairs_refused"), Some((4.0, true)));
         assert_eq!(value(&figures, "linkdb_tls_in_flight_fall"), None);
         assert_eq!(value(&figures, "linkdb_tls_foreseen_cloud"), Some((1.0, true)));
@@ -164,36 +164,36 @@ mod tests {
     fn half_of_the_pairs_is_enough_and_only_they_count() {
         let (full, low) =
             (pair(100_000.0, 20_000.0, [Some(200); 2]), pair(9_999.0, 0.0, [Some(200); 2]));
-        let (told_two, figures) = told(Some(0.7), &[full, low, full, low]);
-        assert!(told_two.is_ok());
+        let (outcome, figures) = reported(Some(0.7), &[full, low, full, low]);
+        assert!(outcome.is_ok());
         assert_eq!(value(&figures, "linkdb_tls_in_flight_fall"), Some((0.8, true)));
         assert_eq!(value(&figures, "linkdb_tls_pairs_refused"), Some((2.0, true)));
-        assert!(told(Some(0.7), &[full, low, low]).0.is_err());
-        assert!(told(Some(0.7), &[]).0.is_err());
+        assert!(reported(Some(0.7), &[full, low, low]).0.is_err());
+        assert!(reported(Some(0.7), &[]).0.is_err());
     }
 
     #[test]
     fn all_pairs_count_without_a_goal_for_the_fall() {
         let (full, low) =
             (pair(100_000.0, 90_000.0, [Some(200); 2]), pair(0.0, 5_000.0, [Some(200); 2]));
-        let (told_three, figures) = told(None, &[full, low, low]);
-        assert!(told_three.is_ok());
+        let (outcome, figures) = reported(None, &[full, low, low]);
+        assert!(outcome.is_ok());
         assert_eq!(value(&figures, "linkdb_tls_in_flight_without"), Some((0.0, true)));
         assert_eq!(value(&figures, "linkdb_tls_in_flight_with"), Some((5_000.0, true)));
         assert_eq!(value(&figures, "linkdb_tls_in_flight_fall"), None);
         assert_eq!(value(&figures, "linkdb_tls_pairs_refused"), None);
-        assert!(told(None, &[]).0.is_err());
+        assert!(reported(None, &[]).0.is_err());
     }
 
     #[test]
     fn a_side_without_forecasts_falls_short() {
         let one = pair(100_000.0, 20_000.0, [Some(200), None]);
-        let (_, figures) = told(Some(0.7), &[one; 2]);
+        let (_, figures) = reported(Some(0.7), &[one; 2]);
         assert_eq!(value(&figures, "linkdb_tls_foreseen_gateway"), Some((1.0, true)));
         assert_eq!(value(&figures, "linkdb_tls_foreseen_cloud"), Some((0.0, false)));
         assert_eq!(value(&figures, "linkdb_tls_foreseen_rate_most"), None);
-        assert!(Pairs::sift("tls", None, &[one], 1.0).are_foreseen().is_ok());
+        assert!(Pairs::sift("tls", None, &[one], 1.0).have_forecasts().is_ok());
         let blind = pair(100_000.0, 20_000.0, [None; 2]);
-        assert!(Pairs::sift("tls", None, &[one, blind], 1.0).are_foreseen().is_err());
+        assert!(Pairs::sift("tls", None, &[one, blind], 1.0).have_forecasts().is_err());
     }
 }

@@ -1,9 +1,9 @@
-//! After a dropping blackout of 5 s under a bulk download: the time from the carrier's return until
-//! it carries users' data again, as the gateway counts them.
+//! The time from the end of a blackout of 5 s, which drops packets of a bulk download, until the
+//! gateway receives users' data over the carrier again.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
@@ -14,22 +14,22 @@ use crate::bench::{Effort, fresh_seed};
 use crate::bulk::{Bulk, Source};
 use crate::carrier::Link;
 use crate::client::PATIENCE;
-use crate::operator;
+use crate::lab::Side;
 use crate::report::{Goal, Report, median};
-use crate::world::{Plan, Side, World};
+use crate::world::{Plan, World};
 
 const ROUND_TRIP_MS: u32 = 40;
 /// Twice the round trip and 200 ms.
 const GOAL_MS: f64 = 2.0 * ROUND_TRIP_MS as f64 + 200.0;
-/// A carrier that has not recovered by then counts with this time.
+/// A carrier that has not recovered after this time counts with it.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// Between two blackouts, once all carriers carry again.
+/// The pause between two blackouts, once all carriers are in use.
 const PAUSE_MS: std::ops::Range<u64> = 500..1500;
-/// A carrier carries when it brings so much within [`CARRIES_WITHIN`].
+/// A carrier is in use if it delivers this much within [`CARRIES_WITHIN`].
 const CARRIES_BYTES: u64 = 20_000;
 const CARRIES_WITHIN: Duration = Duration::from_millis(200);
 
-/// One way to live through blackouts.
+/// One configuration under blackouts.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
@@ -43,7 +43,7 @@ struct Case {
 /// Which carriers go dark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Dark {
-    /// One of them, a random one.
+    /// A random one.
     One,
     /// All at once.
     All,
@@ -76,7 +76,7 @@ const CASES: [Case; 7] = [
 const QUANTILES: [(f64, &str); 5] =
     [(0.0, "min"), (0.25, "p25"), (0.75, "p75"), (0.95, "p95"), (1.0, "max")];
 
-/// What a world keeps from blackout to blackout.
+/// The state of a world between blackouts.
 struct Kept {
     bulk: Bulk,
     generator: Pcg64,
@@ -100,7 +100,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
             case: lookup[number].1,
         })
     };
-    // All worlds at once: most of the time they wait.
+    // All worlds run at once, because they mostly wait.
     let measure =
         move |world: &mut World, kept: &mut Kept, _| blackouts(world, kept, count, length);
     let all = Worlds::start(&plans, prepare, measure)?.together(0)?;
@@ -119,7 +119,6 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
 fn plan_of(mode: &str, case: Case) -> Plan {
     let link = Link::new(6.0, ROUND_TRIP_MS);
     let plan = case.carriers.iter().fold(plan(mode), |plan, name| plan.carrier(name, link));
-    // What the first releases knew no key for is not written where it is the default.
     let plan = if case.restart { plan } else { plan.gateway("restart.enabled", false) };
     if case.early_data { plan } else { plan.gateway("restart.early_data", false) }
 }
@@ -154,7 +153,7 @@ fn blackouts(
     Ok(times)
 }
 
-/// The times of the carriers that were dark, ms.
+/// The recovery times of the dark carriers, ms.
 fn returns(world: &World, dark: &[usize], before: &[u64], returned: Instant) -> Result<Vec<f64>> {
     let mut waiting = dark.to_vec();
     let mut times = Vec::new();
@@ -184,13 +183,14 @@ fn wait_until_all_carry(world: &World, kept: &Kept) -> Result<()> {
             return Ok(());
         }
         let came = kept.bulk.bytes();
-        anyhow::ensure!(started.elapsed() < PATIENCE, "not all carry: {now:?}, {came} bytes came");
+        let in_time = started.elapsed() < PATIENCE;
+        ensure!(in_time, "not all carriers are in use: {now:?}, {came} bytes received");
         last = now;
     }
 }
 
-/// Users' bytes that the gateway has received over each carrier. Takes a millisecond or two.
+/// Users' bytes that the gateway has received over each carrier. Takes 1 to 2 ms.
 fn look(world: &World) -> Result<Vec<u64>> {
-    let paths = admin::paths(&operator::socket(&world.lab, Side::Gateway))?;
+    let paths = admin::paths(&Side::Gateway.admin_socket(&world.lab))?;
     paths.iter().map(admin::received_bytes).collect()
 }

@@ -1,9 +1,9 @@
-//! Head-of-line blocking between users: how long small messages take beside a bulk download when
-//! the one carrier loses packets.
+//! Head-of-line blocking between users: the latency of small messages next to a bulk download on
+//! one lossy carrier.
 //!
-//! Twenty users, each with an address and a connection of its own, are sent a message of 200 bytes
-//! about every 100 ms. Server and passenger read the same clock. A download that is held back would
-//! make the messages quick, so its rate is measured as well.
+//! The server sends a message of 200 bytes about every 100 ms to each of twenty users, each with an
+//! address and a connection. Server and passenger use the same clock. The rate of the download is
+//! measured too, because a slower download would shorten the latency.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -30,12 +30,12 @@ const MESSAGE: usize = 200;
 const EVERY_MS: std::ops::Range<u64> = 80..120;
 const PORT: u16 = 6210;
 const MODES: [&str; 2] = ["quic", "tls"];
-/// What the cloud's tunnels run with.
+/// The congestion control of the cloud's tunnels.
 const CONGESTION: &str = "bbr";
-/// Messages of the first moments are not counted.
+/// Messages in this time at the start do not count.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// When the clock of the messages began.
+/// The epoch of the timestamps in messages.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
@@ -47,7 +47,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
             world.lab.passenger.ip(&format!("addr add {}/24 dev wlan0", address(user)))?;
         }
         services::serve(&world.lab.server, SERVER.at(Family::V4, PORT), |stream, peer| {
-            // It ends with its client.
+            // Fails when the client disconnects.
             let _ = talk(stream, u64::from(peer.port()));
         })?;
         Source::start(world)?;
@@ -105,7 +105,7 @@ fn plan(mode: &str) -> Plan {
         .cloud("congestion", CONGESTION)
 }
 
-/// How long each message took, ms.
+/// The latency of each message, ms.
 fn deliveries(world: &World, time: Duration) -> Result<Vec<f64>> {
     let to = SERVER.at(Family::V4, PORT);
     let from = Instant::now() + SETTLE;
@@ -125,7 +125,7 @@ fn deliveries(world: &World, time: Duration) -> Result<Vec<f64>> {
     Ok(all)
 }
 
-/// The server's part: a message now and then, with the time in it.
+/// The server's part: messages with their time of sending.
 fn talk(mut stream: TcpStream, seed: u64) -> Result<()> {
     stream.set_nodelay(true)?;
     let mut generator = Pcg64::seed_from_u64(seed);
@@ -137,7 +137,7 @@ fn talk(mut stream: TcpStream, seed: u64) -> Result<()> {
     }
 }
 
-/// The user's part: the delays of messages that arrive between two instants.
+/// The user's part: the latency of messages that arrive between two instants.
 fn listen(mut stream: TcpStream, from: Instant, to: Instant) -> Result<Vec<f64>> {
     let mut delays = Vec::new();
     while Instant::now() < to {

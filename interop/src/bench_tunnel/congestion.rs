@@ -1,7 +1,7 @@
-//! The congestion control of TCP is the one that a figure names.
+//! Checks that TCP uses the congestion control that a figure names.
 //!
-//! Where the kernel does not let it, a cloud goes by the kernel's default and only logs that: the
-//! figure would be another's. QUIC has its own, whatever the kernel.
+//! If the kernel lacks it, the cloud uses the kernel's default and only logs that. QUIC has its own
+//! congestion control.
 
 use anyhow::{Context, Result, ensure};
 use polyrail_emulator::namespace::Namespace;
@@ -13,7 +13,7 @@ use crate::world::World;
 /// The compared congestion controls, by the kernel's names.
 const COMPARED: [&str; 2] = ["bbr", "cubic"];
 
-/// Fails where the kernel lacks a congestion control that is compared, with the remedy.
+/// Fails if the kernel lacks a compared congestion control; the error names the remedy.
 pub(super) fn must_be_there() -> Result<()> {
     let namespace = Namespace::new().context("a namespace")?;
     COMPARED.into_iter().try_for_each(|name| namespace.run(|| can_be_used(name))?)
@@ -26,13 +26,13 @@ fn can_be_used(name: &str) -> Result<()> {
         .with_context(|| format!("TCP cannot use {name} here: run `modprobe tcp_{name}`"))
 }
 
-/// The cloud's tunnels over TCP, of which there are some, run with it.
+/// Checks that the cloud has tunnels over TCP and that all use this congestion control.
 pub(super) fn must_run(world: &World, name: &str) -> Result<()> {
     let tunnels = format!("-HOtin state established sport = :{CLOUD_PORT}");
     judge(&world.lab.cloud.tool("ss", &tunnels)?, name)
 }
 
-/// Each line is a socket, and the congestion control one of its words.
+/// Each line is a socket; the congestion control is one of its words.
 fn judge(sockets: &str, name: &str) -> Result<()> {
     ensure!(!sockets.trim().is_empty(), "the cloud has no tunnel over TCP");
     let has_it = |line: &str| line.split_whitespace().any(|word| word == name);

@@ -1,8 +1,8 @@
-//! How many round trips a path needs until users' data may leave.
+//! How many round trips a path needs until it can send users' data.
 //!
-//! One carrier of 400 ms. It is switched off over the admin socket, the passenger writes a message
-//! into a flow that is open, and the carrier is switched on: from then to the message's arrival at
-//! the server is the time until it left, and the half round trip of its own way.
+//! The only carrier has 400 ms. It is disabled over the admin socket, the passenger writes a
+//! message into an open flow, and the carrier is enabled. The time from then to the arrival at the
+//! server is the time until the message was sent and half a round trip.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -27,20 +27,20 @@ const PORT: u16 = 6220;
 const ROUND_TRIP_MS: u32 = 400;
 /// What processing may add to whole round trips: 40 ms.
 const ALLOWANCE: f64 = 0.1;
-/// Until the tickets of the path are there, which come a round trip behind its handshake: a path
-/// that goes before leaves none for the next one.
+/// Until the path has received its tickets, a round trip after its handshake. The next path needs
+/// them.
 const TICKETS: Duration = Duration::from_secs(1);
-/// Until both ends know that the path is gone.
+/// Until both ends have closed the path.
 const GONE: Duration = Duration::from_millis(1500);
-/// Until the message is in the gateway.
+/// Until the gateway has received the message.
 const TAKEN: Duration = Duration::from_millis(100);
 const MESSAGE: [u8; 100] = [0x6d; 100];
 
-/// A mode, whether it has early data, and the round trips that it needs.
+/// A mode, whether it uses early data, and the round trips that it needs.
 const CASES: [(&str, bool, f64); 4] =
     [("quic", false, 1.0), ("quic", true, 0.0), ("tls", false, 2.0), ("tls", true, 1.0)];
 
-/// What a world keeps: the flow, and when its messages arrived.
+/// The state of a world: the flow, and the arrival times of its messages.
 struct Kept {
     flow: TcpStream,
     arrivals: Receiver<Instant>,
@@ -79,7 +79,7 @@ fn prepare(world: &mut World) -> Result<Kept> {
     services::serve(&world.lab.server, SERVER.at(Family::V4, PORT), move |mut stream, _| {
         let to = to.lock().map(|to| to.clone());
         while stream.read_exact(&mut [0; MESSAGE.len()]).is_ok() {
-            // Nobody waits for it any more when the measurement is over.
+            // Fails once the measurement is over.
             let _ = to.as_ref().map(|to| to.send(Instant::now()));
         }
     })?;
@@ -89,7 +89,7 @@ fn prepare(world: &mut World) -> Result<Kept> {
     Ok(Kept { flow, arrivals })
 }
 
-/// The round trips until the message left.
+/// The round trips until the message was sent.
 fn once(world: &mut World, kept: &mut Kept) -> Result<f64> {
     let socket = world.lab.folder().join(SOCKET);
     std::thread::sleep(TICKETS);
@@ -105,5 +105,5 @@ fn once(world: &mut World, kept: &mut Kept) -> Result<f64> {
     Ok(arrived.duration_since(begun).as_secs_f64() / round_trip - 0.5)
 }
 
-/// Beside the configuration file.
+/// Relative to the folder of the configuration file.
 const SOCKET: &str = "gateway.sock";

@@ -1,5 +1,5 @@
-//! Goodput of one carrier in mode `quic` over that in mode `tls`, with the same kind of congestion
-//! control: on a clean link, and on one that loses packets.
+//! Goodput of one carrier in mode `quic` over that in mode `tls` with the same congestion control,
+//! on a link without loss and on a lossy one.
 
 use anyhow::Result;
 
@@ -39,7 +39,7 @@ pub(super) fn clean(report: &mut Report, effort: Effort) -> Result<()> {
 /// The same link with 1 % random loss each way.
 pub(super) fn lossy(report: &mut Report, effort: Effort) -> Result<()> {
     let lossy = |name, congestion, goal| Pairing { name, congestion, loss_percent: 1.0, goal };
-    // One round varies by a tenth, and a few rounds by more than the goal's margin.
+    // One round varies by a tenth, so a few rounds vary by more than the goal's margin.
     compare(report, effort, 21, &[lossy("loss_1_bbr", "bbr", Goal::AtLeast(0.93))])
 }
 
@@ -59,7 +59,7 @@ fn compare(report: &mut Report, effort: Effort, rounds: usize, pairings: &[Pairi
         Ok(file)
     };
     let measure = move |world: &mut World, file: &mut WebFile, round: usize| {
-        // Both modes lose by the same dice.
+        // Both modes have the same random loss.
         carrier::command(
             &world.lab,
             &format!("set alpha seed {}", seed.wrapping_add(round as u64)),

@@ -1,6 +1,6 @@
-//! The figures of the tunnel's modes: QUIC against TLS, and what path restart gains.
+//! The figures of the tunnel's modes: QUIC compared with TLS, and the effect of path restart.
 //!
-//! Measurements that are compared are of one run, interleaved or at the same time.
+//! Compared measurements are of one run, interleaved or at the same time.
 
 mod blackout;
 mod blocking;
@@ -35,8 +35,8 @@ pub const SUITE: Suite = Suite {
     ],
 };
 
-/// Both daemons in one mode (`quic`, `tls` or `auto`), without carriers yet. TCP does not forget
-/// its window when idle, as Polyrail's package has it.
+/// Both daemons in one mode (`quic`, `tls` or `auto`), without carriers. An idle TCP connection
+/// keeps its window, as Polyrail's package sets it.
 fn plan(mode: &str) -> Plan {
     let kept = ("net.ipv4.tcp_slow_start_after_idle", "0");
     Plan::new().gateway("mode", mode).cloud("mode", mode).sysctl(kept.0, kept.1)
@@ -49,7 +49,7 @@ fn restart_gateway(world: &mut World) -> Result<()> {
     world.wait_until_up()
 }
 
-/// The least value that so large a share of the values does not pass; 0 for none.
+/// The smallest value that this share of the values does not exceed; 0 without values.
 fn at_quantile(values: &[f64], quantile: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

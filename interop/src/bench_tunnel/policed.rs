@@ -1,10 +1,9 @@
-//! UDP policed to 1 Mbit/s on one of two carriers, in mode `auto`: how soon the carrier runs in
-//! `tls`, and what the minute costs against a run that began there.
+//! UDP policed to 1 Mbit/s on one of two carriers, in mode `auto`: how soon the carrier uses `tls`,
+//! and the goodput compared with a run that started in `tls`.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 
 use super::worlds::Worlds;
 use crate::admin;
@@ -12,11 +11,11 @@ use crate::bench::Effort;
 use crate::bulk::{Bulk, Source};
 use crate::carrier::{self, Link};
 use crate::client::PATIENCE;
-use crate::operator;
+use crate::lab::Side;
 use crate::report::{Goal, Report, median};
-use crate::world::{Plan, Side, World};
+use crate::world::{Plan, World};
 
-/// Undisturbed, before the policer comes.
+/// How long the download runs before the policer starts.
 const BEFORE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -26,29 +25,12 @@ struct Run {
     mbit_s: f64,
 }
 
-/// What the gateway said about the carrier at one moment.
-#[derive(Clone, Copy, Debug)]
-struct Look {
-    at: Duration,
-    mode: Mode,
-    demoted: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Quic,
-    Tls,
-    /// No connection at that moment.
-    Neither,
-}
-
-/// How the policed carrier came to `tls`.
+/// When the policed carrier began to use `tls`, and how often it returned to `quic`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Verdict {
-    /// The begin of its first time in `tls` that was more than a trial: the gateway demoted the
-    /// carrier in it, or it lasted until the end. The whole window when there was none.
+    /// Until its first connection in `tls`; the whole window without one.
     until_tls: Duration,
-    /// How often it went from `tls` back to `quic`, by a trial that failed or to try QUIC again.
+    /// How often it returned from `tls` to `quic`.
     relapses: u32,
 }
 
@@ -58,7 +40,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let (mut times, mut ratios, mut relapses) = (Vec::new(), Vec::new(), Vec::new());
     let mut rates = [const { Vec::new() }; 2];
     for _ in 0..batches {
-        // A carrier that was demoted once is treated otherwise: each run has a world of its own.
+        // Each run has a world of its own, because a demotion influences later ones.
         let plans: Vec<Plan> = (0..pairs).flat_map(|_| ["auto", "tls"].map(plan)).collect();
         let prepare = |world: &mut World, number: usize| {
             Source::start(world)?;
@@ -94,97 +76,57 @@ fn plan(mode: &str) -> Plan {
     super::plan(mode).carrier("alpha", link).carrier("beta", link)
 }
 
-/// The carrier travels in `mode` when the policer comes.
+/// Both carriers use `mode` when the policer starts.
 fn police(world: &mut World, bulk: &Bulk, mode: &str, window: Duration) -> Result<Run> {
     std::thread::sleep(BEFORE);
     for name in ["alpha", "beta"] {
         world
             .wait_for_path(name, PATIENCE, |path| path["state"] == "up" && path["mode"] == mode)
-            .with_context(|| format!("{name} does not travel by {mode} before the policer"))?;
+            .with_context(|| format!("{name} does not use {mode} before the policer"))?;
     }
-    let socket = operator::socket(&world.lab, Side::Gateway);
+    let socket = Side::Gateway.admin_socket(&world.lab);
     carrier::command(&world.lab, "set alpha udp 1 Mbit/s")?;
     let (started, before) = (Instant::now(), bulk.bytes());
-    let mut looks = Vec::new();
+    let mut modes = Vec::new();
     while started.elapsed() < window {
         std::thread::sleep(POLL);
         let path = admin::path(&socket, "alpha")?;
-        looks.push(Look::from_json(started.elapsed(), &path));
+        modes.push((started.elapsed(), path["mode"].as_str().map(str::to_owned)));
     }
     let mbit_s = (bulk.bytes() - before) as f64 * 8.0 / started.elapsed().as_secs_f64() / 1e6;
-    Ok(Run { verdict: judge(&looks, window), mbit_s })
+    Ok(Run { verdict: judge(&modes, window), mbit_s })
 }
 
-impl Look {
-    fn from_json(at: Duration, path: &Value) -> Look {
-        let mode = match path["mode"].as_str() {
-            Some("quic") => Mode::Quic,
-            Some("tls") => Mode::Tls,
-            _ => Mode::Neither,
-        };
-        Look { at, mode, demoted: !path["demotion"].is_null() }
-    }
-}
-
-fn judge(looks: &[Look], window: Duration) -> Verdict {
-    let (mut since, mut held, mut relapses) = (None, None, 0);
-    for look in looks {
-        match look.mode {
-            Mode::Tls => {
-                let begin = *since.get_or_insert(look.at);
-                if look.demoted {
-                    held = held.or(Some(begin));
-                }
-            }
-            Mode::Quic => relapses += u32::from(since.take().is_some()),
-            // On its way from one connection to another.
-            Mode::Neither => {}
-        }
-    }
-    Verdict { until_tls: held.or(since).unwrap_or(window), relapses }
+/// Judges the modes of a carrier over time; `None` is a moment without a connection.
+fn judge(modes: &[(Duration, Option<String>)], window: Duration) -> Verdict {
+    let known: Vec<(Duration, &str)> =
+        modes.iter().filter_map(|(at, mode)| Some((*at, mode.as_deref()?))).collect();
+    let first = known.iter().find(|(_, mode)| *mode == "tls");
+    let relapses = known.windows(2).filter(|pair| pair[0].1 == "tls" && pair[1].1 == "quic");
+    let relapses = u32::try_from(relapses.count()).unwrap_or(u32::MAX);
+    Verdict { until_tls: first.map_or(window, |(at, _)| *at), relapses }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A look a second: `q` and `t` by mode, `T` demoted, `-` without a connection.
-    fn judged(looks: &str) -> (u64, u32) {
-        let look = |(at, mode)| Look {
-            at: Duration::from_secs(at),
-            mode: match mode {
-                'q' => Mode::Quic,
-                't' | 'T' => Mode::Tls,
-                _ => Mode::Neither,
-            },
-            demoted: mode == 'T',
-        };
-        let looks: Vec<Look> = (0..).zip(looks.chars()).map(look).collect();
-        let verdict = judge(&looks, Duration::from_secs(60));
-        (verdict.until_tls.as_secs(), verdict.relapses)
-    }
-
     #[test]
-    fn a_trial_that_fails_is_no_demotion() {
-        assert_eq!(judged("qqq"), (60, 0));
-        assert_eq!(judged("qttq"), (60, 1));
-        assert_eq!(judged("qttqqtTT"), (5, 1));
-        assert_eq!(judged("qttqqttt"), (5, 1));
-    }
-
-    #[test]
-    fn a_demotion_counts_from_its_trials_begin_and_quic_tried_again_is_a_relapse() {
-        assert_eq!(judged("qttTTT"), (1, 0));
-        assert_eq!(judged("qt-TTTqqtTT"), (1, 1));
-    }
-
-    #[test]
-    fn a_path_is_read() {
-        let path = serde_json::json!({"mode": "tls", "demotion": {"reason": "policed"}});
-        let look = Look::from_json(Duration::ZERO, &path);
-        assert_eq!((look.mode, look.demoted), (Mode::Tls, true));
-        let path = serde_json::json!({"mode": null, "demotion": null});
-        let look = Look::from_json(Duration::ZERO, &path);
-        assert_eq!((look.mode, look.demoted), (Mode::Neither, false));
+    fn time_until_tls_and_returns_to_quic_are_counted() {
+        // One mode a second: `q`, `t`, and `-` without a connection.
+        for (modes, until_s, relapses) in
+            [("qqq", 60, 0), ("qqttt", 2, 0), ("qt-qqtt", 1, 1), ("qt-tq-tq", 1, 2)]
+        {
+            let mode = |letter| match letter {
+                'q' => Some("quic".to_owned()),
+                't' => Some("tls".to_owned()),
+                _ => None,
+            };
+            let modes: Vec<_> =
+                (0..).map(Duration::from_secs).zip(modes.chars().map(mode)).collect();
+            let until_tls = Duration::from_secs(until_s);
+            let judged = judge(&modes, Duration::from_secs(60));
+            assert_eq!(judged, Verdict { until_tls, relapses }, "{modes:?}");
+        }
     }
 }

@@ -1,13 +1,11 @@
-//! What a carrier in mode `quic` sends again after a dropping blackout although the other carrier
-//! has delivered it.
+//! Data that a carrier in mode `quic` retransmits after a blackout although the other carrier has
+//! delivered it.
 //!
-//! The download stops at the beginning of the blackout, and everything arrives over the other
-//! carrier while the first is dark. So whatever data the first then carries is sent again in vain.
-//! It is read from the gateway's qlog of that carrier: bytes of STREAM frames on the cloud's data
-//! streams in packets received after the blackout, over all its connections. (Each side's first
-//! unidirectional stream is its control stream.) They are set against the bytes that were on the
-//! carrier's way down at the blackout's beginning, waiting or in propagation, as the emulator
-//! counts them.
+//! The download stops when the blackout begins, and all data arrives over the other carrier. So any
+//! data on the first carrier afterwards is a useless retransmission. The gateway's qlog of that
+//! carrier counts it: bytes of STREAM frames on the cloud's data streams in packets received after
+//! the blackout, over all connections. (The first unidirectional stream of each side is its control
+//! stream.) The emulator counts the bytes in flight on the downlink when the blackout began.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -27,18 +25,18 @@ use crate::client::PATIENCE;
 use crate::report::{Goal, Report, median};
 use crate::world::{Plan, World};
 
-/// QUIC's number of the cloud's control stream: the first unidirectional one of a server (RFC
+/// The QUIC id of the cloud's control stream: the first unidirectional stream of a server (RFC
 /// 9000, section 2.1).
 const CONTROL_STREAM: u64 = 3;
-/// The share of the blackout in which a connection that lived before must be silent.
+/// The share of the blackout in which an older connection must be silent.
 const SILENT_SHARE: f64 = 0.8;
-/// A connection that has brought so much is under the download.
+/// A connection that has delivered this much carries the download.
 const DOWNLOAD_BEGUN: u64 = 100_000;
-/// Nothing more arrives when nothing did for so long.
+/// The download has stopped if nothing arrives for this long.
 const QUIET: Duration = Duration::from_millis(500);
-/// How long after the return the carrier is watched.
+/// How long the carrier is observed after the blackout.
 const AFTERWARDS: Duration = Duration::from_secs(4);
-/// How long the gateway may take to end.
+/// How long the gateway may take to shut down.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
@@ -70,9 +68,9 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     Ok(())
 }
 
-/// Bytes sent again in vain, and bytes in flight at the beginning.
+/// Bytes of useless retransmissions, and bytes in flight when the blackout began.
 fn blackout(world: &mut World, source: &Source, length: Duration) -> Result<(u64, u64)> {
-    // Connections that were idle for long would have been silent before the blackout.
+    // A new gateway, because idle connections would have been silent before the blackout.
     for name in names(&folder(world))? {
         std::fs::remove_file(folder(world).join(name))?;
     }
@@ -91,7 +89,7 @@ fn blackout(world: &mut World, source: &Source, length: Duration) -> Result<(u64
     world.carriers[0].brighten(&world.lab)?;
     std::thread::sleep(AFTERWARDS);
     drop(bulk);
-    // The files are whole once the gateway has ended.
+    // The files are complete once the gateway has shut down.
     world.gateway.signal(Signal::SIGTERM)?;
     world.gateway.wait(END_LIMIT)?;
     let again = resent(&folder(world), &known, dark)?;
@@ -113,7 +111,7 @@ fn wait_until_quiet(bulk: &Bulk) -> Result<()> {
     Ok(())
 }
 
-/// Data received after the blackout, by the qlogs of all connections of the carrier.
+/// Data received after the blackout according to the qlogs of the carrier's connections.
 fn resent(folder: &Path, known: &BTreeSet<OsString>, dark: Duration) -> Result<u64> {
     let (mut sum, mut download) = (0, 0);
     for name in names(folder)? {
@@ -129,9 +127,9 @@ fn resent(folder: &Path, known: &BTreeSet<OsString>, dark: Duration) -> Result<u
     Ok(sum)
 }
 
-/// Bytes after the first silence of at least so many seconds under the download, none if there was
-/// none; without a bound, all bytes. Before the download a connection may be silent for want of
-/// data, and after retransmissions as well.
+/// Bytes after the first silence of at least `silence_s` during the download; none without such a
+/// silence. Without `silence_s`, all bytes. Silences before the download and after the
+/// retransmissions do not count.
 fn after(received: &[(f64, u64)], silence_s: Option<f64>) -> u64 {
     let begin = match silence_s {
         None => Some(0),
@@ -147,11 +145,11 @@ fn after(received: &[(f64, u64)], silence_s: Option<f64>) -> u64 {
     begin.map_or(0, |begin| received[begin..].iter().map(|(_, bytes)| bytes).sum())
 }
 
-/// Each packet received: when, in ms since the connection's begin, and bytes on data streams.
+/// Each received packet: ms since the start of the connection, and bytes on data streams.
 fn received(qlog: &str) -> Result<Vec<(f64, u64)>> {
     let mut packets = Vec::new();
     for record in qlog.split('\u{1e}').map(str::trim).filter(|record| !record.is_empty()) {
-        // A last record that was cut off has nothing to say.
+        // The last record may be truncated.
         let Ok(event) = serde_json::from_str::<Value>(record) else { continue };
         let name = event.get("name").and_then(Value::as_str).unwrap_or("");
         if !name.ends_with(":packet_received") {
@@ -164,7 +162,7 @@ fn received(qlog: &str) -> Result<Vec<(f64, u64)>> {
     Ok(packets)
 }
 
-/// Bytes of a frame when it is data of the cloud.
+/// The bytes of a frame on a data stream of the cloud.
 fn data_bytes(frame: &Value) -> u64 {
     let number = |path: &str| frame.pointer(path).and_then(Value::as_u64);
     let is_stream = frame.get("frame_type").and_then(Value::as_str) == Some("stream");
@@ -181,7 +179,7 @@ fn folder(world: &World) -> PathBuf {
     world.lab.folder().join(QLOG_FOLDER)
 }
 
-/// Beside the configuration file.
+/// Relative to the folder of the configuration file.
 const QLOG_FOLDER: &str = "qlog";
 
 #[cfg(test)]
@@ -215,7 +213,7 @@ mod tests {
         assert_eq!(after(&quiet_later, Some(4.0)), 28, "silent again when all was sent");
         let idle_before = [&[(-9000.0, 32)], packets.as_slice()].concat();
         assert_eq!(after(&idle_before, Some(4.0)), 12, "silent before the download");
-        assert_eq!(after(&packets, Some(6.0)), 0, "never silent: nothing came after it");
+        assert_eq!(after(&packets, Some(6.0)), 0, "never silent: no bytes after it");
         let all = 15 + DOWNLOAD_BEGUN;
         assert_eq!(after(&packets, None), all, "a connection that is newer than the blackout");
     }

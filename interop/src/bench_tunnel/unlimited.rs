@@ -1,8 +1,8 @@
 //! Throughput and processor time of each mode on one machine without link limits, with the
 //! kernel's segmentation offload and without.
 //!
-//! Each measurement is a process of its own (`polyrail-lab unlimited`): the environment decides
-//! whether QUIC uses the offload.
+//! Each measurement is a process of its own (`polyrail-lab unlimited`), because an environment
+//! variable decides whether QUIC uses the offload.
 
 use std::process::Command;
 
@@ -13,11 +13,11 @@ use crate::bench::{Effort, in_world};
 use crate::report::{Goal, Report, median};
 use crate::world::World;
 
-/// Read by the daemons' QUIC sockets; `off` sends each datagram by itself.
+/// Read by the daemons' QUIC sockets; `off` sends each datagram separately.
 const OFFLOAD_VARIABLE: &str = "POLYRAIL_GSO";
 const WARM_UP_BYTES: u64 = 20_000_000;
 
-/// Name, mode, and whether segments are cut by the kernel.
+/// Name, mode, and whether the kernel segments.
 const VARIANTS: [(&str, &str, bool); 4] = [
     ("quic", "quic", true),
     ("quic_no_offload", "quic", false),
@@ -30,7 +30,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let mut outcomes = vec![Vec::new(); VARIANTS.len()];
     for round in 0..rounds {
         for place in 0..VARIANTS.len() {
-            // Every other round goes backwards, so that none is always first.
+            // Every other round is in reverse order, so that none is always first.
             let place = if round.is_multiple_of(2) { place } else { VARIANTS.len() - 1 - place };
             outcomes[place].push(spawn(VARIANTS[place], size)?);
         }
@@ -62,9 +62,6 @@ fn spawn((name, mode, offload): (&str, &str, bool), size: u64) -> Result<Through
 }
 
 /// One measurement, in this process: prints its outcome as JSON.
-///
-/// # Errors
-/// When the text is not `MODE=BYTES`, or nothing can be measured.
 pub fn unlimited(what: &str) -> Result<()> {
     let (mode, size) = what.split_once('=').context("MODE=BYTES")?;
     let size: u64 = size.parse().context("BYTES")?;

@@ -1,7 +1,7 @@
-//! Several worlds at once, each on a thread of its own, which measure in turns or together.
+//! Several worlds, each on a thread of its own, which measure in turns or together.
 //!
-//! Measurements that are compared are made in turns, so that what else the machine does hits all
-//! alike; what only waits most of the time is made together.
+//! Compared speeds are measured in turns, so that other load on the machine affects all alike.
+//! Measurements that mostly wait run together.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::world::{Plan, World};
 
-/// Worlds that stand, each waiting to measure.
+/// Running worlds, each ready to measure.
 pub(super) struct Worlds<T> {
     stations: Vec<Station<T>>,
 }
@@ -24,11 +24,8 @@ struct Station<T> {
 }
 
 impl<T: Send + 'static> Worlds<T> {
-    /// Sets up a world for each plan, one after the other. `prepare` is given the world and its
-    /// number and makes what `measure` keeps from round to round.
-    ///
-    /// # Errors
-    /// When one does not come up.
+    /// Sets up a world for each plan, one after the other. `prepare` gets the world and its number,
+    /// and returns the state that `measure` keeps between rounds.
     pub(super) fn start<S: 'static>(
         plans: &[Plan],
         prepare: impl Fn(&mut World, usize) -> Result<S> + Send + Sync + 'static,
@@ -52,7 +49,7 @@ impl<T: Send + 'static> Worlds<T> {
                 let _ = ready_to.send(Ok(()));
                 for round in asked {
                     let outcome = measure(&mut world, &mut kept, round);
-                    // Who no longer waits needs no answer.
+                    // Fails if the caller no longer waits.
                     let _ = answers_to.send(outcome.inspect_err(|_| show(&world)));
                 }
             });
@@ -62,16 +59,16 @@ impl<T: Send + 'static> Worlds<T> {
         Ok(Self { stations: stations.collect::<Result<_>>()? })
     }
 
-    /// One round: each world measures when the one before it has.
+    /// One round in which the worlds measure one after another.
     ///
     /// # Errors
-    /// When one cannot measure.
+    /// A world cannot measure.
     pub(super) fn in_turns(&self, round: usize) -> Result<Vec<T>> {
         let one = |station: &Station<T>| {
             station.ask(round)?;
             station.answer()
         };
-        // Every other round goes backwards, so that none is always first.
+        // Every other round is in reverse order, so that none is always first.
         if round.is_multiple_of(2) {
             return self.stations.iter().map(one).collect();
         }
@@ -83,7 +80,7 @@ impl<T: Send + 'static> Worlds<T> {
     /// One round of all worlds at the same time.
     ///
     /// # Errors
-    /// When one cannot measure, after all have ended.
+    /// A world cannot measure; the other ones still finish.
     pub(super) fn together(&self, round: usize) -> Result<Vec<T>> {
         self.stations.iter().try_for_each(|station| station.ask(round))?;
         let answers: Vec<_> = self.stations.iter().map(Station::answer).collect();
@@ -112,7 +109,7 @@ impl<T> Drop for Station<T> {
     }
 }
 
-/// Shows the ends of all logs.
+/// Prints the ends of all logs.
 fn show(world: &World) {
     eprintln!("{}", world.tails());
 }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, ensure};
-use polyrail_emulator::guest::TILES;
+use polyrail_emulator::guest;
 
-use super::{NoGuest, Row, RowResult, Summary, all_rows, clock, cover, print_row, row};
+use super::{Row, RowResult, Summary, all_rows, clock, cover, print_row, row};
 use crate::privilege;
 use crate::report::results_folder;
 
@@ -16,58 +16,49 @@ pub struct Options {
     /// The rows that CI runs, instead of all
     #[arg(long)]
     cover: bool,
-    /// Only rows whose line holds all of these words, such as `auto x tls` or `nat-rebinding`
+    /// Only rows whose line contains all of these words, such as `auto x tls` or `nat-rebinding`
     #[arg(long, value_name = "WORDS")]
     only: Vec<String>,
-    /// Only print which rows there are
+    /// Only list the rows
     #[arg(long)]
     list: bool,
-    /// A carrier that takes so many times its target has failed
+    /// A carrier that takes this many times its target has failed
     #[arg(long, value_name = "TIMES", default_value_t = 10)]
     tolerance: u32,
-    /// Keep each row's logs in a folder of its own in this one
+    /// Keep the logs of each row in a subfolder of this folder
     #[arg(long, value_name = "FOLDER")]
     logs: Option<PathBuf>,
-    /// Measure the row of this line here, as the first program of a guest
-    #[arg(long, hide = true, value_name = "LINE")]
-    inside_guest: Vec<String>,
 }
 
-/// Runs the rows one after another and writes their outcomes to `matrix.json`.
+/// Runs the rows one after another and writes their results to `matrix.json`. Inside a guest, it
+/// runs only the rows with clock steps.
 ///
 /// # Errors
-/// When a row fails, or nothing could be measured.
+/// A row failed, or no row ran.
 pub fn measure(options: &Options) -> Result<()> {
-    if !options.inside_guest.is_empty() {
-        return clock::inside_guest(&options.inside_guest, options.tolerance);
-    }
     let wanted = |text: &str| options.only.iter().all(|words| text.contains(words.as_str()));
     let mut rows = if options.cover { cover() } else { all_rows() };
     rows.retain(|row| wanted(&row.to_string()));
-    let mut clock_lines = clock::lines(!options.cover);
-    clock_lines.retain(|line| wanted(line));
-    let any = !rows.is_empty() || !clock_lines.is_empty();
-    ensure!(any, "no row's line holds all of {:?}; --list shows the rows", options.only);
+    let mut clock_rows = clock::rows(!options.cover);
+    clock_rows.retain(|row| wanted(&clock::line(row)));
+    let any = !rows.is_empty() || !clock_rows.is_empty();
+    ensure!(any, "no row's line contains all of {:?}; --list shows the rows", options.only);
     if options.list {
         rows.iter().for_each(|row| println!("{row}"));
-        clock_lines.iter().for_each(|line| println!("{line}"));
+        clock_rows.iter().for_each(|row| println!("{}", clock::line(row)));
         return Ok(());
+    }
+    if guest::is_inside() {
+        return clock::print_rows(&clock_rows, options.tolerance);
     }
     privilege::become_root()?;
     let mut summary = Summary::default();
     let outcomes = run_rows(&rows, options.tolerance, 1, options.logs.as_deref());
     outcomes.into_iter().for_each(|outcome| summary.add(outcome));
-    if !clock_lines.is_empty() {
-        let program = std::env::current_exe()?;
-        match clock::measure(&program, &clock_lines, options.tolerance)? {
-            Ok(outcomes) => outcomes.into_iter().for_each(|outcome| {
-                print_row(&outcome);
-                summary.add(outcome);
-            }),
-            Err(NoGuest::Missing) => {
-                println!("SKIP uml-netem: clock steps need Debian's package user-mode-linux");
-            }
-            Err(NoGuest::Unfit) => println!("SKIP uml-amx: {TILES}"),
+    if !clock_rows.is_empty() {
+        for outcome in clock::run_in_guest(clock_rows.len())? {
+            print_row(&outcome);
+            summary.add(outcome);
         }
     }
     println!("\n{}", summary.text());

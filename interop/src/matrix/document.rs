@@ -1,4 +1,4 @@
-//! `docs/matrix.md` says what the code does: its tables are read and compared.
+//! The tables of `docs/matrix.md` agree with the code.
 
 use std::collections::BTreeMap;
 

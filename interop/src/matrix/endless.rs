@@ -1,6 +1,6 @@
 //! A web server whose file ends on command, so that a download spans its faults exactly.
 //!
-//! It knows the hash of the bytes sent; the client's file must have the same.
+//! It knows the hash of the bytes sent; the client's file must have the same hash.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -35,16 +35,16 @@ pub(super) struct Sent {
 }
 
 impl Endless {
-    /// Serves the file at `address`; `pause` after each 16 KiB keeps the rate low where the links
-    /// do not.
+    /// Serves the file at `address`. A `pause` after each 16 KiB limits the rate on links without
+    /// a limit.
     pub(super) fn serve(at: &Namespace, address: SocketAddr, pause: Duration) -> Result<Endless> {
         let enough = Arc::new(AtomicBool::new(false));
         let (report, sent) = channel();
-        let (told, report) = (Arc::clone(&enough), Mutex::new(report));
+        let (ends, report) = (Arc::clone(&enough), Mutex::new(report));
         services::serve(at, address, move |stream, _| {
             let report = report.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            // A client that went away has no report, which the row notices.
-            let _ = answer(stream, &told, pause, &report);
+            // Fails if the client disconnects, which the row notices.
+            let _ = answer(stream, &ends, pause, &report);
         })?;
         Ok(Endless { enough, sent })
     }

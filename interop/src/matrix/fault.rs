@@ -1,12 +1,13 @@
-//! How each fault is brought about, and how long its carrier takes to be in use again.
+//! Causes each fault and measures how long its carrier takes to be in use again.
 //!
-//! What counts are the bytes that the emulated link has delivered to the gateway, not what a
-//! daemon says: [`IN_USE_BYTES`] more than were on the way when the fault began or ended.
+//! The counters of the emulated link decide, not the reports of a daemon: a carrier is in use when
+//! it has delivered [`IN_USE_BYTES`] more than were in flight when the fault began or ended.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use polyrail_emulator::guest;
 use polyrail_emulator::namespace::Namespace;
 
 use crate::carrier::{self, Delivered};
@@ -16,40 +17,43 @@ use crate::world::World;
 use super::target::{Class, IN_USE_BYTES};
 use super::{Expected, Fault};
 
-/// How often the counters are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long a fault of the link's quality lasts beyond the carrier's first data.
 const STEADY_TIME: Duration = Duration::from_secs(2);
-/// How long blocked UDP lasts on a carrier that has no other way.
+/// How long UDP is blocked on a carrier without another transport.
 const OUT_TIME: Duration = Duration::from_secs(3);
-/// How long an interface is gone, and without an address.
+/// How long an interface is missing, and without an address.
 const GONE_TIME: Duration = Duration::from_secs(2);
 const NO_ADDRESS_TIME: Duration = Duration::from_millis(300);
-/// How long the translator learns the mappings of living connections before it forgets them.
+/// How long the translator learns the mappings of live connections before it forgets them.
 const NAT_LEARNS: Duration = Duration::from_millis(300);
 const BURSTS: u32 = 3;
 const BURST_TIME: Duration = Duration::from_millis(500);
-/// A carrier has left policed UDP when it carries so much within [`DEMOTED_WINDOW`]: more than
-/// twice what the policer lets through.
+/// A carrier has left policed UDP when it carries this much within [`DEMOTED_WINDOW`]: more than
+/// twice the policer's rate.
 const DEMOTED_BYTES: u64 = 300_000;
 const DEMOTED_WINDOW: Duration = Duration::from_secs(1);
-/// When the next such window begins later than this, the carrier was back at policed UDP.
+/// If the next such window begins later than this, the carrier had returned to policed UDP.
 const RELAPSE: Duration = Duration::from_millis(300);
-/// The policer of UDP.
+/// The rate of the policer.
 const POLICED: &str = "1 Mbit/s";
 /// The gateway's other host number on a carrier.
 const OTHER_HOST: u8 = 3;
 
-/// How long a carrier may take until it travels in the mode of its row, and by QUIC before UDP
-/// suffers: a demotion by the fault before lasts 30 s.
+/// How long a carrier may take until it uses the mode of its row, and QUIC before a fault of UDP. A
+/// demotion by an earlier fault lasts 30 s.
 pub(super) const MODE_LIMIT: Duration = Duration::from_secs(45);
 
-/// True when it does not wait for mid-transfer as the first fault of a row.
+/// How often the counters are read. In a guest, that starts a process for each link.
+fn look_every() -> Duration {
+    Duration::from_millis(if guest::is_inside() { 100 } else { 5 })
+}
+
+/// Whether the first fault of a row exists before the download.
 pub(super) fn is_there_at_start(fault: Fault) -> bool {
     matches!(fault, Fault::None | Fault::UdpBlockedAtStart) || steady(fault).is_some()
 }
 
-/// What to tell the emulator before the daemons start; nothing for faults of mid-transfer.
+/// The emulator's command before the daemons start; `None` for faults in mid-transfer.
 pub(super) fn before_start(fault: Fault, carrier: &str) -> Option<String> {
     match fault {
         Fault::UdpBlockedAtStart => Some(format!("set {carrier} udp blocked")),
@@ -57,7 +61,7 @@ pub(super) fn before_start(fault: Fault, carrier: &str) -> Option<String> {
     }
 }
 
-/// A fault of the link's quality: how it is turned on and off.
+/// The emulator's settings that begin and end a fault of the link's quality.
 fn steady(fault: Fault) -> Option<(&'static str, &'static str)> {
     match fault {
         Fault::RandomLoss => Some(("loss 0.03", "loss 0")),
@@ -67,7 +71,7 @@ fn steady(fault: Fault) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// The gateway says that the carrier's connection in use is of this mode, or will be in time.
+/// Waits until the carrier's path is up in this mode.
 pub(super) fn must_travel_by(
     world: &World,
     carrier: &str,
@@ -76,20 +80,20 @@ pub(super) fn must_travel_by(
 ) -> Result<()> {
     world
         .wait_for_path(carrier, limit, |path| path["state"] == "up" && path["mode"] == mode)
-        .with_context(|| format!("{carrier} does not travel by {mode}"))
+        .with_context(|| format!("{carrier} does not use {mode}"))
 }
 
 /// A carrier under a fault.
 pub(super) struct Victim<'a> {
     pub(super) world: &'a World,
     pub(super) carrier: usize,
-    /// Where a removed interface stays.
+    /// Holds a removed interface.
     pub(super) drawer: &'a Namespace,
-    /// The longest wait.
+    /// The timeout.
     pub(super) limit: Duration,
 }
 
-/// The bytes of one moment, from which use is counted.
+/// The delivered bytes at a moment, from which use counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) at: Instant,
@@ -97,8 +101,8 @@ pub(super) struct Mark {
 }
 
 impl Victim<'_> {
-    /// Brings the fault about, waits until the carrier is in use again, lifts the fault. `since`
-    /// is the download's start when the fault was there before it.
+    /// Causes the fault, waits until the carrier is in use again, and ends the fault. `since` is
+    /// the start of the download if the fault existed before it.
     pub(super) fn suffer(
         &self,
         fault: Fault,
@@ -138,7 +142,7 @@ impl Victim<'_> {
         }
         std::thread::sleep(OUT_TIME);
         let carried = self.delivered()?.down_bytes.saturating_sub(mark.bytes);
-        ensure!(carried < IN_USE_BYTES, "{carried} bytes came while UDP was blocked");
+        ensure!(carried < IN_USE_BYTES, "{carried} bytes arrived while UDP was blocked");
         self.tell("udp free")?;
         self.in_use_since(&self.mark()?)
     }
@@ -234,11 +238,11 @@ impl Victim<'_> {
                 "{} is not in use after {took:.1?}: {carried} bytes",
                 self.name()
             );
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(look_every());
         }
     }
 
-    /// The time until the first window with [`DEMOTED_BYTES`] that is not followed by a relapse.
+    /// The time until the first window with [`DEMOTED_BYTES`] without a relapse after it.
     fn demoted_for_good(&self, mark: Mark) -> Result<Duration> {
         let mut seen = mark;
         loop {
@@ -256,7 +260,7 @@ impl Victim<'_> {
         must_travel_by(self.world, self.name(), mode, limit)
     }
 
-    /// Waits for a window with [`DEMOTED_BYTES`] and tells when it began.
+    /// Waits for a window with [`DEMOTED_BYTES`] and returns when it began.
     fn demoted_since(&self, mark: &Mark) -> Result<Duration> {
         let mut looks: VecDeque<(Duration, u64)> = VecDeque::new();
         loop {
@@ -275,11 +279,11 @@ impl Victim<'_> {
                 "{} still carries only {carried} bytes/s after {took:.1?}",
                 self.name()
             );
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(look_every());
         }
     }
 
-    /// Now, with bytes in flight counted as delivered.
+    /// The current moment; bytes in flight count as delivered.
     fn mark(&self) -> Result<Mark> {
         let seen = self.delivered()?;
         Ok(Mark { at: Instant::now(), bytes: seen.down_bytes + seen.down_inside_bytes })

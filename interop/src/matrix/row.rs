@@ -1,4 +1,4 @@
-//! One row: a world, a download, its faults one after another, the hash.
+//! Runs a row: a world, a download with faults one after another, and the check of the hash.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,35 +11,35 @@ use crate::addresses::{CLOUD, CLOUD_PORT, SERVER};
 use crate::carrier::{self, Link};
 use crate::configuration::strings;
 use crate::download::{Download, Running};
+use crate::lab::Side;
 use crate::web::sha256_of;
-use crate::world::{Plan, Side, World};
+use crate::world::{Plan, World};
 
-use super::clock::Step;
 use super::endless::Endless;
 use super::fault::{self, MODE_LIMIT, Mark, Victim};
 use super::target::{Class, QUEUE_KIB, RATE_MBIT_S, ROUND_TRIP_MS};
 use super::{CloudMode, Expected, Fault, Row, Ways};
 
 /// The names of the carriers.
-const NAMES: [&str; 2] = ["alpha", "beta"];
-/// Where the endless file is.
-const PORT: u16 = 8080;
-/// How long a download runs before its first fault of mid-transfer.
-const RUN_UP: Duration = Duration::from_millis(1500);
+pub(super) const NAMES: [&str; 2] = ["alpha", "beta"];
+/// The port of the server with the endless file.
+pub(super) const PORT: u16 = 8080;
+/// How long a download runs before its first fault in mid-transfer.
+pub(super) const RUN_UP: Duration = Duration::from_millis(1500);
 /// How long it runs between faults and after the last one.
-const PAUSE: Duration = Duration::from_millis(500);
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
 /// How long the end of a download may take.
 const END_LIMIT: Duration = Duration::from_secs(20);
-/// How long a row that cannot connect is watched.
+/// How long a row that cannot connect is observed.
 const REFUSED_TIME: Duration = Duration::from_secs(3);
 
-/// How a row, or one of its faults, came out.
+/// The verdict about a row or one of its faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// The right bytes, and the carrier in use within the target.
     Ok,
-    /// The right bytes; the carrier was in use later than that.
+    /// The right bytes; the carrier was in use later.
     Late,
     /// Anything else.
     Failed,
@@ -50,7 +50,7 @@ pub enum Verdict {
 pub struct StepResult {
     /// The fault.
     pub fault: String,
-    /// The carrier that it befell.
+    /// Its carrier.
     pub carrier: String,
     /// The class of its target.
     pub class: String,
@@ -58,49 +58,41 @@ pub struct StepResult {
     pub took_ms: u64,
     /// The target, ms.
     pub target_ms: u64,
-    /// Against the target.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// What came of a row.
+/// The result of a row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RowResult {
     /// Modes, family and faults.
     pub row: String,
-    /// The worst of it.
+    /// The worst verdict of its steps.
     pub verdict: Verdict,
     /// Each fault.
     pub steps: Vec<StepResult>,
     /// The download's length.
     pub bytes: u64,
-    /// All of the row, setting up included, s.
+    /// The duration of the row including its setup, s.
     pub total_s: f64,
-    /// Why it failed.
+    /// Why the row failed.
     pub error: Option<String>,
 }
 
-/// Runs a row in a world of its own; a carrier may take `tolerance` times its target, after which
-/// the row has failed. The logs of all programs are then found in the folder `logs`.
+/// Runs a row in a world of its own. The row fails if a carrier takes more than `tolerance` times
+/// its target. Keeps the logs of all programs in the folder `logs`.
 pub(super) fn run(row: &Row, tolerance: u32, logs: Option<&Path>) -> RowResult {
-    on_thread(row, |outcome| in_world(row, tolerance, logs, outcome))
+    on_thread(row.to_string(), |outcome| in_world(row, tolerance, logs, outcome))
 }
 
-/// A row without faults of the carriers, in which the clock of this kernel steps. For the guest.
-pub(super) fn run_with_clock(row: &Row, tolerance: u32) -> RowResult {
-    let mut outcome = on_thread(row, |outcome| stepping(row, tolerance, outcome));
-    outcome.row = line_with_clock(row);
-    outcome
-}
-
-/// The line of such a row.
-pub(super) fn line_with_clock(row: &Row) -> String {
-    row.line("clock-step")
-}
-
-fn on_thread(row: &Row, work: impl FnOnce(&mut RowResult) -> Result<()> + Send) -> RowResult {
+/// Runs the work of a row named `line` on a thread of its own.
+pub(super) fn on_thread(
+    line: String,
+    work: impl FnOnce(&mut RowResult) -> Result<()> + Send,
+) -> RowResult {
     let started = Instant::now();
     let mut outcome = RowResult {
-        row: row.to_string(),
+        row: line,
         verdict: Verdict::Failed,
         steps: Vec::new(),
         bytes: 0,
@@ -108,7 +100,7 @@ fn on_thread(row: &Row, work: impl FnOnce(&mut RowResult) -> Result<()> + Send) 
         error: None,
     };
     let result = std::thread::scope(|scope| {
-        // Namespaces and children end with this thread, however it ends.
+        // Namespaces and children end with this thread.
         let worker = scope.spawn(|| work(&mut outcome));
         worker.join().unwrap_or_else(|_| bail!("the row panicked"))
     });
@@ -125,7 +117,7 @@ fn on_thread(row: &Row, work: impl FnOnce(&mut RowResult) -> Result<()> + Send) 
 
 fn in_world(row: &Row, tolerance: u32, logs: Option<&Path>, outcome: &mut RowResult) -> Result<()> {
     let victims = row.victims().context("a fault that makes sense for no carrier")?;
-    let mut world = World::start_cold(&plan(row, &victims)).context("setting up")?;
+    let mut world = World::start_cold(&plan(row, &victims, RATE_MBIT_S)).context("setting up")?;
     let result = if row.can_connect() {
         transfer(&mut world, row, &victims, tolerance, outcome)
     } else {
@@ -149,8 +141,8 @@ fn keep_logs(world: &World, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn plan(row: &Row, victims: &[usize]) -> Plan {
-    let link = Link::new(RATE_MBIT_S, ROUND_TRIP_MS).queue_kib(QUEUE_KIB);
+pub(super) fn plan(row: &Row, victims: &[usize], rate_mbit_s: f64) -> Plan {
+    let link = Link::new(rate_mbit_s, ROUND_TRIP_MS).queue_kib(QUEUE_KIB);
     let mut plan = Plan::new()
         .gateway("mode", row.gateway.key())
         .gateway("cloud.addresses", strings([CLOUD.at(row.family, CLOUD_PORT)]))
@@ -202,43 +194,7 @@ fn transfer(
     verify(download, &endless, outcome)
 }
 
-/// A download in which the clock steps; the carriers that can connect must stay in use.
-fn stepping(row: &Row, tolerance: u32, outcome: &mut RowResult) -> Result<()> {
-    let mut world = World::start_cold(&plan(row, &[]).proxy_alone()).context("setting up")?;
-    let result = step_clock(&mut world, row, tolerance, outcome);
-    if result.is_err() {
-        println!("{}", world.tails());
-    }
-    result
-}
-
-fn step_clock(world: &mut World, row: &Row, tolerance: u32, outcome: &mut RowResult) -> Result<()> {
-    let server = SERVER.at(row.family, PORT);
-    let endless = Endless::serve(&world.lab.server, server, Duration::ZERO)?;
-    wait_for_carriers(world, row, &[])?;
-    let mut download = start_download(world, row, true)?;
-    let drawer = Namespace::new()?;
-    std::thread::sleep(RUN_UP);
-    let class = Class::Clock;
-    let limit = class.target() * tolerance;
-    for clock_step in Step::ALL {
-        clock_step.take()?;
-        for (carrier, name) in NAMES.into_iter().enumerate() {
-            if !Ways::of(row.gateway, row.cloud, carrier).any() {
-                continue;
-            }
-            let victim = Victim { world, carrier, drawer: &drawer, limit };
-            let expected = Expected::Back(class);
-            let took = victim.suffer(Fault::None, expected, None).context(clock_step.name())?;
-            outcome.steps.push(step(clock_step.name().into(), name, class, took));
-        }
-        ensure!(!download.ended(), "the download ended on the way");
-        std::thread::sleep(PAUSE);
-    }
-    verify(download, &endless, outcome)
-}
-
-fn step(fault: String, carrier: &str, class: Class, took: Duration) -> StepResult {
+pub(super) fn step(fault: String, carrier: &str, class: Class, took: Duration) -> StepResult {
     let target = class.target();
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     StepResult {
@@ -251,9 +207,9 @@ fn step(fault: String, carrier: &str, class: Class, took: Duration) -> StepResul
     }
 }
 
-/// Waits for the carriers that can connect, each in the mode of its row; for one whose UDP is
-/// blocked from the start it does not wait.
-fn wait_for_carriers(world: &mut World, row: &Row, victims: &[usize]) -> Result<()> {
+/// Waits until each carrier that can connect uses the mode of its row, except a carrier whose UDP
+/// is blocked from the start.
+pub(super) fn wait_for_carriers(world: &mut World, row: &Row, victims: &[usize]) -> Result<()> {
     let late = (row.faults.first() == Some(&Fault::UdpBlockedAtStart)).then(|| victims.first());
     let wanted: Vec<(&str, &str)> = (0..2)
         .filter(|index| late.flatten() != Some(index))
@@ -265,8 +221,8 @@ fn wait_for_carriers(world: &mut World, row: &Row, victims: &[usize]) -> Result<
     wanted.iter().try_for_each(|(name, mode)| fault::must_travel_by(world, name, mode, MODE_LIMIT))
 }
 
-/// Through SOCKS5, or intercepted.
-fn start_download(world: &World, row: &Row, by_proxy: bool) -> Result<Running> {
+/// Starts the download through SOCKS5 or by interception.
+pub(super) fn start_download(world: &World, row: &Row, by_proxy: bool) -> Result<Running> {
     let host = format!("{}:{PORT}", SERVER.host(row.family));
     let target = world.lab.folder().join("endless");
     let download = Download::new(&host, "endless", &target);
@@ -274,19 +230,19 @@ fn start_download(world: &World, row: &Row, by_proxy: bool) -> Result<Running> {
     download.start(&world.lab.passenger)
 }
 
-fn verify(download: Running, endless: &Endless, outcome: &mut RowResult) -> Result<()> {
+pub(super) fn verify(download: Running, endless: &Endless, outcome: &mut RowResult) -> Result<()> {
     let sent = endless.finish(END_LIMIT)?;
     let target = download.target().to_path_buf();
     let report = download.finish().context("the download")?;
     outcome.bytes = report.bytes;
-    ensure!(report.bytes == sent.bytes, "{} bytes came of {}", report.bytes, sent.bytes);
+    ensure!(report.bytes == sent.bytes, "received {} of {} bytes", report.bytes, sent.bytes);
     let hash = sha256_of(&target)?;
     ensure!(hash == sent.sha256, "SHA-256 {hash}, expected {}", sent.sha256);
     Ok(())
 }
 
-/// A gateway and a cloud with no mode in common: nothing crosses, both live, and the gateway's log
-/// says for each carrier why.
+/// A gateway and a cloud without a common mode keep running without a tunnel, and the gateway logs
+/// the reason for each carrier.
 fn refused(world: &mut World) -> Result<()> {
     std::thread::sleep(REFUSED_TIME);
     for daemon in [&mut world.gateway, &mut world.cloud] {
@@ -298,8 +254,8 @@ fn refused(world: &mut World) -> Result<()> {
     ensure!(up.is_empty(), "tunnels stand over {up:?} between modes that exclude each other");
     let log = world.gateway.log();
     for name in NAMES {
-        let told = log.lines().any(|line| line.contains(name) && line.contains("refuses"));
-        ensure!(told, "the gateway does not say why {name} is not up");
+        let logged = log.lines().any(|line| line.contains(name) && line.contains("refuses"));
+        ensure!(logged, "the gateway does not log why {name} is not up");
     }
     Ok(())
 }

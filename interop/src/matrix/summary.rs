@@ -1,4 +1,4 @@
-//! What a run of many rows says: a line a row, a summary, and the same as JSON.
+//! The report of a run: a line per row, a summary, and both as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,12 +27,12 @@ impl Summary {
         self.outcomes.push(outcome);
     }
 
-    /// True while no row was added.
+    /// Whether no row was added.
     pub fn is_empty(&self) -> bool {
         self.outcomes.is_empty()
     }
 
-    /// How many rows came out so.
+    /// The number of rows with this verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.outcomes.iter().filter(|outcome| outcome.verdict == verdict).count()
     }
@@ -82,9 +82,6 @@ impl Summary {
     }
 
     /// Writes all outcomes as JSON.
-    ///
-    /// # Errors
-    /// When the folder cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;

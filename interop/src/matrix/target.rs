@@ -1,6 +1,7 @@
-//! Within which time a faulted carrier is in use again, by class of fault.
+//! The time within which a faulted carrier must be in use again, by class of fault.
 //!
-//! Derived from the design's own figures, not from measurements: detection, race, round trips.
+//! The targets are sums of the protocol's timers and round trips, not measurements: the stall
+//! timeout, the intervals of a race of attempts, handshakes and slow start.
 
 use std::time::Duration;
 
@@ -10,30 +11,31 @@ pub(super) const RATE_MBIT_S: f64 = 10.0;
 pub(super) const ROUND_TRIP_MS: u32 = 40;
 /// Their queue, KiB.
 pub(super) const QUEUE_KIB: u32 = 128;
-/// A carrier is in use when it has delivered so much downwards: more than handshakes have.
+/// A carrier is in use when it has delivered this much to the gateway: more than handshakes.
 pub(super) const IN_USE_BYTES: u64 = 32 * 1024;
 
-/// Without acknowledged progress for so long, a path restarts (DESIGN 4: at least 300 ms).
+/// The shortest time without acknowledged progress after which a path stalls and restarts. It is
+/// above the delays that retransmissions of a live carrier cause.
 const DETECTION_MS: u32 = 300;
-/// TLS joins a race of QUIC attempts after so long (DESIGN 4).
+/// When TLS joins a race of QUIC attempts: late enough that a working QUIC handshake wins.
 const TLS_JOINS_MS: u32 = 300;
-/// The longest wait for the next attempt of a race (DESIGN 4).
+/// The longest interval between attempts of a race, because a lost packet should cost no more.
 const ATTEMPT_MS: u32 = 100;
 /// TCP, TLS, JOIN and its first data (three), then [`IN_USE_BYTES`] from an initial window of ten
 /// segments (RFC 6928; two).
 const ROUND_TRIPS: u32 = 5;
-/// What scheduling, the harness's look at the counters and a busy machine may add.
+/// A margin for scheduling, polling of the counters and a busy machine.
 const MARGIN_MS: u32 = 100;
-/// The carrier's queue, sent at its rate.
+/// The time to send the carrier's queue at its rate.
 const QUEUE_MS: u32 = 105;
-/// The last progress of a connection comes so late after its end: packets in flight arrive.
+/// How long after the end of a connection its last packets in flight arrive.
 const LAST_PROGRESS_MS: u32 = QUEUE_MS + ROUND_TRIP_MS;
 /// How long a process may take from its start to its first attempt.
 const START_MS: u32 = 200;
-/// The longest wait for the next attempt on a carrier that was never there: what TCP's first
-/// retransmission waits (RFC 6298 2.1).
+/// The longest interval between attempts on a carrier that was never up: TCP's first retransmission
+/// timeout (RFC 6298, section 2.1).
 const FIRST_ATTEMPT_MS: u32 = 1000;
-/// A demotion's bound is a goal of its own: 5 s.
+/// A policed carrier must use TLS within 5 s.
 const DEMOTION_MS: u32 = 5000;
 /// At 1 Mbit/s [`IN_USE_BYTES`] take 262 ms; policed QUIC loses most of its first packets.
 const TRICKLE_MS: u32 = 1500;
@@ -41,31 +43,31 @@ const TRICKLE_MS: u32 = 1500;
 /// The target of [`Class::Change`].
 const CHANGE_MS: u32 =
     LAST_PROGRESS_MS + DETECTION_MS + ATTEMPT_MS + ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS;
-/// A guest's kernel is a process among others, and its system calls take several times as long.
+/// A guest's processor is slow.
 const GUEST_FACTOR: u32 = 2;
 
-/// What kinds of faults have the same target.
+/// The faults with a common target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// The carrier is there, if worse: the first data of a download.
+    /// The carrier works, with worse quality: the first data of a download.
     Steady,
-    /// The carrier was gone and is there again.
+    /// The carrier was dark or missing and works again.
     Return,
-    /// The same, behind what the carrier held.
+    /// The same, after the queue that the carrier held.
     ReturnWithQueue,
-    /// The carrier was never there before, so that nobody had haste.
+    /// The carrier was never up before, so its attempts have backed off.
     First,
-    /// The connection is dead and the carrier is not, but nobody says so.
+    /// The connection is dead without notice, and the carrier works.
     Change,
-    /// UDP dies in mid-transfer, TLS takes over.
+    /// UDP fails in mid-transfer, and TLS takes over.
     Fallback,
-    /// UDP never worked, TLS begins.
+    /// UDP never works, and TLS connects.
     FallbackAtStart,
-    /// UDP is policed, TLS takes over.
+    /// UDP is policed, and TLS takes over.
     Demotion,
-    /// UDP is policed and there is no other way.
+    /// UDP is policed, and there is no other transport.
     Trickle,
-    /// The clock stepped, in a guest: at worst that looks like [`Class::Change`].
+    /// The clock stepped in a guest: at worst like [`Class::Change`].
     Clock,
 }
 

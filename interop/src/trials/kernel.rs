@@ -24,21 +24,18 @@ const PORT: u16 = 5_001;
 /// Bytes of one write.
 const CHUNK: usize = 64 * 1_024;
 
-/// A flow under way.
+/// A running flow.
 struct Flow {
     server: TcpStream,
     client: Bulk,
 }
 
 /// Plays trials at the same time.
-///
-/// # Errors
-/// If namespaces, emulator or sockets fail.
 pub(super) fn play(batch: &[Job]) -> Result<Vec<Played>> {
     let folder = scratch::private_folder("64m")?;
     let (near, far) = (Namespace::new()?, Namespace::new()?);
     for side in [&near, &far] {
-        // A connection must not begin with what an earlier one learned.
+        // A connection must not start with the metrics of an earlier one.
         side.sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
     }
     let scenario = scenario(batch)?;

@@ -1,4 +1,4 @@
-//! The simulator's trials, played for real: by the kernel's TCP and through a QUIC tunnel.
+//! The simulator's trials with real transports: the kernel's TCP and a QUIC tunnel.
 //!
 //! `polyrail-sim validate` compares the samples written here with its own. A few trials are played
 //! at the same time; namespaces are anonymous and children die with their parent.
@@ -14,13 +14,13 @@ use polyrail_emulator::trials::{Played, Sample, TUNNEL_LEAD, Trial, trials};
 use crate::privilege;
 use crate::report::results_folder;
 
-/// What to play.
+/// The trials to run.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// How often each trial is played, with another seed each time
+    /// How often to run each trial, each time with another seed
     #[arg(long, default_value_t = 3)]
     runs: u64,
-    /// Only trials whose name begins so
+    /// Only trials whose name has this prefix
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -40,7 +40,7 @@ struct Player {
     controls: &'static [&'static str],
     /// How many trials it plays at the same time.
     together: usize,
-    /// What a trial takes beyond its own length.
+    /// The duration of a trial beyond its own length.
     lead: Duration,
     play: fn(&[Job]) -> Result<Vec<Played>>,
 }
@@ -63,9 +63,6 @@ const PLAYERS: [Player; 2] = [
 ];
 
 /// Plays all trials with both players and writes their samples to the results.
-///
-/// # Errors
-/// If namespaces, emulator or daemons fail, or a file cannot be written.
 pub fn play(options: &Options) -> Result<()> {
     privilege::become_root()?;
     let folder = results_folder()?.join("sim");
@@ -89,7 +86,7 @@ fn play_with(player: &Player, options: &Options) -> Result<Vec<Played>> {
         }
     }
     ensure!(!jobs.is_empty(), "there is no trial {:?}", options.only);
-    // A batch takes as long as its longest trial: trials of one length go together.
+    // A batch takes as long as its longest trial, so trials of one length run together.
     jobs.sort_by_key(|job| job.trial.length);
     let batches: Vec<_> = jobs.chunks(player.together).collect();
     let mut all = Vec::new();
@@ -109,7 +106,7 @@ fn longest(batch: &[Job]) -> Duration {
 }
 
 impl Job {
-    /// The samples of `trial`, as it was really played.
+    /// The samples of `trial` as it ran.
     fn played(&self, trial: &Trial, samples: Vec<Sample>) -> Played {
         Played {
             trial: trial.name.to_owned(),

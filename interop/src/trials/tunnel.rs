@@ -12,13 +12,10 @@ use crate::bulk::{Bulk, Source};
 use crate::carrier::{self, Medium};
 use crate::world::{Plan, World};
 
-/// How often a trial is tried: on a busy machine the daemons may start too late.
+/// How often a trial is attempted: on a busy machine the daemons may start too late.
 const ATTEMPTS: u32 = 3;
 
 /// Plays trials at the same time, each on a thread of its own, because a lab needs one.
-///
-/// # Errors
-/// If a lab does not come up.
 pub(super) fn play(batch: &[Job]) -> Result<Vec<Played>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> =
@@ -32,7 +29,7 @@ fn play_patiently(job: &Job) -> Result<Played> {
     for _ in 1..ATTEMPTS {
         match play_one(job) {
             Ok(played) => return Ok(played),
-            Err(error) => eprintln!("{}, once more: {error:#}", job.trial.name),
+            Err(error) => eprintln!("{}, retrying: {error:#}", job.trial.name),
         }
     }
     play_one(job).with_context(|| format!("trial {}", job.trial.name))

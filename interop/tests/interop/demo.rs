@@ -1,4 +1,4 @@
-//! The demonstration shows a download over both carriers, and leaves nothing behind.
+//! The demonstration downloads over both carriers and leaves nothing behind.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -10,11 +10,11 @@ use nix::unistd::Pid;
 
 use crate::alone;
 
-/// Every process of one demonstration carries this variable with a value of its own.
+/// Marks every process of a demonstration in its environment.
 const MARK: &str = "POLYRAIL_DEMO_MARK";
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// A demonstration; dropped, it is killed.
+/// A running demonstration. Dropping it kills it.
 struct Demo {
     child: Child,
     mark: String,
@@ -32,7 +32,7 @@ impl Demo {
         Ok(Demo { child, mark })
     }
 
-    /// Its output until a line holds `words`, or all of it.
+    /// Its output up to a line with `words`, or all of it.
     fn output_until(&mut self, words: Option<&str>) -> Result<String> {
         let started = Instant::now();
         let pipe = self.child.stdout.as_mut().context("no output")?;
@@ -78,12 +78,12 @@ impl Drop for Demo {
     }
 }
 
-/// The command lines of living processes with this mark.
+/// The command lines of running processes with this mark.
 fn marked(mark: &str) -> Result<Vec<String>> {
     let wanted = format!("{MARK}={mark}");
     let mut found = Vec::new();
     for process in std::fs::read_dir("/proc")?.flatten() {
-        // Processes end while they are looked at.
+        // Processes may end meanwhile.
         let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
         if environment.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes()) {
             let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
@@ -93,7 +93,7 @@ fn marked(mark: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// What a demonstration could leave in the file system, each with its entries.
+/// Files that a demonstration could leave behind.
 fn traces() -> Vec<String> {
     let mut names = Vec::new();
     for folder in ["/run/netns", "/mnt", "/tmp"] {
@@ -115,8 +115,8 @@ fn the_demo_runs_in_mode_tls_as_well() -> Result<()> {
     shown("tls", "tls")
 }
 
-/// Runs the demonstration in `mode`; its tables show that carriers travelled by `way`: all of them,
-/// or in mode `auto` at least one.
+/// Runs the demonstration in `mode`. Its tables must show that the carriers used `way`: all of
+/// them, or at least one in mode `auto`.
 fn shown(mode: &str, way: &str) -> Result<()> {
     alone(|| {
         let mut demo = Demo::start("whole", mode)?;
@@ -138,14 +138,14 @@ fn shown(mode: &str, way: &str) -> Result<()> {
         }
         let ways: Vec<&str> = output.lines().filter_map(way_of).collect();
         ensure!(ways.len() == 4, "{ways:?} in two tables of two carriers:\n{output}");
-        ensure!(ways.contains(&way), "no carrier travelled by {way}:\n{output}");
+        ensure!(ways.contains(&way), "no carrier used {way}:\n{output}");
         let all = ways.iter().all(|seen| *seen == way);
-        ensure!(all || mode == "auto", "not all carriers travelled by {way}:\n{output}");
+        ensure!(all || mode == "auto", "not all carriers used {way}:\n{output}");
         demo.expect_nothing_left()
     })
 }
 
-/// How a carrier travelled, in its line of a table.
+/// The transport of a carrier in its line of a table.
 fn way_of(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace();
     let is_carrier = words.next().is_some_and(|name| ["alpha", "beta"].contains(&name));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use polyrail_interop::addresses::{Family, SERVER, SERVER_NAME};
+use polyrail_interop::addresses::{Family, SERVER};
 use polyrail_interop::exchange::{Ending, Exchange, Verdicts};
 use polyrail_interop::world::{Plan, World};
 use polyrail_interop::{carrier, client};
@@ -65,20 +65,6 @@ fn through_socks5_by_address_and_by_name() -> Result<()> {
             by_address.verify(&world.lab.passenger, &file)?;
         }
         Ok(())
-    })
-}
-
-#[test]
-fn many_small_downloads_at_once() -> Result<()> {
-    in_both_modes(&Plan::twins(), BOUND, |world| {
-        let file = world.web.add(50_000, 3)?;
-        let mut running = Vec::new();
-        for index in 0..40 {
-            let family = Family::BOTH[index % 2];
-            let download = world.download_from(SERVER_NAME, &file).family(family);
-            running.push(download.start(&world.lab.passenger)?);
-        }
-        running.into_iter().try_for_each(|download| download.verify(&file).map(|_| ()))
     })
 }
 

@@ -1,4 +1,4 @@
-//! Many flows of random shapes while carriers come and go.
+//! Many random flows while carriers flap.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use crate::{in_both_modes, seed};
 const BOUND: Duration = Duration::from_secs(90);
 const FLOWS: u64 = 200;
 const SIZES: std::ops::Range<u64> = 20_000..300_000;
-/// So many of the flows are open at once at some time, at least.
+/// The least peak of simultaneously open flows.
 const PEAK_MIN: usize = 150;
 const PORT: u16 = 4000;
 
@@ -59,8 +59,8 @@ fn two_hundred_flows_with_half_closes_and_resets_while_carriers_flap() -> Result
     })
 }
 
-/// Turns each carrier dark and back at random, on its own, until `done`; returns how many flows
-/// were open at once at most.
+/// Darkens each carrier at random and independently until `done`. Returns the peak number of open
+/// flows.
 fn flap_until(
     world: &World,
     seed: u64,

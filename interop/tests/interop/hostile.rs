@@ -1,4 +1,4 @@
-//! Peers of the cloud that are wrong or mean; a healthy flow goes on beside each.
+//! Misconfigured and hostile peers of the cloud. A healthy flow continues next to each.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -26,7 +26,7 @@ const ALPN: &str = "polyrail/1";
 
 type Tls = StreamOwned<ClientConnection, TcpStream>;
 
-/// The words of one line of the cloud's log, and the attack that must cause it.
+/// Words of one line of the cloud's log, and the attack that must cause the line.
 type Attack = (&'static [&'static str], fn(&World) -> Result<()>);
 
 const ATTACKS: [Attack; 8] = [
@@ -47,11 +47,11 @@ const ATTACKS: [Attack; 8] = [
         closes(&mut tls)
     }),
     (&["WARN", "16380"], oversized_frame),
-    (&["WARN", "thief", "the session is bound to another certificate"], join_of_a_thief),
+    (&["WARN", "thief", "the session is bound to another certificate"], stolen_join),
 ];
 
 #[test]
-fn attacks_on_the_cloud_are_logged_and_a_healthy_flow_goes_on() -> Result<()> {
+fn attacks_on_the_cloud_are_logged_and_a_healthy_flow_continues() -> Result<()> {
     scenario(&Plan::twins(), BOUND, |world| {
         let file = world.web.add(6_000_000, 20)?;
         let mut healthy = world.download(&file).start(&world.lab.passenger)?;
@@ -92,8 +92,8 @@ fn oversized_frame(world: &World) -> Result<()> {
     closes(&mut tls)
 }
 
-/// A JOIN to another gateway's session, with the right proof, which only the owner can make.
-fn join_of_a_thief(world: &World) -> Result<()> {
+/// A JOIN to another gateway's session with the right proof, which only the owner can compute.
+fn stolen_join(world: &World) -> Result<()> {
     let mut owner = intruder(world)?;
     let mut bytes = Vec::new();
     wire::encode(&hello(9), &mut bytes);
@@ -128,7 +128,7 @@ fn join_of_a_thief(world: &World) -> Result<()> {
 }
 
 #[test]
-fn a_cloud_of_another_name_is_refused_by_the_gateway() -> Result<()> {
+fn gateway_refuses_a_cloud_with_another_name() -> Result<()> {
     scenario(&Plan::twins(), BOUND, |world| {
         let file = world.web.add(3_000_000, 21)?;
         let healthy = world.download(&file).start(&world.lab.passenger)?;
@@ -154,13 +154,13 @@ fn cloud() -> std::net::SocketAddr {
     CLOUD.at(Family::V4, CLOUD_PORT)
 }
 
-/// A second gateway of the same operator, over a connection of the test's own.
+/// A connection of a second gateway of the same operator, made by the test.
 fn intruder(world: &World) -> Result<Tls> {
     world.keys.reissue("train-2", "gateway")?;
     dial(world, Some((world.keys.folder(), "train-2")), ALPN)
 }
 
-/// A TLS connection to the cloud with a certificate from a folder, handshake done.
+/// A TLS connection to the cloud with a certificate from a folder, after its handshake.
 fn dial(world: &World, identity: Option<(&Path, &str)>, alpn: &str) -> Result<Tls> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -189,7 +189,7 @@ fn dial(world: &World, identity: Option<(&Path, &str)>, alpn: &str) -> Result<Tl
     Ok(tls)
 }
 
-/// In TLS 1.3 the client may believe the handshake done before the cloud has looked at it.
+/// In TLS 1.3 the handshake may be complete for the client before the cloud has checked it.
 fn refused(attempt: Result<Tls>) -> Result<()> {
     match attempt {
         Ok(mut tls) => closes(&mut tls),
@@ -200,7 +200,7 @@ fn refused(attempt: Result<Tls>) -> Result<()> {
     }
 }
 
-/// The peer closes, by whatever means, within the read timeout.
+/// Checks that the peer closes the connection within the read timeout.
 fn closes(stream: &mut impl Read) -> Result<()> {
     let mut chunk = [0; 4096];
     loop {
@@ -215,7 +215,7 @@ fn closes(stream: &mut impl Read) -> Result<()> {
     }
 }
 
-/// Reads frames until one is the wanted one.
+/// Reads frames until `wanted` accepts one.
 fn until(tls: &mut Tls, mut wanted: impl FnMut(&Frame<'_>) -> bool) -> Result<()> {
     let mut decoder = Decoder::default();
     let mut chunk = [0; 4096];
@@ -239,7 +239,7 @@ fn greeting(counter: u64) -> Greeting {
     Greeting { counter, backup: false, carrier: "own".into() }
 }
 
-/// The proof of a JOIN as docs/protocol.md has it.
+/// The proof of a JOIN as defined in docs/protocol.md.
 fn proof(key: &[u8; 32], session: &[u8; 16], counter: u64) -> [u8; 32] {
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key);
     let mut message = b"polyrail join 1".to_vec();

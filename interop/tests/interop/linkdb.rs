@@ -1,5 +1,5 @@
-//! LinkDB with the real daemons: forecasts that keep a carrier empty, databases that become equal
-//! whatever happens to links and daemons, and databases that are broken.
+//! LinkDB with the real daemons: forecasts that empty a carrier before its failure, databases that
+//! converge despite failures of links and daemons, and unusable databases.
 
 mod broken;
 mod converge;
@@ -10,14 +10,15 @@ mod killed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
+use polyrail_interop::lab::Side;
 use polyrail_interop::linkdb;
-use polyrail_interop::world::{Side, World};
+use polyrail_interop::world::World;
 use serde_json::{Value, json};
 
 const POLL: Duration = Duration::from_millis(20);
 const DAY_MS: u64 = 86_400_000;
 
-/// Waits until something holds in what a daemon tells of its LinkDB.
+/// Waits until a condition holds for the state of a daemon's LinkDB.
 fn wait_for_linkdb(
     world: &World,
     side: Side,
@@ -27,7 +28,7 @@ fn wait_for_linkdb(
 ) -> Result<Value> {
     let started = Instant::now();
     loop {
-        // A daemon that has just been started does not answer yet.
+        // A daemon that has just started does not answer yet.
         let state = world.linkdb(side);
         match state {
             Ok(state) if holds(&state) => return Ok(state),
@@ -46,12 +47,12 @@ fn events(state: &Value) -> u64 {
     state.pointer("/store/stats/events").and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// A counter of what a daemon tells of its LinkDB.
+/// A counter in the state of a daemon's LinkDB.
 fn count(state: &Value, key: &str) -> u64 {
     state[key].as_u64().unwrap_or(0)
 }
 
-/// The daemons have ended, and their databases hold the same handovers; returns how many.
+/// Checks that the databases of ended daemons contain the same handovers; returns their number.
 fn must_be_equal(world: &World) -> Result<usize> {
     let export = |side| linkdb::export(&world.programs, &linkdb::database(&world.lab, side));
     let (gateway, cloud) = (export(Side::Gateway)?, export(Side::Cloud)?);
@@ -75,7 +76,7 @@ fn joins(cell: u64, metres: f64) -> String {
     line.to_string()
 }
 
-/// So many days ago, in milliseconds since 1970.
+/// The time this many days ago, in milliseconds since 1970.
 fn days_ago(days: u64) -> Result<u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     Ok((now.as_millis() as u64).saturating_sub(days * DAY_MS))

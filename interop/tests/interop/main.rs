@@ -1,20 +1,18 @@
 //! The real binaries end to end, one scenario a function, several side by side.
 //!
-//! Each scenario names its links, its faults, and the time within which it must be over. It runs
-//! in fresh namespaces on a thread of its own; when it fails, the ends of all logs are printed.
-//! Scenarios mostly wait, so they share the machine; those that judge time by themselves run
-//! [`alone`].
+//! Each scenario defines its links, its faults and its time limit. It runs in new namespaces on a
+//! thread of its own. If it fails, it prints the ends of all logs. Scenarios mostly wait, so they
+//! run in parallel; those that measure time run [`alone`].
 
-mod around;
 mod dark;
 mod demo;
+mod dns;
 mod download;
-mod faults;
 mod flapping;
+mod guest;
 mod hostile;
 mod linkdb;
 mod matrix;
-mod plain;
 mod refusals;
 mod reload;
 mod restart;
@@ -25,10 +23,11 @@ use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use polyrail_interop::lab::Side;
 use polyrail_interop::privilege;
-use polyrail_interop::world::{Plan, Side, World};
+use polyrail_interop::world::{Plan, World};
 
-/// Read by scenarios that share the machine, written by those that do not.
+/// Read-locked by scenarios that run in parallel, write-locked by those that run alone.
 static MACHINE: RwLock<()> = RwLock::new(());
 
 /// Runs one scenario in a world of its own.
@@ -68,7 +67,7 @@ where
     })
 }
 
-/// Runs what needs namespaces while no other scenario runs.
+/// Runs a test that needs namespaces while no other scenario runs.
 fn alone<F>(work: F) -> Result<()>
 where
     F: FnOnce() -> Result<()> + Send,
@@ -84,7 +83,7 @@ fn namespaces_or_skip() -> Result<bool> {
     privilege::namespaces_or_skip(std::thread::current().name().unwrap_or("scenario"))
 }
 
-/// On a thread that may move to namespaces of its own, and with which its children end.
+/// Runs on a new thread, which may move to other namespaces. Its children end with it.
 fn on_thread(work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     std::thread::scope(|scope| {
         let worker = scope.spawn(work);
@@ -112,12 +111,7 @@ where
     outcome
 }
 
-/// True when the whole scenario is wanted and not CI's shorter one.
-fn full() -> bool {
-    std::env::var("POLYRAIL_FULL").is_ok_and(|value| value == "1")
-}
-
-/// A fresh seed, or the one in `POLYRAIL_SEED`; always printed.
+/// A random seed, or the one in `POLYRAIL_SEED`. It is always printed.
 fn seed(what: &str) -> u64 {
     let seed = std::env::var("POLYRAIL_SEED")
         .ok()

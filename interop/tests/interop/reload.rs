@@ -1,4 +1,4 @@
-//! Reloads with every kind of change, and modes changed by hand, under load: each takes effect, no
+//! Reloads with every kind of change, and modes changed by hand, under load. Each takes effect, no
 //! byte is lost and no flow is reset.
 
 mod kinds;
@@ -14,16 +14,18 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use polyrail_interop::addresses::{Family, SERVER};
 use polyrail_interop::carrier::Link;
-use polyrail_interop::client::{self, Target};
+use polyrail_interop::client;
 use polyrail_interop::exchange::{Ending, Exchange, Verdicts};
+use polyrail_interop::lab::Side;
+use polyrail_interop::linkdb::Rail;
 use polyrail_interop::services;
-use polyrail_interop::world::{Plan, Rail, Side, World};
+use polyrail_interop::world::{Plan, World};
 
 use self::kinds::{Answer, Reload};
 use crate::scenario;
 
 const BOUND: Duration = Duration::from_secs(60);
-/// How long a reload may take until it shows.
+/// How long a reload may take until its effect is visible.
 const SOON: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 const LOAD_PORT: u16 = 5000;
@@ -51,14 +53,14 @@ fn reloads_of_every_kind_under_load_lose_no_byte_and_reset_no_flow() -> Result<(
                 files[index] = old;
                 files[index].write(&reload.side.configuration(&world.lab))?;
             }
-            load.must_go_on()?;
+            load.must_continue()?;
         }
         println!("{} reloads next to {} flows", kinds.len(), load.finish()?);
         Ok(())
     })
 }
 
-/// Reloads; the daemon must take the file as a whole or refuse it as a whole, and count that.
+/// Reloads. The daemon must accept or refuse the file as a whole and count that.
 fn reload_once(world: &World, reload: &Reload, by_signal: bool) -> Result<()> {
     let (side, before) = (reload.side, world.reloads(reload.side)?);
     let daemon = if side == Side::Gateway { &world.gateway } else { &world.cloud };
@@ -95,7 +97,7 @@ fn reload_once(world: &World, reload: &Reload, by_signal: bool) -> Result<()> {
     Ok(())
 }
 
-/// Tries until it holds, or for [`SOON`].
+/// Retries for at most [`SOON`].
 fn soon(holds: impl Fn() -> Result<()>) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -119,27 +121,27 @@ fn modes_changed_by_hand_under_load_lose_no_byte_and_reset_no_flow() -> Result<(
                 world
                     .wait_for_path(name, SOON, |path| path["mode"] == mode && path["state"] == "up")
                     .with_context(|| format!("{name} in mode {mode}, round {round}"))?;
-                load.must_go_on()?;
+                load.must_continue()?;
             }
             world.ask(Side::Gateway, "path restart alpha")?;
             world.ask(Side::Gateway, "path set beta --disable")?;
             world.wait_for_path("beta", SOON, |path| path["state"] == "disabled")?;
-            load.must_go_on()?;
+            load.must_continue()?;
             world.ask(Side::Gateway, "path set beta --enable")?;
             world.wait_for_path("beta", SOON, |path| path["state"] == "up")?;
             for name in ["alpha", "beta"] {
                 world.ask(Side::Gateway, &format!("path set {name} --mode auto"))?;
             }
-            load.must_go_on()?;
+            load.must_continue()?;
         }
         let unknown = world.operate(Side::Gateway, "path set delta --mode tls")?;
         ensure!(!unknown.good && unknown.errors.contains("delta"), "{unknown:?}");
-        println!("beside {} flows", load.finish()?);
+        println!("next to {} flows", load.finish()?);
         Ok(())
     })
 }
 
-/// Downloads and uploads one after another on four threads, and one flow that never pauses.
+/// Four threads of consecutive exchanges, and one long flow.
 struct Load {
     stop: Arc<AtomicBool>,
     flows: Arc<AtomicU64>,
@@ -178,13 +180,13 @@ impl Load {
     }
 
     /// No flow has failed so far.
-    fn must_go_on(&self) -> Result<()> {
+    fn must_continue(&self) -> Result<()> {
         let failed = self.threads.iter().any(JoinHandle::is_finished);
         ensure!(!failed, "a flow has failed");
         Ok(())
     }
 
-    /// Ends the load and tells how many flows there were.
+    /// Ends the load and returns the number of flows.
     fn finish(self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -200,18 +202,18 @@ fn connect(to: SocketAddr) -> Result<std::net::TcpStream> {
     Ok(stream)
 }
 
-/// Says something every 20 ms and hears it again, over one SOCKS5 connection.
+/// Sends a number every 20 ms and checks its echo, over one SOCKS5 connection.
 fn one_long_flow(proxy: SocketAddr, stop: &AtomicBool) -> Result<()> {
     let mut stream = connect(proxy)?;
     stream.set_nodelay(true)?;
-    let target = Target::Address(SERVER.at(Family::V4, ECHO_PORT));
-    ensure!(client::negotiate(&mut stream, &target)? == 0, "refused");
+    let target = SERVER.at(Family::V4, ECHO_PORT);
+    ensure!(client::negotiate(&mut stream, target)? == 0, "refused");
     let mut count = 0u64;
     while !stop.load(Ordering::Relaxed) {
         stream.write_all(&count.to_be_bytes())?;
         let mut heard = [0; 8];
         stream.read_exact(&mut heard).with_context(|| format!("word {count}"))?;
-        ensure!(heard == count.to_be_bytes(), "{heard:?} came back for {count}");
+        ensure!(heard == count.to_be_bytes(), "the echo of {count} is {heard:?}");
         count += 1;
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -1,4 +1,4 @@
-//! Either daemon dies and comes back.
+//! Either daemon is killed and restarts.
 
 use std::io::{ErrorKind, Read};
 use std::time::Duration;

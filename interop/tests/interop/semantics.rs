@@ -1,12 +1,11 @@
-//! What TCP promises, kept across both legs.
+//! The semantics of TCP across both legs.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::Shutdown;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use polyrail_interop::addresses::{Family, SERVER};
-use polyrail_interop::client::{self, Target};
+use polyrail_interop::client;
 use polyrail_interop::exchange::{self, Ending, Exchange, Verdicts};
 use polyrail_interop::services::{self, BANNER};
 use polyrail_interop::world::{Plan, World};
@@ -16,14 +15,14 @@ use crate::in_both_modes;
 const BOUND: Duration = Duration::from_secs(15);
 const PORT: u16 = 2525;
 
-/// A connection of the passenger to the server's `PORT`, by every way there is.
-fn every_way(world: &World) -> Result<Vec<std::net::TcpStream>> {
+/// Connections of the passenger to the server's `PORT`: intercepted and through SOCKS5.
+fn all_connections(world: &World) -> Result<Vec<std::net::TcpStream>> {
     let passenger = &world.lab.passenger;
     let mut ways = Vec::new();
     for family in Family::BOTH {
         let to = SERVER.at(family, PORT);
         ways.push(client::connect(passenger, to)?);
-        let (stream, code) = client::socks5(passenger, world.proxy(), &Target::Address(to))?;
+        let (stream, code) = client::socks5(passenger, world.proxy(), to)?;
         ensure!(code == 0, "SOCKS5 reply {code}");
         ways.push(stream);
     }
@@ -31,17 +30,15 @@ fn every_way(world: &World) -> Result<Vec<std::net::TcpStream>> {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_heard_without_a_word_from_the_client() -> Result<()> {
+fn greeting_of_a_server_arrives_before_the_client_sends() -> Result<()> {
     in_both_modes(&Plan::twins(), BOUND, |world| {
         for address in SERVER.both(PORT) {
             services::serve_banner(&world.lab.server, address)?;
         }
-        for mut stream in every_way(world)? {
-            let started = Instant::now();
+        for mut stream in all_connections(world)? {
             let mut banner = vec![0; BANNER.len()];
             stream.read_exact(&mut banner).context("the banner")?;
             ensure!(banner == BANNER.as_bytes(), "{:?}", String::from_utf8_lossy(&banner));
-            println!("banner after {:?}", started.elapsed());
             stream.write_all(b"EHLO train\r\n")?;
             let mut answer = [0; 12];
             stream.read_exact(&mut answer).context("the answer")?;
@@ -52,7 +49,7 @@ fn a_server_that_speaks_first_is_heard_without_a_word_from_the_client() -> Resul
 }
 
 #[test]
-fn each_direction_closes_by_itself() -> Result<()> {
+fn each_direction_closes_independently() -> Result<()> {
     in_both_modes(&Plan::twins(), BOUND, |world| {
         exchanges(world, &[Ending::ClientFirst, Ending::ServerFirst, Ending::Together])
     })
@@ -71,7 +68,7 @@ fn exchanges(world: &World, endings: &[Ending]) -> Result<()> {
         verdicts.serve(&world.lab.server, address)?;
     }
     for (round, ending) in endings.iter().enumerate() {
-        for (way, stream) in every_way(world)?.into_iter().enumerate() {
+        for (way, stream) in all_connections(world)?.into_iter().enumerate() {
             let seed = (round * 100 + way) as u64;
             let exchange = Exchange { seed, up: 300_000, down: 400_000, ending: *ending };
             exchange.perform(stream)?;
@@ -93,36 +90,19 @@ fn a_reset_comes_after_the_data_before_it() -> Result<()> {
                 let _ = exchange::reset(&stream);
             })?;
         }
-        for mut stream in every_way(world)? {
+        for mut stream in all_connections(world)? {
             let mut received = 0;
             let mut chunk = [0; 4096];
             loop {
                 match stream.read(&mut chunk) {
-                    Ok(0) => bail!("the reset came as an ordinary end after {received} bytes"),
+                    Ok(0) => bail!("a FIN arrived in place of the reset after {received} bytes"),
                     Ok(length) => received += length,
                     Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
                     Err(error) => bail!("{error} after {received} bytes"),
                 }
             }
-            ensure!(received == SIZE, "{received} of {SIZE} bytes came before the reset");
+            ensure!(received == SIZE, "{received} of {SIZE} bytes arrived before the reset");
         }
-        Ok(())
-    })
-}
-
-#[test]
-fn one_byte_at_a_time_crosses_without_delay() -> Result<()> {
-    in_both_modes(&Plan::new().wire("alpha").wire("beta"), BOUND, |world| {
-        services::serve_echo(&world.lab.server, SERVER.at(Family::V4, PORT))?;
-        let mut stream = client::connect(&world.lab.passenger, SERVER.at(Family::V4, PORT))?;
-        let mut byte = [0];
-        for round in 0..200u8 {
-            stream.write_all(&[round])?;
-            stream.read_exact(&mut byte).with_context(|| format!("round {round}"))?;
-            ensure!(byte == [round], "{byte:?} came back in round {round}");
-        }
-        stream.shutdown(Shutdown::Write)?;
-        ensure!(stream.read(&mut byte)? == 0, "the echo server's end did not come back");
         Ok(())
     })
 }

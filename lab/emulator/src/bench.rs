@@ -1,7 +1,8 @@
 //! `polyrail-emulator bench`: how late packets leave the TUN driver under a steady load.
 //!
-//! The emulator runs as a process of its own on one core, between two fresh namespaces. Paced UDP
-//! crosses all its links in both directions, from the other cores; what arrives is counted.
+//! The emulator runs as its own process on one core, between two fresh namespaces. Paced UDP from
+//! the other cores crosses all its links in both directions, and the bench counts the arriving
+//! packets.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
@@ -19,27 +20,28 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use polyrail_emulator::namespace::Namespace;
+use polyrail_emulator::results::{Goal, Report};
 use serde_json::{Value, json};
 
-/// The greatest timing error at the 99.9th percentile that is good enough (issue: under 1 ms).
+/// The goal for the 99.9th percentile of the timing error.
 const GOAL_P999_US: f64 = 1000.0;
 
-/// The share of the offered load that must arrive for the figure to mean something.
+/// The share of the offered load that must arrive for the timing to be valid.
 const GOAL_SHARE: f64 = 0.97;
 
-/// The size of a packet as IP counts it, and of the headers in it.
+/// The size of an IP packet, and of its headers.
 const PACKET_BYTES: usize = 1400;
 const HEADER_BYTES: usize = 28;
 
-/// The share of a link's load that goes down.
+/// The downlink's share of a link's load.
 const DOWN_SHARE: f64 = 0.8;
 
-/// How much faster a link is than its load.
+/// The rate of a link over its load.
 const HEADROOM: f64 = 1.1;
 
 const DELAY_US: u64 = 20_000;
 
-/// How to measure.
+/// The options of the bench.
 #[derive(clap::Args)]
 pub struct BenchArgs {
     /// How long to send, in seconds.
@@ -103,14 +105,15 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let sent: u64 = flows.iter().map(|flow| flow.sent).sum();
     let total = lines.last().context("the emulator printed no statistics")?;
     let timing = &total["total"]["timing"];
-    let p999 = timing["p999_us"].as_f64().context("the emulator told no timing")?;
+    let p999 = timing["p999_us"].as_f64().context("the emulator reported no timing")?;
     let mbit =
         |packets: u64| (packets as usize * PACKET_BYTES * 8) as f64 / run_time.as_secs_f64() / 1e6;
     let cpu_share = cpu / run_time.as_secs_f64() * 100.0;
     let at = |quantile| received.one_way_ns.value_at_quantile(quantile) as f64 / 1e3;
-    result("emulator_timing_error_p999", p999, "us", "<=", GOAL_P999_US);
-    let goal = args.load as f64 * GOAL_SHARE;
-    result("emulator_load_carried", mbit(received.packets), "Mbit/s", ">=", goal);
+    let mut report = Report::default();
+    report.result("emulator_timing_error_p999", p999, "us", Goal::AtMost(GOAL_P999_US), &[]);
+    let goal = Goal::AtLeast(args.load as f64 * GOAL_SHARE);
+    report.result("emulator_load_carried", mbit(received.packets), "Mbit/s", goal, &[]);
     println!("emulator CPU {cpu_share:.1} % of core {core}; timing {timing}");
     let record = json!({
         "seconds": args.seconds, "links": args.links, "load_mbit": args.load, "core": core,
@@ -122,7 +125,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     write(&args.results, &record)
 }
 
-/// The emulator's core, and all others that this process may use (or the same, if it is the only
+/// The emulator's core, and the other cores that this process may use (the same if there is only
 /// one).
 fn cores(wanted: Option<usize>) -> Result<(usize, CpuSet)> {
     let mut others = sched_getaffinity(Pid::from_raw(0))?;
@@ -227,7 +230,7 @@ fn flows(args: &BenchArgs, near: &Namespace, far: &Namespace) -> Result<Vec<Flow
         let pairs = [(a.try_clone()?, b.try_clone()?), (b, a)];
         for ((from, to), mbit) in pairs.into_iter().zip(loads(args)) {
             let interval = Duration::from_secs_f64((PACKET_BYTES * 8) as f64 / (mbit * 1e6));
-            // Flows begin apart from one another, as those of strangers do.
+            // Flows start at different times, so that their packets do not coincide.
             let due = Instant::now() + interval.mul_f64(flows.len() as f64 / 7.0);
             flows.push(Flow { from, to, interval, due, sent: 0 });
         }
@@ -235,7 +238,7 @@ fn flows(args: &BenchArgs, near: &Namespace, far: &Namespace) -> Result<Vec<Flow
     Ok(flows)
 }
 
-/// Sends all flows at their pace. A packet that the kernel does not take is not counted as sent.
+/// Sends all flows at their pace. A packet that the kernel refuses does not count as sent.
 fn send(flows: &mut [Flow], epoch: Instant, run_time: Duration) {
     let end = epoch + run_time;
     let mut payload = [0; PACKET_BYTES - HEADER_BYTES];
@@ -279,12 +282,6 @@ fn receive(sinks: &[UdpSocket], epoch: Instant, over: &AtomicBool) -> Result<Rec
 
 fn seconds(time: nix::sys::time::TimeVal) -> f64 {
     time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6
-}
-
-fn result(name: &str, value: f64, unit: &str, op: &str, goal: f64) {
-    let met = if op == "<=" { value <= goal } else { value >= goal };
-    let verdict = if met { "ok" } else { "short" };
-    println!("RESULT {name} {value:.1} {unit} goal {op} {goal:.0} {verdict}");
 }
 
 fn write(folder: &Path, record: &Value) -> Result<()> {

@@ -2,17 +2,18 @@
 //! through it between network namespaces.
 //!
 //! - [`link`] is one direction of a link, for virtual time or real time.
-//! - The private module `packet` tells UDP from the rest, answers too big packets, and is a NAT.
+//! - The private module `packet` recognises UDP, answers packets that are too big, and has the NAT.
 //! - [`scenario`] reads the links from a TOML file (`docs/emulation.md`).
-//! - [`driver`] runs a scenario, [`control`] steers it while it runs.
-//! - [`rail`] makes the links of a train from seeds.
-//! - [`results`] hands figures over, for all programs of the project.
-//! - [`trials`] are links on which simulator and kernel are compared, [`tcp`] reads `TCP_INFO`.
+//! - [`driver`] runs a scenario, [`control`] changes it while it runs.
+//! - [`rail`] makes the links of a train from seeds, [`dice`] draws all chance.
+//! - [`results`] prints and writes figures, for all programs of the project.
+//! - [`trials`] has the links on which simulator and kernel are compared, [`tcp`] reads `TCP_INFO`.
 //! - [`namespace`] makes network namespaces that leave nothing behind.
 
 #![deny(unsafe_code)]
 
 pub mod control;
+pub mod dice;
 pub mod driver;
 pub mod guest;
 pub mod link;

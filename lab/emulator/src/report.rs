@@ -1,4 +1,4 @@
-//! What a running emulator tells: the ready line, the statistics of links, and timing errors.
+//! The statistics of a running emulator: links and timing errors.
 
 use std::time::Duration;
 
@@ -21,18 +21,18 @@ pub struct LinkReport {
 /// The statistics of one direction.
 #[derive(Clone, Debug, Serialize)]
 pub struct DirectionReport {
-    /// What the link has done with packets.
+    /// The link's counters.
     #[serde(flatten)]
     pub counters: Counters,
     /// The backlog of the queue.
     pub queued: Tally,
     /// Packets in propagation.
     pub in_flight: Tally,
-    /// Packets that the kernel did not take at the far end.
+    /// Packets that the kernel refused at the far end.
     pub refused: u64,
-    /// Packets that the link's NAT did not let through: upwards behind the link, down before it.
+    /// Packets that the link's NAT dropped: after the link upwards, before it downwards.
     pub nat_dropped: u64,
-    /// All drops together, from a driver that cannot tell their causes apart.
+    /// All drops, from a driver that does not know their causes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unsorted_drops: Option<u64>,
     /// Whether a blackout is on now.
@@ -47,13 +47,13 @@ pub struct DirectionReport {
 pub struct TimingReport {
     /// How many packets departed.
     pub count: u64,
-    /// Half of them were at most so late.
+    /// The median.
     pub p50_us: f64,
-    /// 99 % of them were.
+    /// The 99th percentile.
     pub p99_us: f64,
-    /// 99.9 % of them were.
+    /// The 99.9th percentile.
     pub p999_us: f64,
-    /// The latest of all.
+    /// The maximum.
     pub max_us: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The lines in which figures are handed over, and the same as JSON.
+//! Figures as RESULT lines and as JSON.
 //!
 //! `RESULT <name> <value> <unit> goal <op> <value> ok|short`
 
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// Which side of the goal is good.
+/// The goal of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// At least so much.
+    /// At least this.
     AtLeast(f64),
-    /// At most so much.
+    /// At most this.
     AtMost(f64),
-    /// The figure is only to be known.
+    /// No goal.
     None,
 }
 
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_has_a_good_side() {
+    fn goal_is_met_on_its_side() {
         for (goal, value, met) in [
             (Goal::AtLeast(1.7), 1.7, true),
             (Goal::AtLeast(1.7), 1.69, false),

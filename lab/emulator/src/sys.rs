@@ -1,5 +1,5 @@
-//! The few system calls that no safe wrapper offers: TUN device creation, what a child process does
-//! between `fork` and `exec`, priority, and `TCP_INFO`.
+//! The few system calls without a safe wrapper: TUN devices, a child process between `fork` and
+//! `exec`, priority, and `TCP_INFO`.
 //!
 //! All of the crate's `unsafe` is here.
 
@@ -48,18 +48,18 @@ pub(crate) fn open_tun(name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// What a child does before its program starts.
+/// The actions of a child before its program starts.
 #[derive(Default)]
 pub(crate) struct BeforeExec {
     /// Joins this network namespace.
     pub(crate) namespace: Option<Arc<OwnedFd>>,
-    /// Sees this file in the place of `/etc/resolv.conf`, alone.
+    /// Sees this file as `/etc/resolv.conf`.
     pub(crate) resolv_conf: Option<CString>,
     /// Gets this signal when the thread that spawned it ends.
     pub(crate) on_parent_death: Option<Signal>,
 }
 
-/// Has the command do all that when it is spawned.
+/// Adds these actions to a command.
 pub(crate) fn before_exec(command: &mut Command, steps: BeforeExec) {
     let parent = nix::unistd::getpid();
     // SAFETY: the closure makes system calls only. It allocates nothing and takes no lock, so it is
@@ -88,8 +88,7 @@ pub(crate) fn before_exec(command: &mut Command, steps: BeforeExec) {
     }
 }
 
-/// Gives the calling thread the lowest real-time priority, so that it runs when it has something
-/// to do.
+/// Gives the calling thread the lowest real-time priority, so that it runs as soon as it is ready.
 ///
 /// # Errors
 /// No privilege.

@@ -1,4 +1,4 @@
-//! The kernel's account of a TCP connection (`TCP_INFO`), as far as trials need it.
+//! The kernel's state of a TCP connection (`TCP_INFO`), as far as trials need it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::sys;
 
-/// What the sender's kernel says.
+/// The state of the sender's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Timeouts in a row.

@@ -1,4 +1,4 @@
-//! Trials of one TCP flow: what the simulator and the kernel both play, and what both write down.
+//! Trials of one TCP flow, played by both the simulator and the kernel, and their samples.
 //!
 //! A flow of the cloud fills the downlink of one link from [`FLOW_BEGINS`] on until the trial ends.
 //! The kernel plays it in real time (`polyrail-lab trials`), the simulator in virtual time; the
@@ -18,9 +18,9 @@ use crate::rail::{CarrierProfile, Route, Speed, Trip};
 
 /// When the flow begins, counted from the link's epoch.
 pub const FLOW_BEGINS: Duration = Duration::from_millis(500);
-/// How far samples lie apart.
+/// The interval of samples.
 pub const SAMPLE_EVERY: Duration = Duration::from_millis(50);
-/// What a trial with daemons has before it, for them to come up ([`Trial::after_lead`]).
+/// The time before a trial with daemons, so that tunnels come up ([`Trial::after_lead`]).
 pub const TUNNEL_LEAD: Duration = Duration::from_secs(8);
 
 /// A link and for how long a flow uses it.
@@ -36,7 +36,7 @@ pub struct Trial {
     pub dark: Option<BlackoutWindow>,
 }
 
-/// A flow as it was played.
+/// A played flow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Played {
     /// The trial's name.
@@ -51,12 +51,12 @@ pub struct Played {
     pub samples: Vec<Sample>,
 }
 
-/// The flow at one instant. Only `at_s` and `delivered` mean the receiver.
+/// The flow at one instant, at the sender; only `at_s` and `delivered` are the receiver's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Seconds since the link's epoch; with a lead, since its end.
     pub at_s: f64,
-    /// Bytes that the receiver's program has.
+    /// Bytes that the receiver's program has read.
     pub delivered: u64,
     /// The smoothed round-trip time in milliseconds.
     pub rtt_ms: f64,
@@ -68,7 +68,7 @@ pub struct Sample {
     pub rto_ms: f64,
     /// Packets that were sent again.
     pub resent: u64,
-    /// Bytes that wait before the downlink.
+    /// Bytes queued before the downlink.
     pub queue: u64,
 }
 
@@ -82,11 +82,11 @@ impl Trial {
         })
     }
 
-    /// The same [`TUNNEL_LEAD`] later. Before that the links are as they are at their epoch, and
-    /// not dark.
+    /// The same trial, [`TUNNEL_LEAD`] later. Before that the links have their initial values and
+    /// are not dark.
     ///
     /// # Errors
-    /// None in the trials here: a schedule that repeats cannot be put off.
+    /// A schedule repeats, which no trial here has.
     pub fn after_lead(&self) -> Result<Self, ScheduleError> {
         let [up, down] = &self.links;
         let dark = self.dark.map(|dark| BlackoutWindow { start: dark.start + TUNNEL_LEAD, ..dark });
@@ -104,7 +104,7 @@ fn later(link: &LinkSpec) -> Result<LinkSpec, ScheduleError> {
     })
 }
 
-/// `first`, and what the schedule says [`TUNNEL_LEAD`] later.
+/// `first`, and the schedule [`TUNNEL_LEAD`] later.
 fn put_off<T: Copy + PartialEq>(
     schedule: &Schedule<T>,
     first: T,
@@ -212,7 +212,7 @@ mod tests {
         }
     }
     #[test]
-    fn behind_the_lead_a_trial_is_the_same() {
+    fn trial_after_the_lead_is_unchanged() {
         for trial in trials().unwrap() {
             let late = trial.after_lead().unwrap();
             assert_eq!(late.length, trial.length + TUNNEL_LEAD);

@@ -1,4 +1,4 @@
-//! `polyrail-sim`: schedulers and LinkDB's forecasts evaluated in virtual time.
+//! `polyrail-sim`: evaluates schedulers and LinkDB's forecasts in virtual time.
 
 #![forbid(unsafe_code)]
 
@@ -22,10 +22,10 @@ enum Command {
     /// Compare the generated rail with the published figures
     Calibrate(calibration::Options),
     /// Compare the simulated transports with the kernel and the daemons (`make sim-validate`)
-    Validate(validation::Options),
+    Validate,
     /// Evaluate LinkDB's forecasts, each trip predicted from all others
     LinkdbEval(Box<linkdb::Options>),
-    /// Run `compare` and `linkdb-eval` in small: do they still run?
+    /// Run `compare` and `linkdb-eval` briefly, to see that they work
     Smoke,
 }
 
@@ -37,7 +37,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Compare(options) => compare::run_all(&options),
         Command::Calibrate(options) => calibration::command(&options),
-        Command::Validate(options) => validation::validate(&options),
+        Command::Validate => validation::validate(),
         Command::LinkdbEval(options) => linkdb::command(&options),
         Command::Smoke => ["compare", "linkdb-eval"].into_iter().try_for_each(|name| {
             run(Arguments::parse_from(["polyrail-sim", name, "--smoke"]).command)

@@ -1,12 +1,12 @@
-//! One carrier's modem and path.
+//! The state of one carrier's modem and path.
 //!
 //! ```text
-//! unknown --cell--> camped --other cell--> joined --settled, 20 s silent--> camped
+//! unknown --cell--> camped --other cell--> joined --settled, or 20 s of silence--> camped
 //! camped --no cell--> lost --cell--> joined
 //! lost --20 s--> unknown
-//! camped, lost --unheard for too long--> unknown
-//! joined --other cell, no cell, while silent--> joined, lost (the same change)
-//! joined --other cell, no cell--> told; joined, lost (another change)
+//! camped, lost --no report for too long--> unknown
+//! joined --other cell, no cell, during a silence--> joined, lost (the same change)
+//! joined --other cell, no cell--> concluded; joined, lost (another change)
 //! ```
 
 use std::collections::VecDeque;
@@ -15,30 +15,33 @@ use std::time::{Duration, Instant};
 use polyrail_model::{CellId, Reported, Rsrp, Serving, Silence};
 
 use super::Detected;
-use super::outcome::{Change, Span};
+use super::outcome::{Change, Conclusion, Span};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Carrier {
+    name: String,
     /// The last report.
     last: Option<Seen>,
-    /// How often the last report's cell was told again, each time in good time.
-    again: u32,
-    /// The modem tells its cell again while that stays the same.
-    tells_again: bool,
+    /// How often in a row the modem has repeated its cell in time.
+    repeated: u32,
+    /// The modem repeats its cell while it stays the same.
+    repeats: bool,
     change: Option<Change>,
-    /// The last silences, the oldest first; only the last may still last.
+    /// The last silences, oldest first; only the last may still last.
     spans: VecDeque<Span>,
-    /// When the path was heard, in order, the last times.
+    /// The last times of progress on the path, in order.
     heard: VecDeque<Instant>,
-    /// The modem has told a loss of the cell, or how a handover ended.
-    tells_losses: bool,
-    /// What the modem has said of a handover that has not been seen.
+    /// The modem has reported the loss of a cell, or how a handover ended.
+    reports_losses: bool,
+    /// The modem's report of a handover that has not been seen yet.
     verdict: Option<Reported>,
-    /// When the cell of the last change was joined.
-    told_until: Option<Instant>,
+    /// When the last concluded change joined its cell.
+    concluded_at: Option<Instant>,
     detected: Vec<Detected>,
-    gaps: u64,
-    untold: u64,
+    /// See [`Unrecorded`](super::Unrecorded).
+    pub(super) gaps: u64,
+    /// See [`Unrecorded`](super::Unrecorded).
+    pub(super) untold: u64,
 }
 
 /// A report of a modem.
@@ -50,6 +53,10 @@ pub(super) struct Seen {
 }
 
 impl Carrier {
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::default() }
+    }
+
     pub fn current(&self, now: Instant) -> Option<Seen> {
         self.last.filter(|seen| now.saturating_duration_since(seen.at) <= STALE)
     }
@@ -58,22 +65,18 @@ impl Carrier {
         std::mem::take(&mut self.detected)
     }
 
-    pub fn take_counts(&mut self) -> (u64, u64) {
-        (std::mem::take(&mut self.gaps), std::mem::take(&mut self.untold))
-    }
-
     pub fn serving(&mut self, serving: &Serving) {
         let Serving { at, cell, rsrp, .. } = *serving;
         if self.last.is_some_and(|last| at < last.at) {
             return;
         }
-        self.tells_losses |= cell.is_none();
+        self.reports_losses |= cell.is_none();
         if let Some(change) = self.change.as_mut().filter(|change| change.joined.is_some()) {
             change.followed = change.followed.or(Some(at));
         }
         self.advance(at);
-        self.lose_track(at);
-        self.note_again(at, cell);
+        self.drop_outdated(at);
+        self.note_repeat(at, cell);
         let before = self.last.replace(Seen { at, cell, rsrp });
         let joined = self.change.as_ref().map(|change| change.joined.map(|(to, _)| to));
         match (joined, cell) {
@@ -82,50 +85,50 @@ impl Carrier {
             (Some(Some(to)), cell) if cell == Some(to) => {}
             (Some(Some(_)), _) if self.is_silent(at) => self.continue_change(at, cell),
             (Some(Some(_)), _) => {
-                self.tell(at);
+                self.conclude(at);
                 self.begin(before, at, cell);
             }
         }
         self.advance(at);
     }
 
-    /// Whether what was reported last may be of long ago: the modem or its source was gone for a
-    /// while. Who tells a cell again and again is noticed soon; who tells changes alone may be
-    /// silent for as long as a cell is long.
+    /// Whether the last report is too old: the modem or its source was down for a while. A modem
+    /// that repeats its cell is noticed soon. One that reports only changes may be silent for as
+    /// long as the train is in a cell.
     fn is_outdated(&self, last: Seen, at: Instant) -> bool {
         let silent = at.saturating_duration_since(last.at);
-        silent > if self.tells_again { STALE } else { UNTOLD_MAX }
+        silent > if self.repeats { STALE } else { UNTOLD_MAX }
     }
 
-    /// Where the train has been since an outdated report nobody knows. That the modem tells a cell
-    /// again is shown anew: it may tell changes alone, and have told some twice.
-    fn lose_track(&mut self, at: Instant) {
+    /// Drops an outdated report, because the train may have passed other cells since. Whether the
+    /// modem repeats its cell must show again: it may report only changes, and some of them twice.
+    fn drop_outdated(&mut self, at: Instant) {
         if self.last.is_some_and(|last| self.is_outdated(last, at)) {
             let last = self.last.take();
-            (self.tells_again, self.again) = (false, 0);
+            (self.repeats, self.repeated) = (false, 0);
             self.gaps += u64::from(last.is_some_and(|last| last.cell.is_some()));
         }
     }
 
-    fn note_again(&mut self, at: Instant, cell: Option<CellId>) {
+    fn note_repeat(&mut self, at: Instant, cell: Option<CellId>) {
         let same = self.last.filter(|last| cell.is_some() && last.cell == cell);
         match same.map(|last| at.saturating_duration_since(last.at)) {
-            // Several words on one change.
+            // Several reports of one change.
             Some(apart) if apart < AT_ONCE => {}
-            Some(apart) if apart <= STALE => self.again = self.again.saturating_add(1),
-            _ => self.again = 0,
+            Some(apart) if apart <= STALE => self.repeated = self.repeated.saturating_add(1),
+            _ => self.repeated = 0,
         }
-        self.tells_again |= self.again >= AGAIN;
+        self.repeats |= self.repeated >= AGAIN;
     }
 
     pub fn reported(&mut self, reported: &Reported) {
-        self.tells_losses = true;
+        self.reports_losses = true;
         let late = |until: Instant| reported.at <= until + VERDICT;
-        if self.change.is_none() && self.told_until.is_some_and(late) {
+        if self.change.is_none() && self.concluded_at.is_some_and(late) {
             return;
         }
         if self.verdict.is_some() {
-            self.tell_unseen();
+            self.conclude_unseen();
         }
         self.verdict = Some(reported.clone());
         self.advance(reported.at);
@@ -135,9 +138,9 @@ impl Carrier {
         let at = silence.at;
         if let Some(span) = self.spans.back_mut().filter(|span| span.until.is_none()) {
             match silence.since {
-                // What is noticed again is not new.
+                // The same silence.
                 Some(since) if since <= span.since + SAME => return,
-                // Something must have been acknowledged in between.
+                // Data must have been acknowledged in between.
                 Some(since) => span.until = Some(since),
                 None => {
                     span.until = Some(at.max(span.since));
@@ -177,7 +180,7 @@ impl Carrier {
         if let Some(span) = self.spans.back_mut().filter(|span| span.until.is_none())
             && now.saturating_duration_since(span.since) > SILENCE_MAX
         {
-            // Its end was not told.
+            // Its end was not reported.
             span.until = Some(now);
             span.used = true;
         }
@@ -188,21 +191,21 @@ impl Carrier {
             None if since(change.noticed) > GAP => self.give_up(),
             None => {}
             Some((_, joined)) => {
-                let told = change.verdict.as_ref();
-                if told.is_some_and(|verdict| verdict.dark.is_some()) {
-                    self.tell(now);
+                let verdict = change.verdict.as_ref();
+                if verdict.is_some_and(|verdict| verdict.dark.is_some()) {
+                    self.conclude(now);
                 } else if self.is_silent(now) {
                     if since(joined) > GAP {
                         self.give_up();
                     }
-                } else if told.is_some() || since(joined) >= SETTLED {
-                    self.tell(now);
+                } else if verdict.is_some() || since(joined) >= SETTLED {
+                    self.conclude(now);
                 }
             }
         }
     }
 
-    /// The last cell is left for another one, or for none.
+    /// Begins a change from the last cell to another one, or to none.
     fn begin(&mut self, before: Option<Seen>, at: Instant, cell: Option<CellId>) {
         let Some((from, before)) = before.and_then(|seen| Some((seen.cell?, seen))) else { return };
         if cell == Some(from) {
@@ -222,7 +225,7 @@ impl Carrier {
         });
     }
 
-    /// No cell was found so far, or nothing passes yet and the cell changes again.
+    /// Continues a change without a new cell, or during a silence.
     fn continue_change(&mut self, at: Instant, cell: Option<CellId>) {
         let Some(change) = &mut self.change else { return };
         (change.joined, change.followed) = (cell.map(|cell| (cell, at)), None);
@@ -232,49 +235,50 @@ impl Carrier {
         }
     }
 
-    /// Whether a silence lasts that is the change's.
+    /// Whether a silence of the change lasts.
     fn is_silent(&self, now: Instant) -> bool {
         let Some(change) = &self.change else { return false };
         let last = self.spans.back().filter(|span| span.until.is_none());
-        last.is_some_and(|span| change.overlaps(span, now) && !change.is_foreign(span))
+        last.is_some_and(|span| change.overlaps(span, now) && !change.is_unrelated(span))
     }
 
-    fn tell(&mut self, now: Instant) {
+    fn conclude(&mut self, now: Instant) {
         let Some(change) = self.change.take() else { return };
-        self.told_until = change.joined.map(|(_, at)| at);
+        self.concluded_at = change.joined.map(|(_, at)| at);
         let length = |span: &&Span| span.until.unwrap_or(now).saturating_duration_since(span.since);
         let overlapping = self.spans.iter().filter(|span| change.overlaps(span, now));
         let span = overlapping.max_by_key(length).copied();
-        if change.verdict.is_none() && span.is_some_and(|span| change.is_foreign(&span)) {
+        if change.verdict.is_none() && span.is_some_and(|span| change.is_unrelated(&span)) {
             self.untold += 1;
             return;
         }
         for other in self.spans.iter_mut() {
             other.used |= change.overlaps(other, now);
         }
-        let told = change.told(span.as_ref(), now);
-        let sure = change.verdict.is_some() || span.is_some() || told.outcome.is_failure();
+        let Conclusion { at, dark, outcome } = change.conclude(span.as_ref(), now);
+        let sure = change.verdict.is_some() || span.is_some() || outcome.is_failure();
         if !sure && !self.has_gone_well(&change) {
             self.untold += 1;
             return;
         }
         self.detected.push(Detected {
-            at: told.at,
-            carrier: String::new(),
+            at,
+            carrier: self.name.clone(),
             from: change.from,
             to: change.joined.map(|(to, _)| to),
             rsrp: change.rsrp,
-            outcome: told.outcome,
-            dark: told.dark,
+            outcome,
+            dark,
         });
     }
 
-    /// Whether something shows that no more was lost in a change than a handover costs.
+    /// Whether there is evidence that a change cost no more than a successful handover.
     fn has_gone_well(&self, change: &Change) -> bool {
-        (self.tells_losses && change.is_closely_reported()) || self.is_heard_around(change)
+        (self.reports_losses && change.is_closely_reported()) || self.is_heard_around(change)
     }
 
-    /// Whether the path was heard while the cell changed and soon after, and not silent between.
+    /// Whether the path made progress while the cell changed and soon after, without a silence
+    /// between.
     fn is_heard_around(&self, change: &Change) -> bool {
         let close = change.noticed.checked_sub(HEARD_BEFORE).unwrap_or(change.noticed);
         let from = change.earliest().min(close);
@@ -297,8 +301,8 @@ impl Carrier {
         }
     }
 
-    /// Gives what the modem has said to the change that it belongs to; what belongs to none for
-    /// long was a failure in the same cell, or nothing.
+    /// Assigns the modem's report to its change. A report without a change within [`VERDICT`] was
+    /// of a failure within the cell, or is discarded.
     fn match_verdict(&mut self, now: Instant) {
         let Some(verdict) = &self.verdict else { return };
         if let Some(change) = &mut self.change {
@@ -308,11 +312,11 @@ impl Carrier {
                 change.verdict = self.verdict.take();
             }
         } else if now.saturating_duration_since(verdict.at) > VERDICT {
-            self.tell_unseen();
+            self.conclude_unseen();
         }
     }
 
-    fn tell_unseen(&mut self) {
+    fn conclude_unseen(&mut self) {
         let Some(verdict) = self.verdict.take().filter(|one| one.outcome.is_failure()) else {
             return;
         };
@@ -333,33 +337,36 @@ impl Carrier {
             dark_seen: None,
             verdict: Some(verdict),
         });
-        self.tell(at);
+        self.conclude(at);
     }
 }
 
-/// A path may fall silent so long after its cell has changed, or its silence be noticed.
+/// How long after a change of cell the path may stall, or its stall be noticed.
 const SETTLED: Duration = Duration::from_secs(2);
-/// A modem's word on a handover comes so long before or after its cell is polled, at most.
+/// A modem reports a handover at most this long before or after its cell is polled.
 const VERDICT: Duration = Duration::from_secs(2);
-/// Longer than the longest failure (POLYCORN 2.3: 10 s), twice.
+/// Twice the longest failure (POLYCORN 2.3: 10 s).
 const GAP: Duration = Duration::from_secs(20);
-/// The end of a longer silence was not told.
+/// The end of a longer silence was not reported.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
+/// Silences that begin closer together are the same.
 const SAME: Duration = Duration::from_millis(10);
+/// The age at which a report of a modem that repeats its cell is outdated.
 const STALE: Duration = Duration::from_secs(30);
-/// A modem that has told one cell again so often in a row does so always.
+/// Repetitions in a row that show that a modem repeats its cell.
 const AGAIN: u32 = 2;
-/// Reports that follow each other so soon are one.
+/// Reports that follow each other sooner are one.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// No cell takes a train longer to pass: 50 km at 300 km/h. One that stands in it for longer and
-/// is told no cell again loses a handover from which nothing is learned.
+/// The age at which a report of a modem that reports only changes is outdated: no cell is longer,
+/// 50 km at 300 km/h. A train that stands longer in a cell loses a handover from which LinkDB would
+/// not learn.
 const UNTOLD_MAX: Duration = Duration::from_secs(600);
-/// A path that is in use was heard so long before a report at most: what is heard is told every
+/// A path in use made progress at most this long before a report: progress is reported every
 /// 250 ms, and a path may be pinged every 200 ms.
 const HEARD_BEFORE: Duration = Duration::from_millis(500);
-/// And again so soon after it.
+/// And again this soon after it.
 const HEARD_AFTER: Duration = Duration::from_secs(1);
-/// Times that a path was heard that are remembered, 16 s; the oldest fall out.
+/// Times of progress, 16 s; the oldest are dropped.
 const HEARD_MAX: usize = 64;
-/// Silences that are remembered; the oldest fall out.
+/// Silences; the oldest are dropped.
 const SPANS_MAX: usize = 8;

@@ -1,154 +1,144 @@
-//! Handovers, from what modems report and from the silence of paths.
+//! Detects handovers from the reports of modems and the silence of paths.
 //!
-//! A handover is a change of the serving cell, or its loss and return. Its outcome is what the
-//! modem says, else it follows from what is seen (`docs/linkdb.md`, section 6; POLYCORN 2.3; Wang
+//! A handover is a change of the serving cell, or its loss and return. Its outcome is the modem's
+//! report, or follows from the first matching row (`docs/linkdb.md`, section 6; POLYCORN 2.3; Wang
 //! et al., MobiCom 2019, 2.2):
 //!
-//! | seen | outcome |
+//! | evidence | outcome |
 //! |---|---|
+//! | the same cell returned | type I |
 //! | no loss of the cell, under 100 ms of silence | success |
-//! | the same, no silence noticed, and evidence that none was | success |
+//! | the same, no silence noticed, and evidence that there was none | success |
 //! | the same without evidence | none: it is not recorded |
-//! | the cell was lost and the same one found again | type I |
-//! | what was out arrived after all | type II |
-//! | what was out was lost | type III |
-//! | not known which, no loss of the cell reported, under 1 s | type I |
-//! | not known which | type II, over 3.5 s type III |
+//! | data in flight arrived after all | type II |
+//! | data in flight was lost | type III |
+//! | unknown, no loss of the cell reported, under 1 s | type I |
+//! | unknown | type II, over 3.5 s type III |
 //!
-//! Silence is noticed only while data is out, and nothing is out on an idle path, or on one that is
-//! kept empty because a failure was foreseen there. So there is evidence that a handover went well
-//! only when
-//! - the path was heard between the modem's last report of the old cell and the first of the new
-//!   one, and again within a second after that, without a silence in between, or
-//! - the modem is known to tell when it is without a cell or how its handovers end, and its reports
-//!   come at most 1.5 s apart around the change. What is shorter than the time between two reports
+//! A silence is noticed only while data is in flight, and none is on an idle path, or on a path
+//! that the scheduler avoids because of a forecast. So there is evidence of a success only if
+//! - the path made progress between the modem's last report of the old cell and the first of the
+//!   new one, and again within a second, without a silence between, or
+//! - the modem is known to report the loss of a cell or the outcome of handovers, and its reports
+//!   are at most 1.5 s apart around the change. An outage shorter than the time between two reports
 //!   may be missed then.
 //!
-//! Otherwise the outcome is unknown: a success that was none would make the cell look better than
-//! it is. A lost cell needs no evidence.
+//! Otherwise the outcome is unknown, because a false success would make the cell look better than
+//! it is. The loss of a cell needs no evidence.
 //!
-//! A silence without a change of cell is no handover. A change in the middle of a silence that had
-//! begun ten seconds before is not recorded, since its outcome cannot be told: the silence has
-//! another cause. Nor is one recorded when no cell is found for 20 seconds, or nothing passes for
-//! 20 seconds after one is found: that is a gap (a modem's reset, a long tunnel, a dead path).
-//! Changes of cell while nothing passes are one handover, from the first cell to the last.
+//! A silence without a change of cell is no handover. A change during a silence that began ten
+//! seconds earlier is not recorded, because the silence has another cause. A change is a gap, not a
+//! handover, if no cell is found for 20 seconds, or if nothing passes for 20 seconds after one is
+//! found (a modem reset, a long tunnel, a dead path). Changes of cell while nothing passes are one
+//! handover, from the first cell to the last.
 //!
-//! A modem, or what reports of it, may be gone for a while and come back in another cell: that is a
-//! gap, too, and no handover from the cell before. It is one when a modem that tells its cell again
-//! and again (one cell three times in a row, each within 30 seconds) has told nothing for over 30
-//! seconds. A modem that tells changes alone says nothing in a long cell, so of that one it is a
-//! gap after ten minutes only.
+//! A modem, or the source of its reports, may be down for a while and return in another cell: that
+//! is a gap, too. A modem that repeats its cell (one cell three times in a row, each within 30
+//! seconds) has a gap after 30 seconds without a report. A modem that reports only changes is
+//! silent in a long cell, so it has a gap after ten minutes only.
 //!
-//! A modem that is polled says late that its cell has changed. The handover began when its silence
-//! did; where none was noticed, in the middle between the two reports, at most half a second before
-//! the later one.
+//! A polled modem reports a change late. A handover begins with its silence; without one, midway
+//! between the two reports, at most half a second before the later one.
 //!
-//! Feed [`Detector::serving`], [`Detector::reported`], [`Detector::silence`] and
-//! [`Detector::heard`] as they come, call [`Detector::advance`] after each and at least once a
-//! second, then [`Detector::poll`] until it answers `None`.
+//! Pass each observation to [`Detector::observe`], and call [`Detector::advance`] after it and at
+//! least once a second.
 
 mod carrier;
 mod outcome;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::wire::CarrierTelemetry;
-use polyrail_model::{CellId, HandoverOutcome, Heard, Reported, Rsrp, Serving, Silence};
+use polyrail_model::{
+    CellId, HandoverOutcome, Heard, Observation, Reported, Rsrp, Serving, Silence,
+};
+use serde::{Deserialize, Serialize};
 
+use crate::wire::{CARRIER_NAME_MAX, CarrierTelemetry, TELEMETRY_CARRIERS_MAX};
 use carrier::Carrier;
 
-/// A handover that is over; where it was is for others to say.
+/// A concluded handover, without its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detected {
     /// When it began.
     pub at: Instant,
     /// The carrier.
     pub carrier: String,
-    /// The cell that was left.
+    /// The old cell.
     pub from: CellId,
-    /// The cell that was joined.
+    /// The new cell.
     pub to: Option<CellId>,
-    /// The last that was heard of the strength of the cell that was left.
+    /// The last reported power of the old cell.
     pub rsrp: Option<Rsrp>,
     /// How it ended.
     pub outcome: HandoverOutcome,
-    /// For how long nothing passed; zero where no silence was noticed.
+    /// The length of the outage; zero if no silence was noticed.
     pub dark: Duration,
+}
+
+/// Observations that did not become a recorded handover, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unrecorded {
+    /// Handovers without a trip or a position.
+    pub unplaced: u64,
+    /// Gaps in the observations of a carrier that were too long.
+    pub gaps: u64,
+    /// Changes of cell with unknown outcome: without evidence of a success, or during a silence
+    /// with another cause.
+    pub untold: u64,
+    /// Observations of carriers with too long a name, or of too many carriers.
+    pub strangers: u64,
+    /// Handovers and tracks that overflowed a queue.
+    pub dropped: u64,
+}
+
+impl Unrecorded {
+    /// The sum of all counters.
+    pub fn total(&self) -> u64 {
+        self.unplaced + self.gaps + self.untold + self.strangers + self.dropped
+    }
 }
 
 /// Detects the handovers of all carriers.
 #[derive(Clone, Debug, Default)]
 pub struct Detector {
     carriers: BTreeMap<String, Carrier>,
-    detected: VecDeque<Detected>,
-    counts: DetectorCounts,
-}
-
-/// What a detector did not turn into handovers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DetectorCounts {
-    /// Times in which a carrier had no cell, passed nothing, or was told nothing of, for too long.
-    pub gaps: u64,
-    /// Changes of cell whose outcome is unknown: without evidence that nothing was lost, or in the
-    /// middle of a silence of another cause.
-    pub untold: u64,
-    /// Observations of carriers with a name that is too long, or of too many carriers.
-    pub strangers: u64,
-    /// Handovers that nobody polled in time.
-    pub dropped: u64,
+    strangers: u64,
 }
 
 impl Detector {
-    /// A modem reports its cell.
-    pub fn serving(&mut self, serving: &Serving) {
-        if let Some(carrier) = self.carrier(&serving.carrier) {
-            carrier.serving(serving);
+    /// Takes an observation of a modem or a path; ignores positions.
+    pub fn observe(&mut self, observation: &Observation) {
+        let (Observation::Serving(Serving { carrier, .. })
+        | Observation::Reported(Reported { carrier, .. })
+        | Observation::Silence(Silence { carrier, .. })
+        | Observation::Heard(Heard { carrier, .. })) = observation
+        else {
+            return;
+        };
+        let Some(carrier) = self.carrier(carrier) else { return };
+        match observation {
+            Observation::Serving(serving) => carrier.serving(serving),
+            Observation::Reported(reported) => carrier.reported(reported),
+            Observation::Silence(silence) => carrier.silence(silence),
+            Observation::Heard(heard) => carrier.heard(heard.at),
+            Observation::Fix(_) | Observation::Odometer(_) => {}
         }
     }
 
-    /// A modem reports how a handover ended.
-    pub fn reported(&mut self, reported: &Reported) {
-        if let Some(carrier) = self.carrier(&reported.carrier) {
-            carrier.reported(reported);
-        }
-    }
-
-    /// A path falls silent, or does not any more.
-    pub fn silence(&mut self, silence: &Silence) {
-        if let Some(carrier) = self.carrier(&silence.carrier) {
-            carrier.silence(silence);
-        }
-    }
-
-    /// Something came over a path.
-    pub fn heard(&mut self, heard: &Heard) {
-        if let Some(carrier) = self.carrier(&heard.carrier) {
-            carrier.heard(heard.at);
-        }
-    }
-
-    /// Time has passed: ends what waited for it.
-    pub fn advance(&mut self, now: Instant) {
-        for (name, carrier) in &mut self.carriers {
+    /// Concludes handovers by time, and returns all concluded since the last call.
+    pub fn advance(&mut self, now: Instant) -> Vec<Detected> {
+        let carriers = self.carriers.values_mut();
+        let concluded = carriers.flat_map(|carrier| {
             carrier.advance(now);
-            collect(name, carrier, &mut self.detected, &mut self.counts);
-        }
+            carrier.take()
+        });
+        concluded.collect()
     }
 
-    /// The next handover that is over.
-    pub fn poll(&mut self) -> Option<Detected> {
-        self.detected.pop_front()
-    }
-
-    /// The serving cell of a carrier, if it was reported within 30 seconds.
-    pub fn cell(&self, now: Instant, carrier: &str) -> Option<CellId> {
-        self.carriers.get(carrier)?.current(now)?.cell
-    }
-
-    /// What is known of the modems that have reported within 30 seconds, by name.
+    /// The modems that have reported within 30 seconds, by name.
     pub fn carriers(&self, now: Instant) -> Vec<CarrierTelemetry> {
         let known = self.carriers.iter().filter_map(|(name, carrier)| {
             let seen = carrier.current(now)?;
@@ -157,43 +147,25 @@ impl Detector {
         known.collect()
     }
 
-    /// What was not turned into handovers.
-    pub fn counts(&self) -> DetectorCounts {
-        self.counts
+    /// Observations that did not become handovers.
+    pub fn unrecorded(&self) -> Unrecorded {
+        let sum = |count: fn(&Carrier) -> u64| self.carriers.values().map(count).sum();
+        Unrecorded {
+            gaps: sum(|carrier| carrier.gaps),
+            untold: sum(|carrier| carrier.untold),
+            strangers: self.strangers,
+            ..Unrecorded::default()
+        }
     }
 
     fn carrier(&mut self, name: &str) -> Option<&mut Carrier> {
-        let known = self.carriers.contains_key(name);
-        if !known && (self.carriers.len() >= CARRIERS_MAX || name.len() > CARRIER_NAME_MAX) {
-            self.counts.strangers += 1;
-            return None;
+        if !self.carriers.contains_key(name) {
+            if self.carriers.len() >= TELEMETRY_CARRIERS_MAX || name.len() > CARRIER_NAME_MAX {
+                self.strangers += 1;
+                return None;
+            }
+            self.carriers.insert(name.to_owned(), Carrier::new(name));
         }
-        Some(self.carriers.entry(name.to_owned()).or_default())
+        self.carriers.get_mut(name)
     }
 }
-
-fn collect(
-    name: &str,
-    carrier: &mut Carrier,
-    detected: &mut VecDeque<Detected>,
-    counts: &mut DetectorCounts,
-) {
-    let (gaps, untold) = carrier.take_counts();
-    counts.gaps += gaps;
-    counts.untold += untold;
-    for mut one in carrier.take() {
-        one.carrier = name.to_owned();
-        if detected.len() >= DETECTED_MAX {
-            detected.pop_front();
-            counts.dropped += 1;
-        }
-        detected.push_back(one);
-    }
-}
-
-/// Carriers, at most; observations of others are counted and ignored.
-pub const CARRIERS_MAX: usize = 16;
-/// Bytes of a carrier's name, as in a record; longer ones are ignored.
-pub const CARRIER_NAME_MAX: usize = 32;
-/// Handovers that wait to be polled; the oldest fall out.
-const DETECTED_MAX: usize = 256;

@@ -1,27 +1,43 @@
-//! Handovers as CSV, with the `csv` crate's quoting (RFC 4180).
+//! Handovers as CSV.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Take, Write};
 
 use csv::{ErrorKind, Reader, ReaderBuilder, StringRecord, WriterBuilder};
+use polyrail_model::Handover;
 
-use super::lines::Bounded;
-use super::rows::HandoverRow;
-use super::{Coarsening, ExportError, Exported, ImportError, Imported, Pending, bad};
+use super::{Coarsening, ExchangeError, LINE_BYTES_MAX, Rows};
 use crate::store::Store;
+
+/// The fields of a serialised [`Handover`](polyrail_model::Handover).
+const COLUMNS: [&str; 13] = [
+    "trip",
+    "sequence",
+    "at_ms",
+    "carrier",
+    "route",
+    "direction",
+    "position_m",
+    "speed_m_s",
+    "from",
+    "to",
+    "rsrp_dbm",
+    "outcome",
+    "dark_ms",
+];
 
 pub(super) fn export(
     store: &Store,
     coarsening: Coarsening,
     to: impl Write,
-) -> Result<Exported, ExportError> {
-    // The header is written by us, for it stands there in an empty export, too.
+) -> Result<Rows, ExchangeError> {
+    // An empty export has the header, too.
     let mut writer = WriterBuilder::new().has_headers(false).from_writer(to);
-    writer.write_record(HandoverRow::COLUMNS).map_err(write_error)?;
-    let mut exported = Exported::default();
-    store.visit(|handover| {
+    writer.write_record(COLUMNS).map_err(io::Error::from)?;
+    let mut exported = Rows::default();
+    store.visit(|mut handover| {
         exported.handovers += 1;
-        let row = HandoverRow::of(handover, coarsening);
-        writer.write_record(row.cells()).map_err(write_error)
+        handover.position = coarsening.of(handover.position);
+        Ok::<_, ExchangeError>(writer.serialize(handover).map_err(io::Error::from)?)
     })?;
     writer.flush()?;
     Ok(exported)
@@ -31,86 +47,66 @@ pub(super) fn import(
     store: &mut Store,
     from: impl Read,
     now_ms: u64,
-) -> Result<Imported, ImportError> {
-    let mut reader = ReaderBuilder::new().from_reader(Bounded::new(from));
-    let header = header(&mut reader)?;
-    let mut imported = Imported::default();
-    let mut pending = Pending::new(now_ms);
+) -> Result<Rows, ExchangeError> {
+    let from = from.take(LINE_BYTES_MAX);
+    let mut reader = ReaderBuilder::new().has_headers(false).from_reader(from);
+    let mut header = StringRecord::new();
+    read(&mut reader, &mut header)?;
+    let missing = COLUMNS.into_iter().find(|name| !header.iter().any(|found| found == *name));
+    if let Some(name) = missing {
+        return Err(ExchangeError::Line(1, format!("column {name:?} is missing")));
+    }
+    let mut imported = Rows::default();
     store.write(|batch| {
         let mut row = StringRecord::new();
-        loop {
-            let line = match next(&mut reader, &mut row, &header) {
-                Ok(Some((line, handover))) => {
-                    if !pending.add(line, handover) {
-                        continue;
-                    }
-                    true
-                }
-                Ok(None) => false,
-                Err(error) => return Ok(Err(error)),
-            };
-            if let Err(error) = pending.append(batch, &mut imported)? {
-                return Ok(Err(error));
-            }
-            if !line {
-                return Ok(Ok(()));
-            }
+        while read(&mut reader, &mut row)? {
+            let line = row.position().map_or(0, csv::Position::line);
+            let handover = row.deserialize(Some(&header)).map_err(|error| {
+                let column = invalid_column(&row, &header);
+                read_error(error, column.map_or("row".to_owned(), |at| format!("column {at:?}")))
+            })?;
+            imported.append(batch, line, handover, now_ms)?;
         }
-    })?;
-    Ok(imported)
+        Ok(imported)
+    })
 }
 
-/// The first line: all columns, each once, in any order.
-fn header<R: Read>(reader: &mut Reader<R>) -> Result<StringRecord, ImportError> {
-    let header = reader.headers().map_err(read_error)?.clone();
-    for name in &header {
-        if !HandoverRow::COLUMNS.contains(&name) {
-            return Err(bad(1, format!("column {name:?}"), "it is not known"));
-        }
-    }
-    for wanted in HandoverRow::COLUMNS {
-        match header.iter().filter(|name| *name == wanted).count() {
-            1 => {}
-            0 => return Err(bad(1, format!("column {wanted:?}"), "it is missing")),
-            _ => return Err(bad(1, format!("column {wanted:?}"), "it is there twice")),
-        }
-    }
-    Ok(header)
-}
-
-fn next<R: Read>(
-    reader: &mut Reader<R>,
+/// Reads a row of bounded length; false at the end.
+fn read(
+    reader: &mut Reader<Take<impl Read>>,
     row: &mut StringRecord,
-    header: &StringRecord,
-) -> Result<Option<(u64, polyrail_model::Handover)>, ImportError> {
-    if !reader.read_record(row).map_err(read_error)? {
-        return Ok(None);
+) -> Result<bool, ExchangeError> {
+    let line = reader.position().line();
+    let read = reader.read_record(row);
+    if reader.get_ref().limit() == 0 {
+        return Err(ExchangeError::too_long(line));
     }
-    let line = row.position().map_or(0, csv::Position::line);
-    let cell = |column| {
-        let at = header.iter().position(|name| name == column);
-        at.and_then(|at| row.get(at)).unwrap_or_default()
-    };
-    let parsed = HandoverRow::from_cells(cell)
-        .map_err(|(column, reason)| bad(line, format!("column {column:?}"), reason))?;
-    let handover = parsed.handover().map_err(|error| bad(line, "row", error.to_string()))?;
-    Ok(Some((line, handover)))
+    reader.get_mut().set_limit(LINE_BYTES_MAX);
+    read.map_err(|error| read_error(error, "row".to_owned()))
 }
 
-fn write_error(error: csv::Error) -> ExportError {
-    ExportError::Write(error.into())
+/// The first column whose value is invalid in an otherwise valid row.
+fn invalid_column(row: &StringRecord, header: &StringRecord) -> Option<&'static str> {
+    let columns = StringRecord::from(&COLUMNS[..]);
+    COLUMNS.into_iter().enumerate().find_map(|(at, name)| {
+        let mut cells = ["0", "0", "0", "A", "0", "up", "0", "0", "0", "", "", "success", "0"];
+        cells[at] = row.get(header.iter().position(|one| one == name)?)?;
+        let tried = StringRecord::from(&cells[..]).deserialize::<Handover>(Some(&columns)).is_err();
+        tried.then_some(name)
+    })
 }
 
-fn read_error(error: csv::Error) -> ImportError {
-    let line_of = |position: &Option<csv::Position>| position.as_ref().map_or(1, |at| at.line());
+fn read_error(error: csv::Error, place: String) -> ExchangeError {
+    let line = error.position().map_or(1, csv::Position::line);
     match error.into_kind() {
-        ErrorKind::Io(error) => ImportError::Read(error),
-        ErrorKind::Utf8 { pos, err } => {
-            bad(line_of(&pos), format!("column {}", err.field() + 1), "it is not UTF-8")
+        ErrorKind::Io(error) => ExchangeError::File(error),
+        ErrorKind::Deserialize { err, .. } => {
+            ExchangeError::Line(line, format!("{place}: {}", err.kind()))
         }
-        ErrorKind::UnequalLengths { pos, expected_len, len } => {
-            bad(line_of(&pos), "row", format!("it has {len} fields in place of {expected_len}"))
+        ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            ExchangeError::Line(line, format!("{place}: {len} fields instead of {expected_len}"))
         }
-        other => bad(1, "row", format!("{other:?}")),
+        ErrorKind::Utf8 { err, .. } => ExchangeError::Line(line, format!("{place}: {err}")),
+        other => ExchangeError::Line(line, format!("{place}: {other:?}")),
     }
 }

@@ -25,8 +25,8 @@ pub struct CellForecast {
     direction: Direction,
     passages: u32,
     failures: u32,
-    /// On how many trips they were.
-    failed_trips: u32,
+    /// On how many trips they were; below [`SUPPORT`] nothing is forecast.
+    pub failed_trips: u32,
     rate: f64,
     /// The middle of all handovers along the direction of travel, in metres.
     centre: f64,
@@ -81,9 +81,9 @@ impl CellForecast {
     ) -> Self {
         let (passages, failures) = (places.passages(), places.failures());
         let handovers = (places.kept.len() as f64).max(1.0);
-        let spread = places.deviation(pool.spread());
+        let spread = places.deviation(pool.spread);
         let rate = pool.rates(&key.carrier).expected(passages, failures);
-        let centre = places.centre(spread, pool.gap(), rate);
+        let centre = places.centre(spread, pool.gap, rate);
         let deviation = spread * (1.0 + 1.0 / handovers).sqrt();
         let failed: Vec<f64> =
             places.kept.iter().filter(|(_, fails)| *fails).map(|(metres, _)| *metres).collect();
@@ -92,7 +92,7 @@ impl CellForecast {
             0 => centre,
             _ => failed.iter().sum::<f64>() / count,
         };
-        let own = (mean_failure - centre) / deviation - pool.lateness().means()[1];
+        let own = (mean_failure - centre) / deviation - pool.lateness.means()[1];
         let last = places.kept.iter().map(|(metres, _)| *metres).fold(centre, f64::max);
         Self {
             direction: key.direction,
@@ -108,7 +108,7 @@ impl CellForecast {
             until: last + LET_GO * deviation,
             separable,
             settings: *settings,
-            lateness: Arc::clone(pool.lateness()),
+            lateness: Arc::clone(&pool.lateness),
         }
     }
 
@@ -122,19 +122,9 @@ impl CellForecast {
         self.failures
     }
 
-    /// On how many trips one failed; below [`SUPPORT`] nothing is forecast.
-    pub fn failed_trips(&self) -> u32 {
-        self.failed_trips
-    }
-
     /// How many of 1,000 handovers are expected to fail, shrunk towards the carrier's other cells.
     pub fn permille(&self) -> u16 {
         (self.rate * 1_000.0).round() as u16
-    }
-
-    /// The deviation of the next handover from the mean of those before, in metres.
-    pub fn deviation(&self) -> f64 {
-        self.deviation
     }
 
     /// By how many deviations a place is beyond the mean of the cell's handovers.
@@ -204,7 +194,7 @@ impl CellForecast {
         let early = self.settings.early.as_secs_f64() * speed.max(0.0);
         // All in deviations around the centre.
         let window = early / self.deviation;
-        let (failures, successes) = (self.lateness.failures(), self.lateness.successes());
+        let (failures, successes) = (&self.lateness.failures, &self.lateness.successes);
         let (mut inside, mut passed) = (0, 0);
         let mut best = (failures[0] + self.shift, f64::NEG_INFINITY);
         for (late, place) in failures.iter().enumerate() {

@@ -7,8 +7,10 @@
 /// Lateness of failures and of successes, as at most 128 sorted samples of each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lateness {
-    failures: Vec<f64>,
-    successes: Vec<f64>,
+    /// Of failures, the earliest first; never empty.
+    pub failures: Vec<f64>,
+    /// Of successes, the earliest first; never empty.
+    pub successes: Vec<f64>,
 }
 
 impl Lateness {
@@ -24,16 +26,6 @@ impl Lateness {
             successes.extend(ASSUMED_SUCCESSES);
         }
         Self { failures: thinned(smoothed(failures)), successes: thinned(successes) }
-    }
-
-    /// Of failures, the earliest first; never empty.
-    pub fn failures(&self) -> &[f64] {
-        &self.failures
-    }
-
-    /// Of successes, the earliest first; never empty.
-    pub fn successes(&self) -> &[f64] {
-        &self.successes
     }
 
     /// The means of successes and of failures.
@@ -91,7 +83,7 @@ mod tests {
     fn many_are_thinned_and_few_are_filled_up() {
         let many: Vec<f64> = (0..100_000).rev().map(f64::from).collect();
         let lateness = Lateness::new(many, vec![f64::NAN, f64::INFINITY]);
-        let kept = lateness.failures();
+        let kept = &lateness.failures;
         assert_eq!(kept.len(), SAMPLES);
         assert!(kept.is_sorted());
         let mean = lateness.means()[1];
@@ -99,8 +91,8 @@ mod tests {
         let deviation = (squares / SAMPLES as f64).sqrt();
         assert!((mean / 50_000.0 - 1.0).abs() < 0.01, "{mean}");
         assert!((deviation / 28_867.0 - 1.0).abs() < 0.02, "smoothing keeps it: {deviation}");
-        assert_eq!(lateness.successes(), ASSUMED_SUCCESSES);
+        assert_eq!(lateness.successes, ASSUMED_SUCCESSES);
         let few = Lateness::new(vec![3.0], vec![]);
-        assert_eq!(few.failures().len(), 3 * (ASSUMED_FAILURES.len() + 1), "each thrice");
+        assert_eq!(few.failures.len(), 3 * (ASSUMED_FAILURES.len() + 1), "each thrice");
     }
 }

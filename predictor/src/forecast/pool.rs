@@ -12,9 +12,12 @@ use crate::history::{CellHistory, CellKey, Passage};
 /// What all cells have in common.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    spread: f64,
-    gap: f64,
-    lateness: Arc<Lateness>,
+    /// The usual deviation of the handovers of a cell, in metres.
+    pub spread: f64,
+    /// By how many deviations failures usually are later than successes.
+    pub gap: f64,
+    /// How late handovers come in their cells.
+    pub lateness: Arc<Lateness>,
     rates: BTreeMap<String, FailureRates>,
     unknown: FailureRates,
 }
@@ -54,21 +57,6 @@ impl Pool {
             rates,
             unknown: FailureRates::new(std::iter::empty()),
         }
-    }
-
-    /// The usual deviation of the handovers of a cell, in metres.
-    pub fn spread(&self) -> f64 {
-        self.spread
-    }
-
-    /// By how many deviations failures usually are later than successes.
-    pub(super) fn gap(&self) -> f64 {
-        self.gap
-    }
-
-    /// How late handovers come in their cells.
-    pub fn lateness(&self) -> &Arc<Lateness> {
-        &self.lateness
     }
 
     /// How often the cells of a carrier fail.

@@ -1,18 +1,15 @@
-//! A train's own view of its trip: where it is, which cells its modems are in, and the handovers
-//! as they end. It owns a [`Positioner`] and a [`Detector`] and numbers trips, tracks and records.
+//! A train's view of its trip: its position, the cells of its modems, and concluded handovers. It
+//! owns a [`Positioner`] and a [`Detector`], and numbers trips, tracks and records.
 //!
-//! A trip begins with the first position, when the train goes over to another track, when it turns
-//! for good, and when it moves again after half an hour of rest or without positions. Numbers of
-//! trips and of new tracks come from the seed and never from a clock: seed it from the system's
-//! randomness.
+//! A trip begins with the first position, on another track, and after turning. It also begins when
+//! the train moves again after half an hour of rest or without positions. The numbers of trips and
+//! new tracks come from the seed and never from a clock, so the seed must be random.
 //!
-//! Drain contract: feed one [`Pilot::observe`], or [`Pilot::advance`] at least once a second, then
-//! [`Pilot::poll`] until it answers `None`. What is not polled is bounded: the oldest handovers
-//! fall out, counted.
+//! Drain contract: call [`Pilot::observe`], or [`Pilot::advance`] at least once a second, then
+//! [`Pilot::poll`] until it returns `None`. A full queue drops the oldest output and counts it.
 //!
-//! A handover is recorded where the train was when it began; one that began outside a trip (as all
-//! do in a depot at night), where no position is known or while the train went back is counted, not
-//! recorded.
+//! A handover is recorded at the train's position when it began. It is counted instead of recorded
+//! if it began outside a trip (as in a depot at night), without a position, or in reverse.
 
 #[cfg(test)]
 mod tests;
@@ -21,11 +18,11 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::wire::Telemetry;
-use polyrail_model::{CellId, Direction, Handover, Observation, Position, RouteId, Speed, TripId};
+use polyrail_model::{Direction, Handover, Observation, Position, RouteId, Speed, TripId};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::detect::{Detected, Detector, DetectorCounts};
+use crate::detect::{Detected, Detector, Unrecorded};
 use crate::position::{Positioner, TrainPosition};
 use crate::track::Track;
 
@@ -34,39 +31,30 @@ use crate::track::Track;
 pub struct Pilot {
     positioner: Positioner,
     detector: Detector,
-    dice: Pcg64Mcg,
+    rng: Pcg64Mcg,
     trip: Option<Trip>,
-    /// The trip before: handovers are over after they began.
+    /// The trip before, because a handover is concluded after it began.
     previous: Option<Trip>,
-    /// Since when there is no trip, and where; none while there is one or was none.
+    /// Where the train rests since the last trip.
     rest: Option<TrainPosition>,
-    /// The latest time that was told, and the gateway's clock then.
-    now: Option<(Instant, u64)>,
+    now: Option<Instant>,
     stored_at: Option<Instant>,
     outputs: VecDeque<PilotOutput>,
-    counts: PilotCounts,
+    /// Handovers without a trip or a position.
+    unplaced: u64,
+    /// Outputs that overflowed the queue.
+    dropped: u64,
 }
 
-/// What is to be stored or told.
+/// An output for the database or the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PilotOutput {
-    /// A trip has begun, along a track: that was used last of all.
+    /// A trip has begun, along a track.
     TripBegan(TripId, RouteId),
-    /// A handover is over.
+    /// A handover is concluded.
     Handover(Handover),
-    /// A track has changed: at the end of a trip, and every five minutes while one is learned.
+    /// A track has changed: at the end of a trip, and every five minutes while it changes.
     Track(RouteId, Track),
-}
-
-/// What did not become a record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PilotCounts {
-    /// Handovers without a trip or a position.
-    pub unplaced: u64,
-    /// Outputs that nobody polled in time.
-    pub dropped: u64,
-    /// What the detector left out.
-    pub detector: DetectorCounts,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,9 +63,9 @@ struct Trip {
     route: RouteId,
     direction: Direction,
     began: Instant,
-    /// None while it lasts.
+    /// `None` while it lasts.
     ended: Option<Instant>,
-    /// When the train last moved, and to where: the speed that follows from fixes is never zero.
+    /// When the train last moved, and to where: a speed estimated from fixes is never zero.
     moved: Instant,
     metres: f64,
     /// The number of the next record.
@@ -85,48 +73,45 @@ struct Trip {
 }
 
 impl Pilot {
-    /// With a seed, and the tracks of earlier trips, the least recently used first.
+    /// A pilot with the tracks of earlier trips, the least recent first.
     pub fn new(seed: u64, tracks: impl IntoIterator<Item = (RouteId, Track)>) -> Self {
         Self {
             positioner: Positioner::new(tracks),
             detector: Detector::default(),
-            dice: Pcg64Mcg::seed_from_u64(seed),
+            rng: Pcg64Mcg::seed_from_u64(seed),
             trip: None,
             previous: None,
             rest: None,
             now: None,
             stored_at: None,
             outputs: VecDeque::new(),
-            counts: PilotCounts::default(),
+            unplaced: 0,
+            dropped: 0,
         }
     }
 
-    /// Takes an observation. `wall_ms` is the gateway's clock in milliseconds since 1970; it dates
-    /// records and nothing else.
+    /// Takes an observation. `wall_ms`, the gateway's clock in milliseconds since 1970, only dates
+    /// records.
     pub fn observe(&mut self, now: Instant, wall_ms: u64, observation: &Observation) {
         match observation {
             Observation::Fix(fix) => {
-                let dice = &mut self.dice;
-                self.positioner.observe_fix(now, fix, &mut || RouteId(dice.next_u64()));
+                let rng = &mut self.rng;
+                self.positioner.observe_fix(now, fix, &mut || RouteId(rng.next_u64()));
             }
             Observation::Odometer(odometer) => self.positioner.observe_odometer(now, odometer),
-            Observation::Serving(serving) => self.detector.serving(serving),
-            Observation::Reported(reported) => self.detector.reported(reported),
-            Observation::Silence(silence) => self.detector.silence(silence),
-            Observation::Heard(heard) => self.detector.heard(heard),
+            other => self.detector.observe(other),
         }
         self.advance(now, wall_ms);
     }
 
-    /// Time has passed.
+    /// Advances the time.
     pub fn advance(&mut self, now: Instant, wall_ms: u64) {
-        self.now = Some((now, wall_ms));
+        self.now = Some(now);
         self.follow_trip(now);
-        self.detector.advance(now);
-        while let Some(detected) = self.detector.poll() {
+        for detected in self.detector.advance(now) {
             match self.record(now, wall_ms, detected) {
                 Some(handover) => self.put(PilotOutput::Handover(handover)),
-                None => self.counts.unplaced += 1,
+                None => self.unplaced += 1,
             }
         }
         let due = |at: Instant| now.saturating_duration_since(at) >= STORED_EVERY;
@@ -143,22 +128,17 @@ impl Pilot {
         self.outputs.pop_front()
     }
 
-    /// Where the train is.
+    /// The train's position.
     pub fn place(&self, now: Instant) -> Option<TrainPosition> {
         self.positioner.place(now)
     }
 
-    /// The trip, while there is one.
+    /// The current trip, if any.
     pub fn trip(&self) -> Option<TripId> {
         self.trip.map(|trip| trip.id)
     }
 
-    /// The serving cell of a carrier, if it was reported within 30 seconds.
-    pub fn serving(&self, carrier: &str) -> Option<CellId> {
-        self.detector.cell(self.now?.0, carrier)
-    }
-
-    /// What the cloud is to know, while there is a trip and a position.
+    /// The telemetry for the cloud, during a trip with a position.
     pub fn telemetry(&self, now: Instant) -> Option<Telemetry> {
         let (trip, place) = (self.trip?, self.positioner.place(now)?);
         Some(Telemetry {
@@ -173,16 +153,16 @@ impl Pilot {
         })
     }
 
-    /// What did not become a record.
-    pub fn counts(&self) -> PilotCounts {
-        PilotCounts { detector: self.detector.counts(), ..self.counts }
+    /// Observations that did not become a record.
+    pub fn unrecorded(&self) -> Unrecorded {
+        let Self { unplaced, dropped, .. } = *self;
+        Unrecorded { unplaced, dropped, ..self.detector.unrecorded() }
     }
 
-    /// Ends the trip, as when the train is switched off: its track is put out.
+    /// Ends the trip, as when the train is switched off; outputs its track.
     pub fn end_trip(&mut self) {
         if let Some(trip) = self.trip.take() {
-            let ended = self.now.map(|(now, _)| now);
-            self.previous = Some(Trip { ended, ..trip });
+            self.previous = Some(Trip { ended: self.now, ..trip });
         }
         for (route, track) in self.positioner.settle() {
             self.put(PilotOutput::Track(route, track));
@@ -215,7 +195,7 @@ impl Pilot {
         }
         self.rest = None;
         let TrainPosition { route, direction, metres, .. } = place;
-        let id = TripId(self.dice.next_u64());
+        let id = TripId(self.rng.next_u64());
         let (began, ended, moved) = (now, None, now);
         self.trip = Some(Trip { id, route, direction, began, ended, moved, metres, next: 0 });
         self.stored_at = Some(now);
@@ -224,7 +204,7 @@ impl Pilot {
 
     fn record(&mut self, now: Instant, wall_ms: u64, detected: Detected) -> Option<Handover> {
         let place = self.positioner.place_at(detected.at)?;
-        // A trip begins with its first position, and a handover may be little older.
+        // A trip begins with its first position, and its first handover may be slightly older.
         let during = |trip: &&mut Trip| {
             let begun = trip.began <= detected.at + EARLY;
             begun && trip.ended.is_none_or(|end| detected.at <= end)
@@ -253,7 +233,7 @@ impl Pilot {
     fn put(&mut self, output: PilotOutput) {
         if self.outputs.len() >= OUTPUTS_MAX {
             self.outputs.pop_front();
-            self.counts.dropped += 1;
+            self.dropped += 1;
         }
         self.outputs.push_back(output);
     }
@@ -261,9 +241,11 @@ impl Pilot {
 
 /// Outputs that wait to be polled.
 const OUTPUTS_MAX: usize = 256;
-/// Without movement or positions for so long a trip is over.
+/// A trip ends after this long without movement or positions.
 const REST: Duration = Duration::from_secs(30 * 60);
-/// A train has moved when it is so far from where it stood, in metres.
+/// A train has moved if it is this far from its place of rest, in metres.
 const REST_METRES: f64 = 200.0;
+/// Interval at which a changing track is stored.
 const STORED_EVERY: Duration = Duration::from_secs(300);
+/// How long before its trip's first position a handover may have begun.
 const EARLY: Duration = Duration::from_secs(2);

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_model::{Fix, HandoverOutcome, Heard, Reported, Rsrp, Serving, Silence};
+use polyrail_model::{CellId, Fix, HandoverOutcome, Heard, Reported, Rsrp, Serving, Silence};
 
 use super::*;
 use crate::simulated::{Dice, Line, seconds, start};
-use crate::track::Place;
+use crate::track::LatLon;
 
 const CARRIERS: [&str; 3] = ["a", "b", "c"];
 const WALL: u64 = 1_700_000_000_000;
 
-/// A handover as it truly was: on a line that trains pass at 83 m/s.
+/// A true handover, on a line at 83 m/s.
 #[derive(Clone, Copy, Debug)]
 struct Truth {
     carrier: usize,
@@ -21,7 +21,7 @@ struct Truth {
     from: u64,
     outcome: HandoverOutcome,
     dark: f64,
-    /// The modem says the outcome.
+    /// The modem reports the outcome.
     said: bool,
 }
 
@@ -33,7 +33,7 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let line = Line::new(seed, Place::from_degrees(50.0, 8.0).unwrap(), 60.0, 60_000.0);
+        let line = Line::new(seed, LatLon::from_degrees(50.0, 8.0).unwrap(), 60.0, 60_000.0);
         let mut dice = Dice::new(seed);
         let borders = CARRIERS.iter().map(|_| {
             let mut at = dice.between(1_500.0, 3_000.0);
@@ -76,7 +76,7 @@ impl World {
             }
         }
         all.sort_by(|one, other| one.at.total_cmp(&other.at));
-        // One that begins while another one's darkness lasts is the same to whoever watches.
+        // A handover that begins during the outage of another cannot be distinguished from it.
         let hidden = |one: &Truth, all: &[Truth]| {
             all.iter().any(|other| {
                 other.carrier == one.carrier
@@ -90,15 +90,15 @@ impl World {
     }
 }
 
-/// What is put out on a trip.
+/// The outputs of a trip.
 #[derive(Default)]
-struct Told {
+struct Outputs {
     handovers: Vec<Handover>,
     trips: Vec<TripId>,
     tracks: BTreeMap<RouteId, Track>,
 }
 
-impl Told {
+impl Outputs {
     fn drain(&mut self, pilot: &mut Pilot) {
         while let Some(output) = pilot.poll() {
             match output {
@@ -113,7 +113,7 @@ impl Told {
     }
 }
 
-/// The observations of a trip in the order in which they come.
+/// The observations of a trip, in order.
 fn observations(
     world: &World,
     truth: &[Truth],
@@ -129,7 +129,7 @@ fn observations(
     for second in 0..length {
         let time = f64::from(second);
         let metres = from + sign * SPEED * time;
-        // Each two minutes there is a tunnel of 20 s.
+        // There is a tunnel of 20 s every two minutes.
         if second % 120 < 100 {
             let mut fix: Fix = world.line.fix(&mut dice, at(time), metres, 8.0);
             fix.speed = Some(SPEED + 0.3 * dice.normal());
@@ -188,38 +188,44 @@ fn ride(
     seed: u64,
     begin: Instant,
     way: (f64, f64),
-) -> Told {
-    let mut told = Told::default();
+) -> Outputs {
+    let mut outputs = Outputs::default();
     let wall = |time: f64| WALL + (time * 1e3) as u64;
     for (time, observation) in observations(world, truth, seed, begin, way.0, way.1) {
         pilot.observe(begin + seconds(time), wall(time), &observation);
-        told.drain(pilot);
+        outputs.drain(pilot);
     }
     let end = (way.1 - way.0).abs() / SPEED + 30.0;
     pilot.advance(begin + seconds(end), wall(end));
-    told.drain(pilot);
-    told
+    outputs.drain(pilot);
+    outputs
 }
 
-/// Where the track has a place of the line.
+/// The position of a place of the line on the track.
 fn on(track: &Track, line: &Line, metres: f64) -> f64 {
     track.nearest(line.place(metres), None).unwrap().metres
 }
 
-/// Each handover is told once, in its place and with its outcome; the distances of those with and
-/// without a silence or a modem's word.
-fn compare(told: &Told, truth: &[Truth], track: &Track, line: &Line, name: &str) -> [Vec<f64>; 2] {
+/// Checks that each handover is recorded once with its outcome. Returns the distances of those with
+/// and without a silence or a report of the modem.
+fn compare(
+    outputs: &Outputs,
+    truth: &[Truth],
+    track: &Track,
+    line: &Line,
+    name: &str,
+) -> [Vec<f64>; 2] {
     let mut misses = [Vec::new(), Vec::new()];
-    assert_eq!((told.trips.len(), told.handovers.len()), (1, truth.len()), "{name}");
-    for (place, handover) in told.handovers.iter().enumerate() {
+    assert_eq!((outputs.trips.len(), outputs.handovers.len()), (1, truth.len()), "{name}");
+    for (place, handover) in outputs.handovers.iter().enumerate() {
         assert_eq!(handover.sequence as usize, place, "{name}");
-        assert_eq!(handover.trip, told.trips[0], "{name}");
+        assert_eq!(handover.trip, outputs.trips[0], "{name}");
     }
     for one in truth {
         let is = |handover: &&Handover| {
             handover.carrier == CARRIERS[one.carrier] && handover.from == CellId(one.from)
         };
-        let found: Vec<&Handover> = told.handovers.iter().filter(is).collect();
+        let found: Vec<&Handover> = outputs.handovers.iter().filter(is).collect();
         assert_eq!(found.len(), 1, "{name}: {one:?}");
         let found = found[0];
         assert_eq!(found.outcome, one.outcome, "{name}: {one:?} {found:?}");
@@ -237,20 +243,20 @@ fn compare(told: &Told, truth: &[Truth], track: &Track, line: &Line, name: &str)
 }
 
 #[test]
-fn every_handover_of_a_trip_is_told_once_in_its_place() {
+fn every_handover_of_a_trip_is_recorded_once_at_its_place() {
     let (mut count, mut failures, mut misses) = (0, 0, [Vec::new(), Vec::new()]);
     for seed in 0..30 {
         let world = World::new(seed);
         let (begin, name) = (start() + Duration::from_secs(9_999), format!("seed {seed}"));
         let up = (0.0, 59_000.0);
-        // The first trip finds the track while it goes along it.
+        // The first trip learns the track.
         let truth = world.handovers(seed * 3, up.0, up.1);
         let mut pilot = Pilot::new(seed, []);
         let mut first = ride(&mut pilot, &world, &truth, seed, begin, up);
         pilot.end_trip();
         first.drain(&mut pilot);
         assert_eq!((first.trips.len(), first.tracks.len()), (1, 1), "{name}");
-        assert_eq!(pilot.counts(), PilotCounts::default(), "{name}");
+        assert_eq!(pilot.unrecorded(), Unrecorded::default(), "{name}");
         let (route, track) = first.tracks.clone().into_iter().next().unwrap();
         let there = compare(&first, &truth, &track, &world.line, &name);
         // The second goes back along it.
@@ -258,7 +264,7 @@ fn every_handover_of_a_trip_is_told_once_in_its_place() {
         let back = world.handovers(seed * 3 + 1, down.0, down.1);
         let mut pilot = Pilot::new(seed + 500, first.tracks.clone());
         let second = ride(&mut pilot, &world, &back, seed + 50, begin, down);
-        assert_eq!(pilot.counts(), PilotCounts::default(), "{name}");
+        assert_eq!(pilot.unrecorded(), Unrecorded::default(), "{name}");
         let again = compare(&second, &back, &track, &world.line, &name);
         for handover in &second.handovers {
             assert_eq!((handover.route, handover.direction), (route, Direction::Down), "{name}");
@@ -275,22 +281,22 @@ fn every_handover_of_a_trip_is_told_once_in_its_place() {
     let mean = misses.each_ref().map(|all| (square(all) / all.len() as f64).sqrt());
     println!("{count} handovers, {failures} failures: off by {mean:.1?} m, at most {most:.1?} m");
     assert!(count > 3_000 && failures > 300);
-    // GPS's error; and half a second at 83 m/s, where only the poll of the modem tells the time.
+    // The error of GPS; and half a second at 83 m/s if only polls of the modem show the time.
     assert!(mean[0] < 8.0 && most[0] < 50.0);
     assert!(mean[1] < 27.0 && most[1] < 42.0 + 50.0);
 }
 
 #[test]
-fn a_trip_ends_at_the_terminus_and_with_a_long_rest() {
+fn trip_ends_at_the_terminus_and_after_a_long_rest() {
     for seed in 0..5 {
         let world = World::new(seed);
         let mut dice = Dice::new(seed);
         let begin = start();
         let mut pilot = Pilot::new(seed, []);
-        let mut told = Told::default();
+        let mut outputs = Outputs::default();
         let (mut time, mut metres, mut speed) = (0.0, 0.0, 0.0);
-        // Seconds that pass while the train speeds up or brakes to this speed.
-        let mut go = |pilot: &mut Pilot, told: &mut Told, lasting: u32, aim: f64| {
+        // Runs for some seconds, accelerating or braking to this speed.
+        let mut go = |pilot: &mut Pilot, outputs: &mut Outputs, lasting: u32, aim: f64| {
             for _ in 0..lasting {
                 time += 1.0;
                 speed += (aim - speed).clamp(-1.0, 1.0);
@@ -298,12 +304,12 @@ fn a_trip_ends_at_the_terminus_and_with_a_long_rest() {
                 let now = begin + seconds(time);
                 let fix = world.line.fix(&mut dice, now, metres, 8.0);
                 pilot.observe(now, WALL, &Observation::Fix(fix));
-                told.drain(pilot);
+                outputs.drain(pilot);
             }
             begin + seconds(time)
         };
-        let now = go(&mut pilot, &mut told, 300, 60.0);
-        assert_eq!(told.trips.len(), 1, "seed {seed}");
+        let now = go(&mut pilot, &mut outputs, 300, 60.0);
+        assert_eq!(outputs.trips.len(), 1, "seed {seed}");
         let (first, telemetry) = (pilot.trip(), pilot.telemetry(now).unwrap());
         assert_eq!(Some(telemetry.trip), first);
         let cloud = TrainPosition::from_telemetry(now + seconds(0.2), &telemetry).unwrap();
@@ -311,26 +317,26 @@ fn a_trip_ends_at_the_terminus_and_with_a_long_rest() {
         assert_eq!(TrainPosition::from_telemetry(now, &old), None, "it does not become fresh");
         let place = pilot.place(now).unwrap();
         assert!((cloud.metres - place.metres).abs() < 0.06 && cloud.route == place.route);
-        // It stands for 20 minutes, then goes back: another trip, and the track is put out.
-        go(&mut pilot, &mut told, 1_200, 0.0);
-        assert_eq!((told.trips.len(), pilot.trip()), (1, first), "seed {seed}");
-        go(&mut pilot, &mut told, 100, -60.0);
-        assert_eq!((told.trips.len(), told.tracks.len()), (2, 1), "seed {seed}");
+        // It stands for 20 minutes, then returns: another trip, and the track is output.
+        go(&mut pilot, &mut outputs, 1_200, 0.0);
+        assert_eq!((outputs.trips.len(), pilot.trip()), (1, first), "seed {seed}");
+        go(&mut pilot, &mut outputs, 100, -60.0);
+        assert_eq!((outputs.trips.len(), outputs.tracks.len()), (2, 1), "seed {seed}");
         // It rests for an hour: no trip, until it moves.
-        let now = go(&mut pilot, &mut told, 3_600, 0.0);
-        assert_eq!((told.trips.len(), pilot.trip()), (2, None), "seed {seed}");
+        let now = go(&mut pilot, &mut outputs, 3_600, 0.0);
+        assert_eq!((outputs.trips.len(), pilot.trip()), (2, None), "seed {seed}");
         assert_eq!(pilot.telemetry(now), None);
-        go(&mut pilot, &mut told, 60, -60.0);
-        assert_eq!(told.trips.len(), 3, "seed {seed}");
-        let distinct: std::collections::BTreeSet<_> = told.trips.iter().collect();
-        assert_eq!((distinct.len(), told.tracks.len()), (3, 1), "seed {seed}");
+        go(&mut pilot, &mut outputs, 60, -60.0);
+        assert_eq!(outputs.trips.len(), 3, "seed {seed}");
+        let distinct: std::collections::BTreeSet<_> = outputs.trips.iter().collect();
+        assert_eq!((distinct.len(), outputs.tracks.len()), (3, 1), "seed {seed}");
     }
 }
 
-/// A night in the depot, where a modem goes to and fro between two cells.
+/// A night in the depot, where a modem alternates between two cells.
 #[test]
-fn what_comes_after_a_trip_is_none_of_it() {
-    let (mut pilot, mut told, begin) = (Pilot::new(1, []), Told::default(), start());
+fn handovers_after_a_trip_do_not_belong_to_it() {
+    let (mut pilot, mut outputs, begin) = (Pilot::new(1, []), Outputs::default(), start());
     let wall = |second: u32| WALL + 1_000 * u64::from(second);
     let (arrives, night) = (600, 20_000);
     for second in 0..night {
@@ -346,16 +352,16 @@ fn what_comes_after_a_trip_is_none_of_it() {
         let cell = Some(CellId(u64::from(second) / 10 % 2));
         let serving = Serving { at, carrier: carrier(), cell, rsrp: None };
         pilot.observe(at, wall(second), &Observation::Serving(serving));
-        told.drain(&mut pilot);
+        outputs.drain(&mut pilot);
     }
-    assert_eq!((told.trips.len(), pilot.trip()), (1, None));
-    let last = told.handovers.last().unwrap().at_ms;
+    assert_eq!((outputs.trips.len(), pilot.trip()), (1, None));
+    let last = outputs.handovers.last().unwrap().at_ms;
     let over = wall(arrives) + REST.as_millis() as u64;
     assert!((over - 15_000..=over).contains(&last), "{} s after", (last - over) / 1_000);
-    let unplaced = pilot.counts().unplaced;
-    assert_eq!(told.handovers.len() as u64 + unplaced, u64::from(night) / 10 - 1);
-    let stood = told.handovers.iter().filter(|one| one.speed.metres_per_second() < 1.0);
-    assert!(stood.count() > 150, "events they are as long as the trip lasts");
+    let unplaced = pilot.unrecorded().unplaced;
+    assert_eq!(outputs.handovers.len() as u64 + unplaced, u64::from(night) / 10 - 1);
+    let stood = outputs.handovers.iter().filter(|one| one.speed.metres_per_second() < 1.0);
+    assert!(stood.count() > 150, "they are recorded as long as the trip lasts");
 }
 
 #[test]
@@ -369,13 +375,12 @@ fn handovers_without_a_position_are_counted() {
         pilot.observe(at, 0, &Observation::Heard(Heard { at, carrier: "a".to_owned() }));
         pilot.observe(at, 0, &Observation::Serving(serving));
     }
-    assert_eq!((pilot.poll(), pilot.counts().unplaced), (None, 299));
-    assert_eq!(pilot.serving("a"), Some(CellId(299)));
-    assert_eq!((pilot.serving("b"), pilot.trip()), (None, None));
+    assert_eq!((pilot.poll(), pilot.unrecorded().unplaced), (None, 299));
+    assert_eq!(pilot.trip(), None);
 }
 
 #[test]
-fn outputs_that_nobody_polls_are_bounded() {
+fn unpolled_outputs_are_bounded() {
     let (mut pilot, begin) = (Pilot::new(1, []), start());
     for second in 0..6_000_u32 {
         let at = begin + seconds(f64::from(second));
@@ -396,7 +401,7 @@ fn outputs_that_nobody_polls_are_bounded() {
         last = Some(output);
     }
     assert_eq!(outputs, OUTPUTS_MAX);
-    assert_eq!(pilot.counts().dropped, 1 + 599 - OUTPUTS_MAX as u64);
+    assert_eq!(pilot.unrecorded().dropped, 1 + 599 - OUTPUTS_MAX as u64);
     assert!(matches!(last, Some(PilotOutput::Handover(one)) if one.sequence == 598));
 }
 

@@ -1,11 +1,11 @@
-//! Where a train was in the last minutes.
+//! The positions of the last two minutes.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::TrainPosition;
 
-/// The last placements in their order, at most [`PLACEMENTS_MAX`]; the oldest fall out.
+/// The last positions in their order, at most [`POSITIONS_MAX`]; the oldest are dropped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Journal {
     entries: VecDeque<Entry>,
@@ -13,40 +13,40 @@ pub(super) struct Journal {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    placement: TrainPosition,
-    /// The train went back, against the direction of the placement.
+    position: TrainPosition,
+    /// The train moved against the direction of the position.
     reverses: bool,
 }
 
 impl Journal {
-    /// Adds one, later than those before it; of several within a tenth of a second, the last.
-    pub fn add(&mut self, placement: TrainPosition, reverses: bool) {
-        let close = |last: &Entry| placement.at < last.placement.at + STEP;
+    /// Adds a later position; of several within 200 ms it keeps the last.
+    pub fn add(&mut self, position: TrainPosition, reverses: bool) {
+        let close = |last: &Entry| position.at < last.position.at + STEP;
         let before = self.entries.len().checked_sub(2).and_then(|at| self.entries.get(at));
         if before.is_some_and(close) {
             self.entries.pop_back();
         }
-        if self.entries.len() >= PLACEMENTS_MAX {
+        if self.entries.len() >= POSITIONS_MAX {
             self.entries.pop_front();
         }
-        self.entries.push_back(Entry { placement, reverses });
+        self.entries.push_back(Entry { position, reverses });
     }
 
-    /// Where it was: between two placements of one track in proportion, else from the nearest
-    /// before, else from the first one, if that is little later; none where the train went back.
+    /// The position at a time: interpolated on one track, else extrapolated from the last one
+    /// before, else from the first one after, if that is soon. None while the train reversed.
     pub fn at(&self, then: Instant) -> Option<TrainPosition> {
-        let next = self.entries.partition_point(|one| one.placement.at <= then);
+        let next = self.entries.partition_point(|one| one.position.at <= then);
         let before = next.checked_sub(1).and_then(|at| self.entries.get(at));
         let after = self.entries.get(next);
         if before.or(after)?.reverses {
             return None;
         }
-        let placement = |entry: &'_ Entry| entry.placement;
-        match (before.map(placement).as_ref(), after.map(placement).as_ref()) {
+        let position = |entry: &'_ Entry| entry.position;
+        match (before.map(position).as_ref(), after.map(position).as_ref()) {
             (Some(before), Some(after)) if together(before, after) => {
                 Some(between(before, after, then))
             }
-            (Some(before), _) => reckoned(before, then),
+            (Some(before), _) => extrapolated(before, then),
             (None, Some(after)) => {
                 let early = after.at.saturating_duration_since(then);
                 let way = after.direction.sign() * after.speed * early.as_secs_f64();
@@ -77,7 +77,7 @@ fn between(before: &TrainPosition, after: &TrainPosition, then: Instant) -> Trai
     }
 }
 
-fn reckoned(before: &TrainPosition, then: Instant) -> Option<TrainPosition> {
+fn extrapolated(before: &TrainPosition, then: Instant) -> Option<TrainPosition> {
     let late = then.saturating_duration_since(before.at);
     let way = before.direction.sign() * before.speed * late.as_secs_f64();
     let error = before.error + GROWTH * late.as_secs_f64();
@@ -85,9 +85,11 @@ fn reckoned(before: &TrainPosition, then: Instant) -> Option<TrainPosition> {
     (late <= super::RECKONED_MAX).then_some(TrainPosition { at: then, metres, error, ..*before })
 }
 
-/// Over two minutes at two readings a second.
-const PLACEMENTS_MAX: usize = 256;
+/// Over two minutes at two readings per second.
+const POSITIONS_MAX: usize = 256;
+/// Two positions are at least this far apart, except the last one.
 const STEP: Duration = Duration::from_millis(200);
+/// How long before its first position a train is located.
 const EARLY_MAX: Duration = Duration::from_secs(2);
-/// Metres of error for each second without a reading.
+/// Growth of the error without a reading, in metres per second.
 const GROWTH: f64 = 2.0;

@@ -1,11 +1,11 @@
-//! From readings to a position along a track, at any moment.
+//! The position along a track at any moment, from readings of receivers and odometers.
 //!
-//! A fix is looked for on the track near to where the train ought to be, and filtered together
-//! with its speed; between fixes and through tunnels the position follows from the speed, less and
-//! less surely, and after a minute not at all. A fix far from where the train ought to be is
-//! refused; when several follow each other, the train is elsewhere: on the same track, on another
-//! known one, or on one that is new and is learned from there on. Only the monotonic time of a
-//! reading counts; an older one than the last is ignored, and so is what is no number or absurd.
+//! A fix is projected on the track near the expected position, and filtered together with its
+//! speed. Between fixes and in tunnels the position follows from the speed, with a growing error,
+//! for at most a minute. A fix far from the expected position is rejected. After several such fixes
+//! the train is elsewhere: on the same track, on another known one, or on a new one, which is
+//! learned from there on. Only the monotonic time of a reading counts. A reading older than the
+//! last is ignored, as are NaN and implausible values.
 //!
 //! ```text
 //! searching --course on a known track, or long enough for a new one--> following
@@ -14,19 +14,19 @@
 //! any --odometer--> following (its track) --ten seconds without--> following or searching
 //! ```
 //!
-//! A train that leaves a known track by a branch begins a new one there; from the next trip on it
-//! goes over to it at the branch. A train that passes the end of a track makes it longer. A train
-//! on a new track that comes to a known one goes over to it; so does one that began its trip some
-//! hundred metres beyond the end of a track.
+//! A train that leaves a known track by a branch begins a new track there, and recognises it on the
+//! next trip. A train that passes the end of a track extends it. A train on a new track moves to a
+//! known one when it comes near; so does a train that began its trip some hundred metres beyond the
+//! end of a track.
 //!
-//! Several receivers may speak by turns: their noise is averaged. Of two that are farther apart
-//! than their noise (both ends of a train), the first to be heard wins.
+//! Several receivers may report alternately: their noise is averaged. If two differ by more than
+//! their noise (both ends of a train), the first one wins.
 
-mod along;
-mod book;
 mod journal;
+mod motion;
 #[cfg(test)]
 mod tests;
+mod tracks;
 mod train;
 
 use std::time::{Duration, Instant};
@@ -36,23 +36,23 @@ use polyrail_model::{Direction, Fix, METRES_MAX, Odometer, RouteId, VELOCITY_MAX
 pub use train::TrainPosition;
 
 use crate::track::{
-    Course, Found, Hint, Match, Place, Reading, SPEED_MAX, Track, TrackLearner, identify,
+    Course, Hint, LatLon, Match, Projection, Reading, SPEED_MAX, Track, TrackLearner, identify,
 };
-use along::Along;
-use book::Book;
 use journal::Journal;
+use motion::Motion;
+use tracks::KnownTracks;
 
-/// Where the train is, from fixes and odometers.
+/// Positions from fixes and odometers.
 #[derive(Clone, Debug)]
 pub struct Positioner {
-    book: Book,
+    tracks: KnownTracks,
     following: Option<Following>,
-    /// Fixes that did not fit, or that wait for a track, since the last that did.
+    /// Fixes since the last one that fitted the track.
     course: Course,
-    /// The last fixes on a part of the track that is new: they may be on a known track again.
+    /// The last fixes on a new part of the track; they may be on a known track again.
     new_course: Course,
     journal: Journal,
-    /// When the last reading held that was not older than those before it.
+    /// The time of the newest reading.
     read_at: Option<Instant>,
     odometer: OdometerState,
 }
@@ -60,26 +60,26 @@ pub struct Positioner {
 #[derive(Clone, Debug)]
 struct Following {
     route: RouteId,
-    /// None for the track of an odometer that no fix has shown.
+    /// `None` for an odometer's track without fixes.
     learner: Option<TrackLearner>,
-    along: Along,
+    motion: Motion,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct OdometerState {
     at: Option<Instant>,
-    /// Its last readings that did not fit: how many, since when, and the last position.
+    /// Its last readings in a row that did not fit: number, time of the first, last position.
     strays: usize,
     since: Option<Instant>,
     stray: f64,
 }
 
 impl Positioner {
-    /// With the tracks of earlier trips, the least recently used first; of more than
-    /// [`TRACKS_MAX`] the first are not used.
+    /// A positioner with the tracks of earlier trips, the least recent first; only the last
+    /// [`TRACKS_MAX`] are used.
     pub fn new(tracks: impl IntoIterator<Item = (RouteId, Track)>) -> Self {
         Self {
-            book: Book::new(tracks),
+            tracks: KnownTracks::new(tracks),
             following: None,
             course: Course::default(),
             new_course: Course::default(),
@@ -89,14 +89,14 @@ impl Positioner {
         }
     }
 
-    /// Takes a fix. `fresh` numbers a track that begins.
+    /// Takes a fix. `fresh` numbers a new track.
     pub fn observe_fix(&mut self, now: Instant, fix: &Fix, fresh: &mut dyn FnMut() -> RouteId) {
         let Some(reading) = reading(now, fix) else { return };
         let recent = |at: Instant| reading.at.saturating_duration_since(at) < ODOMETER_RECENT;
         if self.odometer.at.is_some_and(recent) || !self.is_next(reading.at) {
             return;
         }
-        let quiet = |one: &Following| reading.at.saturating_duration_since(one.along.at);
+        let quiet = |one: &Following| reading.at.saturating_duration_since(one.motion.at);
         let learned = |one: &Following| one.learner.is_some();
         if self.following.as_ref().is_some_and(|one| quiet(one) > LOST || !learned(one)) {
             self.leave();
@@ -115,7 +115,7 @@ impl Positioner {
         self.note();
     }
 
-    /// Takes a position along a track. Fixes count again ten seconds after the last.
+    /// Takes a position along a track. Fixes are ignored for ten seconds after it.
     pub fn observe_odometer(&mut self, now: Instant, odometer: &Odometer) {
         let Odometer { route, metres, velocity, error, .. } = *odometer;
         let at = odometer.at.min(now);
@@ -127,24 +127,24 @@ impl Positioner {
         self.odometer.at = Some(at);
         self.course.clear();
         if self.following.as_ref().is_none_or(|one| one.route != route) {
-            // Before another one is put back: it could fall out for that.
-            let learner = self.book.take(route).map(TrackLearner::resume);
+            // Before the other one is put back, which could evict this one.
+            let learner = self.tracks.take(route).map(TrackLearner::resume);
             self.leave();
-            let mut along = Along::new(at, metres, error);
-            along.velocity = velocity;
+            let mut motion = Motion::new(at, metres, error);
+            motion.velocity = velocity;
             if velocity.abs() > 1.0 {
-                along = along.moving(way(velocity), velocity.abs(), VELOCITY_ERROR);
+                motion = motion.moving(way(velocity), velocity.abs(), VELOCITY_ERROR);
             }
-            self.following = Some(Following { route, learner, along });
+            self.following = Some(Following { route, learner, motion });
             self.odometer.strays = 0;
         }
-        let Some(Following { along, .. }) = &mut self.following else { return };
-        let later = along.at(at);
+        let Some(Following { motion, .. }) = &mut self.following else { return };
+        let later = motion.at(at);
         if (metres - later.metres).abs() <= later.gate(error) {
-            *along = later;
+            *motion = later;
             self.odometer.strays = 0;
-            along.read_velocity(velocity, VELOCITY_ERROR);
-            along.read_position(metres, error);
+            motion.read_velocity(velocity, VELOCITY_ERROR);
+            motion.read_position(metres, error);
         } else {
             let near = (metres - self.odometer.stray).abs() < STRAY_NEAR;
             if !near || self.odometer.strays == 0 {
@@ -155,50 +155,49 @@ impl Positioner {
             self.odometer.stray = metres;
             let lasting = |since: Instant| at.saturating_duration_since(since) >= LASTING;
             if self.odometer.strays >= STRAYS && self.odometer.since.is_some_and(lasting) {
-                *along = later;
-                along.jump(metres, error);
-                along.read_velocity(velocity, VELOCITY_ERROR);
+                *motion = later;
+                motion.jump(metres, error);
+                motion.read_velocity(velocity, VELOCITY_ERROR);
                 self.odometer.strays = 0;
             }
         }
         self.note();
     }
 
-    /// Where the train is now; `None` before it has been found and moved, and when the last
-    /// reading is a minute old or the error has grown beyond 500 metres. `None` as well while it
-    /// goes back, until it has turned for good: nothing is ahead of it then in either direction.
+    /// The position now. `None` before the train has been located and has moved, if the last
+    /// reading is a minute old, if the error is above 500 metres, and while the train reverses and
+    /// has not turned, because then its direction is unknown.
     pub fn place(&self, now: Instant) -> Option<TrainPosition> {
         self.whereabouts(now).filter(|_| !self.reverses())
     }
 
-    /// The same, told of a train that goes back as well: with the direction that it came.
+    /// The same, also while the train reverses: then with its previous direction.
     pub(crate) fn whereabouts(&self, now: Instant) -> Option<TrainPosition> {
-        let Following { route, along, .. } = self.following.as_ref()?;
-        let later = along.at(now);
+        let Following { route, motion, .. } = self.following.as_ref()?;
+        let later = motion.at(now);
         let error = later.error();
-        let known = now.saturating_duration_since(along.at) <= RECKONED_MAX && error <= ERROR_MAX;
-        let direction = along.direction.filter(|_| known)?;
-        let (metres, speed) = (later.metres, along.velocity.abs());
+        let known = now.saturating_duration_since(motion.at) <= RECKONED_MAX && error <= ERROR_MAX;
+        let direction = motion.direction.filter(|_| known)?;
+        let (metres, speed) = (later.metres, motion.velocity.abs());
         Some(TrainPosition { at: later.at, route: *route, direction, metres, speed, error })
     }
 
-    /// Where the train was then, in the last two minutes or so; `None` where it went back.
+    /// The position at a time in the last two minutes; `None` while the train reversed.
     pub fn place_at(&self, then: Instant) -> Option<TrainPosition> {
         self.journal.at(then)
     }
 
-    /// The track that the train is on, with what was learned of it, when that has changed since
-    /// [`Positioner::settle`] was last called.
+    /// The current track, if it has changed since the last call of [`Positioner::settle`].
     pub fn learned(&self) -> Option<(RouteId, Track)> {
         let following = self.following.as_ref()?;
         let learner = following.learner.as_ref().filter(|learner| learner.changed())?;
         Some((following.route, learner.settled())).filter(|(_, track)| track.length() >= WORTH)
     }
 
-    /// Ends a trip: works what was learned into the tracks, and returns those that have changed,
-    /// also those that were left since. Positions stay what they are.
+    /// Ends a trip: settles the tracks and returns the changed ones, including those left during
+    /// the trip. Positions do not change.
     pub fn settle(&mut self) -> Vec<(RouteId, Track)> {
-        let mut changed = self.book.take_changed();
+        let mut changed = self.tracks.take_changed();
         if let Some(Following { route, learner: Some(learner), .. }) = &mut self.following
             && learner.changed()
         {
@@ -217,33 +216,35 @@ impl Positioner {
         next
     }
 
-    /// Where on the track a fix is, if it can be there.
-    fn find(&self, reading: &Reading) -> Option<Found> {
+    /// The projection of a fix on the track, if it fits.
+    fn find(&self, reading: &Reading) -> Option<Projection> {
         let following = self.following.as_ref()?;
-        let later = following.along.at(reading.at);
-        let time = reading.at.saturating_duration_since(following.along.at).as_secs_f64();
+        let later = following.motion.at(reading.at);
+        let time = reading.at.saturating_duration_since(following.motion.at).as_secs_f64();
         let hint = Hint { metres: later.metres, reach: REACH + SPEED_MAX * time };
         let found = following.learner.as_ref()?.find(reading.place, hint)?;
         let fits = (found.metres - later.metres).abs() <= later.gate(reading.error);
         (fits && found.off_track <= BESIDE_MAX).then_some(found)
     }
 
-    fn accept(&mut self, reading: &Reading, fix: &Fix, found: &Found) {
-        let Some(Following { learner: Some(learner), along, .. }) = &mut self.following else {
+    fn accept(&mut self, reading: &Reading, fix: &Fix, found: &Projection) {
+        let Some(Following { learner: Some(learner), motion, .. }) = &mut self.following else {
             return;
         };
-        *along = along.at(reading.at);
-        if let Some(velocity) = velocity(fix, along, found.bearing) {
-            along.read_velocity(velocity, VELOCITY_ERROR);
+        *motion = motion.at(reading.at);
+        if let Some(velocity) = velocity(fix, motion, found.bearing) {
+            motion.read_velocity(velocity, VELOCITY_ERROR);
         }
-        along.read_position(found.metres, reading.error);
+        motion.read_position(found.metres, reading.error);
         learner.learn(reading.at, reading.place, reading.error, found);
     }
 
-    /// On a part of a track that is new, looks whether a known one goes there.
+    /// On a new part of a track, looks for a known track there.
     fn rejoin(&mut self, reading: &Reading) {
-        let Some(Following { learner: Some(learner), along, .. }) = &self.following else { return };
-        if !learner.is_new(along.metres) {
+        let Some(Following { learner: Some(learner), motion, .. }) = &self.following else {
+            return;
+        };
+        if !learner.is_new(motion.metres) {
             self.new_course.clear();
             return;
         }
@@ -251,19 +252,19 @@ impl Positioner {
         if self.new_course.readings().len() < NEW_COURSE || self.new_course.moved() < MOVED_NEW {
             return;
         }
-        let found = identify(&self.new_course, self.book.tracks());
+        let found = identify(&self.new_course, self.tracks.iter());
         self.new_course.clear();
         let near = found.filter(|(_, found)| found.off_track < BESIDE_JOINED);
         let Some((at, found)) = near else { return };
-        if let Some(Following { learner: Some(learner), along, .. }) = &mut self.following
-            && let Some(known) = self.book.tracks().nth(at)
+        if let Some(Following { learner: Some(learner), motion, .. }) = &mut self.following
+            && let Some(known) = self.tracks.iter().nth(at)
         {
-            learner.end_at(along.metres, known, BESIDE_JOINED);
+            learner.end_at(motion.metres, known, BESIDE_JOINED);
         }
         self.follow(Some(at), found, reading);
     }
 
-    /// Several fixes in a row are not where the train ought to be.
+    /// Locates the train after several fixes in a row that did not fit.
     fn resolve(&mut self, fresh: &mut dyn FnMut() -> RouteId) {
         let lasting = self.course.readings().len() >= STRAYS && self.course.lasted() >= LASTING;
         let Some(last) = self.course.readings().last().copied().filter(|_| lasting) else { return };
@@ -278,18 +279,18 @@ impl Positioner {
         }
     }
 
-    /// All fixes of the course are near each other on this track: the train is there.
+    /// Moves the train along its track, if all fixes of the course are near each other there.
     fn jump(&mut self, last: &Reading) -> bool {
-        let Some(Following { learner: Some(learner), along, .. }) = &mut self.following else {
+        let Some(Following { learner: Some(learner), motion, .. }) = &mut self.following else {
             return false;
         };
-        let later = along.at(last.at);
-        let time = last.at.saturating_duration_since(along.at).as_secs_f64();
+        let later = motion.at(last.at);
+        let time = last.at.saturating_duration_since(motion.at).as_secs_f64();
         let hint = Hint { metres: later.metres, reach: REACH + SPEED_MAX * time };
         let at_speed = |reading: &Reading| {
             let found = learner.find(reading.place, hint).filter(|one| one.off_track <= BESIDE_MAX);
             let before = last.at.saturating_duration_since(reading.at).as_secs_f64();
-            found.map(|found| found.metres + along.velocity * before)
+            found.map(|found| found.metres + motion.velocity * before)
         };
         let places: Option<Vec<f64>> = self.course.readings().iter().map(at_speed).collect();
         let Some(places) = places else { return false };
@@ -297,15 +298,15 @@ impl Positioner {
         if places.iter().any(|place| (place - mean).abs() > STRAY_NEAR) {
             return false;
         }
-        *along = later;
-        along.jump(mean, last.error);
+        *motion = later;
+        motion.jump(mean, last.error);
         self.course.clear();
         true
     }
 
-    /// Looks for the track of the course, or begins a new one.
+    /// Identifies the track of the course, or begins a new one.
     fn search(&mut self, last: &Reading, fresh: &mut dyn FnMut() -> RouteId) {
-        if let Some((at, found)) = identify(&self.course, self.book.tracks()) {
+        if let Some((at, found)) = identify(&self.course, self.tracks.iter()) {
             return self.follow(Some(at), found, last);
         }
         if self.course.moved() < MOVED_NEW {
@@ -324,14 +325,14 @@ impl Positioner {
             metres = found.metres;
         }
         let time = last.at.saturating_duration_since(first.at).as_secs_f64().max(0.1);
-        let along = Along::new(last.at, metres, last.error);
-        let along = along.moving(Direction::Up, (metres / time).min(SPEED_MAX), SPEED_GUESSED);
-        self.following = Some(Following { route: fresh(), learner: Some(learner), along });
+        let motion = Motion::new(last.at, metres, last.error);
+        let motion = motion.moving(Direction::Up, (metres / time).min(SPEED_MAX), SPEED_GUESSED);
+        self.following = Some(Following { route: fresh(), learner: Some(learner), motion });
     }
 
-    /// Goes on at a place that was found: on a known track by its number, or on the same.
+    /// Continues at a match: on a known track by its number, or on the same track.
     fn follow(&mut self, known: Option<usize>, found: Match, last: &Reading) {
-        let along = Along::new(last.at, found.metres, last.error).moving(
+        let motion = Motion::new(last.at, found.metres, last.error).moving(
             found.direction,
             found.speed.min(SPEED_MAX),
             SPEED_GUESSED,
@@ -339,59 +340,59 @@ impl Positioner {
         self.course.clear();
         match known {
             Some(at) => {
-                let Some((route, track)) = self.book.take_at(at) else { return };
+                let Some((route, track)) = self.tracks.take_at(at) else { return };
                 self.leave();
                 let learner = Some(TrackLearner::resume(track));
-                self.following = Some(Following { route, learner, along });
+                self.following = Some(Following { route, learner, motion });
             }
             None => {
                 if let Some(following) = &mut self.following {
-                    following.along = along;
+                    following.motion = motion;
                 }
             }
         }
     }
 
-    /// Puts the track that the train was on back to the known ones.
+    /// Returns the current track to the known ones.
     fn leave(&mut self) {
         let Some(following) = self.following.take() else { return };
         self.new_course.clear();
         if let Some(learner) = following.learner {
-            self.book.put(following.route, learner);
+            self.tracks.put(following.route, learner);
         }
     }
 
     fn note(&mut self) {
-        let at = self.following.as_ref().map(|following| following.along.at);
+        let at = self.following.as_ref().map(|following| following.motion.at);
         if let Some(placement) = at.and_then(|at| self.whereabouts(at)) {
             self.journal.add(placement, self.reverses());
         }
     }
 
     fn reverses(&self) -> bool {
-        self.following.as_ref().is_some_and(|following| following.along.reverses())
+        self.following.as_ref().is_some_and(|following| following.motion.reverses())
     }
 }
 
 fn reading(now: Instant, fix: &Fix) -> Option<Reading> {
-    let place = Place::from_degrees(fix.latitude, fix.longitude)?;
-    let told = fix.error.filter(|error| error.is_finite() && *error >= 0.0);
-    let error = told.unwrap_or(ERROR_USUAL).max(ERROR_LEAST);
+    let place = LatLon::from_degrees(fix.latitude, fix.longitude)?;
+    let reported = fix.error.filter(|error| error.is_finite() && *error >= 0.0);
+    let error = reported.unwrap_or(ERROR_USUAL).max(ERROR_LEAST);
     (error <= ERROR_REFUSED).then_some(Reading { at: fix.at.min(now), place, error })
 }
 
-/// The velocity along the track that a fix tells. Receivers tell no sign: it comes from the
-/// heading, or from the velocity so far when that is sure.
-fn velocity(fix: &Fix, along: &Along, bearing: f64) -> Option<f64> {
+/// The velocity along the track from a fix. Its sign comes from the heading, or from the velocity
+/// so far if that is certain.
+fn velocity(fix: &Fix, motion: &Motion, bearing: f64) -> Option<f64> {
     let speed = fix.speed.filter(|speed| (0.0..=SPEED_MAX).contains(speed))?;
     if speed < 1.0 {
         return Some(0.0);
     }
-    // Slow receivers point anywhere.
+    // The heading of a slow receiver is random.
     let heading = fix.heading.filter(|heading| heading.is_finite() && speed > 3.0);
     match heading.map(|heading| (heading - bearing).to_radians().cos()) {
         Some(cosine) if cosine.abs() > 0.7 => Some(speed * cosine.signum()),
-        _ => along.surely_moves().then(|| speed * along.velocity.signum()),
+        _ => motion.surely_moves().then(|| speed * motion.velocity.signum()),
     }
 }
 
@@ -399,36 +400,37 @@ fn way(velocity: f64) -> Direction {
     if velocity < 0.0 { Direction::Down } else { Direction::Up }
 }
 
-pub use book::TRACKS_MAX;
+pub use tracks::TRACKS_MAX;
 
-/// After so long without a reading there is no position.
+/// The position expires this long after the last reading.
 pub const RECKONED_MAX: Duration = Duration::from_secs(60);
-/// Nor is there one that may be so wrong, in metres.
+/// The largest error of a position, in metres.
 pub const ERROR_MAX: f64 = 500.0;
-/// After so long without a reading that fits, the track is looked for again.
+/// The track is identified again after this long without a fitting reading.
 const LOST: Duration = Duration::from_secs(600);
+/// Fixes are ignored for this long after an odometer's reading.
 const ODOMETER_RECENT: Duration = Duration::from_secs(10);
-/// What a fix errs that does not tell, and the least and most that is believed, in metres.
+/// The error of a fix that reports none, the least error, and the largest accepted one, in metres.
 const ERROR_USUAL: f64 = 10.0;
 const ERROR_LEAST: f64 = 3.0;
 const ERROR_REFUSED: f64 = 300.0;
-/// What a speed errs, in metres a second, when it is told, and when it is taken from positions.
+/// The error of a reported speed, and of one estimated from positions, in metres per second.
 const VELOCITY_ERROR: f64 = 1.0;
 const SPEED_GUESSED: f64 = 5.0;
-/// Around where the train ought to be it is looked for so far, in metres.
+/// The reach of the search around the expected position, in metres.
 const REACH: f64 = 500.0;
-/// A train is so near to its track, in metres; when it comes to a known one from a new one, nearer.
+/// The largest distance of a train from its track, in metres, and from a known track that it joins.
 const BESIDE_MAX: f64 = 200.0;
 const BESIDE_JOINED: f64 = 100.0;
-/// So many readings in a row that do not fit are a lasting jump.
+/// Readings in a row that do not fit and show a jump.
 const STRAYS: usize = 5;
-/// If they came over so long a time.
+/// The time that they span at least.
 const LASTING: Duration = Duration::from_millis(3_500);
-/// And so near to each other they are then, in metres.
+/// The largest distance between them, in metres.
 const STRAY_NEAR: f64 = 200.0;
-/// So far a train has moved off all known tracks before a new one begins, in metres.
+/// How far a train moves off all known tracks before a new one begins, in metres.
 const MOVED_NEW: f64 = 300.0;
-/// Readings on new ground before known tracks are looked at.
+/// Readings on a new part before known tracks are searched.
 const NEW_COURSE: usize = 10;
-/// A track that is shorter is forgotten, in metres.
+/// The least length of a track that is kept, in metres.
 const WORTH: f64 = 1_000.0;

@@ -8,7 +8,7 @@ use crate::track::Vector;
 
 const ROUTE: RouteId = RouteId(7);
 
-/// A train that speeds up, cruises, stands at a station each 20 km, and what its receiver says.
+/// A train that accelerates, cruises and stops at a station every 20 km, with its receiver.
 struct Train {
     line: Line,
     dice: Dice,
@@ -22,7 +22,7 @@ struct Train {
 
 impl Train {
     fn new(seed: u64, metres: f64) -> Self {
-        let line = Line::new(seed, Place::from_degrees(50.0, 8.0).unwrap(), 60.0, 100_000.0);
+        let line = Line::new(seed, LatLon::from_degrees(50.0, 8.0).unwrap(), 60.0, 100_000.0);
         let dice = Dice::new(seed + 1_000);
         let begin = start();
         Self { line, dice, begin, time: 0.0, metres, speed: 0.0, sign: 1.0, waits: 0.0 }
@@ -32,7 +32,7 @@ impl Train {
         self.begin + seconds(self.time)
     }
 
-    /// A second passes.
+    /// Advances by a second.
     fn step(&mut self) {
         self.time += 1.0;
         self.waits -= 1.0;
@@ -49,7 +49,7 @@ impl Train {
         }
         self.metres += self.sign * self.speed;
         if self.waits == 60.0 {
-            // Past the station, so that the next one counts.
+            // Just past the station, so that the next one counts.
             self.metres += self.sign * (station - position + 1.0);
         }
     }
@@ -78,7 +78,7 @@ impl Train {
     }
 }
 
-/// The line as earlier trips have shown it.
+/// The track of earlier trips.
 fn known(line: &Line) -> Track {
     let mut learner = TrackLearner::begin_at(line.place(0.0));
     let (mut metres, begin) = (0.0, start());
@@ -124,7 +124,7 @@ impl Misses {
 }
 
 #[test]
-fn positions_are_better_than_the_receiver() {
+fn positions_are_more_exact_than_the_receiver() {
     for with_speed in [false, true] {
         let mut all = Misses::default();
         for seed in 0..12 {
@@ -155,7 +155,7 @@ fn positions_are_better_than_the_receiver() {
 }
 
 #[test]
-fn tunnels_are_bridged_and_the_error_grows_as_it_should() {
+fn tunnels_are_bridged_with_a_growing_error() {
     let mut ends = Misses::default();
     for seed in 0..40 {
         let mut train = Train::new(seed, 2_000.0);
@@ -197,7 +197,7 @@ fn tunnels_are_bridged_and_the_error_grows_as_it_should() {
 }
 
 #[test]
-fn jumps_are_refused_and_lasting_ones_accepted() {
+fn jumps_are_rejected_and_lasting_ones_accepted() {
     for seed in 0..20 {
         let mut train = Train::new(seed, 2_000.0);
         let track = known(&train.line);
@@ -205,7 +205,7 @@ fn jumps_are_refused_and_lasting_ones_accepted() {
         for second in 0..300 {
             train.step();
             let mut fix = train.fix(true);
-            // Up to three in a row are far off, and all kinds of nonsense comes between.
+            // Up to three in a row are far off, with invalid fixes between.
             if second > 60 && second % 20 < 3 {
                 let away = train.line.place(train.metres + 700.0);
                 fix = crate::simulated::fix(train.now(), away, 8.0);
@@ -219,7 +219,7 @@ fn jumps_are_refused_and_lasting_ones_accepted() {
                 assert!(miss.abs() < 45.0, "seed {seed} second {second}: {miss:.1}");
             }
         }
-        // The train was somewhere else all the time.
+        // The train is elsewhere.
         train.metres += 20_000.0;
         for _ in 0..10 {
             train.step();
@@ -240,7 +240,7 @@ fn nonsense(fix: &Fix) -> [Fix; 7] {
         Fix { longitude: f64::INFINITY, ..*fix },
         Fix { latitude: 0.0, longitude: 0.0, ..*fix },
         Fix { error: Some(5_000.0), latitude: fix.latitude + 0.02, ..*fix },
-        // Late by seconds, and with the clock stepped.
+        // Late by seconds, and after a clock step.
         Fix { at: earlier(3), time_ms: Some(0), ..*fix },
         Fix { time_ms: Some(u64::MAX), speed: Some(f64::NAN), heading: Some(1e300), ..*fix },
         Fix { speed: Some(-7.0), error: Some(f64::NAN), ..*fix },
@@ -249,7 +249,7 @@ fn nonsense(fix: &Fix) -> [Fix; 7] {
 
 #[test]
 fn two_receivers_are_smoothed() {
-    // At the head and the tail of a coach, and of a train, told late by turns.
+    // At both ends of a coach and of a train, alternately late.
     for (apart, mean, most) in [(25.0, 15.0, 50.0), (200.0, 120.0, 160.0)] {
         let mut all = Misses::default();
         for seed in 0..12 {
@@ -277,7 +277,7 @@ fn two_receivers_are_smoothed() {
 }
 
 #[test]
-fn a_train_turns_at_its_terminus_and_not_when_it_stands_or_shunts() {
+fn train_turns_at_its_terminus_and_not_when_it_stands_or_shunts() {
     for seed in 0..20 {
         let mut train = Train::new(seed, 2_000.0);
         let track = known(&train.line);
@@ -295,7 +295,7 @@ fn a_train_turns_at_its_terminus_and_not_when_it_stands_or_shunts() {
             train.step();
             run(&mut train, Direction::Up);
         }
-        // It stands for 20 minutes, and is shunted 60 m back and forth.
+        // It stands for 20 minutes and is shunted by 60 m.
         for second in 0..1_200 {
             train.time += 1.0;
             train.speed = 0.0;
@@ -316,18 +316,17 @@ fn a_train_turns_at_its_terminus_and_not_when_it_stands_or_shunts() {
                 Some(place) if place.direction == Direction::Down => {
                     turned_at = turned_at.or(Some(20_001.0 - train.metres));
                 }
-                // It is as good as standing.
+                // Below 2 m/s it counts as standing.
                 Some(_) => forward += u32::from(train.speed > 2.0),
                 None => back = Some(train.now()),
             }
         }
         let turned_at = turned_at.unwrap();
         assert!((60.0..300.0).contains(&turned_at), "seed {seed}: {turned_at:.0} m");
-        // Seconds in which it went back at over 2 m/s and was told as one that goes forward: until
-        // the filter has seen it.
+        // Seconds above 2 m/s with the old direction, until the filter has followed.
         assert!(forward <= 8, "seed {seed}: {forward}");
         if let Some(back) = back {
-            assert_eq!(positioner.place_at(back), None, "seed {seed}: no record is placed there");
+            assert_eq!(positioner.place_at(back), None, "seed {seed}: no position while reversing");
         }
         let miss = positioner.place(train.now()).unwrap().metres - train.truth(&track);
         assert!(miss.abs() < 35.0, "seed {seed}: {miss:.1}");
@@ -335,7 +334,7 @@ fn a_train_turns_at_its_terminus_and_not_when_it_stands_or_shunts() {
 }
 
 #[test]
-fn a_first_trip_is_placed_as_later_ones_are() {
+fn first_trip_has_the_positions_of_later_ones() {
     let mut all = Misses::default();
     for seed in 0..12 {
         let mut first = Train::new(seed, 1_000.0);
@@ -367,7 +366,7 @@ fn a_first_trip_is_placed_as_later_ones_are() {
             positioner.observe_fix(second.now(), &fix, &mut fresh());
             let Some(place) = positioner.place(second.now()) else { continue };
             assert_eq!(place.route, route, "seed {seed}");
-            // Where the first trip said it was at the same place.
+            // Compared with the first trip at the same place.
             let after = marks.partition_point(|(metres, _)| *metres < second.metres);
             let [before, after] = [marks[after - 1], marks[after.min(marks.len() - 1)]];
             let way = (after.0 - before.0).max(1e-9);
@@ -380,14 +379,14 @@ fn a_first_trip_is_placed_as_later_ones_are() {
 }
 
 #[test]
-fn a_branch_becomes_a_track_and_is_found_again() {
+fn branch_becomes_a_track_and_is_recognised() {
     for seed in 0..10 {
         let main = Train::new(seed, 0.0).line;
         let branch = main.branch(30_000.0, 40.0, 25_000.0);
         let track = known(&main);
         let apart = |metres: f64| track.nearest(branch.place(metres), None).unwrap().off_track;
         if (34..55).any(|kilometre| apart(f64::from(kilometre) * 1_000.0) < 400.0) {
-            continue; // They meet again.
+            continue; // The lines meet again.
         }
         let mut tracks = vec![(ROUTE, track.clone())];
         let mut routes = Vec::new();
@@ -420,7 +419,7 @@ fn a_branch_becomes_a_track_and_is_found_again() {
 }
 
 #[test]
-fn a_new_track_ends_where_a_known_one_begins() {
+fn new_track_ends_where_a_known_one_begins() {
     for seed in 0..10 {
         let line = Train::new(seed, 0.0).line;
         let mut learner = TrackLearner::begin_at(line.place(30_000.0));
@@ -450,9 +449,9 @@ fn a_new_track_ends_where_a_known_one_begins() {
     }
 }
 
-/// What was recorded as two tracks of one line: each trip begins 400 m before a known one.
+/// Each trip begins before a known track; the line must not become two tracks.
 #[test]
-fn a_track_does_not_grow_along_a_known_one() {
+fn track_does_not_grow_along_a_known_one() {
     for (seed, before) in [(0, 400.0), (1, 700.0), (2, 3_000.0), (3, 3_000.0), (4, 6_000.0)] {
         let line = Train::new(seed, 0.0).line;
         let mut positioner = Positioner::new([]);
@@ -493,7 +492,7 @@ fn a_track_does_not_grow_along_a_known_one() {
 }
 
 #[test]
-fn odometers_are_taken_as_they_are() {
+fn odometer_determines_the_position() {
     for seed in 0..20 {
         let (mut dice, begin) = (Dice::new(seed), start());
         let mut positioner = Positioner::new([]);
@@ -515,8 +514,8 @@ fn odometers_are_taken_as_they_are() {
                 let bad = Odometer { metres, velocity, error, ..odometer };
                 positioner.observe_odometer(at, &bad);
             }
-            // Fixes do not count beside it.
-            let elsewhere = Place::from_degrees(10.0, 10.0).unwrap().moved(Vector::default());
+            // Fixes are ignored.
+            let elsewhere = LatLon::from_degrees(10.0, 10.0).unwrap().moved(Vector::default());
             positioner.observe_fix(at, &fix(at, elsewhere, 5.0), &mut fresh());
             if second > 10 {
                 all.add(positioner.place(at), truth);
@@ -531,13 +530,13 @@ fn odometers_are_taken_as_they_are() {
     }
 }
 
-/// The oldest of as many tracks as are held must not fall out for the one that is left.
+/// With all places taken, resuming the oldest track must not evict it.
 #[test]
-fn the_track_that_falls_out_is_the_one_that_was_used_longest_ago() {
-    let far = known(&Line::new(1, Place::from_degrees(50.0, 8.0).unwrap(), 60.0, 5_000.0));
+fn track_used_longest_ago_is_dropped() {
+    let far = known(&Line::new(1, LatLon::from_degrees(50.0, 8.0).unwrap(), 60.0, 5_000.0));
     let tracks = (0..TRACKS_MAX as u64).map(|route| (RouteId(route), far.clone()));
     let mut positioner = Positioner::new(tracks);
-    let line = Line::new(2, Place::from_degrees(40.0, 8.0).unwrap(), 60.0, 9_000.0);
+    let line = Line::new(2, LatLon::from_degrees(40.0, 8.0).unwrap(), 60.0, 9_000.0);
     let (mut dice, begin) = (Dice::new(3), start());
     for second in 0..100 {
         let (time, metres) = (f64::from(second), 80.0 * f64::from(second));
@@ -552,31 +551,31 @@ fn the_track_that_falls_out_is_the_one_that_was_used_longest_ago() {
         positioner.observe_odometer(at, &odometer);
         positioner.following.as_ref().unwrap().learner.is_some()
     };
-    assert!(shown(100.0, RouteId(0)), "it is the oldest, and still known");
+    assert!(shown(100.0, RouteId(0)), "the oldest is still known");
     assert!(shown(101.0, RouteId(1)) && shown(102.0, begun));
-    assert!(shown(103.0, RouteId(0)), "it was used just now");
+    assert!(shown(103.0, RouteId(0)), "the last used is known");
 }
 
 #[test]
 fn memory_is_bounded() {
-    let line = Line::new(1, Place::from_degrees(50.0, 8.0).unwrap(), 60.0, 5_000.0);
+    let line = Line::new(1, LatLon::from_degrees(50.0, 8.0).unwrap(), 60.0, 5_000.0);
     let track = known(&line);
     let tracks = (0..2 * TRACKS_MAX as u64).map(|route| (RouteId(route), track.clone()));
     let mut positioner = Positioner::new(tracks);
-    assert_eq!(positioner.book.tracks().count(), TRACKS_MAX);
-    // A receiver that shows another town with each reading, for hours.
+    assert_eq!(positioner.tracks.iter().count(), TRACKS_MAX);
+    // A receiver that reports another town with each reading, for hours.
     let mut dice = Dice::new(1);
     let begin = start();
     for second in 0..10_000 {
         let at = begin + seconds(f64::from(second));
-        let place = Place::from_degrees(dice.between(-80.0, 80.0), dice.between(-180.0, 180.0));
+        let place = LatLon::from_degrees(dice.between(-80.0, 80.0), dice.between(-180.0, 180.0));
         positioner.observe_fix(at, &fix(at, place.unwrap(), 5.0), &mut fresh());
         assert_eq!(positioner.place(at), None);
     }
     assert!(positioner.course.readings().len() <= 16 && positioner.settle().is_empty());
 }
 
-/// Anything in any order: no panic, and what is told is sound.
+/// Random readings in any order: no panic, and positions are plausible.
 #[test]
 fn fuzz_any_readings() {
     for seed in 0..60 {

@@ -8,7 +8,7 @@ use polyrail_model::{Direction, RouteId};
 /// The position of a train at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainPosition {
-    /// When it was there.
+    /// The time.
     pub at: Instant,
     /// The track.
     pub route: RouteId,
@@ -16,14 +16,14 @@ pub struct TrainPosition {
     pub direction: Direction,
     /// Metres from the beginning of the track.
     pub metres: f64,
-    /// Metres a second along the direction; positioning reports at least 0.
+    /// Metres per second along the direction; positioning reports at least 0.
     pub speed: f64,
     /// Standard deviation of `metres`.
     pub error: f64,
 }
 
 impl TrainPosition {
-    /// The position in a telemetry that was received now; `None` if it is older than the clock.
+    /// The position of a telemetry received now; `None` if it is older than the clock.
     pub fn from_telemetry(now: Instant, telemetry: &Telemetry) -> Option<Self> {
         let Telemetry { route, direction, position, speed, error, age, .. } = telemetry;
         Some(Self {
@@ -36,7 +36,7 @@ impl TrainPosition {
         })
     }
 
-    /// The position now, if the train has kept its speed.
+    /// The position now at an unchanged speed.
     pub fn advanced(&self, now: Instant) -> Self {
         let time = now.saturating_duration_since(self.at).as_secs_f64();
         let metres = self.metres + self.direction.sign() * self.speed * time;

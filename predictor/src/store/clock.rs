@@ -1,31 +1,49 @@
-//! Whether a clock may say which trips are too old.
+//! Plausible times of records, and of this machine's clock.
 //!
-//! A gateway whose clock is years ahead would let all its trips fall out, and the trips that it
-//! records itself bear the same wrong time: the newest of them proves nothing. So a clock is held
-//! against *runs* of trips, which no gap of [`AHEAD_MS`] interrupts. The newest run that lasted for
-//! [`RUN_MS`] counts; before there is any, the oldest run does, which was there before the others.
+//! A gateway whose clock is years ahead would evict all its trips, and the trips that it records
+//! have the same wrong time, so the newest of them proves nothing. So a clock is compared with
+//! *runs* of trips without a gap of [`GAP_MS`]. The newest run that lasted [`RUN_MS`] counts. If
+//! there is none, the oldest run does, because it was there before the others.
 //!
 //! ```text
-//!   ......................                         .. .        wall
-//!   a run of a year, honest    20 years of gap     some days   clock
-//!                        ^ held against this
+//!   ......................                         .. .        clock
+//!   a run of a year, right     20 years of gap     some days
+//!                        ^ compared with this
 //! ```
 //!
-//! A train that was laid up for longer than the bound looks the same: for the first 30 days that it
-//! runs again nothing of it falls out, and then what is too old does. Nothing of this is stored, so
-//! starting anew changes nothing.
+//! A train that was out of service for longer looks the same: for its first 30 days back in service
+//! nothing is evicted by age. None of this is stored, so a restart changes nothing.
 //!
-//! A clock that is to be believed, being neither far ahead of those trips nor behind them, tells
-//! also which trips cannot be as new as the wrong clock made them.
+//! A plausible clock, neither far ahead of those trips nor behind them, also shows which trips have
+//! a wrong time from the future.
 
-/// The last of the trips that a clock is held against. `times`: those of all trips, in any order;
-/// none where there are no trips.
+/// The time of a handover if it is plausible: neither before 2025 nor more than a day in the
+/// future. Else its time of arrival, which is that of the newest trip (`newest_ms`) if this
+/// machine's clock (`now_ms`) is before 2025.
+pub(super) fn plausible(at_ms: u64, now_ms: u64, newest_ms: u64) -> u64 {
+    let now_ms = if now_ms >= EARLIEST_MS { now_ms } else { newest_ms.max(EARLIEST_MS) };
+    let arrived = now_ms.min(LATEST_MS);
+    if (EARLIEST_MS..=arrived.saturating_add(DAY_MS)).contains(&at_ms) { at_ms } else { arrived }
+}
+
+/// Whether the clock is more than a day behind a trip, or before 2025.
+pub(super) fn is_behind(now_ms: u64, trip_ms: u64) -> bool {
+    now_ms.saturating_add(DAY_MS) < trip_ms.max(EARLIEST_MS)
+}
+
+/// Whether the clock is implausibly far ahead of the attested trip.
+pub(super) fn is_ahead(now_ms: u64, attested_ms: u64) -> bool {
+    now_ms.saturating_sub(attested_ms) > GAP_MS
+}
+
+/// The last trip of the run that counts; none without trips. `times` are those of all trips, in any
+/// order.
 pub(super) fn attested(mut times: Vec<u64>) -> Option<u64> {
     times.sort_unstable();
     let mut run: Option<(u64, u64)> = None;
     for at in times.into_iter().rev() {
         let last = match run {
-            Some((last, first)) if first - at <= AHEAD_MS => last,
+            Some((last, first)) if first - at <= GAP_MS => last,
             _ => at,
         };
         if last - at >= RUN_MS {
@@ -36,61 +54,14 @@ pub(super) fn attested(mut times: Vec<u64>) -> Option<u64> {
     run.map(|(last, _)| last)
 }
 
-/// Whether a clock is so far ahead of those trips that it is not believed.
-pub(super) fn is_doubtful(wall_ms: u64, attested_ms: u64) -> bool {
-    wall_ms.saturating_sub(attested_ms) > AHEAD_MS
-}
-
-/// Whether a clock is so far behind those trips that it is not believed.
-pub(super) fn is_behind(wall_ms: u64, attested_ms: u64) -> bool {
-    wall_ms.saturating_add(DAY_MS) < attested_ms
-}
-
-/// So far a clock may be ahead of the trips, in milliseconds: 180 days, longer than a train stands
-/// in a workshop and less than the year by which a hand sets it wrong.
-const AHEAD_MS: u64 = 180 * DAY_MS;
-/// So long a run of trips lasts that proves its own clock: 30 days.
+/// 2025: no handover was recorded before.
+pub(super) const EARLIEST_MS: u64 = 1_735_689_600_000;
+/// The year 2200: a later clock is wrong.
+const LATEST_MS: u64 = 7_258_118_400_000;
+/// The difference that clocks may have.
+pub(super) const DAY_MS: u64 = 86_400_000;
+/// 180 days: longer than a train is in a workshop, and less than the year by which a typing error
+/// sets a clock wrong.
+pub(super) const GAP_MS: u64 = 180 * DAY_MS;
+/// The length of a run that proves its clock.
 const RUN_MS: u64 = 30 * DAY_MS;
-const DAY_MS: u64 = 86_400_000;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clock_is_held_against_the_newest_run_that_lasted() {
-        // Days, the newest first, and the one that counts.
-        let table: [(&[u64], Option<u64>); 9] = [
-            (&[], None),
-            (&[500], Some(500)),
-            (&[500, 499, 490], Some(500)),
-            (&[500, 490, 480, 470, 460], Some(500)),
-            // A wrong clock for a day, for two different ones, and one that lasted.
-            (&[8_001, 8_000, 500, 490, 470], Some(500)),
-            (&[9_000, 8_000, 500, 490, 470], Some(500)),
-            (&[8_030, 8_000, 500, 490, 470], Some(8_030)),
-            // Nothing has lasted: the first run.
-            (&[8_001, 8_000, 500, 499], Some(500)),
-            // A gap of 180 days is none.
-            (&[680, 500, 499], Some(680)),
-        ];
-        for (days, wanted) in table {
-            let times: Vec<u64> = days.iter().map(|day| day * DAY_MS).collect();
-            assert_eq!(attested(times), wanted.map(|day| day * DAY_MS), "{days:?}");
-        }
-    }
-
-    #[test]
-    fn a_clock_may_be_a_day_behind() {
-        for (wall, behind) in [(0, true), (498, true), (499, false), (501, false)] {
-            assert_eq!(is_behind(wall * DAY_MS, 500 * DAY_MS), behind, "{wall}");
-        }
-    }
-
-    #[test]
-    fn a_clock_may_be_half_a_year_ahead() {
-        for (wall, doubtful) in [(0, false), (500, false), (680, false), (681, true)] {
-            assert_eq!(is_doubtful(wall * DAY_MS, 500 * DAY_MS), doubtful, "{wall}");
-        }
-    }
-}

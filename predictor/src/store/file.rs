@@ -1,4 +1,4 @@
-//! Opening a database file, refusing a foreign one, and setting a damaged one aside.
+//! Opens database files, rejects foreign ones and renames damaged ones.
 //!
 //! Opening verifies the checksum of every page, because redb trusts later reads.
 
@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use redb::backends::InMemoryBackend;
 use redb::{Builder, Database, ReadableDatabase, TableHandle};
 
-use super::error::{Fault, StoreError};
-use super::tables::{self, FORMAT, META};
+use super::FORMAT;
+use super::error::StoreError;
+use super::tables::{self, META, TABLES};
 
-/// Opens a file, or creates one. redb may panic over a damaged file.
+/// Opens a file, or creates one. redb may panic on a damaged file.
 pub(super) fn open(path: &Path) -> Result<Database, StoreError> {
     let opened = catch_unwind(AssertUnwindSafe(|| {
         reject_foreign(path)?;
@@ -25,30 +26,26 @@ pub(super) fn open(path: &Path) -> Result<Database, StoreError> {
         prepare(&database)?;
         Ok(database)
     }));
-    let panicked = |_| Err(Fault::Damaged("redb panicked".to_owned()));
-    opened.unwrap_or_else(panicked).map_err(|fault| fault.at(path))
+    opened.unwrap_or_else(|_| Err(StoreError::damaged("redb panicked")))
 }
 
 pub(super) fn in_memory() -> Result<Database, StoreError> {
-    let open = || {
-        let database = builder().create_with_backend(InMemoryBackend::new())?;
-        prepare(&database)?;
-        Ok(database)
-    };
-    open().map_err(|fault: Fault| fault.at(Path::new(IN_MEMORY)))
+    let database = builder().create_with_backend(InMemoryBackend::new())?;
+    prepare(&database)?;
+    Ok(database)
 }
 
-/// Renames a damaged file to `<name>.damaged`, in the place of an earlier one.
+/// Renames a damaged file to `<name>.damaged`, replacing an earlier one.
 pub(super) fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
     let mut name = OsString::from(path);
     name.push(".damaged");
     let to = PathBuf::from(name);
-    fs::rename(path, &to).map_err(|error| Fault::Io(error).at(path))?;
+    fs::rename(path, &to)?;
     Ok(to)
 }
 
 /// Distinguishes other programs' files, which stay where they are, from damaged ones.
-fn reject_foreign(path: &Path) -> Result<(), Fault> {
+fn reject_foreign(path: &Path) -> Result<(), StoreError> {
     let mut begin = Vec::new();
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -61,28 +58,29 @@ fn reject_foreign(path: &Path) -> Result<(), Fault> {
     if begin.is_empty() || begin == MAGIC {
         Ok(())
     } else if begin.iter().all(|byte| *byte == 0) || MAGIC.starts_with(&begin) {
-        Err(Fault::Damaged("the file's header is missing".to_owned()))
+        Err(StoreError::damaged("its header is missing"))
     } else {
-        Err(Fault::Foreign)
+        Err(StoreError::Foreign)
     }
 }
 
-/// Creates the tables of an empty database, and checks the format of any other.
-fn prepare(database: &Database) -> Result<(), Fault> {
+/// Creates the tables of an empty database; checks the format of any other.
+fn prepare(database: &Database) -> Result<(), StoreError> {
     let reading = database.begin_read()?;
     let names: Vec<String> = reading.list_tables()?.map(|table| table.name().to_owned()).collect();
     if names.is_empty() {
-        return tables::begin(database);
+        return tables::create(database);
     }
     if !names.iter().any(|name| name == META.name()) {
-        return Err(Fault::Foreign);
+        return Err(StoreError::Foreign);
     }
     let format = reading.open_table(META)?.get_owned("format")?.map(|format| format.value());
     match format {
-        None => Err(Fault::Foreign),
-        Some(found) if found > FORMAT => Err(Fault::TooNew(found)),
-        Some(FORMAT) => tables::check(&reading),
-        Some(found) => Err(Fault::Damaged(format!("it has format {found}"))),
+        None => Err(StoreError::Foreign),
+        Some(found) if found > FORMAT => Err(StoreError::TooNew(found)),
+        Some(FORMAT) if names.len() < TABLES => Err(StoreError::damaged("a table is missing")),
+        Some(FORMAT) => Ok(()),
+        Some(found) => Err(StoreError::Damaged(format!("it has format {found}"))),
     }
 }
 
@@ -92,8 +90,6 @@ fn builder() -> Builder {
     builder
 }
 
-/// The name of a database without a file, in errors.
-pub(super) const IN_MEMORY: &str = "the database in memory";
 /// The beginning of each redb file (its design document, "Database header").
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 /// Pages in memory; redb's default is 1 GiB.

@@ -1,59 +1,47 @@
-//! The trace database (Dong and others, III and IV): how fast a carrier was at a place, over the
-//! last trips.
+//! The rate map (Dong et al., III and IV): a carrier's rates and delays at a place on its last
+//! trips.
 //!
 //! "The past trip tells us more than the previous location on the current trip." A place is 100 m
-//! of track, of one carrier and direction. Of each of the last [`PLACE_TRIPS_MAX`] trips it keeps
-//! one rate and one delay, the means of what was measured there, so that a slow train counts no
-//! more than a fast one.
+//! of track, for one carrier and direction. For each of the last [`PLACE_TRIPS_MAX`] trips it keeps
+//! the mean rate and the mean delay, so that a slow train counts no more than a fast one.
 
 use std::time::Duration;
 
+use polyrail_model::codec::FieldError;
 use polyrail_model::{Bitrate, Direction, Position, RouteId, TripId};
 
-use crate::record::{Reader, RecordError, Writer};
+use crate::record::{Reader, Writer};
 
-/// What was measured of a carrier at a position.
+/// A measurement of a carrier at a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlaceSample {
     /// The carrier.
     pub carrier: String,
     /// The track.
     pub route: RouteId,
-    /// Which way the train goes.
+    /// The direction of travel.
     pub direction: Direction,
-    /// Where.
+    /// The position.
     pub position: Position,
-    /// On which trip.
+    /// The trip.
     pub trip: TripId,
-    /// The rate of delivery; none where the path had too little to send to tell.
+    /// The rate of delivery, if measured.
     pub rate: Option<Bitrate>,
-    /// The delay, where it is known.
+    /// The delay, if measured.
     pub delay: Option<Duration>,
 }
 
-/// A tenth of the trips is below the first, half below the second, a tenth above the third.
+/// The expected rate and delay of a carrier at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spread<T> {
-    /// Exceeded on nine trips of ten.
-    pub p10: T,
-    /// Exceeded on half of the trips.
-    pub p50: T,
-    /// Exceeded on one trip of ten.
-    pub p90: T,
+pub struct PlaceEstimate {
+    /// The median of the trips' rates; none if no trip measured one.
+    pub rate: Option<Bitrate>,
+    /// The 0.1 quantile of the trips' delays, which excludes our own queues; none if no trip
+    /// measured one.
+    pub delay: Option<Duration>,
 }
 
-/// What to expect of a carrier at a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlaceQuantiles {
-    /// The rate of delivery; none when no trip measured it.
-    pub rate: Option<Spread<Bitrate>>,
-    /// The delay; none when no trip measured it.
-    pub delay: Option<Spread<Duration>>,
-    /// How many trips were here.
-    pub trips: usize,
-}
-
-/// What a place remembers, the oldest trip first.
+/// The trips at a place, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place(pub(crate) Vec<Visit>);
 
@@ -61,7 +49,7 @@ pub(crate) struct Place(pub(crate) Vec<Visit>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Visit {
     pub(crate) trip: TripId,
-    /// In bits a second.
+    /// In bits per second.
     pub(crate) rate: Mean,
     /// In microseconds.
     pub(crate) delay: Mean,
@@ -70,9 +58,9 @@ pub(crate) struct Visit {
 /// A running mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mean {
-    /// How many values went in, up to [`SAMPLES_MAX`]; from there on newer ones weigh more.
-    pub(crate) samples: u64,
-    pub(crate) value: u64,
+    /// The number of values, up to [`SAMPLES_MAX`]; beyond it newer values weigh more.
+    samples: u64,
+    value: u64,
 }
 
 impl Place {
@@ -95,7 +83,7 @@ impl Place {
         }
     }
 
-    /// Takes over trips that it does not know, as older than those that it knows.
+    /// Adds unknown trips, as older than the known ones.
     pub(crate) fn merge(&mut self, other: &Self) {
         let known = |one: &Visit| self.0.iter().any(|own| own.trip == one.trip);
         let mut all: Vec<_> = other.0.iter().filter(|one| !known(one)).copied().collect();
@@ -104,10 +92,11 @@ impl Place {
         self.0 = all;
     }
 
-    pub(crate) fn quantiles(&self) -> PlaceQuantiles {
-        let rate = spread(self.0.iter().map(|visit| visit.rate), Bitrate::from_bps);
-        let delay = spread(self.0.iter().map(|visit| visit.delay), Duration::from_micros);
-        PlaceQuantiles { rate, delay, trips: self.0.len() }
+    pub(crate) fn estimate(&self) -> PlaceEstimate {
+        let rate = quantile(self.0.iter().map(|visit| visit.rate), 50);
+        let delay = quantile(self.0.iter().map(|visit| visit.delay), 10);
+        let (rate, delay) = (rate.map(Bitrate::from_bps), delay.map(Duration::from_micros));
+        PlaceEstimate { rate, delay }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -125,11 +114,11 @@ impl Place {
         out.finish()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, FieldError> {
         let mut from = Reader::new(bytes, VERSION)?;
         let count: usize = from.number("number of trips")?;
         if count > PLACE_TRIPS_MAX {
-            return Err(RecordError::Impossible("number of trips"));
+            return Err(FieldError::Invalid("number of trips"));
         }
         let mut visits = Vec::with_capacity(count);
         for _ in 0..count {
@@ -143,38 +132,41 @@ impl Place {
 }
 
 impl Mean {
+    pub(crate) fn new(samples: u64, value: u64) -> Result<Self, FieldError> {
+        let is_valid = samples <= SAMPLES_MAX && (samples > 0 || value == 0);
+        is_valid.then_some(Self { samples, value }).ok_or(FieldError::Invalid("number of samples"))
+    }
+
+    /// The number of values, and their mean.
+    pub(crate) fn parts(self) -> (u64, u64) {
+        (self.samples, self.value)
+    }
+
     fn add(&mut self, value: u64) {
         self.samples = (self.samples + 1).min(SAMPLES_MAX);
         let step = (i128::from(value) - i128::from(self.value)) / i128::from(self.samples);
         self.value = u64::try_from(i128::from(self.value) + step).unwrap_or(u64::MAX);
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, RecordError> {
+    fn decode(from: &mut Reader<'_>) -> Result<Self, FieldError> {
         let samples = from.varint()?;
-        if samples > SAMPLES_MAX {
-            return Err(RecordError::Impossible("number of samples"));
-        }
-        let value = if samples > 0 { from.varint()? } else { 0 };
-        Ok(Self { samples, value })
+        Self::new(samples, if samples > 0 { from.varint()? } else { 0 })
     }
 }
 
-/// Quantiles by the nearest rank.
-fn spread<T>(means: impl Iterator<Item = Mean>, unit: fn(u64) -> T) -> Option<Spread<T>> {
+/// A quantile in percent, by the nearest rank.
+fn quantile(means: impl Iterator<Item = Mean>, percent: usize) -> Option<u64> {
     let mut values: Vec<_> = means.filter(|mean| mean.samples > 0).map(|mean| mean.value).collect();
     values.sort_unstable();
-    let rank = |percent: usize| {
-        let rank = (values.len() * percent).div_ceil(100);
-        values.get(rank.saturating_sub(1)).copied().map(unit)
-    };
-    Some(Spread { p10: rank(10)?, p50: rank(50)?, p90: rank(90)? })
+    let rank = (values.len() * percent).div_ceil(100).saturating_sub(1);
+    values.get(rank).copied()
 }
 
 const VERSION: u8 = 1;
-/// Trips that a place remembers.
-pub const PLACE_TRIPS_MAX: usize = 32;
-/// A train that stands at a place for long does not stop learning there.
-pub(crate) const SAMPLES_MAX: u64 = 1000;
+/// Trips of a place.
+pub(crate) const PLACE_TRIPS_MAX: usize = 32;
+/// A mean weighs no more than this many values.
+const SAMPLES_MAX: u64 = 1000;
 
 #[cfg(test)]
 mod tests {
@@ -193,41 +185,41 @@ mod tests {
     }
 
     #[test]
-    fn a_trip_counts_once_with_its_mean_and_the_oldest_fall_out() {
+    fn trip_counts_once_with_its_mean_and_the_oldest_are_dropped() {
         let mut place = Place::default();
         for trip in 0..40 {
-            for mbps in [trip, trip + 2, trip + 4] {
-                place.add(&sample(trip, Some(mbps), None));
+            for sample in [trip, trip + 2, trip + 4] {
+                place.add(&self::sample(trip, Some(sample), Some(sample)));
             }
         }
-        let found = place.quantiles();
         // The trips 8 to 39 are left; their means are 10 to 41.
-        assert_eq!((found.trips, found.delay), (32, None));
-        let Spread { p10, p50, p90 } = found.rate.unwrap();
-        assert_eq!([p10, p50, p90].map(Bitrate::as_mbps), [13.0, 25.0, 38.0]);
+        assert_eq!(place.0.len(), PLACE_TRIPS_MAX);
+        let rate = Some(Bitrate::from_mbps(25.0));
+        let delay = Some(Duration::from_millis(13));
+        assert_eq!(place.estimate(), PlaceEstimate { rate, delay });
     }
 
     #[test]
-    fn extreme_values_and_missing_ones_are_kept() {
+    fn extreme_and_missing_values_are_kept() {
         let mut place = Place::default();
-        assert_eq!(place.quantiles(), PlaceQuantiles { rate: None, delay: None, trips: 0 });
+        assert_eq!(place.estimate(), PlaceEstimate { rate: None, delay: None });
         let mut endless = sample(1, None, None);
         endless.rate = Some(Bitrate::from_bps(u64::MAX));
         endless.delay = Some(Duration::MAX);
         place.add(&endless);
         place.add(&endless);
         place.add(&sample(2, None, None));
-        assert_eq!(place.quantiles().rate.unwrap().p90.as_bps(), u64::MAX);
+        assert_eq!(place.estimate().rate.unwrap().as_bps(), u64::MAX);
         let bytes = place.encode();
         assert_eq!(Place::decode(&bytes), Ok(place));
         for end in 0..bytes.len() {
             assert!(Place::decode(&bytes[..end]).is_err());
         }
-        assert_eq!(Place::decode(&[1, 33]), Err(RecordError::Impossible("number of trips")));
+        assert_eq!(Place::decode(&[1, 33]), Err(FieldError::Invalid("number of trips")));
     }
 
     #[test]
-    fn what_is_taken_over_counts_as_older() {
+    fn merged_trips_count_as_older() {
         let (mut own, mut other) = (Place::default(), Place::default());
         (0..20).for_each(|trip| own.add(&sample(trip, Some(1), None)));
         (10..40).for_each(|trip| other.add(&sample(trip, Some(9), None)));

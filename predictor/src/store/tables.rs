@@ -1,24 +1,25 @@
 //! The tables of a database, and its counters.
 
-use redb::{Database, ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction};
+use redb::{Database, ReadableTable, Table, TableDefinition, WriteTransaction};
 
-use super::error::Fault;
+use super::FORMAT;
+use super::error::StoreError;
 use super::limits::Limits;
 use super::ring::{Bytes, Ring};
 
-/// Names, format and counters.
+/// Format and counters.
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
-/// Serial of the trip and sequence, to a handover.
+/// Serial of the trip and sequence to the handover.
 pub(super) const EVENTS: TableDefinition<'_, (u64, u32), Bytes> = TableDefinition::new("events");
-/// Trip, to what is kept of it.
+/// Trip to its state.
 pub(super) const TRIPS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("trips");
-/// Whether the trip is held, its rank and its serial, to the trip and its `next`.
+/// Whether the trip is held, its rank and its serial to the trip and its `next`.
 pub(super) const ORDER: TableDefinition<'_, (u8, u64, u64), (u64, u32)> =
     TableDefinition::new("trip_order");
 pub(super) const CELLS: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("cells");
-pub(super) const CELL_ORDER: TableDefinition<'_, u64, Bytes> = TableDefinition::new("cell_order");
+const CELL_ORDER: TableDefinition<'_, u64, Bytes> = TableDefinition::new("cell_order");
 pub(super) const TRACKS: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("tracks");
-pub(super) const TRACK_ORDER: TableDefinition<'_, u64, Bytes> = TableDefinition::new("track_order");
+const TRACK_ORDER: TableDefinition<'_, u64, Bytes> = TableDefinition::new("track_order");
 pub(super) const PLACES: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("places");
 const PLACE_ORDER: TableDefinition<'_, u64, Bytes> = TableDefinition::new("place_order");
 
@@ -34,8 +35,8 @@ pub(super) struct Tables<'t> {
 }
 
 impl<'t> Tables<'t> {
-    pub(super) fn open(writing: &'t WriteTransaction, limits: &Limits) -> Result<Self, Fault> {
-        let ring = |rows, order, max| -> Result<Ring<'t>, Fault> {
+    pub(super) fn open(writing: &'t WriteTransaction, limits: &Limits) -> Result<Self, StoreError> {
+        let ring = |rows, order, max| -> Result<Ring<'t>, StoreError> {
             Ok(Ring { rows: writing.open_table(rows)?, order: writing.open_table(order)?, max })
         };
         Ok(Self {
@@ -50,25 +51,30 @@ impl<'t> Tables<'t> {
     }
 }
 
-/// What would have to be counted anew each time.
+/// Counts that a scan of the tables would give, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
     /// The serial of the next trip.
     pub(super) serial: u64,
     /// The number of the next row written to a ring.
     pub(super) written: u64,
-    /// Failed handovers that are here.
+    /// Failed handovers.
     pub(super) failures: u64,
-    /// Trips that fell out and are remembered by number.
-    pub(super) fallen: u64,
+    /// Evicted trips whose number is kept.
+    pub(super) evicted: u64,
     /// Cells with failures on at least two trips.
     pub(super) forecastable: u64,
-    /// When the first handover came, in milliseconds since 1970; 0 before.
+    /// When the first handover arrived, in milliseconds since 1970; 0 before.
     pub(super) created_ms: u64,
 }
 
 impl Counters {
-    pub(super) fn load(meta: &impl ReadableTable<&'static str, u64>) -> Result<Self, Fault> {
+    pub(super) fn next_written(&mut self) -> u64 {
+        self.written += 1;
+        self.written - 1
+    }
+
+    pub(super) fn load(meta: &impl ReadableTable<&'static str, u64>) -> Result<Self, StoreError> {
         let mut counters = Self::default();
         for (name, value) in counters.named() {
             *value = meta.get(name)?.map_or(0, |value| value.value());
@@ -76,7 +82,10 @@ impl Counters {
         Ok(counters)
     }
 
-    pub(super) fn save(mut self, meta: &mut Table<'_, &'static str, u64>) -> Result<(), Fault> {
+    pub(super) fn save(
+        mut self,
+        meta: &mut Table<'_, &'static str, u64>,
+    ) -> Result<(), StoreError> {
         for (name, value) in self.named() {
             meta.insert(name, *value)?;
         }
@@ -88,15 +97,22 @@ impl Counters {
             ("serial", &mut self.serial),
             ("written", &mut self.written),
             ("failures", &mut self.failures),
-            ("fallen", &mut self.fallen),
+            ("fallen", &mut self.evicted),
             ("forecastable", &mut self.forecastable),
             ("created_ms", &mut self.created_ms),
         ]
     }
 }
 
-/// Makes all tables in an empty database.
-pub(super) fn begin(database: &Database) -> Result<(), Fault> {
+/// The rank of the newest trip, in milliseconds since 1970.
+pub(super) fn newest_rank(
+    order: &impl ReadableTable<(u8, u64, u64), (u64, u32)>,
+) -> Result<u64, StoreError> {
+    Ok(order.last()?.map_or(0, |(order, _)| order.value().1))
+}
+
+/// Creates all tables of an empty database.
+pub(super) fn create(database: &Database) -> Result<(), StoreError> {
     let writing = database.begin_write()?;
     {
         let mut tables = Tables::open(&writing, &Limits::default())?;
@@ -107,20 +123,5 @@ pub(super) fn begin(database: &Database) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether all tables are there and of their types.
-pub(super) fn check(reading: &ReadTransaction) -> Result<(), Fault> {
-    reading.open_table(EVENTS)?;
-    reading.open_table(TRIPS)?;
-    reading.open_table(ORDER)?;
-    for table in [CELLS, TRACKS, PLACES] {
-        reading.open_table(table)?;
-    }
-    for table in [CELL_ORDER, TRACK_ORDER, PLACE_ORDER] {
-        reading.open_table(table)?;
-    }
-    Counters::load(&reading.open_table(META)?)?;
-    Ok(())
-}
-
-/// The format that this program writes.
-pub(super) const FORMAT: u64 = 1;
+/// The number of tables.
+pub(super) const TABLES: usize = 10;

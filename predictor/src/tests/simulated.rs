@@ -1,4 +1,4 @@
-//! A simulated line and what receivers say of a train on it, for the tests of this crate.
+//! A simulated line with the receivers of a train, for the tests of this crate.
 
 use std::time::{Duration, Instant};
 
@@ -6,9 +6,9 @@ use polyrail_model::{Fix, RouteId};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::track::{Place, Vector};
+use crate::track::{LatLon, Vector};
 
-/// Chance from a seed.
+/// Random numbers from a seed.
 pub(crate) struct Dice(Pcg64Mcg);
 
 impl Dice {
@@ -34,14 +34,14 @@ impl Dice {
     }
 }
 
-/// A line, by its places each ten metres.
+/// A line, by a point every ten metres.
 pub(crate) struct Line {
-    places: Vec<Place>,
+    places: Vec<LatLon>,
 }
 
 impl Line {
-    /// From a place, first towards a bearing, then in curves of at least 2.5 km radius.
-    pub fn new(seed: u64, from: Place, bearing: f64, metres: f64) -> Self {
+    /// A line from a point, first towards a bearing, then in curves of at least 2.5 km radius.
+    pub fn new(seed: u64, from: LatLon, bearing: f64, metres: f64) -> Self {
         let mut dice = Dice::new(seed);
         let (mut place, mut bearing, mut curve) = (from, bearing, 0.0);
         let mut places = vec![place];
@@ -58,7 +58,7 @@ impl Line {
         Self { places }
     }
 
-    /// Along this line, then another way.
+    /// A line along this one up to a branch.
     pub fn branch(&self, metres: f64, bearing: f64, length: f64) -> Self {
         let mut places = self.places[..=(metres / STEP) as usize].to_vec();
         let [before, from] = [places[places.len() - 2], places[places.len() - 1]];
@@ -79,7 +79,7 @@ impl Line {
         (self.places.len() - 1) as f64 * STEP
     }
 
-    pub fn place(&self, metres: f64) -> Place {
+    pub fn place(&self, metres: f64) -> LatLon {
         let steps = (metres / STEP).clamp(0.0, (self.places.len() - 2) as f64);
         let at = steps as usize;
         let way = self.places[at].to(self.places[at + 1]);
@@ -91,22 +91,22 @@ impl Line {
         self.places[at].to(self.places[at + 1]).bearing()
     }
 
-    /// A fix there, with GPS's error and no speed.
+    /// A fix with GPS's error and no speed.
     pub fn fix(&self, dice: &mut Dice, at: Instant, metres: f64, error: f64) -> Fix {
         let off = Vector { east: error * dice.normal(), north: error * dice.normal() };
         fix(at, self.place(metres).moved(off), error)
     }
 }
 
-/// A fix at a place.
-pub(crate) fn fix(at: Instant, place: Place, error: f64) -> Fix {
+/// A fix at a point.
+pub(crate) fn fix(at: Instant, place: LatLon, error: f64) -> Fix {
     let (latitude, longitude) = place.units();
     let (latitude, longitude) = (f64::from(latitude) / 1e7, f64::from(longitude) / 1e7);
     let error = Some(error);
     Fix { at, time_ms: None, latitude, longitude, speed: None, heading: None, error }
 }
 
-/// A time to count from; the tests have no clock.
+/// A base of time; the tests have no clock.
 #[allow(clippy::disallowed_methods)] // Only differences count.
 pub(crate) fn start() -> Instant {
     Instant::now()

@@ -1,26 +1,26 @@
-//! Places on the earth and vectors between them.
+//! Points on the earth and vectors between them.
 //!
-//! Vectors are in a plane at the middle of their two ends, so that a line of 2,000 km has no edge
-//! where a common plane would tear. The earth is a sphere: lengths are up to 0.5 % off, by the same
-//! share on each trip. Nothing here is meant for the last degree at the poles.
+//! A vector is in a plane at the middle of its two ends, because one plane would distort a line of
+//! 2,000 km. The earth is a sphere: lengths are up to 0.5 % off, equally on each trip. The last
+//! degree at the poles is not supported.
 
-/// A place in ten-millionths of a degree (11 mm).
+/// A latitude and longitude in ten-millionths of a degree (11 mm).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct LatLon {
     latitude: i32,
     longitude: i32,
 }
 
-/// From one place to another, in metres.
+/// The way from one point to another, in metres.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Vector {
     pub east: f64,
     pub north: f64,
 }
 
-impl Place {
-    /// In degrees; `None` for what is no number, out of range, within a degree of a pole, or
-    /// exactly zero in both: what receivers say that know nothing.
+impl LatLon {
+    /// From degrees; `None` for NaN, out of range, within a degree of a pole, and for 0, 0, which
+    /// receivers report without a fix.
     pub fn from_degrees(latitude: f64, longitude: f64) -> Option<Self> {
         let known = latitude != 0.0 || longitude != 0.0;
         let valid = latitude.abs() <= LATITUDE_MAX && longitude.abs() <= 180.0;
@@ -30,7 +30,7 @@ impl Place {
         })
     }
 
-    /// In ten-millionths of a degree; `None` when out of range.
+    /// From ten-millionths of a degree; `None` if out of range.
     pub fn from_units(latitude: i32, longitude: i32) -> Option<Self> {
         let valid = f64::from(latitude).abs() <= LATITUDE_MAX * PER_DEGREE
             && f64::from(longitude).abs() <= 180.0 * PER_DEGREE;
@@ -42,7 +42,7 @@ impl Place {
         (self.latitude, self.longitude)
     }
 
-    /// The way to another place.
+    /// The way to another point.
     pub fn to(self, other: Self) -> Vector {
         let north = f64::from(other.latitude) - f64::from(self.latitude);
         let mut east = f64::from(other.longitude) - f64::from(self.longitude);
@@ -53,7 +53,7 @@ impl Place {
         Vector { east: east * METRES_PER_UNIT * cosine(middle), north: north * METRES_PER_UNIT }
     }
 
-    /// The place where a way leads.
+    /// The point at the end of a way.
     pub fn moved(self, way: Vector) -> Self {
         let north = way.north / METRES_PER_UNIT;
         let limit = LATITUDE_MAX * PER_DEGREE;
@@ -75,7 +75,7 @@ impl Vector {
         self.east * other.east + self.north * other.north
     }
 
-    /// How far the other lies to the left of this one, times the length of this one.
+    /// The distance of the other to the left of this one, times the length of this one.
     pub fn cross(self, other: Self) -> f64 {
         self.east * other.north - self.north * other.east
     }
@@ -109,23 +109,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_lead_where_they_point() {
+    fn moved_point_is_at_the_end_of_its_way() {
         for (latitude, longitude) in [(48.1, 11.5), (-33.0, 151.0), (0.5, 179.999), (69.0, -180.0)]
         {
-            let place = Place::from_degrees(latitude, longitude).unwrap();
+            let place = LatLon::from_degrees(latitude, longitude).unwrap();
             let way = Vector { east: 321.0, north: -123.0 };
             let back = place.to(place.moved(way));
             assert!(back.plus(way.scaled(-1.0)).length() < 0.05, "{back:?}");
         }
-        let degree =
-            Place::from_degrees(10.0, 5.0)
-                .unwrap()
-                .to(Place::from_units(110_000_000, 50_000_000).unwrap());
+        let degree = LatLon::from_degrees(10.0, 5.0).unwrap().to(LatLon::from_units(
+            110_000_000,
+            50_000_000,
+        )
+        .unwrap());
         assert!((degree.length() - 111_195.0).abs() < 1.0 && degree.bearing() == 0.0);
     }
 
     #[test]
-    fn what_is_no_place_is_refused() {
+    fn invalid_coordinates_are_rejected() {
         let bad = [
             (f64::NAN, 1.0),
             (1.0, f64::INFINITY),
@@ -135,9 +136,9 @@ mod tests {
             (-0.0, 0.0),
         ];
         for (latitude, longitude) in bad {
-            assert_eq!(Place::from_degrees(latitude, longitude), None, "{latitude} {longitude}");
+            assert_eq!(LatLon::from_degrees(latitude, longitude), None, "{latitude} {longitude}");
         }
-        assert_eq!(Place::from_units(i32::MIN, 0), None);
-        assert_eq!(Place::from_units(0, i32::MAX), None);
+        assert_eq!(LatLon::from_units(i32::MIN, 0), None);
+        assert_eq!(LatLon::from_units(0, i32::MAX), None);
     }
 }

@@ -1,42 +1,42 @@
-//! On which of the known tracks a train is.
+//! Identifies the known track of a train.
 //!
-//! It is on the track that all its last readings are near to, and along which it has moved as far
-//! as over land, always the same way. A train that only crosses a track does not do that.
+//! All its last readings are near the track, and it has moved as far along the track as over land,
+//! in one direction. A train that crosses a track does not match.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::Direction;
 
-use super::{Hint, Place, Track, Vector};
+use super::{Hint, LatLon, Track, Vector};
 
 /// A reading: when, where, and its error in metres.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reading {
     pub at: Instant,
-    pub place: Place,
+    pub place: LatLon,
     pub error: f64,
 }
 
-/// The last readings in their order, at most [`READINGS_MAX`]; then every second of them is left
-/// out, so that those of a slow train reach back far enough.
+/// The last readings in their order, at most [`READINGS_MAX`]. A full course drops every second
+/// reading, so that the readings of a slow train span enough time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Course {
     readings: Vec<Reading>,
 }
 
-/// Where on a track the last reading of a course is.
+/// The place of a course's last reading on a track.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Match {
     pub metres: f64,
     pub direction: Direction,
-    /// Metres a second, over the course.
+    /// Metres per second, over the course.
     pub speed: f64,
     /// The mean distance from the track.
     pub off_track: f64,
 }
 
 impl Course {
-    /// Adds a reading. One that no train could have come to makes the course begin anew.
+    /// Adds a reading. An unreachable one restarts the course.
     pub fn add(&mut self, reading: Reading) {
         if self.readings.last().is_some_and(|last| !plausible(last, &reading)) {
             self.readings.clear();
@@ -59,8 +59,8 @@ impl Course {
         &self.readings
     }
 
-    /// From the middle of the first half of the readings to that of the second, in metres over
-    /// land: receivers at both ends of a train that speak by turns do not move it.
+    /// The distance from the middle of the first half of the readings to that of the second, in
+    /// metres over land. Alternating receivers at both ends of a train do not change it.
     pub fn moved(&self) -> f64 {
         let (early, late) = self.readings.split_at(self.readings.len() / 2);
         let Some(base) = early.first() else { return 0.0 };
@@ -72,7 +72,7 @@ impl Course {
         middle(late).plus(middle(early).scaled(-1.0)).length()
     }
 
-    /// The seconds between the middles of its halves.
+    /// The seconds between the middles of the halves.
     fn time_of_halves(&self) -> f64 {
         let (early, late) = self.readings.split_at(self.readings.len() / 2);
         let Some(base) = early.first() else { return 0.0 };
@@ -83,7 +83,7 @@ impl Course {
         middle(late) - middle(early)
     }
 
-    /// From the first reading to the last.
+    /// The time from the first reading to the last.
     pub fn lasted(&self) -> Duration {
         match self.readings.as_slice() {
             [first, .., last] => last.at.saturating_duration_since(first.at),
@@ -92,8 +92,7 @@ impl Course {
     }
 }
 
-/// Which of these tracks a course is on: its number and the place there; the nearest, if it is on
-/// several.
+/// The nearest of these tracks that matches a course: its number and the match.
 pub(crate) fn identify<'a>(
     course: &Course,
     tracks: impl Iterator<Item = &'a Track>,
@@ -110,7 +109,7 @@ fn on_track(course: &Course, track: &Track) -> Option<Match> {
     }
     let mut metres: Vec<f64> = Vec::with_capacity(readings.len());
     let mut off_sum = 0.0;
-    let mut before: Option<(Place, f64)> = None;
+    let mut before: Option<(LatLon, f64)> = None;
     for reading in readings {
         let hint = before.map(|(place, metres)| Hint {
             metres,
@@ -145,18 +144,18 @@ fn plausible(one: &Reading, other: &Reading) -> bool {
     time < GAP_MAX && one.place.to(other.place).length() <= SPEED_MAX * time + noise
 }
 
-/// Readings of a course, at most.
+/// The most and the fewest readings of a course.
 const READINGS_MAX: usize = 16;
 const READINGS_MIN: usize = 4;
-/// Below this a way has no direction, in metres.
+/// A shorter way has no direction, in metres.
 const MOVED_MIN: f64 = 100.0;
-/// How far beside a track a train may be that is on it.
+/// The largest distance of a train from its track, in metres.
 const BESIDE_MAX: f64 = 200.0;
-/// Two receivers of one train are no farther apart, in metres.
+/// The largest distance between two receivers of one train, in metres.
 const BACK_MAX: f64 = 250.0;
-/// What two readings may err against each other, in metres.
+/// The error between two readings, in metres.
 const NOISE: f64 = 40.0;
 /// No train is faster, in metres per second.
 pub(crate) const SPEED_MAX: f64 = polyrail_model::VELOCITY_MAX;
-/// Readings further apart are two courses, in seconds.
+/// Readings further apart belong to two courses, in seconds.
 const GAP_MAX: f64 = 120.0;

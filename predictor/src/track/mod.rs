@@ -1,13 +1,12 @@
-//! A track as it is learned from trips: points along a line, each with its metres from where the
-//! track was begun. There is no map.
+//! A track, learned from trips: points along a line, each with its metres from the beginning of the
+//! track. There is no map.
 //!
-//! The metres of a point are fixed when it is learned and never change: a point may be moved
-//! sideways when later trips know better, and left out when the line is straight, but a record of
-//! an earlier trip stays at its place. A track grows at either end, with metres below zero before
-//! its beginning. A line that branches off, or one that crosses, is a track of its own.
+//! The metres of a point never change, so records of earlier trips stay valid. Later trips may move
+//! a point sideways, or remove it where the line is straight. A track grows at either end, with
+//! negative metres before its beginning. A branch or a crossing line is a track of its own.
 //!
-//! Invariants: metres grow from point to point; there is at least one point and at most
-//! [`POINTS_MAX`]; the whole is at most [`LENGTH_MAX`] metres long.
+//! Invariants: metres increase from point to point; there are 1 to [`POINTS_MAX`] points; a track
+//! is at most [`LENGTH_MAX`] metres long.
 
 mod codec;
 mod geometry;
@@ -20,14 +19,12 @@ mod tests;
 
 use polyrail_model::{Direction, Position};
 
-pub use codec::TrackError;
-pub(crate) use geometry::{Place, Vector};
+pub(crate) use geometry::{LatLon, Vector};
 pub(crate) use identify::{Course, Match, Reading, SPEED_MAX, identify};
-pub(crate) use learner::Found;
 pub use learner::TrackLearner;
-pub(crate) use planar::Spread;
+pub(crate) use planar::Covariance;
 
-/// A line along which positions are counted.
+/// A line for counting positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Track {
     points: Vec<Point>,
@@ -36,47 +33,47 @@ pub struct Track {
 /// A point of a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
-    place: Place,
+    place: LatLon,
     mark: Position,
-    /// How many trips it is the mean of, at most [`WEIGHT_MAX`].
+    /// The number of averaged trips, at most [`WEIGHT_MAX`].
     weight: u8,
 }
 
-/// Where on a track a place is looked for: loops, parallel lines and crossings have others that
-/// are as near.
+/// The part of a track to search, because loops, parallel lines and crossings have several nearest
+/// points.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hint {
-    /// Where it is thought to be.
+    /// The expected position.
     pub metres: f64,
-    /// How far from there it may be.
+    /// The largest distance from it.
     pub reach: f64,
 }
 
 /// The nearest point of a track.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Projection {
-    /// Metres from where the track was begun.
+    /// Metres from the beginning of the track.
     pub metres: f64,
-    /// How far the place is from the track, in metres.
+    /// The distance from the track, in metres.
     pub off_track: f64,
-    /// Where the track leads there when metres grow, in degrees clockwise from north; zero where
-    /// it is a mere point.
+    /// The bearing of the track in direction of increasing metres, in degrees clockwise from north;
+    /// zero for a single point.
     pub bearing: f64,
-    /// The end, where the place is beyond it.
+    /// The end that the place is beyond, if any.
     pub beyond: Option<Direction>,
-    /// How far the place lies to the left of the track as it is drawn.
+    /// The distance to the left of the track.
     pub(crate) left: f64,
-    /// The point that is nearer along the track.
+    /// The nearer point along the track.
     pub(crate) point: usize,
 }
 
 impl Track {
-    /// One point, to grow from.
-    pub(crate) fn begun(place: Place) -> Self {
+    /// A single point, to grow from.
+    pub(crate) fn begun(place: LatLon) -> Self {
         Self { points: vec![Point { place, mark: Position::default(), weight: 1 }] }
     }
 
-    /// How many points it has.
+    /// The number of points.
     pub fn points(&self) -> usize {
         self.points.len()
     }
@@ -93,13 +90,13 @@ impl Track {
         last - first
     }
 
-    /// Finds the nearest point of the track, in degrees north and east; near the hint, if there is
-    /// one. `None` for what is no place, and when the hint is off the track.
+    /// Projects a point, in degrees north and east, on the track; near the hint, if there is one.
+    /// `None` for invalid coordinates, and for a hint off the track.
     pub fn project(&self, latitude: f64, longitude: f64, hint: Option<Hint>) -> Option<Projection> {
-        self.nearest(Place::from_degrees(latitude, longitude)?, hint)
+        self.nearest(LatLon::from_degrees(latitude, longitude)?, hint)
     }
 
-    pub(crate) fn nearest(&self, place: Place, hint: Option<Hint>) -> Option<Projection> {
+    pub(crate) fn nearest(&self, place: LatLon, hint: Option<Hint>) -> Option<Projection> {
         let (from, to) = match hint {
             None => (0, self.points.len()),
             Some(hint) => self.span(hint)?,
@@ -128,7 +125,7 @@ impl Track {
         Some((from.saturating_sub(1), (to + 1).min(self.points.len())))
     }
 
-    fn onto(&self, place: Place, pair: &[Point], at: usize) -> Projection {
+    fn onto(&self, place: LatLon, pair: &[Point], at: usize) -> Projection {
         let (a, b) = (&pair[0], &pair[1]);
         let (along, away) = (a.place.to(b.place), a.place.to(place));
         let length = along.length().max(1e-3);
@@ -146,7 +143,7 @@ impl Track {
         Projection { metres, off_track, bearing: along.bearing(), beyond, left, point }
     }
 
-    /// The point at an end, and the way out of the track there, one metre long; no way for a mere
+    /// The point at an end, and the way out of the track there, one metre long; no way for a single
     /// point.
     fn end(&self, end: Direction) -> Option<(&Point, Option<Vector>)> {
         let (last, before) = match end {
@@ -157,18 +154,18 @@ impl Track {
         Some((last, out.map(|out| out.scaled(1.0 / out.length().max(1e-3)))))
     }
 
-    /// Whether a point so far beyond an end still belongs to this track.
+    /// Whether the track may grow by this distance.
     fn may_grow(&self, metres: f64) -> bool {
         self.points.len() < POINTS_MAX && self.length() + metres <= LENGTH_MAX && metres <= GAP_MAX
     }
 }
 
-/// 4,000 km of curves at a point each 100 m would need more: then it is not extended, and a new
+/// The most points of a track. At a point every 100 m only 3,200 km of curves need more; then a new
 /// track begins at its end.
 pub const POINTS_MAX: usize = 32_768;
-/// No track is longer, in metres; a new one begins at its end.
+/// The longest track, in metres; a new one begins at its end.
 pub const LENGTH_MAX: f64 = 2_000_000.0;
-/// How far two neighbouring points may be from each other, in metres: a tunnel on a first trip.
+/// The largest distance of neighbouring points, in metres: a tunnel on a first trip.
 const GAP_MAX: f64 = 60_000.0;
-/// So many trips are averaged; later ones count as if these were all there were before.
+/// The number of averaged trips; later ones weigh as if there had been this many.
 const WEIGHT_MAX: u8 = 16;

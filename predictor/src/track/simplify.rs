@@ -1,14 +1,14 @@
-//! Leaving out points that a straight line replaces (Douglas and Peucker 1973).
+//! Removes points that a straight line replaces (Douglas and Peucker 1973).
 //!
-//! A point is compared with the place that the straight line has at the point's own metres, not
-//! with the line: so positions move by no more than the tolerance, neither sideways nor along.
+//! A point is compared with the line at the point's own metres, so positions move by no more than
+//! the tolerance, sideways or along.
 
 use std::ops::Range;
 
 use super::{Point, Track};
 
 impl Track {
-    /// Leaves out points between two others of this range, which stay.
+    /// Removes points inside this range; its ends stay.
     pub(super) fn simplify(&mut self, range: Range<usize>) {
         let range = range.start..range.end.min(self.points.len());
         if range.len() < 3 {
@@ -50,7 +50,7 @@ fn off_chord(from: &Point, to: &Point, point: &Point) -> f64 {
     from.place.to(point.place).plus(chord.scaled(-1.0)).length()
 }
 
-/// How far a point may be from where the simplified line has it, in metres.
+/// The largest distance of a removed point from the simplified line, in metres.
 const TOLERANCE: f64 = 10.0;
-/// So many points are looked at together: the worst case takes the square of them.
+/// Points processed together, because the worst case is quadratic.
 const CHUNK: usize = 1_024;

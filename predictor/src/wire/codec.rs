@@ -1,8 +1,7 @@
 //! Payloads of LinkDB's messages: encoding and decoding.
 //!
 //! Random numbers and numbers of other systems (trips, routes, cells) take eight bytes, the others
-//! are variable-length integers. The encoder omits a value that is out of range, so that no modem
-//! reading makes a message invalid; the decoder refuses it.
+//! are variable-length integers.
 
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ pub(super) fn put_telemetry(out: &mut Vec<u8>, telemetry: &Telemetry) {
     put_duration(out, *age);
     out.extend_from_slice(&trip.0.to_be_bytes());
     out.extend_from_slice(&route.0.to_be_bytes());
-    out.push(bit(*direction == Direction::Down, DOWN));
+    out.push(*direction as u8);
     out.extend_from_slice(&position.decimetres.to_be_bytes());
     out.extend_from_slice(&speed.centimetres_per_second.to_be_bytes());
     put_number(out, u64::try_from(error.decimetres).unwrap_or_default());
@@ -31,10 +30,9 @@ pub(super) fn put_telemetry(out: &mut Vec<u8>, telemetry: &Telemetry) {
     put_number(out, carriers.len() as u64);
     for CarrierTelemetry { carrier, cell, rsrp } in carriers {
         put_text(out, carrier, CARRIER_NAME_MAX);
-        let rsrp = rsrp.filter(is_in_range);
         out.push(bit(cell.is_some(), CELL) | bit(rsrp.is_some(), RSRP));
         put_cell(out, *cell);
-        put_rsrp(out, rsrp);
+        put_rsrp(out, *rsrp);
     }
 }
 
@@ -46,7 +44,7 @@ pub(super) fn telemetry(cursor: &mut Cursor<'_>) -> Result<Option<Telemetry>, Fi
     }
     let age = Duration::from_micros(cursor.number()?);
     let (trip, route) = (TripId(fixed(cursor)?), RouteId(fixed(cursor)?));
-    let direction = direction(cursor.byte()?);
+    let direction = Direction::from_bit(cursor.byte()?);
     let position = position(cursor)?;
     let speed = Speed { centimetres_per_second: u16::from_be_bytes(cursor.array()?) };
     let error = i32::try_from(cursor.number()?);
@@ -120,27 +118,19 @@ pub(super) fn sync(cursor: &mut Cursor<'_>) -> Result<Option<SyncMessage>, Field
 }
 
 fn put_record(out: &mut Vec<u8>, record: &Handover) {
-    let Handover { trip, route, position, speed, from, to, outcome, .. } = record;
-    let rsrp = record.rsrp.filter(is_in_range);
+    let Handover { trip, route, direction, position, speed, from, to, rsrp, .. } = record;
     out.extend_from_slice(&trip.0.to_be_bytes());
     put_number(out, u64::from(record.sequence));
     put_number(out, record.at_ms);
     put_text(out, &record.carrier, CARRIER_NAME_MAX);
     out.extend_from_slice(&route.0.to_be_bytes());
-    let outcome = match outcome {
-        HandoverOutcome::Success => 0,
-        HandoverOutcome::TypeI => 1,
-        HandoverOutcome::TypeII => 2,
-        HandoverOutcome::TypeIII => 3,
-    };
-    let down = bit(record.direction == Direction::Down, DOWN);
     let present = bit(to.is_some(), CELL) | bit(rsrp.is_some(), RSRP);
-    out.push(down | present | outcome << OUTCOME);
+    out.push(*direction as u8 | present | (record.outcome as u8) << OUTCOME);
     out.extend_from_slice(&position.decimetres.to_be_bytes());
     out.extend_from_slice(&speed.centimetres_per_second.to_be_bytes());
     put_cell(out, Some(*from));
     put_cell(out, *to);
-    put_rsrp(out, rsrp);
+    put_rsrp(out, *rsrp);
     put_duration(out, record.dark);
 }
 
@@ -150,25 +140,19 @@ fn record(cursor: &mut Cursor<'_>) -> Result<Handover, FieldError> {
     let carrier = cursor.text(CARRIER_NAME_MAX)?.to_owned();
     let route = RouteId(fixed(cursor)?);
     let bits = cursor.byte()?;
-    let outcome = match bits >> OUTCOME & 3 {
-        0 => HandoverOutcome::Success,
-        1 => HandoverOutcome::TypeI,
-        2 => HandoverOutcome::TypeII,
-        _ => HandoverOutcome::TypeIII,
-    };
     Ok(Handover {
         trip,
         sequence,
         at_ms,
         carrier,
         route,
-        direction: direction(bits),
+        direction: Direction::from_bit(bits),
         position: position(cursor)?,
         speed: Speed { centimetres_per_second: u16::from_be_bytes(cursor.array()?) },
         from: cell(cursor)?,
         to: (bits & CELL != 0).then(|| cell(cursor)).transpose()?,
         rsrp: (bits & RSRP != 0).then(|| rsrp(cursor)).transpose()?,
-        outcome,
+        outcome: HandoverOutcome::from_bits(bits >> OUTCOME),
         dark: Duration::from_micros(cursor.number()?),
     })
 }
@@ -186,10 +170,6 @@ fn small(number: u64) -> Result<u32, FieldError> {
     u32::try_from(number).map_err(|_| FieldError::Invalid("a number beyond 2^32"))
 }
 
-fn direction(bits: u8) -> Direction {
-    if bits & DOWN == 0 { Direction::Up } else { Direction::Down }
-}
-
 fn position(cursor: &mut Cursor<'_>) -> Result<Position, FieldError> {
     Ok(Position { decimetres: i32::from_be_bytes(cursor.array()?) })
 }
@@ -203,17 +183,12 @@ fn put_cell(out: &mut Vec<u8>, cell: Option<CellId>) {
 }
 
 fn rsrp(cursor: &mut Cursor<'_>) -> Result<Rsrp, FieldError> {
-    let rsrp = Rsrp { deci_dbm: i16::from_be_bytes(cursor.array()?) };
-    if is_in_range(&rsrp) { Ok(rsrp) } else { Err(FieldError::Invalid("RSRP")) }
+    let rsrp = Rsrp::from_deci_dbm(i16::from_be_bytes(cursor.array()?));
+    rsrp.ok_or(FieldError::Invalid("RSRP"))
 }
 
 fn put_rsrp(out: &mut Vec<u8>, rsrp: Option<Rsrp>) {
-    out.extend(rsrp.into_iter().flat_map(|rsrp| rsrp.deci_dbm.to_be_bytes()));
-}
-
-/// Whether a receiver can report it (see [`Rsrp::from_dbm`]).
-fn is_in_range(rsrp: &Rsrp) -> bool {
-    (-2_000..=0).contains(&rsrp.deci_dbm)
+    out.extend(rsrp.into_iter().flat_map(|rsrp| rsrp.deci_dbm().to_be_bytes()));
 }
 
 /// Microseconds.
@@ -231,8 +206,7 @@ const FORM: u64 = 1;
 const KNOWN: u64 = 1;
 const RECORDS: u64 = 2;
 const DIGEST: u64 = 3;
-/// Flag bits.
-const DOWN: u8 = 0x01;
+/// Flag bits; the lowest bit of a record and of telemetry is the direction.
 const CELL: u8 = 0x01 << 1;
 const RSRP: u8 = 0x01 << 2;
 const ANSWER: u8 = 0x01;

@@ -9,7 +9,7 @@ use polyrail_model::{CellId, Direction, Handover, Position, RouteId, Rsrp, Speed
 pub struct Telemetry {
     /// The trip.
     pub trip: TripId,
-    /// The trackline.
+    /// The track.
     pub route: RouteId,
     /// The direction of travel.
     pub direction: Direction,
@@ -48,10 +48,10 @@ pub enum SyncMessage {
 }
 
 impl SyncMessage {
-    /// Maximum number of trips in one message; the encoder splits longer lists.
+    /// Maximum number of trips in one message.
     pub const KNOWN_MAX: usize = 64;
 
-    /// Maximum number of handovers in one message; the encoder splits longer lists.
+    /// Maximum number of handovers in one message.
     pub const RECORDS_MAX: usize = 12;
 }
 
@@ -60,8 +60,8 @@ impl SyncMessage {
 pub struct TripKnown {
     /// The trip.
     pub trip: TripId,
-    /// The side has all handovers below this sequence number; [`TripKnown::LEFT_OUT`]: it cannot
-    /// send them or does not want them.
+    /// The side has all handovers below this sequence number. [`TripKnown::LEFT_OUT`]: it cannot
+    /// send the trip or does not want it.
     pub next: u32,
 }
 

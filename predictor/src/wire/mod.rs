@@ -29,24 +29,11 @@ pub fn encode_telemetry(telemetry: &Telemetry) -> Vec<u8> {
     payload
 }
 
-/// Encodes a message for [`SYNC`], in as many payloads as its list needs.
-pub fn encode_sync(message: &SyncMessage) -> Vec<Vec<u8>> {
-    let encode = |message: &SyncMessage| {
-        let mut payload = Vec::new();
-        codec::put_sync(&mut payload, message);
-        payload
-    };
-    match message {
-        SyncMessage::Known(trips) => {
-            let parts = trips.chunks(SyncMessage::KNOWN_MAX);
-            parts.map(|part| encode(&SyncMessage::Known(part.to_vec()))).collect()
-        }
-        SyncMessage::Records(records) => {
-            let parts = records.chunks(SyncMessage::RECORDS_MAX);
-            parts.map(|part| encode(&SyncMessage::Records(part.to_vec()))).collect()
-        }
-        SyncMessage::Digest(_) => vec![encode(message)],
-    }
+/// Encodes a message for [`SYNC`], whose list is within its maximum.
+pub fn encode_sync(message: &SyncMessage) -> Vec<u8> {
+    let mut payload = Vec::new();
+    codec::put_sync(&mut payload, message);
+    payload
 }
 
 /// Decodes a payload; none for a channel, form or kind of a later version.

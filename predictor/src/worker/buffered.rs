@@ -6,16 +6,15 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Handover, Position, RouteId, TripId};
 
 use super::{Settings, StoreState};
-use crate::detect::CARRIER_NAME_MAX;
 use crate::history::{CellHistory, CellKey};
 use crate::position::TrainPosition;
-use crate::store::{Appended, Limits, PlaceQuantiles, PlaceSample, Store, StoreError, Swept};
+use crate::store::{Appended, Limits, PlaceEstimate, PlaceSample, Store, StoreError, Swept};
 use crate::sync::{Ledger, Rank};
 use crate::wire::{SyncDigest, TripKnown};
 
@@ -69,13 +68,13 @@ impl BufferedStore {
             sweep_at: now + SWEEP_FIRST,
             clock_doubted: false,
         };
-        buffered.try_open(now);
+        buffered.try_open();
         buffered
     }
 
-    pub(super) fn reload(&mut self, now: Instant, settings: Settings) {
+    pub(super) fn reload(&mut self, settings: Settings) {
         if self.settings.retention != settings.retention {
-            self.sweep_at = now;
+            self.sweep_at = self.now;
         }
         self.settings = settings;
         if let Some(store) = &mut self.store {
@@ -88,7 +87,7 @@ impl BufferedStore {
         (self.now, self.wall_ms) = (now, wall_ms);
     }
 
-    fn try_open(&mut self, now: Instant) {
+    fn try_open(&mut self) {
         let limits = limits(self.settings);
         let opened = match &self.path {
             Some(path) => Store::open_or_replace(path, limits),
@@ -106,46 +105,42 @@ impl BufferedStore {
                 self.store = Some(store);
                 self.all_changed = true;
             }
-            Err(error) => self.fail(now, &error),
+            Err(error) => self.fail(&error),
         }
     }
 
-    fn fail(&mut self, now: Instant, error: &StoreError) {
-        let text = error.to_string();
+    fn fail(&mut self, error: &StoreError) {
+        let path = self.path.as_deref().unwrap_or(Path::new("memory"));
+        let text = format!("{}: {error}", path.display());
         if self.error.as_ref() != Some(&text) {
             tracing::error!(error = text, "LinkDB failed; forecasts continue from memory");
         }
         self.error = Some(text);
         self.store = None;
-        self.retry_at = now + RETRY;
+        self.retry_at = self.now + RETRY;
     }
 
     /// Writes a handover that was observed here, or keeps it until the database can be written.
-    pub(super) fn record(&mut self, now: Instant, handover: &Handover) {
+    pub(super) fn record(&mut self, handover: &Handover) {
         if self.waiting.len() >= WAITING_MAX {
             self.waiting.pop_front();
             self.lost += 1;
         }
         self.waiting.push_back(handover.clone());
-        self.catch_up(now);
+        self.catch_up();
     }
 
     /// Stores a track. If the database is closed, the next trip learns it again.
-    pub(super) fn put_track(&mut self, now: Instant, route: RouteId, encoded: &[u8]) {
-        self.with(now, |store| store.put_track(route, encoded));
+    pub(super) fn put_track(&mut self, route: RouteId, encoded: &[u8]) {
+        self.with(|store| store.put_track(route, encoded));
     }
 
-    /// Marks a track as used.
-    pub(super) fn touch_track(&mut self, now: Instant, route: RouteId) {
-        self.with(now, |store| store.touch_track(route));
-    }
-
-    fn catch_up(&mut self, now: Instant) {
+    fn catch_up(&mut self) {
         if self.store.is_some() && !self.waiting.is_empty() {
             let waiting: Vec<Handover> = std::mem::take(&mut self.waiting).into();
             let wall_ms = self.wall_ms;
             let append = |store: &mut Store| store.append_own(&waiting, wall_ms);
-            if self.write(now, &waiting, append).is_none() {
+            if self.write(&waiting, append).is_none() {
                 self.waiting = waiting.into();
             }
         }
@@ -154,11 +149,10 @@ impl BufferedStore {
     /// Writes handovers; returns how many were new, or none if nothing was written.
     fn write(
         &mut self,
-        now: Instant,
         handovers: &[Handover],
         append: impl FnOnce(&mut Store) -> Result<Appended, StoreError>,
     ) -> Option<usize> {
-        let appended = self.with(now, append)?;
+        let appended = self.with(append)?;
         if appended.refused > 0 {
             tracing::warn!(handovers = appended.refused, "rejected invalid handover records");
         }
@@ -168,10 +162,10 @@ impl BufferedStore {
         Some(appended.fresh)
     }
 
-    fn write_places(&mut self, now: Instant) {
+    fn write_places(&mut self) {
         if self.store.is_some() {
             let places = std::mem::take(&mut self.places);
-            self.with(now, |store| store.record_places(&places));
+            self.with(|store| store.record_places(&places));
         }
     }
 
@@ -179,26 +173,26 @@ impl BufferedStore {
     pub(super) fn on_timeout(&mut self, now: Instant, wall_ms: u64) {
         self.set_time(now, wall_ms);
         if let Some(error) = self.read_error.take() {
-            self.fail(now, &error);
+            self.fail(&error);
         }
         if self.store.is_none() && now >= self.retry_at {
-            self.try_open(now);
+            self.try_open();
         }
-        self.catch_up(now);
+        self.catch_up();
         if now >= self.places_at {
             self.places_at = now + PLACES_EVERY;
-            self.write_places(now);
+            self.write_places();
         }
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_EVERY;
-            self.sweep(now);
+            self.sweep();
         }
     }
 
     /// Evicts trips by age, if the clock is plausible.
-    fn sweep(&mut self, now: Instant) {
+    fn sweep(&mut self) {
         let (wall_ms, retention) = (self.wall_ms, self.settings.retention);
-        let Some(swept) = self.with(now, |store| store.sweep(wall_ms, retention)) else { return };
+        let Some(swept) = self.with(|store| store.sweep(wall_ms, retention)) else { return };
         let doubted = matches!(swept, Swept::ClockDoubted { .. });
         let warned = std::mem::replace(&mut self.clock_doubted, doubted);
         if let Swept::ClockDoubted { attested_ms } = swept
@@ -212,28 +206,20 @@ impl BufferedStore {
         }
     }
 
-    /// Writes what waits, at the end.
-    pub(super) fn close(&mut self, now: Instant) {
-        self.catch_up(now);
-        self.write_places(now);
+    /// Writes the backlog before the end.
+    pub(super) fn close(&mut self) {
+        self.catch_up();
+        self.write_places();
         if !self.waiting.is_empty() {
             tracing::error!(handovers = self.waiting.len(), "handovers could not be written");
         }
     }
 
-    fn with<T>(
-        &mut self,
-        now: Instant,
-        act: impl FnOnce(&mut Store) -> Result<T, StoreError>,
-    ) -> Option<T> {
+    fn with<T>(&mut self, act: impl FnOnce(&mut Store) -> Result<T, StoreError>) -> Option<T> {
         match act(self.store.as_mut()?) {
             Ok(value) => Some(value),
-            Err(error @ (StoreError::TrackTooLarge { .. } | StoreError::Refused(_))) => {
-                tracing::warn!(%error, "LinkDB rejected a value");
-                None
-            }
             Err(error) => {
-                self.fail(now, &error);
+                self.fail(&error);
                 None
             }
         }
@@ -247,13 +233,13 @@ impl BufferedStore {
     }
 
     /// The cells that have changed since the last call.
-    pub(super) fn take_changed(&mut self, now: Instant) -> Vec<(CellKey, CellHistory)> {
+    pub(super) fn take_changed(&mut self) -> Vec<(CellKey, CellHistory)> {
         if self.all_changed {
-            return self.cells(now).unwrap_or_default();
+            return self.cells().unwrap_or_default();
         }
         let mut cells = Vec::new();
         for key in std::mem::take(&mut self.changed) {
-            if let Some(Some(history)) = self.with(now, |store| store.cell(&key)) {
+            if let Some(Some(history)) = self.with(|store| store.cell(&key)) {
                 cells.push((key, history));
             }
         }
@@ -262,39 +248,35 @@ impl BufferedStore {
 
     /// Keeps a measurement until it is written with others.
     pub(super) fn record_place(&mut self, sample: PlaceSample) {
-        // Peers choose the names, and an invalid one would fail the whole transaction.
-        let named = (1..=CARRIER_NAME_MAX).contains(&sample.carrier.len());
-        let named = named && !sample.carrier.contains(char::is_control);
-        if named && self.places.len() < PLACES_WAITING_MAX {
+        if self.places.len() < PLACES_WAITING_MAX {
             self.places.push(sample);
         }
     }
 
-    /// What earlier trips measured at a place.
+    /// The expected rate and delay at a place.
     pub(super) fn place(
         &mut self,
-        now: Instant,
         carrier: &str,
         train: &TrainPosition,
         metres: f64,
-    ) -> Option<PlaceQuantiles> {
+    ) -> Option<PlaceEstimate> {
         let position = Position::from_metres(metres);
         let (route, direction) = (train.route, train.direction);
-        self.with(now, |store| store.place_quantiles(carrier, route, direction, position))?
+        self.with(|store| store.place_estimate(carrier, route, direction, position))?
     }
 
     /// All cells, the last written ones last, because a full forecaster keeps those; none while the
-    /// database cannot be read.
-    pub(super) fn cells(&mut self, now: Instant) -> Option<Vec<(CellKey, CellHistory)>> {
-        let cells = self.with(now, |store| store.cells_by_age())?;
+    /// database is unreadable.
+    pub(super) fn cells(&mut self) -> Option<Vec<(CellKey, CellHistory)>> {
+        let cells = self.with(|store| store.cells_by_age())?;
         self.all_changed = false;
         self.changed.clear();
         Some(cells)
     }
 
-    /// All encoded tracks, the least recently used first.
-    pub(super) fn tracks(&mut self, now: Instant) -> Vec<(RouteId, Vec<u8>)> {
-        self.with(now, |store| store.tracks()).unwrap_or_default()
+    /// All encoded tracks, the one written longest ago first.
+    pub(super) fn tracks(&mut self) -> Vec<(RouteId, Vec<u8>)> {
+        self.with(|store| store.tracks()).unwrap_or_default()
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
@@ -345,7 +327,7 @@ impl Ledger for BufferedStore {
 
     fn append(&mut self, handovers: &[Handover]) -> Result<usize, Closed> {
         let wall_ms = self.wall_ms;
-        self.write(self.now, handovers, |store| store.append(handovers, wall_ms)).ok_or(Closed)
+        self.write(handovers, |store| store.append(handovers, wall_ms)).ok_or(Closed)
     }
 }
 

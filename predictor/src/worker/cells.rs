@@ -1,9 +1,5 @@
 //! The forecaster, kept equal to the cells' histories in the database.
 
-use std::time::Instant;
-
-use polyrail_model::Handover;
-
 use super::buffered::BufferedStore;
 use crate::forecast::{ForecastSettings, Forecaster};
 
@@ -15,23 +11,18 @@ pub(super) struct CellCache {
 
 impl CellCache {
     /// From all cells of the database.
-    pub(super) fn new(now: Instant, store: &mut BufferedStore, guard: bool) -> Self {
+    pub(super) fn new(store: &mut BufferedStore, guard: bool) -> Self {
         let mut cache = Self { forecaster: forecaster(guard), guard };
-        cache.follow(now, store, guard);
+        cache.follow(store, guard);
         cache
-    }
-
-    /// Adds a handover that has just been observed.
-    pub(super) fn add(&mut self, handover: &Handover) {
-        self.forecaster.add(handover);
     }
 
     /// Applies the changes of the database. A new setting of the guard needs all cells: it
     /// waits until the database can be read.
-    pub(super) fn follow(&mut self, now: Instant, store: &mut BufferedStore, guard: bool) {
+    pub(super) fn follow(&mut self, store: &mut BufferedStore, guard: bool) {
         let cells = if guard == self.guard {
-            store.take_changed(now)
-        } else if let Some(cells) = store.cells(now) {
+            store.take_changed()
+        } else if let Some(cells) = store.cells() {
             *self = Self { forecaster: forecaster(guard), guard };
             cells
         } else {

@@ -63,7 +63,7 @@ impl Gateway {
 
 impl CloudEngine {
     pub(super) fn new(now: Instant, mut store: BufferedStore, settings: Settings) -> Self {
-        let cells = CellCache::new(now, &mut store, settings.guard);
+        let cells = CellCache::new(&mut store, settings.guard);
         Self {
             store,
             cells,
@@ -82,9 +82,6 @@ impl CloudEngine {
 
     fn begin(&mut self, now: Instant, session: SessionKey, name: String) {
         self.end(session);
-        if self.sessions.len() >= SESSIONS_MAX {
-            return;
-        }
         let share = if self.settings.share { Share::All } else { Share::Own };
         let mut sync = Sync::new(now, share);
         sync.connected(now);
@@ -135,13 +132,13 @@ impl CloudEngine {
 
     fn forecast(&mut self, now: Instant, session: SessionKey) {
         let Some(gateway) = self.sessions.get_mut(&session) else { return };
-        let tell = |output| self.outputs.push_back(output);
+        let report = |output| self.outputs.push_back(output);
         if !self.settings.forecast {
-            return gateway.forecasts.withdraw(session, tell);
+            return gateway.forecasts.withdraw(session, report);
         }
         let train = gateway.trip_at(now).map(|(_, train)| train);
         let forecaster = &mut self.cells.forecaster;
-        gateway.forecasts.update(now, session, forecaster, train.as_ref(), tell);
+        gateway.forecasts.update(now, session, forecaster, train.as_ref(), report);
     }
 
     fn update_outlooks(&mut self, now: Instant, session: SessionKey) {
@@ -150,8 +147,8 @@ impl CloudEngine {
             let train = train.advanced(now);
             let (store, outputs) = (&mut self.store, &mut self.outputs);
             let outlook_of = |carrier: &str| outlook(now, store, carrier, &train);
-            let tell = |output| outputs.push_back(output);
-            gateway.forecasts.update_outlooks(session, outlook_of, tell);
+            let report = |output| outputs.push_back(output);
+            gateway.forecasts.update_outlooks(session, outlook_of, report);
         }
     }
 }
@@ -181,8 +178,8 @@ impl Engine for CloudEngine {
             }
             Input::Reload(settings) => {
                 self.settings = settings;
-                self.store.reload(now, settings);
-                self.cells.follow(now, &mut self.store, settings.guard);
+                self.store.reload(settings);
+                self.cells.follow(&mut self.store, settings.guard);
                 self.forecast_at = now;
             }
             // Only gateways observe.
@@ -216,7 +213,7 @@ impl Engine for CloudEngine {
                 break;
             }
         }
-        self.cells.follow(now, &mut self.store, self.settings.guard);
+        self.cells.follow(&mut self.store, self.settings.guard);
         any
     }
 
@@ -248,9 +245,9 @@ impl Engine for CloudEngine {
         self.messages.is_empty().then(|| next.fold(self.forecast_at, Instant::min))
     }
 
-    fn close(&mut self, now: Instant, _wall_ms: u64) {
-        // Messages that wait are sent again by their gateways.
-        self.store.close(now);
+    fn close(&mut self, _now: Instant, _wall_ms: u64) {
+        // Gateways send pending messages again.
+        self.store.close();
     }
 
     fn state(&self, now: Instant) -> WorkerState {
@@ -284,9 +281,7 @@ fn schedule(due: &mut BTreeSet<(Instant, SessionKey)>, session: SessionKey, gate
     due.extend(gateway.due.map(|at| (at, session)));
 }
 
-/// Maximum number of sessions; an endpoint has fewer.
-const SESSIONS_MAX: usize = 65_536;
-/// Messages that wait for the disk.
+/// Pending messages for the database.
 const MESSAGES_MAX: usize = 4_096;
 /// Interval of forecasts without telemetry.
 const FORECAST_EVERY: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The forecasts of a session's carriers, and which of them the data plane must be told.
+//! The forecasts of a session's carriers; the data plane receives those that changed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,7 +21,8 @@ struct Carrier {
     cell: Option<CellId>,
     /// When the modem last reported its cell.
     at: Instant,
-    told: Option<LinkForecast>,
+    /// The forecast reported last.
+    reported: Option<LinkForecast>,
     /// The outlook reported last was not empty.
     has_outlook: bool,
 }
@@ -56,7 +57,7 @@ impl CarrierForecasts {
         if self.carriers.len() >= CARRIERS_MAX {
             return CellChange::None;
         }
-        let new = Carrier { cell, at, told: None, has_outlook: false };
+        let new = Carrier { cell, at, reported: None, has_outlook: false };
         self.carriers.insert(carrier.to_owned(), new);
         CellChange::Other
     }
@@ -73,43 +74,43 @@ impl CarrierForecasts {
         }
     }
 
-    /// Forecasts for all carriers and tells significant changes. While a modem has no cell, or has
-    /// not reported for long, its last forecast stands until it expires.
+    /// Forecasts for all carriers and reports significant changes. Without a cell or a recent
+    /// report of the modem, its last forecast stays until it expires.
     pub(super) fn update(
         &mut self,
         now: Instant,
         session: SessionKey,
         forecaster: &mut Forecaster,
         train: Option<&TrainPosition>,
-        mut tell: impl FnMut(Output),
+        mut report: impl FnMut(Output),
     ) {
         for (carrier, known) in &mut self.carriers {
             let fresh = now.saturating_duration_since(known.at) <= SERVING_FRESH;
             let forecast = match (known.cell.filter(|_| fresh), train) {
                 (Some(cell), Some(train)) => forecaster.forecast(now, train, carrier, cell),
-                (None, _) => known.told.filter(|told| told.expires_at > now),
+                (None, _) => known.reported.filter(|reported| reported.expires_at > now),
                 (_, None) => None,
             };
-            if !is_same(known.told.as_ref(), forecast.as_ref()) {
-                known.told = forecast;
+            if !is_same(known.reported.as_ref(), forecast.as_ref()) {
+                known.reported = forecast;
                 let carrier = carrier.clone();
-                tell(Output::Forecast { session, carrier, forecast });
+                report(Output::Forecast { session, carrier, forecast });
             }
         }
     }
 
-    /// Tells the outlook of each carrier; an empty one once.
+    /// Reports the outlook of each carrier; an empty one once.
     pub(super) fn update_outlooks(
         &mut self,
         session: SessionKey,
         mut outlook_of: impl FnMut(&str) -> LinkOutlook,
-        mut tell: impl FnMut(Output),
+        mut report: impl FnMut(Output),
     ) {
         for (carrier, known) in &mut self.carriers {
             let outlook = outlook_of(carrier);
             let has_steps = !outlook.steps.is_empty();
             if std::mem::replace(&mut known.has_outlook, has_steps) || has_steps {
-                tell(Output::Outlook { session, carrier: carrier.clone(), outlook });
+                report(Output::Outlook { session, carrier: carrier.clone(), outlook });
             }
         }
     }
@@ -118,50 +119,50 @@ impl CarrierForecasts {
     pub(super) fn repeat(&mut self) {
         self.carriers
             .values_mut()
-            .for_each(|known| (known.told, known.has_outlook) = (None, false));
+            .for_each(|known| (known.reported, known.has_outlook) = (None, false));
     }
 
     /// Withdraws every report.
-    pub(super) fn withdraw(&mut self, session: SessionKey, mut tell: impl FnMut(Output)) {
+    pub(super) fn withdraw(&mut self, session: SessionKey, mut report: impl FnMut(Output)) {
         for (carrier, known) in &mut self.carriers {
-            if known.told.take().is_some() {
+            if known.reported.take().is_some() {
                 let carrier = carrier.clone();
-                tell(Output::Forecast { session, carrier, forecast: None });
+                report(Output::Forecast { session, carrier, forecast: None });
             }
         }
-        self.update_outlooks(session, |_| LinkOutlook::default(), tell);
+        self.update_outlooks(session, |_| LinkOutlook::default(), report);
     }
 
     pub(super) fn state(&self, now: Instant) -> Vec<CarrierState> {
         let one = |(carrier, known): (&String, &Carrier)| {
-            let told = known.told.filter(|told| told.expires_at > now);
+            let reported = known.reported.filter(|reported| reported.expires_at > now);
             CarrierState {
                 carrier: carrier.clone(),
                 cell: known.cell.map(|cell| cell.0),
-                fails_in_s: told.map(|told| {
-                    let ahead = told.fails_at.saturating_duration_since(now).as_secs_f64();
-                    ahead - now.saturating_duration_since(told.fails_at).as_secs_f64()
+                fails_in_s: reported.map(|reported| {
+                    let ahead = reported.fails_at.saturating_duration_since(now).as_secs_f64();
+                    ahead - now.saturating_duration_since(reported.fails_at).as_secs_f64()
                 }),
-                permille: told.map(|told| told.permille),
+                permille: reported.map(|reported| reported.permille),
             }
         };
         self.carriers.iter().map(one).collect()
     }
 }
 
-/// Whether a forecast predicts the same failure as the told one, which does not expire soon.
-fn is_same(told: Option<&LinkForecast>, new: Option<&LinkForecast>) -> bool {
-    let (told, new) = match (told, new) {
+/// Whether a forecast predicts the same failure as the reported one, which does not expire soon.
+fn is_same(reported: Option<&LinkForecast>, new: Option<&LinkForecast>) -> bool {
+    let (reported, new) = match (reported, new) {
         (None, None) => return true,
-        (Some(told), Some(new)) => (told, new),
+        (Some(reported), Some(new)) => (reported, new),
         _ => return false,
     };
     let apart =
         |a: Instant, b: Instant| a.saturating_duration_since(b).max(b.saturating_duration_since(a));
-    told.permille == new.permille
-        && apart(told.fails_at, new.fails_at) < SAME
-        && told.uncertainty.abs_diff(new.uncertainty) < SAME
-        && apart(told.expires_at, new.expires_at) < RENEW
+    reported.permille == new.permille
+        && apart(reported.fails_at, new.fails_at) < SAME
+        && reported.uncertainty.abs_diff(new.uncertainty) < SAME
+        && apart(reported.expires_at, new.expires_at) < RENEW
 }
 
 /// Maximum number of carriers of a session.

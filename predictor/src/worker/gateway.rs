@@ -13,7 +13,7 @@ use super::buffered::BufferedStore;
 use super::cells::CellCache;
 use super::forecasts::{CarrierForecasts, CellChange};
 use super::lookahead::{outlook, sample};
-use super::{Engine, Input, Output, Settings, TripState, Unrecorded, WorkerState};
+use super::{Engine, Input, Output, Settings, TripState, WorkerState};
 use crate::pilot::{Pilot, PilotOutput};
 use crate::sync::{Share, Sync};
 use crate::track::Track;
@@ -45,8 +45,6 @@ enum Write {
     Handover(Handover),
     /// An encoded track.
     Track(RouteId, Vec<u8>),
-    /// A trip uses a track.
-    Touch(RouteId),
     /// A message of the peer's database.
     Message(SessionKey, SyncMessage),
 }
@@ -58,9 +56,9 @@ impl GatewayEngine {
         settings: Settings,
         seed: u64,
     ) -> Self {
-        let tracks = store.tracks(now).into_iter().filter_map(decoded);
+        let tracks = store.tracks().into_iter().filter_map(decoded);
         let pilot = Pilot::new(seed, tracks);
-        let cells = CellCache::new(now, &mut store, settings.guard);
+        let cells = CellCache::new(&mut store, settings.guard);
         Self {
             store,
             pilot,
@@ -101,7 +99,7 @@ impl GatewayEngine {
                 PilotOutput::Handover(handover) => {
                     let Handover { carrier, outcome, dark, .. } = &handover;
                     tracing::debug!(carrier, ?outcome, ?dark, "handover");
-                    self.cells.add(&handover);
+                    self.cells.forecaster.add(&handover);
                     self.postpone(now, Write::Handover(handover));
                 }
                 PilotOutput::Track(route, track) => {
@@ -109,7 +107,6 @@ impl GatewayEngine {
                 }
                 PilotOutput::TripBegan(trip, route) => {
                     tracing::info!(%trip, %route, "trip begins");
-                    self.postpone(now, Write::Touch(route));
                 }
             }
         }
@@ -127,13 +124,12 @@ impl GatewayEngine {
             match write {
                 Write::Handover(handover) => {
                     self.recorded += 1;
-                    self.store.record(now, &handover);
+                    self.store.record(&handover);
                     if let Some((_, sync)) = &mut self.session {
                         sync.added(now, &handover);
                     }
                 }
-                Write::Track(route, track) => self.store.put_track(now, route, &track),
-                Write::Touch(route) => self.store.touch_track(now, route),
+                Write::Track(route, track) => self.store.put_track(route, &track),
                 Write::Message(session, message) => self.on_sync(now, session, message),
             }
         }
@@ -150,13 +146,13 @@ impl GatewayEngine {
 
     fn forecast(&mut self, now: Instant) {
         let Some((session, _)) = self.session else { return };
-        let tell = |output| self.outputs.push_back(output);
+        let report = |output| self.outputs.push_back(output);
         if !self.settings.forecast {
-            return self.forecasts.withdraw(session, tell);
+            return self.forecasts.withdraw(session, report);
         }
         let train = self.pilot.place(now);
         let forecaster = &mut self.cells.forecaster;
-        self.forecasts.update(now, session, forecaster, train.as_ref(), tell);
+        self.forecasts.update(now, session, forecaster, train.as_ref(), report);
     }
 
     fn update_outlooks(&mut self, now: Instant) {
@@ -165,8 +161,8 @@ impl GatewayEngine {
         {
             let (store, outputs) = (&mut self.store, &mut self.outputs);
             let outlook_of = |carrier: &str| outlook(now, store, carrier, &train);
-            let tell = |output| outputs.push_back(output);
-            self.forecasts.update_outlooks(*session, outlook_of, tell);
+            let report = |output| outputs.push_back(output);
+            self.forecasts.update_outlooks(*session, outlook_of, report);
         }
     }
 
@@ -206,8 +202,8 @@ impl Engine for GatewayEngine {
             }
             Input::Reload(settings) => {
                 self.settings = settings;
-                self.store.reload(now, settings);
-                self.cells.follow(now, &mut self.store, settings.guard);
+                self.store.reload(settings);
+                self.cells.follow(&mut self.store, settings.guard);
                 self.forecast(now);
             }
             // Only gateways send telemetry.
@@ -238,7 +234,7 @@ impl Engine for GatewayEngine {
             self.update_outlooks(now);
         }
         self.flush(now);
-        self.cells.follow(now, &mut self.store, self.settings.guard);
+        self.cells.follow(&mut self.store, self.settings.guard);
         true
     }
 
@@ -263,7 +259,7 @@ impl Engine for GatewayEngine {
         self.pilot.end_trip();
         self.drain_pilot(now);
         self.flush(now);
-        self.store.close(now);
+        self.store.close();
     }
 
     fn state(&self, now: Instant) -> WorkerState {
@@ -280,7 +276,7 @@ impl Engine for GatewayEngine {
             trips: vec![trip],
             recorded: self.recorded,
             received: self.received,
-            unrecorded: Unrecorded::from(self.pilot.counts()),
+            unrecorded: self.pilot.unrecorded(),
             ..WorkerState::default()
         }
     }
@@ -297,7 +293,7 @@ fn decoded((route, encoded): (RouteId, Vec<u8>)) -> Option<(RouteId, Track)> {
     }
 }
 
-/// More than what arrives at once.
+/// Pending writes; more than arrive at once.
 const WRITES_MAX: usize = 1_024;
 /// Interval of telemetry.
 const TELEMETRY_EVERY: Duration = Duration::from_secs(1);

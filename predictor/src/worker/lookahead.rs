@@ -32,16 +32,14 @@ pub(super) fn outlook(
     let ahead = |step: u32| {
         let from = now + STEP * step;
         let metres = train.metres + train.direction.sign() * train.speed * f64::from(step);
-        let (rate, delay) = usual(now, store, carrier, train, metres)?;
+        let (rate, delay) = usual(store, carrier, train, metres)?;
         Some(OutlookStep { from, rate, delay })
     };
     LinkOutlook { steps: (0..STEPS).map_while(ahead).collect() }
 }
 
-/// The median rate, and the 10 % quantile of the delay, which excludes our own queues: each from
-/// the nearest place within 200 m that has it.
+/// The expected rate and delay, each from the nearest place within 200 m that has it.
 fn usual(
-    now: Instant,
     store: &mut BufferedStore,
     carrier: &str,
     train: &TrainPosition,
@@ -51,9 +49,9 @@ fn usual(
     // The nearer neighbour first.
     let side = if metres.rem_euclid(PLACE) < PLACE / 2.0 { -PLACE } else { PLACE };
     for off in [0.0, side, -side, 2.0 * side, -2.0 * side] {
-        if let Some(known) = store.place(now, carrier, train, metres + off) {
-            rate = rate.or(known.rate.map(|rate| rate.p50));
-            delay = delay.or(known.delay.map(|delay| delay.p10));
+        if let Some(known) = store.place(carrier, train, metres + off) {
+            rate = rate.or(known.rate);
+            delay = delay.or(known.delay);
         }
         if rate.is_some() && delay.is_some() {
             break;

@@ -22,14 +22,17 @@ mod forecasts;
 mod gateway;
 mod handle;
 mod lookahead;
+mod options;
 mod state;
 mod thread;
 
 #[cfg(test)]
 mod tests;
 
-pub use handle::{Feeder, Options, Role, Settings, Worker};
-pub use state::{CarrierState, StoreState, TripState, Unrecorded, WorkerState};
+pub use crate::detect::Unrecorded;
+pub use handle::{Feeder, Worker};
+pub use options::{Options, Role, Settings};
+pub use state::{CarrierState, StoreState, TripState, WorkerState};
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +54,7 @@ trait Engine {
     /// When the engine has work to do without input; `None`: now.
     fn next_timeout(&self) -> Option<Instant>;
 
-    /// Outputs were dropped: tells all forecasts again at the next update.
+    /// Outputs were dropped: the next update repeats all forecasts.
     fn repeat_forecasts(&mut self);
 
     fn state(&self, now: Instant) -> WorkerState;

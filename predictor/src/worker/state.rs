@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use polyrail_model::Direction;
 use serde::{Deserialize, Serialize};
 
-use crate::pilot::PilotCounts;
+use crate::detect::Unrecorded;
 use crate::position::TrainPosition;
 use crate::store::StoreStats;
 
@@ -16,7 +16,7 @@ pub struct WorkerState {
     pub store: StoreState,
     /// Whether the worker makes forecasts.
     pub forecast: bool,
-    /// Whether the forecaster rejects cells that history cannot tell apart.
+    /// Whether the forecaster rejects cells whose history does not separate failures.
     pub guard: bool,
     /// The trips under way: of a gateway its own, of a cloud those of its gateways.
     pub trips: Vec<TripState>,
@@ -37,41 +37,6 @@ pub struct WorkerState {
     /// Number of panics since the start.
     #[serde(default)]
     pub failures: u64,
-}
-
-/// Observations that did not become a recorded handover, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unrecorded {
-    /// Handovers without a trip or a position.
-    pub unplaced: u64,
-    /// Gaps in the observations of a carrier that were too long.
-    pub gaps: u64,
-    /// Changes of cell with unknown outcome.
-    pub untold: u64,
-    /// Observations of carriers with too long a name, or of too many carriers.
-    pub strangers: u64,
-    /// Handovers and tracks that overflowed a queue.
-    pub dropped: u64,
-}
-
-impl From<PilotCounts> for Unrecorded {
-    fn from(counts: PilotCounts) -> Self {
-        let PilotCounts { unplaced, dropped, detector } = counts;
-        Self {
-            unplaced,
-            gaps: detector.gaps,
-            untold: detector.untold,
-            strangers: detector.strangers,
-            dropped: dropped + detector.dropped,
-        }
-    }
-}
-
-impl Unrecorded {
-    /// The sum of all counters.
-    pub fn total(&self) -> u64 {
-        self.unplaced + self.gaps + self.untold + self.strangers + self.dropped
-    }
 }
 
 /// The database.

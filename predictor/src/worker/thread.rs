@@ -1,34 +1,44 @@
-//! The thread: it takes inputs in batches, lets its role's engine work, and hands over outputs.
+//! The thread: it takes inputs in batches, runs its role's engine, and hands over outputs.
 
 #![allow(clippy::disallowed_methods, reason = "the thread gives the engines their clock")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::buffered::BufferedStore;
 use super::cloud::CloudEngine;
 use super::gateway::GatewayEngine;
-use super::handle::{Message, Options, Role};
+use super::options::{Options, Role};
 use super::{Engine, Input, Output, StoreState, WorkerState};
 
 pub(super) struct Thread {
     pub(super) options: Options,
     pub(super) received: Receiver<Message>,
-    pub(super) ordered: Receiver<Input>,
     pub(super) output: SyncSender<Output>,
     pub(super) counts: Arc<Counts>,
+}
+
+/// A message of the handle.
+pub(super) enum Message {
+    Input(Input),
+    State(SyncSender<WorkerState>),
+    Stop,
+    #[cfg(test)]
+    Panic,
 }
 
 /// Counters of the channels.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
+    /// Inputs in the channel.
+    pub(super) inputs_waiting: AtomicUsize,
     /// Inputs that were dropped.
-    pub(super) inputs: AtomicU64,
+    pub(super) inputs_dropped: AtomicU64,
     /// Outputs that were dropped.
-    pub(super) outputs: AtomicU64,
+    pub(super) outputs_dropped: AtomicU64,
 }
 
 /// A message of the handle has ended the thread.
@@ -66,11 +76,13 @@ impl Thread {
                         ..WorkerState::default()
                     }));
                 }
-                Message::Stop => return,
                 Message::Input(_) => {
-                    self.counts.inputs.fetch_add(1, Ordering::Relaxed);
+                    self.counts.inputs_waiting.fetch_sub(1, Ordering::Relaxed);
+                    self.counts.inputs_dropped.fetch_add(1, Ordering::Relaxed);
                 }
-                _ => self.ordered.try_iter().for_each(drop),
+                Message::Stop => return,
+                #[cfg(test)]
+                Message::Panic => {}
             }
         }
     }
@@ -96,15 +108,14 @@ impl Thread {
     }
 
     fn take(&mut self, engine: &mut dyn Engine, message: Message) -> Result<(), Stopped> {
-        while let Ok(order) = self.ordered.try_recv() {
-            if let Input::Reload(settings) = &order {
-                self.options.settings = *settings;
-            }
-            engine.take(Instant::now(), wall_ms(), order);
-        }
         match message {
-            Message::Order => {}
-            Message::Input(input) => engine.take(Instant::now(), wall_ms(), input),
+            Message::Input(input) => {
+                self.counts.inputs_waiting.fetch_sub(1, Ordering::Relaxed);
+                if let Input::Reload(settings) = &input {
+                    self.options.settings = *settings;
+                }
+                engine.take(Instant::now(), wall_ms(), input);
+            }
             Message::State(reply) => {
                 let _ = reply.send(self.counted(engine.state(Instant::now())));
             }
@@ -116,13 +127,13 @@ impl Thread {
     }
 
     fn counted(&self, mut state: WorkerState) -> WorkerState {
-        state.inputs_dropped += self.counts.inputs.load(Ordering::Relaxed);
-        state.outputs_dropped = self.counts.outputs.load(Ordering::Relaxed);
+        state.inputs_dropped += self.counts.inputs_dropped.load(Ordering::Relaxed);
+        state.outputs_dropped = self.counts.outputs_dropped.load(Ordering::Relaxed);
         state
     }
 
-    /// Hands over the engine's outputs. One that finds the channel full is dropped and counted: the
-    /// engine repeats forecasts, and databases ask again.
+    /// Hands over the engine's outputs. If the channel is full, an output is dropped and counted:
+    /// the engine repeats forecasts, and databases repeat their requests.
     fn hand_over(&mut self, engine: &mut dyn Engine) {
         let (mut sent, mut dropped) = (false, 0);
         while let Some(output) = engine.poll(Instant::now()) {
@@ -133,7 +144,7 @@ impl Thread {
             }
         }
         if dropped > 0 {
-            self.counts.outputs.fetch_add(dropped, Ordering::Relaxed);
+            self.counts.outputs_dropped.fetch_add(dropped, Ordering::Relaxed);
             engine.repeat_forecasts();
         }
         if sent {

@@ -10,7 +10,7 @@ use super::*;
 
 const PACKET: f64 = 1_200.0;
 
-/// What lies between the two ends.
+/// The link between the two ends.
 #[derive(Clone, Copy)]
 struct Link {
     mbps: f64,
@@ -35,7 +35,7 @@ enum Control {
 
 type Change = (u64, fn(&mut Link));
 
-/// When and how it changes, from its begin on; the sender's wish in Mbit/s, if it has one.
+/// A link with its changes, and the offered load in Mbit/s if it is limited.
 struct World {
     name: &'static str,
     link: Link,
@@ -126,7 +126,6 @@ impl Sender {
         }
         while self.flying.front().is_some_and(|(at, ..)| *at <= self.now_ms as f64) {
             let Some((_, lost, sent_ms)) = self.flying.pop_front() else { break };
-            // Nothing tells of a loss while nothing comes back.
             self.on_fate(lost, sent_ms);
         }
         if self.now_ms - self.round.begun_ms >= self.srtt as u64 {
@@ -144,7 +143,7 @@ impl Sender {
 
     fn on_fate(&mut self, lost: bool, sent_ms: u64) {
         if self.link.dark && lost {
-            // It is found when something is acknowledged again.
+            // A loss is found when data is acknowledged again.
             self.flying.push_back((self.now_ms as f64 + 50.0, lost, sent_ms));
             return;
         }
@@ -275,7 +274,7 @@ impl Sender {
     }
 }
 
-/// When it was suspected within 20 s, and what rate was named.
+/// The times of suspicion within 20 s, with the rates.
 fn run(world: &World, control: Control, seed: u64) -> Vec<(f64, f64)> {
     let mut sender = Sender::new(control, world.link, seed);
     let mut suspicion = Suspicion::default();
@@ -289,7 +288,7 @@ fn run(world: &World, control: Control, seed: u64) -> Vec<(f64, f64)> {
         }
         let offered = (world.offered_mbps)(now_ms);
         sender.step(offered);
-        // As the relay does it: nothing is measured while nothing is out.
+        // As in the relay, an idle tunnel is not measured.
         if now_ms % 8 == 0 && (sender.in_flight > 0.0 || offered.is_none()) {
             let sample = sender.sample(start, offered.is_some());
             if let Some(rate) = suspicion.on_sample(&sample) {

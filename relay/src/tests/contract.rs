@@ -1,4 +1,4 @@
-//! What the drain contract of tunnels asks of the loop, and data alone does not show.
+//! The drain contract of tunnels: flushes, withdrawals and timeouts, which data does not show.
 
 use std::io::Write;
 use std::rc::Rc;
@@ -57,7 +57,7 @@ impl Line {
 }
 
 #[test]
-fn a_tunnel_that_has_received_is_flushed_though_the_session_says_nothing() {
+fn tunnel_that_received_is_flushed_even_if_the_session_sends_nothing() {
     let mut world = World::new(0);
     let line = Line::new(&mut world, "a");
     line.near.1.take_calls();
@@ -67,18 +67,18 @@ fn a_tunnel_that_has_received_is_flushed_though_the_session_says_nothing() {
     let calls = line.near.1.take_calls();
     assert_eq!(calls.iter().filter(|call| **call == Call::Flush).count(), 1, "{calls:?}");
     world.gateway.relay.turn(now);
-    assert_eq!(line.near.1.take_calls(), [], "nothing has happened");
+    assert_eq!(line.near.1.take_calls(), [], "no event");
 }
 
 #[test]
-fn a_withdrawal_leaves_at_once_and_its_room_is_used_again() {
+fn withdrawal_is_flushed_at_once_and_frees_room() {
     let mut world = World::new(1);
     let line = Line::new(&mut world, "b");
     let redundant = ChainSpec::named("redundant").unwrap();
     world.gateway.relay.endpoint().set_chain(Instant::now(), redundant);
     let (mut client, mut server) = world.connect();
     world.rest(Duration::from_millis(50));
-    // From here on nobody wakes the second tunnel: the first one delivers all.
+    // From now on the second tunnel is not woken: the first one delivers all data.
     let hold = &line.near.1;
     hold.bound.set(Some(1_000));
     for round in 0..3 {
@@ -87,14 +87,14 @@ fn a_withdrawal_leaves_at_once_and_its_room_is_used_again() {
         assert_eq!(world.read_exactly(&mut server, 1_000), [round; 1_000]);
         world.rest(Duration::from_millis(50));
         let calls = hold.take_calls();
-        assert!(calls.contains(&Call::Data), "round {round}: its room was not told: {calls:?}");
+        assert!(calls.contains(&Call::Data), "round {round}: its room was not reported: {calls:?}");
         assert!(calls.contains(&Call::Withdraw), "round {round}: {calls:?}");
         assert_eq!(calls.last(), Some(&Call::Flush), "round {round}: {calls:?}");
     }
 }
 
 #[test]
-fn what_a_transport_reads_at_its_timeout_is_received() {
+fn data_read_at_a_timeout_is_received() {
     let mut world = World::new(0);
     let line = Line::new(&mut world, "a");
     let (now, hold) = (Instant::now(), &line.near.1);
@@ -113,14 +113,14 @@ fn what_a_transport_reads_at_its_timeout_is_received() {
 }
 
 #[test]
-fn a_tunnel_that_is_given_up_when_its_handshake_is_over_ends_in_order() {
+fn given_up_tunnel_with_a_finished_handshake_closes_gracefully() {
     let mut world = World::new(1);
     let line = Line::new(&mut world, "a");
     let tunnel = line.near.0;
     let relay = &mut world.gateway.relay;
     relay.give_up(Instant::now(), tunnel);
     assert!(relay.tunnel(tunnel).is_some_and(|view| !view.up));
-    assert!(line.path(&world).is_none(), "the session does not count on it");
+    assert!(line.path(&world).is_none(), "the session does not use it");
     let said = world.gateway.turn();
     let over = |event: &RelayEvent| {
         matches!(event, RelayEvent::TunnelClosed { tunnel: over, reason, .. }

@@ -1,4 +1,4 @@
-//! A tunnel that passes early data, and one that has no socket of its own.
+//! A tunnel with early data and without a socket of its own.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{Identity, Label, RelayEvent, World};
 use crate::fake;
 
 #[test]
-fn an_early_tunnel_counts_as_handshaking_until_it_is_up() {
+fn early_tunnel_counts_as_handshaking_until_it_is_up() {
     let mut world = World::new(0);
     let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
     let (near, far) = fake::pair(&train, &ground, [5; 32]).unwrap();
@@ -56,7 +56,7 @@ fn an_early_tunnel_counts_as_handshaking_until_it_is_up() {
     assert!(view.up && !view.early && view.received_bytes > 0 && view.sent_bytes > 0);
     assert_eq!(relay.handshaking(TunnelMode::Quic), 0);
     assert_eq!(relay.tunnels_of(TunnelMode::Quic), 1);
-    // Strangers' tokens find nothing.
+    // Unknown tokens are ignored.
     relay.wake(Instant::now(), Token(token.0 + 1));
     relay.wake(Instant::now(), Token(0));
     relay.wake(Instant::now(), Token(usize::MAX));

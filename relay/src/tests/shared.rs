@@ -1,4 +1,4 @@
-//! A fake tunnel that is early, has no socket of its own, and records what is asked of it.
+//! A fake tunnel with early data and without a socket of its own, which records its calls.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use polyrail_tunnel::{Early, Established, Tunnel, TunnelEvent};
 
 use crate::fake::FakeTunnel;
 
-/// The tunnel. It does something only when woken.
+/// The tunnel; it acts only when woken.
 pub(super) struct Shared {
     inner: FakeTunnel,
     hold: Rc<Hold>,
@@ -24,13 +24,13 @@ pub(super) struct Shared {
 /// The test's hold on it.
 #[derive(Default)]
 pub(super) struct Hold {
-    /// The handshake is over.
+    /// The handshake is finished.
     pub(super) confirmed: Cell<bool>,
     pub(super) token: Cell<Option<Token>>,
-    /// Readiness is not heard: its transport reads at its next timeout.
+    /// It ignores readiness: its transport reads at its next timeout.
     pub(super) deaf: Cell<bool>,
     pub(super) timeout: Cell<Option<Instant>>,
-    /// What units of data may hold of it until they are withdrawn, in bytes.
+    /// The room for units of data until they are withdrawn, in bytes.
     pub(super) bound: Cell<Option<usize>>,
     held: RefCell<BTreeMap<u64, usize>>,
     calls: RefCell<Vec<Call>>,
@@ -52,7 +52,7 @@ impl Shared {
 }
 
 impl Hold {
-    /// What was asked since the last time.
+    /// The calls since the last time.
     pub(super) fn take_calls(&self) -> Vec<Call> {
         self.calls.take()
     }

@@ -52,7 +52,7 @@ use hsrsch::*;
 use polyrail::*;
 use rivals::*;
 
-use crate::registry::{Known, Made, beside, first};
+use crate::rule::{Known, Made, beside, first};
 
 /// The rules by name.
 pub(crate) const RULES: [Known; 31] = [

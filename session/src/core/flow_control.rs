@@ -1,23 +1,23 @@
 //! Flow control beyond the windows of single flows: the session's credit and each user's share.
 //!
-//! A reader may stop at any time, and then withholds the bytes that it has not taken. The sender
-//! therefore limits what flows have *at the peer* (sent and not drained):
+//! A reader may stop at any time, and then withholds its unread bytes. The sender therefore limits
+//! the bytes of a flow *at the peer* (sent and not drained):
 //!
-//! - The **pace** of a flow is what its reader took within the last two periods of
-//!   [`PACE_PERIOD`]. A reader **follows** while it has a pace and leaves at most [`FLOOR`] bytes
-//!   of those unread that arrived in order. Its flow may send as credit allows: when it stops, it
+//! - The **pace** of a flow is the number of bytes that its reader took within the last two periods
+//!   of [`PACE_PERIOD`]. A reader **follows** while it has a pace and leaves at most [`FLOOR`]
+//!   bytes of in-order data unread. Its flow may send as credit allows: if the reader stops, it
 //!   withholds only the bytes in flight. Any other flow may have its pace at the peer.
 //! - Other bytes at the peer are **withheld**. All flows together may withhold one half of the
 //!   peer's memory, and the flows of one user one eighth.
 //! - Readers that follow and then stop, one after the other, could still fill the peer's memory.
-//!   While less than a quarter is left, a flow may have no more at the peer than a sixteenth of the
-//!   bytes that its reader ever took.
+//!   While less than a quarter is left, a flow may have at most a sixteenth of the bytes that its
+//!   reader ever took at the peer.
 //! - [`FLOOR`] bytes a flow need no share, and one segment needs no credit, so every flow can move.
 //!
-//! The same shares bound what writers queue here and was never sent. A writer whose flow may not
-//! send has only the floor.
+//! The same shares bound the bytes that writers queue here. A writer has only the floor while its
+//! flow may not send.
 //!
-//! Invariant: the pools are the sums of what their flows count.
+//! Invariant: the pools are the sums of the counts of their flows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -32,9 +32,9 @@ use crate::limits::{
     FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, SCARCE_SHARE, UNSENT_MAX, USER_SHARE,
 };
 
-#[derive(Debug)]
-pub(super) struct FlowControl {
-    /// What this side may hold in each direction, in bytes.
+#[derive(Debug, Default)]
+pub(crate) struct FlowControl {
+    /// Bytes that this side may hold in each direction.
     memory: u64,
     pub credit: Credit,
     /// Bytes at the peer beyond the pace of their readers.
@@ -45,31 +45,21 @@ pub(super) struct FlowControl {
     pub held_sent: u64,
     /// Bytes received and not read.
     pub held_received: u64,
-    /// What a new flow may send before its first acknowledgement.
+    /// Bytes that a new flow may send before its first acknowledgement.
     pub peer_window: u64,
     /// Flows whose pace is not zero.
     paced: BTreeSet<FlowId>,
-    next_period: Option<Instant>,
+    pub next_period: Option<Instant>,
 }
 
 impl FlowControl {
     pub fn new(memory: u64) -> Self {
-        Self {
-            memory,
-            credit: Credit::new(memory),
-            withheld: Pool::default(),
-            unsent: Pool::default(),
-            held_sent: 0,
-            held_received: 0,
-            peer_window: 0,
-            paced: BTreeSet::new(),
-            next_period: None,
-        }
+        Self { memory, credit: Credit::new(memory), ..Self::default() }
     }
 
-    /// The peer's reader has taken all below `drained`. Returns whether it took anything.
+    /// The peer's reader has taken all bytes below `drained`. Returns whether this is progress.
     pub fn drained(&mut self, now: Instant, flow: &mut Flow, drained: u64) -> bool {
-        let more = drained.min(flow.send.next()).saturating_sub(flow.send.drained);
+        let more = drained.min(flow.send.next).saturating_sub(flow.send.drained);
         if more == 0 {
             return false;
         }
@@ -80,7 +70,7 @@ impl FlowControl {
         true
     }
 
-    /// Counts a flow again after it sent, was written to, or was drained.
+    /// Recounts a flow after it was sent, written or drained.
     pub fn recount(&mut self, flow: &mut Flow) {
         let shares = &mut flow.shares;
         let withheld = match flow.send.at_peer().saturating_sub(shares.pace()) {
@@ -98,7 +88,7 @@ impl FlowControl {
         self.unsent.set(flow.user, &mut flow.shares.unsent, 0);
         self.held_sent -= flow.send.held();
         self.held_received -= flow.recv.held();
-        self.credit.release(flow.recv.highest() - flow.recv.released);
+        self.credit.release(flow.recv.highest - flow.recv.released);
     }
 
     /// Bytes of all flows that were never sent.
@@ -109,9 +99,9 @@ impl FlowControl {
     /// How many new sequence numbers the flow may use now.
     pub fn allowance(&self, flow: &Flow) -> u64 {
         let (at_peer, left) = (flow.send.at_peer(), self.credit.left());
-        let share = self.withheld.left(self.credit.peer_memory(), flow.user);
+        let share = self.withheld.left(self.credit.peer_memory, flow.user);
         let own = match flow.shares.pace() {
-            _ if left < self.credit.peer_memory() / SCARCE_SHARE => flow.send.drained / PROOF_SHARE,
+            _ if left < self.credit.peer_memory / SCARCE_SHARE => flow.send.drained / PROOF_SHARE,
             _ if follows(&flow.shares, &flow.send) => u64::MAX,
             pace => pace,
         };
@@ -136,7 +126,7 @@ impl FlowControl {
         let (send, unsent) = (&flow.send, flow.send.unsent());
         let window = self.window(flow);
         let ahead = if window == 0 { FLOOR } else { UNSENT_MAX };
-        // A flow takes no more of its user's share than it leaves.
+        // A flow takes at most half of its user's share.
         let share = (self.unsent.left(self.memory, flow.user) + unsent) / 2;
         let most = (window + ahead).min(share.max(FLOOR));
         let free = self.memory.saturating_sub(self.held_sent) / 2;
@@ -144,12 +134,7 @@ impl FlowControl {
         most.saturating_sub(unsent).min(free).max(least)
     }
 
-    /// When [`FlowControl::on_timeout`] wants to be called.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        self.next_period
-    }
-
-    /// Begins a period when one is over. A period is no shorter than two round trips.
+    /// Begins the next period when one is over. A period lasts at least two round trips.
     pub fn on_timeout(&mut self, now: Instant, rtt: Duration, flows: &mut Flows) {
         if self.next_period.is_none_or(|at| now < at) {
             return;
@@ -180,7 +165,7 @@ fn follows(shares: &Shares, send: &SendHalf) -> bool {
     shares.pace() > 0 && send.unread() <= FLOOR
 }
 
-/// Sums of what flows count, in all and by user.
+/// Sums of the counts of flows, in total and per user.
 #[derive(Debug, Default)]
 struct Pool {
     all: u64,
@@ -188,7 +173,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// A flow of this user counts `bytes`; `counted` is its count before.
+    /// A flow of this user counts `bytes`; `counted` is its previous count.
     fn set(&mut self, user: UserId, counted: &mut u64, bytes: u64) {
         let before = std::mem::replace(counted, bytes);
         if bytes == before {
@@ -218,7 +203,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A side of 16 MiB whose peer has as much, with flows that have plenty to send.
+    /// A side with 16 MiB and an equal peer, and flows that always have data.
     struct Sender {
         control: FlowControl,
         flows: Flows,
@@ -244,7 +229,7 @@ mod tests {
             self.control.allowance(self.flows.get(id).unwrap())
         }
 
-        /// So many bytes are written, sent and acknowledged.
+        /// Writes, sends and acknowledges this many bytes.
         fn send(&mut self, id: FlowId, bytes: u64) {
             self.control.credit.sent(bytes);
             let flow = self.flows.get_mut(id).unwrap();
@@ -265,7 +250,7 @@ mod tests {
             self.control.credit.raise_limit(16 * MIB + released);
         }
 
-        /// Two periods pass in which nobody reads.
+        /// Two periods pass without a reader.
         fn rest(&mut self) {
             for _ in 0..2 {
                 self.now += PACE_PERIOD;
@@ -318,7 +303,7 @@ mod tests {
         }
         sender.rest();
         let pace = sender.flows.iter().map(|flow| flow.shares.pace()).sum::<u64>();
-        assert_eq!((pace, sender.control.next_timeout()), (0, None));
+        assert_eq!((pace, sender.control.next_period), (0, None));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The flows of a session: open ones by id, and how ended ones ended.
 //!
-//! Ended flows leave a tombstone, so that a peer which missed the end is answered; of too many the
-//! oldest is forgotten and counts as delivered.
+//! Ended flows leave a tombstone, so that a peer that missed the end gets an answer. Of too many
+//! the oldest is evicted, and counts as delivered.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,7 +13,7 @@ use crate::ranges::RangeSet;
 use crate::wire::ResetReason;
 
 #[derive(Debug, Default)]
-pub(super) struct Flows {
+pub(crate) struct Flows {
     open: BTreeMap<FlowId, Flow>,
     /// Ids that were ever used.
     seen: RangeSet,
@@ -26,13 +26,13 @@ pub(super) struct Flows {
 #[derive(Clone, Copy, Debug)]
 struct Tombstone {
     outcome: Outcome,
-    /// The peer's sequence numbers that were counted as credit. It may have used more.
+    /// The peer's sequence numbers that were counted as credit; it may have used more.
     counted: u64,
 }
 
 /// How a flow ended, for a peer that asks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Delivered,
     Reset {
         reason: ResetReason,
@@ -79,10 +79,10 @@ impl Flows {
         self.seen.contains(id.0)
     }
 
-    /// Notes an id that the peer uses first.
+    /// Notes a new id of the peer.
     ///
     /// # Errors
-    /// It is far ahead of all others.
+    /// The id is far ahead of all others.
     pub fn see(&mut self, id: FlowId) -> Result<(), Violation> {
         if id.0 > self.seen.end() + FLOWS_AHEAD_MAX {
             return Err(Violation("a flow far ahead of all others"));
@@ -94,13 +94,13 @@ impl Flows {
     /// Removes an open flow and remembers how it ended.
     pub fn bury(&mut self, id: FlowId) -> Option<Flow> {
         let flow = self.open.remove(&id)?;
-        let last = flow.send.next();
+        let last = flow.send.next;
         let outcome = match flow.life {
             Life::Live => Outcome::Delivered,
             Life::Ending { reason, .. } => Outcome::Reset { reason, last, after: 0 },
             Life::Resetting { reason, after, .. } => Outcome::Reset { reason, last, after },
         };
-        self.remember(id, outcome, flow.recv.highest());
+        self.remember(id, outcome, flow.recv.highest);
         Some(flow)
     }
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_tombstone_is_forgotten_and_counts_as_delivered() {
+    fn oldest_tombstone_is_evicted_and_counts_as_delivered() {
         let mut flows = Flows::default();
         let reset = Outcome::Reset { reason: ResetReason::Idle, last: 0, after: 0 };
         for id in 0..=TOMBSTONES_MAX as u64 {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn id_far_ahead_of_all_others_is_refused() {
+    fn id_far_ahead_of_all_others_is_rejected() {
         let mut flows = Flows::default();
         assert!(flows.see(FlowId(FLOWS_AHEAD_MAX)).is_ok());
         assert!(flows.see(FlowId(2 * FLOWS_AHEAD_MAX + 2)).is_err());

@@ -10,7 +10,7 @@ use crate::limits::SESSION_PATHS_MAX;
 
 /// At most [`SESSION_PATHS_MAX`] carriers each; more are ignored.
 #[derive(Debug, Default)]
-pub(super) struct Forecasts {
+pub(crate) struct Forecasts {
     failures: BTreeMap<String, LinkForecast>,
     outlooks: BTreeMap<String, LinkOutlook>,
 }
@@ -42,7 +42,7 @@ impl Forecasts {
         Some(Forecast { fails_in: fails_at.saturating_duration_since(now), uncertainty, permille })
     }
 
-    /// The steps of a carrier's outlook that are not over.
+    /// The present and future steps of a carrier's outlook.
     pub fn look_ahead(&self, now: Instant, carrier: &str) -> LookAhead {
         let Some(outlook) = self.outlooks.get(carrier) else { return LookAhead::default() };
         let starts = outlook.steps.iter().skip(1).map(|next| Some(next.from));
@@ -57,7 +57,7 @@ impl Forecasts {
     }
 }
 
-/// When the last step is over.
+/// When the last step ends.
 fn ends_at(outlook: &LinkOutlook) -> Option<Instant> {
     outlook.steps.last().map(|step| step.from + LinkOutlook::LAST_STEP)
 }

@@ -1,7 +1,7 @@
-//! Input: frames of the peer, and changes of paths.
+//! Input: frames from the peer, and changes of paths.
 //!
-//! A breach that concerns one flow resets that flow; one that concerns the session is returned, and
-//! costs the peer the path on which it came.
+//! A protocol violation on one flow resets that flow; a violation of the session's rules is
+//! returned, and closes the path on which it arrived.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use super::paths::Progress;
 use super::session::Session;
 use crate::event::{Event, PathReport, TunnelKey};
 use crate::flow::{Flow, Life, Run, Violation};
-use crate::limits::{ACK_EVERY, FLOWS_REFUSED_MAX};
-use crate::path::Manner;
+use crate::limits::{ACK_EVERY, FLOWS_REFUSED_MAX, SESSION_PATHS_MAX};
+use crate::path::{Manner, Standing};
 use crate::settings::Role;
 use crate::wire::{Ack, Echo, Frame, Notice, Open, Reset, ResetReason, Said};
 
 impl Session {
-    /// Takes in a frame that came over this tunnel.
+    /// Handles a frame that arrived over this tunnel.
     pub fn input(
         &mut self,
         now: Instant,
@@ -38,7 +38,7 @@ impl Session {
                 let echoed = ack.echo.and_then(|echo| self.on_echo(now, echo));
                 self.on_ack(now, &ack);
                 if let Some(slot) = echoed {
-                    self.progress(now, slot);
+                    self.progress(now, slot, true);
                 }
             }
             Frame::Window { flow, limit, drained } => self.on_window(now, flow, limit, drained),
@@ -71,7 +71,7 @@ impl Session {
         u64::try_from(now.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Passes on a message of the peer, unless it is a copy or outdated.
+    /// Reports a message of the peer, unless it is a copy or outdated.
     fn on_message(
         &mut self,
         (channel, latest): (Channel, bool),
@@ -120,8 +120,8 @@ impl Session {
         self.on_run(now, slot, open.flow, &run, open.sent_us)
     }
 
-    /// Whether the flow is open. One that was never seen is created without a destination; the end
-    /// of an ended one is due again.
+    /// Whether the flow is open. An unknown flow is created without a destination; for an ended
+    /// flow, its end is due again.
     fn ensure_flow(&mut self, now: Instant, id: FlowId) -> Result<bool, Violation> {
         if self.flows.contains(id) {
             return Ok(true);
@@ -138,7 +138,7 @@ impl Session {
         Ok(true)
     }
 
-    /// The peer uses an id for a flow that was not seen before.
+    /// The peer uses a new flow id.
     fn see(&mut self, id: FlowId) -> Result<(), Violation> {
         if self.role == Role::Gateway {
             return Err(Violation("a flow that was never opened"));
@@ -156,7 +156,9 @@ impl Session {
     ) -> Result<(), Violation> {
         let received_us = self.clock(now);
         let path = self.paths.get_mut(slot).map(|path| {
-            path.hears(now, run.data.len() as u64, self.role == Role::Gateway);
+            let bytes = run.data.len() as u64;
+            path.received += bytes;
+            path.pings.on_received(now, bytes, self.role == Role::Gateway);
             path.id
         });
         if !self.ensure_flow(now, id)? {
@@ -164,7 +166,7 @@ impl Session {
             return Ok(());
         }
         let Some(flow) = self.flows.get_mut(id) else { return Ok(()) };
-        let (held, highest) = (flow.recv.held(), flow.recv.highest());
+        let (held, highest) = (flow.recv.held(), flow.recv.highest);
         let advanced = match flow.recv.accept(run) {
             Ok(advanced) => advanced,
             Err(Violation(what)) => {
@@ -175,7 +177,7 @@ impl Session {
         };
         self.flow_control.held_received += flow.recv.held();
         self.flow_control.held_received -= held;
-        self.flow_control.credit.receive(flow.recv.highest() - highest);
+        self.flow_control.credit.receive(flow.recv.highest - highest);
         flow.recv.echo = path.map(|path| Echo { path, sent_us, received_us });
         flow.recv.unacknowledged += 1;
         if flow.recv.unacknowledged >= ACK_EVERY || run.fin || run.open {
@@ -190,12 +192,12 @@ impl Session {
         self.check_credit("data beyond the session's credit")
     }
 
-    fn check_credit(&self, breach: &'static str) -> Result<(), Violation> {
+    fn check_credit(&self, violation: &'static str) -> Result<(), Violation> {
         let kept = self.flow_control.credit.is_kept(self.flows.len());
-        if kept { Ok(()) } else { Err(Violation(breach)) }
+        if kept { Ok(()) } else { Err(Violation(violation)) }
     }
 
-    /// Tells the caller that there is something to read, once until it reads.
+    /// Reports to the caller that the flow is readable, once until it reads.
     fn announce(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get(id) else { return };
         let known = flow.is_callers() && self.is_known(flow);
@@ -213,9 +215,9 @@ impl Session {
         let Some(flow) = self.flows.get_mut(ack.flow) else { return };
         let before = flow.send.held();
         let (cumulative, drained) = if ack.done {
-            // The peer needs nothing more, skipped numbers included.
+            // The peer needs no more data, not even the skipped numbers.
             flow.send.runs.drop_gaps();
-            (flow.send.next(), flow.send.next())
+            (flow.send.next, flow.send.next)
         } else {
             (ack.cumulative, ack.drained)
         };
@@ -232,9 +234,8 @@ impl Session {
         flow.send.limit = flow.send.limit.max(ack.limit);
         let progressed = self.flow_control.drained(now, flow, drained);
         self.flow_control.recount(flow);
-        if ack.dialed && self.role == Role::Gateway && flow.life == Life::Live && !flow.dialed {
-            flow.dialed = true;
-            self.events.push_back(Event::Dialed { flow: self.flow_key(ack.flow) });
+        if ack.dialed {
+            self.note_dialed(ack.flow);
         }
         if let (true, Some(flow)) = (ack.done, self.flows.get_mut(ack.flow))
             && let Life::Resetting { answered, after, .. } = &mut flow.life
@@ -243,10 +244,10 @@ impl Session {
         }
         self.note_acked(now, ack.flow, &settled);
         self.credit_paths(now, &settled);
-        self.withdraw(spare);
+        self.paths.withdraw(spare);
         let forgotten = |flow: &Flow| ack.done && flow.life == Life::Live && !flow.send.is_done();
         if let Some(flow) = self.flows.get_mut(ack.flow).filter(|flow| forgotten(flow)) {
-            // The peer does not know the flow any more, and it was not over.
+            // The peer does not know the flow any more, and the flow was not over.
             flow.life = Life::Ending { reason: ResetReason::Internal, after: 0 };
             return self.end_if_over(now, ack.flow);
         }
@@ -261,9 +262,9 @@ impl Session {
         self.end_if_over(now, ack.flow);
     }
 
-    /// Tells the scheduler. Of copies the first path stands for all, and that is not sure.
+    /// Tells the scheduler. For a run with copies, the first path counts, marked as unsure.
     fn note_acked(&mut self, now: Instant, flow: FlowId, settled: &[(u64, u64, PathSet)]) {
-        let cumulative = self.flows.get(flow).map_or(0, |flow| flow.send.acked());
+        let cumulative = self.flows.get(flow).map_or(0, |flow| flow.send.acked);
         for &(offset, bytes, live) in settled {
             let path = live.iter().next().and_then(|slot| self.paths.get(slot));
             let Some(path) = path.map(|path| path.id) else { continue };
@@ -272,8 +273,8 @@ impl Session {
         }
     }
 
-    /// A path that alone can have delivered an acknowledged run has made progress. If several paths
-    /// carried the run, or the path is fresh, the echoes decide.
+    /// A path that alone carried an acknowledged run has made progress. If several paths carried
+    /// the run, or the path is fresh, the echoes decide.
     fn credit_paths(&mut self, now: Instant, settled: &[(u64, u64, PathSet)]) {
         let (mut touched, mut progressed) = (PathSet::EMPTY, PathSet::EMPTY);
         for &(_, length, live) in settled {
@@ -286,10 +287,10 @@ impl Session {
         for slot in touched.iter() {
             self.paths.trim_carried(slot, &self.flows);
             let path = self.paths.get(slot);
-            // Runs that another path gave up may have arrived over that path.
+            // A run that another path gave up may have arrived over that path.
             let credible = path.is_some_and(|path| path.proven && path.delivered);
             if credible && progressed.contains(slot) {
-                self.progress(now, slot);
+                self.progress(now, slot, true);
             }
         }
     }
@@ -313,7 +314,7 @@ impl Session {
 
     fn on_reset(&mut self, now: Instant, reset: &Reset) -> Result<(), Violation> {
         let id = reset.flow;
-        // A RESET may overtake its OPEN; what precedes it is still to be delivered then.
+        // A RESET may overtake its OPEN; data before it must still be delivered.
         let overtook = !reset.answer
             && reset.after > 0
             && self.role == Role::Cloud
@@ -325,26 +326,29 @@ impl Session {
             return Ok(());
         }
         let Some(flow) = self.flows.get_mut(id) else { return Ok(()) };
-        let highest = flow.recv.highest();
+        let highest = flow.recv.highest;
         flow.recv.raise(reset.last);
-        self.flow_control.credit.receive(flow.recv.highest() - highest);
+        self.flow_control.credit.receive(flow.recv.highest - highest);
         self.check_credit("a RESET beyond the session's credit")?;
-        self.prove_dialed(id, reset);
+        if reset.after > 0 {
+            // The server has sent bytes: the RESET has overtaken the ACK that says so.
+            self.note_dialed(id);
+        }
         let Some(flow) = self.flows.get_mut(id) else { return Ok(()) };
         flow.life = match flow.life {
             Life::Resetting { reason, after: before, .. } => {
-                // An answer says how far the other side still reads; who resets reads no more.
+                // An answer states how far the peer still reads; a peer that resets reads no more.
                 let after = if reset.answer { before.min(reset.after) } else { 0 };
                 flow.life = Life::Resetting { reason, after, answered: true };
                 self.cut_sending(id, after);
                 self.end_if_over(now, id);
                 if after < before && !self.flows.contains(id) {
-                    // The peer is to learn how many numbers were used in the end.
+                    // The peer must learn how many numbers were used.
                     self.outbox.end(id);
                 }
                 return Ok(());
             }
-            // A repeated RESET may lower the number up to which is read, and never raises it.
+            // A repeated RESET may lower `after`, and never raises it.
             Life::Ending { reason, after: before } => {
                 Life::Ending { reason, after: before.min(reset.after) }
             }
@@ -363,11 +367,9 @@ impl Session {
         Ok(())
     }
 
-    /// The server was reached if bytes of it are still to come, also when the RESET overtakes the
-    /// ACK that says so.
-    fn prove_dialed(&mut self, id: FlowId, reset: &Reset) {
+    /// The server was reached (gateway).
+    fn note_dialed(&mut self, id: FlowId) {
         if let (Role::Gateway, Some(flow)) = (self.role, self.flows.get_mut(id))
-            && reset.after > 0
             && flow.life == Life::Live
             && !std::mem::replace(&mut flow.dialed, true)
         {
@@ -390,7 +392,7 @@ impl Session {
         Ok(())
     }
 
-    /// The peer has used numbers of an ended flow: they count, and are free again.
+    /// The peer has used numbers of an ended flow: they count, and are released at once.
     fn count_ended(&mut self, id: FlowId, end: u64) {
         let more = self.flows.count_ended(id, end);
         self.flow_control.credit.receive(more);
@@ -408,9 +410,9 @@ impl Session {
         tunnel: TunnelKey,
         manner: Manner<'_>,
     ) -> bool {
-        if self.paths.is_full() {
+        if self.paths.iter().count() >= SESSION_PATHS_MAX {
             let Some(spare) = self.paths.spare() else { return false };
-            let (tunnel, closed) = (spare.tunnel, spare.dismissed);
+            let (tunnel, closed) = (spare.tunnel, spare.standing == Standing::Closing);
             if !closed {
                 self.close_superseded(tunnel);
             }
@@ -421,23 +423,16 @@ impl Session {
         true
     }
 
-    /// A path was welcomed.
-    pub fn prove(&mut self, now: Instant, tunnel: TunnelKey) {
-        let Some(slot) = self.paths.slot_of(tunnel) else { return };
-        let progress = self.paths.prove(now, slot);
-        self.after_progress(now, slot, progress);
+    /// A path was welcomed; its greeting took `rtt`.
+    pub fn welcomed(&mut self, now: Instant, tunnel: TunnelKey, rtt: Duration) {
+        if let Some(slot) = self.paths.slot_of(tunnel) {
+            self.paths.get_mut(slot).into_iter().for_each(|path| path.link.measured(rtt));
+            self.progress(now, slot, false);
+        }
+        self.brief_new_path();
     }
 
-    fn after_progress(&mut self, now: Instant, slot: usize, progress: Progress) {
-        if let Some(path) = self.paths.get(slot).filter(|_| progress.recovered) {
-            self.events.push_back(Event::PathRecovered { tunnel: path.tunnel });
-        }
-        if progress.changed {
-            self.give_up_hidden(now);
-        }
-    }
-
-    /// A path's tunnel is gone.
+    /// A path's tunnel is closed.
     pub fn lose_path(&mut self, now: Instant, tunnel: TunnelKey) {
         let Some(slot) = self.paths.slot_of(tunnel) else { return };
         self.give_up(now, slot, true);
@@ -456,22 +451,15 @@ impl Session {
     pub fn sample(&mut self, now: Instant, tunnel: TunnelKey, sample: &LinkSample) {
         let Some(slot) = self.paths.slot_of(tunnel) else { return };
         let Some(path) = self.paths.get_mut(slot) else { return };
-        path.sample(sample);
-        let waits = path.outstanding > 0 && !path.stalled;
+        path.link.sample(sample, path.sent);
+        let waits = path.stall.outstanding > 0 && !path.stall.stalled;
         let Some(view) = self.paths.view_of(now, slot, &self.chain) else { return };
         if self.chain.gives_back(&view, now) && waits {
             self.stall(now, slot);
         }
     }
 
-    /// A round-trip time that the greeting took.
-    pub fn measured(&mut self, tunnel: TunnelKey, rtt: Duration) {
-        if let Some(path) = self.paths.slot_of(tunnel).and_then(|slot| self.paths.get_mut(slot)) {
-            path.measured(rtt);
-        }
-    }
-
-    /// This side has noticed something about a path.
+    /// Reports a problem of a path to the peer.
     pub fn report(&mut self, tunnel: TunnelKey, report: PathReport) {
         let said = match report {
             PathReport::Stalled => Said::Stalled,
@@ -482,7 +470,7 @@ impl Session {
         }
     }
 
-    /// The paths of this carrier are used only when no other is left, or like any other.
+    /// Makes the paths of this carrier backups, or not.
     pub fn set_backup(&mut self, carrier: &str, backup: bool) {
         for slot in self.paths.slots() {
             let Some(path) = self.paths.get_mut(slot) else { continue };
@@ -494,7 +482,7 @@ impl Session {
         }
     }
 
-    /// The peer is to use this path only when no other is left, or like any other.
+    /// Tells the peer whether this path is a backup.
     pub fn tell_backup(&mut self, path: PathId, backup: bool) {
         self.outbox.notice(path, Said::Backup { backup });
     }
@@ -515,12 +503,12 @@ impl Session {
         tracing::debug!(path = notice.path.0, ?report, "peer reported on a path");
         if self.role == Role::Gateway {
             // A PING shows whether this side still receives on it, and lets its transport notice.
-            path.ping_soon(now);
+            path.pings.soon(now);
         }
         self.events.push_back(Event::PathReport { tunnel: path.tunnel, report });
     }
 
-    /// An arrival that the peer echoes; returns the slot of its path.
+    /// Takes an echoed arrival; returns the slot of its path.
     fn on_echo(&mut self, now: Instant, echo: Echo) -> Option<usize> {
         let Echo { path: id, sent_us, received_us } = echo;
         let slot = self.paths.slot_of_id(id)?;
@@ -539,11 +527,11 @@ impl Session {
         (sent_us, received_us): (u64, u64),
     ) {
         let Some(path) = self.paths.get_mut(slot) else { return };
-        let (id, rtt) = (path.id, path.ponged(now, token));
-        rtt.into_iter().for_each(|rtt| path.measured(rtt));
+        let (id, rtt) = (path.id, path.pings.answered(now, token));
+        rtt.into_iter().for_each(|rtt| path.link.measured(rtt));
         self.on_echo(now, Echo { path: id, sent_us, received_us });
         if rtt.is_some() {
-            self.progress(now, slot);
+            self.progress(now, slot, true);
         }
     }
 
@@ -555,25 +543,30 @@ impl Session {
         if let Some(path) = self.paths.get(slot)
             && self.role == Role::Cloud
             && current
-            && path.outstanding > 0
+            && path.stall.outstanding > 0
         {
-            // Only the gateway can put another tunnel in its place.
+            // Only the gateway can replace the tunnel.
             self.outbox.notice(path.id, Said::Stalled);
         }
         self.give_up_hidden(now);
         self.close_drained(now);
     }
 
-    /// The path has proved that it delivers.
-    fn progress(&mut self, now: Instant, slot: usize) {
-        let progress = self.paths.progress(now, slot);
-        self.after_progress(now, slot, progress);
-        if self.paths.has_rivalry() {
+    /// The peer receives on the path; it has `delivered` unless it was only welcomed.
+    fn progress(&mut self, now: Instant, slot: usize, delivered: bool) {
+        let Progress { recovered, changed } = self.paths.progress(now, slot, delivered);
+        if let Some(path) = self.paths.get(slot).filter(|_| recovered) {
+            self.events.push_back(Event::PathRecovered { tunnel: path.tunnel });
+        }
+        if changed {
+            self.give_up_hidden(now);
+        }
+        if delivered && self.paths.rivalry {
             self.close_drained(now);
         }
     }
 
-    /// Asks for the closing of superseded paths that have nothing in flight any more.
+    /// Closes superseded paths that have nothing in flight any more.
     pub(super) fn close_drained(&mut self, now: Instant) {
         for slot in self.paths.close_drained(now) {
             let Some(path) = self.paths.get(slot) else { continue };
@@ -590,15 +583,15 @@ impl Session {
         self.events.push_back(Event::CloseTunnel { tunnel, reason, superseded: true });
     }
 
-    /// What hidden paths carry goes over others, if another path can take it: lazily, because the
-    /// scheduler decides segment by segment.
+    /// Returns the runs of hidden paths to their flows, if other paths can take them: lazily,
+    /// because the scheduler decides segment by segment.
     fn give_up_hidden(&mut self, now: Instant) {
         for slot in self.paths.to_give_up() {
             self.give_up(now, slot, false);
         }
     }
 
-    /// What the path carries goes back to its flows; with `forget` it may carry the same again.
+    /// Returns the path's runs to their flows; with `forget` it may carry the same runs again.
     fn give_up(&mut self, now: Instant, slot: usize, forget: bool) {
         let given_up = self.paths.give_up(slot, forget, &mut self.flows);
         let Some(path) = self.paths.get(slot) else { return };

@@ -1,9 +1,10 @@
-//! Messages that belong to no flow: which of them leaves when, and on which paths.
+//! Messages that belong to no flow: their order, their rate and their paths.
 //!
-//! The session neither reads nor retransmits them. Of [`Delivery::Latest`] only the newest on each
-//! channel waits. [`Delivery::Urgent`] goes ahead of everything, a copy on each path, including
-//! paths that come up or have room again within seconds. [`Delivery::Background`] goes on one path,
-//! so rarely that flows do not notice. Serials let the receiver discard copies.
+//! The session neither reads nor retransmits them. Of [`Delivery::Latest`] only the newest message
+//! of each channel is queued. [`Delivery::Urgent`] has priority over everything else and is sent on
+//! every path, including paths that come up or have room again within seconds.
+//! [`Delivery::Background`] is sent on one path, so rarely that flows do not notice. Serials let
+//! the receiver discard copies.
 //!
 //! Invariant: the queues hold whole payloads, at most as many as their bounds.
 
@@ -23,22 +24,23 @@ use crate::limits::{
 use crate::wire::{Frame, MESSAGE_MAX, encode};
 
 #[derive(Debug)]
-pub(super) struct Messages {
+pub(crate) struct Messages {
     /// Serial of the last message that was queued.
     serial: u64,
     latest: BTreeMap<Channel, Queued>,
     latest_received: BTreeMap<Channel, u64>,
     received: Counters,
     urgent: VecDeque<Queued>,
-    /// Urgent messages that have left: paths that take control only now get their copy.
+    /// Urgent messages that were sent, for paths that take control again.
     recent: VecDeque<Recent>,
-    /// How many urgent messages may leave, as of `tokens_at`.
+    /// Urgent messages that may be sent, as of `tokens_at`.
     tokens: f64,
     tokens_at: Instant,
     background: VecDeque<Queued>,
-    /// When the next one of `background` may leave.
+    /// When the next background message may be sent.
     background_at: Instant,
-    dropped: u64,
+    /// Messages that were dropped because a queue was full or the payload too long.
+    pub dropped: u64,
 }
 
 #[derive(Debug)]
@@ -49,11 +51,11 @@ struct Queued {
     payload: Vec<u8>,
 }
 
-/// A message that has left on some paths.
+/// A message that was sent on some paths.
 #[derive(Debug)]
 struct Recent {
     frame: Vec<u8>,
-    left_at: Instant,
+    sent_at: Instant,
     on: Vec<PathId>,
 }
 
@@ -85,11 +87,6 @@ impl Messages {
         }
     }
 
-    /// Number of messages that were dropped because a queue was full or the payload too long.
-    pub fn dropped(&self) -> u64 {
-        self.dropped
-    }
-
     /// Queues a message. A full queue drops its oldest one.
     pub fn queue(&mut self, now: Instant, channel: Channel, delivery: Delivery, payload: Vec<u8>) {
         if payload.len() > MESSAGE_MAX {
@@ -113,7 +110,7 @@ impl Messages {
         queue.push_back(message);
     }
 
-    /// Whether a received message is new; false for a copy, and for one that a newer one replaces.
+    /// Whether a received message is new; false for a copy and for an outdated message.
     pub fn accept(&mut self, channel: Channel, latest: bool, serial: u64) -> bool {
         if !latest {
             return self.received.accept(serial);
@@ -124,8 +121,8 @@ impl Messages {
         is_new
     }
 
-    /// Whether an urgent message may leave; if not, when.
-    fn may_leave(&mut self, now: Instant) -> Result<(), Instant> {
+    /// Whether an urgent message may be sent; if not, when.
+    fn permit_urgent(&mut self, now: Instant) -> Result<(), Instant> {
         let age = now.saturating_duration_since(self.tokens_at).as_secs_f64();
         self.tokens_at = now;
         self.tokens = (self.tokens + age * URGENT_RATE).min(URGENT_BURST);
@@ -133,11 +130,11 @@ impl Messages {
         if lacking <= 0.0 {
             return Ok(());
         }
-        // Rounded up, so that there is a token then.
+        // Rounded up, so that the token is there at that time.
         Err(now + Duration::from_secs_f64(lacking / URGENT_RATE) + Duration::from_millis(1))
     }
 
-    /// Sends urgent messages, then the latest of each channel: ahead of everything else.
+    /// Sends urgent messages, then the latest of each channel.
     pub fn send(
         &mut self,
         now: Instant,
@@ -146,7 +143,7 @@ impl Messages {
         outlet: &mut dyn Outlet,
     ) {
         while !self.urgent.is_empty() {
-            if let Err(at) = self.may_leave(now) {
+            if let Err(at) = self.permit_urgent(now) {
                 turns.wake_by(at);
                 break;
             }
@@ -156,15 +153,15 @@ impl Messages {
             let Some(message) = self.urgent.pop_front() else { break };
             self.tokens -= 1.0;
             let frame = message.frame(now, false);
-            self.recent.push_back(Recent { frame, left_at: now, on: Vec::new() });
+            self.recent.push_back(Recent { frame, sent_at: now, on: Vec::new() });
         }
         self.spread_recent(now, paths, outlet);
         self.send_latest(now, paths, outlet);
     }
 
-    /// Sends a copy of each recent urgent message on each path that takes it and has not had one.
+    /// Sends each recent urgent message on each path that takes it and has not carried it.
     fn spread_recent(&mut self, now: Instant, paths: &mut Paths, outlet: &mut dyn Outlet) {
-        self.recent.retain(|recent| now < recent.left_at + URGENT_KEPT);
+        self.recent.retain(|recent| now < recent.sent_at + URGENT_KEPT);
         for Recent { frame, on, .. } in &mut self.recent {
             let mut slots = paths.live_slots();
             slots.extend(paths.stalled_slots());
@@ -178,7 +175,7 @@ impl Messages {
         }
     }
 
-    /// On the fastest path, and on others that have room.
+    /// Sends the latest messages on the fastest path, and on others that have room.
     fn send_latest(&mut self, now: Instant, paths: &mut Paths, outlet: &mut dyn Outlet) {
         if self.latest.is_empty() {
             return;
@@ -195,8 +192,8 @@ impl Messages {
         }
     }
 
-    /// Sends a background message on the path that has least in flight: one a round trip, and next
-    /// to flows' data so rarely that it takes a small share of that path.
+    /// Sends a background message on the path with the least data in flight: one a round trip, and
+    /// next to flows' data so rarely that it takes a small share of that path.
     pub fn send_background(
         &mut self,
         now: Instant,
@@ -211,8 +208,8 @@ impl Messages {
             return turns.wake_by(self.background_at);
         }
         let slots = paths.live_slots().into_iter().filter(|&slot| paths.has_room(slot));
-        let busy = |slot: &usize| paths.get(*slot).map(|path| path.outstanding);
-        // Among paths with as much in flight the fastest, which is the first.
+        let busy = |slot: &usize| paths.get(*slot).map(|path| path.stall.outstanding);
+        // Among equal paths the first, which is the fastest.
         let Some(slot) = slots.min_by_key(busy) else { return };
         let Some(path) = paths.get(slot) else { return };
         let Some(message) = self.background.pop_front() else { return };
@@ -220,10 +217,10 @@ impl Messages {
         let bytes = Bytes(frame.len() as u64 * BACKGROUND_SHARE);
         let max = BACKGROUND_PAUSE_MAX;
         let share = |rate: Bitrate| rate.time_for(bytes).map_or(max, |time| time.min(max));
-        // A path that carries nothing else needs no share, and its rate is that of the messages.
-        let shared = path.rate.most().filter(|_| path.outstanding > 0);
+        // On a path without other data, the measured rate is that of the messages.
+        let shared = path.link.rate.max().filter(|_| path.stall.outstanding > 0);
         let share = shared.map(share).unwrap_or_default();
-        self.background_at = now + path.srtt().max(share);
+        self.background_at = now + path.link.srtt().max(share);
         paths.send_control(slot, &frame, outlet);
         if !self.background.is_empty() {
             turns.wake_by(self.background_at);

@@ -1,4 +1,4 @@
-//! One session: its flows and paths, and what passes between them.
+//! One session: its flows, its paths, and the traffic between them.
 
 mod credit;
 mod flow_control;

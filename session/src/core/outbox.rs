@@ -1,10 +1,11 @@
 //! The control outbox: which control frames are due, on which path, and when they are repeated.
 //!
-//! Control goes ahead of data, on the fastest path that makes progress, several frames together.
-//! The outbox holds flags, not frames: each frame is made when it leaves, from the state of that
-//! moment. Frames sent since the last confirmed PING are due again when the path stalls or is lost.
+//! Control is sent before data, on the fastest path that makes progress, several frames together.
+//! The outbox holds flags, not frames: each frame is encoded when it is sent, from the state at
+//! that time. Frames sent since the last confirmed PING are due again when the path stalls or is
+//! lost.
 //!
-//! Invariant: a flow with control due stands in `due` exactly once, and has `due.listed` set.
+//! Invariant: a flow with control due is in `due` exactly once, and has `due.listed` set.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -20,16 +21,16 @@ use crate::limits::{
     ACK_DELAY, ACK_DELAY_MAX, ACK_REPEAT_MAX, ACK_UPLINK_SHARE, CONTROL_BATCH, NOTICES_MAX,
     TOMBSTONES_MAX,
 };
-use crate::path::Path;
+use crate::path::Standing;
 use crate::settings::Role;
 use crate::wire::{ACK_RANGES_MAX, Ack, Frame, NUMBER_MAX, Notice, Reset, Said, encode};
 
 #[derive(Debug)]
-pub(super) struct Outbox {
+pub(crate) struct Outbox {
     role: Role,
     /// Flows with control due, in order.
     due: VecDeque<FlowId>,
-    /// Ended flows whose end is to be repeated.
+    /// Ended flows whose end must be repeated.
     due_ended: BTreeSet<FlowId>,
     /// The session's credit is due.
     pub due_credit: bool,
@@ -46,7 +47,7 @@ pub(super) struct Outbox {
 
 /// An answer to a PING, for the path on which it came.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pong {
+pub(crate) struct Pong {
     pub slot: usize,
     pub token: u64,
     pub sent_us: u64,
@@ -101,7 +102,7 @@ impl Outbox {
         self.list(flow);
     }
 
-    /// The end of an ended flow is due again. If too many are, the peer has to ask again.
+    /// The end of an ended flow is due again. Of too many it is dropped: the peer asks again.
     pub fn end(&mut self, id: FlowId) {
         if self.due_ended.len() < TOMBSTONES_MAX {
             self.due_ended.insert(id);
@@ -120,15 +121,15 @@ impl Outbox {
         }
     }
 
-    /// A PONG is due, unless the peer sends PINGs faster than they are answered.
+    /// A PONG is due; of too many it is dropped.
     pub fn pong(&mut self, pong: Pong) {
         if self.pongs.len() < PONGS_MAX {
             self.pongs.push(pong);
         }
     }
 
-    /// A notice about a path is due on all paths, including that path, so that it arrives while any
-    /// of them lives. Of too many the oldest is dropped.
+    /// A notice about a path is due on all paths, including that path, so that it arrives if any of
+    /// them is alive. Of too many the oldest is dropped.
     pub fn notice(&mut self, path: PathId, said: Said) {
         if self.notices.len() >= NOTICES_MAX {
             self.notices.pop_front();
@@ -159,9 +160,9 @@ impl Outbox {
         }
     }
 
-    // Frames leave.
+    // Frames are sent.
 
-    /// Sends due frames, as far as paths take them. `clock` is the session's time in microseconds.
+    /// Sends due frames, as long as paths take them. `clock` is the session's time in microseconds.
     pub fn send(
         &mut self,
         (now, clock): (Instant, u64),
@@ -180,7 +181,7 @@ impl Outbox {
             batch.clear();
             self.fill(now, slot, &mut batch, flows, flow_control, paths);
             if batch.is_empty() {
-                // Nothing that was due is needed any more.
+                // None of the due frames is needed any more.
                 continue;
             }
             self.budget.charge(batch.len());
@@ -220,11 +221,11 @@ impl Outbox {
             let Some(path) = paths.get_mut(slot) else { continue };
             batch.clear();
             going_away.iter().for_each(|frame| encode(frame, &mut batch));
-            if !path.dismissed {
+            if path.standing != Standing::Closing {
                 notices.iter().for_each(|&n| encode(&Frame::PathStatus(n), &mut batch));
             }
-            if path.wants_ping(now) {
-                path.pinged(now, self.next_ping);
+            if now >= path.pings.next_at() {
+                path.pings.sent(now, self.next_ping);
                 encode(&Frame::Ping { token: self.next_ping, sent_us: clock }, &mut batch);
                 self.next_ping += 1;
             }
@@ -234,7 +235,7 @@ impl Outbox {
         }
     }
 
-    /// Puts due frames into one batch.
+    /// Encodes due frames into one batch.
     fn fill(
         &mut self,
         now: Instant,
@@ -264,12 +265,12 @@ impl Outbox {
             unconfirmed.push(id);
         }
         if let Some(path) = paths.get_mut(slot) {
-            unconfirmed.into_iter().for_each(|id| path.speaks(now, id));
+            unconfirmed.into_iter().for_each(|id| path.pings.sent_control(now, id));
         }
     }
 }
 
-/// Puts the due frames of one flow into the batch; false when there are none.
+/// Encodes the due frames of one flow into the batch; false if there are none.
 fn put_due(flow: &mut Flow, role: Role, batch: &mut Vec<u8>) -> bool {
     let due = std::mem::take(&mut flow.due);
     flow.due = Due { ack_delayed: due.ack_delayed, ..Due::default() };
@@ -282,7 +283,7 @@ fn put_due(flow: &mut Flow, role: Role, batch: &mut Vec<u8>) -> bool {
     if due.ack {
         encode(&Frame::Ack(ack_of(flow, role)), batch);
     } else if due.window {
-        let (told, owes) = (flow.recv.limit(), flow.recv.owes_drained());
+        let (told, owes) = (flow.recv.limit, flow.recv.owes_drained());
         let quarter = flow.recv.wants_drained();
         let (limit, drained) = flow.recv.advertise();
         if limit > told || owes || quarter {
@@ -292,7 +293,7 @@ fn put_due(flow: &mut Flow, role: Role, batch: &mut Vec<u8>) -> bool {
     batch.len() > length
 }
 
-/// Puts the end of a flow into the batch.
+/// Encodes the end of a flow into the batch.
 fn put_end(id: FlowId, outcome: Outcome, batch: &mut Vec<u8>) {
     let frame = match outcome {
         Outcome::Reset { reason, last, after } => {
@@ -317,11 +318,11 @@ fn ack_of(flow: &mut Flow, role: Role) -> Ack {
         flow: flow.id,
         done: false,
         dialed: role == Role::Cloud && flow.dialed,
-        cumulative: flow.recv.cumulative(),
+        cumulative: flow.recv.cumulative,
         limit,
         drained,
         echo: flow.recv.echo.take(),
-        ranges: flow.recv.told_ranges(ACK_RANGES_MAX),
+        ranges: flow.recv.ranges_for_ack(ACK_RANGES_MAX),
     }
 }
 
@@ -329,13 +330,13 @@ fn reset_of(flow: &Flow) -> Option<Reset> {
     let (reason, after, answer) = match flow.life {
         Life::Live => return None,
         Life::Resetting { reason, after, .. } => (reason, after, false),
-        // The answer: how far this side still reads.
+        // The answer states how far this side still reads.
         Life::Ending { reason, after } => (reason, after, true),
     };
-    Some(Reset { flow: flow.id, answer, reason, last: flow.send.next(), after })
+    Some(Reset { flow: flow.id, answer, reason, last: flow.send.next, after })
 }
 
-/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink, where its rate is known; beyond,
+/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink, if its rate is known; beyond,
 /// they wait for at most [`ACK_DELAY_MAX`].
 #[derive(Debug)]
 struct AckBudget {
@@ -345,11 +346,11 @@ struct AckBudget {
 }
 
 impl AckBudget {
-    /// Whether control frames may leave now; `due` when there are any.
+    /// Whether control frames may be sent now; `due` if there are any.
     fn permits(&mut self, now: Instant, paths: &Paths, due: bool) -> bool {
         let age = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
-        let rates = paths.iter().filter_map(Path::proven_rate);
+        let rates = paths.iter().filter_map(|path| path.link.proven_rate);
         let uplink: u64 = rates.map(|rate| rate.as_bps() / 8).sum();
         if uplink == 0 {
             self.tokens = ACK_BURST;
@@ -369,13 +370,13 @@ impl AckBudget {
     }
 }
 
-/// More than the longest control frame, in bytes.
+/// An upper bound of a control frame, in bytes.
 const FRAME_MAX: usize = 1_024;
-/// Acknowledgements that become due so shortly after another leave with it.
+/// An acknowledgement that becomes due this shortly after another is sent with it.
 const ACK_SLACK: Duration = Duration::from_millis(2);
-/// What acknowledgements may take at once, in bytes.
+/// Bytes of acknowledgements that may be sent at once.
 const ACK_BURST: f64 = 16.0 * 1024.0;
-/// PINGs whose PONGs are due; more come only from a peer that misbehaves.
+/// PONGs that may be due; only a misbehaving peer causes more.
 const PONGS_MAX: usize = 64;
 
 #[cfg(test)]

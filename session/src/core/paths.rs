@@ -1,10 +1,10 @@
 //! The paths of a session: which of them may carry data, and the runs in flight on each.
 //!
-//! Of the paths of one carrier the newest that the peer is known to receive supersedes the older
-//! ones; a cloud knows that from the JOIN, a gateway from the answer. Until then the older ones go
-//! on, if they can. A superseded path that delivers keeps what it carries and is closed when it is
-//! drained. One that stalled is closed at once, and its tunnel need not deliver what others carry
-//! now.
+//! Of the paths of one carrier, the newest on which the peer is known to receive supersedes the
+//! older ones; a cloud knows that from the JOIN, a gateway from the answer. Until then the older
+//! ones continue, if they can. A superseded path that delivers keeps its runs and is closed when it
+//! is drained. A superseded path that stalls is closed at once; others carry its runs, so they are
+//! withdrawn from its tunnel.
 //!
 //! Invariant: `outstanding` of a path is the sum of the runs of all flows that are expected from
 //! it.
@@ -21,16 +21,15 @@ use super::outlet::Outlet;
 use crate::delay::Common;
 use crate::event::TunnelKey;
 use crate::flow::Flow;
-use crate::limits::SESSION_PATHS_MAX;
-use crate::path::{Carried, Manner, Path};
+use crate::path::{Carried, Manner, Path, Standing};
 use crate::settings::PathStatus;
 
 #[derive(Debug)]
-pub(super) struct Paths {
+pub(crate) struct Paths {
     /// By slot; slots of lost paths are used again.
     slots: Vec<Option<Path>>,
     /// Some carrier has more than one path.
-    rivalry: bool,
+    pub rivalry: bool,
     pub forecasts: Forecasts,
     /// Units that need not arrive any more.
     withdrawn: Vec<(TunnelKey, u64)>,
@@ -42,21 +41,21 @@ pub(super) struct Paths {
     pub looked_at: Instant,
 }
 
-/// What a sign of life means for the paths.
+/// The effect of progress on the paths.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// The path was stalled.
     pub recovered: bool,
-    /// Other paths may be used now.
+    /// The scheduler may use other paths than before.
     pub changed: bool,
 }
 
-/// What a path gave up.
+/// The runs and control frames that a path gave up.
 #[derive(Debug, Default)]
-pub(super) struct GivenUp {
+pub(crate) struct GivenUp {
     /// Sequence numbers that are not expected from the path any more.
     pub bytes: u64,
-    /// The flows that they belong to.
+    /// The flows to which they belong.
     pub flows: BTreeSet<FlowId>,
     /// Flows whose control frames were not confirmed.
     pub unconfirmed: BTreeSet<FlowId>,
@@ -93,9 +92,12 @@ impl Paths {
 
     /// The slots that have a path.
     pub fn slots(&self) -> impl Iterator<Item = usize> + use<> {
-        let used: Vec<usize> =
-            self.slots.iter().enumerate().filter_map(|(i, p)| p.as_ref().map(|_| i)).collect();
-        used.into_iter()
+        let used = self.slots.iter().enumerate().filter_map(|(i, p)| p.as_ref().map(|_| i));
+        used.collect::<Vec<_>>().into_iter()
+    }
+
+    fn slots_where(&self, of: impl Fn(&Path) -> bool) -> Vec<usize> {
+        self.slots().filter(|&slot| self.get(slot).is_some_and(&of)).collect()
     }
 
     fn position(&self, of: impl Fn(&Path) -> bool) -> Option<usize> {
@@ -112,25 +114,19 @@ impl Paths {
 
     /// The greatest round-trip time of a live path; 100 ms when there is none.
     pub fn slowest_rtt(&self) -> Duration {
-        let live = self.iter().filter(|path| !path.stalled);
-        live.map(Path::srtt).max().unwrap_or(Duration::from_millis(100))
+        let live = self.iter().filter(|path| !path.stall.stalled);
+        live.map(|path| path.link.srtt()).max().unwrap_or(Duration::from_millis(100))
     }
 
     // Paths come and go.
 
-    /// Whether there are as many paths as there may be.
-    pub fn is_full(&self) -> bool {
-        self.iter().count() >= SESSION_PATHS_MAX
-    }
-
     /// The oldest path that was superseded, or is unproven while its carrier has a newer one: it
-    /// makes room for another. The attempts of a restart that a carrier held back may all arrive at
-    /// once.
+    /// makes room for another, because the delayed attempts of a restart may all arrive at once.
     pub fn spare(&self) -> Option<&Path> {
         let has_newer = |path: &Path| {
             self.iter().any(|other| other.carrier == path.carrier && other.id > path.id)
         };
-        let spare = self.iter().filter(|p| p.superseded || (!p.proven && has_newer(p)));
+        let spare = self.iter().filter(|p| p.is_superseded() || (!p.proven && has_newer(p)));
         spare.min_by_key(|path| path.id)
     }
 
@@ -139,7 +135,7 @@ impl Paths {
         path.carrier_number = self.number_of(manner.carrier);
         let same = self.iter().filter(|other| other.carrier == manner.carrier);
         if let Some(newest) = same.max_by_key(|other| other.id) {
-            path.expect(newest.srtt());
+            path.link.guess = Some(newest.link.srtt());
         }
         let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if slot == self.slots.len() {
@@ -166,7 +162,7 @@ impl Paths {
         let lost = self.slots.get_mut(slot)?.take()?;
         debug_assert!(lost.carried.is_empty(), "a lost path carries nothing");
         self.withdrawn.retain(|(of, _)| *of != lost.tunnel);
-        if !lost.superseded {
+        if !lost.is_superseded() {
             self.reinstate(&lost.carrier);
         }
         self.choose();
@@ -176,38 +172,38 @@ impl Paths {
         Some(lost)
     }
 
-    /// The peer receives on this path. Greetings may arrive in another order than they left: the
-    /// number decides, on both sides.
+    /// The peer receives on this path, so it supersedes older paths of its carrier. Greetings may
+    /// be reordered: the path number decides, on both sides.
     fn take_over(&mut self, now: Instant, slot: usize) {
-        let Some(path) = self.get(slot).filter(|path| !path.superseded) else { return };
+        let Some(path) = self.get(slot).filter(|path| !path.is_superseded()) else { return };
         let (id, carrier) = (path.id, path.carrier.clone());
         let (mut newer, mut older) = (false, false);
         for rival in self.iter_mut().filter(|path| path.carrier == carrier) {
             newer |= rival.id > id && rival.is_sound();
-            if rival.id < id && !rival.superseded {
-                (rival.superseded, older) = (true, true);
+            if rival.id < id && !rival.is_superseded() {
+                (rival.standing, older) = (Standing::Superseded, true);
             }
         }
         if let Some(path) = self.get_mut(slot) {
-            path.superseded = newer;
+            path.standing = if newer { Standing::Superseded } else { Standing::Current };
             if older {
-                // Its PONG is the progress that lets the older ones go.
-                path.ping_soon(now);
+                // Its PONG is the progress that retires the older ones.
+                path.pings.soon(now);
             }
         }
     }
 
-    /// The path that had taken over is lost, or stalls before it delivered: the one before it goes
-    /// on.
+    /// The superseding path is lost, or stalls before it delivers: the path before it continues.
     fn reinstate(&mut self, carrier: &str) {
         let rivals = || self.iter().filter(|path| path.carrier == carrier);
         if rivals().any(Path::is_sound) {
             return;
         }
-        let older = rivals().filter(|path| path.superseded && !path.dismissed);
+        let older =
+            rivals().filter(|path| path.is_superseded() && path.standing != Standing::Closing);
         let newest = older.map(|path| path.id).max();
         for path in self.iter_mut().filter(|path| Some(path.id) == newest) {
-            (path.superseded, path.relieved) = (false, false);
+            path.standing = Standing::Current;
         }
     }
 
@@ -220,73 +216,61 @@ impl Paths {
         };
         let newest_hope = |path: &Path| {
             let mut newer = rivals(path).filter(|rival| rival.id > path.id);
-            !sound && !newer.any(|rival| !rival.stalled && !rival.superseded)
+            !sound && !newer.any(|rival| !rival.stall.stalled && !rival.is_superseded())
         };
-        let hides =
-            |path: &Path| path.stalled || path.superseded || !(path.proven || newest_hope(path));
+        let hides = |path: &Path| {
+            path.stall.stalled || path.is_superseded() || !(path.proven || newest_hope(path))
+        };
         let hidden: Vec<bool> = self.iter().map(hides).collect();
         let rivalry = self.iter().any(|path| rivals(path).next().is_some());
         self.rivalry = rivalry;
         self.iter_mut().zip(hidden).for_each(|(path, hidden)| path.hidden = hidden);
     }
 
-    /// Whether some carrier has more than one path.
-    pub fn has_rivalry(&self) -> bool {
-        self.rivalry
-    }
-
     // Progress and stalls.
 
-    /// The path was welcomed.
-    pub fn prove(&mut self, now: Instant, slot: usize) -> Progress {
+    /// The peer receives on the path; it has `delivered` unless it was only welcomed.
+    pub fn progress(&mut self, now: Instant, slot: usize, delivered: bool) -> Progress {
         let Some(path) = self.get_mut(slot) else { return Progress::default() };
-        let recovered = path.progress(now);
+        let recovered = path.stall.progress(now);
         let changed = !std::mem::replace(&mut path.proven, true) || recovered;
-        if changed {
-            self.take_over(now, slot);
-            self.choose();
-        }
-        Progress { recovered, changed }
-    }
-
-    /// The path has proved that it delivers.
-    pub fn progress(&mut self, now: Instant, slot: usize) -> Progress {
-        let Some(path) = self.get_mut(slot) else { return Progress::default() };
-        let recovered = path.progress(now);
-        let changed = !std::mem::replace(&mut path.proven, true) || recovered;
-        path.delivered = true;
-        if changed {
+        path.delivered |= delivered;
+        if recovered {
             tracing::debug!(path = path.id.0, carrier = path.carrier, "path recovered");
+        }
+        if changed {
             self.take_over(now, slot);
             self.choose();
         }
-        if self.rivalry {
+        if delivered && self.rivalry {
             self.relieve_older(slot);
         }
         Progress { recovered, changed }
     }
 
-    /// A path that is its carrier's newest has made progress: older ones are not needed any more.
+    /// The newest path of a carrier has made progress: older ones may retire.
     fn relieve_older(&mut self, slot: usize) {
-        let Some(path) = self.get(slot).filter(|path| !path.superseded) else { return };
+        let Some(path) = self.get(slot).filter(|path| !path.is_superseded()) else { return };
         let (id, carrier) = (path.id, path.carrier.clone());
-        let older = |path: &&mut Path| path.superseded && path.carrier == carrier && path.id < id;
-        self.iter_mut().filter(older).for_each(|path| path.relieved = true);
+        let older = |path: &&mut Path| path.carrier == carrier && path.id < id;
+        let waits = |path: &&mut Path| path.standing == Standing::Superseded;
+        let relieved = self.iter_mut().filter(older).filter(waits);
+        relieved.for_each(|path| path.standing = Standing::Relieved);
     }
 
-    /// The paths without progress for too long; superseded ones even if paths are not `judged`.
+    /// The paths that are due to stall; superseded ones even if paths are not `judged`.
     pub fn overdue(&self, now: Instant, judged: bool) -> Vec<usize> {
-        let overdue = |path: &Path| path.is_judged(judged) && path.is_overdue(now);
-        self.slots().filter(|&slot| self.get(slot).is_some_and(overdue)).collect()
+        let overdue = |path: &Path| path.stalls_at(judged).is_some_and(|at| now >= at);
+        self.slots_where(overdue)
     }
 
-    /// The path stalls. Returns whether it was its carrier's current one.
+    /// The path stalls. Returns whether it was the current one of its carrier.
     pub fn stall(&mut self, now: Instant, slot: usize) -> bool {
         let Some(path) = self.get_mut(slot) else { return false };
-        path.stalled = true;
-        path.ping_soon(now);
+        path.stall.stalled = true;
+        path.pings.soon(now);
         tracing::debug!(path = path.id.0, carrier = path.carrier, "path stalled");
-        let current = !path.superseded;
+        let current = !path.is_superseded();
         let young = (current && !path.delivered).then(|| path.carrier.clone());
         if let Some(carrier) = young {
             self.reinstate(&carrier);
@@ -295,58 +279,55 @@ impl Paths {
         current
     }
 
-    /// PINGs paths on which user data came in and stopped, if more is expected.
-    pub fn ping_silent(&mut self, now: Instant, expected: bool) {
+    /// PINGs paths on which received user data has paused, if more is expected.
+    pub fn ping_paused(&mut self, now: Instant, expected: bool) {
         for path in self.iter_mut() {
-            if path.falls_silent(now) && expected && !path.superseded {
-                path.ping_soon(now);
+            if path.pings.begins_pause(now, path.link.srtt()) && expected && !path.is_superseded() {
+                path.pings.soon(now);
             }
         }
     }
 
-    /// Marks the superseded paths that carry nothing any more as closed, and returns them.
+    /// Marks the superseded paths that are drained or given up as closing, and returns them.
     pub fn close_drained(&mut self, now: Instant) -> Vec<usize> {
-        let over = |path: &Path| path.leaves() && (path.gives_up() || path.is_drained(now));
-        let slots: Vec<usize> =
-            self.slots().filter(|&slot| self.get(slot).is_some_and(over)).collect();
+        let over = |path: &Path| {
+            path.standing == Standing::Relieved && (path.gives_up() || path.is_drained(now))
+        };
+        let slots = self.slots_where(over);
         for &slot in &slots {
             if let Some(path) = self.get_mut(slot) {
-                path.dismissed = true;
+                path.standing = Standing::Closing;
             }
         }
         slots
     }
 
-    // What paths carry.
+    // Runs in flight.
 
-    /// A run of a flow goes out on these paths, with so many bytes of data.
+    /// A run of a flow was sent on these paths, with `bytes` of data.
     pub fn carry(&mut self, now: Instant, on: PathSet, run: Carried, bytes: u64) {
         for slot in on.iter() {
             let Some(path) = self.get_mut(slot) else { continue };
-            if path.outstanding == 0 {
-                path.progress_at = now;
-            }
-            path.outstanding += run.end - run.start;
+            path.stall.sent(now, run.end - run.start);
             path.sent += bytes;
             path.carried.push_back(run);
         }
     }
 
-    /// The hidden paths whose runs others can take.
+    /// The hidden paths whose runs other paths can take.
     pub fn to_give_up(&self) -> Vec<usize> {
         if self.iter().all(|path| path.hidden) {
             return Vec::new();
         }
-        let gives_up = |path: &Path| path.gives_up() && path.owes();
-        self.slots().filter(|&slot| self.get(slot).is_some_and(gives_up)).collect()
+        let owes = |path: &Path| path.stall.outstanding > 0 || path.pings.has_unconfirmed();
+        self.slots_where(|path| path.gives_up() && owes(path))
     }
 
     /// The path gives up its runs; with `forget` it may carry the same runs again.
     pub fn give_up(&mut self, slot: usize, forget: bool, flows: &mut Flows) -> GivenUp {
         let mut given_up = GivenUp::default();
         let Some(path) = self.get_mut(slot) else { return given_up };
-        given_up.unconfirmed = std::mem::take(&mut path.spoken);
-        given_up.unconfirmed.append(&mut path.spoken_before);
+        given_up.unconfirmed = path.pings.take_unconfirmed();
         for &Carried { flow: id, start, end } in &path.carried {
             let Some(flow) = flows.get_mut(id) else { continue };
             let bytes = flow.send.runs.give_up(start, end, slot, forget);
@@ -358,20 +339,20 @@ impl Paths {
         if forget {
             path.carried.clear();
         }
-        path.outstanding = path.outstanding.saturating_sub(given_up.bytes);
+        path.stall.settle(given_up.bytes);
         given_up
     }
 
-    /// So many sequence numbers are not expected from these paths any more.
+    /// This many sequence numbers are not expected from these paths any more.
     pub fn settle(&mut self, length: u64, live: PathSet) {
         for slot in live.iter() {
             if let Some(path) = self.get_mut(slot) {
-                path.outstanding = path.outstanding.saturating_sub(length);
+                path.stall.settle(length);
             }
         }
     }
 
-    /// Drops settled entries from the front of what the path carries.
+    /// Removes settled entries from the front of the path's runs.
     pub fn trim_carried(&mut self, slot: usize, flows: &Flows) {
         let Some(path) = self.get_mut(slot) else { return };
         let is_out = |run: &Carried| {
@@ -382,7 +363,7 @@ impl Paths {
         }
     }
 
-    /// These units need not arrive any more, whatever path carries them.
+    /// Withdraws units from all paths that carry them.
     pub fn withdraw(&mut self, units: Vec<(u64, PathSet)>) {
         for (tag, on) in units {
             let tunnels = on.iter().filter_map(|slot| self.get(slot).map(|path| path.tunnel));
@@ -391,8 +372,7 @@ impl Paths {
         }
     }
 
-    /// The runs of a path are reinjected on others: its tunnel must not retransmit them while it
-    /// closes.
+    /// Withdraws all units of a path, so that its tunnel does not retransmit them while it closes.
     pub fn withdraw_all(&mut self, slot: usize, flows: &Flows) {
         let Some(path) = self.get(slot) else { return };
         let ids: BTreeSet<FlowId> = path.carried.iter().map(|run| run.flow).collect();
@@ -409,29 +389,29 @@ impl Paths {
         flow.send.runs.out().for_each(|(length, live)| self.settle(length, live));
     }
 
-    /// What the path still has in flight of all that it had sent up to the mark.
+    /// The bytes that the path had sent up to the mark and that are still in flight.
     pub fn ahead_of(&self, on: PathSet, mark: u64) -> Bytes {
         let path = on.iter().next().and_then(|slot| self.get(slot));
-        let arrived = path.map_or(mark, |path| path.sent.saturating_sub(path.outstanding));
+        let arrived = path.map_or(mark, |path| path.sent.saturating_sub(path.stall.outstanding));
         Bytes(mark.saturating_sub(arrived))
     }
 
     // Sending.
 
-    /// Tells tunnels which units need not arrive any more.
+    /// Passes withdrawals to the tunnels.
     pub fn send_withdrawals(&mut self, outlet: &mut dyn Outlet) {
         for (tunnel, tag) in self.withdrawn.drain(..) {
             outlet.withdraw(tunnel, tag);
         }
     }
 
-    /// Sends bytes on a path; the tunnel answers with the room that it has left.
+    /// Sends bytes on a path; the tunnel returns its remaining room.
     pub fn send(&mut self, slot: usize, unit: Unit, bytes: &[u8], outlet: &mut dyn Outlet) {
         let Some(path) = self.get_mut(slot) else { return };
         path.set_room(outlet.send(path.tunnel, unit, bytes));
     }
 
-    /// Sends control frames on a path; what exceeds its room is counted.
+    /// Sends control frames on a path; bytes beyond its room are counted.
     pub fn send_control(&mut self, slot: usize, bytes: &[u8], outlet: &mut dyn Outlet) {
         self.send(slot, Unit::Control, bytes, outlet);
         if let Some(path) = self.get_mut(slot)
@@ -441,41 +421,42 @@ impl Paths {
         }
     }
 
-    /// Paths that may be used and still take control frames, the fastest first. Backups only while
-    /// there is nothing else.
+    /// Usable paths that take control frames, the fastest first; backups only if there are no
+    /// others.
     pub fn live_slots(&self) -> Vec<usize> {
         let live = || self.slots().filter_map(|slot| Some((slot, self.get(slot)?)));
         let live = || live().filter(|(_, path)| !path.hidden);
         let regular = live().any(|(_, path)| !path.backup);
         let takes = |path: &Path| path.takes_control() && !(regular && path.backup);
         let mut able: Vec<(usize, &Path)> = live().filter(|(_, path)| takes(path)).collect();
-        able.sort_by_key(|(_, path)| path.srtt());
+        able.sort_by_key(|(_, path)| path.link.srtt());
         able.into_iter().map(|(slot, _)| slot).collect()
     }
 
-    /// Stalled paths that take control. One of them may have recovered unnoticed, and a path that
+    /// Stalled paths that take control: one of them may have recovered unnoticed, and a path that
     /// counts as live may be dark.
     pub fn stalled_slots(&self) -> Vec<usize> {
-        let stalls =
-            |path: &Path| path.stalled && !path.superseded && !path.backup && path.takes_control();
-        self.slots().filter(|&slot| self.get(slot).is_some_and(stalls)).collect()
+        let stalls = |path: &Path| {
+            path.stall.stalled && !path.is_superseded() && !path.backup && path.takes_control()
+        };
+        self.slots_where(stalls)
     }
 
     pub fn has_room(&self, slot: usize) -> bool {
         self.get(slot).is_some_and(|path| path.room > 0)
     }
 
-    /// The fastest usable path other than `but` that takes control frames, a backup last.
+    /// The fastest usable path other than `but` that takes control frames; backups last.
     pub fn control_slot(&self, but: Option<usize>) -> Option<usize> {
         let able = self.slots().filter_map(|slot| Some((slot, self.get(slot)?)));
         let able =
             able.filter(|&(slot, path)| !path.hidden && path.takes_control() && Some(slot) != but);
-        able.min_by_key(|(_, path)| (path.backup, path.srtt())).map(|(slot, _)| slot)
+        able.min_by_key(|(_, path)| (path.backup, path.link.srtt())).map(|(slot, _)| slot)
     }
 
-    // What the scheduler sees.
+    // The scheduler's view.
 
-    /// All slots as the scheduler sees them now.
+    /// The scheduler's view of all slots.
     pub fn views(&self, now: Instant, chain: &Chain) -> Vec<PathView> {
         let common = self.common(now);
         let view = |path: &Option<Path>| match path {
@@ -486,7 +467,7 @@ impl Paths {
         self.slots.iter().map(view).collect()
     }
 
-    /// One path as the scheduler sees it now.
+    /// The scheduler's view of one path.
     pub fn view_of(&self, now: Instant, slot: usize, chain: &Chain) -> Option<PathView> {
         Some(self.view(now, self.get(slot)?, self.common(now).as_ref(), chain))
     }
@@ -502,29 +483,29 @@ impl Paths {
     }
 
     fn common(&self, now: Instant) -> Option<Common> {
-        let rtt_min = self.iter().map(Path::rtt_min).min().unwrap_or_default();
+        let rtt_min = self.iter().map(|path| path.link.rtt_min()).min().unwrap_or_default();
         Common::of(now, rtt_min, self.iter().map(|path| &path.delay))
     }
 
-    /// Whether any path is alive and has room.
+    /// Whether any path is usable and has room.
     pub fn any_available(&self, chain: &Chain) -> bool {
         self.iter().any(|path| {
             !path.hidden && path.room > 0 && left_by_cap(path, chain).is_none_or(|left| left > 0)
         })
     }
 
-    /// What may still go out before a handler's cap is reached, in bytes.
+    /// The bytes that may be sent before a handler's cap is reached.
     pub fn left_by_cap(&self, slot: usize, chain: &Chain) -> Option<u64> {
         left_by_cap(self.get(slot)?, chain)
     }
 
-    /// PINGs paths often that are about to fail: they are kept empty.
+    /// Sends frequent PINGs on paths with a near forecast failure, because they are kept empty.
     pub fn watch_failing(&mut self, now: Instant) {
         let Self { slots, forecasts, .. } = self;
         for path in slots.iter_mut().flatten() {
             let forecast = forecasts.forecast(now, &path.carrier);
-            if forecast.is_some_and(|forecast| forecast.is_near(path.srtt())) {
-                path.watch(now);
+            if forecast.is_some_and(|forecast| forecast.is_near(path.link.srtt())) {
+                path.pings.watch(now);
             }
         }
     }
@@ -533,13 +514,13 @@ impl Paths {
     pub fn status(&self) -> Vec<PathStatus> {
         let common = self.common(self.looked_at);
         let relative = |path: &Path| common.as_ref()?.relative(&path.delay);
-        self.iter().map(|path| path.status(relative(path))).collect()
+        self.iter().map(|path| path.status(self.looked_at, relative(path))).collect()
     }
 }
 
-/// What may still go out on a path before a handler's cap is reached. An idle path always has some
-/// room: a cap is no less than a segment.
+/// The bytes that may be sent on a path before a handler's cap is reached. A cap is at least a
+/// segment, so that an idle path always has room.
 fn left_by_cap(path: &Path, chain: &Chain) -> Option<u64> {
     let cap = chain.cap(path.id)?.0.max(SEGMENT);
-    Some(cap.saturating_sub(path.outstanding))
+    Some(cap.saturating_sub(path.stall.outstanding))
 }

@@ -1,17 +1,15 @@
-//! One session: its parts, and the caller's operations on flows.
+//! One session: its parts, and the caller's operations on its flows.
 //!
 //! Each part owns its state: [`Flows`] the flows, [`FlowControl`] credit and shares, [`Paths`] the
-//! paths, [`Outbox`] the control frames that are due, [`Messages`] what belongs to no flow,
+//! paths, [`Outbox`] the control frames that are due, [`Messages`] the messages of no flow,
 //! [`Turns`] the order of flows, [`Writers`] the writers that wait for room. The session only
-//! connects them. Frames come in by `input`, and leave by `transmit`.
+//! connects them. Frames arrive in `input` and are sent in `transmit`.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use polyrail_model::{
-    Bytes, Channel, Delivery, Destination, FlowId, LinkForecast, LinkOutlook, SessionKey, UserId,
-};
-use polyrail_scheduler::{Chain, PathSet};
+use polyrail_model::{Bytes, Destination, FlowId, SessionKey, UserId};
+use polyrail_scheduler::Chain;
 
 use super::flow_control::FlowControl;
 use super::flows::Flows;
@@ -33,19 +31,19 @@ pub(crate) struct Session {
     pub(super) key: SessionKey,
     pub(super) role: Role,
     pub(super) settings: Settings,
-    /// Zero of this side's clock on the wire.
+    /// The zero of this side's clock on the wire.
     pub(super) epoch: Instant,
     pub(super) chain: Chain,
     pub(super) flows: Flows,
     pub(super) flow_control: FlowControl,
-    pub(super) paths: Paths,
+    pub paths: Paths,
     pub(super) outbox: Outbox,
-    pub(super) messages: Messages,
+    pub messages: Messages,
     pub(super) turns: Turns,
     pub(super) writers: Writers,
-    /// OPENs that wait for first data, until then.
+    /// OPENs that wait for first data, and until when.
     open_line: VecDeque<(Instant, FlowId)>,
-    /// Reset flows that may deliver earlier data, until then.
+    /// Reset flows that may deliver earlier data, and until when.
     reset_line: VecDeque<(Instant, FlowId)>,
     pub(super) going_away: Option<String>,
     pub(super) peer_going: bool,
@@ -75,7 +73,7 @@ impl Session {
             going_away: None,
             peer_going: false,
             events: VecDeque::new(),
-            // Unique also on a tunnel that outlives its session.
+            // Unique, because a tunnel may outlive its session.
             next_tag: key.0 << TAG_BITS,
             reinjected: 0,
             settings,
@@ -87,7 +85,7 @@ impl Session {
         self.paths.alone_since.filter(|_| self.paths.greeted || self.flows.len() > 0)
     }
 
-    /// Takes new settings, except for the memory and the families.
+    /// Applies new settings, except the memory and the families.
     pub fn set_settings(&mut self, settings: &Settings) {
         if self.settings.chain != settings.chain {
             self.chain = settings.chain.build();
@@ -96,20 +94,12 @@ impl Session {
         self.settings = Settings { memory, families, ..settings.clone() };
     }
 
-    pub fn set_forecast(&mut self, now: Instant, carrier: &str, forecast: Option<LinkForecast>) {
-        self.paths.forecasts.set_forecast(now, carrier, forecast);
-    }
-
-    pub fn set_outlook(&mut self, now: Instant, carrier: &str, outlook: LinkOutlook) {
-        self.paths.forecasts.set_outlook(now, carrier, outlook);
-    }
-
     /// The terms that this side grants.
     pub fn terms(&self) -> Terms {
         Terms { window: self.window_initial(), credit: self.settings.memory.0 }
     }
 
-    /// Takes the terms that the peer grants. Repeated terms of one session change nothing.
+    /// Applies the peer's terms. Repeated terms of a session have no effect.
     pub fn agree(&mut self, terms: Terms) {
         self.flow_control.credit.agree(terms.credit);
         self.flow_control.peer_window = terms.window;
@@ -118,17 +108,6 @@ impl Session {
     /// The receive window of a new flow.
     pub(super) fn window_initial(&self) -> u64 {
         (self.settings.memory.0 / WINDOW_INITIAL_SHARE).min(WINDOW_INITIAL_MAX)
-    }
-
-    /// Queues a message to the peer.
-    pub fn send_message(
-        &mut self,
-        now: Instant,
-        channel: Channel,
-        delivery: Delivery,
-        payload: Vec<u8>,
-    ) {
-        self.messages.queue(now, channel, delivery, payload);
     }
 
     pub(super) fn flow_key(&self, flow: FlowId) -> FlowKey {
@@ -148,7 +127,7 @@ impl Session {
             return Err(OpenError::TooManyFlows);
         }
         if self.flows.len() == 0 && !self.paths.greeted {
-            // A session that never had a path waits for one from now on.
+            // A session that never had a path lingers from now on.
             self.paths.alone_since = Some(now);
         }
         let (id, limit) = (self.flows.next_id(), self.flow_control.peer_window);
@@ -160,25 +139,25 @@ impl Session {
         Ok(self.flow_key(id))
     }
 
-    /// How much [`Session::write`] takes now; when that is little, [`Event::Writable`] follows.
+    /// Bytes that [`Session::write`] takes now; if they are few, [`Event::Writable`] follows.
     pub fn write_room(&mut self, id: FlowId) -> u64 {
         let Some(flow) = self.flows.get(id) else { return 0 };
         let room = writers::room(flow, &self.flow_control);
         if room < WRITABLE_MIN {
-            self.writers.wait(id);
+            self.writers.waiting.insert(id);
         }
         room
     }
 
     pub fn write(&mut self, now: Instant, id: FlowId, data: &[u8]) -> usize {
         let Some(flow) = self.flows.get_mut(id) else { return data.len() };
-        if flow.life != Life::Live || flow.send.is_finished() {
+        if flow.life != Life::Live || flow.send.fin {
             return data.len();
         }
         let room = writers::room(flow, &self.flow_control);
         let taken = data.len().min(usize::try_from(room).unwrap_or(usize::MAX));
         if taken < data.len() {
-            self.writers.wait(id);
+            self.writers.waiting.insert(id);
         }
         if taken > 0 {
             flow.send.write(&data[..taken]);
@@ -192,7 +171,7 @@ impl Session {
 
     pub fn finish(&mut self, now: Instant, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id) else { return };
-        if flow.life == Life::Live && !flow.send.is_finished() {
+        if flow.life == Life::Live && !flow.send.fin {
             flow.send.finish();
             flow.hold = false;
             self.turns.enqueue(now, flow, &self.flow_control);
@@ -225,7 +204,7 @@ impl Session {
         self.after_drain(now, id);
     }
 
-    /// The reader has taken something, or the end was reached: credit flows back.
+    /// The reader has taken bytes, or the end was reached: returns credit to the peer.
     pub(super) fn after_drain(&mut self, now: Instant, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id) else { return };
         let drained = flow.recv.drained();
@@ -242,19 +221,19 @@ impl Session {
         self.end_if_over(now, id);
     }
 
-    /// Queues a flow that may have something to send.
+    /// Queues a flow that may have data to send.
     pub(super) fn enqueue(&mut self, now: Instant, id: FlowId) {
         if let Some(flow) = self.flows.get_mut(id) {
             self.turns.enqueue(now, flow, &self.flow_control);
         }
     }
 
-    /// Lets flows that waited for credit try again.
+    /// Queues the flows that waited for credit.
     pub(super) fn feed_starved(&mut self, now: Instant) {
-        self.turns.take_starved().into_iter().for_each(|id| self.enqueue(now, id));
+        std::mem::take(&mut self.turns.starved).into_iter().for_each(|id| self.enqueue(now, id));
     }
 
-    /// Tells writers that have room again.
+    /// Wakes writers that have room again.
     pub(super) fn relieve(&mut self) {
         for id in self.writers.relieve(&self.flows, &self.flow_control) {
             self.events.push_back(Event::Writable { flow: self.flow_key(id) });
@@ -267,14 +246,14 @@ impl Session {
         }
     }
 
-    // Ends.
+    // The end of a flow.
 
-    /// Whether the caller has heard of the flow: a cloud's has when the OPEN has come.
+    /// Whether the caller knows the flow: in a cloud, whether the OPEN has arrived.
     pub(super) fn is_known(&self, flow: &Flow) -> bool {
         flow.destination.is_some() || self.role == Role::Gateway
     }
 
-    /// Ends the flow if nothing is left to do for it.
+    /// Ends the flow if both sides are done with it.
     pub(super) fn end_if_over(&mut self, now: Instant, id: FlowId) {
         let Some(flow) = self.flows.get(id).filter(|flow| flow.is_over()) else { return };
         let key = self.flow_key(id);
@@ -289,31 +268,24 @@ impl Session {
         self.bury(now, id);
     }
 
-    /// Removes the flow, settles its accounts and remembers how it ended.
+    /// Removes the flow, returns its credit and shares, and remembers how it ended.
     pub(super) fn bury(&mut self, now: Instant, id: FlowId) {
         let Some(mut flow) = self.flows.bury(id) else { return };
         if flow.due.ack || flow.due.ack_delayed || flow.due.reset || flow.recv.unacknowledged > 0 {
             self.outbox.end(id);
         }
         self.turns.forget(&flow);
-        self.writers.forget(id);
+        self.writers.waiting.remove(&id);
         self.flow_control.forget(&mut flow);
         self.outbox.due_credit |= self.flow_control.credit.wants_update();
         self.paths.forget_flow(&flow);
-        self.withdraw(flow.send.runs.all_units());
+        self.paths.withdraw(flow.send.runs.all_units());
         self.relieve();
         self.feed_starved(now);
     }
 
-    /// These units need not arrive any more.
-    pub(super) fn withdraw(&mut self, units: Vec<(u64, PathSet)>) {
-        if self.settings.withdrawal {
-            self.paths.withdraw(units);
-        }
-    }
-
-    /// Resets a flow for its caller; no more events of it follow. Data written before is delivered
-    /// first if its endpoint reset it; else nothing more is delivered.
+    /// Resets a flow for its caller; no more events of it follow. If its endpoint reset it, data
+    /// written before is delivered first; else no more data is delivered.
     pub fn reset(&mut self, now: Instant, id: FlowId, reason: ResetReason) {
         let Some(flow) = self.flows.get_mut(id) else { return };
         match flow.life {
@@ -324,12 +296,12 @@ impl Session {
             }
             Life::Live => {}
         }
-        let unused = flow.send.next() == 0 && flow.recv.highest() == 0;
+        let unused = flow.send.next == 0 && flow.recv.highest == 0;
         if flow.hold || (unused && self.role == Role::Gateway) {
-            // The peer has never heard of it.
+            // The peer does not know it.
             return self.bury(now, id);
         }
-        let after = if reason == ResetReason::PeerReset { flow.send.written() } else { 0 };
+        let after = if reason == ResetReason::PeerReset { flow.send.written } else { 0 };
         flow.life = Life::Resetting { reason, after, answered: false };
         self.outbox.reset(flow);
         self.cut_sending(id, after);
@@ -369,8 +341,8 @@ impl Session {
         self.flow_control.held_sent -= before - flow.send.held();
         self.flow_control.recount(flow);
         let spare = flow.send.runs.take_spare();
-        self.withdraw(spare);
-        self.writers.forget(id);
+        self.paths.withdraw(spare);
+        self.writers.waiting.remove(&id);
         self.relieve();
     }
 
@@ -382,7 +354,7 @@ impl Session {
         }
     }
 
-    /// Reset flows that could not deliver in time deliver no more.
+    /// Ends the delivery of reset flows whose time is over.
     fn hurry_resets(&mut self, now: Instant) {
         while let Some(id) = pop_due(&mut self.reset_line, now) {
             let Some(flow) = self.flows.get_mut(id) else { continue };
@@ -395,7 +367,7 @@ impl Session {
         }
     }
 
-    // Time, and the end of the session.
+    // Timers, and the end of the session.
 
     /// When [`Session::on_timeout`] wants to be called.
     pub fn next_timeout(&self) -> Option<Instant> {
@@ -403,8 +375,7 @@ impl Session {
         let lines = lines.into_iter().filter_map(|line| line.front().map(|&(at, _)| at));
         let judged = self.settings.stall;
         let paths = self.paths.iter().map(|path| path.deadline(judged));
-        let parts =
-            [self.outbox.next_timeout(), self.flow_control.next_timeout(), self.turns.wake_at];
+        let parts = [self.outbox.next_timeout(), self.flow_control.next_period, self.turns.wake_at];
         lines.chain(paths).chain(parts.into_iter().flatten()).min()
     }
 
@@ -421,14 +392,14 @@ impl Session {
         self.hurry_resets(now);
         let rtt = self.paths.slowest_rtt();
         self.flow_control.on_timeout(now, rtt, &mut self.flows);
-        self.paths.ping_silent(now, self.flows.len() > 0);
+        self.paths.ping_paused(now, self.flows.len() > 0);
         for slot in self.paths.overdue(now, self.settings.stall) {
             self.stall(now, slot);
         }
         self.close_drained(now);
     }
 
-    /// Opens no more flows and tells the peer.
+    /// Opens no more flows and sends GOAWAY.
     pub fn go_away(&mut self, reason: &str) {
         if self.going_away.is_none() {
             self.going_away = Some(reason.to_owned());
@@ -436,7 +407,7 @@ impl Session {
         }
     }
 
-    /// A new path carries the GOAWAY, too, and all that is granted.
+    /// Sends the GOAWAY and the credit again, because there is a new path.
     pub fn brief_new_path(&mut self) {
         self.outbox.going_away = self.going_away.clone();
         self.outbox.due_credit = true;
@@ -451,17 +422,17 @@ impl Session {
             memory_sent: Bytes(self.flow_control.held_sent),
             credit: Bytes(self.flow_control.credit.left()),
             reinjected: Bytes(self.reinjected),
-            messages_dropped: self.messages.dropped(),
+            messages_dropped: self.messages.dropped,
             paths: self.paths.status(),
         }
     }
 }
 
-/// The next flow of a line whose time has come.
+/// The next flow of a line that is due.
 fn pop_due(line: &mut VecDeque<(Instant, FlowId)>, now: Instant) -> Option<FlowId> {
     line.front().filter(|(at, _)| *at <= now)?;
     line.pop_front().map(|(_, id)| id)
 }
 
-/// Tags of one session; more units than one ever sends.
+/// The bits of a tag within a session: more units than a session sends.
 const TAG_BITS: u32 = 40;

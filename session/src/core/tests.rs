@@ -1,4 +1,6 @@
-//! What a session makes of the scheduler's answers, with rules of its own.
+//! Sessions with schedulerlets of their own.
+
+mod parts;
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +17,7 @@ use crate::path::Manner;
 use crate::settings::{Role, Settings};
 use crate::wire::{Decoder, Frame, Terms};
 
-/// Flows below this number wait for something that is so far off; others go out at once.
+/// Flows below this number wait for this time; other flows send at once.
 struct Waits(u64, Duration);
 
 impl Schedulerlet for Waits {
@@ -32,7 +34,7 @@ impl Schedulerlet for Waits {
     }
 }
 
-/// No path may have more than this out.
+/// The maximum that each path may have in flight.
 struct Cap(Bytes);
 
 impl Handler for Cap {
@@ -41,7 +43,7 @@ impl Handler for Cap {
     }
 }
 
-/// What went out: flows with the bytes of their runs.
+/// The runs sent: their flows and lengths.
 #[derive(Default)]
 struct Wire(Vec<(FlowId, usize)>);
 
@@ -64,7 +66,7 @@ fn base() -> Instant {
     Instant::now()
 }
 
-/// A session with one path on which a megabyte has room.
+/// A session with one path and room for a megabyte.
 fn session(now: Instant, chain: Chain) -> Session {
     let mut session = Session::new(now, SessionKey(1), Role::Gateway, Settings::default());
     session.agree(Terms { window: 1 << 20, credit: 16 << 20 });
@@ -83,26 +85,28 @@ fn write(session: &mut Session, now: Instant, user: u64, bytes: usize) -> FlowId
 }
 
 #[test]
-fn flows_that_wait_keep_no_other_from_a_free_path() {
+fn waiting_flows_do_not_keep_others_from_a_free_path() {
     for (waiting, most) in [(20, 1), (500, 5)] {
         let now = base();
         let rule = Waits(waiting + 1, Duration::from_secs(1));
         let mut session = session(now, Chain::new(vec![Box::new(rule)]));
         (0..waiting).for_each(|_| _ = write(&mut session, now, 1, 100));
-        // Its user has sent: those that wait have their turn before it.
+        // Its user has sent: the waiting flows have their turn first.
         session.turns.queue.charge(UserId(2), 1 << 20, now);
         let bulk = write(&mut session, now, 2, 20_000);
         let mut wire = Wire::default();
-        let mut goes = 0;
+        let mut turns = 0;
         while wire.0.is_empty() {
             session.transmit(now, &mut wire);
-            goes += 1;
-            assert!(goes <= most, "{waiting} flows keep it waiting");
+            turns += 1;
+            assert!(turns <= most, "{waiting} flows delay it");
             assert!(session.next_timeout().is_some_and(|at| at <= now + Duration::from_secs(1)));
         }
         assert!(wire.0.iter().all(|&(flow, _)| flow == bulk));
-        // No go asks more than its bound, and none is forgotten.
-        assert!(session.turns.aside() <= waiting as usize && goes >= waiting / ASIDE_MAX as u64);
+        // No turn exceeds its bound, and no flow is forgotten.
+        assert!(
+            session.turns.aside.len() <= waiting as usize && turns >= waiting / ASIDE_MAX as u64
+        );
         session.chain = Chain::new(vec![Box::new(Waits(0, Duration::ZERO))]);
         for _ in 0..2 * most {
             session.transmit(now, &mut wire);
@@ -129,7 +133,7 @@ fn runs_are_short_while_an_interactive_flow_waits_for_another_path() {
 }
 
 #[test]
-fn a_rule_that_would_be_asked_again_at_once_is_asked_a_little_later() {
+fn rule_that_waits_until_now_is_asked_again_a_little_later() {
     let now = base();
     let mut session = session(now, Chain::new(vec![Box::new(Waits(9, Duration::ZERO))]));
     write(&mut session, now, 1, 100);
@@ -138,7 +142,7 @@ fn a_rule_that_would_be_asked_again_at_once_is_asked_a_little_later() {
 }
 
 #[test]
-fn the_caps_of_a_chain_go_with_it() {
+fn caps_of_a_chain_end_with_it() {
     let now = base();
     let rule = || -> Vec<Box<dyn Schedulerlet>> { vec![Box::new(Waits(0, Duration::ZERO))] };
     let chain = Chain::new(rule()).with(vec![Box::new(Cap(Bytes(SEGMENT)))]);

@@ -1,7 +1,7 @@
-//! Sending: whose turn it is, which path, how much.
+//! Sending: the next flow, its path, and the length of the run.
 //!
-//! A run is decided, framed and handed to its tunnels in one step, so that nothing is queued
-//! between the scheduler and the tunnel. The scheduler sees the paths as they are when it decides.
+//! A run is scheduled, encoded and handed to its tunnels in one step, so that nothing is queued
+//! between the scheduler and the tunnel. The scheduler sees the paths as they are at that time.
 
 use std::time::{Duration, Instant};
 
@@ -17,20 +17,20 @@ use crate::limits::{ASIDE_MAX, WAKE_APART};
 use crate::path::Carried;
 use crate::wire::{DataMarks, Frame, Open, encode};
 
-/// A run that is about to leave.
+/// A run to send.
 #[derive(Clone, Copy, Debug)]
-struct Leaving {
+struct Scheduled {
     turn: Turn,
     piece: Piece,
     run_max: u64,
     primary: usize,
     copies: PathSet,
-    /// It is a copy of what another path carries.
+    /// It is a copy of a run that another path carries.
     copy: bool,
 }
 
 impl Session {
-    /// Sends due control frames and scheduled data until tunnels are full or nothing is left.
+    /// Sends due control frames and scheduled data until tunnels are full or no data is left.
     pub fn transmit(&mut self, now: Instant, outlet: &mut dyn Outlet) {
         self.paths.looked_at = now;
         self.paths.send_withdrawals(outlet);
@@ -60,7 +60,7 @@ impl Session {
                     break;
                 }
                 Served::Wait { fresh: false } => {
-                    self.turns.set_aside(turn);
+                    self.turns.aside.push(turn);
                     in_vain += 1;
                     if in_vain >= ASIDE_MAX {
                         return self.turns.wake_by(now + WAKE_APART);
@@ -93,19 +93,19 @@ impl Session {
             window: Bytes(allowance.min(flow.send.window())),
             remaining: Bytes(flow.send.remaining()),
             carried: piece.carried,
-            tail: flow.send.is_finished(),
+            tail: flow.send.fin,
             reinjected: piece.again,
         };
         let decision = self.chain.decide(&Input { paths: views, segment, now });
         let (primary, copies, mut run_max, ahead) = match decision {
             Decision::Send { primary, copies, run_max, ahead } => (primary, copies, run_max, ahead),
             Decision::Wait { until } => {
-                // A rule that names this very moment would be asked forever.
+                // A rule that returns the current time would be asked forever.
                 until.into_iter().for_each(|at| self.turns.wake_by(at.max(now + WAKE_APART)));
                 return Served::Wait { fresh: !piece.again && until.is_none() };
             }
         };
-        // What needs no credit is only taken in its turn.
+        // The segment that needs no credit is only sent in its turn.
         let allowed = allowance.min(self.flow_control.credit.left());
         let further = (ahead > 0).then(|| flow.send.further(&piece, ahead, allowed)).flatten();
         let piece = further.unwrap_or(piece);
@@ -116,7 +116,7 @@ impl Session {
         if self.turns.interactive_waits() && !turn.interactive {
             run_max = run_max.min(INTERACTIVE_RUN);
         }
-        let run = Leaving { turn, piece, run_max, primary, copies, copy: false };
+        let run = Scheduled { turn, piece, run_max, primary, copies, copy: false };
         let bytes = self.send_run(now, &run, outlet);
         self.reinjected += bytes * copies.len() as u64;
         if let Some(flow) = self.flows.get_mut(turn.flow) {
@@ -128,8 +128,8 @@ impl Session {
     }
 
     /// Sends a run on its paths; returns its bytes of data.
-    fn send_run(&mut self, now: Instant, run: &Leaving, outlet: &mut dyn Outlet) -> u64 {
-        let &Leaving { turn, piece, run_max, primary, copies, copy } = run;
+    fn send_run(&mut self, now: Instant, run: &Scheduled, outlet: &mut dyn Outlet) -> u64 {
+        let &Scheduled { turn, piece, run_max, primary, copies, copy } = run;
         let mut frame = Vec::new();
         let (end, bytes) = self.encode_run(now, turn.flow, &piece, run_max, &mut frame);
         let mut on = copies;
@@ -161,11 +161,11 @@ impl Session {
         let Some(flow) = self.flows.get(id) else { return (piece.end, 0) };
         // An OPEN has a longer header than DATA: it leaves room for the longest host name.
         let content = flow.send.content(piece, run_max);
-        let marks = DataMarks { fin: content.fin, tail: flow.send.is_finished() };
+        let marks = DataMarks { fin: content.fin, tail: flow.send.fin };
         let bytes = content.data.len() as u64;
         match (&flow.destination, content.open) {
             (Some(destination), true) => {
-                let (user, window) = (flow.user, flow.recv.limit());
+                let (user, window) = (flow.user, flow.recv.limit);
                 let destination = destination.clone();
                 let open = Open { flow: id, user, window, sent_us, marks, destination };
                 encode(&Frame::Open { open, data: content.data }, frame);
@@ -179,7 +179,7 @@ impl Session {
         (content.end, bytes)
     }
 
-    /// Counts a run that ends at `end` and leaves on these paths.
+    /// Counts a run that ends at `end` and is sent on these paths.
     fn account(
         &mut self,
         now: Instant,
@@ -189,7 +189,7 @@ impl Session {
         on: PathSet,
     ) {
         let Some(flow) = self.flows.get_mut(turn.flow) else { return };
-        self.flow_control.credit.sent(end.saturating_sub(flow.send.next()));
+        self.flow_control.credit.sent(end.saturating_sub(flow.send.next));
         let first = on.iter().next().and_then(|slot| self.paths.get(slot));
         let mark = first.map_or(0, |path| path.sent + bytes);
         flow.send.sent(now, piece, end, on, self.next_tag, mark);
@@ -200,24 +200,23 @@ impl Session {
         self.turns.queue.charge(turn.user, bytes.max(1), now);
     }
 
-    // Runs that leave once more because a handler of the chain wants it. Only when no path is kept
-    // busy by anything else: the flow has nothing new that may be sent. The oldest runs of each
-    // path are looked at, of a few flows each.
+    // Runs that are sent again because a handler of the chain decides so, while the flow has
+    // nothing new to send. The oldest runs of each path are considered, of a few flows each.
 
-    /// Asks the handlers about runs in flight, and sends those that they choose.
+    /// Asks the handlers about runs in flight, and sends the runs that they choose.
     fn send_again(&mut self, now: Instant, outlet: &mut dyn Outlet) {
         if !self.paths.any_available(&self.chain) {
             return;
         }
         let mut flows: Vec<FlowId> = Vec::new();
         for path in self.paths.iter() {
-            // Acknowledged runs behind an unacknowledged one are still listed.
+            // Acknowledged runs after an unacknowledged one are still listed.
             let out = path.carried.iter().take(PASSED_OVER).filter(|run| {
                 let flow = self.flows.get(run.flow);
                 flow.is_some_and(|flow| flow.send.runs.is_out(run.start, run.end))
             });
             let mut seen = 0;
-            for run in out.take(LOOKED_AT) {
+            for run in out.take(RUNS_EACH) {
                 if flows.len() < FLOWS_MAX && !flows.contains(&run.flow) {
                     flows.push(run.flow);
                     seen += 1;
@@ -229,7 +228,7 @@ impl Session {
         }
         let mut views = self.paths.views(now, &self.chain);
         for id in flows {
-            for waiting in self.looked_at(id) {
+            for waiting in self.candidates(id) {
                 if self.ask_again(now, id, &waiting, &views, outlet) {
                     views = self.paths.views(now, &self.chain);
                 }
@@ -237,11 +236,11 @@ impl Session {
         }
     }
 
-    /// The runs of a flow that handlers are asked about: the newest of its tail, and the oldest.
-    fn looked_at(&self, id: FlowId) -> Vec<Waiting> {
+    /// The runs of a flow about which handlers are asked: the newest of its tail, and the oldest.
+    fn candidates(&self, id: FlowId) -> Vec<Waiting> {
         let mut waiting: Vec<Waiting> = Vec::new();
         let Some(flow) = self.flows.get(id).filter(|flow| !flow.queued) else { return waiting };
-        if self.chain.looks_back() && flow.send.is_finished() && flow.send.unsent() == 0 {
+        if self.chain.looks_back() && flow.send.fin && flow.send.unsent() == 0 {
             let once = |waiting: &Waiting| waiting.piece.carried.len() == 1;
             let newest = flow.send.runs.expected().rev().take(BACK_MAX).filter(once);
             waiting.extend(newest.take(AGAIN_MAX));
@@ -256,7 +255,7 @@ impl Session {
         waiting
     }
 
-    /// Asks the handlers about one run; returns whether it was sent once more.
+    /// Asks the handlers about one run; returns whether it was sent again.
     fn ask_again(
         &mut self,
         now: Instant,
@@ -276,14 +275,14 @@ impl Session {
             sent_at,
             carried: piece.carried,
             expected: live,
-            tail: flow.send.is_finished() && unsent == 0,
+            tail: flow.send.fin && unsent == 0,
             blocked: unsent > 0,
         };
         let turn = Turn { user: flow.user, flow: id, interactive: false };
         let slot = match self.chain.again(&out, views, now) {
             Again::No => return false,
             Again::At(at) => {
-                self.turns.wake_by(at.max(now + LOOK_APART));
+                self.turns.wake_by(at.max(now + ASK_APART));
                 return false;
             }
             Again::On(slot) => slot,
@@ -296,7 +295,7 @@ impl Session {
         }
         let run_max = left.map_or(RUN_MAX, |left| left.max(SEGMENT)).min(RUN_MAX);
         let run =
-            Leaving { turn, piece, run_max, primary: slot, copies: PathSet::EMPTY, copy: true };
+            Scheduled { turn, piece, run_max, primary: slot, copies: PathSet::EMPTY, copy: true };
         let bytes = self.send_run(now, &run, outlet);
         self.reinjected += bytes;
         if let Some(path) = live.iter().next().and_then(|had| self.paths.get(had)) {
@@ -308,24 +307,25 @@ impl Session {
 
 enum Served {
     Sent,
-    /// The flow has nothing that may be sent.
+    /// The flow has nothing to send.
     Nothing,
-    /// No path takes this segment now.
+    /// The scheduler waits for a better path.
     Wait {
         fresh: bool,
     },
 }
 
-/// The longest run while an interactive flow waits: 4 KB with its frame (DESIGN: TLS records).
+/// The longest run while an interactive flow waits: about 3 KB, so that the flow does not wait long
+/// for its turn.
 const INTERACTIVE_RUN: u64 = 2 * SEGMENT;
-/// Looks for the sake of time alone are at least so far apart.
-const LOOK_APART: Duration = Duration::from_millis(5);
-/// How far into what a path carries one looks, and for how many flows.
-const LOOKED_AT: usize = 32;
+/// The least time until a handler is asked again.
+const ASK_APART: Duration = Duration::from_millis(5);
+/// Runs of a path that are considered, settled runs that are skipped, and the flows of both.
+const RUNS_EACH: usize = 32;
 const PASSED_OVER: usize = 256;
 const FLOWS_EACH: usize = 8;
 const FLOWS_MAX: usize = 32;
-/// Runs of one flow that are looked at.
+/// Runs of one flow about which handlers are asked.
 const AGAIN_MAX: usize = 16;
-/// How far back one looks among the newest.
+/// The newest runs of a flow among which candidates are sought.
 const BACK_MAX: usize = 512;

@@ -1,6 +1,6 @@
-//! Whose turn it is to send: the fair queue, and the flows that wait for something else.
+//! The order in which flows send: the fair queue, and the flows that wait outside of it.
 //!
-//! Invariant: a flow that has something to send and may send it stands in the queue or aside of it.
+//! Invariant: a flow that has data and may send it is in the queue or set aside.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -13,13 +13,14 @@ use crate::flow::Flow;
 use crate::limits::INTERACTIVE_MAX;
 
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(crate) struct Turns {
     pub queue: FairQueue,
-    /// Flows that were asked and wait for a better path while others are asked.
-    aside: Vec<Turn>,
+    /// Flows that wait for a better path until all other flows had their turn, so that they do not
+    /// keep them from a free path.
+    pub aside: Vec<Turn>,
     /// Flows that wait for credit, not for a path.
-    starved: BTreeSet<FlowId>,
-    /// When a scheduler that lets a segment wait decides again.
+    pub starved: BTreeSet<FlowId>,
+    /// When a scheduler that delays a segment decides again.
     pub wake_at: Option<Instant>,
 }
 
@@ -29,7 +30,7 @@ impl Turns {
         Self { queue, aside: Vec::new(), starved: BTreeSet::new(), wake_at: None }
     }
 
-    /// Queues the flow if it has something to send and may send it.
+    /// Queues the flow if it has data and may send it.
     pub fn enqueue(&mut self, now: Instant, flow: &mut Flow, control: &FlowControl) {
         if flow.queued || flow.hold {
             return;
@@ -54,18 +55,7 @@ impl Turns {
         self.starved.remove(&flow.id);
     }
 
-    /// Flows that waited for credit.
-    pub fn take_starved(&mut self) -> BTreeSet<FlowId> {
-        std::mem::take(&mut self.starved)
-    }
-
-    /// The flow waits for a better path until all others have been asked: it does not keep them
-    /// from a path that is free.
-    pub fn set_aside(&mut self, turn: Turn) {
-        self.aside.push(turn);
-    }
-
-    /// All have been asked: those aside go back to the front of the queue, in order.
+    /// Returns the flows set aside to the front of the queue, in order.
     pub fn rejoin(&mut self) {
         self.aside.drain(..).rev().for_each(|turn| self.queue.push_front(turn));
     }
@@ -75,13 +65,8 @@ impl Turns {
         self.queue.interactive_waits() || self.aside.iter().any(|turn| turn.interactive)
     }
 
-    /// The scheduler decides again at this time at the latest.
+    /// The scheduler must decide again at this time.
     pub fn wake_by(&mut self, at: Instant) {
         self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
-    }
-
-    #[cfg(test)]
-    pub fn aside(&self) -> usize {
-        self.aside.len()
     }
 }

@@ -1,4 +1,4 @@
-//! Writers that were refused, and wait for room.
+//! Writers that wait for room.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +11,15 @@ use crate::flow::{Flow, Life};
 use crate::limits::{UNSENT_MAX, WRITABLE_MIN};
 
 #[derive(Debug, Default)]
-pub(super) struct Writers {
-    waiting: BTreeSet<FlowId>,
-    /// The next one in turn.
+pub(crate) struct Writers {
+    pub waiting: BTreeSet<FlowId>,
+    /// The next writer in turn.
     next: FlowId,
 }
 
 /// How many bytes the flow's writer may write now.
 pub(super) fn room(flow: &Flow, control: &FlowControl) -> u64 {
-    if flow.life == Life::Live && !flow.send.is_finished() {
+    if flow.life == Life::Live && !flow.send.fin {
         control.room(flow)
     } else {
         UNSENT_MAX // later writes to a reset flow are discarded
@@ -27,15 +27,6 @@ pub(super) fn room(flow: &Flow, control: &FlowControl) -> u64 {
 }
 
 impl Writers {
-    /// The flow's writer waits for room.
-    pub fn wait(&mut self, id: FlowId) {
-        self.waiting.insert(id);
-    }
-
-    pub fn forget(&mut self, id: FlowId) {
-        self.waiting.remove(&id);
-    }
-
     /// Returns the writers that have room now; a few at a time, in turn.
     pub fn relieve(&mut self, flows: &Flows, control: &FlowControl) -> Vec<FlowId> {
         let turn = self.waiting.range(self.next..).chain(self.waiting.range(..self.next));
@@ -58,5 +49,5 @@ impl Writers {
     }
 }
 
-/// Writers told at once when memory becomes free.
+/// Writers woken at once when memory becomes free.
 const RELIEVED_AT_ONCE: usize = 16;

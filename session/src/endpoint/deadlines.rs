@@ -1,9 +1,9 @@
-//! When each session, or tunnel, wants to be woken, soonest first.
+//! The deadlines of sessions, or tunnels, soonest first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// One deadline a key at most.
+/// At most one deadline per key.
 #[derive(Debug)]
 pub(super) struct Deadlines<K> {
     at: BTreeMap<K, Instant>,
@@ -34,12 +34,12 @@ impl<K: Ord + Copy> Deadlines<K> {
         }
     }
 
-    /// The soonest.
+    /// The soonest deadline.
     pub fn first(&self) -> Option<Instant> {
         self.order.first().map(|(at, _)| *at)
     }
 
-    /// The keys whose deadline has come.
+    /// The keys whose deadline is due.
     pub fn due(&self, now: Instant) -> Vec<K> {
         self.order.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| *key).collect()
     }

@@ -1,10 +1,10 @@
 //! Greetings: HELLO, JOIN, WELCOME, REJECT, and the beginning and end of sessions.
 //!
 //! A gateway greets each tunnel once: with HELLO until it knows its session, with JOIN from then
-//! on. User data may follow a JOIN at once, and a HELLO when it is answered. A JOIN may go as early
-//! data, a HELLO waits for the end of the handshake. All HELLOs of one
-//! instance are one session; the one that the cloud saw first founds it, and its connection keys
-//! the proofs in JOINs.
+//! on. User data may follow a JOIN at once, and a HELLO when it is answered. A JOIN may be sent as
+//! early data; a HELLO waits for the end of the handshake. All HELLOs of one instance belong to one
+//! session: the first HELLO that the cloud receives founds it, and its connection's key makes the
+//! proofs in JOINs.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -22,7 +22,7 @@ use crate::settings::Role;
 use crate::wire::{Frame, Greeting, RejectCode, ResetReason, encode};
 
 impl Endpoint {
-    /// Makes the gateway's next session, with an instance of its own.
+    /// Begins the gateway's next session, with an instance of its own.
     pub(super) fn begin_session(&mut self, now: Instant) {
         let key = self.new_key();
         let count = u32::try_from(key.0).unwrap_or(u32::MAX).to_be_bytes();
@@ -57,8 +57,8 @@ impl Endpoint {
         self.sessions.insert(key, entry);
     }
 
-    /// Greets over a tunnel (gateway), and makes it a path at once if the session is known. Else an
-    /// early tunnel has to wait: a HELLO is not safe against replay.
+    /// Greets over a tunnel (gateway), and makes it a path at once if the session is known. If not,
+    /// an early tunnel waits, because a HELLO is not safe against replay.
     pub(super) fn greet(&mut self, now: Instant, key: TunnelKey) {
         let Some(session) = self.current else { return };
         let Some(entry) = self.sessions.get_mut(&session) else { return };
@@ -98,8 +98,8 @@ impl Endpoint {
         self.watch(key);
     }
 
-    /// The tunnel carries flows from here on (gateway): one greeted with HELLO when it is welcomed,
-    /// because data of a HELLO that another cloud process takes would be delivered twice.
+    /// The tunnel carries flows from now on (gateway). After a HELLO that is when it is welcomed:
+    /// if another cloud process took the HELLO, earlier data would be delivered twice.
     fn make_path(
         &mut self,
         now: Instant,
@@ -113,7 +113,7 @@ impl Endpoint {
         let manner = tunnel.manner(proven);
         if entry.session.add_path(now, path, key, manner) {
             if tunnel.greeting.is_some_and(|greeted| greeted.backup != tunnel.info.backup) {
-                // It was changed while the HELLO was under way.
+                // It has changed since the HELLO was sent.
                 entry.session.tell_backup(path, tunnel.info.backup);
             }
             entry.session.set_room(key, tunnel.room);
@@ -132,7 +132,7 @@ impl Endpoint {
         match frame {
             Frame::Welcome { counter, .. } => {
                 if *counter != greeted.counter || greeted.answered {
-                    return self.refuse(now, key, None, "a WELCOME for another greeting");
+                    return self.refuse(now, key, None, "WELCOME for another greeting");
                 }
                 self.on_welcome(now, key, session, greeted, frame);
             }
@@ -164,7 +164,7 @@ impl Endpoint {
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
         if entry.id.is_some_and(|known| known != id) {
-            // The cloud was restarted, and a HELLO was under way.
+            // The cloud has restarted while a HELLO was in flight.
             let reason = "the cloud does not know the session";
             return self.end_session(now, session, reason, None);
         }
@@ -187,17 +187,15 @@ impl Endpoint {
         }
         self.watch(key);
         let Some(entry) = self.sessions.get_mut(&session) else { return };
-        entry.session.measured(key, now.saturating_duration_since(greeted.at));
-        entry.session.prove(now, key);
-        entry.session.brief_new_path();
+        entry.session.welcomed(now, key, now.saturating_duration_since(greeted.at));
         if self.session_of(key) == Some(session) {
             self.events.push_back(Event::PathUp { tunnel: key, session, path });
         }
         self.after(session);
     }
 
-    /// The cloud does not know the session any more: its flows are reset, and the tunnel that
-    /// brought the news greets anew, an early one when its handshake is over.
+    /// The cloud does not know the session any more: resets its flows and greets again over the
+    /// tunnel of the REJECT, or, if that is early, after its handshake.
     fn restart(&mut self, now: Instant, key: TunnelKey, session: SessionKey) {
         if self.current == Some(session) {
             self.end_session(now, session, "the cloud does not know the session", Some(key));
@@ -235,7 +233,7 @@ impl Endpoint {
         match outcome.and_then(|(session, greeting)| self.admit(now, key, session, greeting)) {
             Ok(()) => {}
             Err((RejectCode::Unknown, reason)) => {
-                // The tunnel stays: the gateway greets anew over it.
+                // The tunnel stays: the gateway greets again over it.
                 if let Some(tunnel) = self.tunnels.get_mut(&key) {
                     let code = RejectCode::Unknown;
                     encode(&Frame::Reject { code, reason: reason.to_owned() }, &mut tunnel.outbox);
@@ -248,7 +246,7 @@ impl Endpoint {
         }
     }
 
-    /// The session of this instance: the one that is there, or a new one in its place.
+    /// The session of this instance; a new session replaces that of another instance.
     fn session_for(
         &mut self,
         now: Instant,

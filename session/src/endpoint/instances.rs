@@ -1,7 +1,7 @@
 //! Which gateway processes use a certificate, to notice two at once.
 //!
-//! A process that was replaced and greets again while its replacement lives shows that both are
-//! alive: a certificate was copied. That is told at most once in ten seconds for each identity.
+//! If a process greets again after another process has replaced it, both are alive: the certificate
+//! was copied. This is reported at most once in ten seconds per identity.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -19,12 +19,12 @@ pub(super) struct Instances {
 struct Seen {
     /// The newest last.
     processes: VecDeque<([u8; PROCESS], Instant)>,
-    told_at: Option<Instant>,
+    reported_at: Option<Instant>,
 }
 
-/// The leading bytes of an instance that name the process; the rest counts its sessions.
+/// The leading bytes of an instance identify the process; the rest counts its sessions.
 const PROCESS: usize = 12;
-/// Two processes must be seen over this time before it is told (DESIGN: 10 s).
+/// Two processes must be seen over this time before a report: a restart takes less.
 const ALIVE_FOR: Duration = Duration::from_secs(10);
 
 /// Whether `one` is an earlier session of the process that `other` names.
@@ -33,8 +33,8 @@ pub(super) fn is_earlier(one: InstanceId, other: InstanceId) -> bool {
 }
 
 impl Instances {
-    /// A process greets. True when another process of the same certificate is alive beside it and
-    /// has been for ten seconds.
+    /// A process greets. True if another process of the same certificate is alive, too, and has
+    /// been for ten seconds.
     pub fn greets(&mut self, now: Instant, peer: &Identity, instance: InstanceId) -> bool {
         let mut process = [0; PROCESS];
         process.copy_from_slice(&instance.0[..PROCESS]);
@@ -51,11 +51,12 @@ impl Instances {
         seen.processes.push_back((process, first.unwrap_or(now)));
         let Some(first) = first else { return false };
         let long = now.saturating_duration_since(first) >= ALIVE_FOR;
-        let told = seen.told_at.is_some_and(|at| now.saturating_duration_since(at) < ALIVE_FOR);
-        if long && !told {
-            seen.told_at = Some(now);
+        let reported =
+            seen.reported_at.is_some_and(|at| now.saturating_duration_since(at) < ALIVE_FOR);
+        if long && !reported {
+            seen.reported_at = Some(now);
         }
-        long && !told
+        long && !reported
     }
 }
 
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn two_processes_are_told_but_restarts_are_not() {
+    fn two_processes_are_reported_but_restarts_are_not() {
         #[allow(clippy::disallowed_methods)] // a base for the clock of this test
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
@@ -94,7 +95,7 @@ mod tests {
         assert!(!instances.greets(at(7), &peer, instance(1, 2)), "both, but not for long");
         assert!(!instances.greets(at(12), &peer, instance(2, 1)));
         assert!(instances.greets(at(13), &peer, instance(1, 3)), "both for over ten seconds");
-        assert!(!instances.greets(at(17), &peer, instance(2, 2)), "told already");
-        assert!(instances.greets(at(24), &peer, instance(1, 4)), "told again later");
+        assert!(!instances.greets(at(17), &peer, instance(2, 2)), "already reported");
+        assert!(instances.greets(at(24), &peer, instance(1, 4)), "reported again later");
     }
 }

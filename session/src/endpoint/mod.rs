@@ -1,9 +1,9 @@
-//! One process's side: its tunnels and its sessions (a gateway has one, a cloud many).
+//! One process: its tunnels and its sessions (a gateway has one, a cloud many).
 //!
 //! ```text
 //!   tunnel_up --> Greeting --(HELLO/JOIN, WELCOME)--> Bound --> tunnel_down
 //!                    |                                  |
-//!                    +--- refused, silent, breach ------+--> Refused: close asked for
+//!                    +-- refused, timeout, violation ---+--> Refused: the caller closes it
 //! ```
 //!
 //! Invariants: a tunnel belongs to at most one session; a session's certificate identity never
@@ -12,13 +12,13 @@
 mod deadlines;
 mod greet;
 mod instances;
-mod messages;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use polyrail_model::{
-    Destination, Identity, InstanceId, LinkSample, SessionId, SessionKey, Unit, UserId,
+    Channel, Delivery, Destination, Identity, InstanceId, LinkForecast, LinkOutlook, LinkSample,
+    SessionId, SessionKey, Unit, UserId,
 };
 use polyrail_scheduler::ChainSpec;
 
@@ -29,7 +29,7 @@ use crate::path::Manner;
 use crate::settings::{Role, SessionStatus, Settings, Status, TunnelInfo};
 use crate::wire::{Decoder, Frame, RejectCode, ResetReason, encode};
 
-/// One process's side of all its sessions. See the crate's documentation for the drain contract.
+/// All sessions of one process. See the crate's documentation for the drain contract.
 #[derive(Debug)]
 pub struct Endpoint {
     role: Role,
@@ -41,16 +41,16 @@ pub struct Endpoint {
     instances: instances::Instances,
     next_session: u64,
     seed: [u8; 32],
-    /// The gateway's process and how many sessions it has begun.
+    /// The gateway's process and the number of sessions that it has begun.
     instance: InstanceId,
     next_counter: u64,
     /// The gateway's session.
     current: Option<SessionKey>,
     events: VecDeque<Event>,
-    /// Sessions that may have something to send, and whose deadlines may be others by now.
+    /// Sessions that may have data to send, and whose deadlines may have changed.
     dirty: BTreeSet<SessionKey>,
     deadlines: deadlines::Deadlines<SessionKey>,
-    /// Tunnels whose greeting, or its answer, is awaited.
+    /// Tunnels that wait for a greeting or its answer.
     greetings: deadlines::Deadlines<TunnelKey>,
     /// Tunnels with greetings to send.
     outboxes: BTreeSet<TunnelKey>,
@@ -61,12 +61,12 @@ pub struct Endpoint {
 struct Entry {
     session: Session,
     peer: Option<Identity>,
-    /// The cloud's id of the session; the gateway learns it.
+    /// The cloud's id of the session; a gateway learns it from the WELCOME.
     id: Option<SessionId>,
     instance: InstanceId,
     /// The counter and key of the HELLO that founded it.
     founder: Option<(u64, [u8; 32])>,
-    /// The HELLOs that were sent and may have founded it, while that is not known (gateway).
+    /// The HELLOs that may have founded it, until the founder is known (gateway).
     hellos: VecDeque<(u64, [u8; 32])>,
     /// Counters that were accepted (cloud).
     counters: crate::counters::Counters,
@@ -83,14 +83,14 @@ struct Tunnel {
     outbox: Vec<u8>,
     /// The greeting that was sent (gateway).
     greeting: Option<Greeted>,
-    /// The room last told, for when it is bound.
+    /// The room last reported, for when it is bound.
     room: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Greeted {
     counter: u64,
-    /// What the greeting said.
+    /// The flag in the greeting.
     backup: bool,
     hello: bool,
     at: Instant,
@@ -103,7 +103,7 @@ impl Tunnel {
         Manner { carrier, backup: *backup, mode: *mode, proven }
     }
 
-    /// Greeted nobody yet, or was not answered.
+    /// Has not greeted yet, or was not answered.
     fn is_greeting(&self) -> bool {
         match self.phase {
             Phase::Greeting => true,
@@ -121,14 +121,14 @@ enum Phase {
 }
 
 impl Endpoint {
-    /// A gateway's side. `instance` is chosen at random for each run of the process.
+    /// A gateway. `instance` is random for each run of the process.
     pub fn gateway(now: Instant, settings: Settings, instance: InstanceId) -> Self {
         let mut endpoint = Self::new(Role::Gateway, settings, instance, [0; 32]);
         endpoint.begin_session(now);
         endpoint
     }
 
-    /// A cloud's side. `seed` is random and secret; session ids are made from it.
+    /// A cloud. `seed` is random and secret; session ids are derived from it.
     pub fn cloud(_now: Instant, settings: Settings, seed: [u8; 32]) -> Self {
         Self::new(Role::Cloud, settings, InstanceId([0; 16]), seed)
     }
@@ -156,7 +156,7 @@ impl Endpoint {
         }
     }
 
-    /// A tunnel may carry frames, early data at least, and the peer's certificate was checked.
+    /// A tunnel may carry frames, at least as early data; the peer's certificate was checked.
     pub fn tunnel_up(&mut self, now: Instant, key: TunnelKey, info: TunnelInfo) {
         let tunnel = Tunnel {
             info,
@@ -174,11 +174,11 @@ impl Endpoint {
         self.watch(key);
     }
 
-    /// The handshake of a tunnel that passed early data is over.
+    /// The handshake of an early tunnel is finished.
     pub fn tunnel_confirmed(&mut self, now: Instant, key: TunnelKey, exporter: [u8; 32]) {
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
         tunnel.info.exporter = Some(exporter);
-        // From here on the peer can be expected to speak.
+        // Only now can the peer be expected to answer.
         tunnel.since = now;
         if self.role == Role::Gateway && tunnel.phase == Phase::Greeting {
             self.greet(now, key);
@@ -186,7 +186,7 @@ impl Endpoint {
         self.watch(key);
     }
 
-    /// A tunnel is gone, for whatever reason. Unknown ones are ignored.
+    /// A tunnel is closed, for any reason. Unknown tunnels are ignored.
     pub fn tunnel_down(&mut self, now: Instant, key: TunnelKey) {
         let Some(tunnel) = self.tunnels.remove(&key) else { return };
         self.greetings.set(key, None);
@@ -196,7 +196,7 @@ impl Endpoint {
         }
     }
 
-    /// The tunnel takes this many bytes now.
+    /// The tunnel has room for this many bytes.
     pub fn tunnel_room(&mut self, key: TunnelKey, room: usize) {
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
         tunnel.room = room;
@@ -208,7 +208,7 @@ impl Endpoint {
         }
     }
 
-    /// What the tunnel's transport reports.
+    /// A sample of the tunnel's transport.
     pub fn tunnel_sample(&mut self, now: Instant, key: TunnelKey, sample: &LinkSample) {
         if let Some(session) = self.session_of(key) {
             self.with(session, |s| s.sample(now, key, sample));
@@ -247,12 +247,12 @@ impl Endpoint {
             {
                 self.on_greeting(now, key, &frame);
             }
-            // What follows a greeting of a session that was lost has no home any more.
+            // Frames after a rejected greeting belong to a lost session.
             (Phase::Greeting, _) => {}
             (Phase::Bound(session), _) => {
                 let Some(entry) = self.sessions.get_mut(&session) else { return };
-                if let Err(breach) = entry.session.input(now, key, frame) {
-                    self.refuse(now, key, Some(RejectCode::Protocol), breach.0);
+                if let Err(violation) = entry.session.input(now, key, frame) {
+                    self.refuse(now, key, Some(RejectCode::Protocol), violation.0);
                 }
             }
         }
@@ -286,7 +286,7 @@ impl Endpoint {
         known.chain(self.dirty.iter().filter_map(|key| self.deadline(*key))).min()
     }
 
-    /// Does what has become due by now.
+    /// Runs the timers that are due.
     pub fn on_timeout(&mut self, now: Instant) {
         for key in self.greetings.due(now) {
             self.refuse(now, key, None, "no greeting in time");
@@ -305,7 +305,7 @@ impl Endpoint {
         }
     }
 
-    /// Opens a flow (gateway). No session needs to be up yet; the flow waits for one.
+    /// Opens a flow (gateway). If no session is up yet, the flow waits for one.
     ///
     /// # Errors
     /// Too many flows are open, or the session is going away.
@@ -322,37 +322,37 @@ impl Endpoint {
         flow
     }
 
-    /// Takes bytes for the peer and returns how many; when fewer than offered,
+    /// Takes bytes for the peer and returns how many; if it takes fewer than offered,
     /// [`Event::Writable`] follows.
     pub fn write(&mut self, now: Instant, flow: FlowKey, bytes: &[u8]) -> usize {
         self.with(flow.session, |s| s.write(now, flow.flow, bytes)).unwrap_or(bytes.len())
     }
 
-    /// What [`Endpoint::write`] would take now. When that is little, [`Event::Writable`] follows
-    /// once there is more.
+    /// The number of bytes that [`Endpoint::write`] takes now. If it is small, [`Event::Writable`]
+    /// follows when there is more room.
     pub fn write_room(&mut self, flow: FlowKey) -> usize {
         let entry = self.sessions.get_mut(&flow.session);
         let room = entry.map_or(0, |entry| entry.session.write_room(flow.flow));
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// Ends this side's direction of the flow; what was written is delivered.
+    /// Ends this side's direction of the flow; written data is delivered.
     pub fn finish(&mut self, now: Instant, flow: FlowKey) {
         self.with(flow.session, |s| s.finish(now, flow.flow));
     }
 
-    /// Ends the flow. For [`ResetReason::PeerReset`] what was written is delivered first. The key
-    /// is dead from here on.
+    /// Resets the flow. For [`ResetReason::PeerReset`] written data is delivered first. The key is
+    /// dead from now on.
     pub fn reset(&mut self, now: Instant, flow: FlowKey, reason: ResetReason) {
         self.with(flow.session, |s| s.reset(now, flow.flow, reason));
     }
 
-    /// The connection to the flow's server stands (cloud).
+    /// The connection to the flow's server is established (cloud).
     pub fn dialed(&mut self, _now: Instant, flow: FlowKey) {
         self.with(flow.session, |s| s.dialed(flow.flow));
     }
 
-    /// Bytes of the peer in order that were not consumed yet, in two parts.
+    /// The unread bytes in order, in two parts.
     pub fn readable(&self, flow: FlowKey) -> [&[u8]; 2] {
         self.sessions
             .get(&flow.session)
@@ -364,12 +364,12 @@ impl Endpoint {
         self.with(flow.session, |s| s.consume(now, flow.flow, count));
     }
 
-    /// The peer has ended its direction, and all of it was consumed.
+    /// The peer has ended its direction, and all bytes were consumed.
     pub fn finished(&self, flow: FlowKey) -> bool {
         self.sessions.get(&flow.session).is_some_and(|entry| entry.session.finished(flow.flow))
     }
 
-    /// Opens no more flows, tells the peers, and lets the open ones end.
+    /// Opens no more flows, sends GOAWAY, and lets open flows end.
     pub fn go_away(&mut self, _now: Instant, reason: &str) {
         self.going_away = Some(reason.to_owned());
         let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
@@ -378,22 +378,21 @@ impl Endpoint {
         }
     }
 
-    /// Tells the peer, over all paths, what this side has noticed about one. A cloud reports by
-    /// itself that a path stalls.
+    /// Reports a problem of a path to the peer, over all paths. A cloud reports stalls by itself.
     pub fn report_path(&mut self, _now: Instant, tunnel: TunnelKey, report: PathReport) {
         if let Some(session) = self.session_of(tunnel) {
             self.with(session, |s| s.report(tunnel, report));
         }
     }
 
-    /// Changes the scheduler of all sessions; what is on its way stays there.
+    /// Changes the scheduler of all sessions; data in flight stays on its paths.
     pub fn set_chain(&mut self, now: Instant, chain: ChainSpec) {
         self.set_settings(now, Settings { chain, ..self.settings.clone() });
     }
 
     /// Changes the linger, the bound on flows, the scheduler and the reinjection of all sessions.
-    /// Flows beyond a lower bound stay. The memory and the families keep their values: peers rely
-    /// on what was granted.
+    /// Flows beyond a lower bound stay. The memory and the families keep their values, because
+    /// peers rely on the granted terms.
     pub fn set_settings(&mut self, _now: Instant, settings: Settings) {
         let (memory, families) = (self.settings.memory, self.settings.families);
         self.settings = Settings { memory, families, ..settings };
@@ -404,8 +403,7 @@ impl Endpoint {
         }
     }
 
-    /// The paths of this carrier are used only when no other is left, or like any other; the cloud
-    /// is told (gateway).
+    /// Makes the paths of this carrier backups, or not, on both sides (gateway).
     pub fn set_backup(&mut self, _now: Instant, carrier: &str, backup: bool) {
         for tunnel in self.tunnels.values_mut().filter(|tunnel| tunnel.info.carrier == carrier) {
             tunnel.info.backup = backup;
@@ -413,6 +411,43 @@ impl Endpoint {
         if let Some(session) = self.current {
             self.with(session, |s| s.set_backup(carrier, backup));
         }
+    }
+
+    /// Queues a message that belongs to no flow for the peer of a session. Its loss is not
+    /// reported. A payload longer than [`crate::wire::MESSAGE_MAX`] is dropped and counted.
+    pub fn send_message(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        channel: Channel,
+        delivery: Delivery,
+        payload: Vec<u8>,
+    ) {
+        self.with(session, |s| s.messages.queue(now, channel, delivery, payload));
+    }
+
+    /// Sets the expected rates of a carrier of a session over the next seconds. They hold for paths
+    /// that come up later, too, until the last step is over; an empty list withdraws them.
+    pub fn set_outlook(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        carrier: &str,
+        outlook: LinkOutlook,
+    ) {
+        self.with(session, |s| s.paths.forecasts.set_outlook(now, carrier, outlook));
+    }
+
+    /// Sets or withdraws the forecast of a carrier of a session. It holds for paths that come up
+    /// later, too, until it expires. Both sides use the carrier names of the gateway.
+    pub fn set_forecast(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        carrier: &str,
+        forecast: Option<LinkForecast>,
+    ) {
+        self.with(session, |s| s.paths.forecasts.set_forecast(now, carrier, forecast));
     }
 
     /// A snapshot for operators.
@@ -429,7 +464,7 @@ impl Endpoint {
         }
     }
 
-    /// Runs an operation on a session, then collects what came of it.
+    /// Runs an operation on a session, then collects its events.
     fn with<T>(&mut self, key: SessionKey, act: impl FnOnce(&mut Session) -> T) -> Option<T> {
         let entry = self.sessions.get_mut(&key)?;
         let result = act(&mut entry.session);
@@ -437,15 +472,14 @@ impl Endpoint {
         Some(result)
     }
 
-    /// Collects a session's events, and notes that it may have something to send and another
-    /// deadline than is noted.
+    /// Collects a session's events, and notes that it may have data to send and another deadline.
     fn after(&mut self, key: SessionKey) {
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         self.events.append(&mut entry.session.events);
         self.dirty.insert(key);
     }
 
-    /// When a session wants to be woken.
+    /// The deadline of a session.
     fn deadline(&self, key: SessionKey) -> Option<Instant> {
         let entry = self.sessions.get(&key)?;
         let linger = entry.session.lingers_since().map(|since| since + self.settings.linger);
@@ -457,13 +491,13 @@ impl Endpoint {
         self.deadlines.set(key, next);
     }
 
-    /// Notes until when the tunnel must have greeted, or be answered.
+    /// Notes the time by which the tunnel must have greeted, or be answered.
     fn watch(&mut self, key: TunnelKey) {
         let greeting = self.tunnels.get(&key).filter(|tunnel| tunnel.is_greeting());
         self.greetings.set(key, greeting.map(|tunnel| tunnel.since + GREETING_TIMEOUT));
     }
 
-    /// Refuses a tunnel: says why if it can, and asks the caller to close it.
+    /// Refuses a tunnel: a cloud sends a REJECT with the reason, and the caller closes the tunnel.
     fn refuse(&mut self, now: Instant, key: TunnelKey, code: Option<RejectCode>, reason: &str) {
         let session = self.session_of(key);
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
@@ -481,7 +515,7 @@ impl Endpoint {
         if let Some(session) = session
             && let Some(entry) = self.sessions.get_mut(&session)
         {
-            // Lost at once: nothing is sent over it any more.
+            // The session sends no more frames over it.
             entry.session.lose_path(now, key);
             self.after(session);
         }

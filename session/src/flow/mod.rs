@@ -1,16 +1,16 @@
-//! One flow: its two halves and what is due for it.
+//! One flow: its two halves and its control frames that are due.
 //!
 //! ```text
 //!           open/accept          both halves done
 //!   (none) ------------> Live ----------------------> closed
-//!                         | reset()          RESET comes
+//!                         | reset()          RESET arrives
 //!                         |                      |
 //!                         v                      v
 //!                      Resetting             Ending: delivers up to `after`, then Reset
 //!          until answered and `after` is acknowledged
 //! ```
 //!
-//! An embryonic flow (its OPEN has not come yet, data has) is Live without a destination.
+//! A flow whose data arrives before its OPEN is Live without a destination.
 
 mod recv;
 mod runs;
@@ -36,45 +36,45 @@ pub(crate) struct Flow {
     pub send: SendHalf,
     pub recv: RecvHalf,
     pub life: Life,
-    /// Stands in the queue of flows that have something to send.
+    /// It is in the queue of flows with data to send.
     pub queued: bool,
-    /// The OPEN waits for first data until then.
+    /// The OPEN waits for first data.
     pub hold: bool,
-    /// What counts against the shares of its user.
+    /// Its part of its user's shares.
     pub shares: Shares,
-    /// An [`crate::Event::Readable`] is on its way to the caller.
+    /// The caller knows from [`crate::Event::Readable`] that there are unread bytes.
     pub told_readable: bool,
     pub due: Due,
     pub dialed: bool,
-    /// Recent bytes sent, exponentially forgotten over a second.
+    /// Bytes sent, with an exponential decay over a second.
     recent: f64,
     recent_at: Instant,
 }
 
-/// The bytes that one flow counts against the shares of its user; session flow control keeps it.
+/// A flow's part of the shares of its user; maintained by the session's flow control.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shares {
     /// Bytes at the peer beyond the pace of its reader.
     pub withheld: u64,
     /// Bytes written and never sent.
     pub unsent: u64,
-    /// What the peer's reader took in this period and in the one before.
+    /// Bytes that the peer's reader took in this period and in the one before.
     pub drained: [u64; 2],
 }
 
 impl Shares {
-    /// What the peer's reader took lately.
+    /// Bytes that the peer's reader took lately.
     pub fn pace(&self) -> u64 {
         self.drained[0] + self.drained[1]
     }
 }
 
-/// Where a flow stands in its life.
+/// The state of a flow, see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// Open, at least in one direction.
     Live,
-    /// Reset from here: the caller has let go of it.
+    /// Reset by this side: the caller does not know it any more.
     Resetting {
         reason: ResetReason,
         /// Delivered before the reset takes effect.
@@ -82,14 +82,14 @@ pub(crate) enum Life {
         /// The peer has answered.
         answered: bool,
     },
-    /// Reset by the peer: what precedes the reset is still to be read.
+    /// Reset by the peer: data before the reset must still be read.
     Ending { reason: ResetReason, after: u64 },
 }
 
 /// Control frames that are due for a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Due {
-    /// It stands in the list of flows with control due.
+    /// It is in the list of flows with control due.
     pub listed: bool,
     pub ack: bool,
     pub window: bool,
@@ -142,11 +142,11 @@ impl Flow {
         !matches!(self.life, Life::Resetting { .. })
     }
 
-    /// Both directions have ended and all is delivered.
+    /// Both directions have ended and all data is delivered.
     pub fn is_over(&self) -> bool {
         match self.life {
             Life::Live => self.send.is_done() && self.recv.finished(),
-            Life::Resetting { after, answered, .. } => answered && self.send.acked() >= after,
+            Life::Resetting { after, answered, .. } => answered && self.send.acked >= after,
             Life::Ending { after, .. } => self.recv.drained() >= after,
         }
     }

@@ -1,11 +1,11 @@
-//! The receiving half of a flow: reassembly, the window, and what is to be acknowledged.
+//! The receiving half of a flow: reassembly, the window, and acknowledgements.
 //!
 //! Sequence numbers count bytes; the OPEN takes number 0 in the opener's direction and the end
-//! mark takes the number behind the last byte, so that one cumulative number acknowledges all.
+//! mark takes the number after the last byte, so that one cumulative number acknowledges all.
 //!
-//! Invariants: every byte is handed out once and in order; what is held is at most the window, and
-//! single segments at the cumulative number beyond it, which the session's credit bounds; a piece
-//! is never dropped for lack of room, because the sender was held back.
+//! Invariants: every byte is delivered once and in order; the buffers hold at most the window, and
+//! beyond it single segments at the cumulative number, which the session's credit bounds; a piece
+//! is never dropped for lack of room, because the window limits the sender.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::limits::{FRAGMENTS_MAX, WINDOW_MIN};
 use crate::ranges::RangeSet;
 use crate::wire::Echo;
 
-/// A run as it came in.
+/// A received run.
 pub(crate) struct Run<'a> {
     /// Sequence number of the first byte, or of the OPEN.
     pub sequence: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Run<'a> {
     pub open: bool,
     /// The bytes.
     pub data: &'a [u8],
-    /// The direction ends behind it.
+    /// The direction ends after it.
     pub fin: bool,
 }
 
@@ -38,69 +38,50 @@ impl Run<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violation(pub &'static str);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RecvHalf {
     /// Number 0 is an OPEN.
     opened: bool,
     received: RangeSet,
     /// The next number that is missing.
-    cumulative: u64,
-    /// One above the highest number that has come.
-    highest: u64,
+    pub cumulative: u64,
+    /// One above the highest number received.
+    pub highest: u64,
     /// The number of the end mark.
     fin: Option<u64>,
-    /// In order, not yet read.
+    /// In order and unread.
     ready: VecDeque<u8>,
     /// Out of order, by number.
     ahead: BTreeMap<u64, Box<[u8]>>,
     ahead_bytes: u64,
-    /// Nobody reads any more: bytes are counted and thrown away.
+    /// There is no reader any more: bytes are counted and discarded.
     discarding: bool,
-    /// What the peer may send beyond what was drained.
+    /// Bytes that the peer may send beyond the drained ones.
     window: u64,
-    /// The largest limit told to the peer.
-    limit: u64,
-    /// What the peer knows to be drained.
-    told_drained: u64,
+    /// The largest limit sent to the peer.
+    pub limit: u64,
+    /// The drained bytes last sent to the peer.
+    sent_drained: u64,
     epoch: Option<(Instant, u64)>,
     /// Runs since the last acknowledgement.
     pub unacknowledged: u32,
     /// The latest arrival.
     pub echo: Option<Echo>,
-    /// What of `drained` the session has counted as released.
+    /// The drained bytes that the session has counted as released.
     pub released: u64,
     /// Where the latest arrivals began; at most [`RECENT_MAX`].
     recent: VecDeque<u64>,
-    /// Ranges from here on are told next, when not all can be.
-    told_to: u64,
+    /// If an ACK cannot state all ranges, the next one continues here.
+    stated_to: u64,
 }
 
 impl RecvHalf {
     /// A half whose peer was granted `window` bytes; `opened` when the peer leads with an OPEN.
     pub fn new(window: u64, opened: bool) -> Self {
-        Self {
-            opened,
-            received: RangeSet::default(),
-            recent: VecDeque::new(),
-            told_to: 0,
-            cumulative: 0,
-            highest: 0,
-            fin: None,
-            ready: VecDeque::new(),
-            ahead: BTreeMap::new(),
-            ahead_bytes: 0,
-            discarding: false,
-            window,
-            limit: window,
-            told_drained: 0,
-            epoch: None,
-            unacknowledged: 0,
-            echo: None,
-            released: 0,
-        }
+        Self { opened, window, limit: window, ..Self::default() }
     }
 
-    /// Takes a run in. Returns whether the reader has something new.
+    /// Takes a run. Returns whether the reader has new data.
     pub fn accept(&mut self, run: &Run<'_>) -> Result<bool, Violation> {
         let data_start = run.sequence + u64::from(run.open);
         let data_end = data_start + run.data.len() as u64;
@@ -171,7 +152,7 @@ impl RecvHalf {
         }
     }
 
-    /// Moves what has become contiguous to the reader.
+    /// Moves pieces that have become contiguous to the reader.
     fn promote(&mut self) {
         while let Some(entry) = self.ahead.first_entry() {
             if *entry.key() >= self.cumulative {
@@ -183,13 +164,13 @@ impl RecvHalf {
         }
     }
 
-    /// What the reader may take.
+    /// The unread bytes.
     pub fn readable(&self) -> [&[u8]; 2] {
         let (front, back) = self.ready.as_slices();
         [front, back]
     }
 
-    /// The reader took `count` bytes; more than there are counts as all.
+    /// The reader took `count` bytes, at most all.
     pub fn consume(&mut self, count: usize) -> usize {
         let count = count.min(self.ready.len());
         self.ready.drain(..count);
@@ -199,12 +180,12 @@ impl RecvHalf {
         count
     }
 
-    /// The peer has used numbers up to here, whether they come or not.
+    /// The peer has used numbers up to `last`, whether they arrive or not.
     pub fn raise(&mut self, last: u64) {
         self.highest = self.highest.max(last);
     }
 
-    /// Throws away what is held and what still comes.
+    /// Discards all bytes, including those that still arrive.
     pub fn discard(&mut self) {
         self.discarding = true;
         self.ready = VecDeque::new();
@@ -212,9 +193,9 @@ impl RecvHalf {
         self.ahead_bytes = 0;
     }
 
-    /// Lets the window grow by what was drained, while the reader is quick: half a window within
-    /// two round trips adds that half. A reader that takes more than sixteen round trips for it,
-    /// and leaves bytes unread, has its window halved, down to [`WINDOW_MIN`].
+    /// Adapts the window to the reader. A reader that drains half a window within two round trips
+    /// adds that half. A reader that takes more than sixteen round trips for it, and leaves bytes
+    /// unread, halves the window, down to [`WINDOW_MIN`].
     pub fn tune(&mut self, now: Instant, drained: u64, rtt: Duration, largest: u64) {
         let (since, sum) = self.epoch.unwrap_or((now, 0));
         let (age, sum) = (now.saturating_duration_since(since), sum + drained);
@@ -231,80 +212,65 @@ impl RecvHalf {
         self.window = self.window.min(largest).max(WINDOW_MIN.min(largest));
     }
 
-    /// Whether the peer should be told of a larger window: by a quarter of it.
+    /// Whether to send the peer a larger limit: if it rises by a quarter of the window.
     pub fn wants_window(&self) -> bool {
         self.fin.is_none() && self.next_limit() - self.limit >= self.window / 4
     }
 
-    /// Whether the peer should hear what was drained: a quarter of the window, and of a large one
-    /// less, for the peer holds a reader of which it hears nothing for stalled.
+    /// Whether to send the peer the drained bytes: after a quarter of the window, and of a large
+    /// window earlier, because the peer takes a reader without progress for stalled.
     pub fn wants_drained(&self) -> bool {
-        self.drained() - self.told_drained >= (self.window / 4).min(TOLD_DRAINED_MAX)
+        self.drained() - self.sent_drained >= (self.window / 4).min(DRAINED_STEP_MAX)
     }
 
-    /// Whether the reader has drained everything, and the peer may hold the flow for stalled.
+    /// Whether the reader has drained all bytes and the peer does not know it.
     pub fn owes_drained(&self) -> bool {
-        self.ready.is_empty() && self.drained() > self.told_drained
+        self.ready.is_empty() && self.drained() > self.sent_drained
     }
 
     fn next_limit(&self) -> u64 {
         self.limit.max(self.drained() + self.window)
     }
 
-    /// The limit and the drained bytes, to send to the peer now.
+    /// The limit and the drained bytes, which are now sent to the peer.
     pub fn advertise(&mut self) -> (u64, u64) {
         self.limit = self.next_limit();
-        self.told_drained = self.drained();
-        (self.limit, self.told_drained)
+        self.sent_drained = self.drained();
+        (self.limit, self.sent_drained)
     }
 
-    /// The limit that the peer knows at most.
-    pub fn limit(&self) -> u64 {
-        self.limit
-    }
-
-    /// What the reader has taken, as a sequence number; marks count when they are passed.
+    /// The sequence number up to which the reader has taken bytes and passed marks.
     pub fn drained(&self) -> u64 {
         let mark = u64::from(!self.ready.is_empty() && self.fin_reached());
         self.cumulative - self.ready.len() as u64 - mark
     }
 
-    /// The next number that is missing.
-    pub fn cumulative(&self) -> u64 {
-        self.cumulative
-    }
-
-    /// One above the highest number that has come.
-    pub fn highest(&self) -> u64 {
-        self.highest
-    }
-
-    /// What has come out of order, rising, in at most so many ranges. If there are more: those of
-    /// the latest arrivals, and the others in turn, so that the peer hears of each.
-    pub fn told_ranges(&mut self, most: usize) -> Vec<Range<u64>> {
-        if self.received.len() <= most {
+    /// The ranges received out of order, rising, at most `max`. If there are more: the ranges of
+    /// the latest arrivals, and the others in turn, so that the peer learns of each.
+    pub fn ranges_for_ack(&mut self, max: usize) -> Vec<Range<u64>> {
+        if self.received.len() <= max {
             return self.received.iter().collect();
         }
-        let mut told = BTreeMap::new();
+        let mut ranges = BTreeMap::new();
         for range in self.recent.iter().rev().filter_map(|at| self.received.containing(*at)) {
-            if told.len() >= most / 2 {
+            if ranges.len() >= max / 2 {
                 break;
             }
-            told.insert(range.start, range.end);
+            ranges.insert(range.start, range.end);
         }
-        for _ in 0..2 * most {
-            if told.len() >= most {
+        for _ in 0..2 * max {
+            if ranges.len() >= max {
                 break;
             }
-            let next = self.received.from(self.told_to).or_else(|| self.received.from(0));
+            let next = self.received.from(self.stated_to).or_else(|| self.received.from(0));
             let Some(range) = next else { break };
-            self.told_to = range.end;
-            told.insert(range.start, range.end);
+            self.stated_to = range.end;
+            ranges.insert(range.start, range.end);
         }
-        told.into_iter().map(|(start, end)| start..end).collect()
+        ranges.into_iter().map(|(start, end)| start..end).collect()
     }
 
-    /// Bytes held, in order and out of order.
+    /// Bytes in the buffers, in order and out of order.
     pub fn held(&self) -> u64 {
         self.ready.len() as u64 + self.ahead_bytes
     }
@@ -314,21 +280,21 @@ impl RecvHalf {
         self.fin.is_some_and(|fin| self.cumulative > fin)
     }
 
-    /// The reader has seen all there will be.
+    /// The reader has taken everything, including the end.
     pub fn finished(&self) -> bool {
         self.fin_reached() && self.ready.is_empty()
     }
 }
 
-/// What a segment at the cumulative number may carry beyond the window.
+/// Bytes that a segment at the cumulative number may carry beyond the window.
 const HEAD_MAX: u64 = polyrail_scheduler::SEGMENT;
-/// What may be drained before the peer hears of it, in bytes: more than acknowledgements tell it in
-/// any case while data comes, and so little that a reader of 64 KiB/s is heard of in time.
-const TOLD_DRAINED_MAX: u64 = WINDOW_MIN / 2;
-/// What an idle flow may keep allocated, in bytes.
+/// Bytes that may be drained before the peer learns of it: more than between two acknowledgements
+/// of arriving data, and few enough that a reader of 64 KiB/s does not seem to stall.
+const DRAINED_STEP_MAX: u64 = WINDOW_MIN / 2;
+/// The largest allocation of an idle flow, in bytes.
 const IDLE_CAPACITY: usize = 2_048;
 
-/// Arrivals that an acknowledgement tells of before older ones; more than come between two.
+/// Arrivals that an acknowledgement states before older ones: more than between two of them.
 const RECENT_MAX: usize = 64;
 
 #[cfg(test)]
@@ -346,26 +312,26 @@ mod tests {
     }
 
     #[test]
-    fn of_many_ranges_the_latest_are_told_and_each_in_its_turn() {
+    fn of_many_ranges_the_latest_are_stated_and_all_in_turn() {
         let mut half = RecvHalf::new(10_000, false);
         let all: Vec<u64> = (1..=100).map(|at| 2 * at).collect();
         for &at in &all {
             half.accept(&run(at, b"x", false)).unwrap();
         }
         half.accept(&run(301, b"x", false)).unwrap();
-        let mut told = std::collections::BTreeSet::new();
+        let mut stated = std::collections::BTreeSet::new();
         for _ in 0..8 {
-            let ranges = half.told_ranges(32);
+            let ranges = half.ranges_for_ack(32);
             assert!(ranges.len() <= 32 && ranges.contains(&(301..302)), "{ranges:?}");
             assert!(ranges.is_sorted_by_key(|range| range.start));
-            told.extend(ranges.into_iter().map(|range| range.start));
+            stated.extend(ranges.into_iter().map(|range| range.start));
         }
-        assert!(all.iter().all(|at| told.contains(at)), "{told:?}");
-        assert_eq!(half.told_ranges(101).len(), 101);
+        assert!(all.iter().all(|at| stated.contains(at)), "{stated:?}");
+        assert_eq!(half.ranges_for_ack(101).len(), 101);
     }
 
     #[test]
-    fn pieces_come_out_once_and_in_order() {
+    fn bytes_are_delivered_once_and_in_order() {
         let mut half = RecvHalf::new(100, false);
         assert_eq!(half.accept(&run(3, b"def", false)), Ok(false));
         assert_eq!(half.accept(&run(1, b"bcd", false)), Ok(false));
@@ -375,12 +341,12 @@ mod tests {
         assert!(!half.finished());
         assert_eq!(read(&mut half), b"gh");
         assert!(half.finished());
-        assert_eq!((half.cumulative(), half.drained(), half.held()), (9, 9, 0));
+        assert_eq!((half.cumulative, half.drained(), half.held()), (9, 9, 0));
         assert_eq!(half.accept(&run(0, b"abcdefgh", true)), Ok(false));
     }
 
     #[test]
-    fn the_open_takes_the_first_number() {
+    fn open_takes_the_first_number() {
         let mut half = RecvHalf::new(100, true);
         assert_eq!(half.accept(&run(4, b"d", false)), Ok(false));
         assert!(half.accept(&run(0, b"abc", false)).is_err(), "data in its place");
@@ -391,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_alone_ends() {
+    fn end_may_arrive_alone_and_early() {
         let mut half = RecvHalf::new(100, false);
         assert_eq!(half.accept(&run(2, b"", true)), Ok(false));
         assert_eq!(half.accept(&run(0, b"ab", false)), Ok(true));
@@ -402,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn breaches_are_named() {
+    fn violations_are_rejected() {
         let mut half = RecvHalf::new(10, false);
         assert!(half.accept(&run(8, b"xyz", false)).is_err(), "beyond the window");
         assert_eq!(half.accept(&run(0, b"0123456789ab", false)), Ok(true), "the head is accepted");
@@ -415,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_grows_by_what_is_drained_quickly_and_shrinks_when_slow() {
+    fn window_grows_with_a_quick_reader_and_shrinks_with_a_slow_one() {
         #[allow(clippy::disallowed_methods)] // a base for the clock of this test
         let now = Instant::now();
         let rtt = Duration::from_millis(50);
@@ -425,7 +391,7 @@ mod tests {
         half.tune(now, 1 << 20, rtt, 1 << 20);
         assert_eq!(half.window, 1 << 20, "never above the largest");
         half.tune(now + rtt * 20, 1 << 20, rtt, 1 << 20);
-        assert_eq!(half.window, 1 << 20, "nothing has come faster than it was read");
+        assert_eq!(half.window, 1 << 20, "no bytes are unread");
         half.accept(&run(0, b"abc", false)).unwrap();
         half.tune(now + rtt * 40, 1 << 20, rtt, 1 << 20);
         assert_eq!(half.window, 1 << 19);
@@ -434,27 +400,27 @@ mod tests {
     }
 
     #[test]
-    fn steady_reader_is_heard_of_within_two_periods_whatever_its_window() {
+    fn progress_of_a_steady_reader_is_sent_within_two_periods_with_any_window() {
         let step = Duration::from_millis(50);
         for window in [WINDOW_MIN, 2 << 20, 4 << 20] {
             let mut half = RecvHalf::new(window, false);
             half.accept(&run(0, &vec![0; window as usize], false)).unwrap();
-            let mut silent = Duration::ZERO;
+            let mut since_sent = Duration::ZERO;
             // 300 KB/s, until the window is read.
             for _ in 0..window / 15_000 {
                 half.consume(15_000);
-                silent += step;
+                since_sent += step;
                 if half.wants_window() || half.wants_drained() {
                     half.advertise();
-                    silent = Duration::ZERO;
+                    since_sent = Duration::ZERO;
                 }
-                assert!(silent < crate::limits::PACE_PERIOD * 2, "{silent:?} of {window}");
+                assert!(since_sent < crate::limits::PACE_PERIOD * 2, "window {window}");
             }
         }
     }
 
     #[test]
-    fn the_peer_is_owed_what_was_drained_without_a_larger_window() {
+    fn drained_bytes_are_sent_without_a_larger_window() {
         let mut half = RecvHalf::new(100, false);
         half.accept(&run(0, &[0; 60], true)).unwrap();
         half.consume(20);
@@ -469,13 +435,13 @@ mod tests {
     }
 
     #[test]
-    fn a_discarding_half_holds_nothing() {
+    fn discarding_half_holds_no_bytes() {
         let mut half = RecvHalf::new(100, false);
         half.accept(&run(0, b"abc", false)).unwrap();
         half.accept(&run(5, b"fgh", false)).unwrap();
         assert_eq!(half.held(), 6);
         half.discard();
         half.accept(&run(3, b"de", false)).unwrap();
-        assert_eq!((half.held(), half.cumulative(), half.drained()), (0, 8, 8));
+        assert_eq!((half.held(), half.cumulative, half.drained()), (0, 8, 8));
     }
 }

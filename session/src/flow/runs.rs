@@ -1,10 +1,10 @@
-//! The runs of a flow that are in flight, lost with their path, or skipped over.
+//! The runs of a flow that are in flight, lost with their path, or skipped.
 //!
-//! A run that was sent is remembered with the paths that carried it and those from which it may
-//! still be expected; when the latter are none, it is sent again. The tunnels' units in which it
-//! was sent are remembered, too: those that need not arrive any more are `spare`.
+//! A sent run is kept with the paths that carried it and the paths from which it is still expected;
+//! if there are none of the latter, it is reinjected. The tunnels' units that carried it are kept,
+//! too: units that need not arrive any more are `spare`.
 //!
-//! A gap is a run that no path has carried, because data was sent out of turn further on.
+//! A gap is a run that no path has carried, because later data was sent out of order.
 //!
 //! Invariants: runs are disjoint; every run without a live path is in `again`; `gaps` is the sum of
 //! the lengths of gaps, and `waiting` that of all runs in `again`.
@@ -20,37 +20,37 @@ use crate::limits::{RUNS_MAX, UNITS_MAX};
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     pub(super) runs: BTreeMap<u64, Run>,
-    /// Starts of the runs that are sent again, and of gaps.
+    /// Starts of the runs to reinject, and of gaps.
     pub(super) again: BTreeSet<u64>,
-    /// Numbers that were skipped over.
+    /// Skipped numbers.
     pub(super) gaps: u64,
-    /// Numbers that are on no path: retransmissions, and gaps.
+    /// Numbers that are on no path: reinjections and gaps.
     pub(super) waiting: u64,
-    /// Units that are not needed any more, with the slots on which they were sent.
+    /// Units that need not arrive any more, with the slots that carry them.
     spare: Vec<(u64, PathSet)>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) end: u64,
-    /// When it went first, and last.
+    /// When it was first and last sent.
     first_at: Instant,
     last_at: Instant,
     carried: PathSet,
     live: PathSet,
-    /// The newest unit in which it went, and those before; none for a gap.
+    /// The newest unit that carried it, and earlier ones; none for a gap.
     unit: Option<Unit>,
     units_before: Vec<Unit>,
 }
 
-/// What went out in one piece, on one path or with copies on others.
+/// Data sent as one unit, on one path or with copies on others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unit {
     pub tag: u64,
     pub start: u64,
     pub end: u64,
     pub on: PathSet,
-    /// What its path had sent in all, with it.
+    /// The bytes that its path had sent in total, including it.
     pub mark: u64,
 }
 
@@ -64,35 +64,35 @@ impl Run {
         self.unit.is_none()
     }
 
-    /// It as the next thing to send.
+    /// The run as the next piece to send.
     fn piece(&self, start: u64) -> Piece {
         let (again, end, carried) = (!self.is_gap(), self.end, self.carried);
         Piece { start, end, again, carried, sent_at: again.then_some(self.first_at) }
     }
 }
 
-/// The next thing to send of a flow.
+/// The next piece of a flow to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Its first number.
     pub start: u64,
-    /// One above the last number that may go along.
+    /// One above its last number.
     pub end: u64,
     /// It was sent before.
     pub again: bool,
     /// The paths (slots) that carried it.
     pub carried: PathSet,
-    /// When it went first.
+    /// When it was first sent.
     pub sent_at: Option<Instant>,
 }
 
-/// A run that is out.
+/// A run in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub piece: Piece,
     /// The paths (slots) from which it is expected.
     pub live: PathSet,
-    /// When it went last, on which paths, and what the first of them had sent in all by then.
+    /// When it was last sent, on which paths, and the bytes that the first of them had sent then.
     pub sent_at: Instant,
     pub on: PathSet,
     pub mark: u64,
@@ -107,7 +107,7 @@ impl Runs {
         self.len() >= RUNS_MAX
     }
 
-    /// The first run that is sent again or was skipped over.
+    /// The first run to reinject, or gap.
     pub fn first_again(&self) -> Option<Piece> {
         let &start = self.again.first()?;
         Some(self.runs.get(&start)?.piece(start))
@@ -123,7 +123,7 @@ impl Runs {
         Some(run.piece(start.max(target)))
     }
 
-    /// A unit was sent whose numbers had been sent before, or skipped over.
+    /// A unit with numbers that had been sent before, or skipped, was sent.
     pub fn resent(&mut self, now: Instant, unit: Unit) {
         self.split(unit.start);
         self.split(unit.end);
@@ -151,7 +151,7 @@ impl Runs {
         self.insert(now, start..end, on, Some(unit));
     }
 
-    /// Numbers that were never sent are skipped over.
+    /// Skips numbers that were never sent.
     pub fn skip(&mut self, now: Instant, range: Range<u64>) {
         if !range.is_empty() {
             self.again.insert(range.start);
@@ -168,13 +168,13 @@ impl Runs {
         self.runs.insert(start, Run { end, first_at, last_at, carried, live, unit, units_before });
     }
 
-    /// Hands over the units that need not arrive any more: of what went out more than once and has
-    /// arrived, and of the parts that were cut off.
+    /// Returns the units that need not arrive any more: of runs that were sent more than once and
+    /// have arrived, and of truncated runs.
     pub fn take_spare(&mut self) -> Vec<(u64, PathSet)> {
         std::mem::take(&mut self.spare)
     }
 
-    /// Every unit that is out; nothing of the flow is wanted any more.
+    /// All units in flight, because the flow is over.
     pub fn all_units(&self) -> Vec<(u64, PathSet)> {
         distinct(self.runs.values().flat_map(Run::units))
     }
@@ -193,7 +193,7 @@ impl Runs {
         }
     }
 
-    /// Nothing that was skipped over is wanted any more; returns how much that was.
+    /// Removes all gaps; returns their length.
     pub fn drop_gaps(&mut self) -> u64 {
         if self.gaps > 0 {
             let (runs, again) = (&mut self.runs, &mut self.again);
@@ -204,14 +204,14 @@ impl Runs {
         std::mem::take(&mut self.gaps)
     }
 
-    /// Whether any of these numbers was skipped over.
+    /// Whether any of these numbers is in a gap.
     pub fn has_gap(&self, range: &Range<u64>) -> bool {
         let below = self.runs.range(..range.end).rev();
         let mut within = below.take_while(|(_, run)| run.end > range.start);
         self.gaps > 0 && !range.is_empty() && within.any(|(_, run)| run.is_gap())
     }
 
-    /// These numbers are acknowledged; tells `each` the start and length of every run among them,
+    /// These numbers are acknowledged; passes `each` the start and length of every run among them,
     /// and the slots from which the run was expected.
     pub fn settle(&mut self, range: Range<u64>, each: &mut impl FnMut(u64, u64, PathSet)) {
         if range.is_empty() || self.runs.is_empty() {
@@ -232,7 +232,7 @@ impl Runs {
         }
     }
 
-    /// The units of a run that is gone, as far as no other run of theirs is out.
+    /// Marks the units of a settled run as spare, unless another run of theirs is in flight.
     fn spare_units(&mut self, run: &Run) {
         for unit in run.units() {
             if !self.is_out(unit.start, unit.end) {
@@ -241,8 +241,8 @@ impl Runs {
         }
     }
 
-    /// A path will not deliver the run that contains this number, or may not. Returns how much of
-    /// it is not expected from there any more; with `forget`, the path may carry it again.
+    /// A path may not deliver these numbers. Returns how many of them are not expected from it any
+    /// more; with `forget`, the path may carry them again.
     pub fn give_up(&mut self, start: u64, end: u64, slot: usize, forget: bool) -> u64 {
         let mut freed = 0;
         for (&at, run) in self.runs.range_mut(start..end) {
@@ -263,12 +263,12 @@ impl Runs {
         freed
     }
 
-    /// Whether any part of these numbers is out and not acknowledged.
+    /// Whether any of these numbers is in flight.
     pub fn is_out(&self, start: u64, end: u64) -> bool {
         self.runs.range(start..end).next().is_some()
     }
 
-    /// Discards all runs from `after` on. Tells `each` the length of every one, and the slots from
+    /// Discards all runs from `after` on. Passes `each` the length of every run, and the slots from
     /// which it was expected.
     pub fn truncate(&mut self, after: u64, mut each: impl FnMut(u64, PathSet)) {
         self.split(after);
@@ -284,7 +284,7 @@ impl Runs {
         self.again.retain(|&start| start < after);
     }
 
-    /// The runs that are out and expected from some path, in their order.
+    /// The runs that are expected from some path, in their order.
     pub fn expected(&self) -> impl DoubleEndedIterator<Item = Waiting> {
         self.runs.iter().filter(|(_, run)| !run.live.is_empty()).map(|(&start, run)| {
             let Run { end, last_at, carried, live, first_at, .. } = *run;
@@ -294,7 +294,7 @@ impl Runs {
         })
     }
 
-    /// The length of every run that is out, and the slots from which it is expected.
+    /// The length of every run, and the slots from which it is expected.
     pub fn out(&self) -> impl Iterator<Item = (u64, PathSet)> {
         self.runs.iter().map(|(&start, run)| (run.end - start, run.live))
     }
@@ -305,7 +305,7 @@ impl Runs {
     }
 }
 
-/// Each unit once: runs may share one.
+/// Each unit once, because runs may share a unit.
 fn distinct<'a>(units: impl Iterator<Item = &'a Unit>) -> Vec<(u64, PathSet)> {
     let mut units: Vec<(u64, PathSet)> = units.map(|unit| (unit.tag, unit.on)).collect();
     units.sort_unstable_by_key(|(tag, _)| *tag);

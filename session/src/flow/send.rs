@@ -1,12 +1,12 @@
-//! The sending half of a flow: the buffer, the window, and what is sent next.
+//! The sending half of a flow: the buffer, the window, and the next piece.
 //!
 //! Sequence numbers are those of the receiving half. Data stays in the buffer until it is
-//! acknowledged. [`Runs`] knows what is in flight; runs that are sent again come first.
+//! acknowledged. [`Runs`] keeps the runs in flight; reinjections have priority over new data.
 //!
-//! Data may be sent out of turn, further on than the first byte never sent. What it skips over is a
-//! gap, which is sent in its turn.
+//! Data may be sent out of order, beyond the first unsent byte. The skipped bytes are a gap, which
+//! is sent in its turn.
 //!
-//! Invariants: runs cover exactly what is below `next` and not acknowledged; gaps are at most
+//! Invariants: runs cover exactly the unacknowledged numbers below `next`; gaps are at most
 //! `AHEAD_MAX` long together.
 
 use std::collections::VecDeque;
@@ -18,29 +18,30 @@ use polyrail_scheduler::PathSet;
 use super::runs::{Piece, Runs, Unit};
 use crate::limits::{AHEAD_MAX, RUNS_MAX};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SendHalf {
-    /// 1 when an OPEN leads, else 0.
+    /// 1 if the direction begins with an OPEN, else 0.
     first: u64,
-    /// From `buffer_start` on; ends at `written`.
+    /// The bytes from `buffer_start` to `written`.
     buffer: VecDeque<u8>,
     buffer_start: u64,
-    written: u64,
-    fin: bool,
-    /// One above the highest number sent; all above was never sent.
-    next: u64,
+    /// One above the last byte written.
+    pub written: u64,
+    pub fin: bool,
+    /// One above the highest number sent.
+    pub next: u64,
     /// All below is acknowledged.
-    acked: u64,
+    pub acked: u64,
     pub runs: Runs,
     /// The peer's window, as a number that may not be passed.
     pub limit: u64,
-    /// What the peer's reader has taken.
+    /// The number up to which the peer's reader has taken bytes.
     pub drained: u64,
 }
 
-/// A piece as it goes into a frame.
+/// The content of a frame.
 pub(crate) struct Content<'a> {
-    /// An OPEN leads.
+    /// It begins with an OPEN.
     pub open: bool,
     /// The bytes.
     pub data: &'a [u8],
@@ -51,25 +52,13 @@ pub(crate) struct Content<'a> {
 }
 
 impl SendHalf {
-    /// A half that may send `limit` numbers; `opens` when an OPEN leads.
+    /// A half that may send `limit` numbers; `opens` if it begins with an OPEN.
     pub fn new(opens: bool, limit: u64) -> Self {
         let first = u64::from(opens);
-        Self {
-            first,
-            buffer: VecDeque::new(),
-            buffer_start: first,
-            written: first,
-            fin: false,
-            next: 0,
-            acked: 0,
-            runs: Runs::default(),
-            limit,
-            drained: 0,
-        }
+        Self { first, buffer_start: first, written: first, limit, ..Self::default() }
     }
 
-    /// Appends bytes behind what is there. The caller has asked for room; after the end was
-    /// marked nothing is taken.
+    /// Appends bytes; the caller has asked for room. After the end mark it takes none.
     pub fn write(&mut self, data: &[u8]) {
         if !self.fin {
             self.buffer.extend(data);
@@ -82,19 +71,14 @@ impl SendHalf {
         self.fin = true;
     }
 
-    /// Whether the end was marked.
-    pub fn is_finished(&self) -> bool {
-        self.fin
-    }
-
-    /// The next piece: what goes again or was skipped over first, else what was never sent, as far
-    /// as window and `allowance` (numbers beyond the highest that was sent) reach.
+    /// The next piece: a reinjection or a gap first, else new data within the window and the
+    /// `allowance` (of numbers beyond the highest sent).
     pub fn piece(&self, allowance: u64) -> Option<Piece> {
         self.runs.first_again().or_else(|| self.fresh(allowance))
     }
 
-    /// What was never sent, at least `ahead` further on than this piece of the like; `None` when
-    /// that is nothing, or too much would be skipped over.
+    /// A piece of unsent data at least `ahead` beyond this piece of unsent data; `None` if there is
+    /// none, or too much would be skipped.
     pub fn further(&self, piece: &Piece, ahead: u64, allowance: u64) -> Option<Piece> {
         if piece.again || piece.start < self.first {
             return None;
@@ -112,7 +96,7 @@ impl SendHalf {
         (has_data && skipped <= AHEAD_MAX).then_some(fresh)
     }
 
-    /// What is above all that was sent.
+    /// The new data above the highest number sent.
     fn fresh(&self, allowance: u64) -> Option<Piece> {
         let open = self.next < self.first;
         if self.runs.is_full() && !open {
@@ -127,16 +111,16 @@ impl SendHalf {
         (end > self.next).then_some(fresh)
     }
 
-    /// What is on no path, bytes and marks: it was never sent, or goes again.
+    /// Bytes and marks that are on no path: unsent, or to reinject.
     pub fn remaining(&self) -> u64 {
         self.unsent() + self.runs.waiting - self.runs.gaps
     }
 
-    /// The content of the piece cut to at most `most` bytes; shorter where the buffer wraps.
-    pub fn content(&self, piece: &Piece, most: u64) -> Content<'_> {
+    /// The content of the piece, at most `max` bytes; shorter where the buffer wraps.
+    pub fn content(&self, piece: &Piece, max: u64) -> Content<'_> {
         let open = piece.start < self.first;
         let start = piece.start.max(self.first);
-        let data_end = piece.end.min(self.written).min(start + most).max(start);
+        let data_end = piece.end.min(self.written).min(start + max).max(start);
         let data = self.slice(start, data_end);
         let data_end = start + data.len() as u64;
         let fin = self.fin && data_end == self.written && piece.end > self.written;
@@ -154,7 +138,7 @@ impl SendHalf {
         }
     }
 
-    /// The piece up to `end` went out on these paths (slots), in a unit with this tag.
+    /// The piece up to `end` was sent on these paths (slots), in a unit with this tag.
     pub fn sent(
         &mut self,
         now: Instant,
@@ -175,9 +159,8 @@ impl SendHalf {
         debug_assert!(self.next >= self.acked && self.runs.waiting >= self.runs.gaps);
     }
 
-    /// Takes an acknowledgement in; tells `each` the start and length of every run that it covers
-    /// and the slots from which the run was expected. Returns false when it covers what was never
-    /// sent.
+    /// Takes an acknowledgement; passes `each` the start and length of every run that it covers and
+    /// the slots from which the run was expected. Returns false if it covers unsent numbers.
     pub fn acknowledge(
         &mut self,
         cumulative: u64,
@@ -185,7 +168,7 @@ impl SendHalf {
         mut each: impl FnMut(u64, u64, PathSet),
     ) -> bool {
         let top = ranges.last().map_or(cumulative, |range| range.end.max(cumulative));
-        // An honest peer acknowledges whole runs: one that cuts them small makes up what it says.
+        // An honest peer acknowledges whole runs; one that splits them without end is malicious.
         if top > self.next || self.runs.len() > 4 * RUNS_MAX {
             return false;
         }
@@ -208,8 +191,8 @@ impl SendHalf {
         true
     }
 
-    /// Ends the direction at `after`: what lies beyond is thrown away. Tells `each` the length of
-    /// every run that goes, and the slots from which it was expected.
+    /// Ends the direction at `after` and discards later bytes. Passes `each` the length of every
+    /// discarded run, and the slots from which it was expected.
     pub fn truncate(&mut self, after: u64, each: impl FnMut(u64, PathSet)) {
         self.fin = false;
         self.written = self.written.min(after.max(self.buffer_start));
@@ -220,27 +203,12 @@ impl SendHalf {
         }
     }
 
-    /// What the peer's window still lets go for the first time.
+    /// New numbers that the peer's window permits.
     pub fn window(&self) -> u64 {
         self.limit.saturating_sub(self.next)
     }
 
-    /// One above the highest number used.
-    pub fn next(&self) -> u64 {
-        self.next
-    }
-
-    /// All below is acknowledged.
-    pub fn acked(&self) -> u64 {
-        self.acked
-    }
-
-    /// One above the last byte written.
-    pub fn written(&self) -> u64 {
-        self.written
-    }
-
-    /// Bytes held until they are acknowledged.
+    /// Unacknowledged and unsent bytes in the buffer.
     pub fn held(&self) -> u64 {
         self.buffer.len() as u64
     }
@@ -250,23 +218,23 @@ impl SendHalf {
         self.written.saturating_sub(self.next.max(self.first)) + self.runs.gaps
     }
 
-    /// What the peer may hold for its reader: sent, and not known to be drained.
+    /// Bytes at the peer: sent, and not known to be drained.
     pub fn at_peer(&self) -> u64 {
         self.next.saturating_sub(self.drained)
     }
 
-    /// Bytes that have arrived in order and are not known to be drained.
+    /// Unread bytes at the peer: acknowledged in order, and not known to be drained.
     pub fn unread(&self) -> u64 {
         self.acked.saturating_sub(self.drained)
     }
 
-    /// Everything, the end included, is acknowledged.
+    /// All data and the end are acknowledged.
     pub fn is_done(&self) -> bool {
         self.fin && self.acked > self.written
     }
 }
 
-/// What an idle flow may keep allocated, in bytes.
+/// The largest allocation of an idle flow, in bytes.
 const IDLE_CAPACITY: usize = 2_048;
 
 #[cfg(test)]

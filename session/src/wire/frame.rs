@@ -6,6 +6,30 @@ use polyrail_model::{
     Bitrate, Channel, Destination, Families, FlowId, InstanceId, PathId, SessionId, UserId,
 };
 
+/// The version in every header.
+pub const VERSION: u8 = 1;
+
+/// Version, type and payload length.
+pub const HEADER: usize = 4;
+
+/// The longest payload of a frame: header and payload fit into a TLS record of 16,384 bytes.
+pub const PAYLOAD_MAX: usize = 16_384 - HEADER;
+
+/// The maximum number of ranges in an ACK.
+pub const ACK_RANGES_MAX: usize = 32;
+
+/// The longest reason text of a REJECT or GOAWAY, in bytes.
+pub const REASON_MAX: usize = 256;
+
+/// The longest carrier name, in bytes.
+pub const CARRIER_NAME_MAX: usize = 32;
+
+/// The longest MESSAGE, header included, in bytes: it fits a packet.
+pub const MESSAGE_FRAME_MAX: usize = 1_200;
+
+/// The longest payload of a message, in bytes: [`MESSAGE_FRAME_MAX`] less the frame's own fields.
+pub const MESSAGE_MAX: usize = MESSAGE_FRAME_MAX - HEADER - 18;
+
 /// One frame. Data borrows from the bytes it was decoded from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
@@ -15,7 +39,7 @@ pub enum Frame<'a> {
         instance: InstanceId,
         /// Path number, flags and carrier name.
         greeting: Greeting,
-        /// What the gateway grants.
+        /// The gateway's terms.
         terms: Terms,
     },
     /// Adds a path to a session.
@@ -37,19 +61,19 @@ pub enum Frame<'a> {
         founder: u64,
         /// The address families that the cloud reaches.
         families: Families,
-        /// What the cloud grants.
+        /// The cloud's terms.
         terms: Terms,
     },
     /// Refuses a HELLO or JOIN.
     Reject {
-        /// Why, for programs.
+        /// The reason, as a code.
         code: RejectCode,
-        /// Why, for people.
+        /// The reason, in words.
         reason: String,
     },
-    /// Opens a flow; its first data rides along.
+    /// Opens a flow, with its first data.
     Open {
-        /// The flow and where it wants to go.
+        /// The flow and its destination.
         open: Open,
         /// The first data.
         data: &'a [u8],
@@ -67,15 +91,15 @@ pub enum Frame<'a> {
         /// The bytes.
         data: &'a [u8],
     },
-    /// What has arrived of a flow, and how far the sender may go.
+    /// The received ranges of a flow, and its limit.
     Ack(Ack),
-    /// How far the sender may go; flow zero stands for the session.
+    /// The limit of a flow; flow zero is the session.
     Window {
         /// The flow, or zero.
         flow: FlowId,
-        /// The sequence number (or sum of them) that may not be passed.
+        /// The sequence number (or sum of them) that must not be exceeded.
         limit: u64,
-        /// What the reader has taken.
+        /// The number of bytes that the reader has taken.
         drained: u64,
     },
     /// Ends both directions of a flow.
@@ -93,7 +117,7 @@ pub enum Frame<'a> {
         token: u64,
         /// From the PING.
         sent_us: u64,
-        /// When the PING arrived, in microseconds of the answerer's clock.
+        /// When the PING arrived, in microseconds of the receiver's clock.
         received_us: u64,
     },
     /// A message that belongs to no flow.
@@ -102,44 +126,44 @@ pub enum Frame<'a> {
         channel: Channel,
         /// A message with a higher serial on the same channel replaces it.
         latest: bool,
-        /// Rises with each message of one sender in a session: it identifies copies.
+        /// Rises with each message of a sender in a session, to identify copies.
         serial: u64,
-        /// For how long it was queued, in microseconds.
+        /// How long it was queued, in microseconds.
         waited_us: u64,
-        /// The message, at most [`super::MESSAGE_MAX`] bytes.
+        /// The message, at most [`MESSAGE_MAX`] bytes.
         payload: &'a [u8],
     },
-    /// What the sender says about a path, on that path or on others.
+    /// A statement about a path, on that path or on others.
     PathStatus(Notice),
-    /// The sender will open no more flows and ends the session when the open ones have ended.
+    /// The sender opens no more flows and ends the session after the open ones.
     GoAway {
-        /// Why, for people.
+        /// The reason, in words.
         reason: String,
     },
-    /// A frame of a type, or about something, that this version does not know; skipped.
+    /// A frame of a type, or with a statement, that this version does not know; skipped.
     Unknown {
         /// Its type.
         kind: u8,
     },
 }
 
-/// What a HELLO and a JOIN say of their path.
+/// The properties of a path in HELLO and JOIN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// The path's number: rises with each HELLO and JOIN of an instance, never accepted twice.
+    /// The path's number: rises with each HELLO and JOIN of an instance, accepted once.
     pub counter: u64,
-    /// Use the path only when no other is left.
+    /// It is a backup: used only while there is no other path.
     pub backup: bool,
-    /// The carrier's name, at most [`super::CARRIER_NAME_MAX`] bytes.
+    /// The carrier's name, at most [`CARRIER_NAME_MAX`] bytes.
     pub carrier: String,
 }
 
-/// What one side grants the other from the start.
+/// The initial credit that a side grants its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Window of each flow that the other side begins to send on, in bytes.
+    /// Window of each new flow, in bytes.
     pub window: u64,
-    /// Session credit, in bytes; also the size of the memory that stands behind it.
+    /// Session credit, in bytes; also the size of the memory of this side.
     pub credit: u64,
 }
 
@@ -148,7 +172,7 @@ pub struct Terms {
 pub struct Open {
     /// The flow.
     pub flow: FlowId,
-    /// Whose it is.
+    /// The user who opened it.
     pub user: UserId,
     /// Window for the direction towards the opener, in bytes.
     pub window: u64,
@@ -156,16 +180,16 @@ pub struct Open {
     pub sent_us: u64,
     /// End of the flow, tail.
     pub marks: DataMarks,
-    /// Where it wants to go.
+    /// The server to dial.
     pub destination: Destination,
 }
 
-/// What is said of the end of a run.
+/// The flags of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataMarks {
-    /// The direction ends behind this run; the end takes up one sequence number.
+    /// The direction ends after this run; the end takes one sequence number.
     pub fin: bool,
-    /// The run belongs to the tail of the flow as far as the sender knows.
+    /// The sender knows that the run belongs to the tail of the flow.
     pub tail: bool,
 }
 
@@ -174,19 +198,19 @@ pub struct DataMarks {
 pub struct Ack {
     /// The flow.
     pub flow: FlowId,
-    /// Everything of the flow has arrived or is not wanted any more.
+    /// All data of the flow has arrived or is not needed any more.
     pub done: bool,
-    /// The connection to the server stands.
+    /// The connection to the server is established.
     pub dialed: bool,
-    /// All below this has arrived.
+    /// All numbers below have arrived.
     pub cumulative: u64,
-    /// The sequence number that may not be passed.
+    /// The sequence number that must not be exceeded.
     pub limit: u64,
-    /// What the reader has taken.
+    /// The number of bytes that the reader has taken.
     pub drained: u64,
     /// The latest arrival, for delay measurement.
     pub echo: Option<Echo>,
-    /// What has arrived beyond, rising and disjoint; at most [`super::ACK_RANGES_MAX`].
+    /// Ranges received above `cumulative`, rising and disjoint; at most [`ACK_RANGES_MAX`].
     pub ranges: Vec<Range<u64>>,
 }
 
@@ -206,40 +230,40 @@ pub struct Echo {
 pub struct Reset {
     /// The flow.
     pub flow: FlowId,
-    /// Answers a RESET of the other side.
+    /// It answers a RESET of the peer.
     pub answer: bool,
-    /// Why.
+    /// The reason.
     pub reason: ResetReason,
-    /// The highest sequence number used: what the flow took of the session credit.
+    /// One above the highest sequence number used: the flow's use of the session credit.
     pub last: u64,
-    /// All below this is delivered before the reset takes effect.
+    /// All numbers below are delivered before the reset takes effect.
     pub after: u64,
 }
 
-/// What one side says about a path.
+/// A statement about a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The path that it is about.
+    /// The path.
     pub path: PathId,
-    /// Rises with each notice of one sender in a session: it tells repetitions and late ones.
+    /// Rises with each notice of a sender in a session, to identify copies and outdated notices.
     pub serial: u64,
-    /// What is said.
+    /// The statement.
     pub said: Said,
 }
 
-/// The things that a PATH_STATUS may say.
+/// The statements of a PATH_STATUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// What the sender has out on the path makes no progress.
+    /// The sender's data in flight on the path makes no progress.
     Stalled,
-    /// The path is held to this rate, as policers of UDP do.
+    /// The network polices the path to this rate.
     Policed {
         /// The rate.
         rate: Bitrate,
     },
-    /// From now on the path is used only when no other is left, or like any other.
+    /// The path becomes a backup, or is not one any more.
     Backup {
-        /// Only when no other is left.
+        /// It is used only while there is no other path.
         backup: bool,
     },
 }
@@ -263,12 +287,9 @@ macro_rules! codes {
             pub fn code(self) -> u64 {
                 match self { $(Self::$variant => $code,)* }
             }
-        }
 
-        impl TryFrom<u64> for $name {
-            type Error = UnknownCode;
-            fn try_from(code: u64) -> Result<Self, UnknownCode> {
-                match code { $($code => Ok(Self::$variant),)* other => Err(UnknownCode(other)) }
+            pub(super) fn from_code(code: u64) -> Option<Self> {
+                match code { $($code => Some(Self::$variant),)* _ => None }
             }
         }
 
@@ -279,11 +300,6 @@ macro_rules! codes {
         }
     };
 }
-
-/// A code that this version does not know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown code {0}")]
-pub struct UnknownCode(pub u64);
 
 codes! {
     /// Why a HELLO or JOIN is refused.
@@ -322,7 +338,7 @@ codes! {
         Overload = 7, "too many flows";
         /// The session ended.
         SessionLost = 8, "the session ended";
-        /// Nothing moved for too long.
+        /// No byte moved for too long.
         Idle = 9, "idle for too long";
         /// The peer broke the protocol on this flow.
         Protocol = 10, "protocol violation";

@@ -13,17 +13,17 @@ pub struct Pair {
     pub gateway: Endpoint,
     pub cloud: Endpoint,
     pub tunnels: Vec<(TunnelKey, bool)>,
-    /// The gateway's data over this one stays under way.
+    /// The gateway's data over this tunnel does not arrive.
     pub slow: Option<TunnelKey>,
     pub at_gateway: Vec<Event>,
     pub at_cloud: Vec<Event>,
     pub user_bytes: Vec<usize>,
-    /// Units of data that the gateway sent, and those that it withdrew.
+    /// Units of data that the gateway sent, and units that it withdrew.
     pub units: Vec<(usize, u64)>,
     pub withdrawn: Vec<(usize, u64)>,
 }
 
-/// What an endpoint hands out in one go.
+/// The units that an endpoint sends at once.
 #[derive(Default)]
 pub struct Wire {
     pub sent: Vec<(TunnelKey, Vec<u8>)>,
@@ -74,7 +74,7 @@ impl Pair {
         self.make(key, carrier, name, true);
     }
 
-    /// A tunnel that passes frames, or none.
+    /// Adds a tunnel that delivers frames, or loses all.
     pub fn make(&mut self, key: usize, carrier: &str, name: &str, passes: bool) {
         let info = |carrier: &str, peer: &str| TunnelInfo {
             carrier: carrier.to_owned(),
@@ -99,7 +99,7 @@ impl Pair {
         self.run();
     }
 
-    /// Nothing passes this tunnel any more, and nobody is told.
+    /// This tunnel loses all frames from now on; neither endpoint is informed.
     pub fn dark(&mut self, key: usize) {
         self.tunnels.iter_mut().filter(|t| t.0 == TunnelKey(key)).for_each(|t| t.1 = false);
     }
@@ -110,7 +110,7 @@ impl Pair {
 
     pub fn run(&mut self) {
         loop {
-            let told: Vec<Event> = std::iter::from_fn(|| self.gateway.poll_event()).collect();
+            let events: Vec<Event> = std::iter::from_fn(|| self.gateway.poll_event()).collect();
             self.at_cloud.extend(std::iter::from_fn(|| self.cloud.poll_event()));
             let mut up = Wire { slow: self.slow, ..Wire::default() };
             let mut down = Wire::default();
@@ -118,11 +118,11 @@ impl Pair {
             self.cloud.transmit(self.now, &mut down);
             self.units.extend(up.units);
             self.withdrawn.extend(up.withdrawn);
-            // As daemons do: a tunnel is closed when the session has had its say.
-            for closed in told.iter().filter_map(closes) {
+            // As in the daemons, a tunnel closes after the session's last frames.
+            for closed in events.iter().filter_map(closes) {
                 self.gateway.tunnel_down(self.now, closed);
             }
-            self.at_gateway.extend(told);
+            self.at_gateway.extend(events);
             if up.sent.is_empty() && down.sent.is_empty() {
                 return;
             }
@@ -160,7 +160,7 @@ impl Pair {
         self.gateway.open(self.now, UserId(1), Destination::Name(name, 80)).unwrap()
     }
 
-    /// The flow that the cloud was told of last.
+    /// The cloud's newest flow.
     pub fn opened(&self) -> FlowKey {
         let opened = |event: &Event| match event {
             Event::Opened { flow, .. } => Some(*flow),

@@ -1,8 +1,8 @@
-//! Worlds and their troubles from a seed.
+//! Random worlds and their faults from a seed.
 //!
-//! A seed fixes the carriers, both sides' settings, and a sequence of operations: flows open,
-//! write, end, reset; readers stall; carriers go dark, lose, break and change address; either side
-//! restarts. Then the troubles stop, and every flow must end in bounded virtual time.
+//! A seed determines the carriers, both sides' settings, and a sequence of operations: flows open,
+//! write, end and reset; readers stall; carriers go dark, lose packets, break and change address;
+//! either side restarts. Then the faults end, and every flow must end in bounded virtual time.
 
 mod operations;
 mod plan;

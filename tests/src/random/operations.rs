@@ -1,4 +1,4 @@
-//! The operations, and one run from the first to the last flow's end.
+//! The operations, and a run from the start to the end of the last flow.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use polyrail_sim::world::{Coverage, Dial, FlowNo, Reader, Side, Verbosity, World
 /// The result of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorldRun {
-    /// The hash over all that happened.
+    /// The hash of the trace.
     pub hash: u64,
     /// The virtual time it took.
     pub time: Duration,
-    /// The part of it from the end of the troubles until every flow had ended.
+    /// The part of it from the end of the faults until every flow had ended.
     pub quiet: Duration,
     /// Flows that were opened.
     pub flows: usize,
@@ -25,17 +25,17 @@ pub struct WorldRun {
     pub bytes: u64,
     /// Packets and timers.
     pub steps: u64,
-    /// What happened how often.
+    /// The counts of events.
     pub coverage: Coverage,
 }
 
-/// Something that may happen to a world.
-pub(super) struct Operation {
+/// An operation on a world.
+struct Operation {
     act: fn(&mut Run<'_>),
-    /// How likely it usually is.
-    pub weight: u64,
-    /// It may cost all flows their session.
-    pub ends_sessions: bool,
+    /// Its usual weight.
+    weight: u64,
+    /// Whether it may end the session of all flows.
+    ends_sessions: bool,
 }
 
 const fn usual(weight: u64, act: fn(&mut Run<'_>)) -> Operation {
@@ -47,7 +47,7 @@ const fn grave(weight: u64, act: fn(&mut Run<'_>)) -> Operation {
 }
 
 /// All operations.
-pub(super) const OPERATIONS: [Operation; 29] = [
+const OPERATIONS: [Operation; 29] = [
     usual(25, open),
     usual(15, |run| run.write(Side::Gateway)),
     usual(25, |run| run.write(Side::Cloud)),
@@ -79,7 +79,7 @@ pub(super) const OPERATIONS: [Operation; 29] = [
     usual(1, go_away),
 ];
 
-/// A run under way.
+/// A running world.
 pub(super) struct Run<'a> {
     plan: &'a Plan,
     world: World,
@@ -93,7 +93,8 @@ pub(super) struct Run<'a> {
 /// # Panics
 /// If the session breaks its contract.
 pub fn run(seed: u64, verbosity: Verbosity) -> WorldRun {
-    let plan = Plan::new(seed, verbosity);
+    let weights = OPERATIONS.map(|operation| (operation.weight, operation.ends_sessions));
+    let plan = Plan::new(seed, verbosity, &weights);
     if verbosity > Verbosity::Silent {
         eprintln!("seed {seed}: {plan:#?}");
     }
@@ -101,8 +102,7 @@ pub fn run(seed: u64, verbosity: Verbosity) -> WorldRun {
         World::new(plan.habits.clone(), plan.gateway.clone(), plan.cloud.clone(), &plan.carriers);
     let dice = Dice::new(seed ^ RUN);
     let mut run = Run { plan: &plan, world, dice, volume: plan.volume, going: false };
-    let most = operations_max().unwrap_or(plan.operations);
-    for _ in 0..plan.operations.min(most) {
+    for _ in 0..plan.operations {
         let pause = run.dice.unit().powi(3) * plan.pause.as_secs_f64();
         run.world.run_for(Duration::from_secs_f64(pause));
         let operation = run.dice.weighted(&plan.weights);
@@ -111,13 +111,8 @@ pub fn run(seed: u64, verbosity: Verbosity) -> WorldRun {
     run.end()
 }
 
-/// To make a failing run shorter: only so many operations.
-fn operations_max() -> Option<u64> {
-    std::env::var("POLYRAIL_OPERATIONS").ok()?.parse().ok()
-}
-
 impl Run<'_> {
-    /// The troubles stop; every flow must end.
+    /// Ends all faults; every flow must end.
     fn end(mut self) -> WorldRun {
         let world = &mut self.world;
         for carrier in 0..world.carrier_count() {
@@ -193,7 +188,7 @@ impl Run<'_> {
     fn reset(&mut self, side: Side) {
         if let Some(flow) = self.flow(side) {
             let other = self.dice.pick(ResetReason::ALL);
-            // These two are the session's own.
+            // Only the session itself uses these two.
             let own = [ResetReason::SessionLost, ResetReason::Protocol];
             let plain = self.dice.chance(0.6) || own.contains(&other);
             let reason = if plain { ResetReason::PeerReset } else { other };
@@ -227,7 +222,7 @@ fn open(run: &mut Run<'_>) {
         run.world.flow_mut(flow).server_reader = Reader::Stalled;
     }
     if run.dice.chance(0.3) {
-        // The server speaks first, and perhaps last.
+        // The server sends first, and may end its direction.
         run.world.flow_mut(flow).server = (run.bytes(), run.dice.chance(0.5));
     }
     if run.dice.chance(0.7) {
@@ -318,8 +313,8 @@ fn set_chain(run: &mut Run<'_>) {
 fn set_settings(run: &mut Run<'_>) {
     let side = run.side();
     let flows_max = run.dice.pick(&[3, 10, 1_000]);
-    let (stall, withdrawal) = (run.dice.chance(0.85), run.dice.chance(0.85));
-    run.world.set_settings(side, flows_max, stall, withdrawal);
+    let stall = run.dice.chance(0.85);
+    run.world.set_settings(side, flows_max, stall);
 }
 
 fn set_backup(run: &mut Run<'_>) {
@@ -341,7 +336,7 @@ fn replay(run: &mut Run<'_>) {
     }
 }
 
-/// At most once in a run: nothing opens after it.
+/// At most once in a run, because no flow opens after it.
 fn go_away(run: &mut Run<'_>) {
     if !std::mem::replace(&mut run.going, true) && run.dice.chance(0.5) {
         let side = run.side();
@@ -356,9 +351,9 @@ fn long_pause(run: &mut Run<'_>) {
 }
 
 const RUN: u64 = 0x7275_6e00;
-/// Every flow must have ended so long after the troubles. Of the worlds 1 to 10,000 the slowest,
-/// 8867, takes 53 s, and the next one 36 s: for what is left to carry, and for timeouts of the
-/// transport that doubled in the dark. This is one and a half times the slowest.
+/// Every flow must have ended this long after the faults. Of the worlds 1 to 10,000 the slowest,
+/// 8867, takes 53 s, and the next one 36 s, for the backlog and for timeouts of the transport that
+/// doubled in blackouts. The bound is one and a half times the slowest.
 const QUIET_WITHIN: Duration = Duration::from_secs(80);
-/// Longer than a reset flow lingers and an acknowledgement waits.
+/// Longer than the linger of a reset flow and the delay of an acknowledgement.
 const AFTERMATH: Duration = Duration::from_secs(45);

@@ -1,4 +1,4 @@
-//! What a seed makes: carriers, settings, and how likely each operation is.
+//! The plan of a seed: carriers, settings, and the weight of each operation.
 
 use std::time::Duration;
 
@@ -7,7 +7,6 @@ use polyrail_model::{Bitrate, Bytes};
 use polyrail_scheduler::{ChainSpec, chain_names};
 use polyrail_session::Settings;
 
-use super::operations::OPERATIONS;
 use polyrail_sim::congestion::Algorithm;
 use polyrail_sim::dice::Dice;
 use polyrail_sim::world::{CarrierSpec, Habits, Verbosity};
@@ -15,7 +14,7 @@ use polyrail_sim::world::{CarrierSpec, Habits, Verbosity};
 /// One random world before it begins.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The world's own habits.
+    /// The habits of the world.
     pub habits: Habits,
     /// The gateway's settings.
     pub gateway: Settings,
@@ -27,7 +26,7 @@ pub struct Plan {
     pub operations: u64,
     /// The longest usual pause between two.
     pub pause: Duration,
-    /// How likely each operation is.
+    /// The weight of each operation.
     pub weights: Vec<u64>,
     /// Bytes that may be written in all.
     pub volume: u64,
@@ -35,17 +34,17 @@ pub struct Plan {
     pub write_max: u64,
     /// How many users there are.
     pub users: u64,
-    /// How likely a new flow's readers do not read at first.
+    /// The probability that a new flow's readers begin stalled.
     pub stalls: f64,
 }
 
 impl Plan {
-    /// The plan of a seed.
-    pub fn new(seed: u64, verbosity: Verbosity) -> Self {
+    /// The plan of a seed. An operation is its usual weight, and whether it may end sessions.
+    pub fn new(seed: u64, verbosity: Verbosity, operations: &[(u64, bool)]) -> Self {
         let mut dice = Dice::new(seed ^ PLAN);
         let dice = &mut dice;
         let calm = dice.chance(0.15);
-        // Many flows that are not read, in little memory.
+        // Many unread flows in little memory.
         let crowded = dice.chance(0.1);
         let linger = Duration::from_secs(dice.scale(3, 120));
         let chain = chain(dice);
@@ -55,16 +54,15 @@ impl Plan {
             flows_max: if crowded { 1_000 } else { dice.pick(&[3, 10, 100, 1_000]) },
             chain: chain.clone(),
             stall: dice.chance(0.85),
-            withdrawal: dice.chance(0.85),
             ..Settings::default()
         };
         let (gateway, cloud) = (settings(dice), settings(dice));
         let count = dice.pick(&[1, 1, 2, 2, 2, 3, 4]);
         let carriers = (0..count).map(|i| carrier(dice, i, calm)).collect();
         let restarts = dice.chance(0.4);
-        let weights = OPERATIONS.iter().map(|operation| {
+        let weights = operations.iter().map(|&(weight, ends_sessions)| {
             let part = dice.pick(&[0, 1, 1, 2, 4]);
-            operation.weight * if operation.ends_sessions && !restarts { 0 } else { part }
+            weight * if ends_sessions && !restarts { 0 } else { part }
         });
         let weights = weights.collect();
         Self {
@@ -133,7 +131,7 @@ fn spoil(dice: &mut Dice, spec: LinkSpec) -> LinkSpec {
 
 const PLAN: u64 = 0x706c_616e;
 
-/// Any of the ready-made chains, with another handler of timeouts or without.
+/// A ready-made chain, optionally with another handler of timeouts.
 pub fn chain(dice: &mut Dice) -> ChainSpec {
     let names: Vec<&str> = chain_names().collect();
     let chain = ChainSpec::named(dice.pick(&names)).unwrap_or_default();

@@ -10,7 +10,7 @@ use polyrail_sim::world::{Coverage, Verbosity};
 /// The results of many runs.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Runs that ended well.
+    /// Successful runs.
     pub runs: u64,
     /// The first seeds that failed, at most `FAILURES_MAX`.
     pub failed: Vec<u64>,
@@ -18,7 +18,7 @@ pub struct Summary {
     pub flows: u64,
     /// Bytes that were read.
     pub bytes: u64,
-    /// What happened how often.
+    /// The counts of events.
     pub coverage: Coverage,
     /// Virtual time.
     pub virtual_time: Duration,
@@ -26,7 +26,7 @@ pub struct Summary {
     pub real_time: Duration,
 }
 
-/// Runs `count` seeds from `first` on, over this many threads; stops when too many have failed.
+/// Runs `count` seeds from `first` on this many threads. Stops after too many failures.
 pub fn run_many(first: u64, count: u64, threads: usize) -> Summary {
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let began = Instant::now();
@@ -72,5 +72,5 @@ pub fn run_many(first: u64, count: u64, threads: usize) -> Summary {
     summary
 }
 
-/// A thread gives up after so many failures.
+/// A thread stops after this many failures.
 pub const FAILURES_MAX: usize = 5;

@@ -1,11 +1,12 @@
-//! The gate of the scheduler and of forecasts (STYLE 28): fixed trips, whose ratios may not drop.
+//! The gate of the scheduler and of forecasts: ratios on fixed trips, which must not change.
 //!
 //! Virtual time is exact: the same code gives the same figures on every machine. After a change
-//! that is meant to move them, the failing test prints the table anew; the constant takes it as it
-//! is. The trips are of routes for tuning: what is held back stays so.
+//! that is meant to move them, take the new table from the failing test. The trips are those of
+//! routes for tuning. The held-back routes are not used here.
 
 mod downloads;
 mod forecasts;
 
-/// So far may a figure be off. More is a gain that wants to be held as well.
+/// The largest relative change of a figure. A larger gain must be committed, too, so that it is
+/// kept.
 const TOLERANCE: f64 = 0.03;

@@ -1,4 +1,4 @@
-//! Several carriers as one: sharing, and never worse than the best one alone.
+//! Bonding: the sum of the carriers, and never worse than the best one alone.
 
 use crate::lab::{CLOUD, at_least, chain, download, line, ms, s, talk, world, world_with};
 
@@ -19,7 +19,7 @@ fn a_short_download_needs_few_round_trips() {
     let mut world = world(&[line("a", 100.0, ms(100))]);
     download(&mut world, MB, s(5));
     let time = download(&mut world, MB, s(5));
-    // 100 ms there and back, 80 ms for the bytes, and one more round trip at most.
+    // 100 ms of round trip, 80 ms for the bytes, and at most one more round trip.
     assert!(time <= ms(280), "{time:?}");
 }
 
@@ -33,7 +33,7 @@ fn flows_that_are_kept_open_do_not_slow_a_short_download() {
         }
         world.run_for(s(2));
         download(&mut world, MB, s(5));
-        // That has opened the transport's window; the flow's own is a new one.
+        // The transport's window is open by now; the window of the flow is new.
         let time = download(&mut world, MB, s(5));
         assert!(time <= ms(280), "{time:?} beside idle flows of {users} users");
     }
@@ -76,18 +76,18 @@ fn a_backup_carries_nothing_while_another_path_lives() {
     download(&mut world, 2 * MB, s(5));
 }
 
-/// Virtual time is exact: a committed ratio is kept, less the share that a change may cost.
+/// Virtual time is exact: a ratio may fall below its committed value by a small share only.
 fn holds(name: &str, ratio: f64, committed: f64) {
     let least = committed * (1.0 - DROP_MAX);
     assert!(ratio >= least, "{name}: {ratio:.3} where {committed:.3} was reached before");
 }
 
-/// The committed ratio may drop by this share (STYLE 28: 3 %).
+/// The share by which a change may reduce a committed ratio: differences below 3 % are chance.
 const DROP_MAX: f64 = 0.03;
 
 /// Two lines of 20 Mbit/s and 40 ms against one.
 const TWO_EQUAL_PATHS: f64 = 1.937;
-/// 20 Mbit/s beside 5 Mbit/s, both 40 ms, against the fast one alone.
+/// 20 Mbit/s and 5 Mbit/s, both 40 ms, against the fast one alone.
 const FAST_AND_SLOW: f64 = 1.172;
 /// The same with 200 ms on the slow one.
 const FAST_AND_SLOW_AND_FAR: f64 = 1.109;

@@ -1,4 +1,4 @@
-//! Carriers that go dark, one or all, and come back or not.
+//! Blackouts of one or all carriers, with and without recovery.
 
 use polyrail_emulator::link::Blackout;
 use polyrail_session::{ResetReason, Settings};
@@ -21,7 +21,7 @@ fn a_path_dark_for_five_seconds_delays_a_download_a_little() {
             world.blackout(0, Some(mode));
             world.run_for(s(5));
             world.blackout(0, None);
-            // One path alone needs 8.2 s; nothing may wait for the dark one.
+            // One path alone needs 8.2 s; no data may wait for the dark one.
             let rest = world.run_until(s(8), |world| is_downloaded(world, flow));
             let rest = rest.unwrap_or_else(|| panic!("{mode:?} at {start} ms"));
             assert!(ms(start) + s(5) + rest <= ms(9_500), "{mode:?} at {start} ms: {rest:?}");
@@ -30,7 +30,7 @@ fn a_path_dark_for_five_seconds_delays_a_download_a_little() {
 }
 
 #[test]
-fn after_thirty_dark_seconds_on_all_paths_everything_goes_on() {
+fn flows_continue_after_thirty_dark_seconds_on_all_paths() {
     for mode in [Blackout::Hold, Blackout::Drop] {
         let mut world = world(&[line("a", 20.0, ms(40)), line("b", 10.0, ms(60))]);
         let flow = begin_download(&mut world, 1, 10 * MB);
@@ -48,7 +48,7 @@ fn after_thirty_dark_seconds_on_all_paths_everything_goes_on() {
 }
 
 #[test]
-fn when_no_path_comes_back_in_time_both_sides_reset_their_flows() {
+fn flows_are_reset_on_both_sides_after_the_linger() {
     let settings = Settings { linger: s(12), ..Settings::default() };
     let mut world = world_with(&[line("a", 20.0, ms(40))], settings);
     let flow = talk(&mut world, 1);
@@ -57,11 +57,11 @@ fn when_no_path_comes_back_in_time_both_sides_reset_their_flows() {
     assert_eq!(state(&world, flow, GATEWAY), LegState::Open);
     world.run_for(s(2));
     assert_eq!(state(&world, flow, GATEWAY), LegState::Reset(ResetReason::SessionLost));
-    // The cloud's tunnel does not end by itself: its PING finds it dead, then it lingers.
+    // The cloud detects the dead tunnel with a PING; then the session lingers.
     let reset = LegState::Reset(ResetReason::SessionLost);
     world.run_until(s(50), |world| state(world, flow, CLOUD) == reset).unwrap();
     assert!(world.status(CLOUD).sessions.is_empty());
-    // Life goes on.
+    // New flows work.
     world.enable(0, true);
     world.run_for(s(3));
     talk(&mut world, 1);

@@ -1,4 +1,4 @@
-//! Shared by scenarios: lines, worlds that are up, downloads and echoes.
+//! Shared by scenarios: lines, connected worlds, downloads and echoes.
 
 use std::time::Duration;
 
@@ -36,14 +36,14 @@ pub fn line(name: &str, mbps: f64, rtt: Duration) -> CarrierSpec {
     }
 }
 
-/// The same carrier, losing this share of packets.
+/// The same carrier with this share of random loss.
 pub fn lossy(carrier: CarrierSpec, share: f64) -> CarrierSpec {
     let links =
         carrier.links.map(|link| LinkSpec { loss: Probability::new(share).unwrap(), ..link });
     CarrierSpec { links, ..carrier }
 }
 
-/// A world on these carriers, all of them up.
+/// A world with these carriers, all of them up.
 pub fn world(carriers: &[CarrierSpec]) -> World {
     world_with(carriers, Settings::default())
 }
@@ -52,12 +52,12 @@ pub fn world_with(carriers: &[CarrierSpec], settings: Settings) -> World {
     make(carriers, settings, Habits::default())
 }
 
-/// As [`world`], with another course of chance.
+/// As [`world`], with another seed.
 pub fn seeded_world(carriers: &[CarrierSpec], seed: u64) -> World {
     make(carriers, Settings::default(), Habits { seed, ..Habits::default() })
 }
 
-/// A world on these carriers, all of them up, with habits of its own.
+/// As [`world`], with these settings and habits.
 pub fn make(carriers: &[CarrierSpec], settings: Settings, habits: Habits) -> World {
     let mut world = World::new(habits, settings.clone(), settings, carriers);
     let up = |world: &World| (0..carriers.len()).all(|carrier| world.is_up(carrier));
@@ -71,19 +71,19 @@ pub fn chain(name: &str) -> Settings {
     Settings { chain: ChainSpec::named(name).unwrap(), ..Settings::default() }
 }
 
-/// Opens a flow whose server writes so many bytes and ends.
+/// Opens a flow whose server writes `bytes` and ends.
 pub fn begin_download(world: &mut World, user: u64, bytes: u64) -> FlowNo {
     let flow = world.open(user).unwrap();
     world.flow_mut(flow).server = (bytes, true);
     flow
 }
 
-/// Whether the passenger has got all.
+/// Whether the passenger has read everything.
 pub fn is_downloaded(world: &World, flow: FlowNo) -> bool {
     world.flow(flow).legs[0].end_seen
 }
 
-/// Downloads so many bytes, within at most this time; returns the time.
+/// Downloads `bytes` within at most this time, and returns the time.
 pub fn download(world: &mut World, bytes: u64, most: Duration) -> Duration {
     let flow = begin_download(world, 1, bytes);
     let took = world.run_until(most, |world| is_downloaded(world, flow));
@@ -101,7 +101,7 @@ pub fn state(world: &World, flow: FlowNo, side: Side) -> LegState {
     world.flow(flow).legs[side as usize].state
 }
 
-/// A flow over which both sides talk, dialled and idle.
+/// A dialled and idle flow.
 pub fn talk(world: &mut World, user: u64) -> FlowNo {
     let flow = world.open(user).unwrap();
     world.write(flow, GATEWAY, 1);
@@ -110,7 +110,7 @@ pub fn talk(world: &mut World, user: u64) -> FlowNo {
     flow
 }
 
-/// How long a byte of the passenger and the server's answer take together.
+/// The time of a request and its answer, 100 bytes each.
 pub fn echo(world: &mut World, flow: FlowNo) -> Duration {
     let [passenger, server] = world.flow(flow).legs.clone();
     world.write(flow, GATEWAY, 100);
@@ -120,7 +120,7 @@ pub fn echo(world: &mut World, flow: FlowNo) -> Duration {
     there.unwrap() + back.unwrap()
 }
 
-/// Prints a figure with its goal, and whether it is reached.
+/// Prints a figure with its goal and checks it.
 pub fn at_least(name: &str, value: f64, goal: f64) {
     let word = if value >= goal { "ok" } else { "short" };
     println!("RESULT simulated_{name} {value:.3} x goal >= {goal} {word}");

@@ -1,11 +1,12 @@
-//! Short scenarios in virtual time: each names its links, its faults, and the bound by which it
-//! must be over. The same scenario always gives the same figures.
+//! Short scenarios in virtual time. Each defines its links, its faults and its time limit. The same
+//! scenario always gives the same figures.
 
 #![allow(clippy::unwrap_used)] // A panic is how a scenario fails.
 
 mod bonding;
 mod dark;
 mod delay;
+mod endpoints;
 mod fairness;
 mod identity;
 mod lab;

@@ -17,12 +17,12 @@ fn a_restarted_cloud_resets_flows_within_a_round_trip_of_the_join() {
         flows.iter().all(|&flow| state(world, flow, GATEWAY) == LOST)
     };
     let from = world.now();
-    // The gateway notices by its PING, at the latest after 20 s of silence.
+    // The gateway detects it with a PING, at the latest after 20 s without packets.
     world.run_until(s(30), all_lost).unwrap();
     let (now, joined) = (world.now(), world.tap(GATEWAY).joins.clone());
     let joined = *joined.iter().find(|at| **at >= from).expect("a JOIN");
     assert!(now - joined <= ms(85), "reset {:?} after the JOIN", now - joined);
-    // Over the same tunnel the next session opens.
+    // The next session opens over the same tunnel.
     let opened = world.open(1).unwrap();
     let there = |world: &polyrail_sim::world::World| state(world, opened, CLOUD) == LegState::Open;
     let time = world.run_until(s(5), there).unwrap();
@@ -31,7 +31,7 @@ fn a_restarted_cloud_resets_flows_within_a_round_trip_of_the_join() {
 }
 
 #[test]
-fn a_restarted_gateway_resets_what_the_servers_had_at_once() {
+fn restarted_gateway_resets_old_flows_at_the_servers_at_once() {
     let mut world = world(&[line("a", 20.0, ms(80)), line("b", 20.0, ms(60))]);
     let flows: Vec<_> = (1..10).map(|user| talk(&mut world, user)).collect();
     world.restart(GATEWAY);
@@ -39,7 +39,7 @@ fn a_restarted_gateway_resets_what_the_servers_had_at_once() {
         flows.iter().all(|&flow| state(world, flow, CLOUD) == LOST)
     };
     let time = world.run_until(s(5), lost).unwrap();
-    assert!(time <= ms(1_000), "the servers heard after {time:?}");
+    assert!(time <= ms(1_000), "the servers received resets after {time:?}");
     download(&mut world, 1_000_000, s(3));
     assert!(world.alarms(CLOUD).is_empty(), "{:?}", world.alarms(CLOUD));
     assert_eq!(world.status(CLOUD).sessions.len(), 1);

@@ -1,4 +1,4 @@
-//! What a TCP connection means, carried by a flow.
+//! The semantics of a TCP connection, carried by a flow.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use polyrail_sim::world::{Dial, LegState, Reader, Side};
 use crate::lab::{CLOUD, GATEWAY, begin_download, is_downloaded, line, ms, s, state, talk, world};
 
 #[test]
-fn a_server_that_speaks_first_is_heard_after_five_milliseconds_and_a_round_trip() {
+fn greeting_of_a_server_arrives_after_five_milliseconds_and_a_round_trip() {
     let mut world = world(&[line("a", 20.0, ms(40))]);
     world.tap(GATEWAY).on = true;
     let flow = world.open_with(1, Dial::Stands(Duration::ZERO), false).unwrap();
@@ -17,24 +17,11 @@ fn a_server_that_speaks_first_is_heard_after_five_milliseconds_and_a_round_trip(
     let time = world.run_until(s(1), |w| w.flow(flow).legs[0].read == 60).unwrap();
     let left = world.tap(GATEWAY).opens[0] - opened_at;
     assert_eq!(left, ms(5), "OPEN leaves alone after 5 ms");
-    assert!(time >= ms(45) && time <= ms(48), "the banner came after {time:?}");
+    assert!(time >= ms(45) && time <= ms(48), "the greeting arrived after {time:?}");
 }
 
 #[test]
-fn an_open_with_data_leaves_at_once() {
-    let mut world = world(&[line("a", 20.0, ms(40))]);
-    world.tap(GATEWAY).on = true;
-    let now = world.now();
-    let flow = world.open(1).unwrap();
-    world.write(flow, GATEWAY, 300);
-    assert_eq!(world.tap(GATEWAY).opens, [now]);
-    let time = world.run_until(s(1), |w| w.flow(flow).legs[1].read == 300).unwrap();
-    // Half a round trip, and 5 ms of dialling.
-    assert!(time <= ms(26), "{time:?}");
-}
-
-#[test]
-fn each_direction_ends_alone() {
+fn each_direction_ends_independently() {
     for first in Side::BOTH {
         let mut world = world(&[line("a", 20.0, ms(40)), line("b", 5.0, ms(90))]);
         let flow = talk(&mut world, 1);
@@ -57,7 +44,7 @@ fn each_direction_ends_alone() {
 }
 
 #[test]
-fn a_reset_arrives_behind_all_that_was_written() {
+fn reset_arrives_after_all_written_bytes() {
     for from in Side::BOTH {
         for bytes in [1, 1_400, 60_000, 300_000, 2_000_000] {
             let mut world = world(&[line("a", 20.0, ms(40)), line("b", 5.0, ms(90))]);
@@ -96,7 +83,7 @@ fn a_reset_that_overtakes_its_open_still_delivers() {
 }
 
 #[test]
-fn a_reset_for_another_reason_is_at_once() {
+fn reset_for_another_reason_is_immediate() {
     let mut world = world(&[line("a", 20.0, ms(40))]);
     let flow = begin_download(&mut world, 1, 5_000_000);
     world.run_for(ms(500));
@@ -110,7 +97,7 @@ fn a_reset_for_another_reason_is_at_once() {
 }
 
 #[test]
-fn a_failed_dial_is_told_with_its_reason() {
+fn failed_dial_is_reported_with_its_reason() {
     let mut world = world(&[line("a", 20.0, ms(40))]);
     for reason in [ResetReason::Refused, ResetReason::Forbidden, ResetReason::NameNotFound] {
         let flow = world.open_with(1, Dial::Fails(ms(3), reason), true).unwrap();
@@ -124,11 +111,11 @@ fn a_failed_dial_is_told_with_its_reason() {
 }
 
 #[test]
-fn a_reset_that_nobody_reads_gives_up_after_its_linger() {
+fn unread_reset_ends_after_its_linger() {
     let mut world = world(&[line("a", 20.0, ms(40))]);
     let flow = talk(&mut world, 1);
     world.set_reader(flow, GATEWAY, Reader::Stalled);
-    // More than a window.
+    // More than the window.
     world.write(flow, CLOUD, 2_200_000);
     world.run_for(s(2));
     world.reset(flow, CLOUD, ResetReason::PeerReset);

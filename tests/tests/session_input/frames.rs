@@ -1,4 +1,4 @@
-//! Hostile bytes: noise, frames with made-up fields, and real traffic with changes.
+//! Hostile bytes: noise, frames with random fields, and recorded traffic with changes.
 
 use polyrail_model::{
     Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId,
@@ -11,7 +11,7 @@ use polyrail_session::wire::{
 use polyrail_session::{ResetReason, Role};
 use polyrail_sim::dice::Dice;
 
-/// Bytes for one feed, and how many frames they had before they were changed.
+/// Hostile bytes, and the number of their frames before damage.
 pub fn hostile(dice: &mut Dice, recorded: &[Vec<u8>], target: Role) -> (Vec<u8>, u64) {
     let mut bytes = Vec::new();
     let count = dice.scale(1, 40);
@@ -19,7 +19,7 @@ pub fn hostile(dice: &mut Dice, recorded: &[Vec<u8>], target: Role) -> (Vec<u8>,
         0 => bytes.extend((0..count * 8).map(|_| dice.number() as u8)),
         1 => {
             for _ in 0..count {
-                made_up(dice, target, &mut bytes);
+                random_frame(dice, target, &mut bytes);
             }
         }
         _ => {
@@ -52,7 +52,7 @@ fn damage(dice: &mut Dice, bytes: &mut Vec<u8>) {
     }
 }
 
-/// A flow: mostly an existing one, or a neighbour of it.
+/// A flow id, mostly of an existing flow.
 fn flow(dice: &mut Dice) -> FlowId {
     FlowId(match dice.between(0, 20) {
         0 => dice.number() & NUMBER_MAX,
@@ -61,7 +61,7 @@ fn flow(dice: &mut Dice) -> FlowId {
     })
 }
 
-/// A number that the session counts with: mostly small, at times at an edge.
+/// An offset or a limit: mostly small, sometimes at an edge.
 fn number(dice: &mut Dice) -> u64 {
     match dice.between(0, 10) {
         0 => NUMBER_MAX - dice.between(0, 3),
@@ -86,8 +86,8 @@ fn greeting(dice: &mut Dice) -> Greeting {
     Greeting { counter: dice.between(0, 6), backup: dice.chance(0.2), carrier }
 }
 
-fn made_up(dice: &mut Dice, target: Role, out: &mut Vec<u8>) {
-    // Mostly what the other role may say at all.
+fn random_frame(dice: &mut Dice, target: Role, out: &mut Vec<u8>) {
+    // Mostly frames that the other role may send.
     let weights: [u64; 14] = match target {
         Role::Cloud => [1, 1, 1, 1, 6, 20, 12, 5, 8, 2, 2, 2, 1, 4],
         Role::Gateway => [1, 1, 3, 2, 1, 20, 14, 6, 9, 2, 2, 2, 1, 3],
@@ -142,7 +142,7 @@ fn made_up(dice: &mut Dice, target: Role, out: &mut Vec<u8>) {
             payload: &data[..data.len().min(MESSAGE_MAX)],
         },
     };
-    // Flow zero is no flow: the encoder would write what no peer of ours writes, which is fine.
+    // Flow id zero is invalid on the wire, which the encoder does not check.
     encode(&frame, out);
 }
 

@@ -1,5 +1,5 @@
-//! Fuzz of a session's input: whatever a peer sends, nothing panics, memory stays under its bound,
-//! and the sessions of others go on.
+//! Fuzzes the input of a session: for any input nothing panics, memory stays under its bound, and
+//! other sessions continue.
 //!
 //! `POLYRAIL_FUZZ=n` changes the number of sequences, `POLYRAIL_SEED=n` replays one.
 
@@ -16,7 +16,7 @@ use polyrail_sim::dice::Dice;
 
 use rig::Rig;
 
-/// One sequence of hostile input; returns how many frames it had.
+/// Runs one sequence of hostile input and returns its number of frames.
 fn attack(seed: u64) -> u64 {
     let mut dice = Dice::new(seed ^ 0x6675_7a7a);
     let target = dice.pick(&[Role::Gateway, Role::Cloud, Role::Cloud]);

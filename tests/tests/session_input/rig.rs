@@ -13,9 +13,9 @@ use polyrail_session::{
 };
 use polyrail_sim::dice::Dice;
 
-/// The tunnel over which the hostile bytes come.
+/// The tunnel of the hostile bytes.
 pub const ATTACKED: TunnelKey = TunnelKey(1);
-/// A tunnel on which nobody has greeted.
+/// A tunnel without a greeting.
 pub const FRESH: TunnelKey = TunnelKey(9);
 const OTHER: TunnelKey = TunnelKey(2);
 const NEIGHBOUR: TunnelKey = TunnelKey(3);
@@ -26,7 +26,7 @@ pub struct Rig {
     now: Instant,
     /// The attacked gateway, the cloud, and the neighbour's gateway.
     ends: [End; 3],
-    /// What the two sides of the attacked session have received so far, by their role.
+    /// The frames received by both sides of the attacked session, by role.
     pub recorded: [Vec<Vec<u8>>; 2],
     neighbours_flow: (FlowKey, FlowKey),
 }
@@ -44,7 +44,7 @@ struct Wire(Vec<(TunnelKey, Vec<u8>)>);
 impl Outlet for Wire {
     fn send(&mut self, tunnel: TunnelKey, _unit: Unit, frames: &[u8]) -> usize {
         let fed = Decoder::default().feed(frames, |_| {});
-        assert_eq!(fed, Ok(()), "what is sent is not frames");
+        assert_eq!(fed, Ok(()), "the sent bytes are not frames");
         self.0.push((tunnel, frames.to_vec()));
         if self.0.len() > 64 { 0 } else { 16_384 }
     }
@@ -58,7 +58,7 @@ impl End {
         Self { endpoint, flows, ended, sessions_ended: 0 }
     }
 
-    /// Acts on events as a relay would: reads everything, remembers flows.
+    /// Handles events as a relay does: reads everything and tracks flows.
     fn drain(&mut self, now: Instant) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
@@ -108,7 +108,7 @@ impl Rig {
         rig
     }
 
-    /// A tunnel to one of the gateways; with 1, only the cloud's end of one.
+    /// Connects a tunnel to the gateway `end`; with 1, only the cloud's end of a tunnel.
     fn up(&mut self, key: TunnelKey, end: usize, name: &str) {
         let info = |carrier: &str, peer: &str| TunnelInfo {
             carrier: carrier.to_owned(),
@@ -147,7 +147,7 @@ impl Rig {
         let of_neighbour = |key: &FlowKey| key.session == session.unwrap().session;
         let at_cloud = self.ends[1].flows.iter().copied().find(of_neighbour);
         self.neighbours_flow = (key, at_cloud.or(neighbours).unwrap());
-        // The servers answer, and a few ends and resets are under way.
+        // The servers answer.
         for flow in self.ends[1].flows.clone() {
             self.ends[1].endpoint.dialed(self.now, flow);
             if !of_neighbour(&flow) {
@@ -158,8 +158,8 @@ impl Rig {
         self.exchange(dice.chance(0.5));
     }
 
-    /// Carries frames both ways until there are none; or lets those of the attacked session go
-    /// missing on the way.
+    /// Carries frames both ways until there are none. Without `all`, drops those of the attacked
+    /// session.
     fn exchange(&mut self, all: bool) {
         for _ in 0..20 {
             let mut quiet = true;
@@ -193,7 +193,7 @@ impl Rig {
         }
     }
 
-    /// Feeds bytes, cut anywhere.
+    /// Feeds bytes in random pieces.
     pub fn feed(&mut self, dice: &mut Dice, target: Role, tunnel: TunnelKey, bytes: &[u8]) {
         let end = &mut self.ends[target as usize];
         let mut rest = bytes;
@@ -251,7 +251,7 @@ impl Rig {
         }
     }
 
-    /// Timeouts fire when they are due; none may stay in the past.
+    /// Fires timeouts when they are due; none may stay in the past.
     pub fn pass_time(&mut self, dice: &mut Dice) {
         let until = self.now + dice.millis(0, 2_000);
         for _ in 0..WAKES_MAX {
@@ -301,7 +301,7 @@ impl Rig {
         assert_eq!(self.ends[2].sessions_ended, 0);
     }
 
-    /// All tunnels close; the rest ends by the linger.
+    /// Closes all tunnels; the sessions end after the linger.
     pub fn end(&mut self, dice: &mut Dice) {
         for end in &mut self.ends {
             for tunnel in [ATTACKED, OTHER, NEIGHBOUR, FRESH] {

@@ -1,64 +1,54 @@
-//! Which crate may use which: the table of `CONTRIBUTING.md`, held against every `Cargo.toml`.
+//! Which crate may use which: every `Cargo.toml` follows the table of `CONTRIBUTING.md`.
 
 use toml::Table;
 
 use crate::tree::{Finding, Tree};
 
-/// Dependencies that no arrow permits, and members that the table does not know.
+/// Dependencies that no arrow permits, arrows that no dependency uses, members without a row in the
+/// table, and a daemon or library that issues certificates.
 pub fn wrong_arrows(tree: &Tree) -> Vec<Finding> {
+    let table = tree.file("CONTRIBUTING.md").expect("the table of arrows");
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| file.path.ends_with("/Cargo.toml")) {
         let manifest: Table = file.text.parse().unwrap_or_else(|e| panic!("{}: {e}", file.path));
-        let Some((_, uses, tests_use)) =
-            ARROWS.iter().find(|(name, ..)| *name == file.crate_folder())
-        else {
-            findings.push(file.finding(0, "a crate that the table of arrows does not know"));
+        let start = format!("| `{}` |", file.crate_folder());
+        let Some(row) = table.text.lines().find_map(|line| line.strip_prefix(&start)) else {
+            findings.push(file.finding(0, "CONTRIBUTING.md has no row for the crate"));
             continue;
         };
-        for (section, more) in [
-            ("dependencies", &[][..]),
-            ("build-dependencies", &[][..]),
-            ("dev-dependencies", tests_use),
-        ] {
+        let cell = row.split('|').next().unwrap_or_default();
+        let (uses, tests_use) = cell.split_once("tests:").unwrap_or((cell, ""));
+        for (section, more) in
+            [("dependencies", ""), ("build-dependencies", ""), ("dev-dependencies", tests_use)]
+        {
             for name in inner_crates(&manifest, section) {
-                let listed = |list: &[&str]| list == ANY || list.contains(&name);
-                let may = name == "model" || listed(uses) || listed(more);
-                if !may {
+                let listed = |list: &str| quoted(list).any(|word| word == "*" || word == name);
+                if name != "model" && !listed(uses) && !listed(more) {
                     let line = line_of(&file.text, &format!("polyrail-{name}"));
                     let what = format!("{} may not use {name} in [{section}]", file.crate_folder());
                     findings.push(file.finding(line, what));
                 }
             }
         }
-    }
-    findings
-}
-
-/// Differences between the table here and the one that people read.
-pub fn stale_table(tree: &Tree) -> Vec<Finding> {
-    let Some(file) = tree.file("CONTRIBUTING.md") else {
-        return vec![Finding { path: "CONTRIBUTING.md".into(), line: 0, what: "missing".into() }];
-    };
-    let row = |name: &str| {
-        let start = format!("| `{name}` |");
-        file.text.lines().enumerate().find(|(_, line)| line.starts_with(&start))
-    };
-    let mut findings = Vec::new();
-    for (name, uses, _) in ARROWS {
-        match row(name) {
-            None => findings.push(file.finding(0, format!("no row for `{name}`"))),
-            Some((i, line)) if quoted(line.split('|').nth(2).unwrap_or_default()) != *uses => {
-                findings.push(file.finding(i + 1, format!("the arrows are {uses:?}")));
+        for (list, section) in [(uses, "dependencies"), (tests_use, "dev-dependencies")] {
+            let used = inner_crates(&manifest, section);
+            for name in quoted(list).filter(|name| *name != "*" && !used.contains(name)) {
+                findings
+                    .push(file.finding(0, format!("unused arrow to {name} in CONTRIBUTING.md")));
             }
-            Some(_) => {}
+        }
+        let identity = manifest.get("dependencies").and_then(|all| all.get("polyrail-identity"));
+        if identity.is_some_and(|one| one.get("features").is_some()) && file.crate_folder() != "cli"
+        {
+            findings.push(file.finding(0, "only cli issues certificates"));
         }
     }
     findings
 }
 
 /// The words between backticks.
-fn quoted(text: &str) -> Vec<&str> {
-    text.split('`').skip(1).step_by(2).collect()
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
 }
 
 /// The Polyrail crates in a section of a manifest, also below `[target.X]`.
@@ -76,64 +66,11 @@ fn line_of(text: &str, start: &str) -> usize {
     text.lines().position(|line| line.starts_with(start)).map_or(0, |i| i + 1)
 }
 
-type Arrow = (&'static str, &'static [&'static str], &'static [&'static str]);
-
-/// Each crate, what it may use beside `model`, and what its tests may use beside that.
-const ARROWS: &[Arrow] = &[
-    ("model", &[], &[]),
-    ("scheduler", &[], &[]),
-    ("session", &["scheduler"], &[]),
-    ("predictor", &[], &[]),
-    ("tunnel", &["identity"], &[]),
-    ("identity", &[], &["identity"]),
-    ("config", &["identity", "scheduler"], &["identity"]),
-    ("telemetry", &[], &[]),
-    ("admin", &["config", "identity"], &["identity"]),
-    ("cli", &["admin", "config", "identity", "predictor"], &[]),
-    ("relay", &["session", "predictor", "tunnel"], &["scheduler"]),
-    ("daemon", &["session", "config", "identity", "admin", "relay"], &["tunnel"]),
-    (
-        "gateway",
-        &[
-            "session",
-            "scheduler",
-            "predictor",
-            "tunnel",
-            "config",
-            "identity",
-            "admin",
-            "telemetry",
-            "daemon",
-            "relay",
-        ],
-        &["emulator"],
-    ),
-    (
-        "cloud",
-        &[
-            "session",
-            "scheduler",
-            "predictor",
-            "tunnel",
-            "config",
-            "identity",
-            "admin",
-            "daemon",
-            "relay",
-        ],
-        &["emulator"],
-    ),
-    ("emulator", &[], &[]),
-    ("interop", &["emulator"], &["session"]),
-    ("sim", &["scheduler", "session", "predictor", "emulator"], &[]),
-    ("tests", ANY, ANY),
-];
-
-/// Every crate.
-const ANY: &[&str] = &["*"];
-
 #[test]
 fn a_forbidden_arrow_is_found_in_every_section() {
+    let table = "| crate | may use |\n| `session` | `scheduler` | flows |\n\
+                 | `relay` | `session`, `identity`; tests: `scheduler` | sockets |\n\
+                 | `tests` | `*` | all |\n";
     let bad = "[dependencies]\n\
                polyrail-model.workspace = true\n\
                polyrail-scheduler.workspace = true\n\
@@ -143,36 +80,26 @@ fn a_forbidden_arrow_is_found_in_every_section() {
                [target.'cfg(unix)'.dependencies]\n\
                polyrail-admin = { path = \"../control/admin\" }\n";
     let fine = "[dependencies]\npolyrail-session.workspace = true\nmio.workspace = true\n\
+                polyrail-identity = { workspace = true }\n\
                 [dev-dependencies]\npolyrail-scheduler.workspace = true\n";
-    let tree = Tree::of(&[
-        ("Cargo.toml", "[workspace]\n"),
-        ("session/Cargo.toml", bad),
-        ("relay/Cargo.toml", fine),
-        ("attic/Cargo.toml", "[package]\n"),
-    ]);
-    let places = [
-        "session/Cargo.toml:4",
-        "session/Cargo.toml:8",
-        "session/Cargo.toml:6",
-        "attic/Cargo.toml:0",
-    ];
-    crate::assert_finds(wrong_arrows, &tree, &places);
-}
-
-#[test]
-fn a_stale_row_is_found() {
-    let mut table = String::from("# x\n");
-    for (name, uses, _) in ARROWS {
-        let uses: Vec<_> = uses.iter().map(|name| format!("`{name}`")).collect();
-        table += &format!("| `{name}` | {} | words |\n", uses.join(", "));
-    }
-    let places = |text: &str| {
-        let findings = stale_table(&Tree::of(&[("CONTRIBUTING.md", text)]));
-        findings.iter().map(Finding::place).collect::<Vec<_>>()
+    let tests_only = fine.replace("-session", "-scheduler");
+    let issues = fine.replace("true }", "true, features = [\"issue\"] }");
+    let tree = |relay: &str| {
+        Tree::of(&[
+            ("CONTRIBUTING.md", table),
+            ("session/Cargo.toml", bad),
+            ("relay/Cargo.toml", relay),
+            ("tests/Cargo.toml", bad),
+            ("attic/Cargo.toml", "[package]\n"),
+        ])
     };
-    assert_eq!(places(&table), [""; 0]);
-    let wrong = table.replace("| `session` | `scheduler` |", "| `session` | `tunnel` |");
-    assert_eq!(places(&wrong), ["CONTRIBUTING.md:4"]);
-    let gone = table.replace("| `relay` |", "| relay |");
-    assert_eq!(places(&gone), ["CONTRIBUTING.md:0"]);
+    let session = ["session/Cargo.toml:4", "session/Cargo.toml:8", "session/Cargo.toml:6"];
+    crate::assert_finds(
+        wrong_arrows,
+        &tree(fine),
+        &[&session[..], &["attic/Cargo.toml:0"]].concat(),
+    );
+    let relay = ["relay/Cargo.toml:2", "relay/Cargo.toml:0", "attic/Cargo.toml:0"];
+    crate::assert_finds(wrong_arrows, &tree(&tests_only), &[&session[..], &relay].concat());
+    crate::assert_finds(wrong_arrows, &tree(&issues), &[&session[..], &relay[1..]].concat());
 }

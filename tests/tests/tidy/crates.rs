@@ -1,4 +1,4 @@
-//! What the manifests say about crates from elsewhere, and what keeps the pure crates pure.
+//! External crates in the manifests, and the purity of crates without I/O.
 
 use toml::{Table, Value};
 
@@ -33,7 +33,7 @@ pub fn impure(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// External crates without a reason beside them, without a user, or outside the root's list.
+/// External crates without a reason, without a user, or outside the root's list.
 pub fn unreasoned(tree: &Tree) -> Vec<Finding> {
     let Some(root) = tree.file("Cargo.toml") else { return Vec::new() };
     let members: Vec<(&File, Table)> = tree

@@ -1,4 +1,4 @@
-//! Documents: their links lead somewhere.
+//! Links between documents.
 
 use crate::tree::{Finding, Tree};
 
@@ -11,7 +11,7 @@ pub fn dead_links(tree: &Tree) -> Vec<Finding> {
                 let path = target.split('#').next().unwrap_or_default();
                 let found = resolved(&file.path, path).is_some_and(|path| tree.holds(&path));
                 if !path.is_empty() && !found {
-                    findings.push(file.finding(i + 1, format!("{path} is not there")));
+                    findings.push(file.finding(i + 1, format!("{path} does not exist")));
                 }
             }
         }
@@ -19,7 +19,7 @@ pub fn dead_links(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What stands in the round brackets of `[text](target)`.
+/// The targets of links `[text](target)`.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target)
 }

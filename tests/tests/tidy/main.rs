@@ -1,8 +1,8 @@
-//! The tidy test: how the tree is written, where rustfmt and clippy have no say.
+//! The tidy test: rules for the tree that rustfmt and clippy do not check.
 //!
-//! Each rule is a function from a [`Tree`] to its findings. A test applies it to the real tree, and
-//! another one beside the rule to a small tree with the mistake in it, so that no rule can pass
-//! because it looks at nothing. The rules and their reasons are in `CONTRIBUTING.md`.
+//! Each rule is a function from a [`Tree`] to its findings. One test applies it to the real tree.
+//! Another one, next to the rule, applies it to a small tree with the mistake, so that no rule
+//! passes because it checks nothing. `CONTRIBUTING.md` lists the rules.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)] // A panic is how a rule fails.
@@ -10,6 +10,8 @@
 mod arrows;
 mod crates;
 mod documents;
+mod imports;
+mod promises;
 mod shape;
 mod source;
 mod tree;
@@ -36,10 +38,10 @@ fn assert_finds(rule: Rule, tree: &Tree, places: &[&str]) {
 }
 
 #[test]
-fn the_tree_is_seen() {
+fn the_tree_is_read() {
     let tree = Tree::load();
     for path in ["Cargo.toml", "model/src/lib.rs", "tests/tests/tidy/main.rs"] {
-        assert!(tree.files.iter().any(|file| file.path == path), "{path} is not seen");
+        assert!(tree.files.iter().any(|file| file.path == path), "{path} is missing");
     }
     assert!(tree.files.iter().all(|file| !file.path.starts_with("target/")));
 }
@@ -73,7 +75,12 @@ fn no_file_is_named_for_having_no_concept() {
 }
 
 #[test]
-fn nothing_is_left_undone() {
+fn standard_terms_replace_idiom() {
+    enforce(words::idiom);
+}
+
+#[test]
+fn no_work_is_left_unfinished() {
     enforce(words::leftovers);
 }
 
@@ -83,8 +90,8 @@ fn crates_depend_along_the_arrows() {
 }
 
 #[test]
-fn contributing_shows_the_arrows_that_are_enforced() {
-    enforce(arrows::stale_table);
+fn files_do_not_import_each_other_in_cycles() {
+    enforce(imports::import_cycles);
 }
 
 #[test]
@@ -98,11 +105,16 @@ fn each_external_crate_has_its_reason() {
 }
 
 #[test]
-fn unsafe_code_is_where_it_may_be_and_explained() {
-    enforce(unsafety::unexplained);
+fn unsafe_code_is_in_few_crates() {
+    enforce(unsafety::misplaced);
 }
 
 #[test]
-fn links_between_documents_lead_somewhere() {
+fn each_promise_and_feature_has_its_tests() {
+    enforce(promises::missing_tests);
+}
+
+#[test]
+fn links_between_documents_lead_to_files() {
     enforce(documents::dead_links);
 }

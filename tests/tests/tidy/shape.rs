@@ -56,13 +56,13 @@ fn code_lines(file: &File) -> usize {
     file.text.lines().count() - tests.iter().map(|s| s.last - s.first + 1).sum::<usize>()
 }
 
-/// STYLE: 800 is the cap of a file.
+/// A larger file has more than one concept.
 pub const FILE_LINES_MAX: usize = 800;
-/// STYLE: at 500 lines a file is reviewed.
+/// A file of this size is listed for review.
 pub const FILE_LINES_REVIEW: usize = 500;
-/// STYLE: a function fits a screen.
+/// A function fits on a screen.
 const FUNCTION_LINES_MAX: usize = 70;
-/// rustfmt.toml has the same.
+/// As in rustfmt.toml.
 const WIDTH_MAX: usize = 100;
 
 #[test]

@@ -1,6 +1,6 @@
-//! Just enough of Rust's lexical structure: what is code, what is comment, what is text.
+//! The lexical structure of Rust, as far as rules need it: code, comments and literals.
 
-/// A Rust file, taken apart.
+/// A Rust file, separated into code and comments.
 pub struct Source {
     /// The file with comments and the contents of literals blanked; lines and columns are kept.
     pub code: String,
@@ -74,18 +74,8 @@ impl Source {
 
     /// From a byte offset to the brace that closes the one at `open`.
     fn span(&self, first: usize, open: usize) -> Span {
-        let mut depth = 0usize;
-        for (i, c) in self.code[open..].char_indices() {
-            match c {
-                '{' => depth += 1,
-                '}' => depth -= 1,
-                _ => {}
-            }
-            if depth == 0 {
-                return Span { first: self.line(first), last: self.line(open + i) };
-            }
-        }
-        Span { first: self.line(first), last: self.code.lines().count() }
+        let last = open + block_length(&self.code[open..]) - 1;
+        Span { first: self.line(first), last: self.line(last) }
     }
 }
 
@@ -95,6 +85,28 @@ pub fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 
     text.match_indices(word).map(|(at, _)| at).filter(move |at| {
         !text[..*at].ends_with(part) && !text[at + word.len()..].starts_with(part)
     })
+}
+
+/// The length of the item at the beginning of some code, attributes included.
+pub fn item_length(code: &str) -> usize {
+    let Some(open) = body(code) else { return code.find(';').map_or(code.len(), |at| at + 1) };
+    open + block_length(&code[open..])
+}
+
+/// From the brace at the beginning to the one that closes it.
+fn block_length(code: &str) -> usize {
+    let mut depth = 0usize;
+    for (i, c) in code.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return i + 1;
+        }
+    }
+    code.len()
 }
 
 /// The offset of the brace that opens an item's body, before any `;` outside brackets.

@@ -4,11 +4,11 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// All text files that rules look at.
+/// The text files that rules read.
 pub struct Tree {
     /// Sorted by path.
     pub files: Vec<File>,
-    /// The paths of files whose text no rule reads.
+    /// The paths of files that no rule reads.
     pub others: Vec<String>,
 }
 
@@ -125,7 +125,7 @@ fn is_text(path: &Path, name: &str) -> bool {
         || matches!(name, "Makefile" | "run")
 }
 
-/// Folders that hold nothing of ours.
+/// Folders without files of the project.
 const IGNORED: &[&str] = &["target", ".git", "corpus"];
 /// Folders of a crate that are not crates themselves.
 const OWN_FOLDERS: &[&str] = &["src", "tests", "benches", "examples"];

@@ -28,9 +28,9 @@ use super::outbox::Outbox;
 use super::socket::{Arrival, Udp};
 use super::spent::Spent;
 use super::tickets::Place;
-use super::{PATHS_MAX, context, reason, verify};
+use super::{PATHS_MAX, context, reason};
 use crate::{
-    CONTROL_EXCESS, CloseReason, Early, Established, FRAMES_MAX, SocketOptions, TunnelEvent,
+    CONTROL_EXCESS, CloseReason, Early, Established, FRAMES_MAX, SocketOptions, TunnelEvent, fault,
 };
 
 /// The parts of a new engine.
@@ -124,7 +124,7 @@ impl Engine {
             outbox: Outbox::new(is_server),
             inbox: Inbox::new(is_server),
             egress: Egress::new(context::payload_max(peer)),
-            meter: Meter::new(),
+            meter: Meter::default(),
             size_watch: SizeWatch::default(),
             early: None,
             up: None,
@@ -270,7 +270,7 @@ impl Engine {
             open,
         };
         let result = self.egress.pump(&mut flow, udp, now, forced);
-        if let Some(fault) = verify::take_fault() {
+        if let Some(fault) = fault::take() {
             self.fault = Some(fault);
         }
         result

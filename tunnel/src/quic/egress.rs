@@ -24,6 +24,7 @@ use super::outbox::Outbox;
 use super::socket::{Departure, Udp};
 
 /// A connection's unsent packets and its pacing.
+#[derive(Default)]
 pub(super) struct Egress {
     buffer: Vec<u8>,
     /// The run in the buffer: its begin, its end and the length of its packets.
@@ -71,22 +72,7 @@ pub(super) enum Stop {
 
 impl Egress {
     pub(super) fn new(datagram_max: usize) -> Self {
-        Self {
-            buffer: Vec::new(),
-            begin: 0,
-            end: 0,
-            segment: 0,
-            route: None,
-            blocked: false,
-            due: None,
-            free: 0,
-            looked_at: None,
-            held: 0,
-            stuck_since: None,
-            resent: 0,
-            datagram_max,
-            refusals: 0,
-        }
+        Self { datagram_max, ..Self::default() }
     }
 
     /// Unsent bytes of units that `quiche` holds.

@@ -1,9 +1,9 @@
 //! The handshake's verdicts: who the peer is, before the first unit passes.
 //!
-//! The certificate is judged after every handshake, in addition to the hook of [`verify`]: a
-//! resumed handshake presents none, so the session's is judged by the current time and revocation
-//! lists. With early data that happens before early units are sent or delivered, and again after
-//! the handshake.
+//! The certificate is judged after every handshake, in addition to the hook of
+//! [`verify`](super::verify): a resumed handshake presents none, so the session's is judged by the
+//! current time and revocation lists. With early data that happens before early units are sent or
+//! delivered, and again after the handshake.
 
 use std::io;
 use std::time::Instant;
@@ -13,14 +13,14 @@ use polyrail_identity::{CertificateFault, Peer};
 use rustls::pki_types::CertificateDer;
 
 use super::connection::{Engine, State};
-use super::{ALPN, EXPORTER_LABEL, reason, verify};
+use super::{ALPN, EXPORTER_LABEL, reason};
 use crate::carrier::internal;
-use crate::{CloseReason, Established};
+use crate::{CloseReason, Established, fault};
 
 impl Engine {
     /// Acts on the state of `quiche`.
     pub(super) fn progress(&mut self, now: Instant) {
-        if let Some(fault) = verify::take_fault() {
+        if let Some(fault) = fault::take() {
             self.fault = Some(fault);
         }
         if matches!(self.state, State::Closed | State::Leaving) {

@@ -9,6 +9,7 @@ use super::outbox::{KIND_CONTROL, KIND_GREETING, UNIT_HEADER};
 use crate::FRAMES_MAX;
 
 /// Incomplete units, and units that wait for their greeting.
+#[derive(Default)]
 pub(super) struct Inbox {
     control_stream: u64,
     control: Vec<u8>,
@@ -27,15 +28,7 @@ pub(super) struct BadUnits(pub(super) &'static str);
 
 impl Inbox {
     pub(super) fn new(is_server: bool) -> Self {
-        Self {
-            control_stream: if is_server { 2 } else { 3 },
-            control: Vec::new(),
-            epoch: 0,
-            partial: HashMap::new(),
-            waiting: BTreeMap::new(),
-            held: 0,
-            scratch: Vec::new(),
-        }
+        Self { control_stream: if is_server { 2 } else { 3 }, ..Self::default() }
     }
 
     /// Delivers whole units, up to about `budget` bytes; returns how many bytes left the streams.
@@ -124,9 +117,9 @@ impl Inbox {
         unit
     }
 
-    /// Hands out a whole data unit, lets it wait for its greeting, or drops it. `quiche` ends a
-    /// withdrawn stream where it stopped, beside resetting it: should the end alone arrive, the
-    /// unit is shorter than it says, and is dropped.
+    /// Delivers a whole data unit, queues it until its greeting, or drops it. `quiche` both resets
+    /// a withdrawn stream and ends it where it stopped: if only the end arrives, the unit is
+    /// shorter than its length, and is dropped.
     fn on_unit(&mut self, unit: &[u8], sink: &mut dyn FnMut(&[u8])) -> Result<(), BadUnits> {
         let header = take_varint(unit)
             .and_then(|(epoch, rest)| Some((epoch, rest.split_first_chunk::<2>()?)));
@@ -160,7 +153,7 @@ impl Inbox {
             let length = usize::from(u16::from_be_bytes([*high, *low]));
             if length == 0 || length > FRAMES_MAX || !matches!(*kind, KIND_GREETING | KIND_CONTROL)
             {
-                return Err(BadUnits("the control stream holds no unit where one should begin"));
+                return Err(BadUnits("invalid unit on the control stream"));
             }
             let Some((frames, behind)) = following.split_at_checked(length) else { break };
             if *kind == KIND_GREETING {
@@ -245,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn varints_are_read_as_in_rfc_9000() {
+    fn varints_of_rfc_9000_are_decoded() {
         // RFC 9000, A.1.
         let table: [(&[u8], u64); 5] = [
             (&[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c], 151_288_809_941_952_652),

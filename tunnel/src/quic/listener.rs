@@ -10,13 +10,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Instant;
 
-use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token, event};
+use mio::Token;
 use polyrail_identity::{Clock, IdentityError, PeerVerifier, TlsIdentity};
 use quiche::{Config, ConnectionId, Header, RetryConnectionIds};
 
@@ -81,13 +81,6 @@ pub struct ListenerCounters {
     pub begun: u64,
     /// Stateless resets sent.
     pub resets: u64,
-}
-
-/// The result of [`Listener::receive`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// Whether to call it again without waiting for an event.
-    pub more: bool,
 }
 
 impl Listener {
@@ -162,11 +155,8 @@ impl Listener {
     }
 
     /// Where it listens, with the port that the kernel chose for port 0.
-    ///
-    /// # Errors
-    /// None: the address was read when it was bound.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.udp.local_addr())
+    pub fn local_addr(&self) -> SocketAddr {
+        self.udp.local_addr()
     }
 
     /// Takes a readiness event.
@@ -180,11 +170,12 @@ impl Listener {
         }
     }
 
-    /// Reads one batch and feeds the connections.
-    pub fn receive(&mut self, now: Instant) -> Received {
+    /// Reads one batch and feeds the connections. Returns whether to call it again without waiting
+    /// for an event.
+    pub fn receive(&mut self, now: Instant) -> bool {
         self.collect();
         if !self.readable {
-            return Received { more: false };
+            return false;
         }
         let udp = self.udp.clone();
         let received = udp.receive(&mut |arrival, datagrams| {
@@ -197,7 +188,7 @@ impl Listener {
                 tracing::trace!(%error, "cannot receive datagrams");
             }
         }
-        Received { more: self.readable }
+        self.readable
     }
 
     /// A new connection, whose handshake is in progress.
@@ -468,22 +459,9 @@ impl Listener {
     }
 }
 
-impl event::Source for Listener {
-    fn register(&mut self, registry: &Registry, token: Token, wanted: Interest) -> io::Result<()> {
-        SourceFd(&self.udp.raw_fd()).register(registry, token, wanted | Interest::WRITABLE)
-    }
-
-    fn reregister(
-        &mut self,
-        registry: &Registry,
-        token: Token,
-        wanted: Interest,
-    ) -> io::Result<()> {
-        SourceFd(&self.udp.raw_fd()).reregister(registry, token, wanted | Interest::WRITABLE)
-    }
-
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        SourceFd(&self.udp.raw_fd()).deregister(registry)
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.udp.raw_fd()
     }
 }
 

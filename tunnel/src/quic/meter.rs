@@ -14,7 +14,7 @@ use polyrail_model::{Bitrate, Bytes, LinkSample};
 use quiche::{Connection, PathStats, Stats};
 
 /// The state between samples.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Meter {
     /// Data packets sent, and their bytes.
     sent_packets: u64,
@@ -33,21 +33,6 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn new() -> Self {
-        Self {
-            sent_packets: 0,
-            sent_bytes: 0,
-            offset: 0,
-            flight_time: Duration::ZERO,
-            acked: 0,
-            timeouts: 0,
-            idle_at: None,
-            rate: 0,
-            srtt: Duration::ZERO,
-            window: 0,
-        }
-    }
-
     /// A packet was made; returns whether it may contain data.
     pub(super) fn on_sent(&mut self, length: usize) -> bool {
         let may_be_data = length >= DATA_PACKET_MIN;

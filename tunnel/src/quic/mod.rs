@@ -1,4 +1,4 @@
-//! QUIC (RFC 9000): the tunnel whose units do not wait for each other.
+//! QUIC (RFC 9000): the tunnel without head-of-line blocking between units.
 //!
 //! One `quiche` connection a carrier. [`Client`] (on the gateway) begins them over a UDP socket of
 //! their own; [`Listener`] (on the cloud) owns one UDP socket and routes datagrams to its
@@ -43,9 +43,9 @@ use std::collections::BTreeMap;
 use crate::SocketOptions;
 
 pub use client::Client;
-pub use listener::{Listener, ListenerCounters, Received};
+pub use listener::{Listener, ListenerCounters};
 
-/// The application protocol that both sides insist on (RFC 7301).
+/// The application protocol that both sides require (RFC 7301).
 pub const ALPN: &[u8] = crate::tls::ALPN;
 
 /// How the cloud's side of QUIC behaves.
@@ -55,11 +55,12 @@ pub struct ServerOptions {
     pub congestion: String,
     /// The same for single carriers, by the name that the gateway gives them.
     pub carrier_congestion: BTreeMap<String, String>,
-    /// Most handshakes under way. Then a client with a proven address takes the place of the
-    /// oldest; a single address gets a quarter of the places by proofs. Default 1,024.
+    /// The maximum number of handshakes in progress. At the limit a client with a proven address
+    /// replaces the oldest; a single address gets at most a quarter of the places by proof. Default
+    /// 1,024.
     pub half_open_max: usize,
-    /// Handshakes under way from which on new clients must prove their address first (Retry,
-    /// RFC 9000 8.1.2), which costs them a round trip. Default 256.
+    /// The number of handshakes in progress above which new clients must first prove their address
+    /// (Retry, RFC 9000 8.1.2), which costs them a round trip. Default 256.
     pub retry_above: usize,
     /// The first two bytes of the connection ids given out, for a load balancer. Default 0.
     pub server_id: u16,
@@ -80,21 +81,21 @@ impl Default for ServerOptions {
     }
 }
 
-/// Bytes that a peer may send before our reader took them: 2 x 50 Mbit/s x 1 s and some. Bounds a
-/// connection's memory for data on its way in, beside what [`PARTIAL_MAX`] bounds.
+/// Bytes that a peer may send before our reader takes them: more than 2 x 50 Mbit/s x 1 s. Bounds
+/// a connection's memory for received data, in addition to [`PARTIAL_MAX`].
 pub const FLOW_WINDOW: u64 = 16 << 20;
 
-/// Bytes of units that are here in part, or wait for their greeting; more end the connection.
+/// Bytes of incomplete units and of units that wait for their greeting; more end the connection.
 pub const PARTIAL_MAX: usize = 16 << 20;
 
 /// Data streams that a peer may have open: 2 x 50 Mbit/s x 1 s of the smallest common segments.
 /// An open stream costs about 1.3 KiB.
 pub const STREAMS_MAX: u64 = 16_384;
 
-/// Bytes that a single stream may have on its way: a whole unit, and room for the control stream.
+/// The receive window of a stream: a whole unit, and room for the control stream.
 const STREAM_WINDOW: u64 = 256 << 10;
 
-/// What the control stream's window may grow to.
+/// The maximum to which the control stream's window may grow.
 const STREAM_WINDOW_MAX: u64 = 1 << 20;
 
 /// Connection ids that each side keeps for the other: one in use, spares for a changed address.

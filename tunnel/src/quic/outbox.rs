@@ -9,6 +9,7 @@ use polyrail_model::Unit;
 use quiche::{Connection, Error, Shutdown};
 
 /// Queued units, and sent units that can still be withdrawn.
+#[derive(Default)]
 pub(super) struct Outbox {
     control: Vec<u8>,
     /// How much of `control` was given to `quiche`.
@@ -47,18 +48,7 @@ impl Outbox {
         // RFC 9000 2.1: the two lowest bits of a stream's id say who began it, and that it is
         // unidirectional.
         let control_stream = if is_server { 3 } else { 2 };
-        Self {
-            control: Vec::new(),
-            control_given: 0,
-            data: VecDeque::new(),
-            waiting: 0,
-            epoch: 0,
-            control_stream,
-            next_stream: control_stream + 4,
-            open: VecDeque::new(),
-            by_tag: HashMap::new(),
-            spare: Vec::new(),
-        }
+        Self { control_stream, next_stream: control_stream + 4, ..Self::default() }
     }
 
     /// The stream for greetings and control.

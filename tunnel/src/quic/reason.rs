@@ -4,7 +4,8 @@ use polyrail_identity::CertificateFault;
 use quiche::ConnectionError;
 
 use super::verify::CRYPTO_ERROR;
-use crate::{CloseReason, PeerComplaint};
+use crate::CloseReason;
+use crate::close::complaint;
 
 /// Translates the peer's close code.
 pub(super) fn of_peer(error: &ConnectionError, handshaking: bool) -> CloseReason {
@@ -12,16 +13,16 @@ pub(super) fn of_peer(error: &ConnectionError, handshaking: bool) -> CloseReason
         return match error.error_code {
             BYE => CloseReason::PeerClosed,
             ABANDONED => CloseReason::Cut,
-            code => CloseReason::PeerRefused(PeerComplaint::Other(format!("error {code}"))),
+            code => CloseReason::PeerRefused(format!("error {code}")),
         };
     }
     match error.error_code {
         NO_ERROR | APPLICATION_ERROR if handshaking => CloseReason::ClosedInHandshake,
         NO_ERROR | APPLICATION_ERROR => CloseReason::PeerClosed,
         code @ CRYPTO_ERROR..=CRYPTO_ERROR_LAST => {
-            CloseReason::PeerRefused(PeerComplaint::of_alert((code - CRYPTO_ERROR) as u8))
+            CloseReason::PeerRefused(complaint((code - CRYPTO_ERROR) as u8))
         }
-        code => CloseReason::PeerRefused(PeerComplaint::Other(name_of(code))),
+        code => CloseReason::PeerRefused(name_of(code)),
     }
 }
 
@@ -46,27 +47,15 @@ pub(super) fn of_local(error: &ConnectionError, fault: Option<CertificateFault>)
     }
 }
 
-/// The names of RFC 9000 20.1.
+/// An error code of RFC 9000 20.1.
 fn name_of(code: u64) -> String {
-    let name = match code {
-        INTERNAL_ERROR => "INTERNAL_ERROR",
-        0x2 => "CONNECTION_REFUSED",
-        0x3 => "FLOW_CONTROL_ERROR",
-        0x4 => "STREAM_LIMIT_ERROR",
-        0x5 => "STREAM_STATE_ERROR",
-        0x6 => "FINAL_SIZE_ERROR",
-        0x7 => "FRAME_ENCODING_ERROR",
-        0x8 => "TRANSPORT_PARAMETER_ERROR",
-        0x9 => "CONNECTION_ID_LIMIT_ERROR",
-        0xa => "PROTOCOL_VIOLATION",
-        0xb => "INVALID_TOKEN",
-        0xd => "CRYPTO_BUFFER_EXCEEDED",
-        0xe => "KEY_UPDATE_ERROR",
-        0xf => "AEAD_LIMIT_REACHED",
-        0x10 => "NO_VIABLE_PATH",
-        _ => return format!("QUIC error {code:#x}"),
-    };
-    name.to_owned()
+    match code {
+        0x2 => "CONNECTION_REFUSED".to_owned(),
+        0x3 => "FLOW_CONTROL_ERROR".to_owned(),
+        0xa => "PROTOCOL_VIOLATION".to_owned(),
+        0xb => "INVALID_TOKEN".to_owned(),
+        _ => format!("QUIC error {code:#x}"),
+    }
 }
 
 /// The application's code of an orderly end.

@@ -3,17 +3,18 @@
 //! Opens and binds a carrier's socket or the cloud's, asks for large buffers, sends runs of equal
 //! datagrams in one call (GSO) and receives joined ones (GRO). Knows nothing of QUIC.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{SockRef, Socket, Type};
 
 use crate::carrier::{self, connect_failure, internal};
+use crate::scratch::{SCRATCH, with_scratch};
 use crate::{CarrierSpec, CloseReason};
 
 /// A bound UDP socket.
@@ -58,11 +59,7 @@ impl Udp {
     /// Opens a socket bound as the carrier wants it and connected to the peer, so that the kernel
     /// reports when nobody listens there.
     pub(super) fn connect(spec: &CarrierSpec, peer: SocketAddr) -> Result<Self, CloseReason> {
-        carrier::check_family(spec, peer)?;
-        let kind = Type::DGRAM.nonblocking().cloexec();
-        let socket = Socket::new(Domain::for_address(peer), kind, Some(Protocol::UDP))
-            .map_err(|error| internal("open a UDP socket", &error))?;
-        carrier::bind(&socket, spec)?;
+        let socket = carrier::open(spec, peer, Type::DGRAM)?;
         socket
             .connect(&peer.into())
             .map_err(|error| connect_failure(&error, peer, spec.options.connect_timeout))?;
@@ -71,26 +68,7 @@ impl Udp {
 
     /// Opens the cloud's socket; an IPv6 wildcard address takes IPv4 as well.
     pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
-        let open = |address| {
-            let kind = Type::DGRAM.nonblocking().cloexec();
-            Socket::new(Domain::for_address(address), kind, Some(Protocol::UDP))
-        };
-        let wildcard = SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port()));
-        let (socket, address) = match open(address) {
-            // A host without IPv6 still serves the default address.
-            Err(error)
-                if error.raw_os_error() == Some(libc::EAFNOSUPPORT) && address == wildcard =>
-            {
-                let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
-                (open(address)?, address)
-            }
-            socket => (socket?, address),
-        };
-        if address.is_ipv6() {
-            socket.set_only_v6(!address.ip().is_unspecified())?;
-        }
-        socket.bind(&address.into())?;
-        Self::new(socket)
+        Self::new(carrier::bind(address, Type::DGRAM)?)
     }
 
     fn new(socket: Socket) -> io::Result<Self> {
@@ -132,8 +110,8 @@ impl Udp {
         }
         let mut state = self.state.borrow_mut();
         state.refused = None;
-        if let Ok(anew) = UdpSocketState::new(UdpSockRef::from(&self.socket)) {
-            state.udp = anew;
+        if let Ok(renewed) = UdpSocketState::new(UdpSockRef::from(&self.socket)) {
+            state.udp = renewed;
         }
     }
 
@@ -257,21 +235,8 @@ fn enlarge(socket: &SockRef<'_>) {
     });
 }
 
-thread_local! {
-    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-/// Lends the thread's receive buffer; it is taken out meanwhile, because `work` may call again.
-fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
-    let mut buffer = SCRATCH.take();
-    buffer.resize(BATCH * SLOT, 0);
-    let result = work(&mut buffer);
-    SCRATCH.set(buffer);
-    result
-}
-
 /// Runs of joined datagrams that one call receives.
-const BATCH: usize = 4;
+const BATCH: usize = SCRATCH / SLOT;
 /// Bytes of the longest run that the kernel joins.
 const SLOT: usize = 64 * 1024;
 /// Datagrams that one call may send (`UDP_MAX_SEGMENTS`).

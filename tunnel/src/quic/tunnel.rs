@@ -23,7 +23,7 @@ use crate::{Tunnel, TunnelEvent};
 pub(super) struct QuicTunnel {
     engine: Engine,
     port: Port,
-    /// Whether the own socket may have something to read: edge-triggered.
+    /// Whether the own socket may be readable; readiness is edge-triggered.
     readable: bool,
     /// Whether the listener still counts its handshake.
     half_open: bool,
@@ -49,7 +49,7 @@ impl QuicTunnel {
         Self { engine, port, readable: false, half_open: true }
     }
 
-    /// Takes in what arrived: one batch of the own socket, or all mail. Answers with the bytes.
+    /// Reads one batch from the own socket, or all mail. Returns the number of bytes.
     fn read(&mut self, now: Instant) -> usize {
         match &self.port {
             Port::Own(udp) if self.readable => {
@@ -103,13 +103,13 @@ impl QuicTunnel {
         }
     }
 
-    /// Sends what there is and reports to the listener.
+    /// Sends pending packets and reports to the listener.
     fn settle(&mut self, now: Instant) {
         self.engine.settle(self.port.udp(), now);
         self.report();
     }
 
-    /// Reports what the listener must know.
+    /// Reports changes to the listener.
     fn report(&mut self) {
         let Port::Shared(_, mailbox) = &self.port else { return };
         let engine = &mut self.engine;
@@ -167,7 +167,7 @@ impl Tunnel for QuicTunnel {
                 break;
             }
         }
-        // What the handshake answers leaves at once; later the caller's `flush` follows.
+        // The answers of the handshake are sent at once; later the caller calls `flush`.
         if writable
             || matches!(self.engine.state, State::Handshaking | State::Closing)
             || self.engine.farewell
@@ -201,7 +201,7 @@ impl Tunnel for QuicTunnel {
             let now = Instant::now();
             let read = self.read(now);
             let handed_out = self.engine.hand_out(sink);
-            // Acknowledgements, and room for what the peer sends.
+            // Sends acknowledgements and flow control.
             self.settle(now);
             return read.max(handed_out);
         }
@@ -265,5 +265,5 @@ impl Drop for QuicTunnel {
     }
 }
 
-/// Batches that one readiness event reads at most; `receive` and `on_timeout` go on with it.
+/// The maximum number of batches per readiness event; `receive` and `on_timeout` read the rest.
 const READS_MAX: usize = 4;

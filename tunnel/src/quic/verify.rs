@@ -1,11 +1,9 @@
 //! Connects BoringSSL's certificate hook to [`PeerVerifier`].
 //!
 //! The hook runs inside `quiche`'s `recv` and `send`, in full handshakes only, and chooses the
-//! alert for the peer. It stores the exact fault for this side's log in a slot of the thread, which
-//! the caller empties after the call. Resumed handshakes present no certificate:
+//! alert for the peer; [`fault`] keeps the exact fault. Resumed handshakes present no certificate:
 //! [`handshake`](super::handshake) judges the session's.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use boring::ssl::{SslAlert, SslContextBuilder, SslRef, SslVerifyError, SslVerifyMode};
@@ -13,14 +11,7 @@ use boring::x509::X509;
 use polyrail_identity::{CertificateFault, PeerVerifier};
 use rustls::pki_types::CertificateDer;
 
-thread_local! {
-    static FAULT: RefCell<Option<CertificateFault>> = const { RefCell::new(None) };
-}
-
-/// The fault for which the hook rejected a peer since the last call, on this thread.
-pub(super) fn take_fault() -> Option<CertificateFault> {
-    FAULT.take()
-}
+use crate::fault;
 
 /// Judges peers in the handshake; a peer without a certificate is rejected.
 pub(super) fn install(builder: &mut SslContextBuilder, judge: Arc<PeerVerifier>) {
@@ -28,11 +19,7 @@ pub(super) fn install(builder: &mut SslContextBuilder, judge: Arc<PeerVerifier>)
     builder.set_custom_verify_callback(mode, move |ssl| {
         let chain =
             presented(ssl).map_err(|_| SslVerifyError::Invalid(SslAlert::INTERNAL_ERROR))?;
-        judge.judge(&chain).map(|_| ()).map_err(|fault| {
-            let (alert, _) = alert_of(&fault);
-            FAULT.replace(Some(fault));
-            SslVerifyError::Invalid(alert)
-        })
+        fault::judge(&judge, &chain, |fault| SslVerifyError::Invalid(alert_of(fault).0))
     });
 }
 
@@ -50,7 +37,7 @@ fn presented(ssl: &SslRef) -> Result<Vec<CertificateDer<'static>>, boring::error
     Ok(chain)
 }
 
-/// The alert for the peer (RFC 8446 6.2) and its number, the same as over TLS.
+/// The alert for a fault (RFC 8446 6.2) and its number, as in the TLS tunnel.
 fn alert_of(fault: &CertificateFault) -> (SslAlert, u64) {
     match fault {
         CertificateFault::Missing => (SslAlert::CERTIFICATE_REQUIRED, 116),

@@ -25,8 +25,8 @@ pub struct Client {
     config: ClientConfig,
     verifier: Arc<PeerVerifier>,
     server_name: ServerName<'static>,
-    /// By carrier and address: a ticket seen by two carriers would link them. Bounded by the
-    /// configuration: at most `CARRIERS_MAX`, then all are dropped.
+    /// By carrier and address, because a ticket seen by two carriers would link them. At
+    /// `CARRIERS_MAX` all are dropped.
     tickets: BTreeMap<(String, SocketAddr), Arc<TicketStore>>,
 }
 
@@ -56,7 +56,7 @@ impl Client {
     pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), IdentityError> {
         self.config = set_up(&identity, &self.clock, &self.verifier)?;
         self.verifier.set_identity(identity);
-        // Also for the connects under way, which keep the old identity.
+        // Also for the connects in progress, which keep the old identity.
         self.tickets.values().for_each(|tickets| tickets.forget());
         self.tickets.clear();
         Ok(())

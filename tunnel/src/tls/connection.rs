@@ -1,13 +1,12 @@
-//! One TLS connection as a [`Tunnel`]: records in, records out, orderly end. The way to `Up` is in
-//! `handshake`, TLS itself in `engine`.
+//! One TLS connection as a [`Tunnel`]: received and sent records, and a graceful close. The
+//! handshake is in `handshake`, TLS itself in `engine`.
 //!
-//! Nothing is buffered on the way in: `receive` reads the socket into a scratch buffer of the
-//! thread, decrypts and hands out at once, so that an idle tunnel holds no large buffer. On the
-//! way out records are encrypted when they are sent and wait, bounded by [`Feed`], until the
-//! kernel takes them; `send` flushes by itself when its quantum is full, so that room is used up
-//! only when the kernel takes no more.
+//! Received data is not buffered: `receive` reads the socket into a scratch buffer of the thread,
+//! decrypts and delivers at once, so that an idle tunnel holds no large buffer. Frames are
+//! encrypted when they are sent and queued, bounded by [`Feed`], until the kernel takes them;
+//! `send` flushes when its quantum is full, so that the room is used up only when the kernel takes
+//! no more.
 
-use std::cell::Cell;
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
@@ -26,11 +25,12 @@ use super::feed::{AMOUNT_MAX, Feed};
 use super::reason;
 use crate::carrier::{internal, set_congestion};
 use crate::kernel::TcpInfo;
+use crate::scratch::with_scratch;
 use crate::{
     CONTROL_EXCESS, CloseReason, Early, Established, FRAMES_MAX, SocketOptions, Tunnel, TunnelEvent,
 };
 
-/// What a tunnel begins with.
+/// The parts of a new tunnel.
 pub(super) struct Start {
     pub(super) socket: TcpStream,
     pub(super) engine: Engine,
@@ -39,12 +39,12 @@ pub(super) struct Start {
     pub(super) options: SocketOptions,
 }
 
-/// See [`Tunnel`] for how these follow each other.
+/// See the drawing at [`Tunnel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Connecting,
     Handshaking,
-    /// In the handshake, and early data goes: the client's out, or the server has the client's.
+    /// In the handshake, with early data: the client may send it, or the server has received it.
     Early,
     Up,
     Closing,
@@ -67,20 +67,20 @@ pub(super) struct TlsTunnel {
     pub(super) up: Option<Established>,
     closed: Option<CloseReason>,
     /// Whether `Early` and `Up` were polled.
-    early_announced: bool,
-    announced: bool,
-    /// Whether the socket may have something to read: edge-triggered.
+    early_reported: bool,
+    reported: bool,
+    /// Whether the socket may be readable; readiness is edge-triggered.
     pub(super) readable: bool,
-    /// Whether the kernel took no more at the last write.
+    /// Whether the kernel's buffer was full at the last write.
     blocked: bool,
-    /// Bytes of ciphertext that wait for the kernel, as far as `send` made them.
+    /// Bytes of ciphertext from `send` that the kernel has not taken.
     pub(super) pending: usize,
-    /// Bytes taken in by the handshake.
+    /// Bytes received in the handshake.
     pub(super) taken: usize,
     feed: Feed,
     pub(super) resumed: bool,
-    heard: bool,
-    /// Whether the peer's notice of the end came with the handshake's last flight.
+    received: bool,
+    /// Whether the peer's close notice arrived with the handshake's last flight.
     pub(super) peer_closed: bool,
     write_ended: bool,
 }
@@ -112,21 +112,21 @@ impl TlsTunnel {
             early: None,
             up: None,
             closed: None,
-            early_announced: false,
-            announced: false,
+            early_reported: false,
+            reported: false,
             readable: false,
             blocked: false,
             pending: 0,
             taken: 0,
             feed: Feed::new(),
             resumed: false,
-            heard: false,
+            received: false,
             peer_closed: false,
             write_ended: false,
         }
     }
 
-    /// Gives the kernel what it takes of what TLS has to send.
+    /// Sends pending ciphertext until the kernel's buffer is full.
     pub(super) fn write_out(&mut self) {
         while self.engine.wants_write() {
             match self.engine.write_tls(&mut self.socket) {
@@ -144,29 +144,29 @@ impl TlsTunnel {
         self.pending = 0;
     }
 
-    /// A write failed: the peer may have said why before it went.
+    /// A write failed: the peer may have sent the reason before it closed.
     fn fail_writing(&mut self, error: &io::Error) {
         let handshaking = self.engine.is_handshaking();
-        let said = self.last_words(handshaking);
-        self.fail(said.unwrap_or_else(|| reason::of_socket(error, self.peer, handshaking)));
+        let sent = self.read_reason(handshaking);
+        self.fail(sent.unwrap_or_else(|| reason::of_socket(error, self.peer, handshaking)));
     }
 
-    /// Reads on, up to a bound, for the alert or the notice of the end that a peer sent last.
-    fn last_words(&mut self, handshaking: bool) -> Option<CloseReason> {
-        for _ in 0..LAST_READS_MAX {
+    /// Reads, up to a bound, until the alert or the close notice of the peer.
+    fn read_reason(&mut self, handshaking: bool) -> Option<CloseReason> {
+        for _ in 0..REASON_READS_MAX {
             if !matches!(self.engine.read_tls(&mut self.socket), Ok(1..)) {
                 return None;
             }
             match self.engine.process() {
                 Ok(io) if io.peer_has_closed() => return Some(CloseReason::PeerClosed),
-                Ok(_) => drop(self.engine.hand_out(&mut |_| ())),
+                Ok(_) => drop(self.engine.deliver(&mut |_| ())),
                 Err(error) => return Some(reason::of_tls(error, handshaking)),
             }
         }
         None
     }
 
-    /// Ends the tunnel for a reason that the peer may hear of: TLS has its alert to send.
+    /// Ends the tunnel and sends the alert of TLS to the peer.
     pub(super) fn fail(&mut self, reason: CloseReason) {
         if self.state == State::Closed {
             return;
@@ -188,12 +188,12 @@ impl TlsTunnel {
         if self.state == State::Closed {
             return;
         }
-        let unheard = self.resumed && !self.heard && reason != CloseReason::Local;
+        let unanswered = self.resumed && !self.received && reason != CloseReason::Local;
         let refused =
             matches!(reason, CloseReason::ClosedInHandshake | CloseReason::PeerRefused(_));
-        if unheard || (refused && self.engine.tries_early()) {
-            // A resumed session that gets no answer may be one that the server no longer
-            // honours: a full handshake will tell why.
+        if unanswered || (refused && self.engine.tries_early()) {
+            // The server may not accept the resumed session any more: a full handshake shows the
+            // reason.
             self.engine.forget_tickets();
         }
         self.engine.discard();
@@ -207,7 +207,7 @@ impl TlsTunnel {
         self.closed = Some(reason);
     }
 
-    /// Throws away what waits in the socket, up to a bound; true at the end of the stream.
+    /// Discards received bytes, up to a bound; true at the end of the stream.
     fn discard_input(&mut self) -> bool {
         with_scratch(|scratch| {
             for _ in 0..DISCARDED_READS_MAX {
@@ -222,8 +222,8 @@ impl TlsTunnel {
         })
     }
 
-    /// Goes on with an orderly end: out with what is left, then wait for the peer's end.
-    fn go_on_closing(&mut self) {
+    /// Continues a graceful close: sends pending bytes, then waits for the peer's end.
+    fn continue_closing(&mut self) {
         self.write_out();
         if self.state != State::Closing {
             return;
@@ -237,12 +237,12 @@ impl TlsTunnel {
         }
     }
 
-    /// Decrypts what was read and hands it out.
-    fn take_in(&mut self, mut wire: &[u8], sink: &mut dyn FnMut(&[u8])) {
+    /// Decrypts received bytes and delivers them.
+    fn decrypt(&mut self, mut wire: &[u8], sink: &mut dyn FnMut(&[u8])) {
         while !wire.is_empty() {
             match self.engine.read_tls(&mut wire) {
                 Ok(1..) => {}
-                // After the peer's notice of the end nothing more is taken.
+                // After the peer's close notice TLS takes no more bytes.
                 Ok(0) => return self.fail(CloseReason::PeerClosed),
                 Err(error) => return self.fail(internal("take a TLS record", &error)),
             }
@@ -251,7 +251,7 @@ impl TlsTunnel {
                 Err(error) => return self.fail(reason::of_tls(error, false)),
             };
             if progress.plaintext_bytes_to_read() > 0 {
-                self.hand_out(sink);
+                self.deliver(sink);
             }
             if progress.peer_has_closed() {
                 return self.fail(CloseReason::PeerClosed);
@@ -259,10 +259,10 @@ impl TlsTunnel {
         }
     }
 
-    /// Hands out what is decrypted; returns how much it was.
-    fn hand_out(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
-        let total = self.engine.hand_out(sink);
-        self.heard |= total > 0;
+    /// Delivers decrypted bytes; returns their number.
+    fn deliver(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
+        let total = self.engine.deliver(sink);
+        self.received |= total > 0;
         total
     }
 
@@ -291,10 +291,10 @@ impl Tunnel for TlsTunnel {
         }
         match self.state {
             State::Connecting => self.check_connected(now),
-            State::Handshaking | State::Early => self.go_on_with_handshake(now),
+            State::Handshaking | State::Early => self.continue_handshake(now),
             State::Up if writable => self.write_out(),
             State::Up | State::Closed => {}
-            State::Closing => self.go_on_closing(),
+            State::Closing => self.continue_closing(),
         }
     }
 
@@ -322,11 +322,11 @@ impl Tunnel for TlsTunnel {
 
     fn poll_event(&mut self) -> Option<TunnelEvent> {
         if let Some(early) = self.early.take() {
-            self.early_announced = true;
+            self.early_reported = true;
             return Some(TunnelEvent::Early(early));
         }
         if let Some(established) = self.up.take() {
-            self.announced = true;
+            self.reported = true;
             return Some(TunnelEvent::Up(established));
         }
         self.closed.take().map(TunnelEvent::Closed)
@@ -334,14 +334,14 @@ impl Tunnel for TlsTunnel {
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
         let mut early = 0;
-        if self.early_announced && matches!(self.state, State::Early | State::Up) {
-            early += self.engine.hand_out_early(sink);
+        if self.early_reported && matches!(self.state, State::Early | State::Up) {
+            early += self.engine.deliver_early(sink);
         }
-        if self.state != State::Up || !self.announced {
+        if self.state != State::Up || !self.reported {
             return early;
         }
-        // What came with the last flight of the handshake.
-        early += self.hand_out(sink);
+        // Data may have arrived with the last flight of the handshake.
+        early += self.deliver(sink);
         if self.peer_closed {
             self.fail(CloseReason::PeerClosed);
         }
@@ -354,7 +354,7 @@ impl Tunnel for TlsTunnel {
                 early
             }
             Ok(read) => {
-                self.take_in(&scratch[..read], sink);
+                self.decrypt(&scratch[..read], sink);
                 if self.engine.wants_write() && !self.blocked {
                     self.write_out();
                 }
@@ -402,7 +402,7 @@ impl Tunnel for TlsTunnel {
     fn flush(&mut self, _now: Instant) {
         match self.state {
             State::Early | State::Up if !self.blocked => self.write_out(),
-            State::Closing => self.go_on_closing(),
+            State::Closing => self.continue_closing(),
             _ => {}
         }
     }
@@ -414,7 +414,7 @@ impl Tunnel for TlsTunnel {
         let info = TcpInfo::read(self.socket.as_fd()).ok()?;
         let sample = info.sample(now, self.pending);
         if let Some(lowat) = self.feed.on_sample(&sample) {
-            // Only a matter of tuning: a kernel that refuses keeps the old value.
+            // If the kernel refuses, the old value is still correct.
             let _ = SockRef::from(&self.socket).set_tcp_notsent_lowat(lowat);
         }
         Some(sample)
@@ -424,12 +424,12 @@ impl Tunnel for TlsTunnel {
         match self.state {
             State::Connecting | State::Handshaking => self.end(CloseReason::Local),
             State::Early if self.engine.tries_early() => self.end(CloseReason::Local),
-            // A server's answer to early data still reaches the client.
+            // The client still receives a server's answer to early data.
             State::Early | State::Up => {
                 self.engine.send_close_notify();
                 self.state = State::Closing;
                 self.deadline = Some(now + CLOSING_TIME);
-                self.go_on_closing();
+                self.continue_closing();
             }
             State::Closing | State::Closed => {}
         }
@@ -449,29 +449,13 @@ impl Tunnel for TlsTunnel {
     }
 }
 
-thread_local! {
-    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-/// Lends the thread's read buffer. It is taken out meanwhile, so that a sink which uses another
-/// tunnel finds an empty place and makes its own.
-fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
-    let mut buffer = SCRATCH.take();
-    buffer.resize(SCRATCH_SIZE, 0);
-    let result = work(&mut buffer);
-    SCRATCH.set(buffer);
-    result
-}
-
-/// How much one `receive` takes off the wire.
-const SCRATCH_SIZE: usize = 256 * 1024;
-/// Less room than this is not worth offering: a segment with its header and record.
+/// The smallest room that is offered: a segment with its header and record.
 const ROOM_MIN: usize = 2_048;
-/// The most that a caller which keeps to the rules can have pending.
+/// The maximum of pending bytes of a caller that respects the room.
 const PENDING_MAX: usize = AMOUNT_MAX + FRAMES_MAX + CONTROL_EXCESS;
-/// How long an orderly end may take.
+/// How long a graceful close may take.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
-/// Reads of 4 KiB in search of the peer's last words.
-const LAST_READS_MAX: usize = 64;
-/// Reads that are thrown away before the socket is closed, of [`SCRATCH_SIZE`] each.
+/// Reads of 4 KiB until the peer's reason.
+const REASON_READS_MAX: usize = 64;
+/// Discarded reads before the socket is closed, of [`SCRATCH`](crate::scratch::SCRATCH) bytes each.
 const DISCARDED_READS_MAX: usize = 16;

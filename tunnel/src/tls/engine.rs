@@ -1,10 +1,9 @@
 //! TLS of one tunnel: not begun, in the handshake, with or without early data, or up.
 //!
-//! A client's TLS begins when its socket is connected and not before: only then is a ticket
-//! taken, so that connects that nobody answers cost none. What it sends as early data is kept
-//! until the handshake is over, and sent once more, in order and ahead of anything newer, when the
-//! server did not take it. A server's early data is taken out of TLS when the tunnel has judged
-//! the resumed session, and waits here to be handed out.
+//! A client's TLS begins when its socket is connected: only then is a ticket taken, so that an
+//! unanswered connect costs none. Early data is kept until the end of the handshake. If the server
+//! rejects it, it is sent again, in order and before newer data. A server's early data is taken out
+//! of TLS when the tunnel has judged the resumed session, and is queued here for delivery.
 
 use std::io::{self, BufRead, Read, Write};
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use super::{ALPN, EARLY_DATA_MAX, EXPORTER_LABEL};
 use crate::carrier::internal;
 use crate::{CONTROL_EXCESS, CloseReason, Early, FRAMES_MAX};
 
-/// What a client's TLS begins with.
+/// The parts of a client's TLS before it begins.
 pub(super) struct Plan {
     pub(super) config: ClientConfig,
     pub(super) name: ServerName<'static>,
@@ -32,9 +31,9 @@ pub(super) struct Engine {
     plan: Option<Box<Plan>>,
     tls: Option<Connection>,
     tickets: Option<Arc<Tickets>>,
-    /// A client's early data, until the handshake is over.
+    /// A client's early data, until the end of the handshake.
     outgoing: Option<Outgoing>,
-    /// A server's early data that waits to be handed out.
+    /// A server's early data, queued for delivery.
     incoming: Vec<u8>,
 }
 
@@ -46,13 +45,13 @@ impl Engine {
     }
 
     pub(super) fn server(mut tls: ServerConnection) -> Self {
-        // The tunnel's own bound is tighter and never refuses half a record.
+        // The tunnel's own bound is tighter and never rejects half a record.
         tls.set_buffer_limit(None);
         let tls = Some(tls.into());
         Self { plan: None, tls, tickets: None, outgoing: None, incoming: Vec::new() }
     }
 
-    /// Begins a client's TLS; answers with who the cloud is when early data may be sent.
+    /// Begins a client's TLS; returns the cloud's identity if early data may be sent.
     pub(super) fn begin(&mut self) -> Result<Option<Early>, CloseReason> {
         let Some(plan) = self.plan.take() else { return Ok(None) };
         let Plan { mut config, name, tickets } = *plan;
@@ -66,7 +65,7 @@ impl Engine {
         Ok(tickets.early().filter(|_| self.outgoing.is_some()))
     }
 
-    /// Whether the handshake is not over yet, or has not begun.
+    /// Whether the handshake has not begun or is not finished.
     pub(super) fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.is_handshaking())
     }
@@ -76,12 +75,12 @@ impl Engine {
         kind == Some(HandshakeKind::Resumed)
     }
 
-    /// Whether the two agreed on our application protocol.
-    pub(super) fn speaks_ours(&self) -> bool {
+    /// Whether both sides agreed on our application protocol.
+    pub(super) fn has_our_protocol(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.alpn_protocol() == Some(ALPN))
     }
 
-    /// What the peer showed, in this handshake or in the one that is resumed.
+    /// The peer's certificates, from this handshake or from the resumed session.
     pub(super) fn peer_chain(&self) -> &[CertificateDer<'static>] {
         self.tls.as_ref().and_then(|tls| tls.peer_certificates()).unwrap_or_default()
     }
@@ -96,12 +95,12 @@ impl Engine {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Gives the socket some of what TLS has to send.
+    /// Sends pending ciphertext.
     pub(super) fn write_tls(&mut self, socket: &mut TcpStream) -> io::Result<usize> {
         self.tls.as_mut().map_or(Ok(0), |tls| tls.write_tls(socket))
     }
 
-    /// Takes ciphertext in; 0 at the end of the stream or after the peer's notice of the end.
+    /// Reads ciphertext; 0 at the end of the stream or after the peer's close notice.
     pub(super) fn read_tls(&mut self, from: &mut dyn Read) -> io::Result<usize> {
         self.tls.as_mut().map_or(Ok(0), |tls| tls.read_tls(from))
     }
@@ -116,9 +115,9 @@ impl Engine {
         }
     }
 
-    /// Encrypts one unit; answers with how much ciphertext that made.
+    /// Encrypts one unit; returns the number of bytes of ciphertext.
     ///
-    /// While a client is in the handshake it goes as early data as far as there is room; the rest
+    /// While a client is in the handshake, the unit is early data as far as there is room; the rest
     /// waits for the end of the handshake.
     pub(super) fn write(&mut self, frames: &[u8]) -> io::Result<usize> {
         match (&mut self.tls, &mut self.outgoing) {
@@ -133,13 +132,13 @@ impl Engine {
         self.outgoing.is_some()
     }
 
-    /// How much early data a client may still send; `None` when that is no question.
+    /// How much early data a client may still send; `None` if it attempts none.
     pub(super) fn early_room(&self) -> Option<usize> {
         self.outgoing.as_ref().map(Outgoing::room)
     }
 
-    /// Ends a client's early data with the handshake: sends what the server did not take.
-    /// Answers with how much ciphertext that made.
+    /// Ends a client's early data: sends the bytes that the server rejected. Returns the number of
+    /// bytes of ciphertext.
     pub(super) fn finish(&mut self) -> io::Result<usize> {
         if let Some(tickets) = &self.tickets {
             tickets.learn(self.peer_chain());
@@ -150,7 +149,7 @@ impl Engine {
         write_records(&mut tls.writer(), &outgoing.bytes[from..])
     }
 
-    /// Whether the client's early data is being taken: a session is resumed.
+    /// Whether the server accepts the client's early data.
     pub(super) fn takes_early(&mut self) -> bool {
         match &mut self.tls {
             Some(Connection::Server(tls)) => tls.early_data().is_some(),
@@ -158,7 +157,7 @@ impl Engine {
         }
     }
 
-    /// Takes early data out of TLS; answers whether any waits to be handed out.
+    /// Takes early data out of TLS; returns whether any is queued for delivery.
     pub(super) fn take_early(&mut self) -> io::Result<bool> {
         if let Some(Connection::Server(tls)) = &mut self.tls
             && let Some(mut early) = tls.early_data()
@@ -168,8 +167,8 @@ impl Engine {
         Ok(!self.incoming.is_empty())
     }
 
-    /// Hands out the early data that waits; returns how much it was.
-    pub(super) fn hand_out_early(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
+    /// Delivers queued early data; returns the number of bytes.
+    pub(super) fn deliver_early(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
         let bytes = std::mem::take(&mut self.incoming);
         if !bytes.is_empty() {
             sink(&bytes);
@@ -177,8 +176,8 @@ impl Engine {
         bytes.len()
     }
 
-    /// Hands out what is decrypted; returns how much it was.
-    pub(super) fn hand_out(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
+    /// Delivers decrypted bytes; returns their number.
+    pub(super) fn deliver(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
         let Some(tls) = &mut self.tls else { return 0 };
         let mut total = 0;
         let mut reader = tls.reader();
@@ -194,14 +193,14 @@ impl Engine {
         total
     }
 
-    /// Drops a client's tickets: its next handshake is a full one.
+    /// Drops a client's tickets, so that its next handshake is a full one.
     pub(super) fn forget_tickets(&self) {
         if let Some(tickets) = &self.tickets {
             tickets.forget();
         }
     }
 
-    /// Frees what only a handshake needs.
+    /// Frees the memory of the handshake.
     pub(super) fn discard(&mut self) {
         self.plan = None;
         self.outgoing = None;
@@ -211,11 +210,11 @@ impl Engine {
 
 /// A client's early data.
 struct Outgoing {
-    /// All that was sent before the handshake was over.
+    /// All bytes sent before the end of the handshake.
     bytes: Vec<u8>,
-    /// How much of it went as early data.
+    /// The bytes of them sent as early data.
     sent: usize,
-    /// How much more may, as ciphertext: so much the server has to skip when it refuses.
+    /// Ciphertext that may still be sent: the server must skip it if it rejects early data.
     left: usize,
 }
 
@@ -240,7 +239,7 @@ impl Outgoing {
         };
         self.sent += written;
         if written < frames.len() {
-            // What comes behind must not overtake the rest.
+            // Later data must not overtake the rest.
             self.left = 0;
             return Ok(if written > 0 { written + RECORD_OVERHEAD } else { 0 });
         }
@@ -249,7 +248,7 @@ impl Outgoing {
     }
 }
 
-/// Encrypts bytes in as few records as hold them; answers with how much ciphertext that made.
+/// Encrypts bytes in as few records as possible; returns the number of bytes of ciphertext.
 fn write_records(to: &mut dyn Write, bytes: &[u8]) -> io::Result<usize> {
     to.write_all(bytes)?;
     Ok(bytes.len() + bytes.len().div_ceil(FRAMES_MAX) * RECORD_OVERHEAD)
@@ -257,5 +256,5 @@ fn write_records(to: &mut dyn Write, bytes: &[u8]) -> io::Result<usize> {
 
 /// Header, content type and tag of a TLS 1.3 record (RFC 8446 5.2).
 const RECORD_OVERHEAD: usize = 5 + 1 + 16;
-/// The most that a caller which keeps to the rules can send before the handshake is over.
+/// The maximum that a caller that respects the room sends before the end of the handshake.
 const OUTGOING_MAX: usize = EARLY_DATA_MAX + FRAMES_MAX + CONTROL_EXCESS;

@@ -1,14 +1,14 @@
-//! How much a tunnel takes ahead of its link.
+//! The length of a tunnel's queues.
 //!
-//! What is handed to a path cannot be rescheduled, so it is fed late: about 2 ms of the link's
+//! Data handed to a path cannot be rescheduled, so the queues are short: about 2 ms at the link's
 //! rate in our buffer and 5 ms in the kernel's, within bounds that keep slow links responsive and
-//! fast ones busy.
+//! fast links busy.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, LinkSample};
 
-/// The link's rate as far as it is known, and the amounts that follow from it.
+/// The link's rate, if known, and the queue lengths that follow from it.
 #[derive(Debug)]
 pub(super) struct Feed {
     rate: Option<(Bitrate, Instant)>,
@@ -20,15 +20,15 @@ impl Feed {
         Self { rate: None, lowat: AMOUNT_MIN as u32 }
     }
 
-    /// How many bytes of ciphertext may wait in the tunnel.
+    /// Bytes of ciphertext that the tunnel may queue.
     pub(super) fn quantum(&self) -> usize {
         self.amount(QUANTUM_TIME)
     }
 
-    /// Takes a sample; answers with the new `TCP_NOTSENT_LOWAT` when it changed by a quarter.
+    /// Takes a sample; returns the new `TCP_NOTSENT_LOWAT` if it has changed by a quarter.
     ///
-    /// The rate is the highest of the last second; what was limited by the application may raise
-    /// it, never lower it.
+    /// The rate is the maximum of the last second; an application-limited sample may raise it, but
+    /// never lower it.
     pub(super) fn on_sample(&mut self, sample: &LinkSample) -> Option<u32> {
         let measured = sample.delivery_rate?;
         let take = match self.rate {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_falls_only_after_a_second_and_never_by_the_applications_limit() {
+    fn rate_falls_only_after_a_second_and_never_with_application_limited_samples() {
         let now = Instant::now();
         let mut feed = Feed::new();
         feed.on_sample(&sample(now, 400.0, false));

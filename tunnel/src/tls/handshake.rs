@@ -1,8 +1,8 @@
-//! The way of a TLS tunnel to `Up`: connect, handshake, early data, the checks of the peer.
+//! A TLS tunnel until `Up`: connect, handshake, early data, and the checks of the peer.
 //!
-//! The peer's certificate is judged before anything of it is believed: before its early data is
-//! announced, and again when the handshake is over. In a resumed handshake it is the one that the
-//! first handshake showed; it counts by the clock, the authority and the revocations of now.
+//! The peer's certificate is judged before its early data is reported, and again at the end of the
+//! handshake. In a resumed handshake it is the certificate of the first handshake, judged by the
+//! present time, authority and revocations.
 
 use std::io;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::carrier::{connect_failure, internal};
 use crate::{CloseReason, Early, Established};
 
 impl TlsTunnel {
-    /// Goes on once the socket's connect has succeeded or failed.
+    /// Continues when the socket's connect has succeeded or failed.
     pub(super) fn check_connected(&mut self, now: Instant) {
         if let Ok(Some(error)) | Err(error) = self.socket.take_error() {
             let timeout = self.options.connect_timeout;
@@ -32,10 +32,10 @@ impl TlsTunnel {
             Ok(None) => {}
             Err(reason) => return self.end(reason),
         }
-        self.go_on_with_handshake(now);
+        self.continue_handshake(now);
     }
 
-    pub(super) fn go_on_with_handshake(&mut self, now: Instant) {
+    pub(super) fn continue_handshake(&mut self, now: Instant) {
         loop {
             self.write_out();
             if !matches!(self.state, State::Handshaking | State::Early) {
@@ -63,7 +63,7 @@ impl TlsTunnel {
         }
     }
 
-    /// Takes in what was read.
+    /// Processes received bytes of the handshake.
     fn take_handshake(&mut self, taken: usize) -> Result<(), CloseReason> {
         self.taken += taken;
         let progress = self.engine.process().map_err(|error| reason::of_tls(error, true))?;
@@ -75,7 +75,7 @@ impl TlsTunnel {
         if !self.engine.takes_early() {
             return Ok(());
         }
-        // Nothing is announced, handed out or answered before the resumed session has passed.
+        // No early data is reported, delivered or answered before the resumed session is judged.
         let peer = self.judge().inspect_err(|_| self.engine.send_close_notify())?;
         let waits = self.engine.take_early().map_err(|error| internal("early data", &error))?;
         if waits && self.state == State::Handshaking {
@@ -89,7 +89,7 @@ impl TlsTunnel {
         self.early = Some(early);
     }
 
-    /// Checks what the handshake brought, resumed or not, before any frame passes.
+    /// Checks the peer after the handshake, before any frame passes.
     fn finish_handshake(&mut self, now: Instant) {
         let established = match self.established(now) {
             Ok(established) => established,
@@ -119,9 +119,9 @@ impl TlsTunnel {
         })
     }
 
-    /// Judges the peer by now: its protocol, then its certificate.
+    /// Judges the peer: its protocol, then its certificate.
     fn judge(&self) -> Result<Peer, CloseReason> {
-        if !self.engine.speaks_ours() {
+        if !self.engine.has_our_protocol() {
             return Err(CloseReason::WrongProtocol);
         }
         self.verifier.judge(self.engine.peer_chain()).map_err(CloseReason::PeerCertificate)

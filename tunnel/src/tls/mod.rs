@@ -1,4 +1,4 @@
-//! TLS 1.3 over TCP: the tunnel that works wherever TCP gets through.
+//! TLS 1.3 over TCP: the tunnel for networks that pass only TCP.
 //!
 //! Mutual authentication, ALPN [`ALPN`], sessions resumed by single-use tickets with early data
 //! (RFC 8446 2.3), one [`send`](crate::Tunnel::send) a TLS record. [`Client`] (on the gateway) and
@@ -24,36 +24,36 @@ pub use client::Client;
 pub use listener::Listener;
 pub use server::Server;
 
-/// The application protocol that both sides insist on (RFC 7301).
+/// The application protocol that both sides require (RFC 7301).
 pub const ALPN: &[u8] = b"polyrail/1";
 
-/// How many connections the cloud lets be in the handshake at a time, by default.
+/// The default limit of connections of a cloud that are in the handshake.
 ///
-/// The cloud counts them (accepted, not yet `Up`) and drops new ones at the bound. One costs about
-/// 10 KiB beside the kernel's share, at most [`HANDSHAKE_MAX`] and what TLS makes of it, for at
-/// most the handshake timeout.
+/// The cloud counts them (accepted, not yet `Up`) and drops new ones at the bound. One needs about
+/// 10 KiB in addition to the kernel's memory, and at most [`HANDSHAKE_MAX`] and its plaintext,
+/// until the handshake timeout.
 pub const HANDSHAKES_MAX: usize = 1024;
 
-/// Most bytes that are taken in before the handshake is over, early data included; a peer that
-/// sends more is cut off. Ours send about 3 KB and [`EARLY_DATA_MAX`].
+/// The maximum number of bytes received before the end of the handshake, early data included; a
+/// peer that sends more is disconnected. Our peers send about 3 KB and [`EARLY_DATA_MAX`].
 pub const HANDSHAKE_MAX: usize = 32_768;
 
-/// Most early data that a client sends, in bytes of TLS records.
+/// The maximum of early data that a client sends, in bytes of TLS records.
 ///
-/// With the rest of the first flight it goes into the ten segments that TCP may send at once
-/// (RFC 6928): more would wait for the round trip that early data saves. And a server that refuses
-/// it must be able to hold it together with the client's certificate: rustls keeps refused records
-/// in its buffer of 18 KiB until the first one behind them.
+/// With the rest of the first flight it fits in the ten segments of TCP's initial window
+/// (RFC 6928): more would wait for the round trip that early data saves. A server that rejects it
+/// must hold it together with the client's certificate: rustls keeps rejected records in its buffer
+/// of 18 KiB until the first record after them.
 pub const EARLY_DATA_MAX: usize = 12_288;
 
-/// What a ticket says of early data. Only [`EARLY_DATA_MAX`] and [`HANDSHAKE_MAX`] bound it: by
-/// this number rustls also bounds what it skips of refused early data, and there it counts all
-/// that its buffer holds once more with each read.
+/// The maximum of early data in a ticket. The real bounds are [`EARLY_DATA_MAX`] and
+/// [`HANDSHAKE_MAX`]: rustls also limits the rejected early data that it skips by this number, and
+/// counts the bytes in its buffer again with each read.
 const EARLY_DATA_SKIPPED_MAX: u32 = 1 << 29;
 const _: () = assert!(HANDSHAKE_MAX * HANDSHAKE_MAX / 2 <= EARLY_DATA_SKIPPED_MAX as usize);
 
-/// Tickets that a carrier keeps: as many attempts as path restarts may race before the next
-/// success (three at a time) find one, with room to spare.
+/// Tickets that a carrier keeps: enough for the racing attempts of several path restarts (three at
+/// a time) before the next success.
 pub const TICKETS_MAX: usize = 8;
 
 /// Label of the exporter that binds a JOIN to its connection.

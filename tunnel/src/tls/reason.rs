@@ -1,4 +1,4 @@
-//! What an error of TLS or of an established socket means to the operator.
+//! Translates errors of TLS and of established sockets for the operator.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,21 +6,19 @@ use std::net::SocketAddr;
 use polyrail_identity::CertificateFault;
 use rustls::Error;
 
-use super::verifier;
 use crate::carrier::internal;
-use crate::{CloseReason, PeerComplaint};
+use crate::close::complaint;
+use crate::{CloseReason, fault};
 
 /// Translates an error of `process_new_packets`.
 pub(super) fn of_tls(error: Error, handshaking: bool) -> CloseReason {
-    let fault = verifier::take_fault();
+    let fault = fault::take();
     match error {
         Error::InvalidCertificate(error) => CloseReason::PeerCertificate(
             fault.unwrap_or_else(|| CertificateFault::Malformed { detail: error.to_string() }),
         ),
         Error::NoCertificatesPresented => CloseReason::PeerCertificate(CertificateFault::Missing),
-        Error::AlertReceived(alert) => {
-            CloseReason::PeerRefused(PeerComplaint::of_alert(alert.into()))
-        }
+        Error::AlertReceived(alert) => CloseReason::PeerRefused(complaint(alert.into())),
         Error::NoApplicationProtocol => CloseReason::WrongProtocol,
         Error::PeerIncompatible(why) => CloseReason::Incompatible { detail: format!("{why:?}") },
         Error::InvalidMessage(_) if handshaking => CloseReason::NotTls,

@@ -1,4 +1,4 @@
-//! The cloud's side: takes gateways in.
+//! The cloud's side: accepts gateways.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{ALPN, EARLY_DATA_SKIPPED_MAX, TICKETS_MAX, provider};
 use crate::carrier::{apply_options, internal};
 use crate::{CloseReason, SocketOptions, Tunnel};
 
-/// Makes tunnels of accepted connections.
+/// Makes tunnels from accepted connections.
 #[derive(Debug)]
 pub struct Server {
     options: SocketOptions,
@@ -28,7 +28,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Prepares for gateways.
+    /// Prepares to accept gateways.
     ///
     /// # Errors
     /// TLS cannot use the identity.
@@ -43,9 +43,9 @@ impl Server {
         Ok(Self { options, clock, sessions, config, verifier })
     }
 
-    /// Uses another identity from now on, also for judging in handshakes under way. Sessions made
-    /// before may still be resumed, if their certificates pass by the new identity. Tunnels that
-    /// exist stay: ask [`TlsIdentity::is_revoked`] about their peers.
+    /// Uses another identity from now on, also for judging in handshakes in progress. Older
+    /// sessions may still be resumed if the new identity accepts their certificates. Existing
+    /// tunnels stay: ask [`TlsIdentity::is_revoked`] about their peers.
     ///
     /// # Errors
     /// TLS cannot use it; the old one stays.
@@ -58,7 +58,7 @@ impl Server {
     /// Begins the handshake on an accepted connection.
     ///
     /// # Errors
-    /// The connection is gone already, or the kernel refuses an option.
+    /// The connection is closed already, or the kernel refuses an option.
     pub fn accept(
         &mut self,
         now: Instant,
@@ -91,14 +91,14 @@ fn set_up(
     config.session_storage = sessions.clone();
     config.send_tls13_tickets = TICKETS_MAX;
     config.max_tls13_tickets = TICKETS_MAX;
-    // Tickets are stateful: a session is taken out of the store when it is resumed, so that its
-    // early data is taken once (RFC 8446 8.1).
+    // Tickets are stateful: a session is removed from the store when it is resumed, so that its
+    // early data is accepted once (RFC 8446 8.1).
     config.max_early_data_size = EARLY_DATA_SKIPPED_MAX;
     config.send_half_rtt_data = true;
     Ok(Arc::new(config))
 }
 
 /// Sessions that can be resumed, of all gateways together: 1,024 carriers of gateways with
-/// [`TICKETS_MAX`] each, about 1 KiB a session. When full the oldest is forgotten, and its
+/// [`TICKETS_MAX`] each, about 1 KiB a session. At the limit the oldest is evicted, and its
 /// gateway's next handshake is a full one without early data.
 const SESSIONS_MAX: usize = 1_024 * TICKETS_MAX;

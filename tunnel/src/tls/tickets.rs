@@ -1,9 +1,9 @@
 //! The client's tickets for resuming sessions over one carrier.
 //!
-//! Each ticket serves once (RFC 8446 C.4), the newest first; at the bound the oldest is dropped.
-//! With each stands the certificate that the cloud showed when it gave the ticket: TLS does not
-//! look at it again, and early data leaves before the cloud says a word. So it is judged when the
-//! ticket is taken, and a ticket of a certificate that does not pass any more is dropped.
+//! Each ticket is used once (RFC 8446 C.4), the newest first; at the bound the oldest is dropped.
+//! Each is kept with the cloud's certificate of its handshake, because TLS does not check it again,
+//! and early data is sent before the cloud answers. So the certificate is judged when the ticket is
+//! taken, and a ticket of a certificate that is not valid any more is dropped.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,8 +46,8 @@ impl TicketStore {
     }
 }
 
-/// What one connection sees of the store: tickets go out judged and come in with the certificate
-/// of this connection's cloud.
+/// The store as one connection uses it: it takes judged tickets, and adds new tickets with the
+/// certificate of its cloud.
 #[derive(Debug)]
 pub(super) struct Tickets {
     store: Arc<TicketStore>,
@@ -59,7 +59,7 @@ pub(super) struct Tickets {
 struct Shown {
     /// The cloud's certificate, once the handshake was checked.
     chain: Option<Chain>,
-    /// Who the cloud is by the ticket that was taken.
+    /// The cloud's identity by the ticket that was taken.
     early: Option<Early>,
 }
 
@@ -73,18 +73,18 @@ impl Tickets {
         self.store.forget();
     }
 
-    /// Who the cloud is by the ticket that this connection took.
+    /// The cloud's identity by the ticket that this connection took.
     pub(super) fn early(&self) -> Option<Early> {
         lock(&self.shown).early.clone()
     }
 
-    /// Keeps the tickets that come from now on: the cloud's certificate passed the checks.
+    /// Keeps tickets from now on, because the cloud's certificate passed the checks.
     pub(super) fn learn(&self, chain: &[CertificateDer<'static>]) {
         lock(&self.shown).chain = Some(chain.into());
     }
 
-    /// How many tickets to ask for (RFC 9149): all after a full handshake; after a resumed one
-    /// what is missing, and as many as the attempts that race this one may have taken.
+    /// How many tickets to request (RFC 9149): all after a full handshake; after a resumed one the
+    /// missing tickets, and as many as racing attempts may have taken.
     pub(super) fn request(&self) -> TicketRequest {
         let missing = TICKETS_MAX - lock(&self.store.held).tickets.len().min(TICKETS_MAX);
         let wanted = (missing + TAKEN_BY_A_RACE).min(TICKETS_MAX);
@@ -130,10 +130,10 @@ impl ClientSessionStore for Tickets {
     }
 }
 
-/// What is inside stays consistent at every step, also when a holder panicked.
+/// The content is consistent at every step, even if a holder panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Attempts of a path restart that are alive at a time, each with a ticket (DESIGN 4).
+/// Attempts of a path restart that race each other, each with a ticket.
 const TAKEN_BY_A_RACE: usize = 3;

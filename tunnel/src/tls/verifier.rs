@@ -1,41 +1,27 @@
-//! The bridge between rustls' certificate hooks and our judgement of certificates.
+//! Connects rustls' certificate hooks to [`PeerVerifier`].
 //!
-//! rustls accepts one of its own errors from a hook, which decides the alert that the peer sees.
-//! The exact fault is kept aside for this side's log: hooks run inside `process_new_packets`, on
-//! the caller's thread, so a thread-local slot holds it until that call returns.
+//! The error that a hook returns decides the alert for the peer; [`fault`] keeps the exact fault.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use polyrail_identity::{CertificateFault, Clock, PeerVerifier};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::verify_tls13_signature;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
-/// Lets rustls ask our verifier.
+use crate::fault;
+
+/// The verifier as rustls calls it.
 #[derive(Debug)]
 pub(super) struct Verifier(pub(super) Arc<PeerVerifier>);
-
-thread_local! {
-    static FAULT: RefCell<Option<CertificateFault>> = const { RefCell::new(None) };
-}
-
-/// The fault that made a hook refuse in the last `process_new_packets` of this thread.
-pub(super) fn take_fault() -> Option<CertificateFault> {
-    FAULT.take()
-}
 
 impl Verifier {
     fn hook(&self, leaf: &CertificateDer<'_>, between: &[CertificateDer<'_>]) -> Result<(), Error> {
         let chain: Vec<_> = std::iter::once(leaf).chain(between).cloned().collect();
-        self.0.judge(&chain).map(|_| ()).map_err(|fault| {
-            let error = alerting(&fault);
-            FAULT.replace(Some(fault));
-            Error::InvalidCertificate(error)
-        })
+        fault::judge(&self.0, &chain, |fault| Error::InvalidCertificate(alerting(fault)))
     }
 
     fn check_signature(
@@ -54,7 +40,7 @@ impl Verifier {
     }
 }
 
-/// The rustls error whose alert tells the peer what is wrong (RFC 8446 6.2).
+/// The rustls error with the alert for a fault (RFC 8446 6.2).
 fn alerting(fault: &CertificateFault) -> CertificateError {
     match fault {
         CertificateFault::UnknownAuthority => CertificateError::UnknownIssuer,
@@ -90,9 +76,8 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let identity = self.0.identity();
-        let algorithms = &identity.provider().signature_verification_algorithms;
-        verify_tls12_signature(message, cert, dss, algorithms)
+        // Only TLS 1.3 is offered.
+        self.check_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -130,7 +115,7 @@ impl ClientCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        ServerCertVerifier::verify_tls12_signature(self, message, cert, dss)
+        self.check_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -147,7 +132,7 @@ impl ClientCertVerifier for Verifier {
     }
 }
 
-/// Our clock, as rustls asks for the time.
+/// Our clock, as rustls calls it.
 #[derive(Debug)]
 pub(super) struct TlsTime(pub(super) Arc<dyn Clock>);
 

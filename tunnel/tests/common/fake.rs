@@ -1,8 +1,8 @@
 //! A tunnel without cryptography, for tests of the layers above: a pair over a local socket.
 //!
 //! It keeps the contract of [`Tunnel`] (order of events, room, one `send` one unit, readiness
-//! through a real poll), is up at once, and does what the test orders: report a sample, be slow,
-//! break. The tests of other crates include this file, too.
+//! through a real poll), is up at once, and breaks when the test orders it.
+//! The tests of other crates include this file, too.
 
 #![allow(dead_code)] // each crate uses its part
 
@@ -32,16 +32,16 @@ pub struct FakeTunnel {
     control: FakeControl,
 }
 
+/// The most bytes that the tunnel holds before it is full.
+const QUANTUM: usize = 65_536;
+
 /// The test's orders to one end, also after the tunnel was boxed and given away.
 #[derive(Clone, Debug)]
 pub struct FakeControl(Rc<RefCell<Orders>>);
 
 #[derive(Debug)]
 struct Orders {
-    quantum: usize,
-    sample: Option<LinkSample>,
     breaking: Option<CloseReason>,
-    units: Vec<usize>,
     congestion: Option<String>,
 }
 
@@ -69,13 +69,7 @@ impl FakeTunnel {
             resumed: false,
             handshake: Duration::ZERO,
         };
-        let orders = Orders {
-            quantum: 65_536,
-            sample: None,
-            breaking: None,
-            units: Vec::new(),
-            congestion: None,
-        };
+        let orders = Orders { breaking: None, congestion: None };
         Self {
             socket,
             pending: VecDeque::new(),
@@ -124,24 +118,9 @@ impl FakeTunnel {
 }
 
 impl FakeControl {
-    /// Sets what [`Tunnel::sample`] returns.
-    pub fn set_sample(&self, sample: LinkSample) {
-        self.0.borrow_mut().sample = Some(sample);
-    }
-
-    /// Sets how much the tunnel takes at a time; 0 makes it look full. Default 64 KiB.
-    pub fn set_quantum(&self, bytes: usize) {
-        self.0.borrow_mut().quantum = bytes;
-    }
-
     /// Ends the tunnel with `reason` at its next readiness, timeout or event poll.
     pub fn break_with(&self, reason: CloseReason) {
         self.0.borrow_mut().breaking = Some(reason);
-    }
-
-    /// The sizes of the units that were sent since the last call.
-    pub fn take_units(&self) -> Vec<usize> {
-        std::mem::take(&mut self.0.borrow_mut().units)
     }
 
     /// The congestion control that was set last.
@@ -213,17 +192,15 @@ impl Tunnel for FakeTunnel {
         if self.over || self.blocked {
             return 0;
         }
-        self.control.0.borrow().quantum.saturating_sub(self.pending.len())
+        QUANTUM.saturating_sub(self.pending.len())
     }
 
     fn send(&mut self, _unit: Unit, frames: &[u8]) {
         if self.over {
             return;
         }
-        self.control.0.borrow_mut().units.push(frames.len());
         self.pending.extend(frames);
-        let full = self.pending.len() >= self.control.0.borrow().quantum;
-        if full && !self.blocked {
+        if self.pending.len() >= QUANTUM && !self.blocked {
             self.write_out();
         }
     }
@@ -240,9 +217,8 @@ impl Tunnel for FakeTunnel {
         TunnelMode::Tls
     }
 
-    fn sample(&mut self, now: Instant) -> Option<LinkSample> {
-        let sample = self.control.0.borrow().sample;
-        sample.filter(|_| !self.over).map(|sample| LinkSample { at: now, ..sample })
+    fn sample(&mut self, _now: Instant) -> Option<LinkSample> {
+        None
     }
 
     fn close(&mut self, now: Instant) {

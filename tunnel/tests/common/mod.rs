@@ -1,4 +1,4 @@
-//! A scratch authority, a clock that tests move, and a loop that drives tunnels over loopback.
+//! A scratch authority, a settable clock, and a loop that drives tunnels over loopback.
 
 #![allow(dead_code)] // each test file uses its part
 
@@ -9,10 +9,12 @@ pub mod raw;
 pub mod relay;
 
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use polyrail_identity::{Clock, TlsIdentity};
 use polyrail_model::{Identity, Unit};
@@ -23,7 +25,7 @@ use polyrail_tunnel::{
 
 pub use pki::BEGIN;
 
-/// A clock that stands still until it is set.
+/// A clock that changes only when it is set.
 #[derive(Debug)]
 pub struct TestClock(AtomicU64);
 
@@ -44,6 +46,32 @@ impl Clock for TestClock {
     }
 }
 
+/// The alerts with which a peer rejects a certificate or protocol (RFC 8446 6).
+pub mod alert {
+    pub const WRONG_ROLE: u8 = 43;
+    pub const REVOKED: u8 = 44;
+    pub const EXPIRED: u8 = 45;
+    pub const UNKNOWN_CA: u8 = 48;
+    pub const WRONG_NAME: u8 = 49;
+    pub const OLD_VERSION: u8 = 70;
+    pub const WRONG_PROTOCOL: u8 = 120;
+}
+
+/// The end of a tunnel whose peer sent this alert.
+pub fn refused_by(alert: u8) -> CloseReason {
+    let text = match alert {
+        alert::WRONG_ROLE => "our certificate is for the other role",
+        alert::REVOKED => "our certificate is revoked",
+        alert::EXPIRED => "our certificate has expired or is not valid yet by its clock",
+        alert::UNKNOWN_CA => "our certificate is not from the authority configured there",
+        alert::WRONG_NAME => "our certificate does not carry the name that is expected there",
+        alert::WRONG_PROTOCOL => "it does not speak polyrail/1",
+        alert::OLD_VERSION => "TLS alert ProtocolVersion",
+        other => panic!("no test expects alert {other}"),
+    };
+    CloseReason::PeerRefused(text.to_owned())
+}
+
 pub fn name(text: &str) -> Identity {
     Identity::new(text).unwrap()
 }
@@ -58,14 +86,14 @@ pub fn resident() -> usize {
     pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4_096
 }
 
-/// One end of a tunnel and what happened to it.
+/// One end of a tunnel and its events.
 pub struct End {
     pub tunnel: Box<dyn Tunnel>,
     pub early: Option<Early>,
     pub up: Option<Established>,
     pub closed: Option<CloseReason>,
     pub received: Vec<u8>,
-    /// Whether to take data in at all.
+    /// Whether to receive data.
     pub reading: bool,
 }
 
@@ -84,10 +112,11 @@ impl World {
         Self { poll: Poll::new().unwrap(), ends: Vec::new(), listener: None, server: None }
     }
 
-    /// Listens at a loopback port; whoever connects becomes a new end.
+    /// Listens at a loopback port; each connection becomes a new end.
     pub fn serve(&mut self, server: Server) -> SocketAddr {
-        let mut listener = Listener::bind(loopback()).unwrap();
-        self.poll.registry().register(&mut listener, LISTENER, Interest::READABLE).unwrap();
+        let listener = Listener::bind(loopback()).unwrap();
+        let source = &mut SourceFd(&listener.as_raw_fd());
+        self.poll.registry().register(source, LISTENER, Interest::READABLE).unwrap();
         let address = listener.local_addr().unwrap();
         self.listener = Some(listener);
         self.server = Some(server);
@@ -156,13 +185,12 @@ impl World {
         }
     }
 
-    /// Connects, runs until both ends are over or up, and answers with why the ends are over.
+    /// Connects, runs until both ends are up or closed, and returns their close reasons.
     pub fn outcome(&mut self, client: &mut Client, peer: SocketAddr) -> [Option<CloseReason>; 2] {
         self.outcome_of(client, peer, false, &[])
     }
 
-    /// The same for a gateway that attempts early data, if told so, and sends `data` as soon as
-    /// it may.
+    /// The same for a gateway that may attempt early data and sends `data` as soon as possible.
     pub fn outcome_of(
         &mut self,
         client: &mut Client,
@@ -180,7 +208,7 @@ impl World {
             let settled = |end: &End| end.closed.is_some() || end.up.is_some();
             ends.len() > near + 1 && ends[near..].iter().all(settled)
         });
-        // A refusal by the server arrives after the client is up.
+        // The server's rejection arrives after the client is up.
         for _ in 0..5 {
             self.step();
         }
@@ -198,7 +226,7 @@ impl World {
 impl End {
     pub fn drain(&mut self) {
         if self.early.is_none() && self.up.is_none() {
-            let before = self.tunnel.receive(&mut |_| panic!("handed out before it was announced"));
+            let before = self.tunnel.receive(&mut |_| panic!("delivered before it was reported"));
             assert_eq!(before, 0);
         }
         self.poll_events();
@@ -209,18 +237,21 @@ impl End {
 
     fn poll_events(&mut self) {
         while let Some(event) = self.tunnel.poll_event() {
-            assert!(self.closed.is_none(), "nothing comes after Closed");
+            assert!(self.closed.is_none(), "an event after Closed");
             match event {
                 TunnelEvent::Early(early) => {
-                    assert!(self.early.replace(early).is_none(), "Early comes once")
+                    assert!(self.early.replace(early).is_none(), "Early is reported once")
                 }
-                TunnelEvent::Up(up) => assert!(self.up.replace(up).is_none(), "Up comes once"),
+                TunnelEvent::Up(up) => {
+                    assert!(self.up.replace(up).is_none(), "Up is reported once")
+                }
                 TunnelEvent::Closed(reason) => self.closed = Some(reason),
             }
         }
     }
 
-    /// Sends all of `data` that there is room for, in units of `unit`; returns how much it was.
+    /// Sends as much of `data` as there is room for, in units of `unit`; returns the number of
+    /// bytes.
     pub fn send(&mut self, data: &[u8], unit: usize) -> usize {
         let mut sent = 0;
         while sent < data.len() && self.tunnel.room() > 0 {

@@ -1,4 +1,4 @@
-//! A peer that is not ours: rustls over a blocking socket, doing as the test wants.
+//! A foreign peer: rustls over a blocking socket, controlled by the test.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Trusts everybody.
+/// Accepts every certificate.
 #[derive(Debug)]
 struct Credulous;
 
@@ -55,7 +55,7 @@ impl ServerCertVerifier for Credulous {
 pub struct RawClient {
     pub tcp: TcpStream,
     pub tls: ClientConnection,
-    /// Everything that came off the wire, as it was.
+    /// All received bytes.
     pub wire: Vec<u8>,
 }
 

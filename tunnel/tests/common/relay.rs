@@ -1,4 +1,4 @@
-//! A relay between the two ends that lets flights pass when it is told to, and keeps them.
+//! A relay between the two ends that holds flights until the test releases them, and records them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ pub struct Relay {
 pub struct Link {
     client: TcpStream,
     server: TcpStream,
-    /// What waits to pass to the server and to the client.
+    /// The bytes held for the server and for the client.
     up: Vec<u8>,
     down: Vec<u8>,
     /// All that the client sent.

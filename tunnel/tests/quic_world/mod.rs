@@ -5,9 +5,11 @@
 pub mod wire;
 
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use polyrail_identity::TlsIdentity;
 use polyrail_model::Unit;
@@ -16,13 +18,13 @@ use polyrail_tunnel::{CarrierSpec, CloseReason, Early, Established, Tunnel, Tunn
 
 use crate::common::{TestClock, fake, loopback, name};
 
-/// One end of a tunnel and what happened to it.
+/// One end of a tunnel and its events.
 pub struct End {
     pub tunnel: Box<dyn Tunnel>,
     pub early: Option<Early>,
     pub up: Option<Established>,
     pub closed: Option<CloseReason>,
-    /// The units that came, whole.
+    /// The received units.
     pub units: Vec<Vec<u8>>,
     pub bytes: u64,
     /// Whether to keep the units, and whether to take them in at all.
@@ -70,9 +72,11 @@ impl World {
         clock: &Arc<TestClock>,
         address: SocketAddr,
     ) -> SocketAddr {
-        let mut listener = Listener::bind(address, identity, options, clock.clone()).unwrap();
-        self.poll.registry().register(&mut listener, LISTENER, Interest::READABLE).unwrap();
-        let address = listener.local_addr().unwrap();
+        let listener = Listener::bind(address, identity, options, clock.clone()).unwrap();
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let source = &mut SourceFd(&listener.as_raw_fd());
+        self.poll.registry().register(source, LISTENER, both).unwrap();
+        let address = listener.local_addr();
         self.listener = Some(listener);
         address
     }
@@ -85,10 +89,14 @@ impl World {
         clock: &Arc<TestClock>,
         address: SocketAddr,
     ) {
-        let mut old = self.listener.take().unwrap();
-        self.poll.registry().deregister(&mut old).unwrap();
-        drop(old);
+        drop(self.stop_listening());
         self.serve(identity, ServerOptions::default(), clock, address);
+    }
+
+    fn stop_listening(&mut self) -> Listener {
+        let old = self.listener.take().unwrap();
+        self.poll.registry().deregister(&mut SourceFd(&old.as_raw_fd())).unwrap();
+        old
     }
 
     /// The cloud crashes, with its tunnel at `end`, and another process takes its place; answers
@@ -99,9 +107,8 @@ impl World {
         identity: TlsIdentity,
         clock: &Arc<TestClock>,
     ) -> SocketAddr {
-        let mut old = self.listener.take().unwrap();
-        self.poll.registry().deregister(&mut old).unwrap();
-        // They say nothing more, not even goodbye.
+        let old = self.stop_listening();
+        // They send no more packets, not even a close notice.
         let (fake, _) = fake::pair(&name("nobody"), &name("nobody"), [0; 32]).unwrap();
         let silent = std::mem::replace(&mut self.ends[end].tunnel, Box::new(fake));
         self.ends[end].dropped = true;
@@ -180,7 +187,7 @@ impl World {
     fn serve_listener(&mut self, now: Instant) {
         let Some(mut listener) = self.listener.take() else { return };
         for _ in 0..64 {
-            if !listener.receive(now).more {
+            if !listener.receive(now) {
                 break;
             }
         }

@@ -1,4 +1,4 @@
-//! What stands between two ends: a relay of datagrams that loses, repeats, delays and reorders them
+//! The link between two ends: a relay of datagrams that drops, repeats, delays and reorders them
 //! by a seed, pauses, cuts long ones, and changes the address that the cloud sees.
 
 use std::collections::BinaryHeap;
@@ -103,7 +103,7 @@ impl Tap {
         self.shared.recording.store(true, Ordering::Relaxed);
     }
 
-    /// Sends what was kept once more, from another address.
+    /// Sends the recorded datagrams again, from another address.
     pub fn replay(&self, server: SocketAddr) {
         let socket = UdpSocket::bind(loopback()).unwrap();
         for datagram in self.shared.record.lock().unwrap().iter() {
@@ -154,7 +154,7 @@ fn run(shared: &Shared, client_side: &UdpSocket, seed: u64) {
     let (mut client, mut random, mut count) = (None, seed, 0);
     let mut flying: BinaryHeap<Flying> = BinaryHeap::new();
     let mut buffer = [0; 65_536];
-    // When the link of each direction is through with what it has.
+    // When the link of each direction has sent its queue.
     let mut free = [Instant::now(); 2];
     while !shared.over.load(Ordering::Relaxed) {
         if shared.rebinding.swap(false, Ordering::Relaxed) {
@@ -209,7 +209,7 @@ fn run(shared: &Shared, client_side: &UdpSocket, seed: u64) {
     }
 }
 
-/// Delivers what is due.
+/// Delivers the due datagrams.
 fn land(
     shared: &Shared,
     flying: &mut BinaryHeap<Flying>,

@@ -82,7 +82,7 @@ fn named(name: &str, port: u16) -> Destination {
 }
 
 #[test]
-fn an_address_is_connected() {
+fn address_is_connected() {
     let (server, address) = listener();
     let mut bench = Bench::loopback();
     bench.dialer.dial(Instant::now(), 7, &Destination::Address(address));
@@ -109,7 +109,7 @@ fn an_address_is_connected() {
 }
 
 #[test]
-fn a_name_is_resolved_and_the_family_that_listens_wins() {
+fn name_is_resolved_and_the_listening_family_wins() {
     let (_server, address) = listener();
     let mut bench = Bench::loopback();
     // On most machines localhost is ::1 as well, where nobody listens.
@@ -123,7 +123,7 @@ fn a_name_is_resolved_and_the_family_that_listens_wins() {
 }
 
 #[test]
-fn a_closed_port_is_refused() {
+fn closed_port_is_refused() {
     let (_holder, address) = closed_port();
     let mut bench = Bench::loopback();
     bench.dialer.dial(Instant::now(), 1, &Destination::Address(address));
@@ -132,7 +132,7 @@ fn a_closed_port_is_refused() {
 }
 
 #[test]
-fn forbidden_addresses_end_at_once_whatever_names_them() {
+fn forbidden_addresses_fail_at_once_by_address_and_name() {
     let (server, address) = listener();
     server.set_nonblocking(true).unwrap();
     let mut bench = Bench::new(&[], Duration::from_secs(20));
@@ -152,7 +152,7 @@ fn forbidden_addresses_end_at_once_whatever_names_them() {
 }
 
 #[test]
-fn a_connection_to_this_host_needs_an_allow_rule() {
+fn connection_to_this_host_needs_an_allow_rule() {
     let (_server, address) = listener();
     let mut bench = Bench::loopback();
     bench.dialer.dial(Instant::now(), 1, &Destination::Address(address));
@@ -165,7 +165,7 @@ fn a_connection_to_this_host_needs_an_allow_rule() {
 }
 
 #[test]
-fn silence_ends_with_the_deadline() {
+fn unanswered_dial_ends_at_its_deadline() {
     // A listener whose queue is full answers nothing more.
     let (server, address) = listener();
     let socket = socket2::SockRef::from(&server);
@@ -183,7 +183,7 @@ fn silence_ends_with_the_deadline() {
 }
 
 #[test]
-fn a_cancelled_dial_ends_without_an_event() {
+fn cancelled_dial_ends_without_an_event() {
     let (_server, address) = listener();
     let mut bench = Bench::loopback();
     let now = Instant::now();
@@ -202,7 +202,7 @@ fn a_cancelled_dial_ends_without_an_event() {
 }
 
 #[test]
-fn attempts_beyond_the_tokens_are_overload() {
+fn attempts_beyond_the_limit_are_overload() {
     let (server, address) = listener();
     socket2::SockRef::from(&server).listen(0).unwrap();
     let _first = std::net::TcpStream::connect(address).unwrap();
@@ -221,7 +221,7 @@ fn attempts_beyond_the_tokens_are_overload() {
 }
 
 #[test]
-fn dials_beyond_the_bound_are_overload() {
+fn dials_beyond_the_limit_are_overload() {
     let (_server, address) = listener();
     let mut bench = Bench::loopback();
     bench.dialer.dials_max = 3;

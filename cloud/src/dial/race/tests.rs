@@ -91,12 +91,12 @@ fn lost(at: u64, error: DialError) -> (u64, Step) {
 }
 
 #[test]
-fn the_first_address_wins_alone_when_it_is_quick() {
+fn quick_first_address_wins_alone() {
     assert_eq!(run(&[Accepts(249), Accepts(1)]), [connect(0, 0), won(249, 0)]);
 }
 
 #[test]
-fn the_second_joins_after_the_delay_and_the_first_success_wins() {
+fn second_address_joins_after_the_delay_and_first_success_wins() {
     let steps = run(&[Silent, Accepts(40)]);
     assert_eq!(steps, [connect(0, 0), connect(250, 1), cancel(290, 0), won(290, 1)]);
     let steps = run(&[Accepts(270), Accepts(40)]);
@@ -114,7 +114,7 @@ fn the_second_joins_after_the_delay_and_the_first_success_wins() {
 }
 
 #[test]
-fn a_failed_attempt_starts_the_next_at_once() {
+fn failed_attempt_starts_the_next_at_once() {
     let steps = run(&[Fails(30, unreachable(0)), Accepts(5)]);
     assert_eq!(steps, [connect(0, 0), connect(30, 1), won(35, 1)]);
     // The delay counts from the latest attempt.
@@ -128,7 +128,7 @@ fn a_failed_attempt_starts_the_next_at_once() {
 }
 
 #[test]
-fn the_most_telling_error_is_reported() {
+fn most_specific_error_is_reported() {
     let timed_out = || DialError::TimedOut(TIMEOUT);
     let overload = || DialError::Overload("no descriptor".into());
     let cases: Vec<(Vec<Server>, u64, DialError)> = vec![
@@ -147,7 +147,7 @@ fn the_most_telling_error_is_reported() {
 }
 
 #[test]
-fn the_deadline_cancels_all_attempts() {
+fn deadline_cancels_all_attempts() {
     let steps = run(&[Silent, Silent]);
     let end = DialError::TimedOut(TIMEOUT);
     let expected =
@@ -168,7 +168,7 @@ fn time_spent_resolving_counts() {
 }
 
 #[test]
-fn inputs_after_the_end_do_nothing() {
+fn inputs_after_the_end_are_ignored() {
     let start = Instant::now();
     let mut race = Race::new(start, start, TIMEOUT, vec![address(0), address(1)]);
     assert!(race.poll().is_some());
@@ -185,7 +185,7 @@ fn inputs_after_the_end_do_nothing() {
 }
 
 #[test]
-fn an_unpolled_connect_is_withdrawn() {
+fn unpolled_connect_is_withdrawn() {
     let start = Instant::now();
     let mut race = Race::new(start, start, TIMEOUT, vec![address(0), address(1)]);
     assert!(race.poll().is_some());

@@ -12,13 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, TryStreamExt};
+use polyrail_config::Tables;
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use self::table::Table;
-use crate::{Command, DaemonConfig, Desk, LinkChange};
+use crate::{Command, Control, LinkChange};
 
 /// Delay before a failed watch is restarted.
 const RETRY: Duration = Duration::from_secs(1);
@@ -28,8 +30,8 @@ const REPORT_AGAIN: Duration = Duration::from_millis(100);
 const DUMP_WAIT: Duration = Duration::from_secs(5);
 
 /// Watches until the task is dropped.
-pub(crate) async fn watch<C: DaemonConfig>(desk: Arc<Desk<C>>) {
-    let mut reporter = Reporter { desk, sent: BTreeMap::new(), started: false };
+pub(crate) async fn watch<C: Tables>(control: Arc<Control<C>>) {
+    let mut reporter = Reporter { control, sent: BTreeMap::new(), started: false };
     let mut complained = false;
     loop {
         let Err(error) = follow(&mut reporter).await else { continue };
@@ -41,21 +43,22 @@ pub(crate) async fn watch<C: DaemonConfig>(desk: Arc<Desk<C>>) {
 }
 
 /// Follows one netlink connection until it fails.
-async fn follow<C: DaemonConfig>(reporter: &mut Reporter<C>) -> io::Result<()> {
+async fn follow<C: Tables>(reporter: &mut Reporter<C>) -> io::Result<()> {
     let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
     let (connection, handle, notices) = new_multicast_connection(&groups)?;
-    // The notices end with it.
-    let _connection = Guard(tokio::spawn(connection));
+    // Aborts the connection when this function ends.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(connection);
     track(reporter, &handle, notices.map(|(message, _)| message.payload)).await
 }
 
 /// Reports changes from `notices`, and from listings after gaps.
-async fn track<C: DaemonConfig>(
+async fn track<C: Tables>(
     reporter: &mut Reporter<C>,
     handle: &Handle,
     mut notices: impl Stream<Item = NetlinkPayload<RouteNetlinkMessage>> + Unpin,
 ) -> io::Result<()> {
-    let mut wanted = reporter.desk.interfaces.subscribe();
+    let mut wanted = reporter.control.interfaces.subscribe();
     let mut table = list(handle).await?;
     loop {
         wanted.mark_unchanged();
@@ -95,26 +98,17 @@ async fn list(handle: &Handle) -> io::Result<Table> {
     listed.map_err(io::Error::from)?.map_err(|error: rtnetlink::Error| io::Error::other(error))
 }
 
-/// A task that is aborted when it is dropped.
-struct Guard(tokio::task::JoinHandle<()>);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// Reports changes to the data plane.
-struct Reporter<C: DaemonConfig> {
-    desk: Arc<Desk<C>>,
+struct Reporter<C: Tables> {
+    control: Arc<Control<C>>,
     sent: BTreeMap<String, LinkChange>,
     started: bool,
 }
 
-impl<C: DaemonConfig> Reporter<C> {
+impl<C: Tables> Reporter<C> {
     /// Sends changed states to the data plane; returns false if its queue is full.
     fn report(&mut self, table: &Table) -> bool {
-        let wanted = self.desk.interfaces.borrow().clone();
+        let wanted = self.control.interfaces.borrow().clone();
         // If all interfaces matter, a removed interface is reported once and then dropped, because
         // the number of names is unbounded.
         let forgets = wanted.is_none();
@@ -132,11 +126,11 @@ impl<C: DaemonConfig> Reporter<C> {
                 }
                 continue;
             }
-            if self.desk.hand_over(Command::Links(now.clone())).is_err() {
+            if self.control.hand_over(Command::Links(now.clone())).is_err() {
                 return false;
             }
             if self.started {
-                self.desk.link_changed(now.clone());
+                self.control.link_changed(now.clone());
             }
             let LinkChange { interface, index, present, up, addresses } = &now;
             tracing::debug!(interface, index, present, up, ?addresses, "interface state");

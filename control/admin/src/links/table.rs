@@ -15,8 +15,6 @@ use crate::LinkChange;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
     links: BTreeMap<u32, Link>,
-    /// Indexes by name.
-    numbers: BTreeMap<String, u32>,
     /// Separate from the links, because messages arrive in any order.
     addresses: BTreeMap<u32, BTreeSet<IpAddr>>,
 }
@@ -35,10 +33,8 @@ impl Table {
     pub(super) fn apply(&mut self, message: &RouteNetlinkMessage) {
         match message {
             RouteNetlinkMessage::NewLink(message) => self.put_link(message),
-            RouteNetlinkMessage::DelLink(message) if is_plain(message) => {
-                if let Some(link) = self.links.remove(&message.header.index) {
-                    self.numbers.remove(&link.name);
-                }
+            RouteNetlinkMessage::DelLink(message) if is_interface(message) => {
+                self.links.remove(&message.header.index);
                 self.addresses.remove(&message.header.index);
             }
             RouteNetlinkMessage::NewAddress(message) => self.put_address(message),
@@ -53,19 +49,18 @@ impl Table {
 
     /// The names of all interfaces.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.numbers.keys().map(String::as_str)
+        self.links.values().map(|link| link.name.as_str())
     }
 
     /// The state of an interface.
     pub(super) fn state(&self, name: &str) -> LinkChange {
-        let index = self.numbers.get(name);
-        let link = index.and_then(|index| self.links.get(index));
-        let addresses = index.and_then(|index| self.addresses.get(index));
+        let found = self.links.iter().find(|(_, link)| link.name == name);
+        let addresses = found.and_then(|(index, _)| self.addresses.get(index));
         LinkChange {
             interface: name.to_owned(),
-            index: index.copied().unwrap_or(0),
-            present: link.is_some(),
-            up: link.is_some_and(|link| link.up),
+            index: found.map_or(0, |(index, _)| *index),
+            present: found.is_some(),
+            up: found.is_some_and(|(_, link)| link.up),
             addresses: addresses.into_iter().flatten().copied().collect(),
         }
     }
@@ -77,16 +72,10 @@ impl Table {
         });
         let index = message.header.index;
         let room = self.links.len() < ENTRIES_MAX || self.links.contains_key(&index);
-        let Some(name) = name.filter(|_| room && is_plain(message)) else { return };
-        let link = Link { name: name.clone(), up: is_up(message) };
-        if let Some(before) = self.links.insert(index, link) {
-            self.numbers.remove(&before.name);
-        }
+        let Some(name) = name.filter(|_| room && is_interface(message)) else { return };
         // A name has one interface: another interface of this name was renamed or removed.
-        let other = self.numbers.insert(name, index);
-        if let Some(other) = other.filter(|other| *other != index) {
-            self.links.remove(&other);
-        }
+        self.links.retain(|_, link| link.name != name);
+        self.links.insert(index, Link { name, up: is_up(message) });
     }
 
     fn put_address(&mut self, message: &AddressMessage) {
@@ -112,7 +101,7 @@ impl Table {
 }
 
 /// Whether the message is about an interface itself: messages about bridge ports look alike.
-fn is_plain(message: &LinkMessage) -> bool {
+fn is_interface(message: &LinkMessage) -> bool {
     message.header.interface_family == AddressFamily::Unspec
 }
 
@@ -193,7 +182,7 @@ mod tests {
         RouteNetlinkMessage::NewAddress(message)
     }
 
-    /// A table with `wwan0` up as number 3, and one address.
+    /// A table with `wwan0` up, with index 3 and one address.
     fn table() -> Table {
         let mut table = Table::default();
         table.apply(&new_link(link(3, "wwan0", LinkFlags::Up, State::Up)));
@@ -213,7 +202,7 @@ mod tests {
         table.apply(&new_link(link(3, "wwan0", LinkFlags::empty(), State::Unknown)));
         assert!(!table.state("wwan0").up, "switched off");
         table.apply(&new_link(link(3, "wwan0", LinkFlags::Up, State::Unknown)));
-        assert!(table.state("wwan0").up, "a modem says nothing of its carrier");
+        assert!(table.state("wwan0").up, "a modem does not report its carrier");
 
         let gone = address(3, "192.0.2.7", AddressFlags::empty());
         table.apply(&RouteNetlinkMessage::DelAddress(gone));
@@ -236,7 +225,7 @@ mod tests {
         table.apply(&new_address(address(3, "2001:db8::7", AddressFlags::Dadfailed)));
         assert_eq!(many(&table), 1, "another host has it");
         table.apply(&new_address(address(3, "fe80::1", AddressFlags::Permanent)));
-        assert_eq!(many(&table), 1, "of its link alone");
+        assert_eq!(many(&table), 1, "link-local");
         table.apply(&new_address(address(9, "198.51.100.1", AddressFlags::Permanent)));
         assert_eq!(many(&table), 1, "another interface's");
 
@@ -244,7 +233,7 @@ mod tests {
         peer.attributes.push(AddressAttribute::Local("10.0.0.2".parse().unwrap()));
         table.apply(&new_address(peer));
         let own: IpAddr = "10.0.0.2".parse().unwrap();
-        assert!(table.state("wwan0").addresses.contains(&own), "the peer's is not ours");
+        assert!(table.state("wwan0").addresses.contains(&own), "the local address, not the peer's");
     }
 
     #[test]
@@ -257,10 +246,10 @@ mod tests {
         assert!(table.state("wwan0").up);
         table.apply(&new_link(link(3, "modem", LinkFlags::Up, State::Up)));
         assert!(!table.state("wwan0").present && table.state("modem").up);
-        // The old number's end was missed.
+        // The removal of the old index was missed.
         table.apply(&new_link(link(8, "modem", LinkFlags::Up, State::Up)));
         assert_eq!(table.state("modem").index, 8);
         assert_eq!(table.names().collect::<Vec<_>>(), ["modem"]);
-        assert_eq!((table.links.len(), table.numbers.len()), (1, 1));
+        assert_eq!(table.links.len(), 1);
     }
 }

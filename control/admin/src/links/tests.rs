@@ -1,7 +1,7 @@
-//! The watch against the kernel itself, in a network namespace of the test's own.
+//! The interface watch against the kernel, in a network namespace of its own.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command as Process;
 use std::time::Instant;
 
@@ -11,28 +11,26 @@ use nix::unistd::geteuid;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 
 use super::*;
-use crate::{AdminHandle, AdminOptions, AdminServer};
-use polyrail_config::{GatewayConfig, Overrides};
+use crate::{AdminHandle, AdminOptions, StartOptions};
+use polyrail_config::{GatewayConfig, GatewayTables};
 
 /// How long the kernel and the watch may take for one step.
 const STEP: Duration = Duration::from_secs(5);
 
-/// A data plane that only wants to know about interfaces.
+/// A data plane that receives only changes of interfaces.
 struct Plane {
     poll: Poll,
-    handle: AdminHandle<GatewayConfig>,
+    handle: AdminHandle<GatewayTables>,
 }
 
-fn options(carriers: &str, waker: Arc<Waker>) -> AdminOptions<GatewayConfig> {
+fn options(carriers: &str, waker: Arc<Waker>) -> AdminOptions<GatewayTables> {
     let text = format!(
         "[tls]\ncertificate = \"c\"\nkey = \"k\"\nauthority = \"a\"\n[cloud]\nname = \"c\"\n\
          addresses = [\"192.0.2.1:1\"]\n{carriers}[socks5]\nlisten = [\"127.0.0.1:1\"]\n"
     );
     AdminOptions {
         config: GatewayConfig::parse(&text, Path::new("/none/gateway.toml")).unwrap(),
-        file: PathBuf::from("/none/gateway.toml"),
-        overrides: Overrides::default(),
-        log: None,
+        start: StartOptions::default(),
         waker,
         watch_links: true,
         linkdb: None,
@@ -43,7 +41,7 @@ impl Plane {
     fn start(carriers: &str) -> Self {
         let poll = Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
-        Self { poll, handle: AdminServer::start(options(carriers, waker)).unwrap() }
+        Self { poll, handle: crate::start(options(carriers, waker)).unwrap() }
     }
 
     /// The next change; `None` when there is none in time.
@@ -53,7 +51,7 @@ impl Plane {
             if let Some(command) = self.handle.try_recv() {
                 match command {
                     Command::Links(change) => return Some(change),
-                    other => panic!("nobody asked for {other:?}"),
+                    other => panic!("unexpected {other:?}"),
                 }
             }
             let left = end.checked_duration_since(Instant::now())?;
@@ -61,17 +59,19 @@ impl Plane {
         }
     }
 
-    /// The first change of `interface` that is as wished.
-    fn until(&mut self, interface: &str, wish: impl Fn(&LinkChange) -> bool) -> LinkChange {
+    /// The first change of `interface` that satisfies a condition.
+    fn until(&mut self, interface: &str, condition: impl Fn(&LinkChange) -> bool) -> LinkChange {
         let end = Instant::now() + STEP;
         let mut last = None;
         while let Some(left) = end.checked_duration_since(Instant::now()) {
             match self.next(left) {
-                Some(change) if change.interface == interface && wish(&change) => return change,
+                Some(change) if change.interface == interface && condition(&change) => {
+                    return change;
+                }
                 other => last = other,
             }
         }
-        panic!("{interface} did not come to be as wished; last: {last:?}");
+        panic!("{interface} never satisfied the condition; last: {last:?}");
     }
 }
 
@@ -106,7 +106,7 @@ fn interfaces_appear_change_and_vanish() {
         let carriers = "[[carrier]]\nname = \"a\"\ninterface = \"wwan0\"\n\
                         [[carrier]]\nname = \"b\"\ninterface = \"wwan1\"\n";
         let mut plane = Plane::start(carriers);
-        // At the start each interface is told of, those that are not there too.
+        // At the start each interface is reported, missing ones included.
         let first = plane.until("wwan0", |_| true);
         assert!(first.present && !first.up && first.index > 0, "{first:?}");
         assert_eq!(first.addresses, ["192.0.2.7".parse::<std::net::IpAddr>().unwrap()]);
@@ -138,18 +138,18 @@ fn interfaces_appear_change_and_vanish() {
         ip("link del wwan0");
         let gone = plane.until("wwan0", |change| !change.present);
         assert_eq!((gone.index, gone.addresses.len()), (0, 0));
-        // The same name again is another interface.
+        // A new interface of the same name.
         ip("link del wwan1");
         ip("link add wwan1 type veth peer name far1");
         plane.until("wwan1", |change| change.present && change.index != fresh.index);
-        // What is no carrier's is nobody's business.
+        // An interface of no carrier is not reported.
         ip("link add lan0 type veth peer name far2");
         assert_eq!(plane.next(Duration::from_millis(300)), None);
     });
 }
 
 #[test]
-fn all_interfaces_matter_to_a_carrier_that_is_bound_to_an_address() {
+fn all_interfaces_are_reported_for_a_carrier_bound_to_an_address() {
     in_namespace(|| {
         let mut plane = Plane::start("[[carrier]]\nname = \"a\"\nsource = \"192.0.2.7\"\n");
         plane.until("lo", |change| change.present);
@@ -160,20 +160,20 @@ fn all_interfaces_matter_to_a_carrier_that_is_bound_to_an_address() {
     });
 }
 
-/// Names that come and go for years (`ppp17`, `veth9ab1`) leave nothing behind.
+/// Changing names (`ppp17`, `veth9ab1`) do not accumulate over years.
 #[test]
-fn interfaces_that_are_gone_are_told_of_once_and_forgotten() {
+fn removed_interfaces_are_reported_once_and_forgotten() {
     let poll = Poll::new().unwrap();
     let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
     let (sender, commands) = std::sync::mpsc::sync_channel(4);
     let carriers = "[[carrier]]\nname = \"a\"\nsource = \"192.0.2.7\"\n";
-    let desk = Arc::new(options(carriers, waker).into_desk(sender));
-    let mut reporter = Reporter { desk, sent: BTreeMap::new(), started: false };
-    let told = |reporter: &mut Reporter<GatewayConfig>, table: &Table| {
+    let control = Arc::new(options(carriers, waker).into_control(sender));
+    let mut reporter = Reporter { control, sent: BTreeMap::new(), started: false };
+    let reported = |reporter: &mut Reporter<GatewayTables>, table: &Table| {
         assert!(reporter.report(table));
         let all = commands.try_iter().map(|command| match command {
             Command::Links(change) => (change.interface, change.present),
-            other => panic!("nobody asked for {other:?}"),
+            other => panic!("unexpected {other:?}"),
         });
         all.collect::<Vec<_>>()
     };
@@ -184,29 +184,29 @@ fn interfaces_that_are_gone_are_told_of_once_and_forgotten() {
         let name = format!("ppp{number}");
         link.attributes = vec![LinkAttribute::IfName(name.clone())];
         table.apply(&RouteNetlinkMessage::NewLink(link.clone()));
-        assert_eq!(told(&mut reporter, &table), [(name.clone(), true)]);
+        assert_eq!(reported(&mut reporter, &table), [(name.clone(), true)]);
         table.apply(&RouteNetlinkMessage::DelLink(link));
-        assert_eq!(told(&mut reporter, &table), [(name, false)]);
-        assert_eq!(told(&mut reporter, &table), []);
+        assert_eq!(reported(&mut reporter, &table), [(name, false)]);
+        assert_eq!(reported(&mut reporter, &table), []);
         assert!(reporter.sent.is_empty(), "{:?}", reporter.sent);
     }
-    // One that a carrier is bound to is kept while it is awaited.
-    reporter.desk.interfaces.send_replace(Some(vec!["wwan0".to_owned()]));
-    assert_eq!(told(&mut reporter, &table), [("wwan0".to_owned(), false)]);
-    assert_eq!((told(&mut reporter, &table), reporter.sent.len()), (vec![], 1));
-    reporter.desk.interfaces.send_replace(None);
-    assert_eq!((told(&mut reporter, &table), reporter.sent.len()), (vec![], 0));
+    // A missing interface of a carrier is remembered.
+    reporter.control.interfaces.send_replace(Some(vec!["wwan0".to_owned()]));
+    assert_eq!(reported(&mut reporter, &table), [("wwan0".to_owned(), false)]);
+    assert_eq!((reported(&mut reporter, &table), reporter.sent.len()), (vec![], 1));
+    reporter.control.interfaces.send_replace(None);
+    assert_eq!((reported(&mut reporter, &table), reporter.sent.len()), (vec![], 0));
 }
 
-/// The kernel says that it dropped notices; none of them comes here.
+/// The kernel reports an overrun instead of the notices themselves.
 #[test]
-fn after_lost_notices_everything_is_listed_anew() {
+fn interfaces_are_listed_again_after_lost_notices() {
     in_namespace(|| {
         let carriers = "[[carrier]]\nname = \"a\"\ninterface = \"wwan0\"\n";
         let poll = Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
         let (sender, commands) = std::sync::mpsc::sync_channel(1);
-        let desk = Arc::new(options(carriers, waker).into_desk(sender));
+        let control = Arc::new(options(carriers, waker).into_control(sender));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (connection, handle, _) = rtnetlink::new_connection().unwrap();
@@ -215,11 +215,11 @@ fn after_lost_notices_everything_is_listed_anew() {
             let notices = Box::pin(futures_util::stream::unfold(lost, |mut lost| async {
                 lost.recv().await.map(|()| (NetlinkPayload::Overrun(Vec::new()), lost))
             }));
-            let mut reporter = Reporter { desk, sent: BTreeMap::new(), started: false };
+            let mut reporter = Reporter { control, sent: BTreeMap::new(), started: false };
             let tracking = tokio::spawn(async move {
                 let _ = track(&mut reporter, &handle, notices).await;
             });
-            let told = || async {
+            let reported = || async {
                 for _ in 0..500 {
                     match commands.try_recv() {
                         Ok(Command::Links(change)) => return Some(change.present),
@@ -228,26 +228,25 @@ fn after_lost_notices_everything_is_listed_anew() {
                 }
                 None
             };
-            assert_eq!(told().await, Some(false));
+            assert_eq!(reported().await, Some(false));
             ip("link add wwan0 type veth peer name far0");
             sleep(Duration::from_millis(200)).await;
-            assert!(commands.try_recv().is_err(), "nobody said anything");
+            assert!(commands.try_recv().is_err(), "no notice arrived");
             lose.send(()).unwrap();
-            assert_eq!(told().await, Some(true));
+            assert_eq!(reported().await, Some(true));
             tracking.abort();
         });
     });
 }
 
-/// A storm that the socket's buffer cannot hold, while the control thread is slow, ends in the
-/// right state.
+/// More changes than the socket buffers, while the control thread is slow.
 #[test]
-fn after_a_storm_the_latest_state_is_known() {
+fn latest_state_is_reported_after_a_storm_of_changes() {
     in_namespace(|| {
         ip("link add wwan0 type veth peer name far0");
         let mut plane = Plane::start("[[carrier]]\nname = \"a\"\ninterface = \"wwan0\"\n");
         plane.until("wwan0", |_| true);
-        // More changes than the channel to the data plane has room for, none of them taken.
+        // More changes than the channel to the data plane holds; none of them is received.
         let mut script = String::new();
         for n in 0..2000 {
             let (way, address) = (if n % 2 == 0 { "add" } else { "del" }, n / 2 % 250 + 1);

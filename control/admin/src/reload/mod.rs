@@ -9,10 +9,9 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use polyrail_config::{Config, Tables};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
-
-use crate::DaemonConfig;
 
 /// One changed key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,8 +35,11 @@ pub struct RestartNeeded {
 /// The keys that differ between two configurations, in order of their names.
 ///
 /// # Errors
-/// Some of them need a restart ([`DaemonConfig::NEEDS_RESTART`]).
-pub fn changes<C: DaemonConfig>(old: &C, new: &C) -> Result<Vec<ChangeLine>, RestartNeeded> {
+/// Some of them need a restart ([`Tables::NEEDS_RESTART`]).
+pub fn changes<C: Tables>(
+    old: &Config<C>,
+    new: &Config<C>,
+) -> Result<Vec<ChangeLine>, RestartNeeded> {
     let (old, new) = (flat(old), flat(new));
     let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
     let line = |key: &String| ChangeLine {

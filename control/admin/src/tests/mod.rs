@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-use polyrail_config::{CarrierRole, GatewayConfig, Mode, Overrides};
+use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode, Overrides};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
 use polyrail_model::TunnelMode;
 
-use super::desk::Desk;
+use super::control::Control;
 use super::{
     AdminError, AdminOptions, Command, PathChange, PathCounters, PathPhase, PathState,
-    SessionPhase, SessionState, Snapshot, Timestamp,
+    SessionPhase, SessionState, Snapshot, StartOptions, Timestamp,
 };
 
 /// A folder with certificates and a valid `gateway.toml`.
@@ -51,18 +51,16 @@ impl Node {
         std::fs::write(self.file(), text).unwrap();
     }
 
-    /// The example with something replaced.
+    /// Writes the example with `to` in place of `from`.
     fn change(&self, from: &str, to: &str) {
         assert!(TEXT.contains(from), "{from:?} is not in the example");
         self.write(&TEXT.replacen(from, to, 1));
     }
 
-    fn options(&self, waker: Arc<mio::Waker>) -> AdminOptions<GatewayConfig> {
+    fn options(&self, waker: Arc<mio::Waker>) -> AdminOptions<GatewayTables> {
         AdminOptions {
-            config: GatewayConfig::load(self.file()).unwrap(),
-            file: self.file(),
-            overrides: Overrides::default(),
-            log: None,
+            config: GatewayConfig::load(self.file(), &Overrides::default()).unwrap(),
+            start: StartOptions { file: self.file(), ..StartOptions::default() },
             waker,
             watch_links: false,
             linkdb: None,
@@ -138,7 +136,7 @@ fn snapshot() -> Snapshot {
 }
 
 /// Answers one command as a small data plane would.
-fn answer(command: Command<GatewayConfig>) {
+fn answer(command: Command<GatewayTables>) {
     match command {
         Command::Status(reply) => reply.send(snapshot()),
         Command::Paths(reply) => reply.send(vec![path_a()]),
@@ -159,21 +157,21 @@ fn changed(name: &str, change: &PathChange) -> Result<PathState, AdminError> {
     Ok(PathState { configured_mode: change.mode.unwrap_or_default(), ..path_a() })
 }
 
-/// A desk whose commands are answered by a thread.
-fn answered_desk() -> (Node, Arc<Desk<GatewayConfig>>) {
-    let (node, desk, commands) = silent_desk();
+/// The control thread's state; another thread answers its commands.
+fn answered_control() -> (Node, Arc<Control<GatewayTables>>) {
+    let (node, control, commands) = silent_control();
     std::thread::spawn(move || commands.into_iter().for_each(answer));
-    (node, desk)
+    (node, control)
 }
 
-/// A desk whose commands are not answered.
-fn silent_desk() -> (Node, Arc<Desk<GatewayConfig>>, Receiver<Command<GatewayConfig>>) {
+/// The control thread's state; nobody answers its commands.
+fn silent_control() -> (Node, Arc<Control<GatewayTables>>, Receiver<Command<GatewayTables>>) {
     let node = Node::new();
     let poll = mio::Poll::new().unwrap();
     let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
     let (sender, commands) = sync_channel(super::COMMANDS_MAX);
-    let desk = Arc::new(node.options(waker).into_desk(sender));
-    (node, desk, commands)
+    let control = Arc::new(node.options(waker).into_control(sender));
+    (node, control, commands)
 }
 
 /// Runs a test on a runtime like the control thread's.
@@ -182,7 +180,7 @@ fn on_runtime<T>(test: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test).await.unwrap() })
 }
 
-/// Runs a test with a clock that skips every wait.
+/// Runs a test with a clock that skips waits.
 fn on_leaping_clock<T>(test: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().start_paused(true).build().unwrap().block_on(test)

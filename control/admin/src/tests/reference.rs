@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 
 use super::super::{
     ConfigState, ConnectionPhase, ConnectionState, Demotion, ErrorCode, Event, LinkChange,
-    LinkState, ModeDecision, ProcessState, Reloaded, RestartWish, Status,
+    LinkState, ModeDecision, ProcessState, Record, Reloaded, RestartWish, Status,
 };
 use super::*;
 use crate::reload::ChangeLine;
-use polyrail_config::check::Kind;
+use polyrail_identity::NodeRole;
 
 fn reference() -> String {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/admin.md");
     std::fs::read_to_string(file).unwrap()
 }
 
-/// Every name of a field, at any depth.
+/// The names of all fields, at any depth.
 fn names(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
@@ -73,7 +73,7 @@ fn full_path() -> PathState {
 fn full_status() -> Status {
     Status {
         api: "v1".to_owned(),
-        role: Kind::Gateway,
+        role: NodeRole::Gateway,
         version: String::new(),
         pid: 1,
         started_at: Timestamp::now(),
@@ -173,16 +173,20 @@ fn every_field_is_in_the_reference() {
 }
 
 #[test]
-fn every_event_has_its_row_with_its_fields() {
+fn every_event_round_trips_and_has_its_row_with_its_fields() {
     let reference = reference();
     for event in events() {
-        let value = serde_json::to_value(&event).unwrap();
+        let record = Record { seq: 7, at: Timestamp::now(), event };
+        let value = serde_json::to_value(&record).unwrap();
+        assert_eq!(serde_json::from_value::<Record>(value.clone()).unwrap(), record);
         let name = value["event"].as_str().unwrap();
         let start = format!("| `{name}` |");
         let row = reference.lines().find(|line| line.starts_with(&start));
         let row = row.unwrap_or_else(|| panic!("{name} is not in admin.md"));
         let documented: BTreeSet<_> = row.split('|').nth(2).unwrap().split('`').collect();
-        for field in value.as_object().unwrap().keys().filter(|field| *field != "event") {
+        let common = ["event", "seq", "at"];
+        let fields = value.as_object().unwrap().keys().filter(|f| !common.contains(&f.as_str()));
+        for field in fields {
             assert!(documented.contains(field.as_str()), "{name}: {field} is not in admin.md");
         }
     }

@@ -1,4 +1,4 @@
-//! HTTP over scripted connections: every cut of a request, and clients that stall.
+//! HTTP over scripted connections: split requests, and clients that stall.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tokio_test::io::Builder;
 
 use super::super::connection::{CLIENT_TIMEOUT, serve};
-use super::super::desk::ANSWER_WAIT;
+use super::super::control::ANSWER_WAIT;
 use super::super::routes::{BODY_MAX, router};
 use super::super::{Event, Timestamp};
 use super::*;
@@ -15,7 +15,7 @@ use super::*;
 const PUT: &str = "PUT /v1/paths/b HTTP/1.1\r\nhost: polyrail\r\ncontent-length: 15\r\n\r\n\
                    {\"mode\":\"quic\"}";
 
-/// What a request for an unknown path is answered, to the byte.
+/// The exact answer to a request for an unknown path.
 fn unknown_path() -> String {
     let body = r#"{"error":{"code":"unknown_path","message":"there is no path \"b\""}}"#;
     let length = body.len() + 1;
@@ -27,23 +27,23 @@ fn unknown_path() -> String {
 
 #[test]
 fn request_may_be_split_anywhere() {
-    let (_node, desk) = answered_desk();
+    let (_node, control) = answered_control();
     for cut in 1..PUT.len() {
         let (one, two) = PUT.as_bytes().split_at(cut);
         let mut script = Builder::new();
         script.read(one).read(two).write(unknown_path().as_bytes());
-        // The script panics when anything else is written, or when it was not played to its end.
-        on_runtime(serve(script.build(), router(desk.clone())));
+        // The script panics if other bytes are written or if its end is not reached.
+        on_runtime(serve(script.build(), router(control.clone())));
     }
 }
 
 #[test]
 fn incomplete_request_has_no_effect() {
-    let (_node, desk, commands) = silent_desk();
+    let (_node, control, commands) = silent_control();
     for cut in 0..PUT.len() {
         on_runtime(async {
             let (mut client, server) = duplex(64 * 1024);
-            let served = tokio::spawn(serve(server, router(desk.clone())));
+            let served = tokio::spawn(serve(server, router(control.clone())));
             client.write_all(&PUT.as_bytes()[..cut]).await.unwrap();
             client.shutdown().await.unwrap();
             let mut text = String::new();
@@ -51,44 +51,15 @@ fn incomplete_request_has_no_effect() {
             assert!(text.is_empty() || text.starts_with("HTTP/1.1 400 "), "{cut}: {text}");
             served.await.unwrap();
         });
-        assert!(commands.try_recv().is_err(), "{cut} bytes did something");
+        assert!(commands.try_recv().is_err(), "{cut} bytes had an effect");
     }
 }
 
-#[test]
-fn answer_may_be_read_byte_by_byte() {
-    let (_node, desk) = answered_desk();
-    let expected = unknown_path();
-    let mut script = Builder::new();
-    script.read(PUT.as_bytes());
-    for byte in expected.as_bytes() {
-        script.write(std::slice::from_ref(byte)).wait(Duration::from_millis(1));
-    }
-    on_runtime(serve(script.build(), router(desk)));
-}
-
-#[test]
-fn failed_write_closes_only_its_connection() {
-    let (_node, desk) = answered_desk();
-    for taken in [0, 1, 20, 60] {
-        let mut script = Builder::new();
-        script.read(PUT.as_bytes());
-        if taken > 0 {
-            script.write(&unknown_path().as_bytes()[..taken]);
-        }
-        script.write_error(std::io::ErrorKind::BrokenPipe.into());
-        let io = script.build();
-        // The error is handed out by the last one who holds it.
-        drop(script);
-        on_runtime(serve(io, router(desk.clone())));
-    }
-}
-
-/// The whole answer to a request, and how long it took.
-async fn exchange(desk: &Arc<Desk<GatewayConfig>>, request: &str) -> (String, Duration) {
-    let (mut client, _served) = connect(desk, 64 * 1024);
+/// The complete answer to a request, and its duration.
+async fn exchange(control: &Arc<Control<GatewayTables>>, request: &str) -> (String, Duration) {
+    let (mut client, _served) = connect(control, 64 * 1024);
     let start = Instant::now();
-    // A request may be refused before it has come whole.
+    // A request may be refused before all of it was sent.
     let _ = client.write_all(request.as_bytes()).await;
     let mut text = String::new();
     let _ = client.read_to_string(&mut text).await;
@@ -96,24 +67,24 @@ async fn exchange(desk: &Arc<Desk<GatewayConfig>>, request: &str) -> (String, Du
 }
 
 fn connect(
-    desk: &Arc<Desk<GatewayConfig>>,
+    control: &Arc<Control<GatewayTables>>,
     buffer: usize,
 ) -> (DuplexStream, tokio::task::JoinHandle<()>) {
     let (client, server) = duplex(buffer);
-    (client, tokio::spawn(serve(server, router(desk.clone()))))
+    (client, tokio::spawn(serve(server, router(control.clone()))))
 }
 
 #[test]
 fn client_that_sends_too_slowly_is_disconnected() {
-    let (_node, desk, _commands) = silent_desk();
+    let (_node, control, _commands) = silent_control();
     on_leaping_clock(async {
         for part in ["", "GET /v1/st", "GET /v1/status HTTP/1.1\r\nhost: x\r\n"] {
-            let (text, took) = exchange(&desk, part).await;
+            let (text, took) = exchange(&control, part).await;
             assert!(text.is_empty() || text.starts_with("HTTP/1.1 408"), "{part:?}: {text}");
             assert!((CLIENT_TIMEOUT..CLIENT_TIMEOUT * 2).contains(&took), "{part:?}: {took:?}");
         }
         let half = &PUT[..PUT.len() - 3];
-        let (text, took) = exchange(&desk, half).await;
+        let (text, took) = exchange(&control, half).await;
         assert!(text.contains("the body did not arrive in time"), "{text}");
         assert!((CLIENT_TIMEOUT..CLIENT_TIMEOUT * 2).contains(&took), "{took:?}");
     });
@@ -121,13 +92,13 @@ fn client_that_sends_too_slowly_is_disconnected() {
 
 #[test]
 fn client_that_does_not_read_is_disconnected() {
-    let (_node, desk, _commands) = silent_desk();
+    let (_node, control, _commands) = silent_control();
     for n in 0..900 {
         let message = format!("{n} {}", "x".repeat(500));
-        desk.stream.push(Timestamp::now(), Event::Alarm { message, path: None });
+        control.stream.push(Timestamp::now(), Event::Alarm { message, path: None });
     }
     on_leaping_clock(async {
-        let (mut client, served) = connect(&desk, 1024);
+        let (mut client, served) = connect(&control, 1024);
         let start = Instant::now();
         client.write_all(b"GET /v1/events HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         served.await.unwrap();
@@ -141,16 +112,16 @@ fn client_that_does_not_read_is_disconnected() {
 
 #[test]
 fn slow_reader_of_events_gets_a_notice() {
-    let (_node, desk, _commands) = silent_desk();
+    let (_node, control, _commands) = silent_control();
     on_leaping_clock(async {
-        let (mut client, served) = connect(&desk, 4 * 1024);
+        let (mut client, served) = connect(&control, 4 * 1024);
         let alarm = |n: usize| {
             let message = format!("{n} {}", "x".repeat(200));
-            desk.stream.push(Timestamp::now(), Event::Alarm { message, path: None });
+            control.stream.push(Timestamp::now(), Event::Alarm { message, path: None });
         };
         alarm(0);
         client.write_all(b"GET /v1/events HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-        // More comes than this reader takes and the stream remembers.
+        // More events than the reader reads and the stream buffers.
         for n in 0..4000 {
             alarm(n);
             tokio::task::yield_now().await;
@@ -159,33 +130,33 @@ fn slow_reader_of_events_gets_a_notice() {
         client.read_to_string(&mut text).await.unwrap();
         served.await.unwrap();
         assert!(text.contains("\"event\":\"cut_off\""), "{} bytes without notice", text.len());
-        assert!(text.ends_with("0\r\n\r\n"), "the answer ends as HTTP wants it");
+        assert!(text.ends_with("0\r\n\r\n"), "the answer ends as HTTP requires");
     });
 }
 
 #[test]
 fn unresponsive_data_plane_times_out() {
-    let (_node, desk, commands) = silent_desk();
+    let (_node, control, commands) = silent_control();
     let status = "GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n";
     on_leaping_clock(async {
-        let (text, took) = exchange(&desk, status).await;
+        let (text, took) = exchange(&control, status).await;
         assert!(text.starts_with("HTTP/1.1 504 ") && text.contains("\"timeout\""), "{text}");
         assert!(took >= ANSWER_WAIT && took < ANSWER_WAIT * 2, "{took:?}");
-        // The command knows that nobody waits for it any more.
+        // The command knows that its client waits no longer.
         let Ok(Command::Status(reply)) = commands.try_recv() else { panic!("no command") };
         assert!(!reply.is_wanted(std::time::Instant::now()));
-        // A full channel is said at once.
+        // A full channel is reported at once.
         let mut waiting = Vec::new();
         for _ in 0..super::super::COMMANDS_MAX {
-            let (mut client, served) = connect(&desk, 4096);
+            let (mut client, served) = connect(&control, 4096);
             client.write_all(status.as_bytes()).await.unwrap();
             waiting.push((client, served));
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
-        let (text, took) = exchange(&desk, status).await;
+        let (text, took) = exchange(&control, status).await;
         assert!(text.starts_with("HTTP/1.1 503 ") && text.contains("\"busy\""), "{text}");
         assert!(took < ANSWER_WAIT, "{took:?}");
-        // A data plane that ends leaves them without an answer, which is said too.
+        // A data plane that stops is reported, too.
         drop(commands);
         let (mut client, _) = waiting.remove(0);
         let mut text = String::new();
@@ -196,7 +167,7 @@ fn unresponsive_data_plane_times_out() {
 
 #[test]
 fn invalid_requests_get_their_error_codes() {
-    let (_node, desk) = answered_desk();
+    let (_node, control) = answered_control();
     let put = |body: &str| {
         let length = body.len();
         format!("PUT /v1/paths/a HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}")
@@ -213,6 +184,9 @@ fn invalid_requests_get_their_error_codes() {
         (put("{\"modes\": \"tls\"}"), 400, "unknown field `modes`"),
         (put("{\"mode\": \"udp\"}"), 400, "unknown variant `udp`"),
         (scheduler("{\"scheduler\": \"best\"}"), 400, "no chain is named"),
+        (scheduler("{\"scheduler\": [\"min_rtt\", \"x\"]}"), 400, "no schedulerlet is named"),
+        (scheduler("{\"scheduler\": 1}"), 400, "expected the name of a chain"),
+        (scheduler("{\"chain\": \"redundant\"}"), 400, "unknown field `chain`"),
         (scheduler("[]"), 400, "expected a JSON object"),
         (scheduler("{\"scheduler\": \"min_rtt\"}"), 200, "{\"scheduler\":[\"min_rtt\"]}"),
         (put("{\"enabled\": false}"), 409, "it is the last carrier"),
@@ -236,7 +210,7 @@ fn invalid_requests_get_their_error_codes() {
     ];
     for (request, status, words) in rows {
         let shown = &request[..request.len().min(80)];
-        let (text, _) = on_runtime(exchange(&desk, &request));
+        let (text, _) = on_runtime(exchange(&control, &request));
         assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {text}");
         assert!(text.contains(words), "{shown:?}: {text}");
     }

@@ -1,4 +1,4 @@
-//! The whole control thread over a real socket, as a daemon runs it.
+//! The control thread over a real socket, as a daemon runs it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,10 +7,10 @@ use std::thread;
 use mio::{Events, Poll, Token, Waker};
 
 use super::super::server::{CONNECTIONS_MAX, collect};
-use super::super::{AdminHandle, AdminServer, EVENTS_WAITING_MAX, Event, Record, Reloaded, Status};
+use super::super::{AdminHandle, EVENTS_WAITING_MAX, Event, Record, Reloaded, Status};
 use super::*;
 
-/// A data plane on its own thread: it answers commands and publishes events on order.
+/// A data plane on its own thread: it answers commands and publishes the events it receives.
 struct Daemon {
     node: Node,
     publish: std::sync::mpsc::Sender<Option<Event>>,
@@ -23,7 +23,7 @@ impl Daemon {
         let node = Node::new();
         let mut poll = Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
-        let handle = AdminServer::start(node.options(waker.clone())).unwrap();
+        let handle = crate::start(node.options(waker.clone())).unwrap();
         let (publish, orders) = std::sync::mpsc::channel();
         let thread = thread::spawn(move || {
             let mut events = Events::with_capacity(4);
@@ -32,8 +32,8 @@ impl Daemon {
                 while let Some(command) = handle.try_recv() {
                     answer(command);
                 }
-                for order in orders.try_iter() {
-                    match order {
+                for event in orders.try_iter() {
+                    match event {
                         Some(event) => handle.publish(event),
                         None => return,
                     }
@@ -43,8 +43,8 @@ impl Daemon {
         Self { node, publish, waker, thread: Some(thread) }
     }
 
-    fn order(&self, order: Option<Event>) {
-        self.publish.send(order).unwrap();
+    fn publish(&self, event: Event) {
+        self.publish.send(Some(event)).unwrap();
         self.waker.wake().unwrap();
     }
 
@@ -88,7 +88,7 @@ fn status_and_paths_are_reported() {
     assert_eq!(code, 200, "{text}");
     let status: Status = serde_json::from_str(&text).unwrap();
     assert_eq!((status.api.as_str(), status.pid), ("v1", std::process::id()));
-    assert_eq!(status.role, polyrail_config::check::Kind::Gateway);
+    assert_eq!(status.role, polyrail_identity::NodeRole::Gateway);
     assert_eq!(status.config.file, daemon.node.file());
     assert_eq!(status.snapshot, snapshot());
     assert!(status.uptime_s >= 0.0 && status.process.cpu_s > 0.0, "{text}");
@@ -125,10 +125,10 @@ fn events_are_followed_and_end_with_the_daemon() {
     let started = next(&mut reader).unwrap();
     assert_eq!((started.seq, started.event), (1, Event::Started));
     let quic = Event::QuicRetried { path: "a".to_owned() };
-    daemon.order(Some(quic.clone()));
+    daemon.publish(quic.clone());
     assert_eq!(next(&mut reader).unwrap().event, quic);
     let alarm = Event::Alarm { message: "m".to_owned(), path: None };
-    daemon.order(Some(alarm.clone()));
+    daemon.publish(alarm.clone());
     assert_eq!(next(&mut reader).unwrap().event, alarm);
 
     let (_, text) = daemon.ask("GET /v1/events?follow=false&since=1", "");
@@ -136,7 +136,7 @@ fn events_are_followed_and_end_with_the_daemon() {
     let socket = daemon.node.path("admin.sock");
     assert!(socket.exists());
     drop(daemon);
-    assert!(!socket.exists(), "the socket goes with the daemon");
+    assert!(!socket.exists(), "the daemon removes its socket");
     assert_eq!(next(&mut reader), None);
 }
 
@@ -179,14 +179,14 @@ fn many_concurrent_clients_are_served() {
 
 #[test]
 fn dropped_events_are_counted() {
-    let (_node, desk, _commands) = silent_desk();
-    let (handle, channels) = AdminHandle::<GatewayConfig>::pair();
+    let (_node, control, _commands) = silent_control();
+    let (handle, channels) = AdminHandle::<GatewayTables>::pair();
     for n in 0..EVENTS_WAITING_MAX + 5 {
         handle.publish(Event::Alarm { message: n.to_string(), path: None });
     }
     let text = on_runtime(async {
-        let collecting = tokio::spawn(collect(desk.clone(), channels.events, channels.lost));
-        let mut reader = desk.stream.read(0, true);
+        let collecting = tokio::spawn(collect(control.clone(), channels.events, channels.lost));
+        let mut reader = control.stream.read(0, true);
         let text = reader.next().await.unwrap();
         collecting.abort();
         text
@@ -197,13 +197,13 @@ fn dropped_events_are_counted() {
 }
 
 #[test]
-fn sighup_works_without_a_socket() {
+fn requested_reload_works_without_a_socket() {
     let node = Node::new();
     let text = TEXT.replace("[admin]\nsocket = \"admin.sock\"\n", "");
     node.write(&text);
     let mut poll = Poll::new().unwrap();
     let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
-    let handle: AdminHandle<GatewayConfig> = AdminServer::start(node.options(waker)).unwrap();
+    let handle: AdminHandle<GatewayTables> = crate::start(node.options(waker)).unwrap();
     assert!(!node.path("admin.sock").exists());
     for mode in [Mode::Quic, Mode::Tls] {
         node.write(&text.replace("mode = \"auto\"", &format!("mode = \"{mode}\"")));
@@ -216,13 +216,13 @@ fn sighup_works_without_a_socket() {
             }
         };
         let Command::Reload { config, reply, .. } = command else { panic!("{command:?}") };
-        assert_eq!(config.mode, mode);
+        assert_eq!(config.common.mode, mode);
         reply.send(Ok(Vec::new()));
     }
 }
 
 #[test]
-fn reload_over_the_socket() {
+fn reload_over_the_socket_reports_changes_and_refusals() {
     let daemon = Daemon::start();
     let (code, text) = daemon.ask("POST /v1/reload", "");
     assert_eq!((code, text.as_str()), (200, "{\"changes\":[],\"warnings\":[]}\n"));

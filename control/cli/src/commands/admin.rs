@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
-use polyrail_admin::client::{Answer, Client, ClientError};
-use polyrail_admin::{PathChange, RestartWish};
-use polyrail_config::ChainSpec;
-use polyrail_config::Mode;
+use polyrail_admin::client::{Answer, Client, ClientError, path_address};
+use polyrail_admin::{PathChange, PathState, RestartWish, Scheduler};
+use polyrail_config::{ChainSpec, Mode};
+use serde::Deserialize;
 
 use super::shown;
 
@@ -95,17 +95,22 @@ pub(crate) struct Events {
 
 /// Shows the daemon's status.
 pub(crate) fn status(connection: &Connection, out: &mut dyn Write) -> anyhow::Result<bool> {
-    let answer = connection.client()?.status()?;
+    let answer = connection.client()?.get("/v1/status")?;
     connection.show(&answer, out, shown::status)
 }
 
 /// Shows the paths.
 pub(crate) fn paths(arguments: &Paths, out: &mut dyn Write) -> anyhow::Result<bool> {
+    #[derive(Deserialize)]
+    struct Listed {
+        paths: Vec<PathState>,
+    }
     let connection = &arguments.connection;
+    let client = connection.client()?;
     match &arguments.name {
         None => connection
-            .show(&connection.client()?.paths()?, out, |paths, out| shown::paths(paths, out)),
-        Some(name) => connection.show(&connection.client()?.path(name)?, out, shown::path),
+            .show(&client.get("/v1/paths")?, out, |Listed { paths }, out| shown::paths(paths, out)),
+        Some(name) => connection.show(&client.get(&path_address(name))?, out, shown::path),
     }
 }
 
@@ -121,15 +126,16 @@ pub(crate) fn path(order: PathOrder, out: &mut dyn Write) -> anyhow::Result<bool
             (name, PathChange { restart: Some(wish), ..PathChange::default() }, connection)
         }
     };
-    let answer = connection.client()?.set_path(&name, &change)?;
-    connection.show(&answer, out, |path, out| shown::paths(std::slice::from_ref(path), out))
+    let answer = connection.client()?.put(&path_address(&name), &change)?;
+    connection
+        .show(&answer, out, |path: &PathState, out| shown::paths(std::slice::from_ref(path), out))
 }
 
 /// Changes the scheduler of the daemon's direction of sending.
 pub(crate) fn scheduler(arguments: SetScheduler, out: &mut dyn Write) -> anyhow::Result<bool> {
     let SetScheduler { chain, connection } = arguments;
-    let answer = connection.client()?.set_scheduler(chain)?;
-    connection.show(&answer, out, |scheduler, out| {
+    let answer = connection.client()?.put("/v1/scheduler", &Scheduler { chain })?;
+    connection.show(&answer, out, |scheduler: &Scheduler, out| {
         writeln!(out, "scheduler: {}", scheduler.chain.names().join(", "))
     })
 }
@@ -160,7 +166,7 @@ pub(crate) fn events(arguments: &Events, out: &mut dyn Write) -> anyhow::Result<
 
 /// Whether the error is that no daemon listens.
 pub(crate) fn is_not_running(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(ClientError::NotRunning { .. }))
+    matches!(error.downcast_ref(), Some(ClientError::NotRunning(_)))
 }
 
 impl Connection {

@@ -4,31 +4,32 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use polyrail_config::check::{self, Kind};
+use polyrail_config::check;
+use polyrail_identity::NodeRole;
 
 /// `polyrail check`.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The configuration file
     file: PathBuf,
-    /// The daemon of the configuration [default: guessed from its keys]
+    /// The daemon of the configuration: gateway or cloud [default: guessed from its keys]
     #[arg(long = "as", value_name = "DAEMON")]
-    kind: Option<Kind>,
+    role: Option<NodeRole>,
 }
 
 /// Prints the findings; returns true if the daemon can start with the configuration.
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<bool> {
-    let Arguments { file, kind } = arguments;
-    let report = match check::check(file, *kind) {
+    let Arguments { file, role } = arguments;
+    let report = match check::check(file, *role) {
         Ok(report) => report,
         Err(error) => {
             writeln!(out, "{error}")?;
-            if kind.is_none()
+            if role.is_none()
                 && let Ok(text) = std::fs::read_to_string(file)
             {
-                let kind = check::guess(&text);
+                let role = check::guess(&text).as_str();
                 let file = file.display();
-                writeln!(out, "{file}: read as a {kind}'s configuration (--as overrides this)")?;
+                writeln!(out, "{file}: read as a {role}'s configuration (--as overrides this)")?;
             }
             return Ok(false);
         }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use polyrail_identity::{
     Authority, Certificate, IssueRequest, NodeRole, RevocationList, Serial, read_certificates,
     shown,
@@ -32,9 +32,9 @@ pub(crate) enum Command {
         /// The authority's folder
         #[arg(long)]
         dir: PathBuf,
-        /// The node's role
+        /// The node's role: gateway or cloud
         #[arg(long)]
-        role: RoleName,
+        role: NodeRole,
         /// The node's name
         #[arg(value_parser = identity)]
         name: Identity,
@@ -74,24 +74,11 @@ pub(crate) enum Command {
     },
 }
 
-/// A node's role on the command line.
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum RoleName {
-    /// It opens tunnels
-    Gateway,
-    /// It accepts tunnels
-    Cloud,
-}
-
 /// Runs the command; returns false if a shown certificate is invalid.
 pub(crate) fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<bool> {
     match command {
         Command::Init { dir, name, force } => init(&dir, &name, force, out),
         Command::Issue { dir, role, name, days, out: folder, force } => {
-            let role = match role {
-                RoleName::Gateway => NodeRole::Gateway,
-                RoleName::Cloud => NodeRole::Cloud,
-            };
             let folder = folder.unwrap_or_else(|| dir.clone());
             issue(&dir, &IssueRequest { name, role, days, out: folder, force }, out)
         }

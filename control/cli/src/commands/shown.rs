@@ -13,7 +13,7 @@ use serde_json::Value;
 /// `polyrail status`.
 pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let Status { role, version, pid, config, process, snapshot, .. } = status;
-    let uptime = duration(status.uptime_s);
+    let (role, uptime) = (role.as_str(), duration(status.uptime_s));
     writeln!(out, "polyrail-{role} {version}, process {pid}, up for {uptime}")?;
     let (file, loaded) = (config.file.display(), config.loaded_at);
     let (taken, refused) = (config.reloads, config.reloads_refused);

@@ -23,8 +23,7 @@ use x509_parser::prelude::FromDer;
 use super::authority::{backdated, read_key};
 use super::*;
 use crate::{
-    Certificate, IdentityError, NodeRole, RevocationList, Role, Serial, check_key_file,
-    read_certificates,
+    Certificate, IdentityError, NodeRole, RevocationList, Role, Serial, read_certificates,
 };
 
 fn scratch() -> (TempDir, Authority) {
@@ -232,22 +231,6 @@ fn existing_files_are_replaced_only_with_force() {
     Authority::create(dir, "Other", true).unwrap();
     assert_ne!(fs::read(dir.join("ca.key")).unwrap(), before);
     assert_eq!(fs::read(dir.join("issued.list")).unwrap(), b"");
-}
-
-#[test]
-fn keys_readable_by_others_are_refused() {
-    let (folder, _) = scratch();
-    let key = folder.path().join("ca.key");
-    for (mode, fine) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false)] {
-        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
-        let error = Authority::open(folder.path()).err().map(|error| error.to_string());
-        let key = key.display();
-        let expected = format!("{key} is mode {mode:04o}: run chmod 600 {key}");
-        assert_eq!(error, (!fine).then_some(expected));
-    }
-    let error = check_key_file(folder.path()).unwrap_err().to_string();
-    assert!(error.contains("not a regular file"), "{error}");
-    assert!(check_key_file(&folder.path().join("none")).is_err());
 }
 
 #[test]

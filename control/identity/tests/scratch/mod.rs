@@ -28,7 +28,7 @@ pub struct Authority {
     pem: String,
 }
 
-/// What to put into a certificate.
+/// The contents of a certificate.
 pub struct Node<'a> {
     pub name: &'a str,
     pub dns: Vec<&'a str>,
@@ -62,7 +62,7 @@ impl Authority {
         self.folder.path().join(file)
     }
 
-    /// Writes a certificate and key; answers with the paths of its identity under `trusted`.
+    /// Writes a certificate and key; returns the paths of its identity under `trusted`.
     pub fn issue(&self, node: &Node<'_>, trusted: &Authority) -> IdentityPaths {
         let key = KeyPair::generate().unwrap();
         let dns: Vec<String> = node.dns.iter().map(|&name| name.to_owned()).collect();
@@ -85,7 +85,7 @@ impl Authority {
         paths
     }
 
-    /// The identity of a well-made node.
+    /// The identity of a valid node.
     pub fn node(&self, node: &Node<'_>) -> TlsIdentity {
         TlsIdentity::load(&self.issue(node, self)).unwrap()
     }

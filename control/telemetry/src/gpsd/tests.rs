@@ -41,7 +41,7 @@ fn tpv(device: &str, second: u32, lat: f64) -> String {
     format!(r#"{{"class":"TPV","device":"{device}","mode":3,"time":"{time}",{place}}}"#)
 }
 
-/// What a conversation leads to in which gpsd says `parts`: its end, the state, the latitudes.
+/// The result of a conversation in which gpsd sends `parts`: its end, the state, the latitudes.
 fn conversation(parts: &[&[u8]]) -> (String, SourceState, Vec<f64>) {
     let mut builder = Builder::new();
     builder.write(WATCH);
@@ -85,18 +85,8 @@ fn result_does_not_depend_on_chunk_boundaries() {
 }
 
 #[test]
-fn broken_connection_at_any_byte_is_harmless() {
-    let script = script();
-    for cut in 0..script.len() {
-        let (end, state, latitudes) = conversation(&[&script.as_bytes()[..cut]]);
-        assert!(latitudes.len() <= 2 && state.errors <= 4, "cut at {cut}");
-        assert_eq!(end, "it closed the connection");
-    }
-}
-
-#[test]
 fn long_and_binary_lines_are_skipped() {
-    let long = vec![b'x'; 3 * super::super::lines::LINE_MAX];
+    let long = vec![b'x'; 3 * super::super::lines::LINE_MAX as usize];
     let (good, rest) = (tpv("/dev/a", 1, 1.5), [0xff, 0xfe, b'\n']);
     let (_, state, latitudes) = conversation(&[&long, b"\n", &rest, good.as_bytes()]);
     assert_eq!((state.errors, latitudes), (2, vec![1.5]));
@@ -121,7 +111,7 @@ async fn connection_without_lines_is_lost() {
     server.read(tpv("/dev/a", 1, 1.0).as_bytes());
     server.read(b"\n");
     tokio::time::sleep(Duration::from_secs(9)).await;
-    // Half a line is no sign of life.
+    // An incomplete line does not reset the timeout.
     server.read(b"{\"class\"");
     assert_eq!(ended.await.unwrap(), "silent for 10 s");
     assert_eq!(begun.elapsed().as_secs(), 19);
@@ -138,9 +128,9 @@ fn one_receiver_is_used_until_it_loses_its_fix() {
     assert!(hear(0, tpv("a", 0, 1.0)));
     assert!(!hear(0, tpv("b", 0, 2.0)));
     assert!(hear(1, tpv("a", 1, 1.1)));
-    assert!(!hear(4, tpv("b", 4, 2.4)), "a has been without for 3 s");
+    assert!(!hear(4, tpv("b", 4, 2.4)), "a has had no fix for 3 s");
     assert!(hear(5, tpv("b", 5, 2.5)));
-    assert!(!hear(5, tpv("a", 5, 1.5)), "it is b's turn now");
+    assert!(!hear(5, tpv("a", 5, 1.5)), "b is in use");
     // b was unplugged.
     assert!(!hear(6, r#"{"class":"DEVICE","path":"b","activated":0}"#.to_owned()));
     assert!(hear(6, tpv("a", 6, 1.6)));
@@ -201,7 +191,7 @@ fn positions() -> Vec<(u64, f64, f64)> {
 struct Gpsfake(Child);
 
 impl Gpsfake {
-    /// `None`, and said so, where it is missing and may be.
+    /// `None` if it is missing and `POLYRAIL_ALLOW_SKIP` permits that.
     fn start(port: u16) -> Option<Self> {
         let path = std::env::var("PATH").unwrap_or_default();
         let path = format!("{path}:/usr/local/sbin:/usr/sbin:/sbin");
@@ -233,7 +223,7 @@ impl Drop for Gpsfake {
     }
 }
 
-/// Positions of the real gpsd, all of them right, none where the track has none.
+/// All positions of the real gpsd are right, and there are none where the track has none.
 #[tokio::test]
 async fn real_gpsd_reports_a_recorded_track() {
     let positions = positions();

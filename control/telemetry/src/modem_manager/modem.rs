@@ -197,16 +197,11 @@ impl Modem {
             (LOCATION, "Enabled", Value::U32(sources)) => self.sources = Some(*sources),
             (LOCATION, "SignalsLocation", Value::Bool(signals)) => self.signals = *signals,
             (LOCATION, "Location", Value::Dict(places)) => {
-                let cells = |(key, _): &(&Value<'_>, _)| matches!(key, Value::U32(LOCATION_3GPP));
-                let place = places.iter().find(cells).map(|(_, place)| inner(place));
-                self.place = match place {
-                    Some(Value::Str(text)) => Some(text.to_string()),
-                    _ => None,
-                };
+                self.place = places.get(&LOCATION_3GPP).ok().flatten();
             }
             (SIGNAL, "Rate", Value::U32(rate)) => self.rate = Some(*rate),
-            (SIGNAL, "Lte", Value::Dict(_)) => self.lte_dbm = power(value),
-            (SIGNAL, "Nr5g", Value::Dict(_)) => self.nr_dbm = power(value),
+            (SIGNAL, "Lte", Value::Dict(lte)) => self.lte_dbm = lte.get(&"rsrp").ok().flatten(),
+            (SIGNAL, "Nr5g", Value::Dict(nr)) => self.nr_dbm = nr.get(&"rsrp").ok().flatten(),
             _ => {}
         }
     }
@@ -273,16 +268,6 @@ fn network_port(port: &Value<'_>) -> Option<String> {
     let Value::Structure(port) = inner(port) else { return None };
     match port.fields() {
         [Value::Str(name), Value::U32(PORT_NET)] => Some(name.to_string()),
-        _ => None,
-    }
-}
-
-/// The value `rsrp` of a technology's measurements.
-fn power(value: &Value<'_>) -> Option<f64> {
-    let Value::Dict(measurements) = value else { return None };
-    let is_rsrp = |(key, _): &(&Value<'_>, _)| matches!(key, Value::Str(key) if key == "rsrp");
-    match measurements.iter().find(is_rsrp).map(|(_, value)| inner(value)) {
-        Some(Value::F64(dbm)) => Some(*dbm),
         _ => None,
     }
 }
@@ -386,11 +371,11 @@ mod tests {
         assert_eq!(reported(&mut modems, 1940), [(None, None)], "searching");
         modems.state(PATH, 11);
         place(&mut modems, "262,01,FFFE,0,0");
-        assert_eq!(reported(&mut modems, 3000), [], "registered, and nobody knows where");
+        assert_eq!(reported(&mut modems, 3000), [], "registered in an unknown cell");
         place(&mut modems, "262,01,FFFE,1A2B3C5,1");
         assert_eq!(reported(&mut modems, 3010)[0].0, Some(0x1a2_b3c5));
         modems.lose(PATH, [SIGNAL, LOCATION, MODEM].into_iter());
-        assert_eq!(reported(&mut modems, 3020), [(None, None)], "it was pulled out");
+        assert_eq!(reported(&mut modems, 3020), [(None, None)], "unplugged");
         assert_eq!(reported(&mut modems, 9000), []);
     }
 
@@ -430,7 +415,7 @@ mod tests {
         let setup_requests = [SetupRequest::Location(1), SetupRequest::Signal(1)]
             .map(|request| (PATH.to_owned(), request));
         assert_eq!(modems.setup_requests(now), setup_requests);
-        assert_eq!(modems.setup_requests(now + REQUEST_EVERY / 2), [], "not again at once");
+        assert_eq!(modems.setup_requests(now + REQUEST_EVERY / 2), [], "not repeated at once");
         // Other programs have their own sources and rates.
         let (five, thirty, yes) = (Value::new(4_u32), Value::new(30_u32), Value::new(true));
         let set = [("Enabled", &five), ("SignalsLocation", &yes)];

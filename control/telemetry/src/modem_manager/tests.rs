@@ -22,7 +22,7 @@ struct Bus {
 }
 
 impl Bus {
-    /// `None`, and said so, where dbus-daemon is missing and may be.
+    /// `None` if dbus-daemon is missing and `POLYRAIL_ALLOW_SKIP` permits that.
     fn start() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let daemon = Self::daemon(folder.path().join("bus"), folder.path().join("bus.conf"))?;
@@ -118,7 +118,7 @@ impl MockModem {
     ) -> zbus::Result<()>;
 }
 
-/// Tells its cell only when it is set up.
+/// Reports its cell only after it was set up.
 struct MockLocation {
     cell: String,
     enabled: u32,
@@ -274,7 +274,7 @@ impl Harness {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("it did not come to that: {:?}", self.source.monitor.state());
+        panic!("the condition never held: {:?}", self.source.monitor.state());
     }
 
     /// Waits until a carrier is reported in a cell, with or without a power.
@@ -290,7 +290,7 @@ impl Harness {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("{carrier} was not told to be in {cell:x?}; last {last:?}");
+        panic!("{carrier} was not reported in {cell:x?}; last {last:?}");
     }
 }
 
@@ -308,7 +308,7 @@ async fn cells_follow_modems_and_restarts_of_the_manager() {
     let message = source.source.monitor.state().message.unwrap();
     assert_eq!(message, "ModemManager is not on the bus");
 
-    // A manager that has its modems before it has its name.
+    // A manager that adds its modems before it owns its name.
     let manager = Manager::start(&bus).await;
     manager.add(0, "wwan0", "1", "262,01,FFFE,1A2B3C4,5678", false).await;
     let manager = manager.named().await;
@@ -338,7 +338,7 @@ async fn cells_follow_modems_and_restarts_of_the_manager() {
     source.serves("a", None).await;
     source.serves("b", Some(0x77)).await;
 
-    // The manager ends without a word, and another one comes.
+    // The manager dies, and another one starts.
     drop(manager);
     source.until(|state| state.state == SourcePhase::Waiting).await;
     while source.receiver.try_recv().is_ok() {}
@@ -350,7 +350,7 @@ async fn cells_follow_modems_and_restarts_of_the_manager() {
         let path = Manager::path(2);
         server.interface::<_, MockLocation>(path.as_str()).await.unwrap().get().await.enabled
     };
-    assert_eq!(enabled, 5, "what others had set up there stays");
+    assert_eq!(enabled, 5, "other programs' settings are kept");
 }
 
 #[tokio::test]
@@ -404,12 +404,12 @@ async fn signals_of_other_senders_are_ignored() {
     manager.enters(0, "262,01,FFFE,9A,1").await;
     for _ in 0..1000 {
         while let Ok(Observation::Serving(serving)) = source.receiver.try_recv() {
-            assert!(serving.cell.is_some(), "the impostor was believed");
+            assert!(serving.cell.is_some(), "the signal of the impostor was accepted");
             if serving.cell == Some(CellId(0x9a)) {
                 return;
             }
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("the manager was not believed");
+    panic!("the signal of the manager was not accepted");
 }

@@ -31,44 +31,33 @@ use super::state::SourcePhase;
 /// The minimum interval between warnings about invalid lines.
 const WARNING_EVERY: Duration = Duration::from_secs(10);
 
-/// A source of lines.
-enum Stream {
-    File(File),
-    Pipe(pipe::Receiver),
-    Socket(UnixStream),
-}
-
 /// Replays lines until the task is dropped. Only `carriers` are reported.
 pub(super) async fn run(path: PathBuf, carriers: watch::Receiver<Vec<String>>, source: Source) {
     let mut backoff = Backoff::default();
     loop {
-        let reason = match open(&path).await {
-            Ok(Stream::File(file)) => {
-                let pace = Pace::file(Instant::now().into_std());
-                let end = play(file, pace, &carriers, &source, &mut backoff).await;
-                let message = match end {
-                    End::Over => "the file was played to its end".to_owned(),
-                    End::Broken(reason) => reason,
-                };
-                tracing::info!(file = %path.display(), message, "replay ended");
-                return source.monitor.set_phase(SourcePhase::Ended, Some(message));
+        let (stream, pace, is_file) = match open(&path).await {
+            Ok(opened) => opened,
+            Err(error) => {
+                backoff.pause(&source, error.to_string()).await;
+                continue;
             }
-            Ok(Stream::Pipe(pipe)) => {
-                play(pipe, Pace::live(), &carriers, &source, &mut backoff).await.reason()
-            }
-            Ok(Stream::Socket(socket)) => {
-                play(socket, Pace::live(), &carriers, &source, &mut backoff).await.reason()
-            }
-            Err(error) => error.to_string(),
         };
+        let played = play(stream, pace, &carriers, &source, &mut backoff).await;
+        if is_file {
+            let message = played.err().unwrap_or("the file was played to its end".to_owned());
+            tracing::info!(file = %path.display(), message, "replay ended");
+            return source.monitor.set_phase(SourcePhase::Ended, Some(message));
+        }
+        let reason = played.err().unwrap_or("the other end was closed".to_owned());
         backoff.pause(&source, reason).await;
     }
 }
 
-async fn open(path: &Path) -> io::Result<Stream> {
+/// Opens a file, pipe or socket; true if it is a file.
+async fn open(path: &Path) -> io::Result<(Box<dyn AsyncRead + Send + Unpin>, Pace, bool)> {
     let kind = tokio::fs::metadata(path).await?.file_type();
     if kind.is_socket() {
-        return UnixStream::connect(path).await.map(Stream::Socket);
+        return Ok((Box::new(UnixStream::connect(path).await?), Pace::live(), false));
     }
     if kind.is_fifo() {
         // With our own writing end, there is no end of file between two writers.
@@ -79,39 +68,26 @@ async fn open(path: &Path) -> io::Result<Stream> {
             }
             both => both,
         };
-        return pipe.map(Stream::Pipe);
+        return Ok((Box::new(pipe?), Pace::live(), false));
     }
     if kind.is_file() {
-        return File::open(path).await.map(Stream::File);
+        let pace = Pace::file(Instant::now().into_std());
+        return Ok((Box::new(File::open(path).await?), pace, true));
     }
     Err(io::Error::other("it is neither a file nor a named pipe nor a socket"))
 }
 
-/// How a stream ended.
-enum End {
-    /// There is nothing more in it.
-    Over,
-    /// It cannot be read on.
-    Broken(String),
-}
-
-impl End {
-    fn reason(self) -> String {
-        match self {
-            Self::Over => "the other end was closed".to_owned(),
-            Self::Broken(reason) => reason,
-        }
-    }
-}
-
-/// Observes what each line says, when it is due.
+/// Observes the contents of each line when it is due, until the stream ends.
+///
+/// # Errors
+/// The stream cannot be read any further; the reason.
 async fn play<R: AsyncRead + Unpin>(
     stream: R,
     mut pace: Pace,
     carriers: &watch::Receiver<Vec<String>>,
     source: &Source,
     backoff: &mut Backoff,
-) -> End {
+) -> Result<(), String> {
     let mut lines = Lines::new(stream);
     let mut invalid_lines = InvalidLines::default();
     source.connected(None);
@@ -120,8 +96,8 @@ async fn play<R: AsyncRead + Unpin>(
             Ok(Some(Line::Text(text))) => Ok(text),
             Ok(Some(Line::TooLong)) => Err("it is too long"),
             Ok(Some(Line::NotText)) => Err("it is not text"),
-            Ok(None) => return End::Over,
-            Err(error) => return End::Broken(error.to_string()),
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
         };
         source.monitor.count_line();
         let number = lines.number();
@@ -141,7 +117,7 @@ async fn play<R: AsyncRead + Unpin>(
             }
             Err(LineError::Incompatible(reason)) => {
                 source.monitor.count_error();
-                return End::Broken(format!("line {number}: {reason}"));
+                return Err(format!("line {number}: {reason}"));
             }
         }
     }

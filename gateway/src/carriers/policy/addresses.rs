@@ -1,8 +1,8 @@
-//! Which of the cloud's addresses the next connection goes to.
+//! Chooses the cloud's address for the next connection.
 //!
-//! The one that worked last is preferred; every fourth connection of a search tries another, so
-//! that a cloud that moved is found while the carrier is searched. Before one has worked, every
-//! failure leads to the next.
+//! The address that last worked is preferred; every fourth connection of a search tries another
+//! address, because the cloud may have moved. Before any address has worked, each failure advances
+//! to the next one.
 
 use std::net::SocketAddr;
 
@@ -10,32 +10,32 @@ use std::net::SocketAddr;
 #[derive(Debug, Default)]
 pub(crate) struct AddressBook {
     addresses: Vec<SocketAddr>,
-    /// The one that worked last.
+    /// The address that last worked.
     good: Option<SocketAddr>,
-    /// Where the search among the others stands.
+    /// The index of the next other address.
     cursor: usize,
     drawn: u64,
 }
 
 impl AddressBook {
-    /// A book of these addresses, in order of preference.
+    /// Addresses in order of preference.
     pub(crate) fn new(addresses: Vec<SocketAddr>) -> Self {
         Self { addresses, ..Self::default() }
     }
 
-    /// Takes other addresses; what worked stays preferred while it is among them.
+    /// Replaces the addresses; the one that worked stays preferred if it is among them.
     pub(crate) fn replace(&mut self, addresses: Vec<SocketAddr>) {
         self.good = self.good.filter(|good| addresses.contains(good));
         self.addresses = addresses;
         self.cursor = 0;
     }
 
-    /// Whether the address is in the book.
+    /// Whether the address is known.
     pub(crate) fn contains(&self, address: &SocketAddr) -> bool {
         self.addresses.contains(address)
     }
 
-    /// Where the next connection goes; `None` when no address fits.
+    /// The address for the next connection; `None` if no address fits.
     pub(crate) fn draw(&mut self, fits: impl Fn(&SocketAddr) -> bool) -> Option<SocketAddr> {
         let good = self.good.filter(&fits);
         self.drawn = if good.is_some() { self.drawn + 1 } else { 0 };
@@ -64,7 +64,7 @@ impl AddressBook {
         self.drawn = 0;
     }
 
-    /// A connection to the address failed: `refused` by somebody, or without any answer.
+    /// A connection to the address failed: it was refused or unanswered.
     pub(crate) fn failed(&mut self, address: SocketAddr, refused: bool) {
         if refused && self.good == Some(address) {
             self.good = None;
@@ -73,7 +73,7 @@ impl AddressBook {
             return;
         }
         let index = self.addresses.iter().position(|known| *known == address);
-        // Several may fail at once: only the address at the cursor moves it.
+        // Several attempts may fail at once: only the address at the cursor advances it.
         if let Some(index) = index
             && index == self.cursor % self.addresses.len()
         {
@@ -82,7 +82,7 @@ impl AddressBook {
     }
 }
 
-/// Of so many connections one goes to another address than the one that worked.
+/// One of this many connections goes to another address than the one that worked.
 const OTHER_EVERY: u64 = 4;
 
 #[cfg(test)]
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_lead_on_and_what_worked_stays() {
+    fn failures_advance_and_the_working_address_is_preferred() {
         let (mut book, all) = book(3);
         let any = |_: &SocketAddr| true;
         assert_eq!((book.draw(any), book.draw(any)), (Some(all[0]), Some(all[0])));
@@ -108,7 +108,7 @@ mod tests {
         book.worked(all[2]);
         let drawn: Vec<_> = (0..8).map(|_| book.draw(any).unwrap().port()).collect();
         assert_eq!(drawn, [3, 3, 3, 1, 3, 3, 3, 2]);
-        // Silence does not condemn what worked; a refusal does.
+        // An unanswered attempt keeps the preference; a refusal removes it.
         book.failed(all[2], false);
         assert_eq!(book.draw(any), Some(all[2]));
         book.failed(all[2], true);
@@ -126,6 +126,6 @@ mod tests {
         assert_eq!(book.draw(|_| true), Some(all[1]));
         book.worked(all[1]);
         let drawn: Vec<_> = (0..8).map(|_| book.draw(|_| true)).collect();
-        assert!(drawn.iter().all(|address| *address == Some(all[1])), "one address alone");
+        assert!(drawn.iter().all(|address| *address == Some(all[1])), "there is only one address");
     }
 }

@@ -1,11 +1,11 @@
-//! One connection of a carrier, from its begin until it is forgotten, and its transport's state.
+//! One connection attempt of a carrier, and its transport's state.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use polyrail_model::TunnelMode;
 
-/// The policy's id of a connection; never used twice by one carrier.
+/// The policy's id of a connection; unique for each carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AttemptId(pub(crate) u64);
 
@@ -19,13 +19,13 @@ pub(crate) struct AttemptId(pub(crate) u64);
 pub(crate) enum Stage {
     /// No answer yet.
     Dialing,
-    /// No answer yet; its greeting went out as early data and may have arrived.
+    /// No answer yet; its greeting was sent as early data and may have arrived.
     Early,
-    /// The handshake is over.
+    /// The handshake finished.
     Greeting,
-    /// The session has it as its path of this number.
+    /// The session uses it as the path of this number.
     Path(u64),
-    /// The session does not want it any more.
+    /// The session closes it.
     Dismissed,
 }
 
@@ -62,15 +62,15 @@ pub(crate) struct Attempt {
     /// When the cloud answered.
     pub(crate) up_at: Option<Instant>,
     pub(crate) reading: Reading,
-    /// The session's last word on the path: it makes no progress.
+    /// The session reports that the path is stalled.
     pub(crate) stalled: bool,
-    /// The factor by which it may wait longer for its answer than others.
+    /// The factor by which its lifetime exceeds that of other attempts.
     pub(crate) patience: u32,
-    /// The policy's generation when it was begun: how it leaves this machine.
+    /// The generation of the socket options that it was started with.
     pub(crate) generation: u64,
-    /// It greeted the cloud in early data.
+    /// It sent its greeting as early data.
     pub(crate) early: bool,
-    /// The policy has asked to close it.
+    /// The policy requested to close it.
     pub(crate) closing: bool,
 }
 
@@ -80,12 +80,12 @@ impl Attempt {
         !self.closing && matches!(self.stage, Stage::Dialing | Stage::Early | Stage::Greeting)
     }
 
-    /// Whether the cloud may have it as a path, or will in a moment.
+    /// Whether the cloud may already use it as a path, or will soon.
     pub(crate) fn has_greeted(&self) -> bool {
         matches!(self.stage, Stage::Early | Stage::Greeting)
     }
 
-    /// The number of its path while the session has it.
+    /// The number of its path while the session uses it.
     pub(crate) fn path(&self) -> Option<u64> {
         match self.stage {
             Stage::Path(number) if !self.closing => Some(number),

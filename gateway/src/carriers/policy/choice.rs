@@ -1,4 +1,4 @@
-//! QUIC or TLS: what a carrier's mode permits, and what mode `auto` learns about UDP.
+//! QUIC or TLS: the modes that a carrier permits, and what mode `auto` learns about UDP.
 //!
 //! ```text
 //!         3 probes unanswered while TCP was answered, or
@@ -8,15 +8,15 @@
 //!     └──────────── a retry became a path ───────────────────┘ └── wait doubled <──────┘
 //! ```
 //!
-//! Each demotion waits twice as long as the one before, unless a QUIC path lasted [`PROVEN_AFTER`]
-//! in between.
+//! Each demotion waits twice as long as the previous one, unless a QUIC path lasted
+//! [`PROVEN_AFTER`] in between.
 //!
-//! **Blocked.** A carrier without coverage silences UDP and TCP alike. So an unanswered QUIC
-//! connection counts only when it was a *probe*: begun while a TLS path was making progress, within
-//! [`SIGN_FRESH`] of a sign of life of TCP there, and followed by another sign of life without a
-//! stall in between. Connections of a search (a bring-up, a restart) never count.
+//! **Blocked.** A carrier without coverage delivers neither UDP nor TCP. So an unanswered QUIC
+//! connection counts only if it was a *probe*: started within [`SIGN_FRESH`] of progress on a TLS
+//! path, and followed by more progress without a stall in between. Connections of a search (a
+//! bring-up, a restart) never count.
 //!
-//! The search decides when connections are begun.
+//! The search decides when connections are started.
 
 use std::time::{Duration, Instant};
 
@@ -31,43 +31,43 @@ use super::notice::EndingKind;
 pub(crate) struct Choice {
     wish: Mode,
     demotion: Option<Demotion>,
-    /// How long the next demotion lasts until its first retry.
+    /// How long the next demotion waits before its first retry.
     retry_next: Duration,
-    /// When QUIC is probed next to a TLS path, and how long after an unanswered probe.
+    /// When QUIC is probed next to a TLS path, and the wait after an unanswered probe.
     probe_at: Option<Instant>,
     probe_gap: Duration,
     probe: Option<Probe>,
-    /// A probe was unanswered, and TCP has not yet shown that the carrier lives.
+    /// A probe was unanswered, and TCP has not made progress since.
     pending: bool,
     unanswered: u32,
     refused: bool,
-    /// When TCP last showed that the carrier lives.
+    /// When TCP last made progress.
     sign_at: Option<Instant>,
     /// Suspicions of policing are ignored until then.
     trusted_until: Option<Instant>,
-    /// Since when a QUIC path carries without a suspicion.
+    /// Since when a QUIC path carries data without suspicion.
     quic_since: Option<Instant>,
 }
 
 /// The consequence of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Begin one QUIC connection next to the TLS path.
+    /// Start one QUIC connection next to the TLS path.
     Probe {
-        /// It ends a demotion's wait.
+        /// It ends the wait of a demotion.
         retry: bool,
     },
     /// QUIC is demoted.
     Demoted(Demotion),
-    /// QUIC looks policed and is the only mode: replace its connection.
+    /// QUIC looks policed, and the mode permits only QUIC: replace its connection.
     Renew,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Probe {
-    /// TCP had shown life shortly before.
+    /// TCP made progress shortly before.
     fresh: bool,
-    /// It has shown life since.
+    /// TCP made progress since.
     sign: bool,
 }
 
@@ -94,7 +94,7 @@ impl Choice {
         self.wish
     }
 
-    /// The operator sets another mode: all knowledge is discarded.
+    /// Sets the mode and discards all knowledge about the carrier.
     pub(crate) fn set_wish(&mut self, now: Instant, wish: Mode) {
         *self = Self { sign_at: self.sign_at, probe_at: Some(now), ..Self::new(wish) };
     }
@@ -108,7 +108,7 @@ impl Choice {
         }
     }
 
-    /// Whether a QUIC path may take the place of a TLS path.
+    /// Whether a QUIC path may replace a TLS path.
     pub(crate) fn prefers_quic(&self) -> bool {
         self.wish == Mode::Auto && self.demotion.is_none()
     }
@@ -117,15 +117,15 @@ impl Choice {
         self.demotion.as_ref()
     }
 
-    /// A TLS path carries.
+    /// A TLS path is up.
     pub(crate) fn on_tls_path(&mut self, now: Instant) {
         self.quic_since = None;
         self.probe_at = Some(now);
         self.sign(now);
     }
 
-    /// A QUIC path carries. That ends a demotion; one for policing only when it was `probed`, as a
-    /// retry: winning a race says nothing about rates.
+    /// A QUIC path is up. That ends a demotion; a demotion for policing ends only if the path was
+    /// `probed`, because winning a race says nothing about rates.
     pub(crate) fn on_quic_path(&mut self, now: Instant, probed: bool) {
         (self.probe, self.probe_at) = (None, None);
         self.calm_down();
@@ -134,13 +134,13 @@ impl Choice {
         self.demotion.take_if(|demotion| probed || !demotion.why.is_policing());
     }
 
-    /// TCP showed that the carrier lives.
+    /// TCP made progress.
     pub(crate) fn on_sign(&mut self, now: Instant) -> Option<Verdict> {
         self.sign(now);
         if std::mem::take(&mut self.pending) { self.count(now) } else { None }
     }
 
-    /// The TLS path stalls, or is gone: silence says nothing about UDP.
+    /// The TLS path stalled or closed: an unanswered probe says nothing about UDP.
     pub(crate) fn on_disturbed(&mut self) {
         self.pending = false;
         if let Some(probe) = &mut self.probe {
@@ -148,8 +148,8 @@ impl Choice {
         }
     }
 
-    /// The probe failed. Silence counts if TCP had just made progress, and does again; a refusal
-    /// counts if TCP makes progress. Any other end says nothing about UDP.
+    /// The probe failed. An unanswered probe counts if TCP made progress shortly before and makes
+    /// progress again; a refusal counts if TCP makes progress. Other failures do not count.
     pub(crate) fn on_probe_failed(&mut self, now: Instant, kind: EndingKind) -> Option<Verdict> {
         let probe = self.probe.take()?;
         let refused = kind == EndingKind::Refused;
@@ -176,7 +176,7 @@ impl Choice {
         None
     }
 
-    /// The probe was given up for a search, or answered.
+    /// The probe was abandoned for a search, or answered.
     pub(crate) fn on_probe_dropped(&mut self, now: Instant) {
         if self.probe.take().is_none() {
             return;
@@ -203,7 +203,7 @@ impl Choice {
         verdict
     }
 
-    /// No TLS path came up in place of the demoted QUIC path: QUIC is all there is.
+    /// Lifts the demotion, because no TLS path replaced the demoted QUIC path.
     pub(crate) fn lift_demotion(&mut self, now: Instant) -> bool {
         let Some(demotion) = self.demotion.take() else { return false };
         self.calm_down();
@@ -211,7 +211,7 @@ impl Choice {
         true
     }
 
-    /// The carrier's network changed: knowledge about the old one may be wrong there.
+    /// The carrier's network changed: knowledge about the old one may be wrong.
     pub(crate) fn on_network_change(&mut self, now: Instant) {
         self.calm_down();
         self.retry_next = RETRY_MIN;
@@ -225,7 +225,7 @@ impl Choice {
         self.probe_at = self.probe_at.map(|at| at.min(soon));
     }
 
-    /// The verdict that is due by now, while the carrier runs over a path of this mode.
+    /// The verdict that is due while the carrier uses a path of this mode.
     pub(crate) fn turn(&mut self, now: Instant, mode: TunnelMode) -> Option<Verdict> {
         if self.next_timeout(mode)? > now {
             return None;
@@ -241,8 +241,8 @@ impl Choice {
         if probes { self.probe_due() } else { None }
     }
 
-    /// When QUIC is tried beside a TLS path. Without a demotion it waits for a fresh sign of life,
-    /// so that silence means something.
+    /// When QUIC is probed next to a TLS path. Without a demotion it waits for progress of TCP, so
+    /// that an unanswered probe counts.
     fn probe_due(&self) -> Option<Instant> {
         if let Some(demotion) = &self.demotion {
             return Some(demotion.retry_at);
@@ -270,7 +270,7 @@ impl Choice {
         Verdict::Demoted(demotion)
     }
 
-    /// The wait after which QUIC is trusted again; the next one is twice as long.
+    /// The wait before QUIC is retried; the next wait is twice as long.
     fn next_wait(&mut self, now: Instant) -> Duration {
         let lasted = |since: Instant| now.saturating_duration_since(since) >= PROVEN_AFTER;
         if self.quic_since.is_some_and(lasted) {
@@ -293,16 +293,16 @@ impl Choice {
     }
 }
 
-/// How long after a sign of life of TCP a probe may begin that counts.
+/// How long after progress of TCP a probe must start to count.
 pub(crate) const SIGN_FRESH: Duration = Duration::from_secs(1);
-/// The time between probes that count.
+/// The interval between probes.
 const PROBE_GAP: Duration = Duration::from_secs(1);
-/// How long a probe waits for a fresh sign of life; a session asks an idle path every 20 s.
+/// How long a probe waits for progress of TCP; a session pings an idle path every 20 s.
 const PROBE_PATIENCE: Duration = Duration::from_secs(30);
-/// The first wait of a demotion; it doubles up to the last one.
+/// The first wait of a demotion; it doubles up to the maximum.
 const RETRY_MIN: Duration = Duration::from_secs(30);
 const RETRY_MAX: Duration = Duration::from_secs(600);
 /// The wait after the carrier's network changed.
 const RETRY_CHANGED: Duration = Duration::from_secs(5);
-/// A QUIC path that lasted so long makes the waits short again.
+/// A QUIC path that lasted this long resets the waits.
 const PROVEN_AFTER: Duration = Duration::from_secs(60);

@@ -1,6 +1,6 @@
-//! Connections: when a search or a probe begins one, with which mode, and when it is given up.
+//! Connections: when a search or a probe starts one, in which mode, and when it is abandoned.
 //!
-//! `search.rs` decides which connection is next, `pace.rs` how long it may live.
+//! `search.rs` chooses the next connection, `pace.rs` its lifetime.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ impl Policy {
     pub(super) fn begin_search(&mut self, now: Instant, cause: Cause) {
         self.drop_probe(now);
         let mark = self.current().map(|path| Mark { attempt: path.id, acked: path.reading.acked });
-        // Searches that follow each other closely keep the pace of one; operators need not wait.
+        // Consecutive searches share one pace; an operator's request starts at once.
         let paced = cause.is_urgent() && cause != Cause::Operator;
         let last_start = self.last_start.filter(|_| paced);
         self.search = Some(Search::new(now, cause, mark, last_start));
@@ -37,7 +37,7 @@ impl Policy {
                 Lanes { first: tls, second: Some((quic, search.begun + DEMOTED_JOIN)) }
             }
             (_, Mode::Auto) => {
-                // QUIC has not proven itself here since TLS won the last race.
+                // TLS won the last race, so QUIC may not work here.
                 let doubtful = self.travelled == Some(tls);
                 let delay = if doubtful { Duration::ZERO } else { pace::join_delay(self.rtt) };
                 let join = search.begun + delay;
@@ -105,7 +105,11 @@ impl Policy {
             early: false,
             closing: false,
         });
-        self.counters.of(mode).begun += 1;
+        self.counters.attempts += 1;
+        match mode {
+            TunnelMode::Quic => self.counters.quic_attempts += 1,
+            TunnelMode::Tls => self.counters.tls_attempts += 1,
+        }
         let early = self.pace.restart.early_data;
         let rtt = self.rtt.map(|rtt| rtt.smoothed);
         let start = Start { attempt: id, mode, address, early, racer, rtt };
@@ -127,7 +131,7 @@ impl Policy {
         self.close(id, UNANSWERED);
     }
 
-    /// Ends connections whose time is over and that no search counts.
+    /// Closes expired connections that no search counts.
     pub(super) fn expire(&mut self, now: Instant) {
         let due = |attempt: &&Attempt| self.expires_at(attempt).is_some_and(|at| at <= now);
         let over: Vec<AttemptId> = self.attempts.iter().filter(due).map(|a| a.id).collect();
@@ -153,7 +157,7 @@ impl Policy {
         }
     }
 
-    /// Forgets refusals: something changed.
+    /// Resets the backoff after refusals, because something changed.
     pub(super) fn begin_afresh(&mut self) {
         self.backoffs.iter_mut().for_each(Backoff::reset);
         self.not_before = [None; 2];
@@ -185,7 +189,7 @@ impl Policy {
         let attempt = self.attempts.iter_mut().find(|attempt| attempt.id == id);
         if let Some(attempt) = attempt.filter(|attempt| !attempt.closing) {
             attempt.closing = true;
-            // A connection that has greeted may be a path at the cloud, unless it went unanswered.
+            // The cloud may already use a connection that sent its greeting.
             let unheard = attempt.stage == Stage::Dialing
                 || (attempt.stage == Stage::Early && reason == UNANSWERED);
             self.actions.push_back(Action::Close { attempt: id, unheard, reason });
@@ -193,13 +197,13 @@ impl Policy {
     }
 }
 
-/// Why most connections of a race are closed.
+/// The reason of most closed connections of a race.
 const UNANSWERED: &str = "it was not answered in time";
-/// Connections that one turn begins.
+/// The maximum number of connections that one turn starts.
 const STARTS_MAX: usize = 4;
-/// How long connections that no search waits for any more may still become paths.
+/// How long connections of an ended search may still become paths.
 const LEFTOVER_LIFE: Duration = Duration::from_secs(3);
-/// How long a probe waits for an answer, besides three round trips.
+/// How long a probe waits for an answer, in addition to three round trips.
 const PROBE_LIFE: Duration = Duration::from_millis(500);
 const PROBE_LIFE_MIN: Duration = Duration::from_secs(1);
 /// When QUIC joins a search of a demoted carrier: TCP may be blocked instead.

@@ -1,33 +1,33 @@
-//! Why, and for how long, mode `auto` does not use QUIC.
+//! Why and for how long mode `auto` does not use QUIC.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
-/// QUIC is not used for a time.
+/// QUIC is not used for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Demotion {
     pub(crate) why: Why,
     pub(crate) since: Instant,
-    /// When QUIC is tried again.
+    /// When QUIC is retried.
     pub(crate) retry_at: Instant,
-    /// How long the wait for that is.
+    /// The wait until then.
     pub(crate) wait: Duration,
 }
 
 /// Why QUIC is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// Probes were not answered while TCP was.
+    /// Probes were unanswered while TCP made progress.
     Blocked,
-    /// The same, and something said that nobody listens.
+    /// The same, and a probe was refused.
     Refused,
-    /// UDP seems to be policed to `rate`.
+    /// UDP looks policed to `rate`.
     Policed { rate: Bitrate },
 }
 
 impl Why {
-    /// Whether UDP passes, but slowly.
+    /// Whether UDP is delivered, but slowly.
     pub(crate) fn is_policing(self) -> bool {
         matches!(self, Self::Policed { .. })
     }
@@ -50,5 +50,5 @@ impl std::fmt::Display for Why {
     }
 }
 
-/// So many unanswered probes show that UDP is blocked (DESIGN 4).
+/// This many unanswered probes show that UDP is blocked: random loss rarely hits three in a row.
 pub(crate) const UNANSWERED_MAX: u32 = 3;

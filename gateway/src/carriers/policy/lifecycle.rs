@@ -1,4 +1,4 @@
-//! The events of connections: answered, a path, refused, closed.
+//! Handles the events of connections: answered, path, refused, closed.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,11 @@ use polyrail_config::Mode;
 use polyrail_model::TunnelMode;
 
 use super::attempt::{Attempt, AttemptId, Stage};
-use super::{Cause, Decision, Ending, EndingKind, Notice, PATHS_MAX, Policy, of};
+use super::search::lane;
+use super::{Cause, Decision, Ending, EndingKind, Notice, PATHS_MAX, Policy};
 
 impl Policy {
-    /// The session uses the connection while its handshake goes on.
+    /// The session sends early data over the connection.
     pub(crate) fn on_early(&mut self, id: AttemptId) {
         if let Some(attempt) = self.find(id).filter(|attempt| attempt.stage == Stage::Dialing) {
             attempt.stage = Stage::Early;
@@ -17,7 +18,7 @@ impl Policy {
         }
     }
 
-    /// The handshake is over: the cloud answers.
+    /// The handshake finished: the cloud answered.
     pub(crate) fn on_up(&mut self, now: Instant, id: AttemptId) {
         let Some(attempt) = self.find(id) else { return };
         attempt.up_at = Some(now);
@@ -27,12 +28,12 @@ impl Policy {
         let trip = now.saturating_duration_since(attempt.started);
         let trip = self.rtt.map_or(trip, |rtt| rtt.smoothed).clamp(HOLD_MIN, HOLD_MAX);
         if let Some(search) = &mut self.search {
-            // Once: an answer is not a path, and its greeting may have been lost.
+            // Only once, because the greeting may be lost and the answer does not become a path.
             search.hold_until.get_or_insert(now + trip);
         }
     }
 
-    /// The session has the connection as its path of this number.
+    /// The session uses the connection as the path of this number.
     pub(crate) fn on_path(&mut self, now: Instant, id: AttemptId, number: u64) {
         let before = self.current().and_then(Attempt::path);
         let Some(attempt) = self.find(id).filter(|attempt| !attempt.closing) else { return };
@@ -43,7 +44,7 @@ impl Policy {
         self.begin_afresh();
         let probed = self.probe.take_if(|probe| *probe == id).is_some();
         if before > Some(number) {
-            // A newer connection was faster: the session closes this one.
+            // A newer connection is a path already: the session closes this one.
             return;
         }
         match mode {
@@ -56,7 +57,7 @@ impl Policy {
         self.close_losers(id, mode);
     }
 
-    /// The session does not want the connection any more.
+    /// The session closes the connection.
     pub(crate) fn on_refused(&mut self, now: Instant, id: AttemptId, reason: &str) {
         let Some(attempt) = self.find(id) else { return };
         let was = std::mem::replace(&mut attempt.stage, Stage::Dismissed);
@@ -75,7 +76,7 @@ impl Policy {
         self.tell(Notice::Failed { reason: reason.to_owned() });
     }
 
-    /// A connection is over, or could not be begun.
+    /// A connection was closed, or could not be started.
     pub(crate) fn on_closed(&mut self, now: Instant, id: AttemptId, ending: &Ending) {
         let Some(index) = self.attempts.iter().position(|attempt| attempt.id == id) else {
             return;
@@ -83,7 +84,10 @@ impl Policy {
         let attempt = self.attempts.remove(index);
         let was_path = matches!(attempt.stage, Stage::Path(_));
         if attempt.up_at.is_none() {
-            self.counters.of(attempt.mode).unanswered += 1;
+            match attempt.mode {
+                TunnelMode::Quic => self.counters.quic_attempts_unanswered += 1,
+                TunnelMode::Tls => self.counters.tls_attempts_unanswered += 1,
+            }
         }
         if attempt.closing || was_path {
             return self.note_loss(now, &ending.reason);
@@ -140,7 +144,7 @@ impl Policy {
         text.to_owned()
     }
 
-    /// Ends the search that the new path satisfies, and reports it.
+    /// Ends the search if the new path satisfies it, and reports that.
     fn settle_search(&mut self, now: Instant, id: AttemptId, mode: TunnelMode, was_down: bool) {
         let path = self.attempts.iter().find(|attempt| attempt.id == id);
         let outdated = path.is_some_and(|path| self.is_outdated(path));
@@ -162,13 +166,13 @@ impl Policy {
         }
     }
 
-    /// Closes connections that the new path makes unnecessary. Younger connections that have
-    /// greeted the cloud stay: it may send over them already.
+    /// Closes connections that the new path makes unnecessary. Younger connections that sent their
+    /// greeting stay, because the cloud may already send over them.
     fn close_losers(&mut self, id: AttemptId, mode: TunnelMode) {
         let begun = self.attempts.iter().find(|attempt| attempt.id == id).map(|path| path.id);
         self.close_unready("another connection carries", |policy, attempt| {
             if attempt.mode != mode {
-                // A demoted carrier goes on to TLS at once.
+                // A demoted carrier continues with TLS at once.
                 return match mode {
                     TunnelMode::Quic => policy.choice.demotion().is_none(),
                     TunnelMode::Tls => !policy.choice.prefers_quic(),
@@ -197,7 +201,7 @@ impl Policy {
         self.choice.on_disturbed();
         self.tell(Notice::Down { reason: reason.to_owned() });
         if self.is_usable() {
-            // A race that is on goes on: its connections are on their way.
+            // A running race continues with its connections.
             match &mut self.search {
                 Some(search) if search.cause.is_urgent() => search.cause = Cause::Lost,
                 _ => self.begin_search(now, Cause::Lost),
@@ -206,7 +210,7 @@ impl Policy {
     }
 
     fn back_off(&mut self, now: Instant, mode: TunnelMode) {
-        let lane = of(mode);
+        let lane = lane(mode);
         self.not_before[lane] = Some(now + self.backoffs[lane].next_wait());
     }
 
@@ -215,7 +219,6 @@ impl Policy {
     }
 }
 
-/// How long the first answer of a search keeps connections from being begun: a round trip, within
-/// these.
+/// The bounds of the pause that the first answer of a search causes: one round trip.
 const HOLD_MIN: Duration = Duration::from_millis(50);
 const HOLD_MAX: Duration = Duration::from_secs(2);

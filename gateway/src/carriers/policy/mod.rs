@@ -1,21 +1,22 @@
 //! The policy of one carrier: when it connects, in which mode, and when it restarts.
 //!
-//! No sockets and no clock: the driver reports events and the state of its connections at `now`,
-//! and carries out the actions of [`Policy::poll`]. After any input: [`Policy::turn`], then `poll`
-//! until `None`, then [`Policy::next_timeout`].
+//! It has no sockets and no clock: the driver reports events and the state of its connections at
+//! `now`, and carries out the actions of [`Policy::poll`]. After each input it calls
+//! [`Policy::turn`], then `poll` until `None`, then [`Policy::next_timeout`].
 //!
 //! ```text
-//!   NoInterface / Disabled ──comes──> Searching ──a path──> Settled
-//!            ^                          ^   ^                 │ │
-//!            ├──────────── goes ────────┼───┼─────────────────┘ │
-//!            └──────────── goes ────────┘   └── stall, new cell, new address, operator,
-//!                                               mode, trial; the old path stays meanwhile
+//!   NoInterface / Disabled ──usable──> Searching ──path up──> Settled
+//!            ^                          ^   ^                  │ │
+//!            ├──────── unusable ────────┼───┼──────────────────┘ │
+//!            └──────── unusable ────────┘   └── stall, new cell, new address, operator,
+//!                                               mode; the old path stays meanwhile
 //! ```
 //!
-//! Invariants: besides paths at most [`Pace::alive_max`] connections are alive, and one probe; at
-//! most [`PATHS_MAX`] paths; an old path goes only when a newer one is there (the session closes
-//! it when the newer one carries), when the operator or the interface says so, or by itself.
-//! `docs/carriers.md` has all rules and constants as operators see them.
+//! Invariants: in addition to at most [`PATHS_MAX`] paths, at most [`Pace::alive_max`] connections
+//! and one probe are alive. An old path closes only after a newer one is up (the session closes it
+//! when the newer one carries data), if the operator disables the carrier, if the interface is
+//! lost, or if its transport fails. `docs/carriers.md` explains all rules and constants for
+//! operators.
 
 mod addresses;
 mod attempt;
@@ -35,22 +36,20 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use polyrail_admin::PathPhase;
+use polyrail_admin::{PathCounters, PathPhase};
 use polyrail_config::Mode;
 use polyrail_model::{Bitrate, TunnelMode};
 use polyrail_tunnel::Backoff;
 
 pub(crate) use self::attempt::{AttemptId, Reading, Rtt};
 pub(crate) use self::demotion::Demotion;
-pub(crate) use self::notice::{
-    Action, Cause, Counters, Decision, Ending, EndingKind, Link, Notice, Start,
-};
+pub(crate) use self::notice::{Action, Cause, Decision, Ending, EndingKind, Link, Notice, Start};
 pub(crate) use self::pace::Pace;
 
 use self::addresses::AddressBook;
 use self::attempt::Attempt;
 use self::choice::Choice;
-use self::search::{Search, lane};
+use self::search::Search;
 
 /// The policy of one carrier.
 #[derive(Debug)]
@@ -66,35 +65,42 @@ pub(crate) struct Policy {
     book: AddressBook,
     backoffs: [Backoff; 2],
     not_before: [Option<Instant>; 2],
-    /// When a search last began a connection.
+    /// When a search last started a connection.
     last_start: Option<Instant>,
-    /// How often it was changed how connections leave this machine.
+    /// The number of changes of the socket options.
     generation: u64,
-    /// The last round trip of this carrier.
+    /// The last round-trip time of this carrier.
     rtt: Option<Rtt>,
     next_id: u64,
     /// The mode of the last path.
     travelled: Option<TunnelMode>,
-    /// A path was reported to the operator, and not its end.
+    /// A path was reported to the operator, but not its end.
     carrying: bool,
     decision: Option<Decision>,
-    counters: Counters,
+    /// Since the start; without the bytes.
+    counters: PathCounters,
     phase: (PathPhase, Option<Instant>),
     actions: VecDeque<Action>,
 }
 
-/// Paths that a carrier keeps while the session has not let go of the older ones.
+/// The maximum number of paths, while the session has not closed the older ones.
 const PATHS_MAX: usize = 3;
-/// The longest wait after refusals.
+/// The maximum backoff after refusals.
 const REFUSED_MAX: Duration = Duration::from_secs(2);
 
 impl Policy {
-    /// A carrier that connects at its first turn.
-    pub(crate) fn new(pace: Pace, mode: Mode, addresses: Vec<SocketAddr>, seed: u64) -> Self {
+    /// A carrier that connects at its first turn, if it is enabled.
+    pub(crate) fn new(
+        pace: Pace,
+        enabled: bool,
+        mode: Mode,
+        addresses: Vec<SocketAddr>,
+        seed: u64,
+    ) -> Self {
         let backoff = |lane| Backoff::with_max(REFUSED_MAX, seed.wrapping_add(lane));
         Self {
             pace,
-            enabled: true,
+            enabled,
             link: Link::Unknown,
             attempts: Vec::new(),
             search: None,
@@ -110,26 +116,21 @@ impl Policy {
             travelled: None,
             carrying: false,
             decision: None,
-            counters: Counters::default(),
+            counters: PathCounters::default(),
             phase: (PathPhase::Down, None),
             actions: VecDeque::new(),
         }
     }
 
-    /// The carrier may not be used at first.
-    pub(crate) fn begin_disabled(&mut self) {
-        self.enabled = false;
-    }
-
-    /// The carrier is bound to another interface or address, whose state is not known yet. The old
-    /// path stays until a fresh one is up.
+    /// The carrier is bound to another interface or address, whose state is unknown. The old path
+    /// stays until a fresh one is up.
     pub(crate) fn rebind(&mut self, now: Instant) {
         self.link = Link::Unknown;
         self.respec(now);
     }
 
-    /// The settings of connections changed: attempts under way are given up, and the path is
-    /// replaced. It stays until a fresh one is up.
+    /// The socket options changed: pending attempts are abandoned, and the path is replaced. It
+    /// stays until a fresh one is up.
     pub(crate) fn respec(&mut self, now: Instant) {
         self.generation += 1;
         self.give_up_outdated(now);
@@ -147,12 +148,12 @@ impl Policy {
         }
         self.close_unready("the carrier was changed", Self::is_outdated);
         if self.current().is_none() {
-            // A new search starts at once: the attempts of the old one are gone.
+            // Starts a new search at once, because the attempts of the old one are closed.
             self.search = None;
         }
     }
 
-    /// Whether a connection was made with settings that have changed since.
+    /// Whether the settings of a connection have changed since it was started.
     fn is_outdated(&self, attempt: &Attempt) -> bool {
         attempt.generation < self.generation || !self.book.contains(&attempt.address)
     }
@@ -162,7 +163,7 @@ impl Policy {
         self.actions.pop_front()
     }
 
-    /// Takes a connection's state.
+    /// Updates the state of a connection.
     pub(crate) fn observe(&mut self, now: Instant, id: AttemptId, reading: Reading) {
         let Some(attempt) = self.attempts.iter_mut().find(|attempt| attempt.id == id) else {
             return;
@@ -179,7 +180,7 @@ impl Policy {
         }
     }
 
-    /// Handles everything that is due by now.
+    /// Handles everything that is due.
     pub(crate) fn turn(&mut self, now: Instant) {
         if self.is_usable() {
             self.watch_path(now);
@@ -195,7 +196,7 @@ impl Policy {
         self.note_phase(now);
     }
 
-    /// When [`Policy::turn`] is next wanted.
+    /// When [`Policy::turn`] is due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let idle = self.is_usable() && self.current().is_none() && self.search.is_none();
         if idle || !self.actions.is_empty() {
@@ -347,11 +348,11 @@ impl Policy {
         self.choice.demotion()
     }
 
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
+    pub(crate) fn counters(&self) -> PathCounters {
+        self.counters
     }
 
-    /// Whether a connection is neither being closed nor left to the session to close.
+    /// Whether neither the policy nor the session is closing a connection.
     pub(crate) fn is_open(&self, id: AttemptId) -> bool {
         let open = |attempt: &&Attempt| attempt.is_unready() || attempt.path().is_some();
         self.attempts.iter().filter(open).any(|attempt| attempt.id == id)
@@ -392,9 +393,4 @@ impl Policy {
             self.phase = (phase, Some(now));
         }
     }
-}
-
-/// The index of a mode in arrays of both.
-fn of(mode: TunnelMode) -> usize {
-    lane(mode)
 }

@@ -1,4 +1,4 @@
-//! The policy's vocabulary: actions, notices for operators, causes of restarts, interface states.
+//! The policy's actions, notices for operators, causes of restarts, and interface states.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -7,29 +7,29 @@ use polyrail_model::TunnelMode;
 
 use super::attempt::AttemptId;
 
-/// What the driver is to do.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Begin a connection.
+    /// Start a connection.
     Start(Start),
-    /// Close one; its end is reported as that of any other. `unheard`: the peer has not answered,
-    /// so no orderly close is needed.
+    /// Close a connection; its end is reported as usual. `unheard`: the peer has not answered, so
+    /// no orderly close is needed.
     Close { attempt: AttemptId, unheard: bool, reason: &'static str },
-    /// Tell the operator.
+    /// Report to the operator.
     Tell(Notice),
 }
 
-/// How a connection is begun.
+/// The parameters of a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Start {
     pub(crate) attempt: AttemptId,
     pub(crate) mode: TunnelMode,
     pub(crate) address: SocketAddr,
-    /// Early data may be tried.
+    /// Whether it may send early data.
     pub(crate) early: bool,
-    /// Others are alive beside it.
+    /// Whether other connections are alive.
     pub(crate) racer: bool,
-    /// The round trip to be expected.
+    /// The expected round-trip time.
     pub(crate) rtt: Option<Duration>,
 }
 
@@ -40,23 +40,23 @@ pub(crate) enum Notice {
     Up { attempt: AttemptId, mode: TunnelMode },
     /// The carrier has lost its last path.
     Down { reason: String },
-    /// Its path makes no progress.
+    /// Its path stalled.
     Stalled { cause: Cause },
-    /// It makes progress again, without a fresh connection.
+    /// Its path recovered without a fresh connection.
     Recovered { after: Duration },
-    /// A fresh connection is raced for another reason than a stall.
+    /// A fresh connection is started for another reason than a stall.
     Restarting { cause: Cause },
-    /// A fresh connection took the place of the old one.
+    /// A fresh connection replaced the old one.
     Restarted { attempt: AttemptId, mode: TunnelMode, cause: Cause, attempts: u64, took: Duration },
-    /// The carrier travels in another mode.
+    /// The carrier uses another mode.
     ModeChanged { from: Option<TunnelMode>, to: TunnelMode, reason: String },
     /// QUIC is demoted; `again`: for longer, after a retry.
     Demoted { reason: String, retry_in: Duration, again: bool },
-    /// QUIC is tried again after a demotion.
+    /// QUIC is retried after a demotion.
     Retry,
-    /// No TLS connection came up in place of a demoted QUIC path, which stays in use.
+    /// No TLS connection replaced a demoted QUIC path, which stays in use.
     Lifted,
-    /// A connection failed, and no other carries.
+    /// A connection failed, and the carrier has no path.
     Failed { reason: String },
     /// The interface is gone, down, or without a usable address.
     LinkLost,
@@ -64,16 +64,16 @@ pub(crate) enum Notice {
     LinkBack,
 }
 
-/// Why a carrier searches a new connection.
+/// Why a carrier searches for a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// It never had one.
     Start,
     /// The last one ended.
     Lost,
-    /// Nothing is acknowledged.
+    /// The peer acknowledges nothing.
     Stall,
-    /// The cloud says that nothing it sends is acknowledged.
+    /// The cloud reports that its data is not acknowledged.
     PeerStall,
     /// The modem is in another cell.
     Cell,
@@ -81,7 +81,7 @@ pub(crate) enum Cause {
     Address,
     /// The interface came, or came back.
     Interface,
-    /// Much is lost at a low rate, and there is no TLS to try instead.
+    /// QUIC looks policed, and the mode forbids TLS.
     Slow,
     /// An operator asked for it.
     Operator,
@@ -97,7 +97,7 @@ impl Cause {
         !matches!(self, Self::Start | Self::Mode | Self::Config)
     }
 
-    /// Whether the search ends as soon as the old connection makes progress.
+    /// Whether the search ends when the old connection makes progress.
     pub(crate) fn ends_with_progress(self) -> bool {
         matches!(self, Self::Stall | Self::PeerStall)
     }
@@ -120,38 +120,10 @@ impl Cause {
     }
 }
 
-/// What happened on a carrier since the daemon's start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
-    pub(crate) mode_changes: u64,
-    pub(crate) demotions: u64,
-    pub(crate) restarts: u64,
-    pub(crate) stalls: u64,
-    /// Begun and never answered, of QUIC and TLS.
-    pub(crate) quic: Tries,
-    pub(crate) tls: Tries,
-}
-
-/// Connections of one mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tries {
-    pub(crate) begun: u64,
-    pub(crate) unanswered: u64,
-}
-
-impl Counters {
-    pub(crate) fn of(&mut self, mode: TunnelMode) -> &mut Tries {
-        match mode {
-            TunnelMode::Quic => &mut self.quic,
-            TunnelMode::Tls => &mut self.tls,
-        }
-    }
-}
-
 /// The state of a carrier's interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// It is not watched: connections are tried.
+    /// It is not watched: connections are attempted.
     #[default]
     Unknown,
     /// It does not exist.
@@ -174,7 +146,7 @@ impl Link {
         }
     }
 
-    /// Whether an address of ours is still there.
+    /// Whether the interface still has this address.
     pub(crate) fn has(&self, own: IpAddr) -> bool {
         match self {
             Self::Unknown => true,
@@ -185,7 +157,7 @@ impl Link {
         }
     }
 
-    /// Whether this is another interface than `before`, though of the same name.
+    /// Whether this is a new interface of the same name as `before`.
     pub(crate) fn replaces(&self, before: &Self) -> bool {
         match (before, self) {
             (Self::Up { index: old, .. }, Self::Up { index: new, .. }) => old != new,
@@ -202,20 +174,20 @@ pub(crate) struct Ending {
     pub(crate) reason: String,
 }
 
-/// The kind of end that the policy distinguishes.
+/// The kinds of failure that the policy distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndingKind {
     /// No answer.
     Silent,
     /// An ICMP message or RST refused it.
     Refused,
-    /// The peer answered and the handshake failed.
+    /// The peer answered, but the handshake failed.
     Rejected,
-    /// This machine cannot do it, by its routes, addresses, interfaces or permissions.
+    /// This machine's routes, addresses, interfaces or permissions prevent it.
     Local,
 }
 
-/// Why the carrier travels as it does.
+/// Why the carrier uses its mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) mode: TunnelMode,

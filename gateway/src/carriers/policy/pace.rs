@@ -1,7 +1,8 @@
-//! How fast connections are begun while a carrier is searched, and how long each of them has.
+//! The pace of a search: the interval between connections, and their lifetimes.
 //!
-//! Sources: DESIGN 4 ("a new attempt every 100 ms, at most 3 alive, fewer on metered carriers").
-//! What an operator reads of it stands in `docs/carriers.md`.
+//! By default a new attempt starts every 100 ms, at most 3 are alive, fewer on metered carriers:
+//! half of the failed handovers last longer than 1 s (POLYCORN table 1), so a quick attempt after
+//! one saves a noticeable part of the outage. `docs/carriers.md` explains this for operators.
 
 use std::time::Duration;
 
@@ -9,30 +10,30 @@ use polyrail_config::Restart;
 
 use super::attempt::Rtt;
 
-/// What bounds the connections of one carrier.
+/// The limits of the connections of one carrier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
     pub(crate) restart: Restart,
-    /// Its bytes cost money, or it is a backup: one connection at a time, and slowly.
+    /// It is metered or a backup: one connection at a time, at long intervals.
     pub(crate) frugal: bool,
 }
 
-/// How much haste a search has.
+/// The urgency of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Haste {
-    /// Users wait.
+    /// Users are waiting.
     Urgent,
-    /// A path carries, or none ever did.
+    /// A path is up, or there was none before.
     Calm,
 }
 
 impl Pace {
-    /// Connections that may be alive at once, besides paths.
+    /// The maximum number of concurrent attempts, in addition to paths.
     pub(crate) fn alive_max(&self) -> usize {
         if self.frugal { 1 } else { self.restart.attempts_max.max(1) }
     }
 
-    /// The time between the begins of two connections in a search of this age.
+    /// The interval between two connections in a search of this age.
     pub(crate) fn interval(&self, haste: Haste, age: Duration) -> Duration {
         let usual = match (haste, self.frugal) {
             (Haste::Urgent, false) if age < FAST_FOR => self.restart.interval,
@@ -46,28 +47,28 @@ impl Pace {
         usual.max(self.restart.interval)
     }
 
-    /// How long a connection lives before a newer one may take its place: `restart.interval`
-    /// times their number, at least two round trips and 200 ms. It grows with those that were
-    /// `replaced` while only one of their mode was alive at a time: the round trip may be longer
-    /// than it was.
+    /// How long a connection lives before a newer one may replace it: `restart.interval` times the
+    /// number of attempts, at least two round trips and 200 ms. If only one attempt of its mode is
+    /// alive at a time, it grows with each `replaced` one, because the round trip may have become
+    /// longer.
     pub(crate) fn life(&self, rtt: Option<Rtt>, replaced: u32) -> Duration {
-        // Two round trips are what a full handshake of TLS takes, TCP's included.
+        // A full handshake of TLS over TCP takes two round trips.
         let trips = rtt.map_or(RTT_UNKNOWN, |rtt| rtt.smoothed) * 2;
         let count = u32::try_from(self.alive_max()).unwrap_or(u32::MAX);
         let least = self.restart.interval.saturating_mul(count).max(trips + LIFE_MARGIN);
         grown(least, replaced)
     }
 
-    /// How long a connection lives that is so many times as patient as others: one of several is,
-    /// for the same reason.
+    /// The lifetime of a patient connection: `patience` times as long. One of several connections
+    /// is patient, for the same reason.
     pub(crate) fn patient_life(&self, rtt: Option<Rtt>, patience: u32) -> Duration {
         let life = self.life(rtt, 0);
         (life * patience).min(LIFE_MAX).max(life)
     }
 
-    /// How long a connection that the cloud has answered may take to become a path, once others
-    /// wait for its place: an answer is no path, and a greeting that was lost is sent again only
-    /// after a timeout. One that greeted in `early` data should be a path by now.
+    /// How long an answered connection may take to become a path before a newer one may replace it:
+    /// a lost greeting is retransmitted only after a timeout. A connection that greeted in `early`
+    /// data needs one round trip less.
     pub(crate) fn greeting_life(
         rtt: Option<Rtt>,
         early: bool,
@@ -84,8 +85,8 @@ fn grown(least: Duration, replaced: u32) -> Duration {
     (0..replaced.min(GROWTHS_MAX)).fold(least, |life, _| life * 3 / 2).min(LIFE_MAX.max(least))
 }
 
-/// When TLS joins a search in mode `auto`: 1.5 times the last round trip, at least 300 ms
-/// (DESIGN 4).
+/// When TLS joins a search in mode `auto`: after 1.5 times the last round trip, at least 300 ms, so
+/// that a QUIC answer usually arrives first.
 pub(crate) fn join_delay(rtt: Option<Rtt>) -> Duration {
     rtt.map(|rtt| rtt.smoothed * 3 / 2).unwrap_or_default().clamp(JOIN_MIN, JOIN_MAX)
 }
@@ -93,23 +94,23 @@ pub(crate) fn join_delay(rtt: Option<Rtt>) -> Duration {
 /// The bounds of [`join_delay`].
 const JOIN_MIN: Duration = Duration::from_millis(300);
 const JOIN_MAX: Duration = Duration::from_secs(3);
-/// How long a search goes on at `restart.interval`: half of the failed handovers last longer than
-/// 1 s, few longer than 10 s (POLYCORN table 1).
+/// How long a search keeps `restart.interval`: few failed handovers last longer than 10 s (POLYCORN
+/// table 1).
 pub(crate) const FAST_FOR: Duration = Duration::from_secs(10);
-/// How long it then goes on at [`SLOW`]: a session outlives that by default.
+/// Until when it then keeps [`SLOW`]: the default of `session.linger`.
 const SLOW_FOR: Duration = Duration::from_secs(120);
 const SLOW: Duration = Duration::from_millis(500);
 const SLOWEST: Duration = Duration::from_secs(2);
 const FRUGAL: Duration = Duration::from_secs(5);
-/// Where nobody waits: what TCP's first retransmission waits (RFC 6298 2.1).
+/// If no user waits: TCP's first retransmission timeout (RFC 6298 2.1).
 const CALM: Duration = Duration::from_secs(1);
-/// Taken for a round trip that was never measured.
+/// Assumed if no round trip was measured.
 const RTT_UNKNOWN: Duration = Duration::from_millis(250);
-/// What the two ends and the air may take beyond round trips.
+/// Delays of both ends and of the radio link beyond round trips.
 const LIFE_MARGIN: Duration = Duration::from_millis(200);
-/// The same beyond the one round trip of a greeting that the cloud did not take early.
+/// The same for a greeting in early data.
 const EARLY_MARGIN: Duration = Duration::from_millis(50);
-/// No connection waits longer for its first answer while others could.
+/// The maximum lifetime of an attempt before a newer one may replace it.
 const LIFE_MAX: Duration = Duration::from_secs(5);
 const GROWTHS_MAX: u32 = 16;
 
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_slows_down_and_a_frugal_one_is_slow() {
+    fn search_slows_down_and_frugal_search_is_slow() {
         let usual = Pace { restart: Restart::default(), frugal: false };
         let frugal = Pace { frugal: true, ..usual.clone() };
         for (pace, haste, age, wanted) in [
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn lives_follow_the_round_trip_and_grow_where_one_is_alone() {
+    fn lifetimes_follow_the_round_trip_and_grow_for_single_attempts() {
         let pace = Pace { restart: Restart::default(), frugal: false };
         assert_eq!(pace.life(rtt(20, 0), 0), ms(300));
         assert_eq!(pace.life(rtt(200, 0), 0), ms(600));

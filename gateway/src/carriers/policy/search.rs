@@ -1,11 +1,11 @@
-//! A search for a connection: which one is begun next, when, and in whose place.
+//! A search for a connection: chooses the next attempt, its time, and the attempt that it replaces.
 //!
-//! Modes that a search may use are its *lanes*. With one lane all places are its own. With two, the
-//! second joins later and has one place, the first lane has the others. When only one connection
-//! may be alive, the lanes take turns.
+//! The modes that a search may use are its *lanes*. A single lane has all places. With two lanes,
+//! the second joins later and has one place; the first has the others. If only one connection may
+//! be alive, the lanes alternate.
 //!
-//! A connection gives its place up only when it has lived its life. In a lane of several places one
-//! in [`PATIENT_EVERY`] is patient: it lives longer, in case the round trip has become longer.
+//! An attempt is replaced only after its lifetime. In a lane of several places one attempt in
+//! [`PATIENT_EVERY`] is patient: it lives longer, in case the round trip has become longer.
 
 use std::time::{Duration, Instant};
 
@@ -15,21 +15,21 @@ use super::attempt::{Attempt, AttemptId, Rtt, Stage};
 use super::notice::Cause;
 use super::pace::{Haste, Pace};
 
-/// A search that is on.
+/// A running search.
 #[derive(Debug)]
 pub(crate) struct Search {
     pub(crate) cause: Cause,
     pub(crate) begun: Instant,
-    /// Connections begun.
+    /// The number of started connections.
     pub(crate) started: u64,
-    /// The path that it is about: acknowledged bytes when the search began.
+    /// The path to replace, with its acknowledged bytes when the search began.
     pub(crate) mark: Option<Mark>,
-    /// The cloud answered one for the first time: no further ones until then.
+    /// No further connections start until then, because the cloud answered one.
     pub(crate) hold_until: Option<Instant>,
-    /// A connection of the first lane was refused: the second need not wait.
+    /// When a connection of the first lane was refused: the second lane joins at once.
     pub(crate) hurried_at: Option<Instant>,
     last_start: Option<Instant>,
-    /// When the last connection of earlier searches was begun.
+    /// When earlier searches last started a connection.
     before: Option<Instant>,
     lanes: [Run; 2],
 }
@@ -57,7 +57,7 @@ pub(crate) struct Lanes {
     pub(crate) second: Option<(TunnelMode, Instant)>,
 }
 
-/// The next begin.
+/// The next connection to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) at: Instant,
@@ -71,7 +71,7 @@ pub(crate) struct Sight<'a> {
     pub(crate) pace: &'a Pace,
     pub(crate) rtt: Option<Rtt>,
     pub(crate) attempts: &'a [Attempt],
-    /// When a mode may be tried again after a refusal, QUIC first.
+    /// When a mode may be retried after a refusal; QUIC first.
     pub(crate) not_before: [Option<Instant>; 2],
 }
 
@@ -95,7 +95,7 @@ impl Search {
         }
     }
 
-    /// The next connection; `None` when no lane can have one.
+    /// The next connection; `None` if no lane may start one.
     pub(crate) fn plan(&self, lanes: Lanes, sight: Sight<'_>) -> Option<Plan> {
         let first = self.plan_lane(lanes.first, self.begun, lanes, sight);
         let second = lanes.second.and_then(|(mode, from)| self.plan_lane(mode, from, lanes, sight));
@@ -103,7 +103,7 @@ impl Search {
         first.into_iter().chain(second).min_by_key(turn)
     }
 
-    /// A plan is carried out. Returns how many times longer than others the connection may live.
+    /// Records the start of a connection. Returns the factor of its lifetime.
     pub(crate) fn on_start(&mut self, now: Instant, plan: &Plan) -> u32 {
         self.started += 1;
         self.last_start = Some(now);
@@ -138,7 +138,7 @@ impl Search {
         let mut replaces = None;
         if own >= places {
             let (ripe, id) = self.ripe(mode, places, sight)?;
-            // Spread evenly: connections begun in a row would also be given up in a row.
+            // Spreads replacements evenly, because attempts that start together expire together.
             let shared = u32::try_from(places).unwrap_or(u32::MAX);
             let spread = run.last.map_or(at, |last| last + sight.pace.life(sight.rtt, 0) / shared);
             (at, replaces) = (at.max(ripe).max(spread), Some(id));
@@ -154,8 +154,8 @@ impl Search {
         let Some(last) = self.last_start else {
             return self.before.map(|last| last + pace.interval(Haste::Urgent, Duration::ZERO));
         };
-        // The first of a lane comes when the lane joins, not an interval after the other lane;
-        // where there is one place, the lanes share the pace of users that wait.
+        // The first connection of a lane starts when the lane joins, not an interval after the
+        // other lane. If there is one place, the lanes share the urgent pace.
         let haste = match self.lanes[lane(mode)].last {
             Some(_) if self.cause.is_urgent() => Haste::Urgent,
             Some(_) => Haste::Calm,
@@ -167,13 +167,13 @@ impl Search {
 
     fn alive_max(&self, pace: &Pace) -> usize {
         match self.cause {
-            // A path carries meanwhile.
+            // A path is up meanwhile.
             Cause::Slow | Cause::Mode => 1,
             _ => pace.alive_max(),
         }
     }
 
-    /// The connection of a mode that is the first to have lived its life, and when that is.
+    /// The first attempt of a mode to reach the end of its lifetime, and when.
     fn ripe(
         &self,
         mode: TunnelMode,
@@ -199,16 +199,16 @@ impl Search {
         ends.min()
     }
 
-    /// How long it has been going on.
+    /// Its duration so far.
     pub(crate) fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.begun)
     }
 }
 
-/// In a lane of several places one connection of so many is patient, the first among them. While
-/// it lives the others come less often, so it must not be the rule.
+/// In a lane of several places, the first of this many attempts is patient. A patient attempt
+/// occupies its place for longer, so it must be rare.
 const PATIENT_EVERY: u32 = 32;
-/// It lives so many times longer; the next one twice as long as that.
+/// The factor of the lifetime of the first patient attempt; it doubles for each further one.
 const PATIENCE: u32 = 4;
 const PATIENCE_DOUBLINGS: u32 = 4;
 

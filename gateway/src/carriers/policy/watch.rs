@@ -1,5 +1,5 @@
-//! What follows from the path in use: restarts after a stall, the rules of the modes, and the end
-//! of restarts that are no longer needed.
+//! Watches the path in use: starts restarts after a stall, applies the rules of the modes, and ends
+//! restarts that are no longer needed.
 //!
 //! The session decides what a stall is. `connections.rs` runs searches, `lifecycle.rs` handles the
 //! connections' events.
@@ -15,17 +15,10 @@ use super::notice::{Cause, Notice};
 use super::search::Search;
 
 impl Policy {
-    /// The session says that a path makes no progress.
-    pub(crate) fn on_stalled(&mut self, id: AttemptId) {
+    /// The session reports that a path stalled, or recovered.
+    pub(crate) fn set_stalled(&mut self, id: AttemptId, stalled: bool) {
         if let Some(attempt) = self.find(id) {
-            attempt.stalled = true;
-        }
-    }
-
-    /// The session says that a stalled path makes progress again.
-    pub(crate) fn on_recovered(&mut self, id: AttemptId) {
-        if let Some(attempt) = self.find(id) {
-            attempt.stalled = false;
+            attempt.stalled = stalled;
         }
     }
 
@@ -42,18 +35,18 @@ impl Policy {
         self.current().filter(|_| self.search.is_none()).map(|path| path.mode)
     }
 
-    /// The newest path, if a stall of it begins a restart.
+    /// The newest path, if a stall of it starts a restart.
     fn watched(&self) -> Option<&Attempt> {
         let urgent = self.search.as_ref().is_some_and(|search| search.cause.is_urgent());
         self.current().filter(|_| !urgent && self.pace.restart.enabled)
     }
 
-    /// Whether a stall has yet to begin a restart.
+    /// Whether a stall should start a restart.
     pub(super) fn is_stall_due(&self) -> bool {
         self.watched().is_some_and(|path| path.stalled)
     }
 
-    /// Begins and ends what the path's progress asks for.
+    /// Starts or ends restarts by the path's progress.
     pub(super) fn watch_path(&mut self, now: Instant) {
         if self.is_stall_due() {
             return self.stall(now, Cause::Stall);
@@ -81,8 +74,8 @@ impl Policy {
         }
     }
 
-    /// Whether the stall that a search is about is over. After the cloud's report that takes an
-    /// acknowledgement: received data says nothing about the other direction.
+    /// Whether the stall that caused a search is over. After the cloud's report this requires an
+    /// acknowledgement, because received data says nothing about the other direction.
     fn has_recovered(&self, search: &Search) -> bool {
         let Some(mark) = search.mark.filter(|_| search.cause.ends_with_progress()) else {
             return false;
@@ -100,7 +93,7 @@ impl Policy {
         self.begin_search(now, cause);
     }
 
-    /// When a restart is given up because the old path works.
+    /// When a restart is abandoned because the old path works.
     pub(super) fn wish_over_at(&self) -> Option<Instant> {
         let search = self.search.as_ref()?;
         let wished = match search.cause {
@@ -125,7 +118,7 @@ impl Policy {
         self.obey(now, verdict);
     }
 
-    /// A path that is not made as connections are made now is replaced, however long that takes.
+    /// Replaces a path with outdated settings.
     pub(super) fn watch_spec(&mut self, now: Instant) {
         let outdated = self.current().is_some_and(|path| self.is_outdated(path));
         if outdated && self.search.is_none() {
@@ -133,7 +126,7 @@ impl Policy {
         }
     }
 
-    /// Carries out what the mode's rules say.
+    /// Carries out a verdict of the mode's rules.
     pub(super) fn obey(&mut self, now: Instant, verdict: Option<Verdict>) {
         match verdict {
             None => {}
@@ -155,12 +148,11 @@ impl Policy {
                     None => {}
                 }
             }
-            // A fresh connection remembers neither a collapsed rate nor a packet size that no
-            // longer passes.
+            // A fresh connection starts with a new rate and a new packet size.
             Some(Verdict::Renew) => self.renew(now, Cause::Slow),
         }
     }
 }
 
-/// How long a restart without need goes on while the old path carries.
+/// How long an optional restart continues while the old path works.
 const WISHED_FOR: Duration = Duration::from_secs(10);

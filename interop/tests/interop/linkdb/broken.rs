@@ -1,14 +1,16 @@
-//! A gateway whose database cannot be used: users notice nothing, the operator hears of it once.
+//! A gateway with an unusable database: users notice nothing, and the operator sees one error.
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use polyrail_interop::lab::Side;
 use polyrail_interop::linkdb::Announcer;
+use polyrail_interop::linkdb::Rail;
 use polyrail_interop::scratch;
 use polyrail_interop::web::WebFile;
-use polyrail_interop::world::{Plan, Rail, Side, World};
+use polyrail_interop::world::{Plan, World};
 use serde_json::Value;
 
 use super::{count, events, joins, wait_for_linkdb};
@@ -16,11 +18,11 @@ use crate::scenario;
 
 const BOUND: Duration = Duration::from_secs(55);
 const SOON: Duration = Duration::from_secs(10);
-/// A database that failed is tried again after 10 s.
+/// The gateway retries a failed database after 10 s.
 const TRIED_AGAIN: Duration = Duration::from_secs(12);
 
 #[test]
-fn a_broken_database_stops_nothing() -> Result<()> {
+fn unusable_database_affects_no_flow() -> Result<()> {
     scenario(&Plan::twins().rail(Rail::default()), BOUND, |world| {
         let folder = world.lab.folder().join("databases");
         fs::create_dir(&folder)?;
@@ -30,7 +32,7 @@ fn a_broken_database_stops_nothing() -> Result<()> {
     })
 }
 
-/// The gateway runs on a database, and flows cross. Returns where its log begins.
+/// Restarts the gateway with a database and checks that flows work. Returns the offset of its log.
 fn run_on(world: &mut World, path: &Path, file: &WebFile) -> Result<usize> {
     let mut configuration = world.configurations[0].clone();
     configuration.set("linkdb.path", path.display().to_string());
@@ -42,7 +44,7 @@ fn run_on(world: &mut World, path: &Path, file: &WebFile) -> Result<usize> {
     Ok(from)
 }
 
-/// The gateway says why it has no database, in its status and once in its log.
+/// The gateway reports why it has no database, in its status and once in its log.
 fn must_say(world: &World, from: usize, path: &Path, words: &str) -> Result<()> {
     let wrong = |state: &Value| state.pointer("/store/error").is_some_and(Value::is_string);
     let state = wait_for_linkdb(world, Side::Gateway, "error", SOON, wrong)?;
@@ -98,7 +100,7 @@ fn full_disk(world: &mut World, folder: &Path, file: &WebFile) -> Result<()> {
     world.gateway.wait_for_log("LinkDB is open again", SOON)
 }
 
-/// Cells that a train passes within some seconds.
+/// The number of cells that a train passes within some seconds.
 const CELLS: u64 = 6;
 
 fn change_cells(train: &Announcer) {

@@ -1,17 +1,19 @@
-//! Each side knows trips that the other one lacks, and the links are cut while they tell.
+//! Each side has trips that the other one lacks, and the links are cut during synchronisation.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
+use polyrail_interop::lab::Side;
+use polyrail_interop::linkdb::Rail;
 use polyrail_interop::linkdb::{self, Record};
-use polyrail_interop::world::{Plan, Rail, Side, World};
+use polyrail_interop::world::{Plan, World};
 
 use super::{DAY_MS, count, days_ago, events, must_be_equal, wait_for_linkdb};
 use crate::scenario;
 
 const BOUND: Duration = Duration::from_secs(55);
-/// Trips of each side, and the handovers of each trip.
+/// The trips of each side, and the handovers of each trip.
 const TRIPS: u64 = 12;
 const HANDOVERS: u64 = 150;
 const ALL: u64 = TRIPS * HANDOVERS;
@@ -31,7 +33,7 @@ fn databases_converge_after_a_cut() -> Result<()> {
         let started = Instant::now();
         let mut at_cut = heard(world)?;
         while at_cut.iter().sum::<u64>() < ALL / 2 {
-            ensure!(started.elapsed() < SOON, "the databases hardly speak: {at_cut:?}");
+            ensure!(started.elapsed() < SOON, "synchronisation is too slow: {at_cut:?}");
             std::thread::sleep(super::POLL);
             at_cut = heard(world)?;
         }
@@ -39,7 +41,7 @@ fn databases_converge_after_a_cut() -> Result<()> {
         std::thread::sleep(CUT);
         let after = heard(world)?;
         println!("{at_cut:?} of {ALL} each before the cut, {after:?} after it");
-        ensure!(after.iter().any(|heard| *heard < ALL), "all was told before the cut");
+        ensure!(after.iter().any(|heard| *heard < ALL), "synchronisation ended before the cut");
         world.carriers.iter().try_for_each(|carrier| carrier.brighten(&world.lab))?;
         let cut = Instant::now();
         for side in [Side::Gateway, Side::Cloud] {
@@ -60,7 +62,7 @@ fn databases_converge_after_a_cut() -> Result<()> {
     })
 }
 
-/// Trips from this number on, with handovers of this carrier.
+/// Trips with numbers from `first` and handovers of one carrier.
 fn trips(first: u64, carrier: &str) -> Result<String> {
     let first_ms = days_ago(first + TRIPS)?;
     let handovers = (0..TRIPS * HANDOVERS).map(|number| {

@@ -1,18 +1,20 @@
-//! A failure that both sides foresee: the carrier is empty when it comes.
+//! A failure that both sides predict: the carrier is empty when it occurs.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use polyrail_interop::carrier::{self, Link};
+use polyrail_interop::lab::Side;
+use polyrail_interop::linkdb::Rail;
 use polyrail_interop::report::median;
-use polyrail_interop::world::{Plan, Rail, Side, World};
+use polyrail_interop::world::{Plan, World};
 
 use super::journey::{self, FAILURES, FIRST, Journey, SECOND, SPEED};
 use super::{count, wait_for_linkdb};
 use crate::{alone, in_world};
 
 const BOUND: Duration = Duration::from_secs(58);
-/// More than comes until the second failure.
+/// More than the carriers deliver until the second failure.
 const SIZE: u64 = 32_000_000;
 const MBIT_S: f64 = 5.0;
 const QUEUE_KIB: u32 = 96;
@@ -20,15 +22,15 @@ const QUEUE_KIB: u32 = 96;
 const APPROACH: f64 = SPEED * 6.0;
 const DARK: Duration = Duration::from_millis(1_500);
 const PACKET: f64 = 1_500.0;
-/// The carrier is looked at for so long before a failure.
+/// How long before a failure the carrier's counters are read.
 const LOOK: Duration = Duration::from_millis(150);
-/// The daemons are asked for their forecasts so long before a failure.
+/// How long before a failure the daemons are asked for their forecasts.
 const ASKED: Duration = Duration::from_millis(1_500);
 const SOON: Duration = Duration::from_secs(15);
 const SIDES: [Side; 2] = [Side::Gateway, Side::Cloud];
 
 #[test]
-fn linkdb_foresees_on_both_sides() -> Result<()> {
+fn both_sides_predict_a_failure_and_empty_the_carrier() -> Result<()> {
     let records = journey::learned()?;
     let link = || Link::new(MBIT_S, 40).queue_kib(QUEUE_KIB);
     let plan = Plan::new()
@@ -37,11 +39,11 @@ fn linkdb_foresees_on_both_sides() -> Result<()> {
         .gateway("linkdb.forecast", false)
         .cloud("linkdb.forecast", false)
         .rail(Rail { records: [records.clone(), records], telemetry: Vec::new() });
-    // Bytes in flight at a moment are judged: the machine must keep up.
-    alone(|| ["quic", "tls"].into_iter().try_for_each(|mode| foresees(&plan, mode)))
+    // The test measures bytes in flight at a moment, so the machine must not be busy.
+    alone(|| ["quic", "tls"].into_iter().try_for_each(|mode| predicts(&plan, mode)))
 }
 
-fn foresees(plan: &Plan, mode: &str) -> Result<()> {
+fn predicts(plan: &Plan, mode: &str) -> Result<()> {
     let plan = plan.clone().gateway("mode", mode).cloud("mode", mode);
     let scenario = |world: &mut World| {
         let file = world.web.add(SIZE, 21)?;
@@ -50,7 +52,7 @@ fn foresees(plan: &Plan, mode: &str) -> Result<()> {
         let train = world.train.clone().context("no train")?;
         let journey = Journey::begin(train, FIRST - APPROACH);
         let without = fail_at(world, &journey, FIRST, false)?;
-        is_told(world, &journey)?;
+        is_recorded(world, &journey)?;
         for side in SIDES {
             let mut file = world.configurations[usize::from(side == Side::Cloud)].clone();
             file.set("linkdb.forecast", true);
@@ -60,10 +62,10 @@ fn foresees(plan: &Plan, mode: &str) -> Result<()> {
         let with = fail_at(world, &journey, SECOND, true)?;
         ensure!(!download.ended(), "the download was over too soon");
         println!("{with} bytes inside with forecasts, {without} without");
-        // A machine that stands still fills no carrier: one packet is none.
+        // On a stalled machine the carrier is never full; one packet counts as empty.
         let most = (without / 10.0).max(PACKET);
         ensure!(with < most, "{with} bytes inside, without forecasts {without}");
-        is_told_though_all_is_dark(world, &journey)?;
+        is_received_after_all_were_dark(world, &journey)?;
         carries_again(world, "alpha")?;
         download.verify(&file)?;
         Ok(())
@@ -73,18 +75,17 @@ fn foresees(plan: &Plan, mode: &str) -> Result<()> {
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Alpha fails at this place, and has no cell from then on. Returns the bytes that were inside it
-/// just before.
-fn fail_at(world: &World, journey: &Journey, metres: f64, foreseen: bool) -> Result<f64> {
+/// Alpha fails at this place and then has no cell. Returns its bytes in flight just before.
+fn fail_at(world: &World, journey: &Journey, metres: f64, predicted: bool) -> Result<f64> {
     let at = journey.reaches(metres);
     let wait = |before: Duration| (at - before).saturating_duration_since(Instant::now());
     ensure!(!wait(ASKED).is_zero(), "the place was reached before the test was ready");
     std::thread::sleep(wait(ASKED));
     for side in SIDES {
-        for (name, fails) in [("alpha", foreseen), ("beta", false)] {
-            let ahead = world.foreseen(side, name)?;
-            println!("{} foresees of {name}: {ahead:?}", side.name());
-            ensure!(ahead.is_some() == fails, "{} foresees of {name}: {ahead:?}", side.name());
+        for (name, fails) in [("alpha", predicted), ("beta", false)] {
+            let ahead = world.predicted_failure(side, name)?;
+            println!("{} predicts for {name}: {ahead:?}", side.name());
+            ensure!(ahead.is_some() == fails, "{} predicts for {name}: {ahead:?}", side.name());
         }
     }
     std::thread::sleep(wait(LOOK));
@@ -99,9 +100,8 @@ fn fail_at(world: &World, journey: &Journey, metres: f64, foreseen: bool) -> Res
     Ok(median(&looks))
 }
 
-/// The handover at [`FIRST`] ends and is seen by what passed: it is recorded as a failure, on both
-/// sides.
-fn is_told(world: &World, journey: &Journey) -> Result<()> {
+/// The handover at [`FIRST`] ends. Both sides record it as a failure, because no packet passed.
+fn is_recorded(world: &World, journey: &Journey) -> Result<()> {
     std::thread::sleep(DARK);
     world.carriers[0].brighten(&world.lab)?;
     let (_, cell) = journey::cells(FIRST);
@@ -114,13 +114,13 @@ fn is_told(world: &World, journey: &Journey) -> Result<()> {
     ensure!(failures(&state) == Some(FAILURES + 1), "not seen as a failure: {state}");
     let received = |state: &serde_json::Value| count(state, "received") == 1;
     let state = wait_for_linkdb(world, Side::Cloud, "record", SOON, received)?;
-    ensure!(failures(&state) == Some(FAILURES + 1), "not told as a failure: {state}");
+    ensure!(failures(&state) == Some(FAILURES + 1), "not received as a failure: {state}");
     Ok(())
 }
 
-/// The handover at [`SECOND`] ends and is recorded while no carrier passes anything; the cloud
-/// hears of it all the same, and nobody foresees anything any more.
-fn is_told_though_all_is_dark(world: &World, journey: &Journey) -> Result<()> {
+/// The handover at [`SECOND`] ends and is recorded while all carriers are dark. The cloud receives
+/// it later, and both forecasts end.
+fn is_received_after_all_were_dark(world: &World, journey: &Journey) -> Result<()> {
     std::thread::sleep(DARK);
     world.carriers[1].darken(&world.lab)?;
     let (_, cell) = journey::cells(SECOND);
@@ -128,14 +128,14 @@ fn is_told_though_all_is_dark(world: &World, journey: &Journey) -> Result<()> {
     wait_for_linkdb(world, Side::Gateway, "record", SOON, |state| count(state, "recorded") == 2)?;
     std::thread::sleep(Duration::from_millis(500));
     let heard = count(&world.linkdb(Side::Cloud)?, "received");
-    ensure!(heard == 1, "{heard} handovers came through dark carriers");
+    ensure!(heard == 1, "{heard} handovers crossed dark carriers");
     world.carriers.iter().try_for_each(|carrier| carrier.brighten(&world.lab))?;
     wait_for_linkdb(world, Side::Cloud, "record", SOON, |state| count(state, "received") == 2)?;
     for side in SIDES {
         let started = Instant::now();
-        while let Some(ahead) = world.foreseen(side, "alpha")? {
+        while let Some(ahead) = world.predicted_failure(side, "alpha")? {
             let name = side.name();
-            ensure!(started.elapsed() < SOON, "{name} still foresees of alpha: {ahead:?}");
+            ensure!(started.elapsed() < SOON, "{name} still predicts for alpha: {ahead:?}");
             std::thread::sleep(super::POLL);
         }
     }

@@ -1,4 +1,4 @@
-//! A train on a track of the tests' own, with carriers alpha and beta, and its earlier trips.
+//! A train on a track of the tests with the carriers alpha and beta, and its earlier trips.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{DAY_MS, days_ago};
 
-/// How fast it always is, in metres a second.
+/// The constant speed of the train, m/s.
 pub(super) const SPEED: f64 = 80.0;
 /// Alpha's handovers at these places have failed on all earlier trips.
 pub(super) const FIRST: f64 = 10_000.0;
@@ -29,7 +29,7 @@ const TRIPS: u64 = 8;
 const SCATTER: f64 = 10.0;
 const SECOND_LONG: Duration = Duration::from_secs(1);
 
-/// Alpha's cell before the handover at a place, and the one behind it.
+/// Alpha's cells before and after the handover at a place.
 pub(super) fn cells(metres: f64) -> (u64, u64) {
     let before = ALPHA.iter().filter(|end| **end < metres).count() as u64;
     (ALPHA_CELLS + before, ALPHA_CELLS + before + 1)
@@ -48,7 +48,7 @@ pub(super) fn learned() -> Result<String> {
         trip_ends.extend(ends("beta", &BETA, BETA_CELLS));
         trip_ends.sort_by(|a, b| a.2.total_cmp(&b.2));
         for (sequence, (carrier, from, end)) in trip_ends.into_iter().enumerate() {
-            // The same five places in another order for each cell.
+            // The same five offsets in another order for each cell.
             let place = ((trip * 2 + from * 3) % 5) as f64 - 2.0;
             let fails = end == FIRST || end == SECOND;
             all.push(Record {
@@ -69,7 +69,7 @@ pub(super) fn learned() -> Result<String> {
     Ok(linkdb::records(all))
 }
 
-/// A train under way: it says where it is, and its cells, once a second. Dropped, it stops.
+/// A moving train that sends its position and cells every second. Dropping it stops it.
 #[derive(Debug)]
 pub(super) struct Journey {
     shared: Arc<Shared>,
@@ -87,7 +87,7 @@ struct Shared {
 }
 
 impl Journey {
-    /// Begins here, at full speed, in the cell that alpha has there.
+    /// Begins at this place, at full speed and in alpha's cell there.
     pub(super) fn begin(announcer: Announcer, from: f64) -> Journey {
         let (cell, _) = cells(from);
         let shared = Arc::new(Shared {
@@ -112,13 +112,13 @@ impl Journey {
         self.shared.began + Duration::from_secs_f64((metres - self.shared.from) / SPEED)
     }
 
-    /// Alpha's modem has another cell from now on, or none, and says so at once.
+    /// Changes alpha's cell, or removes it, and sends that at once.
     pub(super) fn alpha_has(&self, cell: Option<u64>) {
         self.set(cell);
         self.shared.say(&json!([]));
     }
 
-    /// As [`Journey::alpha_has`], and the modem says how long nothing passed.
+    /// As [`Journey::alpha_has`], and the modem reports how long no packet passed.
     pub(super) fn alpha_found(&self, cell: u64, dark: Duration) {
         self.set(Some(cell));
         self.shared.say(&json!([
@@ -133,7 +133,7 @@ impl Journey {
 
 impl Shared {
     fn say(&self, handovers: &Value) {
-        // Held while it sends, so that another thread's older state cannot overtake this one.
+        // The lock is held while sending, so that no older state of another thread follows.
         let alpha = self.alpha.lock().unwrap_or_else(PoisonError::into_inner);
         let beta = BETA_CELLS + BETA.iter().filter(|end| **end < self.from).count() as u64;
         let line = json!({
@@ -155,7 +155,7 @@ impl Drop for Journey {
         self.shared.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It cannot panic in a way that matters here.
+            // A panic of the thread does not matter here.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The gateway dies while it records, again and again.
+//! The gateway is killed repeatedly while it records.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,19 +6,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
+use polyrail_interop::lab::Side;
 use polyrail_interop::linkdb::Announcer;
-use polyrail_interop::world::{Plan, Rail, Side};
+use polyrail_interop::linkdb::Rail;
+use polyrail_interop::world::Plan;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use serde_json::Value;
 
 use super::{count, events, joins, must_be_equal, wait_for_linkdb};
-use crate::{full, scenario, seed};
+use crate::{scenario, seed};
 
+/// How often the gateway is killed.
+const ROUNDS: u32 = 5;
 const BOUND: Duration = Duration::from_secs(50);
-/// A cell is so long.
+/// The time in each cell.
 const CELL: Duration = Duration::from_millis(200);
-/// So many handovers are recorded in each life at least.
+/// The least number of handovers recorded between two kills.
 const RECORDS: u64 = 8;
 const SOON: Duration = Duration::from_secs(15);
 /// Flows may finish for 5 s.
@@ -26,8 +30,7 @@ const END: Duration = Duration::from_secs(10);
 
 #[test]
 fn a_killed_gateway_keeps_its_database() -> Result<()> {
-    let rounds = if full() { 12 } else { 5 };
-    scenario(&Plan::twins().rail(Rail::default()), BOUND * rounds / 5, |world| {
+    scenario(&Plan::twins().rail(Rail::default()), BOUND, |world| {
         let mut generator = Pcg64::seed_from_u64(seed("killed gateway"));
         let file = world.web.add(500_000, 23)?;
         let over = Arc::new(AtomicBool::new(false));
@@ -35,7 +38,7 @@ fn a_killed_gateway_keeps_its_database() -> Result<()> {
         let told = over.clone();
         let train = std::thread::spawn(move || ride(&train, &told));
         let mut kept = 0;
-        for round in 0..rounds {
+        for round in 0..ROUNDS {
             let recorded = |state: &Value| count(state, "recorded") >= RECORDS;
             let state = wait_for_linkdb(world, Side::Gateway, "records", SOON, recorded)?;
             // Not always just after a handover.
@@ -46,7 +49,7 @@ fn a_killed_gateway_keeps_its_database() -> Result<()> {
             let open = |state: &Value| state.pointer("/store/open") == Some(&Value::Bool(true));
             let state = wait_for_linkdb(world, Side::Gateway, "database", SOON, open)?;
             println!("round {round}: {before} handovers before, {} after", events(&state));
-            ensure!(events(&state) >= before, "{before} handovers became {state}");
+            ensure!(events(&state) >= before, "{before} handovers before: {state}");
             ensure!(state.pointer("/store/damaged") == Some(&Value::Null), "{state}");
             kept = before;
             world.wait_until_up()?;
@@ -58,7 +61,7 @@ fn a_killed_gateway_keeps_its_database() -> Result<()> {
     })
 }
 
-/// What the cloud heard is what the gateway kept, once both have compared.
+/// Once synchronised, the cloud has the same handovers as the gateway.
 fn become_equal(world: &mut polyrail_interop::world::World) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -80,7 +83,7 @@ fn become_equal(world: &mut polyrail_interop::world::World) -> Result<()> {
     world.wait_until_up()
 }
 
-/// Tells of a train that changes its cell all the time.
+/// Sends telemetry of a train that changes its cell continuously.
 fn ride(train: &Announcer, over: &AtomicBool) {
     let began = Instant::now();
     let mut cell = 0;

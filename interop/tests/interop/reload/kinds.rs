@@ -1,4 +1,4 @@
-//! The kinds of change that a reload may bring, and what shows that it took effect.
+//! The kinds of change of a reload, and their visible effects.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -7,22 +7,23 @@ use anyhow::{Context, Result, ensure};
 use polyrail_interop::addresses::{
     self, CLOUD, CLOUD_PORT, FORBIDDEN, Family, NOBODY, OPENED, RESOLVER, SERVER, SERVER_NAME_V4,
 };
-use polyrail_interop::client::{self, Target};
+use polyrail_interop::client;
 use polyrail_interop::configuration::{CLOUD_NAME, Configuration, GATEWAY_NAME, strings};
 use polyrail_interop::dns;
-use polyrail_interop::world::{Side, World};
+use polyrail_interop::lab::Side;
+use polyrail_interop::world::World;
 use toml::Value;
 
 use super::{SOON, soon};
 
-/// A node whose certificate is revoked on the way.
+/// A node whose certificate is revoked during the test.
 const STRANGER: &str = "stranger";
-/// Nobody listens there.
+/// A port without a listener.
 const CLOSED_PORT: u16 = 9;
 /// SOCKS5 replies (RFC 1928, section 6).
 const NOT_ALLOWED: u8 = 2;
 const REFUSED: u8 = 5;
-/// The carrier whose interface is free once gamma is gone.
+/// The index of the carrier whose interface is free once gamma is removed.
 const FREE: u8 = 2;
 /// The prefix of [`FORBIDDEN`].
 const FORBIDDEN_PREFIX: &str = "198.18.0.0/15";
@@ -34,23 +35,23 @@ pub(super) enum Edit {
     Carrier(usize, &'static str, Value),
     /// Without the last carrier.
     WithoutGamma,
-    /// The first two carriers in each other's place.
+    /// The first two carriers swapped.
     Swapped,
     /// A new certificate in the same file.
     Reissued,
-    /// A list in which another node's certificate is revoked.
+    /// A revocation list with another node's certificate.
     Revoked,
-    /// The first configuration.
-    AsAtFirst,
+    /// The initial configuration.
+    Initial,
 }
 
 /// The daemon's answer.
 #[derive(Clone, Copy)]
 pub(super) enum Answer {
     Taken,
-    /// Invalid: the message has this key with its line.
+    /// Invalid; the message names this key and its line.
     Invalid(&'static str),
-    /// The key needs a restart.
+    /// This key needs a restart.
     Restart(&'static str),
 }
 
@@ -74,7 +75,7 @@ impl Edit {
             Edit::Reissued if side == Side::Cloud => keys.reissue(CLOUD_NAME, "cloud")?,
             Edit::Reissued => keys.reissue(GATEWAY_NAME, "gateway")?,
             Edit::Revoked => {
-                // Both sides read the same list; the cloud comes first.
+                // Both sides read the same list; the cloud reads it first.
                 if side == Side::Cloud {
                     keys.reissue(STRANGER, "gateway")?;
                     keys.revoke(STRANGER)?;
@@ -82,7 +83,7 @@ impl Edit {
                 let list = keys.folder().join("revoked.crl");
                 file.set("tls.revocations", list.display().to_string());
             }
-            Edit::AsAtFirst => {
+            Edit::Initial => {
                 *file = world.configurations[usize::from(side == Side::Cloud)].clone();
             }
         }
@@ -90,7 +91,7 @@ impl Edit {
     }
 }
 
-/// Every kind of change, each on top of those before it.
+/// Every kind of change, each applied after the earlier ones.
 pub(super) fn all() -> Vec<Reload> {
     [carriers(), policies(), users(), certificates()].into_iter().flatten().collect()
 }
@@ -125,7 +126,7 @@ fn carriers() -> Vec<Reload> {
         }),
         refused(Side::Gateway, Edit::Carrier(1, "role", "spare".into()), "carrier[2].role"),
         gateway(Edit::Swapped),
-        gateway(Edit::AsAtFirst),
+        gateway(Edit::Initial),
     ]
 }
 
@@ -173,7 +174,7 @@ fn users() -> Vec<Reload> {
             let answer = answer.join().ok().context("a client panicked")??;
             ensure!(answer == [IpAddr::V4(SERVER.v4)], "{answer:?}");
             let asked = world.asked.tcp_v6.load(Ordering::Relaxed) - before;
-            ensure!(asked > 0, "the resolver that was set is not asked");
+            ensure!(asked > 0, "the configured resolver receives no query");
             Ok(())
         }),
     ]
@@ -188,9 +189,9 @@ fn certificates() -> Vec<Reload> {
         showing(gateway(Edit::Revoked), a_fresh_connection_comes_up),
         refused(Side::Cloud, Edit::Set("session.lingers", "9s".into()), "session.lingers"),
         gateway(Edit::Set("log.level", "info".into())),
-        cloud(Edit::AsAtFirst),
-        showing(gateway(Edit::AsAtFirst), |world| {
-            replies(world, FORBIDDEN.at(Family::V4, 80), 0).context("socks5.reply as at first")
+        cloud(Edit::Initial),
+        showing(gateway(Edit::Initial), |world| {
+            replies(world, FORBIDDEN.at(Family::V4, 80), 0).context("socks5.reply as initially")
         }),
         Reload { answer: Answer::Restart("listen"), ..cloud(listen) },
     ]
@@ -213,12 +214,12 @@ fn showing(reload: Reload, shows: fn(&World) -> Result<()>) -> Reload {
 }
 
 fn replies(world: &World, to: SocketAddr, expected: u8) -> Result<()> {
-    let (_, code) = client::socks5(&world.lab.passenger, world.proxy(), &Target::Address(to))?;
+    let (_, code) = client::socks5(&world.lab.passenger, world.proxy(), to)?;
     ensure!(code == expected, "SOCKS5 reply {code} for {to}, expected {expected}");
     Ok(())
 }
 
-/// A restart of a path by hand connects with the certificates and lists of this moment.
+/// A path restarted by hand connects with the current certificates and lists.
 fn a_fresh_connection_comes_up(world: &World) -> Result<()> {
     let restarts = |path: &serde_json::Value| path["counters"]["restarts"].as_u64();
     let paths = world.paths(Side::Gateway)?;

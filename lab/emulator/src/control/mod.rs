@@ -35,13 +35,13 @@ pub use crate::packet::nat::Order as NatOrder;
 
 pub(crate) use server::Server;
 
-/// How long a client waits for its answer.
+/// The time limit of an answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// One thing to do.
+/// A command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// Begin a blackout.
+    /// Start a blackout.
     Down(Target, Blackout),
     /// End it.
     Up(Target),
@@ -49,7 +49,7 @@ pub enum Command {
     Set(Target, Setting),
     /// Change the NAT of a link, given by its name.
     Nat(String, NatOrder),
-    /// Tell all counters.
+    /// Report all counters.
     Stats,
 }
 
@@ -58,9 +58,9 @@ pub enum Command {
 pub struct Target {
     /// The link's name.
     pub link: String,
-    /// From near to far is meant.
+    /// The direction from near to far.
     pub up: bool,
-    /// From far to near is meant.
+    /// The direction from far to near.
     pub down: bool,
 }
 
@@ -77,9 +77,9 @@ pub enum Setting {
     Queue(Bytes),
     /// Loss in bursts.
     BurstLoss(Option<BurstLoss>),
-    /// Packets that others overtake.
+    /// Delayed packets.
     Reorder(Option<Reorder>),
-    /// What happens to UDP.
+    /// Policing of UDP.
     Udp(Policing),
     /// The largest packet.
     Mtu(Option<PathMtu>),
@@ -87,7 +87,7 @@ pub enum Setting {
     Seed(u64),
 }
 
-/// Why a line is no command.
+/// The reason why a line is no command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseCommandError(String);
@@ -124,8 +124,8 @@ impl Target {
         Self { link: link.to_owned(), up: true, down: true }
     }
 
-    /// The places of the directions that are meant, where those of the links stand in pairs, up
-    /// first, in the order of `names`.
+    /// The places of the target's directions, in a list of pairs (up first) in the order of
+    /// `names`.
     pub(crate) fn places(&self, names: &[String]) -> Result<[Option<usize>; 2], String> {
         let link = names.iter().position(|name| *name == self.link);
         let link = link
@@ -173,7 +173,7 @@ fn setting(property: &str, value: &str) -> Result<Setting, ParseCommandError> {
     read.map_err(ParseCommandError)
 }
 
-/// What `set` changes of a direction.
+/// The properties that `set` changes.
 const PROPERTIES: &str = "rate|delay|loss|queue|burst-loss|reorder|udp|mtu|seed";
 
 fn share(text: &str) -> Result<Probability, String> {
@@ -232,7 +232,7 @@ impl Client {
     /// Connects to the socket.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// No emulator listens there.
     pub fn connect(path: impl AsRef<Path>) -> std::io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(ANSWER_WAIT))?;

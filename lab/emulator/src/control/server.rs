@@ -14,7 +14,7 @@ const CLIENTS_MAX: usize = 16;
 /// The longest line; a longer one ends its connection.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// The control socket; its file goes with it.
+/// The control socket; dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct Server {
     path: PathBuf,
@@ -29,8 +29,7 @@ struct Connection {
 }
 
 impl Server {
-    /// Listens at `path` and has `gate` become readable when there is something to do. A file
-    /// left by an emulator that died is replaced.
+    /// Listens at `path` and registers with `gate`. The file of a dead emulator is replaced.
     pub(crate) fn new(path: &Path, gate: &Epoll) -> std::io::Result<Self> {
         let is_socket = std::fs::metadata(path).is_ok_and(|file| file.file_type().is_socket());
         let refuses = |e: std::io::Error| e.kind() == ErrorKind::ConnectionRefused;
@@ -43,7 +42,7 @@ impl Server {
         Ok(Self { path: path.to_owned(), listener, clients: Vec::new() })
     }
 
-    /// Takes new connections and answers all lines that are there.
+    /// Accepts new connections and answers all complete lines.
     pub(crate) fn serve(&mut self, gate: &Epoll, mut answer: impl FnMut(&str) -> String) {
         while let Ok((stream, _)) = self.listener.accept() {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);

@@ -1,20 +1,10 @@
 //! Which driver carries a scenario.
 
-use std::fmt;
 use std::str::FromStr;
 
-use super::RunError;
+use super::{Driver, RunError};
 use crate::namespace::Namespace;
 use crate::scenario::Scenario;
-
-/// A way to carry packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Driver {
-    /// TUN devices and the link model, in this process.
-    Tun,
-    /// veth pairs and the kernel's `netem`.
-    Netem,
-}
 
 /// The requested driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,15 +14,6 @@ pub enum Choice {
     Auto,
     /// This one or none.
     Only(Driver),
-}
-
-impl fmt::Display for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tun => "tun",
-            Self::Netem => "netem",
-        })
-    }
 }
 
 impl FromStr for Choice {
@@ -48,7 +29,7 @@ impl FromStr for Choice {
     }
 }
 
-/// The driver, and why it.
+/// The driver, and the reason.
 pub(super) fn choose(choice: Choice, scenario: &Scenario) -> Result<(Driver, String), RunError> {
     let obstacle = || super::netem::obstacle(scenario).or_else(kernel_lacks_netem);
     match choice {

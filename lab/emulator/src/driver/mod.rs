@@ -1,10 +1,11 @@
-//! What carries real packets through a scenario's links, and the choice between the ways to do so.
+//! The drivers that carry real packets through a scenario's links, and the choice between them.
 
 mod choice;
 mod netem;
 mod outside;
 mod tun;
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,27 @@ use crate::namespace::Namespace;
 use crate::report::LinkReport;
 use crate::scenario::{End, Scenario};
 
-pub use choice::{Choice, Driver};
+pub use choice::Choice;
 
-/// How to run a scenario.
+/// A way to carry packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// TUN devices and the link model, in this process.
+    Tun,
+    /// veth pairs and the kernel's `netem`.
+    Netem,
+}
+
+impl fmt::Display for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tun => "tun",
+            Self::Netem => "netem",
+        })
+    }
+}
+
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Which driver.
@@ -28,7 +47,7 @@ pub struct Options {
     pub far: Option<PathBuf>,
     /// Where to listen for commands.
     pub control: Option<PathBuf>,
-    /// How often to print statistics; never when `None`, but always at the end.
+    /// The interval of statistics; `None`: only at the end.
     pub report: Option<Duration>,
     /// The core to stay on.
     pub core: Option<usize>,
@@ -79,7 +98,7 @@ pub enum RunError {
         /// The interface.
         interface: String,
     },
-    /// A system call failed that should not.
+    /// A system call failed unexpectedly.
     #[error("{doing}: {error}")]
     System {
         /// The failed operation.
@@ -89,9 +108,9 @@ pub enum RunError {
     },
 }
 
-/// The links of a scenario as a driver runs them.
+/// The running links of a scenario.
 trait Rail {
-    /// Obeys a command; the error goes to who sent it.
+    /// Executes a command; the error is for the client.
     fn apply(&mut self, now: Instant, command: &Command) -> Result<(), String>;
     /// The statistics of all links.
     fn report(&mut self, now: Instant) -> Vec<LinkReport>;
@@ -146,7 +165,7 @@ fn open(path: Option<PathBuf>) -> Result<Namespace, RunError> {
 /// Gives an interface its MTU and addresses and brings it up.
 fn bring_up(namespace: &Namespace, end: &End, mtu: u16) -> std::io::Result<()> {
     let name = &end.interface;
-    // No link-local address: nothing but the traffic asked for is to be on the link.
+    // No link-local address, so that only the test's traffic is on the link.
     let quiet = namespace.ip(&format!("link set dev {name} addrgenmode none"));
     if let Err(error) = quiet {
         tracing::debug!(interface = name, %error, "no IPv6 here");
@@ -159,7 +178,7 @@ fn bring_up(namespace: &Namespace, end: &End, mtu: u16) -> std::io::Result<()> {
     namespace.ip(&format!("link set dev {name} up"))
 }
 
-/// Tells that the links are up.
+/// Prints the ready line.
 fn print_ready(scenario: &Scenario, options: &Options, driver: Driver, why: &str, realtime: bool) {
     let links: Vec<_> = scenario
         .links

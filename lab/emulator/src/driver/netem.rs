@@ -1,17 +1,17 @@
 //! The netem driver: each link is a veth pair, and the kernel's `netem` at each end delays, limits
 //! and drops what leaves there.
 //!
-//! What differs from the link model, because netem is what it is:
-//! - A blackout loses what arrives, but what already waits still leaves. One that holds cannot be
-//!   had (netem decides a packet's time when the packet arrives), nor can a rate of zero, nor
-//!   packets that are held back by a given time. netem looks into no packet: it can neither police
-//!   UDP, nor refuse large packets, nor translate ports. Such a scenario or command is refused.
-//! - The queue is bounded in packets of the size of the MTU.
-//! - Loss comes before the rate limit, its seed is the kernel's, and all drops are one figure.
+//! Differences from the link model:
+//! - A blackout drops arriving packets, but queued packets still leave. netem decides a packet's
+//!   departure when the packet arrives, so it supports neither blackouts that hold packets, nor a
+//!   rate of zero, nor `reorder`. It does not look into packets, so it can neither police UDP, nor
+//!   refuse large packets, nor translate ports. Such a scenario or command is refused.
+//! - The queue limit is in packets of MTU size.
+//! - Loss precedes the rate limit and uses the kernel's seed. All drops are one counter.
 //! - When the delay falls, later packets may overtake earlier ones.
 //!
-//! Both ends have the same link address and no ARP, so that a link carries nothing but its traffic,
-//! as a TUN device does.
+//! Both ends have the same link address and no ARP, so a link carries only its traffic, as a TUN
+//! device does.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -28,13 +28,13 @@ use crate::namespace::Namespace;
 use crate::report::{DirectionReport, LinkReport};
 use crate::scenario::{LinkScenario, Scenario};
 
-/// The link address of all ends: locally administered, and of no meaning.
+/// The link address of all ends: an arbitrary, locally administered one.
 const LINK_ADDRESS: &str = "02:00:00:00:00:01";
 
-/// What netem counts for each packet beside its IP bytes.
+/// netem counts this many bytes per packet in addition to its IP bytes.
 const ETHERNET_HEADER: u64 = 14;
 
-/// How long to sleep when nothing is due, in milliseconds.
+/// The longest sleep when nothing is due.
 const SLEEP_MS_MAX: u16 = 60_000;
 
 const NO_HOLD: &str = "netem cannot hold packets during a blackout; the tun driver can";
@@ -52,8 +52,8 @@ struct Lane {
     mtu: u16,
     spec: LinkSpec,
     forced: Option<Blackout>,
-    /// What netem was last told.
-    told: String,
+    /// The arguments that netem has now.
+    applied: String,
 }
 
 struct NetemRail {
@@ -63,7 +63,7 @@ struct NetemRail {
     names: Vec<String>,
 }
 
-/// Why netem cannot do what the scenario asks, if it cannot.
+/// Why netem does not support the scenario, if it does not.
 pub(super) fn obstacle(scenario: &Scenario) -> Option<String> {
     let directions = scenario
         .links
@@ -91,7 +91,7 @@ pub(super) fn obstacle(scenario: &Scenario) -> Option<String> {
         .or_else(|| Some(format!("link {}: {NO_NAT}", translated?.name)))
 }
 
-/// Why netem cannot obey, if it cannot.
+/// Why netem does not support the command, if it does not.
 fn refusal(command: &Command) -> Option<&'static str> {
     match command {
         Command::Down(_, Blackout::Hold) => Some(NO_HOLD),
@@ -151,7 +151,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Whole milliseconds, not too early.
+/// In whole milliseconds, rounded up.
 fn timeout(sleep: Option<Duration>) -> PollTimeout {
     let ms = sleep.map_or(u128::MAX, |sleep| sleep.as_micros().div_ceil(1000));
     PollTimeout::from(u16::try_from(ms).unwrap_or(SLEEP_MS_MAX).min(SLEEP_MS_MAX))
@@ -178,13 +178,13 @@ fn lanes(sides: &Sides, link: &LinkScenario) -> Result<[Lane; 2], RunError> {
         mtu: link.mtu,
         spec: spec.clone(),
         forced: None,
-        told: String::new(),
+        applied: String::new(),
     };
     let lanes =
         [lane(&near, &link.near.interface, &link.up), lane(&far, &link.far.interface, &link.down)];
     for (lane, end) in lanes.iter().zip([&link.near, &link.far]) {
         let name = &end.interface;
-        // netem takes what TCP has not yet cut up for one packet: have it cut before.
+        // netem takes an unsegmented burst of TCP for one packet, so segment it earlier.
         lane.namespace
             .ip(&format!("link set dev {name} arp off gso_max_segs 1"))
             .and_then(|()| super::bring_up(&lane.namespace, end, link.mtu))
@@ -194,18 +194,18 @@ fn lanes(sides: &Sides, link: &LinkScenario) -> Result<[Lane; 2], RunError> {
 }
 
 impl Lane {
-    /// Tells netem what is to hold at `offset` after the epoch.
+    /// Sets netem's arguments for the time `offset` after the epoch.
     fn steer(&mut self, offset: Duration) -> std::io::Result<()> {
         let dark = self.blackout(offset).is_some();
         let wanted = arguments(&self.spec, offset, dark, self.mtu);
-        if wanted == self.told {
+        if wanted == self.applied {
             return Ok(());
         }
-        let verb = if self.told.is_empty() { "add" } else { "change" };
+        let verb = if self.applied.is_empty() { "add" } else { "change" };
         let interface = &self.interface;
         self.namespace
             .tool("tc", &format!("qdisc {verb} dev {interface} root handle 1: netem {wanted}"))?;
-        self.told = wanted;
+        self.applied = wanted;
         Ok(())
     }
 
@@ -255,12 +255,12 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // The other end goes with it.
+        // This deletes the other end, too.
         let _ = self.namespace.ip(&format!("link del dev {}", self.interface));
     }
 }
 
-/// What to tell netem.
+/// netem's arguments.
 fn arguments(spec: &LinkSpec, offset: Duration, dark: bool, mtu: u16) -> String {
     let delay = spec.delay.at(offset).value;
     let rate = match spec.rate.at(offset).value {
@@ -275,7 +275,7 @@ fn arguments(spec: &LinkSpec, offset: Duration, dark: bool, mtu: u16) -> String 
         format!("delay {}us", delay.as_micros()),
         loss,
         duplicate,
-        // Zero lifts a limit that was set before.
+        // Zero removes an earlier limit.
         format!("rate {}bit", rate.map_or(0, Bitrate::as_bps)),
     ];
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
@@ -297,7 +297,7 @@ fn loss(spec: &LinkSpec, offset: Duration) -> String {
     )
 }
 
-/// netem counts packets, and those in propagation with those that wait.
+/// netem's limit is in packets and includes packets in propagation.
 fn packets_max(queue: Bytes, rate: Option<Bitrate>, delay: Duration, mtu: u16) -> u64 {
     let flight = rate.map_or(FLIGHT_MAX, |rate| rate.bytes_in(delay));
     (queue + flight).0.div_ceil(u64::from(mtu)) + 1
@@ -313,7 +313,7 @@ impl NetemRail {
         self.lanes
             .iter_mut()
             .try_for_each(|lane| lane.steer(offset))
-            .map_err(system("telling netem"))
+            .map_err(system("configuring netem"))
     }
 
     fn next_change(&self, now: Instant) -> Option<Instant> {
@@ -322,7 +322,7 @@ impl NetemRail {
         self.epoch.checked_add(next)
     }
 
-    /// The lanes that a command is about.
+    /// The lanes that a command applies to.
     fn aimed(&mut self, target: &Target) -> Result<impl Iterator<Item = &mut Lane>, String> {
         let places = target.places(&self.names)?;
         let lanes = self.lanes.iter_mut().enumerate();
@@ -347,7 +347,7 @@ impl Rail for NetemRail {
                     Setting::Loss(loss) => lane.spec.set_loss(*loss),
                     Setting::Queue(queue) => lane.spec.queue = *queue,
                     Setting::BurstLoss(burst) => lane.spec.burst_loss = *burst,
-                    // What is left of these is what netem does anyway.
+                    // `refusal` admits only the values that netem has anyway.
                     Setting::Reorder(_) | Setting::Udp(_) | Setting::Mtu(_) | Setting::Seed(_) => {}
                 });
             }
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_netem_cannot_do_is_named_with_the_link() {
+    fn unsupported_scenario_is_reported_with_its_link() {
         let hold = "[[link.blackout]]\nstart = \"1 s\"\nlength = \"1 s\"\nmode = \"hold\"\n\
                     direction = \"down\"\n";
         for (direction, rest, reason) in [
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_netem_cannot_do_is_not_done_by_command_either() {
+    fn unsupported_commands_are_refused() {
         for (line, reason) in [
             ("down a hold", Some("hold packets")),
             ("set a rate 0 bit/s", Some("a rate of zero")),
@@ -461,9 +461,10 @@ mod tests {
             ("set a burst-loss 0.1 0.5", None),
             ("down a", None),
         ] {
-            let told = refusal(&line.parse().unwrap());
-            let fits = told.zip(reason).is_some_and(|(told, reason)| told.contains(reason));
-            assert!(fits || told.is_none() && reason.is_none(), "{line}: {told:?}");
+            let refused = refusal(&line.parse().unwrap());
+            let fits =
+                refused.zip(reason).is_some_and(|(refused, reason)| refused.contains(reason));
+            assert!(fits || refused.is_none() && reason.is_none(), "{line}: {refused:?}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! What a driver listens to beside packets: signals, the control socket, and the time to report or
-//! to end.
+//! The events of a driver other than packets: signals, the control socket, and the times of reports
+//! and of the end.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -28,7 +28,7 @@ pub(super) fn gate() -> Result<Epoll, RunError> {
 }
 
 impl Outside {
-    /// Takes the signals that end a run from now on, and opens the control socket.
+    /// Blocks the signals that end a run, and opens the control socket.
     pub(super) fn new(options: &Options, gate: &Epoll) -> Result<Self, RunError> {
         let mut ending = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -56,7 +56,7 @@ impl Outside {
         self.end = duration.map(|duration| now + duration);
     }
 
-    /// When [`Outside::attend`] is due even without a sign from the gate.
+    /// When [`Outside::attend`] is due without the gate.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.next_report.into_iter().chain(self.end).min()
     }
@@ -90,7 +90,7 @@ fn answer(line: &str, rail: &mut dyn Rail) -> Value {
             return Ok(json!({ "links": rail.report(now) }));
         }
         rail.apply(now, &command)?;
-        tracing::info!(command = line, "obeyed");
+        tracing::info!(command = line, "command executed");
         Ok(json!({ "ok": true }))
     });
     done.unwrap_or_else(|error| json!({ "error": error }))
@@ -101,12 +101,12 @@ pub(super) fn print_reports(now: Instant, rail: &mut dyn Rail) {
     for report in rail.report(now) {
         match serde_json::to_value(&report) {
             Ok(line) => print_line(&line),
-            Err(error) => tracing::error!(%error, "a report cannot be written"),
+            Err(error) => tracing::error!(%error, "cannot write a report"),
         }
     }
 }
 
-/// Prints one line at once; nobody may be listening any more.
+/// Prints one line at once, even if the reader is gone.
 pub(super) fn print_line(line: &Value) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

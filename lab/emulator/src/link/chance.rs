@@ -2,32 +2,37 @@
 
 use std::fmt;
 
-use rand::{Rng, SeedableRng};
-use rand_pcg::Pcg64Mcg;
+use serde::Deserialize;
+
+use crate::dice::Dice;
 
 /// A probability between 0 and 1, both included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Deserialize)]
+#[serde(try_from = "f64")]
 pub struct Probability(f64);
 
-/// Loss in bursts after Gilbert and Elliott: a good and a bad state, changed before each packet.
-/// The share of packets in the bad state is `enter / (enter + leave)`, the mean length of a burst
-/// `1 / leave` packets.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Loss in bursts after Gilbert and Elliott: a good and a bad state, which may change before each
+/// packet. The share of packets in the bad state is `enter / (enter + leave)`, and the mean burst
+/// has `1 / leave` packets.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct BurstLoss {
     /// From good to bad.
     pub enter: Probability,
     /// From bad to good.
     pub leave: Probability,
-    /// Loss in the bad state.
+    /// Loss in the bad state. Default in a scenario: always.
+    #[serde(default = "always")]
     pub loss: Probability,
-    /// Loss in the good state.
+    /// Loss in the good state. Default in a scenario: never.
+    #[serde(default)]
     pub loss_good: Probability,
 }
 
 /// The generator and the state of the bursts.
 #[derive(Debug)]
 pub(super) struct Chance {
-    generator: Pcg64Mcg,
+    dice: Dice,
     in_burst: bool,
 }
 
@@ -48,6 +53,18 @@ impl Probability {
     }
 }
 
+impl TryFrom<f64> for Probability {
+    type Error = String;
+
+    fn try_from(value: f64) -> Result<Self, String> {
+        Self::new(value).ok_or_else(|| format!("{value} is not a share between 0 and 1"))
+    }
+}
+
+fn always() -> Probability {
+    Probability::ALWAYS
+}
+
 impl fmt::Display for Probability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -56,14 +73,12 @@ impl fmt::Display for Probability {
 
 impl Chance {
     pub(super) fn new(seed: u64) -> Self {
-        Self { generator: Pcg64Mcg::seed_from_u64(seed), in_burst: false }
+        Self { dice: Dice::new(seed), in_burst: false }
     }
 
-    /// Draws; a probability of zero takes nothing from the generator.
+    /// Draws; a probability of zero takes nothing from the dice.
     pub(super) fn happens(&mut self, probability: Probability) -> bool {
-        // The 53 upper bits make every double of [0, 1) that is a multiple of 2^-53.
-        probability.0 > 0.0
-            && ((self.generator.next_u64() >> 11) as f64) / ((1_u64 << 53) as f64) < probability.0
+        probability.0 > 0.0 && self.dice.chance(probability.0)
     }
 
     /// The state of the bursts is good again.

@@ -1,4 +1,4 @@
-//! What a link counts.
+//! The counters of a link.
 
 /// Packets and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -15,9 +15,9 @@ pub struct Tally {
 pub struct Counters {
     /// Handed to the link.
     pub offered: Tally,
-    /// Came out at the far end.
+    /// Delivered at the far end.
     pub delivered: Tally,
-    /// Copies made on the way.
+    /// Duplicates made by the link.
     pub duplicated: Tally,
     /// Dropped because the queue was full.
     pub queue_full: Tally,
@@ -41,7 +41,7 @@ impl Tally {
 }
 
 impl Counters {
-    /// All that was offered or made and will never be delivered.
+    /// All packets that will never be delivered.
     pub fn dropped(&self) -> Tally {
         let causes = [
             self.queue_full,

@@ -1,6 +1,6 @@
 //! One direction of an emulated link, without clock, socket or thread.
 //!
-//! What a packet meets, in this order:
+//! The stages of a packet:
 //!
 //! ```text
 //! enqueue -> [blackout with drop?] -> [too big?] -> [UDP: policed?]
@@ -62,14 +62,14 @@ const UNITS_PER_BYTE: u128 = 8_000_000_000;
 /// answer is a wake-up in vain.
 const LOOKAHEAD_PIECES_MAX: usize = 4096;
 
-/// What became of a packet offered to the link.
+/// The fate of a packet offered to the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It waits or is on its way; it may still be lost.
+    /// It waits or is in propagation; it may still be lost.
     Queued,
     /// The queue was full.
     QueueFull,
-    /// A blackout that drops was on.
+    /// A dropping blackout was on.
     Blackout,
     /// It is larger than the link's [`PathMtu`].
     TooBig,
@@ -77,7 +77,7 @@ pub enum Verdict {
     Policed,
 }
 
-/// What a packet is to a link.
+/// The class of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// UDP over IPv4 or IPv6, fragments of it included.
@@ -103,7 +103,7 @@ pub struct LinkModel<P> {
     serial: u64,
     last_due: Instant,
     counters: Counters,
-    /// What the server may do, by `spec` and `forced`.
+    /// The capacity of the server, by `spec` and `forced`.
     capacity: Recent<Capacity>,
     /// The delay, by `spec`.
     delay: Recent<Duration>,
@@ -115,7 +115,7 @@ struct Held<P> {
     bytes: u64,
 }
 
-/// What the server may do.
+/// The capacity of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Capacity {
     Dropping,
@@ -210,7 +210,7 @@ impl<P: Clone> LinkModel<P> {
         in_flight.into_iter().chain(served).min()
     }
 
-    /// What the link has done so far.
+    /// The counters so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -246,7 +246,7 @@ impl<P: Clone> LinkModel<P> {
         self.delay.forget();
     }
 
-    /// Sets the random loss from `now` on, in place of a schedule of it.
+    /// Sets a constant random loss from `now` on.
     pub fn set_loss(&mut self, now: Instant, loss: Probability) {
         self.advance(now);
         self.spec.set_loss(loss);
@@ -265,26 +265,26 @@ impl<P: Clone> LinkModel<P> {
         self.spec.reorder = reorder;
     }
 
-    /// Sets what happens to UDP from `now` on; a bucket begins full.
+    /// Sets the policing of UDP from `now` on; a bucket begins full.
     pub fn set_udp(&mut self, now: Instant, udp: Policing) {
         self.advance(now);
         self.spec.udp = udp;
         self.policer = Policer::new(udp, self.clock);
     }
 
-    /// Sets the largest packet from `now` on; what already waits passes.
+    /// Sets the largest packet from `now` on; queued packets pass.
     pub fn set_mtu(&mut self, now: Instant, mtu: Option<PathMtu>) {
         self.advance(now);
         self.spec.mtu = mtu;
     }
 
-    /// Has all random faults from `now` on draw from a fresh generator of this seed.
+    /// Restarts all random faults from `now` on with this seed.
     pub fn set_seed(&mut self, now: Instant, seed: u64) {
         self.advance(now);
         self.chance = Chance::new(seed);
     }
 
-    /// Sets the bound of the queue; what already waits may stay.
+    /// Sets the limit of the queue; queued packets stay.
     pub fn set_queue(&mut self, now: Instant, queue: Bytes) {
         self.advance(now);
         self.spec.queue = queue;
@@ -304,7 +304,7 @@ impl<P: Clone> LinkModel<P> {
         self.forced.max(self.spec.blackouts.at(offset).value)
     }
 
-    /// Applies at once what a change of the server's state means.
+    /// Applies a change of the server's state at once.
     fn settle(&mut self) {
         match self.piece(self.clock).value {
             Capacity::Dropping => self.drop_queue(),
@@ -348,7 +348,7 @@ impl<P: Clone> LinkModel<P> {
                 return;
             }
             at += nanos(need);
-            // What the server did in the last nanosecond beyond this packet counts for the next.
+            // The server's work in the last nanosecond beyond this packet counts for the next.
             let credit = need * rate - self.head_work;
             self.complete(at);
             self.head_work = self.head_work.saturating_sub(credit);
@@ -399,7 +399,7 @@ impl<P: Clone> LinkModel<P> {
         self.flight.insert((due, self.serial), held);
     }
 
-    /// When a packet that leaves the server at `at` arrives, if it keeps its place.
+    /// When a packet that leaves the server at `at` arrives in order.
     fn in_order_due(&self, at: Instant) -> Instant {
         let delay = self.delay.at(at, || {
             let step = self.spec.delay.at(at.duration_since(self.epoch));
@@ -417,7 +417,7 @@ impl<P: Clone> LinkModel<P> {
 
     /// When the packet being sent arrives at the earliest.
     fn next_service(&self) -> Option<Instant> {
-        // A forced blackout ends by an input alone.
+        // Only an input ends a forced blackout.
         if self.queue.is_empty() || self.forced.is_some() {
             return None;
         }
@@ -445,7 +445,7 @@ impl<P: Clone> LinkModel<P> {
         Some(at)
     }
 
-    /// What the server may do at an instant.
+    /// The capacity of the server at an instant.
     fn piece(&self, at: Instant) -> Piece<Capacity> {
         self.capacity.at(at, || self.look(at))
     }

@@ -1,4 +1,4 @@
-//! The policer of UDP: a token bucket before the queue, as carriers have it that favour TCP.
+//! The policer of UDP: a token bucket before the queue, like that of carriers that favour TCP.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use polyrail_model::{Bitrate, Bytes};
 
 use super::UNITS_PER_BYTE;
 
-/// How long a source that was silent may send beyond the rate: the depth of the bucket as time.
+/// The depth of the bucket as time: how long an idle source may exceed the rate.
 pub const BURST_TIME: Duration = Duration::from_millis(100);
 
 /// The least depth of the bucket, two large packets; a packet larger than the bucket never passes.
 pub const BURST_BYTES_MIN: Bytes = Bytes(3000);
 
-/// What the link does to UDP before anything else of it does.
+/// The policing of UDP, the first stage of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policing {
-    /// Nothing.
+    /// No policing.
     #[default]
     Free,
     /// All of it is dropped.

@@ -1,4 +1,4 @@
-//! What must hold for every link and every traffic.
+//! Properties of every link with any traffic.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -112,7 +112,7 @@ struct Run {
     counters: Counters,
 }
 
-/// Acts, checks what must hold after each act, then drains until the world stands still.
+/// Acts, checks the bounds after each act, then drains until the link is idle.
 fn run(spec: &LinkSpec, acts: &[(u64, Act)], seed: u64, polls: bool) -> Run {
     let epoch = Instant::now();
     let mut link = LinkModel::new(spec.clone(), epoch, seed);
@@ -147,12 +147,12 @@ fn run(spec: &LinkSpec, acts: &[(u64, Act)], seed: u64, polls: bool) -> Run {
         collect(&mut link, now, epoch, &mut delivered);
         check_bounds(&link);
     }
-    // What a blackout will drop before it is served departs never, so nothing waits for it.
+    // Packets that a blackout will drop never depart, so `next_departure` does not wait for them.
     collect(&mut link, now + DROPPED_BY, epoch, &mut delivered);
     Run { delivered, counters: *link.counters() }
 }
 
-/// The changes of what befalls single packets.
+/// The changes of faults of single packets.
 fn fault(link: &mut LinkModel<Numbered>, now: Instant, change: &Act) {
     let p = |value: f64| Probability::new(value).unwrap();
     match change {
@@ -261,7 +261,7 @@ proptest! {
     }
 }
 
-/// What a server with these rates and blackouts can send, summed in small pieces.
+/// The capacity of a server with these rates and blackouts, summed in small pieces.
 fn capacity(spec: &LinkSpec, from_ns: u128, to_ns: u128) -> u64 {
     let (mut at, mut bit_ns) = (from_ns, 0_u128);
     while at < to_ns {
@@ -277,7 +277,7 @@ fn capacity(spec: &LinkSpec, from_ns: u128, to_ns: u128) -> u64 {
     (bit_ns / 8_000_000_000) as u64
 }
 
-/// The textbook's queue: who gets in, and when it leaves, in nanoseconds since the epoch.
+/// The textbook queue: the accepted packets, and their departures in nanoseconds since the epoch.
 fn arithmetic(
     rate: u64,
     delay: Duration,

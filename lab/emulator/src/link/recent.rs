@@ -1,16 +1,16 @@
-//! The piece of a schedule that was asked for last: most questions are about the same one.
+//! A cache of the last piece of a schedule, because most lookups are for the same one.
 
 use std::cell::Cell;
 use std::time::Instant;
 
-/// A value, and until when it holds; `None`: for ever.
+/// A value, and the end of its validity; `None`: forever.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece<T> {
     pub value: T,
     pub until: Option<Instant>,
 }
 
-/// The piece that was asked for last, with the instant from which it is known to hold.
+/// The last piece, with the instant from which it is valid.
 #[derive(Debug)]
 pub(super) struct Recent<T: Copy>(Cell<Option<(Instant, Piece<T>)>>);
 
@@ -33,7 +33,7 @@ impl<T: Copy> Recent<T> {
         }
     }
 
-    /// The schedule is another one from now on.
+    /// Clears the cache after a change of the schedule.
     pub fn forget(&mut self) {
         self.0.set(None);
     }

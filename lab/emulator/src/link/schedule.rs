@@ -1,4 +1,4 @@
-//! A value that changes at given times and may repeat its changes for ever.
+//! A value that changes at given times and may repeat its changes forever.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct Step<T> {
     pub until: Option<Duration>,
 }
 
-/// Why a list of changes is no schedule.
+/// The reason why a list of changes is no schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// A step is not later than the one before it.
@@ -38,7 +38,7 @@ pub enum ScheduleError {
 }
 
 impl<T: Copy> Schedule<T> {
-    /// The same value for ever.
+    /// A constant value.
     pub fn constant(value: T) -> Self {
         Self { steps: vec![(Duration::ZERO, value)], period: None }
     }
@@ -92,8 +92,8 @@ impl<T: Copy> Schedule<T> {
         self.period
     }
 
-    /// The mean over time of a figure of the values: over one round, or of the last one where it
-    /// stays.
+    /// The mean over time of a figure of the values: over one round, or the last value without a
+    /// period.
     pub fn mean_of(&self, figure: impl Fn(T) -> f64) -> f64 {
         let Some(period) = self.period else {
             return figure(self.steps[self.steps.len() - 1].1);
@@ -104,7 +104,7 @@ impl<T: Copy> Schedule<T> {
         sum / secs(period)
     }
 
-    /// What holds from `from` on for so long, over and over.
+    /// The part from `from` on, of this length, repeated.
     ///
     /// # Errors
     /// There are more changes than a schedule holds.

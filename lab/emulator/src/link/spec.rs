@@ -13,14 +13,15 @@ use super::schedule::{Schedule, ScheduleError};
 pub enum Rate {
     /// A packet takes no time.
     Unlimited,
-    /// So many bits of the packets' bytes a second; zero stops the server.
+    /// This many bits per second of the packets; zero stops the server.
     Limited(Bitrate),
 }
 
-/// What a blackout does to the queue. Where two overlap, the later in this list wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The effect of a blackout on the queue. Where two overlap, the later in this list wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Blackout {
-    /// The server stands still; packets wait, within the queue's bound.
+    /// The server stops; packets wait, within the queue's bound.
     Hold,
     /// Queued and arriving packets are lost.
     Drop,
@@ -37,21 +38,21 @@ pub struct BlackoutWindow {
     pub mode: Blackout,
 }
 
-/// Packets that are held back on the way, so that later ones overtake them.
+/// Packets that are delayed, so that later ones overtake them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reorder {
-    /// The share of the packets held back.
+    /// The share of delayed packets.
     pub share: Probability,
-    /// How long beyond the delay of the link.
+    /// Their additional delay.
     pub delay: Duration,
 }
 
-/// The largest packet that gets through, where it is smaller than what the sender's interface says.
+/// The largest packet of the path, if smaller than the MTU of the sender's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtu {
-    /// In bytes of the IP packet; larger ones are dropped.
+    /// The size of the IP packet in bytes; larger ones are dropped.
     pub bytes: u16,
-    /// A black hole: the sender is not told (by ICMP, where its packet may not be fragmented).
+    /// A black hole: the sender gets no ICMP for a packet that must not be fragmented.
     pub silent: bool,
 }
 
@@ -62,21 +63,21 @@ pub struct LinkSpec {
     pub rate: Schedule<Rate>,
     /// The propagation delay over time.
     pub delay: Schedule<Duration>,
-    /// What may wait, beside the packet being sent. Default: 256 KiB.
+    /// The limit of the queue, without the packet being sent. Default: 256 KiB.
     pub queue: Bytes,
-    /// Loss of each packet for itself; where `loss_steps` has it over time, its mean.
+    /// Independent loss of each packet; the mean of `loss_steps` if there are any.
     pub loss: Probability,
-    /// That loss over time, in place of the mean: see [`LinkSpec::with_losses`].
+    /// The random loss over time: see [`LinkSpec::with_losses`].
     pub loss_steps: Option<Schedule<Probability>>,
-    /// Loss in bursts, beside the random loss.
+    /// Loss in bursts, in addition to the random loss.
     pub burst_loss: Option<BurstLoss>,
     /// The share of packets that arrive twice.
     pub duplicate: Probability,
-    /// Packets that others overtake.
+    /// Delayed packets.
     pub reorder: Option<Reorder>,
-    /// What happens to UDP.
+    /// Policing of UDP.
     pub udp: Policing,
-    /// The largest packet; `None`: whatever the interfaces take.
+    /// The largest packet; `None`: no limit beyond the interfaces.
     pub mtu: Option<PathMtu>,
     /// When the link is dark.
     pub blackouts: Schedule<Option<Blackout>>,
@@ -121,7 +122,7 @@ impl LinkSpec {
         Self { loss: mean.unwrap_or_default(), loss_steps: Some(losses), ..self }
     }
 
-    /// Sets the random loss, in place of a schedule of it.
+    /// Sets a constant random loss.
     pub fn set_loss(&mut self, loss: Probability) {
         self.loss = loss;
         self.loss_steps = None;

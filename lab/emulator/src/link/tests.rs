@@ -1,4 +1,4 @@
-//! Small scenes with exact expectations.
+//! Small scenarios with exact expectations.
 
 use super::*;
 use polyrail_model::Bitrate;
@@ -219,35 +219,23 @@ fn too_much_in_propagation_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_seed_decides_and_another_decides_otherwise() {
-    let fates = |seed| -> Vec<bool> {
-        let epoch = Instant::now();
-        let loss = Probability::new(0.3).unwrap();
-        let mut link = LinkModel::new(LinkSpec { loss, ..LinkSpec::default() }, epoch, seed);
-        (0..100)
-            .map(|packet| {
-                link.enqueue(epoch, packet, 100);
-                link.poll(epoch).is_some()
-            })
-            .collect()
-    };
-    assert_eq!(fates(1), fates(1));
-    assert_ne!(fates(1), fates(2));
-}
-
-#[test]
-fn a_seed_set_again_brings_the_same_fates() {
+fn equal_seeds_give_equal_losses_in_new_links_and_when_set_again() {
     let epoch = Instant::now();
     let loss = Probability::new(0.3).unwrap();
-    let mut link = LinkModel::new(LinkSpec { loss, ..LinkSpec::default() }, epoch, 1);
-    let mut fates = |seed| -> Vec<bool> {
-        link.set_seed(epoch, seed);
+    let link = |seed| LinkModel::new(LinkSpec { loss, ..LinkSpec::default() }, epoch, seed);
+    let passed = |link: &mut LinkModel<u32>| -> Vec<bool> {
         (0..100)
             .map(|n| link.enqueue(epoch, n, 100) == Verdict::Queued && link.poll(epoch).is_some())
             .collect()
     };
-    assert_eq!(fates(7), fates(7));
-    assert_ne!(fates(7), fates(8));
+    let mut set = link(1);
+    let [one, other] = [1, 2].map(|seed| passed(&mut link(seed)));
+    assert_eq!(passed(&mut set), one);
+    assert_ne!(one, other);
+    for (seed, expected) in [(2, &other), (1, &one)] {
+        set.set_seed(epoch, seed);
+        assert_eq!(passed(&mut set), *expected, "{seed}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ pub(super) fn of(parts: &[&[u8]]) -> u16 {
     !fold(words.map(word).sum())
 }
 
-/// What `checksum` becomes when a word under it changes.
+/// The updated checksum after a change of one word.
 pub(super) fn with(checksum: u16, from: u16, to: u16) -> u16 {
     !fold(u32::from(!checksum) + u32::from(!from) + u32::from(to))
 }
@@ -25,7 +25,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_examples_of_the_rfcs_are_right() {
+    fn examples_of_the_rfcs_match() {
         // RFC 1071, section 3.
         assert_eq!(of(&[&[0x00, 0x01, 0xf2, 0x03], &[0xf4, 0xf5, 0xf6, 0xf7]]), !0xddf2);
         // RFC 1624, section 4.
@@ -35,7 +35,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_change_is_as_good_as_a_new_sum(
+        fn updated_checksum_equals_a_new_one(
             mut words in proptest::collection::vec(any::<u16>(), 2..99),
             place: proptest::sample::Index,
             to: u16,

@@ -1,4 +1,4 @@
-//! What a router says of a packet that is too big for the next link.
+//! The answer of a router to a packet that is too big for the next link.
 
 use super::{Header, ICMP, ICMP_V6, checksum};
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sender_is_told_the_mtu_with_sound_checksums() {
+    fn answer_has_the_mtu_and_valid_checksums() {
         for (v6, length) in [(false, 576), (true, 1280)] {
             let big = packet(v6, UDP, &[7; 1400]);
             let answer = too_big(&big, 1280).unwrap();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_where_none_is_due() {
+    fn fragmentable_packets_fragments_and_icmp_errors_get_no_answer() {
         let mut breakable = packet(false, TCP, &[7; 1400]);
         breakable[6] = 0;
         let mut fragment = packet(false, TCP, &[7; 1400]);
@@ -98,7 +98,10 @@ mod tests {
         for packet in errors.into_iter().chain([breakable, fragment]) {
             assert_eq!(too_big(&packet, 1280), None);
         }
-        assert!(too_big(&packet(false, ICMP, &[8; 1400]), 1280).is_some(), "an echo may be told");
+        assert!(
+            too_big(&packet(false, ICMP, &[8; 1400]), 1280).is_some(),
+            "an echo gets an answer"
+        );
         assert!(too_big(&packet(true, ICMP_V6, &[128; 1400]), 1280).is_some());
     }
 }

@@ -1,7 +1,6 @@
-//! What the emulator needs to know of IP packets: their class, too big ones' ICMP, and a NAT.
+//! IP packets: their class, the ICMP answer to large ones, and a NAT.
 //!
-//! Nothing here has a socket or a clock. What is no well-formed IPv4 or IPv6 packet has no
-//! [`Header`], and passes as it is.
+//! Nothing here has a socket or a clock. A malformed packet has no [`Header`] and passes unchanged.
 
 mod checksum;
 pub(crate) mod icmp;
@@ -9,7 +8,7 @@ pub(crate) mod nat;
 
 use crate::link::Class;
 
-/// The most extension headers that are looked through; a packet with more has no known transport.
+/// The most extension headers that are parsed; a packet with more has no known transport.
 const EXTENSIONS_MAX: usize = 8;
 
 const TCP: u8 = 6;
@@ -24,19 +23,19 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION: u8 = 60;
 
-/// What the headers of a packet say.
+/// The headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     v6: bool,
-    /// Of the transport, as far as the extension headers tell.
+    /// The transport protocol, or the last parsed extension header.
     protocol: u8,
-    /// Where the transport's header begins; `None` in a fragment that does not have it.
+    /// The beginning of the transport's header; `None` in later fragments.
     transport: Option<usize>,
-    /// Routers may not cut it up.
+    /// Routers must not fragment it.
     unbreakable: bool,
 }
 
-/// What a packet is to a link. Each fragment of UDP is UDP.
+/// The class of a packet. Each fragment of UDP is UDP.
 pub(crate) fn class(packet: &[u8]) -> Class {
     match Header::of(packet) {
         Some(header) if header.protocol == UDP => Class::Udp,
@@ -87,7 +86,7 @@ impl Header {
             };
             protocol = *packet.get(at)?;
             at += length;
-            // What follows in a later fragment is data.
+            // A later fragment continues with data.
             if !first {
                 break;
             }
@@ -128,7 +127,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn udp_is_known_in_both_families_behind_extensions_and_in_fragments() {
+    fn udp_is_recognised_in_both_families_behind_extensions_and_in_fragments() {
         let udp = [0x12, 0x34, 0, 53, 0, 8, 0, 0];
         let behind = |next: u8, header: &[u8]| packet(true, next, &[header, &udp].concat());
         let options = [UDP, 0, 0, 0, 0, 0, 0, 0];
@@ -168,7 +167,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_confuse_it(mut packet: Vec<u8>, version in 0_u8..16) {
+        fn any_bytes_are_handled_without_panic(mut packet: Vec<u8>, version in 0_u8..16) {
             if let Some(first) = packet.first_mut() {
                 *first = *first & 0x0f | version << 4;
             }

@@ -1,44 +1,42 @@
-//! A translator of ports at the far end of a link, as carriers have it for thousands of trains.
+//! A port translator at the far end of a link, like a carrier's NAT.
 //!
 //! It maps each address and port of TCP or UDP on the near side to a port of the same address on
-//! the far side, whatever the peer is (endpoint-independent mapping and filtering, RFC 4787). What
-//! comes from the far side to a port without a mapping is dropped. Later fragments have no ports
-//! and pass, as does ICMP.
+//! the far side, for all peers (endpoint-independent mapping and filtering, RFC 4787). Packets from
+//! the far side to an unmapped port are dropped. ICMP and later fragments, which have no ports,
+//! pass.
 //!
-//! Until it is told to rebind, a mapping keeps its port where that is free, and connections that
-//! were there before the translator go on. [`Order::Rebind`] forgets all mappings: UDP gets new
-//! ports with its next packet outwards. Of TCP only a SYN makes a mapping then, and the rest of an
-//! old connection vanishes in silence, as it does in a carrier's translator.
+//! Before the first [`Order::Rebind`] a mapping keeps its port if that is free, and existing
+//! connections continue. `Rebind` drops all mappings: UDP gets new ports with its next packet
+//! outwards. After that only a SYN maps TCP, so other packets of old connections are dropped
+//! silently.
 
 use std::collections::BTreeMap;
 
-use rand::{Rng, SeedableRng};
-use rand_pcg::Pcg64Mcg;
-
 use super::{Header, TCP, UDP, checksum, u16_at};
+use crate::dice::Dice;
 
-/// The most mappings; beside them the one that was used the longest ago goes.
+/// The most mappings; beyond that the least recently used one is evicted.
 pub(crate) const MAPPINGS_MAX: usize = 4096;
 
-/// The least port that is given out.
+/// The least port that is assigned.
 const PORT_MIN: u16 = 1024;
 
 /// SYN and ACK among the flags of TCP.
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 
-/// What to do with the translator.
+/// A command to the translator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Translate from now on; nothing where it already does.
+    /// Translate from now on; no effect if it already does.
     On,
-    /// Pass everything from now on, untouched, and forget.
+    /// Pass everything unchanged from now on, and drop all mappings.
     Off,
-    /// Forget all mappings and give out new ports. Refused where none translates.
+    /// Drop all mappings and assign new ports. Refused if it is off.
     Rebind,
 }
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passage {
     Passes,
@@ -57,7 +55,7 @@ struct Host {
 #[derive(Debug)]
 pub(crate) struct Nat {
     on: bool,
-    /// It has never been told to rebind.
+    /// It has not been rebound yet.
     first: bool,
     out: BTreeMap<(Host, u16), Mapping>,
     back: BTreeMap<(Host, u16), u16>,
@@ -71,10 +69,10 @@ struct Mapping {
     last_use: u64,
 }
 
-/// Where the ports of a packet are.
+/// The ports of a packet.
 struct Ports {
     protocol: u8,
-    /// Of the transport's header.
+    /// The beginning of the transport's header.
     at: usize,
     checksum_at: usize,
     source: u16,
@@ -85,7 +83,7 @@ struct Ports {
 impl Nat {
     /// A translator that is off. The seed decides the first new port.
     pub(crate) fn new(seed: u64) -> Self {
-        let drawn = Pcg64Mcg::seed_from_u64(seed).next_u64() as u16;
+        let drawn = Dice::new(seed).number() as u16;
         Self {
             on: false,
             first: true,
@@ -96,7 +94,7 @@ impl Nat {
         }
     }
 
-    /// Obeys; false where there is nothing to rebind.
+    /// Executes a command; false if there is nothing to rebind.
     pub(crate) fn obey(&mut self, order: Order) -> bool {
         match order {
             Order::On if self.on => return true,
@@ -157,7 +155,7 @@ impl Nat {
         Some(outside)
     }
 
-    /// The next port that is free; there are more of them than mappings.
+    /// The next free port; there are more ports than mappings.
     fn new_port(&mut self, host: Host, other_than: u16) -> u16 {
         loop {
             let port = self.next_port;
@@ -193,7 +191,7 @@ impl Header {
 }
 
 impl Ports {
-    /// `None` where there are none, or not all of the header that a translator needs.
+    /// `None` without ports, or if the header is incomplete.
     fn of(packet: &[u8], header: &Header) -> Option<Self> {
         let at = header.transport?;
         let (length, checksum_at) = match header.protocol {
@@ -212,7 +210,7 @@ impl Ports {
         })
     }
 
-    /// Puts another port to `place` of the transport's header.
+    /// Writes another port at `place` of the transport's header.
     fn rewrite(&self, packet: &mut [u8], place: usize, port: u16) {
         let old = if place == 0 { self.source } else { self.destination };
         let sum = u16::from_be_bytes([packet[self.checksum_at], packet[self.checksum_at + 1]]);
@@ -275,7 +273,7 @@ mod tests {
         let ports = Ports::of(out, &header).unwrap();
         let mut back = segment(header.v6, flags, (ports.destination, ports.source), payload);
         let (one, other) = if header.v6 { (8..24, 24..40) } else { (12..16, 16..20) };
-        // Addresses change places; sums do not mind.
+        // Swapping the addresses does not change the checksum.
         back[one.clone()].copy_from_slice(&out[other.clone()]);
         back[other].copy_from_slice(&out[one]);
         back
@@ -292,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn rebinding_gives_new_ports_and_lets_nobody_in_by_the_old() {
+    fn rebinding_assigns_new_ports_and_closes_the_old_ones() {
         for v6 in [false, true] {
             let mut nat = started();
             let mut out = segment(v6, None, (5000, 443), b"hello");
@@ -313,11 +311,15 @@ mod tests {
     }
 
     #[test]
-    fn tcp_falls_silent_after_rebinding_until_it_connects_anew() {
+    fn tcp_is_dropped_after_rebinding_until_it_connects_again() {
         for v6 in [false, true] {
             let mut nat = started();
             let mut data = segment(v6, Some(ACK), (5000, 443), b"data");
-            assert_eq!(nat.outbound(&mut data.clone()), Passage::Passes, "it was there before");
+            assert_eq!(
+                nat.outbound(&mut data.clone()),
+                Passage::Passes,
+                "the connection is older than the NAT"
+            );
             assert!(nat.obey(Order::Rebind));
             assert_eq!(nat.outbound(&mut data), Passage::Dropped);
             let syn_ack = SYN | ACK;
@@ -351,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_forgets_who_was_silent_longest() {
+    fn full_table_evicts_the_least_recently_used_mapping() {
         let mut nat = started();
         let send = |nat: &mut Nat, port: u16| {
             let mut out = segment(false, None, (port, 443), b"x");
@@ -371,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_sum_of_udp_stays_missing() {
+    fn missing_udp_checksum_stays_missing() {
         let mut nat = started();
         nat.obey(Order::Rebind);
         let mut out = segment(false, None, (5000, 443), b"hello");
@@ -383,7 +385,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sums_stay_sound_and_the_way_back_restores(
+        fn checksums_stay_valid_and_the_return_path_restores_the_packet(
             v6: bool,
             tcp: bool,
             hosts in proptest::collection::vec((any::<u16>(), any::<u16>()), 1..30),

@@ -1,21 +1,22 @@
-//! A trip as files: the scenario of its links, what the train reports, and what truly happened.
+//! A trip as files: the scenario of its links, its telemetry, and its true handovers.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::dice::Dice;
+use super::handover::{Handover, HandoverResult};
 use super::route::{Cell, Route};
-use super::trip::{CarrierTrip, Fix, Handover, HandoverResult, Trip};
+use super::trip::{CarrierTrip, Fix, Trip};
+use crate::dice::Dice;
 use crate::scenario::{End, LinkScenario, Scenario};
 
-/// What a modem reports.
+/// A report of a modem.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Signal {
     /// When.
     pub at: Duration,
-    /// The serving cell; none while it has lost one and not found the next.
+    /// The serving cell; none from the loss of one until the next.
     pub cell: Option<u32>,
     /// How strong it is, in dBm.
     pub rsrp: Option<f64>,
@@ -40,15 +41,15 @@ impl Trip {
         }
     }
 
-    /// What the modem of each carrier reports at each fix of the position. In the last three
-    /// seconds of a cell its signal goes over to that of the handover out of it.
+    /// The reports of each carrier's modem, one for each fix of the position. In the last three
+    /// seconds of a cell its signal approaches that of the handover out of it.
     pub fn signals(&self, route: &Route) -> Vec<Vec<Signal>> {
         let carriers = self.carriers.iter().zip(0..);
         carriers.map(|(carrier, number)| self.signals_of(route, carrier, number)).collect()
     }
 
     fn signals_of(&self, route: &Route, carrier: &CarrierTrip, number: u64) -> Vec<Signal> {
-        let mut dice = Dice::new(self.seed ^ route.seed.rotate_left(32), SIGNALS + number);
+        let mut dice = Dice::labelled(self.seed ^ route.seed.rotate_left(32), SIGNALS + number);
         let cells = route.cells.get(number as usize).map_or(&[][..], Vec::as_slice);
         let report = |fix: &Fix| {
             let noise = NOISE * dice.normal();
@@ -74,7 +75,7 @@ impl Trip {
         self.fixes.iter().map(report).collect()
     }
 
-    /// What the train reports, a line of JSON a second: `time_s`, `metres` along the track and
+    /// The train's telemetry, a line of JSON a second: `time_s`, `metres` along the track and
     /// `metres_per_second`, and for each carrier `carrier`, `cell` and `rsrp_dbm`, which are null
     /// while it has no cell.
     pub fn telemetry_lines(&self, route: &Route) -> String {
@@ -97,7 +98,7 @@ impl Trip {
         text
     }
 
-    /// The handovers as they truly were, a line of JSON each, in the order of time: `time_s`,
+    /// The true handovers, a line of JSON each, in the order of time: `time_s`,
     /// `carrier`, `from`, `to`, `metres`, `rsrp_dbm`, `outcome` (`success`, `failure_held` or
     /// `failure_dropped`) and `dark_s`.
     pub fn handover_lines(&self, route: &Route) -> String {
@@ -131,7 +132,7 @@ impl Trip {
     }
 }
 
-/// How strong a cell is there, in dBm: by the place in it, and at last by the next handover.
+/// The strength of a cell at a fix, in dBm: by the place in it, and finally by the next handover.
 fn strength(cell: &Cell, fix: &Fix, next: Option<&Handover>) -> f64 {
     let place = ((fix.metres - cell.from) / (cell.to - cell.from)).clamp(0.0, 1.0);
     let from_middle = (2.0 * place - 1.0).abs();
@@ -146,11 +147,11 @@ fn tenths(value: f64) -> f64 {
 }
 
 const MTU: u16 = 1500;
-/// How much stronger the signal is in the middle of a cell, and what a report errs, in dB.
+/// The gain of the signal in the middle of a cell, and the error of a report, in dB.
 const MIDDLE: f64 = 20.0;
 const NOISE: f64 = 2.0;
-/// For how long before a handover the signal goes over to that of the handover, which is weaker
-/// where it comes late or at a weak moment. A choice: nothing is published.
+/// The time in which the signal approaches that of the next handover, which is weaker if it comes
+/// late or at a weak moment. A choice: nothing is published.
 const FADING: Duration = Duration::from_secs(3);
 /// The label of the dice, apart from those of the trip.
 const SIGNALS: u64 = 200;

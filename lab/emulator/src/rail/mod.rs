@@ -1,29 +1,29 @@
-//! The rail: cells along a track, a train that passes them, and what that makes of its carriers.
+//! The rail: cells along a track, a train that passes them, and the links of its carriers.
 //!
-//! A route seed fixes the track: where each carrier's cells meet, how good they are, and at which
-//! borders handovers fail now and then. A trip seed draws everything else. From both come links,
-//! telemetry, and the handovers as they truly were. The published figures that the generator is
-//! calibrated against are in [`CarrierProfile`]; `docs/emulation.md` sets them beside what comes
-//! out.
+//! A route seed fixes the track: the borders between each carrier's cells, their quality, and the
+//! borders at which handovers sometimes fail. A trip seed draws everything else. Both together give
+//! links, telemetry and true handovers. [`CarrierProfile`] has the published figures for which the
+//! generator is calibrated; `docs/emulation.md` compares them with the generated ones.
 
-mod dice;
 mod files;
+mod handover;
 mod profile;
-mod radio;
+mod random;
 mod recorded;
 mod route;
 mod sighting;
 mod trace;
 mod trip;
+mod weather;
 
 #[cfg(test)]
 mod tests;
 
 pub use files::Signal;
-pub use profile::{CarrierProfile, Speed, SpeedError};
-pub use radio::Radio;
+pub use handover::{Handover, HandoverResult};
+pub use profile::{CarrierProfile, Radio, Speed, SpeedError};
 pub use recorded::{RecordedError, trip_of_traces, trips_of_traces};
 pub use route::{Border, Cell, Route};
 pub use sighting::Sighting;
 pub use trace::TraceError;
-pub use trip::{CarrierTrip, Fix, Handover, HandoverResult, Trip};
+pub use trip::{CarrierTrip, Fix, Trip};

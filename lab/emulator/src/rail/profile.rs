@@ -1,14 +1,12 @@
-//! What carriers are like, by the published figures.
+//! Carriers and speeds, by the published figures.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::radio::Radio;
-
-/// How fast the train goes: the speeds at which carriers were measured.
+/// The speed of a train, one of those at which carriers were measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
-    /// It stands.
+    /// Standing.
     Standing,
     /// 200 km/h.
     Kmh200,
@@ -58,11 +56,34 @@ pub struct CarrierProfile {
     pub failures: f64,
     /// Random loss at 350 km/h.
     pub loss: f64,
-    /// What its link is made of.
+    /// The constants of its link.
     pub radio: Radio,
     /// The share of cells that fail often, and of those that fail rarely.
     pub(super) often: f64,
     pub(super) rarely: f64,
+}
+
+/// The constants of a carrier's link, found with `polyrail-sim calibrate` so that one long-lived
+/// bbr flow over it shows the published figures. The link gives more than the flow gets, and its
+/// delay is that of an empty queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Radio {
+    /// The median rate, Mbit/s.
+    pub mbps: f64,
+    /// The deviation of the rate's logarithm below and above the median.
+    pub sigma: [f64; 2],
+    /// The weight of what changes within a second, of 1 for all that changes the rate.
+    pub fast: f64,
+    /// How long that lasts, in seconds.
+    pub fast_memory: f64,
+    /// The median round-trip time of an empty link, ms.
+    pub rtt_ms: f64,
+    /// The deviation of its logarithm.
+    pub rtt_sigma: f64,
+    /// How long that lasts, in seconds.
+    pub rtt_memory: f64,
+    /// How long the queue is at the median rate, in seconds.
+    pub queue: f64,
 }
 
 impl CarrierProfile {
@@ -111,7 +132,7 @@ impl CarrierProfile {
         rarely: 0.53,
     };
 
-    /// So many carriers, two to eight: A, B, and others between and around them.
+    /// Two to eight carriers: A, B, and others with scaled rates.
     pub fn mix(count: usize) -> Vec<Self> {
         const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let scales = [1.0, 1.0, 0.8, 1.2, 0.6, 1.4, 0.5, 1.0];
@@ -140,8 +161,8 @@ impl Speed {
         }
     }
 
-    /// The mean way between two handovers: every 31.4 s at 200 km/h, 13.7 s at 300 km/h and 8.6 s
-    /// at 350 km/h (Wang et al., MobiCom 2019, section 1 and table 3).
+    /// The mean distance between two handovers: every 31.4 s at 200 km/h, 13.7 s at 300 km/h and
+    /// 8.6 s at 350 km/h (Wang et al., MobiCom 2019, section 1 and table 3).
     pub(super) fn cell_metres(self) -> f64 {
         match self {
             Self::Standing | Self::Kmh200 => 31.4 * Self::Kmh200.metres_per_second(),
@@ -150,7 +171,7 @@ impl Speed {
         }
     }
 
-    /// How much of the rate at 300 km/h there is (Wang et al., table 3; at 350 km/h section 4.1,
+    /// The rate as a share of that at 300 km/h (Wang et al., table 3; at 350 km/h section 4.1,
     /// where a bbr flow loses 40.1 %).
     pub(super) fn rate_share(self) -> f64 {
         match self {
@@ -161,7 +182,7 @@ impl Speed {
         }
     }
 
-    /// How many handovers fail, of those at 300 km/h (Wang et al., table 3).
+    /// The rate of failures as a share of that at 300 km/h (Wang et al., table 3).
     pub(super) fn failure_share(self) -> f64 {
         match self {
             Self::Standing | Self::Kmh200 => 0.47,
@@ -170,9 +191,9 @@ impl Speed {
         }
     }
 
-    /// How much of the random loss at 350 km/h there is. Between that and standing, where it is
-    /// next to nothing (0.008 %: Wang et al., table 4), nothing is published for a link without
-    /// queues: this is a choice, with its reasons in `docs/emulation.md`.
+    /// The random loss as a share of that at 350 km/h. A standing train loses 0.008 % (Wang et al.,
+    /// table 4). For the speeds between, nothing is published for a link without queues: the values
+    /// are a choice, explained in `docs/emulation.md`.
     pub(super) fn loss_share(self) -> f64 {
         match self {
             Self::Standing => 0.006,

@@ -1,9 +1,9 @@
-//! Trips made of recordings in place of seeds: each file is a carrier, as it was recorded.
+//! Trips from recordings instead of seeds: each file is a recorded carrier.
 //!
-//! What a recording lacks is filled in, since a simulated carrier needs all of it: the way up has
-//! the generator's share of the rate down, and a recording without rates or without delays gets
-//! `RATE_DOWN` or `DELAY`. Handovers and positions are not in it: what a handover did to the
-//! recorded link is in the recording.
+//! Missing columns get defaults, because a simulated carrier needs them: the uplink has the
+//! generator's share of the downlink's rate, and a recording without rates or delays gets
+//! `RATE_DOWN` or `DELAY`. There are no handovers and no positions: the recording contains the
+//! effects of handovers.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::link::{LinkSpec, Rate, Schedule, ScheduleError};
 /// Why there is no trip.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordedError {
-    /// A trip needs two recordings at least, and takes eight at most.
+    /// A trip needs two to eight recordings.
     #[error("{0} traces; a trip takes 2 to 8")]
     Count(usize),
     /// A file is no recording.
@@ -48,23 +48,22 @@ pub enum RecordedError {
     },
 }
 
-/// One trip over recordings, from their beginnings to the end of the shortest. Where nothing else
-/// was recorded, a carrier has 12 Mbit/s down, 0.35 of the rate down for the way up, and 30 ms each
-/// way.
+/// One trip over recordings, from their beginnings to the end of the shortest. The defaults are
+/// 12 Mbit/s down, 0.35 of that rate up, and 30 ms each way.
 ///
 /// # Errors
-/// Too few or too many files, or one that is no recording.
+/// Too few or too many files, or a file that is no recording.
 pub fn trip_of_traces(paths: &[PathBuf]) -> Result<Trip, RecordedError> {
     let carriers = loaded(paths)?;
     let length = carriers.iter().map(|carrier| carrier.length).min().unwrap_or_default();
     trip(&carriers, 0, Duration::ZERO, length)
 }
 
-/// As many trips of this length over recordings, one after another, as the shortest has room for,
-/// at most `count`.
+/// Consecutive trips of this length over recordings: as many as the shortest has room for, at most
+/// `count`.
 ///
 /// # Errors
-/// As [`trip_of_traces`], and where not one has room.
+/// Those of [`trip_of_traces`], or a recording shorter than one trip.
 pub fn trips_of_traces(
     paths: &[PathBuf],
     length: Duration,
@@ -161,7 +160,7 @@ fn scaled(rates: &Schedule<Rate>, share: f64) -> Schedule<Rate> {
     })
 }
 
-/// About as much as the generator's carriers hold of their mean rate.
+/// A queue of about the same duration as those of the generator's carriers.
 fn queue(rates: &Schedule<Rate>) -> Bytes {
     let mean = rates.mean_of(|rate| match rate {
         Rate::Unlimited => f64::INFINITY,

@@ -1,14 +1,15 @@
 //! A track with its cells, the same for every trip.
 
-use super::dice::{Dice, normal_quantile};
 use super::profile::{CarrierProfile, Speed};
+use super::random::normal_quantile;
+use crate::dice::Dice;
 
 /// A track and its cells, in the direction of travel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
-    /// The seed that it was made of.
+    /// Its seed.
     pub seed: u64,
-    /// How fast trains go on it.
+    /// The speed of its trains.
     pub speed: Speed,
     /// Its length.
     pub metres: f64,
@@ -27,7 +28,7 @@ pub struct Cell {
     pub from: f64,
     /// Where it ends.
     pub to: f64,
-    /// How good it is: the deviation of the rate that it gives, standard normal.
+    /// Its quality: the deviation of its rate, standard normal.
     pub quality: f64,
     /// The handover out of it.
     pub border: Border,
@@ -36,7 +37,7 @@ pub struct Cell {
 /// The handover from one cell to the next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Border {
-    /// How much its position varies between trips: one deviation, in metres.
+    /// The standard deviation of its position between trips, in metres.
     pub spread: f64,
     /// The probability that it fails on a trip.
     pub fails: f64,
@@ -45,8 +46,8 @@ pub struct Border {
 }
 
 impl Border {
-    /// Whether it fails on a trip on which it comes so late and the signal is so weak, both in
-    /// deviations: late and weak ones fail (POLYCORN Table 1).
+    /// Whether it fails on a trip, by its lateness and the weakness of the signal, both in standard
+    /// deviations: late and weak handovers fail (POLYCORN Table 1).
     pub(super) fn fails_at(&self, late: f64, weak: f64) -> bool {
         let score = (late + WEAK * weak) / (1.0 + WEAK * WEAK).sqrt();
         self.fails > 0.0 && score > normal_quantile(1.0 - self.fails)
@@ -57,7 +58,7 @@ impl Route {
     /// A track of this length for these carriers.
     pub fn new(seed: u64, speed: Speed, metres: f64, carriers: &[CarrierProfile]) -> Self {
         let cells = carriers.iter().zip(1..).map(|(carrier, number)| {
-            let mut dice = Dice::new(seed, number);
+            let mut dice = Dice::labelled(seed, number);
             cells(&mut dice, speed, metres, carrier)
         });
         Self { seed, speed, metres, cells: cells.collect(), carriers: carriers.to_vec() }
@@ -67,13 +68,13 @@ impl Route {
 fn cells(dice: &mut Dice, speed: Speed, metres: f64, carrier: &CarrierProfile) -> Vec<Cell> {
     let mean = speed.cell_metres();
     let median = mean * (-LENGTH_SIGMA * LENGTH_SIGMA / 2.0).exp();
-    let mut from = -dice.between(0.0, mean);
+    let mut from = -dice.uniform(0.0, mean);
     let mut cells = Vec::new();
     while from < metres {
         let length = dice.lognormal(median, LENGTH_SIGMA).clamp(mean / 4.0, mean * 3.0);
         let to = from + length;
         let border = Border {
-            spread: dice.between(SPREAD[0], SPREAD[1]),
+            spread: dice.uniform(SPREAD[0], SPREAD[1]),
             fails: failure_rate(dice, carrier) * speed.failure_share(),
             rsrp: RSRP + RSRP_SIGMA * dice.normal(),
         };
@@ -86,20 +87,20 @@ fn cells(dice: &mut Dice, speed: Speed, metres: f64, carrier: &CarrierProfile) -
 
 /// Some cells fail often, and others rarely: few trips see most of the latter fail.
 fn failure_rate(dice: &mut Dice, carrier: &CarrierProfile) -> f64 {
-    let kind = dice.share();
+    let kind = dice.unit();
     if kind < carrier.often {
-        dice.between(OFTEN[0], OFTEN[1])
+        dice.uniform(OFTEN[0], OFTEN[1])
     } else if kind < carrier.often + carrier.rarely {
-        dice.between(RARELY[0], RARELY[1])
+        dice.uniform(RARELY[0], RARELY[1])
     } else {
         0.0
     }
 }
 
-/// The weak signal beside the late position.
+/// The weight of a weak signal, relative to that of a late position.
 const WEAK: f64 = 1.0;
 const LENGTH_SIGMA: f64 = 0.35;
-/// How much the place of a handover varies, one deviation, in metres.
+/// The range of the standard deviations of handovers' places, in metres.
 const SPREAD: [f64; 2] = [40.0, 100.0];
 /// The signal at the borders, in dBm, and its deviation between them.
 const RSRP: f64 = -95.0;

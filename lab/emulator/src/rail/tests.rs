@@ -1,4 +1,4 @@
-//! Trips are what their seeds say, and like those that were measured.
+//! Trips are determined by their seeds, and similar to the measured ones.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn the_route_fixes_the_cells() {
     let pairs = |trip: &Trip| -> Vec<(u32, u32)> {
         trip.carriers[0].handovers.iter().map(|handover| (handover.from, handover.to)).collect()
     };
-    // The ends of the stretch may fall before a handover on one trip and behind it on another.
+    // The trip may end before a handover on one trip and after it on another.
     let (one, other) = (pairs(&trip(&route, 1)), pairs(&trip(&route, 2)));
     let common = one.iter().filter(|pair| other.contains(pair)).count();
     assert!(common + 2 >= one.len().max(other.len()), "{one:?} {other:?}");
@@ -68,7 +68,7 @@ fn failures_recur_at_the_same_cells() {
 }
 
 #[test]
-fn shares_of_handovers_are_as_published() {
+fn handover_rates_match_the_published_ones() {
     for (speed, mean_s) in [(Speed::Kmh300, 13.7), (Speed::Kmh350, 8.6)] {
         let (mut counts, mut failed) = ([0_u32; 2], [0_u32; 2]);
         for seed in 0..150 {
@@ -178,7 +178,7 @@ fn telemetry_and_handovers_are_lines_of_json() {
 }
 
 #[test]
-fn a_train_sees_handovers_late_and_takes_itself_to_be_near() {
+fn train_sees_handovers_late_and_estimates_its_position_closely() {
     let route = route(3, Speed::Kmh300);
     let speed = route.speed.metres_per_second();
     let (mut late, mut off, mut count) = (0.0, 0.0, 0.0);
@@ -199,16 +199,15 @@ fn a_train_sees_handovers_late_and_takes_itself_to_be_near() {
             count += 1.0;
         }
     }
-    // Half of what is possible; the mean of four readings that err by 8 m each.
+    // Half of the greatest delay; the mean of four readings with an error of 8 m each.
     let (late, off) = (late / count, f64::sqrt(off / count));
     assert!((0.08..0.12).contains(&late), "{late}");
     assert!((3.0..5.5).contains(&off), "{off}");
 }
 
-/// What a modem reported last is the handover's signal, but for the report's own error and what is
-/// left of the way.
+/// The last report equals the handover's signal, apart from its own error and the remaining time.
 #[test]
-fn the_signal_fades_to_that_of_the_handover() {
+fn signal_fades_to_that_of_the_handover() {
     let (mut off, mut steps) = (Vec::new(), Vec::new());
     for seed in 0..20 {
         let route = route(seed, Speed::Kmh300);

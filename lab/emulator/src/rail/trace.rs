@@ -4,7 +4,7 @@
 //! any of `mbps`, `up_mbps`, `down_mbps`, `delay_ms`, `rtt_ms` (half of it in each direction) and
 //! `loss`. A value holds from its time to that of the next line; an empty cell keeps the value
 //! before it, and the first value holds from the beginning. The recording repeats after the last
-//! line, which lasts as long as the line before it. Lines that are empty or begin with `#` are
+//! line, which lasts as long as the line before it. Empty lines and lines that begin with `#` are
 //! skipped.
 
 use std::path::Path;
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_recording_is_refused_with_its_line() {
+    fn invalid_recording_is_refused_with_its_line() {
         for (text, part) in [
             ("# only this\n", "the file is empty"),
             ("t_s,mbps\n0,5\n", "two lines"),

@@ -1,4 +1,4 @@
-//! The scenario as its file has it, and how it becomes a [`Scenario`].
+//! The file format of scenarios, and its conversion to a [`Scenario`].
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::link::{
     Schedule,
 };
 
-/// The longest interface name that Linux takes.
+/// The longest interface name in Linux.
 const INTERFACE_CHARS_MAX: usize = 15;
 
 /// The least MTU of IPv6 (RFC 8200, section 5).
@@ -90,14 +90,14 @@ struct RawDirection {
     delay_repeat: Option<Duration>,
     #[serde(default = "queue", deserialize_with = "quantity::queue")]
     queue: Bytes,
-    #[serde(default, deserialize_with = "quantity::probability")]
+    #[serde(default)]
     loss: Probability,
     #[serde(default)]
     loss_steps: Vec<RawLossStep>,
     #[serde(default, deserialize_with = "quantity::maybe_duration")]
     loss_repeat: Option<Duration>,
-    burst_loss: Option<RawBurstLoss>,
-    #[serde(default, deserialize_with = "quantity::probability")]
+    burst_loss: Option<BurstLoss>,
+    #[serde(default)]
     duplicate: Probability,
     reorder: Option<RawReorder>,
     #[serde(default, deserialize_with = "quantity::policing")]
@@ -131,27 +131,12 @@ struct RawDelayStep {
 struct RawLossStep {
     #[serde(deserialize_with = "quantity::duration")]
     at: Duration,
-    #[serde(deserialize_with = "quantity::probability")]
     loss: Probability,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawBurstLoss {
-    #[serde(deserialize_with = "quantity::probability")]
-    enter: Probability,
-    #[serde(deserialize_with = "quantity::probability")]
-    leave: Probability,
-    #[serde(default = "always", deserialize_with = "quantity::probability")]
-    loss: Probability,
-    #[serde(default, deserialize_with = "quantity::probability")]
-    loss_good: Probability,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawReorder {
-    #[serde(deserialize_with = "quantity::probability")]
     share: Probability,
     #[serde(deserialize_with = "quantity::duration")]
     delay: Duration,
@@ -164,16 +149,9 @@ struct RawBlackout {
     start: Duration,
     #[serde(deserialize_with = "quantity::duration")]
     length: Duration,
-    mode: RawMode,
+    mode: Blackout,
     #[serde(default)]
     direction: RawSides,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum RawMode {
-    Hold,
-    Drop,
 }
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq)]
@@ -199,10 +177,6 @@ fn unlimited() -> Rate {
 
 fn queue() -> Bytes {
     LinkSpec::default().queue
-}
-
-fn always() -> Probability {
-    Probability::ALWAYS
 }
 
 /// Reads the text of a scenario file.
@@ -262,11 +236,7 @@ fn built(raw: RawLink) -> Result<LinkScenario, String> {
 }
 
 fn window(raw: &RawBlackout) -> BlackoutWindow {
-    let mode = match raw.mode {
-        RawMode::Hold => Blackout::Hold,
-        RawMode::Drop => Blackout::Drop,
-    };
-    BlackoutWindow { start: raw.start, length: raw.length, mode }
+    BlackoutWindow { start: raw.start, length: raw.length, mode: raw.mode }
 }
 
 fn end(raw: RawEnd, link: &str) -> Result<End, String> {
@@ -302,12 +272,7 @@ impl TryFrom<RawDirection> for DirectionFile {
                 .map_err(|e| format!("delay_steps: {e}"))?,
             queue: raw.queue,
             loss: raw.loss,
-            burst_loss: raw.burst_loss.map(|burst| BurstLoss {
-                enter: burst.enter,
-                leave: burst.leave,
-                loss: burst.loss,
-                loss_good: burst.loss_good,
-            }),
+            burst_loss: raw.burst_loss,
             duplicate: raw.duplicate,
             reorder: raw
                 .reorder

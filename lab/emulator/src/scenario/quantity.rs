@@ -1,4 +1,4 @@
-//! Times, rates and shares as a scenario writes them.
+//! Times, rates and sizes in the notation of scenarios.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use polyrail_model::{Bitrate, Bytes};
 use serde::de::{Deserialize, Deserializer, Error};
 
-use crate::link::{Policing, Probability, Rate};
+use crate::link::{Policing, Rate};
 
 /// The longest time that may be written: one year.
 const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -93,7 +93,7 @@ pub fn parse_policing(text: &str) -> Result<Policing, ParseQuantityError> {
 /// Reads an MTU in bytes.
 ///
 /// # Errors
-/// Anything else than a number from 576 to 65535.
+/// Anything but a number from 576 to 65535.
 pub fn parse_path_mtu(text: &str) -> Result<u16, ParseQuantityError> {
     let read = text.trim().parse().ok().filter(|mtu| *mtu >= MTU_MIN_V4);
     read.ok_or_else(|| ParseQuantityError {
@@ -131,10 +131,4 @@ pub(super) fn policing<'de, D: Deserializer<'de>>(from: D) -> Result<Policing, D
 pub(super) fn path_mtu<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
     let bytes = u64::deserialize(from)?;
     parse_path_mtu(&bytes.to_string()).map(Some).map_err(D::Error::custom)
-}
-
-pub(super) fn probability<'de, D: Deserializer<'de>>(from: D) -> Result<Probability, D::Error> {
-    let value = f64::deserialize(from)?;
-    Probability::new(value)
-        .ok_or_else(|| D::Error::custom(format!("{value} is not a share between 0 and 1")))
 }

@@ -1,8 +1,8 @@
-//! BBR as Linux has it, version 1 (`tcp_bbr.c`): a model of bandwidth (maximum over ten rounds) and
-//! round-trip time (minimum over ten seconds), STARTUP, DRAIN, PROBE_BW and PROBE_RTT. Loss says
-//! nothing, but for packet conservation in the first round of a recovery; a timeout begins with one
-//! segment, and after either the window is what it was. Where much is lost at an even rate, the
-//! long-term estimate holds (`lt_bw`). Headroom for joined acknowledgements is learned.
+//! The kernel's BBR, version 1 (`tcp_bbr.c`): a model of bandwidth (maximum over ten rounds) and
+//! round-trip time (minimum over ten seconds), STARTUP, DRAIN, PROBE_BW and PROBE_RTT. Loss has no
+//! effect, except for packet conservation in the first round of a recovery. A timeout starts with
+//! one segment. After both the window is restored. At heavy loss with an even rate the long-term
+//! estimate (`lt_bw`) applies. Headroom for aggregated acknowledgements is learned.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::Bitrate;
 
 use super::policer::Policer;
-use super::{Ack, Control, Loss, Phase, WINDOW_FIRST};
-use crate::world::transport::SEGMENT;
+use super::{Ack, Control, Loss, Phase, SEGMENT, WINDOW_FIRST};
 
 /// The kernel's bbr.
 #[derive(Debug)]
@@ -33,11 +32,11 @@ pub struct Bbr {
     cycle: usize,
     cycle_began: Option<Instant>,
     probe_rtt_until: Option<Instant>,
-    /// A round of PROBE_RTT ends when this is delivered, and whether one has.
+    /// A round of PROBE_RTT ends when this is delivered; none if a round has ended.
     probe_rtt_round: Option<u64>,
     /// The window follows the acknowledged bytes until a round is over.
     conserving: bool,
-    /// Of the sender, at the acknowledgement before.
+    /// The sender's phase at the previous acknowledgement.
     phase: Phase,
     delivered: u64,
     pace: Option<Bitrate>,
@@ -103,21 +102,21 @@ impl Bbr {
         self.policer.bandwidth().unwrap_or_else(|| self.bandwidth_max())
     }
 
-    /// What fits on the way at a bandwidth, times a gain.
+    /// The bandwidth-delay product, times a gain.
     fn inflight(&self, bandwidth: u64, gain: f64) -> u64 {
         let Some((rtt, _)) = self.rtt_min else { return WINDOW_FIRST };
         let product = bandwidth as f64 / 8.0 * rtt.as_secs_f64() * gain;
         self.quantized((product / SEGMENT as f64).ceil() as u64)
     }
 
-    /// With headroom for bursts, as `bbr_quantization_budget` has it.
+    /// With headroom for bursts, like `bbr_quantization_budget`.
     fn quantized(&self, segments: u64) -> u64 {
         let segments = segments + 3 * GOAL;
         let probing = self.mode == Mode::ProbeBw && self.cycle == 0;
         (segments + segments % 2 + if probing { 2 } else { 0 }) * SEGMENT as u64
     }
 
-    /// The window that is aimed at.
+    /// The target window.
     fn target(&self) -> u64 {
         let extra = match self.is_full {
             true => self.extra.most.iter().copied().max().unwrap_or_default(),
@@ -353,7 +352,7 @@ impl Control for Bbr {
         self.phase = Phase::Loss;
         self.full_bandwidth = 0;
         self.window = SEGMENT as u64;
-        self.policer.begin(now, self.delivered, self.round);
+        self.policer.begin(now, self.delivered);
     }
 
     fn on_undo(&mut self) {
@@ -371,10 +370,6 @@ impl Control for Bbr {
 
     fn pacing(&self) -> Option<Bitrate> {
         self.pace
-    }
-
-    fn in_slow_start(&self) -> bool {
-        self.mode == Mode::Startup && !self.is_full
     }
 }
 

@@ -1,36 +1,34 @@
-//! Cubic as Linux has it (`tcp_cubic.c`, RFC 9438): fast convergence, the region that is friendly
-//! to Reno, HyStart by ack trains and by delay. Recoveries reduce the window in proportion
-//! (`tcp_cwnd_reduction`, RFC 6937); a timeout forgets all and is undone when it was in vain. A
-//! window that the application does not fill does not grow. Nothing is paced: that takes the qdisc
-//! `fq` or a socket that asks for it.
+//! The kernel's Cubic (`tcp_cubic.c`, RFC 9438): fast convergence, the Reno-friendly region,
+//! HyStart by ack trains and by delay. Recoveries reduce the window in proportion
+//! (`tcp_cwnd_reduction`, RFC 6937). A timeout resets the state, and is undone if it was spurious.
+//! A window that the application does not fill does not grow. Nothing is paced, because that needs
+//! the qdisc `fq` or a socket option.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
-use super::{Ack, Control, Loss, Phase, WINDOW_FIRST};
-use crate::world::transport::SEGMENT;
+use super::{Ack, Control, Loss, Phase, SEGMENT, WINDOW_FIRST};
 
 /// The kernel's default.
 #[derive(Debug)]
 pub struct Cubic {
-    /// In segments, as are all windows here.
+    /// In segments, like all windows here.
     window: f64,
     threshold: f64,
-    /// Where the last loss was.
+    /// The window at the last loss.
     last_max: f64,
     epoch: Option<Epoch>,
     rtt_min: Option<Duration>,
     round: Option<Round>,
-    /// HyStart has spoken.
+    /// HyStart has found the end of slow start.
     found: bool,
-    slow_start_over: bool,
     recovery: Option<Recovery>,
-    /// Window and threshold before a timeout, and the same for its undoing.
+    /// Window and threshold before a timeout, to undo it.
     undo: Option<(f64, f64)>,
 }
 
-/// A reduction under way.
+/// A running reduction.
 #[derive(Clone, Copy, Debug)]
 struct Recovery {
     /// The window before it.
@@ -44,20 +42,20 @@ struct Recovery {
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     began: Instant,
-    /// Where the plateau is, and how long from the begin to it, in seconds.
+    /// The window of the plateau, and the time from the beginning to it, in seconds.
     origin: f64,
     to_origin: f64,
     /// The window that Reno would have.
     friendly: f64,
 }
 
-/// HyStart's look at one round trip.
+/// HyStart's state in one round trip.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     began: Instant,
     /// The last acknowledgement of its train.
     last: Instant,
-    /// It ends when so much is delivered.
+    /// It ends when more than this is delivered.
     end: u64,
     samples: u32,
     least: Duration,
@@ -73,7 +71,6 @@ impl Default for Cubic {
             rtt_min: None,
             round: None,
             found: false,
-            slow_start_over: false,
             recovery: None,
             undo: None,
         }
@@ -124,7 +121,7 @@ impl Cubic {
             };
             Epoch { began: ack.now, origin, to_origin, friendly: window }
         });
-        // The window that is aimed at in one round trip from now.
+        // The target window one round trip from now.
         let ahead = self.rtt_min.unwrap_or_default();
         let at = ack.now.saturating_duration_since(epoch.began) + ahead;
         let target = epoch.origin + C * (at.as_secs_f64() - epoch.to_origin).powi(3);
@@ -132,7 +129,7 @@ impl Cubic {
             true => ((target - window) / window).min(0.5),
             false => 0.01 / window,
         };
-        // Without a loss so far it goes on by a twentieth at least.
+        // Without a loss so far it grows by a twentieth at least.
         let step = if last_max == 0.0 { step.max(0.05) } else { step };
         epoch.friendly += FRIENDLY * acked / window;
         let friendly = (epoch.friendly - window) / window;
@@ -144,7 +141,6 @@ impl Cubic {
         let converged = self.window < self.last_max;
         self.last_max = if converged { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.threshold = (self.window * BETA).max(2.0);
-        self.slow_start_over = true;
     }
 
     /// Sends the share of delivered bytes that the reduction allows.
@@ -165,7 +161,7 @@ impl Cubic {
     }
 
     fn learn_rtt(&mut self, ack: &Ack) {
-        // Measurements shortly after a recovery say little.
+        // Measurements shortly after a recovery are unreliable.
         let young = |epoch: Epoch| ack.now.saturating_duration_since(epoch.began) < SETTLING;
         if let Some(rtt) = ack.rtt
             && !self.epoch.is_some_and(young)
@@ -204,7 +200,6 @@ impl Control for Cubic {
             self.window += ack.bytes as f64 / SEGMENT as f64;
             self.window = self.window.min(self.threshold.max(2.0));
         } else {
-            self.slow_start_over = true;
             self.grow(ack);
         }
     }
@@ -246,10 +241,6 @@ impl Control for Cubic {
     fn pacing(&self) -> Option<Bitrate> {
         None
     }
-
-    fn in_slow_start(&self) -> bool {
-        !self.slow_start_over && self.window < self.threshold
-    }
 }
 
 /// RFC 9438 5.
@@ -265,7 +256,7 @@ const HYSTART_RISE_MIN: Duration = Duration::from_millis(4);
 const HYSTART_RISE_MAX: Duration = Duration::from_millis(16);
 /// Acknowledgements that are no further apart make a train.
 const HYSTART_TRAIN: Duration = Duration::from_millis(2);
-/// What joined acknowledgements may add: 4 bursts of 64 KiB, at most a millisecond.
+/// The delay of aggregated acknowledgements: 4 bursts of 64 KiB, at most a millisecond.
 const HYSTART_ACK_DELAY: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

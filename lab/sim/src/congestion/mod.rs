@@ -1,8 +1,8 @@
-//! Congestion control of simulated transports: windows and pacing as the kernel's and quiche's have
-//! them.
+//! Congestion control of simulated transports: windows and pacing like those of the kernel and of
+//! quiche.
 //!
-//! The transport detects losses and timeouts; the reaction is decided here. All sizes
-//! are in bytes, one segment is [`SEGMENT`].
+//! The transport detects losses and timeouts, and the controls here react. All sizes are in bytes;
+//! one segment is [`SEGMENT`].
 
 mod bbr;
 mod bbr2;
@@ -22,23 +22,21 @@ pub use bbr2::Bbr2;
 pub use cubic::Cubic;
 pub use reno::Reno;
 
-use crate::world::transport::SEGMENT;
-
-/// Which one.
+/// The congestion controls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Slow start, a segment a round trip, half on loss. For worlds that test correctness.
+    /// Slow start, one segment per round trip, half on loss. For worlds that test correctness.
     Reno,
-    /// As Linux has it: RFC 9438 with the delay part of HyStart.
+    /// The kernel's: RFC 9438 with HyStart.
     Cubic,
-    /// As Linux has it: version 1.
+    /// The kernel's, version 1.
     Bbr,
-    /// As the QUIC tunnels have it: quiche's, with their parameters.
+    /// That of the QUIC tunnels: quiche's, with their parameters.
     Bbr2,
 }
 
 impl Algorithm {
-    /// A fresh one.
+    /// A fresh control.
     pub fn begin(self) -> Box<dyn Control> {
         match self {
             Self::Reno => Box::new(Reno::default()),
@@ -51,17 +49,17 @@ impl Algorithm {
 
 /// A congestion control.
 pub trait Control: Debug {
-    /// A segment leaves, while so much is in flight without it.
+    /// A segment is sent; `in_flight` is without it.
     fn on_sent(&mut self, _now: Instant, _bytes: u64, _in_flight: u64) {}
 
     /// New data was acknowledged.
     fn on_ack(&mut self, ack: &Ack);
 
-    /// Something was lost that was sent after the last reduction: a recovery begins.
+    /// A segment sent after the last reduction was lost: a recovery begins.
     fn on_loss(&mut self, loss: &Loss);
 
-    /// Nothing was acknowledged for a retransmission timeout; `first` when it is not one of a row
-    /// in which nothing new was acknowledged.
+    /// Nothing was acknowledged for a retransmission timeout; `first` if something was acknowledged
+    /// since the timeout before.
     fn on_timeout(&mut self, now: Instant, first: bool);
 
     /// The timeout was spurious: the segments in flight arrive after all.
@@ -70,30 +68,27 @@ pub trait Control: Debug {
     /// Sending restarts after `idle` without anything to send.
     fn on_restart(&mut self, _now: Instant, _idle: Duration) {}
 
-    /// What may be in flight.
+    /// The bytes that may be in flight.
     fn window(&self) -> u64;
 
-    /// How fast it leaves; `None`: at once.
+    /// The pacing rate; `None`: no pacing.
     fn pacing(&self) -> Option<Bitrate>;
-
-    /// It has not left its first growth.
-    fn in_slow_start(&self) -> bool;
 }
 
 /// An acknowledgement of new data.
 #[derive(Clone, Copy, Debug)]
 pub struct Ack {
-    /// When.
+    /// When it arrived.
     pub now: Instant,
-    /// How much is acknowledged by it.
+    /// The bytes that it acknowledges.
     pub bytes: u64,
-    /// All that was acknowledged so far, with it.
+    /// All bytes acknowledged so far, with it.
     pub delivered: u64,
     /// Bytes acknowledged when the newest of these segments was sent.
     pub prior_delivered: u64,
     /// A round-trip time, of a segment that was sent once.
     pub rtt: Option<Duration>,
-    /// Rate of delivery over the flight of the newest segment, if it can be told.
+    /// The delivery rate over the flight of the newest segment, if it is known.
     pub rate: Option<Bitrate>,
     /// The application, not the path, limited that rate.
     pub application_limited: bool,
@@ -101,15 +96,15 @@ pub struct Ack {
     pub in_flight: u64,
     /// Bytes in flight before it.
     pub prior_in_flight: u64,
-    /// Bytes it showed to be lost.
+    /// Bytes that it showed to be lost.
     pub lost: u64,
-    /// All that was sent so far, each time counted.
+    /// All bytes sent so far, retransmissions included.
     pub sent: u64,
-    /// Where the sender is after it.
+    /// The sender's phase after it.
     pub phase: Phase,
-    /// The flight of the newest of these segments, if it is the copy that left last.
+    /// The flight of the newest of these segments, if the copy sent last arrived.
     pub flight: Option<Flight>,
-    /// The same of the oldest, if they are several.
+    /// The flight of the oldest, if there are several.
     pub oldest_flight: Option<Flight>,
 }
 
@@ -118,43 +113,45 @@ pub struct Ack {
 pub struct Flight {
     /// Bytes in flight when it was sent, itself included.
     pub in_flight: u64,
-    /// All that had been sent then, with it.
+    /// All bytes sent by then, with it.
     pub sent: u64,
     /// Bytes sent, itself included, after the segment last acknowledged at that time.
     pub sent_since: u64,
-    /// How long that took.
+    /// How long sending these took.
     pub sending: Duration,
     /// Bytes acknowledged since it was sent, up to it.
     pub acked_since: u64,
-    /// How long it is since the last acknowledgement before it left.
+    /// The time since the last acknowledgement before it was sent.
     pub acking: Duration,
     /// The application, not the path, limited these rates.
     pub application_limited: bool,
 }
 
-/// Where a sender is (Linux: `icsk_ca_state`).
+/// The phase of a sender (Linux: `icsk_ca_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// No segment is known to be lost.
     Open,
     /// Segments in flight at a loss are not all acknowledged.
     Recovery,
-    /// The same after a timeout.
+    /// The same, after a timeout.
     Loss,
 }
 
 /// A loss.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
-    /// When.
+    /// When it was detected.
     pub now: Instant,
-    /// All that was acknowledged so far.
+    /// All bytes acknowledged so far.
     pub delivered: u64,
-    /// All that was sent so far.
+    /// All bytes sent so far.
     pub sent: u64,
 }
 
+/// The largest payload of a packet, in bytes.
+pub const SEGMENT: usize = 1_448;
 /// The first window (RFC 6928).
 const WINDOW_FIRST: u64 = 10 * SEGMENT as u64;
-/// The least one.
+/// The least window.
 const WINDOW_MIN: u64 = 2 * SEGMENT as u64;

@@ -1,5 +1,5 @@
-//! BBR's long-term estimate (`bbr_lt_bw_sampling`): two intervals in a row with much loss and the
-//! same rate show a policer, whose rate then holds for a while.
+//! BBR's long-term estimate (`bbr_lt_bw_sampling`): two consecutive intervals with heavy loss and
+//! the same rate indicate a policer, whose rate then applies for some rounds.
 
 use std::time::Instant;
 
@@ -9,13 +9,13 @@ use super::Ack;
 #[derive(Debug, Default)]
 pub(super) struct Policer {
     sampling: Option<Interval>,
-    /// Bits a second: of the interval before, and whether it holds since which round.
+    /// The rate of the previous interval in bits a second, and the round since which it applies.
     rate: u64,
     used: Option<u64>,
     lost: u64,
 }
 
-/// One under way.
+/// A running interval.
 #[derive(Clone, Copy, Debug)]
 struct Interval {
     began: Instant,
@@ -25,13 +25,13 @@ struct Interval {
 }
 
 impl Policer {
-    /// The rate that holds.
+    /// The rate that applies.
     pub(super) fn bandwidth(&self) -> Option<u64> {
         self.used.map(|_| self.rate)
     }
 
-    /// A loss that no acknowledgement showed: sampling begins.
-    pub(super) fn begin(&mut self, now: Instant, delivered: u64, _round: u64) {
+    /// A timeout: sampling begins.
+    pub(super) fn begin(&mut self, now: Instant, delivered: u64) {
         if self.used.is_none() && self.sampling.is_none() {
             self.sampling = Some(self.interval(now, delivered));
         }
@@ -41,7 +41,7 @@ impl Policer {
         Interval { began, delivered, lost: self.lost, rounds: 0 }
     }
 
-    /// Learns from an acknowledgement; true when a rate has held long enough and is given up.
+    /// Learns from an acknowledgement; true if a rate has applied long enough and is dropped.
     pub(super) fn look(&mut self, ack: &Ack, begins: bool, round: u64, steady: bool) -> bool {
         self.lost += ack.lost;
         if let Some(since) = self.used {
@@ -74,7 +74,7 @@ impl Policer {
         let delivered = ack.delivered - interval.delivered;
         let lost = self.lost - interval.lost;
         let time = ack.now.saturating_duration_since(interval.began).as_secs_f64();
-        // It ends with a loss, when a fifth was lost.
+        // It ends with a loss, if a fifth was lost.
         if ack.lost == 0 || delivered == 0 || lost * 256 < delivered * 50 || time < 0.001 {
             return false;
         }
@@ -94,5 +94,5 @@ impl Policer {
 
 const ROUNDS_LEAST: u32 = 4;
 const ROUNDS_USED: u64 = 48;
-/// 4 kbit/s in bytes of the kernel's: 4000 / 8 bytes a second.
+/// The kernel's 4 kbit/s.
 const APART_BPS: u64 = 4_000;

@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use polyrail_model::Bitrate;
 
-use super::{Ack, Control, Loss, WINDOW_FIRST, WINDOW_MIN};
-use crate::world::transport::SEGMENT;
+use super::{Ack, Control, Loss, SEGMENT, WINDOW_FIRST, WINDOW_MIN};
 
 /// The simplest control.
 #[derive(Debug)]
@@ -23,7 +22,7 @@ impl Default for Reno {
 impl Control for Reno {
     fn on_ack(&mut self, ack: &Ack) {
         let bytes = ack.bytes as f64;
-        self.window += match self.in_slow_start() {
+        self.window += match self.window < self.threshold {
             true => bytes,
             false => SEGMENT as f64 * bytes / self.window,
         };
@@ -45,9 +44,5 @@ impl Control for Reno {
 
     fn pacing(&self) -> Option<Bitrate> {
         None
-    }
-
-    fn in_slow_start(&self) -> bool {
-        self.window < self.threshold
     }
 }

@@ -1,9 +1,10 @@
-//! How good LinkDB's forecasts are on the generated rail, and on recorded metro runs.
+//! The quality of LinkDB's forecasts on the generated rail, and on recorded metro runs.
 //!
-//! Each route is passed on so many trips, whose handovers become records as a gateway makes them
-//! ([`records`]), or are played to what makes them on board ([`piloted`]). Then each trip is left
-//! out once ([`polyrail_predictor::forecast::evaluate`]).
+//! The handovers of all trips on a route become records like those of a gateway ([`records`]), or
+//! are played to the code that makes records on board ([`piloted`]). Then each trip is left out
+//! once ([`polyrail_predictor::forecast::evaluate`]).
 
+pub mod learned;
 pub mod metro;
 pub mod piloted;
 pub mod records;
@@ -11,7 +12,7 @@ mod results;
 mod speed;
 mod store;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -22,8 +23,6 @@ use polyrail_predictor::forecast::{ForecastSettings, Rule};
 use records::{Campaign, REPORT_MS, campaign};
 use serde_json::Value;
 
-use crate::sim::learned;
-
 /// The options of an evaluation.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
@@ -33,45 +32,30 @@ pub struct Options {
     /// How many trips on each.
     #[arg(long, default_value_t = TRIPS, value_parser = clap::value_parser!(u64).range(2..=100))]
     trips: u64,
-    /// How long a route is, in kilometres.
-    #[arg(long, default_value_t = KM)]
-    km: f64,
     /// The seed of the first route.
     #[arg(long, default_value_t = TUNING)]
     from: u64,
-    /// The routes on which nothing was tuned.
+    /// The held-back routes, which were never used for tuning.
     #[arg(long, conflicts_with = "from")]
     held_back: bool,
-    /// After how many milliseconds at most a modem's report is seen.
-    #[arg(long, default_value_t = REPORT_MS)]
-    report_ms: u64,
-    /// How the place of a failure is chosen.
+    /// The rule that chooses the place of a failure.
     #[arg(long, value_enum, default_value_t = RuleName::Value)]
     rule: RuleName,
-    /// What a late forecast costs.
-    #[arg(long)]
-    late_cost: Option<f64>,
-    /// What a false alarm costs.
-    #[arg(long)]
-    alarm_cost: Option<f64>,
-    /// On how many routes the simulator plays a trip with the learned database.
+    /// On how many routes the simulator plays trips with the learned database.
     #[arg(long, default_value_t = ROUTES, value_parser = clap::value_parser!(u64).range(1..=200))]
     simulated: u64,
-    /// Recorded metro runs, a folder of CSV files; left out, `../shared/traces` if it is there.
+    /// A folder with recorded metro runs in CSV.
     #[arg(long)]
     metro: Option<PathBuf>,
-    /// Only the first table.
-    #[arg(long)]
-    brief: bool,
-    /// Only records as the gateway makes them: the trips are played to its pilot.
+    /// Only records that the gateway's pilot makes.
     #[arg(long)]
     pilot: bool,
-    /// Two routes of six trips: does it still run?
+    /// A short run: two routes of six trips.
     #[arg(long)]
     smoke: bool,
 }
 
-/// How the place of a failure is chosen.
+/// The rule that chooses the place of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RuleName {
     /// By its expected value.
@@ -90,10 +74,7 @@ pub fn command(options: &Options) -> Result<()> {
     let mut options = options.clone();
     options.choose();
     let (first, last) = (options.from, options.from + options.routes - 1);
-    println!(
-        "seeds of routes {first} to {last}, {} trips on each, {} km",
-        options.trips, options.km
-    );
+    println!("seeds of routes {first} to {last}, {} trips on each", options.trips);
     let settings = options.settings();
     let prefix = if options.held_back { "linkdb_held" } else { "linkdb" };
     if options.pilot {
@@ -102,23 +83,18 @@ pub fn command(options: &Options) -> Result<()> {
     let report = options.evaluated("as it is", &Campaign::default(), &settings, true)?;
     let mut results = Results::default();
     results::judge(&mut results, prefix, &report);
-    if !options.brief {
-        options.beside(&mut results, prefix, &settings)?;
-    }
-    if !options.brief && !options.held_back {
+    options.beside(&mut results, prefix, &settings)?;
+    if !options.held_back {
         speed::judge(&mut results);
         store::judge(&mut results, if options.smoke { 10_000 } else { 1_000_000 })?;
-        match options.metro.clone().or_else(traces_beside) {
-            Some(folder) => metro::judge(&mut results, &folder)?,
-            None => println!("SKIP metro: no ../shared/traces and no --metro FOLDER of recordings"),
+        if let Some(folder) = &options.metro {
+            metro::judge(&mut results, folder)?;
         }
     }
-    if !options.brief {
-        let routes = if options.smoke { 1 } else { options.simulated };
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let first = options.from / 2 * 2 + SIMULATED;
-        learned::judge(first, routes, threads, prefix, &mut results)?;
-    }
+    let routes = if options.smoke { 1 } else { options.simulated };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let first = options.from / 2 * 2 + SIMULATED;
+    learned::judge(first, routes, threads, prefix, &mut results)?;
     if options.smoke {
         options.pilots(&mut results, prefix, 1)?;
     }
@@ -126,7 +102,7 @@ pub fn command(options: &Options) -> Result<()> {
 }
 
 impl Options {
-    /// What follows from flags that stand for several.
+    /// Applies the flags that imply others.
     fn choose(&mut self) {
         if self.smoke {
             (self.routes, self.trips) = (2, 6);
@@ -136,12 +112,10 @@ impl Options {
         }
     }
 
-    /// Only a whole run writes the results that are published.
+    /// Only a whole run writes the published results.
     fn results_name(&self) -> &'static str {
-        let sizes = [self.routes, self.trips, self.simulated, self.report_ms];
-        let costs = self.late_cost.or(self.alarm_cost);
-        let whole = sizes == [ROUTES, TRIPS, ROUTES, REPORT_MS]
-            && (self.km, self.rule, costs, self.brief) == (KM, RuleName::Value, None, false);
+        let sizes = [self.routes, self.trips, self.simulated];
+        let whole = sizes == [ROUTES, TRIPS, ROUTES] && self.rule == RuleName::Value;
         match self.from {
             _ if self.smoke => "linkdb-smoke",
             TUNING if whole && self.pilot => "linkdb-pilot",
@@ -153,32 +127,27 @@ impl Options {
     }
 
     fn settings(&self) -> ForecastSettings {
-        let usual = ForecastSettings::default();
-        ForecastSettings {
-            rule: match self.rule {
-                RuleName::Value => Rule::Value,
-                RuleName::Mean => Rule::Mean,
-                RuleName::Naive => Rule::Naive,
-            },
-            late_cost: self.late_cost.unwrap_or(usual.late_cost),
-            alarm_cost: self.alarm_cost.unwrap_or(usual.alarm_cost),
-            ..usual
-        }
+        let rule = match self.rule {
+            RuleName::Value => Rule::Value,
+            RuleName::Mean => Rule::Mean,
+            RuleName::Naive => Rule::Naive,
+        };
+        ForecastSettings { rule, ..ForecastSettings::default() }
     }
 
-    /// The campaign of the pilot alone.
+    /// Evaluates only records that the pilot makes.
     fn piloted(&self, prefix: &str) -> Result<()> {
         let mut results = Results::default();
         let tables = self.pilots(&mut results, prefix, self.routes)?;
         self.write(&results, &tables)
     }
 
-    /// So many routes played to the pilot, in all variants.
+    /// Plays this many routes to the pilot, in all variants.
     fn pilots(&self, results: &mut Results, prefix: &str, routes: u64) -> Result<Value> {
         let setup = piloted::Setup {
-            metres: self.km * 1_000.0,
+            metres: METRES,
             trips: self.trips,
-            report: self.report_ms as f64 / 1_000.0,
+            report: REPORT_MS as f64 / 1_000.0,
             noise: 1.0,
         };
         let settings = EvaluateSettings {
@@ -199,7 +168,7 @@ impl Options {
         Ok(())
     }
 
-    /// Other forecasts on the same trips, and the same on others.
+    /// Other rules on the same trips, and the forecaster under other conditions.
     fn beside(
         &self,
         results: &mut Results,
@@ -215,22 +184,20 @@ impl Options {
             let report = self.evaluated(title, &usual, &rule, false)?;
             results::beside(results, &format!("{prefix}_{name}"), &report.told);
         }
-        let guard = ForecastSettings { guard: !settings.guard, ..*settings };
-        let title = if guard.guard { "with the guard" } else { "without the guard" };
-        let report = self.evaluated(title, &usual, &guard, false)?;
-        let name = if guard.guard { "guarded" } else { "unguarded" };
-        results::beside(results, &format!("{prefix}_{name}"), &report.told);
+        let guarded = ForecastSettings { guard: true, ..*settings };
+        let report = self.evaluated("with the guard", &usual, &guarded, false)?;
+        results::beside(results, &format!("{prefix}_guarded"), &report.told);
         let wide = Campaign { spread: 2.0, ..usual };
         let report = self.evaluated("places spread twice as far", &wide, settings, false)?;
         results::beside(results, &format!("{prefix}_spread_2"), &report.told);
         let dealt = Campaign { dealt: true, ..usual };
         for (name, guard) in [("dealt", false), ("dealt_guarded", true)] {
             let settings = ForecastSettings { guard, ..*settings };
-            let title = format!("outcomes dealt anew within their cells, guard: {guard}");
+            let title = format!("outcomes shuffled within their cells, guard: {guard}");
             let report = self.evaluated(&title, &dealt, &settings, false)?;
             results::beside(results, &format!("{prefix}_{name}"), &report.told);
         }
-        let slow = Campaign { report_ms: Some(1_000), ..usual };
+        let slow = Campaign { report_ms: 1_000, ..usual };
         let speeds = Campaign { speeds: true, ..usual };
         let drift = Campaign { drift: true, ..usual };
         let wrong = |percent: u64| Campaign { mislabelled: percent, ..usual };
@@ -238,7 +205,11 @@ impl Options {
             ("report_1s", "modems report once a second", slow),
             ("speeds", "300, 200 and 350 km/h in turns", speeds),
             ("drift", "the position's error wanders", drift),
-            ("mislabelled_5", "5 % of failures told as successes, as many conversely", wrong(5)),
+            (
+                "mislabelled_5",
+                "5 % of failures recorded as successes, and as many successes as failures",
+                wrong(5),
+            ),
             ("mislabelled_10", "the same with 10 %", wrong(10)),
         ] {
             let report = self.evaluated(title, &what, settings, false)?;
@@ -247,7 +218,7 @@ impl Options {
         Ok(())
     }
 
-    /// All routes together, printed.
+    /// Evaluates all routes together, and prints the report.
     fn evaluated(
         &self,
         title: &str,
@@ -255,7 +226,6 @@ impl Options {
         forecast: &ForecastSettings,
         full: bool,
     ) -> Result<Report> {
-        let full = full && !self.brief;
         let mut settings =
             EvaluateSettings { forecast: *forecast, separability: full, ..Default::default() };
         if !full {
@@ -263,13 +233,7 @@ impl Options {
         }
         let mut all = Report::default();
         for route in self.from..self.from + self.routes {
-            let what = Campaign {
-                metres: self.km * 1_000.0,
-                trips: self.trips,
-                report_ms: what.report_ms.or(Some(self.report_ms)),
-                ..*what
-            };
-            let trips = campaign(route, &what)?;
+            let trips = campaign(route, &Campaign { trips: self.trips, ..*what })?;
             settings.seed = route;
             all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
         }
@@ -278,21 +242,16 @@ impl Options {
     }
 }
 
-/// Recordings that lie beside the project.
-fn traces_beside() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    Some(beside).filter(|folder| folder.is_dir())
-}
-
-/// What a whole run has.
+/// A whole run.
 const ROUTES: u64 = 24;
 const TRIPS: u64 = 24;
-const KM: f64 = 60.0;
-/// The simulator's routes are so many seeds behind.
+/// The length of a route.
+const METRES: f64 = 60_000.0;
+/// The distance of the simulator's route seeds from the others.
 const SIMULATED: u64 = 10_000;
-/// The first seed of the routes that may be tuned on.
+/// The first seed of the routes for tuning.
 const TUNING: u64 = 2_000;
-/// The first seed of those that never are.
+/// The first seed of the held-back routes.
 const HELD_BACK: u64 = 51_000;
 
 #[cfg(test)]
@@ -308,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_runs_write_the_results_that_are_published() {
+    fn only_whole_runs_write_the_published_results() {
         for (text, wanted) in [
             ("", "linkdb"),
             ("--held-back", "linkdb-held"),
@@ -317,12 +276,11 @@ mod tests {
             ("--pilot --held-back", "linkdb-pilot-held"),
             ("--smoke", "linkdb-smoke"),
             ("--smoke --held-back", "linkdb-smoke"),
-            ("--brief", "linkdb-part"),
             ("--routes 2", "linkdb-part"),
             ("--pilot --routes 2", "linkdb-part"),
             ("--from 2100", "linkdb-part"),
             ("--rule mean", "linkdb-part"),
-            ("--held-back --late-cost 3", "linkdb-part"),
+            ("--held-back --trips 6", "linkdb-part"),
         ] {
             let mut options =
                 Arguments::parse_from(format!("eval {text}").split_whitespace()).options;

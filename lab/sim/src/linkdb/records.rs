@@ -1,8 +1,8 @@
 //! Generated trips as a gateway records them.
 //!
-//! A gateway does not know the truth: its position comes from the last readings of a satellite
-//! receiver, it sees a modem's handover when the modem's next report is read, and a cell's signal
-//! is what its modem reported of it last.
+//! A gateway does not know the truth. Its position comes from the last readings of a satellite
+//! receiver, it learns of a handover from the modem's next report, and a cell's signal is the last
+//! one that its modem reported.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,17 +23,17 @@ pub struct Campaign {
     pub metres: f64,
     /// How many trips there are.
     pub trips: u64,
-    /// How far places of handovers spread, of 1 for the generator's.
+    /// The spread of the places of handovers, as a multiple of the generator's.
     pub spread: f64,
-    /// After how many milliseconds at most a report is seen; 200 is what POLYCORN 3 found.
-    pub report_ms: Option<u64>,
+    /// The greatest delay of a modem's report, in milliseconds.
+    pub report_ms: u64,
     /// Outcomes are shuffled within their cell: neither place nor signal predicts them.
     pub dealt: bool,
     /// Each trip has another speed, in turns.
     pub speeds: bool,
-    /// The satellite receiver's error stays for a minute or so, and does not average out.
+    /// The satellite receiver's error lasts for about a minute, so that it does not average out.
     pub drift: bool,
-    /// So many percent of the failures are recorded as successes, and as many successes as
+    /// The percentage of failures recorded as successes. As many successes are recorded as
     /// failures.
     pub mislabelled: u64,
 }
@@ -41,10 +41,10 @@ pub struct Campaign {
 impl Default for Campaign {
     fn default() -> Self {
         Self {
-            metres: 60_000.0,
+            metres: super::METRES,
             trips: 24,
             spread: 1.0,
-            report_ms: None,
+            report_ms: REPORT_MS,
             dealt: false,
             speeds: false,
             drift: false,
@@ -58,11 +58,11 @@ impl Default for Campaign {
 pub struct Trips {
     /// As the gateway records them.
     pub records: Vec<model::Handover>,
-    /// As they were, at the places where the gateway takes itself to be.
+    /// As they truly were, at the gateway's own estimate of the place.
     pub truths: Vec<model::Handover>,
 }
 
-/// Passes a route. Odd routes are passed downwards.
+/// Draws the trips of a route. Trains run downwards on odd routes.
 ///
 /// # Errors
 /// A schedule cannot hold a trip.
@@ -81,7 +81,7 @@ pub fn campaign(seed: u64, what: &Campaign) -> Result<Trips> {
         if what.drift {
             drift(&mut trip, route.speed);
         }
-        let report = Duration::from_millis(what.report_ms.unwrap_or(REPORT_MS));
+        let report = Duration::from_millis(what.report_ms);
         for (record, truth) in recorded(&route, &trip, number, report) {
             all.records.push(record);
             all.truths.push(truth);
@@ -94,8 +94,8 @@ pub fn campaign(seed: u64, what: &Campaign) -> Result<Trips> {
     Ok(all)
 }
 
-/// The handovers of a trip, in the order of time: as the gateway records them, and as they were.
-/// Reports of a change of cell are seen so much later at most.
+/// The handovers of a trip in the order of time: as the gateway records them, and as they truly
+/// were. `report` is the greatest delay of a report.
 pub fn recorded(
     route: &Route,
     trip: &Trip,
@@ -128,7 +128,7 @@ pub fn recorded(
     (0..).zip(trip.sightings(report)).map(both).collect()
 }
 
-/// How strong a modem said the cell was that is left, when it last reported it.
+/// The last reported signal of the cell that is left.
 fn heard(signals: &[rail::Signal], handover: &rail::Handover) -> Option<f64> {
     let reported = signals.partition_point(|signal| signal.at <= handover.at);
     let of_cell = |signal: &&rail::Signal| signal.cell == Some(handover.from);
@@ -152,8 +152,8 @@ fn deal(trips: &mut Trips, dice: &mut Dice) {
     }
 }
 
-/// Gives a trip's readings an error that wanders, a first-order autoregression, in place of one
-/// that is drawn again each second.
+/// Gives a trip's readings an error that wanders (a first-order autoregression) instead of an
+/// independent error each second.
 fn drift(trip: &mut Trip, speed: Speed) {
     let mut dice = Dice::new(trip.seed ^ 0xd21f);
     let mut error = DRIFT_METRES * dice.normal();
@@ -165,7 +165,7 @@ fn drift(trip: &mut Trip, speed: Speed) {
     }
 }
 
-/// Records so many percent of the failures as successes, and as many successes as failures.
+/// Records this percentage of the failures as successes, and as many successes as failures.
 fn mislabel(records: &mut [model::Handover], percent: u64, dice: &mut Dice) {
     let fails = |one: &model::Handover| one.outcome.is_failure();
     let (mut failures, mut successes): (Vec<_>, Vec<_>) =
@@ -187,7 +187,7 @@ fn direction(route: &Route) -> Direction {
     if route.seed.is_multiple_of(2) { Direction::Up } else { Direction::Down }
 }
 
-/// A place along the route, as it is counted in the direction of travel of upward trips.
+/// A place along the route, counted in the direction of upward trips.
 fn position(route: &Route, metres: f64) -> Position {
     match direction(route) {
         Direction::Up => Position::from_metres(metres),
@@ -195,7 +195,7 @@ fn position(route: &Route, metres: f64) -> Position {
     }
 }
 
-/// A generated outcome in the words of records.
+/// A generated outcome as LinkDB records it.
 pub fn outcome(outcome: HandoverResult) -> HandoverOutcome {
     match outcome {
         HandoverResult::Success => HandoverOutcome::Success,
@@ -206,9 +206,9 @@ pub fn outcome(outcome: HandoverResult) -> HandoverOutcome {
 
 /// POLYCORN 3: reports reach a program up to 200 ms late.
 pub const REPORT_MS: u64 = 200;
-/// The speeds of a campaign whose trips differ.
+/// The speeds of a campaign with several.
 const SPEEDS: [Speed; 3] = [Speed::Kmh300, Speed::Kmh200, Speed::Kmh350];
-/// The deviation of the error that wanders, that of the generator's, and how long it lasts.
+/// The standard deviation of the wandering error (that of the generator's), and its memory.
 const DRIFT_METRES: f64 = 8.0;
 const DRIFT_S: f64 = 60.0;
 /// A trip a day.
@@ -238,9 +238,12 @@ mod tests {
                 let [heard, true_one] = [record.rsrp, truth.rsrp].map(|rsrp| rsrp.map(Rsrp::dbm));
                 weaker.extend(heard.zip(true_one).map(|(heard, true_one)| heard - true_one));
             }
-            assert!(weaker.len() * 20 > trips.records.len() * 19, "few cells are never heard of");
+            assert!(weaker.len() * 20 > trips.records.len() * 19, "too few records have a signal");
             let off = weaker.iter().map(|one| one.abs()).sum::<f64>() / weaker.len() as f64;
-            assert!((1.0..5.0).contains(&off), "it is what a modem told before: {off} dB");
+            assert!(
+                (1.0..5.0).contains(&off),
+                "the last report is older than the handover: {off} dB"
+            );
             let mean = sum / trips.records.len() as f64;
             assert!((5.0..12.0).contains(&mean), "a tenth of a second: {mean}");
             assert!(farthest < 60.0, "{farthest}");
@@ -248,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn twice_the_spread_moves_handovers_and_keeps_their_outcomes() {
+    fn double_spread_moves_handovers_and_keeps_their_outcomes() {
         let [one, two] = [1.0, 2.0].map(|spread| {
             let what = Campaign { trips: 2, metres: 20_000.0, spread, ..Campaign::default() };
             campaign(2_000, &what).unwrap()
         });
         let failures =
             |trips: &Trips| trips.truths.iter().filter(|one| one.outcome.is_failure()).count();
-        assert!(failures(&one).abs_diff(failures(&two)) <= 1, "but for the ends of the route");
+        assert!(failures(&one).abs_diff(failures(&two)) <= 1, "apart from the ends of the route");
         assert_ne!(one.truths, two.truths);
         assert_eq!(
             one.truths,
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn dealt_outcomes_stay_in_their_cell() {
+    fn shuffled_outcomes_stay_in_their_cell() {
         let plain = Campaign { trips: 6, metres: 20_000.0, ..Campaign::default() };
         let [plain, dealt] =
             [plain, Campaign { dealt: true, ..plain }].map(|what| campaign(2_000, &what).unwrap());
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_wanders_stays_for_a_minute_and_is_as_large() {
+    fn wandering_error_has_a_memory_of_a_minute_and_the_same_deviation() {
         let (mut square, mut next, mut later, mut count) = (0.0, 0.0, 0.0, 0.0);
         for seed in 0..40 {
             let carriers = [CarrierProfile::A];
@@ -336,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_successes_are_wrong_as_failures() {
+    fn as_many_successes_are_mislabelled_as_failures() {
         for (percent, least) in [(0, 0), (5, 2), (10, 4), (100, 40)] {
             let what = Campaign { trips: 12, mislabelled: percent, ..Campaign::default() };
             let Trips { records, truths } = campaign(2_000, &what).unwrap();

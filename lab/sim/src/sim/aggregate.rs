@@ -12,13 +12,13 @@ use polyrail_model::{Bitrate, Bytes};
 
 /// A stretch of time in which nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Piece {
+struct Piece {
     /// When it begins, in seconds from the trip's beginning.
-    pub from: f64,
+    from: f64,
     /// Bits a second; zero when all carriers are dark.
-    pub rate: f64,
+    rate: f64,
     /// The least delay of a carrier that is not dark, in seconds; `None` when all are.
-    pub delay: Option<f64>,
+    delay: Option<f64>,
 }
 
 /// One direction of the aggregated link as a fluid.

@@ -41,12 +41,13 @@ impl Bulk {
 
 /// A download without end, from the start to the trip's end.
 pub fn bulk(trip: &Trip, contestant: &Contestant) -> Bulk {
-    bulk_in(world(trip, contestant), trip, contestant)
+    let mut world = world(trip, contestant);
+    world.watch_arrivals();
+    bulk_in(world, trip, contestant)
 }
 
-/// The same in a world that stands.
+/// The same in an existing world. If it does not watch arrivals, no byte counts as late.
 pub fn bulk_in(mut world: World, trip: &Trip, contestant: &Contestant) -> Bulk {
-    world.watch_arrivals();
     let from = world.elapsed();
     let carriers = 0..world.carrier_count();
     let before: Vec<u64> = carriers.clone().map(|c| world.delivered(c, Side::Cloud)).collect();
@@ -98,7 +99,7 @@ fn after_failures(trip: &Trip, curve: &[(Duration, u64)]) -> Vec<f64> {
 }
 
 /// The failures of a carrier from the start of workloads on whose next two seconds are on the trip.
-pub(super) fn failures<'a>(
+pub(crate) fn failures<'a>(
     trip: &'a Trip,
     carrier: &'a CarrierTrip,
 ) -> impl Iterator<Item = &'a Handover> {

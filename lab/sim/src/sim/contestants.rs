@@ -8,13 +8,13 @@ use polyrail_scheduler::{ChainSpec, ChainSpecError, chain_names};
 use super::{Oracle, aggregated};
 use crate::congestion::Algorithm;
 
-/// How much of the engine works beside the scheduler.
+/// The features of the engine around the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// What the paper has: no restart of paths, no withdrawal, take-back by the chain's handlers
-    /// alone.
+    /// The features of the paper: no path restart, no withdrawal, reinjection only by the chain's
+    /// handlers.
     Paper,
-    /// All that there is.
+    /// All features.
     Full,
 }
 
@@ -22,7 +22,7 @@ impl Engine {
     /// Both.
     pub const BOTH: [Self; 2] = [Self::Paper, Self::Full];
 
-    /// As it stands in tables.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Paper => "paper",
@@ -31,21 +31,21 @@ impl Engine {
     }
 }
 
-/// Which carriers of a trip there are.
+/// The carriers of a trip that a contestant has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carriers {
-    /// All of them.
+    /// All carriers.
     All,
-    /// This one.
+    /// This carrier only.
     Only(usize),
-    /// The sum of all in one.
+    /// One carrier that is the sum of all.
     Aggregated,
 }
 
-/// The options of a comparison.
+/// A contestant of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contestant {
-    /// As it is called in tables.
+    /// Its name in tables.
     pub name: String,
     /// The scheduler, on both sides.
     pub chain: ChainSpec,
@@ -53,27 +53,27 @@ pub struct Contestant {
     pub engine: Engine,
     /// The congestion control of all tunnels.
     pub congestion: Algorithm,
-    /// Who foresees handovers that fail, if anybody.
+    /// The oracle of failed handovers, if any.
     pub oracle: Option<Oracle>,
-    /// What it has.
+    /// Its carriers.
     pub carriers: Carriers,
 }
 
-/// One of HSRSCH's parts, alone over `min_rtt`, as POLYCORN 6.2 tries them.
+/// One of HSRSCH's parts, alone over `min_rtt`, as in POLYCORN 6.2.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     /// Its name in figures.
     pub name: &'static str,
     /// Its rules.
     rules: &'static str,
-    /// It works by forecasts.
+    /// It needs forecasts.
     pub foresees: bool,
     /// The published gain over `min_rtt` (Fig. 10c).
     pub published: Option<f64>,
 }
 
-/// All of them. `disconnect_redundancy` stands in place of rejection: behind it, with two carriers,
-/// it has no path left for a copy.
+/// All parts. `disconnect_redundancy` replaces rejection: after rejection, with two carriers, no
+/// path is left for a copy.
 pub const PARTS: [Part; 5] = [
     Part {
         name: "handover_rejection",
@@ -108,7 +108,7 @@ pub const PARTS: [Part; 5] = [
 ];
 
 impl Part {
-    /// How [`Contestant::parse`] makes it, for each oracle that it may have: the noisy one first.
+    /// The texts for [`Contestant::parse`], one for each oracle: the noisy one first.
     pub fn texts(self) -> Vec<String> {
         match self.foresees {
             true => ["noisy", "oracle"].map(|name| format!("{}+{name}", self.rules)).to_vec(),
@@ -118,7 +118,7 @@ impl Part {
 }
 
 /// `min_rtt` with those of our handlers that have tuned constants, so that it is tuned as carefully
-/// as ours: its name and its rules.
+/// as our chain: names and rules.
 pub const TUNED: [(&str, &str); 2] = [
     ("min_rtt_tuned", "min_rtt/queue_bound/extended_reinjection"),
     ("min_rtt_tuned_completion", "min_rtt/queue_bound/completion_reinjection/extended_reinjection"),
@@ -134,8 +134,8 @@ impl Contestant {
     }
 
     /// A contestant by its name: a ready-made chain, a tuned one, or rules with `/` between them;
-    /// `+oracle` behind it foresees all, `+noisy` most; `@a` to `@h` has one carrier,
-    /// `@aggregated` the sum.
+    /// `+oracle` adds perfect forecasts, `+noisy` imperfect ones; `@a` to `@h` has one carrier,
+    /// `@aggregated` the sum of all.
     ///
     /// # Errors
     /// There is no such chain or rule.
@@ -183,7 +183,7 @@ impl Contestant {
         names
     }
 
-    /// A scheduler on all carriers and without foresight that is not our own.
+    /// A scheduler on all carriers and without forecasts that is not our own.
     pub fn is_other(&self) -> bool {
         let own = self.name.starts_with("polyrail");
         self.carriers == Carriers::All && self.oracle.is_none() && !own
@@ -195,7 +195,7 @@ impl Contestant {
         self.is_other() && !ours && !self.name.contains('/')
     }
 
-    /// Whether two differ in nothing but their names.
+    /// Whether two differ only in their names.
     pub fn is_like(&self, other: &Self) -> bool {
         let named = Self { name: other.name.clone(), ..self.clone() };
         named == *other
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_everything() {
+    fn names_are_parsed() {
         let parse = |text| Contestant::parse(text, Engine::Paper).unwrap();
         assert_eq!(parse("hsrsch+noisy").oracle, Some(Oracle::NOISY));
         assert_eq!(parse("min_rtt@b").carriers, Carriers::Only(1));

@@ -1,28 +1,23 @@
-//! One download after another, of one passenger, with pauses.
+//! Downloads of one passenger, one after another, with pauses.
 
 use std::time::Duration;
 
 use polyrail_emulator::rail::Trip;
 
-use super::{Contestant, bound, fluids, resent, world};
+use super::resent;
 use crate::world::{Side, World};
 
-/// A download as it went.
+/// One download.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Download {
     /// Its size in bytes.
     pub bytes: u64,
     /// Bytes read: all, or those that arrived by the trip's end.
     pub read: u64,
-    /// When the passenger asked for it, since the trip's beginning.
-    pub at: Duration,
-    /// From the passenger's connection to the last byte; the trip's end when it did not end.
+    /// From the passenger's connection to the last byte, or to the trip's end if it did not finish.
     pub time: Duration,
-    /// It came to its end.
+    /// It finished.
     pub ended: bool,
-    /// Its duration over the fluid aggregated link, if requested at the same time; at
-    /// most until the trip's end.
-    pub bound: Duration,
 }
 
 /// All downloads of a trip.
@@ -30,7 +25,7 @@ pub struct Download {
 pub struct Downloads {
     /// In their order.
     pub list: Vec<Download>,
-    /// Bytes that gateway and cloud sent more than once.
+    /// Bytes that gateway and cloud reinjected.
     pub resent: u64,
 }
 
@@ -39,21 +34,10 @@ impl Download {
     pub fn goodput(&self) -> f64 {
         self.read as f64 * 8e-6 / self.time.as_secs_f64()
     }
-
-    /// Mbit/s that nothing can exceed, asked for at the same time.
-    pub fn goodput_bound(&self) -> f64 {
-        self.bytes as f64 * 8e-6 / self.bound.as_secs_f64()
-    }
 }
 
 /// Downloads of these sizes in turns, as many as the trip has time for.
-pub fn downloads(trip: &Trip, contestant: &Contestant, sizes: &[u64]) -> Downloads {
-    downloads_in(world(trip, contestant), trip, sizes)
-}
-
-/// The same in a world that stands.
-pub fn downloads_in(mut world: World, trip: &Trip, sizes: &[u64]) -> Downloads {
-    let fluids = fluids(trip);
+pub fn downloads(mut world: World, trip: &Trip, sizes: &[u64]) -> Downloads {
     let mut list = Vec::new();
     for &bytes in sizes.iter().cycle() {
         let left = trip.length.saturating_sub(world.elapsed());
@@ -65,11 +49,9 @@ pub fn downloads_in(mut world: World, trip: &Trip, sizes: &[u64]) -> Downloads {
         let at = world.elapsed();
         let took = world.run_until(left, |world| world.flow(flow).legs[0].end_seen);
         let time = took.unwrap_or_else(|| world.elapsed() - at);
-        let bound = bound::download(&fluids, at.as_secs_f64(), bytes) - at.as_secs_f64();
-        let bound = Duration::from_secs_f64(bound.min(left.as_secs_f64()));
         let ended = took.is_some();
         let read = if ended { bytes } else { world.flow(flow).legs[0].read };
-        list.push(Download { bytes, read, at, time, ended, bound });
+        list.push(Download { bytes, read, time, ended });
         world.run_for(PAUSE);
     }
     Downloads { list, resent: Side::BOTH.map(|side| resent(&world, side)).iter().sum() }

@@ -1,20 +1,20 @@
-//! What rows of outcomes come to: means, percentiles and ratios.
+//! Figures of rows of outcomes: means, percentiles and ratios.
 
 use super::messaging::Messages;
-use super::metrics::{Sorted, interval, mean, quantile, variation};
+use super::metrics::{interval, mean, quantile, variation};
 use super::runs::{Measured, Row, Workload};
 use super::{Bulk, Download, Message};
 
-/// Rows, to be asked by name.
+/// Rows, found by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a>(pub &'a [Row]);
 
-/// A ratio, and between which values it lies with 95 % confidence.
+/// A ratio with its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// Of the means over all trips.
+    /// The ratio of the means over all trips.
     pub value: f64,
-    /// 95 % of redrawn trips lie between these.
+    /// 95 % of the bootstrap's draws lie between these.
     pub between: [f64; 2],
 }
 
@@ -29,7 +29,7 @@ impl<'a> Rows<'a> {
         self.0.iter().filter(move |row| row.workload == workload)
     }
 
-    /// What broke, in words.
+    /// The breaches, in words.
     pub fn broken(self) -> Vec<String> {
         let mut list = Vec::new();
         for row in self.0 {
@@ -60,26 +60,13 @@ pub fn goodputs(row: &Row, bytes: u64) -> Vec<Vec<f64>> {
     downloads(row, bytes).iter().map(of_trip).collect()
 }
 
-/// The goodputs that nothing could exceed, each asked for when the download was, by trip.
-pub fn goodput_bounds(row: &Row, bytes: u64) -> Vec<Vec<f64>> {
-    let of_trip = |list: &Vec<Download>| list.iter().map(Download::goodput_bound).collect();
-    downloads(row, bytes).iter().map(of_trip).collect()
-}
-
-/// The completion times that nothing could beat, asked for when the downloads were, in seconds, by
-/// trip.
-pub fn bounds(row: &Row, bytes: u64) -> Vec<Vec<f64>> {
-    let of_trip = |list: &Vec<Download>| list.iter().map(|it| it.bound.as_secs_f64()).collect();
-    downloads(row, bytes).iter().map(of_trip).collect()
-}
-
 /// The completion times of one size in seconds, by trip.
 pub fn times(row: &Row, bytes: u64) -> Vec<Vec<f64>> {
     let of_trip = |list: &Vec<Download>| list.iter().map(|it| it.time.as_secs_f64()).collect();
     downloads(row, bytes).iter().map(of_trip).collect()
 }
 
-/// Downloads that did not end.
+/// Downloads, messages or pages that did not finish.
 pub fn unfinished(row: &Row) -> usize {
     let of_trip = |outcome: &Measured| match outcome {
         Measured::Downloads(all) => all.list.iter().filter(|download| !download.ended).count(),
@@ -90,8 +77,7 @@ pub fn unfinished(row: &Row) -> usize {
     row.outcomes.iter().map(of_trip).sum()
 }
 
-/// Bytes sent more than once, over the bytes that were wanted and came; not a number where nobody
-/// counts.
+/// Bytes sent more than once, over the wanted bytes that arrived; NaN for pages.
 pub fn resent_share(row: &Row) -> f64 {
     let (mut resent, mut wanted) = (0, 0);
     for outcome in &row.outcomes {
@@ -136,8 +122,10 @@ pub fn ratio(a: &[Vec<f64>], b: &[Vec<f64>]) -> Ratio {
 /// A percentile of a over the same of b, over all values of all trips.
 pub fn quantile_ratio(a: &[Vec<f64>], b: &[Vec<f64>], share: f64) -> Ratio {
     let trips = a.len().min(b.len());
-    let (a, b) = (Sorted::new(a), Sorted::new(b));
-    let of = |drawn: &[usize]| a.quantile(drawn, share) / b.quantile(drawn, share);
+    let of_drawn = |lists: &[Vec<f64>], drawn: &[usize]| {
+        quantile(&drawn.iter().flat_map(|trip| lists[*trip].clone()).collect::<Vec<_>>(), share)
+    };
+    let of = |drawn: &[usize]| of_drawn(a, drawn) / of_drawn(b, drawn);
     Ratio { value: of(&(0..trips).collect::<Vec<_>>()), between: interval(trips, of) }
 }
 
@@ -172,7 +160,7 @@ fn messages(row: &Row) -> Vec<&[Message]> {
     row.outcomes.iter().map(of_trip).collect()
 }
 
-/// Delivery times of all messages in seconds, by trip: there, and there and back.
+/// Delivery times of all messages in seconds, by trip: to the server, and there and back.
 pub fn delivery(row: &Row) -> [Vec<Vec<f64>>; 2] {
     let all = messages(row);
     let of = |figure: fn(&Message) -> f64| {
@@ -181,8 +169,8 @@ pub fn delivery(row: &Row) -> [Vec<Vec<f64>>; 2] {
     [of(|message| message.up), of(|message| message.round)]
 }
 
-/// How differently users are served: the variation of their mean round trips within a trip, by
-/// trip; none where it is not a number.
+/// The variation between users of their mean round trips within a trip, by trip; none where it is
+/// NaN.
 pub fn unfairness(row: &Row) -> Vec<Vec<f64>> {
     let of_trip = |list: &&[Message]| {
         let users = list.iter().map(|message| message.user).max().map_or(0, |most| most + 1);
@@ -197,7 +185,7 @@ pub fn unfairness(row: &Row) -> Vec<Vec<f64>> {
     all.iter().map(of_trip).map(finite).collect()
 }
 
-/// The bulk of each trip.
+/// The bulk outcome of each trip.
 pub fn bulks(row: &Row) -> Vec<Bulk> {
     let of_trip = |outcome: &Measured| match outcome {
         Measured::Bulk(bulk) => bulk.clone(),
@@ -206,7 +194,7 @@ pub fn bulks(row: &Row) -> Vec<Bulk> {
     row.outcomes.iter().map(of_trip).collect()
 }
 
-/// Bytes of all trips together over those of another row.
+/// Bytes of all trips, over those of another row.
 pub fn bulk_share(row: &Row, of: &Row) -> Ratio {
     let lists =
         |row: &Row| bulks(row).iter().map(|bulk| vec![bulk.bytes as f64]).collect::<Vec<_>>();
@@ -245,7 +233,7 @@ mod tests {
     use crate::sim::Downloads;
 
     #[test]
-    fn ratios_are_of_means_and_of_trips() {
+    fn ratios_of_means_and_means_of_ratios() {
         let a = vec![vec![4.0, 2.0], vec![6.0]];
         let b = vec![vec![1.0], vec![4.0, 4.0]];
         // 12 / 3 over 9 / 3; (3 / 1 + 6 / 4) / 2.
@@ -257,16 +245,9 @@ mod tests {
     }
 
     #[test]
-    fn a_download_without_end_counts_with_what_was_read() {
+    fn unfinished_download_counts_with_the_bytes_read() {
         let second = Duration::from_secs(1);
-        let whole = Download {
-            bytes: 1_000_000,
-            read: 1_000_000,
-            at: second,
-            time: second,
-            ended: true,
-            bound: second / 2,
-        };
+        let whole = Download { bytes: 1_000_000, read: 1_000_000, time: second, ended: true };
         let part = Download { read: 250_000, ended: false, time: 2 * second, ..whole };
         let list = vec![whole, part];
         let row = Row {
@@ -275,9 +256,8 @@ mod tests {
             outcomes: vec![Measured::Downloads(Downloads { list, resent: 125_000 })],
         };
         assert_eq!(goodputs(&row, 1_000_000), [[8.0, 1.0]]);
-        assert_eq!(goodput_bounds(&row, 1_000_000), [[16.0, 16.0]]);
         assert_eq!((resent_share(&row), unfinished(&row)), (0.1, 1));
-        let over = quantile_ratio(&times(&row, 1_000_000), &bounds(&row, 1_000_000), 0.95);
+        let over = quantile_ratio(&times(&row, 1_000_000), &[vec![0.5, 0.5]], 0.95);
         assert_eq!(over, Ratio { value: 4.0, between: [4.0, 4.0] });
     }
 

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use polyrail_emulator::rail::Trip;
 
-use super::{Contestant, START, resent, world};
+use super::{START, resent};
 use crate::dice::Dice;
 use crate::world::{FlowNo, Side, World};
 
-/// A message. If it has not arrived when the trip ends, it counts until then.
+/// A message. One that has not arrived at the trip's end counts until then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Message {
-    /// Whose.
+    /// The user.
     pub user: usize,
     /// From the passenger's write to the server's read, in seconds.
     pub up: f64,
@@ -27,7 +27,7 @@ pub struct Message {
 pub struct Messages {
     /// By user, in their order.
     pub list: Vec<Message>,
-    /// Bytes that gateway and cloud sent more than once.
+    /// Bytes that gateway and cloud reinjected.
     pub resent: u64,
 }
 
@@ -36,7 +36,7 @@ impl Message {
     pub const BYTES: u64 = UP + DOWN;
 }
 
-/// When messages are written, and by whom, in order: the same for every contestant.
+/// The times and users of messages, in order: the same for every contestant.
 pub fn schedule(trip: &Trip, users: usize) -> Vec<(Duration, usize)> {
     let last = trip.length.saturating_sub(LAST);
     let mut list = Vec::new();
@@ -53,12 +53,7 @@ pub fn schedule(trip: &Trip, users: usize) -> Vec<(Duration, usize)> {
 }
 
 /// All messages of a trip.
-pub fn messaging(trip: &Trip, contestant: &Contestant, users: usize) -> Messages {
-    messaging_in(world(trip, contestant), trip, users)
-}
-
-/// The same in a world that stands.
-pub fn messaging_in(mut world: World, trip: &Trip, users: usize) -> Messages {
+pub fn messaging(mut world: World, trip: &Trip, users: usize) -> Messages {
     let flows = (0..users).map(|user| world.open(user as u64 + 1));
     let flows: Vec<FlowNo> = flows.filter_map(Result::ok).collect();
     assert_eq!(flows.len(), users, "a session takes more users than that");
@@ -96,7 +91,7 @@ impl Chat {
         Self { flow, sent: Vec::new(), there: Vec::new(), back: Vec::new() }
     }
 
-    /// Notes arrived messages; the server answers.
+    /// Records arrived messages; the server answers.
     fn look(&mut self, world: &mut World) {
         let now = world.elapsed().as_secs_f64();
         let legs = &world.flow(self.flow).legs;
@@ -129,9 +124,9 @@ fn arrived(world: &World, chats: &[Chat]) -> u64 {
 const MESSAGES: usize = 100;
 const UP: u64 = 100;
 const DOWN: u64 = 4;
-/// In the mean; 100 of them are a trip of 100 s.
+/// The mean interval, so that 100 messages take a trip of 100 s.
 const INTERVAL: Duration = Duration::from_millis(870);
-/// For the flows to open.
+/// The time for flows to open.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// No message is written so shortly before the end.
 const LAST: Duration = Duration::from_secs(5);

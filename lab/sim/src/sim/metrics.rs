@@ -1,70 +1,30 @@
-//! Means, percentiles, spread between users, and how sure a figure is.
+//! Means, quantiles, variation between users, and intervals.
 
 use crate::dice::Dice;
 
-/// The mean; not a number for an empty list.
+/// The mean; NaN for an empty list.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The least value that at least this share of the values does not exceed (the nearest rank); not a
-/// number for an empty list.
+/// The quantile by the nearest rank: the least value that at least this share of the values does
+/// not exceed; NaN for an empty list.
 pub fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let rank = (share * sorted.len() as f64).ceil().max(1.0) as usize;
-    sorted.get(rank.min(sorted.len()).wrapping_sub(1)).copied().unwrap_or(f64::NAN)
+    let mut values = values.to_vec();
+    let rank = (share * values.len() as f64).ceil().max(1.0) as usize;
+    let Some(last) = values.len().checked_sub(1) else { return f64::NAN };
+    *values.select_nth_unstable_by((rank - 1).min(last), f64::total_cmp).1
 }
 
-/// Values with their groups, sorted, to take percentiles of drawn groups again and again.
-#[derive(Debug)]
-pub struct Sorted {
-    values: Vec<(f64, usize)>,
-    sizes: Vec<usize>,
-}
-
-impl Sorted {
-    /// The values of these groups.
-    pub fn new(groups: &[Vec<f64>]) -> Self {
-        let own = |(group, list): (usize, &Vec<f64>)| {
-            list.iter().map(|value| (*value, group)).collect::<Vec<_>>()
-        };
-        let mut values: Vec<(f64, usize)> = groups.iter().enumerate().flat_map(own).collect();
-        values.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Self { values, sizes: groups.iter().map(Vec::len).collect() }
-    }
-
-    /// The [`quantile`] of all values of these groups, as often as they were drawn.
-    ///
-    /// # Panics
-    /// There is no such group.
-    pub fn quantile(&self, drawn: &[usize], share: f64) -> f64 {
-        let mut often = vec![0; self.sizes.len()];
-        drawn.iter().for_each(|group| often[*group] += 1);
-        let count: usize = often.iter().zip(&self.sizes).map(|(often, size)| often * size).sum();
-        let rank = ((share * count as f64).ceil().max(1.0) as usize).min(count);
-        // From the top, because callers ask for high percentiles.
-        let mut above = count - rank;
-        for (value, group) in self.values.iter().rev() {
-            if often[*group] > above {
-                return *value;
-            }
-            above -= often[*group];
-        }
-        f64::NAN
-    }
-}
-
-/// The coefficient of variation: the deviation of a population over its mean.
+/// The coefficient of variation: the standard deviation of a population over its mean.
 pub fn variation(values: &[f64]) -> f64 {
     let middle = mean(values);
     let squares: Vec<f64> = values.iter().map(|value| (value - middle).powi(2)).collect();
     mean(&squares).sqrt() / middle
 }
 
-/// Between which values a statistic over groups lies with 95 % confidence: groups are drawn with
-/// repetition (the bootstrap's percentiles). Trips are the groups, because what happens within one
-/// trip is not independent.
+/// The 95 % interval of a statistic over groups, by the bootstrap: groups are drawn with
+/// repetition. The groups are trips, because events within one trip are not independent.
 pub fn interval(groups: usize, statistic: impl Fn(&[usize]) -> f64) -> [f64; 2] {
     let mut dice = Dice::new(BOOTSTRAP_SEED);
     let mut draws = Vec::with_capacity(DRAWS);
@@ -87,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_the_nearest_rank() {
+    fn quantile_is_the_nearest_rank() {
         let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
         for (values, share, expected) in [
             (&hundred[..], 0.5, 50.0),
@@ -105,28 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_of_drawn_groups_is_that_of_their_values() {
-        let groups = [vec![5.0, 1.0, 9.0], vec![], vec![2.0, 7.0]];
-        let sorted = Sorted::new(&groups);
-        for drawn in [&[0, 1, 2][..], &[2, 2, 2], &[0, 2, 0], &[1, 2, 1]] {
-            let values: Vec<f64> = drawn.iter().flat_map(|group| groups[*group].clone()).collect();
-            for share in [0.0, 0.2, 0.5, 0.95, 1.0] {
-                let wanted = quantile(&values, share);
-                assert_eq!(sorted.quantile(drawn, share), wanted, "{share} of {drawn:?}");
-            }
-        }
-        assert!(sorted.quantile(&[1], 0.5).is_nan());
-    }
-
-    #[test]
-    fn users_who_are_served_alike_do_not_vary() {
+    fn equal_users_do_not_vary() {
         assert_eq!(variation(&[2.0, 2.0, 2.0]), 0.0);
         // The mean is 3, the deviation 2.
         assert!((variation(&[1.0, 5.0]) - 2.0 / 3.0).abs() < 1e-12);
     }
 
     #[test]
-    fn an_interval_holds_the_mean_and_shrinks_with_more_groups() {
+    fn interval_contains_the_mean_and_shrinks_with_more_groups() {
         let width = |groups: usize| {
             // Half of the groups are 0, half are 1: one deviation of the mean is 0.5 / sqrt(n).
             let [low, high] = interval(groups, |drawn| {

@@ -1,7 +1,7 @@
 //! Schedulers on a simulated rail: the real session over simulated tunnels, in virtual time.
 //!
-//! A [`Contestant`] goes through the [`trips`], once a workload ([`runs`]); [`compare`] makes
-//! tables, plots and RESULT lines of what came out.
+//! A [`Contestant`] drives the [`trips`], once for each workload ([`runs`]). [`compare`] makes
+//! tables and RESULT lines of the outcomes.
 
 mod aggregate;
 pub mod bound;
@@ -12,13 +12,10 @@ mod contestants;
 mod downloads;
 mod figures;
 mod goals;
-pub mod learned;
 mod messaging;
-mod metrics;
+pub(crate) mod metrics;
 mod oracle;
 mod pages;
-mod plot;
-mod plots;
 mod report;
 pub mod runs;
 mod special;
@@ -34,21 +31,21 @@ use polyrail_session::Settings;
 
 use crate::world::{CarrierSpec, Habits, Side, World};
 
-pub use aggregate::{Fluid, Piece, aggregated, fluids};
+pub use aggregate::{aggregated, fluids};
+pub(crate) use bulk::failures;
 pub use bulk::{Bulk, bulk, bulk_in};
 pub use contestants::{Carriers, Contestant, Engine, PARTS};
-pub use downloads::{Download, Downloads, downloads, downloads_in};
-pub use messaging::{Message, messaging, messaging_in};
+pub use downloads::{Download, Downloads, downloads};
+pub use messaging::{Message, messaging};
 pub use oracle::Oracle;
-pub use pages::{Page, pages, pages_in};
-pub use table::{Column, table};
+pub use pages::{Page, pages};
 
 /// The world of a trip for a contestant, once its carriers are up and [`START`] is over.
 pub fn world(trip: &Trip, contestant: &Contestant) -> World {
     world_told(trip, contestant, |_| ())
 }
 
-/// The same, with forecasts from its beginning.
+/// As [`world`], with forecasts from the beginning.
 pub fn world_told(trip: &Trip, contestant: &Contestant, tell: impl FnOnce(&mut World)) -> World {
     let full = contestant.engine == Engine::Full;
     let trip = contestant.trip(trip);
@@ -61,12 +58,7 @@ pub fn world_told(trip: &Trip, contestant: &Contestant, tell: impl FnOnce(&mut W
         congestion: contestant.congestion,
     };
     let carriers: Vec<CarrierSpec> = trip.carriers.iter().enumerate().map(carrier).collect();
-    let settings = Settings {
-        chain: contestant.chain.clone(),
-        stall: full,
-        withdrawal: full,
-        ..Settings::default()
-    };
+    let settings = Settings { chain: contestant.chain.clone(), stall: full, ..Settings::default() };
     let habits = Habits {
         seed: trip.seed,
         patience: Duration::from_secs(60),
@@ -86,13 +78,13 @@ pub fn world_told(trip: &Trip, contestant: &Contestant, tell: impl FnOnce(&mut W
     world
 }
 
-/// Bytes that one side has sent more than once so far.
+/// Bytes that one side has reinjected so far.
 fn resent(world: &World, side: Side) -> u64 {
     world.status(side).sessions.iter().map(|session| session.reinjected.0).sum()
 }
 
-/// When workloads begin; the time before is for tunnels to come up.
+/// When workloads begin, so that tunnels have time to come up.
 pub const START: Duration = Duration::from_secs(4);
 
-/// What a tunnel takes ahead of its transport, in bytes.
+/// The bytes that a tunnel accepts ahead of its transport.
 const ROOM: usize = 24 * 1_024;

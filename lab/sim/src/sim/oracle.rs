@@ -1,4 +1,4 @@
-//! Forecasts of an oracle that knows the trip, with a chosen accuracy.
+//! Forecasts of an oracle that knows the trip, with a given accuracy.
 
 use std::time::Duration;
 
@@ -8,26 +8,24 @@ use polyrail_model::LinkForecast;
 use crate::dice::Dice;
 use crate::world::World;
 
-/// How good the forecasts are. POLYCORN 3.3, Fig. 5: of a handover that fails, the forecast
-/// position is reached at most 2.5 s before the handover (correct), after it (late), or longer
-/// before it (early).
+/// The accuracy of forecasts. POLYCORN 3.3, Fig. 5: the train reaches the forecast position of a
+/// failure at most 2.5 s before the handover (correct), after it (late), or earlier (early).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Oracle {
-    /// The share of failures that it foresees correctly.
+    /// The share of failures with a correct forecast.
     pub correct: f64,
-    /// The share that it foresees late, by up to 2.5 s; of all others it is early,
-    /// by 2.5 to 10 s.
+    /// The share with a late forecast, by up to 2.5 s. All others are early, by 2.5 to 10 s.
     pub late: f64,
-    /// The share of successes that it takes for failures.
+    /// The share of successes with a false alarm.
     pub false_alarms: f64,
-    /// By so many seconds at most is a correct forecast before the handover.
+    /// The greatest lead of a correct forecast, in seconds.
     pub before: f64,
-    /// Of 1,000 handovers that it says fail so many do, as it tells.
+    /// The failure probability of its forecasts, in 1/1000.
     pub permille: u16,
 }
 
 impl Oracle {
-    /// It knows all.
+    /// A perfect oracle.
     pub const PERFECT: Self =
         Self { correct: 1.0, late: 0.0, false_alarms: 0.0, before: 0.0, permille: 1_000 };
 
@@ -37,8 +35,8 @@ impl Oracle {
     pub const NOISY: Self =
         Self { correct: 0.806, late: 0.013, false_alarms: 0.218, before: 2.5, permille: 234 };
 
-    /// How many seconds after a handover the position is reached that it foresees; less than zero:
-    /// before it. `None`: it foresees nothing.
+    /// The time from the handover to the forecast position in seconds, negative before the
+    /// handover. `None`: no forecast.
     fn error(self, fails: bool, dice: &mut Dice) -> Option<f64> {
         if !fails {
             let alarm = dice.chance(self.false_alarms);
@@ -83,15 +81,15 @@ impl Oracle {
     }
 }
 
-/// A late forecast is late by up to so many seconds.
+/// The greatest delay of a late forecast, in seconds.
 const LATE: f64 = 2.5;
-/// An early forecast is early by so many seconds.
+/// The least and the greatest lead of an early forecast, in seconds.
 const EARLY: [f64; 2] = [2.5, 10.0];
-/// POLYCORN's error of GPS.
+/// The error of GPS in POLYCORN.
 const GPS_METRES: f64 = 20.0;
 /// The lead time of a forecast.
 const AHEAD: Duration = Duration::from_secs(8);
-/// DESIGN 5: a forecast is good for three seconds.
+/// The lifetime of a forecast, as in LinkDB: a few of the train's reports may be lost.
 const EXPIRY: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
@@ -116,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_as_good_as_the_published_one() {
+    fn noisy_oracle_is_as_accurate_as_the_published_forecasts() {
         for (fails, published) in
             [(true, [80_600, 1_300, 18_100, 0]), (false, [21_800, 0, 0, 78_200])]
         {

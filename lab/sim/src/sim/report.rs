@@ -1,50 +1,19 @@
-//! The tables of a comparison, in Markdown and as CSV.
+//! The tables of a comparison.
 
 use super::bulk::mean_of;
 use super::figures::{
     Rows, bulk_share, bulks, delivery, goodputs, page_times, ratio_over, resent_share, spread,
     times, trip_ratio, unfairness, unfinished, wins,
 };
-use super::goals::{BASE, HEADLINE_SIZES};
 use super::metrics::{mean, quantile};
-use super::runs::{BOUND, Row, SIZES, Workload};
-use super::table::{Column, csv, table};
+use super::runs::{BASE, BOUND, HEADLINE_SIZES, Row, SIZES, Workload};
+use super::table::Table;
 
-/// A table with its name.
-#[derive(Clone, Debug)]
-pub struct Table {
-    /// For programs.
-    pub name: String,
-    /// Its title.
-    pub title: String,
-    /// The names of the rows.
-    pub rows: Vec<String>,
-    /// The columns.
-    pub columns: Vec<Column>,
+fn table(title: String, rows: &[&Row]) -> Table {
+    Table::new(title, rows.iter().map(|row| row.name().to_owned()).collect())
 }
 
-impl Table {
-    fn of(name: String, title: String, rows: &[&Row]) -> Self {
-        let rows = rows.iter().map(|row| row.name().to_owned()).collect();
-        Self { name, title, rows, columns: Vec::new() }
-    }
-
-    fn column(&mut self, heading: &str, values: impl Iterator<Item = f64>) {
-        self.columns.push(Column { heading: heading.to_owned(), values: values.collect() });
-    }
-
-    /// In Markdown, with its title.
-    pub fn markdown(&self) -> String {
-        format!("## {}\n\n{}\n", self.title, table(&self.rows, &self.columns))
-    }
-
-    /// Lines of CSV.
-    pub fn csv(&self) -> String {
-        csv(&self.name, &self.rows, &self.columns)
-    }
-}
-
-/// All tables that these rows are enough for.
+/// All tables for which there are rows.
 pub fn tables(rows: Rows<'_>, users: &[usize]) -> Vec<Table> {
     let mut tables = vec![goodput(rows), completion(rows)];
     tables.extend(users.iter().map(|users| messages(rows, *users)));
@@ -53,7 +22,7 @@ pub fn tables(rows: Rows<'_>, users: &[usize]) -> Vec<Table> {
     tables
 }
 
-/// The size of a download as it stands in names: `64kb`, `1mb`.
+/// The size of a download in names: `64kb`, `1mb`.
 pub fn size_name(bytes: u64) -> String {
     match bytes {
         1_000_000.. => format!("{}mb", bytes / 1_000_000),
@@ -64,7 +33,7 @@ pub fn size_name(bytes: u64) -> String {
 fn goodput(rows: Rows<'_>) -> Table {
     let own: Vec<&Row> = rows.of(Workload::Downloads).collect();
     let title = "Downloads: goodput in Mbit/s, mean over downloads";
-    let mut table = Table::of("downloads_goodput".into(), title.into(), &own);
+    let mut table = table(title.into(), &own);
     for size in SIZES {
         let values = own.iter().map(|row| mean(&goodputs(row, size).concat()));
         table.column(&size_name(size), values);
@@ -95,7 +64,7 @@ fn goodput(rows: Rows<'_>) -> Table {
 fn completion(rows: Rows<'_>) -> Table {
     let own: Vec<&Row> = rows.of(Workload::Downloads).collect();
     let title = "Downloads: completion times in seconds";
-    let mut table = Table::of("downloads_times".into(), title.into(), &own);
+    let mut table = table(title.into(), &own);
     for size in SIZES {
         for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
             let values = own.iter().map(|row| quantile(&times(row, size).concat(), share));
@@ -111,7 +80,7 @@ fn completion(rows: Rows<'_>) -> Table {
 fn messages(rows: Rows<'_>, users: usize) -> Table {
     let own: Vec<&Row> = rows.of(Workload::Messaging(users)).collect();
     let title = format!("Messaging, {users} users: delivery in seconds");
-    let mut table = Table::of(format!("messaging_{users}"), title, &own);
+    let mut table = table(title, &own);
     let all: Vec<[[f64; 4]; 2]> =
         own.iter().map(|row| delivery(row).map(|times| spread(&times.concat()))).collect();
     for (way, name) in ["up", "round"].iter().enumerate() {
@@ -129,7 +98,7 @@ fn messages(rows: Rows<'_>, users: usize) -> Table {
 fn bulk(rows: Rows<'_>) -> Table {
     let own: Vec<&Row> = rows.of(Workload::Bulk).collect();
     let title = "Bulk: one endless download".to_owned();
-    let mut table = Table::of("bulk".into(), title, &own);
+    let mut table = table(title, &own);
     let mut figure = |name: &str, of: fn(&super::Bulk) -> f64| {
         table.column(name, own.iter().map(|row| mean_of(&bulks(row), of)));
     };
@@ -168,7 +137,7 @@ pub fn singles<'a>(rows: Rows<'a>) -> Vec<&'a Row> {
 fn pages(rows: Rows<'_>) -> Table {
     let own: Vec<&Row> = rows.of(Workload::Pages).collect();
     let title = "Web pages: load times in seconds".to_owned();
-    let mut table = Table::of("pages".into(), title, &own);
+    let mut table = table(title, &own);
     let all: Vec<[f64; 4]> = own.iter().map(|row| spread(&page_times(row))).collect();
     for (place, what) in ["mean", "p90", "p95", "p99"].iter().enumerate() {
         table.column(what, all.iter().map(|it| it[place]));

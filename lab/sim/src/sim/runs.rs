@@ -1,4 +1,4 @@
-//! Many trips by many contestants on all cores; the results do not depend on their number.
+//! Runs contestants on many trips on all cores. The results do not depend on the number of cores.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use polyrail_emulator::rail::Trip;
 
 use super::messaging::Messages;
-use super::{Bulk, Contestant, Downloads, Page, bound, bulk, downloads, messaging, pages};
+use super::{Bulk, Contestant, Downloads, Page, bound, bulk, downloads, messaging, pages, world};
 
 /// The workload of a trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
     /// Downloads of [`SIZES`] in turns.
     Downloads,
-    /// Instant messaging by so many users.
+    /// Instant messaging by this many users.
     Messaging(usize),
     /// One endless download.
     Bulk,
@@ -22,16 +22,16 @@ pub enum Workload {
     Pages,
 }
 
-/// What came out of one trip.
+/// The outcome of one trip.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measured {
-    /// Of [`Workload::Downloads`].
+    /// For [`Workload::Downloads`].
     Downloads(Downloads),
-    /// Of [`Workload::Messaging`].
+    /// For [`Workload::Messaging`].
     Messaging(Messages),
-    /// Of [`Workload::Bulk`].
+    /// For [`Workload::Bulk`].
     Bulk(Bulk),
-    /// Of [`Workload::Pages`].
+    /// For [`Workload::Pages`]; the bound has none.
     Pages(Vec<Page>),
     /// The simulated world found a breach; it says which.
     Broken(String),
@@ -40,10 +40,15 @@ pub enum Measured {
 /// The sizes of downloads in bytes.
 pub const SIZES: [u64; 4] = [64_000, 256_000, 1_000_000, 4_000_000];
 
+/// What all ratios are over: the paper's engine with the scheduler that kernels had.
+pub const BASE: &str = "min_rtt paper";
+/// The sizes that the headline ratios are over.
+pub const HEADLINE_SIZES: [u64; 3] = [256_000, 1_000_000, 4_000_000];
+
 /// One contestant, or the bound (`None`), in one workload: the outcomes by trip.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Who; `None`: the fluid bound.
+    /// The contestant; `None`: the fluid bound.
     pub contestant: Option<Contestant>,
     /// The workload.
     pub workload: Workload,
@@ -52,7 +57,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// As it is called in tables.
+    /// Its name in tables.
     pub fn name(&self) -> &str {
         self.contestant.as_ref().map_or(BOUND, |contestant| &contestant.name)
     }
@@ -61,8 +66,7 @@ impl Row {
 /// One contestant, or the bound, in one workload.
 pub type Entry = (Option<Contestant>, Workload);
 
-/// Sends each entry through all trips. Entries that differ in nothing but the contestant's name
-/// are run once.
+/// Runs each entry on all trips. Entries that differ only in the contestant's name are run once.
 pub fn run(trips: &[Trip], entries: &[Entry], threads: usize) -> Vec<Row> {
     let same = |a: &Entry, b: &Entry| {
         a.1 == b.1
@@ -94,16 +98,20 @@ pub fn run(trips: &[Trip], entries: &[Entry], threads: usize) -> Vec<Row> {
 /// One trip. A panic of the simulated world is an outcome.
 pub fn one(trip: &Trip, contestant: Option<&Contestant>, workload: Workload) -> Measured {
     let run = || match (contestant, workload) {
-        (Some(it), Workload::Downloads) => Measured::Downloads(downloads(trip, it, &SIZES)),
-        (Some(it), Workload::Messaging(users)) => Measured::Messaging(messaging(trip, it, users)),
+        (Some(it), Workload::Downloads) => {
+            Measured::Downloads(downloads(world(trip, it), trip, &SIZES))
+        }
+        (Some(it), Workload::Messaging(users)) => {
+            Measured::Messaging(messaging(world(trip, it), trip, users))
+        }
         (Some(it), Workload::Bulk) => Measured::Bulk(bulk(trip, it)),
-        (Some(it), Workload::Pages) => Measured::Pages(pages(trip, it)),
+        (Some(it), Workload::Pages) => Measured::Pages(pages(world(trip, it), trip)),
         (None, Workload::Downloads) => Measured::Downloads(bound::downloads(trip, &SIZES)),
         (None, Workload::Messaging(users)) => {
             Measured::Messaging(Messages { list: bound::messages(trip, users), resent: 0 })
         }
         (None, Workload::Bulk) => Measured::Bulk(bound::bulk(trip)),
-        (None, Workload::Pages) => Measured::Pages(bound::pages(trip)),
+        (None, Workload::Pages) => Measured::Pages(Vec::new()),
     };
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -112,7 +120,7 @@ pub fn one(trip: &Trip, contestant: Option<&Contestant>, workload: Workload) -> 
     })
 }
 
-/// Does tasks `0..count` on so many threads; the results come in the order of the tasks.
+/// Runs tasks `0..count` on this many threads; the results are in the order of the tasks.
 pub fn parallel<T: Send>(count: usize, threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(count));
@@ -137,7 +145,7 @@ pub fn parallel<T: Send>(count: usize, threads: usize, work: impl Fn(usize) -> T
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// What the bound is called in tables.
+/// The name of the bound in tables.
 pub const BOUND: &str = "bound";
 
 #[cfg(test)]
@@ -146,7 +154,7 @@ mod tests {
     use crate::sim::{Engine, trips};
 
     #[test]
-    fn results_come_in_order_from_any_number_of_threads() {
+    fn results_are_in_order_for_any_number_of_threads() {
         let squares: Vec<usize> = (0..100).map(|n| n * n).collect();
         for threads in [1, 3, 200] {
             assert_eq!(parallel(100, threads, |n| n * n), squares);
@@ -154,9 +162,8 @@ mod tests {
         assert!(parallel(0, 2, |n| n).is_empty());
     }
 
-    /// One trip, each workload, twice: the same comes out, with one thread and with two.
     #[test]
-    fn a_trip_gives_the_same_again() {
+    fn trip_gives_the_same_outcome_with_one_thread_and_with_two() {
         let trips = trips::trips(trips::TUNING, 1).unwrap();
         let polyrail = Contestant::named("polyrail", Engine::Full);
         let twin = Contestant { name: "twin".into(), ..polyrail.clone() };

@@ -1,46 +1,43 @@
-//! Figures side by side, for people and for programs.
+//! Tables of figures in Markdown.
 
-/// One column: a heading and a value a row.
+/// A table: a value for each row and column.
 #[derive(Clone, Debug)]
-pub struct Column {
-    /// Its heading.
-    pub heading: String,
-    /// By row.
-    pub values: Vec<f64>,
+pub struct Table {
+    title: String,
+    /// The names of the rows.
+    pub rows: Vec<String>,
+    /// Headings, and values by row.
+    columns: Vec<(String, Vec<f64>)>,
 }
 
-/// A table in Markdown; a cell without a number is empty.
-pub fn table(rows: &[String], columns: &[Column]) -> String {
-    let mut text = String::from("| |");
-    for column in columns {
-        text.push_str(&format!(" {} |", column.heading));
+impl Table {
+    /// A table without columns.
+    pub fn new(title: String, rows: Vec<String>) -> Self {
+        Self { title, rows, columns: Vec::new() }
     }
-    text.push_str("\n|---|");
-    text.push_str(&"---:|".repeat(columns.len()));
-    for (row, name) in rows.iter().enumerate() {
-        text.push_str(&format!("\n| {name} |"));
-        for column in columns {
-            text.push_str(&format!(" {} |", shown(value(column, row))));
+
+    /// Adds a column, with a value for each row.
+    pub fn column(&mut self, heading: &str, values: impl Iterator<Item = f64>) {
+        self.columns.push((heading.to_owned(), values.collect()));
+    }
+
+    /// The table in Markdown, with its title. Values that are not a number are left empty.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("## {}\n\n| |", self.title);
+        for (heading, _) in &self.columns {
+            text.push_str(&format!(" {heading} |"));
         }
-    }
-    text.push('\n');
-    text
-}
-
-/// The same as lines of `table,row,column,value`.
-pub fn csv(name: &str, rows: &[String], columns: &[Column]) -> String {
-    let mut text = String::new();
-    for (row, who) in rows.iter().enumerate() {
-        for column in columns {
-            let (heading, value) = (column.heading.replace(',', " "), value(column, row));
-            text.push_str(&format!("{name},{who},{heading},{value}\n"));
+        text.push_str("\n|---|");
+        text.push_str(&"---:|".repeat(self.columns.len()));
+        for (row, name) in self.rows.iter().enumerate() {
+            text.push_str(&format!("\n| {name} |"));
+            for (_, values) in &self.columns {
+                text.push_str(&format!(" {} |", shown(values[row])));
+            }
         }
+        text.push_str("\n\n");
+        text
     }
-    text
-}
-
-fn value(column: &Column, row: usize) -> f64 {
-    column.values.get(row).copied().unwrap_or(f64::NAN)
 }
 
 fn shown(value: f64) -> String {
@@ -57,15 +54,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_markdown_and_csv() {
-        let rows = ["a".to_owned(), "b".to_owned()];
-        let columns = [
-            Column { heading: "x".into(), values: vec![1.0, 2.5] },
-            Column { heading: "y, s".into(), values: vec![f64::NAN, 123.45] },
-        ];
-        let text = "| | x | y, s |\n|---|---:|---:|\n| a | 1 |  |\n| b | 2.500 | 123.5 |\n";
-        assert_eq!(table(&rows, &columns), text);
-        let lines = "t,a,x,1\nt,a,y  s,NaN\nt,b,x,2.5\nt,b,y  s,123.45\n";
-        assert_eq!(csv("t", &rows, &columns), lines);
+    fn table_is_written_in_markdown() {
+        let mut table = Table::new("t".into(), vec!["a".into(), "b".into()]);
+        table.column("x", [1.0, 2.5].into_iter());
+        table.column("y, s", [f64::NAN, 123.45].into_iter());
+        let text =
+            "## t\n\n| | x | y, s |\n|---|---:|---:|\n| a | 1 |  |\n| b | 2.500 | 123.5 |\n\n";
+        assert_eq!(table.markdown(), text);
     }
 }

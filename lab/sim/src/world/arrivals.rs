@@ -1,6 +1,6 @@
-//! What arrives on board, in which order: how long bytes wait for earlier ones of their flow.
+//! The order of arrival on board: how long bytes wait for earlier bytes of their flow.
 //!
-//! It looks at frames before the session sees them, so it knows nothing of the session's own books.
+//! It decodes frames before the session does, independently of the session's own state.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,32 +8,32 @@ use std::time::{Duration, Instant};
 use polyrail_model::FlowId;
 use polyrail_session::wire::{Decoder, Frame};
 
-/// Bytes that arrived and how long they waited.
+/// The bytes that arrived, and their waiting times.
 #[derive(Default)]
 pub struct Arrivals {
     /// By connection.
     decoders: BTreeMap<usize, Decoder>,
     flows: BTreeMap<FlowId, Flow>,
-    /// A time and a number of bytes.
+    /// Waiting times, each with a number of bytes.
     waits: Vec<(Duration, u64)>,
 }
 
-/// The waiting of all bytes together.
+/// The waiting times of all bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Waits {
     /// The share of bytes that waited at all.
     pub late_share: f64,
-    /// Their mean, in seconds.
+    /// Their mean waiting time, in seconds.
     pub late_mean: f64,
-    /// What 95 % of all bytes did not exceed, in seconds.
+    /// The 95th percentile over all bytes, in seconds.
     pub p95: f64,
 }
 
 #[derive(Default)]
 struct Flow {
-    /// All before it has arrived.
+    /// All bytes below it have arrived.
     cumulative: u64,
-    /// What came too early: from, to, when.
+    /// Bytes beyond a gap: from, to, and their arrival.
     early: BTreeMap<u64, (u64, Instant)>,
 }
 
@@ -47,10 +47,10 @@ impl Arrivals {
                 flows.entry(flow).or_default().arrive(now, sequence, to, waits);
             }
         });
-        assert_eq!(fed, Ok(()), "what arrives is not frames");
+        assert_eq!(fed, Ok(()), "invalid frames arrived");
     }
 
-    /// How long bytes waited so far.
+    /// The waiting times so far.
     pub fn waits(&self) -> Waits {
         let mut sorted = self.waits.clone();
         sorted.sort_unstable();
@@ -98,17 +98,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_wait_for_those_before_them() {
+    fn bytes_wait_for_earlier_bytes() {
         let start = Instant::now();
         let (mut flow, mut waits) = (Flow::default(), Vec::new());
         let ms = Duration::from_millis;
         for (at, from, to) in [
             (0, 0, 100),
-            // Two pieces come early, and one of them twice.
+            // Two pieces arrive early, and one of them twice.
             (10, 200, 300),
             (20, 200, 350),
             (20, 50, 80),
-            // The gap closes, with bytes that are known on both sides.
+            // The gap closes, with overlap on both sides.
             (50, 90, 210),
         ] {
             flow.arrive(start + ms(at), from, to, &mut waits);

@@ -1,5 +1,5 @@
-//! What flows carry: bytes derived from flow, direction and offset, so that a byte in the wrong
-//! place is recognised.
+//! The content of flows: bytes derived from flow, direction and offset, so that a byte in the wrong
+//! place is detected.
 
 use super::Side;
 
@@ -10,7 +10,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// What `writer` writes on the flow.
+    /// The bytes that `writer` writes on the flow.
     pub fn of(flow: usize, writer: Side) -> Self {
         Self { seed: mix((flow as u64) << 1 | writer as u64) }
     }
@@ -57,7 +57,7 @@ impl Content {
     }
 }
 
-/// How many bytes there are from `offset` to the next edge between words.
+/// The number of bytes from `offset` to the next word boundary.
 fn to_word(offset: u64) -> usize {
     (offset.wrapping_neg() % 8) as usize
 }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_fit_together_and_mistakes_are_found() {
+    fn pieces_fit_together_and_wrong_bytes_are_detected() {
         let content = Content::of(3, Side::Gateway);
         let mut whole = Vec::new();
         content.extend(&mut whole, 0, 100);

@@ -1,8 +1,8 @@
-//! One long-lived flow over the two links of a carrier, without a session: what a measurement with
-//! a bulk transfer sees.
+//! One long-lived flow over the two links of a carrier, without a session, as in a measurement with
+//! a bulk transfer.
 //!
-//! Both ends are the world's own transport, the sender with endless data. The flow never gives up:
-//! after a blackout it goes on when its timeout says so.
+//! Both ends are the world's own transport, and the sender has endless data. The flow never gives
+//! up: after a blackout it continues at its next timeout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -17,13 +17,13 @@ use crate::congestion::Algorithm;
 /// The figures of an endless flow.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Endless {
-    /// When data arrived for the first time, and how many bytes.
+    /// The times of new data, each with its bytes.
     pub arrivals: Vec<(Duration, usize)>,
-    /// When a packet that went only once was acknowledged, and its round-trip time.
+    /// The times at which packets sent only once were acknowledged, with their round-trip times.
     pub rtts: Vec<(Duration, Duration)>,
 }
 
-/// A download of endless data from far to near over these links (up, down), for so long.
+/// A download of endless data over these links (up, down).
 pub fn endless(
     links: &[LinkSpec; 2],
     seed: u64,
@@ -43,13 +43,13 @@ struct Course {
     start: Instant,
     now: Instant,
     links: [LinkModel<Packet>; 2],
-    /// When each link yields next; kept because asking costs.
+    /// The next departure of each link, cached because computing it is slow.
     departures: [Option<Instant>; 2],
     near: Transport,
     far: Transport,
-    /// Packets on their way: when each left, unless it went more than once.
+    /// Packets in flight: when each was sent, unless it was sent more than once.
     sent: BTreeMap<u64, Option<Instant>>,
-    /// The receiver: all below have arrived, and these.
+    /// The receiver has all packets below it, and these.
     cumulative: u64,
     ahead: BTreeSet<u64>,
     seen: Endless,
@@ -138,7 +138,7 @@ impl Course {
         }
     }
 
-    /// There is always more to send.
+    /// Keeps data queued, and sends.
     fn fill(&mut self) {
         let Self { now, far, links, sent, .. } = self;
         let now = *now;
@@ -159,5 +159,5 @@ impl Course {
 
 const UP: usize = 0;
 const DOWN: usize = 1;
-/// More than any window takes at once, in bytes.
+/// More than any window, in bytes.
 const ROOM: usize = 1 << 20;

@@ -1,8 +1,8 @@
-//! Passengers and servers, and the reference: the bytes written and the bytes to be read.
+//! Passengers and servers, and the reference model: the bytes written and the bytes to be read.
 //!
-//! Each flow has two legs, one a side. A leg writes what its owner wants as far as the session
-//! takes it, and reads as its reader is in the mood. All that the session says is compared with
-//! what both legs have done.
+//! Each flow has two legs, one per side. A leg writes its owner's bytes as far as the session
+//! accepts them, and reads at the pace of its reader. Every event of the session is compared with
+//! the actions of both legs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -19,25 +19,25 @@ pub type FlowNo = usize;
 /// One flow and its two legs.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Whose it is.
+    /// Its user.
     pub user: UserId,
     destination: Destination,
-    /// How the server's connection turns out.
+    /// The outcome of the server's connection.
     pub dial: Dial,
     dialed: bool,
-    told_dialed: bool,
-    /// At the gateway and at the cloud.
+    dialed_reported: bool,
+    /// The legs at the gateway and at the cloud.
     pub legs: [Leg; 2],
-    /// What the server does by itself once it is dialled: bytes to write, and whether it then ends.
+    /// The server's actions once it is dialled: bytes to write, and whether it then ends.
     pub server: (u64, bool),
     /// How the server reads.
     pub server_reader: Reader,
 }
 
-/// How a server's connection turns out.
+/// The outcome of a server's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dial {
-    /// It stands after this time.
+    /// It is established after this time.
     Stands(Duration),
     /// It fails after this time.
     Fails(Duration, ResetReason),
@@ -46,11 +46,11 @@ pub enum Dial {
 /// How a leg's owner reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// All that there is, at once.
+    /// Everything, at once.
     Quick,
-    /// So many bytes, then a pause.
+    /// This many bytes, then a pause.
     Slow(usize, Duration),
-    /// The first so many bytes at once, then nothing: what buffers behind the daemon take in.
+    /// The first bytes at once, then nothing: the buffers behind the daemon fill up.
     First(u64),
     /// Nothing.
     Stalled,
@@ -59,21 +59,21 @@ pub enum Reader {
 /// One end of a flow.
 #[derive(Clone, Debug)]
 pub struct Leg {
-    /// What the session calls it.
+    /// Its key in the session.
     pub key: Option<FlowKey>,
-    /// How it stands.
+    /// Its state.
     pub state: LegState,
     /// How it reads.
     pub reader: Reader,
-    /// What its owner wants written in all.
+    /// All bytes that its owner wants to write.
     pub goal: u64,
-    /// What the session took.
+    /// The bytes that the session accepted.
     pub written: u64,
     /// Bytes it has read.
     pub read: u64,
     /// The owner ends its direction when all is written.
     pub ends: bool,
-    /// The session has received it.
+    /// The session has received that end.
     pub finished: bool,
     /// The end of the other direction was reached.
     pub end_seen: bool,
@@ -84,16 +84,16 @@ pub struct Leg {
     read_timer: bool,
 }
 
-/// How a leg stands.
+/// The state of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LegState {
-    /// The cloud has not heard of it.
+    /// The cloud does not know it yet.
     Unknown,
     /// Open.
     Open,
-    /// The session said that all is done.
+    /// The session reported that it closed.
     Closed,
-    /// The session said that it was reset.
+    /// The session reported a reset.
     Reset(ResetReason),
     /// Its owner reset it then.
     Aborted(ResetReason, Instant),
@@ -125,15 +125,16 @@ impl World {
     /// A passenger opens a flow.
     ///
     /// # Errors
-    /// As the session says.
+    /// Those of the session.
     pub fn open(&mut self, user: u64) -> Result<FlowNo, OpenError> {
         self.open_with(user, Dial::Stands(Duration::from_millis(5)), false)
     }
 
-    /// As [`World::open`], with the outcome of the dial, and a name in place of an address.
+    /// As [`World::open`], with the outcome of the dial, and a name instead of an address if
+    /// `named`.
     ///
     /// # Errors
-    /// As the session says.
+    /// Those of the session.
     pub fn open_with(&mut self, user: u64, dial: Dial, named: bool) -> Result<FlowNo, OpenError> {
         let flow = self.flows.len();
         let destination = destination(flow, named);
@@ -157,7 +158,7 @@ impl World {
             destination,
             dial,
             dialed: false,
-            told_dialed: false,
+            dialed_reported: false,
             legs: [leg, Leg::new(LegState::Unknown)],
             server: (0, false),
             server_reader: Reader::Quick,
@@ -172,12 +173,12 @@ impl World {
         &self.flows[flow]
     }
 
-    /// A flow of the world, to change what its server will do.
+    /// A flow of the world, to change its server's actions.
     pub fn flow_mut(&mut self, flow: FlowNo) -> &mut Flow {
         &mut self.flows[flow]
     }
 
-    /// All flows that ever were.
+    /// All flows so far.
     pub fn flows(&self) -> &[Flow] {
         &self.flows
     }
@@ -221,7 +222,7 @@ impl World {
         let node = &mut self.nodes[side as usize];
         node.keys.remove(&key);
         node.endpoint.reset(now, key, reason);
-        // A dead key does nothing.
+        // A dead key has no effect.
         assert_eq!(node.endpoint.readable(key), [&[] as &[u8], &[]]);
         node.endpoint.consume(now, key, 10);
         node.endpoint.finish(now, key);
@@ -229,7 +230,7 @@ impl World {
         self.drain();
     }
 
-    /// The owner of a leg reads in another way from now on.
+    /// Changes the reader of a leg.
     pub fn set_reader(&mut self, flow: FlowNo, side: Side, reader: Reader) {
         if std::mem::replace(&mut self.leg(flow, side).reader, reader) == reader {
             return;
@@ -273,7 +274,7 @@ impl World {
         }
     }
 
-    /// Reads as the leg's reader does.
+    /// Reads according to the leg's reader.
     fn read(&mut self, flow: FlowNo, side: Side) {
         if side == Side::Cloud && !self.flows[flow].dialed {
             return;
@@ -293,7 +294,7 @@ impl World {
         }
     }
 
-    /// A slow reader's pause is over.
+    /// A slow reader's pause has ended.
     pub(super) fn read_some(&mut self, flow: FlowNo, side: Side) {
         self.leg(flow, side).read_timer = false;
         if let Reader::Slow(bytes, _) = self.leg(flow, side).reader {
@@ -402,14 +403,17 @@ impl World {
     pub(super) fn on_dialed(&mut self, side: Side, key: FlowKey) {
         let flow = self.known(side, key, "Dialed");
         let record = &mut self.flows[flow];
-        // Bytes of the server that precede a reset prove the dial as well.
+        // Bytes that the server wrote before a reset also prove the dial.
         let reached = record.dialed || record.legs[Side::Cloud as usize].written > 0;
         assert!(side == Side::Gateway && reached, "flow {flow}: dialled without a dial");
-        assert!(!std::mem::replace(&mut record.told_dialed, true), "flow {flow}: dialled twice");
+        assert!(
+            !std::mem::replace(&mut record.dialed_reported, true),
+            "flow {flow}: dialled twice"
+        );
     }
 
     pub(super) fn on_readable(&mut self, side: Side, key: FlowKey) {
-        // The world reads as it likes: by now the flow may have ended by its own reset.
+        // By now the flow may have ended by its own reset.
         if let Some(&flow) = self.nodes[side as usize].keys.get(&key) {
             self.read(flow, side);
         } else {
@@ -426,7 +430,7 @@ impl World {
         }
     }
 
-    /// An event that was queued when its flow was reset by its owner may still come; no other may.
+    /// Only an event that was queued when the owner reset the flow may arrive later.
     fn was_aborted(&self, side: Side, key: FlowKey, what: &str) {
         let leg = |flow: &Flow| flow.legs[side as usize].clone();
         let aborted = self.flows.iter().map(leg).any(|leg| {
@@ -461,7 +465,7 @@ impl World {
         leg.state = LegState::Reset(reason);
         let read = leg.read;
         match (reason, other.state) {
-            // The end of the session follows, and has its own reasons.
+            // The end of the session follows and is checked itself.
             (ResetReason::SessionLost, _) => {
                 self.nodes[side as usize].orphans += 1;
                 self.coverage.lost += 1;
@@ -475,11 +479,11 @@ impl World {
                 }
             }
             (ResetReason::Overload, LegState::Unknown) => self.coverage.refused += 1,
-            (_, state) => panic!("flow {flow} {side:?}: reset ({reason}) by nobody: {state:?}"),
+            (_, state) => panic!("flow {flow} {side:?}: unexpected reset ({reason}): {state:?}"),
         }
     }
 
-    /// The process of one side is gone, and its legs with it.
+    /// The process of one side has died, and its legs with it.
     pub(super) fn flows_die(&mut self, side: Side) {
         for flow in &mut self.flows {
             let leg = &mut flow.legs[side as usize];
@@ -489,13 +493,13 @@ impl World {
         }
     }
 
-    /// Open legs of one side.
+    /// The flows with an open leg on one side.
     pub fn open_legs(&self, side: Side) -> Vec<FlowNo> {
         let open = |&flow: &FlowNo| self.flows[flow].legs[side as usize].state == LegState::Open;
         (0..self.flows.len()).filter(open).collect()
     }
 
-    /// Brings every flow to its end: all readers read, and all writers end.
+    /// Lets all readers read and all writers end, so that every flow ends.
     pub fn wind_up(&mut self) {
         for flow in 0..self.flows.len() {
             let record = &mut self.flows[flow];
@@ -516,7 +520,7 @@ impl World {
         self.nodes.iter().all(|node| node.keys.is_empty())
     }
 
-    /// All that must hold when every flow has ended, some time after.
+    /// Checks the state some time after every flow has ended.
     pub fn check_end(&self) {
         for (number, flow) in self.flows.iter().enumerate() {
             let [gateway, cloud] = &flow.legs;
@@ -537,7 +541,7 @@ impl World {
                     });
                 }
                 assert_eq!((session.flows, held), (0, (0, 0)), "{side:?} keeps something");
-                // Credit that flows used and did not give back would be lost for ever.
+                // Credit that a flow used and did not return would be lost forever.
                 let told = session.peer.is_some() && !session.paths.is_empty();
                 let memory = self.nodes[side.other() as usize].settings.memory.0;
                 let least = if told { memory - memory / 8 } else { 0 };

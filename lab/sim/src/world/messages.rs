@@ -1,4 +1,4 @@
-//! What the two sides say of the train and of its handovers.
+//! LinkDB's messages between the two sides: telemetry and synchronisation.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use polyrail_predictor::wire::{self, SyncMessage, Telemetry};
 use super::{Side, World};
 
 impl World {
-    /// The gateway tells where the train is.
+    /// The gateway sends the train's position.
     pub fn send_telemetry(&mut self, telemetry: &Telemetry) {
         let now = self.now;
         let node = &mut self.nodes[Side::Gateway as usize];
@@ -21,25 +21,24 @@ impl World {
         self.drain();
     }
 
-    /// What the cloud has heard of the train, and when.
+    /// The telemetry that the cloud has received, with its times.
     pub fn telemetry(&self) -> &[(Instant, Telemetry)] {
         &self.nodes[Side::Cloud as usize].telemetry
     }
 
-    /// The database of one side says something to the other's, if there is a session.
+    /// The database of one side sends a message to the other's, if there is a session.
     pub fn send_ledger(&mut self, side: Side, message: &SyncMessage, delivery: Delivery) {
         let now = self.now;
         let node = &mut self.nodes[side as usize];
         if let Some(session) = node.endpoint.status().sessions.first() {
-            for payload in wire::encode_sync(message) {
-                node.endpoint.send_message(now, session.session, wire::SYNC, delivery, payload);
-            }
+            let payload = wire::encode_sync(message);
+            node.endpoint.send_message(now, session.session, wire::SYNC, delivery, payload);
             node.dirty = true;
         }
         self.drain();
     }
 
-    /// The messages received by one side's database, with their times; each once.
+    /// Takes the messages received by one side's database, with their times.
     pub fn take_ledger(&mut self, side: Side) -> Vec<(Instant, SyncMessage)> {
         std::mem::take(&mut self.nodes[side as usize].ledger)
     }
@@ -62,7 +61,7 @@ impl World {
     }
 
     fn on_telemetry(&mut self, side: Side, telemetry: Telemetry) {
-        assert_eq!(side, Side::Cloud, "the cloud told telemetry");
+        assert_eq!(side, Side::Cloud, "the cloud sent telemetry");
         self.trace.note(&[10, side as u64, telemetry.position.decimetres as u64]);
         self.nodes[side as usize].telemetry.push((self.now, telemetry));
     }

@@ -7,10 +7,9 @@
 //!                                LinkModel each way (carriers)
 //! ```
 //!
-//! The world keeps the drain contract: it calls `on_timeout` only when `next_timeout` says so, and
-//! drains an endpoint only after an input to it. So a wake-up that the session forgets shows as a
-//! flow that does not end. `flows` compares the bytes read with those written.
-//! Every breach is a panic.
+//! The world keeps the drain contract: it calls `on_timeout` only at `next_timeout`, and drains an
+//! endpoint only after an input to it. So a wake-up that the session forgets shows as a flow that
+//! does not end. `flows` compares the bytes read with those written. Every breach is a panic.
 
 mod arrivals;
 pub mod content;
@@ -48,9 +47,9 @@ pub use tunnels::{Carrier, CarrierSpec};
 /// The two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// On board.
+    /// The gateway on board.
     Gateway = 0,
-    /// On the ground.
+    /// The cloud on the ground.
     Cloud = 1,
 }
 
@@ -67,22 +66,22 @@ impl Side {
     }
 }
 
-/// How a world behaves beside its carriers.
+/// The behaviour of a world, apart from its carriers.
 #[derive(Clone, Debug)]
 pub struct Habits {
-    /// Seed of all that is random in the world itself.
+    /// The seed of all chance in the world itself.
     pub seed: u64,
     /// Endpoints are drained after each input, else after all inputs of an instant.
     pub drains_at_once: bool,
-    /// The share of messages that an unordered tunnel hands over twice.
+    /// The share of messages that an unordered tunnel delivers twice.
     pub repeats: f64,
-    /// A transport without progress for so long gives its connection up.
+    /// A transport gives up its connection after this time without progress.
     pub patience: Duration,
-    /// The share of connections that pass early data, where they may.
+    /// The share of connections that send early data, if they may.
     pub early: f64,
-    /// The share of those whose early data the cloud takes as such.
+    /// The share of those whose early data the cloud accepts.
     pub early_accepted: f64,
-    /// A carrier whose path stalls is restarted, as gateways do.
+    /// Stalled paths are restarted, as gateways do.
     pub restarts: bool,
     /// How much is printed.
     pub verbosity: Verbosity,
@@ -119,20 +118,20 @@ pub struct World {
     /// A buffer for writes, kept for its allocation.
     scratch: Vec<u8>,
     trace: Trace,
-    /// What ended sessions so far: flows may then be lost.
+    /// The events so far that may end sessions and lose flows.
     upheavals: Upheavals,
     coverage: Coverage,
-    /// Early data as an eavesdropper has it: carrier and units.
+    /// Early data that an eavesdropper recorded: carrier and units.
     captured: VecDeque<(usize, Vec<Vec<u8>>)>,
     /// Packets and timers so far.
     steps: u64,
-    /// What both sides will be told of carriers.
+    /// Scheduled forecasts for carriers.
     forecasts: Vec<(usize, Option<LinkForecast>)>,
-    /// What arrives at the gateway, if anybody wants to know.
+    /// Arrivals at the gateway, if they are watched.
     arrivals: Option<Arrivals>,
 }
 
-/// What may end a session.
+/// Events that may end a session.
 #[derive(Clone, Copy, Debug, Default)]
 struct Upheavals {
     gateway_restarts: u32,
@@ -192,7 +191,7 @@ impl World {
         world
     }
 
-    /// What the clock says.
+    /// The current virtual time.
     pub fn now(&self) -> Instant {
         self.now
     }
@@ -212,12 +211,12 @@ impl World {
         &self.coverage
     }
 
-    /// How many packets and timers there were.
+    /// The number of packets and timers so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// From now on looks at all that arrives at the gateway.
+    /// Watches all arrivals at the gateway from now on.
     pub fn watch_arrivals(&mut self) {
         self.arrivals = Some(Arrivals::default());
     }
@@ -234,7 +233,7 @@ impl World {
         self.now = until;
     }
 
-    /// Lets time pass until the condition holds, at most so long. Returns the time it took, or
+    /// Lets time pass until the condition holds, at most for `most`. Returns the time it took, or
     /// `None`.
     pub fn run_until(
         &mut self,
@@ -253,7 +252,7 @@ impl World {
         }
     }
 
-    /// Does the next thing that is due by `until`; false when there is none.
+    /// Handles the next event that is due by `until`; false if there is none.
     fn step(&mut self, until: Instant) -> bool {
         let Some((at, source)) = self.next_source() else { return false };
         if at > until {

@@ -1,4 +1,4 @@
-//! One side's endpoint and what the world knows about it: tunnels, keys, the next wake-up.
+//! One side's endpoint and the world's state about it: tunnels, keys, the next wake-up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -17,17 +17,17 @@ use crate::dice::Dice;
 pub(super) struct Node {
     pub endpoint: Endpoint,
     pub settings: Settings,
-    /// The greatest bound on flows that there was.
+    /// The largest limit of flows so far.
     pub flows_most: usize,
-    /// Has had an input since it was drained.
+    /// It had an input since it was drained.
     pub dirty: bool,
-    /// What `next_timeout` said after the last drain.
+    /// The `next_timeout` after the last drain.
     pub wake: Option<Instant>,
     pub tunnels: BTreeMap<TunnelKey, usize>,
     pub keys: BTreeMap<FlowKey, FlowNo>,
     /// Tunnels that are paths of a session.
     paths: BTreeSet<TunnelKey>,
-    /// Since when there is none.
+    /// The time since which there is none.
     alone_since: Instant,
     pub tap: Tap,
     pub alarms: Vec<String>,
@@ -36,7 +36,7 @@ pub(super) struct Node {
     pub telemetry: Vec<(Instant, Telemetry)>,
     pub ledger: Vec<(Instant, SyncMessage)>,
     pub sessions_up: u32,
-    /// Flows that lost their session, of which the end is still to be told.
+    /// Flows that lost their session, whose end is not reported yet.
     pub orphans: u32,
     wakes: WakeCount,
 }
@@ -59,7 +59,7 @@ struct Wire<'a> {
     tap: &'a mut Tap,
     sent: Vec<(TunnelKey, usize)>,
     withdrawn: u64,
-    /// Frames in words, if somebody wants to see them.
+    /// Frames in words, if they are printed.
     words: Option<Vec<String>>,
 }
 
@@ -120,7 +120,7 @@ impl Node {
         }
     }
 
-    /// A name for a new tunnel: the lowest that is free, so that names are used again.
+    /// A name for a new tunnel: the lowest free one, so that names are reused.
     pub fn new_tunnel(&mut self, connection: usize) -> TunnelKey {
         let free = (0..).map(TunnelKey).find(|key| !self.tunnels.contains_key(key));
         let key = free.unwrap_or(TunnelKey(usize::MAX));
@@ -154,7 +154,7 @@ impl Node {
 }
 
 impl World {
-    /// Drains the endpoints that had inputs, as the contract says.
+    /// Drains the endpoints that had inputs, according to the contract.
     pub(super) fn drain(&mut self) {
         for side in Side::BOTH {
             while std::mem::take(&mut self.nodes[side as usize].dirty) {
@@ -196,8 +196,8 @@ impl World {
         for words in words.unwrap_or_default() {
             self.say(Verbosity::Everything, || format!("{side:?} sends {words}"));
         }
-        // Sending makes room for writers and settles state; their owners act at once, where
-        // the daemons' loop goes round once more.
+        // Sending makes room for writers. Their owners act at once; the daemons do in the next
+        // round of their loop.
         self.take_events(side);
         if self.steps.is_multiple_of(CHECK_EVERY) {
             self.check_bounds(side);
@@ -210,7 +210,7 @@ impl World {
         let node = &mut self.nodes[side as usize];
         node.count_wake(self.now, elapsed, flows * 4);
         node.endpoint.on_timeout(self.now);
-        // The drain asks again.
+        // The drain sets it again.
         node.wake = None;
         node.dirty = true;
     }
@@ -229,7 +229,7 @@ impl World {
             Event::PathUp { tunnel, .. } => {
                 let node = &mut self.nodes[side as usize];
                 let known = node.tunnels.contains_key(&tunnel);
-                // One batch of inputs may close the connection it opened.
+                // One batch of inputs may close the connection that it opened.
                 if known {
                     node.paths.insert(tunnel);
                     self.coverage.paths += 1;
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// A session ends only for a reason that the world has given.
+    /// Checks that the world caused the end of a session.
     fn session_ended(&mut self, side: Side, reason: &str) {
         self.say(Verbosity::Operations, || format!("{side:?} session ends: {reason}"));
         let node = &mut self.nodes[side as usize];
@@ -285,7 +285,7 @@ impl World {
             upheavals.lingers[side as usize] += 1;
             self.coverage.lingered += 1;
         } else if reason.starts_with("the cloud does not know") {
-            // A late HELLO of a process that is dead may have taken over, too.
+            // A late HELLO of a dead process may also have taken over.
             let lost = upheavals.cloud_restarts + upheavals.lingers[Side::Cloud as usize];
             let all = lost + upheavals.gateway_restarts + upheavals.impostors;
             assert!(all > 0, "the cloud forgot a session");
@@ -299,7 +299,7 @@ impl World {
         }
     }
 
-    /// A process dies and another one takes its place: all of its tunnels and flows are gone.
+    /// A process dies and another one replaces it: all of its tunnels and flows are lost.
     pub fn restart(&mut self, side: Side) {
         self.say(Verbosity::Operations, || format!("{side:?} restarts"));
         match side {
@@ -333,7 +333,7 @@ impl World {
         self.drain();
     }
 
-    /// The snapshot of one side.
+    /// The status of one side.
     pub fn status(&self, side: Side) -> Status {
         self.nodes[side as usize].endpoint.status()
     }
@@ -358,7 +358,7 @@ impl World {
         self.nodes[side as usize].sessions_up
     }
 
-    /// The bounds of memory that can be seen from outside.
+    /// Checks the bounds that are visible from outside.
     pub fn check_bounds(&mut self, side: Side) {
         let node = &self.nodes[side as usize];
         let coverage = &mut self.coverage;
@@ -383,7 +383,7 @@ impl World {
     }
 }
 
-/// What holds of a session's paths after every drain.
+/// Checks a session's paths after a drain.
 fn check_paths(side: Side, paths: &[PathStatus]) {
     let sound = |path: &&PathStatus| !path.stalled && !path.superseded && !path.unproven;
     let mut carriers: Vec<&str> = paths.iter().filter(sound).map(|p| p.carrier.as_str()).collect();
@@ -392,21 +392,23 @@ fn check_paths(side: Side, paths: &[PathStatus]) {
     }
     for path in paths.iter().filter(|path| path.stalled || path.unproven) {
         let idle = path.outstanding.0 == 0;
-        assert!(idle, "{side:?}: data is left on a path of no use: {paths:?}");
+        assert!(idle, "{side:?}: data in flight on an unusable path: {paths:?}");
     }
     carriers.sort_unstable();
     let twice = carriers.windows(2).any(|pair| pair[0] == pair[1]);
     assert!(!twice, "{side:?}: two paths of one carrier carry data: {paths:?}");
 }
 
-/// Why a tunnel may be closed among honest peers.
-const FAIR_REASONS: [&str; 6] = [
+/// The reasons for which an honest peer may close a tunnel.
+const FAIR_REASONS: [&str; 7] = [
     "superseded by a newer tunnel",
     "a new process of the gateway",
     "the cloud does not know",
     "no path came back",
     "no greeting in time",
     "a newer process",
+    // A greeting of the gateway's previous session was delayed past the start of the next one.
+    "the process has begun a later session",
 ];
 /// A record of the tunnel.
 const RECORD_MAX: usize = 16_384;

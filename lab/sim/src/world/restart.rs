@@ -1,7 +1,7 @@
-//! Restarts of paths and changes at run time, as a gateway's carriers make them.
+//! Restarts of paths and changes at run time, like those of a gateway's carriers.
 //!
-//! A race makes a new connection on the same carrier again and again until one becomes a path; of
-//! too many the oldest is given up. The old connection lives on until the session lets it go.
+//! A race repeatedly starts new connections on the same carrier until one becomes a path. If there
+//! are too many, it gives up the oldest. The old connection stays until the session closes it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::transport::{Packet, PacketKind};
 use super::{Side, Timer, Verbosity, World};
 
 impl World {
-    /// Races so many new connections for a carrier's path.
+    /// Races this many new connections for a carrier's path.
     pub fn race_attempts(&mut self, carrier: usize, attempts: u32) {
         self.say(Verbosity::Operations, || format!("carrier {carrier} races {attempts} attempts"));
         self.begin_race(carrier, attempts);
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// How long an attempt is left alive: it must have time for an answer.
+    /// The least lifetime of an attempt, so that an answer can arrive.
     fn chance_of(&self, carrier: usize) -> Duration {
         let name = &self.carriers[carrier].spec.name;
         let sessions = self.status(Side::Gateway).sessions;
@@ -71,14 +71,14 @@ impl World {
         INTERVAL * ALIVE_MAX as u32 + 2 * srtt.unwrap_or(SRTT_UNKNOWN)
     }
 
-    /// The cloud hears of it, if the packet arrives.
+    /// Gives up an attempt. The cloud learns of it if the packet arrives.
     fn give_up(&mut self, carrier: usize, connection: usize) {
         let packet = Packet { connection, kind: PacketKind::Rst };
         self.carriers[carrier].send(self.now, Side::Gateway, packet);
         self.end_down(connection, Side::Gateway, "attempt given up");
     }
 
-    /// A tunnel became a path: a race that it is part of is over.
+    /// A tunnel became a path: its race ends.
     pub(super) fn on_path(&mut self, side: Side, tunnel: TunnelKey) {
         let Some(&winner) = self.nodes[side as usize].tunnels.get(&tunnel) else { return };
         let Some(carrier) = self.connections.get(&winner).map(|c| c.carrier()) else { return };
@@ -103,14 +103,15 @@ impl World {
         }
     }
 
-    /// New connections of a carrier travel the other way from now on, and one is made at once.
+    /// New connections of a carrier use the other tunnel mode from now on, and one is started at
+    /// once.
     pub fn switch_mode(&mut self, carrier: usize) {
         let stream = &mut self.carriers[carrier].spec.stream;
         *stream = !*stream;
         self.race(carrier);
     }
 
-    /// Both sides schedule in another way from now on.
+    /// Both sides use this chain from now on.
     pub fn set_chain(&mut self, chain: &ChainSpec) {
         self.say(Verbosity::Operations, || format!("chain {chain:?}"));
         for node in &mut self.nodes {
@@ -121,14 +122,12 @@ impl World {
         self.drain();
     }
 
-    /// One side bounds its flows and takes segments back in another way from now on.
-    pub fn set_settings(&mut self, side: Side, flows_max: usize, stall: bool, withdrawal: bool) {
-        self.say(Verbosity::Operations, || {
-            format!("{side:?} {flows_max} flows, stall {stall}, withdrawal {withdrawal}")
-        });
+    /// One side uses another limit of flows and other reinjection from now on.
+    pub fn set_settings(&mut self, side: Side, flows_max: usize, stall: bool) {
+        self.say(Verbosity::Operations, || format!("{side:?} {flows_max} flows, stall {stall}"));
         let node = &mut self.nodes[side as usize];
         node.settings.flows_max = flows_max;
-        (node.settings.stall, node.settings.withdrawal) = (stall, withdrawal);
+        node.settings.stall = stall;
         node.flows_most = node.flows_most.max(flows_max);
         node.endpoint.set_settings(self.now, node.settings.clone());
         node.dirty = true;
@@ -153,7 +152,7 @@ impl World {
         }
     }
 
-    /// A carrier becomes a backup, or is one no longer.
+    /// A carrier becomes a backup or an ordinary carrier.
     pub fn set_backup(&mut self, carrier: usize, backup: bool) {
         self.say(Verbosity::Operations, || format!("carrier {carrier} backup {backup}"));
         let spec = &mut self.carriers[carrier].spec;
@@ -164,7 +163,7 @@ impl World {
         self.drain();
     }
 
-    /// One side has noticed something about a carrier's newest path.
+    /// One side reports on a carrier's newest path.
     pub fn report_path(&mut self, side: Side, carrier: usize, report: PathReport) {
         let Some(current) = self.carriers[carrier].current else { return };
         let node = &mut self.nodes[side as usize];
@@ -177,9 +176,10 @@ impl World {
     }
 }
 
-/// How often a restart tries (DESIGN 4: an attempt every 100 ms, at most 3 alive).
+/// The attempts of a restart. Like the gateway it starts one every 100 ms, at most three at a time,
+/// so that a lost handshake costs little and the carrier is not flooded.
 const ATTEMPTS: u32 = 100;
 const INTERVAL: Duration = Duration::from_millis(100);
 const ALIVE_MAX: usize = 3;
-/// Time enough for the answer of a far cloud on a bad link.
+/// A round trip to a far cloud on a bad link.
 const SRTT_UNKNOWN: Duration = Duration::from_secs(1);

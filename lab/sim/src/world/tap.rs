@@ -1,4 +1,4 @@
-//! The frames that one side has handed to its tunnels.
+//! The frames that one side has sent to its tunnels.
 
 use std::time::Instant;
 
@@ -7,25 +7,25 @@ use polyrail_session::wire::{Decoder, Frame};
 /// Counts of frames since the beginning or since the last [`Tap::reset`].
 #[derive(Clone, Debug, Default)]
 pub struct Tap {
-    /// Off: nothing is decoded.
+    /// If not, nothing is decoded.
     pub on: bool,
     /// Bytes of all frames.
     pub bytes: u64,
     /// Runs of data.
     pub runs: u64,
-    /// Bytes of data, copies included.
+    /// Bytes of data, duplicates included.
     pub data: u64,
     /// ACK frames.
     pub acks: u64,
-    /// Bytes of batches that hold control frames.
+    /// Bytes of batches with control frames.
     pub control: u64,
     /// RESET frames.
     pub resets: u64,
     /// PING frames.
     pub pings: u64,
-    /// When OPENs left.
+    /// The times of OPENs.
     pub opens: Vec<Instant>,
-    /// When JOINs left.
+    /// The times of JOINs.
     pub joins: Vec<Instant>,
 }
 
@@ -67,7 +67,7 @@ impl Tap {
             }
             _ => control = true,
         });
-        assert_eq!(fed, Ok(()), "what the session sends is not frames");
+        assert_eq!(fed, Ok(()), "the session sent invalid frames");
         if control {
             self.control += frames.len() as u64;
         }

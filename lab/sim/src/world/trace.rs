@@ -1,4 +1,4 @@
-//! What happened, as a hash that two runs of one seed share, and as text for people on demand.
+//! A hash of all events, equal in two runs of one seed, and a log for people on demand.
 
 use std::time::Duration;
 
@@ -6,7 +6,6 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Trace {
     hash: u64,
-    /// Lines are kept or printed only when asked for.
     verbosity: Verbosity,
 }
 
@@ -16,9 +15,9 @@ pub enum Verbosity {
     /// Nothing.
     #[default]
     Silent,
-    /// Operations and what ends.
+    /// Operations and ends.
     Operations,
-    /// Every event and batch of frames, too.
+    /// Also every event and batch of frames.
     Everything,
 }
 
@@ -31,7 +30,7 @@ impl Trace {
         self.verbosity
     }
 
-    /// Takes numbers that tell two courses of events apart into the hash.
+    /// Adds numbers to the hash that distinguish two courses of events.
     pub(super) fn note(&mut self, numbers: &[u64]) {
         for &number in numbers {
             self.hash = (self.hash ^ number).wrapping_mul(0x0000_0100_0000_01b3);
@@ -39,14 +38,14 @@ impl Trace {
         }
     }
 
-    /// Prints a line if this much is asked for.
+    /// Prints a line at this verbosity.
     pub(super) fn say(&self, level: Verbosity, at: Duration, line: impl FnOnce() -> String) {
         if self.verbosity >= level {
             eprintln!("{:>12.6} {}", at.as_secs_f64(), line());
         }
     }
 
-    /// The hash over all that happened so far.
+    /// The hash of all events so far.
     pub fn hash(&self) -> u64 {
         self.hash
     }

@@ -18,40 +18,40 @@ pub(super) struct Race {
     pub number: u32,
     /// Attempts still to be made.
     pub left: u32,
-    /// Those under way and when they began, the oldest first.
+    /// Running attempts and their beginnings, the oldest first.
     pub alive: Vec<(usize, Instant)>,
 }
 
-/// What a carrier is like.
+/// The properties of a carrier.
 #[derive(Clone, Debug)]
 pub struct CarrierSpec {
     /// Its name.
     pub name: String,
     /// From the gateway to the cloud, and back.
     pub links: [LinkSpec; 2],
-    /// Tunnels hand over bytes in order (TLS), else whole messages in any order (QUIC).
+    /// Tunnels deliver bytes in order (TLS), else whole messages in any order (QUIC).
     pub stream: bool,
-    /// Used when no other is left.
+    /// Used only if no other carrier is up.
     pub backup: bool,
-    /// What a tunnel takes ahead of its transport, in bytes.
+    /// The bytes that a tunnel accepts ahead of its transport.
     pub room: usize,
     /// The congestion control of both ends.
     pub congestion: Algorithm,
 }
 
-/// A carrier as it is now.
+/// The state of a carrier.
 pub struct Carrier {
     pub(super) spec: CarrierSpec,
     pub(super) links: Links,
-    /// When each link yields next; kept beside it because asking costs.
+    /// The next departure of each link, cached because computing it is slow.
     pub(super) departures: [Option<Instant>; 2],
-    /// The gateway makes connections over it.
+    /// The gateway uses it.
     pub(super) enabled: bool,
-    /// The newest connection, while the gateway has it.
+    /// The newest connection, as long as the gateway has it.
     pub(super) current: Option<usize>,
-    /// The cloud's process of which the gateway holds a ticket.
+    /// The cloud's process that issued the gateway's ticket.
     ticket: Option<u32>,
-    /// The race for a new path, if one is under way.
+    /// The race for a new path, if one is running.
     pub(super) race: Race,
 }
 
@@ -60,13 +60,13 @@ pub(super) struct Connection {
     carrier: usize,
     pub(super) ends: [Option<End>; 2],
     exporter: [u8; 32],
-    /// Its address is gone: nothing of it arrives any more.
+    /// Its address is lost: none of its packets arrives.
     lost_address: bool,
-    /// Hands over in order.
+    /// Delivers in order.
     stream: bool,
-    /// Whether it passes early data, and whether the cloud takes that.
+    /// Whether it sends early data, and whether the cloud accepts it.
     early: Option<bool>,
-    /// Early data that it passed before its handshake was over.
+    /// The early data that it sent before the end of its handshake.
     captured: Vec<Vec<u8>>,
 }
 
@@ -74,9 +74,9 @@ pub(super) struct Connection {
 pub(super) struct End {
     pub(super) transport: Transport,
     key: Option<TunnelKey>,
-    /// The handshake is over.
+    /// The handshake has ended.
     confirmed: bool,
-    /// Early data that waits for that.
+    /// Early data that waits for the end of the handshake.
     held: Vec<Rc<Segment>>,
     /// The room last reported to the endpoint.
     told_room: usize,
@@ -123,13 +123,13 @@ impl World {
         }
     }
 
-    /// Makes a carrier dark, or light again.
+    /// Starts or ends a blackout of a carrier.
     pub fn blackout(&mut self, carrier: usize, blackout: Option<Blackout>) {
         self.say(Verbosity::Operations, || format!("carrier {carrier} blackout {blackout:?}"));
         self.change_links(carrier, |now, link| link.set_blackout(now, blackout));
     }
 
-    /// How many carriers there are.
+    /// The number of carriers.
     pub fn carrier_count(&self) -> usize {
         self.carriers.len()
     }
@@ -139,7 +139,7 @@ impl World {
         self.carriers[carrier].links[from as usize].counters().delivered.bytes
     }
 
-    /// The gateway takes a carrier out of use, or into use again.
+    /// The gateway disables or enables a carrier.
     pub fn enable(&mut self, carrier: usize, enabled: bool) {
         self.say(Verbosity::Operations, || format!("carrier {carrier} enabled {enabled}"));
         let was = std::mem::replace(&mut self.carriers[carrier].enabled, enabled);
@@ -153,7 +153,7 @@ impl World {
         self.drain();
     }
 
-    /// A connection dies: each side learns of it after its own time; packets in flight are lost.
+    /// A connection breaks: its packets are lost, and each side learns of it after its own time.
     pub fn break_connection(&mut self, carrier: usize, learns: [Duration; 2]) {
         let Some(connection) = self.carriers[carrier].current else { return };
         self.say(Verbosity::Operations, || {
@@ -167,9 +167,9 @@ impl World {
         }
     }
 
-    /// The carrier gives the gateway another address. The old connection is silent from now on;
-    /// the gateway learns after a time, the cloud by itself. With `overlap` a new connection is
-    /// made before the old one ends.
+    /// The carrier gives the gateway another address. The old connection receives nothing from now
+    /// on. The gateway learns of it after a time, the cloud by a timeout. With `overlap` a new
+    /// connection starts before the old one ends.
     pub fn change_address(&mut self, carrier: usize, learns: Duration, overlap: bool) {
         let Some(connection) = self.carriers[carrier].current else { return };
         self.say(Verbosity::Operations, || {
@@ -185,7 +185,7 @@ impl World {
         self.timer(learns, Timer::EndDown { connection, side: Side::Gateway });
     }
 
-    /// A second connection of the same carrier, while the first one lives on.
+    /// Starts a second connection of the same carrier, next to the first.
     pub fn race(&mut self, carrier: usize) {
         self.say(Verbosity::Operations, || format!("carrier {carrier} races a new connection"));
         self.carriers[carrier].current = None;
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// Begins a connection, the carrier's newest.
+    /// Starts a connection, the carrier's newest.
     pub(super) fn start(&mut self, carrier: usize) -> Option<usize> {
         let Carrier { spec, enabled, current, ticket, .. } = &mut self.carriers[carrier];
         if !*enabled {
@@ -232,7 +232,7 @@ impl World {
         Some(id)
     }
 
-    /// An eavesdropper sends early data of an older connection again, from nowhere.
+    /// An eavesdropper replays early data of an older connection.
     pub fn replay(&mut self, which: usize) {
         let Some((carrier, units)) = self.captured.get(which).cloned() else { return };
         self.say(Verbosity::Operations, || format!("early data is replayed: {which}"));
@@ -263,7 +263,7 @@ impl World {
         self.drain();
     }
 
-    /// How many recordings an eavesdropper has.
+    /// The number of the eavesdropper's recordings.
     pub fn captured(&self) -> usize {
         self.captured.len()
     }
@@ -280,7 +280,7 @@ impl World {
         }
     }
 
-    /// Hands a message to a transport and sends what may go.
+    /// Queues a message in a transport, and sends what the window allows.
     fn push(&mut self, connection: usize, side: Side, content: Content) {
         let Some(c) = self.connections.get_mut(&connection) else { return };
         let Some(end) = &mut c.ends[side as usize] else { return };
@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    /// One packet, or a wake-up in vain, of the link that `from` sends into.
+    /// Polls the link that `from` sends into: one packet, or none.
     pub(super) fn poll_link(&mut self, carrier: usize, from: Side) {
         let c = &mut self.carriers[carrier];
         let link = &mut c.links[from as usize];
@@ -381,13 +381,13 @@ impl World {
             return;
         };
         self.feed(side, key, segment.bytes());
-        // Only a message that came as one segment is whole frames.
+        // Only a message in one segment consists of whole frames.
         if again && repeatable && segment.is_whole() {
             self.feed(side, key, segment.bytes());
         }
     }
 
-    /// The handshake of a tunnel that passed early data is over.
+    /// The handshake of a tunnel with early data has ended.
     fn confirm(&mut self, connection: usize, side: Side) {
         let Some(c) = self.connections.get_mut(&connection) else { return };
         let exporter = c.exporter;
@@ -453,7 +453,7 @@ impl World {
         node.dirty = true;
     }
 
-    /// One side has lost its end of a connection, or given it up.
+    /// One side has lost or given up its end of a connection.
     pub(super) fn end_down(&mut self, connection: usize, side: Side, why: &str) {
         let Some(c) = self.connections.get_mut(&connection) else { return };
         let Some(end) = c.ends[side as usize].take() else { return };
@@ -512,7 +512,7 @@ impl World {
         }
     }
 
-    /// Reports changes to the endpoint: room, and a sample now and then.
+    /// Reports changed room to the endpoint, and a sample at intervals.
     fn report(&mut self, connection: usize, side: Side, urgent: bool) {
         let Some(c) = self.connections.get_mut(&connection) else { return };
         let Some(end) = &mut c.ends[side as usize] else { return };
@@ -557,7 +557,7 @@ impl End {
         }
     }
 
-    /// The endpoint that knew it is gone.
+    /// The endpoint that knew it has died.
     pub(super) fn forget_key(&mut self) {
         self.key = None;
     }
@@ -597,7 +597,7 @@ impl Connection {
 }
 
 impl Connection {
-    /// The endpoint does not want a unit delivered any more.
+    /// The endpoint withdraws a unit.
     pub(super) fn withdraw(&mut self, side: Side, tag: u64) {
         if let Some(end) = &mut self.ends[side as usize] {
             end.transport.sender.withdraw(tag);
@@ -613,13 +613,14 @@ fn identity(name: &str) -> Identity {
     Identity::new(name).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A carrier that does not answer is retried after this.
+/// The time limit of a handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
-/// What early data may hold, in bytes.
+/// The limit of early data, in bytes.
 const EARLY_ROOM: usize = 14_000;
-/// Recordings that an eavesdropper keeps.
+/// The most recordings of the eavesdropper.
 const CAPTURED_MAX: usize = 8;
 /// Timeouts of the gateway's transport after which it restarts a path.
 const RESTART_TIMEOUTS: u32 = 2;
-/// As the daemons do (`relay/src/slot.rs`), and once more when nothing is out.
+/// The interval of samples, as in the daemons (`relay/src/slot.rs`). An idle tunnel reports at
+/// once.
 const SAMPLE_EVERY: Duration = Duration::from_millis(8);

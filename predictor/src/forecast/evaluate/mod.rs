@@ -121,7 +121,7 @@ fn judge(report: &mut Report, cells: &Cells, test: &[Way], random: &mut u64) {
         }
         let place = CellForecast::in_force(cell, handover.position).or(cell.last());
         let Some(place) = place else { continue };
-        report.supported += u64::from(fails && place.failed_trips() >= SUPPORT);
+        report.supported += u64::from(fails && place.failed_trips >= SUPPORT);
         report.calibrate(f64::from(place.permille()) / 1_000.0, fails);
         report.place(place.lateness(handover.position), fails);
     }

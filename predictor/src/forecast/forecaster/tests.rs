@@ -205,16 +205,6 @@ fn it_takes_failures_of_two_trips() {
 }
 
 #[test]
-fn nothing_is_known_of_a_cell_where_trains_stood() {
-    let mut forecaster = Forecaster::default();
-    let speed = Speed::from_metres_per_second(1.9);
-    for trip in 0..9 {
-        forecaster.add(&Handover { speed, ..handover(trip, 1, Direction::Up, 0.0, true) });
-    }
-    assert!(forecaster.is_empty());
-}
-
-#[test]
 fn failures_that_are_left_out_support_nothing() {
     for direction in [Direction::Up, Direction::Down] {
         let successes: Vec<f64> = (0..24).map(|one| 1_000.0 + 2.0 * f64::from(one)).collect();

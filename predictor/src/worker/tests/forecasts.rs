@@ -1,4 +1,4 @@
-//! What both sides are told of the failures ahead.
+//! The forecasts and outlooks of both sides.
 
 use crate::position::TrainPosition;
 use crate::store::PlaceSample;
@@ -7,7 +7,7 @@ use polyrail_model::{Direction, Position, TripId};
 use super::super::lookahead::outlook;
 use super::*;
 
-/// Rides once more and returns what it met.
+/// One more trip; returns its failures.
 fn watched(world: &mut World, trip: u64) -> Vec<Met> {
     world.train.forget();
     world.ground.forget();
@@ -15,21 +15,33 @@ fn watched(world: &mut World, trip: u64) -> Vec<Met> {
 }
 
 #[test]
-fn what_failed_before_is_foreseen_on_both_sides() {
+fn earlier_failures_are_forecast_on_both_sides() {
     let mut world = World::in_memory(settings());
     world.connect();
     let first = watched(&mut world, 0);
     assert_eq!(first.len(), 3, "cells 1, 4 and 7");
-    assert!(world.train.told.is_empty() && world.ground.told.is_empty(), "nothing is known yet");
+    assert!(
+        world.train.reported.is_empty() && world.ground.reported.is_empty(),
+        "there is no history yet"
+    );
     world.ride_on(1..TRIPS);
     let met = watched(&mut world, TRIPS);
     assert_eq!(met.len(), 3);
     for Met { at, found } in met {
-        for (side, holds) in [
-            ("train", world.train.holds("a", at).zip(world.train.holds("a", at - TICK * 10))),
-            ("ground", world.ground.holds("a", at).zip(world.ground.holds("a", at - TICK * 10))),
+        for (side, forecasts) in [
+            (
+                "train",
+                world.train.forecast_of("a", at).zip(world.train.forecast_of("a", at - TICK * 10)),
+            ),
+            (
+                "ground",
+                world
+                    .ground
+                    .forecast_of("a", at)
+                    .zip(world.ground.forecast_of("a", at - TICK * 10)),
+            ),
         ] {
-            let (forecast, _) = holds.unwrap_or_else(|| panic!("{side}: nothing is foreseen"));
+            let (forecast, _) = forecasts.unwrap_or_else(|| panic!("{side}: no forecast"));
             // Within the 2.5 s before it (POLYCORN 3), or late by less than the spread.
             let early = at.saturating_duration_since(forecast.fails_at);
             let late = forecast.fails_at.saturating_duration_since(at);
@@ -37,43 +49,42 @@ fn what_failed_before_is_foreseen_on_both_sides() {
             assert!(late < Duration::from_millis(500), "{side}: late by {late:?}");
             assert!(forecast.permille > 500, "{side}: {forecast:?}");
         }
-        // The new cell is sound: it is taken back at once, on the ground as well.
-        assert_eq!(world.train.holds("a", found + TICK), None);
-        assert_eq!(world.ground.holds("a", found + TICK * 2), None);
+        // The new cell does not fail: the forecast is withdrawn at once, also on the ground.
+        assert_eq!(world.train.forecast_of("a", found + TICK), None);
+        assert_eq!(world.ground.forecast_of("a", found + TICK * 2), None);
         assert!(world.train.found.contains(&(found, "a".to_owned())), "{:?}", world.train.found);
     }
-    assert_eq!(world.train.found.len(), 3, "only what was lost is found");
+    assert_eq!(world.train.found.len(), 3, "only lost cells are found");
     assert!(world.ground.found.is_empty());
-    let never = |told: &[Told]| told.iter().all(|one| one.carrier == "a");
-    assert!(never(&world.train.told) && never(&world.ground.told), "b never fails");
-    let train = world.train.told.iter().all(|one| one.session == world.on_train());
-    assert!(train && world.ground.told.iter().all(|one| one.session == world.on_ground()));
+    let never = |reported: &[Reported]| reported.iter().all(|one| one.carrier == "a");
+    assert!(never(&world.train.reported) && never(&world.ground.reported), "b never fails");
+    let train = world.train.reported.iter().all(|one| one.session == world.on_train());
+    assert!(train && world.ground.reported.iter().all(|one| one.session == world.on_ground()));
 }
 
-/// A forecast never lapses while the train is on its way to the place, and what has not changed is
-/// not told.
+/// A forecast does not expire before the place, and an unchanged one is not reported again.
 #[test]
-fn forecasts_are_renewed_and_no_more() {
+fn forecasts_are_renewed_only_when_needed() {
     let mut world = World::in_memory(settings());
     world.connect();
     world.ride_on(0..TRIPS);
     watched(&mut world, TRIPS);
-    for (side, told) in [("train", &world.train.told), ("ground", &world.ground.told)] {
+    for (side, reported) in [("train", &world.train.reported), ("ground", &world.ground.reported)] {
         let mut renewed = 0;
-        for pair in told.windows(2) {
+        for pair in reported.windows(2) {
             let Some(before) = pair[0].forecast else {
-                assert!(pair[1].forecast.is_some(), "{side}: nothing is told twice");
+                assert!(pair[1].forecast.is_some(), "{side}: repeated withdrawal");
                 continue;
             };
-            assert!(before.expires_at > pair[0].at, "{side}: told when it was over");
-            // It is taken back, or told anew in good time.
+            assert!(before.expires_at > pair[0].at, "{side}: reported after its expiry");
+            // It is withdrawn, or renewed in time.
             assert!(pair[1].forecast.is_none() || pair[1].at < before.expires_at, "{side}");
             renewed += usize::from(pair[1].forecast.is_some());
         }
         // Three cells of twelve seconds, with two renewals a second at most.
         assert!((20..=3 * 13 * 2).contains(&renewed), "{side}: {renewed} in all");
     }
-    // A train that stands is told nothing: neither forecasts nor, for long, what is ahead.
+    // A standing train has no forecasts.
     world.train.forget();
     world.ground.forget();
     for _ in 0..20 {
@@ -83,58 +94,58 @@ fn forecasts_are_renewed_and_no_more() {
         world.observe(serving(world.now, "a", Some(1)));
         world.rest(1);
     }
-    assert_eq!((world.train.told.len(), world.ground.told.len()), (0, 0));
+    assert_eq!((world.train.reported.len(), world.ground.reported.len()), (0, 0));
 }
 
 #[test]
-fn forecasts_end_with_telemetry_and_with_modems_that_say_nothing() {
+fn forecasts_expire_without_telemetry_or_reports_of_modems() {
     let mut world = World::in_memory(settings());
     world.connect();
     world.ride_on(0..TRIPS);
     world.train.forget();
     world.ground.forget();
-    // In the cell that fails, before the place; then the world goes silent.
+    // In the failing cell, before the place; then the session ends.
     let mut stopped = None;
     world.ride(TRIPS, |world, metres| {
         if stopped.is_none() && metres > 1_400.0 {
-            assert!(world.train.holds("a", world.now).is_some());
-            assert!(world.ground.holds("a", world.now).is_some());
+            assert!(world.train.forecast_of("a", world.now).is_some());
+            assert!(world.ground.forecast_of("a", world.now).is_some());
             stopped = Some(world.now);
             world.disconnect();
         }
     });
     let stopped = stopped.unwrap();
     let over = stopped + Duration::from_secs(3);
-    assert_eq!(world.ground.holds("a", over), None, "it expires");
+    assert_eq!(world.ground.forecast_of("a", over), None, "it expires");
     assert_eq!(world.states()[1].trips.len(), 0);
-    // A modem that says nothing more may be anywhere: positions alone make no forecast.
+    // A silent modem may be in any cell: positions alone make no forecast.
     world.connect();
     world.pass(Duration::from_secs(3_600));
     world.train.forget();
     world.ground.forget();
     world.observe(serving(world.now, "a", Some(1)));
     for second in 0..80 {
-        // It creeps towards the place and never reaches it.
+        // The train approaches the place slowly and never reaches it.
         let metres = 1_000.0 + 10.0 * f64::from(second);
         let (at, velocity) = (world.now, 10.0);
         let place = Odometer { at, route: ROUTE, metres, velocity, error: 4.0 };
         world.observe(Observation::Odometer(place));
         world.rest(1);
     }
-    for (side, told) in [("train", &world.train.told), ("ground", &world.ground.told)] {
+    for (side, reported) in [("train", &world.train.reported), ("ground", &world.ground.reported)] {
         let late = world.now - Duration::from_secs(80 - 34);
-        assert!(told.iter().all(|one| one.at <= late), "{side}: {:?}", told.last());
+        assert!(reported.iter().all(|one| one.at <= late), "{side}: {:?}", reported.last());
     }
 }
 
 #[test]
-fn a_reload_changes_what_is_told() {
+fn reload_turns_forecasts_on_and_off() {
     let mut world = World::in_memory(Settings { forecast: false, ..settings() });
     world.connect();
     world.ride_on(0..TRIPS);
     watched(&mut world, TRIPS);
-    assert!(world.train.told.is_empty() && world.ground.told.is_empty());
-    assert_eq!(world.train.found.len(), 3, "connections begin anew all the same");
+    assert!(world.train.reported.is_empty() && world.ground.reported.is_empty());
+    assert_eq!(world.train.found.len(), 3, "connections restart all the same");
     assert!(!world.states()[0].forecast && !world.states()[1].forecast);
     let mut changes = Vec::new();
     world.ride(TRIPS + 1, |world, metres| {
@@ -145,12 +156,12 @@ fn a_reload_changes_what_is_told() {
             _ => return,
         };
         if changes.last() != Some(&wanted) {
-            // A guard that comes and goes changes nothing of sound cells here.
-            world.tell(Input::Reload(Settings { forecast: wanted, guard: wanted, ..settings() }));
+            // The guard changes nothing for these cells.
+            world.feed(Input::Reload(Settings { forecast: wanted, guard: wanted, ..settings() }));
             world.rest(1);
             let now = world.now;
-            let told = [world.train.holds("a", now), world.ground.holds("a", now)];
-            assert_eq!(told.map(|one| one.is_some()), [wanted; 2], "{metres}");
+            let reported = [world.train.forecast_of("a", now), world.ground.forecast_of("a", now)];
+            assert_eq!(reported.map(|one| one.is_some()), [wanted; 2], "{metres}");
             changes.push(wanted);
         }
     });
@@ -160,7 +171,7 @@ fn a_reload_changes_what_is_told() {
 }
 
 #[test]
-fn what_carriers_carried_is_known_on_the_next_trip() {
+fn rates_of_a_trip_are_known_on_the_next_trip() {
     let mut world = World::in_memory(settings());
     world.connect();
     let measured = |world: &mut World, _| world.measure("b");
@@ -172,7 +183,7 @@ fn what_carriers_carried_is_known_on_the_next_trip() {
     for (side, ahead) in [("train", &world.train.ahead), ("ground", &world.ground.ahead)] {
         assert!(ahead.iter().all(|(_, carrier, _)| carrier == "b"), "{side}: a was not measured");
         let known: Vec<_> = ahead.iter().filter(|(_, _, one)| !one.steps.is_empty()).collect();
-        // Once a second, and on the ground with each change of a cell.
+        // Once a second, and on the ground with each change of cell.
         assert!((100..=140).contains(&known.len()), "{side}: {}", known.len());
         for (at, _, outlook) in known {
             assert!(outlook.steps.windows(2).all(|pair| pair[0].from < pair[1].from), "{side}");
@@ -181,7 +192,7 @@ fn what_carriers_carried_is_known_on_the_next_trip() {
             assert_eq!(first.rate, Bitrate::from_bps(8_000_000), "{side}");
             assert_eq!(first.delay, Duration::from_millis(30), "{side}");
         }
-        // Where nothing is known that is told once.
+        // An empty outlook is reported once.
         let nothing = |pair: &[(Instant, String, LinkOutlook)]| {
             pair.iter().all(|(_, _, outlook)| outlook.steps.is_empty())
         };
@@ -189,9 +200,9 @@ fn what_carriers_carried_is_known_on_the_next_trip() {
     }
 }
 
-/// What one place lacks is taken from the nearest that has it, each figure by itself.
+/// The rate and the delay each come from the nearest place that has them.
 #[test]
-fn a_hole_in_the_track_ahead_is_filled_from_beside_it() {
+fn missing_values_come_from_the_nearest_place() {
     let now = Instant::now();
     let mut store = BufferedStore::open(now, None, settings());
     let (direction, speed) = (Direction::Up, 100.0);
@@ -210,22 +221,22 @@ fn a_hole_in_the_track_ahead_is_filled_from_beside_it() {
     record(1_250.0, Some(3), None);
     record(1_550.0, Some(4), Some(40));
     store.on_timeout(now + Duration::from_secs(30), WALL_MS);
-    let mut told = |metres: f64| -> Vec<(u64, u128)> {
+    let mut reported = |metres: f64| -> Vec<(u64, u128)> {
         let place = TrainPosition { metres, ..place };
         let steps = outlook(now, &mut store, "a", &place).steps.into_iter();
         steps.map(|one| (one.rate.as_bps() / 1_000_000, one.delay.as_millis())).collect()
     };
     // At 1,060 m the next 200 m are nearer than the last, at 1,040 m the other way round.
-    assert_eq!(told(1_060.0), [(3, 20), (3, 20), (3, 20), (3, 40)]);
-    assert_eq!(told(1_040.0), [(1, 20), (3, 20), (3, 20), (3, 40)]);
-    // Beyond 200 m it ends.
-    assert_eq!(told(1_560.0), [(4, 40), (4, 40), (4, 40)]);
-    assert_eq!(told(1_860.0), []);
+    assert_eq!(reported(1_060.0), [(3, 20), (3, 20), (3, 20), (3, 40)]);
+    assert_eq!(reported(1_040.0), [(1, 20), (3, 20), (3, 20), (3, 40)]);
+    // The outlook ends beyond 200 m.
+    assert_eq!(reported(1_560.0), [(4, 40), (4, 40), (4, 40)]);
+    assert_eq!(reported(1_860.0), []);
 }
 
-/// The cloud hears of a cell that is lost or found at once, but not of each that comes and goes.
+/// Telemetry reports a lost or found cell at once, but not each change of a flapping modem.
 #[test]
-fn the_cloud_is_told_at_once_of_another_cell() {
+fn another_cell_is_reported_to_the_cloud_at_once() {
     let mut world = World::in_memory(settings());
     world.connect();
     world.observe(odometer(world.now, 100.0));
@@ -238,7 +249,7 @@ fn the_cloud_is_told_at_once_of_another_cell() {
         world.observe(serving(world.now, "a", cell));
         assert_eq!(world.telemetry, before + 1, "{cell:?}");
         assert_eq!(world.states()[1].trips[0].carriers[0].cell, cell);
-        // What is said again, and what the signal does, is no news.
+        // A repeated report is not sent again.
         world.observe(serving(world.now, "a", cell));
         assert_eq!(world.telemetry, before + 1, "{cell:?}");
     }
@@ -252,7 +263,7 @@ fn the_cloud_is_told_at_once_of_another_cell() {
     assert!((19..=23).contains(&(world.telemetry - before)), "{}", world.telemetry - before);
     world.pass(Duration::from_millis(100));
     assert_eq!(world.states()[1].trips[0].carriers[0].cell, Some(1), "the last one");
-    // Without a session nobody is told, and nothing is waited for.
+    // Without a session nothing is sent, and no timeout is due.
     world.disconnect();
     world.observe(serving(world.now, "a", None));
     world.pass(step * 10);

@@ -1,4 +1,4 @@
-//! The two engines joined in memory, on a simulated line whose cells fail, and the thread.
+//! Tests of the two engines, connected in memory on a simulated line, and of the thread.
 
 #![allow(clippy::disallowed_methods, reason = "the base of a simulated clock")]
 
@@ -22,33 +22,33 @@ use super::cloud::CloudEngine;
 use super::gateway::GatewayEngine;
 use super::{Engine, Input, Output, Settings, WorkerState};
 
-/// What is told in one session.
+/// A forecast reported in one session.
 #[derive(Clone, Debug, PartialEq)]
-struct Told {
+struct Reported {
     at: Instant,
     session: SessionKey,
     carrier: String,
     forecast: Option<LinkForecast>,
 }
 
-/// A worker, and what it has told.
+/// A worker and its outputs.
 struct Side<W> {
     worker: W,
-    told: Vec<Told>,
+    reported: Vec<Reported>,
     ahead: Vec<(Instant, String, LinkOutlook)>,
     found: Vec<(Instant, String)>,
 }
 
 impl<W> Side<W> {
     fn new(worker: W) -> Self {
-        Self { worker, told: Vec::new(), ahead: Vec::new(), found: Vec::new() }
+        Self { worker, reported: Vec::new(), ahead: Vec::new(), found: Vec::new() }
     }
 
-    /// Keeps what is for its data plane; the rest is for the peer.
+    /// Keeps outputs for its data plane; returns those for the peer.
     fn keep(&mut self, now: Instant, output: Output) -> Option<Output> {
         match output {
             Output::Forecast { session, carrier, forecast } => {
-                self.told.push(Told { at: now, session, carrier, forecast });
+                self.reported.push(Reported { at: now, session, carrier, forecast });
             }
             Output::Outlook { carrier, outlook, .. } => self.ahead.push((now, carrier, outlook)),
             Output::FoundCell { carrier } => self.found.push((now, carrier)),
@@ -57,14 +57,18 @@ impl<W> Side<W> {
         None
     }
 
-    /// What holds of a carrier at a moment: what was told last, while it has not expired.
-    fn holds(&self, carrier: &str, at: Instant) -> Option<LinkForecast> {
-        let told = self.told.iter().rev().find(|told| told.carrier == carrier && told.at <= at);
-        told?.forecast.filter(|forecast| forecast.expires_at > at)
+    /// The current forecast of a carrier: the last one that has not expired.
+    fn forecast_of(&self, carrier: &str, at: Instant) -> Option<LinkForecast> {
+        let reported = self
+            .reported
+            .iter()
+            .rev()
+            .find(|reported| reported.carrier == carrier && reported.at <= at);
+        reported?.forecast.filter(|forecast| forecast.expires_at > at)
     }
 
     fn forget(&mut self) {
-        self.told.clear();
+        self.reported.clear();
         self.ahead.clear();
         self.found.clear();
     }
@@ -76,7 +80,7 @@ struct World {
     wall_ms: u64,
     train: Side<GatewayEngine>,
     ground: Side<CloudEngine>,
-    /// The session that stands.
+    /// The current session.
     session: Option<u64>,
     sessions: u64,
     telemetry: u64,
@@ -90,7 +94,7 @@ struct Met {
 }
 
 impl World {
-    /// With both databases in memory.
+    /// A world with both databases in memory.
     fn in_memory(settings: Settings) -> Self {
         let now = Instant::now();
         Self::new(
@@ -102,14 +106,14 @@ impl World {
         )
     }
 
-    /// With files in a folder.
+    /// A world with files in a folder.
     fn on_disk(folder: &Path, settings: Settings) -> Self {
         let now = Instant::now();
         let store = |name: &str| BufferedStore::open(now, Some(folder.join(name)), settings);
         Self::new(now, 1, store("train"), store("ground"), settings)
     }
 
-    /// Of each seed trips have other numbers.
+    /// The seed decides the numbers of trips.
     fn new(
         now: Instant,
         seed: u64,
@@ -128,13 +132,13 @@ impl World {
         }
     }
 
-    fn tell(&mut self, input: Input) {
+    fn feed(&mut self, input: Input) {
         self.train.worker.take(self.now, self.wall_ms, input.clone());
         self.ground.worker.take(self.now, self.wall_ms, input);
         self.pump();
     }
 
-    /// Each daemon counts its sessions itself.
+    /// Each daemon numbers its sessions itself.
     fn connect(&mut self) {
         self.sessions += 1;
         self.session = Some(self.sessions);
@@ -161,23 +165,23 @@ impl World {
         SessionKey(1_000 + self.sessions)
     }
 
-    /// Passes on what the sides say until both are quiet.
+    /// Delivers messages until both sides are quiet.
     fn pump(&mut self) {
         for _ in 0..10_000 {
-            let mut any = self.train_speaks();
+            let mut any = self.poll_train();
             self.train.worker.write(self.now, self.wall_ms);
-            any |= self.train_speaks();
-            any |= self.ground_speaks();
+            any |= self.poll_train();
+            any |= self.poll_ground();
             any |= self.ground.worker.write(self.now, self.wall_ms);
             if !any {
                 return;
             }
         }
-        panic!("the two never come to rest");
+        panic!("the two sides never become quiet");
     }
 
-    /// Whether it had something to say.
-    fn train_speaks(&mut self) -> bool {
+    /// Whether there was an output.
+    fn poll_train(&mut self) -> bool {
         let (now, mut any) = (self.now, false);
         while let Some(output) = self.train.worker.poll(now) {
             any = true;
@@ -199,13 +203,13 @@ impl World {
         any
     }
 
-    fn ground_speaks(&mut self) -> bool {
+    fn poll_ground(&mut self) -> bool {
         let (now, mut any) = (self.now, false);
         while let Some(output) = self.ground.worker.poll(now) {
             any = true;
             let Some(output) = self.ground.keep(now, output) else { continue };
             let Output::Sync { session, message, .. } = output else {
-                panic!("a cloud says {output:?}");
+                panic!("unexpected output of a cloud: {output:?}");
             };
             assert_eq!(session, self.on_ground());
             if self.session.is_some() {
@@ -235,7 +239,7 @@ impl World {
         (0..seconds).for_each(|_| self.pass(Duration::from_secs(1)));
     }
 
-    /// A trip from the beginning of the line, after a night's rest. `each` sees every tick.
+    /// A trip from the beginning of the line, after an hour of rest. Calls `each` at every tick.
     fn ride(&mut self, trip: u64, mut each: impl FnMut(&mut Self, f64)) -> Vec<Met> {
         self.pass(Duration::from_secs(3_600));
         let mut line = Line::new(trip);
@@ -261,7 +265,7 @@ impl World {
         }
     }
 
-    /// What both sides carry on a carrier, as their data planes tell it.
+    /// Feeds a measurement of a carrier to both sides.
     fn measure(&mut self, carrier: &str) {
         for (session, train) in [(self.on_train(), true), (self.on_ground(), false)] {
             let (rate, srtt) = (Bitrate::from_bps(8_000_000), Duration::from_millis(60));
@@ -283,12 +287,12 @@ impl World {
     }
 }
 
-/// Carrier `a` fails in each third cell, `b` never. Each trip hands over somewhere else by a few
+/// Carrier `a` fails in each third cell, `b` never. The handovers of each trip differ by a few
 /// metres.
 struct Line {
     trip: u64,
     cells: [u64; 2],
-    /// When each observation of the future is due.
+    /// Future observations and their ticks.
     later: Vec<(u32, Observation)>,
 }
 
@@ -311,7 +315,7 @@ impl Line {
         }
     }
 
-    /// What is observed at a tick, and whether a cell fails now.
+    /// The observations at a tick, and whether a cell fails now.
     fn at(&mut self, now: Instant, tick: u32, metres: f64) -> (Vec<Observation>, bool) {
         let mut all = Vec::new();
         if tick.is_multiple_of(10) {
@@ -337,7 +341,7 @@ impl Line {
             }
         }
         for (carrier, name) in CARRIERS.iter().enumerate() {
-            // Traffic goes on but where the carrier is dark.
+            // Traffic continues except while the carrier is dark.
             let dark = carrier == 0 && (failed || !self.later.is_empty());
             if tick.is_multiple_of(3) && !dark {
                 all.push(Observation::Heard(Heard { at: now, carrier: (*name).to_owned() }));
@@ -372,7 +376,7 @@ fn settings() -> Settings {
     Settings { events_max: 1_000_000, retention, forecast: true, guard: false, share: true }
 }
 
-/// All handovers of a database that is closed, by trip and number.
+/// All handovers of a closed database, by trip and number.
 fn handovers(path: impl AsRef<Path>) -> BTreeMap<(u64, u32), Handover> {
     let store = Store::open(path, Limits::default()).unwrap();
     let mut all = BTreeMap::new();
@@ -384,7 +388,7 @@ fn handovers(path: impl AsRef<Path>) -> BTreeMap<(u64, u32), Handover> {
     all
 }
 
-/// A database of so many trips, made by a train without a session.
+/// A database with this many trips of a train without a session.
 fn learned(folder: &Path, name: &str, trips: u64) -> PathBuf {
     let path = folder.join(name);
     let now = Instant::now();
@@ -401,12 +405,12 @@ const ROUTE: RouteId = RouteId(7);
 /// In metres.
 const LENGTH: f64 = 9_000.0;
 const CELL: f64 = 1_000.0;
-/// Metres a second.
+/// Metres per second.
 const SPEED: f64 = 80.0;
 const TICK: Duration = Duration::from_millis(100);
-/// For how long a cell that fails is lost.
+/// How long a failing cell is lost.
 const LOST: Duration = Duration::from_secs(2);
 /// Autumn 2026, in milliseconds since 1970.
 const WALL_MS: u64 = 1_790_000_000_000;
-/// After so many trips there are forecasts.
+/// There are forecasts after this many trips.
 const TRIPS: u64 = 4;

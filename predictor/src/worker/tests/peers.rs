@@ -1,4 +1,4 @@
-//! Both databases come to hold the same, whatever the session does.
+//! Both databases converge, whatever happens to the session.
 
 use crate::sync::{Ledger, MemoryLedger, Share, Sync};
 use crate::wire::{SyncMessage, TripKnown};
@@ -7,7 +7,7 @@ use polyrail_model::{Delivery, Direction, HandoverOutcome, Position, Speed, Trip
 use super::*;
 
 #[test]
-fn both_databases_hold_the_same() {
+fn both_databases_converge() {
     let folder = tempfile::tempdir().unwrap();
     let mut world = World::on_disk(folder.path(), settings());
     world.connect();
@@ -34,13 +34,13 @@ fn both_databases_hold_the_same() {
 }
 
 #[test]
-fn a_session_that_comes_back_is_told_all_and_gets_what_it_missed() {
+fn new_session_gets_all_forecasts_and_missing_records() {
     let mut world = World::in_memory(settings());
     world.connect();
     world.ride_on(0..TRIPS);
     let mut sessions = Vec::new();
     world.ride(TRIPS, |world, metres| {
-        // In the middle of the cells that fail.
+        // In the middle of the failing cells.
         let middle = (1_300.0..1_308.0).contains(&metres) || (4_300.0..4_308.0).contains(&metres);
         if !middle {
             return;
@@ -50,21 +50,21 @@ fn a_session_that_comes_back_is_told_all_and_gets_what_it_missed() {
         world.ground.forget();
         world.connect();
         world.rest(2);
-        for told in [&world.train.told, &world.ground.told] {
-            assert!(told.iter().any(|one| one.forecast.is_some()), "{metres}: told anew");
+        for reported in [&world.train.reported, &world.ground.reported] {
+            assert!(reported.iter().any(|one| one.forecast.is_some()), "{metres}: repeated");
         }
         let (train, ground) = (world.on_train(), world.on_ground());
-        assert!(world.train.told.iter().all(|one| one.session == train));
-        assert!(world.ground.told.iter().all(|one| one.session == ground));
+        assert!(world.train.reported.iter().all(|one| one.session == train));
+        assert!(world.ground.reported.iter().all(|one| one.session == ground));
         sessions.push(world.sessions);
     });
     assert_eq!(sessions, [2, 3]);
-    // A whole trip without a session: nothing is told, all is recorded.
+    // A trip without a session: no output, and all handovers are recorded.
     world.disconnect();
     world.train.forget();
     world.telemetry = 0;
     world.ride_on(TRIPS + 1..TRIPS + 2);
-    assert!(world.train.told.is_empty() && world.telemetry == 0);
+    assert!(world.train.reported.is_empty() && world.telemetry == 0);
     let events = |state: &WorkerState| state.store.stats.unwrap().events;
     let [train, ground] = world.states();
     assert!(events(&train) > events(&ground));
@@ -72,12 +72,12 @@ fn a_session_that_comes_back_is_told_all_and_gets_what_it_missed() {
     world.rest(30);
     let [train, ground] = world.states();
     assert_eq!(events(&train), events(&ground));
-    // What the ground learned so it forecasts from, too.
+    // The cells of the ground have learned them, too.
     assert_eq!(train.store.stats.unwrap().cells, ground.store.stats.unwrap().cells);
 }
 
 #[test]
-fn a_gateway_learns_from_what_others_told_the_cloud() {
+fn gateway_learns_from_handovers_of_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = learned(folder.path(), "ground", TRIPS);
     let now = Instant::now();
@@ -90,43 +90,15 @@ fn a_gateway_learns_from_what_others_told_the_cloud() {
     assert_eq!(train.received, ground.store.stats.unwrap().events);
     let met = world.ride(99, |_, _| {});
     for Met { at, .. } in met {
-        assert!(world.train.holds("a", at).is_some() && world.ground.holds("a", at).is_some());
+        assert!(
+            world.train.forecast_of("a", at).is_some()
+                && world.ground.forecast_of("a", at).is_some()
+        );
     }
 }
 
-/// What the protocol asks of a ledger: a gap is not known beyond, what fell out is left out.
 #[test]
-fn a_keeper_says_how_far_it_knows_a_trip() {
-    let now = Instant::now();
-    let records: Vec<Handover> = {
-        let folder = tempfile::tempdir().unwrap();
-        handovers(learned(folder.path(), "train", 1)).into_values().collect()
-    };
-    let trip = records[0].trip;
-    let mut store = BufferedStore::open(now, None, Settings { events_max: 1_000, ..settings() });
-    store.set_time(now, WALL_MS);
-    assert_eq!(store.next_of(trip).unwrap(), 0);
-    Ledger::append(&mut store, &records[2..4]).unwrap();
-    assert_eq!(store.next_of(trip).unwrap(), 0, "0 and 1 are missing");
-    Ledger::append(&mut store, &records[..2]).unwrap();
-    assert_eq!(store.next_of(trip).unwrap(), 4);
-    // Newer trips push it out.
-    for number in 0..2 {
-        let newer = (0..600).map(|sequence| {
-            let at_ms = WALL_MS + 86_400_000;
-            Handover { trip: TripId(number), sequence, at_ms, ..records[0].clone() }
-        });
-        Ledger::append(&mut store, &newer.collect::<Vec<_>>()).unwrap();
-    }
-    assert_eq!(store.next_of(trip).unwrap(), TripKnown::LEFT_OUT);
-    // It is not compared any more.
-    let known = store.known_before(None, 10).unwrap();
-    assert!(known.len() == 1 && known[0].1.trip != trip, "{known:?}");
-    assert_eq!(store.digest().unwrap().trips, 1);
-}
-
-#[test]
-fn a_clock_that_is_wrong_stops_nothing() {
+fn wrong_clock_does_not_stop_forecasts() {
     // 1970, and the year 2201.
     for wall_ms in [0, 5, 7_300_000_000_000] {
         let mut world = World::in_memory(settings());
@@ -135,8 +107,8 @@ fn a_clock_that_is_wrong_stops_nothing() {
         world.ride_on(0..TRIPS);
         let met = world.ride(TRIPS, |_, _| {});
         for Met { at, .. } in met {
-            assert!(world.train.holds("a", at).is_some(), "{wall_ms}");
-            assert!(world.ground.holds("a", at).is_some(), "{wall_ms}");
+            assert!(world.train.forecast_of("a", at).is_some(), "{wall_ms}");
+            assert!(world.ground.forecast_of("a", at).is_some(), "{wall_ms}");
         }
         let [train, ground] = world.states();
         assert_eq!(train.recorded, ground.received, "{wall_ms}");
@@ -145,43 +117,43 @@ fn a_clock_that_is_wrong_stops_nothing() {
 }
 
 #[test]
-fn what_peers_say_out_of_place_is_nothing() {
+fn inputs_of_unknown_sessions_are_ignored() {
     let mut world = World::in_memory(settings());
     let strangers = [SessionKey(5), SessionKey(u64::MAX)];
     for session in strangers {
         let message = SyncMessage::Known(vec![TripKnown { trip: TripId(1), next: 5 }]);
-        world.tell(Input::Sync { session, message });
-        world.tell(Input::Down(session));
+        world.feed(Input::Sync { session, message });
+        world.feed(Input::Down(session));
         let (carrier, rate) = ("a".to_owned(), Bitrate::from_bps(1));
-        world.tell(Input::Measured { session, carrier, rate, srtt: Duration::ZERO });
+        world.feed(Input::Measured { session, carrier, rate, srtt: Duration::ZERO });
     }
     world.connect();
     world.ride_on(0..1);
     assert_eq!(world.states()[1].received, world.states()[0].recorded);
 }
 
-/// A cloud, and gateways that are nothing but their databases.
-struct Circle {
+/// A cloud, and gateways that consist of their databases.
+struct Fleet {
     now: Instant,
     ground: CloudEngine,
     gateways: BTreeMap<SessionKey, (MemoryLedger, Sync)>,
-    /// What the cloud has said: to whom, how urgent, and how many handovers.
-    said: Vec<(SessionKey, Delivery, usize)>,
+    /// Messages of the cloud: receiver, delivery and number of handovers.
+    sent: Vec<(SessionKey, Delivery, usize)>,
 }
 
-impl Circle {
+impl Fleet {
     fn new(settings: Settings, gateways: u64) -> Self {
         let now = Instant::now();
         let ground = CloudEngine::new(now, BufferedStore::open(now, None, settings), settings);
-        let mut circle = Self { now, ground, gateways: BTreeMap::new(), said: Vec::new() };
+        let mut fleet = Self { now, ground, gateways: BTreeMap::new(), sent: Vec::new() };
         for session in (1..=gateways).map(SessionKey) {
             let mut sync = Sync::new(now, Share::All);
             sync.connected(now);
-            circle.gateways.insert(session, (MemoryLedger::default(), sync));
-            circle.ground.take(now, WALL_MS, Input::Up { session, peer: "a train".to_owned() });
+            fleet.gateways.insert(session, (MemoryLedger::default(), sync));
+            fleet.ground.take(now, WALL_MS, Input::Up { session, peer: "a train".to_owned() });
         }
-        circle.pump();
-        circle
+        fleet.pump();
+        fleet
     }
 
     fn pump(&mut self) {
@@ -198,7 +170,7 @@ impl Circle {
                 any = true;
                 let Output::Sync { session, delivery, message } = output else { continue };
                 if let SyncMessage::Records(records) = &message {
-                    self.said.push((session, delivery, records.len()));
+                    self.sent.push((session, delivery, records.len()));
                 }
                 let (ledger, sync) = self.gateways.get_mut(&session).unwrap();
                 sync.on_message(self.now, ledger, message).unwrap();
@@ -206,8 +178,8 @@ impl Circle {
         }
     }
 
-    /// A gateway's train sees a handover.
-    fn see(&mut self, session: u64, sequence: u32) {
+    /// A gateway observes a handover.
+    fn observe(&mut self, session: u64, sequence: u32) {
         let seen = Handover {
             trip: TripId(session),
             sequence,
@@ -243,32 +215,32 @@ impl Circle {
 }
 
 #[test]
-fn what_one_gateway_tells_the_others_hear_within_seconds() {
-    let mut circle = Circle::new(settings(), 3);
-    circle.rest(60);
-    (0..3).for_each(|sequence| circle.see(1, sequence));
-    circle.see(2, 0);
-    circle.rest(6);
-    assert_eq!(circle.held(), [4, 4, 4]);
-    // Each once, together, at little cost, and none to whom it came from.
-    circle.said.sort_unstable();
+fn handovers_of_one_gateway_reach_the_others_within_seconds() {
+    let mut fleet = Fleet::new(settings(), 3);
+    fleet.rest(60);
+    (0..3).for_each(|sequence| fleet.observe(1, sequence));
+    fleet.observe(2, 0);
+    fleet.rest(6);
+    assert_eq!(fleet.held(), [4, 4, 4]);
+    // Each once, together, in the background, and none to its sender.
+    fleet.sent.sort_unstable();
     let later = |session, count| (SessionKey(session), Delivery::Background, count);
-    assert_eq!(circle.said, [later(1, 1), later(2, 3), later(3, 4)]);
-    circle.rest(600);
-    assert_eq!(circle.said.len(), 3);
-    // One that has left is not told, and the others still are.
-    circle.ground.take(circle.now, WALL_MS, Input::Down(SessionKey(2)));
-    circle.see(1, 3);
-    circle.rest(6);
-    assert_eq!(circle.held(), [5, 4, 5]);
+    assert_eq!(fleet.sent, [later(1, 1), later(2, 3), later(3, 4)]);
+    fleet.rest(600);
+    assert_eq!(fleet.sent.len(), 3);
+    // An ended session gets nothing, the others still do.
+    fleet.ground.take(fleet.now, WALL_MS, Input::Down(SessionKey(2)));
+    fleet.observe(1, 3);
+    fleet.rest(6);
+    assert_eq!(fleet.held(), [5, 4, 5]);
 }
 
 #[test]
-fn gateways_that_do_not_share_hear_nothing_of_each_other() {
-    let mut circle = Circle::new(Settings { share: false, ..settings() }, 2);
-    circle.rest(60);
-    (0..5).for_each(|sequence| circle.see(1, sequence));
-    circle.rest(600);
-    assert_eq!(circle.held(), [5, 0]);
-    assert_eq!(circle.said, []);
+fn gateways_that_do_not_share_receive_nothing_of_each_other() {
+    let mut fleet = Fleet::new(Settings { share: false, ..settings() }, 2);
+    fleet.rest(60);
+    (0..5).for_each(|sequence| fleet.observe(1, sequence));
+    fleet.rest(600);
+    assert_eq!(fleet.held(), [5, 0]);
+    assert_eq!(fleet.sent, []);
 }

@@ -18,7 +18,7 @@ fn unavailable_database_is_retried_and_forecasts_come_from_memory() {
     world.ride_on(0..TRIPS);
     let met = world.ride(TRIPS, |_, _| {});
     for Met { at, .. } in met {
-        assert!(world.train.holds("a", at).is_some());
+        assert!(world.train.forecast_of("a", at).is_some());
     }
     let [train, cloud] = world.states();
     assert!(train.store.error.unwrap().contains("check its disk and that its folder exists"));
@@ -46,11 +46,11 @@ fn reload_changes_the_limits_of_an_open_database() {
     };
     for trip in 0..4 {
         (record.trip, record.sequence) = (TripId(trip), 0);
-        store.record(now, &record);
+        store.record(&record);
     }
     assert_eq!(store.state().stats.unwrap().events, 4);
-    store.reload(now, Settings { events_max: 2, ..settings() });
+    store.reload(Settings { events_max: 2, ..settings() });
     (record.trip, record.sequence) = (TripId(9), 0);
-    store.record(now, &record);
+    store.record(&record);
     assert_eq!(store.state().stats.unwrap().events, 2);
 }

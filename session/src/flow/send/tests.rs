@@ -1,4 +1,4 @@
-//! The sending half on small texts.
+//! The sending half with short texts.
 
 use super::*;
 use crate::limits::UNITS_MAX;
@@ -14,7 +14,7 @@ fn half(opens: bool, text: &[u8]) -> SendHalf {
     half
 }
 
-/// Sends the next piece of at most `most` bytes on a slot.
+/// Sends the next piece, at most `most` bytes, on a slot.
 fn send(half: &mut SendHalf, most: u64, slot: usize) -> Option<(u64, bool, Vec<u8>, bool)> {
     let piece = half.piece(u64::MAX >> 8)?;
     let content = half.content(&piece, most);
@@ -24,20 +24,20 @@ fn send(half: &mut SendHalf, most: u64, slot: usize) -> Option<(u64, bool, Vec<u
     Some(out)
 }
 
-/// What `waiting` stands for.
+/// The sum that `waiting` keeps.
 fn queued(half: &SendHalf) -> u64 {
     half.runs.again.iter().map(|start| half.runs.runs[start].end - start).sum()
 }
 
 #[test]
-fn what_went_ahead_does_not_remain_but_what_goes_again_does() {
+fn data_sent_ahead_is_not_remaining_but_reinjections_are() {
     let mut half = half(false, b"abcdefghij");
     assert_eq!(half.remaining(), 10);
     assert!(send_ahead(&mut half, 4, 2).is_some());
-    assert_eq!((half.remaining(), half.unsent()), (8, 8), "two of ten are on their way");
+    assert_eq!((half.remaining(), half.unsent()), (8, 8), "two of ten are in flight");
     send(&mut half, 3, 0);
     assert_eq!(half.runs.give_up(0, 6, 0, false), 3);
-    assert_eq!((half.remaining(), half.unsent()), (8, 5), "three of them go again");
+    assert_eq!((half.remaining(), half.unsent()), (8, 5), "three of them are reinjected");
     send(&mut half, 2, 1);
     assert_eq!((half.remaining(), half.runs.waiting), (6, 2));
     let last = std::iter::once(2..3).collect::<Vec<_>>();
@@ -51,19 +51,19 @@ fn what_went_ahead_does_not_remain_but_what_goes_again_does() {
 }
 
 #[test]
-fn an_open_leads_and_an_end_follows() {
+fn open_comes_first_and_the_end_last() {
     let mut half = half(true, b"abcde");
     half.finish();
     assert_eq!(send(&mut half, 3, 0), Some((0, true, b"abc".to_vec(), false)));
     assert_eq!(send(&mut half, 3, 0), Some((4, false, b"de".to_vec(), true)));
     assert_eq!(send(&mut half, 3, 0), None);
-    assert_eq!(half.next(), 7);
+    assert_eq!(half.next, 7);
     assert!(half.acknowledge(7, &[], |_, _, _| {}));
     assert!(half.is_done());
 }
 
 #[test]
-fn an_open_goes_without_data_and_an_end_alone() {
+fn open_and_end_are_sent_without_data() {
     let mut half = half(true, b"");
     assert_eq!(send(&mut half, 9, 0), Some((0, true, vec![], false)));
     assert_eq!(send(&mut half, 9, 0), None);
@@ -72,7 +72,7 @@ fn an_open_goes_without_data_and_an_end_alone() {
 }
 
 #[test]
-fn the_window_holds_data_but_not_the_end() {
+fn window_limits_data_but_not_the_end() {
     let mut half = half(false, b"abcdef");
     half.limit = 4;
     half.finish();
@@ -83,7 +83,7 @@ fn the_window_holds_data_but_not_the_end() {
 }
 
 #[test]
-fn what_a_path_gives_up_goes_again_unless_another_has_it() {
+fn given_up_run_is_reinjected_unless_another_path_carries_it() {
     let mut half = half(false, b"abcdef");
     send(&mut half, 3, 0);
     let piece = half.piece(99).unwrap();
@@ -100,7 +100,7 @@ fn what_a_path_gives_up_goes_again_unless_another_has_it() {
 }
 
 #[test]
-fn acknowledgements_settle_runs_and_cut_them_where_they_must() {
+fn acknowledgement_of_a_part_splits_its_run() {
     let mut half = half(false, b"abcdefgh");
     send(&mut half, 4, 0);
     send(&mut half, 4, 1);
@@ -115,12 +115,12 @@ fn acknowledgements_settle_runs_and_cut_them_where_they_must() {
     assert_eq!((half.held(), half.runs.len(), half.runs.again.len()), (0, 0, 0));
 }
 
-/// The tags of the units that are spare, with the slots that carry them.
+/// The tags of the spare units, with the slots that carry them.
 fn spare(half: &mut SendHalf) -> Vec<(u64, Vec<usize>)> {
     half.runs.take_spare().into_iter().map(|(tag, on)| (tag, on.iter().collect())).collect()
 }
 
-/// Sends the next piece of at most `most` bytes on a slot in a unit with this tag.
+/// Sends the next piece, at most `most` bytes, on a slot in a unit with this tag.
 fn send_as(half: &mut SendHalf, tag: u64, most: u64, slot: usize) {
     let piece = half.piece(u64::MAX >> 8).unwrap();
     let end = half.content(&piece, most).end;
@@ -128,7 +128,7 @@ fn send_as(half: &mut SendHalf, tag: u64, most: u64, slot: usize) {
 }
 
 #[test]
-fn a_unit_is_spare_when_all_of_it_arrived_that_went_again() {
+fn unit_is_spare_when_all_of_it_has_arrived_otherwise() {
     let mut half = half(false, b"abcdefgh");
     send_as(&mut half, 1, 8, 0);
     half.runs.give_up(0, 8, 0, false);
@@ -144,7 +144,7 @@ fn a_unit_is_spare_when_all_of_it_arrived_that_went_again() {
 }
 
 #[test]
-fn what_one_path_carried_is_not_spare_but_what_was_cut_off_is() {
+fn unit_on_one_path_is_spare_only_after_truncation() {
     let mut half = half(false, b"abcdefgh");
     send_as(&mut half, 1, 2, 0);
     send_as(&mut half, 2, 4, 1);
@@ -159,7 +159,7 @@ fn what_one_path_carried_is_not_spare_but_what_was_cut_off_is() {
 }
 
 #[test]
-fn a_path_that_is_gone_carries_no_spare_unit() {
+fn lost_path_carries_no_spare_unit() {
     let mut half = half(false, b"abcd");
     send_as(&mut half, 1, 4, 0);
     half.runs.give_up(0, 4, 0, true);
@@ -177,7 +177,7 @@ fn a_path_that_is_gone_carries_no_spare_unit() {
 }
 
 #[test]
-fn the_units_of_a_run_are_bounded() {
+fn units_of_a_run_are_bounded() {
     let mut half = half(false, b"abcd");
     for tag in 0..100 {
         let slot = (tag % 2) as usize;
@@ -191,7 +191,7 @@ fn the_units_of_a_run_are_bounded() {
 }
 
 #[test]
-fn a_peer_that_cuts_runs_to_pieces_is_refused() {
+fn peer_that_splits_runs_without_end_is_rejected() {
     let mut half = half(false, &vec![7; 65_536]);
     half.limit = 1 << 20;
     while send(&mut half, 15_400, 0).is_some() {}
@@ -205,7 +205,7 @@ fn a_peer_that_cuts_runs_to_pieces_is_refused() {
 }
 
 #[test]
-fn truncation_keeps_what_must_be_delivered() {
+fn truncation_keeps_earlier_data() {
     let mut half = half(false, b"abcdefgh");
     half.finish();
     send(&mut half, 4, 0);
@@ -218,7 +218,7 @@ fn truncation_keeps_what_must_be_delivered() {
     half.truncate(0, |_, _| {});
     assert_eq!((half.held(), send(&mut half, 9, 0)), (0, None));
 }
-/// Sends what is `ahead` further on than the next piece.
+/// Sends data `ahead` beyond the next piece.
 fn send_ahead(half: &mut SendHalf, ahead: u64, most: u64) -> Option<(u64, Vec<u8>)> {
     let piece = half.piece(u64::MAX >> 8)?;
     let piece = half.further(&piece, ahead, u64::MAX >> 8)?;
@@ -229,12 +229,12 @@ fn send_ahead(half: &mut SendHalf, ahead: u64, most: u64) -> Option<(u64, Vec<u8
 }
 
 #[test]
-fn what_is_skipped_over_goes_in_its_turn() {
+fn skipped_data_is_sent_in_its_turn() {
     let mut half = half(false, b"abcdefghij");
     assert_eq!(send_ahead(&mut half, 4, 2), Some((4, b"ef".to_vec())));
-    assert_eq!((half.unsent(), half.runs.gaps, half.next()), (8, 4, 6));
-    assert_eq!(send_ahead(&mut half, 4, 1), Some((6, b"g".to_vec())), "what is there is sent");
-    assert_eq!(send_ahead(&mut half, 2, 1), Some((2, b"c".to_vec())), "within what was skipped");
+    assert_eq!((half.unsent(), half.runs.gaps, half.next), (8, 4, 6));
+    assert_eq!(send_ahead(&mut half, 4, 1), Some((6, b"g".to_vec())), "as much as there is");
+    assert_eq!(send_ahead(&mut half, 2, 1), Some((2, b"c".to_vec())), "within the gap");
     assert_eq!((half.unsent(), half.runs.gaps), (6, 3));
     assert_eq!(send_ahead(&mut half, 10, 1), None, "there is no more");
     let gap = half.piece(0).unwrap();
@@ -248,7 +248,7 @@ fn what_is_skipped_over_goes_in_its_turn() {
 }
 
 #[test]
-fn what_was_skipped_over_cannot_be_acknowledged_but_can_be_cut_off() {
+fn skipped_data_cannot_be_acknowledged_but_truncated() {
     let mut half = half(false, b"abcdefghij");
     send(&mut half, 1, 0);
     assert!(send_ahead(&mut half, 3, 2).is_some());
@@ -262,7 +262,7 @@ fn what_was_skipped_over_cannot_be_acknowledged_but_can_be_cut_off() {
 }
 
 #[test]
-fn an_open_is_not_skipped_nor_more_than_is_bounded() {
+fn open_is_not_skipped_and_gaps_are_bounded() {
     let mut half = half(true, b"abc");
     assert_eq!(send_ahead(&mut half, 1, 1), None);
     let mut half = SendHalf::new(false, 1 << 30);
@@ -272,5 +272,5 @@ fn an_open_is_not_skipped_nor_more_than_is_bounded() {
     assert_eq!(half.runs.gaps, AHEAD_MAX);
     half.finish();
     assert_eq!(send_ahead(&mut half, AHEAD_MAX, 99).unwrap().1.len(), 8, "with its end");
-    assert_eq!(half.next(), AHEAD_MAX + 10);
+    assert_eq!(half.next, AHEAD_MAX + 10);
 }

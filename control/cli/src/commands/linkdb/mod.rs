@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use polyrail_config::EVENTS_MAX;
 use polyrail_model::{Direction, RouteId};
-use polyrail_predictor::exchange::{self, Coarsening, Format};
+use polyrail_predictor::exchange::{self, Coarsening, ExchangeError, Format};
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, evaluate};
 use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Rule};
 use polyrail_predictor::store::{Limits, Store, StoreError, StoreStats};
@@ -81,9 +82,9 @@ pub(crate) struct Bound {
 pub(crate) struct Export {
     #[command(flatten)]
     database: Database,
-    /// csv: handovers only; ndjson: everything
-    #[arg(long, value_enum)]
-    format: Option<FileFormat>,
+    /// csv: handovers only; ndjson: everything [default: by the file's extension, else ndjson]
+    #[arg(long, value_parser = file_format())]
+    format: Option<Format>,
     /// Round positions to this many metres; 0: exact positions, with tracks
     #[arg(long, value_name = "METRES", default_value_t = 100)]
     coarsen: u16,
@@ -99,8 +100,8 @@ pub(crate) struct Import {
     #[command(flatten)]
     bound: Bound,
     /// The format [default: by the file's extension, else ndjson]
-    #[arg(long, value_enum)]
-    format: Option<FileFormat>,
+    #[arg(long, value_parser = file_format())]
+    format: Option<Format>,
     /// The file [default: standard input]
     file: Option<PathBuf>,
 }
@@ -112,8 +113,8 @@ pub(crate) struct Evaluate {
     database: Database,
     /// The estimate of a failure's position: best expected value, mean of the failures (POLYCORN),
     /// or one deviation before the mean of all handovers
-    #[arg(long, value_enum, default_value = "value")]
-    rule: RuleName,
+    #[arg(long, value_parser = rule(), default_value = "value")]
+    rule: Rule,
     /// Make no forecasts for cells whose history does not separate failures from successes
     #[arg(long)]
     guard: bool,
@@ -131,7 +132,7 @@ pub(crate) struct Plot {
     #[command(flatten)]
     database: Database,
     /// The track, as listed by `stats` [default: the track with the most cells]
-    #[arg(long, value_name = "ROUTE", value_parser = route)]
+    #[arg(long, value_name = "ROUTE")]
     route: Option<RouteId>,
     /// Draw the direction of decreasing positions
     #[arg(long)]
@@ -140,31 +141,11 @@ pub(crate) struct Plot {
     file: Option<PathBuf>,
 }
 
-/// A kind of file.
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum FileFormat {
-    /// Handovers only.
-    Csv,
-    /// Everything.
-    Ndjson,
-}
-
-/// The estimate of a failure's position.
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum RuleName {
-    /// Best expected value.
-    Value,
-    /// Mean of the failures.
-    Mean,
-    /// One deviation before the mean of all handovers.
-    Naive,
-}
-
 /// Runs the command.
 pub(crate) fn run(command: Command, out: &mut dyn Write) -> Result<bool> {
     match command {
         Command::Status(connection) => {
-            let answer = connection.client()?.linkdb::<shown::LinkDbAnswer>()?;
+            let answer = connection.client()?.get::<shown::LinkDbAnswer>("/v1/linkdb")?;
             connection.show(&answer, out, shown::linkdb)
         }
         Command::Stats { database, json } => stats(&database, json, out),
@@ -189,6 +170,13 @@ impl Database {
         self.open_or_begin(bound)
     }
 
+    /// Adds the name of the file that an error is about: the database's or that of the export.
+    fn named(&self, error: ExchangeError, export: &str) -> anyhow::Error {
+        let is_own = matches!(error, ExchangeError::Store(_));
+        let name = if is_own { self.db.display().to_string() } else { export.to_owned() };
+        anyhow::Error::new(error).context(name)
+    }
+
     /// If a path is inaccessible, it may exist.
     fn is_there(&self) -> bool {
         self.db.try_exists().unwrap_or(true)
@@ -198,10 +186,11 @@ impl Database {
         // The daemon's configuration limits the number of handovers; without it nothing is evicted.
         let events_max = bound.events_max.unwrap_or(u64::MAX);
         let limits = Limits { events_max, ..Limits::default() };
-        Store::open(&self.db, limits).map_err(|error| match error {
-            StoreError::InUse { .. } => anyhow::Error::new(error)
-                .context("ask the daemon with `polyrail linkdb status`, or stop it first"),
-            error => error.into(),
+        Store::open(&self.db, limits).map_err(|error| {
+            let in_use = matches!(error, StoreError::InUse);
+            let error = anyhow::Error::new(error).context(self.db.display().to_string());
+            let remedy = "ask the daemon with `polyrail linkdb status`, or stop it first";
+            if in_use { error.context(remedy) } else { error }
         })
     }
 }
@@ -210,7 +199,7 @@ fn stats(database: &Database, json: bool, out: &mut dyn Write) -> Result<bool> {
     let store = database.open()?;
     let stats = store.stats()?;
     let mut routes: BTreeMap<RouteId, u64> = BTreeMap::new();
-    for (key, _) in store.cells()? {
+    for (key, _) in store.cells_by_age()? {
         *routes.entry(key.route).or_default() += 1;
     }
     if json {
@@ -246,23 +235,19 @@ fn stats(database: &Database, json: bool, out: &mut dyn Write) -> Result<bool> {
 fn export(arguments: &Export, out: &mut dyn Write) -> Result<bool> {
     let store = arguments.database.open()?;
     let format = format_of(arguments.format, arguments.file.as_deref());
-    let coarsening = match arguments.coarsen {
-        0 => Coarsening::Exact,
-        metres => Coarsening::Metres(metres),
+    let coarsening = Coarsening(arguments.coarsen);
+    let Some(path) = &arguments.file else {
+        let exported = exchange::export(&store, format, coarsening, out);
+        exported.map_err(|error| arguments.database.named(error, "standard output"))?;
+        return Ok(true);
     };
-    let exported = match &arguments.file {
-        None => exchange::export(&store, format, coarsening, out)?,
-        Some(path) => {
-            let mut file = BufWriter::new(create(path)?);
-            let exported = exchange::export(&store, format, coarsening, &mut file)?;
-            file.flush().with_context(|| path.display().to_string())?;
-            exported
-        }
-    };
-    if arguments.file.is_some() {
-        let exchange::Exported { handovers, cells, tracks, places } = exported;
-        eprintln!("{handovers} handovers, {cells} cells, {tracks} tracks, {places} places");
-    }
+    let mut file = BufWriter::new(create(path)?);
+    let exported = exchange::export(&store, format, coarsening, &mut file);
+    let name = path.display().to_string();
+    let exported = exported.map_err(|error| arguments.database.named(error, &name))?;
+    file.flush().context(name)?;
+    let exchange::Rows { handovers, cells, tracks, places, .. } = exported;
+    eprintln!("{handovers} handovers, {cells} cells, {tracks} tracks, {places} places");
     Ok(true)
 }
 
@@ -286,11 +271,13 @@ fn import(arguments: &Import, out: &mut dyn Write) -> Result<bool> {
         let db = &arguments.database.db;
         fs::remove_file(db).with_context(|| db.display().to_string())?;
     }
-    let imported = imported.with_context(|| format!("{name}: nothing was imported"))?;
-    let exchange::Imported { fresh, known, cells, tracks, places } = imported;
+    let imported = imported.map_err(|error| {
+        arguments.database.named(error, &format!("{name}: nothing was imported"))
+    })?;
+    let exchange::Rows { handovers, known, cells, tracks, places } = imported;
     writeln!(
         out,
-        "{fresh} handovers are new and {known} were known; {cells} cells, {tracks} tracks, \
+        "{handovers} handovers are new and {known} were known; {cells} cells, {tracks} tracks, \
          {places} places"
     )?;
     Ok(true)
@@ -320,12 +307,11 @@ fn judge(arguments: &Evaluate, out: &mut dyn Write) -> Result<bool> {
         records.push(handover);
         Ok::<_, StoreError>(())
     })?;
-    let rule = match arguments.rule {
-        RuleName::Value => Rule::Value,
-        RuleName::Mean => Rule::Mean,
-        RuleName::Naive => Rule::Naive,
+    let forecast = ForecastSettings {
+        rule: arguments.rule,
+        guard: arguments.guard,
+        ..ForecastSettings::default()
     };
-    let forecast = ForecastSettings { rule, guard: arguments.guard, ..ForecastSettings::default() };
     let mut settings = EvaluateSettings { forecast, ..EvaluateSettings::default() };
     if let Some(trips) = arguments.trips {
         settings.trips_max = trips;
@@ -339,7 +325,7 @@ fn judge(arguments: &Evaluate, out: &mut dyn Write) -> Result<bool> {
 }
 
 fn draw(arguments: &Plot, out: &mut dyn Write) -> Result<bool> {
-    let cells = arguments.database.open()?.cells()?;
+    let cells = arguments.database.open()?.cells_by_age()?;
     let direction = if arguments.down { Direction::Down } else { Direction::Up };
     let mut counts: BTreeMap<RouteId, u64> = BTreeMap::new();
     for (key, _) in cells.iter().filter(|(key, _)| key.direction == direction) {
@@ -385,19 +371,23 @@ fn is_database(path: &Path) -> bool {
         && begin == MAGIC
 }
 
-fn format_of(wanted: Option<FileFormat>, file: Option<&Path>) -> Format {
+fn format_of(wanted: Option<Format>, file: Option<&Path>) -> Format {
     let ends = |file: &Path| file.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv"));
-    match wanted {
-        Some(FileFormat::Csv) => Format::Csv,
-        Some(FileFormat::Ndjson) => Format::Ndjson,
-        None if file.is_some_and(ends) => Format::Csv,
-        None => Format::Ndjson,
-    }
+    let by_name = if file.is_some_and(ends) { Format::Csv } else { Format::Ndjson };
+    wanted.unwrap_or(by_name)
 }
 
-fn route(text: &str) -> Result<RouteId, String> {
-    let number = u64::from_str_radix(text, 16);
-    number.map(RouteId).map_err(|_| format!("{text:?} is not a number in hexadecimal digits"))
+fn file_format() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(["csv", "ndjson"])
+        .map(|name| if name == "csv" { Format::Csv } else { Format::Ndjson })
+}
+
+fn rule() -> impl TypedValueParser<Value = Rule> {
+    PossibleValuesParser::new(["value", "mean", "naive"]).map(|name| match name.as_str() {
+        "mean" => Rule::Mean,
+        "naive" => Rule::Naive,
+        _ => Rule::Value,
+    })
 }
 
 /// The magic number of redb files (its design document, "Database header").

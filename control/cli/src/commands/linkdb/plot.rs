@@ -1,9 +1,9 @@
-//! `polyrail linkdb plot`: the line as a picture.
+//! `polyrail linkdb plot`: draws a track.
 //!
-//! The track runs from left to right, in strips. Each carrier has a band: its cells in two shades,
-//! each up to the mean place of its handovers, with its name; a grey tick for each handover that
-//! went well, a red one for each that failed, from the oldest trip at the top of the band to the
-//! newest at its foot; and a blue line where a failure is forecast.
+//! The track runs from left to right, in strips. Each carrier has a band with its cells in two
+//! shades, each up to the mean place of its handovers. A grey tick is a success and a red one a
+//! failure, from the oldest trip at the top of the band to the newest at its foot. A blue line is a
+//! forecast.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use polyrail_model::{Direction, RouteId};
 use polyrail_predictor::history::{CellHistory, CellKey, PASSAGES_MAX};
 
-/// One way along one track.
+/// One direction of one track.
 pub(super) struct Picture {
     title: String,
     carriers: BTreeMap<String, Vec<Cell>>,
@@ -21,12 +21,12 @@ pub(super) struct Picture {
     to: f64,
 }
 
-/// A cell as it is drawn.
+/// A cell of the picture.
 struct Cell {
     name: String,
     /// The mean place of its handovers.
     end: f64,
-    /// Each handover: where, and whether it failed.
+    /// The metres of each handover, and whether it failed.
     passages: Vec<(f64, bool)>,
     forecast: Option<f64>,
 }
@@ -60,7 +60,7 @@ impl Picture {
             let cell = Cell { name: key.cell.to_string(), end, passages, forecast: forecast(key) };
             carriers.entry(key.carrier.clone()).or_default().push(cell);
         }
-        ensure!(!carriers.is_empty(), "no handovers are known of this route and direction");
+        ensure!(!carriers.is_empty(), "no handovers are known on this route and direction");
         for cells in carriers.values_mut() {
             cells.sort_by(|a, b| a.end.total_cmp(&b.end));
         }
@@ -117,7 +117,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Where a place is drawn; none outside the strip.
+    /// The pixel of a place; none outside the strip.
     fn x(&self, metres: f64) -> Option<i32> {
         (self.from..=self.to).contains(&metres).then(|| self.clamped(metres))
     }
@@ -190,75 +190,6 @@ const BAND: u32 = 90;
 const NAMES: u32 = 16;
 const AXIS: u32 = 40;
 const TITLE: u32 = 36;
-/// What a strip shows, in metres; a track longer than all strips is drawn smaller.
+/// The length of a strip in metres; a track longer than all strips is drawn to a smaller scale.
 const STRIP: f64 = 30_000.0;
 const STRIPS_MAX: u32 = 60;
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use polyrail_model::{CellId, Handover, HandoverOutcome, Position, Speed, TripId};
-
-    use super::*;
-
-    fn cells(ends: &[f64]) -> Vec<(CellKey, CellHistory)> {
-        let handover = |cell: usize, trip: u64, metres: f64| Handover {
-            trip: TripId(trip),
-            sequence: cell as u32,
-            at_ms: 0,
-            carrier: "a".into(),
-            route: RouteId(7),
-            direction: Direction::Up,
-            position: Position::from_metres(metres),
-            speed: Speed::from_metres_per_second(80.0),
-            from: CellId(cell as u64),
-            to: None,
-            rsrp: None,
-            outcome: [HandoverOutcome::Success, HandoverOutcome::TypeIII][trip as usize % 2],
-            dark: Duration::ZERO,
-        };
-        let one = |(cell, end): (usize, &f64)| {
-            let mut history = CellHistory::default();
-            for trip in 0..4 {
-                history.add(&handover(cell, trip, end + trip as f64 * 10.0));
-            }
-            (CellKey::of(&handover(cell, 0, 0.0)), history)
-        };
-        ends.iter().enumerate().map(one).collect()
-    }
-
-    #[test]
-    fn what_is_known_stands_in_the_picture() {
-        let cells = cells(&[1_000.0, 2_500.0, 4_000.0]);
-        let picture = |forecast: Option<f64>| {
-            let picture = Picture::new(&cells, RouteId(7), Direction::Up, |_| forecast).unwrap();
-            picture.draw().unwrap()
-        };
-        let without = picture(None);
-        assert!(without.starts_with("<svg") && without.contains("route 7, up"));
-        // Two failures and two successes of each of three cells.
-        let red = |text: &str| text.matches("#FF0000").count();
-        let blue = |text: &str| text.matches("#0000FF").count();
-        assert_eq!((red(&without), blue(&without)), (6, 0));
-        assert_eq!((red(&picture(Some(2_000.0))), blue(&picture(Some(2_000.0)))), (6, 3));
-    }
-
-    #[test]
-    fn nothing_is_no_picture_and_a_long_track_has_strips() {
-        let up = |cells: &[(CellKey, CellHistory)]| {
-            Picture::new(cells, RouteId(7), Direction::Up, |_| None)
-        };
-        assert!(up(&[]).is_err());
-        let long = up(&cells(&[1_000.0, 100_000.0])).unwrap().draw().unwrap();
-        let short = up(&cells(&[1_000.0])).unwrap().draw().unwrap();
-        let height = |text: &str| -> u32 {
-            let rest = text.split("height=\"").nth(1).unwrap();
-            rest.split('"').next().unwrap().parse().unwrap()
-        };
-        assert_eq!(height(&short), TITLE + BAND + AXIS);
-        assert_eq!(height(&long), TITLE + 4 * (BAND + AXIS));
-        let down = Picture::new(&cells(&[1.0]), RouteId(7), Direction::Down, |_| None);
-        assert!(down.is_err(), "the other way");
-    }
-}

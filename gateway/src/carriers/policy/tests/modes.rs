@@ -37,7 +37,7 @@ fn tls_joins_after_300_ms_or_one_and_a_half_round_trips() {
 }
 
 #[test]
-fn a_late_quic_path_replaces_the_tls_path() {
+fn late_quic_path_replaces_the_tls_path() {
     let mut world = World::new(Mode::Auto);
     world.net.udp = false;
     world.run_until(secs(1), |world| world.carries() == Some(TLS));
@@ -50,7 +50,7 @@ fn a_late_quic_path_replaces_the_tls_path() {
 }
 
 #[test]
-fn blocked_udp_demotes_within_seconds_and_is_retried_ever_more_rarely() {
+fn blocked_udp_demotes_within_seconds_and_retries_back_off() {
     let mut world = World::new(Mode::Auto);
     world.net.udp = false;
     world.run_until(secs(6), |world| world.demotions() == 1);
@@ -71,7 +71,7 @@ fn blocked_udp_demotes_within_seconds_and_is_retried_ever_more_rarely() {
 }
 
 #[test]
-fn a_refusal_of_udp_brings_tls_at_once() {
+fn refused_udp_switches_to_tls_at_once() {
     let mut world = World::new(Mode::Auto);
     (world.net.udp, world.net.udp_ends) = (false, Some(EndingKind::Refused));
     world.run(ms(300));
@@ -83,7 +83,7 @@ fn a_refusal_of_udp_brings_tls_at_once() {
 }
 
 #[test]
-fn a_dark_carrier_demotes_no_mode() {
+fn carrier_without_coverage_is_not_demoted() {
     // Dark at any moment of the search for QUIC, again and again, with and without a TLS path.
     for offset in (0..40).map(|step| ms(step * 50)) {
         let mut world = World::new(Mode::Auto);
@@ -113,7 +113,7 @@ fn a_dark_carrier_demotes_no_mode() {
 }
 
 #[test]
-fn an_idle_carrier_is_judged_when_tcp_makes_progress() {
+fn idle_carrier_is_demoted_only_when_tcp_makes_progress() {
     let mut world = World::new(Mode::Auto);
     world.net.udp = false;
     world.traffic = false;
@@ -136,7 +136,7 @@ fn udp_blocked_in_a_transfer_moves_to_tls_within_a_second() {
 }
 
 #[test]
-fn what_is_wrong_with_this_machine_demotes_nothing() {
+fn local_errors_do_not_demote() {
     for kind in [EndingKind::Local, EndingKind::Rejected] {
         let mut world = World::new(Mode::Auto);
         (world.net.udp, world.net.udp_ends) = (false, Some(kind));
@@ -150,7 +150,7 @@ fn what_is_wrong_with_this_machine_demotes_nothing() {
 }
 
 #[test]
-fn a_refusal_counts_only_while_tcp_shows_life() {
+fn refusal_counts_only_while_tcp_makes_progress() {
     let mut world = World::new(Mode::Auto);
     (world.net.udp, world.net.udp_ends) = (false, Some(EndingKind::Refused));
     world.traffic = false;
@@ -161,7 +161,7 @@ fn a_refusal_counts_only_while_tcp_shows_life() {
 }
 
 #[test]
-fn when_tcp_is_what_is_blocked_a_demoted_carrier_goes_back_to_quic() {
+fn demoted_carrier_returns_to_quic_if_tcp_is_blocked() {
     let mut world = World::new(Mode::Auto);
     world.net.udp = false;
     world.run_until(secs(6), |world| world.demotions() == 1);
@@ -187,7 +187,7 @@ fn fixed_modes_use_no_other_mode() {
 }
 
 #[test]
-fn a_mode_changes_without_a_gap() {
+fn mode_changes_without_a_gap() {
     let mut world = World::new(Mode::Auto);
     world.run(secs(2));
     for (wish, mode) in [(Mode::Tls, TLS), (Mode::Quic, QUIC), (Mode::Tls, TLS), (Mode::Auto, QUIC)]
@@ -215,7 +215,7 @@ fn a_mode_changes_without_a_gap() {
 }
 
 #[test]
-fn a_changed_network_retries_quic_sooner() {
+fn changed_network_retries_quic_sooner() {
     let mut world = World::new(Mode::Auto);
     world.net.udp = false;
     world.run_until(secs(6), |world| world.demotions() == 1);

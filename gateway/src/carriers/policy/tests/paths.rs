@@ -11,7 +11,7 @@ fn restarts(world: &World, wanted: Cause) -> usize {
 }
 
 #[test]
-fn an_interface_is_awaited_without_spinning() {
+fn missing_interface_causes_no_attempts() {
     for link in [Link::Absent, Link::Down, World::up(&[]), World::up(&["2001:db8::1"])] {
         let mut world = World::new(Mode::Auto);
         world.set_link(link.clone());
@@ -28,7 +28,7 @@ fn an_interface_is_awaited_without_spinning() {
 }
 
 #[test]
-fn a_removed_interface_closes_the_path() {
+fn removed_interface_closes_the_path() {
     let mut world = World::new(Mode::Auto);
     world.set_link(World::up(&["10.0.0.2"]));
     world.run(secs(2));
@@ -52,7 +52,7 @@ fn a_removed_interface_closes_the_path() {
 }
 
 #[test]
-fn an_interface_that_was_down_gets_a_fresh_connection_at_once() {
+fn recovered_interface_gets_a_fresh_connection_at_once() {
     let mut world = World::new(Mode::Auto);
     world.set_link(World::up(&["10.0.0.2"]));
     world.run(secs(2));
@@ -70,7 +70,7 @@ fn an_interface_that_was_down_gets_a_fresh_connection_at_once() {
 }
 
 #[test]
-fn a_new_address_restarts_and_a_further_one_does_not() {
+fn changed_address_restarts_and_additional_address_does_not() {
     let mut world = World::new(Mode::Auto);
     world.set_link(World::up(&["10.0.0.2"]));
     world.run(secs(2));
@@ -85,7 +85,7 @@ fn a_new_address_restarts_and_a_further_one_does_not() {
 }
 
 #[test]
-fn the_next_address_is_tried_when_one_fails() {
+fn next_address_is_tried_after_a_failure() {
     for refused in [false, true] {
         let pace = Pace { restart: Default::default(), frugal: false };
         let mut world = World::with(Mode::Quic, pace, 3);
@@ -108,18 +108,18 @@ fn the_next_address_is_tried_when_one_fails() {
 }
 
 #[test]
-fn refusals_are_not_answered_with_a_flood() {
+fn refused_attempts_back_off() {
     let mut world = World::new(Mode::Quic);
     world.net.udp_ends = Some(EndingKind::Refused);
     world.run(secs(60));
     let begun = world.started.len();
     assert!(begun <= 60, "{begun} in a minute");
     let failures = world.tells(|notice| matches!(notice, Notice::Failed { .. }));
-    assert_eq!(failures, begun, "each is told to the driver, which tells the log once");
+    assert_eq!(failures, begun, "the policy reports each; the driver logs them once");
 }
 
 #[test]
-fn the_operator_switches_a_carrier_off_and_on() {
+fn operator_disables_and_enables_a_carrier() {
     let mut world = World::new(Mode::Auto);
     world.run(secs(2));
     world.policy.set_enabled(world.now(), false);
@@ -148,7 +148,7 @@ fn other_addresses_of_the_cloud_replace_the_path() {
 }
 
 #[test]
-fn attempts_begun_before_a_change_do_not_satisfy_it() {
+fn attempts_with_outdated_settings_do_not_satisfy_a_change() {
     // While a race of the old kind has a connection on its way.
     for addresses in [false, true] {
         let mut world = World::new(Mode::Auto);
@@ -175,7 +175,7 @@ fn attempts_begun_before_a_change_do_not_satisfy_it() {
 }
 
 #[test]
-fn a_changed_configuration_replaces_the_path_despite_a_stall() {
+fn changed_configuration_replaces_a_stalled_path() {
     let mut world = World::new(Mode::Quic);
     world.run(secs(2));
     world.nimble = true;

@@ -28,7 +28,7 @@ fn moves_to(world: &World, mode: TunnelMode) -> usize {
 }
 
 #[test]
-fn a_policed_carrier_is_in_tls_at_once_and_brings_nine_tenths_of_its_rate() {
+fn policed_carrier_uses_tls_at_once_with_nine_tenths_of_its_rate() {
     let mut world = policed();
     world.report_policed(125_000);
     let took = world.run_until(secs(3), |world| world.carries() == Some(TLS));
@@ -58,7 +58,7 @@ fn a_policed_carrier_is_in_tls_at_once_and_brings_nine_tenths_of_its_rate() {
 }
 
 #[test]
-fn a_retry_that_lasts_makes_the_next_wait_short_again() {
+fn lasting_retry_resets_the_wait() {
     let mut world = demoted();
     world.run_until(secs(31), |world| world.carries() == Some(QUIC));
     assert!(world.policy.demotion().is_none());
@@ -68,7 +68,7 @@ fn a_retry_that_lasts_makes_the_next_wait_short_again() {
 }
 
 #[test]
-fn without_tls_the_connection_is_renewed_and_each_time_later() {
+fn policed_quic_only_carrier_is_renewed_with_backoff() {
     let mut world = World::new(Mode::Quic);
     world.run(secs(2));
     let renewed = |world: &World| {
@@ -87,7 +87,7 @@ fn without_tls_the_connection_is_renewed_and_each_time_later() {
 }
 
 #[test]
-fn an_outage_does_not_end_a_demotion_for_policing() {
+fn outage_does_not_end_a_demotion_for_policing() {
     let mut quic_first = 0;
     for dark in (2_000..6_000).step_by(150).chain([8_000, 15_000]) {
         let mut world = demoted();
@@ -115,7 +115,7 @@ fn an_outage_does_not_end_a_demotion_for_policing() {
 }
 
 #[test]
-fn a_stall_does_not_keep_a_demoted_carrier_on_quic() {
+fn stalled_demoted_carrier_leaves_quic() {
     let mut world = policed();
     world.report_policed(125_000);
     (world.nimble, world.net.dark) = (true, true);
@@ -126,7 +126,7 @@ fn a_stall_does_not_keep_a_demoted_carrier_on_quic() {
 }
 
 #[test]
-fn a_demotion_that_finds_no_tls_path_is_lifted_for_as_long() {
+fn demotion_without_a_tls_path_is_lifted_for_its_wait() {
     let mut world = policed();
     world.net.tcp = false;
     world.report_policed(125_000);

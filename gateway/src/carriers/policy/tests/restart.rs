@@ -1,4 +1,4 @@
-//! Races after blackouts, reports, new cells and operators' wishes.
+//! Races after blackouts, reports, new cells and operators' requests.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn restarts(world: &World, wanted: Cause) -> usize {
     world.tells(|notice| matches!(notice, Notice::Restarted { cause, .. } if *cause == wanted))
 }
 
-/// Blackouts that drop all packets, at 40 different phases: the times until user data passes.
+/// The times until user data flows again after blackouts at 40 different phases.
 fn returns(mode: Mode, pace: &Pace, rtt: Duration, dark: Duration, early: bool) -> Vec<Duration> {
     let mut times: Vec<Duration> = (0..40)
         .map(|step| {
@@ -64,7 +64,7 @@ fn one_stall_is_counted_once() {
 }
 
 #[test]
-fn a_recovered_path_ends_the_race() {
+fn recovered_path_ends_the_race() {
     let mut world = World::new(Mode::Quic);
     world.run(secs(2));
     let path = world.in_use();
@@ -82,7 +82,7 @@ fn a_recovered_path_ends_the_race() {
 }
 
 #[test]
-fn a_long_blackout_begins_few_connections() {
+fn long_blackout_starts_few_connections() {
     for (frugal, fast, slow) in [(false, 90, 45), (true, 20, 11)] {
         let mut world = World::with(Mode::Auto, Pace { restart: Restart::default(), frugal }, 1);
         world.run(secs(2));
@@ -101,15 +101,15 @@ fn a_long_blackout_begins_few_connections() {
         assert!(late <= 31, "{late} a minute");
         assert!(world.alive_max <= if frugal { 1 } else { 3 });
         let counters = world.policy.counters();
-        assert_eq!(counters.quic.begun + counters.tls.begun, world.started.len() as u64);
-        assert!(counters.quic.unanswered > 10, "{counters:?}");
+        assert_eq!(counters.attempts, world.started.len() as u64);
+        assert!(counters.quic_attempts_unanswered > 10, "{counters:?}");
         world.net.dark = false;
         world.run_until(secs(6), |world| world.carries().is_some());
     }
 }
 
 #[test]
-fn a_round_trip_that_grew_is_survived() {
+fn longer_round_trip_still_connects() {
     for mode in [Mode::Auto, Mode::Quic, Mode::Tls] {
         for attempts_max in [1, 3] {
             let restart = Restart { attempts_max, ..Restart::default() };
@@ -128,7 +128,7 @@ fn a_round_trip_that_grew_is_survived() {
 }
 
 #[test]
-fn an_answer_holds_back_further_attempts() {
+fn answer_pauses_further_attempts() {
     let mut world = World::new(Mode::Quic);
     world.net.rtt = ms(200);
     world.run(secs(3));
@@ -136,26 +136,26 @@ fn an_answer_holds_back_further_attempts() {
     world.policy.renew(world.now(), Cause::Operator);
     world.run_until(secs(2), |world| restarts(world, Cause::Operator) == 1);
     let starts = world.starts(begun);
-    // One at once, one after 100 ms; the answer of the first comes with the third.
+    // The answer to the first attempt arrives with the third, 200 ms later.
     assert!(starts.len() <= 3, "{starts:?}");
 }
 
 #[test]
-fn the_cloud_may_say_that_a_path_stalls() {
+fn stall_reported_by_the_cloud_restarts_the_path() {
     let mut world = World::new(Mode::Quic);
     world.traffic = false;
     world.run(secs(2));
     let path = world.in_use().unwrap();
     world.policy.on_peer_stall(world.now(), path);
     world.run_until(secs(1), |world| restarts(world, Cause::PeerStall) == 1);
-    // Of a path that is not in use any more it means nothing.
+    // A report about a replaced path is ignored.
     world.policy.on_peer_stall(world.now(), path);
     world.run(secs(1));
     assert_eq!(restarts(&world, Cause::PeerStall), 1);
 }
 
 #[test]
-fn a_new_cell_and_an_operator_restart_a_healthy_path() {
+fn new_cell_and_operator_restart_a_healthy_path() {
     let mut world = World::new(Mode::Auto);
     world.run(secs(2));
     for cause in [Cause::Cell, Cause::Operator] {
@@ -165,18 +165,18 @@ fn a_new_cell_and_an_operator_restart_a_healthy_path() {
         assert_eq!(restarts(&world, cause), 1);
         world.run(secs(1));
     }
-    // Where nothing answers, the old path is not doubted for ever.
+    // Without an answer, the restart is abandoned and the old path stays.
     world.net.dead = vec![super::world::address(1)];
     world.traffic = false;
     world.policy.renew(world.now(), Cause::Operator);
     world.run(secs(15));
     let begun = world.started.len();
     world.run(secs(15));
-    assert_eq!(world.started.len(), begun, "it is over after 10 s");
+    assert_eq!(world.started.len(), begun, "the restart ends after 10 s");
 }
 
 #[test]
-fn without_restarts_only_the_end_of_a_connection_brings_another() {
+fn disabled_restart_reconnects_only_closed_connections() {
     let restart = Restart { enabled: false, early_data: false, ..Restart::default() };
     let mut world = World::with(Mode::Quic, Pace { restart, frugal: false }, 1);
     world.run(secs(2));
@@ -193,7 +193,7 @@ fn without_restarts_only_the_end_of_a_connection_brings_another() {
 }
 
 #[test]
-fn a_backup_or_metered_carrier_races_one_connection_at_a_time() {
+fn backup_or_metered_carrier_races_one_connection_at_a_time() {
     let pace = Pace { restart: Restart::default(), frugal: true };
     let mut world = World::with(Mode::Auto, pace, 1);
     world.run(secs(2));
@@ -210,7 +210,7 @@ fn a_backup_or_metered_carrier_races_one_connection_at_a_time() {
 }
 
 #[test]
-fn a_stall_on_a_path_without_traffic_begins_a_race() {
+fn stall_of_an_idle_path_starts_a_race() {
     let mut world = World::new(Mode::Quic);
     world.traffic = false;
     world.run(secs(2));
@@ -223,7 +223,7 @@ fn a_stall_on_a_path_without_traffic_begins_a_race() {
 }
 
 #[test]
-fn a_race_does_not_wait_for_a_greeting_that_was_lost() {
+fn race_does_not_wait_for_a_lost_greeting() {
     let pace = Pace { restart: Restart::default(), frugal: false };
     for rtt in [ms(20), ms(40), ms(60), ms(120), ms(200)] {
         for mode in [Mode::Quic, Mode::Auto] {
@@ -238,7 +238,7 @@ fn a_race_does_not_wait_for_a_greeting_that_was_lost() {
 }
 
 #[test]
-fn a_stall_that_lasts_is_one_race_until_a_fresh_connection_carries() {
+fn long_stall_is_one_race_until_a_fresh_path_is_up() {
     let restart = Restart { interval: secs(1), ..Restart::default() };
     let mut world = World::with(Mode::Quic, Pace { restart, frugal: false }, 1);
     world.run(secs(2));
@@ -252,7 +252,7 @@ fn a_stall_that_lasts_is_one_race_until_a_fresh_connection_carries() {
 }
 
 #[test]
-fn races_that_follow_each_other_keep_the_interval() {
+fn consecutive_races_keep_the_interval() {
     let mut world = World::new(Mode::Quic);
     world.net.rtt = ms(200);
     world.run(secs(2));

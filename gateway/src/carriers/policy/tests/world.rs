@@ -13,18 +13,18 @@ use crate::carriers::policy::{
 pub(super) const QUIC: TunnelMode = TunnelMode::Quic;
 pub(super) const TLS: TunnelMode = TunnelMode::Tls;
 
-/// What the carrier does.
+/// The behaviour of the carrier.
 pub(super) struct Net {
     pub(super) rtt: Duration,
     pub(super) dark: bool,
     pub(super) udp: bool,
     pub(super) tcp: bool,
-    /// Each QUIC connection ends so after a round trip.
+    /// Each QUIC connection fails like this after a round trip.
     pub(super) udp_ends: Option<EndingKind>,
     /// Bytes a second in each mode, while there is traffic.
     pub(super) udp_rate: u64,
     pub(super) tcp_rate: u64,
-    /// Addresses where nobody is.
+    /// Addresses without a server.
     pub(super) dead: Vec<SocketAddr>,
 }
 
@@ -35,15 +35,15 @@ struct Conn {
     path: Option<u64>,
     superseded: bool,
     bytes: u64,
-    /// The handshake is over.
+    /// The handshake finished.
     up: bool,
-    /// It greets in early data, and that was lost.
+    /// It sent its greeting as early data, which was lost.
     early: bool,
     lost: bool,
     moved_at: Instant,
     /// The session has reported a stall.
     stalled: bool,
-    /// When a lost first packet is sent again, and the wait after that.
+    /// When a lost first packet is retransmitted, and the wait after that.
     again: Option<(Instant, Duration)>,
     /// A path's transport backs off: when it sends next, and the wait after that.
     stuck: Option<(Instant, Duration)>,
@@ -59,7 +59,7 @@ pub(super) struct World {
     pub(super) policy: Policy,
     pub(super) net: Net,
     pub(super) traffic: bool,
-    /// The session misses progress on the path for another reason.
+    /// The session reports a stall of the path for another reason.
     pub(super) stalled: bool,
     /// Connections greet in early data.
     pub(super) early: bool,
@@ -71,7 +71,7 @@ pub(super) struct World {
     numbers: u64,
     pub(super) started: Vec<(Duration, Start)>,
     pub(super) told: Vec<(Duration, Notice)>,
-    /// The most connections that were alive at once beside paths.
+    /// The maximum number of concurrent connections, in addition to paths.
     pub(super) alive_max: usize,
     /// Bytes over each mode's paths.
     pub(super) moved: [u64; 2],
@@ -97,7 +97,7 @@ impl World {
             dead: Vec::new(),
         };
         Self {
-            policy: Policy::new(pace, mode, addresses, 7),
+            policy: Policy::new(pace, true, mode, addresses, 7),
             net,
             traffic: true,
             stalled: false,
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until something holds; panics after `max`.
+    /// Lets time pass until a condition holds; panics after `max`.
     pub(super) fn run_until(&mut self, max: Duration, what: impl Fn(&Self) -> bool) -> Duration {
         let begun = self.now;
         while !what(self) {
@@ -143,7 +143,7 @@ impl World {
         self.now - begun
     }
 
-    /// The mode of the path in use, when packets pass.
+    /// The mode of the path in use, if packets are delivered.
     pub(super) fn carries(&self) -> Option<TunnelMode> {
         let id = self.policy.in_use()?;
         let conn = self.conns.iter().find(|conn| conn.start.attempt == id)?;
@@ -167,7 +167,7 @@ impl World {
         self.tells(|notice| matches!(notice, Notice::Demoted { again: false, .. }))
     }
 
-    /// When the connection in use was begun.
+    /// When the connection in use was started.
     pub(super) fn in_use_since(&self) -> Duration {
         let id = self.policy.in_use().unwrap();
         self.started.iter().find(|(_, start)| start.attempt == id).unwrap().0
@@ -278,8 +278,8 @@ impl World {
         let was_stalled = std::mem::replace(&mut conn.stalled, stalled);
         self.policy.observe(self.now, id, reading);
         match (was_stalled, stalled) {
-            (false, true) => self.policy.on_stalled(id),
-            (true, false) => self.policy.on_recovered(id),
+            (false, true) => self.policy.set_stalled(id, true),
+            (true, false) => self.policy.set_stalled(id, false),
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Packet buffers that are used again.
+//! Reused packet buffers.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 /// How many idle buffers a pool keeps; more are freed.
 const IDLE_MAX: usize = 4096;
 
-/// Where buffers of one size wait for their next use.
+/// Idle buffers of one size.
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
     idle: Rc<RefCell<Vec<Box<[u8]>>>>,
@@ -49,7 +49,7 @@ impl Frame {
         &self.buffer[..self.length]
     }
 
-    /// The packet, to be changed in its place.
+    /// The packet, mutable.
     pub(super) fn packet_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[..self.length]
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_used_again_and_copies_are_their_own() {
+    fn buffers_are_reused_and_copies_are_independent() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"abc").unwrap();
         std::io::Seek::rewind(&mut file).unwrap();

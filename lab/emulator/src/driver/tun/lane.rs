@@ -12,20 +12,20 @@ use crate::packet::{class, icmp};
 use crate::report::{DirectionReport, Timing};
 use crate::scenario::direction_seed;
 
-/// How many packets are taken in before others get their turn.
+/// The most packets read in one turn.
 const READ_BATCH: usize = 32;
 
 pub(super) struct Lane<'f> {
     from: &'f File,
     to: &'f File,
-    /// From far to near: the NAT stands at its beginning, and else at its end.
+    /// From far to near: the NAT is at its beginning, otherwise at its end.
     down: bool,
     model: LinkModel<Frame>,
     pool: Pool,
     timing: Timing,
     refused: u64,
     nat_dropped: u64,
-    /// When the model next wants to be asked.
+    /// The next departure of the model.
     wake: Option<Instant>,
 }
 
@@ -71,7 +71,7 @@ impl<'f> Lane<'f> {
         if let (Verdict::TooBig, Some(answer)) = (verdict, answer)
             && let Err(error) = self.from.write(&answer)
         {
-            tracing::debug!(%error, "telling a sender the MTU");
+            tracing::debug!(%error, "sending the MTU to a sender");
         }
     }
 
@@ -91,7 +91,7 @@ impl<'f> Lane<'f> {
             if !self.down && nat.outbound(frame.packet_mut()) == Passage::Dropped {
                 self.nat_dropped += 1;
             } else if let Err(error) = frame.write(self.to) {
-                // The interface is down, or the packet is not what its namespace takes.
+                // The interface is down, or its namespace refuses the packet.
                 self.refused += 1;
                 tracing::debug!(%error, "writing to a device");
             }

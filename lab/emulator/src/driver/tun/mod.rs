@@ -29,10 +29,10 @@ use crate::sys;
 use frame::Pool;
 use lane::Lane;
 
-/// What lies beyond an MTU in a buffer: nothing that TUN gives is longer than the MTU.
+/// The spare bytes of a buffer beyond the MTU; no packet of a TUN device is longer than the MTU.
 const BUFFER_SPARE: usize = 64;
 
-/// How long to sleep when nothing at all is due.
+/// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
 /// The devices of one link.
@@ -121,13 +121,13 @@ fn device(sides: &Sides, link: &LinkScenario, end: &End, is_far: bool) -> Result
     })
 }
 
-/// The interface whose device stands at a place: those of a link in pairs, near first.
+/// The interface of the device at a place: those of a link in pairs, near first.
 fn interface(scenario: &Scenario, place: usize) -> String {
     let link = &scenario.links[place / 2];
     if place.is_multiple_of(2) { &link.near } else { &link.far }.interface.clone()
 }
 
-/// Asks the kernel to run this thread in time; true when it has real-time priority.
+/// Asks for prompt scheduling of this thread; true if it has real-time priority.
 fn prefer(options: &Options) -> Result<bool, RunError> {
     if let Some(core) = options.core {
         let mut cores = CpuSet::new();
@@ -186,7 +186,7 @@ impl<'f> TunRail<'f> {
         all
     }
 
-    /// The lanes that a command is about.
+    /// The lanes of a command's target.
     fn aimed(&mut self, target: &Target) -> Result<impl Iterator<Item = &mut Lane<'f>>, String> {
         let places = target.places(&self.names)?;
         let lanes = self.lanes.iter_mut().enumerate();

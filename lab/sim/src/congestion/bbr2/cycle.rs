@@ -1,5 +1,5 @@
 //! PROBE_BW of bbr2: every so often the pipe is filled and more than the known bandwidth is tried;
-//! what is lost there bounds what may be in flight.
+//! losses there bound the bytes in flight.
 
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::model::bytes_in;
+use super::bytes_in;
 
 /// The tracker.
 #[derive(Debug, Default)]

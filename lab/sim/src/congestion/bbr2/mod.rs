@@ -1,5 +1,5 @@
-//! bbr as the QUIC tunnels have it: quiche's `bbr2_gcongestion`, a kin of BBR version 2 and 3
-//! (draft-ietf-ccwg-bbr), with the two parameters that the tunnels set themselves.
+//! The bbr of the QUIC tunnels: quiche's `bbr2_gcongestion`, related to BBR versions 2 and 3
+//! (draft-ietf-ccwg-bbr), with the two parameters that the tunnels set.
 //!
 //! ```text
 //! STARTUP -- flat for 3 rounds, or lossy --> DRAIN -- in flight <= BDP --> PROBE_BW
@@ -10,13 +10,13 @@
 //!                                                       half a BDP for 200 ms, then back
 //! ```
 //!
-//! What is in flight has two bounds that losses teach: `inflight_high` outlives a cycle,
-//! `inflight_low` and `bandwidth_low` hold until the next probe. The window is never less than the
-//! first one. A timeout loses nothing: a probe or two go beyond the window, and what they show to
-//! be lost goes again at the old rate. The sender, which takes all for lost at a timeout, is kept
-//! from more than that by a narrow window until something is acknowledged.
+//! Losses set two bounds of the bytes in flight: `inflight_high` outlives a cycle, `inflight_low`
+//! and `bandwidth_low` apply until the next probe. The window is never smaller than the first one.
+//! A timeout declares nothing lost: one or two probes exceed the window, and the losses that they
+//! show are retransmitted at the old rate. The sender here declares everything lost at a timeout,
+//! so a narrow window limits it until something is acknowledged.
 //!
-//! Left out: pairs of packets that leave at once, losses found by time, growing reordering.
+//! Left out: pairs of packets sent at once, losses detected by time, growing reordering.
 
 mod cycle;
 mod height;
@@ -28,8 +28,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
-use super::{Ack, Control, Loss, WINDOW_FIRST};
-use crate::world::transport::SEGMENT;
+use super::{Ack, Control, Loss, SEGMENT, WINDOW_FIRST};
 use cycle::Cycle;
 use model::{Event, Model, RTT_UNKNOWN, rate_of, times};
 
@@ -274,10 +273,6 @@ impl Control for Bbr2 {
     fn pacing(&self) -> Option<Bitrate> {
         (self.burst == 0).then(|| Bitrate::from_bps(self.pace))
     }
-
-    fn in_slow_start(&self) -> bool {
-        matches!(self.mode, Mode::Startup)
-    }
 }
 
 /// As the tunnels set them (`tunnel/src/quic/context.rs`).
@@ -301,3 +296,10 @@ const BURST: u32 = 10;
 const PROBES: u64 = 2;
 /// What quiche takes for a packet in its rules.
 const PACKET: u64 = 1_300;
+const NANOS: u128 = 1_000_000_000;
+
+/// What a bandwidth in bits a second carries, in bytes.
+fn bytes_in(bandwidth: u64, time: Duration) -> u64 {
+    let bytes = u128::from(bandwidth) * time.as_nanos() / (8 * NANOS);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::PACKET;
 use super::height::{Arrival, Height};
+use super::{NANOS, PACKET, bytes_in};
 use crate::congestion::Flight;
 
 /// The model.
@@ -311,8 +311,8 @@ impl Model {
     }
 }
 
-/// The lower of the rates at which a flight was sent and acknowledged, in bits a second. What was
-/// lost counts as sent, unlike in the kernel's estimate.
+/// The lower of the rates at which a flight was sent and acknowledged, in bits a second. Lost bytes
+/// count as sent, unlike in the kernel's estimate.
 fn rate(flight: &Flight) -> u64 {
     let acked = rate_of(flight.acked_since, flight.acking);
     if flight.sending.is_zero() {
@@ -324,12 +324,6 @@ fn rate(flight: &Flight) -> u64 {
 /// A gain of a bandwidth in bits a second.
 pub(super) fn times(bandwidth: u64, gain: f64) -> u64 {
     (bandwidth as f64 * gain).round() as u64
-}
-
-/// What a bandwidth in bits a second carries, in bytes.
-pub(super) fn bytes_in(bandwidth: u64, time: Duration) -> u64 {
-    let bytes = u128::from(bandwidth) * time.as_nanos() / (8 * NANOS);
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// Bits a second. Whole ones: what lies between decides whether acknowledgements came early.
@@ -344,7 +338,6 @@ const RTT_WINDOW: Duration = Duration::from_secs(10);
 const GROWTH: f64 = 1.25;
 const ROUNDS_FLAT: u32 = 3;
 const QUEUE_PACKETS: u64 = 2;
-const NANOS: u128 = 1_000_000_000;
 const HEADROOM: f64 = 0.15;
 /// What a loss takes away.
 pub(super) const BETA: f64 = 0.3;

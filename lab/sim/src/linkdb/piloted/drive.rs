@@ -1,7 +1,7 @@
-//! The generated trips of one route, and what the train's receiver says on them.
+//! The generated trips of one route, and the readings of the train's satellite receiver.
 //!
-//! The train comes from somewhere and goes on: before the route and behind it only the receiver
-//! speaks, and the modems name the first and the last cell.
+//! Trains run beyond both ends of the route. There only the receiver has readings, and the modems
+//! report the first and the last cell.
 
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,9 @@ pub struct Setup {
     pub metres: f64,
     /// How many trips there are.
     pub trips: u64,
-    /// After how many seconds at most what a modem tells is seen.
+    /// The greatest delay of a modem's report, in seconds.
     pub report: f64,
-    /// The receiver's error, of 1 for the generator's.
+    /// The receiver's error, as a multiple of the generator's.
     pub noise: f64,
 }
 
@@ -31,7 +31,7 @@ pub struct Setup {
 pub struct Course {
     /// The cells.
     pub route: Route,
-    /// Where they are.
+    /// Their places on the ground.
     pub line: Line,
     /// How long a trip takes, in seconds.
     pub length: f64,
@@ -44,11 +44,11 @@ pub struct Drive {
     pub number: u64,
     /// The trip.
     pub trip: Trip,
-    /// What each carrier's modem reports, once a second.
+    /// The reports of each carrier's modem, once a second.
     pub signals: Vec<Vec<Signal>>,
 }
 
-/// From seconds of a trip to moments.
+/// Converts seconds of a trip to instants.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
 
@@ -64,7 +64,7 @@ impl Course {
         Self { route, line, length }
     }
 
-    /// Whether trains learned the line the other way, so that positions fall on these trips.
+    /// Whether the line was learned in the other direction, so that positions fall on these trips.
     pub fn is_down(&self) -> bool {
         !self.route.seed.is_multiple_of(2)
     }
@@ -83,12 +83,13 @@ impl Course {
         (0..setup.trips).map(drive).collect()
     }
 
-    /// From when to when a train is seen, in seconds of its trip.
+    /// The time in which a train is observed, in seconds of its trip.
     pub fn span(&self) -> (f64, f64) {
         (-BEFORE, self.length + BEHIND)
     }
 
-    /// The readings of a receiver on a trip: the generator's along the line, as wrong beside it.
+    /// The readings of a receiver on a trip: the generator's along the line, with the same error
+    /// across.
     pub fn fixes(&self, drive: &Drive, clock: Clock, setup: &Setup) -> Vec<(f64, Observation)> {
         let mut dice = Dice::new(drive.trip.seed ^ 0xf1c5);
         let speed = self.route.speed.metres_per_second();
@@ -104,7 +105,7 @@ impl Course {
         self.seconds().map(read).collect()
     }
 
-    /// The readings on a passage the other way, on which nothing but the line is learned.
+    /// The readings on a trip in the other direction, on which only the line is learned.
     pub fn fixes_back(&self, clock: Clock, setup: &Setup) -> Vec<(f64, Observation)> {
         let mut dice = Dice::new(self.route.seed ^ 0xbac4);
         let speed = self.route.speed.metres_per_second();
@@ -136,12 +137,12 @@ impl Course {
 }
 
 impl Clock {
-    /// A trip's first second is here, or little later: earlier observations must fit.
+    /// A clock whose trip begins a little after `start`, to leave room for earlier observations.
     pub fn new(start: Instant) -> Self {
         Self(start + Duration::from_secs_f64(2.0 * BEFORE))
     }
 
-    /// The moment of a second, from -60 on.
+    /// The instant of a second, from -60 on.
     pub fn at(self, second: f64) -> Instant {
         let way = Duration::from_secs_f64(second.abs());
         if second < 0.0 { self.0.checked_sub(way).unwrap_or(self.0) } else { self.0 + way }
@@ -153,13 +154,13 @@ impl Clock {
     }
 }
 
-/// How long a train is seen before the route and behind it, in seconds: until it is known where it
-/// goes, and until the last handovers are over.
+/// How long a train is observed before and after the route, in seconds: until its direction is
+/// known, and until the last handovers have ended.
 const BEFORE: f64 = 30.0;
 const BEHIND: f64 = 25.0;
-/// As the generator's, in metres.
+/// The generator's error, in metres.
 const RECEIVER_ERROR: f64 = 8.0;
-/// As those of the campaign without a pilot.
+/// The same as in the campaign without a pilot.
 const TRIP_SEEDS: u64 = 1_000;
 /// A trip a day.
 const DAY_MS: u64 = 86_400_000;

@@ -1,14 +1,13 @@
-//! The observed share of the true handovers: how many became records, of which type, and where.
+//! The observed part of the true handovers: how many became records, of which type, and where.
 
-use std::fmt;
-
-use polyrail_emulator::results::{Goal, Report as Results, median};
+use polyrail_emulator::results::{Goal, Report as Results};
 use polyrail_model::{Handover, HandoverOutcome};
 
 use super::play::{Passage, Truth};
 use crate::linkdb::results::figure;
+use crate::sim::metrics::quantile;
 
-/// The observed share of the true handovers.
+/// The observed part of the true handovers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
     /// True failures.
@@ -17,20 +16,18 @@ pub struct Found {
     pub successes: Seen,
     /// Records that belong to no true handover.
     pub spurious: u64,
-    /// How often a true type II, and a true type III, was recorded as type I, II and III.
+    /// How often true types II and III were recorded as types I, II and III.
     pub types: [[u64; 3]; 2],
-    /// How far records are from where the handovers truly were, in metres.
+    /// The distances of records from the true places, in metres.
     pub off: Vec<f64>,
-    /// Changes of cell whose outcome the detector did not know, and handovers without a place.
+    /// Changes of cell with unknown outcome, and handovers without a place.
     pub untold: u64,
-    /// Handovers without a trip or a place.
-    pub unplaced: u64,
 }
 
 /// True handovers of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// How many there were.
+    /// Their number.
     pub all: u64,
     /// Those with a record of the same kind.
     pub right: u64,
@@ -44,8 +41,7 @@ impl Found {
         let Passage { records, truths, counts } = passage;
         let matched = matched(records, truths);
         self.spurious += (records.len() - matched.iter().flatten().count()) as u64;
-        self.untold += counts.detector.untold;
-        self.unplaced += counts.unplaced;
+        self.untold += counts.untold;
         for (truth, record) in truths.iter().zip(matched) {
             let (fails, was) = (truth.handover.outcome.is_failure(), truth.handover.outcome);
             let seen = if fails { &mut self.failures } else { &mut self.successes };
@@ -84,51 +80,18 @@ impl Found {
         ] {
             figure(results, &format!("{prefix}_{name}"), share, Goal::None);
         }
-        if let Some([middle, far]) = self.off_track() {
-            for (name, metres) in [("position_off", middle), ("position_off_p95", far)] {
+        for (name, share) in [("position_off", 0.5), ("position_off_p95", 0.95)] {
+            let metres = quantile(&self.off, share);
+            if metres.is_finite() {
                 results.result(&format!("{prefix}_{name}"), metres, "m", Goal::None, &[]);
             }
         }
-    }
-
-    /// How far records are off: half of them at most so far, and 95 of 100.
-    fn off_track(&self) -> Option<[f64; 2]> {
-        let mut sorted = self.off.clone();
-        sorted.sort_by(f64::total_cmp);
-        let far = *sorted.get(sorted.len() * 95 / 100)?;
-        Some([median(&sorted), far])
     }
 }
 
 impl Seen {
     fn share(&self, some: u64) -> Option<f64> {
         (self.all > 0).then(|| some as f64 / self.all as f64)
-    }
-}
-
-impl fmt::Display for Found {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "| true | handovers | recorded as such | as the other | not recorded |")?;
-        writeln!(f, "|---|---:|---:|---:|---:|")?;
-        for (name, seen) in [("failures", self.failures), ("successes", self.successes)] {
-            let Seen { all, right, wrong } = seen;
-            let parts = [right, wrong, all - right - wrong];
-            let [right, wrong, none] = parts.map(|part| shown(seen.share(part)));
-            writeln!(f, "| {name} | {all} | {right} | {wrong} | {none} |")?;
-        }
-        writeln!(f, "\n| true | as type I | as type II | as type III |")?;
-        writeln!(f, "|---|---:|---:|---:|")?;
-        for (name, [one, two, three]) in ["type II", "type III"].iter().zip(self.types) {
-            writeln!(f, "| {name} | {one} | {two} | {three} |")?;
-        }
-        let Self { spurious, untold, unplaced, .. } = self;
-        writeln!(f, "\nrecords of nothing: {spurious}, untold: {untold}, unplaced: {unplaced}")?;
-        match self.off_track() {
-            Some([middle, far]) => {
-                writeln!(f, "records are {middle:.1} m off in the median, {far:.1} m at p95")
-            }
-            None => writeln!(f, "nothing was recorded"),
-        }
     }
 }
 
@@ -165,10 +128,5 @@ fn share_of(counts: [u64; 3], place: usize) -> Option<f64> {
     (all > 0).then(|| counts[place] as f64 / all as f64)
 }
 
-/// A dash if it was not counted.
-fn shown(share: Option<f64>) -> String {
-    share.map_or("-".into(), |share| format!("{share:.3}"))
-}
-
-/// A record and its handover are at most so far apart.
+/// The greatest distance in time between a record and its handover.
 const APART_MS: u64 = 5_000;

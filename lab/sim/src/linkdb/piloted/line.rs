@@ -1,8 +1,8 @@
-//! The line on the ground: where the metres of a generated route are, in degrees.
+//! The line on the ground: the coordinates of a generated route.
 //!
-//! It winds as fast lines do, with radii above 2 km, and never comes near itself.
+//! It winds like a high-speed line, with radii above 2 km, and never comes near itself.
 
-/// A line, by its places each ten metres.
+/// A line, as a place every ten metres.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// The metres of the first place.
@@ -12,7 +12,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// The line of a route, from these metres to those.
+    /// The line of a route between two positions in metres.
     pub fn new(seed: u64, from: f64, to: f64) -> Self {
         let turned = seed as f64;
         let mut place = [NORTH, EAST];
@@ -26,8 +26,8 @@ impl Line {
         Self { from, places }
     }
 
-    /// The place at these metres, so far to the right of the line, in degrees north and east. What
-    /// is beyond an end lies straight ahead.
+    /// The place at a position in metres, `aside` metres to the right of the line, in degrees north
+    /// and east. Beyond its ends the line is straight.
     pub fn place(&self, metres: f64, aside: f64) -> [f64; 2] {
         let steps = (metres - self.from) / STEP;
         let at = (steps.max(0.0) as usize).min(self.places.len().saturating_sub(2));
@@ -40,7 +40,7 @@ impl Line {
     }
 }
 
-/// The place so many metres away, by a bearing in radians.
+/// The place at a distance in metres and a bearing in radians.
 fn moved([north, east]: [f64; 2], bearing: f64, metres: f64) -> [f64; 2] {
     let (sine, cosine) = bearing.sin_cos();
     let wide = METRES_PER_DEGREE * north.to_radians().cos();
@@ -52,11 +52,11 @@ fn bearing(one: [f64; 2], next: [f64; 2]) -> f64 {
     east.atan2(next[0] - one[0])
 }
 
-/// Where the line begins, in degrees, and where it leads in the mean, in degrees from north.
+/// The beginning of the line, in degrees, and its mean bearing, in degrees from north.
 const NORTH: f64 = 50.0;
 const EAST: f64 = 8.0;
 const BEARING: f64 = 60.0;
-/// How far its bends turn it, in degrees, and how long they are, in metres for a radian.
+/// The amplitude of its bends in degrees, and their length in metres per radian.
 const BENDS: [(f64, f64); 2] = [(30.0, 2_500.0), (20.0, 1_600.0)];
 const STEP: f64 = 10.0;
 /// Of a sphere.

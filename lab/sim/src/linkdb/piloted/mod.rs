@@ -1,12 +1,11 @@
-//! How good forecasts are when the gateway itself sees and records: generated trips are played to
-//! its [`Pilot`](polyrail_predictor::pilot::Pilot), as satellite fixes, modem reports, silence and
-//! what is heard.
+//! The quality of forecasts from records that the gateway itself makes. Generated trips are played
+//! to its [`Pilot`](polyrail_predictor::pilot::Pilot) as satellite fixes, modem reports, path
+//! stalls and receptions.
 //!
-//! So the track is learned, positions are filtered, handovers are detected, placed and labelled by
-//! what runs on board; nothing of a record comes from the generator. What is judged are the
-//! generator's handovers, each at the place where the gateway took itself to be at that moment,
-//! whether it has recorded them or not. What is sent is not played: a carrier is either busy all
-//! the while or idle, whatever is foreseen.
+//! The code that runs on board learns the track, filters positions, and detects, places and labels
+//! handovers. No part of a record comes from the generator. All true handovers are judged, recorded
+//! or not, each at the gateway's own estimate of the place at that moment. Traffic is not
+//! simulated: a carrier is always busy or always idle, whatever the forecasts.
 
 mod drive;
 mod found;
@@ -28,32 +27,32 @@ use drive::Course;
 use found::Found;
 use modem::Modem;
 
-/// What carriers and modems let the gateway see.
+/// The observations that carriers and modems allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     /// Its name in RESULT lines.
     name: &'static str,
     /// Its title.
     title: &'static str,
-    /// Carriers carry data all the time, so silence is noticed.
+    /// Carriers carry data all the time, so that stalls are noticed.
     busy: bool,
     modem: Modem,
-    /// The goals of forecasts hold.
+    /// The goals of forecasts apply.
     judged: bool,
 }
 
-/// What came out of a variant.
+/// The outcome of a variant.
 #[derive(Debug, Default)]
-struct HandoverResult {
+struct VariantResult {
     report: Report,
     found: Found,
 }
 
-/// Prints the tables and RESULT lines of all variants over routes of these seeds; the tables for
-/// programs.
+/// Prints the tables and RESULT lines of all variants over routes of these seeds; returns the
+/// tables.
 ///
 /// # Errors
-/// A trip cannot be drawn, or a gateway does not find its way.
+/// A trip cannot be drawn, or a gateway learns no track.
 pub fn judge(
     results: &mut Results,
     prefix: &str,
@@ -61,8 +60,8 @@ pub fn judge(
     setup: &Setup,
     settings: &EvaluateSettings,
 ) -> Result<serde_json::Value> {
-    let mut outcomes: Vec<HandoverResult> =
-        VARIANTS.iter().map(|_| HandoverResult::default()).collect();
+    let mut outcomes: Vec<VariantResult> =
+        VARIANTS.iter().map(|_| VariantResult::default()).collect();
     for seed in routes {
         let course = Course::new(seed, setup);
         let drives = course.drives(setup)?;
@@ -78,8 +77,8 @@ pub fn judge(
         }
     }
     let mut tables = serde_json::Map::new();
-    for (variant, HandoverResult { report, found }) in VARIANTS.iter().zip(&outcomes) {
-        println!("\n## by the pilot, {}: {}\n\n{report}\n{found}", variant.name, variant.title);
+    for (variant, VariantResult { report, found }) in VARIANTS.iter().zip(&outcomes) {
+        println!("\n## by the pilot, {}: {}\n\n{report}", variant.name, variant.title);
         let prefix = format!("{prefix}_pilot_{}", variant.name);
         results::forecasts(results, &prefix, report, variant.judged);
         found.judge(results, &prefix);
@@ -98,14 +97,14 @@ const VARIANTS: [Variant; 5] = [
     },
     Variant {
         name: "events",
-        title: "idle carriers, modems tell each change and how it ended",
+        title: "idle carriers, modems report each change and its outcome",
         busy: false,
         modem: Modem::Events,
         judged: true,
     },
     Variant {
         name: "busy_mute",
-        title: "busy carriers, modems are asked once a second and never tell a loss",
+        title: "busy carriers, modems are asked once a second and never report a loss",
         busy: true,
         modem: Modem::Mute,
         judged: false,
@@ -119,7 +118,7 @@ const VARIANTS: [Variant; 5] = [
     },
     Variant {
         name: "mute",
-        title: "idle carriers, modems are asked once a second and never tell a loss",
+        title: "idle carriers, modems are asked once a second and never report a loss",
         busy: false,
         modem: Modem::Mute,
         judged: false,

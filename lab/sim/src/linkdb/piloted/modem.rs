@@ -1,4 +1,4 @@
-//! What a modem tells of the cells on a generated trip.
+//! The reports of a modem on a generated trip.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::drive::Clock;
 use crate::dice::Dice;
 use crate::linkdb::records::outcome;
 
-/// How a modem tells.
+/// The kinds of modems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modem {
-    /// Asked once a second, it tells its cell, or that it has none.
+    /// Asked once a second, it reports its cell, or that it has none.
     Polled,
-    /// The same, but it tells the cell that it lost until it has the next.
+    /// The same, but it reports a lost cell until it has the next.
     Mute,
-    /// It tells each change besides, and how it ended.
+    /// It also reports each change and its outcome.
     Events,
 }
 
@@ -25,25 +25,25 @@ pub enum Modem {
 pub struct Radio<'a> {
     /// The carrier's name.
     pub carrier: &'a str,
-    /// Its handovers as they truly were.
+    /// Its true handovers.
     pub handovers: &'a [Handover],
-    /// What the generator's modem reports, once a second.
+    /// The reports of the generator's modem, once a second.
     pub signals: &'a [Signal],
 }
 
-/// A change as the modem reports it.
+/// A reported change of the cell.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// When it is seen.
+    /// When it is observed.
     at: f64,
     cell: Option<u32>,
-    /// How the handover ended, and for how long nothing passed.
+    /// The outcome of the handover, and the length of the outage.
     ended: Option<(HandoverOutcome, Duration)>,
 }
 
 impl Radio<'_> {
-    /// What is seen of the modem from one second of the trip to another, in no order. What it
-    /// tells is so many seconds old at most when it is seen.
+    /// The observations of the modem between two seconds of the trip, unordered. `report` is the
+    /// greatest age of a report, in seconds.
     pub fn observed(
         &self,
         modem: Modem,
@@ -65,7 +65,7 @@ impl Radio<'_> {
         let mut at = from + dice.unit();
         while at < to {
             let age = report * dice.unit();
-            // Who tells changes says the same again when it is asked.
+            // A modem that reports changes repeats the last one when it is asked.
             let last = told.partition_point(|change| change.at <= at).checked_sub(1);
             let cell = match last.and_then(|last| told.get(last)) {
                 Some(change) => change.cell,
@@ -78,7 +78,7 @@ impl Radio<'_> {
         seen
     }
 
-    /// The cell that the modem names at a moment; none while it has none, or none is known.
+    /// The cell that the modem reports at a moment; none while it has none, or none is known.
     fn cell(&self, at: f64, modem: Modem) -> Option<u32> {
         let begun = self.handovers.partition_point(|one| one.at.as_secs_f64() <= at);
         let Some(last) = begun.checked_sub(1).and_then(|place| self.handovers.get(place)) else {
@@ -92,7 +92,7 @@ impl Radio<'_> {
         }
     }
 
-    /// Each change as the modem tells it, and how it ended, in order.
+    /// The reported changes and their outcomes, in order.
     fn changes(&self, report: f64, dice: &mut Dice) -> Vec<Change> {
         let mut told: Vec<Change> = Vec::new();
         for (place, handover) in self.handovers.iter().enumerate() {
@@ -122,7 +122,7 @@ impl Radio<'_> {
         (at, Observation::Serving(serving))
     }
 
-    /// How strong a cell was by the last of the generator's reports, or by the next one.
+    /// The strength of a cell by the generator's last report, or by the next one.
     fn rsrp(&self, at: f64, cell: u32) -> Option<Rsrp> {
         let second = at.max(0.0) as usize;
         let near = self.signals.iter().skip(second).take(2);
@@ -131,7 +131,7 @@ impl Radio<'_> {
     }
 }
 
-/// When a handover is over: at the latest when the next begins.
+/// When a handover ends: at the latest when the next begins.
 fn end(handover: &Handover, next: Option<&Handover>) -> f64 {
     let end = (handover.at + handover.dark).as_secs_f64();
     next.map_or(end, |next| end.min(next.at.as_secs_f64()))

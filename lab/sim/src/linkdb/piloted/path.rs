@@ -1,9 +1,8 @@
-//! The receptions and silences of a carrier that carries data all the time.
+//! The receptions and stalls of a carrier that carries data all the time.
 //!
-//! It is what the session and `polyrail_relay::Foresight` report of such a carrier: a stall after
-//! max(3 srtt + 4 rttvar, 300 ms) without progress, counted from when it was last heard; a shorter
-//! outage of at least 100 ms and 1.5 round trips when it is over; and every 250 ms that it was
-//! heard.
+//! The session and `polyrail_relay::Foresight` report for such a carrier: a stall after
+//! max(3 srtt + 4 rttvar, 300 ms) without progress, counted from the last reception; a shorter
+//! outage of at least 100 ms and 1.5 round trips at its end; and a reception every 250 ms.
 
 use polyrail_emulator::rail::{CarrierProfile, Handover, HandoverResult};
 use polyrail_model::{Heard, Observation, Silence};
@@ -11,18 +10,18 @@ use polyrail_model::{Heard, Observation, Silence};
 use super::drive::Clock;
 use crate::dice::Dice;
 
-/// Nothing is heard from the one moment to the other, in seconds of the trip.
+/// A time without receptions, in seconds of the trip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Quiet {
     from: f64,
     to: f64,
     /// A stall is reported after this.
     patience: f64,
-    /// A shorter outage is reported from this on, when it is over.
+    /// The least length of a shorter outage that is reported at its end.
     gap: f64,
 }
 
-/// The observations of a carrier's path between two seconds of the trip, in no order.
+/// The observations of a carrier's path between two seconds of the trip, unordered.
 pub fn observed(
     profile: &CarrierProfile,
     handovers: &[Handover],
@@ -34,7 +33,7 @@ pub fn observed(
     let carrier = || profile.name.to_owned();
     let mut seen = Vec::new();
     for quiet in &quiets {
-        // The path is looked at every so often.
+        // The path is checked at intervals.
         let noticed = quiet.from + quiet.patience + LOOK_EVERY * dice.unit();
         let begin = if noticed < quiet.to { noticed } else { quiet.to };
         if begin < quiet.to || quiet.to - quiet.from >= quiet.gap {
@@ -44,25 +43,25 @@ pub fn observed(
             }
         }
     }
-    let mut at = from + TELL_EVERY * dice.unit();
+    let mut at = from + REPORT_EVERY * dice.unit();
     while at < to {
         let next = quiets.partition_point(|quiet| quiet.to <= at);
         if quiets.get(next).is_none_or(|quiet| at < quiet.from) {
             let heard = Heard { at: clock.at(at), carrier: carrier() };
             seen.push((at, Observation::Heard(heard)));
         }
-        at += TELL_EVERY;
+        at += REPORT_EVERY;
     }
     seen
 }
 
-/// When nothing is heard, in order and apart.
+/// The times without receptions, in order and disjoint.
 fn quiets(profile: &CarrierProfile, handovers: &[Handover], dice: &mut Dice) -> Vec<Quiet> {
     let mut quiets: Vec<Quiet> = Vec::new();
     for handover in handovers {
         let round = round_trip(profile, dice);
         let began = handover.at.as_secs_f64();
-        // Packets in flight when the radio went dark may still arrive.
+        // Packets in flight at the start of the outage may still arrive.
         let from = began + round / 2.0 * dice.unit();
         // Held packets arrive at once; after lost ones the next probe arrives.
         let probe =
@@ -93,14 +92,14 @@ fn round_trip(profile: &CarrierProfile, dice: &mut Dice) -> f64 {
     ms / 1_000.0
 }
 
-/// In seconds: the session's least patience, how often `polyrail_relay` looks at paths, and how
-/// often it reports that a carrier was heard.
+/// The session's least patience, in seconds.
 const STALL_MIN: f64 = 0.3;
-/// What a gap lasts beyond 1.5 round trips, in seconds.
+/// The least length of a gap beyond 1.5 round trips, in seconds.
 const GAP_MIN: f64 = 0.1;
+/// The intervals at which `polyrail_relay` checks paths and reports receptions, in seconds.
 const LOOK_EVERY: f64 = 0.02;
-const TELL_EVERY: f64 = 0.25;
-/// A path may be pinged so often.
+const REPORT_EVERY: f64 = 0.25;
+/// The least interval between pings of a path, in seconds.
 const PROBE_EVERY: f64 = 0.2;
 
 #[cfg(test)]
@@ -123,7 +122,7 @@ mod tests {
         let handovers = [
             ended(10, HandoverResult::Success, 100),
             ended(20, HandoverResult::FailureHeld, 2_000),
-            // Both are one silence.
+            // Both are one outage.
             ended(30, HandoverResult::FailureDropped, 5_000),
             ended(33, HandoverResult::Success, 50),
         ];
@@ -144,7 +143,7 @@ mod tests {
             let [(first, since), (over, _), (second, again), (end, _)] = noticed[..] else {
                 panic!("{noticed:?}")
             };
-            // Half a round trip in flight, 3.5 round trips of patience, a look.
+            // Half a round trip in flight, 3.5 round trips of patience, a check.
             let latest = 4.0 * CarrierProfile::A.rtt_ms[2] / 1_000.0 + LOOK_EVERY;
             assert!((20.0..20.2).contains(&since) && (20.3..20.0 + latest).contains(&first));
             assert!((22.0..22.2).contains(&over));

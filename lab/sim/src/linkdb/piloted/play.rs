@@ -1,13 +1,14 @@
-//! Plays generated trips to a [`Pilot`], one after the other, and keeps its output.
+//! Plays generated trips to a [`Pilot`], one after another, and keeps its output.
 //!
-//! The gateway is started for each trip, with the tracks that it stored before.
+//! The gateway starts for each trip, with the tracks that it stored before.
 
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use polyrail_emulator::rail;
 use polyrail_model::{CellId, Handover, Observation, Position, RouteId, Rsrp, Speed, TripId};
-use polyrail_predictor::pilot::{Pilot, PilotCounts, PilotOutput};
+use polyrail_predictor::detect::Unrecorded;
+use polyrail_predictor::pilot::{Pilot, PilotOutput};
 use polyrail_predictor::position::TrainPosition;
 use polyrail_predictor::track::{Hint, Track};
 
@@ -18,44 +19,43 @@ use super::path;
 use crate::dice::Dice;
 use crate::linkdb::records::outcome;
 
-/// What a trip leaves.
+/// The outcome of a trip.
 #[derive(Clone, Debug, Default)]
 pub struct Passage {
-    /// What the gateway wrote.
+    /// The gateway's records.
     pub records: Vec<Handover>,
-    /// The handovers as they truly were.
+    /// The true handovers.
     pub truths: Vec<Truth>,
-    /// What did not become a record.
-    pub counts: PilotCounts,
+    /// Counts of observations without a record.
+    pub counts: Unrecorded,
 }
 
-/// A handover as it truly was.
+/// A true handover.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Truth {
-    /// At the place where the gateway took itself to be at that moment: it is there that a
-    /// forecast would have held.
+    /// The handover at the gateway's own estimate of the place, where a forecast would apply.
     pub handover: Handover,
-    /// Where on the same track it truly was, in metres.
+    /// Its true position on the same track, in metres.
     pub metres: f64,
 }
 
-/// A gateway's stored tracks, the one that was stored last at the end.
+/// A gateway's stored tracks, the newest last.
 #[derive(Clone, Debug, Default)]
 pub struct Tracks(Vec<(RouteId, Track)>);
 
-/// A true handover on its way to be a [`Truth`].
+/// A true handover, and the pilot's estimate of its place.
 #[derive(Clone, Copy, Debug)]
 struct Asked<'a> {
     carrier: &'a str,
     handover: &'a rail::Handover,
-    /// Where the pilot was, when it was asked.
+    /// The estimate, once the pilot was asked.
     place: Option<(TripId, TrainPosition)>,
 }
 
-/// What happens at a second of a trip.
+/// An event of a trip.
 enum Event {
     Observed(Observation),
-    /// The pilot is asked where it is, for this one.
+    /// The pilot is asked for its position, for the handover of this number.
     Asked(usize),
 }
 
@@ -118,7 +118,7 @@ fn passage(
     }
     pilot.end_trip();
     passage.records.extend(tracks.drain(&mut pilot));
-    passage.counts = pilot.counts();
+    passage.counts = pilot.unrecorded();
     let trip = asked.iter().find_map(|one| one.place).map(|(trip, _)| trip);
     let truth = |(sequence, one): (u32, &Asked<'_>)| {
         let trip = trip.context("the pilot knew no trip")?;
@@ -164,7 +164,8 @@ fn asked<'a>(course: &'a Course, drive: &'a Drive) -> Vec<Asked<'a>> {
 }
 
 impl Tracks {
-    /// Takes what a pilot puts out: stores its tracks, as a file would, and returns its records.
+    /// Drains a pilot: stores its tracks, encoded and decoded as in the database, and returns its
+    /// records.
     fn drain(&mut self, pilot: &mut Pilot) -> Vec<Handover> {
         let mut records = Vec::new();
         while let Some(output) = pilot.poll() {
@@ -180,7 +181,7 @@ impl Tracks {
         records
     }
 
-    /// A handover as it truly was. Where the pilot had no place, it is where it truly was.
+    /// A true handover at the pilot's estimate, or at the true place if the pilot had none.
     fn truth(
         &self,
         course: &Course,
@@ -221,5 +222,5 @@ impl Tracks {
 }
 
 const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
-/// A train knows to so many metres where it is.
+/// The uncertainty of a train's position, in metres.
 const REACH: f64 = 2_000.0;

@@ -1,4 +1,4 @@
-//! Handovers, losses and durations over campaigns of trips, as they were measured: no flow needed.
+//! Handovers, losses and outages over campaigns of trips, measured without a flow.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,26 +9,25 @@ use polyrail_emulator::rail::{CarrierProfile, Handover, HandoverResult, Route, S
 /// The counts of one carrier.
 #[derive(Clone, Debug, Default)]
 pub struct Handovers {
-    /// All, and those that failed.
+    /// All handovers, and those that failed.
     pub all: [u64; 2],
-    /// How long the trips took, in seconds.
+    /// The duration of the trips, in seconds.
     pub seconds: f64,
-    /// Cells that were left, those of them with a failure, and those of these with a rate of
-    /// failure between 20 and 80 %.
+    /// Cells that trains left, those with a failure, and those with a failure rate of 20 to 80 %.
     pub cells: [u64; 3],
-    /// Handovers within 200 m of the earliest of their cell, and those of them that failed.
+    /// Handovers within 200 m of the earliest of their cell, and the failed ones.
     pub early: [u64; 2],
-    /// The same beyond.
+    /// The same, beyond 200 m.
     pub late: [u64; 2],
-    /// With a signal of at least -95 dBm.
+    /// The same, with a signal of at least -95 dBm.
     pub strong: [u64; 2],
-    /// With a weaker one.
+    /// The same, with a weaker signal.
     pub weak: [u64; 2],
-    /// For how long nothing passed, in seconds: successes, type II, type III.
+    /// The outages in seconds: successes, type II, type III.
     pub dark: [Vec<f64>; 3],
 }
 
-/// Campaigns over these routes, of carriers A and B: one a route.
+/// A campaign over each of these routes, of carriers A and B.
 pub fn handovers(speed: Speed, from: u64, routes: u64) -> [Handovers; 2] {
     let mut sums = [Handovers::default(), Handovers::default()];
     for seed in from..from + routes {
@@ -50,7 +49,7 @@ pub fn handovers(speed: Speed, from: u64, routes: u64) -> [Handovers; 2] {
 }
 
 impl Handovers {
-    /// All handovers out of one cell.
+    /// Adds all handovers out of one cell.
     fn add(&mut self, cell: &[&Handover]) {
         let earliest = cell.iter().map(|handover| handover.metres).fold(f64::MAX, f64::min);
         let mut failed = 0;
@@ -76,14 +75,14 @@ impl Handovers {
         self.cells[2] += u64::from((0.2..=0.8).contains(&rate));
     }
 
-    /// The share of the dark times of a kind that exceed so many seconds.
+    /// The share of the outages of a kind that exceed this many seconds.
     pub fn longer(&self, kind: usize, seconds: f64) -> f64 {
         let times = &self.dark[kind];
         times.iter().filter(|dark| **dark > seconds).count() as f64 / times.len() as f64
     }
 }
 
-/// The random loss that small packets meet, 20 a second, at 350 km/h (Wang et al., section 6.3).
+/// The random loss of small packets, 20 a second, at 350 km/h (Wang et al., section 6.3).
 pub fn losses(from: u64, routes: u64) -> [f64; 2] {
     let mut counts = [[0_u64; 2]; 2];
     for seed in from..from + routes {
@@ -112,8 +111,8 @@ fn probe(link: &LinkSpec, seed: u64) -> [u64; 2] {
     [counters.lost.packets, counters.delivered.packets]
 }
 
-/// POLYCORN 2.1: so many trips.
-pub const TRIPS: u64 = 24;
+/// The trips of a campaign (POLYCORN 2.1).
+const TRIPS: u64 = 24;
 /// POLYCORN, table 1.
 const LATE_METRES: f64 = 200.0;
 const WEAK_DBM: f64 = -95.0;

@@ -5,57 +5,46 @@ use std::time::Duration;
 use polyrail_emulator::rail::{CarrierProfile, Route, Speed, Trip};
 
 use crate::congestion::Algorithm;
+use crate::sim::runs::parallel;
 use crate::world::{Endless, endless};
 
-/// What flows saw of two carriers.
+/// The measurements of flows on two carriers.
 #[derive(Clone, Debug, Default)]
 pub struct Flows {
-    /// Of each carrier.
+    /// Those of each carrier.
     pub carriers: [Carrier; 2],
-    /// How long each carrier was ahead of the other in its round-trip time, in ms: once for each
-    /// period.
+    /// For how long each carrier had the lower round-trip time, in ms: once for each period.
     pub leads_ms: [Vec<f64>; 2],
-    /// How often the rate of the first was under half of the second's, over twice it, and how
-    /// often both had one.
+    /// How often the rate of the first was under half of the second's, over twice it, and how often
+    /// they were compared.
     pub rate_ratio: [u64; 3],
-    /// The same of the round-trip times.
+    /// The same for round-trip times.
     pub rtt_ratio: [u64; 3],
 }
 
-/// What flows saw of one carrier.
+/// The measurements of flows on one carrier.
 #[derive(Clone, Debug, Default)]
 pub struct Carrier {
     /// The rate in each window, Mbit/s.
     pub mbps: Vec<f64>,
     /// Round-trip times of packets, ms.
     pub rtt_ms: Vec<f64>,
-    /// Windows with a rate beyond a factor of two of the second before, and all that can be
-    /// compared.
+    /// Windows whose rate differs by more than a factor of two from the second before, and all
+    /// windows that can be compared.
     pub jumps: [u64; 2],
 }
 
 /// Flows over the carriers A and B at 300 km/h, one trip on each of these routes.
 pub fn flows(from: u64, routes: u64) -> Flows {
-    flows_with(from, routes, &[CarrierProfile::A, CarrierProfile::B])
-}
-
-/// The same for two other carriers.
-pub fn flows_with(from: u64, routes: u64, carriers: &[CarrierProfile; 2]) -> Flows {
-    let part = |offset: u64| {
-        let seeds = (from + offset..from + routes).step_by(THREADS as usize);
-        seeds.map(|seed| flows_of(seed, carriers)).collect::<Vec<_>>()
-    };
-    let parts: Vec<Vec<Flows>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || part(n))).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
-    });
     let mut all = Flows::default();
-    parts.into_iter().flatten().for_each(|one| all.add(one));
+    let parts = parallel(routes as usize, THREADS, |number| flows_of(from + number as u64));
+    parts.into_iter().for_each(|one| all.add(one));
     all
 }
 
-fn flows_of(seed: u64, carriers: &[CarrierProfile; 2]) -> Flows {
-    let route = Route::new(seed, Speed::Kmh300, METRES, carriers);
+fn flows_of(seed: u64) -> Flows {
+    let carriers = [CarrierProfile::A, CarrierProfile::B];
+    let route = Route::new(seed, Speed::Kmh300, METRES, &carriers);
     let mut flows = Flows::default();
     let Ok(trip) = Trip::new(&route, seed, START, LENGTH) else { return flows };
     let mut seen = Vec::new();
@@ -89,7 +78,7 @@ impl Flows {
         add(&mut self.rtt_ratio, &other.rtt_ratio);
     }
 
-    /// Which carrier is ahead, packet by packet: the newest round-trip times are compared.
+    /// Compares the newest round-trip times of both carriers over time, and their rates.
     fn compare(&mut self, a: &Endless, b: &Endless) {
         let (mut newest, mut places) = ([None; 2], [0; 2]);
         let mut leader: Option<(usize, f64)> = None;
@@ -146,7 +135,7 @@ fn windows(flow: &Endless) -> Vec<f64> {
     bytes.iter().map(rate).collect()
 }
 
-/// Each window against the five before it (POLYCORN 2.2); two without any data say nothing.
+/// Compares each window with the five before it (POLYCORN 2.2), unless all are empty.
 fn jumps(mbps: &[f64]) -> [u64; 2] {
     let mut counts = [0; 2];
     for six in mbps.windows(6) {
@@ -164,6 +153,6 @@ const START: f64 = 2_000.0;
 const LENGTH: Duration = Duration::from_secs(100);
 /// POLYCORN 2.2.
 const WINDOW: Duration = Duration::from_millis(200);
-/// The newest round-trip times are looked at so often.
+/// The interval at which round-trip times are compared.
 const GRID: Duration = Duration::from_millis(10);
-const THREADS: u64 = 2;
+const THREADS: usize = 2;

@@ -1,9 +1,9 @@
-//! The generated rail beside the published figures, like with like.
+//! Compares the generated rail with the published figures, measured in the same way.
 //!
-//! The published rates and round-trip times are those of one long-lived bbr flow: [`flow`] runs
-//! one over each generated link. Handovers, durations and losses are counted over campaigns of
-//! trips ([`campaign`]). POLYCORN is Ni et al., NSDI 2023; Wang et al. is MobiCom 2019. The
-//! constants were found on the tuning seeds; `docs/emulation.md` says what else was seen.
+//! The published rates and round-trip times are those of one long-lived bbr flow: [`flow`] runs one
+//! over each generated link. [`campaign`] counts handovers, durations and losses over many trips.
+//! POLYCORN is Ni et al., NSDI 2023; Wang et al. is MobiCom 2019. The constants were found on the
+//! tuning seeds; `docs/emulation.md` has the other findings.
 
 pub mod campaign;
 pub mod flow;
@@ -16,24 +16,21 @@ use polyrail_emulator::results::{Goal, Report, results_folder};
 use campaign::{Handovers, handovers, losses};
 use flow::{Flows, flows};
 
-/// Which seeds.
+/// The options of a calibration.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// How many routes, of the tuning seeds and of those held back.
+    /// How many routes, of the tuning seeds and of the held-back ones.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     routes: u64,
     /// The first of the tuning seeds.
     #[arg(long, default_value_t = 1_000)]
     from: u64,
-    /// The first of the seeds held back.
+    /// The first of the held-back seeds.
     #[arg(long, default_value_t = 9_000)]
     held_back: u64,
-    /// Leave the seeds held back alone.
-    #[arg(long)]
-    tuning_only: bool,
 }
 
-/// The published figure.
+/// The goal of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wanted {
     /// The published value, within this relative error.
@@ -42,11 +39,11 @@ enum Wanted {
     AtLeast(f64),
     /// At most this.
     AtMost(f64),
-    /// It is only printed: see `docs/emulation.md`.
+    /// No goal: see `docs/emulation.md`.
     Shown,
 }
 
-/// A published figure and what the generator makes of it.
+/// A published figure and the generated one.
 #[derive(Clone, Debug, PartialEq)]
 struct Figure {
     name: String,
@@ -62,27 +59,19 @@ struct Figure {
 /// The results cannot be written.
 pub fn command(options: &Options) -> Result<()> {
     let mut report = Report::default();
-    run(&mut report, options);
-    report.write(&results_folder()?.join("calibration.json"))
-}
-
-/// Prints the table and a RESULT line for each figure.
-pub fn run(report: &mut Report, options: &Options) {
     let tuning = figures(options.from, options.routes);
-    let held = match options.tuning_only {
-        true => Vec::new(),
-        false => figures(options.held_back, options.routes),
-    };
+    let held = figures(options.held_back, options.routes);
     println!("| figure | unit | published | generated, tuning | generated, held back |");
     println!("|---|---|---|---|---|");
-    for (place, figure) in tuning.iter().enumerate() {
-        let other = held.get(place).map_or(String::new(), |held| shown(held.value));
+    for (figure, held) in tuning.iter().zip(&held) {
+        let other = shown(held.value);
         let Figure { name, unit, published, value, .. } = figure;
         println!("| {name} | {unit} | {} | {} | {other} |", shown(*published), shown(*value));
     }
     for (seeds, list) in [("tuning", &tuning), ("held", &held)] {
-        list.iter().for_each(|figure| figure.report(report, seeds));
+        list.iter().for_each(|figure| figure.report(&mut report, seeds));
     }
+    report.write(&results_folder()?.join("calibration.json"))
 }
 
 impl Figure {
@@ -227,7 +216,7 @@ fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64
 }
 
-/// Of a sorted list.
+/// The quantile of a sorted list.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = (sorted.len().saturating_sub(1) as f64 * share).round() as usize;
     sorted.get(place).copied().unwrap_or(f64::NAN)
@@ -248,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn handovers_are_as_published_over_many_trips() {
+    fn handovers_over_many_trips_match_the_published_ones() {
         let [a, b] = handovers(Speed::Kmh300, 3_000, 30);
         for (counted, profile) in [(&a, CarrierProfile::A), (&b, CarrierProfile::B)] {
             let failures = share(counted.all[1], counted.all[0]);

@@ -1,8 +1,7 @@
-//! Schedulers side by side, over many trips: runs them, and writes tables, plots and RESULT lines.
+//! Compares schedulers on many trips, and writes tables and RESULT lines.
 
 mod validity;
 
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -13,7 +12,7 @@ use polyrail_emulator::results::{Goal, median, results_folder};
 use super::figures::Rows;
 use super::goals::Verdicts;
 use super::runs::{Entry, Workload, run};
-use super::{Contestant, Engine, goals, plots, report, special, traces, trips};
+use super::{Contestant, Engine, goals, report, special, traces, trips};
 
 /// The options of a comparison.
 #[derive(clap::Args, Clone, Debug)]
@@ -21,22 +20,22 @@ pub struct Options {
     /// How many trips.
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub trips: u64,
-    /// The first route seed, of those for tuning.
+    /// The first route seed, one of those for tuning.
     #[arg(long, default_value_t = trips::TUNING, conflicts_with = "held_back",
         value_parser = clap::value_parser!(u64).range(..trips::HELD_BACK))]
     pub from: u64,
-    /// The trips on which nobody ever tunes.
+    /// The held-back trips, which were never used for tuning.
     #[arg(long)]
     pub held_back: bool,
-    /// Recordings in place of generated trips, with commas: a carrier each, at least two. There are
-    /// tables and plots of them, and no goals.
+    /// Recordings instead of generated trips, with commas: a carrier each, at least two. They have
+    /// tables, but no goals.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["from", "held_back"])]
     pub traces: Vec<PathBuf>,
-    /// Who, with semicolons: chains or rules with `/` between them, with `+oracle` or `+noisy`,
-    /// `@a`, `@b` or `@aggregated`. Default: everybody at downloads, fewer at the rest.
+    /// The contestants, with semicolons: chains, or rules with `/` between them, with `+oracle` or
+    /// `+noisy`, `@a`, `@b` or `@aggregated`. Default: all for downloads, fewer for the rest.
     #[arg(long, value_delimiter = ';')]
     pub chains: Vec<String>,
-    /// With which engines, with commas: paper, full. Default: both.
+    /// The engines, with commas: paper, full. Default: both.
     #[arg(long, value_delimiter = ',')]
     pub engines: Vec<String>,
     /// Workloads, with commas: downloads, messaging, bulk, pages. Default: all.
@@ -45,10 +44,7 @@ pub struct Options {
     /// How many users send messages, with commas.
     #[arg(long, value_delimiter = ',', default_values_t = USERS)]
     pub users: Vec<usize>,
-    /// On so many threads. Default: one a core.
-    #[arg(long)]
-    pub threads: Option<NonZero<usize>>,
-    /// One trip, few contestants: does it still run?
+    /// A short run: one trip, few contestants.
     #[arg(long)]
     pub smoke: bool,
 }
@@ -63,10 +59,10 @@ pub fn run_all(options: &Options) -> Result<()> {
     let recorded = !options.traces.is_empty();
     let (all, seeds) = trips_of(&options, first)?;
     println!("{} trips: {seeds}", all.len());
-    let threads = threads(&options).get();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut verdicts = Verdicts::new(options.held_back);
     if !recorded {
-        tell_seeds(first, options.trips, &mut verdicts);
+        report_seeds(first, options.trips, &mut verdicts);
     }
     let whole = options.chains.is_empty() && !recorded;
     if whole {
@@ -98,7 +94,7 @@ pub fn run_all(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Who plays where, and what its seeds or recordings are.
+/// The trips, and their seeds or recordings in words.
 fn trips_of(options: &Options, first: u64) -> Result<(Vec<Trip>, String)> {
     if !options.traces.is_empty() {
         let all = traces::trips(&options.traces, options.trips)?;
@@ -113,7 +109,7 @@ fn trips_of(options: &Options, first: u64) -> Result<(Vec<Trip>, String)> {
     Ok((trips::trips(first, options.trips)?, trips::seeds(first, options.trips)))
 }
 
-/// What the results of a run are called: only a whole one may replace those of a whole one.
+/// The name of the results: only a whole run may replace the results of a whole run.
 fn name(options: &Options) -> String {
     let all = [&options.chains, &options.engines, &options.workloads];
     let part = all.iter().any(|some| !some.is_empty()) || options.users != USERS;
@@ -129,8 +125,8 @@ fn name(options: &Options) -> String {
     name
 }
 
-/// The seeds, for those who read the figures alone.
-fn tell_seeds(first: u64, count: u64, verdicts: &mut Verdicts) {
+/// The seeds, so that the figures name them.
+fn report_seeds(first: u64, count: u64, verdicts: &mut Verdicts) {
     for (name, seeds) in [
         ("sim_routes", trips::route_seeds(first, count)),
         ("sim_trips", trips::trip_seeds(first, count)),
@@ -138,11 +134,6 @@ fn tell_seeds(first: u64, count: u64, verdicts: &mut Verdicts) {
         let list: Vec<f64> = seeds.map(|seed| seed as f64).collect();
         verdicts.result(name, list.len() as f64, "seeds", Goal::None, &list);
     }
-}
-
-fn threads(options: &Options) -> NonZero<usize> {
-    let cores = || std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
-    options.threads.unwrap_or_else(cores)
 }
 
 fn smoke(options: &Options) -> Options {
@@ -167,7 +158,8 @@ fn entries(options: &Options) -> Result<Vec<Entry>> {
     };
     let mut entries = Vec::new();
     let mut add = |names: &[String], workload: Workload| -> Result<()> {
-        entries.push((None, workload));
+        // No bound is computed for pages.
+        entries.extend((workload != Workload::Pages).then_some((None, workload)));
         for name in names {
             for engine in &engines {
                 let contestant = Contestant::parse(name, *engine)?;
@@ -203,15 +195,15 @@ fn engine(name: &str) -> Result<Engine> {
     found.with_context(|| format!("no engine is named {name:?}: paper or full"))
 }
 
-/// Times the two-carrier trip on one core, by what this thread has computed: others use the
-/// machine, too. The median of several goes.
+/// The speed of the simulator on one trip, by this thread's computing time: the median of several
+/// runs.
 fn speed(all: &[Trip], goes: usize, verdicts: &mut Verdicts) -> Result<()> {
     let polyrail = Contestant::parse("polyrail", Engine::Full)?;
     let trip = all.first().context("no trip")?;
     let mut samples = Vec::new();
     for _ in 0..goes {
         let begun = computed();
-        super::downloads(trip, &polyrail, &super::runs::SIZES);
+        super::downloads(super::world(trip, &polyrail), trip, &super::runs::SIZES);
         let (Some(begun), Some(ended)) = (begun, computed()) else {
             println!("NOT MEASURED sim_speed: this kernel has no {SCHEDSTAT}");
             return Ok(());
@@ -222,7 +214,7 @@ fn speed(all: &[Trip], goes: usize, verdicts: &mut Verdicts) -> Result<()> {
     Ok(())
 }
 
-/// For how many seconds this thread has had a core (proc(5)), if the kernel tells.
+/// The computing time of this thread in seconds (proc(5)), if the kernel counts it.
 fn computed() -> Option<f64> {
     let text = std::fs::read_to_string(SCHEDSTAT).ok()?;
     let nanoseconds = text.split(' ').next()?;
@@ -235,20 +227,14 @@ fn write(rows: Rows<'_>, options: &Options, heads: [&str; 2], folder: &Path) -> 
     let [validity, seeds] = heads;
     let mut text =
         format!("# Schedulers on the simulated rail\n\n{validity}\n\nSeeds: {seeds}.\n\n");
-    let mut lines = String::from("table,row,column,value\n");
-    for table in &tables {
-        text.push_str(&table.markdown());
-        lines.push_str(&table.csv());
-    }
+    tables.iter().for_each(|table| text.push_str(&table.markdown()));
     println!("{text}");
     std::fs::write(folder.join("tables.md"), &text)?;
-    std::fs::write(folder.join("tables.csv"), lines)?;
-    plots::draw(rows, &options.users, folder)?;
-    println!("tables and plots are in {}", folder.display());
+    println!("tables are in {}", folder.display());
     Ok(())
 }
 
-/// Who takes part in everything.
+/// The contestants in all workloads.
 const FEW: [&str; 14] = [
     "polyrail",
     "polyrail+noisy",
@@ -265,10 +251,10 @@ const FEW: [&str; 14] = [
     "min_rtt@b",
     "min_rtt@aggregated",
 ];
-/// Who takes part when it is only to be seen whether it runs.
+/// The contestants of a short run.
 const SMOKE: [&str; 6] =
     ["polyrail", "min_rtt", "mptcp", "flow_round_robin", "min_rtt@a", "min_rtt@aggregated"];
-/// How many users send messages.
+/// The numbers of users who send messages.
 const USERS: [usize; 3] = [10, 20, 30];
 const SPECIAL_SEEDS: u64 = 8;
 const SPEED_GOES: usize = 3;
@@ -291,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_runs_are_called_sim() {
+    fn only_whole_runs_write_the_published_results() {
         for (text, wanted) in [
             ("", "sim"),
             ("--trips 3 --from 1004", "sim"),
@@ -308,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn tuning_does_not_reach_into_what_is_held_back() {
+    fn tuning_trips_that_reach_held_back_routes_are_refused() {
         let reaching = options("--from 28999 --trips 5 --chains min_rtt");
         let error = run_all(&reaching).unwrap_err().to_string();
         assert!(error.contains("--held-back"), "{error}");

@@ -2,14 +2,13 @@
 
 use polyrail_emulator::results::Goal;
 
-use super::{BASE, HEADLINE_SIZES, POLYRAIL, Verdicts};
+use super::{POLYRAIL, Verdicts};
 use crate::sim::contestants::{PARTS, TUNED};
 use crate::sim::figures::{
-    Ratio, Rows, bounds, downloads, goodput_bounds, goodputs, quantile_ratio, ratio, ratio_over,
-    resent_share, times,
+    Ratio, Rows, downloads, goodputs, quantile_ratio, ratio, ratio_over, resent_share, times,
 };
 use crate::sim::report::size_name;
-use crate::sim::runs::{BOUND, Row, SIZES, Workload};
+use crate::sim::runs::{BASE, BOUND, HEADLINE_SIZES, Row, SIZES, Workload};
 
 /// Prints all of them.
 pub fn judge(rows: Rows<'_>, verdicts: &mut Verdicts) {
@@ -24,7 +23,6 @@ pub fn judge(rows: Rows<'_>, verdicts: &mut Verdicts) {
     over_full(rows, polyrail, verdicts);
     over_best(rows, polyrail, verdicts);
     of_bound(rows, polyrail, verdicts);
-    of_paired_bound(polyrail, verdicts);
 }
 
 /// HSRSCH and its parts, all with the paper's engine, and how far off the published gains they are.
@@ -143,19 +141,6 @@ fn of_bound(rows: Rows<'_>, polyrail: &Row, verdicts: &mut Verdicts) {
         let over = quantile_ratio(&times(polyrail, size), &times(bound, size), 0.95);
         let name = format!("sim_polyrail_p95_over_bound_{}", size_name(size));
         verdicts.sure(&name, over, Goal::AtMost(1.6), &[]);
-    }
-}
-
-/// Each download against one requested at the same moment over the fluid link: a fast contestant
-/// asks for more downloads while the carriers are fast.
-fn of_paired_bound(polyrail: &Row, verdicts: &mut Verdicts) {
-    for size in SIZES {
-        let of = ratio(&goodputs(polyrail, size), &goodput_bounds(polyrail, size));
-        let name = format!("sim_polyrail_of_bound_{}_paired", size_name(size));
-        verdicts.sure(&name, of, Goal::None, &[]);
-        let over = quantile_ratio(&times(polyrail, size), &bounds(polyrail, size), 0.95);
-        let name = format!("sim_polyrail_p95_over_bound_{}_paired", size_name(size));
-        verdicts.sure(&name, over, Goal::None, &[]);
     }
 }
 

@@ -2,9 +2,9 @@
 
 use polyrail_emulator::results::Goal;
 
-use super::{BASE, POLYRAIL, Verdicts};
+use super::{POLYRAIL, Verdicts};
 use crate::sim::figures::{Ratio, Rows, delivery, quantile_ratio, ratio, resent_share, unfairness};
-use crate::sim::runs::{BOUND, Row, Workload};
+use crate::sim::runs::{BASE, BOUND, Row, Workload};
 
 /// Prints all of them for so many users.
 pub fn judge(rows: Rows<'_>, users: usize, verdicts: &mut Verdicts) {

@@ -11,11 +11,6 @@ use super::report::singles;
 use super::runs::{BOUND, Row, Workload};
 pub use verdicts::Verdicts;
 
-/// What all ratios are over: the paper's engine with the scheduler that kernels had.
-pub const BASE: &str = "min_rtt paper";
-/// The sizes that the headline ratios are over.
-pub const HEADLINE_SIZES: [u64; 3] = [256_000, 1_000_000, 4_000_000];
-
 /// Prints all figures of the workloads that there are.
 pub fn judge(rows: Rows<'_>, users: &[usize], verdicts: &mut Verdicts) {
     let is_there = |workload: &Workload| rows.of(*workload).next().is_some();

@@ -7,9 +7,10 @@
 //!            `-- both rejected: measured ---´
 //! ```
 //!
-//! A path is rejected from its round trip and the error of the position before the failure, here
-//! 1 s, until 2.5 s after it. While both are, traffic uses the one whose failure is predicted
-//! for later (DESIGN 5). Which carrier that is depends on the seed.
+//! A path is rejected from its round trip and the error of the position (1 s here) before the
+//! failure until 2.5 s after it. While both are rejected, traffic uses the carrier with the later
+//! failure, because it is the more likely to work until then. The seed decides which carrier that
+//! is.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::sim::runs::parallel;
 use crate::sim::{Contestant, Engine, world};
 use crate::world::Side;
 
-/// The results of the product and of HSRSCH.
+/// The results of `polyrail full` and of HSRSCH.
 pub fn judge(seeds: &[u64], threads: usize, verdicts: &mut Verdicts) -> Result<()> {
     for (end, name, engine) in
         [("", "polyrail+oracle", Engine::Full), ("_hsrsch", "hsrsch+oracle", Engine::Paper)]
@@ -57,7 +58,7 @@ fn seen(contestant: &Contestant, seed: u64) -> [f64; 3] {
     [since(2, 0) * 8e-6 / seconds / MBPS, over_latest(2), over_latest(1)]
 }
 
-/// Two steady carriers, and handovers of which the oracle says that they fail.
+/// Two steady carriers with handovers that the oracle forecasts to fail.
 fn foreseen(seed: u64, latest: usize) -> Trip {
     let mut trip = trip(seed, &[steady(MBPS, 45), steady(MBPS, 55)]);
     // The error of the position, over this speed, is 1 s.
@@ -76,16 +77,16 @@ fn foreseen(seed: u64, latest: usize) -> Trip {
     trip
 }
 
-/// While both are rejected: bytes read, over one carrier's capacity; bytes of the
-/// carrier with the latest failure, over the bytes read (a carrier counts headers as well);
-/// and the same of the time before that failure's position.
+/// While both are rejected: bytes read, over one carrier's capacity; bytes of the carrier with the
+/// later failure, over the bytes read (a carrier counts headers as well); and the same for the time
+/// before that failure's position.
 const FIGURES: [&str; 3] = ["share", "over_latest", "over_latest_ahead"];
 const MBPS: f64 = 10.0;
 const EARLY: Duration = Duration::from_secs(22);
 const LATE: Duration = Duration::from_secs(23);
-/// The old cell lasts for so long; the link is not dark.
+/// The forecast length of the outages. The links are not dark.
 const FORESEEN_FOR: Duration = Duration::from_secs(4);
-/// Packets sent before have arrived.
+/// The time until packets sent earlier have arrived.
 const SETTLED: Duration = Duration::from_millis(300);
-/// DESIGN 5: how long a passed position keeps a path out of use.
+/// How long after its position a failed forecast still rejects the path, before it is probed.
 const BEYOND: Duration = Duration::from_millis(2_500);

@@ -1,4 +1,4 @@
-//! A good carrier, alone and with a bad one beside it.
+//! A good carrier, alone and together with a bad one.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::{steady, trip};
 use crate::sim::goals::Verdicts;
 use crate::sim::metrics::mean;
 use crate::sim::runs::{SIZES, parallel};
-use crate::sim::{Contestant, Engine, bulk, downloads, messaging, pages};
+use crate::sim::{Contestant, Engine, bulk, downloads, messaging, pages, world};
 
-/// The product with both, over the product with the good one alone, and over `min_rtt` with that:
-/// a product that is slow alone must not look good.
+/// `polyrail full` with both carriers, over the same with the good carrier alone, and over
+/// `min_rtt` with the good carrier alone.
 pub fn judge(seeds: &[u64], threads: usize, verdicts: &mut Verdicts) -> Result<()> {
     let polyrail = Contestant::parse("polyrail", Engine::Full)?;
     let min_rtt = Contestant::parse("min_rtt", Engine::Full)?;
@@ -44,30 +44,30 @@ pub fn judge(seeds: &[u64], threads: usize, verdicts: &mut Verdicts) -> Result<(
     Ok(())
 }
 
-/// The mean times of everything that people do.
+/// The mean times of all workloads.
 struct Times([f64; 7]);
 
 impl Times {
     const NAMES: [&str; 7] = ["64kb", "256kb", "1mb", "4mb", "messages", "bulk", "pages"];
 
     fn of(trip: &Trip, contestant: &Contestant) -> Self {
-        let all = downloads(trip, contestant, &SIZES).list;
+        let all = downloads(world(trip, contestant), trip, &SIZES).list;
         let of_size = |size: u64| {
             let own = all.iter().filter(|download| download.bytes == size);
             mean(&own.map(|download| download.time.as_secs_f64()).collect::<Vec<_>>())
         };
         let [a, b, c, d] = SIZES.map(of_size);
-        let messages = messaging(trip, contestant, 10).list;
+        let messages = messaging(world(trip, contestant), trip, 10).list;
         let rounds: Vec<f64> = messages.iter().map(|message| message.round).collect();
         let bulk = bulk(trip, contestant);
-        let pages = pages(trip, contestant);
+        let pages = pages(world(trip, contestant), trip);
         let loads: Vec<f64> = pages.iter().map(|page| page.time.as_secs_f64()).collect();
         Self([a, b, c, d, mean(&rounds), bulk.seconds / bulk.bytes as f64, mean(&loads)])
     }
 }
 
-/// 10 s there and back, 5 % loss, 100 kbit/s; but a good one until its tunnel is up: with 10 s
-/// there and back none would come up.
+/// A round trip of 10 s, 5 % loss and 100 kbit/s. The delay is short at first, because a tunnel
+/// would not come up with a round trip of 10 s.
 fn bad() -> LinkSpec {
     let turns_bad = Duration::from_secs(3);
     let slow = Rate::Limited(Bitrate::from_mbps(0.1));

@@ -1,5 +1,5 @@
-//! Scenarios beside the rail: steady carriers, one bad carrier beside a good one, and failures
-//! predicted everywhere at once.
+//! Scenarios outside the rail: steady carriers, a bad carrier next to a good one, and both carriers
+//! forecast to fail.
 
 mod all_foreseen;
 mod bad_carrier;
@@ -17,7 +17,7 @@ use super::metrics::mean;
 use super::runs::parallel;
 use super::{Contestant, Engine, bound, bulk, trips};
 
-/// Prints the results of all of them, each with the seeds of so many trips.
+/// Prints the results of all scenarios, each with the seeds of `count` trips.
 ///
 /// # Errors
 /// A schedule cannot hold a trip.

@@ -1,27 +1,26 @@
-//! How honest the simulator is: single flows of its cubic and bbr beside the kernel's, and
-//! downloads through its QUIC tunnels beside the daemons'.
+//! The accuracy of the simulator: single flows of its cubic and bbr compared with the kernel's, and
+//! downloads through its QUIC tunnels compared with the daemons'.
 //!
-//! `polyrail-lab trials` has played the trials before; here they are
-//! played in virtual time, the figures of both stand in one table, and their courses in one
-//! picture.
+//! `polyrail-lab trials` plays the trials first. Here they are played in virtual time, and one
+//! table has the figures of both.
 
-mod course;
 mod figures;
 mod tunnel;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use polyrail_emulator::results::{Goal, Report, median, results_folder};
 use polyrail_emulator::trials::{Played, Trial, trials};
 
 use crate::congestion::Algorithm;
+use crate::sim::metrics::quantile;
 use crate::sim::runs::parallel;
 use crate::world::transport::play;
 use figures::{Figures, lateness};
 
-/// A trial with one congestion control, or through a tunnel, as it was and as it is simulated.
+/// A trial with one congestion control, or through a tunnel: real and simulated.
 struct Pair {
     trial: Trial,
     flow: Flow,
@@ -29,89 +28,48 @@ struct Pair {
     simulated: Vec<Played>,
 }
 
-/// Whose flow it is.
+/// The kind of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Flow {
-    /// The kernel's, with this control.
+    /// The kernel's TCP with this control.
     Kernel(&'static str, Algorithm),
-    /// The daemons', through a QUIC tunnel.
+    /// The daemons' QUIC tunnel.
     Tunnel,
 }
 
-/// All, in the order of the tables.
+/// All flows, in the order of the tables.
 const FLOWS: [Flow; 3] =
     [Flow::Kernel("cubic", Algorithm::Cubic), Flow::Kernel("bbr", Algorithm::Bbr), Flow::Tunnel];
 
-/// How to validate.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Options {
-    /// What the kernel did; default: sim/kernel.json among the results
-    #[arg(long)]
-    kernel: Option<PathBuf>,
-    /// What the daemons did; default: sim/tunnel.json among the results
-    #[arg(long)]
-    tunnel: Option<PathBuf>,
-    /// Only trials whose name begins so
-    #[arg(long, default_value = "")]
-    only: String,
-    /// Where table and pictures go; default: sim among the results
-    #[arg(long)]
-    out: Option<PathBuf>,
-}
-
-/// [`run`] with the options of the command line; the figures go to `sim/validation.json`.
+/// Compares with the trials of the kernel and of the daemons in the folder `sim` of the results,
+/// and writes the figures and the table there.
 ///
 /// # Errors
-/// As those of [`run`].
-pub fn validate(options: &Options) -> Result<()> {
-    let out = match &options.out {
-        Some(out) => out.clone(),
-        None => results_folder()?.join("sim"),
-    };
-    let kernel = options.kernel.clone().unwrap_or_else(|| out.join("kernel.json"));
-    let tunnel = options.tunnel.clone().unwrap_or_else(|| out.join("tunnel.json"));
-    let mut report = Report::default();
-    run(&mut report, [&kernel, &tunnel], &options.only, &out)?;
-    report.write(&out.join("validation.json"))
-}
-
-/// Compares with what the kernel did and what the daemons did, in the trials whose names begin
-/// with `only`; tables and pictures go to the folder `out`.
-///
-/// # Errors
-/// One of both is missing or of other links, or a file cannot be written.
-pub fn run(
-    report: &mut Report,
-    [kernel, tunnel]: [&Path; 2],
-    only: &str,
-    out: &Path,
-) -> Result<()> {
-    let real = [read(kernel, "polyrail-lab trials")?, read(tunnel, "polyrail-lab trials")?];
-    let real = real.concat();
+/// Trials are missing or of other links, or a file cannot be written.
+pub fn validate() -> Result<()> {
+    let folder = results_folder()?.join("sim");
+    let real = [read(&folder.join("kernel.json"))?, read(&folder.join("tunnel.json"))?].concat();
     let mut pairs = Vec::new();
-    for trial in trials()?.into_iter().filter(|trial| trial.name.starts_with(only)) {
+    for trial in trials()? {
         for flow in FLOWS {
             pairs.push(Pair::new(&trial, flow, &real)?);
         }
     }
-    ensure!(!pairs.is_empty(), "there is no trial {only:?}");
     simulate(&mut pairs)?;
-    std::fs::create_dir_all(out)?;
     let rows: Vec<[Figures; 2]> = pairs.iter().map(Pair::figures).collect();
     let table = table(&pairs, &rows);
     println!("{table}");
-    std::fs::write(out.join("validation.md"), &table)?;
-    for pair in &pairs {
-        course::draw(pair, out)?;
-    }
-    tell(report, &pairs, &rows);
-    Ok(())
+    std::fs::write(folder.join("validation.md"), &table)?;
+    let mut report = Report::default();
+    report_figures(&mut report, &pairs, &rows);
+    report.write(&folder.join("validation.json"))
 }
 
-/// What a program has played and written to a file.
-fn read(results: &Path, program: &str) -> Result<Vec<Played>> {
-    let text = std::fs::read(results)
-        .with_context(|| format!("{}: run `{program}` first (as root)", results.display()))?;
+/// Reads the trials that a program has played.
+fn read(results: &Path) -> Result<Vec<Played>> {
+    let text = std::fs::read(results).with_context(|| {
+        format!("{}: run `polyrail-lab trials` first (as root)", results.display())
+    })?;
     serde_json::from_slice(&text).with_context(|| format!("{}", results.display()))
 }
 
@@ -158,7 +116,7 @@ impl Flow {
 }
 
 impl Pair {
-    /// Not yet simulated.
+    /// A pair that is not simulated yet.
     fn new(trial: &Trial, flow: Flow, real: &[Played]) -> Result<Self> {
         let (name, control, who) = (trial.name, flow.name(), flow.who());
         let of_it = |played: &&Played| played.trial == name && played.control == control;
@@ -172,7 +130,7 @@ impl Pair {
         Ok(Self { trial: trial.clone(), flow, real, simulated: Vec::new() })
     }
 
-    /// What really was, then the simulator's: medians over the runs.
+    /// The real figures, then the simulated ones: medians over the runs.
     fn figures(&self) -> [Figures; 2] {
         [&self.real, &self.simulated].map(|runs| {
             let runs: Vec<Figures> =
@@ -186,7 +144,7 @@ impl Pair {
     }
 }
 
-/// All figures in Markdown; behind the stroke the simulator's.
+/// All figures in Markdown: real / simulated.
 fn table(pairs: &[Pair], rows: &[[Figures; 2]]) -> String {
     let mut text = String::from(
         "| trial | control | Mbit/s: real | simulated | ratio | queue ms | first byte s \
@@ -208,14 +166,14 @@ fn table(pairs: &[Pair], rows: &[[Figures; 2]]) -> String {
             both(real.queue_ms, simulated.queue_ms, 0),
             both(real.first_s, simulated.first_s, 2),
             both(real.again_s, simulated.again_s, 2),
-            // Nobody counts those of a tunnel.
+            // Retransmissions of a tunnel are not counted.
             if pair.flow.is_kernel() { both(real.resent, simulated.resent, 0) } else { "".into() },
         );
     }
     text
 }
 
-fn tell(report: &mut Report, pairs: &[Pair], rows: &[[Figures; 2]]) {
+fn report_figures(report: &mut Report, pairs: &[Pair], rows: &[[Figures; 2]]) {
     let errors: Vec<f64> = rows.iter().map(|[real, s]| (s.mbps / real.mbps - 1.0).abs()).collect();
     for ((pair, [real, simulated]), error) in pairs.iter().zip(rows).zip(&errors) {
         let name = pair.name();
@@ -244,7 +202,7 @@ fn tell(report: &mut Report, pairs: &[Pair], rows: &[[Figures; 2]]) {
         let own = of(&|flow| flow.is_kernel() == kernel);
         let real = pairs.iter().filter(|pair| pair.flow.is_kernel() == kernel);
         let real = real.flat_map(|pair| &pair.real);
-        let late = quantile(real.flat_map(|run| lateness(&run.samples)).collect(), 0.99);
+        let late = quantile(&real.flat_map(|run| lateness(&run.samples)).collect::<Vec<_>>(), 0.99);
         report.result(&format!("{prefix}_late_p99"), late, "ms", Goal::None, &[]);
         report.result(&format!("{prefix}_goodput_median_error"), median(&own), "ratio", most, &own);
         let within = own.iter().filter(|error| **error <= ERROR_MOST).count() as f64;
@@ -253,14 +211,7 @@ fn tell(report: &mut Report, pairs: &[Pair], rows: &[[Figures; 2]]) {
     }
 }
 
-/// The least value that so large a share does not pass.
-fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let rank = (share * values.len() as f64).ceil() as usize;
-    values.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
-}
-
-/// How often the simulator plays each trial.
+/// Runs of each trial in the simulator.
 const SEEDS: usize = 9;
-/// The goodputs may differ by so much in the median for tables of the simulator to count.
+/// The largest median error of goodput with which tables of the simulator count.
 const ERROR_MOST: f64 = 0.15;

@@ -1,4 +1,4 @@
-//! What a flow with the tunnels' bbr2 does on whole links.
+//! Flows with the tunnels' bbr2 on whole links.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ fn fill(course: &mut Course, from: Duration, to: Duration) -> Vec<Sample> {
 }
 
 #[test]
-fn it_fills_a_link_and_keeps_the_queue_short() {
+fn flow_fills_a_link_and_keeps_the_queue_short() {
     let samples = play(&trial(link(), seconds(30)), Algorithm::Bbr2, 1);
     let rate = rate(&samples, 3.0, 29.0);
     assert!(rate > 18.0, "{rate} Mbit/s");
@@ -68,7 +68,7 @@ fn it_fills_a_link_and_keeps_the_queue_short() {
 }
 
 #[test]
-fn it_bears_random_loss() {
+fn random_loss_costs_little() {
     for seed in 0..3 {
         let samples = play(&trial(lossy(0.01), seconds(30)), Algorithm::Bbr2, seed);
         let rate = rate(&samples, 2.0, 29.0);
@@ -77,7 +77,7 @@ fn it_bears_random_loss() {
 }
 
 #[test]
-fn it_measures_the_round_trip_with_half_of_what_fits() {
+fn round_trip_is_probed_with_half_of_the_window() {
     let samples = play(&trial(link(), seconds(30)), Algorithm::Bbr2, 1);
     let steady = || samples.iter().filter(|sample| sample.at_s > 3.0);
     let least = steady().map(|sample| sample.window).min().unwrap();
@@ -87,15 +87,15 @@ fn it_measures_the_round_trip_with_half_of_what_fits() {
 }
 
 #[test]
-fn it_follows_the_rate() {
+fn flow_follows_the_rate() {
     let at = |mbps: u64| Rate::Limited(Bitrate::from_bps(mbps * 1_000_000));
     let steps = [(seconds(10), at(10)), (seconds(20), at(40))];
     let rates = Schedule::new(at(20), steps, None).unwrap();
     let samples = play(&trial(LinkSpec { rate: rates, ..link() }, seconds(32)), Algorithm::Bbr2, 1);
     let slow = rate(&samples, 12.0, 20.0);
     assert!(slow > 9.0, "{slow} Mbit/s of 10");
-    // The pause for the round-trip time that falls into the change finds a full queue, and half of
-    // the old rate does not drain it: for ten seconds that passes for the path's own time.
+    // The probe of the round-trip time during the change finds a full queue, and half of the old
+    // rate does not drain it: for ten seconds the result counts as the path's round-trip time.
     let queue = samples.iter().filter(|sample| sample.at_s < 20.0).map(|s| s.queue).max();
     assert!(queue < Some(700_000), "{queue:?} bytes wait after the rate fell");
     let fast = rate(&samples, 28.0, 31.0);
@@ -103,7 +103,7 @@ fn it_follows_the_rate() {
 }
 
 #[test]
-fn a_pause_costs_nothing() {
+fn pause_of_the_application_costs_nothing() {
     let trial = trial(link(), seconds(40));
     let mut course = Course::new(&trial, Algorithm::Bbr2, 1);
     let before = fill(&mut course, Duration::ZERO, seconds(5));
@@ -117,7 +117,7 @@ fn a_pause_costs_nothing() {
 }
 
 #[test]
-fn small_messages_leave_the_bandwidth_known() {
+fn small_messages_keep_the_bandwidth_estimate() {
     let trial = trial(link(), seconds(40));
     let mut course = Course::new(&trial, Algorithm::Bbr2, 1);
     fill(&mut course, Duration::ZERO, seconds(5));
@@ -133,7 +133,7 @@ fn small_messages_leave_the_bandwidth_known() {
 }
 
 #[test]
-fn a_blackout_is_probed_with_two_packets_and_forgotten() {
+fn blackout_is_probed_with_two_packets_and_recovered() {
     for mode in [Blackout::Drop, Blackout::Hold] {
         let window = BlackoutWindow { start: seconds(10), length: seconds(4), mode };
         let down = link().with_blackouts(&[window]).unwrap();

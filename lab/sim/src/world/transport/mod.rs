@@ -1,13 +1,13 @@
-//! One end of a simulated reliable transport: what TCP under TLS, or QUIC, does for a tunnel.
+//! One end of a simulated reliable transport: TCP under TLS, or QUIC, for a tunnel.
 //!
-//! Messages are cut into segments, lost segments go again (three later ones acknowledged, or a
-//! timeout with exponential backoff), a window grows by slow start and halves on loss. It knows no
-//! link: it takes and makes [`Packet`]s.
+//! Messages are cut into segments. Lost segments are retransmitted after three later ones were
+//! acknowledged, or after a timeout with exponential backoff. The transport knows no link: it takes
+//! and makes [`Packet`]s.
 //!
-//! Two flavours. A stream (TLS) hands over segments in order, cut anywhere. The other one (QUIC)
-//! hands over whole units: control and greetings in their order, data as it becomes complete, but
-//! behind the greeting that it was sent behind; what was sent before a greeting and comes after it
-//! is dropped. There, data that is withdrawn is not sent again: a mark goes in its place.
+//! A stream (TLS) delivers segments in order, cut anywhere. The other kind (QUIC) delivers whole
+//! units: control and greetings in order, data as soon as it is complete, but not before the
+//! greeting that precedes it. Data sent before a greeting that arrives after it is dropped.
+//! Withdrawn data is not retransmitted: a mark replaces it.
 
 #[cfg(test)]
 mod bbr2_tests;
@@ -26,11 +26,12 @@ use std::time::Instant;
 use polyrail_model::Unit;
 
 use crate::congestion::Algorithm;
+pub use crate::congestion::SEGMENT;
 use receiver::Receiver;
 use sender::Sender;
 pub use trial::play;
 
-/// What travels over a link.
+/// A packet on a link.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// The connection it belongs to.
@@ -46,14 +47,14 @@ pub enum PacketKind {
     Data {
         /// Its place in the order of first sending.
         serial: u64,
-        /// Its place in the order of sending, each time counted: what TCP's timestamps tell.
+        /// Its place in the order of sending, retransmissions included, like TCP's timestamps.
         order: u64,
         /// The segment.
         segment: Rc<Segment>,
     },
-    /// One segment arrived, with some before it, and all below.
+    /// One segment arrived, with some before it, and all below a number.
     Ack {
-        /// The one that arrived.
+        /// The segment that arrived.
         serial: u64,
         /// All from here to it have arrived (the first block of RFC 2018).
         from: u64,
@@ -79,29 +80,29 @@ pub struct Segment {
 #[derive(Debug)]
 pub struct Message {
     number: u64,
-    /// Control and greetings: not handed over before this one was.
+    /// Control and greetings are not delivered before this message.
     after: u64,
-    /// Greetings sent before.
+    /// The number of greetings sent before.
     epoch: u64,
     content: Content,
 }
 
-/// What a message holds.
+/// The content of a message.
 #[derive(Debug)]
 pub enum Content {
     /// The tunnel's own handshake.
     Hello,
-    /// Its end: what came before was early.
+    /// The end of the handshake: earlier data was early data.
     Finished,
     /// Frames of the session.
     Frames(Unit, Vec<u8>),
-    /// In place of data that was withdrawn.
+    /// Replaces withdrawn data.
     Withdrawn,
     /// An orderly end.
     Close,
 }
 
-/// What the transport hands over.
+/// A delivery of the transport.
 #[derive(Clone, Debug)]
 pub enum Delivery {
     /// The peer's handshake.
@@ -134,19 +135,19 @@ impl Segment {
         }
     }
 
-    /// It is all of its message.
+    /// It is a whole message.
     pub fn is_whole(&self) -> bool {
         self.range.len() == self.message.length()
     }
 
-    /// Greets or answers a greeting.
+    /// It is a greeting or the answer to one.
     pub fn is_greeting(&self) -> bool {
         self.message.is_barrier()
     }
 }
 
 impl Message {
-    /// Keeps its place among its like: all but data.
+    /// It is delivered in order: everything but data.
     fn is_control(&self) -> bool {
         !matches!(&self.content, Content::Frames(Unit::Data { .. }, _) | Content::Withdrawn)
     }
@@ -174,7 +175,7 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// An end that keeps at most about `room_bound` bytes unsent.
+    /// An end that queues at most about `room_bound` bytes.
     pub fn new(
         now: Instant,
         connection: usize,
@@ -188,7 +189,7 @@ impl Transport {
         }
     }
 
-    /// When one of its halves has something to do.
+    /// The next timeout of its halves.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         match (self.sender.next_timeout(), self.receiver.next_timeout()) {
             (Some(sender), Some(receiver)) => Some(sender.min(receiver)),
@@ -197,9 +198,7 @@ impl Transport {
     }
 }
 
-/// The most data in one packet, in bytes.
-pub const SEGMENT: usize = 1_448;
-/// What headers add, in bytes: IPv4 and TCP with timestamps.
+/// The size of headers in bytes: IPv4 and TCP with timestamps.
 pub const HEADER: usize = 52;
 /// An acknowledgement in a datagram of its own as quiche makes it, with IPv4 and UDP, in bytes:
 /// measured as the mean size upwards of a gateway that downloads.

@@ -1,8 +1,8 @@
 //! The receiving half: acknowledges, and delivers complete units.
 //!
-//! A stream's as the kernel's: at first each segment is acknowledged at once, later every second
-//! one, or a pending one after a while; always at once while something is missing. QUIC's each at
-//! once.
+//! A stream acknowledges like the kernel: at first each segment at once, later every second one, or
+//! a single one after a delay; always at once while a segment is missing. QUIC acknowledges each
+//! segment at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -17,18 +17,17 @@ pub struct Receiver {
     cumulative: u64,
     ahead: BTreeMap<u64, Rc<Segment>>,
     parts: BTreeMap<u64, Vec<Rc<Segment>>>,
-    /// Messages that were handed over or dropped: all below, and these.
+    /// Delivered or dropped messages: all below, and these.
     below: u64,
     handed: BTreeSet<u64>,
-    /// Greetings handed over.
+    /// The number of delivered greetings.
     epoch: u64,
-    /// Segments that are still acknowledged at once.
+    /// The number of segments that are still acknowledged at once.
     quick: u32,
-    /// The order of the newest that came in its turn: what TCP's timestamps echo. A copy of what
-    /// was there already is no news, so that its acknowledgement looks as if it was for the first
-    /// copy.
+    /// The order of the newest new segment, as TCP's timestamps echo it. A duplicate does not
+    /// change it, so that its acknowledgement looks like that of the first copy.
     echo: u64,
-    /// A segment without acknowledgement, and its deadline.
+    /// A segment whose acknowledgement is delayed, and its deadline.
     waiting: Option<(u64, u64, Instant)>,
 }
 
@@ -78,7 +77,7 @@ impl Receiver {
                 }
             }
         }
-        // quiche answers each datagram that it is handed, and radio links hand over singly.
+        // quiche answers each datagram that it receives, and radio links deliver them singly.
         if self.stream && in_order && self.quick == 0 && self.waiting.is_none() {
             self.waiting = Some((serial, order, now + DELAY));
             return None;
@@ -94,7 +93,7 @@ impl Receiver {
         PacketKind::Ack { serial, from, order, cumulative: self.cumulative, size }
     }
 
-    /// Where the run that ends here begins.
+    /// The beginning of the run that ends with this segment.
     fn from(&self, serial: u64) -> u64 {
         let before = self.ahead.range(..serial).rev().zip(1..=RUN_MAX);
         let run = before.take_while(|((at, _), back)| **at + back == serial).count();
@@ -106,7 +105,7 @@ impl Receiver {
         self.waiting.map(|(.., until)| until)
     }
 
-    /// The acknowledgement that has waited long enough.
+    /// The delayed acknowledgement that is due.
     pub fn on_timeout(&mut self, now: Instant) -> Option<PacketKind> {
         let (serial, order, _) = self.waiting.take_if(|(.., until)| *until <= now)?;
         Some(self.acknowledgement(serial, order))
@@ -123,7 +122,7 @@ impl Receiver {
         } else {
             self.parts.entry(number).or_default().push(segment);
         }
-        // Messages that wait for another one follow it at once.
+        // Messages that waited for this one follow at once.
         while let Some(number) = self.ready() {
             let Some(mut parts) = self.parts.remove(&number) else { return };
             self.over(number);
@@ -151,7 +150,7 @@ impl Receiver {
                 Content::Close => self.below == message.number,
                 _ if message.number == 0 => true,
                 _ if message.is_control() => self.was_handed(message.after),
-                // Data needs the tunnel, too, which the first message makes.
+                // Data also needs the tunnel, which the first message opens.
                 _ => message.epoch <= self.epoch && self.was_handed(0),
             };
             held == message.length() && turn
@@ -179,5 +178,5 @@ fn hand_over(segment: &Rc<Segment>, deliveries: &mut Vec<Delivery>) {
 /// (`TCP_DELACK_MIN`).
 const QUICK: u32 = 16;
 const DELAY: Duration = Duration::from_millis(40);
-/// So far back an acknowledgement repeats what lost ones said.
+/// How many earlier segments an acknowledgement repeats, in case theirs were lost.
 const RUN_MAX: u64 = 32;

@@ -7,11 +7,11 @@ use std::time::Duration;
 pub(super) struct RoundTrip {
     smoothed: Option<Duration>,
     least: Option<Duration>,
-    /// Four times the mean deviation, its most in this round, and what timeouts go by.
+    /// Four times the mean deviation, its maximum in this round, and the value used for timeouts.
     deviation: Duration,
     deviation_most: Duration,
     variation: Duration,
-    /// The round ends when so much is acknowledged.
+    /// The round ends when more bytes than this are acknowledged.
     round_end: u64,
 }
 
@@ -24,7 +24,7 @@ impl RoundTrip {
         self.least
     }
 
-    /// The least, or nothing.
+    /// The least, or zero.
     pub(super) fn shortest(&self) -> Duration {
         self.least.unwrap_or_default()
     }
@@ -33,7 +33,7 @@ impl RoundTrip {
         self.deviation / 4
     }
 
-    /// The first of a row.
+    /// The first timeout of a series.
     pub(super) fn timeout(&self) -> Duration {
         self.smoothed.map_or(TIMEOUT_FIRST, |smoothed| smoothed + self.variation)
     }
@@ -55,7 +55,7 @@ impl RoundTrip {
         if error < part {
             self.deviation -= part - error;
         } else if rtt < smoothed {
-            // A fall says less than a rise.
+            // A fall counts less than a rise.
             self.deviation += (error - part) / 8;
         } else {
             self.deviation += error - part;
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_at_least_a_fifth_of_a_second_behind_the_round_trip() {
+    fn timeout_exceeds_the_round_trip_by_at_least_a_fifth_of_a_second() {
         let mut rtt = RoundTrip::default();
         assert_eq!(rtt.timeout(), TIMEOUT_FIRST);
         for step in 0..100 {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rise_is_remembered_for_some_rounds() {
+    fn rise_affects_the_timeout_for_some_rounds() {
         let mut rtt = RoundTrip::default();
         rtt.measure(ms(40), 0, 10);
         for step in 1..40 {

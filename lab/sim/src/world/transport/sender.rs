@@ -1,9 +1,9 @@
 //! The sending half: transmission, pacing and retransmission.
 //!
-//! As the kernel's: a segment is lost when three later ones were acknowledged, or at a timeout, of
-//! which each in a row takes twice as long. Two round trips after the last progress something goes
-//! once as a probe, to provoke an acknowledgement (RFC 8985 7, RFC 9002 6.2). An acknowledgement of
-//! what left before a timeout shows that it was in vain, and undoes it (RFC 3522).
+//! Like the kernel's: a segment is lost when three later ones were acknowledged, or at a timeout;
+//! each timeout of a series takes twice as long. Two round trips after the last progress a probe is
+//! sent, to provoke an acknowledgement (RFC 8985 7, RFC 9002 6.2). An acknowledgement of a segment
+//! sent before a timeout shows that the timeout was spurious, and undoes it (RFC 3522).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -23,14 +23,14 @@ pub struct Sender {
     connection: usize,
     stream: bool,
     room_bound: usize,
-    /// What early data may still take, until the handshake is over.
+    /// The bytes left for early data, until the handshake ends.
     early_room: Option<usize>,
     next_message: u64,
     epoch: u64,
     control: u64,
-    /// Units of data that are not over, by tag.
+    /// Unfinished units of data, by tag.
     tags: BTreeMap<u64, u64>,
-    /// How many were withdrawn.
+    /// The number of withdrawn units.
     pub(in crate::world) withdrawn: u64,
     unsent: VecDeque<Rc<Segment>>,
     unsent_bytes: usize,
@@ -47,35 +47,35 @@ pub struct Sender {
     phase: Phase,
     /// The recovery ends when all below this serial is acknowledged.
     recovery: u64,
-    /// What left before this order did so before the first timeout of a row.
+    /// Segments below this order were sent before the first timeout of a series.
     timeout_order: u64,
     rtt: RoundTrip,
     timeouts: u32,
     alarm: Option<(Instant, Alarm)>,
-    /// From here ticks are counted.
+    /// The origin of the clock's ticks.
     clock: Instant,
-    /// When pacing lets the next segment go.
+    /// When pacing allows the next segment.
     pace_at: Option<Instant>,
-    /// A probe went since the last progress.
+    /// A probe was sent since the last progress.
     probed: bool,
     progress_at: Instant,
     acked: u64,
     acked_at: Instant,
-    /// When the newest acknowledged segment had left.
+    /// When the newest acknowledged segment was sent.
     first_sent_at: Instant,
     idle_since: Option<Instant>,
     rate: Option<Bitrate>,
-    /// Until so much is acknowledged, rates are the application's.
+    /// Until this is acknowledged, the application limits the rate.
     limited_until: Option<u64>,
     sent: u64,
-    /// The same when the newest acknowledged segment had left.
+    /// The same when the newest acknowledged segment was sent.
     first_sent: u64,
     sent_packets: u64,
     lost_packets: u64,
     resent_packets: u64,
 }
 
-/// What happens when nothing is acknowledged.
+/// The alarm without acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Alarm {
     Probe,
@@ -88,12 +88,12 @@ struct Out {
     /// Its size in the window.
     length: usize,
     order: u64,
-    /// It went more than once.
+    /// It was sent more than once.
     again: bool,
     left: Departure,
 }
 
-/// The state of the sender when a segment left.
+/// The state of the sender when a segment was sent.
 #[derive(Clone, Copy, Debug)]
 struct Departure {
     sent_at: Instant,
@@ -102,17 +102,18 @@ struct Departure {
     acked_at: Instant,
     first_sent_at: Instant,
     limited: bool,
-    /// In flight and sent in all, with it; and sent in all when the newest acknowledged one left.
+    /// Bytes in flight and sent in total, with it; and those sent when the newest acknowledged one
+    /// was.
     in_flight: u64,
     sent: u64,
     first_sent: u64,
 }
 
-/// What an acknowledgement settled.
+/// The segments settled by an acknowledgement.
 #[derive(Debug, Default)]
 struct Settled {
     bytes: u64,
-    /// The newest of it, and the oldest.
+    /// The newest, and the oldest.
     newest: Option<Newest>,
     oldest: Option<Newest>,
     /// Least and longest round-trip time.
@@ -122,7 +123,7 @@ struct Settled {
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     order: u64,
-    /// The copy that left then is the one that arrived.
+    /// The copy sent then is the one that arrived.
     timed: bool,
     left: Departure,
 }
@@ -179,7 +180,7 @@ impl Sender {
         }
     }
 
-    /// Takes a message, whatever the room.
+    /// Queues a message, whatever the room.
     pub fn push(&mut self, content: Content) {
         let number = self.next_message;
         let message = Message { number, after: self.control, epoch: self.epoch, content };
@@ -201,7 +202,7 @@ impl Sender {
             self.unsent_bytes += range.len();
             self.unsent.push_back(Rc::new(Segment { message: Rc::clone(&message), range }));
         }
-        // As `tcp_rate_check_app_limited` has it: less than a full segment waits.
+        // Like `tcp_rate_check_app_limited`: less than a full segment waits.
         let open = (self.in_flight as u64) < self.congestion.window();
         if open && self.unsent_bytes < SEGMENT && self.lost.is_empty() {
             self.limited_until = Some(self.acked + self.in_flight as u64);
@@ -214,17 +215,17 @@ impl Sender {
         self.early_room.map_or(room, |early| early.min(room))
     }
 
-    /// Nothing is out and nothing waits.
+    /// Nothing is in flight and nothing waits.
     pub fn is_idle(&self) -> bool {
         self.in_flight == 0 && self.unsent_bytes == 0
     }
 
-    /// Only so much may go until the handshake is over; `None` when it is.
+    /// Limits early data until the handshake ends; `None`: it has ended.
     pub fn limit_early(&mut self, room: Option<usize>) {
         self.early_room = room;
     }
 
-    /// The unit of data with this tag need not arrive any more.
+    /// Withdraws the unit of data with this tag.
     pub fn withdraw(&mut self, tag: u64) {
         let Some(number) = self.tags.remove(&tag).filter(|_| !self.stream) else { return };
         self.withdrawn += 1;
@@ -248,7 +249,7 @@ impl Sender {
             .for_each(|out| out.segment = Rc::clone(&mark));
     }
 
-    /// Hands over what window and pacing let go.
+    /// Sends what window and pacing allow.
     pub fn pump(&mut self, now: Instant, mut emit: impl FnMut(Packet)) {
         if self.alarm.is_some_and(|(at, what)| what == Alarm::Probe && at <= now) {
             self.probe(now, &mut emit);
@@ -290,7 +291,8 @@ impl Sender {
         }
     }
 
-    /// When the kernel's timer wheel comes to it: the longer, the coarser (`kernel/time/timer.c`).
+    /// When the kernel's timer wheel fires: the longer the delay, the coarser
+    /// (`kernel/time/timer.c`).
     fn rounded(&self, now: Instant, delay: Duration) -> Instant {
         // Nanoseconds in 64 bits: this is computed at each acknowledgement.
         let delay = delay.as_nanos() as u64;
@@ -302,14 +304,14 @@ impl Sender {
         self.clock + Duration::from_nanos((at / grain + 1) * grain)
     }
 
-    /// Something new, else the newest once more, whatever the window.
+    /// Sends new data, else the newest segment again, whatever the window.
     fn probe(&mut self, now: Instant, emit: &mut impl FnMut(Packet)) {
         self.probed = true;
         self.alarm = Some((self.rounded(now, self.timeout()), Alarm::Timeout));
         if let Some(serial) = self.next_new(now) {
             self.send(now, serial, emit);
         } else if let Some(serial) = self.flight.pop_last() {
-            // It takes no more of the window than before.
+            // It uses no more of the window than before.
             self.in_flight -= self.out.get(serial).map_or(0, |out| out.length);
             self.send(now, serial, emit);
         }
@@ -374,7 +376,7 @@ impl Sender {
         (self.rtt.timeout() * (1 << self.timeouts.min(12))).min(TIMEOUT_MAX)
     }
 
-    /// An acknowledgement. Returns whether anything was new.
+    /// Handles an acknowledgement. Returns whether it acknowledged anything new.
     pub fn on_ack(&mut self, now: Instant, ack: &PacketKind) -> bool {
         let PacketKind::Ack { serial, from, order, cumulative, .. } = *ack else { return false };
         let before = self.in_flight;
@@ -438,7 +440,7 @@ impl Sender {
         true
     }
 
-    /// What counted as lost at the timeout is on its way after all.
+    /// The segments declared lost at the timeout are in flight after all.
     fn undo(&mut self) {
         for serial in std::mem::take(&mut self.lost) {
             if let Some(out) = self.out.get(serial) {
@@ -451,7 +453,7 @@ impl Sender {
         self.congestion.on_undo();
     }
 
-    /// Takes one as acknowledged, by a packet of this order: its own, when it has `arrived`.
+    /// Settles a segment acknowledged by a packet of this order: its own, if it has `arrived`.
     fn settle(
         &mut self,
         now: Instant,
@@ -474,8 +476,8 @@ impl Sender {
             let (least, longest) = settled.rtt.unwrap_or((rtt, rtt));
             settled.rtt = Some((least.min(rtt), longest.max(rtt)));
         }
-        // What left after the packet that arrived has not arrived: it was an earlier copy, which
-        // says nothing about what left before the last one (RFC 8985 6.2, step 2).
+        // A copy sent after the packet that arrived cannot have arrived: it was an earlier copy,
+        // which proves nothing about segments sent before the last one (RFC 8985 6.2, step 2).
         let order = match arrived {
             true => order,
             false if out.order <= order => out.order,
@@ -489,8 +491,8 @@ impl Sender {
         }
     }
 
-    /// The rate over the flight of the newest segment: what arrived meanwhile, over the longer of
-    /// the times that sending and acknowledging took (Linux, `tcp_rate.c`).
+    /// The rate over the flight of the newest segment: the bytes acknowledged meanwhile, over the
+    /// longer of the times of sending and acknowledging (Linux, `tcp_rate.c`).
     fn rate_of(&self, now: Instant, newest: &Departure) -> Option<Bitrate> {
         let sending = newest.sent_at.saturating_duration_since(newest.first_sent_at);
         let acking = now.saturating_duration_since(newest.acked_at);
@@ -502,7 +504,7 @@ impl Sender {
         Some(Bitrate::from_bps((bytes as f64 * 8.0 / time.as_secs_f64()) as u64))
     }
 
-    /// What three later ones have overtaken is lost; returns how much.
+    /// Declares segments lost that three later ones have overtaken; returns their bytes.
     fn find_lost(&mut self, now: Instant) -> u64 {
         let edge = self.highest_order.saturating_sub(REORDERING);
         let mut bytes = 0;
@@ -533,9 +535,8 @@ impl Sender {
         }
     }
 
-    /// A time has come: for pacing or a probe, which [`Sender::pump`] looks after, or because
-    /// nothing was acknowledged: then all segments in flight are retransmitted slowly. False
-    /// when the connection is given up.
+    /// Handles a timeout. [`Sender::pump`] handles pacing and probes. If nothing was acknowledged,
+    /// all segments in flight are retransmitted slowly. False if the connection is given up.
     pub fn on_timeout(&mut self, now: Instant, patience: Duration) -> bool {
         if self.alarm.is_none_or(|(at, what)| what == Alarm::Probe || at > now) {
             return true;
@@ -560,7 +561,7 @@ impl Sender {
         true
     }
 
-    /// What a trial notes of the sender.
+    /// The sender's part of a trial's sample.
     pub(super) fn account(&self) -> Sample {
         Sample {
             rtt_ms: self.rtt.smoothed().unwrap_or_default().as_secs_f64() * 1e3,
@@ -572,7 +573,7 @@ impl Sender {
         }
     }
 
-    /// What a tunnel reports.
+    /// A tunnel's sample.
     pub fn sample(&self, now: Instant) -> LinkSample {
         LinkSample {
             at: now,
@@ -593,7 +594,7 @@ impl Sender {
 }
 
 impl Departure {
-    /// What came of it, when it is acknowledged and `acked` with it.
+    /// The flight of a segment that is acknowledged now, with `acked` bytes in total.
     fn flight(&self, now: Instant, acked: u64) -> Flight {
         Flight {
             in_flight: self.in_flight,
@@ -611,14 +612,14 @@ fn smooth(known: Bitrate, rate: Bitrate) -> Bitrate {
     Bitrate::from_bps((known.as_bps() / 8).saturating_mul(7) + rate.as_bps() / 8)
 }
 
-/// Later ones that must be acknowledged before a segment counts as lost.
+/// The number of later acknowledgements before a segment counts as lost.
 const REORDERING: u64 = 3;
 const TIMEOUT_MAX: Duration = Duration::from_secs(120);
-/// Of the kernel's clock: 250 a second.
+/// A tick of the kernel's clock: 250 a second.
 const TICK: Duration = Duration::from_millis(4);
-/// What a probe waits beyond two round trips: two ticks of the kernel's clock, and what a delayed
-/// acknowledgement may take when one segment is out (RFC 8985 7.2).
+/// The delay of a probe beyond two round trips: two ticks of the kernel's clock, and the time of a
+/// delayed acknowledgement if one segment is in flight (RFC 8985 7.2).
 const PROBE_MARGIN: Duration = Duration::from_millis(8);
 const PROBE_MARGIN_LONE: Duration = Duration::from_millis(200);
-/// The longest pause that pacing makes.
+/// The longest pause of pacing.
 const PACE_MAX: Duration = Duration::from_secs(1);

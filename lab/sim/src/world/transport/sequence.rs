@@ -1,7 +1,6 @@
-//! A map whose keys are close numbers, such as the serials of segments in flight: a place is
-//! found by counting.
+//! A map for close numbers, such as the serials of segments in flight, kept as an array.
 //!
-//! Invariant: the first place and the last one hold something.
+//! Invariant: the first place and the last one are filled.
 
 use std::collections::VecDeque;
 
@@ -47,7 +46,7 @@ impl<T> Sequence<T> {
         self.places.get_mut(place)?.as_mut()
     }
 
-    /// Puts a value in, in place of the one that was there.
+    /// Inserts or replaces a value.
     pub fn insert(&mut self, number: u64, value: T) {
         if self.count == 0 {
             self.first = number;
@@ -88,7 +87,7 @@ impl<T> Sequence<T> {
         self.count = 0;
     }
 
-    /// The numbers, rising.
+    /// The numbers in rising order.
     pub fn numbers(&self) -> impl Iterator<Item = u64> {
         let filled = |(number, place): (u64, &Option<T>)| place.is_some().then_some(number);
         (self.first..).zip(&self.places).filter_map(filled)

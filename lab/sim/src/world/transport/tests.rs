@@ -1,4 +1,4 @@
-//! What both halves do as the kernel's do.
+//! Both halves behave like the kernel's.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ fn segment() -> Rc<Segment> {
 }
 
 #[test]
-fn acknowledgements_are_quick_at_first_and_then_every_second() {
+fn acknowledgements_are_immediate_at_first_and_then_for_every_second_segment() {
     let (now, mut receiver) = (Instant::now(), Receiver::new(true));
     let mut accept = |serial| {
         let kind = receiver.accept(now, serial, serial + 1, segment(), &mut Vec::new());
@@ -26,7 +26,7 @@ fn acknowledgements_are_quick_at_first_and_then_every_second() {
     let late = now + Duration::from_millis(40);
     assert_eq!(accept(16), (false, Some(late)));
     assert_eq!(accept(17), (true, None));
-    assert_eq!(accept(19), (true, None), "something is missing");
+    assert_eq!(accept(19), (true, None), "a segment is missing");
     assert_eq!(accept(18), (true, None));
     assert_eq!(accept(20), (false, Some(late)));
     let kind = receiver.on_timeout(late);
@@ -45,7 +45,7 @@ fn quic_acknowledges_each_datagram_at_once() {
 }
 
 #[test]
-fn an_acknowledgement_says_again_what_came_before_it() {
+fn acknowledgement_repeats_the_segments_before_it() {
     let (now, mut receiver) = (Instant::now(), Receiver::new(true));
     let mut accept =
         |serial, order| receiver.accept(now, serial, order, segment(), &mut Vec::new()).unwrap();
@@ -67,7 +67,7 @@ fn at(samples: &[Sample], seconds: f64) -> Sample {
 }
 
 #[test]
-fn a_held_queue_undoes_the_timeouts() {
+fn held_queue_undoes_spurious_timeouts() {
     for algorithm in [Algorithm::Cubic, Algorithm::Bbr, Algorithm::Bbr2] {
         let samples = play(&trial("dark_3s_hold"), algorithm, 1);
         let (dark, after) = (at(&samples, 10.9), at(&samples, 12.5));
@@ -78,7 +78,7 @@ fn a_held_queue_undoes_the_timeouts() {
 }
 
 #[test]
-fn a_lost_queue_waits_for_timeouts_that_double() {
+fn lost_queue_is_retransmitted_by_doubling_timeouts() {
     for algorithm in [Algorithm::Cubic, Algorithm::Bbr, Algorithm::Bbr2] {
         let samples = play(&trial("dark_8s_drop"), algorithm, 1);
         // QUIC's probes are two.

@@ -1,4 +1,4 @@
-//! One flow without end over two links, in virtual time: what `polyrail-lab trials` plays with the
+//! One endless flow over two links in virtual time, as `polyrail-lab trials` plays it with the
 //! kernel's TCP.
 
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::congestion::Algorithm;
 /// Plays a trial; the samples begin with the flow.
 pub fn play(trial: &Trial, algorithm: Algorithm, seed: u64) -> Vec<Sample> {
     let mut course = Course::new(trial, algorithm, seed);
-    // The kernel's flow has shaken hands before it begins.
+    // The kernel's flow has its handshake before it begins.
     course.push(Content::Hello);
     course.run(FLOW_BEGINS);
     course.flowing = true;
@@ -28,7 +28,7 @@ pub fn play(trial: &Trial, algorithm: Algorithm, seed: u64) -> Vec<Sample> {
     samples
 }
 
-/// A trial under way.
+/// A running trial.
 pub(super) struct Course {
     start: Instant,
     now: Instant,
@@ -36,19 +36,19 @@ pub(super) struct Course {
     links: [LinkModel<Packet>; 2],
     client: Transport,
     server: Transport,
-    /// The program has data without end.
+    /// The program has endless data.
     pub(super) flowing: bool,
     delivered: u64,
     tag: u64,
 }
 
 impl Course {
-    /// At the link's epoch, with nothing sent.
+    /// A trial at the link's epoch, with nothing sent.
     pub(super) fn new(trial: &Trial, algorithm: Algorithm, seed: u64) -> Self {
         // The base of virtual time: only differences from it matter.
         let start = Instant::now();
         let [up, down] = trial.links.clone();
-        // Where the ticks of the clocks fall is chance.
+        // The phase of the clocks' ticks is chance.
         let born = start - Duration::from_millis(seed.wrapping_mul(397) % 2_048);
         let end = || Transport::new(born, 0, true, UNSENT, algorithm);
         Self {
@@ -66,7 +66,7 @@ impl Course {
         }
     }
 
-    /// Lets time pass until so long after the epoch.
+    /// Runs until this time after the epoch.
     pub(super) fn run(&mut self, until: Duration) {
         let until = self.start + until;
         while let Some(next) = self.next().filter(|next| *next <= until) {
@@ -120,7 +120,7 @@ impl Course {
         let _lost_or_not = self.links[0].enqueue(self.now, packet, size);
     }
 
-    /// The program never runs out of data.
+    /// Keeps data queued, and sends.
     pub(super) fn fill(&mut self) {
         while self.flowing && self.server.sender.room() >= CHUNK {
             self.write(CHUNK);
@@ -128,7 +128,7 @@ impl Course {
         self.pump();
     }
 
-    /// The program has so much more.
+    /// The program writes more bytes.
     pub(super) fn write(&mut self, bytes: usize) {
         self.tag += 1;
         self.push(Content::Frames(Unit::Data { tag: self.tag }, vec![0; bytes]));
@@ -147,7 +147,7 @@ impl Course {
         });
     }
 
-    /// Sender and receiver now.
+    /// A sample of sender and receiver.
     pub(super) fn sample(&self, at: Duration) -> Sample {
         Sample {
             at_s: at.as_secs_f64(),
@@ -158,7 +158,7 @@ impl Course {
     }
 }
 
-/// What the program keeps in the socket, in bytes: more than any window here.
+/// The bytes that the program keeps in the socket: more than any window here.
 const UNSENT: usize = 512 * 1_024;
 /// Bytes of one write: whole segments.
 const CHUNK: usize = 40 * super::SEGMENT;

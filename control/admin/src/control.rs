@@ -1,0 +1,193 @@
+//! The state of the control thread: it turns requests into commands to the data plane and waits for
+//! the answers, with a timeout.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use polyrail_config::log::LogHandle;
+use polyrail_config::{ChainSpec, Config, Overrides, Tables, TlsConfig};
+use polyrail_identity::digest;
+use tokio::sync::{Semaphore, watch};
+
+use super::stream::Stream;
+use super::{
+    API_VERSION, AdminError, Answer, Command, ConfigState, ErrorCode, Event, LinkChange,
+    LinkDbProbe, PathChange, PathState, Reply, Status, Timestamp, process,
+};
+
+/// How long the data plane may take to answer.
+pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// Additional wait, so that a command started in time is not reported as late.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long a client waits altogether.
+pub(super) const ASKER_WAIT: Duration = ANSWER_WAIT.saturating_add(GRACE);
+
+/// The answer, however late.
+pub(super) async fn at_last<T>(answer: &mut Answer<T>) -> Result<T, AdminError> {
+    (&mut answer.0).await.map_err(|_| {
+        let message = "the data plane dropped the request";
+        AdminError::new(ErrorCode::Internal, message)
+    })
+}
+
+/// The error of a client that waits no longer.
+pub(super) fn too_late() -> AdminError {
+    let message = "the data plane did not answer in time: look whether it was done";
+    AdminError::new(ErrorCode::Timeout, message)
+}
+
+/// What a daemon is started with besides its configuration.
+#[derive(Debug, Default)]
+pub struct StartOptions {
+    /// The configuration file, read again by each reload.
+    pub file: PathBuf,
+    /// Command line options that override the file.
+    pub overrides: Overrides,
+    /// The log, whose level and format a reload may change.
+    pub log: Option<LogHandle>,
+}
+
+/// The state shared by the control thread's tasks.
+pub(crate) struct Control<C: Tables> {
+    pub(super) commands: SyncSender<Command<C>>,
+    pub(super) waker: Arc<mio::Waker>,
+    pub(super) stream: Stream,
+    pub(super) start: StartOptions,
+    pub(super) started: (Instant, Timestamp),
+    pub(super) running: Mutex<Running<C>>,
+    /// Asks LinkDB for its state, if it is enabled.
+    pub(super) linkdb: Option<LinkDbProbe>,
+    /// Permits of the readers of events.
+    pub(super) readers: Arc<Semaphore>,
+    /// Locked during a reload.
+    pub(super) reloading: Arc<tokio::sync::Mutex<()>>,
+    /// The interfaces that matter; see [`Tables::interfaces`].
+    pub(crate) interfaces: watch::Sender<Option<Vec<String>>>,
+}
+
+/// The configuration that the data plane runs with.
+#[derive(Debug)]
+pub(super) struct Running<C> {
+    pub(super) config: Config<C>,
+    pub(super) digests: Digests,
+    pub(super) loaded_at: Timestamp,
+    pub(super) reloads: u64,
+    pub(super) refused: u64,
+}
+
+/// A digest of each certificate file that could be read, by its key.
+pub(super) type Digests = BTreeMap<String, [u8; 32]>;
+
+/// The current digests of the files of `[tls]`.
+pub(super) fn digests(tls: &TlsConfig) -> Digests {
+    let of = |(kind, file)| Some((format!("tls.{kind}"), digest(file).ok()?));
+    tls.paths().files().filter_map(of).collect()
+}
+
+impl<C: Tables> Control<C> {
+    pub(super) fn running(&self) -> MutexGuard<'_, Running<C>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a command and wakes the data plane; returns the command if the queue is full.
+    pub(crate) fn hand_over(&self, command: Command<C>) -> Result<(), Box<Command<C>>> {
+        self.commands.try_send(command).map_err(|error| match error {
+            TrySendError::Full(command) | TrySendError::Disconnected(command) => Box::new(command),
+        })?;
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "cannot wake the data plane");
+        }
+        Ok(())
+    }
+
+    /// Sends a command and waits for its answer.
+    pub(super) async fn ask<T>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> Command<C>,
+    ) -> Result<T, AdminError> {
+        let mut answer = self.begin(command)?;
+        let answer = tokio::time::timeout(ASKER_WAIT, at_last(&mut answer)).await;
+        answer.unwrap_or_else(|_| Err(too_late()))
+    }
+
+    /// Sends a command without waiting.
+    pub(super) fn begin<T>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> Command<C>,
+    ) -> Result<Answer<T>, AdminError> {
+        let (reply, answer) = Reply::until(Instant::now() + ANSWER_WAIT);
+        if self.hand_over(command(reply)).is_err() {
+            let message = "too many pending requests: try again";
+            return Err(AdminError::new(ErrorCode::Busy, message));
+        }
+        Ok(answer)
+    }
+
+    /// Publishes a change of an interface.
+    pub(crate) fn link_changed(&self, change: LinkChange) {
+        self.stream.push(Timestamp::now(), Event::LinkChanged(change));
+    }
+
+    pub(super) async fn status(&self) -> Result<Status, AdminError> {
+        let snapshot = self.ask(Command::Status).await?;
+        let running = self.running();
+        let config = ConfigState {
+            file: self.start.file.clone(),
+            loaded_at: running.loaded_at,
+            reloads: running.reloads,
+            reloads_refused: running.refused,
+        };
+        Ok(Status {
+            api: API_VERSION.to_owned(),
+            role: C::ROLE,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            started_at: self.started.1,
+            uptime_s: self.started.0.elapsed().as_secs_f64(),
+            config,
+            process: process::state(),
+            snapshot,
+        })
+    }
+
+    /// LinkDB's state.
+    pub(super) async fn linkdb(&self) -> Result<serde_json::Value, AdminError> {
+        let Some(probe) = self.linkdb.clone() else {
+            let message = "LinkDB is disabled: set linkdb.path";
+            return Err(AdminError::new(ErrorCode::NotFound, message));
+        };
+        let busy = || {
+            let message = "LinkDB did not answer in time: try again";
+            AdminError::new(ErrorCode::Busy, message)
+        };
+        let state = tokio::task::spawn_blocking(move || probe()).await;
+        state.ok().flatten().ok_or_else(busy)
+    }
+
+    pub(super) async fn paths(&self) -> Result<Vec<PathState>, AdminError> {
+        self.ask(Command::Paths).await
+    }
+
+    pub(super) async fn path(&self, name: &str) -> Result<PathState, AdminError> {
+        let paths = self.paths().await?;
+        let found = paths.into_iter().find(|path| path.name == name);
+        found.ok_or_else(|| AdminError::unknown_path(name))
+    }
+
+    pub(super) async fn set_path(
+        &self,
+        name: String,
+        change: PathChange,
+    ) -> Result<PathState, AdminError> {
+        self.ask(|reply| Command::SetPath { name, change, reply }).await?
+    }
+
+    pub(super) async fn set_scheduler(&self, chain: ChainSpec) -> Result<(), AdminError> {
+        self.ask(|reply| Command::SetScheduler { chain, reply }).await
+    }
+}

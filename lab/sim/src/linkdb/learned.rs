@@ -1,0 +1,264 @@
+//! The value of learned forecasts, compared with none and with an oracle.
+//!
+//! LinkDB learns from 24 trips on a route, and a later trip is measured. A forecast is made once a
+//! second, and when a modem reports another cell, from the position and the serving cells as the
+//! gateway knows them. Both sides receive it a moment later, as in the daemons. Source of the
+//! figures: POLYCORN 6.2, Fig. 11a.
+
+mod next;
+
+use anyhow::{Result, ensure};
+use polyrail_emulator::rail::Speed;
+use polyrail_emulator::results::{Goal, Report};
+use polyrail_scheduler::ChainSpec;
+
+use self::next::Next;
+use crate::sim::metrics::{interval, mean, quantile};
+use crate::sim::runs::parallel;
+use crate::sim::{Bulk, Contestant, Engine, Message, Page, bulk_in, messaging, pages};
+
+/// A chain that is measured, and its goals.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Its name in figures.
+    pub name: &'static str,
+    /// The scheduler.
+    pub chain: &'static str,
+    /// The engine around it.
+    pub engine: Engine,
+    /// The goals for the gain of the goodput after failures: mean and median.
+    gains: [f64; 2],
+    /// The goal for the share of the oracle's gain.
+    of_oracle: Goal,
+}
+
+impl Case {
+    /// HSRSCH as published.
+    pub const PAPER: Self = Self {
+        name: "paper",
+        chain: "hsrsch",
+        engine: Engine::Paper,
+        gains: [1.2, 1.5],
+        of_oracle: Goal::AtLeast(0.8),
+    };
+    /// HSRSCH in Polyrail's engine.
+    pub const FULL: Self = Self { name: "full", engine: Engine::Full, ..Self::PAPER };
+    /// The default chain. It recovers so soon after a failure that forecasts can gain little; they
+    /// must not cost anything.
+    pub const DEFAULT: Self = Self {
+        name: "default",
+        chain: "polyrail",
+        engine: Engine::Full,
+        gains: [1.0, 1.0],
+        of_oracle: Goal::None,
+    };
+
+    /// The chain with rejection for every forecast, and without rejection, by name.
+    fn variants(self) -> Result<[Variant; 2]> {
+        let chain = ChainSpec::named(self.chain)?;
+        let rules = chain.names().iter().map(String::as_str);
+        let without =
+            rules.filter(|rule| !rule.starts_with(REJECTION)).collect::<Vec<_>>().join("/");
+        let all = Contestant::parse(&format!("{REJECTION}/{without}"), self.engine)?;
+        let none = Contestant::parse(&without, self.engine)?;
+        Ok([("all_rejected", all), ("none_rejected", none)])
+    }
+}
+
+/// A contestant with learned forecasts, and its name in figures.
+pub type Variant = (&'static str, Contestant);
+
+/// Measures all cases on so many routes, and prints RESULT lines.
+///
+/// # Errors
+/// A trip cannot be drawn.
+pub fn judge(
+    first_route: u64,
+    routes: u64,
+    threads: usize,
+    prefix: &str,
+    report: &mut Report,
+) -> Result<()> {
+    let trips = Trips::after(first_route, routes, Speed::Kmh300, threads)?;
+    for case in [Case::PAPER, Case::FULL] {
+        trips.bulk(case, &[], &format!("{prefix}_sim_{}", case.name), report)?;
+    }
+    let (case, variants) = (Case::DEFAULT, Case::DEFAULT.variants()?);
+    let prefix = format!("{prefix}_sim_{}", case.name);
+    trips.bulk(case, &variants, &prefix, report)?;
+    trips.loads(case, &prefix, report)?;
+    // At this speed some cells fail more often than the default chain's limit for rejection.
+    let trips = Trips::after(first_route, routes, Speed::Kmh350, threads)?;
+    trips.bulk(case, &variants, &format!("{prefix}_350"), report)
+}
+
+/// Trips after those that LinkDB has learned from.
+pub struct Trips {
+    nexts: Vec<Next>,
+    threads: usize,
+}
+
+impl Trips {
+    /// The trips of so many routes, to be measured by so many threads.
+    ///
+    /// # Errors
+    /// A trip cannot be drawn.
+    pub fn after(first_route: u64, routes: u64, speed: Speed, threads: usize) -> Result<Self> {
+        let mut nexts = Vec::new();
+        for number in 0..routes {
+            // Trains run upwards on even routes.
+            nexts.extend(next::next(first_route + 2 * number, speed)?);
+        }
+        Ok(Self { nexts, threads })
+    }
+
+    /// The figures of one case, and of variants of its chain, with bulk data.
+    ///
+    /// # Errors
+    /// The case names no chain.
+    pub fn bulk(
+        &self,
+        case: Case,
+        variants: &[Variant],
+        prefix: &str,
+        report: &mut Report,
+    ) -> Result<()> {
+        let nexts = &self.nexts;
+        let none = Contestant::parse(case.chain, case.engine)?;
+        let oracle = Contestant::parse(&format!("{}+oracle", case.chain), case.engine)?;
+        let runs = parallel(nexts.len(), self.threads, |number| {
+            let next = &nexts[number];
+            let run = |contestant: &Contestant, learned: bool| {
+                bulk_in(next.world(contestant, learned), &next.trip, contestant)
+            };
+            let mut runs = vec![run(&none, false), run(&none, true), run(&oracle, false)];
+            runs.extend(variants.iter().map(|(_, variant)| run(variant, true)));
+            runs
+        });
+        let forecast: Vec<bool> = nexts.iter().flat_map(Next::forecast_failures).collect();
+        let seen: usize = runs.iter().map(|run| run[0].after_failures.len()).sum();
+        ensure!(seen == forecast.len(), "{seen} failures were seen of {}", forecast.len());
+        report_case(report, case, prefix, &runs);
+        report_by_forecast(report, prefix, &runs, &forecast);
+        for ((name, _), which) in variants.iter().zip(3..) {
+            let gain = mean(&after(&runs, which)) / mean(&after(&runs, 0));
+            let prefix = format!("{prefix}_{name}");
+            report.result(&format!("{prefix}_gain_mean"), gain, "x", Goal::None, &[gain]);
+            let share = goodput(&runs, which) / goodput(&runs, 0);
+            report.result(&format!("{prefix}_goodput"), share, "x", Goal::None, &[share]);
+        }
+        Ok(())
+    }
+
+    /// Web pages and messages with learned forecasts, over the same without.
+    fn loads(&self, case: Case, prefix: &str, report: &mut Report) -> Result<()> {
+        let nexts = &self.nexts;
+        let contestant = Contestant::parse(case.chain, case.engine)?;
+        let runs = parallel(nexts.len(), self.threads, |number| {
+            let next = &nexts[number];
+            [false, true].map(|learned| {
+                let world = || next.world(&contestant, learned);
+                let loaded = pages(world(), &next.trip);
+                (loaded, messaging(world(), &next.trip, USERS).list)
+            })
+        });
+        let pages = |which: usize| -> Vec<f64> {
+            let all = runs.iter().flat_map(|run| &run[which].0);
+            all.map(|page: &Page| page.time.as_secs_f64()).collect()
+        };
+        let messages = |which: usize| -> Vec<f64> {
+            let all = runs.iter().flat_map(|run| &run[which].1);
+            all.map(|message: &Message| message.round).collect()
+        };
+        let (pages, messages) = ([pages(0), pages(1)], [messages(0), messages(1)]);
+        let mut say = |name: &str, [none, learned]: [f64; 2], most: f64| {
+            let ratio = learned / none;
+            let name = format!("{prefix}_{name}_over_none");
+            report.result(&name, ratio, "x", Goal::AtMost(most), &[none, learned]);
+        };
+        let at = |values: &[Vec<f64>; 2], share: f64| {
+            [quantile(&values[0], share), quantile(&values[1], share)]
+        };
+        say("pages_mean", [mean(&pages[0]), mean(&pages[1])], 1.01);
+        say("pages_p95", at(&pages, 0.95), 1.02);
+        say("messages_mean", [mean(&messages[0]), mean(&messages[1])], 1.01);
+        say("messages_p99", at(&messages, 0.99), 1.02);
+        Ok(())
+    }
+}
+
+/// Goodputs in the 2 s after each failure: without forecasts (0), with learned ones (1), with an
+/// oracle's (2), and those of variants.
+fn after(runs: &[Vec<Bulk>], which: usize) -> Vec<f64> {
+    runs.iter().flat_map(|run| run[which].after_failures.clone()).collect()
+}
+
+/// The mean goodput of whole trips.
+fn goodput(runs: &[Vec<Bulk>], which: usize) -> f64 {
+    mean(&runs.iter().map(|run| run[which].goodput()).collect::<Vec<_>>())
+}
+
+fn report_case(report: &mut Report, case: Case, prefix: &str, runs: &[Vec<Bulk>]) {
+    let all = [0, 1, 2].map(|which| after(runs, which));
+    for (name, goal) in ["mean", "median"].into_iter().zip(case.gains) {
+        let [none, learned, oracle] = all.each_ref().map(|values| match name {
+            "mean" => mean(values),
+            _ => quantile(values, 0.5),
+        });
+        let mut say = |what: &str, value: f64, unit: &str, goal| {
+            report.result(&format!("{prefix}_{what}_{name}"), value, unit, goal, &[value]);
+        };
+        say("after_none", none, "Mbit/s", Goal::None);
+        say("after_learned", learned, "Mbit/s", Goal::None);
+        say("after_oracle", oracle, "Mbit/s", Goal::None);
+        say("gain", learned / none, "x", Goal::AtLeast(goal));
+        // If the oracle gains nothing, there is no share of its gain: NaN, which misses the goal.
+        let gained = oracle > none * ORACLE_GAINS;
+        let share = if gained { (learned - none) / (oracle - none) } else { f64::NAN };
+        if gained || case.of_oracle != Goal::None {
+            say("of_oracle_gain", share, "x", case.of_oracle);
+        }
+    }
+    let drawn = |trips: &[usize]| {
+        let of = |which: usize| -> Vec<f64> {
+            trips.iter().flat_map(|&trip| runs[trip][which].after_failures.clone()).collect()
+        };
+        mean(&of(1)) / mean(&of(0))
+    };
+    for (end, value) in ["low", "high"].into_iter().zip(interval(runs.len(), drawn)) {
+        report.result(&format!("{prefix}_gain_mean_{end}"), value, "x", Goal::None, &[value]);
+    }
+    let share = goodput(runs, 1) / goodput(runs, 0);
+    report.result(&format!("{prefix}_goodput"), share, "x", Goal::AtLeast(1.0), &[share]);
+    for (which, name) in [(0, "none"), (1, "learned")] {
+        let sum = |of: fn(&Bulk) -> u64| runs.iter().map(|run| of(&run[which])).sum::<u64>() as f64;
+        let share = sum(|run| run.resent) / sum(|run| run.bytes);
+        report.result(&format!("{prefix}_resent_{name}"), share, "x", Goal::None, &[share]);
+    }
+}
+
+/// The gains over the failures with a forecast, and over the others.
+fn report_by_forecast(report: &mut Report, prefix: &str, runs: &[Vec<Bulk>], forecast: &[bool]) {
+    for (name, wanted) in [("foreseen", true), ("unforeseen", false)] {
+        let [none, learned, oracle] = [0, 1, 2].map(|which| -> Vec<f64> {
+            let all = after(runs, which).into_iter().zip(forecast);
+            all.filter(|(_, forecast)| **forecast == wanted).map(|(value, _)| value).collect()
+        });
+        let count = none.len() as f64;
+        report.result(&format!("{prefix}_{name}_failures"), count, "", Goal::None, &[count]);
+        let none = mean(&none);
+        for (whose, gain) in
+            [("gain", mean(&learned) / none), ("oracle_gain", mean(&oracle) / none)]
+        {
+            let name = format!("{prefix}_{name}_{whose}_mean");
+            report.result(&name, gain, "x", Goal::None, &[gain]);
+        }
+    }
+}
+
+/// The rule that rejects.
+const REJECTION: &str = "handover_rejection";
+/// An oracle has a gain if it is at least so much better than no forecasts.
+const ORACLE_GAINS: f64 = 1.02;
+/// Users who send messages.
+const USERS: usize = 4;

@@ -1,0 +1,49 @@
+//! How a worker starts, and what a reload may change.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Which side of a session the worker is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// On board, with observations.
+    Gateway,
+    /// On the ground, with messages of gateways.
+    Cloud,
+}
+
+/// How a worker starts.
+pub struct Options {
+    /// The side.
+    pub role: Role,
+    /// The database's file; without one the database lives in memory.
+    pub path: Option<PathBuf>,
+    /// What a reload may change.
+    pub settings: Settings,
+    /// Random: the numbers of trips and tracks derive from it.
+    pub seed: u64,
+    /// Called by the worker when there is output.
+    pub notify: Box<dyn Fn() + Send>,
+}
+
+/// What a reload may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Maximum number of handovers in the database.
+    pub events_max: u64,
+    /// Handovers older than this are evicted; the cells' histories stay.
+    pub retention: Duration,
+    /// Whether the worker makes forecasts.
+    pub forecast: bool,
+    /// Whether the forecaster rejects cells whose history does not separate failures.
+    pub guard: bool,
+    /// Whether gateways receive each other's handovers (cloud); applies to new sessions.
+    pub share: bool,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { role, path, settings, .. } = self;
+        write!(f, "Options({role:?}, {path:?}, {settings:?})")
+    }
+}

@@ -1,0 +1,59 @@
+//! What the relay tells the daemon.
+
+use std::net::SocketAddr;
+
+use polyrail_model::{Bitrate, Identity};
+use polyrail_session::{Event, TunnelKey};
+use polyrail_tunnel::{CloseReason, Established};
+
+/// An event for the daemon.
+#[derive(Debug)]
+pub enum RelayEvent {
+    /// A session event that no leg handles: sessions, paths, dials, alarms, and flows without a
+    /// leg. [`Event::CloseTunnel`] is not among them.
+    Session(Event),
+    /// The session uses a tunnel before its handshake finished; [`RelayEvent::TunnelUp`] follows.
+    TunnelEarly {
+        /// The tunnel.
+        tunnel: TunnelKey,
+    },
+    /// A tunnel's handshake finished.
+    TunnelUp {
+        /// The tunnel.
+        tunnel: TunnelKey,
+        /// The result of the handshake.
+        established: Established,
+    },
+    /// Traffic sent over a QUIC tunnel looks policed, see [`crate::Suspicion`]; repeated every few
+    /// seconds.
+    TunnelPoliced {
+        /// The tunnel.
+        tunnel: TunnelKey,
+        /// The rate that gets through.
+        rate: Bitrate,
+    },
+    /// The session refused the tunnel; it is being closed.
+    TunnelRefused {
+        /// The tunnel.
+        tunnel: TunnelKey,
+        /// The reason, in words.
+        reason: String,
+        /// The peer.
+        peer: Option<Identity>,
+        /// The peer's address.
+        address: Option<SocketAddr>,
+        /// A newer tunnel of its carrier has taken over.
+        superseded: bool,
+    },
+    /// A tunnel is closed and removed.
+    TunnelClosed {
+        /// The tunnel.
+        tunnel: TunnelKey,
+        /// The reason.
+        reason: CloseReason,
+        /// The peer, if the handshake authenticated it.
+        peer: Option<Identity>,
+        /// The peer's address.
+        address: Option<SocketAddr>,
+    },
+}
