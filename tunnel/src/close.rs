@@ -84,7 +84,7 @@ pub enum CloseReason {
     /// The peer's certificate did not pass our checks.
     #[error("peer certificate rejected: {0}")]
     PeerCertificate(CertificateFault),
-    /// The peer rejects us and sent the reason, see [`complaint`].
+    /// The peer rejects us and sent the reason.
     #[error("rejected by the peer: {0}")]
     PeerRefused(String),
     /// A record of the established connection was invalid or forged.

@@ -1,4 +1,4 @@
-//! Who may join a session. The frames are those of a gateway, with modifications.
+//! The rules for joining a session. The frames are those of a gateway, with modifications.
 
 use std::time::{Duration, Instant};
 

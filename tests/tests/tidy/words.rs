@@ -133,7 +133,7 @@ fn leftovers_are_found_and_texts_about_them_are_not() {
 
 #[test]
 fn idiom_is_found_in_comments_names_and_documents() {
-    let bad = "// A trip that Falls Out\nfn what_is_out_is_sent() {}\nlet x = \"Left lying\";\n";
+    let bad = "// A trip that Fell Silent\nfn what_is_out_is_sent() {}\nlet x = \"Left lying\";\n";
     let good = "// It falls outside\nfn somewhat_is_out() {}\n";
     let tree = Tree::of(&[
         ("a/src/bad.rs", bad),
