@@ -13,8 +13,10 @@
 mod backoff;
 mod carrier;
 mod close;
+mod events;
 mod fault;
 mod kernel;
+mod phase;
 pub mod quic;
 mod scratch;
 pub mod tls;

@@ -4,10 +4,11 @@
 
 mod common;
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use common::pki::LIFE;
-use common::pki::{Authority, CLOUD, GATEWAY, Node, serial_text};
+use common::pki::{Authority, CLOUD, GATEWAY, LIFE, Node, serial_text};
 use common::raw::RawClient;
 use common::{BEGIN, TestClock, World, alert, client, name, refused_by, server};
 use polyrail_identity::{CertificateFault, TlsIdentity};
@@ -45,10 +46,7 @@ const NOW: u64 = BEGIN + 100;
 
 #[test]
 fn valid_pair_is_up_with_the_same_secret() {
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let mut world = World::new();
-    let address = world.serve(server(authority.cloud(), &clock));
+    let (mut world, authority, clock, address) = World::serving();
     let outcome = world.outcome(&mut client(authority.gateway(), &clock), address);
     assert_eq!(outcome, [None, None]);
     let [near, far] = [&world.ends[0], &world.ends[1]].map(|end| end.up.clone().unwrap());
@@ -152,10 +150,7 @@ fn gateway_rejects_clouds_and_the_alert_says_why() {
 
 #[test]
 fn sessions_are_resumed_with_a_new_secret() {
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let mut world = World::new();
-    let address = world.serve(server(authority.cloud(), &clock));
+    let (mut world, authority, clock, address) = World::serving();
     let mut client = client(authority.gateway(), &clock);
     assert_eq!(world.outcome(&mut client, address), [None, None]);
     // Eight tickets: eight racing attempts are all resumed.
@@ -174,27 +169,24 @@ fn sessions_are_resumed_with_a_new_secret() {
     assert_eq!(secrets.len(), 9, "one secret a connection");
 }
 
-/// A client that has tickets of a live session.
-fn warm(world: &mut World, authority: &Authority, clock: &std::sync::Arc<TestClock>) -> Client {
-    let address = world.serve(server(authority.cloud(), clock));
-    let mut client = client(authority.gateway(), clock);
+/// A world whose gateway connected at this time, and has tickets.
+fn warm(seconds: u64) -> (World, Authority, Arc<TestClock>, SocketAddr, Client) {
+    let (mut world, authority, clock, address) = World::serving();
+    clock.set(seconds);
+    let mut client = client(authority.gateway(), &clock);
     assert_eq!(world.outcome(&mut client, address), [None, None]);
-    client
+    (world, authority, clock, address, client)
 }
 
 #[test]
 fn session_of_a_revoked_certificate_is_not_resumed() {
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let mut world = World::new();
-    let mut client = warm(&mut world, &authority, &clock);
+    let (mut world, authority, _, address, mut client) = warm(NOW);
     let first = world.ends[1].up.clone().unwrap();
     let revoking = authority.cloud_revoking(&[7], BEGIN + LIFE);
     let identity = TlsIdentity::load(&revoking).unwrap();
     assert!(identity.is_revoked(&first.serial), "the live tunnel's can be found out");
     assert!(!identity.is_revoked(&serial_text(8)));
     world.server.as_mut().unwrap().set_identity(identity).unwrap();
-    let address = world.ends[0].tunnel.peer_addr().unwrap();
     let revoked = revoked("train-7", 7);
     // The resumed handshake succeeds, and our check after it rejects the gateway.
     let outcome = world.outcome(&mut client, address);
@@ -208,9 +200,7 @@ fn session_of_a_revoked_certificate_is_not_resumed() {
 
 #[test]
 fn reload_applies_to_handshakes_in_progress() {
-    let authority = Authority::new();
-    let mut world = World::new();
-    let address = world.serve(server(authority.cloud(), &TestClock::new()));
+    let (mut world, authority, _, address) = World::serving();
     let paths = authority.issue(&Node::new("train-7", GATEWAY, 7), &authority);
     let mut raw = RawClient::connect(address, &[b"polyrail/1"], Some(&paths));
     world.until("accepted", |ends| ends.len() == 1);
@@ -228,12 +218,7 @@ fn reload_applies_to_handshakes_in_progress() {
 
 #[test]
 fn session_of_an_expired_certificate_is_not_resumed() {
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let mut world = World::new();
-    clock.set(BEGIN + LIFE - 10);
-    let mut client = warm(&mut world, &authority, &clock);
-    let address = world.ends[0].tunnel.peer_addr().unwrap();
+    let (mut world, _, clock, address, mut client) = warm(BEGIN + LIFE - 10);
     clock.set(BEGIN + LIFE + 10);
     // Both certificates have expired; the client checks the cloud's first.
     let outcome = world.outcome(&mut client, address);
@@ -245,11 +230,7 @@ fn session_of_an_expired_certificate_is_not_resumed() {
 
 #[test]
 fn gateway_reloads_its_identity() {
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let mut world = World::new();
-    let mut client = warm(&mut world, &authority, &clock);
-    let address = world.ends[0].tunnel.peer_addr().unwrap();
+    let (mut world, authority, _, address, mut client) = warm(NOW);
     let renewed = authority.node(&Node::new("train-7", GATEWAY, 77));
     client.set_identity(renewed).unwrap();
     assert_eq!(world.outcome(&mut client, address), [None, None]);

@@ -9,8 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::pki::LIFE;
-use common::pki::{Authority, CLOUD, GATEWAY, Node, serial_text};
+use common::pki::{Authority, CLOUD, GATEWAY, LIFE, Node, serial_text};
 use common::relay::Relay;
 use common::{BEGIN, TestClock, World, client, name, resident, server};
 use polyrail_identity::{CertificateFault, TlsIdentity};
@@ -49,10 +48,7 @@ impl Scene {
         let mut scene =
             Self { authority, world, relay, client, cloud_clock, gateway_clock, cloud_address };
         let [near, far] = scene.connect(false);
-        scene.relay.pass_up(&mut scene.world);
-        scene.relay.pass_down(&mut scene.world);
-        scene.relay.pass_up(&mut scene.world);
-        scene.relay.pass_down(&mut scene.world);
+        scene.trips(2);
         assert!([near, far].iter().all(|&end| scene.world.ends[end].up.is_some()));
         scene
     }
@@ -70,6 +66,14 @@ impl Scene {
 
     fn pass_down(&mut self) {
         self.relay.pass_down(&mut self.world);
+    }
+
+    /// Passes everything up, then down, so often.
+    fn trips(&mut self, count: usize) {
+        for _ in 0..count {
+            self.pass_up();
+            self.pass_down();
+        }
     }
 
     /// Sends what there is room for and lets it reach the relay.
@@ -92,10 +96,7 @@ impl Scene {
         self.pass_down();
         assert!(self.world.ends[near].up.is_some());
         assert_eq!(self.send(near, late), late.len());
-        for _ in 0..3 {
-            self.pass_up();
-            self.pass_down();
-        }
+        self.trips(3);
         let [near, far] = [&self.world.ends[near], &self.world.ends[far]];
         let exporters = [near, far].map(|end| end.up.clone().unwrap().exporter);
         assert_eq!(exporters[0], exporters[1]);
@@ -176,10 +177,7 @@ fn a_cloud_that_ends_an_early_tunnel_is_still_heard() {
     let gateway = &scene.world.ends[near];
     assert_eq!(gateway.received, b"no such session");
     assert_eq!(gateway.closed, Some(CloseReason::PeerClosed));
-    let due = scene.world.ends[far].tunnel.next_timeout().unwrap();
-    scene.world.ends[far].tunnel.on_timeout(due);
-    scene.world.ends[far].drain();
-    assert_eq!(scene.world.ends[far].closed, Some(CloseReason::Local));
+    assert_eq!(scene.world.ends[far].time_out(), Some(CloseReason::Local));
 }
 
 #[test]
@@ -313,10 +311,7 @@ fn many_copies_of_early_data_cost_little_and_time_out() {
     println!("RESULT half_open_with_refused_early_data bytes_each={each}");
     for end in &mut scene.world.ends[first..] {
         assert!(end.early.is_none() && end.received.is_empty() && end.closed.is_none());
-        let due = end.tunnel.next_timeout().unwrap();
-        end.tunnel.on_timeout(due);
-        end.drain();
-        assert!(matches!(end.closed, Some(CloseReason::HandshakeTimedOut { .. })));
+        assert!(matches!(end.time_out(), Some(CloseReason::HandshakeTimedOut { .. })));
     }
 }
 
@@ -333,10 +328,7 @@ fn a_copy_that_comes_first_takes_the_ticket_but_never_comes_up() {
     assert!(end.early.is_some() && end.up.is_none());
     drop(socket);
     // The gateway's own connection is a full one, and loses nothing.
-    for _ in 0..3 {
-        scene.pass_up();
-        scene.pass_down();
-    }
+    scene.trips(3);
     assert!(scene.world.ends[far].early.is_none());
     assert!(!scene.world.ends[far].up.as_ref().unwrap().resumed);
     assert_eq!(scene.world.ends[far].received, b"data");
@@ -357,10 +349,7 @@ fn refused_by_judge(scene: &mut Scene) -> CloseReason {
     // The gateway has dropped its tickets: the next attempt is a full one and tells it why.
     let [near, _] = scene.connect(true);
     assert!(scene.world.ends[near].early.is_none());
-    scene.pass_up();
-    scene.pass_down();
-    scene.pass_up();
-    scene.pass_down();
+    scene.trips(2);
     let told = scene.world.ends[near].closed.clone();
     assert!(matches!(told, Some(CloseReason::PeerRefused(_))), "{told:?}");
     reason
@@ -501,20 +490,14 @@ fn early_data_can_be_switched_off() {
     let [near, far] = scene.connect(false);
     assert_eq!(scene.world.ends[near].tunnel.room(), 0);
     scene.world.ends[near].tunnel.send(Unit::Control, b"too early");
-    for _ in 0..3 {
-        scene.pass_up();
-        scene.pass_down();
-    }
+    scene.trips(3);
     let [near, far] = [&scene.world.ends[near], &scene.world.ends[far]];
     assert!(near.early.is_none() && far.early.is_none());
     assert!(near.up.as_ref().unwrap().resumed && far.up.as_ref().unwrap().resumed);
     assert!(far.received.is_empty());
     // Enabled but unused, it is a resumed handshake.
     let [near, far] = scene.connect(true);
-    for _ in 0..3 {
-        scene.pass_up();
-        scene.pass_down();
-    }
+    scene.trips(3);
     let [near, far] = [&scene.world.ends[near], &scene.world.ends[far]];
     assert!(near.early.is_some() && far.early.is_none());
     assert!(near.up.as_ref().unwrap().resumed && far.up.as_ref().unwrap().resumed);
@@ -527,10 +510,8 @@ fn an_early_tunnel_runs_into_the_handshake_timeout() {
     scene.send(near, b"early");
     scene.pass_up();
     for end in [near, far] {
-        let due = scene.world.ends[end].tunnel.next_timeout().unwrap();
-        scene.world.ends[end].tunnel.on_timeout(due);
-        scene.world.ends[end].drain();
         let after = SocketOptions::default().handshake_timeout;
-        assert_eq!(scene.world.ends[end].closed, Some(CloseReason::HandshakeTimedOut { after }));
+        let reason = scene.world.ends[end].time_out();
+        assert_eq!(reason, Some(CloseReason::HandshakeTimedOut { after }));
     }
 }

@@ -11,17 +11,14 @@ use std::time::{Duration, Instant};
 
 use common::pki::{Authority, GATEWAY, Node};
 use common::raw::RawClient;
-use common::{TestClock, World, alert, client, loopback, refused_by, resident, server};
+use common::{TestClock, World, alert, client, loopback, refused_by, resident};
 use polyrail_identity::CertificateFault;
 use polyrail_tunnel::tls::{Client, HANDSHAKE_MAX};
 use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions, TunnelEvent};
 
 /// Runs `act` against a cloud; returns the close reason of the cloud's tunnel.
 fn attack(act: impl FnOnce(SocketAddr, Authority) + Send + 'static) -> CloseReason {
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let mut world = World::new();
-    let address = world.serve(server(authority.cloud(), &clock));
+    let (mut world, authority, _, address) = World::serving();
     let attacker = thread::spawn(move || act(address, authority));
     world.until("the tunnel over", |ends| ends.first().is_some_and(|end| end.closed.is_some()));
     attacker.join().unwrap();
@@ -74,9 +71,7 @@ fn endless_handshake_is_cut_off() {
 #[test]
 fn thousand_half_open_connections_cost_little_and_time_out() {
     const COUNT: usize = 1_000;
-    let authority = Authority::new();
-    let mut world = World::new();
-    let address = world.serve(server(authority.cloud(), &TestClock::new()));
+    let (mut world, _, _, address) = World::serving();
     let mut hello = Vec::new();
     RawClient::connect(address, &[b"polyrail/1"], None).tls.write_tls(&mut hello).unwrap();
     world.until("the first gone", |ends| ends.first().is_some_and(|end| end.closed.is_some()));
@@ -99,10 +94,7 @@ fn thousand_half_open_connections_cost_little_and_time_out() {
     assert!(each < 32 * 1_024, "{each} bytes each");
     for end in open {
         assert!(end.closed.is_none() && end.up.is_none());
-        let due = end.tunnel.next_timeout().unwrap();
-        end.tunnel.on_timeout(due);
-        end.drain();
-        assert!(matches!(end.closed, Some(CloseReason::HandshakeTimedOut { .. })));
+        assert!(matches!(end.time_out(), Some(CloseReason::HandshakeTimedOut { .. })));
         assert_eq!(end.tunnel.next_timeout(), None);
     }
     println!("RESULT half_open bytes_each={each}");
@@ -185,10 +177,7 @@ fn ends_of_an_established_tunnel_are_distinguished() {
 
 #[test]
 fn silent_peer_reaches_the_handshake_timeout() {
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let mut world = World::new();
-    let address = world.serve(server(authority.cloud(), &clock));
+    let (mut world, _, _, address) = World::serving();
     let _silent = TcpStream::connect(address).unwrap();
     world.until("accepted", |ends| ends.len() == 1);
     let tunnel = &mut world.ends[0].tunnel;

@@ -9,8 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::pki::LIFE;
-use common::pki::{Authority, CLOUD, GATEWAY, Node, serial_text};
+use common::pki::{Authority, CLOUD, GATEWAY, LIFE, Node, serial_text};
 use common::{BEGIN, TestClock, alert, loopback, name, refused_by};
 use polyrail_identity::{CertificateFault, TlsIdentity};
 use polyrail_model::Unit;
@@ -131,9 +130,7 @@ impl Scene {
 fn a_second_handshake_is_resumed_and_shows_the_same_peer() {
     let mut scene = Scene::new();
     let near = scene.connect(false);
-    scene.world.until("both up", |ends| {
-        ends.len() == near + 2 && ends[near..].iter().all(|end| end.up.is_some())
-    });
+    scene.world.until_up(near);
     for (end, peer) in [(near, "cloud"), (near + 1, "train-7")] {
         let end = &scene.world.ends[end];
         let up = end.up.as_ref().unwrap();
@@ -233,11 +230,8 @@ fn early_data_under_a_revoked_ticket_is_refused_before_any_unit_is_handed_out() 
 #[test]
 fn early_data_of_a_certificate_that_expired_meanwhile_is_refused() {
     let mut scene = Scene::new();
-    let authority = &scene.authority;
-    let mut paths = authority.issue(&Node::new("train-7", GATEWAY, 9), authority);
-    paths.revocations = None;
     let node = Node { end: BEGIN + 200, ..Node::new("train-7", GATEWAY, 9) };
-    scene.client = client(authority.node(&node), &scene.clock);
+    scene.client = client(scene.authority.node(&node), &scene.clock);
     scene.world.pair(&mut scene.client, scene.address);
     scene.world.run_for(Duration::from_millis(50));
     scene.clock.set(BEGIN + 300);
@@ -259,9 +253,7 @@ fn replayed_early_data_is_not_handed_out_twice() {
     scene.world.ends[near].drain();
     assert!(scene.world.ends[near].early.is_some());
     scene.world.ends[near].send(Unit::Greeting, b"join");
-    scene.world.until("both up", |ends| {
-        ends.len() == near + 2 && ends[near..].iter().all(|end| end.up.is_some())
-    });
+    scene.world.until_up(near);
     scene.world.ends[near].tunnel.close(Instant::now());
     scene.world.until("over", |ends| ends.iter().skip(near).all(|end| end.closed.is_some()));
     scene.world.drop_end(near + 1);
@@ -277,14 +269,10 @@ fn a_new_identity_gets_no_tickets_of_the_old_one() {
     // This one is under way, with the old identity, when the new one comes.
     let near = scene.connect(true);
     scene.client.set_identity(scene.authority.gateway()).unwrap();
-    scene.world.until("both up", |ends| {
-        ends.len() == near + 2 && ends[near..].iter().all(|end| end.up.is_some())
-    });
+    scene.world.until_up(near);
     scene.world.run_for(Duration::from_millis(50));
     let near = scene.connect(true);
-    scene.world.until("both up", |ends| {
-        ends.len() == near + 2 && ends[near..].iter().all(|end| end.up.is_some())
-    });
+    scene.world.until_up(near);
     let end = &scene.world.ends[near];
     assert!(end.early.is_none() && !end.up.as_ref().unwrap().resumed);
 }

@@ -17,25 +17,16 @@ use quic_world::{World, carrier, client, numbered};
 
 /// A world with one tunnel that is up, end 0 the gateway's, over a wire without faults.
 fn up() -> (World, Tap) {
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let (mut world, address) = World::serving(authority.cloud(), &clock);
-    let tap = Tap::new(address);
-    world.pair(&mut client(authority.gateway(), &clock), tap.address());
-    (world, tap)
+    up_with(SocketOptions::default(), Faults::default(), 1)
 }
 
 #[test]
 fn units_arrive_whole_and_once_whatever_the_wire_does() {
     let seed = std::env::var("POLYRAIL_SEED").map_or(7, |seed| seed.parse().unwrap());
     println!("POLYRAIL_SEED={seed}");
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let (mut world, address) = World::serving(authority.cloud(), &clock);
     let delay = Duration::from_millis(2);
     let faults = Faults { loss: 30, repeat: 30, late: 100, delay, ..Faults::default() };
-    let tap = Tap::with(address, faults, seed);
-    world.pair(&mut client(authority.gateway(), &clock), tap.address());
+    let (mut world, _tap) = up_with(SocketOptions::default(), faults, seed);
     world.transfer(0, 1, 400, 9_000);
     world.transfer(1, 0, 2_000, 1_400);
     world.transfer(0, 1, 500, 60);
@@ -156,13 +147,9 @@ fn silence_is_counted_in_timeouts_until_progress() {
 
 #[test]
 fn a_path_that_takes_short_datagrams_alone_is_found_out() {
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let (mut world, address) = World::serving(authority.cloud(), &clock);
     // A link of 1,280 bytes, less the headers of IPv6 and UDP.
     let faults = Faults { longest: 1_232, ..Faults::default() };
-    let tap = Tap::with(address, faults, 1);
-    world.pair(&mut client(authority.gateway(), &clock), tap.address());
+    let (mut world, tap) = up_with(SocketOptions::default(), faults, 1);
     world.transfer(0, 1, 200, 10_000);
     world.transfer(1, 0, 200, 10_000);
     assert!((1_200..=1_232).contains(&tap.longest_passed()));
@@ -248,14 +235,14 @@ fn a_reader_that_stops_holds_the_sender_back() {
 }
 
 /// A world with one tunnel that is up over a wire with these faults, by these options.
-fn up_with(options: SocketOptions, faults: Faults) -> (World, Tap) {
+fn up_with(options: SocketOptions, faults: Faults, seed: u64) -> (World, Tap) {
     let authority = Authority::new();
     let clock = TestClock::new();
     let mut world = World::new();
     let congestion = options.congestion.clone().unwrap_or_else(|| "bbr".to_owned());
     let server = ServerOptions { congestion, socket: options.clone(), ..ServerOptions::default() };
     let address = world.serve(authority.cloud(), server, &clock, loopback());
-    let tap = Tap::with(address, faults, 5);
+    let tap = Tap::with(address, faults, seed);
     let spec = CarrierSpec { options, ..carrier("a") };
     world.pair_by(&mut client(authority.gateway(), &clock), &spec, tap.address());
     (world, tap)
@@ -296,7 +283,7 @@ fn a_path_recovers_from_the_smallest_window() {
         let options =
             SocketOptions { congestion: Some(congestion.to_owned()), ..SocketOptions::default() };
         let delay = Duration::from_millis(10);
-        let (mut world, tap) = up_with(options, Faults { delay, ..Faults::default() });
+        let (mut world, tap) = up_with(options, Faults { delay, ..Faults::default() }, 5);
         suffer(&mut world, &tap);
         let begin = Instant::now();
         world.ends[0].send(Unit::Control, b"control passes at once");
@@ -322,9 +309,9 @@ fn a_path_recovers_from_the_smallest_window() {
 fn long_acknowledgements_do_not_count_as_data_in_flight() {
     let delay = Duration::from_millis(15);
     let faults = Faults { delay, loss: 30, late: 200, ..Faults::default() };
-    let (mut world, _tap) = up_with(SocketOptions::default(), faults);
+    let (mut world, _tap) = up_with(SocketOptions::default(), faults, 5);
     let begin = Instant::now();
-    let (mut most, mut last) = (0, begin);
+    let (mut in_flight, mut last) = (Vec::new(), begin);
     world.ends[0].keeping = false;
     while begin.elapsed() < Duration::from_secs(4) {
         while world.ends[1].tunnel.room() > 0 {
@@ -339,19 +326,23 @@ fn long_acknowledgements_do_not_count_as_data_in_flight() {
         }
         world.step();
         let sample = world.ends[0].tunnel.sample(Instant::now()).unwrap();
-        most = most.max(sample.in_flight.0);
+        in_flight.push(sample.in_flight.0);
     }
-    println!("{} bytes came, {most} in flight at most the other way", world.ends[0].bytes);
+    // Not the maximum: on a busy machine the wire may deliver nothing for a while.
+    in_flight.sort_unstable();
+    let most = in_flight[in_flight.len() * 9 / 10];
+    println!(
+        "{} bytes came, {most} in flight the other way, nine times in ten",
+        world.ends[0].bytes
+    );
     assert!(world.ends[0].bytes > 300_000, "{}", world.ends[0].bytes);
-    assert!(most < 12_000, "{most} bytes in flight");
+    assert!(most < 2_000, "{most} bytes in flight");
 }
 
 #[test]
 fn the_longest_datagram_that_passes_is_found() {
-    let (mut world, tap) = {
-        let faults = Faults { longest: 1_400, ..Faults::default() };
-        up_with(SocketOptions::default(), faults)
-    };
+    let faults = Faults { longest: 1_400, ..Faults::default() };
+    let (mut world, tap) = up_with(SocketOptions::default(), faults, 5);
     for _ in 0..100 {
         world.transfer(0, 1, 20, 10_000);
         world.run_for(Duration::from_millis(10));
@@ -367,7 +358,7 @@ fn keep_alives_hold_an_idle_tunnel_and_silence_ends_it() {
     let ms = Duration::from_millis;
     let options =
         SocketOptions { keepalive: ms(200), user_timeout: ms(700), ..SocketOptions::default() };
-    let (mut world, tap) = up_with(options, Faults::default());
+    let (mut world, tap) = up_with(options, Faults::default(), 5);
     let before = tap.passed();
     world.run_for(ms(2_500));
     assert!(world.ends.iter().all(|end| end.closed.is_none()), "{}", world.told());
@@ -382,13 +373,12 @@ fn keep_alives_hold_an_idle_tunnel_and_silence_ends_it() {
     }
 }
 
-#[test]
-fn pacing_does_not_hold_acknowledgements_and_control_back() {
+/// How long control takes over a link that was so slow that a full packet takes 140 ms.
+fn paced_control() -> Duration {
     let delay = Duration::from_millis(5);
-    // 80 kbit/s upwards: a full packet takes 150 ms.
-    let rate = Some((10_000, 3_000));
-    let (mut world, tap) = up_with(SocketOptions::default(), Faults { delay, ..Faults::default() });
-    tap.set(|faults| faults.rate = rate);
+    let (mut world, tap) =
+        up_with(SocketOptions::default(), Faults { delay, ..Faults::default() }, 5);
+    tap.set(|faults| faults.rate = Some((10_000, 3_000)));
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(3) {
         while world.ends[0].tunnel.room() > 0 {
@@ -400,14 +390,18 @@ fn pacing_does_not_hold_acknowledgements_and_control_back() {
     }
     // From now on the link has no queue: data waits only for pacing.
     tap.set(|faults| faults.rate = None);
-    let mut longest = Duration::ZERO;
-    for number in 0..8u8 {
-        let sent = Instant::now();
-        let mark = vec![b'c', number];
-        world.ends[0].send(Unit::Control, &mark);
-        world.until("control", |ends| ends[1].units.contains(&mark));
-        longest = longest.max(sent.elapsed());
-    }
-    println!("control took {longest:?} at most");
-    assert!(longest < Duration::from_millis(60), "{longest:?}");
+    let sent = Instant::now();
+    world.ends[0].send(Unit::Control, b"control");
+    world.until("control", |ends| ends[1].units.iter().any(|unit| unit == b"control"));
+    sent.elapsed()
+}
+
+#[test]
+fn pacing_does_not_hold_acknowledgements_and_control_back() {
+    let links: Vec<_> = (0..8).map(|_| std::thread::spawn(paced_control)).collect();
+    let mut delays: Vec<_> = links.into_iter().map(|link| link.join().unwrap()).collect();
+    delays.sort_unstable();
+    println!("control took {delays:?}");
+    // The fifth of eight, not the longest: a busy machine holds single ones back.
+    assert!(delays[4] < Duration::from_millis(40), "{delays:?}");
 }

@@ -53,22 +53,42 @@ impl Raw {
     }
 
     fn turn(&mut self) {
-        let mut buffer = [0; 2_000];
-        while let Ok((length, _)) = self.connection.send(&mut buffer) {
-            self.socket.send_to(&buffer[..length], self.peer).unwrap();
-        }
-        while let Ok(length) = self.socket.recv(&mut buffer) {
-            let to = self.socket.local_addr().unwrap();
-            let info = quiche::RecvInfo { from: self.peer, to };
-            let _ = self.connection.recv(&mut buffer[..length], info);
-        }
+        while self.knock() {}
+        while self.read_once() {}
     }
 
-    /// The first datagram alone.
-    fn knock(&mut self) {
+    /// Sends one datagram, the first one or an answer to a Retry; false if there is none.
+    fn knock(&mut self) -> bool {
         let mut buffer = [0; 2_000];
-        let (length, _) = self.connection.send(&mut buffer).unwrap();
+        let Ok((length, _)) = self.connection.send(&mut buffer) else { return false };
         self.socket.send_to(&buffer[..length], self.peer).unwrap();
+        true
+    }
+
+    /// Takes in one datagram; false if none came.
+    fn read_once(&mut self) -> bool {
+        let mut buffer = [0; 2_000];
+        let Ok(length) = self.socket.recv(&mut buffer) else { return false };
+        let to = self.socket.local_addr().unwrap();
+        let info = quiche::RecvInfo { from: self.peer, to };
+        let _ = self.connection.recv(&mut buffer[..length], info);
+        true
+    }
+
+    /// Runs until the cloud has ended the connection, and does `act` each time; the error.
+    fn refused(&mut self, world: &mut World, act: impl Fn(&mut Self)) -> (bool, u64) {
+        let give_up = Instant::now() + Duration::from_secs(10);
+        loop {
+            if let Some(error) = self.connection.peer_error() {
+                return (error.is_app, error.error_code);
+            }
+            assert!(Instant::now() < give_up, "{}", world.told());
+            self.turn();
+            if self.connection.is_established() {
+                act(self);
+            }
+            world.step();
+        }
     }
 }
 
@@ -83,18 +103,12 @@ fn serving(options: ServerOptions) -> (World, SocketAddr, Authority) {
 fn a_client_without_a_certificate_is_refused() {
     let (mut world, address, _authority) = serving(ServerOptions::default());
     let mut raw = Raw::new(address, b"polyrail/1");
-    let give_up = Instant::now() + Duration::from_secs(10);
-    while raw.connection.peer_error().is_none() {
-        assert!(Instant::now() < give_up);
-        raw.turn();
-        if raw.connection.is_established() {
-            let _ = raw.connection.stream_send(2, b"\x01\x00\x01x", false);
-            let _ = raw.connection.stream_send(6, b"\x00data", true);
-        }
-        world.step();
-    }
+    let error = raw.refused(&mut world, |raw| {
+        let _ = raw.connection.stream_send(2, b"\x01\x00\x01x", false);
+        let _ = raw.connection.stream_send(6, b"\x00data", true);
+    });
     // certificate_required (RFC 8446 6.2).
-    assert_eq!(raw.connection.peer_error().unwrap().error_code, 0x100 + 116);
+    assert_eq!(error, (false, 0x100 + 116));
     let end = &world.ends[0];
     let missing = CloseReason::PeerCertificate(CertificateFault::Missing);
     assert_eq!((end.closed.clone(), end.units.len(), end.up.is_some()), (Some(missing), 0, false));
@@ -105,19 +119,10 @@ fn a_peer_that_breaks_the_rules_of_units_is_told_so() {
     let (mut world, address, authority) = serving(ServerOptions::default());
     let paths = authority.issue(&Node::new("train-7", GATEWAY, 7), &authority);
     let mut raw = Raw::with(address, b"polyrail/1", Some(&paths));
-    let give_up = Instant::now() + Duration::from_secs(10);
-    let mut sent = false;
-    while raw.connection.peer_error().is_none() {
-        assert!(Instant::now() < give_up, "{}", world.told());
-        raw.turn();
-        if raw.connection.is_established() && !sent {
-            raw.connection.stream_send(6, b"\x00\x00\x01xy", true).unwrap();
-            sent = true;
-        }
-        world.step();
-    }
-    let error = raw.connection.peer_error().unwrap();
-    assert_eq!((error.is_app, error.error_code), (true, 1));
+    let error = raw.refused(&mut world, |raw| {
+        let _ = raw.connection.stream_send(6, b"\x00\x00\x01xy", true);
+    });
+    assert_eq!(error, (true, 1));
     assert!(matches!(world.ends[0].closed, Some(CloseReason::ProtocolError { .. })));
 }
 
@@ -134,7 +139,7 @@ fn a_gateway_with_a_proven_address_gets_in_when_all_places_are_taken() {
     // Clients that must prove their address do so, and stop there.
     for raw in &mut knocking[16..] {
         raw.read_once();
-        raw.knock_again();
+        raw.knock();
         world.step();
     }
     world.run_for(Duration::from_millis(50));
@@ -161,7 +166,7 @@ fn a_gateway_with_a_proven_address_gets_in_when_all_places_are_taken() {
         raw.knock();
         world.run_for(Duration::from_millis(5));
         raw.read_once();
-        raw.knock_again();
+        raw.knock();
         world.run_for(Duration::from_millis(5));
     }
     assert_eq!(figures(&world), (20, 22, 15));
@@ -171,14 +176,8 @@ fn a_gateway_with_a_proven_address_gets_in_when_all_places_are_taken() {
 fn another_protocol_is_refused() {
     let (mut world, address, _authority) = serving(ServerOptions::default());
     let mut raw = Raw::new(address, b"h3");
-    let give_up = Instant::now() + Duration::from_secs(10);
-    while raw.connection.peer_error().is_none() {
-        assert!(Instant::now() < give_up);
-        raw.turn();
-        world.step();
-    }
     // no_application_protocol (RFC 7301 3.2).
-    assert_eq!(raw.connection.peer_error().unwrap().error_code, 0x100 + 120);
+    assert_eq!(raw.refused(&mut world, |_| ()), (false, 0x100 + 120));
     world.until("over", |ends| ends[0].closed.is_some());
     assert_eq!(world.ends[0].closed, Some(CloseReason::WrongProtocol));
 }
@@ -200,7 +199,7 @@ fn a_flood_of_half_open_handshakes_costs_a_bounded_number_of_connections() {
     // Those who prove their address get in, up to the bound.
     for raw in &mut knocking {
         raw.turn();
-        raw.knock_again();
+        raw.knock();
         world.step();
     }
     world.run_for(Duration::from_millis(100));
@@ -225,26 +224,6 @@ fn a_flood_of_half_open_handshakes_costs_a_bounded_number_of_connections() {
     assert!(world.listener.as_ref().unwrap().counters().retries > retries);
     let far = world.ends.len() - 1;
     world.transfer(near, far, 50, 5_000);
-}
-
-impl Raw {
-    /// Takes in what came.
-    fn read_once(&mut self) {
-        let mut buffer = [0; 2_000];
-        if let Ok(length) = self.socket.recv(&mut buffer) {
-            let to = self.socket.local_addr().unwrap();
-            let info = quiche::RecvInfo { from: self.peer, to };
-            let _ = self.connection.recv(&mut buffer[..length], info);
-        }
-    }
-
-    /// Answers a Retry.
-    fn knock_again(&mut self) {
-        let mut buffer = [0; 2_000];
-        if let Ok((length, _)) = self.connection.send(&mut buffer) {
-            self.socket.send_to(&buffer[..length], self.peer).unwrap();
-        }
-    }
 }
 
 #[test]

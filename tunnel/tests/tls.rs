@@ -10,17 +10,14 @@ use std::time::{Duration, Instant};
 use common::fake;
 use common::pki::{Authority, GATEWAY, Node};
 use common::raw::{RawClient, record_lengths};
-use common::{End, TestClock, World, client, loopback, name, server};
+use common::{End, TestClock, World, client, loopback, name};
 use polyrail_model::{Bytes, Unit};
 use polyrail_tunnel::tls::Listener;
 use polyrail_tunnel::{CarrierSpec, CloseReason, FRAMES_MAX, SocketOptions};
 
 /// A world with one tunnel that is up: end 0 is the gateway's, end 1 the cloud's.
 fn up() -> World {
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let mut world = World::new();
-    let address = world.serve(server(authority.cloud(), &clock));
+    let (mut world, authority, clock, address) = World::serving();
     let outcome = world.outcome(&mut client(authority.gateway(), &clock), address);
     assert_eq!(outcome, [None, None]);
     world
@@ -118,12 +115,8 @@ fn graceful_close_delivers_all_data_first() {
 #[test]
 fn graceful_close_times_out() {
     let mut world = up();
-    let near = &mut world.ends[0].tunnel;
-    near.close(Instant::now());
-    let due = near.next_timeout().unwrap();
-    near.on_timeout(due);
-    world.ends[0].drain();
-    assert_eq!(world.ends[0].closed, Some(CloseReason::Local));
+    world.ends[0].tunnel.close(Instant::now());
+    assert_eq!(world.ends[0].time_out(), Some(CloseReason::Local));
 }
 
 #[test]
@@ -151,10 +144,7 @@ fn dropped_tunnel_is_detected_by_the_peer() {
 
 #[test]
 fn one_send_is_one_record() {
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let mut world = World::new();
-    let address = world.serve(server(authority.cloud(), &clock));
+    let (mut world, authority, _, address) = World::serving();
     let paths = authority.issue(&Node::new("train-7", GATEWAY, 7), &authority);
     let reader = std::thread::spawn(move || {
         let mut raw = RawClient::connect(address, &[b"polyrail/1"], Some(&paths));
@@ -183,10 +173,7 @@ fn one_send_is_one_record() {
 
 #[test]
 fn carrier_socket_is_bound_with_its_options() {
-    let authority = Authority::new();
-    let clock = TestClock::new();
-    let mut world = World::new();
-    let address = world.serve(server(authority.cloud(), &clock));
+    let (mut world, authority, clock, address) = World::serving();
     let mut client = client(authority.gateway(), &clock);
     let source: IpAddr = "127.0.0.2".parse().unwrap();
     let options = SocketOptions { congestion: Some("reno".to_owned()), ..Default::default() };

@@ -8,9 +8,11 @@ use polyrail_identity::{Clock, IdentityError, PeerVerifier, TlsIdentity};
 use polyrail_model::Identity;
 use quiche::{Config, ConnectionId};
 
+use super::admission::Admission;
 use super::cid::random;
-use super::connection::{Engine, Start};
+use super::connection::Engine;
 use super::context::{self, CLIENT_CID_LENGTH};
+use super::ids::Ids;
 use super::socket::Udp;
 use super::tickets::Tickets;
 use super::tunnel::{Port, QuicTunnel};
@@ -89,16 +91,9 @@ impl Client {
         {
             tracing::debug!(%error, "cannot use a ticket");
         }
-        let start = Start {
-            connection,
-            judge: self.judge.clone(),
-            peer,
-            options: spec.options.clone(),
-            tickets: Some(place),
-            mint: None,
-            spent: None,
-        };
-        let mut engine = Engine::new(now, start);
+        let admission = Admission::new(self.judge.clone(), Some(place), None);
+        let options = spec.options.clone();
+        let mut engine = Engine::new(now, connection, admission, Ids::default(), peer, options);
         engine.settle(&udp, now);
         Ok(Box::new(QuicTunnel::new(engine, Port::Own(udp))))
     }

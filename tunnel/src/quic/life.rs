@@ -3,29 +3,30 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::connection::{Engine, State};
+use super::connection::Engine;
 use super::socket::Udp;
 use super::{reason, verify};
-use crate::CloseReason;
 use crate::carrier::connect_failure;
+use crate::phase::Phase;
+use crate::{CloseReason, TunnelEvent};
 
 impl Engine {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        if self.state == State::Closed {
+        if self.life.is_closed() {
             return None;
         }
         let pace = self.egress.due().filter(|_| !self.egress.is_blocked());
-        [self.deadline, self.keepalive_at, self.connection.timeout_instant(), pace]
+        [self.life.deadline(), self.keepalive_at, self.connection.timeout_instant(), pace]
             .into_iter()
             .flatten()
             .min()
     }
 
     pub(super) fn on_timeout(&mut self, udp: &Udp, now: Instant) {
-        if self.state == State::Closed {
+        if self.life.is_closed() {
             return;
         }
-        if self.deadline.is_some_and(|deadline| now >= deadline) {
+        if self.life.deadline().is_some_and(|deadline| now >= deadline) {
             self.on_deadline();
         }
         if self.keepalive_at.is_some_and(|at| now >= at) {
@@ -49,22 +50,21 @@ impl Engine {
 
     /// Falls back to the minimum datagram size if the current one does not pass.
     pub(super) fn check_size(&mut self, now: Instant) {
-        if self.size_watch.is_black_hole(&self.connection.stats(), self.path_mtu, now) {
+        if self.size_watch.is_black_hole(&self.connection.stats(), now) {
             self.connection.revalidate_pmtu();
         }
     }
 
     /// Gives its place at the listener to another handshake.
     pub(super) fn give_way(&mut self, now: Instant) {
-        if matches!(self.state, State::Handshaking | State::Early) {
-            let after = now.saturating_duration_since(self.began);
-            self.fail(CloseReason::HandshakeTimedOut { after });
+        if self.life.is_handshaking() {
+            self.fail(CloseReason::HandshakeTimedOut { after: self.life.age(now) });
         }
     }
 
     fn on_deadline(&mut self) {
-        match self.state {
-            State::Handshaking | State::Early => {
+        match self.life.phase() {
+            Phase::Handshaking | Phase::Early => {
                 let reason = if self.was_answered() {
                     CloseReason::HandshakeTimedOut { after: self.options.handshake_timeout }
                 } else {
@@ -73,33 +73,28 @@ impl Engine {
                 };
                 self.fail(reason);
             }
-            State::Closing => self.say_goodbye(),
-            State::Leaving => self.leave(),
-            State::Up | State::Closed => self.deadline = None,
+            Phase::Closing => self.say_goodbye(),
+            Phase::Leaving => self.leave(),
+            Phase::Connecting | Phase::Up | Phase::Closed => {}
         }
     }
 
     pub(super) fn rearm_keepalive(&mut self, now: Instant) {
-        let wanted = self.state == State::Up && !self.connection.is_server();
+        let wanted = self.life.phase() == Phase::Up && !self.connection.is_server();
         let interval = self.options.keepalive.min(KEEPALIVE_MAX);
         self.keepalive_at = wanted.then(|| now + interval);
     }
 
     /// Closes: queued units leave first.
     pub(super) fn close(&mut self, now: Instant) {
-        match self.state {
-            State::Handshaking => {
-                let _ = self.connection.close(true, reason::BYE, b"");
-                self.farewell = true;
-                self.end(CloseReason::Local);
-            }
-            State::Early | State::Up => {
-                self.state = State::Closing;
-                self.deadline = Some(now + CLOSING_TIME);
+        match self.life.phase() {
+            Phase::Handshaking => self.say_goodbye(),
+            Phase::Early | Phase::Up => {
+                self.life.enter(Phase::Closing, Some(now + CLOSING_TIME));
                 self.keepalive_at = None;
             }
-            State::Leaving => self.leave(),
-            State::Closing | State::Closed => {}
+            Phase::Leaving => self.leave(),
+            Phase::Connecting | Phase::Closing | Phase::Closed => {}
         }
     }
 
@@ -115,26 +110,19 @@ impl Engine {
 
     /// Sends the close notice at once.
     pub(super) fn say_goodbye(&mut self) {
-        let _ = self.connection.close(true, reason::BYE, b"");
-        self.farewell = true;
-        self.end(CloseReason::Local);
+        self.end_with(true, reason::BYE, CloseReason::Local);
     }
 
     /// The caller dropped the tunnel.
     pub(super) fn abandon(&mut self) {
-        if self.state != State::Closed {
-            let _ = self.connection.close(true, reason::ABANDONED, b"");
-            self.farewell = true;
-            self.end(CloseReason::Local);
-        }
+        self.end_with(true, reason::ABANDONED, CloseReason::Local);
     }
 
     /// The peer closed it: received units can still be read for a while.
     pub(super) fn depart(&mut self, now: Instant, reason: CloseReason) {
-        if self.state == State::Up && self.connection.is_readable() {
-            self.state = State::Leaving;
+        if self.life.phase() == Phase::Up && self.connection.is_readable() {
+            self.life.enter(Phase::Leaving, Some(now + CLOSING_TIME));
             self.parting = Some(reason);
-            self.deadline = Some(now + CLOSING_TIME);
             self.keepalive_at = None;
             return;
         }
@@ -149,35 +137,37 @@ impl Engine {
 
     /// `quiche` ended the connection without an error of either side.
     pub(super) fn on_silent_end(&mut self, now: Instant) {
-        let reason = match self.state {
-            State::Handshaking | State::Early => {
-                let after = now.saturating_duration_since(self.began);
-                CloseReason::HandshakeTimedOut { after }
-            }
-            _ if self.connection.is_timed_out() => CloseReason::TimedOut,
+        self.end(if self.life.is_handshaking() {
+            CloseReason::HandshakeTimedOut { after: self.life.age(now) }
+        } else if self.connection.is_timed_out() {
+            CloseReason::TimedOut
+        } else {
             // A stateless reset (RFC 9000 10.3): the peer has forgotten the connection.
-            _ => CloseReason::Reset,
-        };
-        self.end(reason);
+            CloseReason::Reset
+        });
     }
 
     /// Ends the connection and sends the reason to the peer.
     pub(super) fn fail(&mut self, reason: CloseReason) {
-        if self.state == State::Closed {
-            return;
-        }
-        let _ = match &reason {
+        match &reason {
             CloseReason::PeerCertificate(fault) => {
-                self.connection.close(false, verify::close_code_of(fault), b"")
+                self.end_with(false, verify::close_code_of(fault), reason);
             }
-            _ => self.connection.close(true, reason::ABANDONED, b""),
-        };
-        self.farewell = true;
-        self.end(reason);
+            _ => self.end_with(true, reason::ABANDONED, reason),
+        }
+    }
+
+    /// Ends the connection; the close notice has this code, of QUIC or of the application.
+    pub(super) fn end_with(&mut self, application: bool, code: u64, reason: CloseReason) {
+        if !self.life.is_closed() {
+            let _ = self.connection.close(application, code, b"");
+            self.farewell = true;
+            self.end(reason);
+        }
     }
 
     pub(super) fn end(&mut self, reason: CloseReason) {
-        if self.state == State::Closed {
+        if self.life.is_closed() {
             return;
         }
         let refused = matches!(
@@ -187,18 +177,14 @@ impl Engine {
                 | CloseReason::ProtocolError { .. }
                 | CloseReason::Incompatible { .. }
         );
-        if let Some(tickets) = self.tickets.as_mut().filter(|_| refused) {
-            // A full handshake shows whether the session was the cause.
-            tickets.forget();
+        if refused {
+            self.admission.forget_ticket();
         }
-        tracing::debug!(peer = %self.peer, state = ?self.state, %reason, "tunnel ended");
-        self.state = State::Closed;
-        self.deadline = None;
+        tracing::debug!(peer = %self.peer, state = ?self.life.phase(), %reason, "tunnel ended");
+        self.life.enter(Phase::Closed, None);
         self.keepalive_at = None;
         self.outbox.clear();
-        self.early = None;
-        self.up = None;
-        self.closed = Some(reason);
+        self.events.push(TunnelEvent::Closed(reason));
     }
 
     /// A socket error ends a connection that the peer has not answered yet.
@@ -206,20 +192,20 @@ impl Engine {
         if self.connection.is_server() || self.was_answered() {
             return;
         }
-        if self.state == State::Handshaking || self.state == State::Early {
+        if self.life.is_handshaking() {
             self.end(connect_failure(error, self.peer, self.options.connect_timeout));
         }
     }
 
     /// The peer's host reports that no process listens there.
     pub(super) fn check_refusals(&mut self) {
-        match self.state {
-            State::Handshaking | State::Early
+        match self.life.phase() {
+            Phase::Handshaking | Phase::Early
                 if self.egress.refusals > 0 && !self.was_answered() =>
             {
                 self.end(CloseReason::Refused { peer: self.peer });
             }
-            State::Up if self.egress.refusals >= REFUSALS_MAX => self.end(CloseReason::Reset),
+            Phase::Up if self.egress.refusals >= REFUSALS_MAX => self.end(CloseReason::Reset),
             _ => {}
         }
     }

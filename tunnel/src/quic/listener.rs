@@ -20,9 +20,11 @@ use mio::Token;
 use polyrail_identity::{Clock, IdentityError, PeerVerifier, TlsIdentity};
 use quiche::{Config, ConnectionId, Header, RetryConnectionIds};
 
+use super::admission::Admission;
 use super::cid::{Cid, Form, Mint, outline, random};
-use super::connection::{Engine, Start};
+use super::connection::Engine;
 use super::half_open::HalfOpens;
+use super::ids::Ids;
 use super::mail::{Mail, Mailbox, News, Note};
 use super::retry::Retry;
 use super::socket::{Arrival, Departure, Udp};
@@ -329,19 +331,13 @@ impl Listener {
             }
             None => quiche::accept(&scid, None, local, peer, &mut self.config),
         };
-        let start = Start {
-            connection: connection.ok()?,
-            judge: self.judge.clone(),
-            peer,
-            options: self.options.socket.clone(),
-            tickets: None,
-            mint: Some(self.mint.clone()),
-            spent: Some(self.spent.clone()),
-        };
-        let mut engine = Engine::new(now, start);
+        let admission = Admission::new(self.judge.clone(), None, Some(self.spent.clone()));
+        let ids = Ids { mint: Some(self.mint.clone()), ..Ids::default() };
+        let options = self.options.socket.clone();
+        let mut engine = Engine::new(now, connection.ok()?, admission, ids, peer, options);
         engine.absorb(arrival, datagram);
         engine.after_absorb(now);
-        if !engine.was_answered() || engine.is_copy {
+        if !engine.was_answered() || engine.admission.is_replay {
             // No valid packet in it, or a replay.
             return None;
         }

@@ -23,6 +23,8 @@ pub(super) struct Meter {
     offset: i64,
     /// How long data was in flight in total.
     flight_time: Duration,
+    /// Valid packets of the peer.
+    pub(super) received_packets: usize,
     acked: u64,
     timeouts: u32,
     /// When the path last had room but no data.
@@ -48,9 +50,13 @@ impl Meter {
         self.idle_at = Some(now);
     }
 
-    /// Packets were received.
-    pub(super) fn on_received(&mut self, connection: &mut Connection, control_stream: u64) {
+    /// Datagrams were received; returns whether they contained valid packets.
+    pub(super) fn on_received(&mut self, connection: &mut Connection, control_stream: u64) -> bool {
         let stats = connection.stats();
+        if stats.recv <= self.received_packets {
+            return false;
+        }
+        self.received_packets = stats.recv;
         if stats.acked_bytes > self.acked {
             self.acked = stats.acked_bytes;
             self.timeouts = 0;
@@ -63,6 +69,7 @@ impl Meter {
             let in_flight = path.cwnd.saturating_sub(room);
             self.offset = self.difference(&stats) - in_flight as i64;
         }
+        true
     }
 
     /// Lets `quiche` handle its timers, and counts; true when this was a timeout of the path.
@@ -165,31 +172,40 @@ impl Meter {
 /// It compares the bytes lost and acknowledged: in a black hole nearly all lost packets have the
 /// full size, and little is acknowledged. Timeouts alone do not show it, because short packets pass
 /// and reset their count.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SizeWatch {
+    /// The longest datagram that passes.
+    pub(super) mtu: usize,
     acked: u64,
     lost: usize,
     lost_bytes: u64,
     since: Option<Instant>,
 }
 
+impl Default for SizeWatch {
+    fn default() -> Self {
+        let mtu = quiche::MIN_CLIENT_INITIAL_LEN;
+        Self { mtu, acked: 0, lost: 0, lost_bytes: 0, since: None }
+    }
+}
+
 impl SizeWatch {
     /// Whether the datagram size is too long now; then the watch starts over.
-    pub(super) fn is_black_hole(&mut self, stats: &Stats, mtu: usize, now: Instant) -> bool {
-        self.look(now, mtu, stats.acked_bytes, stats.lost, stats.lost_bytes)
+    pub(super) fn is_black_hole(&mut self, stats: &Stats, now: Instant) -> bool {
+        self.look(now, stats.acked_bytes, stats.lost, stats.lost_bytes)
     }
 
-    fn look(&mut self, now: Instant, mtu: usize, acked: u64, lost: usize, lost_bytes: u64) -> bool {
+    fn look(&mut self, now: Instant, acked: u64, lost: usize, lost_bytes: u64) -> bool {
         let packets = lost.saturating_sub(self.lost);
         let bytes = lost_bytes.saturating_sub(self.lost_bytes);
         let passed = acked.saturating_sub(self.acked);
-        let black = mtu > quiche::MIN_CLIENT_INITIAL_LEN
+        let black = self.mtu > quiche::MIN_CLIENT_INITIAL_LEN
             && packets >= LOST_MIN
             && bytes > quiche::MIN_CLIENT_INITIAL_LEN as u64 * packets as u64
             && bytes > LOST_OVER_ACKED * passed;
         let old = self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOOK);
         if black || old {
-            *self = Self { acked, lost, lost_bytes, since: Some(now) };
+            *self = Self { mtu: self.mtu, acked, lost, lost_bytes, since: Some(now) };
         }
         black
     }
@@ -232,23 +248,30 @@ mod tests {
         #[allow(clippy::disallowed_methods)] // a base for the clock of this test
         let base = Instant::now();
         let at = |millis| base + Duration::from_millis(millis);
-        let fresh = || {
-            let mut watch = SizeWatch::default();
-            assert!(!watch.look(at(0), 1_400, 0, 0, 0));
+        let fresh = |mtu| {
+            let mut watch = SizeWatch { mtu, ..SizeWatch::default() };
+            assert!(!watch.look(at(0), 0, 0, 0));
             watch
         };
-        // Six of full size, and a little acknowledged.
-        assert!(fresh().look(at(100), 1_400, 2_000, 6, 8_400));
-        assert!(!fresh().look(at(100), 1_400, 2_000, 5, 7_000), "few");
-        assert!(!fresh().look(at(100), 1_400, 2_100, 6, 8_400), "much passes");
-        assert!(!fresh().look(at(100), 1_400, 0, 6, 6_000), "short ones are lost, too");
-        assert!(!fresh().look(at(100), 1_200, 0, 9, 12_000), "there is no shorter size");
-        // Old losses do not count.
-        let mut watch = fresh();
-        assert!(!watch.look(at(900), 1_400, 0, 5, 7_000));
-        assert!(!watch.look(at(1_000), 1_400, 0, 5, 7_000));
-        assert!(!watch.look(at(1_100), 1_400, 0, 8, 11_200));
-        assert!(watch.look(at(1_200), 1_400, 0, 11, 15_400));
-        assert!(!watch.look(at(1_300), 1_400, 0, 12, 16_800), "it starts over");
+        // Bytes acknowledged, packets lost, bytes lost.
+        for (mtu, acked, lost, lost_bytes, black, why) in [
+            (1_400, 2_000, 6, 8_400, true, "six of full size, and a little acknowledged"),
+            (1_400, 2_000, 5, 7_000, false, "few"),
+            (1_400, 2_100, 6, 8_400, false, "much passes"),
+            (1_400, 0, 6, 6_000, false, "short ones are lost, too"),
+            (1_200, 0, 9, 12_000, false, "there is no shorter size"),
+        ] {
+            assert_eq!(fresh(mtu).look(at(100), acked, lost, lost_bytes), black, "{why}");
+        }
+        let mut watch = fresh(1_400);
+        for (ms, lost, lost_bytes, black, why) in [
+            (900, 5, 7_000, false, "few"),
+            (1_000, 5, 7_000, false, "few"),
+            (1_100, 8, 11_200, false, "old losses do not count"),
+            (1_200, 11, 15_400, true, "enough"),
+            (1_300, 12, 16_800, false, "it starts over"),
+        ] {
+            assert_eq!(watch.look(at(ms), 0, lost, lost_bytes), black, "{why}");
+        }
     }
 }

@@ -16,6 +16,7 @@
 //! Bounds: [`FLOW_WINDOW`] bytes a connection that its reader has not taken, [`STREAMS_MAX`] open
 //! streams a side, and a named bound beside every queue.
 
+mod admission;
 mod cid;
 mod client;
 mod connection;
@@ -23,6 +24,7 @@ mod context;
 mod egress;
 mod half_open;
 mod handshake;
+mod ids;
 mod inbox;
 mod life;
 mod listener;

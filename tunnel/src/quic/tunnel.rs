@@ -14,9 +14,10 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use polyrail_model::{LinkSample, TunnelMode, Unit};
 
-use super::connection::{Engine, State};
+use super::connection::Engine;
 use super::mail::{Mail, Mailbox, News};
 use super::socket::Udp;
+use crate::phase::Phase;
 use crate::{Tunnel, TunnelEvent};
 
 /// A tunnel of QUIC over UDP.
@@ -113,13 +114,13 @@ impl QuicTunnel {
     fn report(&mut self) {
         let Port::Shared(_, mailbox) = &self.port else { return };
         let engine = &mut self.engine;
-        if !engine.new_ids.is_empty() {
-            mailbox.report(News::NewIds(std::mem::take(&mut engine.new_ids)));
+        if !engine.ids.new.is_empty() {
+            mailbox.report(News::NewIds(std::mem::take(&mut engine.ids.new)));
         }
-        if !engine.old_ids.is_empty() {
-            mailbox.report(News::OldIds(std::mem::take(&mut engine.old_ids)));
+        if !engine.ids.old.is_empty() {
+            mailbox.report(News::OldIds(std::mem::take(&mut engine.ids.old)));
         }
-        if self.half_open && !matches!(engine.state, State::Handshaking | State::Early) {
+        if self.half_open && !engine.life.is_handshaking() {
             self.half_open = false;
             mailbox.report(News::HandshakeOver);
         }
@@ -154,7 +155,7 @@ impl Tunnel for QuicTunnel {
     }
 
     fn on_ready(&mut self, now: Instant, readable: bool, writable: bool) {
-        if self.engine.state == State::Closed {
+        if self.engine.life.is_closed() {
             self.discard_mail();
             return;
         }
@@ -169,7 +170,7 @@ impl Tunnel for QuicTunnel {
         }
         // The answers of the handshake are sent at once; later the caller calls `flush`.
         if writable
-            || matches!(self.engine.state, State::Handshaking | State::Closing)
+            || matches!(self.engine.life.phase(), Phase::Handshaking | Phase::Closing)
             || self.engine.farewell
         {
             self.settle(now);
@@ -179,7 +180,7 @@ impl Tunnel for QuicTunnel {
     }
 
     fn on_timeout(&mut self, now: Instant) {
-        if self.readable && self.engine.state != State::Closed {
+        if self.readable && !self.engine.life.is_closed() {
             self.read(now);
         }
         self.engine.on_timeout(self.port.udp(), now);
@@ -187,17 +188,17 @@ impl Tunnel for QuicTunnel {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let unread = self.readable && self.engine.state != State::Closed;
-        if unread { Some(self.engine.began) } else { self.engine.next_timeout() }
+        let unread = self.readable && !self.engine.life.is_closed();
+        if unread { Some(self.engine.life.began()) } else { self.engine.next_timeout() }
     }
 
     fn poll_event(&mut self) -> Option<TunnelEvent> {
-        self.engine.poll_event()
+        self.engine.events.poll()
     }
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
         let engine = &self.engine;
-        if !engine.is_readable() && self.readable && engine.state != State::Closed {
+        if !engine.is_readable() && self.readable && !engine.life.is_closed() {
             let now = Instant::now();
             let read = self.read(now);
             let handed_out = self.engine.hand_out(sink);

@@ -3,7 +3,7 @@
 //!
 //! Received data is not buffered: `receive` reads the socket into a scratch buffer of the thread,
 //! decrypts and delivers at once, so that an idle tunnel holds no large buffer. Frames are
-//! encrypted when they are sent and queued, bounded by [`Feed`], until the kernel takes them;
+//! encrypted when they are sent and queued, bounded by [`Queue`], until the kernel takes them;
 //! `send` flushes when its quantum is full, so that the room is used up only when the kernel takes
 //! no more.
 
@@ -21,14 +21,14 @@ use polyrail_model::{LinkSample, TunnelMode, Unit};
 use socket2::SockRef;
 
 use super::engine::Engine;
-use super::feed::{AMOUNT_MAX, Feed};
+use super::queue::Queue;
 use super::reason;
 use crate::carrier::{internal, set_congestion};
+use crate::events::Events;
 use crate::kernel::TcpInfo;
+use crate::phase::{Life, Phase};
 use crate::scratch::with_scratch;
-use crate::{
-    CONTROL_EXCESS, CloseReason, Early, Established, FRAMES_MAX, SocketOptions, Tunnel, TunnelEvent,
-};
+use crate::{CloseReason, FRAMES_MAX, SocketOptions, Tunnel, TunnelEvent};
 
 /// The parts of a new tunnel.
 pub(super) struct Start {
@@ -39,18 +39,6 @@ pub(super) struct Start {
     pub(super) options: SocketOptions,
 }
 
-/// See the drawing at [`Tunnel`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Connecting,
-    Handshaking,
-    /// In the handshake, with early data: the client may send it, or the server has received it.
-    Early,
-    Up,
-    Closing,
-    Closed,
-}
-
 /// A tunnel of TLS 1.3 over TCP.
 pub(super) struct TlsTunnel {
     pub(super) socket: TcpStream,
@@ -58,69 +46,41 @@ pub(super) struct TlsTunnel {
     pub(super) verifier: Arc<PeerVerifier>,
     pub(super) peer: SocketAddr,
     pub(super) options: SocketOptions,
-    pub(super) state: State,
-    pub(super) began: Instant,
-    /// Of the connect, the handshake or the orderly end.
-    pub(super) deadline: Option<Instant>,
-    /// Events that wait to be polled.
-    pub(super) early: Option<Early>,
-    pub(super) up: Option<Established>,
-    closed: Option<CloseReason>,
-    /// Whether `Early` and `Up` were polled.
-    early_reported: bool,
-    reported: bool,
+    pub(super) life: Life,
+    pub(super) events: Events,
+    pub(super) queue: Queue,
     /// Whether the socket may be readable; readiness is edge-triggered.
     pub(super) readable: bool,
     /// Whether the kernel's buffer was full at the last write.
     blocked: bool,
-    /// Bytes of ciphertext from `send` that the kernel has not taken.
-    pub(super) pending: usize,
     /// Bytes received in the handshake.
     pub(super) taken: usize,
-    feed: Feed,
-    pub(super) resumed: bool,
-    received: bool,
+    /// Whether the server has not answered a resumed session yet.
+    pub(super) unanswered: bool,
     /// Whether the peer's close notice arrived with the handshake's last flight.
     pub(super) peer_closed: bool,
     write_ended: bool,
 }
 
 impl TlsTunnel {
-    /// A tunnel whose socket is being connected.
-    pub(super) fn connecting(now: Instant, start: Start) -> Self {
-        let deadline = now + start.options.connect_timeout;
-        Self::new(now, start, State::Connecting, deadline)
-    }
-
-    /// A tunnel whose socket was accepted.
-    pub(super) fn accepted(now: Instant, start: Start) -> Self {
-        let deadline = now + start.options.handshake_timeout;
-        Self::new(now, start, State::Handshaking, deadline)
-    }
-
-    fn new(now: Instant, start: Start, state: State, deadline: Instant) -> Self {
+    /// A tunnel whose socket is being connected, or was accepted and begins the handshake.
+    pub(super) fn new(now: Instant, phase: Phase, start: Start) -> Self {
         let Start { socket, engine, verifier, peer, options } = start;
+        let connecting = phase == Phase::Connecting;
+        let limit = if connecting { options.connect_timeout } else { options.handshake_timeout };
         Self {
             socket,
             engine,
             verifier,
             peer,
             options,
-            state,
-            began: now,
-            deadline: Some(deadline),
-            early: None,
-            up: None,
-            closed: None,
-            early_reported: false,
-            reported: false,
+            life: Life::new(now, phase, limit),
+            events: Events::default(),
+            queue: Queue::default(),
             readable: false,
             blocked: false,
-            pending: 0,
             taken: 0,
-            feed: Feed::new(),
-            resumed: false,
-            received: false,
+            unanswered: false,
             peer_closed: false,
             write_ended: false,
         }
@@ -130,7 +90,7 @@ impl TlsTunnel {
     pub(super) fn write_out(&mut self) {
         while self.engine.wants_write() {
             match self.engine.write_tls(&mut self.socket) {
-                Ok(written) => self.pending = self.pending.saturating_sub(written),
+                Ok(written) => self.queue.remove(written),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => {
                         self.blocked = true;
@@ -141,7 +101,7 @@ impl TlsTunnel {
                 },
             }
         }
-        self.pending = 0;
+        self.queue.pending = 0;
     }
 
     /// A write failed: the peer may have sent the reason before it closed.
@@ -168,7 +128,7 @@ impl TlsTunnel {
 
     /// Ends the tunnel and sends the alert of TLS to the peer.
     pub(super) fn fail(&mut self, reason: CloseReason) {
-        if self.state == State::Closed {
+        if self.life.is_closed() {
             return;
         }
         if !self.engine.is_handshaking() {
@@ -185,10 +145,10 @@ impl TlsTunnel {
     }
 
     pub(super) fn end(&mut self, reason: CloseReason) {
-        if self.state == State::Closed {
+        if self.life.is_closed() {
             return;
         }
-        let unanswered = self.resumed && !self.received && reason != CloseReason::Local;
+        let unanswered = self.unanswered && reason != CloseReason::Local;
         let refused =
             matches!(reason, CloseReason::ClosedInHandshake | CloseReason::PeerRefused(_));
         if unanswered || (refused && self.engine.tries_early()) {
@@ -197,14 +157,11 @@ impl TlsTunnel {
             self.engine.forget_tickets();
         }
         self.engine.discard();
-        tracing::debug!(peer = %self.peer, state = ?self.state, %reason, "tunnel ended");
-        self.state = State::Closed;
-        self.deadline = None;
+        tracing::debug!(peer = %self.peer, state = ?self.life.phase(), %reason, "tunnel ended");
+        self.life.enter(Phase::Closed, None);
         self.readable = false;
-        self.pending = 0;
-        self.early = None;
-        self.up = None;
-        self.closed = Some(reason);
+        self.queue.pending = 0;
+        self.events.push(TunnelEvent::Closed(reason));
     }
 
     /// Discards received bytes, up to a bound; true at the end of the stream.
@@ -225,7 +182,7 @@ impl TlsTunnel {
     /// Continues a graceful close: sends pending bytes, then waits for the peer's end.
     fn continue_closing(&mut self) {
         self.write_out();
-        if self.state != State::Closing {
+        if self.life.phase() != Phase::Closing {
             return;
         }
         if !self.engine.wants_write() && !self.write_ended {
@@ -262,7 +219,7 @@ impl TlsTunnel {
     /// Delivers decrypted bytes; returns their number.
     fn deliver(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
         let total = self.engine.deliver(sink);
-        self.received |= total > 0;
+        self.unanswered &= total == 0;
         total
     }
 
@@ -285,59 +242,51 @@ impl Tunnel for TlsTunnel {
     }
 
     fn on_ready(&mut self, now: Instant, readable: bool, writable: bool) {
-        self.readable |= readable && self.state != State::Closed;
+        self.readable |= readable && !self.life.is_closed();
         if writable {
             self.blocked = false;
         }
-        match self.state {
-            State::Connecting => self.check_connected(now),
-            State::Handshaking | State::Early => self.continue_handshake(now),
-            State::Up if writable => self.write_out(),
-            State::Up | State::Closed => {}
-            State::Closing => self.continue_closing(),
+        match self.life.phase() {
+            Phase::Connecting => self.check_connected(now),
+            Phase::Handshaking | Phase::Early => self.continue_handshake(now),
+            Phase::Up if writable => self.write_out(),
+            Phase::Closing => self.continue_closing(),
+            Phase::Up | Phase::Leaving | Phase::Closed => {}
         }
     }
 
     fn on_timeout(&mut self, now: Instant) {
-        if self.deadline.is_none_or(|deadline| now < deadline) {
+        if self.life.deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
-        match self.state {
-            State::Connecting => {
+        match self.life.phase() {
+            Phase::Connecting => {
                 let after = self.options.connect_timeout;
                 self.end(CloseReason::ConnectTimedOut { peer: self.peer, after });
             }
-            State::Handshaking | State::Early => {
+            Phase::Handshaking | Phase::Early => {
                 let after = self.options.handshake_timeout;
                 self.fail(CloseReason::HandshakeTimedOut { after });
             }
-            State::Closing => self.end(CloseReason::Local),
-            State::Up | State::Closed => self.deadline = None,
+            Phase::Closing => self.end(CloseReason::Local),
+            Phase::Up | Phase::Leaving | Phase::Closed => {}
         }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        self.deadline
+        self.life.deadline()
     }
 
     fn poll_event(&mut self) -> Option<TunnelEvent> {
-        if let Some(early) = self.early.take() {
-            self.early_reported = true;
-            return Some(TunnelEvent::Early(early));
-        }
-        if let Some(established) = self.up.take() {
-            self.reported = true;
-            return Some(TunnelEvent::Up(established));
-        }
-        self.closed.take().map(TunnelEvent::Closed)
+        self.events.poll()
     }
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
         let mut early = 0;
-        if self.early_reported && matches!(self.state, State::Early | State::Up) {
+        if self.events.early_polled && self.life.is_open() {
             early += self.engine.deliver_early(sink);
         }
-        if self.state != State::Up || !self.reported {
+        if self.life.phase() != Phase::Up || !self.events.up_polled {
             return early;
         }
         // Data may have arrived with the last flight of the handshake.
@@ -368,27 +317,26 @@ impl Tunnel for TlsTunnel {
     }
 
     fn room(&self) -> usize {
-        if self.blocked || !matches!(self.state, State::Early | State::Up) {
+        if self.blocked || !self.life.is_open() {
             return 0;
         }
-        let fed = || self.feed.quantum().saturating_sub(self.pending);
-        self.engine.early_room().unwrap_or_else(fed)
+        self.engine.early_room().unwrap_or_else(|| self.queue.room())
     }
 
     fn send(&mut self, _unit: Unit, frames: &[u8]) {
-        if !matches!(self.state, State::Early | State::Up) || frames.is_empty() {
+        if !self.life.is_open() || frames.is_empty() {
             return;
         }
         debug_assert!(frames.len() <= FRAMES_MAX, "one send is one record");
-        if self.pending + frames.len() > PENDING_MAX {
+        if !self.queue.accepts(frames.len()) {
             let detail = "more was sent than the tunnel has room for".to_owned();
             return self.fail(CloseReason::Internal { action: "send".to_owned(), detail });
         }
         match self.engine.write(frames) {
-            Ok(made) => self.pending += made,
+            Ok(made) => self.queue.pending += made,
             Err(error) => return self.fail(internal("encrypt a TLS record", &error)),
         }
-        if !self.blocked && self.pending + ROOM_MIN > self.feed.quantum() {
+        if !self.blocked && self.queue.is_full() {
             self.write_out();
         }
     }
@@ -400,20 +348,22 @@ impl Tunnel for TlsTunnel {
     }
 
     fn flush(&mut self, _now: Instant) {
-        match self.state {
-            State::Early | State::Up if !self.blocked => self.write_out(),
-            State::Closing => self.continue_closing(),
+        match self.life.phase() {
+            Phase::Early | Phase::Up if !self.blocked => self.write_out(),
+            Phase::Closing => self.continue_closing(),
             _ => {}
         }
     }
 
     fn sample(&mut self, now: Instant) -> Option<LinkSample> {
-        if self.state != State::Up {
+        if self.life.phase() != Phase::Up {
             return None;
         }
         let info = TcpInfo::read(self.socket.as_fd()).ok()?;
-        let sample = info.sample(now, self.pending);
-        if let Some(lowat) = self.feed.on_sample(&sample) {
+        let sample = info.sample(now, self.queue.pending);
+        if let Some(rate) = sample.delivery_rate
+            && let Some(lowat) = self.queue.on_rate(now, rate, sample.application_limited)
+        {
             // If the kernel refuses, the old value is still correct.
             let _ = SockRef::from(&self.socket).set_tcp_notsent_lowat(lowat);
         }
@@ -421,17 +371,16 @@ impl Tunnel for TlsTunnel {
     }
 
     fn close(&mut self, now: Instant) {
-        match self.state {
-            State::Connecting | State::Handshaking => self.end(CloseReason::Local),
-            State::Early if self.engine.tries_early() => self.end(CloseReason::Local),
+        match self.life.phase() {
+            Phase::Connecting | Phase::Handshaking => self.end(CloseReason::Local),
+            Phase::Early if self.engine.tries_early() => self.end(CloseReason::Local),
             // The client still receives a server's answer to early data.
-            State::Early | State::Up => {
+            Phase::Early | Phase::Up => {
                 self.engine.send_close_notify();
-                self.state = State::Closing;
-                self.deadline = Some(now + CLOSING_TIME);
+                self.life.enter(Phase::Closing, Some(now + CLOSING_TIME));
                 self.continue_closing();
             }
-            State::Closing | State::Closed => {}
+            Phase::Closing | Phase::Leaving | Phase::Closed => {}
         }
     }
 
@@ -449,10 +398,6 @@ impl Tunnel for TlsTunnel {
     }
 }
 
-/// The smallest room that is offered: a segment with its header and record.
-const ROOM_MIN: usize = 2_048;
-/// The maximum of pending bytes of a caller that respects the room.
-const PENDING_MAX: usize = AMOUNT_MAX + FRAMES_MAX + CONTROL_EXCESS;
 /// How long a graceful close may take.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
 /// Reads of 4 KiB until the peer's reason.

@@ -10,10 +10,11 @@ use std::time::Instant;
 use polyrail_identity::Peer;
 
 use super::HANDSHAKE_MAX;
-use super::connection::{State, TlsTunnel};
+use super::connection::TlsTunnel;
 use super::reason;
 use crate::carrier::{connect_failure, internal};
-use crate::{CloseReason, Early, Established};
+use crate::phase::Phase;
+use crate::{CloseReason, Early, Established, TunnelEvent};
 
 impl TlsTunnel {
     /// Continues when the socket's connect has succeeded or failed.
@@ -25,8 +26,7 @@ impl TlsTunnel {
         if self.socket.peer_addr().is_err() {
             return;
         }
-        self.state = State::Handshaking;
-        self.deadline = Some(now + self.options.handshake_timeout);
+        self.life.enter(Phase::Handshaking, Some(now + self.options.handshake_timeout));
         match self.engine.begin() {
             Ok(Some(early)) => self.open_early(early),
             Ok(None) => {}
@@ -38,7 +38,7 @@ impl TlsTunnel {
     pub(super) fn continue_handshake(&mut self, now: Instant) {
         loop {
             self.write_out();
-            if !matches!(self.state, State::Handshaking | State::Early) {
+            if !self.life.is_handshaking() {
                 return;
             }
             if !self.engine.is_handshaking() {
@@ -78,15 +78,15 @@ impl TlsTunnel {
         // No early data is reported, delivered or answered before the resumed session is judged.
         let peer = self.judge().inspect_err(|_| self.engine.send_close_notify())?;
         let waits = self.engine.take_early().map_err(|error| internal("early data", &error))?;
-        if waits && self.state == State::Handshaking {
+        if waits && self.life.phase() == Phase::Handshaking {
             self.open_early(peer.into());
         }
         Ok(())
     }
 
     fn open_early(&mut self, early: Early) {
-        self.state = State::Early;
-        self.early = Some(early);
+        self.life.enter(Phase::Early, self.life.deadline());
+        self.events.push(TunnelEvent::Early(early));
     }
 
     /// Checks the peer after the handshake, before any frame passes.
@@ -96,14 +96,13 @@ impl TlsTunnel {
             Err(reason) => return self.fail(reason),
         };
         match self.engine.finish() {
-            Ok(made) => self.pending += made,
+            Ok(made) => self.queue.pending += made,
             Err(error) => return self.fail(internal("send early data again", &error)),
         }
-        self.state = State::Up;
-        self.deadline = None;
-        self.resumed = established.resumed;
-        self.up = Some(established);
-        if self.pending > 0 {
+        self.life.enter(Phase::Up, None);
+        self.unanswered = established.resumed;
+        self.events.push(TunnelEvent::Up(established));
+        if self.queue.pending > 0 {
             self.write_out();
         }
     }
@@ -115,7 +114,7 @@ impl TlsTunnel {
             serial: peer.serial,
             exporter: self.engine.exporter()?,
             resumed: self.engine.is_resumed(),
-            handshake: now.saturating_duration_since(self.began),
+            handshake: self.life.age(now),
         })
     }
 

@@ -10,9 +10,9 @@
 mod client;
 mod connection;
 mod engine;
-mod feed;
 mod handshake;
 mod listener;
+mod queue;
 mod reason;
 mod server;
 mod tickets;

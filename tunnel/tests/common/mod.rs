@@ -112,6 +112,13 @@ impl World {
         Self { poll: Poll::new().unwrap(), ends: Vec::new(), listener: None, server: None }
     }
 
+    /// A world whose cloud listens, and where; the clock is of both sides.
+    pub fn serving() -> (Self, pki::Authority, Arc<TestClock>, SocketAddr) {
+        let (mut world, authority, clock) = (Self::new(), pki::Authority::new(), TestClock::new());
+        let address = world.serve(server(authority.cloud(), &clock));
+        (world, authority, clock, address)
+    }
+
     /// Listens at a loopback port; each connection becomes a new end.
     pub fn serve(&mut self, server: Server) -> SocketAddr {
         let listener = Listener::bind(loopback()).unwrap();
@@ -233,6 +240,14 @@ impl End {
         while self.reading && self.tunnel.receive(&mut |b| self.received.extend_from_slice(b)) > 0 {
         }
         self.poll_events();
+    }
+
+    /// Runs the next timer; returns the close reason.
+    pub fn time_out(&mut self) -> Option<CloseReason> {
+        let due = self.tunnel.next_timeout().unwrap();
+        self.tunnel.on_timeout(due);
+        self.drain();
+        self.closed.clone()
     }
 
     fn poll_events(&mut self) {

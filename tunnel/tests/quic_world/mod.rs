@@ -255,10 +255,15 @@ impl World {
         peer: SocketAddr,
     ) -> [usize; 2] {
         let near = self.connect_by(client, spec, peer);
-        self.until("both ends up", |ends| {
-            ends.len() > near + 1 && ends[near..].iter().all(|end| end.up.is_some())
-        });
+        self.until_up(near);
         [near, near + 1]
+    }
+
+    /// Steps until this end, the last one connected, and its peer are up.
+    pub fn until_up(&mut self, near: usize) {
+        self.until("both ends up", |ends| {
+            ends.len() == near + 2 && ends[near..].iter().all(|end| end.up.is_some())
+        });
     }
 
     /// A tag that no unit had.

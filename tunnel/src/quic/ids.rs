@@ -1,0 +1,48 @@
+//! The connection ids of our side during a connection.
+
+use std::rc::Rc;
+
+use quiche::{Connection, ConnectionId};
+
+use super::cid::{Cid, Mint, random};
+use super::context::CLIENT_CID_LENGTH;
+
+/// Creates our ids, and collects the changes of the server's for the listener's routes. A client's
+/// socket has only one connection, so it needs no routes.
+#[derive(Default)]
+pub(super) struct Ids {
+    /// The server's maker of ids.
+    pub(super) mint: Option<Rc<Mint>>,
+    /// Ids that the listener must add.
+    pub(super) new: Vec<Cid>,
+    /// Ids that the listener must remove.
+    pub(super) old: Vec<Cid>,
+}
+
+impl Ids {
+    /// Gives the peer spare ids.
+    pub(super) fn exchange(&mut self, connection: &mut Connection) {
+        while let Some(id) = connection.retired_scid_next() {
+            if self.mint.is_some() {
+                self.old.extend(Cid::new(&id));
+            }
+        }
+        while connection.is_established() && connection.scids_left() > 0 {
+            let (id, token) = match &self.mint {
+                Some(mint) => {
+                    let id = mint.cid();
+                    (id.to_vec(), mint.reset_token(&id))
+                }
+                None => {
+                    let id = random::<CLIENT_CID_LENGTH>();
+                    (id.to_vec(), u128::from_be_bytes(random()))
+                }
+            };
+            let added = Cid::new(&id).filter(|_| self.mint.is_some());
+            if connection.new_scid(&ConnectionId::from_vec(id), token, false).is_err() {
+                return;
+            }
+            self.new.extend(added);
+        }
+    }
+}
