@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Poll};
-use polyrail_admin::{Event, PathPhase, RestartWish};
+use polyrail_admin::{AdminEvent, PathPhase, RestartWish};
 use polyrail_identity::{NodeRole, SystemClock};
 use polyrail_relay::{Label, Relay, RelaySettings};
 use polyrail_session::{Endpoint, Settings};
@@ -82,12 +82,12 @@ fn an_operator_and_a_modem_in_another_cell_renew_a_path_that_is_up() {
         assert_ne!(state.local_address, Some(old), "a connection of its own");
         turn(&mut world);
         let events = world.carriers.take_events();
-        let restarted = |event: &Event| {
-            matches!(event, Event::PathRestarted { path, reason, .. }
+        let restarted = |event: &AdminEvent| {
+            matches!(event, AdminEvent::PathRestarted { path, reason, .. }
                 if path == "a" && reason == cause)
         };
         assert!(events.iter().any(restarted), "{events:?}");
-        let down = |event: &Event| matches!(event, Event::PathDown { .. });
+        let down = |event: &AdminEvent| matches!(event, AdminEvent::PathDown { .. });
         assert!(!events.iter().any(down), "{events:?}");
     }
 }
