@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use polyrail_model::Observation;
 use tokio::runtime::Builder;
-use tokio::sync::watch;
+use tokio::sync::watch::{self, Receiver};
 use tokio::task::JoinSet;
 
 pub use replay::route_id;
@@ -118,11 +118,7 @@ impl fmt::Display for MessageBus {
 }
 
 /// Runs the sources until the sender of settings is dropped.
-async fn run(
-    mut settings: watch::Receiver<TelemetrySettings>,
-    observe: Observer,
-    states: SourceStates,
-) {
+async fn run(mut settings: Receiver<TelemetrySettings>, observe: Observer, states: SourceStates) {
     let mut tasks = Tasks {
         observe,
         states,
