@@ -250,20 +250,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::InstanceId;
     use polyrail_relay::{Label, RelayEvent};
-    use polyrail_session::{Endpoint, Settings};
+    use polyrail_session::Event;
 
     use super::*;
-    use crate::congestion::tests::Side;
     use crate::fake;
+    use crate::side::Side;
 
     #[test]
     fn invented_carrier_names_evict_only_names_of_the_same_gateway() {
         let begun = Instant::now();
-        let gateway = Endpoint::gateway(begun, Settings::default(), InstanceId([7; 16]));
-        let mut gateway = Side::new(gateway);
-        let mut cloud = Side::new(Endpoint::cloud(begun, Settings::default(), [9; 32]));
+        let (mut gateway, mut cloud) = (Side::gateway(), Side::cloud());
         let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
         let mut paths = Paths::default();
         let named = SESSION_PATHS_MAX + 10;
@@ -278,10 +275,7 @@ mod tests {
                 assert!(begun.elapsed() < Duration::from_secs(30), "{number}: {up} {down}");
                 gateway.turn();
                 for event in cloud.turn() {
-                    up |= matches!(
-                        event,
-                        RelayEvent::Session(polyrail_session::Event::PathUp { .. })
-                    );
+                    up |= matches!(event, RelayEvent::Session(Event::PathUp { .. }));
                     down |= matches!(event, RelayEvent::TunnelClosed { .. });
                     paths.look(Instant::now(), &cloud.relay, "gone", |_| ());
                 }

@@ -50,10 +50,8 @@ impl Endpoint {
         if let Some(reason) = &self.going_away {
             session.go_away(reason);
         }
-        let counters = Counters::default();
-        let hellos = VecDeque::new();
-        let entry =
-            SessionEntry { session, peer, id, instance, founder, hellos, counters, up: false };
+        let (counters, hellos, up) = (Counters::default(), VecDeque::new(), false);
+        let entry = SessionEntry { session, peer, id, instance, founder, hellos, counters, up };
         self.sessions.insert(key, entry);
     }
 
