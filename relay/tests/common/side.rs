@@ -1,4 +1,4 @@
-//! One end of tunnels, for tests: a relay and its poll. The tests of other crates include this file.
+//! One end of tunnels, for tests: a relay and its poll. Tests of other crates include this file.
 
 #![allow(dead_code)] // each crate uses its part
 
