@@ -6,7 +6,7 @@ use polyrail_emulator::rail::{CarrierProfile, Route, Speed, Trip};
 
 use crate::congestion::Algorithm;
 use crate::sim::runs::parallel;
-use crate::world::{Endless, endless};
+use crate::world::transport::{Endless, endless};
 
 /// The measurements of flows on two carriers.
 #[derive(Clone, Debug, Default)]
