@@ -116,17 +116,17 @@ fn kernels_default() -> Option<String> {
 const USUAL: &str = "bbr";
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use std::path::Path;
     use std::time::{Duration, Instant};
 
-    use mio::{Events, Poll};
-    use polyrail_model::{Identity, InstanceId};
-    use polyrail_relay::{Label, RelayEvent, RelaySettings};
-    use polyrail_session::{Endpoint, Event, Settings};
+    use polyrail_model::Identity;
+    use polyrail_relay::{Label, RelayEvent};
+    use polyrail_session::Event;
 
     use super::*;
     use crate::fake;
+    use crate::side::Side;
 
     fn choose(top: &str, table: &str) -> (Congestion, Vec<String>) {
         let tls = "[tls]\ncertificate = \"c\"\nkey = \"k\"\nauthority = \"a\"\n";
@@ -168,38 +168,11 @@ pub(crate) mod tests {
         assert_eq!(choose("congestion = \"reno\"", "").1, [""; 0]);
     }
 
-    /// One end of tunnels: a relay and its poll.
-    pub(crate) struct Side {
-        poll: Poll,
-        pub(crate) relay: Relay,
-    }
-
-    impl Side {
-        pub(crate) fn new(endpoint: Endpoint) -> Self {
-            let poll = Poll::new().unwrap();
-            let registry = poll.registry().try_clone().unwrap();
-            Self { poll, relay: Relay::new(registry, endpoint, RelaySettings::default()) }
-        }
-
-        pub(crate) fn turn(&mut self) -> Vec<RelayEvent> {
-            let mut events = Events::with_capacity(64);
-            self.poll.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
-            let now = Instant::now();
-            for event in &events {
-                self.relay.on_event(now, event);
-            }
-            self.relay.turn(now);
-            std::iter::from_fn(|| self.relay.poll_event()).collect()
-        }
-    }
-
     #[test]
     fn path_gets_the_congestion_control_of_its_carrier() {
         let now = Instant::now();
         let congestion = chosen("", "[carrier_congestion]\nsatellite = \"reno\"\n");
-        let gateway = Endpoint::gateway(now, Settings::default(), InstanceId([7; 16]));
-        let mut gateway = Side::new(gateway);
-        let mut cloud = Side::new(Endpoint::cloud(now, Settings::default(), [9; 32]));
+        let (mut gateway, mut cloud) = (Side::gateway(), Side::cloud());
         let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
         let mut controls = Vec::new();
         for (carrier, secret) in [("lte", 1), ("satellite", 2)] {

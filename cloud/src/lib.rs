@@ -16,3 +16,6 @@ mod listeners;
 mod operate;
 mod paths;
 mod reach;
+#[cfg(test)]
+#[path = "../../relay/tests/common/side.rs"]
+mod side;

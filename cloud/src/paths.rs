@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use polyrail_admin::{Event, PathCounters, PathPhase, PathState, Timestamp};
+use polyrail_admin::{AdminEvent, PathCounters, PathPhase, PathState, Timestamp};
 use polyrail_config::{CarrierRole, Mode};
 use polyrail_daemon::Survey;
 use polyrail_model::{Identity, TunnelMode};
@@ -20,7 +20,7 @@ use polyrail_session::{PathStatus, SessionKey};
 /// The carriers of all gateways.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
-    carriers: BTreeMap<Key, Carrier>,
+    carriers: BTreeMap<Key, ListedCarrier>,
     looked_at: Option<Instant>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Paths {
 type Key = (SessionKey, String);
 
 #[derive(Debug)]
-struct Carrier {
+struct ListedCarrier {
     phase: PathPhase,
     since: Timestamp,
     changed_at: Instant,
@@ -64,7 +64,7 @@ impl Paths {
         now: Instant,
         relay: &Relay,
         reason: &str,
-        mut publish: impl FnMut(Event),
+        mut publish: impl FnMut(AdminEvent),
     ) {
         self.looked_at = Some(now);
         let survey = Survey::new(now, relay);
@@ -81,13 +81,14 @@ impl Paths {
             if !seen.contains_key(&(*session, name.clone())) && carrier.phase != PathPhase::Down {
                 carrier.turn_to(PathPhase::Down, now);
                 let path = full_name(names.get(session).copied().flatten(), name);
-                publish(Event::PathDown { path, reason: reason.to_owned() });
+                publish(AdminEvent::PathDown { path, reason: reason.to_owned() });
             }
         }
         for (key, sight) in &seen {
             let path = full_name(names.get(&key.0).copied().flatten(), &key.1);
             self.make_room(key, &seen);
-            let carrier = self.carriers.entry(key.clone()).or_insert_with(|| Carrier::new(now));
+            let carrier =
+                self.carriers.entry(key.clone()).or_insert_with(|| ListedCarrier::new(now));
             carrier.follow(now, relay, path, *sight, &mut publish);
         }
     }
@@ -106,7 +107,7 @@ impl Paths {
         }
     }
 
-    fn of_session(&self, session: SessionKey) -> impl Iterator<Item = (&Key, &Carrier)> {
+    fn of_session(&self, session: SessionKey) -> impl Iterator<Item = (&Key, &ListedCarrier)> {
         let from = self.carriers.range((session, String::new())..);
         from.take_while(move |((of, _), _)| *of == session)
     }
@@ -160,7 +161,7 @@ impl Paths {
     }
 }
 
-impl Carrier {
+impl ListedCarrier {
     fn new(now: Instant) -> Self {
         Self {
             phase: PathPhase::Down,
@@ -187,7 +188,7 @@ impl Carrier {
         relay: &Relay,
         path: String,
         sight: Sight<'_>,
-        publish: &mut impl FnMut(Event),
+        publish: &mut impl FnMut(AdminEvent),
     ) {
         let mode = sight.path.mode;
         self.backup = sight.path.backup;
@@ -199,7 +200,8 @@ impl Carrier {
         {
             self.mode_changes += 1;
             let reason = "the gateway chose it".to_owned();
-            publish(Event::ModeChanged { path: path.clone(), from: Some(from), to: mode, reason });
+            let (path, from) = (path.clone(), Some(from));
+            publish(AdminEvent::ModeChanged { path, from, to: mode, reason });
         }
         self.mode = Some(mode);
         if sight.phase == self.phase {
@@ -210,7 +212,7 @@ impl Carrier {
         match (before, sight.phase) {
             (PathPhase::Down, _) => {
                 let view = relay.tunnel(sight.path.tunnel);
-                publish(Event::PathUp {
+                publish(AdminEvent::PathUp {
                     path,
                     mode,
                     local_address: view.and_then(|view| view.local),
@@ -219,9 +221,9 @@ impl Carrier {
             }
             (_, PathPhase::Stalled) => {
                 self.stalls += 1;
-                publish(Event::PathStalled { path, reason: "no progress".to_owned() });
+                publish(AdminEvent::PathStalled { path, reason: "no progress".to_owned() });
             }
-            _ => publish(Event::PathRecovered { path, stalled_s: lasted.as_secs_f64() }),
+            _ => publish(AdminEvent::PathRecovered { path, stalled_s: lasted.as_secs_f64() }),
         }
     }
 }
@@ -248,20 +250,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::InstanceId;
     use polyrail_relay::{Label, RelayEvent};
-    use polyrail_session::{Endpoint, Settings};
+    use polyrail_session::Event;
 
     use super::*;
-    use crate::congestion::tests::Side;
     use crate::fake;
+    use crate::side::Side;
 
     #[test]
     fn invented_carrier_names_evict_only_names_of_the_same_gateway() {
         let begun = Instant::now();
-        let gateway = Endpoint::gateway(begun, Settings::default(), InstanceId([7; 16]));
-        let mut gateway = Side::new(gateway);
-        let mut cloud = Side::new(Endpoint::cloud(begun, Settings::default(), [9; 32]));
+        let (mut gateway, mut cloud) = (Side::gateway(), Side::cloud());
         let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
         let mut paths = Paths::default();
         let named = SESSION_PATHS_MAX + 10;
@@ -276,10 +275,7 @@ mod tests {
                 assert!(begun.elapsed() < Duration::from_secs(30), "{number}: {up} {down}");
                 gateway.turn();
                 for event in cloud.turn() {
-                    up |= matches!(
-                        event,
-                        RelayEvent::Session(polyrail_session::Event::PathUp { .. })
-                    );
+                    up |= matches!(event, RelayEvent::Session(Event::PathUp { .. }));
                     down |= matches!(event, RelayEvent::TunnelClosed { .. });
                     paths.look(Instant::now(), &cloud.relay, "gone", |_| ());
                 }

@@ -24,7 +24,7 @@ pub struct QueryId(u64);
 
 /// The end of one query.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Resolution {
     /// Which query.
     pub query: QueryId,
     /// At least one address, at most [`ADDRESSES_PER_FAMILY_MAX`] of each family; or the reason
@@ -49,7 +49,7 @@ pub enum ResolveError {
 /// The pool of threads.
 pub struct Resolver {
     jobs: SyncSender<Job>,
-    answers: Receiver<Answer>,
+    answers: Receiver<Resolution>,
     next: u64,
 }
 
@@ -102,14 +102,14 @@ impl Resolver {
     }
 
     /// The next answer; call until `None` after a wake-up.
-    pub fn poll(&mut self) -> Option<Answer> {
+    pub fn poll(&mut self) -> Option<Resolution> {
         self.answers.try_recv().ok()
     }
 }
 
 struct Worker {
     queue: Arc<Mutex<Receiver<Job>>>,
-    done: Sender<Answer>,
+    done: Sender<Resolution>,
     waker: Arc<mio::Waker>,
     lookup: Arc<Lookup>,
 }
@@ -128,7 +128,7 @@ impl Worker {
                 Ok(addresses) => bounded(addresses),
                 Err(error) => Err(classify(&error)),
             };
-            if self.done.send(Answer { query, result }).is_err() || self.waker.wake().is_err() {
+            if self.done.send(Resolution { query, result }).is_err() || self.waker.wake().is_err() {
                 return;
             }
         }

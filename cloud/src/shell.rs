@@ -17,15 +17,14 @@ use std::time::Instant;
 use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Poll, Registry, Token};
-use polyrail_admin::{AdminOptions, Event as AdminEvent, StartOptions};
+use polyrail_admin::{AdminEvent, AdminOptions, StartOptions};
 use polyrail_config::{CloudConfig, CloudTables};
 use polyrail_daemon::start::{
     linkdb_probe, linkdb_settings, prepare_process, random, session_settings, signals, start_linkdb,
 };
 use polyrail_daemon::{Daemon, Survey};
 use polyrail_identity::TlsIdentity;
-use polyrail_model::{Bitrate, Destination, Families, Identity, TunnelMode};
-use polyrail_relay::linkdb::Role;
+use polyrail_model::{Bitrate, Destination, Families, Identity, NodeRole, TunnelMode};
 use polyrail_relay::{LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
 use polyrail_session::{Endpoint, Event, FlowKey, PathReport, SessionKey, Settings, TunnelKey};
 use polyrail_tunnel::CloseReason;
@@ -59,7 +58,7 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let linkdb = config.common.linkdb.as_ref().map(|linkdb| {
         let settings = linkdb_settings(linkdb, linkdb.shares());
-        start_linkdb(linkdb, settings, Role::Cloud, &waker)
+        start_linkdb(linkdb, settings, NodeRole::Cloud, &waker)
     });
     let linkdb = linkdb.transpose()?;
     // A cloud has no telemetry sources.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use polyrail_admin::{AdminHandle, Event};
+use polyrail_admin::{AdminEvent, AdminHandle};
 use polyrail_config::{ChainSpec, Common, Config, Tables};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::{Foresight, Relay, Shutdown};
@@ -42,18 +42,19 @@ impl<C: Tables> Daemon<C> {
     }
 
     /// Publishes an event on the admin socket.
-    pub fn publish(&self, event: Event) {
+    pub fn publish(&self, event: AdminEvent) {
         self.control.publish(event);
     }
 
     /// Publishes that a session came up.
     pub fn session_up(&self, session: SessionKey, peer: impl ToString) {
-        self.publish(Event::SessionUp { session: session_name(session), peer: peer.to_string() });
+        let (session, peer) = (session_name(session), peer.to_string());
+        self.publish(AdminEvent::SessionUp { session, peer });
     }
 
     /// Publishes that a session ended.
     pub fn session_ended(&self, session: SessionKey, peer: Option<String>, reason: String) {
-        self.publish(Event::SessionEnded { session: session_name(session), peer, reason });
+        self.publish(AdminEvent::SessionEnded { session: session_name(session), peer, reason });
     }
 
     /// Changes this node's scheduler until it is changed again or the daemon ends.
@@ -62,7 +63,7 @@ impl<C: Tables> Daemon<C> {
         tracing::info!(?scheduler, "scheduler changed by an operator");
         self.settings.chain = chain.clone();
         relay.endpoint().set_chain(now, chain);
-        self.publish(Event::SchedulerChanged { scheduler });
+        self.publish(AdminEvent::SchedulerChanged { scheduler });
     }
 
     /// Applies the session's part of a new configuration.

@@ -20,3 +20,6 @@ pub use survey::Survey;
 #[cfg(test)]
 #[path = "../../tunnel/tests/common/fake.rs"]
 mod fake;
+#[cfg(test)]
+#[path = "../../relay/tests/common/side.rs"]
+mod side;

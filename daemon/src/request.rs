@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use polyrail_admin::{AdminError, Command, LinkChange, PathChange, PathState, Snapshot};
+use polyrail_admin::{AdminCommand, AdminError, LinkChange, PathChange, PathState, Snapshot};
 use polyrail_config::{Config, Tables};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
@@ -55,32 +55,32 @@ pub trait Operate {
 pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
     while let Some(command) = operated.daemon().control.try_recv() {
         match command {
-            Command::Status(reply) => {
+            AdminCommand::Status(reply) => {
                 let settings = &operated.daemon().settings;
                 let survey = Survey::new(now, relay);
                 let mut snapshot = survey.snapshot(settings.chain.names(), settings.memory);
                 operated.complete(&mut snapshot);
                 reply.send(snapshot);
             }
-            Command::Paths(reply) => reply.send(operated.paths(now, relay)),
-            Command::SetPath { name, change, reply } => {
+            AdminCommand::Paths(reply) => reply.send(operated.paths(now, relay)),
+            AdminCommand::SetPath { name, change, reply } => {
                 if reply.is_wanted(now) {
                     let changed = operated.set_path(now, relay, &name, &change);
                     reply.send(changed.and_then(|()| find(operated, now, relay, &name)));
                 }
             }
-            Command::SetScheduler { chain, reply } => {
+            AdminCommand::SetScheduler { chain, reply } => {
                 if reply.is_wanted(now) {
                     operated.daemon().set_scheduler(now, relay, chain);
                     reply.send(());
                 }
             }
-            Command::Reload { config, identity, reply } => {
+            AdminCommand::Reload { config, identity, reply } => {
                 if reply.is_wanted(now) {
                     reply.send(operated.reload(now, relay, *config, identity));
                 }
             }
-            Command::Links(change) => operated.on_link(now, change),
+            AdminCommand::Links(change) => operated.on_link(now, change),
         }
     }
 }

@@ -7,8 +7,9 @@ use anyhow::Context;
 use mio::{Interest, Registry, Token, Waker};
 use polyrail_admin::{LinkDbProbe, SourceState};
 use polyrail_config::{Common, LinkDbConfig};
+use polyrail_model::NodeRole;
 use polyrail_relay::Foresight;
-use polyrail_relay::linkdb::{Options, Role, Settings as LinkDbSettings, Worker};
+use polyrail_relay::linkdb::{LinkDbSettings, Options, Worker};
 use polyrail_session::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -70,7 +71,7 @@ pub fn linkdb_settings(config: &LinkDbConfig, share: bool) -> LinkDbSettings {
 pub fn start_linkdb(
     config: &LinkDbConfig,
     settings: LinkDbSettings,
-    role: Role,
+    role: NodeRole,
     waker: &Arc<Waker>,
 ) -> anyhow::Result<Foresight> {
     let seed = u64::from_ne_bytes(random()?);

@@ -154,44 +154,17 @@ fn phase(path: &PathStatus) -> ConnectionPhase {
 mod tests {
     use std::time::Duration;
 
-    use mio::{Events, Poll};
-    use polyrail_model::{Identity, InstanceId};
-    use polyrail_relay::{Label, RelaySettings};
-    use polyrail_session::{Endpoint, Settings};
+    use polyrail_model::Identity;
+    use polyrail_relay::Label;
 
     use super::*;
     use crate::fake;
-
-    struct Side {
-        poll: Poll,
-        relay: Relay,
-    }
-
-    impl Side {
-        fn new(endpoint: Endpoint) -> Self {
-            let poll = Poll::new().unwrap();
-            let registry = poll.registry().try_clone().unwrap();
-            Self { poll, relay: Relay::new(registry, endpoint, RelaySettings::default()) }
-        }
-
-        fn turn(&mut self) {
-            let mut events = Events::with_capacity(64);
-            self.poll.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
-            let now = Instant::now();
-            for event in &events {
-                self.relay.on_event(now, event);
-            }
-            self.relay.turn(now);
-            while self.relay.poll_event().is_some() {}
-        }
-    }
+    use crate::side::Side;
 
     #[test]
     fn survey_shows_sessions_and_connections() {
         let start = Instant::now();
-        let endpoint = Endpoint::gateway(start, Settings::default(), InstanceId([7; 16]));
-        let mut gateway = Side::new(endpoint);
-        let mut cloud = Side::new(Endpoint::cloud(start, Settings::default(), [9; 32]));
+        let (mut gateway, mut cloud) = (Side::gateway(), Side::cloud());
         let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
         for (carrier, secret) in [("a", 1), ("b", 2)] {
             let (near, far) = fake::pair(&train, &ground, [secret; 32]).unwrap();

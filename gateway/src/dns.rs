@@ -15,7 +15,7 @@ mod socket;
 use std::net::SocketAddr;
 
 pub use forwarder::{
-    ATTEMPTS_MAX, Client, Forwarder, PENDING_MAX, PENDING_USER_MAX, QUERY_TIMEOUT, Reply,
+    ATTEMPTS_MAX, DnsClient, DnsReply, Forwarder, PENDING_MAX, PENDING_USER_MAX, QUERY_TIMEOUT,
     STREAM_PATIENCE,
 };
 pub use message::{QUERY_MAX, UDP_ANSWER_MAX};

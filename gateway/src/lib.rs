@@ -9,6 +9,9 @@ pub mod intercept;
 mod name_service;
 mod operate;
 pub mod shell;
+#[cfg(test)]
+#[path = "../../relay/tests/common/side.rs"]
+mod side;
 pub mod socks5;
 mod socks_clients;
 mod telemetry;

@@ -6,9 +6,9 @@
 use std::time::Instant;
 
 use polyrail_admin::{
-    AdminError, ErrorCode, Event, LinkChange, PathChange, PathState, RestartWish,
+    AdminError, AdminEvent, ErrorCode, LinkChange, PathChange, PathState, RestartWish,
 };
-use polyrail_config::{Carrier, GatewayConfig, GatewayTables, OtherTraffic};
+use polyrail_config::{CarrierConfig, GatewayConfig, GatewayTables, OtherTraffic};
 use polyrail_daemon::{Daemon, Operate, start};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
@@ -39,7 +39,7 @@ impl Operate for Gateway {
         self.carriers.set_path(now, name, change)?;
         let text = describe(change);
         tracing::info!(carrier = name, change = text, "carrier changed by an operator");
-        self.daemon.publish(Event::PathChanged { path: name.to_owned(), change: text });
+        self.daemon.publish(AdminEvent::PathChanged { path: name.to_owned(), change: text });
         // The answer shows the immediate consequences.
         self.carriers.on_turn(now, relay);
         Ok(())
@@ -91,7 +91,7 @@ impl Operate for Gateway {
 /// Warns of changed carriers whose congestion control is not available. Their tunnels use another
 /// one.
 fn congestion_warnings(old: &GatewayConfig, new: &GatewayConfig) -> Vec<String> {
-    let wish = |config: &GatewayConfig, carrier: &Carrier| {
+    let wish = |config: &GatewayConfig, carrier: &CarrierConfig| {
         (carrier.congestion.clone(), config.carrier_mode(carrier), carrier.usable())
     };
     let mut warnings = Vec::new();

@@ -12,15 +12,14 @@ use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
-use polyrail_admin::{AdminOptions, Event as AdminEvent, StartOptions};
+use polyrail_admin::{AdminEvent, AdminOptions, StartOptions};
 use polyrail_config::{GatewayConfig, GatewayTables, SocksReply};
 use polyrail_daemon::Daemon;
 use polyrail_daemon::start::{
     linkdb_probe, linkdb_settings, prepare_process, random, session_settings, signals, start_linkdb,
 };
 use polyrail_identity::TlsIdentity;
-use polyrail_model::{Destination, InstanceId};
-use polyrail_relay::linkdb::Role;
+use polyrail_model::{Destination, InstanceId, NodeRole};
 use polyrail_relay::{AcceptGate, LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason};
 use polyrail_telemetry::Telemetry;
@@ -53,7 +52,7 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let linkdb = config.common.linkdb.as_ref().map(|linkdb| {
         let settings = linkdb_settings(linkdb, true);
-        start_linkdb(linkdb, settings, Role::Gateway, &waker)
+        start_linkdb(linkdb, settings, NodeRole::Gateway, &waker)
     });
     let linkdb = linkdb.transpose()?;
     let telemetry = linkdb.as_ref().map(|linkdb| {

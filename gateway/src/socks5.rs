@@ -74,7 +74,7 @@ pub enum Failure {
 
 /// A request of a negotiation to its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SocksEvent {
     /// Open a flow to the destination. Further bytes of the client belong to the flow.
     Connect(Destination),
     /// Send the output, then close the connection.
@@ -85,11 +85,11 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Negotiation {
     policy: SocksReply,
-    state: State,
+    state: NegotiationState,
     /// The unfinished message of the client; at most [`INPUT_MAX`] bytes.
     input: Vec<u8>,
     output: Vec<u8>,
-    event: Option<Event>,
+    event: Option<SocksEvent>,
 }
 
 /// The longest message of a client: a greeting with 255 methods (257), or a request with a name
@@ -97,7 +97,7 @@ pub struct Negotiation {
 pub const INPUT_MAX: usize = 4 + 1 + 255 + 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum NegotiationState {
     Greeting,
     Request,
     Waiting,
@@ -111,38 +111,39 @@ type Parsed<T> = Result<Option<T>, Failure>;
 impl Negotiation {
     /// A new negotiation.
     pub fn new(policy: SocksReply) -> Self {
-        Self { policy, state: State::Greeting, input: Vec::new(), output: Vec::new(), event: None }
+        let state = NegotiationState::Greeting;
+        Self { policy, state, input: Vec::new(), output: Vec::new(), event: None }
     }
 
     /// Takes bytes from the client and returns how many belong to the negotiation. The rest is
     /// the flow's first data. After a failure everything is consumed and ignored.
     pub fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut consumed = 0;
-        while matches!(self.state, State::Greeting | State::Request) {
+        while matches!(self.state, NegotiationState::Greeting | NegotiationState::Request) {
             let Some(&byte) = bytes.get(consumed) else { return consumed };
             // Byte by byte, because a message's own fields define its end.
             self.input.push(byte);
             consumed += 1;
             self.step();
         }
-        if self.state == State::Failed { bytes.len() } else { consumed }
+        if self.state == NegotiationState::Failed { bytes.len() } else { consumed }
     }
 
-    /// The next event. At most one [`Event::Connect`]; [`Event::Failed`] is always the last.
-    pub fn poll(&mut self) -> Option<Event> {
+    /// The next event. At most one [`SocksEvent::Connect`]; [`SocksEvent::Failed`] is the last.
+    pub fn poll(&mut self) -> Option<SocksEvent> {
         self.event.take()
     }
 
     /// With [`SocksReply::Dialed`]: the cloud has dialed, or failed with the given code. Later
     /// calls, and calls under the other policy, change nothing.
     pub fn dialed(&mut self, result: Result<(), ReplyCode>) {
-        if self.state != State::Waiting {
+        if self.state != NegotiationState::Waiting {
             return;
         }
         match result {
             Ok(()) => {
                 self.reply(ReplyCode::Succeeded);
-                self.state = State::Done;
+                self.state = NegotiationState::Done;
             }
             Err(code) => self.fail(Failure::Dial(code)),
         }
@@ -164,21 +165,21 @@ impl Negotiation {
     /// The success reply is in the output: relay data both ways once it is sent. Until then bytes
     /// of the server must wait, or they would precede the reply.
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == NegotiationState::Done
     }
 
     /// The negotiation failed: close when the output is sent.
     pub fn is_failed(&self) -> bool {
-        self.state == State::Failed
+        self.state == NegotiationState::Failed
     }
 
     fn step(&mut self) {
         let parsed = match self.state {
-            State::Greeting => parse_greeting(&self.input).map(|greeting| {
+            NegotiationState::Greeting => parse_greeting(&self.input).map(|greeting| {
                 if greeting.is_some() {
                     self.output.extend([VERSION, METHOD_NONE]);
                     self.input.clear();
-                    self.state = State::Request;
+                    self.state = NegotiationState::Request;
                 }
             }),
             _ => parse_request(&self.input).map(|request| {
@@ -194,24 +195,24 @@ impl Negotiation {
 
     fn connect(&mut self, destination: Destination) {
         self.input = Vec::new();
-        self.event = Some(Event::Connect(destination));
+        self.event = Some(SocksEvent::Connect(destination));
         self.state = match self.policy {
             SocksReply::Immediate => {
                 self.reply(ReplyCode::Succeeded);
-                State::Done
+                NegotiationState::Done
             }
-            SocksReply::Dialed => State::Waiting,
+            SocksReply::Dialed => NegotiationState::Waiting,
         };
     }
 
     fn fail(&mut self, failure: Failure) {
         match (self.state, failure.reply_code()) {
-            (State::Greeting, _) => self.output.extend([VERSION, METHOD_UNACCEPTABLE]),
+            (NegotiationState::Greeting, _) => self.output.extend([VERSION, METHOD_UNACCEPTABLE]),
             (_, code) => self.reply(code),
         }
         self.input = Vec::new();
-        self.state = State::Failed;
-        self.event = Some(Event::Failed(failure));
+        self.state = NegotiationState::Failed;
+        self.event = Some(SocksEvent::Failed(failure));
     }
 
     /// Replies with 0.0.0.0:0 as the bound address: the cloud's address is useless on board.

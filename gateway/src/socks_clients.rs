@@ -24,10 +24,10 @@ use mio::{Interest, Registry, Token};
 use polyrail_config::SocksReply;
 use polyrail_model::{Destination, UserId};
 use polyrail_relay::Relay;
-use polyrail_session::{Event as SessionEvent, FlowKey, ResetReason};
+use polyrail_session::{Event, FlowKey, ResetReason};
 use slab::Slab;
 
-use crate::socks5::{Event, Negotiation, ReplyCode};
+use crate::socks5::{Negotiation, ReplyCode, SocksEvent};
 
 /// The maximum number of clients that negotiate or wait for a dial; further ones wait in the
 /// kernel's queue.
@@ -46,7 +46,7 @@ pub(crate) struct SocksClients {
     registry: Registry,
     base: usize,
     policy: SocksReply,
-    clients: Slab<Client>,
+    clients: Slab<SocksClient>,
     by_flow: HashMap<FlowKey, usize>,
     /// Flows whose clients continue in the next turn; each once, so at most [`CLIENTS_MAX`].
     moved: Vec<FlowKey>,
@@ -54,7 +54,7 @@ pub(crate) struct SocksClients {
     scan_at: Option<Instant>,
 }
 
-struct Client {
+struct SocksClient {
     stream: TcpStream,
     user: UserId,
     peer: SocketAddr,
@@ -114,7 +114,7 @@ impl SocksClients {
             tracing::warn!(%error, "cannot register a SOCKS5 client with epoll");
             return;
         }
-        entry.insert(Client {
+        entry.insert(SocksClient {
             stream,
             user,
             peer,
@@ -152,14 +152,14 @@ impl SocksClients {
         now: Instant,
         relay: &mut Relay,
         flow: FlowKey,
-        event: &SessionEvent,
+        event: &Event,
     ) -> bool {
         let Some(&index) = self.by_flow.get(&flow) else { return false };
         let client = &mut self.clients[index];
         match event {
             // Data of the server proves that it was reached.
-            SessionEvent::Dialed { .. } | SessionEvent::Readable { .. } => client.reached = true,
-            SessionEvent::Writable { .. } => client.write_first(now, relay),
+            Event::Dialed { .. } | Event::Readable { .. } => client.reached = true,
+            Event::Writable { .. } => client.write_first(now, relay),
             _ => return true,
         }
         if !std::mem::replace(&mut client.moved, true) {
@@ -268,7 +268,7 @@ impl SocksClients {
         }
     }
 
-    fn remove(&mut self, index: usize) -> Option<Client> {
+    fn remove(&mut self, index: usize) -> Option<SocksClient> {
         let mut client = self.clients.try_remove(index)?;
         if let Some(flow) = client.flow {
             self.by_flow.remove(&flow);
@@ -279,7 +279,7 @@ impl SocksClients {
     }
 }
 
-impl Client {
+impl SocksClient {
     /// Reads until the request is complete; further bytes belong to the flow. After a failure it
     /// discards all input.
     fn read(&mut self, now: Instant, relay: &mut Relay) -> io::Result<()> {
@@ -294,10 +294,10 @@ impl Client {
             };
             let taken = self.negotiation.receive(&buffer[..read]);
             match self.negotiation.poll() {
-                Some(Event::Connect(destination)) => {
+                Some(SocksEvent::Connect(destination)) => {
                     self.open(now, relay, destination, &buffer[taken..read]);
                 }
-                Some(Event::Failed(failure)) => {
+                Some(SocksEvent::Failed(failure)) => {
                     tracing::debug!(peer = %self.peer, %failure, "SOCKS5 client refused");
                 }
                 None => {}

@@ -1,12 +1,12 @@
 //! Translates telemetry between the configuration, the sources and the admin interface.
 
 use polyrail_admin::SourceState;
-use polyrail_config::{Carrier, GatewayConfig};
-use polyrail_telemetry::{CarrierModem, MessageBus, Settings, SourceStates};
+use polyrail_config::{CarrierConfig, GatewayConfig};
+use polyrail_telemetry::{CarrierModem, MessageBus, SourceStates, TelemetrySettings};
 
 /// The telemetry sources of a configuration.
-pub(crate) fn settings(config: &GatewayConfig) -> Settings {
-    let carrier = |carrier: &Carrier| CarrierModem {
+pub(crate) fn settings(config: &GatewayConfig) -> TelemetrySettings {
+    let carrier = |carrier: &CarrierConfig| CarrierModem {
         name: carrier.name.to_string(),
         interface: carrier.interface.as_ref().map(ToString::to_string),
         modem: carrier.modem.as_ref().map(ToString::to_string),
@@ -14,7 +14,7 @@ pub(crate) fn settings(config: &GatewayConfig) -> Settings {
     let telemetry = &config.telemetry;
     let bus = telemetry.modem_manager_bus.as_ref();
     let bus = bus.map_or(MessageBus::System, |bus| MessageBus::Address(bus.to_string()));
-    Settings {
+    TelemetrySettings {
         gpsd: telemetry.gpsd,
         modem_manager: telemetry.modem_manager.then_some(bus),
         replay: telemetry.replay.clone(),
@@ -60,7 +60,7 @@ mod tests {
             interface: Some("wwan0".to_owned()),
             modem: Some("353270040012345".to_owned()),
         };
-        let expected = Settings {
+        let expected = TelemetrySettings {
             gpsd: Some("127.0.0.1:1".parse().unwrap()),
             modem_manager: Some(MessageBus::Address("unix:path=/b".to_owned())),
             replay: Some("/r".into()),

@@ -1,6 +1,9 @@
-//! Identifiers: sessions, instances, paths, flows, users, nodes.
+//! Identifiers: sessions, instances, paths, flows, users, nodes and their roles.
 
 use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
 
 /// A session within one endpoint; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,6 +33,38 @@ pub struct SessionId(pub [u8; 16]);
 /// One run of a gateway process, chosen at random when it starts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(pub [u8; 16]);
+
+/// The role of a node, as its certificate names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeRole {
+    /// On the train: it opens tunnels, sessions and flows. TLS client authentication alone.
+    Gateway,
+    /// In the data center: it accepts them. TLS server authentication alone.
+    Cloud,
+}
+
+impl NodeRole {
+    /// `gateway` or `cloud`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gateway => "gateway",
+            Self::Cloud => "cloud",
+        }
+    }
+}
+
+impl FromStr for NodeRole {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "gateway" => Ok(Self::Gateway),
+            "cloud" => Ok(Self::Cloud),
+            _ => Err("neither gateway nor cloud"),
+        }
+    }
+}
 
 macro_rules! display_number {
     ($($name:ident),*) => {$(

@@ -19,7 +19,9 @@ pub use destination::{Destination, Families, HostName, HostNameError};
 pub use handover::{
     CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
 };
-pub use ids::{FlowId, Identity, IdentityError, InstanceId, PathId, SessionId, SessionKey, UserId};
+pub use ids::{
+    FlowId, Identity, IdentityError, InstanceId, NodeRole, PathId, SessionId, SessionKey, UserId,
+};
 pub use link::{LinkForecast, LinkOutlook, LinkSample, OutlookStep};
 pub use message::{Channel, Delivery};
 pub use observation::{

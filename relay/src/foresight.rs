@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Delivery, Heard, Observation, Silence};
 use polyrail_predictor::wire;
-use polyrail_predictor::worker::{Feeder, Input, Output, Settings, Worker};
+use polyrail_predictor::worker::{Feeder, Input, LinkDbSettings, Output, Worker};
 use polyrail_session::{Event, TunnelKey};
 
 use crate::Relay;
@@ -72,7 +72,7 @@ impl Foresight {
     }
 
     /// The configuration has changed.
-    pub fn reload(&self, settings: Settings) {
+    pub fn reload(&self, settings: LinkDbSettings) {
         self.worker.feed(Input::Reload(settings));
     }
 

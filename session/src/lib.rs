@@ -48,5 +48,5 @@ pub use crate::core::Outlet;
 pub use endpoint::Endpoint;
 pub use event::{Event, FlowKey, OpenError, PathReport, TunnelKey};
 pub use polyrail_model::SessionKey;
-pub use settings::{PathStatus, Role, SessionStatus, Settings, Status, TunnelInfo};
+pub use settings::{PathStatus, SessionStatus, Settings, Status, TunnelInfo};
 pub use wire::ResetReason;

@@ -7,15 +7,6 @@ use polyrail_scheduler::ChainSpec;
 
 use crate::event::TunnelKey;
 
-/// The two ends of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// On the train: opens sessions and flows.
-    Gateway,
-    /// In the data center: accepts them.
-    Cloud,
-}
-
 /// The settings of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {

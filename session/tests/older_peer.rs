@@ -11,18 +11,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId};
+use polyrail_model::{
+    Destination, HostName, Identity, InstanceId, NodeRole, TunnelMode, Unit, UserId,
+};
 use polyrail_session::wire::{Decoder, Frame};
 use polyrail_session::{
-    Endpoint, Event, FlowKey, Outlet, ResetReason, Role, Settings, TunnelInfo, TunnelKey,
+    Endpoint, Event, FlowKey, Outlet, ResetReason, Settings, TunnelInfo, TunnelKey,
 };
 
 #[test]
 fn present_cloud_serves_a_recorded_gateway() {
-    let cloud = replay(Role::Cloud);
+    let cloud = replay(NodeRole::Cloud);
     assert_eq!(cloud.flows.len(), 4);
     for (flow, bytes) in [2_000, 100, 50, 20_000].into_iter().enumerate() {
-        assert!(cloud.read[&cloud.flows[flow]] == content(flow, Role::Gateway, bytes), "{flow}");
+        let sent = content(flow, NodeRole::Gateway, bytes);
+        assert!(cloud.read[&cloud.flows[flow]] == sent, "{flow}");
     }
     let opened = cloud.events.iter().filter_map(|event| match event {
         Event::Opened { user, destination, .. } => Some((user.0, destination.to_string())),
@@ -39,9 +42,10 @@ fn present_cloud_serves_a_recorded_gateway() {
 
 #[test]
 fn recorded_cloud_serves_the_present_gateway() {
-    let gateway = replay(Role::Gateway);
+    let gateway = replay(NodeRole::Gateway);
     for (flow, bytes) in [(0, 5_000), (1, 300)] {
-        assert!(gateway.read[&gateway.flows[flow]] == content(flow, Role::Cloud, bytes), "{flow}");
+        let sent = content(flow, NodeRole::Cloud, bytes);
+        assert!(gateway.read[&gateway.flows[flow]] == sent, "{flow}");
     }
     for flow in [0, 1, 3] {
         gateway.happened(Event::Dialed { flow: gateway.flows[flow] });
@@ -70,7 +74,7 @@ fn recording_contains_all_frames_of_a_session() {
 }
 
 /// Replays the recorded peer against a present endpoint, with the endpoint's actions.
-fn replay(role: Role) -> End {
+fn replay(role: NodeRole) -> End {
     let mut end = End::new(role, Instant::now());
     let mut step = 0;
     for line in RECORDING.lines() {
@@ -99,13 +103,9 @@ fn replay(role: Role) -> End {
 }
 
 /// The side, tunnel and bytes of a line of the recording; `None` if it is a step.
-fn recorded(line: &str) -> Option<(Role, TunnelKey, Vec<u8>)> {
+fn recorded(line: &str) -> Option<(NodeRole, TunnelKey, Vec<u8>)> {
     let mut words = line.split(' ');
-    let role = match words.next()? {
-        "gateway" => Role::Gateway,
-        "cloud" => Role::Cloud,
-        _ => return None,
-    };
+    let role = words.next()?.parse().ok()?;
     let tunnel = TunnelKey(words.next()?.parse().unwrap());
     let hex = words.next()?;
     let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
@@ -136,7 +136,7 @@ fn info(key: usize, carrier: &str, peer: &str) -> TunnelInfo {
 
 /// One endpoint and its passengers or servers.
 struct End {
-    role: Role,
+    role: NodeRole,
     now: Instant,
     endpoint: Endpoint,
     /// In the order of their opening.
@@ -148,10 +148,10 @@ struct End {
 }
 
 impl End {
-    fn new(role: Role, now: Instant) -> Self {
+    fn new(role: NodeRole, now: Instant) -> Self {
         let endpoint = match role {
-            Role::Gateway => Endpoint::gateway(now, Settings::default(), InstanceId([7; 16])),
-            Role::Cloud => Endpoint::cloud(now, Settings::default(), [9; 32]),
+            NodeRole::Gateway => Endpoint::gateway(now, Settings::default(), InstanceId([7; 16])),
+            NodeRole::Cloud => Endpoint::cloud(now, Settings::default(), [9; 32]),
         };
         let (flows, read, events) = (Vec::new(), BTreeMap::new(), Vec::new());
         Self { role, now, endpoint, flows, read, events, reads: true }
@@ -162,35 +162,35 @@ impl End {
         match (self.role, step) {
             (_, 0) => self.up(1, "a"),
             (_, 1) => self.up(2, "b"),
-            (Role::Gateway, 2) => {
+            (NodeRole::Gateway, 2) => {
                 let name = HostName::new("www.example").unwrap();
                 self.open(1, Destination::Name(name, 443), 2_000);
             }
-            (Role::Cloud, 3) => {
+            (NodeRole::Cloud, 3) => {
                 self.dialed(0);
                 self.write(0, 5_000);
                 self.endpoint.finish(self.now, self.flows[0]);
             }
-            (Role::Gateway, 4) => self.endpoint.finish(self.now, self.flows[0]),
-            (Role::Gateway, 5) => self.open(2, address(Ipv4Addr::new(192, 0, 2, 1)), 100),
-            (Role::Cloud, 6) => {
+            (NodeRole::Gateway, 4) => self.endpoint.finish(self.now, self.flows[0]),
+            (NodeRole::Gateway, 5) => self.open(2, address(Ipv4Addr::new(192, 0, 2, 1)), 100),
+            (NodeRole::Cloud, 6) => {
                 self.dialed(1);
                 self.write(1, 300);
                 self.reset(1, ResetReason::PeerReset);
             }
-            (Role::Gateway, 7) => self.open(2, address(Ipv6Addr::LOCALHOST), 50),
-            (Role::Gateway, 8) => self.reset(2, ResetReason::Idle),
-            (Role::Gateway, 9) => self.open(3, address(Ipv4Addr::new(192, 0, 2, 9)), 20_000),
-            (Role::Cloud, 9) => self.reads = false,
-            (Role::Cloud, 10) => {
+            (NodeRole::Gateway, 7) => self.open(2, address(Ipv6Addr::LOCALHOST), 50),
+            (NodeRole::Gateway, 8) => self.reset(2, ResetReason::Idle),
+            (NodeRole::Gateway, 9) => self.open(3, address(Ipv4Addr::new(192, 0, 2, 9)), 20_000),
+            (NodeRole::Cloud, 9) => self.reads = false,
+            (NodeRole::Cloud, 10) => {
                 self.reads = true;
                 self.dialed(3);
                 self.read_all(3);
             }
-            (Role::Gateway, 11) => self.endpoint.finish(self.now, self.flows[3]),
-            (Role::Cloud, 12) => self.endpoint.finish(self.now, self.flows[3]),
-            (Role::Gateway, 14) => self.endpoint.go_away(self.now, "maintenance"),
-            (Role::Cloud, 15) => self.endpoint.go_away(self.now, "maintenance"),
+            (NodeRole::Gateway, 11) => self.endpoint.finish(self.now, self.flows[3]),
+            (NodeRole::Cloud, 12) => self.endpoint.finish(self.now, self.flows[3]),
+            (NodeRole::Gateway, 14) => self.endpoint.go_away(self.now, "maintenance"),
+            (NodeRole::Cloud, 15) => self.endpoint.go_away(self.now, "maintenance"),
             _ => {}
         }
         self.drain();
@@ -205,8 +205,8 @@ impl End {
 
     fn up(&mut self, key: usize, carrier: &str) {
         let info = match self.role {
-            Role::Gateway => info(key, carrier, "cloud"),
-            Role::Cloud => info(key, "", "train-7"),
+            NodeRole::Gateway => info(key, carrier, "cloud"),
+            NodeRole::Cloud => info(key, "", "train-7"),
         };
         self.endpoint.tunnel_up(self.now, TunnelKey(key), info);
         self.endpoint.tunnel_room(TunnelKey(key), 1 << 20);
@@ -268,7 +268,7 @@ fn address(ip: impl Into<std::net::IpAddr>) -> Destination {
 }
 
 /// The bytes that this side writes on a flow.
-fn content(flow: usize, role: Role, bytes: usize) -> Vec<u8> {
+fn content(flow: usize, role: NodeRole, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 7 + flow * 13 + at / 251 + role as usize) as u8).collect()
 }
 

@@ -4,13 +4,12 @@
 //! and reports its room and link samples. [`quic`] implements it with QUIC, [`tls`] with TLS 1.3
 //! over TCP. The crate does not depend on sessions, flows or the contents of frames.
 //!
-//! Others decide which tunnel carries which frame (the scheduler), when to reconnect (the gateway,
-//! with [`Backoff`] as its policy), and how many half-open TLS handshakes the cloud keeps (the
-//! cloud; [`tls::HANDSHAKES_MAX`] is the default).
+//! Others decide which tunnel carries which frame (the scheduler), when to reconnect (the gateway),
+//! and how many half-open TLS handshakes the cloud keeps (the cloud; [`tls::HANDSHAKES_MAX`] is the
+//! default).
 
 #![deny(unsafe_code)]
 
-mod backoff;
 mod carrier;
 mod close;
 mod fault;
@@ -20,7 +19,6 @@ mod scratch;
 pub mod tls;
 mod tunnel;
 
-pub use backoff::Backoff;
 pub use carrier::{CarrierSpec, SocketOptions};
 pub use close::CloseReason;
 pub use kernel::unacknowledged;

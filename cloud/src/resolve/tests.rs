@@ -37,7 +37,7 @@ impl Bench {
     }
 
     /// The next answer, found only through the waker; a lost wake-up fails the test.
-    fn answer(&mut self) -> Answer {
+    fn answer(&mut self) -> Resolution {
         let mut events = mio::Events::with_capacity(4);
         for _ in 0..2 {
             if let Some(answer) = self.resolver.poll() {

@@ -19,7 +19,7 @@ use super::{AdminError, Reloaded};
 
 /// A client of a daemon's admin socket; it opens a connection per request.
 #[derive(Debug)]
-pub struct Client {
+pub struct AdminClient {
     socket: PathBuf,
     runtime: Runtime,
 }
@@ -47,7 +47,7 @@ const ANSWER_MAX: usize = 16 * 1024 * 1024;
 /// The sockets to try, in this order.
 pub const USUAL_SOCKETS: [&str; 2] = ["/run/polyrail/gateway.sock", "/run/polyrail/cloud.sock"];
 
-impl Client {
+impl AdminClient {
     /// A client of `socket`, or of the first of [`USUAL_SOCKETS`] that exists.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn get<T: DeserializeOwned>(&self, address: &str) -> Result<Answer<T>, ClientError> {
+    pub fn get<T: DeserializeOwned>(&self, address: &str) -> Result<AdminResponse<T>, ClientError> {
         self.ask(Method::GET, address, None)
     }
 
@@ -76,7 +76,7 @@ impl Client {
         &self,
         address: &str,
         change: &impl Serialize,
-    ) -> Result<Answer<T>, ClientError> {
+    ) -> Result<AdminResponse<T>, ClientError> {
         let body = serde_json::to_string(change).map_err(invalid_answer)?;
         self.ask(Method::PUT, address, Some(body))
     }
@@ -85,7 +85,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn reload(&self) -> Result<Answer<Reloaded>, ClientError> {
+    pub fn reload(&self) -> Result<AdminResponse<Reloaded>, ClientError> {
         self.ask(Method::POST, "/v1/reload", None)
     }
 
@@ -128,7 +128,7 @@ impl Client {
         method: Method,
         target: &str,
         body: Option<String>,
-    ) -> Result<Answer<T>, ClientError> {
+    ) -> Result<AdminResponse<T>, ClientError> {
         let (code, body) = self.runtime.block_on(async {
             let (code, body) = self.send(method, target, body).await?;
             let late = |_| self.failed("no answer in time");
@@ -138,7 +138,7 @@ impl Client {
             return Err(refusal(&body));
         }
         let value = serde_json::from_slice(&body).map_err(invalid_answer)?;
-        Ok(Answer { value, text: String::from_utf8_lossy(&body).into_owned() })
+        Ok(AdminResponse { value, text: String::from_utf8_lossy(&body).into_owned() })
     }
 
     async fn send(
@@ -193,7 +193,7 @@ type Parts = axum::body::BodyDataStream;
 
 /// A parsed answer and its text.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer<T> {
+pub struct AdminResponse<T> {
     /// The parsed value.
     pub value: T,
     /// The JSON text.

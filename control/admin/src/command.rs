@@ -11,7 +11,7 @@ use super::{AdminError, LinkChange, PathChange, PathState, Snapshot};
 /// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
 /// [`Reply`] reports an error to the client.
 #[derive(Debug)]
-pub enum Command<C: Tables> {
+pub enum AdminCommand<C: Tables> {
     /// Report the daemon's status.
     Status(Reply<Snapshot>),
     /// Report all paths.
@@ -60,13 +60,13 @@ pub struct Reply<T> {
 
 /// The receiver of a [`Reply`].
 #[derive(Debug)]
-pub struct Answer<T>(pub(super) oneshot::Receiver<T>);
+pub struct PendingReply<T>(pub(super) oneshot::Receiver<T>);
 
 impl<T> Reply<T> {
     /// A reply for a client that waits until `until`, and its receiver.
-    pub(super) fn until(until: Instant) -> (Self, Answer<T>) {
+    pub(super) fn until(until: Instant) -> (Self, PendingReply<T>) {
         let (sender, receiver) = oneshot::channel();
-        (Self { sender, until }, Answer(receiver))
+        (Self { sender, until }, PendingReply(receiver))
     }
 
     /// Whether a client still waits for the answer at `now`. A command without a waiting client

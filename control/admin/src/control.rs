@@ -14,8 +14,8 @@ use tokio::sync::{Semaphore, watch};
 
 use super::stream::Stream;
 use super::{
-    API_VERSION, AdminError, Answer, Command, ConfigState, ErrorCode, Event, LinkChange,
-    LinkDbProbe, PathChange, PathState, Reply, Status, Timestamp, process,
+    API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, ErrorCode, LinkChange,
+    LinkDbProbe, PathChange, PathState, PendingReply, Reply, Status, Timestamp, process,
 };
 
 /// How long the data plane may take to answer.
@@ -28,7 +28,7 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(super) const ASKER_WAIT: Duration = ANSWER_WAIT.saturating_add(GRACE);
 
 /// The answer, however late.
-pub(super) async fn at_last<T>(answer: &mut Answer<T>) -> Result<T, AdminError> {
+pub(super) async fn at_last<T>(answer: &mut PendingReply<T>) -> Result<T, AdminError> {
     (&mut answer.0).await.map_err(|_| {
         let message = "the data plane dropped the request";
         AdminError::new(ErrorCode::Internal, message)
@@ -54,7 +54,7 @@ pub struct StartOptions {
 
 /// The state shared by the control thread's tasks.
 pub(crate) struct Control<C: Tables> {
-    pub(super) commands: SyncSender<Command<C>>,
+    pub(super) commands: SyncSender<AdminCommand<C>>,
     pub(super) waker: Arc<mio::Waker>,
     pub(super) stream: Stream,
     pub(super) start: StartOptions,
@@ -95,7 +95,7 @@ impl<C: Tables> Control<C> {
     }
 
     /// Queues a command and wakes the data plane; returns the command if the queue is full.
-    pub(crate) fn hand_over(&self, command: Command<C>) -> Result<(), Box<Command<C>>> {
+    pub(crate) fn hand_over(&self, command: AdminCommand<C>) -> Result<(), Box<AdminCommand<C>>> {
         self.commands.try_send(command).map_err(|error| match error {
             TrySendError::Full(command) | TrySendError::Disconnected(command) => Box::new(command),
         })?;
@@ -108,7 +108,7 @@ impl<C: Tables> Control<C> {
     /// Sends a command and waits for its answer.
     pub(super) async fn ask<T>(
         &self,
-        command: impl FnOnce(Reply<T>) -> Command<C>,
+        command: impl FnOnce(Reply<T>) -> AdminCommand<C>,
     ) -> Result<T, AdminError> {
         let mut answer = self.begin(command)?;
         let answer = tokio::time::timeout(ASKER_WAIT, at_last(&mut answer)).await;
@@ -118,8 +118,8 @@ impl<C: Tables> Control<C> {
     /// Sends a command without waiting.
     pub(super) fn begin<T>(
         &self,
-        command: impl FnOnce(Reply<T>) -> Command<C>,
-    ) -> Result<Answer<T>, AdminError> {
+        command: impl FnOnce(Reply<T>) -> AdminCommand<C>,
+    ) -> Result<PendingReply<T>, AdminError> {
         let (reply, answer) = Reply::until(Instant::now() + ANSWER_WAIT);
         if self.hand_over(command(reply)).is_err() {
             let message = "too many pending requests: try again";
@@ -130,11 +130,11 @@ impl<C: Tables> Control<C> {
 
     /// Publishes a change of an interface.
     pub(crate) fn link_changed(&self, change: LinkChange) {
-        self.stream.push(Timestamp::now(), Event::LinkChanged(change));
+        self.stream.push(Timestamp::now(), AdminEvent::LinkChanged(change));
     }
 
     pub(super) async fn status(&self) -> Result<Status, AdminError> {
-        let snapshot = self.ask(Command::Status).await?;
+        let snapshot = self.ask(AdminCommand::Status).await?;
         let running = self.running();
         let config = ConfigState {
             file: self.start.file.clone(),
@@ -170,7 +170,7 @@ impl<C: Tables> Control<C> {
     }
 
     pub(super) async fn paths(&self) -> Result<Vec<PathState>, AdminError> {
-        self.ask(Command::Paths).await
+        self.ask(AdminCommand::Paths).await
     }
 
     pub(super) async fn path(&self, name: &str) -> Result<PathState, AdminError> {
@@ -184,10 +184,10 @@ impl<C: Tables> Control<C> {
         name: String,
         change: PathChange,
     ) -> Result<PathState, AdminError> {
-        self.ask(|reply| Command::SetPath { name, change, reply }).await?
+        self.ask(|reply| AdminCommand::SetPath { name, change, reply }).await?
     }
 
     pub(super) async fn set_scheduler(&self, chain: ChainSpec) -> Result<(), AdminError> {
-        self.ask(|reply| Command::SetScheduler { chain, reply }).await
+        self.ask(|reply| AdminCommand::SetScheduler { chain, reply }).await
     }
 }

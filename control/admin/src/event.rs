@@ -11,20 +11,20 @@ use crate::reload::ChangeLine;
 
 /// One line of the stream of events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct EventRecord {
     /// Its number: 1 for the daemon's first event, without gaps.
     pub seq: u64,
     /// When it happened.
     pub at: Timestamp,
     /// The event.
     #[serde(flatten)]
-    pub event: Event,
+    pub event: AdminEvent,
 }
 
 /// An event. `path` is a path's name as in [`PathState::name`](super::PathState::name).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub enum AdminEvent {
     /// The daemon is ready.
     Started,
     /// A path is up for the first time, or again after it was down.

@@ -8,14 +8,14 @@ use std::thread::JoinHandle;
 use polyrail_config::Tables;
 use tokio::sync::{Notify, mpsc};
 
-use super::{Command, Event, Timestamp};
+use super::{AdminCommand, AdminEvent, Timestamp};
 
 /// A handle of the control thread. Dropping it stops the thread and removes the socket's file.
 #[derive(Debug)]
 pub struct AdminHandle<C: Tables> {
-    commands: Receiver<Command<C>>,
+    commands: Receiver<AdminCommand<C>>,
     /// Dropped to stop the thread.
-    events: Option<mpsc::Sender<(Timestamp, Event)>>,
+    events: Option<mpsc::Sender<(Timestamp, AdminEvent)>>,
     lost: Arc<AtomicU64>,
     reload: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
@@ -24,8 +24,8 @@ pub struct AdminHandle<C: Tables> {
 /// The control thread's ends of the channels.
 #[derive(Debug)]
 pub(super) struct Channels<C: Tables> {
-    pub(super) commands: SyncSender<Command<C>>,
-    pub(super) events: mpsc::Receiver<(Timestamp, Event)>,
+    pub(super) commands: SyncSender<AdminCommand<C>>,
+    pub(super) events: mpsc::Receiver<(Timestamp, AdminEvent)>,
     /// Events dropped because the channel was full.
     pub(super) lost: Arc<AtomicU64>,
     /// Requests of a reload.
@@ -57,22 +57,22 @@ impl<C: Tables> AdminHandle<C> {
     }
 
     /// The next command. Call it until it returns `None` whenever the waker woke the loop.
-    pub fn try_recv(&self) -> Option<Command<C>> {
+    pub fn try_recv(&self) -> Option<AdminCommand<C>> {
         self.commands.try_recv().ok()
     }
 
-    /// Publishes an event on the stream. The control thread itself publishes [`Event::Started`],
-    /// [`Event::Reloaded`], [`Event::ReloadRefused`], [`Event::LinkChanged`] and
-    /// [`Event::EventsLost`]. If the channel is full, the event is dropped and counted.
-    pub fn publish(&self, event: Event) {
+    /// Publishes an event on the stream. If the channel is full, the event is dropped and counted.
+    /// The control thread itself publishes [`AdminEvent::Started`], [`AdminEvent::Reloaded`],
+    /// [`AdminEvent::ReloadRefused`], [`AdminEvent::LinkChanged`] and [`AdminEvent::EventsLost`].
+    pub fn publish(&self, event: AdminEvent) {
         let Some(events) = &self.events else { return };
         if events.try_send((Timestamp::now(), event)).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Requests a reload, for SIGHUP. A valid configuration arrives as [`Command::Reload`]; the
-    /// outcome is logged. Requests during a reload cause one more reload after it.
+    /// Requests a reload, for SIGHUP. A valid configuration arrives as [`AdminCommand::Reload`];
+    /// the outcome is logged. Requests during a reload cause one more reload after it.
     pub fn request_reload(&self) {
         self.reload.notify_one();
     }

@@ -1,9 +1,9 @@
 //! The admin interface: the state of a running daemon, and changes by operators.
 //!
 //! The control thread, with its own tokio runtime, serves HTTP over a Unix socket, watches the
-//! carriers' interfaces, and reads new configurations. It sends [`Command`]s to the data plane
+//! carriers' interfaces, and reads new configurations. It sends [`AdminCommand`]s to the data plane
 //! through a bounded channel and wakes it. The data plane answers through each command's [`Reply`]
-//! and [publishes](AdminHandle::publish) [`Event`]s; it never waits for this thread.
+//! and [publishes](AdminHandle::publish) [`AdminEvent`]s; it never waits for this thread.
 //! `docs/admin.md` is the reference of the interface.
 
 #![forbid(unsafe_code)]
@@ -32,10 +32,10 @@ mod time;
 #[cfg(test)]
 mod tests;
 
-pub use command::{Answer, Command, Reply};
+pub use command::{AdminCommand, PendingReply, Reply};
 pub use control::StartOptions;
 pub use error::{AdminError, ErrorBody, ErrorCode};
-pub use event::{Event, LinkChange, Record};
+pub use event::{AdminEvent, EventRecord, LinkChange};
 pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
 pub use linkdb::{LinkDbProbe, SourceState};
 pub use path::{

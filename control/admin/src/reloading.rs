@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::control::{ASKER_WAIT, Control, Digests, at_last, digests, too_late};
-use super::{AdminError, Command, ErrorCode, Event, StartOptions, Timestamp};
+use super::{AdminCommand, AdminError, AdminEvent, ErrorCode, StartOptions, Timestamp};
 use crate::reload::{ChangeLine, changes};
 
 /// The answer of `POST /v1/reload`.
@@ -74,7 +74,8 @@ impl<C: Tables> Control<C> {
             prepared.unwrap_or_else(|_| Err(failed()))?;
         if !reloaded.changes.is_empty() {
             let config = Box::new(config.clone());
-            let mut answer = self.begin(|reply| Command::Reload { config, identity, reply })?;
+            let mut answer =
+                self.begin(|reply| AdminCommand::Reload { config, identity, reply })?;
             reloaded.warnings.extend(at_last(&mut answer).await??);
         }
         self.apply(config, digests);
@@ -137,14 +138,14 @@ impl<C: Tables> Control<C> {
                     tracing::info!("{change}");
                 }
                 tracing::info!(asker, changes = changes.len(), "configuration reloaded");
-                let event = Event::Reloaded { changes: changes.clone() };
+                let event = AdminEvent::Reloaded { changes: changes.clone() };
                 self.stream.push(Timestamp::now(), event);
             }
             Err(error) => {
                 self.running().refused += 1;
                 let (code, reason) = (error.code(), error.to_string());
                 tracing::error!(asker, %code, reason, "reload refused: nothing was changed");
-                let event = Event::ReloadRefused { error: (*error.0).clone() };
+                let event = AdminEvent::ReloadRefused { error: (*error.0).clone() };
                 self.stream.push(Timestamp::now(), event);
             }
         }

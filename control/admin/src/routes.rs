@@ -53,29 +53,29 @@ struct EventsQuery {
     since: u64,
 }
 
-type Answer<T> = Result<Json<T>, AdminError>;
+type JsonResult<T> = Result<Json<T>, AdminError>;
 type Shared<C> = State<Arc<Control<C>>>;
 
 /// A JSON text with a line end for terminals.
 struct Json<T>(T);
 
-async fn status<C: Tables>(State(control): Shared<C>) -> Answer<super::Status> {
+async fn status<C: Tables>(State(control): Shared<C>) -> JsonResult<super::Status> {
     control.status().await.map(Json)
 }
 
-async fn paths<C: Tables>(State(control): Shared<C>) -> Answer<serde_json::Value> {
+async fn paths<C: Tables>(State(control): Shared<C>) -> JsonResult<serde_json::Value> {
     let paths = control.paths().await?;
     Ok(Json(json!({ "paths": paths })))
 }
 
-async fn linkdb<C: Tables>(State(control): Shared<C>) -> Answer<serde_json::Value> {
+async fn linkdb<C: Tables>(State(control): Shared<C>) -> JsonResult<serde_json::Value> {
     control.linkdb().await.map(Json)
 }
 
 async fn path<C: Tables>(
     State(control): Shared<C>,
     name: Result<Path<String>, PathRejection>,
-) -> Answer<super::PathState> {
+) -> JsonResult<super::PathState> {
     let Path(name) = name.map_err(bad_request)?;
     control.path(&name).await.map(Json)
 }
@@ -84,7 +84,7 @@ async fn set_path<C: Tables>(
     State(control): Shared<C>,
     name: Result<Path<String>, PathRejection>,
     body: Body,
-) -> Answer<super::PathState> {
+) -> JsonResult<super::PathState> {
     let Path(name) = name.map_err(bad_request)?;
     let change: PathChange = parse(&read(body).await?)?;
     if change.is_empty() {
@@ -93,13 +93,13 @@ async fn set_path<C: Tables>(
     control.set_path(name, change).await.map(Json)
 }
 
-async fn set_scheduler<C: Tables>(State(control): Shared<C>, body: Body) -> Answer<Scheduler> {
+async fn set_scheduler<C: Tables>(State(control): Shared<C>, body: Body) -> JsonResult<Scheduler> {
     let scheduler: Scheduler = parse(&read(body).await?)?;
     control.set_scheduler(scheduler.chain.clone()).await?;
     Ok(Json(scheduler))
 }
 
-async fn reload<C: Tables>(State(control): Shared<C>, body: Body) -> Answer<super::Reloaded> {
+async fn reload<C: Tables>(State(control): Shared<C>, body: Body) -> JsonResult<super::Reloaded> {
     if !read(body).await?.is_empty() {
         return Err(bad_request("a reload takes no body: it reads the configuration file"));
     }

@@ -14,7 +14,7 @@ use super::handle::Channels;
 use super::routes::READERS_MAX;
 use super::socket::{self, Socket};
 use super::stream::Stream;
-use super::{AdminHandle, Command, Event, LinkDbProbe, Timestamp, connection, routes};
+use super::{AdminCommand, AdminEvent, AdminHandle, LinkDbProbe, Timestamp, connection, routes};
 use crate::links;
 use polyrail_config::{Admin, Config, Tables};
 
@@ -67,7 +67,7 @@ pub fn start<C: Tables>(options: AdminOptions<C>) -> io::Result<AdminHandle<C>> 
 impl<C: Tables> AdminOptions<C> {
     pub(crate) fn into_control(
         self,
-        commands: std::sync::mpsc::SyncSender<Command<C>>,
+        commands: std::sync::mpsc::SyncSender<AdminCommand<C>>,
     ) -> Control<C> {
         let Self { config, start, waker, watch_links: _, linkdb } = self;
         let interfaces = watch::Sender::new(config.interfaces());
@@ -98,11 +98,11 @@ impl<C: Tables> AdminOptions<C> {
 async fn run<C: Tables>(
     control: Arc<Control<C>>,
     bound: Option<(UnixListener, Socket)>,
-    events: mpsc::Receiver<(Timestamp, Event)>,
+    events: mpsc::Receiver<(Timestamp, AdminEvent)>,
     lost: Arc<AtomicU64>,
     watch_links: bool,
 ) {
-    control.stream.push(Timestamp::now(), Event::Started);
+    control.stream.push(Timestamp::now(), AdminEvent::Started);
     if watch_links {
         tokio::spawn(links::watch(control.clone()));
     }
@@ -117,14 +117,14 @@ async fn run<C: Tables>(
 /// Moves the data plane's events to the stream until the handle is dropped.
 pub(super) async fn collect<C: Tables>(
     control: Arc<Control<C>>,
-    mut events: mpsc::Receiver<(Timestamp, Event)>,
+    mut events: mpsc::Receiver<(Timestamp, AdminEvent)>,
     lost: Arc<AtomicU64>,
 ) {
     while let Some((at, event)) = events.recv().await {
         control.stream.push(at, event);
         let count = lost.swap(0, Ordering::Relaxed);
         if count > 0 {
-            control.stream.push(Timestamp::now(), Event::EventsLost { count });
+            control.stream.push(Timestamp::now(), AdminEvent::EventsLost { count });
         }
     }
 }

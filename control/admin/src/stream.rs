@@ -10,7 +10,7 @@ use axum::body::Bytes;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::{Event, Record, Timestamp};
+use super::{AdminEvent, EventRecord, Timestamp};
 
 /// The latest events; clones share them.
 #[derive(Clone, Debug)]
@@ -51,10 +51,10 @@ impl Stream {
     }
 
     /// Adds an event and wakes waiting readers.
-    pub(super) fn push(&self, at: Timestamp, event: Event) {
+    pub(super) fn push(&self, at: Timestamp, event: AdminEvent) {
         let mut ring = self.ring();
         let seq = ring.newest() + 1;
-        let Ok(mut line) = serde_json::to_vec(&Record { seq, at, event }) else { return };
+        let Ok(mut line) = serde_json::to_vec(&EventRecord { seq, at, event }) else { return };
         line.push(b'\n');
         ring.bytes += line.len();
         ring.lines.push_back(line.into());
@@ -136,13 +136,13 @@ mod tests {
     use super::*;
 
     fn alarm(stream: &Stream, message: &str) {
-        let event = Event::Alarm { message: message.to_owned(), path: None };
+        let event = AdminEvent::Alarm { message: message.to_owned(), path: None };
         stream.push(Timestamp::now(), event);
     }
 
     fn seqs(chunk: &Bytes) -> Vec<u64> {
         let text = std::str::from_utf8(chunk).unwrap();
-        let record = |line: &str| serde_json::from_str::<Record>(line).unwrap().seq;
+        let record = |line: &str| serde_json::from_str::<EventRecord>(line).unwrap().seq;
         text.lines().map(record).collect()
     }
 

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
 use polyrail_admin::{
-    AdminError, AdminOptions, Command, Event, LinkDbProbe, PathCounters, PathPhase, PathState,
-    Snapshot, StartOptions, Timestamp,
+    AdminCommand, AdminError, AdminEvent, AdminOptions, LinkDbProbe, PathCounters, PathPhase,
+    PathState, Snapshot, StartOptions, Timestamp,
 };
 use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode, Overrides};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
 use polyrail_model::{Identity, SessionKey, TunnelMode};
-use polyrail_predictor::worker::{Feeder, Input, Options, Role, Settings, Worker};
+use polyrail_predictor::worker::{Feeder, Input, LinkDbSettings, Options, Worker};
 
 const TEXT: &str = r#"[tls]
 certificate = "g.crt"
@@ -77,7 +77,7 @@ impl Daemon {
                 poll.poll(&mut events, None).expect("a daemon starts");
                 while let Some(command) = handle.try_recv() {
                     answer(command, &mut mode);
-                    handle.publish(Event::QuicRetried { path: "a".to_owned() });
+                    handle.publish(AdminEvent::QuicRetried { path: "a".to_owned() });
                 }
             }
         });
@@ -110,11 +110,11 @@ impl Drop for Daemon {
     }
 }
 
-fn answer(command: Command<GatewayTables>, mode: &mut Mode) {
+fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
     match command {
-        Command::Status(reply) => reply.send(Snapshot::default()),
-        Command::Paths(reply) => reply.send(vec![path(*mode)]),
-        Command::SetPath { name, change, reply } => {
+        AdminCommand::Status(reply) => reply.send(Snapshot::default()),
+        AdminCommand::Paths(reply) => reply.send(vec![path(*mode)]),
+        AdminCommand::SetPath { name, change, reply } => {
             if name != "a" {
                 return reply.send(Err(AdminError::unknown_path(&name)));
             }
@@ -124,9 +124,9 @@ fn answer(command: Command<GatewayTables>, mode: &mut Mode) {
             *mode = change.mode.unwrap_or(*mode);
             reply.send(Ok(path(*mode)));
         }
-        Command::SetScheduler { reply, .. } => reply.send(()),
-        Command::Reload { reply, .. } => reply.send(Ok(Vec::new())),
-        Command::Links(_) => {}
+        AdminCommand::SetScheduler { reply, .. } => reply.send(()),
+        AdminCommand::Reload { reply, .. } => reply.send(Ok(Vec::new())),
+        AdminCommand::Links(_) => {}
     }
 }
 
@@ -226,8 +226,8 @@ fn operator_inspects_linkdb() {
     let path = folder.path().join("linkdb.redb");
     let retention = Duration::from_secs(86_400);
     let settings =
-        Settings { events_max: 1_000, retention, forecast: false, guard: false, share: true };
-    let role = Role::Cloud;
+        LinkDbSettings { events_max: 1_000, retention, forecast: false, guard: false, share: true };
+    let role = NodeRole::Cloud;
     let notify = Box::new(|| {});
     let options = Options { role, path: Some(path.clone()), settings, seed: 1, notify };
     let linkdb = Worker::start(options).unwrap();

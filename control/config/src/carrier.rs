@@ -12,7 +12,7 @@ use crate::values::{PeerAddress, SourceAddress, some, some_list, some_path, yes}
 /// `[[carrier]]`: one way to the cloud.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Carrier {
+pub struct CarrierConfig {
     /// The operator's name for it.
     pub name: CarrierName,
     /// The interface that its connections are bound to.
@@ -71,7 +71,7 @@ impl CarrierRole {
     }
 }
 
-impl Carrier {
+impl CarrierConfig {
     /// Whether the gateway may use it: enabled, and its role is not `never`.
     pub fn usable(&self) -> bool {
         self.enabled && self.role != CarrierRole::Never

@@ -14,13 +14,13 @@ use toml::de::DeTable;
 
 use crate::document::read_text;
 use crate::{
-    Access, Carrier, CloudConfig, Common, Config, ConfigError, CongestionControl, GatewayConfig,
-    Mode, Problem, Tables, TlsConfig,
+    Access, CarrierConfig, CloudConfig, Common, Config, ConfigError, CongestionControl,
+    GatewayConfig, Mode, Problem, Tables, TlsConfig,
 };
 
 /// The result of checking a valid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckReport {
     /// The daemon of the configuration.
     pub role: NodeRole,
     /// The configuration in one line.
@@ -35,7 +35,7 @@ pub struct Report {
 ///
 /// # Errors
 /// The file cannot be read or has a mistake.
-pub fn check(file: &Path, role: Option<NodeRole>) -> Result<Report, ConfigError> {
+pub fn check(file: &Path, role: Option<NodeRole>) -> Result<CheckReport, ConfigError> {
     let text = read_text(file)?;
     match role.unwrap_or_else(|| guess(&text)) {
         NodeRole::Gateway => Ok(gateway(&GatewayConfig::parse(&text, file)?)),
@@ -91,7 +91,7 @@ fn identity_at(
     }
 }
 
-fn gateway(config: &GatewayConfig) -> Report {
+fn gateway(config: &GatewayConfig) -> CheckReport {
     let mut notes = Notes::new(config);
     notes.carriers(&config.carriers, config.common.mode);
     notes.telemetry(config);
@@ -119,7 +119,7 @@ fn gateway(config: &GatewayConfig) -> Report {
     notes.report(NodeRole::Gateway, summary)
 }
 
-fn cloud(config: &CloudConfig) -> Report {
+fn cloud(config: &CloudConfig) -> CheckReport {
     let mut notes = Notes::new(config);
     notes.access(&config.access);
     if let Some(control) = &config.congestion {
@@ -153,8 +153,8 @@ impl Notes {
         notes
     }
 
-    fn report(self, role: NodeRole, summary: String) -> Report {
-        Report { role, summary, errors: self.errors, warnings: self.warnings }
+    fn report(self, role: NodeRole, summary: String) -> CheckReport {
+        CheckReport { role, summary, errors: self.errors, warnings: self.warnings }
     }
 
     fn warn(&mut self, key: &str, text: impl fmt::Display) {
@@ -200,10 +200,10 @@ impl Notes {
         }
     }
 
-    fn carriers(&mut self, carriers: &[Carrier], mode: Mode) {
+    fn carriers(&mut self, carriers: &[CarrierConfig], mode: Mode) {
         for (index, carrier) in carriers.iter().enumerate() {
             let key = format!("carrier[{}]", index + 1);
-            let way = |c: &Carrier| (c.interface.clone(), c.source, c.addresses.clone());
+            let way = |c: &CarrierConfig| (c.interface.clone(), c.source, c.addresses.clone());
             if let Some(other) = carriers[..index].iter().find(|other| way(other) == way(carrier)) {
                 let text = format!("it takes the same way as \"{}\"", other.name);
                 self.warn(&key, format!("{text}: this adds no capacity"));
@@ -332,7 +332,7 @@ mod tests {
     const TLS: &str = "[tls]\ncertificate = \"N.crt\"\nkey = \"N.key\"\nauthority = \"ca.crt\"\n";
 
     /// The report about this text.
-    fn report(dir: &Path, text: &str) -> Report {
+    fn report(dir: &Path, text: &str) -> CheckReport {
         let file = dir.join("x.toml");
         fs::write(&file, text).unwrap();
         check(&file, None).unwrap()
@@ -344,7 +344,7 @@ mod tests {
         let tls = TLS.replace('N', "c");
         let cloud = |top: &str, tables: &str| {
             let text = format!("{top}listen = [\"[::]:4433\"]\n{tls}{tables}");
-            let Report { role, errors, warnings, .. } = report(&dir, &text);
+            let CheckReport { role, errors, warnings, .. } = report(&dir, &text);
             assert_eq!((role, errors), (NodeRole::Cloud, vec![]));
             warnings
         };

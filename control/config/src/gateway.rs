@@ -8,7 +8,7 @@ use polyrail_identity::NodeRole;
 use polyrail_model::Identity;
 use serde::{Deserialize, Serialize};
 
-use crate::carrier::Carrier;
+use crate::carrier::CarrierConfig;
 use crate::common::{Common, Mode};
 use crate::document::{Config, Tables};
 use crate::error::Broken;
@@ -27,9 +27,9 @@ pub struct GatewayTables {
     /// The cloud of this gateway.
     pub cloud: CloudPeer,
     /// 1 to [`CARRIERS_MAX`] carriers with different names; at least one is
-    /// [usable](Carrier::usable).
+    /// [usable](CarrierConfig::usable).
     #[serde(rename = "carrier")]
-    pub carriers: Vec<Carrier>,
+    pub carriers: Vec<CarrierConfig>,
     /// When and how a path's connection is replaced.
     #[serde(default)]
     pub restart: Restart,
@@ -88,14 +88,14 @@ impl Default for Restart {
 
 impl GatewayConfig {
     /// The mode of `carrier`'s tunnels: its own, else the common one.
-    pub fn carrier_mode(&self, carrier: &Carrier) -> Mode {
+    pub fn carrier_mode(&self, carrier: &CarrierConfig) -> Mode {
         carrier.mode.unwrap_or(self.common.mode)
     }
 }
 
 impl GatewayTables {
     /// The cloud's addresses over `carrier`: its own, else the common ones.
-    pub fn addresses<'a>(&'a self, carrier: &'a Carrier) -> &'a [SocketAddr] {
+    pub fn addresses<'a>(&'a self, carrier: &'a CarrierConfig) -> &'a [SocketAddr] {
         carrier.addresses.as_deref().unwrap_or(&self.cloud.addresses)
     }
 
@@ -105,7 +105,7 @@ impl GatewayTables {
             let reason = format!("{count} entries; 1 to {CARRIERS_MAX} are allowed");
             return Err(Broken::new("carrier", reason));
         }
-        let mut unbound: Option<&Carrier> = None;
+        let mut unbound: Option<&CarrierConfig> = None;
         for (index, carrier) in self.carriers.iter().enumerate() {
             let key = format!("carrier[{}]", index + 1);
             if self.carriers[..index].iter().any(|other| other.name == carrier.name) {
@@ -119,7 +119,7 @@ impl GatewayTables {
                 let reason = "no address of the cloud is of this address's family";
                 return Err(Broken::new(format!("{key}.source"), reason));
             }
-            let Carrier { interface, source, addresses, .. } = carrier;
+            let CarrierConfig { interface, source, addresses, .. } = carrier;
             let is_bound = interface.is_some() || source.is_some() || addresses.is_some();
             if !is_bound && let Some(other) = unbound.replace(carrier) {
                 let reason = format!(
@@ -130,7 +130,7 @@ impl GatewayTables {
                 return Err(Broken::new(key, reason));
             }
         }
-        if self.carriers.iter().any(Carrier::usable) {
+        if self.carriers.iter().any(CarrierConfig::usable) {
             return Ok(());
         }
         let reason = "no carrier may be used: each is disabled or has the role \"never\"";

@@ -5,7 +5,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::carrier::Carrier;
+use crate::carrier::CarrierConfig;
 use crate::error::Broken;
 use crate::names::{CarrierName, InterfaceName};
 use crate::values::{Prefix, list, text, yes};
@@ -80,7 +80,7 @@ pub enum OtherTraffic {
 }
 
 impl Intercept {
-    pub(crate) fn rules(&self, carriers: &[Carrier]) -> Result<(), Broken> {
+    pub(crate) fn rules(&self, carriers: &[CarrierConfig]) -> Result<(), Broken> {
         if !self.ipv4 && !self.ipv6 {
             return Err(Broken::new("intercept.ipv6", "ipv4 and ipv6 are both false"));
         }

@@ -25,7 +25,7 @@ mod values;
 #[cfg(test)]
 mod tests;
 
-pub use carrier::{Carrier, CarrierRole};
+pub use carrier::{CarrierConfig, CarrierRole};
 pub use cloud::{Access, CloudConfig, CloudTables, Dial, TunnelConfig};
 pub use common::{
     Admin, Common, LogConfig, LogFormat, LogLevel, Mode, Overrides, SOCKET_PATH_MAX,

@@ -1,11 +1,9 @@
 //! Reads certificates: the node they name, their role and their validity.
 
 use std::path::Path;
-use std::str::FromStr;
 
-use polyrail_model::Identity;
+use polyrail_model::{Identity, NodeRole};
 use ring::digest::{SHA256, digest};
-use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
@@ -13,19 +11,9 @@ use x509_parser::prelude::FromDer;
 
 use crate::{IdentityError, Serial, files};
 
-/// The role of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NodeRole {
-    /// It opens tunnels: TLS client authentication alone.
-    Gateway,
-    /// It accepts tunnels: TLS server authentication alone.
-    Cloud,
-}
-
 /// The permitted use of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum CertificateRole {
     /// It signs other certificates.
     Authority,
     /// A node of Polyrail.
@@ -42,7 +30,7 @@ pub struct Certificate {
     /// Its subject as text.
     pub subject: String,
     /// Its permitted use.
-    pub role: Role,
+    pub role: CertificateRole,
     /// Its serial number.
     pub serial: Serial,
     /// The begin of its validity.
@@ -94,7 +82,7 @@ impl Certificate {
         let (Ok(this), Ok(other)) = (parse(&self.der), parse(&authority.der)) else {
             return false;
         };
-        authority.role == Role::Authority
+        authority.role == CertificateRole::Authority
             && this.issuer() == other.subject()
             && this.verify_signature(Some(other.public_key())).is_ok()
     }
@@ -148,13 +136,13 @@ fn identity(certificate: &X509Certificate<'_>) -> Option<Identity> {
     }
 }
 
-fn role(certificate: &X509Certificate<'_>) -> Result<Role, String> {
+fn role(certificate: &X509Certificate<'_>) -> Result<CertificateRole, String> {
     let bad = |error| format!("a bad extension: {error}");
     if certificate.basic_constraints().map_err(bad)?.is_some_and(|found| found.value.ca) {
-        return Ok(Role::Authority);
+        return Ok(CertificateRole::Authority);
     }
     let Some(usage) = certificate.extended_key_usage().map_err(bad)? else {
-        return Ok(Role::Other);
+        return Ok(CertificateRole::Other);
     };
     let usage = usage.value;
     let more = usage.any
@@ -164,35 +152,13 @@ fn role(certificate: &X509Certificate<'_>) -> Result<Role, String> {
         || usage.ocsp_signing
         || !usage.other.is_empty();
     Ok(match (usage.client_auth, usage.server_auth, more) {
-        (true, false, false) => Role::Node(NodeRole::Gateway),
-        (false, true, false) => Role::Node(NodeRole::Cloud),
-        _ => Role::Other,
+        (true, false, false) => CertificateRole::Node(NodeRole::Gateway),
+        (false, true, false) => CertificateRole::Node(NodeRole::Cloud),
+        _ => CertificateRole::Other,
     })
 }
 
-impl NodeRole {
-    /// `gateway` or `cloud`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Gateway => "gateway",
-            Self::Cloud => "cloud",
-        }
-    }
-}
-
-impl FromStr for NodeRole {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        match text {
-            "gateway" => Ok(Self::Gateway),
-            "cloud" => Ok(Self::Cloud),
-            _ => Err("neither gateway nor cloud"),
-        }
-    }
-}
-
-impl std::fmt::Display for Role {
+impl std::fmt::Display for CertificateRole {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Authority => "authority",

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::ParsedCertificate;
 
 use crate::certificate::shortened;
-use crate::{Certificate, CertificateFault, NodeRole, Role, TlsIdentity};
+use crate::{Certificate, CertificateFault, CertificateRole, NodeRole, TlsIdentity};
 
 /// The node that an accepted certificate names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl TlsIdentity {
         let read = chain.iter().map(|der| Certificate::from_der(der));
         let read: Vec<_> = read.collect::<Result<_, _>>().map_err(malformed)?;
         let leaf = read.first().ok_or(CertificateFault::Missing)?;
-        if leaf.role != Role::Node(role) {
+        if leaf.role != CertificateRole::Node(role) {
             let name = leaf.shown_name();
             return Err(CertificateFault::WrongRole { name, wanted: role.as_str() });
         }

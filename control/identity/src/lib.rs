@@ -26,7 +26,7 @@ mod verifier;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-pub use certificate::{Certificate, NodeRole, Role, read_certificates};
+pub use certificate::{Certificate, CertificateRole, read_certificates};
 pub use clock::{Clock, SystemClock};
 pub use error::IdentityError;
 pub use fault::CertificateFault;
@@ -35,6 +35,7 @@ pub use files::{check_key_file, digest};
 pub use issue::{Authority, DAYS_MAX, IssueRequest, Issued};
 pub use judge::Peer;
 pub use node::{IdentityPaths, OwnFindings, TlsIdentity};
+pub use polyrail_model::NodeRole;
 pub use revocation::RevocationList;
 pub use serial::Serial;
 pub use verifier::PeerVerifier;

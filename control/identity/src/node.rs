@@ -18,8 +18,8 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use time::OffsetDateTime;
 
 use crate::{
-    Certificate, CertificateFault, IdentityError, NodeRole, RevocationList, Role, Serial, files,
-    read_certificates, shown,
+    Certificate, CertificateFault, CertificateRole, IdentityError, NodeRole, RevocationList,
+    Serial, files, read_certificates, shown,
 };
 
 /// Where a node's certificate files are; all are PEM.
@@ -249,7 +249,7 @@ fn certified(
 fn root_store(authorities: &[Certificate], file: &Path) -> Result<RootCertStore, IdentityError> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {
-        if authority.role != Role::Authority {
+        if authority.role != CertificateRole::Authority {
             return Err(IdentityError::content(file, "this is no authority's certificate"));
         }
         roots.add(der(authority)).map_err(|error| {

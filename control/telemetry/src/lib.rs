@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use polyrail_model::Observation;
 use tokio::runtime::Builder;
-use tokio::sync::watch;
+use tokio::sync::watch::{self, Receiver};
 use tokio::task::JoinSet;
 
 pub use replay::route_id;
@@ -33,7 +33,7 @@ pub use state::{SourceKind, SourcePhase, SourceState, SourceStates};
 
 /// The sources to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct TelemetrySettings {
     /// The address of gpsd, if it is used.
     pub gpsd: Option<SocketAddr>,
     /// The bus of ModemManager, if it is used.
@@ -68,7 +68,7 @@ pub struct CarrierModem {
 /// The running sources. Dropping it stops them.
 #[derive(Debug)]
 pub struct Telemetry {
-    settings: watch::Sender<Settings>,
+    settings: watch::Sender<TelemetrySettings>,
     states: SourceStates,
 }
 
@@ -79,7 +79,7 @@ impl Telemetry {
     /// # Errors
     /// The system cannot start the thread or its runtime.
     pub fn start(
-        settings: Settings,
+        settings: TelemetrySettings,
         observe: impl Fn(Observation) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -94,7 +94,7 @@ impl Telemetry {
     }
 
     /// Starts, stops and restarts sources whose settings changed; the others continue.
-    pub fn set(&self, settings: Settings) {
+    pub fn set(&self, settings: TelemetrySettings) {
         self.settings.send_if_modified(|current| {
             let changed = *current != settings;
             *current = settings;
@@ -118,12 +118,12 @@ impl fmt::Display for MessageBus {
 }
 
 /// Runs the sources until the sender of settings is dropped.
-async fn run(mut settings: watch::Receiver<Settings>, observe: Observer, states: SourceStates) {
+async fn run(mut settings: Receiver<TelemetrySettings>, observe: Observer, states: SourceStates) {
     let mut tasks = Tasks {
         observe,
         states,
         carriers: watch::Sender::default(),
-        settings: Settings::default(),
+        settings: TelemetrySettings::default(),
         gpsd: None,
         modem_manager: None,
         replay: None,
@@ -143,14 +143,14 @@ struct Tasks {
     states: SourceStates,
     /// The carriers' names, for a replay, which continues when they change.
     carriers: watch::Sender<Vec<String>>,
-    settings: Settings,
+    settings: TelemetrySettings,
     gpsd: Option<JoinSet<()>>,
     modem_manager: Option<JoinSet<()>>,
     replay: Option<JoinSet<()>>,
 }
 
 impl Tasks {
-    fn update(&mut self, new: Settings) {
+    fn update(&mut self, new: TelemetrySettings) {
         let old = std::mem::replace(&mut self.settings, new.clone());
         let names = new.carriers.iter().map(|carrier| carrier.name.clone()).collect();
         self.carriers.send_replace(names);

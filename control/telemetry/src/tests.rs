@@ -5,13 +5,13 @@ use std::sync::mpsc::channel;
 
 use super::*;
 
-fn settings(replay: &Path, carriers: &[&str]) -> Settings {
+fn settings(replay: &Path, carriers: &[&str]) -> TelemetrySettings {
     let carrier = |name: &&str| CarrierModem {
         name: name.to_string(),
         interface: Some("wwan0".to_owned()),
         modem: None,
     };
-    Settings {
+    TelemetrySettings {
         gpsd: Some("127.0.0.1:1".parse().unwrap()),
         modem_manager: None,
         replay: Some(replay.to_owned()),
@@ -48,7 +48,7 @@ async fn sources_follow_the_settings() {
     });
     until(|| states.snapshot().iter().all(|state| state.state == SourcePhase::Ended)).await;
     assert_eq!((cells(), kinds()), (2, vec![SourceKind::Replay]));
-    settings_sender.send_replace(Settings::default());
+    settings_sender.send_replace(TelemetrySettings::default());
     step().await;
     assert_eq!(kinds(), []);
     drop(settings_sender);

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use polyrail_admin::Event;
-use polyrail_config::{self as config, CarrierRole, GatewayConfig, Mode};
+use polyrail_admin::AdminEvent;
+use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig, Mode};
 use polyrail_model::TunnelMode;
 use polyrail_relay::{Label, Relay};
 use polyrail_session::TunnelKey;
@@ -18,7 +18,7 @@ use super::policy::{
 
 #[derive(Debug)]
 pub(super) struct Carrier {
-    pub(super) config: config::Carrier,
+    pub(super) config: CarrierConfig,
     pub(super) policy: Policy,
     /// An operator's choices; they override the configuration.
     wished_enabled: Option<bool>,
@@ -38,7 +38,7 @@ pub(super) struct Carrier {
 }
 
 impl Carrier {
-    pub(super) fn new(config: &GatewayConfig, carrier: &config::Carrier, seed: u64) -> Self {
+    pub(super) fn new(config: &GatewayConfig, carrier: &CarrierConfig, seed: u64) -> Self {
         let mode = config.carrier_mode(carrier);
         let addresses = addresses(config, carrier);
         let pace = pace(config, carrier);
@@ -88,7 +88,7 @@ impl Carrier {
         now: Instant,
         relay: &mut Relay,
         clients: &mut Clients,
-        events: &mut Vec<Event>,
+        events: &mut Vec<AdminEvent>,
     ) {
         for (id, key) in &self.alive {
             if let Some(reading) = read(relay, *key) {
@@ -133,7 +133,7 @@ impl Carrier {
         &mut self,
         now: Instant,
         config: &GatewayConfig,
-        new: &config::Carrier,
+        new: &CarrierConfig,
     ) {
         let old = std::mem::replace(&mut self.config, new.clone());
         if old != *new {
@@ -271,7 +271,7 @@ fn ending(reason: &CloseReason) -> Ending {
 }
 
 /// The socket options of its connections.
-fn spec(carrier: &config::Carrier) -> CarrierSpec {
+fn spec(carrier: &CarrierConfig) -> CarrierSpec {
     CarrierSpec {
         name: carrier.name.to_string(),
         interface: carrier.interface.as_ref().map(ToString::to_string),
@@ -287,13 +287,13 @@ fn spec(carrier: &config::Carrier) -> CarrierSpec {
     }
 }
 
-fn pace(config: &GatewayConfig, carrier: &config::Carrier) -> Pace {
+fn pace(config: &GatewayConfig, carrier: &CarrierConfig) -> Pace {
     let frugal = carrier.metered || carrier.role == CarrierRole::Backup;
     Pace { restart: config.restart.clone(), frugal }
 }
 
 /// The cloud's addresses of the families that the carrier can use.
-fn addresses(config: &GatewayConfig, carrier: &config::Carrier) -> Vec<SocketAddr> {
+fn addresses(config: &GatewayConfig, carrier: &CarrierConfig) -> Vec<SocketAddr> {
     let fits = |address: &&SocketAddr| {
         carrier.source.is_none_or(|source| source.is_ipv4() == address.is_ipv4())
     };

@@ -15,8 +15,8 @@ mod tests;
 
 use std::time::Instant;
 
-use polyrail_admin::{AdminError, Event, LinkChange, PathChange, PathState, RestartWish};
-use polyrail_config::{CarrierRole, GatewayConfig};
+use polyrail_admin::{AdminError, AdminEvent, LinkChange, PathChange, PathState, RestartWish};
+use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig};
 use polyrail_daemon::Survey;
 use polyrail_identity::{IdentityError, SystemClock, TlsIdentity};
 use polyrail_model::{Bitrate, Identity};
@@ -35,7 +35,7 @@ pub struct Carriers {
     carriers: Vec<Carrier>,
     links: Links,
     /// Events for operators.
-    events: Vec<Event>,
+    events: Vec<AdminEvent>,
     seed: u64,
 }
 
@@ -94,7 +94,7 @@ impl Carriers {
     }
 
     /// The events for operators since the last call.
-    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+    pub(crate) fn take_events(&mut self) -> Vec<AdminEvent> {
         std::mem::take(&mut self.events)
     }
 
@@ -272,7 +272,7 @@ impl Carriers {
         }
     }
 
-    fn add(&mut self, config: &GatewayConfig, wanted: &polyrail_config::Carrier) {
+    fn add(&mut self, config: &GatewayConfig, wanted: &CarrierConfig) {
         self.seed = self.seed.wrapping_add(1 << 16);
         self.carriers.push(Carrier::new(config, wanted, self.seed));
     }

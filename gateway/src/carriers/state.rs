@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
-use polyrail_admin::{Demotion, ModeDecision, PathCounters, PathState, Timestamp};
+use polyrail_admin::{Demotion, ModeDecision, PathCounters, PathPhase, PathState, Timestamp};
 use polyrail_daemon::Survey;
 use polyrail_model::Identity;
 use polyrail_relay::Traffic;
@@ -23,7 +23,7 @@ impl Carrier {
         let in_use = in_use.map(|key| key.0 as u64);
         connections.sort_by_key(|connection| Some(connection.id) != in_use);
         let first = connections.first().filter(|connection| Some(connection.id) == in_use);
-        let (phase, since) = self.policy.phase();
+        let (phase, since) = self.policy.phase().unwrap_or((PathPhase::Down, now));
         let peer = survey.sessions().iter().find_map(|session| session.peer.as_ref());
         PathState {
             carrier: name.clone(),
@@ -34,7 +34,7 @@ impl Carrier {
             configured_mode: self.policy.mode(),
             mode: first.map(|connection| connection.mode),
             state: phase,
-            since: moment(now, since.unwrap_or(now)),
+            since: moment(now, since),
             decision: self.policy.decision().map(|decision| ModeDecision {
                 mode: decision.mode,
                 reason: decision.reason.clone(),

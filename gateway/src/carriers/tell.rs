@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_admin::Event;
+use polyrail_admin::AdminEvent;
 use polyrail_relay::Relay;
 
 use super::carrier::Carrier;
@@ -14,7 +14,7 @@ impl Carrier {
         now: Instant,
         relay: &Relay,
         notice: Notice,
-        events: &mut Vec<Event>,
+        events: &mut Vec<AdminEvent>,
     ) {
         let carrier = self.name().to_owned();
         let path = carrier.clone();
@@ -26,7 +26,7 @@ impl Carrier {
                 let at = cloud.map(tracing::field::display);
                 tracing::info!(carrier, %mode, cloud = at, ?srtt, "carrier up");
                 self.told = None;
-                events.push(Event::PathUp {
+                events.push(AdminEvent::PathUp {
                     path,
                     mode,
                     local_address: local,
@@ -36,7 +36,7 @@ impl Carrier {
             Notice::Down { reason } => {
                 tracing::info!(carrier, reason, "carrier down");
                 self.stalled_at = None;
-                events.push(Event::PathDown { path, reason });
+                events.push(AdminEvent::PathDown { path, reason });
             }
             Notice::Restarted { attempt: _, mode, cause, attempts, took } => {
                 let reason = cause.describe().to_owned();
@@ -44,7 +44,7 @@ impl Carrier {
                 self.told = None;
                 self.recover(now, events);
                 let took_s = took.as_secs_f64();
-                events.push(Event::PathRestarted { path, mode, reason, attempts, took_s });
+                events.push(AdminEvent::PathRestarted { path, mode, reason, attempts, took_s });
             }
             Notice::Stalled { .. } | Notice::Recovered { .. } | Notice::Restarting { .. } => {
                 self.tell_progress(now, notice, events);
@@ -61,14 +61,14 @@ impl Carrier {
         }
     }
 
-    fn tell_progress(&mut self, now: Instant, notice: Notice, events: &mut Vec<Event>) {
+    fn tell_progress(&mut self, now: Instant, notice: Notice, events: &mut Vec<AdminEvent>) {
         let carrier = self.name().to_owned();
         match notice {
             Notice::Stalled { cause } => {
                 let reason = cause.describe().to_owned();
                 tracing::info!(carrier, reason, "carrier stalled, racing a fresh connection");
                 self.stalled_at = Some(now);
-                events.push(Event::PathStalled { path: carrier, reason });
+                events.push(AdminEvent::PathStalled { path: carrier, reason });
             }
             Notice::Recovered { after } => {
                 tracing::info!(carrier, ?after, "carrier recovered");
@@ -82,14 +82,14 @@ impl Carrier {
         }
     }
 
-    fn recover(&mut self, now: Instant, events: &mut Vec<Event>) {
+    fn recover(&mut self, now: Instant, events: &mut Vec<AdminEvent>) {
         if let Some(begun) = self.stalled_at.take() {
             let stalled_s = now.saturating_duration_since(begun).as_secs_f64();
-            events.push(Event::PathRecovered { path: self.name().to_owned(), stalled_s });
+            events.push(AdminEvent::PathRecovered { path: self.name().to_owned(), stalled_s });
         }
     }
 
-    fn tell_mode(&mut self, notice: Notice, events: &mut Vec<Event>) {
+    fn tell_mode(&mut self, notice: Notice, events: &mut Vec<AdminEvent>) {
         let carrier = self.name().to_owned();
         let path = carrier.clone();
         match notice {
@@ -98,21 +98,21 @@ impl Carrier {
                     Some(from) => tracing::info!(carrier, %from, %to, reason, "mode changed"),
                     None => tracing::info!(carrier, mode = %to, reason, "mode chosen"),
                 }
-                events.push(Event::ModeChanged { path, from, to, reason });
+                events.push(AdminEvent::ModeChanged { path, from, to, reason });
             }
             Notice::Demoted { reason, retry_in, again } => {
                 let what = if again { "QUIC stays demoted to TLS" } else { "QUIC demoted to TLS" };
                 tracing::info!(carrier, reason, ?retry_in, "{what}");
                 let retry_in_s = retry_in.as_secs_f64();
-                events.push(Event::PathDemoted { path, reason, retry_in_s });
+                events.push(AdminEvent::PathDemoted { path, reason, retry_in_s });
             }
             Notice::Retry => {
                 tracing::info!(carrier, "retrying QUIC");
-                events.push(Event::QuicRetried { path });
+                events.push(AdminEvent::QuicRetried { path });
             }
             Notice::Lifted => {
                 tracing::info!(carrier, "QUIC stays in use, no TLS connection came up");
-                events.push(Event::QuicRetried { path });
+                events.push(AdminEvent::QuicRetried { path });
             }
             _ => {}
         }

@@ -14,7 +14,7 @@ use super::message::{Query, Refusal};
 
 /// The two ends of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Client {
+pub struct DnsClient {
     /// The passenger's address.
     pub address: SocketAddr,
     /// The server that was asked; the answer comes from it.
@@ -23,9 +23,9 @@ pub struct Client {
 
 /// A datagram for a passenger.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct DnsReply {
     /// Its destination and source.
-    pub client: Client,
+    pub client: DnsClient,
     /// The message.
     pub bytes: Vec<u8>,
 }
@@ -47,7 +47,7 @@ pub struct Forwarder {
     output: Vec<u8>,
     /// An incomplete answer; at most one frame.
     input: Vec<u8>,
-    replies: VecDeque<Reply>,
+    replies: VecDeque<DnsReply>,
     /// Since when the stream owes answers.
     waiting_since: Option<Instant>,
     random: u64,
@@ -58,7 +58,7 @@ struct Pending {
     /// The id on the stream; no other pending query has it.
     id: u16,
     query: Query,
-    client: Client,
+    client: DnsClient,
     user: UserId,
     deadline: Instant,
     /// The number of streams that it was sent on.
@@ -95,11 +95,13 @@ impl Forwarder {
     }
 
     /// Takes a passenger's datagram. A repeated query that is still pending is dropped.
-    pub fn query(&mut self, now: Instant, user: UserId, client: Client, datagram: &[u8]) {
+    pub fn query(&mut self, now: Instant, user: UserId, client: DnsClient, datagram: &[u8]) {
         let query = match Query::parse(datagram) {
             Ok(query) => query,
             Err(Refusal::Drop) => return,
-            Err(Refusal::Answer(bytes)) => return self.replies.push_back(Reply { client, bytes }),
+            Err(Refusal::Answer(bytes)) => {
+                return self.replies.push_back(DnsReply { client, bytes });
+            }
         };
         let of_user = self.users.get(&user);
         let mut known = of_user.into_iter().flatten().filter_map(|serial| self.pending.get(serial));
@@ -108,7 +110,7 @@ impl Forwarder {
         }
         let of_user = of_user.map_or(0, BTreeSet::len);
         if self.pending.len() >= PENDING_MAX || of_user >= PENDING_USER_MAX {
-            return self.replies.push_back(Reply { client, bytes: query.failure() });
+            return self.replies.push_back(DnsReply { client, bytes: query.failure() });
         }
         let (id, deadline) = (self.free_id(), now + QUERY_TIMEOUT);
         self.serial += 1;
@@ -119,7 +121,7 @@ impl Forwarder {
     }
 
     /// The next datagram for a passenger.
-    pub fn poll_reply(&mut self) -> Option<Reply> {
+    pub fn poll_reply(&mut self) -> Option<DnsReply> {
         self.replies.pop_front()
     }
 
@@ -218,14 +220,14 @@ impl Forwarder {
             return tracing::debug!(length = message.len(), "dropped an unsolicited DNS answer");
         };
         let bytes = pending.query.answer(message);
-        self.replies.push_back(Reply { client: pending.client, bytes });
+        self.replies.push_back(DnsReply { client: pending.client, bytes });
     }
 
     /// Answers a query with SERVFAIL.
     fn fail(&mut self, serial: u64) {
         let Some(pending) = self.remove(serial) else { return };
         let bytes = pending.query.failure();
-        self.replies.push_back(Reply { client: pending.client, bytes });
+        self.replies.push_back(DnsReply { client: pending.client, bytes });
     }
 
     fn remove(&mut self, serial: u64) -> Option<Pending> {

@@ -10,7 +10,7 @@ use nix::sys::socket::sockopt::{Ipv4OrigDstAddr, Ipv6OrigDstAddr};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt};
 use socket2::{Protocol, SockAddr, Type};
 
-use super::forwarder::{Client, Reply};
+use super::forwarder::{DnsClient, DnsReply};
 use crate::transparent::{loopback, transparent_socket};
 
 /// A socket that receives the queries of one address family.
@@ -27,7 +27,7 @@ pub struct Datagram {
     /// Its length in the buffer.
     pub length: usize,
     /// The two ends of the query.
-    pub client: Client,
+    pub client: DnsClient,
 }
 
 impl DnsSocket {
@@ -73,7 +73,7 @@ impl DnsSocket {
             });
             match (from, asked) {
                 (Some(address), Some(asked)) => {
-                    Ok(Datagram { length: message.bytes, client: Client { address, asked } })
+                    Ok(Datagram { length: message.bytes, client: DnsClient { address, asked } })
                 }
                 _ => Err(io::Error::other("a datagram without addresses")),
             }
@@ -85,8 +85,8 @@ impl DnsSocket {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn reply(&self, reply: &Reply) -> io::Result<()> {
-        let Client { address, asked } = reply.client;
+    pub fn reply(&self, reply: &DnsReply) -> io::Result<()> {
+        let DnsClient { address, asked } = reply.client;
         if asked == self.local {
             // A second socket on our own address would receive queries while it is open.
             return self.socket.send_to(&reply.bytes, address).map(drop);

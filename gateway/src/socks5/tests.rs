@@ -25,15 +25,15 @@ fn named(name: &str, port: u16) -> Vec<u8> {
 
 /// Everything that a client and the gateway see of one negotiation.
 #[derive(Debug, PartialEq, Eq)]
-struct Outcome {
-    events: Vec<Event>,
+struct Transcript {
+    events: Vec<SocksEvent>,
     output: Vec<u8>,
     first_data: Vec<u8>,
 }
 
-fn run(policy: SocksReply, pieces: &[&[u8]]) -> Outcome {
+fn run(policy: SocksReply, pieces: &[&[u8]]) -> Transcript {
     let mut negotiation = Negotiation::new(policy);
-    let mut outcome = Outcome { events: vec![], output: vec![], first_data: vec![] };
+    let mut outcome = Transcript { events: vec![], output: vec![], first_data: vec![] };
     for piece in pieces {
         let consumed = negotiation.receive(piece);
         assert!(negotiation.input.len() <= INPUT_MAX);
@@ -64,7 +64,7 @@ fn destinations_are_parsed_and_first_data_is_not_consumed() {
     ] {
         let bytes = [&bytes[..], b"GET /"].concat();
         let outcome = run(SocksReply::Immediate, &[&bytes]);
-        assert_eq!(outcome.events, [Event::Connect(destination)]);
+        assert_eq!(outcome.events, [SocksEvent::Connect(destination)]);
         assert_eq!(outcome.output, [&[5, 0][..], &OK].concat());
         assert_eq!(outcome.first_data, b"GET /");
     }
@@ -90,7 +90,7 @@ fn failures_are_answered_with_their_code() {
         (named("example.com", 0), Failure::Port, &[5, 0, 5, 1]),
     ] {
         let outcome = run(SocksReply::Immediate, &[&bytes, b"more"]);
-        assert_eq!(outcome.events, [Event::Failed(failure)], "{bytes:?}");
+        assert_eq!(outcome.events, [SocksEvent::Failed(failure)], "{bytes:?}");
         assert_eq!(outcome.output[..output.len()], *output, "{failure}");
         assert!(matches!(outcome.output.len(), 2 | 12));
         assert_eq!(outcome.first_data, b"", "nothing is relayed after a failure");
@@ -103,7 +103,7 @@ fn dialed_reply_waits_for_the_result_of_the_dial() {
         let mut negotiation = Negotiation::new(SocksReply::Dialed);
         let bytes = [&named("example.com", 80)[..], b"early"].concat();
         assert_eq!(negotiation.receive(&bytes), bytes.len() - 5);
-        assert!(matches!(negotiation.poll(), Some(Event::Connect(_))));
+        assert!(matches!(negotiation.poll(), Some(SocksEvent::Connect(_))));
         assert_eq!(negotiation.output(), [5, 0]);
         assert!(!negotiation.is_done() && !negotiation.is_failed());
         negotiation.sent(1);

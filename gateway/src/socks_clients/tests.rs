@@ -55,7 +55,7 @@ impl Rig {
             self.clients.on_turn(now, &mut self.relay);
             self.relay.turn(now);
             while let Some(event) = self.relay.poll_event() {
-                if let RelayEvent::Session(event @ SessionEvent::Writable { flow }) = event {
+                if let RelayEvent::Session(event @ Event::Writable { flow }) = event {
                     self.clients.on_flow(now, &mut self.relay, flow, &event);
                 }
             }
@@ -63,7 +63,7 @@ impl Rig {
     }
 
     fn dialed(&mut self, flow: FlowKey) -> bool {
-        self.clients.on_flow(Instant::now(), &mut self.relay, flow, &SessionEvent::Dialed { flow })
+        self.clients.on_flow(Instant::now(), &mut self.relay, flow, &Event::Dialed { flow })
     }
 
     fn held(&self) -> u64 {
@@ -273,11 +273,11 @@ fn data_of_the_server_counts_as_dialed() {
     let mut client = rig.client();
     client.write_all(HELLO_AND_REQUEST).unwrap();
     rig.turns();
-    let event = SessionEvent::Writable { flow: FLOW };
+    let event = Event::Writable { flow: FLOW };
     assert!(rig.clients.on_flow(Instant::now(), &mut rig.relay, FLOW, &event));
     rig.turns();
     assert_eq!(read_now(&mut client), (b"\x05\x00".to_vec(), false), "room proves nothing");
-    let event = SessionEvent::Readable { flow: FLOW };
+    let event = Event::Readable { flow: FLOW };
     assert!(rig.clients.on_flow(Instant::now(), &mut rig.relay, FLOW, &event));
     rig.turns();
     let (got, ended) = read_now(&mut client);

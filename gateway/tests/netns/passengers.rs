@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::lab::{Lab, Namespace, ask, may_skip};
 use polyrail_config::UserKey;
-use polyrail_gateway::dns::{Client, DnsSocket, Reply};
+use polyrail_gateway::dns::{DnsClient, DnsReply, DnsSocket};
 use polyrail_gateway::intercept::{self, Plan};
 use polyrail_gateway::users::Users;
 
@@ -26,11 +26,11 @@ fn answer_queries(gateway: &Namespace) {
                 loop {
                     match socket.receive(&mut buffer) {
                         Ok(datagram) => {
-                            let Client { address, asked } = datagram.client;
+                            let DnsClient { address, asked } = datagram.client;
                             assert!(socket.serves(address));
                             let told = format!(" asked of {asked}");
                             let bytes = [&buffer[..datagram.length], told.as_bytes()].concat();
-                            let reply = Reply { client: datagram.client, bytes };
+                            let reply = DnsReply { client: datagram.client, bytes };
                             socket.reply(&reply).expect("reply");
                         }
                         Err(error) if error.kind() == ErrorKind::WouldBlock => {

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use polyrail_model::{CellId, Reported, Rsrp, Serving, Silence};
 
 use super::Detected;
-use super::outcome::{Change, Conclusion, Span};
+use super::outcome::{Conclusion, PendingHandover, Span};
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Carrier {
+pub(super) struct CarrierDetector {
     name: String,
     /// The last report.
     last: Option<Seen>,
@@ -26,7 +26,7 @@ pub(super) struct Carrier {
     repeated: u32,
     /// The modem repeats its cell while it stays the same.
     repeats: bool,
-    change: Option<Change>,
+    change: Option<PendingHandover>,
     /// The last silences, oldest first; only the last may still last.
     spans: VecDeque<Span>,
     /// The last times of progress on the path, in order.
@@ -52,7 +52,7 @@ pub(super) struct Seen {
     pub rsrp: Option<Rsrp>,
 }
 
-impl Carrier {
+impl CarrierDetector {
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
@@ -212,7 +212,7 @@ impl Carrier {
             return;
         }
         let lost = cell.is_none().then_some(at);
-        self.change = Some(Change {
+        self.change = Some(PendingHandover {
             from,
             rsrp: before.rsrp,
             last_seen: before.at,
@@ -273,13 +273,13 @@ impl Carrier {
     }
 
     /// Whether there is evidence that a change cost no more than a successful handover.
-    fn has_gone_well(&self, change: &Change) -> bool {
+    fn has_gone_well(&self, change: &PendingHandover) -> bool {
         (self.reports_losses && change.is_closely_reported()) || self.is_heard_around(change)
     }
 
     /// Whether the path made progress while the cell changed and soon after, without a silence
     /// between.
-    fn is_heard_around(&self, change: &Change) -> bool {
+    fn is_heard_around(&self, change: &PendingHandover) -> bool {
         let close = change.noticed.checked_sub(HEARD_BEFORE).unwrap_or(change.noticed);
         let from = change.earliest().min(close);
         let after = self.heard.partition_point(|at| *at <= change.noticed);
@@ -326,7 +326,7 @@ impl Carrier {
             return;
         }
         let at = verdict.at;
-        self.change = Some(Change {
+        self.change = Some(PendingHandover {
             from,
             rsrp: last.rsrp,
             last_seen: at,

@@ -57,7 +57,7 @@ use polyrail_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{CARRIER_NAME_MAX, CarrierTelemetry, TELEMETRY_CARRIERS_MAX};
-use carrier::Carrier;
+use carrier::CarrierDetector;
 
 /// A concluded handover, without its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Unrecorded {
 /// Detects the handovers of all carriers.
 #[derive(Clone, Debug, Default)]
 pub struct Detector {
-    carriers: BTreeMap<String, Carrier>,
+    carriers: BTreeMap<String, CarrierDetector>,
     strangers: u64,
 }
 
@@ -149,7 +149,7 @@ impl Detector {
 
     /// Observations that did not become handovers.
     pub fn unrecorded(&self) -> Unrecorded {
-        let sum = |count: fn(&Carrier) -> u64| self.carriers.values().map(count).sum();
+        let sum = |count: fn(&CarrierDetector) -> u64| self.carriers.values().map(count).sum();
         Unrecorded {
             gaps: sum(|carrier| carrier.gaps),
             untold: sum(|carrier| carrier.untold),
@@ -158,13 +158,13 @@ impl Detector {
         }
     }
 
-    fn carrier(&mut self, name: &str) -> Option<&mut Carrier> {
+    fn carrier(&mut self, name: &str) -> Option<&mut CarrierDetector> {
         if !self.carriers.contains_key(name) {
             if self.carriers.len() >= TELEMETRY_CARRIERS_MAX || name.len() > CARRIER_NAME_MAX {
                 self.strangers += 1;
                 return None;
             }
-            self.carriers.insert(name.to_owned(), Carrier::new(name));
+            self.carriers.insert(name.to_owned(), CarrierDetector::new(name));
         }
         self.carriers.get_mut(name)
     }

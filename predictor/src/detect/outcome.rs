@@ -6,7 +6,7 @@ use polyrail_model::{CellId, HandoverOutcome, Reported, Rsrp};
 
 /// A change of cell that is not concluded.
 #[derive(Clone, Debug)]
-pub(super) struct Change {
+pub(super) struct PendingHandover {
     pub from: CellId,
     pub rsrp: Option<Rsrp>,
     /// The last report of the old cell.
@@ -43,7 +43,7 @@ pub(super) struct Conclusion {
     pub outcome: HandoverOutcome,
 }
 
-impl Change {
+impl PendingHandover {
     /// Whether a silence may belong to this handover.
     pub fn overlaps(&self, span: &Span, now: Instant) -> bool {
         let from = self.earliest().checked_sub(SLACK).unwrap_or(self.earliest());

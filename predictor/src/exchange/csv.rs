@@ -8,7 +8,7 @@ use polyrail_model::Handover;
 use super::{Coarsening, ExchangeError, LINE_BYTES_MAX, Rows};
 use crate::store::Store;
 
-/// The fields of a serialised [`Handover`](polyrail_model::Handover).
+/// The fields of a serialised [`Handover`].
 const COLUMNS: [&str; 13] = [
     "trip",
     "sequence",

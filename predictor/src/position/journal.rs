@@ -8,11 +8,11 @@ use super::TrainPosition;
 /// The last positions in their order, at most [`POSITIONS_MAX`]; the oldest are dropped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Journal {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<JournalEntry>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct JournalEntry {
     position: TrainPosition,
     /// The train moved against the direction of the position.
     reverses: bool,
@@ -21,7 +21,7 @@ struct Entry {
 impl Journal {
     /// Adds a later position; of several within 200 ms it keeps the last.
     pub fn add(&mut self, position: TrainPosition, reverses: bool) {
-        let close = |last: &Entry| position.at < last.position.at + STEP;
+        let close = |last: &JournalEntry| position.at < last.position.at + STEP;
         let before = self.entries.len().checked_sub(2).and_then(|at| self.entries.get(at));
         if before.is_some_and(close) {
             self.entries.pop_back();
@@ -29,7 +29,7 @@ impl Journal {
         if self.entries.len() >= POSITIONS_MAX {
             self.entries.pop_front();
         }
-        self.entries.push_back(Entry { position, reverses });
+        self.entries.push_back(JournalEntry { position, reverses });
     }
 
     /// The position at a time: interpolated on one track, else extrapolated from the last one
@@ -41,7 +41,7 @@ impl Journal {
         if before.or(after)?.reverses {
             return None;
         }
-        let position = |entry: &'_ Entry| entry.position;
+        let position = |entry: &'_ JournalEntry| entry.position;
         match (before.map(position).as_ref(), after.map(position).as_ref()) {
             (Some(before), Some(after)) if together(before, after) => {
                 Some(between(before, after, then))

@@ -8,11 +8,11 @@ use crate::track::{Track, TrackLearner};
 /// first are dropped, and stay in the store.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KnownTracks {
-    entries: Vec<Entry>,
+    entries: Vec<KnownTrack>,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct KnownTrack {
     route: RouteId,
     track: Track,
     changed: bool,
@@ -22,7 +22,7 @@ impl KnownTracks {
     pub fn new(tracks: impl IntoIterator<Item = (RouteId, Track)>) -> Self {
         let mut known = Self::default();
         for (route, track) in tracks {
-            known.add(Entry { route, track, changed: false });
+            known.add(KnownTrack { route, track, changed: false });
         }
         known
     }
@@ -48,7 +48,7 @@ impl KnownTracks {
         }
         let track = learner.track().clone();
         if track.length() >= super::WORTH {
-            self.add(Entry { route, track, changed });
+            self.add(KnownTrack { route, track, changed });
         }
     }
 
@@ -62,7 +62,7 @@ impl KnownTracks {
         taken.collect()
     }
 
-    fn add(&mut self, entry: Entry) {
+    fn add(&mut self, entry: KnownTrack) {
         self.entries.retain(|known| known.route != entry.route);
         if self.entries.len() >= TRACKS_MAX {
             self.entries.remove(0);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Handover, Position, RouteId, TripId};
 
-use super::{Settings, StoreState};
+use super::{LinkDbSettings, StoreState};
 use crate::history::{CellHistory, CellKey};
 use crate::position::TrainPosition;
 use crate::store::{Appended, Limits, PlaceEstimate, PlaceSample, Store, StoreError, Swept};
@@ -20,7 +20,7 @@ use crate::wire::{SyncDigest, TripKnown};
 
 pub(super) struct BufferedStore {
     path: Option<PathBuf>,
-    settings: Settings,
+    settings: LinkDbSettings,
     store: Option<Store>,
     /// Handovers to be written, oldest first; at most [`WAITING_MAX`].
     waiting: VecDeque<Handover>,
@@ -48,7 +48,7 @@ pub(super) struct BufferedStore {
 
 impl BufferedStore {
     /// Opens the database, or notes the error.
-    pub(super) fn open(now: Instant, path: Option<PathBuf>, settings: Settings) -> Self {
+    pub(super) fn open(now: Instant, path: Option<PathBuf>, settings: LinkDbSettings) -> Self {
         let mut buffered = Self {
             path,
             settings,
@@ -72,7 +72,7 @@ impl BufferedStore {
         buffered
     }
 
-    pub(super) fn reload(&mut self, settings: Settings) {
+    pub(super) fn reload(&mut self, settings: LinkDbSettings) {
         if self.settings.retention != settings.retention {
             self.sweep_at = self.now;
         }
@@ -331,7 +331,7 @@ impl Ledger for BufferedStore {
     }
 }
 
-fn limits(settings: Settings) -> Limits {
+fn limits(settings: LinkDbSettings) -> Limits {
     Limits { events_max: settings.events_max, ..Limits::default() }
 }
 

@@ -17,7 +17,7 @@ use super::buffered::BufferedStore;
 use super::cells::CellCache;
 use super::forecasts::CarrierForecasts;
 use super::lookahead::{outlook, sample};
-use super::{Engine, Input, Output, Settings, TripState, WorkerState};
+use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState};
 use crate::position::TrainPosition;
 use crate::sync::{Share, Sync};
 use crate::wire::{SyncMessage, Telemetry};
@@ -25,7 +25,7 @@ use crate::wire::{SyncMessage, Telemetry};
 pub(super) struct CloudEngine {
     store: BufferedStore,
     cells: CellCache,
-    settings: Settings,
+    settings: LinkDbSettings,
     sessions: BTreeMap<SessionKey, Gateway>,
     /// Timeouts of the sessions' synchronisation.
     due: BTreeSet<(Instant, SessionKey)>,
@@ -62,7 +62,7 @@ impl Gateway {
 }
 
 impl CloudEngine {
-    pub(super) fn new(now: Instant, mut store: BufferedStore, settings: Settings) -> Self {
+    pub(super) fn new(now: Instant, mut store: BufferedStore, settings: LinkDbSettings) -> Self {
         let cells = CellCache::new(&mut store, settings.guard);
         Self {
             store,

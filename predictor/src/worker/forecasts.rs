@@ -13,11 +13,11 @@ use crate::wire::CarrierTelemetry;
 /// The carriers of one session.
 #[derive(Debug, Default)]
 pub(super) struct CarrierForecasts {
-    carriers: BTreeMap<String, Carrier>,
+    carriers: BTreeMap<String, CarrierForecast>,
 }
 
 #[derive(Debug)]
-struct Carrier {
+struct CarrierForecast {
     cell: Option<CellId>,
     /// When the modem last reported its cell.
     at: Instant,
@@ -57,7 +57,7 @@ impl CarrierForecasts {
         if self.carriers.len() >= CARRIERS_MAX {
             return CellChange::None;
         }
-        let new = Carrier { cell, at, reported: None, has_outlook: false };
+        let new = CarrierForecast { cell, at, reported: None, has_outlook: false };
         self.carriers.insert(carrier.to_owned(), new);
         CellChange::Other
     }
@@ -134,7 +134,7 @@ impl CarrierForecasts {
     }
 
     pub(super) fn state(&self, now: Instant) -> Vec<CarrierState> {
-        let one = |(carrier, known): (&String, &Carrier)| {
+        let one = |(carrier, known): (&String, &CarrierForecast)| {
             let reported = known.reported.filter(|reported| reported.expires_at > now);
             CarrierState {
                 carrier: carrier.clone(),

@@ -13,7 +13,7 @@ use super::buffered::BufferedStore;
 use super::cells::CellCache;
 use super::forecasts::{CarrierForecasts, CellChange};
 use super::lookahead::{outlook, sample};
-use super::{Engine, Input, Output, Settings, TripState, WorkerState};
+use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState};
 use crate::pilot::{Pilot, PilotOutput};
 use crate::sync::{Share, Sync};
 use crate::track::Track;
@@ -23,7 +23,7 @@ pub(super) struct GatewayEngine {
     store: BufferedStore,
     pilot: Pilot,
     cells: CellCache,
-    settings: Settings,
+    settings: LinkDbSettings,
     forecasts: CarrierForecasts,
     session: Option<(SessionKey, Sync)>,
     outputs: VecDeque<Output>,
@@ -53,7 +53,7 @@ impl GatewayEngine {
     pub(super) fn new(
         now: Instant,
         mut store: BufferedStore,
-        settings: Settings,
+        settings: LinkDbSettings,
         seed: u64,
     ) -> Self {
         let tracks = store.tracks().into_iter().filter_map(decoded);

@@ -12,8 +12,7 @@
 //! worker keeps forecasting from memory, reports the error and retries. If the worker panics, the
 //! panic is logged, counted and reported, and forecasts stay off until the daemon restarts.
 //!
-//! A gateway's worker ([`Role::Gateway`]) learns from observations, a cloud's ([`Role::Cloud`])
-//! from the messages of its gateways.
+//! A gateway's worker learns from observations, a cloud's from the messages of its gateways.
 
 mod buffered;
 mod cells;
@@ -31,7 +30,7 @@ mod tests;
 
 pub use crate::detect::Unrecorded;
 pub use handle::{Feeder, Worker};
-pub use options::{Options, Role, Settings};
+pub use options::{LinkDbSettings, Options};
 pub use state::{CarrierState, StoreState, TripState, WorkerState};
 
 use std::time::{Duration, Instant};
@@ -105,7 +104,7 @@ pub enum Input {
         srtt: Duration,
     },
     /// The configuration has changed.
-    Reload(Settings),
+    Reload(LinkDbSettings),
 }
 
 /// An output of the worker, for the data plane.

@@ -3,23 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Which side of a session the worker is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// On board, with observations.
-    Gateway,
-    /// On the ground, with messages of gateways.
-    Cloud,
-}
+use polyrail_model::NodeRole;
 
 /// How a worker starts.
 pub struct Options {
-    /// The side.
-    pub role: Role,
+    /// Its node.
+    pub role: NodeRole,
     /// The database's file; without one the database lives in memory.
     pub path: Option<PathBuf>,
     /// What a reload may change.
-    pub settings: Settings,
+    pub settings: LinkDbSettings,
     /// Random: the numbers of trips and tracks derive from it.
     pub seed: u64,
     /// Called by the worker when there is output.
@@ -28,7 +21,7 @@ pub struct Options {
 
 /// What a reload may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct LinkDbSettings {
     /// Maximum number of handovers in the database.
     pub events_max: u64,
     /// Handovers older than this are evicted; the cells' histories stay.

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::buffered::BufferedStore;
 use super::cloud::CloudEngine;
 use super::gateway::GatewayEngine;
-use super::options::{Options, Role};
+use super::options::Options;
 use super::{Engine, Input, Output, StoreState, WorkerState};
+use polyrail_model::NodeRole;
 
 pub(super) struct Thread {
     pub(super) options: Options,
@@ -158,8 +159,8 @@ fn engine(options: &Options) -> Box<dyn Engine> {
     let (settings, seed) = (options.settings, options.seed);
     let store = BufferedStore::open(now, options.path.clone(), settings);
     match options.role {
-        Role::Gateway => Box::new(GatewayEngine::new(now, store, settings, seed)),
-        Role::Cloud => Box::new(CloudEngine::new(now, store, settings)),
+        NodeRole::Gateway => Box::new(GatewayEngine::new(now, store, settings, seed)),
+        NodeRole::Cloud => Box::new(CloudEngine::new(now, store, settings)),
     }
 }
 

@@ -7,7 +7,7 @@ use polyrail_model::FlowId;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerFlow<T> {
     /// In the order of their flows.
-    entries: Vec<Entry<T>>,
+    entries: Vec<FlowValue<T>>,
     /// Accesses so far.
     uses: u64,
     /// Scratch: the last access of each entry.
@@ -15,7 +15,7 @@ pub(crate) struct PerFlow<T> {
 }
 
 #[derive(Clone, Debug)]
-struct Entry<T> {
+struct FlowValue<T> {
     flow: FlowId,
     used: u64,
     value: T,
@@ -31,7 +31,7 @@ impl<T: Default> PerFlow<T> {
                 self.make_room();
                 // Making room may have moved the place.
                 let place = self.place(flow).unwrap_or_else(|place| place);
-                self.entries.insert(place, Entry { flow, used: 0, value: T::default() });
+                self.entries.insert(place, FlowValue { flow, used: 0, value: T::default() });
                 place
             }
         };

@@ -25,14 +25,14 @@ pub(crate) struct Flows {
 /// A flow that has ended.
 #[derive(Clone, Copy, Debug)]
 struct Tombstone {
-    outcome: Outcome,
+    outcome: FlowOutcome,
     /// The peer's sequence numbers that were counted as credit; it may have used more.
     counted: u64,
 }
 
 /// How a flow ended, for a peer that asks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum FlowOutcome {
     Delivered,
     Reset {
         reason: ResetReason,
@@ -96,16 +96,16 @@ impl Flows {
         let flow = self.open.remove(&id)?;
         let last = flow.send.next;
         let outcome = match flow.life {
-            Life::Live => Outcome::Delivered,
-            Life::Ending { reason, .. } => Outcome::Reset { reason, last, after: 0 },
-            Life::Resetting { reason, after, .. } => Outcome::Reset { reason, last, after },
+            Life::Live => FlowOutcome::Delivered,
+            Life::Ending { reason, .. } => FlowOutcome::Reset { reason, last, after: 0 },
+            Life::Resetting { reason, after, .. } => FlowOutcome::Reset { reason, last, after },
         };
         self.remember(id, outcome, flow.recv.highest);
         Some(flow)
     }
 
     /// Remembers how a flow ended of which the peer has used `counted` sequence numbers.
-    pub fn remember(&mut self, id: FlowId, outcome: Outcome, counted: u64) {
+    pub fn remember(&mut self, id: FlowId, outcome: FlowOutcome, counted: u64) {
         if self.tombstones.insert(id, Tombstone { outcome, counted }).is_none() {
             self.burials.push_back(id);
         }
@@ -117,8 +117,8 @@ impl Flows {
     }
 
     /// How an ended flow ended.
-    pub fn outcome(&self, id: FlowId) -> Outcome {
-        self.tombstones.get(&id).map_or(Outcome::Delivered, |tombstone| tombstone.outcome)
+    pub fn outcome(&self, id: FlowId) -> FlowOutcome {
+        self.tombstones.get(&id).map_or(FlowOutcome::Delivered, |tombstone| tombstone.outcome)
     }
 
     /// The peer has used the sequence numbers of an ended flow up to `end`; returns how many of
@@ -157,7 +157,7 @@ mod tests {
         flows.get_mut(id).unwrap().life = Life::Ending { reason: ResetReason::Idle, after: 7 };
         assert!(flows.bury(id).is_some() && flows.bury(id).is_none());
         assert!(flows.has_seen(id) && !flows.contains(id) && flows.next_id() > id);
-        let reset = Outcome::Reset { reason: ResetReason::Idle, last: 0, after: 0 };
+        let reset = FlowOutcome::Reset { reason: ResetReason::Idle, last: 0, after: 0 };
         assert_eq!(flows.outcome(id), reset);
         assert_eq!((flows.count_ended(id, 5), flows.count_ended(id, 5)), (5, 0));
     }
@@ -165,13 +165,13 @@ mod tests {
     #[test]
     fn oldest_tombstone_is_evicted_and_counts_as_delivered() {
         let mut flows = Flows::default();
-        let reset = Outcome::Reset { reason: ResetReason::Idle, last: 0, after: 0 };
+        let reset = FlowOutcome::Reset { reason: ResetReason::Idle, last: 0, after: 0 };
         for id in 0..=TOMBSTONES_MAX as u64 {
             flows.remember(FlowId(id), reset, 0);
         }
         assert_eq!(
             (flows.outcome(FlowId(0)), flows.outcome(FlowId(1))),
-            (Outcome::Delivered, reset)
+            (FlowOutcome::Delivered, reset)
         );
         assert_eq!(flows.tombstones.len(), TOMBSTONES_MAX);
     }

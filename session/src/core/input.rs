@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Channel, FlowId, LinkSample, PathId, UserId};
+use polyrail_model::{Channel, FlowId, LinkSample, NodeRole, PathId, UserId};
 use polyrail_scheduler::{Note, PathSet};
 
-use super::flows::Outcome;
+use super::flows::FlowOutcome;
 use super::outbox::Pong;
 use super::paths::Progress;
 use super::session::Session;
@@ -16,7 +16,6 @@ use crate::event::{Event, PathReport, TunnelKey};
 use crate::flow::{Flow, Life, Run, Violation};
 use crate::limits::{ACK_EVERY, FLOWS_REFUSED_MAX, SESSION_PATHS_MAX};
 use crate::path::{Manner, Standing};
-use crate::settings::Role;
 use crate::wire::{Ack, Echo, Frame, Notice, Open, Reset, ResetReason, Said};
 
 impl Session {
@@ -94,7 +93,7 @@ impl Session {
         open: &Open,
         data: &[u8],
     ) -> Result<(), Violation> {
-        if self.role == Role::Gateway {
+        if self.role == NodeRole::Gateway {
             return Err(Violation("an OPEN from the cloud"));
         }
         if !self.ensure_flow(now, open.flow)? {
@@ -140,7 +139,7 @@ impl Session {
 
     /// The peer uses a new flow id.
     fn see(&mut self, id: FlowId) -> Result<(), Violation> {
-        if self.role == Role::Gateway {
+        if self.role == NodeRole::Gateway {
             return Err(Violation("a flow that was never opened"));
         }
         self.flows.see(id)
@@ -158,7 +157,7 @@ impl Session {
         let path = self.paths.get_mut(slot).map(|path| {
             let bytes = run.data.len() as u64;
             path.received += bytes;
-            path.pings.on_received(now, bytes, self.role == Role::Gateway);
+            path.pings.on_received(now, bytes, self.role == NodeRole::Gateway);
             path.id
         });
         if !self.ensure_flow(now, id)? {
@@ -317,7 +316,7 @@ impl Session {
         // A RESET may overtake its OPEN; data before it must still be delivered.
         let overtook = !reset.answer
             && reset.after > 0
-            && self.role == Role::Cloud
+            && self.role == NodeRole::Cloud
             && !self.flows.has_seen(id);
         if !self.flows.contains(id) && !overtook {
             return self.on_reset_of_ended(reset);
@@ -369,7 +368,7 @@ impl Session {
 
     /// The server was reached (gateway).
     fn note_dialed(&mut self, id: FlowId) {
-        if let (Role::Gateway, Some(flow)) = (self.role, self.flows.get_mut(id))
+        if let (NodeRole::Gateway, Some(flow)) = (self.role, self.flows.get_mut(id))
             && flow.life == Life::Live
             && !std::mem::replace(&mut flow.dialed, true)
         {
@@ -382,7 +381,7 @@ impl Session {
         let id = reset.flow;
         if !self.flows.has_seen(id) {
             self.see(id)?;
-            let outcome = Outcome::Reset { reason: reset.reason, last: 0, after: 0 };
+            let outcome = FlowOutcome::Reset { reason: reset.reason, last: 0, after: 0 };
             self.flows.remember(id, outcome, 0);
         }
         self.count_ended(id, reset.last);
@@ -501,7 +500,7 @@ impl Session {
             Said::Backup { backup } => return path.backup = backup,
         };
         tracing::debug!(path = notice.path.0, ?report, "peer reported on a path");
-        if self.role == Role::Gateway {
+        if self.role == NodeRole::Gateway {
             // A PING shows whether this side still receives on it, and lets its transport notice.
             path.pings.soon(now);
         }
@@ -541,7 +540,7 @@ impl Session {
         self.events.push_back(Event::PathStalled { tunnel, since });
         let current = self.paths.stall(now, slot);
         if let Some(path) = self.paths.get(slot)
-            && self.role == Role::Cloud
+            && self.role == NodeRole::Cloud
             && current
             && path.stall.outstanding > 0
         {

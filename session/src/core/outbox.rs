@@ -10,10 +10,10 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{FlowId, PathId};
+use polyrail_model::{FlowId, NodeRole, PathId};
 
 use super::flow_control::FlowControl;
-use super::flows::{Flows, Outcome};
+use super::flows::{FlowOutcome, Flows};
 use super::outlet::Outlet;
 use super::paths::Paths;
 use crate::flow::{Due, Flow, Life};
@@ -22,12 +22,11 @@ use crate::limits::{
     TOMBSTONES_MAX,
 };
 use crate::path::Standing;
-use crate::settings::Role;
 use crate::wire::{ACK_RANGES_MAX, Ack, Frame, NUMBER_MAX, Notice, Reset, Said, encode};
 
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    role: Role,
+    role: NodeRole,
     /// Flows with control due, in order.
     due: VecDeque<FlowId>,
     /// Ended flows whose end must be repeated.
@@ -55,7 +54,7 @@ pub(crate) struct Pong {
 }
 
 impl Outbox {
-    pub fn new(now: Instant, role: Role) -> Self {
+    pub fn new(now: Instant, role: NodeRole) -> Self {
         Self {
             role,
             due: VecDeque::new(),
@@ -271,7 +270,7 @@ impl Outbox {
 }
 
 /// Encodes the due frames of one flow into the batch; false if there are none.
-fn put_due(flow: &mut Flow, role: Role, batch: &mut Vec<u8>) -> bool {
+fn put_due(flow: &mut Flow, role: NodeRole, batch: &mut Vec<u8>) -> bool {
     let due = std::mem::take(&mut flow.due);
     flow.due = Due { ack_delayed: due.ack_delayed, ..Due::default() };
     let length = batch.len();
@@ -294,12 +293,12 @@ fn put_due(flow: &mut Flow, role: Role, batch: &mut Vec<u8>) -> bool {
 }
 
 /// Encodes the end of a flow into the batch.
-fn put_end(id: FlowId, outcome: Outcome, batch: &mut Vec<u8>) {
+fn put_end(id: FlowId, outcome: FlowOutcome, batch: &mut Vec<u8>) {
     let frame = match outcome {
-        Outcome::Reset { reason, last, after } => {
+        FlowOutcome::Reset { reason, last, after } => {
             Frame::Reset(Reset { flow: id, answer: true, reason, last, after })
         }
-        Outcome::Delivered => Frame::Ack(Ack {
+        FlowOutcome::Delivered => Frame::Ack(Ack {
             flow: id,
             done: true,
             cumulative: NUMBER_MAX,
@@ -311,13 +310,13 @@ fn put_end(id: FlowId, outcome: Outcome, batch: &mut Vec<u8>) {
     encode(&frame, batch);
 }
 
-fn ack_of(flow: &mut Flow, role: Role) -> Ack {
+fn ack_of(flow: &mut Flow, role: NodeRole) -> Ack {
     flow.recv.unacknowledged = 0;
     let (limit, drained) = flow.recv.advertise();
     Ack {
         flow: flow.id,
         done: false,
-        dialed: role == Role::Cloud && flow.dialed,
+        dialed: role == NodeRole::Cloud && flow.dialed,
         cumulative: flow.recv.cumulative,
         limit,
         drained,
@@ -393,14 +392,14 @@ mod tests {
     #[test]
     fn flow_is_listed_once_and_delayed_acknowledgement_becomes_due() {
         let now = base();
-        let (mut outbox, mut flows) = (Outbox::new(now, Role::Cloud), Flows::default());
+        let (mut outbox, mut flows) = (Outbox::new(now, NodeRole::Cloud), Flows::default());
         flows.insert(Flow::new(now, FlowId(1), UserId(1), false, 0, 1_000));
         let flow = flows.get_mut(FlowId(1)).unwrap();
         outbox.ack(flow);
         outbox.window(flow);
         assert_eq!((outbox.due.len(), outbox.next_timeout()), (1, None));
-        let mut batch = Vec::new();
-        assert!(put_due(flow, Role::Cloud, &mut batch) && !put_due(flow, Role::Cloud, &mut batch));
+        let mut put = || put_due(flow, NodeRole::Cloud, &mut Vec::new());
+        assert!(put() && !put());
         outbox.due.clear();
         flow.recv.unacknowledged = 1;
         outbox.ack_later(now, flow);
@@ -426,7 +425,7 @@ mod tests {
 
     #[test]
     fn notices_and_pongs_are_bounded() {
-        let mut outbox = Outbox::new(base(), Role::Gateway);
+        let mut outbox = Outbox::new(base(), NodeRole::Gateway);
         for token in 0..1_000 {
             outbox.notice(PathId(token), Said::Stalled);
             outbox.pong(Pong { slot: 0, token, sent_us: 0, received_us: 0 });

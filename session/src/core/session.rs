@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use polyrail_model::{Bytes, Destination, FlowId, SessionKey, UserId};
+use polyrail_model::{Bytes, Destination, FlowId, NodeRole, SessionKey, UserId};
 use polyrail_scheduler::Chain;
 
 use super::flow_control::FlowControl;
@@ -23,13 +23,13 @@ use crate::flow::{Flow, Life};
 use crate::limits::{
     OPEN_HOLD, RESET_LINGER, WINDOW_INITIAL_MAX, WINDOW_INITIAL_SHARE, WINDOW_SHARE, WRITABLE_MIN,
 };
-use crate::settings::{Role, SessionStatus, Settings};
+use crate::settings::{SessionStatus, Settings};
 use crate::wire::{ResetReason, Terms};
 
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(super) key: SessionKey,
-    pub(super) role: Role,
+    pub(super) role: NodeRole,
     pub(super) settings: Settings,
     /// The zero of this side's clock on the wire.
     pub(super) epoch: Instant,
@@ -55,7 +55,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub fn new(now: Instant, key: SessionKey, role: Role, settings: Settings) -> Self {
+    pub fn new(now: Instant, key: SessionKey, role: NodeRole, settings: Settings) -> Self {
         Self {
             key,
             role,
@@ -250,7 +250,7 @@ impl Session {
 
     /// Whether the caller knows the flow: in a cloud, whether the OPEN has arrived.
     pub(super) fn is_known(&self, flow: &Flow) -> bool {
-        flow.destination.is_some() || self.role == Role::Gateway
+        flow.destination.is_some() || self.role == NodeRole::Gateway
     }
 
     /// Ends the flow if both sides are done with it.
@@ -297,7 +297,7 @@ impl Session {
             Life::Live => {}
         }
         let unused = flow.send.next == 0 && flow.recv.highest == 0;
-        if flow.hold || (unused && self.role == Role::Gateway) {
+        if flow.hold || (unused && self.role == NodeRole::Gateway) {
             // The peer does not know it.
             return self.bury(now, id);
         }

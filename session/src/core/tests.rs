@@ -5,7 +5,7 @@ mod parts;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{
-    Bytes, Destination, FlowId, HostName, PathId, SessionKey, TunnelMode, Unit, UserId,
+    Bytes, Destination, FlowId, HostName, NodeRole, PathId, SessionKey, TunnelMode, Unit, UserId,
 };
 use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, Kind, PathSets, SEGMENT, Schedulerlet};
 
@@ -14,7 +14,7 @@ use super::session::Session;
 use crate::event::TunnelKey;
 use crate::limits::{ASIDE_MAX, WAKE_APART};
 use crate::path::Manner;
-use crate::settings::{Role, Settings};
+use crate::settings::Settings;
 use crate::wire::{Decoder, Frame, Terms};
 
 /// Flows below this number wait for this time; other flows send at once.
@@ -68,7 +68,7 @@ fn base() -> Instant {
 
 /// A session with one path and room for a megabyte.
 fn session(now: Instant, chain: Chain) -> Session {
-    let mut session = Session::new(now, SessionKey(1), Role::Gateway, Settings::default());
+    let mut session = Session::new(now, SessionKey(1), NodeRole::Gateway, Settings::default());
     session.agree(Terms { window: 1 << 20, credit: 16 << 20 });
     let manner = Manner { carrier: "a", backup: false, mode: TunnelMode::Tls, proven: true };
     assert!(session.add_path(now, PathId(1), TunnelKey(1), manner));

@@ -9,16 +9,15 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use polyrail_model::{Identity, InstanceId, PathId, SessionId, SessionKey};
+use polyrail_model::{Identity, InstanceId, NodeRole, PathId, SessionId, SessionKey};
 
-use super::{Endpoint, Entry, Greeted, Phase, instances};
+use super::{Endpoint, Greeted, Phase, SessionEntry, instances};
 use crate::core::Session;
 use crate::counters::Counters;
 use crate::event::{Event, TunnelKey};
 use crate::limits::{HELLOS_REMEMBERED, SESSIONS_MAX};
 use crate::path::Manner;
 use crate::proof;
-use crate::settings::Role;
 use crate::wire::{Frame, Greeting, RejectCode, ResetReason, encode};
 
 impl Endpoint {
@@ -51,9 +50,8 @@ impl Endpoint {
         if let Some(reason) = &self.going_away {
             session.go_away(reason);
         }
-        let counters = Counters::default();
-        let hellos = VecDeque::new();
-        let entry = Entry { session, peer, id, instance, founder, hellos, counters, up: false };
+        let (counters, hellos, up) = (Counters::default(), VecDeque::new(), false);
+        let entry = SessionEntry { session, peer, id, instance, founder, hellos, counters, up };
         self.sessions.insert(key, entry);
     }
 
@@ -368,7 +366,7 @@ impl Endpoint {
         {
             self.by_peer.remove(peer);
         }
-        let code = (self.role == Role::Cloud).then_some(RejectCode::Superseded);
+        let code = (self.role == NodeRole::Cloud).then_some(RejectCode::Superseded);
         let bound = self.tunnels.iter().filter(|(_, tunnel)| tunnel.phase == Phase::Bound(key));
         let bound: Vec<TunnelKey> = bound.map(|(&tunnel, _)| tunnel).collect();
         for tunnel in bound {
@@ -376,7 +374,7 @@ impl Endpoint {
                 self.refuse(now, tunnel, code, reason);
             }
         }
-        if self.role == Role::Gateway {
+        if self.role == NodeRole::Gateway {
             self.begin_session(now);
         }
     }

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use polyrail_model::{
     Channel, Delivery, Destination, Identity, InstanceId, LinkForecast, LinkOutlook, LinkSample,
-    SessionId, SessionKey, Unit, UserId,
+    NodeRole, SessionId, SessionKey, Unit, UserId,
 };
 use polyrail_scheduler::ChainSpec;
 
@@ -26,16 +26,16 @@ use crate::core::{Outlet, Session};
 use crate::event::{Event, FlowKey, OpenError, PathReport, TunnelKey};
 use crate::limits::GREETING_TIMEOUT;
 use crate::path::Manner;
-use crate::settings::{Role, SessionStatus, Settings, Status, TunnelInfo};
+use crate::settings::{SessionStatus, Settings, Status, TunnelInfo};
 use crate::wire::{Decoder, Frame, RejectCode, ResetReason, encode};
 
 /// All sessions of one process. See the crate's documentation for the drain contract.
 #[derive(Debug)]
 pub struct Endpoint {
-    role: Role,
+    role: NodeRole,
     settings: Settings,
     tunnels: BTreeMap<TunnelKey, Tunnel>,
-    sessions: BTreeMap<SessionKey, Entry>,
+    sessions: BTreeMap<SessionKey, SessionEntry>,
     by_id: BTreeMap<SessionId, SessionKey>,
     by_peer: BTreeMap<Identity, SessionKey>,
     instances: instances::Instances,
@@ -58,7 +58,7 @@ pub struct Endpoint {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct SessionEntry {
     session: Session,
     peer: Option<Identity>,
     /// The cloud's id of the session; a gateway learns it from the WELCOME.
@@ -123,17 +123,17 @@ enum Phase {
 impl Endpoint {
     /// A gateway. `instance` is random for each run of the process.
     pub fn gateway(now: Instant, settings: Settings, instance: InstanceId) -> Self {
-        let mut endpoint = Self::new(Role::Gateway, settings, instance, [0; 32]);
+        let mut endpoint = Self::new(NodeRole::Gateway, settings, instance, [0; 32]);
         endpoint.begin_session(now);
         endpoint
     }
 
     /// A cloud. `seed` is random and secret; session ids are derived from it.
     pub fn cloud(_now: Instant, settings: Settings, seed: [u8; 32]) -> Self {
-        Self::new(Role::Cloud, settings, InstanceId([0; 16]), seed)
+        Self::new(NodeRole::Cloud, settings, InstanceId([0; 16]), seed)
     }
 
-    fn new(role: Role, settings: Settings, instance: InstanceId, seed: [u8; 32]) -> Self {
+    fn new(role: NodeRole, settings: Settings, instance: InstanceId, seed: [u8; 32]) -> Self {
         Self {
             role,
             settings,
@@ -168,7 +168,7 @@ impl Endpoint {
             room: 0,
         };
         self.tunnels.insert(key, tunnel);
-        if self.role == Role::Gateway {
+        if self.role == NodeRole::Gateway {
             self.greet(now, key);
         }
         self.watch(key);
@@ -180,7 +180,7 @@ impl Endpoint {
         tunnel.info.exporter = Some(exporter);
         // Only now can the peer be expected to answer.
         tunnel.since = now;
-        if self.role == Role::Gateway && tunnel.phase == Phase::Greeting {
+        if self.role == NodeRole::Gateway && tunnel.phase == Phase::Greeting {
             self.greet(now, key);
         }
         self.watch(key);
@@ -239,11 +239,11 @@ impl Endpoint {
         match (tunnel.phase, &frame) {
             (Phase::Refused, _) => {}
             (_, Frame::Unknown { .. }) => {}
-            (_, Frame::Welcome { .. } | Frame::Reject { .. }) if self.role == Role::Gateway => {
+            (_, Frame::Welcome { .. } | Frame::Reject { .. }) if self.role == NodeRole::Gateway => {
                 self.on_answer(now, key, &frame);
             }
             (Phase::Greeting, Frame::Hello { .. } | Frame::Join { .. })
-                if self.role == Role::Cloud =>
+                if self.role == NodeRole::Cloud =>
             {
                 self.on_greeting(now, key, &frame);
             }
@@ -452,9 +452,9 @@ impl Endpoint {
 
     /// A snapshot for operators.
     pub fn status(&self) -> Status {
-        let one =
-            |entry: &Entry| SessionStatus { peer: entry.peer.clone(), ..entry.session.status() };
-        Status { sessions: self.sessions.values().map(one).collect() }
+        let all = self.sessions.values();
+        let all = all.map(|one| SessionStatus { peer: one.peer.clone(), ..one.session.status() });
+        Status { sessions: all.collect() }
     }
 
     fn session_of(&self, key: TunnelKey) -> Option<SessionKey> {
@@ -505,7 +505,7 @@ impl Endpoint {
             return;
         }
         tunnel.phase = Phase::Refused;
-        if let (Some(code), Role::Cloud) = (code, self.role) {
+        if let (Some(code), NodeRole::Cloud) = (code, self.role) {
             encode(&Frame::Reject { code, reason: reason.to_owned() }, &mut tunnel.outbox);
             self.outboxes.insert(key);
         }

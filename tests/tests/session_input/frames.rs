@@ -1,18 +1,18 @@
 //! Hostile bytes: noise, frames with random fields, and recorded traffic with changes.
 
 use polyrail_model::{
-    Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId,
-    UserId,
+    Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, NodeRole, PathId,
+    SessionId, UserId,
 };
+use polyrail_session::ResetReason;
 use polyrail_session::wire::{
     Ack, DataMarks, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice, Open, RejectCode,
     Reset, Said, Terms, encode,
 };
-use polyrail_session::{ResetReason, Role};
 use polyrail_sim::dice::Dice;
 
 /// Hostile bytes, and the number of their frames before damage.
-pub fn hostile(dice: &mut Dice, recorded: &[Vec<u8>], target: Role) -> (Vec<u8>, u64) {
+pub fn hostile(dice: &mut Dice, recorded: &[Vec<u8>], target: NodeRole) -> (Vec<u8>, u64) {
     let mut bytes = Vec::new();
     let count = dice.scale(1, 40);
     match dice.weighted(&[1, 10, 6]) {
@@ -86,11 +86,11 @@ fn greeting(dice: &mut Dice) -> Greeting {
     Greeting { counter: dice.between(0, 6), backup: dice.chance(0.2), carrier }
 }
 
-fn random_frame(dice: &mut Dice, target: Role, out: &mut Vec<u8>) {
+fn random_frame(dice: &mut Dice, target: NodeRole, out: &mut Vec<u8>) {
     // Mostly frames that the other role may send.
     let weights: [u64; 14] = match target {
-        Role::Cloud => [1, 1, 1, 1, 6, 20, 12, 5, 8, 2, 2, 2, 1, 4],
-        Role::Gateway => [1, 1, 3, 2, 1, 20, 14, 6, 9, 2, 2, 2, 1, 3],
+        NodeRole::Cloud => [1, 1, 1, 1, 6, 20, 12, 5, 8, 2, 2, 2, 1, 4],
+        NodeRole::Gateway => [1, 1, 3, 2, 1, 20, 14, 6, 9, 2, 2, 2, 1, 3],
     };
     let data = data(dice);
     let frame = match dice.weighted(&weights) {

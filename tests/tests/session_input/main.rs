@@ -11,7 +11,7 @@ mod rig;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use polyrail_session::Role;
+use polyrail_model::NodeRole;
 use polyrail_sim::dice::Dice;
 
 use rig::Rig;
@@ -19,7 +19,7 @@ use rig::Rig;
 /// Runs one sequence of hostile input and returns its number of frames.
 fn attack(seed: u64) -> u64 {
     let mut dice = Dice::new(seed ^ 0x6675_7a7a);
-    let target = dice.pick(&[Role::Gateway, Role::Cloud, Role::Cloud]);
+    let target = dice.pick(&[NodeRole::Gateway, NodeRole::Cloud, NodeRole::Cloud]);
     let mut rig = Rig::new(&mut dice);
     let mut count = 0;
     for _ in 0..dice.between(1, 6) {

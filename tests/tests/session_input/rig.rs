@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{
-    Bytes, Channel, Delivery, Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId,
+    Bytes, Channel, Delivery, Destination, HostName, Identity, InstanceId, NodeRole, TunnelMode,
+    Unit, UserId,
 };
 use polyrail_session::limits::FLOWS_REFUSED_MAX;
 use polyrail_session::wire::Decoder;
 use polyrail_session::{
-    Endpoint, Event, FlowKey, Outlet, ResetReason, Role, Settings, TunnelInfo, TunnelKey,
+    Endpoint, Event, FlowKey, Outlet, ResetReason, Settings, TunnelInfo, TunnelKey,
 };
 use polyrail_sim::dice::Dice;
 
@@ -194,7 +195,7 @@ impl Rig {
     }
 
     /// Feeds bytes in random pieces.
-    pub fn feed(&mut self, dice: &mut Dice, target: Role, tunnel: TunnelKey, bytes: &[u8]) {
+    pub fn feed(&mut self, dice: &mut Dice, target: NodeRole, tunnel: TunnelKey, bytes: &[u8]) {
         let end = &mut self.ends[target as usize];
         let mut rest = bytes;
         while !rest.is_empty() {

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use self::table::Table;
-use crate::{Command, Control, LinkChange};
+use crate::{AdminCommand, Control, LinkChange};
 
 /// Delay before a failed watch is restarted.
 const RETRY: Duration = Duration::from_secs(1);
@@ -126,7 +126,7 @@ impl<C: Tables> Reporter<C> {
                 }
                 continue;
             }
-            if self.control.hand_over(Command::Links(now.clone())).is_err() {
+            if self.control.hand_over(AdminCommand::Links(now.clone())).is_err() {
                 return false;
             }
             if self.started {

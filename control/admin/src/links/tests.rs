@@ -50,7 +50,7 @@ impl Plane {
         loop {
             if let Some(command) = self.handle.try_recv() {
                 match command {
-                    Command::Links(change) => return Some(change),
+                    AdminCommand::Links(change) => return Some(change),
                     other => panic!("unexpected {other:?}"),
                 }
             }
@@ -172,7 +172,7 @@ fn removed_interfaces_are_reported_once_and_forgotten() {
     let reported = |reporter: &mut Reporter<GatewayTables>, table: &Table| {
         assert!(reporter.report(table));
         let all = commands.try_iter().map(|command| match command {
-            Command::Links(change) => (change.interface, change.present),
+            AdminCommand::Links(change) => (change.interface, change.present),
             other => panic!("unexpected {other:?}"),
         });
         all.collect::<Vec<_>>()
@@ -222,7 +222,7 @@ fn interfaces_are_listed_again_after_lost_notices() {
             let reported = || async {
                 for _ in 0..500 {
                     match commands.try_recv() {
-                        Ok(Command::Links(change)) => return Some(change.present),
+                        Ok(AdminCommand::Links(change)) => return Some(change.present),
                         _ => sleep(Duration::from_millis(10)).await,
                     }
                 }

@@ -16,7 +16,7 @@ use polyrail_model::TunnelMode;
 
 use super::control::Control;
 use super::{
-    AdminError, AdminOptions, Command, PathChange, PathCounters, PathPhase, PathState,
+    AdminCommand, AdminError, AdminOptions, PathChange, PathCounters, PathPhase, PathState,
     SessionPhase, SessionState, Snapshot, StartOptions, Timestamp,
 };
 
@@ -136,14 +136,14 @@ fn snapshot() -> Snapshot {
 }
 
 /// Answers one command as a small data plane would.
-fn answer(command: Command<GatewayTables>) {
+fn answer(command: AdminCommand<GatewayTables>) {
     match command {
-        Command::Status(reply) => reply.send(snapshot()),
-        Command::Paths(reply) => reply.send(vec![path_a()]),
-        Command::SetPath { name, change, reply } => reply.send(changed(&name, &change)),
-        Command::SetScheduler { reply, .. } => reply.send(()),
-        Command::Reload { reply, .. } => reply.send(Ok(vec!["a warning".to_owned()])),
-        Command::Links(_) => {}
+        AdminCommand::Status(reply) => reply.send(snapshot()),
+        AdminCommand::Paths(reply) => reply.send(vec![path_a()]),
+        AdminCommand::SetPath { name, change, reply } => reply.send(changed(&name, &change)),
+        AdminCommand::SetScheduler { reply, .. } => reply.send(()),
+        AdminCommand::Reload { reply, .. } => reply.send(Ok(vec!["a warning".to_owned()])),
+        AdminCommand::Links(_) => {}
     }
 }
 
@@ -165,7 +165,7 @@ fn answered_control() -> (Node, Arc<Control<GatewayTables>>) {
 }
 
 /// The control thread's state; nobody answers its commands.
-fn silent_control() -> (Node, Arc<Control<GatewayTables>>, Receiver<Command<GatewayTables>>) {
+fn silent_control() -> (Node, Arc<Control<GatewayTables>>, Receiver<AdminCommand<GatewayTables>>) {
     let node = Node::new();
     let poll = mio::Poll::new().unwrap();
     let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());

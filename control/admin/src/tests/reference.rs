@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::super::{
-    ConfigState, ConnectionPhase, ConnectionState, Demotion, ErrorCode, Event, LinkChange,
-    LinkState, ModeDecision, ProcessState, Record, Reloaded, RestartWish, Status,
+    AdminEvent, ConfigState, ConnectionPhase, ConnectionState, Demotion, ErrorCode, EventRecord,
+    LinkChange, LinkState, ModeDecision, ProcessState, Reloaded, RestartWish, Status,
 };
 use super::*;
 use crate::reload::ChangeLine;
@@ -95,32 +95,32 @@ fn full_status() -> Status {
 }
 
 /// One event of each kind.
-fn events() -> Vec<Event> {
+fn events() -> Vec<AdminEvent> {
     let text = || "a".to_owned();
     let (mode, path, reason) = (TunnelMode::Tls, text(), text());
     let error = (*AdminError::refused("no").0).clone();
     let link =
         LinkChange { interface: text(), index: 1, present: true, up: true, addresses: Vec::new() };
-    let up = Event::PathUp { path: text(), mode, local_address: None, peer_address: None };
+    let up = AdminEvent::PathUp { path: text(), mode, local_address: None, peer_address: None };
     let all = vec![
-        Event::Started,
+        AdminEvent::Started,
         up,
-        Event::PathDown { path: text(), reason: text() },
-        Event::PathStalled { path: text(), reason: text() },
-        Event::PathRecovered { path: text(), stalled_s: 1.0 },
-        Event::ModeChanged { path: text(), from: None, to: mode, reason: text() },
-        Event::PathRestarted { path, mode, reason, attempts: 1, took_s: 1.0 },
-        Event::PathDemoted { path: text(), reason: text(), retry_in_s: 1.0 },
-        Event::QuicRetried { path: text() },
-        Event::PathChanged { path: text(), change: text() },
-        Event::SchedulerChanged { scheduler: vec![text()] },
-        Event::SessionUp { session: text(), peer: text() },
-        Event::SessionEnded { session: text(), peer: None, reason: text() },
-        Event::Reloaded { changes: Vec::new() },
-        Event::ReloadRefused { error },
-        Event::LinkChanged(link),
-        Event::Alarm { message: text(), path: None },
-        Event::EventsLost { count: 1 },
+        AdminEvent::PathDown { path: text(), reason: text() },
+        AdminEvent::PathStalled { path: text(), reason: text() },
+        AdminEvent::PathRecovered { path: text(), stalled_s: 1.0 },
+        AdminEvent::ModeChanged { path: text(), from: None, to: mode, reason: text() },
+        AdminEvent::PathRestarted { path, mode, reason, attempts: 1, took_s: 1.0 },
+        AdminEvent::PathDemoted { path: text(), reason: text(), retry_in_s: 1.0 },
+        AdminEvent::QuicRetried { path: text() },
+        AdminEvent::PathChanged { path: text(), change: text() },
+        AdminEvent::SchedulerChanged { scheduler: vec![text()] },
+        AdminEvent::SessionUp { session: text(), peer: text() },
+        AdminEvent::SessionEnded { session: text(), peer: None, reason: text() },
+        AdminEvent::Reloaded { changes: Vec::new() },
+        AdminEvent::ReloadRefused { error },
+        AdminEvent::LinkChanged(link),
+        AdminEvent::Alarm { message: text(), path: None },
+        AdminEvent::EventsLost { count: 1 },
     ];
     let kinds: BTreeSet<_> = all.iter().map(kind).collect();
     assert_eq!(kinds.len(), KINDS, "one of each kind");
@@ -130,26 +130,26 @@ fn events() -> Vec<Event> {
 const KINDS: usize = 18;
 
 /// A number per kind, so that a new kind does not compile without a row here.
-fn kind(event: &Event) -> usize {
+fn kind(event: &AdminEvent) -> usize {
     match event {
-        Event::Started => 0,
-        Event::PathUp { .. } => 1,
-        Event::PathDown { .. } => 2,
-        Event::PathStalled { .. } => 3,
-        Event::PathRecovered { .. } => 4,
-        Event::ModeChanged { .. } => 5,
-        Event::PathRestarted { .. } => 6,
-        Event::PathDemoted { .. } => 7,
-        Event::QuicRetried { .. } => 8,
-        Event::PathChanged { .. } => 9,
-        Event::SessionUp { .. } => 10,
-        Event::SessionEnded { .. } => 11,
-        Event::Reloaded { .. } => 12,
-        Event::ReloadRefused { .. } => 13,
-        Event::LinkChanged(_) => 14,
-        Event::Alarm { .. } => 15,
-        Event::SchedulerChanged { .. } => 16,
-        Event::EventsLost { .. } => KINDS - 1,
+        AdminEvent::Started => 0,
+        AdminEvent::PathUp { .. } => 1,
+        AdminEvent::PathDown { .. } => 2,
+        AdminEvent::PathStalled { .. } => 3,
+        AdminEvent::PathRecovered { .. } => 4,
+        AdminEvent::ModeChanged { .. } => 5,
+        AdminEvent::PathRestarted { .. } => 6,
+        AdminEvent::PathDemoted { .. } => 7,
+        AdminEvent::QuicRetried { .. } => 8,
+        AdminEvent::PathChanged { .. } => 9,
+        AdminEvent::SessionUp { .. } => 10,
+        AdminEvent::SessionEnded { .. } => 11,
+        AdminEvent::Reloaded { .. } => 12,
+        AdminEvent::ReloadRefused { .. } => 13,
+        AdminEvent::LinkChanged(_) => 14,
+        AdminEvent::Alarm { .. } => 15,
+        AdminEvent::SchedulerChanged { .. } => 16,
+        AdminEvent::EventsLost { .. } => KINDS - 1,
     }
 }
 
@@ -176,9 +176,9 @@ fn every_field_is_in_the_reference() {
 fn every_event_round_trips_and_has_its_row_with_its_fields() {
     let reference = reference();
     for event in events() {
-        let record = Record { seq: 7, at: Timestamp::now(), event };
+        let record = EventRecord { seq: 7, at: Timestamp::now(), event };
         let value = serde_json::to_value(&record).unwrap();
-        assert_eq!(serde_json::from_value::<Record>(value.clone()).unwrap(), record);
+        assert_eq!(serde_json::from_value::<EventRecord>(value.clone()).unwrap(), record);
         let name = value["event"].as_str().unwrap();
         let start = format!("| `{name}` |");
         let row = reference.lines().find(|line| line.starts_with(&start));

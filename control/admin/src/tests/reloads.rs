@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use super::super::{ErrorCode, Event, Record, Reloaded, Reply};
+use super::super::{AdminEvent, ErrorCode, EventRecord, Reloaded, Reply};
 use super::*;
 use polyrail_config::log::LogHandle;
 use polyrail_config::{LogConfig, LogLevel};
@@ -14,7 +14,7 @@ use polyrail_config::{LogConfig, LogLevel};
 struct Bench {
     node: Node,
     control: Arc<Control<GatewayTables>>,
-    commands: Receiver<Command<GatewayTables>>,
+    commands: Receiver<AdminCommand<GatewayTables>>,
 }
 
 impl Bench {
@@ -48,7 +48,8 @@ impl Bench {
                     outcome = &mut reload => break outcome.unwrap(),
                     () = tokio::time::sleep(Duration::from_millis(1)) => {}
                 }
-                if let Ok(Command::Reload { config, identity, reply }) = self.commands.try_recv() {
+                let command = self.commands.try_recv();
+                if let Ok(AdminCommand::Reload { config, identity, reply }) = command {
                     assert_eq!(
                         *config,
                         GatewayConfig::load(self.node.file(), &Overrides::default()).unwrap()
@@ -70,7 +71,7 @@ impl Bench {
         outcome.unwrap_err()
     }
 
-    fn last_event(&self) -> Event {
+    fn last_event(&self) -> AdminEvent {
         let text = on_runtime(async {
             let mut reader = self.control.stream.read(0, false);
             let mut text = Vec::new();
@@ -80,7 +81,7 @@ impl Bench {
             String::from_utf8(text).unwrap()
         });
         let last = text.lines().last().unwrap();
-        serde_json::from_str::<Record>(last).unwrap().event
+        serde_json::from_str::<EventRecord>(last).unwrap().event
     }
 }
 
@@ -91,7 +92,7 @@ fn valid_file_is_applied_once() {
     let (received, outcome) = bench.reload(Ok(()));
     assert_eq!(received, Some(false));
     assert_eq!(outcome.unwrap().changes[0].to_string(), "mode: auto -> quic");
-    let Event::Reloaded { changes } = bench.last_event() else { panic!() };
+    let AdminEvent::Reloaded { changes } = bench.last_event() else { panic!() };
     assert_eq!(changes.len(), 1);
     let (received, outcome) = bench.reload(Ok(()));
     assert_eq!((received, outcome.unwrap().changes.len()), (None, 0));
@@ -106,7 +107,7 @@ fn refusal_by_the_data_plane_changes_nothing() {
     assert!(received.is_some());
     assert_eq!(outcome.unwrap_err().to_string(), "no sockets left");
     assert_eq!(bench.control.running().config.common.mode, Mode::Auto);
-    let Event::ReloadRefused { error } = bench.last_event() else { panic!() };
+    let AdminEvent::ReloadRefused { error } = bench.last_event() else { panic!() };
     assert_eq!(error.code, ErrorCode::Refused);
     // The next reload sends all changes again.
     assert_eq!(bench.reload(Ok(())).0, Some(false));
@@ -198,7 +199,7 @@ fn log_level_changes_when_the_data_plane_agrees() {
 async fn next_command(bench: &Bench) -> (Mode, Reply<Result<Vec<String>, AdminError>>) {
     let end = Instant::now() + Duration::from_secs(30);
     while Instant::now() < end {
-        if let Ok(Command::Reload { config, reply, .. }) = bench.commands.try_recv() {
+        if let Ok(AdminCommand::Reload { config, reply, .. }) = bench.commands.try_recv() {
             return (config.common.mode, reply);
         }
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -9,7 +9,7 @@ use tokio_test::io::Builder;
 use super::super::connection::{CLIENT_TIMEOUT, serve};
 use super::super::control::ANSWER_WAIT;
 use super::super::routes::{BODY_MAX, router};
-use super::super::{Event, Timestamp};
+use super::super::{AdminEvent, Timestamp};
 use super::*;
 
 const PUT: &str = "PUT /v1/paths/b HTTP/1.1\r\nhost: polyrail\r\ncontent-length: 15\r\n\r\n\
@@ -95,7 +95,7 @@ fn client_that_does_not_read_is_disconnected() {
     let (_node, control, _commands) = silent_control();
     for n in 0..900 {
         let message = format!("{n} {}", "x".repeat(500));
-        control.stream.push(Timestamp::now(), Event::Alarm { message, path: None });
+        control.stream.push(Timestamp::now(), AdminEvent::Alarm { message, path: None });
     }
     on_leaping_clock(async {
         let (mut client, served) = connect(&control, 1024);
@@ -117,7 +117,7 @@ fn slow_reader_of_events_gets_a_notice() {
         let (mut client, served) = connect(&control, 4 * 1024);
         let alarm = |n: usize| {
             let message = format!("{n} {}", "x".repeat(200));
-            control.stream.push(Timestamp::now(), Event::Alarm { message, path: None });
+            control.stream.push(Timestamp::now(), AdminEvent::Alarm { message, path: None });
         };
         alarm(0);
         client.write_all(b"GET /v1/events HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -143,7 +143,7 @@ fn unresponsive_data_plane_times_out() {
         assert!(text.starts_with("HTTP/1.1 504 ") && text.contains("\"timeout\""), "{text}");
         assert!(took >= ANSWER_WAIT && took < ANSWER_WAIT * 2, "{took:?}");
         // The command knows that its client waits no longer.
-        let Ok(Command::Status(reply)) = commands.try_recv() else { panic!("no command") };
+        let Ok(AdminCommand::Status(reply)) = commands.try_recv() else { panic!("no command") };
         assert!(!reply.is_wanted(std::time::Instant::now()));
         // A full channel is reported at once.
         let mut waiting = Vec::new();

@@ -7,13 +7,13 @@ use std::thread;
 use mio::{Events, Poll, Token, Waker};
 
 use super::super::server::{CONNECTIONS_MAX, collect};
-use super::super::{AdminHandle, EVENTS_WAITING_MAX, Event, Record, Reloaded, Status};
+use super::super::{AdminEvent, AdminHandle, EVENTS_WAITING_MAX, EventRecord, Reloaded, Status};
 use super::*;
 
 /// A data plane on its own thread: it answers commands and publishes the events it receives.
 struct Daemon {
     node: Node,
-    publish: std::sync::mpsc::Sender<Option<Event>>,
+    publish: std::sync::mpsc::Sender<Option<AdminEvent>>,
     waker: Arc<Waker>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -43,7 +43,7 @@ impl Daemon {
         Self { node, publish, waker, thread: Some(thread) }
     }
 
-    fn publish(&self, event: Event) {
+    fn publish(&self, event: AdminEvent) {
         self.publish.send(Some(event)).unwrap();
         self.waker.wake().unwrap();
     }
@@ -118,16 +118,16 @@ fn events_are_followed_and_end_with_the_daemon() {
             return None;
         }
         // Other lines are the HTTP head and chunk sizes.
-        if let Ok(record) = serde_json::from_str::<Record>(&line) {
+        if let Ok(record) = serde_json::from_str::<EventRecord>(&line) {
             return Some(record);
         }
     };
     let started = next(&mut reader).unwrap();
-    assert_eq!((started.seq, started.event), (1, Event::Started));
-    let quic = Event::QuicRetried { path: "a".to_owned() };
+    assert_eq!((started.seq, started.event), (1, AdminEvent::Started));
+    let quic = AdminEvent::QuicRetried { path: "a".to_owned() };
     daemon.publish(quic.clone());
     assert_eq!(next(&mut reader).unwrap().event, quic);
-    let alarm = Event::Alarm { message: "m".to_owned(), path: None };
+    let alarm = AdminEvent::Alarm { message: "m".to_owned(), path: None };
     daemon.publish(alarm.clone());
     assert_eq!(next(&mut reader).unwrap().event, alarm);
 
@@ -182,7 +182,7 @@ fn dropped_events_are_counted() {
     let (_node, control, _commands) = silent_control();
     let (handle, channels) = AdminHandle::<GatewayTables>::pair();
     for n in 0..EVENTS_WAITING_MAX + 5 {
-        handle.publish(Event::Alarm { message: n.to_string(), path: None });
+        handle.publish(AdminEvent::Alarm { message: n.to_string(), path: None });
     }
     let text = on_runtime(async {
         let collecting = tokio::spawn(collect(control.clone(), channels.events, channels.lost));
@@ -192,8 +192,8 @@ fn dropped_events_are_counted() {
         text
     });
     let second = std::str::from_utf8(&text).unwrap().lines().nth(1).unwrap();
-    let record: Record = serde_json::from_str(second).unwrap();
-    assert_eq!((record.seq, record.event), (2, Event::EventsLost { count: 5 }));
+    let record: EventRecord = serde_json::from_str(second).unwrap();
+    assert_eq!((record.seq, record.event), (2, AdminEvent::EventsLost { count: 5 }));
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn requested_reload_works_without_a_socket() {
                 break command;
             }
         };
-        let Command::Reload { config, reply, .. } = command else { panic!("{command:?}") };
+        let AdminCommand::Reload { config, reply, .. } = command else { panic!("{command:?}") };
         assert_eq!(config.common.mode, mode);
         reply.send(Ok(Vec::new()));
     }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
-use polyrail_admin::client::{Answer, Client, ClientError, path_address};
+use polyrail_admin::client::{AdminClient, AdminResponse, ClientError, path_address};
 use polyrail_admin::{PathChange, PathState, RestartWish, Scheduler};
 use polyrail_config::{ChainSpec, Mode};
 use serde::Deserialize;
@@ -170,13 +170,13 @@ pub(crate) fn is_not_running(error: &anyhow::Error) -> bool {
 }
 
 impl Connection {
-    pub(super) fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::new(self.socket.as_deref())?)
+    pub(super) fn client(&self) -> anyhow::Result<AdminClient> {
+        Ok(AdminClient::new(self.socket.as_deref())?)
     }
 
     pub(super) fn show<T>(
         &self,
-        answer: &Answer<T>,
+        answer: &AdminResponse<T>,
         out: &mut dyn Write,
         show: impl Fn(&T, &mut dyn Write) -> std::io::Result<()>,
     ) -> anyhow::Result<bool> {

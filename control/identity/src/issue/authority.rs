@@ -12,10 +12,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 use time::{Duration, OffsetDateTime};
 
 use super::publish::{Draft, make_folder, publish, refuse_existing};
-use super::record::{Line, Record};
+use super::record::{CertificateList, Line};
 use crate::{
-    Certificate, IdentityError, NodeRole, RevocationList, Role, Serial, files, read_certificates,
-    shown,
+    Certificate, CertificateRole, IdentityError, NodeRole, RevocationList, Serial, files,
+    read_certificates, shown,
 };
 
 /// An authority's folder, opened for issuing.
@@ -94,7 +94,7 @@ impl Authority {
     pub fn open(dir: &Path) -> Result<Self, IdentityError> {
         let (certificate_file, key_file) = (dir.join(CERTIFICATE), dir.join(KEY));
         let certificate = read_certificates(&certificate_file)?.swap_remove(0);
-        if certificate.role != Role::Authority {
+        if certificate.role != CertificateRole::Authority {
             return Err(IdentityError::content(
                 &certificate_file,
                 "this is no authority's certificate",
@@ -136,7 +136,7 @@ impl Authority {
         // Recorded first, so that every certificate can be revoked by its serial number.
         let (serial, name) = (certificate.serial.clone(), Some(request.name.clone()));
         let line = Line { serial, time: not_after, name };
-        Record::read(&self.dir.join(ISSUED))?.add(line)?;
+        CertificateList::read(&self.dir.join(ISSUED))?.add(line)?;
         let (key_text, certificate_text) = (key.serialize_pem(), signed.pem());
         let drafts = [
             Draft { name: &key_name, text: &key_text, mode: 0o600 },
@@ -156,7 +156,7 @@ impl Authority {
     /// No certificate with this serial number is on record and `unknown_too` is not set, or files
     /// cannot be written.
     pub fn revoke(&self, serial: &Serial, unknown_too: bool) -> Result<bool, IdentityError> {
-        let issued = Record::read(&self.dir.join(ISSUED))?;
+        let issued = CertificateList::read(&self.dir.join(ISSUED))?;
         let known = issued.find(serial);
         if known.is_none() && !unknown_too {
             let reason = format!(
@@ -166,7 +166,7 @@ impl Authority {
             return Err(IdentityError::Request(reason));
         }
         let name = known.and_then(|line| line.name.clone());
-        let mut revoked = Record::read(&self.dir.join(REVOKED))?;
+        let mut revoked = CertificateList::read(&self.dir.join(REVOKED))?;
         let fresh = revoked.find(serial).is_none();
         if fresh {
             let line = Line { serial: serial.clone(), time: OffsetDateTime::now_utc(), name };
@@ -182,7 +182,8 @@ impl Authority {
     /// As [`Self::revoke`]; or the file holds no certificate of this authority.
     pub fn revoke_file(&self, file: &Path) -> Result<(Serial, bool), IdentityError> {
         let certificate = read_certificates(file)?.swap_remove(0);
-        if !certificate.is_signed_by(&self.certificate) || certificate.role == Role::Authority {
+        let authority = certificate.role == CertificateRole::Authority;
+        if !certificate.is_signed_by(&self.certificate) || authority {
             return Err(IdentityError::content(file, "this authority did not issue it to a node"));
         }
         let fresh = self.revoke(&certificate.serial, true)?;
@@ -194,7 +195,7 @@ impl Authority {
         self.dir.join(CRL)
     }
 
-    fn write_revocations(&self, revoked: &Record) -> Result<(), IdentityError> {
+    fn write_revocations(&self, revoked: &CertificateList) -> Result<(), IdentityError> {
         let file = self.revocations_file();
         let last = if file.exists() { RevocationList::read(&file)?[0].number } else { 0 };
         let text = revocation_list(&self.issuer, &self.certificate, revoked.lines(), last)?;

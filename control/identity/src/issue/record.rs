@@ -14,7 +14,7 @@ use super::publish::{Draft, publish};
 use crate::{IdentityError, Serial, files, shown};
 
 /// Certificates with a time each: the end of its validity, or its revocation.
-pub(super) struct Record {
+pub(super) struct CertificateList {
     path: PathBuf,
     lines: Vec<Line>,
 }
@@ -27,7 +27,7 @@ pub(super) struct Line {
     pub(super) name: Option<Identity>,
 }
 
-impl Record {
+impl CertificateList {
     /// Reads a record; a missing file is an empty record.
     pub(super) fn read(path: &Path) -> Result<Self, IdentityError> {
         let bytes = match files::read("read", path) {

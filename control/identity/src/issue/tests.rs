@@ -23,7 +23,8 @@ use x509_parser::prelude::FromDer;
 use super::authority::{backdated, read_key};
 use super::*;
 use crate::{
-    Certificate, IdentityError, NodeRole, RevocationList, Role, Serial, read_certificates,
+    Certificate, CertificateRole, IdentityError, NodeRole, RevocationList, Serial,
+    read_certificates,
 };
 
 fn scratch() -> (TempDir, Authority) {
@@ -92,7 +93,7 @@ fn created_authority_has_its_files_and_extensions() {
     assert_eq!(found, ["ca.crt", "ca.key", "issued.list", "revoked.crl", "revoked.list"]);
     assert_eq!((mode(&dir.join("ca.key")), mode(&dir.join("ca.crt"))), (0o600, 0o644));
     let certificate = authority.certificate();
-    assert_eq!(certificate.role, Role::Authority);
+    assert_eq!(certificate.role, CertificateRole::Authority);
     assert_eq!(certificate.subject, "CN=Test rail");
     assert!(certificate.is_signed_by(certificate));
     let years = (certificate.not_after - certificate.not_before).as_seconds_f64() / 31_557_600.0;

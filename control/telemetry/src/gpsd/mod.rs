@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use self::report::{Reading, Report};
+use self::report::{GpsdReport, Reading};
 use polyrail_model::{Fix, Observation};
 
 use super::lines::{Line, Lines};
@@ -132,28 +132,28 @@ impl Watch {
             Line::NotText => return Message::Invalid("a line that is not text".to_owned()),
         };
         match serde_json::from_str(&text) {
-            Ok(Report::Reading(reading)) => self.read(reading, now),
-            Ok(Report::Version { proto_major, release }) if proto_major != PROTOCOL => {
+            Ok(GpsdReport::Reading(reading)) => self.read(reading, now),
+            Ok(GpsdReport::Version { proto_major, release }) if proto_major != PROTOCOL => {
                 let reason = format!("gpsd {release} speaks protocol {proto_major}");
                 Message::Incompatible(format!("{reason}; supported is {PROTOCOL}"))
             }
-            Ok(Report::Version { release, .. }) => {
+            Ok(GpsdReport::Version { release, .. }) => {
                 tracing::debug!(release, "gpsd answered");
                 Message::Nothing
             }
-            Ok(Report::Devices { devices }) if devices.is_empty() => {
+            Ok(GpsdReport::Devices { devices }) if devices.is_empty() => {
                 Message::Status(Some("gpsd has no receiver".to_owned()))
             }
-            Ok(Report::Devices { .. }) => Message::Status(None),
-            Ok(Report::Device(device)) if device.is_active() => Message::Status(None),
-            Ok(Report::Device(device)) => {
+            Ok(GpsdReport::Devices { .. }) => Message::Status(None),
+            Ok(GpsdReport::Device(device)) if device.is_active() => Message::Status(None),
+            Ok(GpsdReport::Device(device)) => {
                 if self.chosen.as_ref().is_some_and(|(chosen, _)| *chosen == device.path) {
                     self.chosen = None;
                 }
                 Message::Status(Some(format!("gpsd lost its receiver {}", device.path)))
             }
-            Ok(Report::Error { message }) => Message::Invalid(message),
-            Ok(Report::Other) => Message::Nothing,
+            Ok(GpsdReport::Error { message }) => Message::Invalid(message),
+            Ok(GpsdReport::Other) => Message::Nothing,
             Err(error) => Message::Invalid(error.to_string()),
         }
     }

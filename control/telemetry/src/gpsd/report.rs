@@ -7,10 +7,10 @@ use serde::Deserialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// A line from gpsd; unused reports are [`Report::Other`].
+/// A line from gpsd; unused reports are [`GpsdReport::Other`].
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "class")]
-pub(super) enum Report {
+pub(super) enum GpsdReport {
     /// The first line of a connection.
     #[serde(rename = "VERSION")]
     Version {
@@ -137,24 +137,24 @@ mod tests {
 
     fn reading(text: &str) -> Reading {
         match serde_json::from_str(text).unwrap() {
-            Report::Reading(reading) => reading,
+            GpsdReport::Reading(reading) => reading,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn reports_are_parsed() {
-        let report = |text: &str| serde_json::from_str::<Report>(text);
+        let report = |text: &str| serde_json::from_str::<GpsdReport>(text);
         let text = r#"{"class":"VERSION","release":"3.22","rev":"3.22","proto_major":3,"x":1}"#;
-        let version = Report::Version { release: "3.22".to_owned(), proto_major: 3 };
+        let version = GpsdReport::Version { release: "3.22".to_owned(), proto_major: 3 };
         assert_eq!(report(text).unwrap(), version);
-        assert_eq!(report(r#"{"class":"SKY","satellites":[{}]}"#).unwrap(), Report::Other);
-        let error = Report::Error { message: "no".to_owned() };
+        assert_eq!(report(r#"{"class":"SKY","satellites":[{}]}"#).unwrap(), GpsdReport::Other);
+        let error = GpsdReport::Error { message: "no".to_owned() };
         assert_eq!(report(r#"{"class":"ERROR","message":"no"}"#).unwrap(), error);
         let devices = r#"{"class":"DEVICES","devices":[
             {"path":"/dev/ttyUSB0","activated":"2023-01-01T00:00:00.0Z"},
             {"path":"b","activated":0}]}"#;
-        let Report::Devices { devices } = report(devices).unwrap() else { panic!() };
+        let GpsdReport::Devices { devices } = report(devices).unwrap() else { panic!() };
         assert_eq!(devices.iter().map(Device::is_active).collect::<Vec<_>>(), [true, false]);
         for bad in [
             "",

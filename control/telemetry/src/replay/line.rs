@@ -13,7 +13,7 @@ pub(super) const VERSION: u64 = 1;
 
 /// A parsed line.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Entry {
+pub(super) enum ReplayLine {
     /// The format and version that the following lines have.
     Head,
     /// Observations.
@@ -124,7 +124,7 @@ pub fn route_id(name: &str) -> RouteId {
     RouteId(u64::from_be_bytes(first))
 }
 
-impl Entry {
+impl ReplayLine {
     /// Reads a line.
     ///
     /// # Errors
@@ -139,10 +139,10 @@ impl Entry {
 }
 
 impl Raw {
-    fn head(&self) -> Result<Entry, LineError> {
+    fn head(&self) -> Result<ReplayLine, LineError> {
         let (format, version) = (self.format.as_deref(), self.version);
         if format == Some(FORMAT) && version == Some(VERSION) {
-            return Ok(Entry::Head);
+            return Ok(ReplayLine::Head);
         }
         let (format, version) = (format.unwrap_or("?"), version.unwrap_or(0));
         let known = format!("supported is {FORMAT} {VERSION}");
@@ -267,8 +267,8 @@ mod tests {
     use super::*;
 
     fn observed(text: &str) -> Vec<Observation> {
-        match Entry::parse(text) {
-            Ok(Entry::Telemetry(telemetry)) => telemetry.observations(at(), |name| name != "z"),
+        match ReplayLine::parse(text) {
+            Ok(ReplayLine::Telemetry(line)) => line.observations(at(), |name| name != "z"),
             other => panic!("{text}: {other:?}"),
         }
     }
@@ -324,13 +324,14 @@ mod tests {
 
     #[test]
     fn head_names_format_and_version() {
-        assert_eq!(Entry::parse(r#"{"format":"polyrail-telemetry","version":1}"#), Ok(Entry::Head));
+        let head = ReplayLine::parse(r#"{"format":"polyrail-telemetry","version":1}"#);
+        assert_eq!(head, Ok(ReplayLine::Head));
         for other in [
             r#"{"format":"polyrail-telemetry","version":2}"#,
             r#"{"format":"else","version":1}"#,
             r#"{"version":1}"#,
         ] {
-            assert!(matches!(Entry::parse(other), Err(LineError::Incompatible(_))), "{other}");
+            assert!(matches!(ReplayLine::parse(other), Err(LineError::Incompatible(_))), "{other}");
         }
     }
 
@@ -376,7 +377,7 @@ mod tests {
                 .to_owned(),
             format!("{{\"carriers\":[{}]}}", vec!["{\"carrier\":\"a\",\"cell\":1}"; 17].join(",")),
         ] {
-            assert!(matches!(Entry::parse(&bad), Err(LineError::Invalid(_))), "{bad}");
+            assert!(matches!(ReplayLine::parse(&bad), Err(LineError::Invalid(_))), "{bad}");
         }
     }
 }

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use self::line::route_id;
-use self::line::{Entry, LineError};
+use self::line::{LineError, ReplayLine};
 use self::pace::Pace;
 use super::lines::{Line, Lines};
 use super::source::{Backoff, Source};
@@ -102,9 +102,9 @@ async fn play<R: AsyncRead + Unpin>(
         source.monitor.count_line();
         let number = lines.number();
         let entry = text.map_err(|reason| LineError::Invalid(reason.to_owned()));
-        match entry.and_then(|text| Entry::parse(&text)) {
-            Ok(Entry::Head) => {}
-            Ok(Entry::Telemetry(telemetry)) => {
+        match entry.and_then(|text| ReplayLine::parse(&text)) {
+            Ok(ReplayLine::Head) => {}
+            Ok(ReplayLine::Telemetry(telemetry)) => {
                 backoff.reset(source);
                 let due = pace.due(telemetry.time_s, Instant::now().into_std());
                 tokio::time::sleep_until(due.into()).await;

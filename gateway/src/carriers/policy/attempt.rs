@@ -1,4 +1,4 @@
-//! One connection attempt of a carrier, and its transport's state.
+//! The connection attempts of a carrier, and their transports' state.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -92,4 +92,80 @@ impl Attempt {
             _ => None,
         }
     }
+}
+
+/// The connections of a carrier.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts {
+    pub(crate) list: Vec<Attempt>,
+    next_id: u64,
+    /// The number of changes of the socket options.
+    pub(crate) generation: u64,
+    /// A lone QUIC connection next to a TLS path.
+    pub(crate) probe: Option<AttemptId>,
+}
+
+impl Attempts {
+    /// Adds a connection that starts now.
+    pub(crate) fn add(
+        &mut self,
+        now: Instant,
+        mode: TunnelMode,
+        address: SocketAddr,
+        patience: u32,
+    ) -> AttemptId {
+        let id = AttemptId(self.next_id);
+        self.next_id += 1;
+        self.list.push(Attempt {
+            id,
+            mode,
+            address,
+            stage: Stage::Dialing,
+            started: now,
+            up_at: None,
+            reading: Reading::default(),
+            stalled: false,
+            patience,
+            generation: self.generation,
+            early: false,
+            closing: false,
+        });
+        id
+    }
+
+    pub(crate) fn get(&self, id: AttemptId) -> Option<&Attempt> {
+        self.list.iter().find(|attempt| attempt.id == id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: AttemptId) -> Option<&mut Attempt> {
+        self.list.iter_mut().find(|attempt| attempt.id == id)
+    }
+
+    pub(crate) fn remove(&mut self, id: AttemptId) -> Option<Attempt> {
+        let index = self.list.iter().position(|attempt| attempt.id == id)?;
+        Some(self.list.remove(index))
+    }
+
+    /// The newest path.
+    pub(crate) fn current(&self) -> Option<&Attempt> {
+        self.list.iter().filter(|attempt| attempt.path().is_some()).max_by_key(|a| a.path())
+    }
+
+    /// The connections that may still become paths.
+    pub(crate) fn unready(&self) -> impl Iterator<Item = &Attempt> {
+        self.list.iter().filter(|attempt| attempt.is_unready())
+    }
+}
+
+#[test]
+fn current_is_the_newest_path() {
+    let mut attempts = Attempts::default();
+    for number in [2, 3, 1] {
+        let address = ([192, 0, 2, 1], 1).into();
+        let id = attempts.add(Instant::now(), TunnelMode::Quic, address, 1);
+        attempts.get_mut(id).unwrap().stage = Stage::Path(number);
+    }
+    assert_eq!(attempts.current().and_then(Attempt::path), Some(3));
+    attempts.remove(AttemptId(1));
+    assert_eq!(attempts.current().and_then(Attempt::path), Some(2));
 }

@@ -117,6 +117,25 @@ impl Choice {
         self.demotion.as_ref()
     }
 
+    /// Why the carrier uses this mode after another one.
+    pub(crate) fn reason(&self, mode: TunnelMode, from: Option<TunnelMode>) -> String {
+        let wish = self.wish;
+        if wish != Mode::Auto {
+            return format!("mode {wish} is set");
+        }
+        let demotion = self.demotion.as_ref();
+        if let Some(demotion) = demotion.filter(|_| mode == TunnelMode::Tls) {
+            return demotion.why.to_string();
+        }
+        let text = match mode {
+            TunnelMode::Quic if demotion.is_some() => "QUIC was answered before TLS",
+            TunnelMode::Tls => "TLS was answered before QUIC",
+            TunnelMode::Quic if from == Some(TunnelMode::Tls) => "QUIC is answered again",
+            TunnelMode::Quic => "QUIC was answered",
+        };
+        text.to_owned()
+    }
+
     /// A TLS path is up.
     pub(crate) fn on_tls_path(&mut self, now: Instant) {
         self.quic_since = None;

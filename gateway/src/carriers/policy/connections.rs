@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use polyrail_config::Mode;
 use polyrail_model::TunnelMode;
-use polyrail_tunnel::Backoff;
 
-use super::attempt::{Attempt, AttemptId, Reading, Stage};
+use super::attempt::{Attempt, AttemptId, Stage};
+use super::backoff::Backoff;
 use super::notice::{Action, Cause, EndingKind, Start};
 use super::search::{Lanes, Mark, Plan, Search, Sight};
 use super::{Policy, pace};
@@ -16,7 +16,8 @@ use super::{Policy, pace};
 impl Policy {
     pub(super) fn begin_search(&mut self, now: Instant, cause: Cause) {
         self.drop_probe(now);
-        let mark = self.current().map(|path| Mark { attempt: path.id, acked: path.reading.acked });
+        let current = self.attempts.current();
+        let mark = current.map(|path| Mark { attempt: path.id, acked: path.reading.acked });
         // Consecutive searches share one pace; an operator's request starts at once.
         let paced = cause.is_urgent() && cause != Cause::Operator;
         let last_start = self.last_start.filter(|_| paced);
@@ -38,7 +39,7 @@ impl Policy {
             }
             (_, Mode::Auto) => {
                 // TLS won the last race, so QUIC may not work here.
-                let doubtful = self.travelled == Some(tls);
+                let doubtful = self.travelled() == Some(tls);
                 let delay = if doubtful { Duration::ZERO } else { pace::join_delay(self.rtt) };
                 let join = search.begun + delay;
                 let join = search.hurried_at.map_or(join, |at| join.min(at));
@@ -52,8 +53,8 @@ impl Policy {
         let sight = Sight {
             pace: &self.pace,
             rtt: self.rtt,
-            attempts: &self.attempts,
-            not_before: self.not_before,
+            attempts: &self.attempts.list,
+            not_before: self.backoffs.each_ref().map(|backoff| backoff.until),
         };
         search.plan(self.lanes(search), sight)
     }
@@ -74,8 +75,8 @@ impl Policy {
     }
 
     pub(super) fn begin_probe(&mut self, now: Instant) {
-        self.probe = self.start(now, TunnelMode::Quic, 1);
-        if self.probe.is_none() {
+        self.attempts.probe = self.start(now, TunnelMode::Quic, 1);
+        if self.attempts.probe.is_none() {
             self.choice.on_probe_dropped(now);
         }
     }
@@ -88,23 +89,8 @@ impl Policy {
     ) -> Option<AttemptId> {
         let link = &self.link;
         let address = self.book.draw(|address| link.reaches(address))?;
-        let id = AttemptId(self.next_id);
-        self.next_id += 1;
-        let racer = self.attempts.iter().any(|attempt| !attempt.closing);
-        self.attempts.push(Attempt {
-            id,
-            mode,
-            address,
-            stage: Stage::Dialing,
-            started: now,
-            up_at: None,
-            reading: Reading::default(),
-            stalled: false,
-            patience,
-            generation: self.generation,
-            early: false,
-            closing: false,
-        });
+        let racer = self.attempts.list.iter().any(|attempt| !attempt.closing);
+        let id = self.attempts.add(now, mode, address, patience);
         self.counters.attempts += 1;
         match mode {
             TunnelMode::Quic => self.counters.quic_attempts += 1,
@@ -119,12 +105,11 @@ impl Policy {
 
     /// Closes a connection that was not answered in time.
     pub(super) fn give_up(&mut self, now: Instant, id: AttemptId) {
-        let Some(attempt) = self.attempts.iter().find(|attempt| attempt.id == id) else { return };
+        let Some(attempt) = self.attempts.get(id) else { return };
         if attempt.up_at.is_none() {
             self.book.failed(attempt.address, false);
         }
-        if self.probe == Some(id) {
-            self.probe = None;
+        if self.attempts.probe.take_if(|probe| *probe == id).is_some() {
             let verdict = self.choice.on_probe_failed(now, EndingKind::Silent);
             self.obey(now, verdict);
         }
@@ -134,17 +119,17 @@ impl Policy {
     /// Closes expired connections that no search counts.
     pub(super) fn expire(&mut self, now: Instant) {
         let due = |attempt: &&Attempt| self.expires_at(attempt).is_some_and(|at| at <= now);
-        let over: Vec<AttemptId> = self.attempts.iter().filter(due).map(|a| a.id).collect();
+        let over: Vec<AttemptId> = self.attempts.unready().filter(due).map(|a| a.id).collect();
         for id in over {
             self.give_up(now, id);
         }
     }
 
     pub(super) fn expires_at(&self, attempt: &Attempt) -> Option<Instant> {
-        if !attempt.is_unready() || attempt.up_at.is_some() {
+        if attempt.up_at.is_some() {
             return None;
         }
-        if self.probe == Some(attempt.id) {
+        if self.attempts.probe == Some(attempt.id) {
             let srtt = self.rtt.map(|rtt| rtt.smoothed).unwrap_or_default();
             return Some(attempt.started + (srtt * 3 + PROBE_LIFE).max(PROBE_LIFE_MIN));
         }
@@ -152,7 +137,7 @@ impl Policy {
     }
 
     pub(super) fn drop_probe(&mut self, now: Instant) {
-        if self.probe.take().is_some() {
+        if self.attempts.probe.take().is_some() {
             self.choice.on_probe_dropped(now);
         }
     }
@@ -160,13 +145,12 @@ impl Policy {
     /// Resets the backoff after refusals, because something changed.
     pub(super) fn begin_afresh(&mut self) {
         self.backoffs.iter_mut().for_each(Backoff::reset);
-        self.not_before = [None; 2];
     }
 
     pub(super) fn end_all(&mut self, now: Instant, reason: &'static str) {
         self.drop_probe(now);
         self.search = None;
-        let all: Vec<AttemptId> = self.attempts.iter().map(|attempt| attempt.id).collect();
+        let all: Vec<_> = self.attempts.list.iter().map(|attempt| attempt.id).collect();
         all.into_iter().for_each(|id| self.close(id, reason));
         self.note_loss(now, reason);
     }
@@ -176,17 +160,14 @@ impl Policy {
         reason: &'static str,
         unwanted: impl Fn(&Self, &Attempt) -> bool,
     ) {
-        let probe = self.probe;
-        let unready = self.attempts.iter().filter(|attempt| attempt.is_unready());
-        let over: Vec<AttemptId> = unready
-            .filter(|attempt| Some(attempt.id) != probe && unwanted(self, attempt))
-            .map(|attempt| attempt.id)
-            .collect();
+        let probe = self.attempts.probe;
+        let over = |attempt: &&Attempt| Some(attempt.id) != probe && unwanted(self, attempt);
+        let over: Vec<AttemptId> = self.attempts.unready().filter(over).map(|a| a.id).collect();
         over.into_iter().for_each(|id| self.close(id, reason));
     }
 
     pub(super) fn close(&mut self, id: AttemptId, reason: &'static str) {
-        let attempt = self.attempts.iter_mut().find(|attempt| attempt.id == id);
+        let attempt = self.attempts.get_mut(id);
         if let Some(attempt) = attempt.filter(|attempt| !attempt.closing) {
             attempt.closing = true;
             // The cloud may already use a connection that sent its greeting.

@@ -20,6 +20,7 @@
 
 mod addresses;
 mod attempt;
+mod backoff;
 mod choice;
 mod connections;
 mod demotion;
@@ -34,12 +35,11 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use polyrail_admin::{PathCounters, PathPhase};
 use polyrail_config::Mode;
 use polyrail_model::{Bitrate, TunnelMode};
-use polyrail_tunnel::Backoff;
 
 pub(crate) use self::attempt::{AttemptId, Reading, Rtt};
 pub(crate) use self::demotion::Demotion;
@@ -47,7 +47,8 @@ pub(crate) use self::notice::{Action, Cause, Decision, Ending, EndingKind, Link,
 pub(crate) use self::pace::Pace;
 
 use self::addresses::AddressBook;
-use self::attempt::Attempt;
+use self::attempt::{Attempt, Attempts};
+use self::backoff::Backoff;
 use self::choice::Choice;
 use self::search::Search;
 
@@ -57,36 +58,28 @@ pub(crate) struct Policy {
     pace: Pace,
     enabled: bool,
     link: Link,
-    attempts: Vec<Attempt>,
+    attempts: Attempts,
     search: Option<Search>,
-    /// A lone QUIC connection next to a TLS path.
-    probe: Option<AttemptId>,
     choice: Choice,
     book: AddressBook,
+    /// Of each mode; QUIC first.
     backoffs: [Backoff; 2],
-    not_before: [Option<Instant>; 2],
     /// When a search last started a connection.
     last_start: Option<Instant>,
-    /// The number of changes of the socket options.
-    generation: u64,
     /// The last round-trip time of this carrier.
     rtt: Option<Rtt>,
-    next_id: u64,
-    /// The mode of the last path.
-    travelled: Option<TunnelMode>,
     /// A path was reported to the operator, but not its end.
     carrying: bool,
+    /// The mode of the last path, and why.
     decision: Option<Decision>,
     /// Since the start; without the bytes.
     counters: PathCounters,
-    phase: (PathPhase, Option<Instant>),
+    phase: Option<(PathPhase, Instant)>,
     actions: VecDeque<Action>,
 }
 
 /// The maximum number of paths, while the session has not closed the older ones.
 const PATHS_MAX: usize = 3;
-/// The maximum backoff after refusals.
-const REFUSED_MAX: Duration = Duration::from_secs(2);
 
 impl Policy {
     /// A carrier that connects at its first turn, if it is enabled.
@@ -97,27 +90,21 @@ impl Policy {
         addresses: Vec<SocketAddr>,
         seed: u64,
     ) -> Self {
-        let backoff = |lane| Backoff::with_max(REFUSED_MAX, seed.wrapping_add(lane));
         Self {
             pace,
             enabled,
             link: Link::Unknown,
-            attempts: Vec::new(),
+            attempts: Attempts::default(),
             search: None,
-            probe: None,
             choice: Choice::new(mode),
             book: AddressBook::new(addresses),
-            backoffs: [backoff(0), backoff(1)],
-            not_before: [None; 2],
+            backoffs: [seed, seed.wrapping_add(1)].map(Backoff::new),
             last_start: None,
-            generation: 0,
             rtt: None,
-            next_id: 0,
-            travelled: None,
             carrying: false,
             decision: None,
             counters: PathCounters::default(),
-            phase: (PathPhase::Down, None),
+            phase: None,
             actions: VecDeque::new(),
         }
     }
@@ -132,22 +119,21 @@ impl Policy {
     /// The socket options changed: pending attempts are abandoned, and the path is replaced. It
     /// stays until a fresh one is up.
     pub(crate) fn respec(&mut self, now: Instant) {
-        self.generation += 1;
+        self.attempts.generation += 1;
         self.give_up_outdated(now);
         self.renew(now, Cause::Config);
     }
 
     fn give_up_outdated(&mut self, now: Instant) {
-        let probes = |attempt: &Attempt| self.probe == Some(attempt.id);
-        if self.attempts.iter().any(|attempt| probes(attempt) && self.is_outdated(attempt)) {
+        let probe = self.attempts.probe.and_then(|id| self.attempts.get(id));
+        if probe.is_some_and(|attempt| self.is_outdated(attempt)) {
             self.drop_probe(now);
         }
-        let unready = |attempt: &Attempt| attempt.is_unready() && self.is_outdated(attempt);
-        if !self.attempts.iter().any(unready) {
+        if !self.attempts.unready().any(|attempt| self.is_outdated(attempt)) {
             return;
         }
         self.close_unready("the carrier was changed", Self::is_outdated);
-        if self.current().is_none() {
+        if self.attempts.current().is_none() {
             // Starts a new search at once, because the attempts of the old one are closed.
             self.search = None;
         }
@@ -155,7 +141,7 @@ impl Policy {
 
     /// Whether the settings of a connection have changed since it was started.
     fn is_outdated(&self, attempt: &Attempt) -> bool {
-        attempt.generation < self.generation || !self.book.contains(&attempt.address)
+        attempt.generation < self.attempts.generation || !self.book.contains(&attempt.address)
     }
 
     /// The next action, in order.
@@ -165,13 +151,11 @@ impl Policy {
 
     /// Updates the state of a connection.
     pub(crate) fn observe(&mut self, now: Instant, id: AttemptId, reading: Reading) {
-        let Some(attempt) = self.attempts.iter_mut().find(|attempt| attempt.id == id) else {
-            return;
-        };
+        let Some(attempt) = self.attempts.get_mut(id) else { return };
         let before = std::mem::replace(&mut attempt.reading, reading);
         let grown = reading.acked > before.acked || reading.received > before.received;
         let tcp_path = attempt.mode == TunnelMode::Tls && attempt.path().is_some();
-        if self.current().is_some_and(|current| current.id == id) {
+        if self.attempts.current().is_some_and(|current| current.id == id) {
             self.rtt = reading.rtt.or(self.rtt);
         }
         if grown && tcp_path {
@@ -186,8 +170,8 @@ impl Policy {
             self.watch_path(now);
             self.watch_mode(now);
             self.watch_spec(now);
-            if self.search.is_none() && self.current().is_none() {
-                let cause = if self.travelled.is_some() { Cause::Lost } else { Cause::Start };
+            if self.search.is_none() && self.attempts.current().is_none() {
+                let cause = if self.decision.is_some() { Cause::Lost } else { Cause::Start };
                 self.begin_search(now, cause);
             }
             self.expire(now);
@@ -198,7 +182,7 @@ impl Policy {
 
     /// When [`Policy::turn`] is due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
-        let idle = self.is_usable() && self.current().is_none() && self.search.is_none();
+        let idle = self.is_usable() && self.attempts.current().is_none() && self.search.is_none();
         if idle || !self.actions.is_empty() {
             return Some(now);
         }
@@ -209,7 +193,7 @@ impl Policy {
         let choice = self.settled_mode().and_then(|mode| self.choice.next_timeout(mode));
         let stall = self.is_stall_due().then_some(now);
         let wish = self.wish_over_at();
-        let expiries = self.attempts.iter().filter_map(|attempt| self.expires_at(attempt));
+        let expiries = self.attempts.unready().filter_map(|attempt| self.expires_at(attempt));
         expiries.chain([plan, stall, choice, wish].into_iter().flatten()).min()
     }
 
@@ -243,7 +227,7 @@ impl Policy {
             !policy.choice.allows(attempt.mode)
         });
         let urgent = self.search.as_ref().is_some_and(|search| search.cause.is_urgent());
-        let Some(current) = self.current().map(|current| current.mode) else { return };
+        let Some(current) = self.attempts.current().map(|current| current.mode) else { return };
         match (mode, current) {
             _ if urgent => {}
             (Mode::Auto, TunnelMode::Tls) => self.begin_search(now, Cause::Mode),
@@ -268,7 +252,7 @@ impl Policy {
     pub(crate) fn set_addresses(&mut self, now: Instant, addresses: Vec<SocketAddr>) {
         self.book.replace(addresses);
         self.give_up_outdated(now);
-        if self.current().is_some_and(|path| self.is_outdated(path)) {
+        if self.attempts.current().is_some_and(|path| self.is_outdated(path)) {
             self.renew(now, Cause::Config);
         }
     }
@@ -282,7 +266,7 @@ impl Policy {
         let urgent =
             |search: &Search| search.cause.is_urgent() && !search.cause.ends_with_progress();
         if !self.is_usable()
-            || self.current().is_none()
+            || self.attempts.current().is_none()
             || !restart
             || self.search.as_ref().is_some_and(urgent)
         {
@@ -318,7 +302,7 @@ impl Policy {
             self.last_start = None;
             self.begin_afresh();
             self.renew(now, Cause::Interface);
-        } else if let Some(own) = self.current().and_then(|path| path.reading.local)
+        } else if let Some(own) = self.attempts.current().and_then(|path| path.reading.local)
             && !self.link.has(own)
         {
             self.renew(now, Cause::Address);
@@ -328,15 +312,16 @@ impl Policy {
 
     /// The sender of one direction suspects that UDP is policed to `rate`.
     pub(crate) fn on_policed(&mut self, now: Instant, id: AttemptId, rate: Bitrate) {
-        let path = self.current().filter(|path| path.id == id && path.mode == TunnelMode::Quic);
+        let path =
+            self.attempts.current().filter(|path| path.id == id && path.mode == TunnelMode::Quic);
         if path.is_some() && self.search.is_none() && self.is_usable() {
             let verdict = self.choice.on_policed(now, rate);
             self.obey(now, verdict);
         }
     }
 
-    /// The carrier's state, and since when.
-    pub(crate) fn phase(&self) -> (PathPhase, Option<Instant>) {
+    /// The carrier's state, and since when; `None` before the first turn.
+    pub(crate) fn phase(&self) -> Option<(PathPhase, Instant)> {
         self.phase
     }
 
@@ -354,13 +339,13 @@ impl Policy {
 
     /// Whether neither the policy nor the session is closing a connection.
     pub(crate) fn is_open(&self, id: AttemptId) -> bool {
-        let open = |attempt: &&Attempt| attempt.is_unready() || attempt.path().is_some();
-        self.attempts.iter().filter(open).any(|attempt| attempt.id == id)
+        let open = |attempt: &Attempt| attempt.is_unready() || attempt.path().is_some();
+        self.attempts.get(id).is_some_and(open)
     }
 
     /// The connection in use.
     pub(crate) fn in_use(&self) -> Option<AttemptId> {
-        self.current().map(|current| current.id)
+        self.attempts.current().map(|current| current.id)
     }
 
     fn is_usable(&self) -> bool {
@@ -371,26 +356,21 @@ impl Policy {
         self.book.any(|address| link.reaches(address))
     }
 
-    /// The newest path.
-    fn current(&self) -> Option<&Attempt> {
-        self.attempts.iter().filter(|attempt| attempt.path().is_some()).max_by_key(|a| a.path())
-    }
-
     fn tell(&mut self, notice: Notice) {
         self.actions.push_back(Action::Tell(notice));
     }
 
     fn note_phase(&mut self, now: Instant) {
         let urgent = self.search.as_ref().is_some_and(|search| search.cause.ends_with_progress());
-        let phase = match self.current() {
+        let phase = match self.attempts.current() {
             _ if !self.enabled => PathPhase::Disabled,
             _ if !self.fits_any(&self.link) => PathPhase::NoInterface,
             Some(_) if urgent => PathPhase::Stalled,
             Some(_) => PathPhase::Up,
             None => PathPhase::Down,
         };
-        if self.phase.0 != phase || self.phase.1.is_none() {
-            self.phase = (phase, Some(now));
+        if self.phase.is_none_or(|(known, _)| known != phase) {
+            self.phase = Some((phase, now));
         }
     }
 }

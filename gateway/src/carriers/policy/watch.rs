@@ -17,7 +17,7 @@ use super::search::Search;
 impl Policy {
     /// The session reports that a path stalled, or recovered.
     pub(crate) fn set_stalled(&mut self, id: AttemptId, stalled: bool) {
-        if let Some(attempt) = self.find(id) {
+        if let Some(attempt) = self.attempts.get_mut(id) {
             attempt.stalled = stalled;
         }
     }
@@ -32,13 +32,13 @@ impl Policy {
 
     /// The mode of the newest path, unless a search is about to change it.
     pub(super) fn settled_mode(&self) -> Option<TunnelMode> {
-        self.current().filter(|_| self.search.is_none()).map(|path| path.mode)
+        self.attempts.current().filter(|_| self.search.is_none()).map(|path| path.mode)
     }
 
     /// The newest path, if a stall of it starts a restart.
     fn watched(&self) -> Option<&Attempt> {
         let urgent = self.search.as_ref().is_some_and(|search| search.cause.is_urgent());
-        self.current().filter(|_| !urgent && self.pace.restart.enabled)
+        self.attempts.current().filter(|_| !urgent && self.pace.restart.enabled)
     }
 
     /// Whether a stall should start a restart.
@@ -67,7 +67,7 @@ impl Policy {
     fn give_up_wish(&mut self, now: Instant) {
         let cause = self.search.take().map(|search| search.cause);
         self.close_unready("the old connection carries", |_, attempt| !attempt.has_greeted());
-        let on_quic = self.current().is_some_and(|path| path.mode == TunnelMode::Quic);
+        let on_quic = self.attempts.current().is_some_and(|path| path.mode == TunnelMode::Quic);
         if cause == Some(Cause::Mode) && on_quic && self.choice.lift_demotion(now) {
             self.tell(Notice::Lifted);
             self.decide(now, TunnelMode::Quic);
@@ -80,8 +80,7 @@ impl Policy {
         let Some(mark) = search.mark.filter(|_| search.cause.ends_with_progress()) else {
             return false;
         };
-        let path = self.attempts.iter().find(|attempt| attempt.id == mark.attempt);
-        path.is_some_and(|path| {
+        self.attempts.get(mark.attempt).is_some_and(|path| {
             !path.stalled && (search.cause == Cause::Stall || path.reading.acked > mark.acked)
         })
     }
@@ -95,15 +94,13 @@ impl Policy {
 
     /// When a restart is abandoned because the old path works.
     pub(super) fn wish_over_at(&self) -> Option<Instant> {
-        let search = self.search.as_ref()?;
+        let (search, path) = (self.search.as_ref()?, self.attempts.current()?);
         let wished = match search.cause {
             Cause::Cell | Cause::Address | Cause::Interface | Cause::Slow | Cause::Operator => true,
-            Cause::Mode => self.current().is_some_and(|path| self.choice.allows(path.mode)),
+            Cause::Mode => self.choice.allows(path.mode),
             _ => false,
         };
-        let healthy = self.current().is_some_and(|path| {
-            !path.stalled && path.reading.local.is_none_or(|own| self.link.has(own))
-        });
+        let healthy = !path.stalled && path.reading.local.is_none_or(|own| self.link.has(own));
         (wished && healthy).then_some(search.begun + WISHED_FOR)
     }
 
@@ -120,7 +117,7 @@ impl Policy {
 
     /// Replaces a path with outdated settings.
     pub(super) fn watch_spec(&mut self, now: Instant) {
-        let outdated = self.current().is_some_and(|path| self.is_outdated(path));
+        let outdated = self.attempts.current().is_some_and(|path| self.is_outdated(path));
         if outdated && self.search.is_none() {
             self.begin_search(now, Cause::Config);
         }
@@ -142,7 +139,7 @@ impl Policy {
                 let retry_in = demotion.retry_at.saturating_duration_since(now);
                 let reason = demotion.why.to_string();
                 self.tell(Notice::Demoted { reason, retry_in, again });
-                match self.current().map(|current| current.mode) {
+                match self.attempts.current().map(|current| current.mode) {
                     Some(TunnelMode::Quic) => self.begin_search(now, Cause::Mode),
                     Some(current) => self.decide(now, current),
                     None => {}

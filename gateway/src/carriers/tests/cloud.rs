@@ -5,49 +5,38 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
-use mio::{Events, Poll};
-use polyrail_admin::{Event, PathPhase, RestartWish};
+use polyrail_admin::{AdminEvent, PathPhase, RestartWish};
 use polyrail_identity::{NodeRole, SystemClock};
-use polyrail_relay::{Label, Relay, RelaySettings};
-use polyrail_session::{Endpoint, Settings};
+use polyrail_relay::Label;
 use polyrail_tunnel::{SocketOptions, tls};
+
+use crate::side::Side;
 
 use super::{CONFIG, World, identity, restart};
 
 /// A cloud that serves TLS.
 struct Cloud {
-    relay: Relay,
-    poll: Poll,
+    side: Side,
     listener: TcpListener,
     server: tls::Server,
 }
 
 impl Cloud {
     fn new(world: &World) -> Self {
-        let poll = Poll::new().unwrap();
-        let registry = poll.registry().try_clone().unwrap();
-        let endpoint = Endpoint::cloud(Instant::now(), Settings::default(), [9; 32]);
-        let relay = Relay::new(registry, endpoint, RelaySettings::default());
         let identity = identity(&world.authority, world.folder.path(), "cloud", NodeRole::Cloud);
         let options = SocketOptions::default();
         let server = tls::Server::new(identity, options, Arc::new(SystemClock)).unwrap();
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        Self { relay, poll, listener, server }
+        Self { side: Side::cloud(), listener, server }
     }
 
     fn turn(&mut self) {
         let now = Instant::now();
         while let Ok((socket, _)) = self.listener.accept() {
             let tunnel = self.server.accept(now, socket).unwrap();
-            self.relay.add_tunnel(tunnel, Label::default()).unwrap();
+            self.side.relay.add_tunnel(tunnel, Label::default()).unwrap();
         }
-        let mut events = Events::with_capacity(64);
-        self.poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
-        for event in &events {
-            self.relay.on_event(now, event);
-        }
-        self.relay.turn(now);
-        while self.relay.poll_event().is_some() {}
+        self.side.turn();
     }
 }
 
@@ -82,12 +71,12 @@ fn an_operator_and_a_modem_in_another_cell_renew_a_path_that_is_up() {
         assert_ne!(state.local_address, Some(old), "a connection of its own");
         turn(&mut world);
         let events = world.carriers.take_events();
-        let restarted = |event: &Event| {
-            matches!(event, Event::PathRestarted { path, reason, .. }
+        let restarted = |event: &AdminEvent| {
+            matches!(event, AdminEvent::PathRestarted { path, reason, .. }
                 if path == "a" && reason == cause)
         };
         assert!(events.iter().any(restarted), "{events:?}");
-        let down = |event: &Event| matches!(event, Event::PathDown { .. });
+        let down = |event: &AdminEvent| matches!(event, AdminEvent::PathDown { .. });
         assert!(!events.iter().any(down), "{events:?}");
     }
 }

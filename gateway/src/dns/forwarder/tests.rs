@@ -11,9 +11,9 @@ use super::*;
 
 const USER: UserId = UserId(1);
 
-fn client(number: u16) -> Client {
+fn client(number: u16) -> DnsClient {
     let address = SocketAddr::from(([10, 9, 0, 2], 1000 + number));
-    Client { address, asked: "9.9.9.9:53".parse().unwrap() }
+    DnsClient { address, asked: "9.9.9.9:53".parse().unwrap() }
 }
 
 fn query(id: u16, name: &str, edns: Option<u16>) -> Message {
@@ -66,13 +66,13 @@ fn sent(forwarder: &mut Forwarder, now: Instant) -> Vec<Vec<u8>> {
     messages
 }
 
-fn replies(forwarder: &mut Forwarder) -> Vec<(Client, Message)> {
+fn replies(forwarder: &mut Forwarder) -> Vec<(DnsClient, Message)> {
     std::iter::from_fn(|| forwarder.poll_reply())
         .map(|reply| (reply.client, Message::from_vec(&reply.bytes).unwrap()))
         .collect()
 }
 
-fn ask(forwarder: &mut Forwarder, now: Instant, client: Client, message: &Message) {
+fn ask(forwarder: &mut Forwarder, now: Instant, client: DnsClient, message: &Message) {
     forwarder.query(now, USER, client, &message.to_vec().unwrap());
 }
 

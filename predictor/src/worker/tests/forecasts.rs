@@ -140,7 +140,7 @@ fn forecasts_expire_without_telemetry_or_reports_of_modems() {
 
 #[test]
 fn reload_turns_forecasts_on_and_off() {
-    let mut world = World::in_memory(Settings { forecast: false, ..settings() });
+    let mut world = World::in_memory(LinkDbSettings { forecast: false, ..settings() });
     world.connect();
     world.ride_on(0..TRIPS);
     watched(&mut world, TRIPS);
@@ -157,7 +157,8 @@ fn reload_turns_forecasts_on_and_off() {
         };
         if changes.last() != Some(&wanted) {
             // The guard changes nothing for these cells.
-            world.feed(Input::Reload(Settings { forecast: wanted, guard: wanted, ..settings() }));
+            let changed = LinkDbSettings { forecast: wanted, guard: wanted, ..settings() };
+            world.feed(Input::Reload(changed));
             world.rest(1);
             let now = world.now;
             let reported = [world.train.forecast_of("a", now), world.ground.forecast_of("a", now)];

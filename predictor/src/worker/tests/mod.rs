@@ -20,7 +20,7 @@ use polyrail_model::{
 use super::buffered::BufferedStore;
 use super::cloud::CloudEngine;
 use super::gateway::GatewayEngine;
-use super::{Engine, Input, Output, Settings, WorkerState};
+use super::{Engine, Input, LinkDbSettings, Output, WorkerState};
 
 /// A forecast reported in one session.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,7 +95,7 @@ struct Met {
 
 impl World {
     /// A world with both databases in memory.
-    fn in_memory(settings: Settings) -> Self {
+    fn in_memory(settings: LinkDbSettings) -> Self {
         let now = Instant::now();
         Self::new(
             now,
@@ -107,7 +107,7 @@ impl World {
     }
 
     /// A world with files in a folder.
-    fn on_disk(folder: &Path, settings: Settings) -> Self {
+    fn on_disk(folder: &Path, settings: LinkDbSettings) -> Self {
         let now = Instant::now();
         let store = |name: &str| BufferedStore::open(now, Some(folder.join(name)), settings);
         Self::new(now, 1, store("train"), store("ground"), settings)
@@ -119,7 +119,7 @@ impl World {
         seed: u64,
         train: BufferedStore,
         ground: BufferedStore,
-        settings: Settings,
+        settings: LinkDbSettings,
     ) -> Self {
         Self {
             now,
@@ -371,9 +371,9 @@ fn silence(at: Instant, since: Option<Instant>) -> Observation {
     Observation::Silence(Silence { at, carrier: "a".to_owned(), since, kept })
 }
 
-fn settings() -> Settings {
+fn settings() -> LinkDbSettings {
     let retention = Duration::from_secs(365 * 86_400);
-    Settings { events_max: 1_000_000, retention, forecast: true, guard: false, share: true }
+    LinkDbSettings { events_max: 1_000_000, retention, forecast: true, guard: false, share: true }
 }
 
 /// All handovers of a closed database, by trip and number.

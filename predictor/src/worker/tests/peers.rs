@@ -142,7 +142,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn new(settings: Settings, gateways: u64) -> Self {
+    fn new(settings: LinkDbSettings, gateways: u64) -> Self {
         let now = Instant::now();
         let ground = CloudEngine::new(now, BufferedStore::open(now, None, settings), settings);
         let mut fleet = Self { now, ground, gateways: BTreeMap::new(), sent: Vec::new() };
@@ -237,7 +237,7 @@ fn handovers_of_one_gateway_reach_the_others_within_seconds() {
 
 #[test]
 fn gateways_that_do_not_share_receive_nothing_of_each_other() {
-    let mut fleet = Fleet::new(Settings { share: false, ..settings() }, 2);
+    let mut fleet = Fleet::new(LinkDbSettings { share: false, ..settings() }, 2);
     fleet.rest(60);
     (0..5).for_each(|sequence| fleet.observe(1, sequence));
     fleet.rest(600);

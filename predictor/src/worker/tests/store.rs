@@ -49,7 +49,7 @@ fn reload_changes_the_limits_of_an_open_database() {
         store.record(&record);
     }
     assert_eq!(store.state().stats.unwrap().events, 4);
-    store.reload(Settings { events_max: 2, ..settings() });
+    store.reload(LinkDbSettings { events_max: 2, ..settings() });
     (record.trip, record.sequence) = (TripId(9), 0);
     store.record(&record);
     assert_eq!(store.state().stats.unwrap().events, 2);

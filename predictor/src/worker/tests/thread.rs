@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::wire::SyncMessage;
-use polyrail_model::{HandoverOutcome, Reported, TripId};
+use polyrail_model::{HandoverOutcome, NodeRole, Reported, TripId};
 
-use super::super::{Feeder, Options, Role, Worker};
+use super::super::{Feeder, Options, Worker};
 use super::*;
 
-fn start(role: Role, path: Option<PathBuf>) -> (Worker, Arc<AtomicUsize>) {
+fn start(role: NodeRole, path: Option<PathBuf>) -> (Worker, Arc<AtomicUsize>) {
     let notified = Arc::<AtomicUsize>::default();
     let counter = notified.clone();
     let notify = Box::new(move || {
@@ -37,7 +37,7 @@ fn feeding_never_blocks_and_overflow_is_counted() {
     let folder = tempfile::tempdir().unwrap();
     let record = handovers(learned(folder.path(), "one", 1)).into_values().next().unwrap();
     let path = folder.path().join("linkdb.redb");
-    let (worker, _) = start(Role::Cloud, Some(path.clone()));
+    let (worker, _) = start(NodeRole::Cloud, Some(path.clone()));
     let session = SessionKey(3);
     worker.feed(Input::Up { session, peer: "train-7".to_owned() });
     // Each of these is a transaction on the disk.
@@ -71,7 +71,7 @@ fn feeding_never_blocks_and_overflow_is_counted() {
 fn observations_are_recorded_and_the_data_plane_is_notified() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("linkdb.redb");
-    let (worker, notified) = start(Role::Gateway, Some(path.clone()));
+    let (worker, notified) = start(NodeRole::Gateway, Some(path.clone()));
     let send = |observation| worker.feed(Input::Observed(observation));
     worker.feed(Input::Up { session: SessionKey(1), peer: "cloud".to_owned() });
     let feeder = worker.feeder();
@@ -100,7 +100,7 @@ fn observations_are_recorded_and_the_data_plane_is_notified() {
 #[test]
 fn unusable_database_does_not_stop_the_worker() {
     let folder = tempfile::tempdir().unwrap();
-    for role in [Role::Gateway, Role::Cloud] {
+    for role in [NodeRole::Gateway, NodeRole::Cloud] {
         let (worker, _) = start(role, Some(folder.path().to_owned()));
         let state = until(&worker.feeder(), |state| !state.store.open);
         assert!(state.store.error.unwrap().contains("is no ordinary file"));
@@ -110,7 +110,7 @@ fn unusable_database_does_not_stop_the_worker() {
 
 #[test]
 fn overflowed_outputs_are_counted() {
-    let (worker, notified) = start(Role::Cloud, None);
+    let (worker, notified) = start(NodeRole::Cloud, None);
     let feeder = worker.feeder();
     for session in 0..GATEWAYS {
         let (session, peer) = (SessionKey(session), format!("train-{session}"));
@@ -124,7 +124,7 @@ fn overflowed_outputs_are_counted() {
 
 #[test]
 fn panic_turns_forecasts_off_until_restart() {
-    for role in [Role::Gateway, Role::Cloud] {
+    for role in [NodeRole::Gateway, NodeRole::Cloud] {
         let (worker, _) = start(role, None);
         let feeder = worker.feeder();
         until(&feeder, |state| state.store.open);

@@ -22,12 +22,12 @@ use crate::{Again, Handler, Note, OutView, PathSet, PathView, SEGMENT};
 
 #[derive(Clone, Debug, Default)]
 pub struct Penalisation {
-    paths: PerPath<State>,
+    paths: PerPath<PathPenalty>,
     heads: Heads,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct PathPenalty {
     /// When another path was penalised for this one.
     penalised_at: Option<Instant>,
     cap: Option<Cap>,

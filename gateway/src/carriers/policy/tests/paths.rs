@@ -17,7 +17,7 @@ fn missing_interface_causes_no_attempts() {
         world.set_link(link.clone());
         world.run(secs(30));
         assert_eq!(world.started.len(), 0, "{link:?}: the cloud has IPv4 alone");
-        assert_eq!(world.policy.phase().0, PathPhase::NoInterface);
+        assert_eq!(world.policy.phase().unwrap().0, PathPhase::NoInterface);
         assert_eq!(world.policy.next_timeout(world.now()), None);
         let begun = world.at();
         world.set_link(World::up(&["10.0.0.2"]));
@@ -34,7 +34,7 @@ fn removed_interface_closes_the_path() {
     world.run(secs(2));
     world.set_link(Link::Absent);
     assert_eq!(world.in_use(), None);
-    assert_eq!(world.policy.phase().0, PathPhase::NoInterface);
+    assert_eq!(world.policy.phase().unwrap().0, PathPhase::NoInterface);
     assert_eq!(world.tells(|notice| matches!(notice, Notice::Down { .. })), 1);
     world.run(secs(5));
     let begun = world.at();
@@ -124,7 +124,7 @@ fn operator_disables_and_enables_a_carrier() {
     world.run(secs(2));
     world.policy.set_enabled(world.now(), false);
     world.run(secs(5));
-    assert_eq!((world.in_use(), world.policy.phase().0), (None, PathPhase::Disabled));
+    assert_eq!((world.in_use(), world.policy.phase().unwrap().0), (None, PathPhase::Disabled));
     assert_eq!(world.policy.next_timeout(world.now()), None);
     let begun = world.at();
     world.policy.set_enabled(world.now(), true);

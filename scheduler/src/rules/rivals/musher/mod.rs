@@ -41,7 +41,7 @@ pub struct Musher {
     /// The path of the last decision that counts.
     decided: Option<PathId>,
     samples: Samples,
-    state: State,
+    task: Task,
     searched_at: Option<Instant>,
     waits: Waits,
 }
@@ -64,7 +64,7 @@ struct Sample {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum Task {
     /// Measures the reference: the number of samples and their sum.
     Reference(u32, Sample),
     /// Compares with the reference; consecutive samples beyond each trigger.
@@ -96,7 +96,7 @@ impl Musher {
             used: PerPath::default(),
             decided: None,
             samples: Samples::default(),
-            state: State::Reference(0, Sample::default()),
+            task: Task::Reference(0, Sample::default()),
             searched_at: None,
             waits: Waits::default(),
         }
@@ -110,8 +110,8 @@ impl Musher {
         let out = input.paths.iter().map(|path| path.outstanding).sum::<Bytes>();
         self.samples.out += out.0 as f64;
         self.samples.decisions = self.samples.decisions.saturating_add(1);
-        let interval = match self.state {
-            State::Search { .. } => SAMPLE_SEARCHING,
+        let interval = match self.task {
+            Task::Search { .. } => SAMPLE_SEARCHING,
             _ => SAMPLE,
         };
         let time = input.now.saturating_duration_since(since);
@@ -123,21 +123,21 @@ impl Musher {
             out: self.samples.out / f64::from(self.samples.decisions),
         };
         self.samples = Samples { since: Some(input.now), ..Samples::default() };
-        self.state = self.judge(sample, input.now);
+        self.task = self.judge(sample, input.now);
     }
 
-    fn judge(&mut self, sample: Sample, now: Instant) -> State {
-        match self.state {
-            State::Reference(count, sum) => {
+    fn judge(&mut self, sample: Sample, now: Instant) -> Task {
+        match self.task {
+            Task::Reference(count, sum) => {
                 let sum = Sample { bps: sum.bps + sample.bps, out: sum.out + sample.out };
                 if count + 1 < REFERENCE {
-                    return State::Reference(count + 1, sum);
+                    return Task::Reference(count + 1, sum);
                 }
                 let count = f64::from(REFERENCE);
                 let usual = Sample { bps: sum.bps / count, out: sum.out / count };
-                State::Watch { usual, fast: 0, empty: 0 }
+                Task::Watch { usual, fast: 0, empty: 0 }
             }
-            State::Watch { usual, fast, empty } => {
+            Task::Watch { usual, fast, empty } => {
                 let (changed, emptied) = match self.scaled {
                     true => (usual.bps * SCALED_TRIGGER, usual.out * SCALED_TRIGGER),
                     false => (TRIGGER_BPS, TRIGGER_BYTES),
@@ -151,23 +151,23 @@ impl Musher {
                     (0, 0)
                 };
                 if fast < TRIGGER_SAMPLES && empty < TRIGGER_SAMPLES {
-                    return State::Watch { usual, fast, empty };
+                    return Task::Watch { usual, fast, empty };
                 }
                 if self.searched_at.is_some_and(|at| now < at + SEARCH_APART) {
-                    return State::Reference(0, Sample::default());
+                    return Task::Reference(0, Sample::default());
                 }
                 self.searched_at = Some(now);
-                State::Search { step: Step::TryMore, from: self.ratio, before: 0.0 }
+                Task::Search { step: Step::TryMore, from: self.ratio, before: 0.0 }
             }
-            State::Search { step, from, before } => self.search(step, from, before, sample.bps),
+            Task::Search { step, from, before } => self.search(step, from, before, sample.bps),
         }
     }
 
-    fn search(&mut self, step: Step, from: u64, before: f64, bps: f64) -> State {
+    fn search(&mut self, step: Step, from: u64, before: f64, bps: f64) -> Task {
         let gain = if self.scaled { before * SCALED_GAIN } else { GAIN_BPS };
         let gained = bps > before + gain;
-        let over = State::Reference(0, Sample::default());
-        let on = |step, before| State::Search { step, from, before };
+        let over = Task::Reference(0, Sample::default());
+        let on = |step, before| Task::Search { step, from, before };
         match step {
             Step::TryMore if from + RATIO_STEP <= RATIO_MAX => {
                 self.ratio = from + RATIO_STEP;
@@ -194,13 +194,13 @@ impl Musher {
     }
 
     /// One step on; the search is over at the bounds.
-    fn climb(&mut self, more: bool, from: u64, before: f64) -> State {
+    fn climb(&mut self, more: bool, from: u64, before: f64) -> Task {
         let next = stepped(self.ratio, more);
         if next == self.ratio {
-            return State::Reference(0, Sample::default());
+            return Task::Reference(0, Sample::default());
         }
         self.ratio = next;
-        State::Search { step: Step::Climb { more }, from, before }
+        Task::Search { step: Step::Climb { more }, from, before }
     }
 
     /// The path whose turn it is, and how many segments it still gets.

@@ -29,7 +29,7 @@ impl Scene {
 
     /// A sample of this rate and so much out; answers with r.
     fn sample(&mut self, mbps: u64, out: u64) -> u64 {
-        let searching = matches!(self.rule.state, State::Search { .. });
+        let searching = matches!(self.rule.task, Task::Search { .. });
         let millis = if searching { 200 } else { 100 };
         self.now += ms(millis);
         let (path, flow, bytes) = (PathId(1), FlowId(0), mbps * 125 * millis);
@@ -47,7 +47,7 @@ impl Scene {
     fn trigger(mut self) -> Self {
         assert_eq!(self.samples(&[1_000; 5]), [50; 5]);
         assert_eq!(self.samples(&[700; 5]), [50; 5]);
-        assert!(matches!(self.rule.state, State::Search { .. }));
+        assert!(matches!(self.rule.task, Task::Search { .. }));
         self
     }
 }
@@ -99,7 +99,7 @@ fn a_search_climbs_and_steps_back() {
     let mut scene = Scene::new(Musher::new(false)).trigger();
     // 700 at 50; 706 at 55 gains; 706 at 60 is no loss; 705 at 65 is one: back to 60.
     assert_eq!(scene.samples(&[700, 706, 706, 705]), [55, 60, 65, 60]);
-    assert!(matches!(scene.rule.state, State::Reference(0, _)));
+    assert!(matches!(scene.rule.task, Task::Reference(0, _)));
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn the_bounds_of_the_ratio() {
     let at = |ratio, samples: &[u64]| {
         let mut scene = Scene::new(Musher::new(false)).trigger();
         scene.rule.ratio = ratio;
-        scene.rule.state = State::Search { step: Step::TryMore, from: ratio, before: 0.0 };
+        scene.rule.task = Task::Search { step: Step::TryMore, from: ratio, before: 0.0 };
         let seen = scene.samples(samples);
-        (seen, matches!(scene.rule.state, State::Search { .. }))
+        (seen, matches!(scene.rule.task, Task::Search { .. }))
     };
     assert_eq!(at(95, &[700, 700, 700]), (vec![95, 90, 95], false));
     assert_eq!(at(5, &[700, 700, 700]), (vec![10, 10, 5], false));
@@ -132,7 +132,7 @@ fn triggers() {
         for (mbps, out) in [usual; 5].iter().chain(then) {
             scene.sample(*mbps, *out);
         }
-        matches!(scene.rule.state, State::Search { .. })
+        matches!(scene.rule.task, Task::Search { .. })
     };
     let (published, scaled) = (false, true);
     let kb = 1_000;
@@ -158,14 +158,14 @@ fn searches_are_three_seconds_apart() {
     assert_eq!(scene.samples(&[700; 4]), [55, 55, 45, 50]);
     scene.samples(&[700; 5]);
     scene.samples(&[300; 5]);
-    assert!(matches!(scene.rule.state, State::Reference(0, _)), "too soon");
+    assert!(matches!(scene.rule.task, Task::Reference(0, _)), "too soon");
     scene.samples(&[300; 5]);
     scene.samples(&[700; 5]);
     assert_eq!(scene.now - base(), ms(3_800));
-    assert!(matches!(scene.rule.state, State::Reference(0, _)), "2.8 s after the first");
+    assert!(matches!(scene.rule.task, Task::Reference(0, _)), "2.8 s after the first");
     scene.samples(&[700; 5]);
     scene.samples(&[300; 5]);
-    assert!(matches!(scene.rule.state, State::Search { .. }));
+    assert!(matches!(scene.rule.task, Task::Search { .. }));
 }
 
 #[test]
