@@ -21,7 +21,7 @@ use polyrail_model::{Bitrate, Bytes};
 use serde_json::{Value, json};
 
 use super::outside::{self, Outside, system};
-use super::{Driver, Options, Rail, RunError, Sides};
+use super::{Driver, LiveLinks, Options, RunError, Sides};
 use crate::control::{Command, Target};
 use crate::link::{Blackout, Counters, FLIGHT_MAX, LinkSpec, Policing, Rate, Setting, Tally};
 use crate::namespace::Namespace;
@@ -325,7 +325,7 @@ impl NetemRail {
     }
 }
 
-impl Rail for NetemRail {
+impl LiveLinks for NetemRail {
     fn apply(&mut self, now: Instant, command: &Command) -> Result<(), String> {
         if let Some(reason) = refusal(command) {
             return Err(reason.into());
