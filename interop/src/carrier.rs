@@ -249,7 +249,7 @@ impl Emulator {
         scenario: &Scenario,
     ) -> Result<Emulator> {
         let (file, control) = (folder.join("carriers.toml"), folder.join(CONTROL_SOCKET));
-        std::fs::write(&file, scenario.to_toml())?;
+        std::fs::write(&file, scenario.to_toml()?)?;
         let log = folder.join("emulator.log");
         let mut process = Program::new("emulator", programs.path("polyrail-emulator"), log)
             .arg("run")

@@ -36,9 +36,6 @@ pub struct Report {
     /// From start to the last byte, s.
     #[serde(rename = "time_total")]
     pub total_s: f64,
-    /// From start to the first byte of the answer, s.
-    #[serde(rename = "time_starttransfer")]
-    pub first_byte_s: f64,
     /// Bytes of the body.
     #[serde(rename = "size_download")]
     pub bytes: u64,
@@ -103,17 +100,6 @@ impl Download {
         self
     }
 
-    /// Starts curl inside a namespace.
-    pub fn start(&self, namespace: &Namespace) -> Result<Running> {
-        let child = self.spawn(namespace)?;
-        Ok(Running {
-            child,
-            target: self.target.clone(),
-            limit: self.limit,
-            started: Instant::now(),
-        })
-    }
-
     /// Downloads and waits.
     pub fn run(&self, namespace: &Namespace) -> Result<Report> {
         self.start(namespace)?.finish()
@@ -124,12 +110,13 @@ impl Download {
         self.start(namespace)?.verify(file)
     }
 
-    fn spawn(&self, namespace: &Namespace) -> Result<Child> {
+    /// Starts curl inside a namespace.
+    pub fn start(&self, namespace: &Namespace) -> Result<Running> {
         let mut command = match &self.resolver {
             Some(file) => namespace.command_with_resolver("curl", file)?,
             None => namespace.command("curl"),
         };
-        command
+        let child = command
             .args(["-q", "--silent", "--noproxy", ""])
             .args(["--max-time", &self.limit.as_secs().to_string(), "--write-out", "%{json}"])
             .arg("--output")
@@ -140,7 +127,9 @@ impl Download {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .context("starting curl: is it installed?")
+            .context("starting curl: is it installed?")?;
+        let (target, limit) = (self.target.clone(), self.limit);
+        Ok(Running { child, target, limit, started: Instant::now() })
     }
 }
 

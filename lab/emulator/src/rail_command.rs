@@ -51,7 +51,7 @@ pub fn run(args: &RailArgs) -> Result<()> {
         std::fs::write(&path, text).with_context(|| format!("{}", path.display()))?;
         Ok(path)
     };
-    let scenario = write("scenario.toml", trip.scenario(&route).to_toml())?;
+    let scenario = write("scenario.toml", trip.scenario(&route).to_toml()?)?;
     write("telemetry.ndjson", trip.telemetry_lines(&route))?;
     write("handovers.ndjson", trip.handover_lines(&route))?;
     checked(&scenario)?;

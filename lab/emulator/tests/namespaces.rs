@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use polyrail_emulator::namespace::{Namespace, connect_veth};
 
+/// Fresh namespaces; `None` if the test is skipped.
+fn namespaces<const N: usize>() -> Option<[Namespace; N]> {
+    (!common::skipped_without_root("netns")).then(|| [(); N].map(|()| Namespace::new().unwrap()))
+}
+
 #[test]
 fn traffic_crosses_a_veth_pair_and_only_that() {
-    if common::skipped_without_root("netns") {
-        return;
-    }
-    let (a, b) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let Some([a, b]) = namespaces() else { return };
     connect_veth((&a, "left"), (&b, "right")).unwrap();
     for (namespace, name, address) in [(&a, "left", "10.9.0.1"), (&b, "right", "10.9.0.2")] {
         namespace.ip(&format!("address add {address}/24 dev {name}")).unwrap();
@@ -36,10 +38,7 @@ fn traffic_crosses_a_veth_pair_and_only_that() {
 
 #[test]
 fn a_namespace_is_opened_by_path_from_another_process() {
-    if common::skipped_without_root("netns") {
-        return;
-    }
-    let a = Namespace::new().unwrap();
+    let Some([a]) = namespaces() else { return };
     a.ip("link add marker type veth peer name other").unwrap();
     let enter = format!("--net={} ip -o link", a.path().display());
     let seen = Namespace::current().unwrap().tool("nsenter", &enter).unwrap();
@@ -51,10 +50,7 @@ fn a_namespace_is_opened_by_path_from_another_process() {
 
 #[test]
 fn a_child_dies_with_the_thread_that_spawned_it() {
-    if common::skipped_without_root("netns") {
-        return;
-    }
-    let a = Namespace::new().unwrap();
+    let Some([a]) = namespaces() else { return };
     let mut child =
         std::thread::spawn(move || a.command("sleep").arg("60").spawn().unwrap()).join().unwrap();
     let status = common::wait_at_most(&mut child, Duration::from_secs(5));
@@ -63,10 +59,7 @@ fn a_child_dies_with_the_thread_that_spawned_it() {
 
 #[test]
 fn a_private_resolver_is_seen_by_the_child_alone() {
-    if common::skipped_without_root("netns") {
-        return;
-    }
-    let a = Namespace::new().unwrap();
+    let Some([a]) = namespaces() else { return };
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(b"nameserver 192.0.2.53\n").unwrap();
     let output = a
@@ -82,10 +75,7 @@ fn a_private_resolver_is_seen_by_the_child_alone() {
 
 #[test]
 fn a_sysctl_is_the_namespaces_own() {
-    if common::skipped_without_root("netns") {
-        return;
-    }
-    let (a, b) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let Some([a, b]) = namespaces() else { return };
     a.sysctl("net.ipv4.ip_forward", "1").unwrap();
     let read = || std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
     assert_eq!(a.run(read).unwrap().trim(), "1");

@@ -33,18 +33,17 @@ delay = "20 ms"
 queue = "256 KiB"
 "#;
 
-fn no_namespaces() -> bool {
-    common::skipped_without_root("netns")
+/// A running TUN driver; `None` if the test is skipped.
+fn tun(scenario: &str, flags: &[&str]) -> Option<Rail> {
+    let flags = [&["--driver", "tun"], flags].concat();
+    (!common::skipped_without_root("netns")).then(|| Rail::start(scenario, &flags))
 }
 
 const PATIENCE: Duration = Duration::from_secs(3);
 
 #[test]
 fn both_families_have_the_delay_of_both_directions() {
-    if no_namespaces() {
-        return;
-    }
-    let rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+    let Some(rail) = tun(ONE_LINK, &[]) else { return };
     assert_eq!(rail.ready["driver"], "tun");
     for (near, far) in [("10.1.0.1:0", "10.1.0.2:7"), ("[fd00:1::1]:0", "[fd00:1::2]:7")] {
         let mut pinger = Pinger::new(&rail, near, far);
@@ -62,11 +61,8 @@ fn both_families_have_the_delay_of_both_directions() {
 
 #[test]
 fn tcp_gets_the_rate_and_no_more() {
-    if no_namespaces() {
-        return;
-    }
     const BYTES: usize = 5_000_000;
-    let rail = Rail::start(ONE_LINK, &["--driver", "tun", "--report", "200ms"]);
+    let Some(rail) = tun(ONE_LINK, &["--report", "200ms"]) else { return };
     let listener = rail.far.run(|| TcpListener::bind("10.1.0.2:80")).unwrap().unwrap();
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -87,10 +83,7 @@ fn tcp_gets_the_rate_and_no_more() {
 
 #[test]
 fn commands_take_effect_and_errors_are_told() {
-    if no_namespaces() {
-        return;
-    }
-    let rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+    let Some(rail) = tun(ONE_LINK, &[]) else { return };
     let mut control = rail.control();
     let mut pinger = Pinger::new(&rail, "10.1.0.1:0", "10.1.0.2:7");
     assert!(pinger.ping(PATIENCE).is_some());
@@ -126,11 +119,8 @@ fn commands_take_effect_and_errors_are_told() {
 
 #[test]
 fn udp_is_policed_and_tcp_is_not() {
-    if no_namespaces() {
-        return;
-    }
     let scenario = ONE_LINK.replacen("[link.up]", "[link.up]\nudp = \"blocked\"", 1);
-    let rail = Rail::start(&scenario, &["--driver", "tun"]);
+    let Some(rail) = tun(&scenario, &[]) else { return };
     let mut control = rail.control();
     for (near, far) in [("10.1.0.1:0", "10.1.0.2:7"), ("[fd00:1::1]:0", "[fd00:1::2]:7")] {
         control.command("set a udp blocked").unwrap();
@@ -157,10 +147,7 @@ fn udp_is_policed_and_tcp_is_not() {
 
 #[test]
 fn a_small_path_tells_its_mtu_unless_it_is_silent() {
-    if no_namespaces() {
-        return;
-    }
-    let rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+    let Some(rail) = tun(ONE_LINK, &[]) else { return };
     let mut control = rail.control();
     control.command("set a mtu 1280 silent").unwrap();
     for (near, far, route) in [
@@ -190,10 +177,7 @@ fn a_small_path_tells_its_mtu_unless_it_is_silent() {
 
 #[test]
 fn a_rebinding_nat_changes_ports_and_silences_tcp() {
-    if no_namespaces() {
-        return;
-    }
-    let rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+    let Some(rail) = tun(ONE_LINK, &[]) else { return };
     let mut control = rail.control();
     let far = rail.far.run(|| UdpSocket::bind("[::]:7")).unwrap().unwrap();
     far.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -238,11 +222,8 @@ fn a_rebinding_nat_changes_ports_and_silences_tcp() {
 
 #[test]
 fn scheduled_blackouts_happen_at_their_time() {
-    if no_namespaces() {
-        return;
-    }
     let dark = "[[link.blackout]]\nstart = \"1 s\"\nlength = \"1 s\"\nmode = \"drop\"\n";
-    let rail = Rail::start(&format!("{ONE_LINK}{dark}"), &["--driver", "tun"]);
+    let Some(rail) = tun(&format!("{ONE_LINK}{dark}"), &[]) else { return };
     let start = Instant::now();
     let mut pinger = Pinger::new(&rail, "10.1.0.1:0", "10.1.0.2:7");
     let mut lost = Vec::new();
@@ -262,10 +243,7 @@ fn scheduled_blackouts_happen_at_their_time() {
 
 #[test]
 fn nothing_is_left_when_it_is_killed_or_its_parent_dies() {
-    if no_namespaces() {
-        return;
-    }
-    let rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+    let Some(rail) = tun(ONE_LINK, &[]) else { return };
     let links = || rail.near.tool("ip", "-o link").unwrap();
     assert!(links().contains("wan0"));
     kill(rail.pid(), Signal::SIGKILL).unwrap();
@@ -294,10 +272,7 @@ fn nothing_is_left_when_it_is_killed_or_its_parent_dies() {
 
 #[test]
 fn an_interface_may_go_down_but_not_away() {
-    if no_namespaces() {
-        return;
-    }
-    let mut rail = Rail::start(ONE_LINK, &["--driver", "tun"]);
+    let Some(mut rail) = tun(ONE_LINK, &[]) else { return };
     let mut pinger = Pinger::new(&rail, "10.1.0.1:0", "10.1.0.2:7");
     rail.far.ip("link set net0 down").unwrap();
     assert_eq!(pinger.ping(Duration::from_millis(200)), None);
@@ -311,7 +286,7 @@ fn an_interface_may_go_down_but_not_away() {
 
 #[test]
 fn failure_to_start_is_explained() {
-    if no_namespaces() {
+    if common::skipped_without_root("netns") {
         return;
     }
     let explain = |scenario: &str, flags: &[&str]| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail_emulator::link::{Blackout, Probability, Rate, Schedule};
+use polyrail_emulator::link::{Blackout, Probability, Rate, Setting};
 use polyrail_model::Bitrate;
 use polyrail_session::{PathReport, ResetReason};
 
@@ -117,9 +117,9 @@ impl Run<'_> {
         let world = &mut self.world;
         for carrier in 0..world.carrier_count() {
             world.change_links(carrier, |now, link| {
-                link.set_loss(now, Probability::NEVER);
-                link.set_burst_loss(now, None);
-                link.set_reorder(now, None);
+                link.set(now, Setting::Loss(Probability::NEVER));
+                link.set(now, Setting::BurstLoss(None));
+                link.set(now, Setting::Reorder(None));
                 link.set_blackout(now, None);
             });
             world.enable(carrier, true);
@@ -289,9 +289,9 @@ fn change_quality(run: &mut Run<'_>) {
     let delay = Duration::from_micros(run.dice.scale(500, 300_000));
     let loss = Probability::new(run.dice.unit() * 0.1).unwrap_or_default();
     run.world.change_links(carrier, |now, link| {
-        link.set_rate(now, Schedule::constant(rate));
-        link.set_delay(now, Schedule::constant(delay));
-        link.set_loss(now, loss);
+        link.set(now, Setting::Rate(rate));
+        link.set(now, Setting::Delay(delay));
+        link.set(now, Setting::Loss(loss));
     });
 }
 

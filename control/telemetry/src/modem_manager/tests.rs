@@ -268,7 +268,7 @@ impl Harness {
     }
 
     async fn until(&self, wish: impl Fn(&SourceState) -> bool) {
-        for _ in 0..1000 {
+        for _ in 0..3000 {
             if wish(&self.source.monitor.state()) {
                 return;
             }
@@ -280,7 +280,7 @@ impl Harness {
     /// Waits until a carrier is reported in a cell, with or without a power.
     async fn serves(&self, carrier: &str, cell: Option<u64>) -> Serving {
         let mut last = None;
-        for _ in 0..1000 {
+        for _ in 0..3000 {
             while let Ok(observation) = self.receiver.try_recv() {
                 let Observation::Serving(serving) = observation else { panic!("{observation:?}") };
                 if serving.carrier == carrier && serving.cell == cell.map(CellId) {
@@ -402,7 +402,7 @@ async fn signals_of_other_senders_are_ignored() {
     }
     tokio::time::sleep(Duration::from_millis(200)).await;
     manager.enters(0, "262,01,FFFE,9A,1").await;
-    for _ in 0..1000 {
+    for _ in 0..3000 {
         while let Ok(Observation::Serving(serving)) = source.receiver.try_recv() {
             assert!(serving.cell.is_some(), "the signal of the impostor was accepted");
             if serving.cell == Some(CellId(0x9a)) {

@@ -26,9 +26,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-use polyrail_model::Bytes;
-
-use crate::link::{Blackout, BurstLoss, PathMtu, Policing, Probability, Rate, Reorder};
+use crate::link::{Blackout, BurstLoss, PathMtu, Probability, Reorder, Setting};
 use crate::scenario::{parse_duration, parse_path_mtu, parse_policing, parse_rate};
 
 pub use crate::packet::nat::Order as NatOrder;
@@ -62,29 +60,6 @@ pub struct Target {
     pub up: bool,
     /// The direction from far to near.
     pub down: bool,
-}
-
-/// A property and its new value.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Setting {
-    /// The rate; a schedule of rates ends.
-    Rate(Rate),
-    /// The propagation delay; a schedule of delays ends.
-    Delay(Duration),
-    /// The random loss.
-    Loss(Probability),
-    /// The bound of the queue.
-    Queue(Bytes),
-    /// Loss in bursts.
-    BurstLoss(Option<BurstLoss>),
-    /// Delayed packets.
-    Reorder(Option<Reorder>),
-    /// Policing of UDP.
-    Udp(Policing),
-    /// The largest packet.
-    Mtu(Option<PathMtu>),
-    /// The seed of all random faults, which restart.
-    Seed(u64),
 }
 
 /// The reason why a line is no command.
@@ -260,7 +235,8 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyrail_model::Bitrate;
+    use crate::link::{Policing, Rate};
+    use polyrail_model::{Bitrate, Bytes};
 
     fn both(link: &str) -> Target {
         Target { link: link.to_owned(), up: true, down: true }

@@ -109,7 +109,7 @@ pub enum RunError {
 }
 
 /// The running links of a scenario.
-trait Rail {
+trait LiveLinks {
     /// Executes a command; the error is for the client.
     fn apply(&mut self, now: Instant, command: &Command) -> Result<(), String>;
     /// The statistics of all links.

@@ -21,9 +21,9 @@ use polyrail_model::{Bitrate, Bytes};
 use serde_json::{Value, json};
 
 use super::outside::{self, Outside, system};
-use super::{Driver, Options, Rail, RunError, Sides};
-use crate::control::{Command, Setting, Target};
-use crate::link::{Blackout, Counters, FLIGHT_MAX, LinkSpec, Policing, Rate, Schedule, Tally};
+use super::{Driver, LiveLinks, Options, RunError, Sides};
+use crate::control::{Command, Target};
+use crate::link::{Blackout, Counters, FLIGHT_MAX, LinkSpec, Policing, Rate, Setting, Tally};
 use crate::namespace::Namespace;
 use crate::report::{DirectionReport, LinkReport};
 use crate::scenario::{LinkScenario, Scenario};
@@ -70,19 +70,14 @@ pub(super) fn obstacle(scenario: &Scenario) -> Option<String> {
         .iter()
         .flat_map(|link| [(&link.name, "up", &link.up), (&link.name, "down", &link.down)]);
     let found = |spec: &LinkSpec| {
-        if spec.reorder.is_some() {
-            return Some(NO_REORDER);
-        }
-        if spec.udp != Policing::Free {
-            return Some(NO_UDP);
-        }
-        if spec.mtu.is_some() {
-            return Some(NO_MTU);
-        }
-        if spec.blackouts.values().any(|mode| mode == Some(Blackout::Hold)) {
-            return Some(NO_HOLD);
-        }
-        spec.rate.values().any(is_stop).then_some(NO_STOP)
+        let all = [
+            (spec.reorder.is_some(), NO_REORDER),
+            (spec.udp != Policing::Free, NO_UDP),
+            (spec.mtu.is_some(), NO_MTU),
+            (spec.blackouts.values().any(|mode| mode == Some(Blackout::Hold)), NO_HOLD),
+            (spec.rate.values().any(is_stop), NO_STOP),
+        ];
+        all.into_iter().find_map(|(is_so, why)| is_so.then_some(why))
     };
     let translated = scenario.links.iter().find(|link| link.nat);
     directions
@@ -330,7 +325,7 @@ impl NetemRail {
     }
 }
 
-impl Rail for NetemRail {
+impl LiveLinks for NetemRail {
     fn apply(&mut self, now: Instant, command: &Command) -> Result<(), String> {
         if let Some(reason) = refusal(command) {
             return Err(reason.into());
@@ -341,15 +336,8 @@ impl Rail for NetemRail {
             }
             Command::Up(target) => self.aimed(target)?.for_each(|lane| lane.forced = None),
             Command::Set(target, setting) => {
-                self.aimed(target)?.for_each(|lane| match setting {
-                    Setting::Rate(rate) => lane.spec.rate = Schedule::constant(*rate),
-                    Setting::Delay(delay) => lane.spec.delay = Schedule::constant(*delay),
-                    Setting::Loss(loss) => lane.spec.set_loss(*loss),
-                    Setting::Queue(queue) => lane.spec.queue = *queue,
-                    Setting::BurstLoss(burst) => lane.spec.burst_loss = *burst,
-                    // `refusal` admits only the values that netem has anyway.
-                    Setting::Reorder(_) | Setting::Udp(_) | Setting::Mtu(_) | Setting::Seed(_) => {}
-                });
+                // `refusal` admits only those other settings that netem has anyway.
+                self.aimed(target)?.for_each(|lane| lane.spec.set(*setting));
             }
             Command::Nat(..) | Command::Stats => {}
         }

@@ -10,7 +10,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde_json::{Value, json};
 
-use super::{Options, Rail, RunError};
+use super::{LiveLinks, Options, RunError};
 use crate::control::{Command, Server};
 
 /// The outside world of a running driver.
@@ -62,7 +62,7 @@ impl Outside {
     }
 
     /// Runs the due actions; false when the run is over.
-    pub(super) fn attend(&mut self, now: Instant, gate: &Epoll, rail: &mut dyn Rail) -> bool {
+    pub(super) fn attend(&mut self, now: Instant, gate: &Epoll, rail: &mut dyn LiveLinks) -> bool {
         if let Ok(Some(signal)) = self.signals.read_signal() {
             tracing::info!(signal = signal.ssi_signo, "ended by a signal");
             return false;
@@ -83,7 +83,7 @@ impl Outside {
     }
 }
 
-fn answer(line: &str, rail: &mut dyn Rail) -> Value {
+fn answer(line: &str, rail: &mut dyn LiveLinks) -> Value {
     let now = Instant::now();
     let done = line.parse::<Command>().map_err(|e| e.to_string()).and_then(|command| {
         if command == Command::Stats {
@@ -97,7 +97,7 @@ fn answer(line: &str, rail: &mut dyn Rail) -> Value {
 }
 
 /// Prints one line for each link.
-pub(super) fn print_reports(now: Instant, rail: &mut dyn Rail) {
+pub(super) fn print_reports(now: Instant, rail: &mut dyn LiveLinks) {
     for report in rail.report(now) {
         match serde_json::to_value(&report) {
             Ok(line) => print_line(&line),

@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::dice::Dice;
 
 /// A probability between 0 and 1, both included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Deserialize, Serialize)]
 #[serde(try_from = "f64")]
 pub struct Probability(f64);
 
 /// Loss in bursts after Gilbert and Elliott: a good and a bad state, which may change before each
 /// packet. The share of packets in the bad state is `enter / (enter + leave)`, and the mean burst
 /// has `1 / leave` packets.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct BurstLoss {
     /// From good to bad.

@@ -46,7 +46,7 @@ pub use chance::{BurstLoss, Probability};
 pub use counters::{Counters, Tally};
 pub use policing::{BURST_BYTES_MIN, BURST_TIME, Policing};
 pub use schedule::{STEPS_MAX, Schedule, ScheduleError, Step};
-pub use spec::{Blackout, BlackoutWindow, LinkSpec, PathMtu, Rate, Reorder};
+pub use spec::{Blackout, BlackoutWindow, LinkSpec, PathMtu, Rate, Reorder, Setting};
 
 use chance::Chance;
 use policing::Policer;
@@ -231,63 +231,21 @@ impl<P: Clone> LinkModel<P> {
         &self.spec
     }
 
-    /// Sets the rate from `now` on; a packet being sent goes on at the new rate.
-    pub fn set_rate(&mut self, now: Instant, rate: Schedule<Rate>) {
+    /// Changes a property from `now` on.
+    pub fn set(&mut self, now: Instant, setting: Setting) {
         self.advance(now);
-        self.spec.rate = rate;
-        self.capacity.forget();
-        self.settle();
-    }
-
-    /// Sets the delay of the packets that leave the server from `now` on.
-    pub fn set_delay(&mut self, now: Instant, delay: Schedule<Duration>) {
-        self.advance(now);
-        self.spec.delay = delay;
-        self.delay.forget();
-    }
-
-    /// Sets a constant random loss from `now` on.
-    pub fn set_loss(&mut self, now: Instant, loss: Probability) {
-        self.advance(now);
-        self.spec.set_loss(loss);
-    }
-
-    /// Sets the loss in bursts from `now` on, beginning in the good state.
-    pub fn set_burst_loss(&mut self, now: Instant, burst_loss: Option<BurstLoss>) {
-        self.advance(now);
-        self.spec.burst_loss = burst_loss;
-        self.chance.end_burst();
-    }
-
-    /// Sets which of the packets that leave the server from `now` on are held back.
-    pub fn set_reorder(&mut self, now: Instant, reorder: Option<Reorder>) {
-        self.advance(now);
-        self.spec.reorder = reorder;
-    }
-
-    /// Sets the policing of UDP from `now` on; a bucket begins full.
-    pub fn set_udp(&mut self, now: Instant, udp: Policing) {
-        self.advance(now);
-        self.spec.udp = udp;
-        self.policer = Policer::new(udp, self.clock);
-    }
-
-    /// Sets the largest packet from `now` on; queued packets pass.
-    pub fn set_mtu(&mut self, now: Instant, mtu: Option<PathMtu>) {
-        self.advance(now);
-        self.spec.mtu = mtu;
-    }
-
-    /// Restarts all random faults from `now` on with this seed.
-    pub fn set_seed(&mut self, now: Instant, seed: u64) {
-        self.advance(now);
-        self.chance = Chance::new(seed);
-    }
-
-    /// Sets the limit of the queue; queued packets stay.
-    pub fn set_queue(&mut self, now: Instant, queue: Bytes) {
-        self.advance(now);
-        self.spec.queue = queue;
+        self.spec.set(setting);
+        match setting {
+            Setting::Rate(_) => {
+                self.capacity.forget();
+                self.settle();
+            }
+            Setting::Delay(_) => self.delay.forget(),
+            Setting::BurstLoss(_) => self.chance.end_burst(),
+            Setting::Udp(udp) => self.policer = Policer::new(udp, self.clock),
+            Setting::Seed(seed) => self.chance = Chance::new(seed),
+            Setting::Loss(_) | Setting::Queue(_) | Setting::Reorder(_) | Setting::Mtu(_) => {}
+        }
     }
 
     /// Forces a blackout from `now` on, or ends the one forced. A scheduled blackout is not ended.

@@ -133,9 +133,9 @@ fn run(spec: &LinkSpec, acts: &[(u64, Act)], seed: u64, polls: bool) -> Run {
             Act::Force(mode) => link.set_blackout(now, *mode),
             Act::Rate(bps) => {
                 let rate = Rate::Limited(Bitrate::from_bps(*bps));
-                link.set_rate(now, Schedule::constant(rate));
+                link.set(now, Setting::Rate(rate));
             }
-            Act::Delay(delay) => link.set_delay(now, Schedule::constant(us(*delay))),
+            Act::Delay(delay) => link.set(now, Setting::Delay(us(*delay))),
             change => fault(&mut link, now, change),
         }
         check_bounds(&link);
@@ -156,17 +156,19 @@ fn run(spec: &LinkSpec, acts: &[(u64, Act)], seed: u64, polls: bool) -> Run {
 fn fault(link: &mut LinkModel<Numbered>, now: Instant, change: &Act) {
     let p = |value: f64| Probability::new(value).unwrap();
     match change {
-        Act::Udp(rule) => link.set_udp(now, *rule),
-        Act::Mtu(mtu) => link.set_mtu(now, mtu.map(|bytes| PathMtu { bytes, silent: true })),
+        Act::Udp(rule) => link.set(now, Setting::Udp(*rule)),
+        Act::Mtu(mtu) => {
+            link.set(now, Setting::Mtu(mtu.map(|bytes| PathMtu { bytes, silent: true })))
+        }
         Act::Burst(share) => {
             let (enter, leave) = (p(*share), p(0.5));
             let (loss, loss_good) = (Probability::ALWAYS, Probability::NEVER);
-            link.set_burst_loss(now, Some(BurstLoss { enter, leave, loss, loss_good }));
+            link.set(now, Setting::BurstLoss(Some(BurstLoss { enter, leave, loss, loss_good })));
         }
         // It never turns on here what a property has turned off.
         Act::Reorder(share) => {
             let reorder = link.spec().reorder;
-            link.set_reorder(now, reorder.map(|r| Reorder { share: p(*share), ..r }));
+            link.set(now, Setting::Reorder(reorder.map(|r| Reorder { share: p(*share), ..r })));
         }
         _ => unreachable!("{change:?} is no fault"),
     }

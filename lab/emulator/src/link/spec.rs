@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use polyrail_model::{Bitrate, Bytes};
+use serde::{Deserialize, Serialize};
 
 use super::chance::{BurstLoss, Probability};
 use super::policing::Policing;
@@ -18,7 +19,7 @@ pub enum Rate {
 }
 
 /// The effect of a blackout on the queue. Where two overlap, the later in this list wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Blackout {
     /// The server stops; packets wait, within the queue's bound.
@@ -83,6 +84,29 @@ pub struct LinkSpec {
     pub blackouts: Schedule<Option<Blackout>>,
 }
 
+/// A property and its new value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Setting {
+    /// The rate; a schedule of rates ends. A packet being sent goes on at the new rate.
+    Rate(Rate),
+    /// The delay of the packets that leave the server later; a schedule of delays ends.
+    Delay(Duration),
+    /// The random loss; a schedule of losses ends.
+    Loss(Probability),
+    /// The limit of the queue; queued packets stay.
+    Queue(Bytes),
+    /// Loss in bursts, beginning in the good state.
+    BurstLoss(Option<BurstLoss>),
+    /// Which of the packets that leave the server later are delayed.
+    Reorder(Option<Reorder>),
+    /// Policing of UDP; a bucket begins full.
+    Udp(Policing),
+    /// The largest packet; queued packets pass.
+    Mtu(Option<PathMtu>),
+    /// The seed of all random faults, which restart.
+    Seed(u64),
+}
+
 impl Default for LinkSpec {
     fn default() -> Self {
         Self {
@@ -122,10 +146,19 @@ impl LinkSpec {
         Self { loss: mean.unwrap_or_default(), loss_steps: Some(losses), ..self }
     }
 
-    /// Sets a constant random loss.
-    pub fn set_loss(&mut self, loss: Probability) {
-        self.loss = loss;
-        self.loss_steps = None;
+    /// Changes a property. The specification has no seed.
+    pub fn set(&mut self, setting: Setting) {
+        match setting {
+            Setting::Rate(rate) => self.rate = Schedule::constant(rate),
+            Setting::Delay(delay) => self.delay = Schedule::constant(delay),
+            Setting::Loss(loss) => (self.loss, self.loss_steps) = (loss, None),
+            Setting::Queue(queue) => self.queue = queue,
+            Setting::BurstLoss(burst) => self.burst_loss = burst,
+            Setting::Reorder(reorder) => self.reorder = reorder,
+            Setting::Udp(udp) => self.udp = udp,
+            Setting::Mtu(mtu) => self.mtu = mtu,
+            Setting::Seed(_) => {}
+        }
     }
 
     /// The random loss at `offset` after the epoch.

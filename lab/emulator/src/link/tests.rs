@@ -75,10 +75,10 @@ fn a_stopped_server_starts_again_by_schedule_or_by_hand() {
     let mut link = LinkModel::new(LinkSpec { rate, ..spec(ms(0), 9000) }, epoch, 1);
     send(&mut link, epoch, 0..3);
     assert_eq!(drain(&mut link, epoch), [(11, 0), (12, 1), (31, 2)]);
-    link.set_rate(epoch + ms(40), Schedule::constant(stop));
+    link.set(epoch + ms(40), Setting::Rate(stop));
     send(&mut link, epoch + ms(40), 3..4);
     assert_eq!(link.next_departure(), None);
-    link.set_rate(epoch + ms(50), Schedule::constant(MBIT8));
+    link.set(epoch + ms(50), Setting::Rate(MBIT8));
     assert_eq!(drain(&mut link, epoch), [(51, 3)]);
 }
 
@@ -233,7 +233,7 @@ fn equal_seeds_give_equal_losses_in_new_links_and_when_set_again() {
     assert_eq!(passed(&mut set), one);
     assert_ne!(one, other);
     for (seed, expected) in [(2, &other), (1, &one)] {
-        set.set_seed(epoch, seed);
+        set.set(epoch, Setting::Seed(seed));
         assert_eq!(passed(&mut set), *expected, "{seed}");
     }
 }
@@ -243,13 +243,13 @@ fn settings_change_while_packets_are_inside() {
     let epoch = Instant::now();
     let mut link = LinkModel::new(spec(ms(40), 9000), epoch, 1);
     send(&mut link, epoch, 0..1);
-    link.set_delay(epoch + ms(2), Schedule::constant(ms(5)));
-    link.set_queue(epoch + ms(2), Bytes(1000));
+    link.set(epoch + ms(2), Setting::Delay(ms(5)));
+    link.set(epoch + ms(2), Setting::Queue(Bytes(1000)));
     assert_eq!(send(&mut link, epoch + ms(50), 1..4)[2], Verdict::QueueFull);
     link.set_blackout(epoch + ms(50), Some(Blackout::Drop));
     link.set_blackout(epoch + ms(51), None);
     assert_eq!(send(&mut link, epoch + ms(51), 4..5), [Verdict::Queued]);
-    link.set_loss(epoch + ms(60), Probability::ALWAYS);
+    link.set(epoch + ms(60), Setting::Loss(Probability::ALWAYS));
     send(&mut link, epoch + ms(60), 5..6);
     assert_eq!(drain(&mut link, epoch), [(41, 0), (57, 4)]);
     assert_eq!(link.counters().dropped().packets, 4);
@@ -263,15 +263,15 @@ fn udp_is_policed_before_the_queue_and_the_rest_is_not() {
         (0..6).filter(|n| link.enqueue_as(at, class, *n, 1000) == Verdict::Queued).count()
     };
     assert_eq!(send(&mut link, epoch, Class::Udp), 6, "free by default");
-    link.set_udp(epoch, Policing::Limited(Bitrate::from_bps(80_000)));
+    link.set(epoch, Setting::Udp(Policing::Limited(Bitrate::from_bps(80_000))));
     assert_eq!(send(&mut link, epoch, Class::Udp), 3, "the burst");
     assert_eq!(send(&mut link, epoch, Class::Other), 6);
     // 200 ms at 80 kbit/s are two packets.
     assert_eq!(send(&mut link, epoch + ms(200), Class::Udp), 2);
-    link.set_udp(epoch + ms(300), Policing::Blocked);
+    link.set(epoch + ms(300), Setting::Udp(Policing::Blocked));
     assert_eq!(send(&mut link, epoch + ms(900), Class::Udp), 0);
     assert_eq!(send(&mut link, epoch + ms(900), Class::Other), 6);
-    link.set_udp(epoch + ms(900), Policing::Free);
+    link.set(epoch + ms(900), Setting::Udp(Policing::Free));
     assert_eq!(send(&mut link, epoch + ms(900), Class::Udp), 6);
     assert_eq!(link.counters().policed, Tally { packets: 3 + 4 + 6, bytes: 13_000 });
     assert_eq!(drain(&mut link, epoch).len() as u64, link.counters().delivered.packets);
@@ -281,14 +281,14 @@ fn udp_is_policed_before_the_queue_and_the_rest_is_not() {
 fn larger_packets_than_the_path_takes_are_dropped_and_counted() {
     let epoch = Instant::now();
     let mut link = LinkModel::new(spec(ms(0), 90_000), epoch, 1);
-    link.set_mtu(epoch, Some(PathMtu { bytes: 1280, silent: false }));
+    link.set(epoch, Setting::Mtu(Some(PathMtu { bytes: 1280, silent: false })));
     let verdicts = [1281, 1280, 1500].map(|bytes| link.enqueue(epoch, 0, bytes));
     assert_eq!(verdicts, [Verdict::TooBig, Verdict::Queued, Verdict::TooBig]);
     assert_eq!(link.counters().too_big, Tally { packets: 2, bytes: 2781 });
     link.set_blackout(epoch, Some(Blackout::Drop));
     assert_eq!(link.enqueue(epoch, 0, 1500), Verdict::Blackout, "nobody is there to tell");
     link.set_blackout(epoch, None);
-    link.set_mtu(epoch, None);
+    link.set(epoch, Setting::Mtu(None));
     assert_eq!(link.enqueue(epoch, 0, 1500), Verdict::Queued);
 }
 
@@ -299,17 +299,17 @@ fn bursts_and_overtaking_are_set_and_unset() {
     let p = |value| Probability::new(value).unwrap();
     let (always, never) = (Probability::ALWAYS, Probability::NEVER);
     let burst = BurstLoss { enter: always, leave: never, loss: always, loss_good: never };
-    link.set_burst_loss(epoch, Some(burst));
+    link.set(epoch, Setting::BurstLoss(Some(burst)));
     send(&mut link, epoch, 0..10);
     assert!(drain(&mut link, epoch).is_empty());
-    link.set_burst_loss(epoch + ms(100), Some(BurstLoss { enter: never, ..burst }));
+    link.set(epoch + ms(100), Setting::BurstLoss(Some(BurstLoss { enter: never, ..burst })));
     send(&mut link, epoch + ms(100), 10..20);
     assert_eq!(drain(&mut link, epoch).len(), 10, "a new setting begins in the good state");
-    link.set_reorder(epoch + ms(200), Some(Reorder { share: p(0.5), delay: ms(5) }));
+    link.set(epoch + ms(200), Setting::Reorder(Some(Reorder { share: p(0.5), delay: ms(5) })));
     send(&mut link, epoch + ms(200), 20..60);
     let swapped = |out: Vec<(u128, u32)>| out.windows(2).any(|pair| pair[1].1 < pair[0].1);
     assert!(swapped(drain(&mut link, epoch)));
-    link.set_reorder(epoch + ms(400), None);
+    link.set(epoch + ms(400), Setting::Reorder(None));
     send(&mut link, epoch + ms(400), 60..99);
     assert!(!swapped(drain(&mut link, epoch)));
 }

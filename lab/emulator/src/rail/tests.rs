@@ -148,7 +148,7 @@ fn the_scenario_of_a_trip_reads_back_the_same() {
     let route = Route::new(3, Speed::Kmh350, 40_000.0, &carriers);
     let trip = Trip::new(&route, 4, 1_000.0, LENGTH).unwrap();
     assert!(trip.carriers.iter().any(|carrier| carrier.handovers.len() > 3));
-    let read = Scenario::parse(&trip.scenario(&route).to_toml()).unwrap();
+    let read = Scenario::parse(&trip.scenario(&route).to_toml().unwrap()).unwrap();
     assert_eq!((read.seed, read.duration, read.links.len()), (4, Some(LENGTH), 3));
     for (link, carrier) in read.links.iter().zip(&trip.carriers) {
         let links: [&LinkSpec; 2] = [&link.up, &link.down];

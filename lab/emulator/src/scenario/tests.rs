@@ -91,6 +91,13 @@ fn everything_written_is_read() {
 }
 
 #[test]
+fn a_scenario_reads_back_from_its_text() {
+    let scenario = Scenario::parse(FULL).unwrap();
+    let again = Scenario::parse(&scenario.to_toml().unwrap()).unwrap();
+    assert_eq!(format!("{scenario:?}"), format!("{again:?}"));
+}
+
+#[test]
 fn an_error_names_the_line_and_the_reason() {
     for (from, to, line, reason) in [
         ("seed = 7", "sed = 7", 2, "unknown field `sed`"),

@@ -1,157 +1,98 @@
 //! A scenario as the text of its file; parsing the text gives the same scenario.
 
-use std::fmt::Write;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::Serialize;
+use serde_json::{Value, json};
+
 use super::{End, LinkScenario, Scenario};
-use crate::link::{Blackout, LinkSpec, Policing, Rate, Schedule};
+use crate::link::{LinkSpec, Policing, Rate, Schedule};
 
 impl Scenario {
-    /// The text of its file. Recordings are written out as steps, and a blackout that never ends
-    /// ends after a year.
-    pub fn to_toml(&self) -> String {
-        let mut text = format!("seed = {}\n", self.seed);
-        if let Some(duration) = self.duration {
-            line(&mut text, "duration", &time(duration));
-        }
-        if self.near.is_some() || self.far.is_some() {
-            text.push_str("\n[namespaces]\n");
-            path(&mut text, "near", self.near.as_deref());
-            path(&mut text, "far", self.far.as_deref());
-        }
-        self.links.iter().for_each(|one| link(&mut text, one));
-        text
+    /// The text of its file. A blackout that never ends is written with a length of a year.
+    ///
+    /// # Errors
+    /// TOML has no seed above `i64::MAX`.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        let mut file = json!({
+            "seed": self.seed,
+            "duration": self.duration.map(time),
+            "namespaces": { "near": path(&self.near), "far": path(&self.far) },
+            "link": self.links.iter().map(link).collect::<Vec<_>>(),
+        });
+        remove_nulls(&mut file);
+        toml::to_string(&file)
     }
 }
 
-fn link(text: &mut String, link: &LinkScenario) {
-    text.push_str("\n[[link]]\n");
-    line(text, "name", &link.name);
-    plain(text, "mtu", link.mtu);
-    plain(text, "nat", link.nat);
-    for (side, one) in [("near", &link.near), ("far", &link.far)] {
-        plain(text, &format!("\n[link.{side}]\ninterface"), quoted(&one.interface));
-        end(text, one);
-    }
-    for (side, spec) in [("up", &link.up), ("down", &link.down)] {
-        let _ = writeln!(text, "\n[link.{side}]");
-        direction(text, spec);
-    }
-    let (up, down) = (blackouts(&link.up), blackouts(&link.down));
-    if up == down {
-        dark(text, "both", &up);
-    } else {
-        dark(text, "up", &up);
-        dark(text, "down", &down);
-    }
+fn link(link: &LinkScenario) -> Value {
+    let blackouts = [blackouts("up", &link.up), blackouts("down", &link.down)].concat();
+    json!({
+        "name": link.name,
+        "mtu": link.mtu,
+        "nat": link.nat,
+        "near": end(&link.near),
+        "far": end(&link.far),
+        "up": direction(&link.up),
+        "down": direction(&link.down),
+        "blackout": blackouts,
+    })
 }
 
-fn end(text: &mut String, end: &End) {
-    let addresses: Vec<String> =
-        end.addresses.iter().map(|address| quoted(&address.to_string())).collect();
-    if !addresses.is_empty() {
-        plain(text, "addresses", format!("[{}]", addresses.join(", ")));
-    }
-    path(text, "namespace", end.namespace.as_deref());
+fn end(end: &End) -> Value {
+    let namespace = path(&end.namespace);
+    json!({ "interface": end.interface, "addresses": end.addresses, "namespace": namespace })
 }
 
-fn direction(text: &mut String, spec: &LinkSpec) {
-    schedule(text, "rate", &spec.rate, rate);
-    schedule(text, "delay", &spec.delay, time);
-    line(text, "queue", &format!("{} B", spec.queue.0));
-    losses(text, spec);
-    if let Some(burst) = spec.burst_loss {
-        let [enter, leave, loss, good] =
-            [burst.enter, burst.leave, burst.loss, burst.loss_good].map(|p| share(p.get()));
-        let value =
-            format!("{{ enter = {enter}, leave = {leave}, loss = {loss}, loss_good = {good} }}");
-        plain(text, "burst_loss", value);
-    }
-    plain(text, "duplicate", share(spec.duplicate.get()));
-    if let Some(reorder) = spec.reorder {
-        let delay = quoted(&time(reorder.delay));
-        let value = format!("{{ share = {}, delay = {delay} }}", share(reorder.share.get()));
-        plain(text, "reorder", value);
-    }
+fn direction(spec: &LinkSpec) -> Value {
     let udp = match spec.udp {
         Policing::Free => "free".to_owned(),
         Policing::Blocked => "blocked".to_owned(),
         Policing::Limited(bits) => rate(Rate::Limited(bits)),
     };
-    line(text, "udp", &udp);
-    if let Some(mtu) = spec.mtu {
-        plain(text, "mtu", mtu.bytes);
-        plain(text, "mtu_silent", mtu.silent);
-    }
+    let mut table = json!({
+        "queue": format!("{} B", spec.queue.0),
+        "burst_loss": spec.burst_loss,
+        "duplicate": spec.duplicate,
+        "reorder": spec.reorder.map(|it| json!({ "share": it.share, "delay": time(it.delay) })),
+        "udp": udp,
+        "mtu": spec.mtu.map(|mtu| mtu.bytes),
+        "mtu_silent": spec.mtu.map(|mtu| mtu.silent),
+    });
+    schedule(&mut table, "rate", &spec.rate, rate);
+    schedule(&mut table, "delay", &spec.delay, time);
+    let losses = spec.loss_steps.clone().unwrap_or_else(|| Schedule::constant(spec.loss));
+    schedule(&mut table, "loss", &losses, |loss| loss);
+    table
 }
 
-fn schedule<T: Copy>(
-    text: &mut String,
+fn schedule<T: Copy, V: Serialize>(
+    table: &mut Value,
     key: &str,
     schedule: &Schedule<T>,
-    write: impl Fn(T) -> String,
+    write: impl Fn(T) -> V,
 ) {
-    let mut steps = schedule.steps();
-    if let Some((_, first)) = steps.next() {
-        line(text, key, &write(first));
-    }
-    let steps: Vec<String> = steps
-        .map(|(at, value)| {
-            format!("    {{ at = {}, {key} = {} }},\n", quoted(&time(at)), quoted(&write(value)))
-        })
-        .collect();
-    if !steps.is_empty() {
-        let _ = writeln!(text, "{key}_steps = [\n{}]", steps.concat());
-    }
-    if let Some(period) = schedule.period() {
-        line(text, &format!("{key}_repeat"), &time(period));
-    }
+    table[key] = json!(write(schedule.at(Duration::ZERO).value));
+    let steps = schedule.steps().skip(1);
+    table[format!("{key}_steps")] =
+        steps.map(|(at, value)| json!({ "at": time(at), key: write(value) })).collect();
+    table[format!("{key}_repeat")] = json!(schedule.period().map(time));
 }
 
-fn losses(text: &mut String, spec: &LinkSpec) {
-    let Some(losses) = &spec.loss_steps else {
-        return plain(text, "loss", share(spec.loss.get()));
-    };
-    plain(text, "loss", share(losses.at(Duration::ZERO).value.get()));
-    let _ = writeln!(text, "loss_steps = [");
-    for (at, loss) in losses.steps().skip(1) {
-        let _ =
-            writeln!(text, "    {{ at = {}, loss = {} }},", quoted(&time(at)), share(loss.get()));
-    }
-    text.push_str("]\n");
-    if let Some(period) = losses.period() {
-        line(text, "loss_repeat", &time(period));
-    }
-}
-
-/// Beginning, length and kind.
-fn blackouts(spec: &LinkSpec) -> Vec<(Duration, Duration, Blackout)> {
+fn blackouts(side: &str, spec: &LinkSpec) -> Vec<Value> {
     let steps: Vec<_> = spec.blackouts.steps().collect();
-    let ends = steps.iter().skip(1).map(|step| step.0).chain(std::iter::once(FOR_EVER));
-    let windows = steps.iter().zip(ends);
-    windows
-        .filter_map(|((start, kind), end)| kind.map(|kind| (*start, end - *start, kind)))
-        .collect()
+    let ends = steps.iter().skip(1).map(|step| step.0).chain([FOR_EVER]);
+    let windows = steps.iter().zip(ends).filter_map(|((start, mode), end)| {
+        let length = time(end - *start);
+        let start = time(*start);
+        mode.map(|it| json!({ "start": start, "length": length, "mode": it, "direction": side }))
+    });
+    windows.collect()
 }
 
-fn dark(text: &mut String, direction: &str, windows: &[(Duration, Duration, Blackout)]) {
-    for (start, length, kind) in windows {
-        text.push_str("\n[[link.blackout]]\n");
-        line(text, "start", &time(*start));
-        line(text, "length", &time(*length));
-        line(text, "mode", if *kind == Blackout::Hold { "hold" } else { "drop" });
-        line(text, "direction", direction);
-    }
-}
-
-/// In the largest unit that is exact.
 fn time(time: Duration) -> String {
-    let ns = time.as_nanos();
-    let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
-    let exact = units.into_iter().find(|(_, one)| ns.is_multiple_of(*one));
-    let (unit, one) = exact.unwrap_or(("ns", 1));
-    format!("{} {unit}", ns / one)
+    format!("{} s", time.as_secs_f64())
 }
 
 fn rate(rate: Rate) -> String {
@@ -161,27 +102,18 @@ fn rate(rate: Rate) -> String {
     }
 }
 
-/// With a point, as TOML wants it.
-fn share(value: f64) -> String {
-    format!("{value:?}")
+fn path(path: &Option<PathBuf>) -> Option<String> {
+    path.as_ref().map(|path| path.to_string_lossy().into_owned())
 }
 
-fn path(text: &mut String, key: &str, path: Option<&Path>) {
-    if let Some(path) = path {
-        line(text, key, &path.to_string_lossy());
+/// TOML has no null: a missing key stands for it.
+fn remove_nulls(value: &mut Value) {
+    if let Value::Object(map) = value {
+        map.retain(|_, value| !value.is_null());
+        map.values_mut().for_each(remove_nulls);
+    } else if let Value::Array(values) = value {
+        values.iter_mut().for_each(remove_nulls);
     }
-}
-
-fn line(text: &mut String, key: &str, value: &str) {
-    plain(text, key, quoted(value));
-}
-
-fn plain(text: &mut String, key: &str, value: impl std::fmt::Display) {
-    let _ = writeln!(text, "{key} = {value}");
-}
-
-fn quoted(value: &str) -> String {
-    toml::Value::from(value).to_string()
 }
 
 /// What the format takes for a time at most.

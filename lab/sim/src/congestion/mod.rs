@@ -141,8 +141,6 @@ pub enum Phase {
 /// A loss.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
-    /// When it was detected.
-    pub now: Instant,
     /// All bytes acknowledged so far.
     pub delivered: u64,
     /// All bytes sent so far.

@@ -54,8 +54,7 @@ impl Path {
     }
 
     fn loss(&self) -> Loss {
-        let sent = self.delivered + self.in_flight;
-        Loss { now: self.begin + self.at, delivered: self.delivered, sent }
+        Loss { delivered: self.delivered, sent: self.delivered + self.in_flight }
     }
 }
 

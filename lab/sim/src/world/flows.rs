@@ -44,9 +44,10 @@ pub enum Dial {
 }
 
 /// How a leg's owner reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reader {
     /// Everything, at once.
+    #[default]
     Quick,
     /// This many bytes, then a pause.
     Slow(usize, Duration),
@@ -57,7 +58,7 @@ pub enum Reader {
 }
 
 /// One end of a flow.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Leg {
     /// Its key in the session.
     pub key: Option<FlowKey>,
@@ -85,9 +86,10 @@ pub struct Leg {
 }
 
 /// The state of a leg.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LegState {
     /// The cloud does not know it yet.
+    #[default]
     Unknown,
     /// Open.
     Open,
@@ -99,26 +101,6 @@ pub enum LegState {
     Aborted(ResetReason, Instant),
     /// Its process died, or the flow was never opened.
     Gone,
-}
-
-impl Leg {
-    fn new(state: LegState) -> Self {
-        Self {
-            key: None,
-            state,
-            reader: Reader::Quick,
-            goal: 0,
-            written: 0,
-            read: 0,
-            ends: false,
-            finished: false,
-            end_seen: false,
-            last_read: None,
-            blocked: false,
-            asks_room: false,
-            read_timer: false,
-        }
-    }
 }
 
 impl World {
@@ -150,16 +132,15 @@ impl World {
             }
         };
         assert!(node.keys.insert(key, flow).is_none(), "{key:?} was used before");
-        let mut leg = Leg::new(LegState::Open);
-        leg.key = Some(key);
-        leg.asks_room = self.dice.chance(0.5);
+        let asks_room = self.dice.chance(0.5);
+        let leg = Leg { key: Some(key), state: LegState::Open, asks_room, ..Leg::default() };
         self.flows.push(Flow {
             user: UserId(user),
             destination,
             dial,
             dialed: false,
             dialed_reported: false,
-            legs: [leg, Leg::new(LegState::Unknown)],
+            legs: [leg, Leg::default()],
             server: (0, false),
             server_reader: Reader::Quick,
         });
@@ -368,9 +349,10 @@ impl World {
         assert_eq!(record.legs[1].state, LegState::Unknown, "flow {flow} was opened twice");
         record.legs[1] = Leg {
             key: Some(key),
+            state: LegState::Open,
             asks_room,
             reader: record.server_reader,
-            ..Leg::new(LegState::Open)
+            ..Leg::default()
         };
         let (Dial::Stands(time) | Dial::Fails(time, _)) = record.dial;
         self.trace.note(&[6, flow as u64]);

@@ -14,7 +14,6 @@
 mod arrivals;
 pub mod content;
 mod coverage;
-mod endless;
 mod flows;
 mod messages;
 mod node;
@@ -35,7 +34,6 @@ use polyrail_session::Settings;
 use crate::dice::Dice;
 pub use arrivals::{Arrivals, Waits};
 pub use coverage::Coverage;
-pub use endless::{Endless, endless};
 pub use flows::{Dial, Flow, FlowNo, Leg, LegState, Reader};
 use node::Node;
 pub use tap::Tap;

@@ -316,7 +316,7 @@ impl World {
             if let Some(c) = self.connections.get_mut(&connection)
                 && let Some(end) = &mut c.ends[side as usize]
             {
-                end.forget_key();
+                end.key = None;
             }
             self.end_down(connection, side, "restart");
         }

@@ -81,7 +81,7 @@ impl World {
     /// A tunnel became a path: its race ends.
     pub(super) fn on_path(&mut self, side: Side, tunnel: TunnelKey) {
         let Some(&winner) = self.nodes[side as usize].tunnels.get(&tunnel) else { return };
-        let Some(carrier) = self.connections.get(&winner).map(|c| c.carrier()) else { return };
+        let Some(carrier) = self.connections.get(&winner).map(|c| c.carrier) else { return };
         let race = &mut self.carriers[carrier].race;
         let runs = race.alive.iter().any(|(id, _)| *id == winner);
         if side == Side::Cloud || !runs {
@@ -97,7 +97,7 @@ impl World {
 
     pub(super) fn on_report(&mut self, side: Side, tunnel: TunnelKey, report: PathReport) {
         let Some(connection) = self.nodes[side as usize].tunnels.get(&tunnel) else { return };
-        let Some(carrier) = self.connections.get(connection).map(|c| c.carrier()) else { return };
+        let Some(carrier) = self.connections.get(connection).map(|c| c.carrier) else { return };
         if side == Side::Gateway && report == PathReport::Stalled {
             self.restart_path(carrier);
         }

@@ -57,7 +57,7 @@ pub struct Carrier {
 
 /// One connection.
 pub(super) struct Connection {
-    carrier: usize,
+    pub(super) carrier: usize,
     pub(super) ends: [Option<End>; 2],
     exporter: [u8; 32],
     /// Its address is lost: none of its packets arrives.
@@ -73,7 +73,8 @@ pub(super) struct Connection {
 /// One end of a connection.
 pub(super) struct End {
     pub(super) transport: Transport,
-    key: Option<TunnelKey>,
+    /// `None` also if the endpoint that knew it has died.
+    pub(super) key: Option<TunnelKey>,
     /// The handshake has ended.
     confirmed: bool,
     /// Early data that waits for the end of the handshake.
@@ -219,10 +220,7 @@ impl World {
         let early = early.then(|| valid && self.dice.chance(self.habits.early_accepted));
         let ends = [(); 2].map(|()| Some(End::new(self.now, id, stream, room, congestion)));
         let exporter = self.dice.key();
-        let (lost_address, captured) = (false, Vec::new());
-        let connection =
-            Connection { carrier, ends, exporter, lost_address, stream, early, captured };
-        self.connections.insert(id, connection);
+        self.connections.insert(id, Connection::new(carrier, ends, exporter, stream, early));
         self.timer(CONNECT_TIMEOUT, Timer::Deadline { connection: id });
         self.push(id, Side::Gateway, Content::Hello);
         if early.is_some() {
@@ -242,16 +240,7 @@ impl World {
         self.next_connection += 1;
         let (now, exporter) = (self.now, self.dice.key());
         let ends = [None, Some(End::new(now, id, false, EARLY_ROOM, Algorithm::Reno))];
-        let connection = Connection {
-            carrier,
-            ends,
-            exporter,
-            lost_address: false,
-            stream: false,
-            early: Some(true),
-            captured: Vec::new(),
-        };
-        self.connections.insert(id, connection);
+        self.connections.insert(id, Connection::new(carrier, ends, exporter, false, Some(true)));
         self.timer(CONNECT_TIMEOUT, Timer::Deadline { connection: id });
         self.end_up(id, Side::Cloud, false);
         let key = self.connections.get(&id).and_then(|c| c.ends[1].as_ref()?.key);
@@ -556,14 +545,20 @@ impl End {
             sample_at: now,
         }
     }
-
-    /// The endpoint that knew it has died.
-    pub(super) fn forget_key(&mut self) {
-        self.key = None;
-    }
 }
 
 impl Connection {
+    fn new(
+        carrier: usize,
+        ends: [Option<End>; 2],
+        exporter: [u8; 32],
+        stream: bool,
+        early: Option<bool>,
+    ) -> Self {
+        let (lost_address, captured) = (false, Vec::new());
+        Self { carrier, ends, exporter, lost_address, stream, early, captured }
+    }
+
     fn pump(&mut self, now: Instant, side: Side, carriers: &mut [Carrier]) {
         let Some(end) = &mut self.ends[side as usize] else { return };
         let carrier = &mut carriers[self.carrier];
@@ -594,18 +589,12 @@ impl Connection {
         end.told_room = end.transport.sender.room();
         end.told_room
     }
-}
 
-impl Connection {
     /// The endpoint withdraws a unit.
     pub(super) fn withdraw(&mut self, side: Side, tag: u64) {
         if let Some(end) = &mut self.ends[side as usize] {
             end.transport.sender.withdraw(tag);
         }
-    }
-
-    pub(super) fn carrier(&self) -> usize {
-        self.carrier
     }
 }
 

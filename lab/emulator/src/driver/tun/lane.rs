@@ -5,8 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::time::Instant;
 
 use super::frame::{Frame, Pool};
-use crate::control::Setting;
-use crate::link::{Blackout, LinkModel, Schedule, Verdict};
+use crate::link::{Blackout, LinkModel, Setting, Verdict};
 use crate::packet::nat::{Nat, Passage};
 use crate::packet::{class, icmp};
 use crate::report::{DirectionReport, Timing};
@@ -110,17 +109,11 @@ impl<'f> Lane<'f> {
     }
 
     pub(super) fn set(&mut self, now: Instant, setting: Setting) {
-        match setting {
-            Setting::Rate(rate) => self.model.set_rate(now, Schedule::constant(rate)),
-            Setting::Delay(delay) => self.model.set_delay(now, Schedule::constant(delay)),
-            Setting::Loss(loss) => self.model.set_loss(now, loss),
-            Setting::Queue(queue) => self.model.set_queue(now, queue),
-            Setting::BurstLoss(burst) => self.model.set_burst_loss(now, burst),
-            Setting::Reorder(reorder) => self.model.set_reorder(now, reorder),
-            Setting::Udp(udp) => self.model.set_udp(now, udp),
-            Setting::Mtu(mtu) => self.model.set_mtu(now, mtu),
-            Setting::Seed(seed) => self.model.set_seed(now, direction_seed(seed, self.down)),
-        }
+        let setting = match setting {
+            Setting::Seed(seed) => Setting::Seed(direction_seed(seed, self.down)),
+            other => other,
+        };
+        self.model.set(now, setting);
         self.wake = self.model.next_departure();
     }
 

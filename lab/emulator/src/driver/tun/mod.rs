@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use super::outside::{self, Outside, system};
-use super::{Driver, Options, Rail, RunError, Sides};
+use super::{Driver, LiveLinks, Options, RunError, Sides};
 use crate::control::{Command, Target};
 use crate::link::LinkModel;
 use crate::packet::nat::{Nat, Order};
@@ -194,7 +194,7 @@ impl<'f> TunRail<'f> {
     }
 }
 
-impl Rail for TunRail<'_> {
+impl LiveLinks for TunRail<'_> {
     fn apply(&mut self, now: Instant, command: &Command) -> Result<(), String> {
         match command {
             Command::Down(target, mode) => {

@@ -16,7 +16,7 @@ use crate::dice::Dice;
 use anyhow::{Context, Result, ensure};
 use line::Line;
 use polyrail_emulator::results::{Goal, Report as Results};
-use run::{Event, Run};
+use run::{Run, RunHandover};
 
 /// Reads the runs in a folder and prints the figures.
 ///
@@ -40,8 +40,9 @@ pub fn judge(results: &mut Results, folder: &Path) -> Result<()> {
     );
     let line = first.first().and_then(|run| Line::new(&run.points()));
     let line = line.context("the first run does not move")?;
-    let events =
-        |runs: &[Run]| -> Vec<Vec<Event>> { runs.iter().map(|run| run.events(&line)).collect() };
+    let events = |runs: &[Run]| -> Vec<Vec<RunHandover>> {
+        runs.iter().map(|run| run.events(&line)).collect()
+    };
     let (learned, tested) = (events(&first), events(&second));
     let metres = line.metres();
     println!("\n## metro: {} phones, {metres:.0} m; run 1 learns, run 3 tests\n", first.len());
@@ -58,12 +59,17 @@ pub fn judge(results: &mut Results, folder: &Path) -> Result<()> {
 }
 
 /// How many failures come again where there was one.
-fn places(results: &mut Results, learned: &[Vec<Event>], tested: &[Vec<Event>], metres: f64) {
-    let failed = |events: &[Event]| -> Vec<f64> {
+fn places(
+    results: &mut Results,
+    learned: &[Vec<RunHandover>],
+    tested: &[Vec<RunHandover>],
+    metres: f64,
+) {
+    let failed = |events: &[RunHandover]| -> Vec<f64> {
         events.iter().filter(|event| event.failed).map(|event| event.metres).collect()
     };
-    let all = |events: &[Vec<Event>]| events.concat();
-    let own: Vec<[Vec<Event>; 2]> =
+    let all = |events: &[Vec<RunHandover>]| events.concat();
+    let own: Vec<[Vec<RunHandover>; 2]> =
         learned.iter().zip(tested).map(|(one, other)| [one.clone(), other.clone()]).collect();
     let together = vec![[all(learned), all(tested)]];
     for (name, pairs) in [("of_phone", own), ("of_any_phone", together)] {

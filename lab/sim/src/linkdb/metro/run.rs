@@ -25,7 +25,7 @@ struct Row {
 
 /// A handover.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Event {
+pub struct RunHandover {
     /// When.
     pub second: u32,
     /// How far along the line.
@@ -108,8 +108,8 @@ impl Run {
     }
 
     /// Its handovers; those within [`TOGETHER`] seconds of each other are one.
-    pub fn events(&self, line: &Line) -> Vec<Event> {
-        let mut events: Vec<Event> = Vec::new();
+    pub fn events(&self, line: &Line) -> Vec<RunHandover> {
+        let mut events: Vec<RunHandover> = Vec::new();
         let mut last = 0;
         for pair in self.rows.windows(2) {
             let (before, row) = (&pair[0], &pair[1]);
@@ -120,9 +120,11 @@ impl Run {
             let failed = self.rows.iter().filter(around).any(|one| one.loss >= LOSS);
             match events.last_mut() {
                 Some(event) if row.second - last <= TOGETHER => event.failed |= failed,
-                _ => {
-                    events.push(Event { second: row.second, metres: line.along(row.point), failed })
-                }
+                _ => events.push(RunHandover {
+                    second: row.second,
+                    metres: line.along(row.point),
+                    failed,
+                }),
             }
             last = row.second;
         }

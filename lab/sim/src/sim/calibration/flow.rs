@@ -6,13 +6,13 @@ use polyrail_emulator::rail::{CarrierProfile, Route, Speed, Trip};
 
 use crate::congestion::Algorithm;
 use crate::sim::runs::parallel;
-use crate::world::{Endless, endless};
+use crate::world::transport::{Endless, endless};
 
 /// The measurements of flows on two carriers.
 #[derive(Clone, Debug, Default)]
 pub struct Flows {
     /// Those of each carrier.
-    pub carriers: [Carrier; 2],
+    pub carriers: [CarrierFigures; 2],
     /// For how long each carrier had the lower round-trip time, in ms: once for each period.
     pub leads_ms: [Vec<f64>; 2],
     /// How often the rate of the first was under half of the second's, over twice it, and how often
@@ -24,7 +24,7 @@ pub struct Flows {
 
 /// The measurements of flows on one carrier.
 #[derive(Clone, Debug, Default)]
-pub struct Carrier {
+pub struct CarrierFigures {
     /// The rate in each window, Mbit/s.
     pub mbps: Vec<f64>,
     /// Round-trip times of packets, ms.
@@ -51,7 +51,7 @@ fn flows_of(seed: u64) -> Flows {
     for (number, carrier) in trip.carriers.iter().enumerate() {
         let flow = endless(&carrier.links, seed ^ (number as u64) << 40, Algorithm::Bbr, LENGTH);
         let mbps = windows(&flow);
-        flows.carriers[number] = Carrier {
+        flows.carriers[number] = CarrierFigures {
             jumps: jumps(&mbps),
             rtt_ms: flow.rtts.iter().map(|(_, rtt)| rtt.as_secs_f64() * 1e3).collect(),
             mbps,

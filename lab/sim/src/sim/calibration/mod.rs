@@ -35,12 +35,8 @@ pub struct Options {
 enum Wanted {
     /// The published value, within this relative error.
     Near(f64),
-    /// At least this.
-    AtLeast(f64),
-    /// At most this.
-    AtMost(f64),
-    /// No goal: see `docs/emulation.md`.
-    Shown,
+    /// This goal; for the figures with none see `docs/emulation.md`.
+    Value(Goal),
 }
 
 /// A published figure and the generated one.
@@ -83,13 +79,7 @@ impl Figure {
                 report.result(&name, self.value, self.unit, Goal::None, &[]);
                 report.result(&format!("{name}_error"), off, "ratio", Goal::AtMost(error), &[]);
             }
-            Wanted::AtLeast(least) => {
-                report.result(&name, self.value, self.unit, Goal::AtLeast(least), &[]);
-            }
-            Wanted::AtMost(most) => {
-                report.result(&name, self.value, self.unit, Goal::AtMost(most), &[]);
-            }
-            Wanted::Shown => report.result(&name, self.value, self.unit, Goal::None, &[]),
+            Wanted::Value(goal) => report.result(&name, self.value, self.unit, goal, &[]),
         }
     }
 }
@@ -153,7 +143,7 @@ fn of_flows(add: &mut impl FnMut(String, &'static str, f64, Wanted, f64), flows:
         let (leads, published) = leads;
         leads.sort_by(f64::total_cmp);
         let lead = quantile(leads, 0.5);
-        add(format!("{name}_rtt_lead"), "ms", published, Wanted::Shown, lead);
+        add(format!("{name}_rtt_lead"), "ms", published, Wanted::Value(Goal::None), lead);
     }
     let ratios = [
         ("rate_a_under_half_b", 0.392, share(flows.rate_ratio[0], flows.rate_ratio[2])),
@@ -162,7 +152,7 @@ fn of_flows(add: &mut impl FnMut(String, &'static str, f64, Wanted, f64), flows:
         ("rtt_a_over_twice_b", 0.232, share(flows.rtt_ratio[1], flows.rtt_ratio[2])),
     ];
     for (name, published, value) in ratios {
-        add(name.to_owned(), "share", published, Wanted::Shown, value);
+        add(name.to_owned(), "share", published, Wanted::Value(Goal::None), value);
     }
 }
 
@@ -180,13 +170,13 @@ fn of_failures(
     let ever = share(failing, cells);
     add(format!("{name}_cells_ever"), "share", profile.failing_cells, Wanted::Near(0.1), ever);
     let often = share(often, failing);
-    add(format!("{name}_cells_20_to_80"), "share", 0.3, Wanted::AtLeast(0.3), often);
+    add(format!("{name}_cells_20_to_80"), "share", 0.3, Wanted::Value(Goal::AtLeast(0.3)), often);
     // POLYCORN, table 1; its rows do not add up to the share of all that fail.
     let [late, weak] = if name == "a" { [1.386, 4.361] } else { [1.730, 1.994] };
     let ratio = rate(counted.late) / rate(counted.early);
-    add(format!("{name}_late_to_early"), "ratio", late, Wanted::AtLeast(1.2), ratio);
+    add(format!("{name}_late_to_early"), "ratio", late, Wanted::Value(Goal::AtLeast(1.2)), ratio);
     let ratio = rate(counted.weak) / rate(counted.strong);
-    add(format!("{name}_weak_to_strong"), "ratio", weak, Wanted::AtLeast(1.2), ratio);
+    add(format!("{name}_weak_to_strong"), "ratio", weak, Wanted::Value(Goal::AtLeast(1.2)), ratio);
 }
 
 fn of_durations(
@@ -200,16 +190,16 @@ fn of_durations(
         }
     }
     for (name, kind, seconds, published, wanted) in [
-        ("success_over_100_ms", 0, 0.1, 0.15, Wanted::AtMost(0.15)),
-        ("type_2_over_1_s", 1, 1.0, 0.5, Wanted::AtLeast(0.5)),
+        ("success_over_100_ms", 0, 0.1, 0.15, Wanted::Value(Goal::AtMost(0.15))),
+        ("type_2_over_1_s", 1, 1.0, 0.5, Wanted::Value(Goal::AtLeast(0.5))),
         ("type_2_over_2_s", 1, 2.0, 0.25, Wanted::Near(0.1)),
-        ("type_3_over_1_s", 2, 1.0, 0.5, Wanted::AtLeast(0.5)),
+        ("type_3_over_1_s", 2, 1.0, 0.5, Wanted::Value(Goal::AtLeast(0.5))),
         ("type_3_over_5_s", 2, 5.0, 0.25, Wanted::Near(0.1)),
     ] {
         add(name.to_owned(), "share", published, wanted, all.longer(kind, seconds));
     }
     let longest = all.dark.iter().flatten().copied().fold(0.0, f64::max);
-    add("failure_longest".to_owned(), "s", 10.0, Wanted::AtMost(10.0), longest);
+    add("failure_longest".to_owned(), "s", 10.0, Wanted::Value(Goal::AtMost(10.0)), longest);
 }
 
 fn share(part: u64, whole: u64) -> f64 {

@@ -29,7 +29,7 @@ use crate::congestion::Algorithm;
 pub use crate::congestion::SEGMENT;
 use receiver::Receiver;
 use sender::Sender;
-pub use trial::play;
+pub use trial::{Endless, endless, play};
 
 /// A packet on a link.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::{Content, DATAGRAM_OF_ACK, Delivery, HEADER, PacketKind, Segment};
 
 /// The receiving half.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Receiver {
     stream: bool,
     cumulative: u64,
@@ -33,18 +33,7 @@ pub struct Receiver {
 
 impl Receiver {
     pub(super) fn new(stream: bool) -> Self {
-        Self {
-            stream,
-            cumulative: 0,
-            ahead: BTreeMap::new(),
-            parts: BTreeMap::new(),
-            below: 0,
-            handed: BTreeSet::new(),
-            epoch: 0,
-            quick: QUICK,
-            echo: 0,
-            waiting: None,
-        }
+        Self { stream, quick: QUICK, ..Self::default() }
     }
 
     /// Receives a segment; returns the acknowledgement to send, and delivers complete units.
@@ -65,7 +54,7 @@ impl Receiver {
                 true => hand_over(&segment, deliveries),
                 false => self.collect(segment, deliveries),
             }
-        } else if serial >= self.cumulative && !self.ahead.contains_key(&serial) {
+        } else if self.is_new(serial) {
             self.ahead.insert(serial, Rc::clone(&segment));
             if !self.stream {
                 self.collect(segment, deliveries);
@@ -85,6 +74,11 @@ impl Receiver {
         self.quick = self.quick.saturating_sub(1);
         self.waiting = None;
         Some(self.acknowledgement(serial, order))
+    }
+
+    /// A segment that has not arrived yet.
+    pub(super) fn is_new(&self, serial: u64) -> bool {
+        serial >= self.cumulative && !self.ahead.contains_key(&serial)
     }
 
     fn acknowledgement(&self, serial: u64, order: u64) -> PacketKind {

@@ -215,6 +215,11 @@ impl Sender {
         self.early_room.map_or(room, |early| early.min(room))
     }
 
+    /// When an unacknowledged segment was sent, if only once.
+    pub(super) fn sent_once(&self, serial: u64) -> Option<Instant> {
+        self.out.get(serial).filter(|out| !out.again).map(|out| out.left.sent_at)
+    }
+
     /// Nothing is in flight and nothing waits.
     pub fn is_idle(&self) -> bool {
         self.in_flight == 0 && self.unsent_bytes == 0
@@ -417,7 +422,7 @@ impl Sender {
         if self.out.first().is_none_or(|first| first >= self.recovery) {
             self.phase = Phase::Open;
         }
-        let lost = self.find_lost(now);
+        let lost = self.find_lost();
         self.congestion.on_ack(&Ack {
             now,
             bytes: settled.bytes,
@@ -505,7 +510,7 @@ impl Sender {
     }
 
     /// Declares segments lost that three later ones have overtaken; returns their bytes.
-    fn find_lost(&mut self, now: Instant) -> u64 {
+    fn find_lost(&mut self) -> u64 {
         let edge = self.highest_order.saturating_sub(REORDERING);
         let mut bytes = 0;
         while let Some(first) = self.flight.first().filter(|first| *first < edge) {
@@ -519,7 +524,7 @@ impl Sender {
         if bytes > 0 && self.phase == Phase::Open {
             self.phase = Phase::Recovery;
             self.recovery = self.next_serial;
-            self.congestion.on_loss(&Loss { now, delivered: self.acked, sent: self.sent });
+            self.congestion.on_loss(&Loss { delivered: self.acked, sent: self.sent });
         }
         bytes
     }

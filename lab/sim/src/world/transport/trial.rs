@@ -1,9 +1,11 @@
-//! One endless flow over two links in virtual time, as `polyrail-lab trials` plays it with the
-//! kernel's TCP.
+//! One flow over two links in virtual time, without a session: a trial, as `polyrail-lab trials`
+//! plays it with the kernel's TCP, or an endless download.
+//!
+//! The flow never gives up: after a blackout it continues at its next timeout.
 
 use std::time::{Duration, Instant};
 
-use polyrail_emulator::link::LinkModel;
+use polyrail_emulator::link::{LinkModel, LinkSpec};
 use polyrail_emulator::trials::{FLOW_BEGINS, SAMPLE_EVERY, Sample, Trial};
 use polyrail_model::Unit;
 
@@ -28,7 +30,31 @@ pub fn play(trial: &Trial, algorithm: Algorithm, seed: u64) -> Vec<Sample> {
     samples
 }
 
-/// A running trial.
+/// The figures of an endless flow.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Endless {
+    /// The times of new data, each with its bytes.
+    pub arrivals: Vec<(Duration, usize)>,
+    /// The times at which packets sent only once were acknowledged, with their round-trip times.
+    pub rtts: Vec<(Duration, Duration)>,
+}
+
+/// A download of endless data over these links (up, down).
+pub fn endless(
+    links: &[LinkSpec; 2],
+    seed: u64,
+    algorithm: Algorithm,
+    length: Duration,
+) -> Endless {
+    let seeds = [seed, seed ^ 0x9e37_79b9_7f4a_7c15];
+    let mut course = Course::over(links, seeds, Duration::ZERO, algorithm);
+    course.flowing = true;
+    course.fill();
+    course.run(length);
+    course.seen
+}
+
+/// A running flow.
 pub(super) struct Course {
     start: Instant,
     now: Instant,
@@ -40,29 +66,35 @@ pub(super) struct Course {
     pub(super) flowing: bool,
     delivered: u64,
     tag: u64,
+    seen: Endless,
 }
 
 impl Course {
     /// A trial at the link's epoch, with nothing sent.
     pub(super) fn new(trial: &Trial, algorithm: Algorithm, seed: u64) -> Self {
+        // The phase of the clocks' ticks is chance.
+        let age = Duration::from_millis(seed.wrapping_mul(397) % 2_048);
+        let seeds = [seed.wrapping_mul(2), seed.wrapping_mul(2) + 1];
+        Self::over(&trial.links, seeds, age, algorithm)
+    }
+
+    /// A flow over these links, whose ends have existed for `age`.
+    fn over(links: &[LinkSpec; 2], seeds: [u64; 2], age: Duration, algorithm: Algorithm) -> Self {
         // The base of virtual time: only differences from it matter.
         let start = Instant::now();
-        let [up, down] = trial.links.clone();
-        // The phase of the clocks' ticks is chance.
-        let born = start - Duration::from_millis(seed.wrapping_mul(397) % 2_048);
+        let [up, down] = links.clone();
+        let born = start - age;
         let end = || Transport::new(born, 0, true, UNSENT, algorithm);
         Self {
             start,
             now: start,
-            links: [
-                LinkModel::new(up, start, seed.wrapping_mul(2)),
-                LinkModel::new(down, start, seed.wrapping_mul(2) + 1),
-            ],
+            links: [LinkModel::new(up, start, seeds[0]), LinkModel::new(down, start, seeds[1])],
             client: end(),
             server: end(),
             flowing: false,
             delivered: 0,
             tag: 0,
+            seen: Endless::default(),
         }
     }
 
@@ -90,6 +122,7 @@ impl Course {
             self.acknowledge(kind);
         }
         while let Some(packet) = self.links[0].poll(self.now) {
+            self.measure(&packet);
             if self.server.sender.on_ack(self.now, &packet.kind) {
                 self.fill();
             }
@@ -100,8 +133,19 @@ impl Course {
         self.pump();
     }
 
+    /// Records the round-trip time that an acknowledgement shows.
+    fn measure(&mut self, packet: &Packet) {
+        let PacketKind::Ack { serial, .. } = packet.kind else { return };
+        if let Some(sent_at) = self.server.sender.sent_once(serial) {
+            self.seen.rtts.push((self.now - self.start, self.now - sent_at));
+        }
+    }
+
     fn at_client(&mut self, packet: Packet) {
         let PacketKind::Data { serial, order, segment } = packet.kind else { return };
+        if self.client.receiver.is_new(serial) {
+            self.seen.arrivals.push((self.now - self.start, segment.range.len()));
+        }
         let mut deliveries = Vec::new();
         let kind = self.client.receiver.accept(self.now, serial, order, segment, &mut deliveries);
         for delivery in deliveries {
