@@ -18,6 +18,7 @@ impl Events {
         if matches!(event, TunnelEvent::Closed(_)) {
             self.pending.clear();
         }
+        debug_assert!(self.pending.len() < 3, "each event comes once");
         self.pending.push_back(event);
     }
 

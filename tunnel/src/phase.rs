@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-/// See the drawing at [`Tunnel`](crate::Tunnel).
+/// See the drawing at [`Tunnel`](crate::Tunnel), and that of QUIC in [`quic`](crate::quic).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
+pub(crate) enum TunnelPhase {
     /// Of TCP alone.
     Connecting,
     Handshaking,
@@ -19,33 +19,33 @@ pub(crate) enum Phase {
 
 /// The phase of a tunnel and its deadline. Phases never go back.
 #[derive(Debug)]
-pub(crate) struct Life {
-    phase: Phase,
+pub(crate) struct TunnelLife {
+    phase: TunnelPhase,
     began: Instant,
     deadline: Option<Instant>,
 }
 
-impl Life {
-    pub(crate) fn new(now: Instant, phase: Phase, limit: Duration) -> Self {
+impl TunnelLife {
+    pub(crate) fn new(now: Instant, phase: TunnelPhase, limit: Duration) -> Self {
         Self { phase, began: now, deadline: Some(now + limit) }
     }
 
-    pub(crate) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> TunnelPhase {
         self.phase
     }
 
     /// Whether the handshake is in progress.
     pub(crate) fn is_handshaking(&self) -> bool {
-        matches!(self.phase, Phase::Handshaking | Phase::Early)
+        matches!(self.phase, TunnelPhase::Handshaking | TunnelPhase::Early)
     }
 
     /// Whether units may be sent.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Early | Phase::Up)
+        matches!(self.phase, TunnelPhase::Early | TunnelPhase::Up)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.phase == Phase::Closed
+        self.phase == TunnelPhase::Closed
     }
 
     /// When the connect or the accept began.
@@ -63,7 +63,7 @@ impl Life {
     }
 
     /// Enters a phase that must be over at the deadline.
-    pub(crate) fn enter(&mut self, phase: Phase, deadline: Option<Instant>) {
+    pub(crate) fn enter(&mut self, phase: TunnelPhase, deadline: Option<Instant>) {
         debug_assert!(phase >= self.phase, "{phase:?} after {:?}", self.phase);
         (self.phase, self.deadline) = (phase, deadline);
     }

@@ -328,15 +328,12 @@ fn long_acknowledgements_do_not_count_as_data_in_flight() {
         let sample = world.ends[0].tunnel.sample(Instant::now()).unwrap();
         in_flight.push(sample.in_flight.0);
     }
-    // Not the maximum: on a busy machine the wire may deliver nothing for a while.
+    // On a busy machine the wire may deliver nothing for half a second, which is 12 kB.
     in_flight.sort_unstable();
-    let most = in_flight[in_flight.len() * 9 / 10];
-    println!(
-        "{} bytes came, {most} in flight the other way, nine times in ten",
-        world.ends[0].bytes
-    );
+    let (usual, most) = (in_flight[in_flight.len() * 9 / 10], in_flight[in_flight.len() - 1]);
+    println!("{} bytes came, {usual} and at most {most} the other way", world.ends[0].bytes);
     assert!(world.ends[0].bytes > 300_000, "{}", world.ends[0].bytes);
-    assert!(most < 2_000, "{most} bytes in flight");
+    assert!(usual < 2_000 && most < 20_000, "{usual}, at most {most} bytes in flight");
 }
 
 #[test]
@@ -398,10 +395,14 @@ fn paced_control() -> Duration {
 
 #[test]
 fn pacing_does_not_hold_acknowledgements_and_control_back() {
-    let links: Vec<_> = (0..8).map(|_| std::thread::spawn(paced_control)).collect();
-    let mut delays: Vec<_> = links.into_iter().map(|link| link.join().unwrap()).collect();
+    let mut delays = Vec::new();
+    for _ in 0..2 {
+        let links: Vec<_> = (0..8).map(|_| std::thread::spawn(paced_control)).collect();
+        delays.extend(links.into_iter().map(|link| link.join().unwrap()));
+    }
     delays.sort_unstable();
     println!("control took {delays:?}");
-    // The fifth of eight, not the longest: a busy machine holds single ones back.
-    assert!(delays[4] < Duration::from_millis(40), "{delays:?}");
+    // The tenth of sixteen, not the longest: a busy machine holds single ones back. Behind pacing
+    // a delay is anything up to 140 ms, so one run in 200 would pass.
+    assert!(delays[9] < Duration::from_millis(40), "{delays:?}");
 }

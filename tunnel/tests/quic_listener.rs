@@ -132,14 +132,14 @@ fn a_gateway_with_a_proven_address_gets_in_when_all_places_are_taken() {
     let (mut world, address, authority) = serving(options);
     let mut knocking: Vec<Raw> = (0..30).map(|_| Raw::new(address, b"polyrail/1")).collect();
     for raw in &mut knocking {
-        raw.knock();
+        assert!(raw.knock());
         world.step();
     }
     world.run_for(Duration::from_millis(50));
     // Clients that must prove their address do so, and stop there.
     for raw in &mut knocking[16..] {
         raw.read_once();
-        raw.knock();
+        assert!(raw.knock());
         world.step();
     }
     world.run_for(Duration::from_millis(50));
@@ -163,10 +163,10 @@ fn a_gateway_with_a_proven_address_gets_in_when_all_places_are_taken() {
     // One address alone takes a quarter of the places by proofs.
     let mut more: Vec<Raw> = (0..6).map(|_| Raw::new(address, b"polyrail/1")).collect();
     for raw in &mut more {
-        raw.knock();
+        assert!(raw.knock());
         world.run_for(Duration::from_millis(5));
         raw.read_once();
-        raw.knock();
+        assert!(raw.knock());
         world.run_for(Duration::from_millis(5));
     }
     assert_eq!(figures(&world), (20, 22, 15));
@@ -188,7 +188,7 @@ fn a_flood_of_half_open_handshakes_costs_a_bounded_number_of_connections() {
     let (mut world, address, authority) = serving(options);
     let mut knocking: Vec<Raw> = (0..200).map(|_| Raw::new(address, b"polyrail/1")).collect();
     for raw in &mut knocking {
-        raw.knock();
+        assert!(raw.knock());
         world.step();
     }
     world.run_for(Duration::from_millis(100));
@@ -199,7 +199,7 @@ fn a_flood_of_half_open_handshakes_costs_a_bounded_number_of_connections() {
     // Those who prove their address get in, up to the bound.
     for raw in &mut knocking {
         raw.turn();
-        raw.knock();
+        assert!(raw.knock());
         world.step();
     }
     world.run_for(Duration::from_millis(100));
@@ -210,7 +210,7 @@ fn a_flood_of_half_open_handshakes_costs_a_bounded_number_of_connections() {
     }
     let mut few: Vec<Raw> = (0..8).map(|_| Raw::new(address, b"polyrail/1")).collect();
     for raw in &mut few {
-        raw.knock();
+        assert!(raw.knock());
         world.step();
     }
     world.run_for(Duration::from_millis(50));

@@ -7,7 +7,7 @@ use polyrail_model::NodeRole;
 
 /// How a worker starts.
 pub struct Options {
-    /// Its node.
+    /// The role of its node.
     pub role: NodeRole,
     /// The database's file; without one the database lives in memory.
     pub path: Option<PathBuf>,

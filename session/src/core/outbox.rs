@@ -398,7 +398,8 @@ mod tests {
         outbox.ack(flow);
         outbox.window(flow);
         assert_eq!((outbox.due.len(), outbox.next_timeout()), (1, None));
-        let mut put = || put_due(flow, NodeRole::Cloud, &mut Vec::new());
+        let mut batch = Vec::new();
+        let mut put = || put_due(flow, NodeRole::Cloud, &mut batch);
         assert!(put() && !put());
         outbox.due.clear();
         flow.recv.unacknowledged = 1;

@@ -44,14 +44,13 @@ impl Admission {
         self.verifier.judge(&chain)
     }
 
-    /// Notes a first flight with early data; false if it is a replay.
-    pub(super) fn note(&mut self, connection: &mut Connection, now: Instant) -> bool {
-        let Some(spent) = &self.spent else { return true };
+    /// Notes a first flight with early data, and whether it is a replay.
+    pub(super) fn note(&mut self, connection: &mut Connection, now: Instant) {
+        let Some(spent) = &self.spent else { return };
         let mut mark = [0; 32];
         let ssl: &mut SslRef = connection.as_mut();
         ssl.client_random(&mut mark);
         self.is_replay = !spent.borrow_mut().note(now, mark);
-        !self.is_replay
     }
 
     /// Keeps the fault for which the hook rejected the peer in the last call of `quiche`.

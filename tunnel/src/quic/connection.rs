@@ -8,7 +8,7 @@
 //!
 //! The engine owns no socket: datagrams are fed in by [`absorb`](Engine::absorb), and
 //! [`settle`](Engine::settle) sends. The handshake's verdicts are in
-//! [`handshake`](super::handshake), ends and timeouts in [`life`](super::life).
+//! [`handshake`](super::handshake), ends and timeouts in [`ending`](super::ending).
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use super::outbox::Outbox;
 use super::socket::{Arrival, Udp};
 use super::{PATHS_MAX, context, reason};
 use crate::events::Events;
-use crate::phase::{Life, Phase};
+use crate::phase::{TunnelLife, TunnelPhase};
 use crate::{CONTROL_EXCESS, CloseReason, FRAMES_MAX, SocketOptions};
 
 /// A connection without its socket.
@@ -35,7 +35,7 @@ pub(super) struct Engine {
     pub(super) peer: SocketAddr,
     pub(super) options: SocketOptions,
     pub(super) ids: Ids,
-    pub(super) life: Life,
+    pub(super) life: TunnelLife,
     pub(super) events: Events,
     /// When the next keep-alive is due, on the client's side while it is up.
     pub(super) keepalive_at: Option<Instant>,
@@ -69,7 +69,7 @@ impl Engine {
             peer,
             options,
             ids,
-            life: Life::new(now, Phase::Handshaking, limit),
+            life: TunnelLife::new(now, TunnelPhase::Handshaking, limit),
             events: Events::default(),
             keepalive_at: None,
             outbox: Outbox::new(is_server),
@@ -97,9 +97,9 @@ impl Engine {
     pub(super) fn after_absorb(&mut self, now: Instant) {
         let was_answered = self.was_answered();
         if self.meter.on_received(&mut self.connection, self.outbox.control_stream()) {
-            if !was_answered && self.life.phase() == Phase::Handshaking {
+            if !was_answered && self.life.phase() == TunnelPhase::Handshaking {
                 let deadline = now + self.options.handshake_timeout;
-                self.life.enter(Phase::Handshaking, Some(deadline));
+                self.life.enter(TunnelPhase::Handshaking, Some(deadline));
             }
             self.egress.refusals = 0;
             self.check_size(now);
@@ -163,7 +163,7 @@ impl Engine {
     }
 
     fn pump_once(&mut self, udp: &Udp, now: Instant, forced: bool) -> Result<(), Stop> {
-        let open = !forced && (self.life.is_open() || self.life.phase() == Phase::Closing);
+        let open = !forced && (self.life.is_open() || self.life.phase() == TunnelPhase::Closing);
         let mut flow = Flow {
             connection: &mut self.connection,
             outbox: &mut self.outbox,
@@ -177,7 +177,7 @@ impl Engine {
 
     /// Delivers whole units; returns how many bytes left the streams.
     pub(super) fn hand_out(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
-        let leaving = self.life.phase() == Phase::Leaving;
+        let leaving = self.life.phase() == TunnelPhase::Leaving;
         if !self.is_announced() || !(self.life.is_open() || leaving) {
             return 0;
         }
@@ -211,8 +211,8 @@ impl Engine {
         }
         let taken = self.outbox.waiting() + self.egress.held();
         let room = match self.life.phase() {
-            Phase::Up => self.quantum().saturating_sub(taken),
-            Phase::Early => EARLY_MAX.saturating_sub(self.early_sent),
+            TunnelPhase::Up => self.quantum().saturating_sub(taken),
+            TunnelPhase::Early => EARLY_MAX.saturating_sub(self.early_sent),
             _ => 0,
         };
         if room < ROOM_MIN { 0 } else { room }
@@ -232,7 +232,7 @@ impl Engine {
             let detail = "the caller sent more than the tunnel has room for".to_owned();
             return self.fail(CloseReason::Internal { action: "send".to_owned(), detail });
         }
-        if self.life.phase() == Phase::Early {
+        if self.life.phase() == TunnelPhase::Early {
             self.early_sent += frames.len();
         }
         self.outbox.push(unit, frames);
@@ -250,7 +250,7 @@ impl Engine {
     }
 
     pub(super) fn sample(&mut self, now: Instant) -> Option<LinkSample> {
-        if self.life.phase() != Phase::Up {
+        if self.life.phase() != TunnelPhase::Up {
             return None;
         }
         let unsent = self.outbox.waiting() + self.egress.held();

@@ -13,14 +13,14 @@ use boring::ssl::SslRef;
 use super::connection::Engine;
 use super::{ALPN, EXPORTER_LABEL, reason};
 use crate::carrier::internal;
-use crate::phase::Phase;
+use crate::phase::TunnelPhase;
 use crate::{CloseReason, Established, TunnelEvent};
 
 impl Engine {
     /// Acts on the state of `quiche`.
     pub(super) fn progress(&mut self, now: Instant) {
         self.admission.keep_fault();
-        if matches!(self.life.phase(), Phase::Closed | Phase::Leaving) {
+        if matches!(self.life.phase(), TunnelPhase::Closed | TunnelPhase::Leaving) {
             return;
         }
         let handshaking = !self.connection.is_established();
@@ -36,10 +36,10 @@ impl Engine {
             return self.on_silent_end(now);
         }
         match self.life.phase() {
-            Phase::Handshaking | Phase::Early => self.go_on_with_handshake(now),
-            Phase::Up => self.admission.keep_ticket(&self.connection),
-            Phase::Closing => self.go_on_closing(),
-            Phase::Connecting | Phase::Leaving | Phase::Closed => {}
+            TunnelPhase::Handshaking | TunnelPhase::Early => self.go_on_with_handshake(now),
+            TunnelPhase::Up => self.admission.keep_ticket(&self.connection),
+            TunnelPhase::Closing => self.go_on_closing(),
+            TunnelPhase::Connecting | TunnelPhase::Leaving | TunnelPhase::Closed => {}
         }
     }
 
@@ -50,16 +50,18 @@ impl Engine {
                 Err(reason) => self.fail(reason),
             };
         }
-        let undecided = self.life.phase() == Phase::Handshaking && self.admission.verdict.is_none();
+        let undecided =
+            self.life.phase() == TunnelPhase::Handshaking && self.admission.verdict.is_none();
         if undecided && self.connection.is_in_early_data() {
-            if !self.admission.note(&mut self.connection, now) {
+            self.admission.note(&mut self.connection, now);
+            if self.admission.is_replay {
                 // It receives no answer.
                 let detail = "replay of a first flight with early data".to_owned();
                 return self.end(CloseReason::ProtocolError { detail });
             }
             match self.admission.judge(&self.connection) {
                 Ok(peer) => {
-                    self.life.enter(Phase::Early, self.life.deadline());
+                    self.life.enter(TunnelPhase::Early, self.life.deadline());
                     self.events.push(TunnelEvent::Early(peer.into()));
                 }
                 // The peer can read the refusal only after the server's first flight.
@@ -69,7 +71,7 @@ impl Engine {
     }
 
     fn come_up(&mut self, now: Instant, established: Established) {
-        self.life.enter(Phase::Up, None);
+        self.life.enter(TunnelPhase::Up, None);
         self.events.push(TunnelEvent::Up(established));
         self.rearm_keepalive(now);
         self.admission.keep_ticket(&self.connection);

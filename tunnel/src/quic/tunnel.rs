@@ -17,7 +17,7 @@ use polyrail_model::{LinkSample, TunnelMode, Unit};
 use super::connection::Engine;
 use super::mail::{Mail, Mailbox, News};
 use super::socket::Udp;
-use crate::phase::Phase;
+use crate::phase::TunnelPhase;
 use crate::{Tunnel, TunnelEvent};
 
 /// A tunnel of QUIC over UDP.
@@ -170,7 +170,7 @@ impl Tunnel for QuicTunnel {
         }
         // The answers of the handshake are sent at once; later the caller calls `flush`.
         if writable
-            || matches!(self.engine.life.phase(), Phase::Handshaking | Phase::Closing)
+            || matches!(self.engine.life.phase(), TunnelPhase::Handshaking | TunnelPhase::Closing)
             || self.engine.farewell
         {
             self.settle(now);

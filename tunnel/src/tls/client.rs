@@ -16,7 +16,7 @@ use super::engine::{Engine, Plan};
 use super::tickets::{TicketStore, Tickets};
 use super::verifier::{TlsTime, Verifier};
 use super::{ALPN, TICKETS_MAX, provider};
-use crate::phase::Phase;
+use crate::phase::TunnelPhase;
 use crate::{CarrierSpec, CloseReason, Tunnel, carrier};
 
 /// Makes tunnels to one cloud.
@@ -86,7 +86,7 @@ impl Client {
         config.enable_early_data = spec.early;
         let engine = Engine::client(Plan { config, name: self.server_name.clone(), tickets });
         let start = Start { socket, engine, verifier, peer, options };
-        Ok(Box::new(TlsTunnel::new(now, Phase::Connecting, start)))
+        Ok(Box::new(TlsTunnel::new(now, TunnelPhase::Connecting, start)))
     }
 }
 

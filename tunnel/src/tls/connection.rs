@@ -26,7 +26,7 @@ use super::reason;
 use crate::carrier::{internal, set_congestion};
 use crate::events::Events;
 use crate::kernel::TcpInfo;
-use crate::phase::{Life, Phase};
+use crate::phase::{TunnelLife, TunnelPhase};
 use crate::scratch::with_scratch;
 use crate::{CloseReason, FRAMES_MAX, SocketOptions, Tunnel, TunnelEvent};
 
@@ -46,7 +46,7 @@ pub(super) struct TlsTunnel {
     pub(super) verifier: Arc<PeerVerifier>,
     pub(super) peer: SocketAddr,
     pub(super) options: SocketOptions,
-    pub(super) life: Life,
+    pub(super) life: TunnelLife,
     pub(super) events: Events,
     pub(super) queue: Queue,
     /// Whether the socket may be readable; readiness is edge-triggered.
@@ -64,9 +64,9 @@ pub(super) struct TlsTunnel {
 
 impl TlsTunnel {
     /// A tunnel whose socket is being connected, or was accepted and begins the handshake.
-    pub(super) fn new(now: Instant, phase: Phase, start: Start) -> Self {
+    pub(super) fn new(now: Instant, phase: TunnelPhase, start: Start) -> Self {
         let Start { socket, engine, verifier, peer, options } = start;
-        let connecting = phase == Phase::Connecting;
+        let connecting = phase == TunnelPhase::Connecting;
         let limit = if connecting { options.connect_timeout } else { options.handshake_timeout };
         Self {
             socket,
@@ -74,7 +74,7 @@ impl TlsTunnel {
             verifier,
             peer,
             options,
-            life: Life::new(now, phase, limit),
+            life: TunnelLife::new(now, phase, limit),
             events: Events::default(),
             queue: Queue::default(),
             readable: false,
@@ -158,7 +158,7 @@ impl TlsTunnel {
         }
         self.engine.discard();
         tracing::debug!(peer = %self.peer, state = ?self.life.phase(), %reason, "tunnel ended");
-        self.life.enter(Phase::Closed, None);
+        self.life.enter(TunnelPhase::Closed, None);
         self.readable = false;
         self.queue.pending = 0;
         self.events.push(TunnelEvent::Closed(reason));
@@ -182,7 +182,7 @@ impl TlsTunnel {
     /// Continues a graceful close: sends pending bytes, then waits for the peer's end.
     fn continue_closing(&mut self) {
         self.write_out();
-        if self.life.phase() != Phase::Closing {
+        if self.life.phase() != TunnelPhase::Closing {
             return;
         }
         if !self.engine.wants_write() && !self.write_ended {
@@ -247,11 +247,11 @@ impl Tunnel for TlsTunnel {
             self.blocked = false;
         }
         match self.life.phase() {
-            Phase::Connecting => self.check_connected(now),
-            Phase::Handshaking | Phase::Early => self.continue_handshake(now),
-            Phase::Up if writable => self.write_out(),
-            Phase::Closing => self.continue_closing(),
-            Phase::Up | Phase::Leaving | Phase::Closed => {}
+            TunnelPhase::Connecting => self.check_connected(now),
+            TunnelPhase::Handshaking | TunnelPhase::Early => self.continue_handshake(now),
+            TunnelPhase::Up if writable => self.write_out(),
+            TunnelPhase::Closing => self.continue_closing(),
+            TunnelPhase::Up | TunnelPhase::Leaving | TunnelPhase::Closed => {}
         }
     }
 
@@ -260,16 +260,16 @@ impl Tunnel for TlsTunnel {
             return;
         }
         match self.life.phase() {
-            Phase::Connecting => {
+            TunnelPhase::Connecting => {
                 let after = self.options.connect_timeout;
                 self.end(CloseReason::ConnectTimedOut { peer: self.peer, after });
             }
-            Phase::Handshaking | Phase::Early => {
+            TunnelPhase::Handshaking | TunnelPhase::Early => {
                 let after = self.options.handshake_timeout;
                 self.fail(CloseReason::HandshakeTimedOut { after });
             }
-            Phase::Closing => self.end(CloseReason::Local),
-            Phase::Up | Phase::Leaving | Phase::Closed => {}
+            TunnelPhase::Closing => self.end(CloseReason::Local),
+            TunnelPhase::Up | TunnelPhase::Leaving | TunnelPhase::Closed => {}
         }
     }
 
@@ -286,7 +286,7 @@ impl Tunnel for TlsTunnel {
         if self.events.early_polled && self.life.is_open() {
             early += self.engine.deliver_early(sink);
         }
-        if self.life.phase() != Phase::Up || !self.events.up_polled {
+        if self.life.phase() != TunnelPhase::Up || !self.events.up_polled {
             return early;
         }
         // Data may have arrived with the last flight of the handshake.
@@ -349,14 +349,14 @@ impl Tunnel for TlsTunnel {
 
     fn flush(&mut self, _now: Instant) {
         match self.life.phase() {
-            Phase::Early | Phase::Up if !self.blocked => self.write_out(),
-            Phase::Closing => self.continue_closing(),
+            TunnelPhase::Early | TunnelPhase::Up if !self.blocked => self.write_out(),
+            TunnelPhase::Closing => self.continue_closing(),
             _ => {}
         }
     }
 
     fn sample(&mut self, now: Instant) -> Option<LinkSample> {
-        if self.life.phase() != Phase::Up {
+        if self.life.phase() != TunnelPhase::Up {
             return None;
         }
         let info = TcpInfo::read(self.socket.as_fd()).ok()?;
@@ -372,15 +372,15 @@ impl Tunnel for TlsTunnel {
 
     fn close(&mut self, now: Instant) {
         match self.life.phase() {
-            Phase::Connecting | Phase::Handshaking => self.end(CloseReason::Local),
-            Phase::Early if self.engine.tries_early() => self.end(CloseReason::Local),
+            TunnelPhase::Connecting | TunnelPhase::Handshaking => self.end(CloseReason::Local),
+            TunnelPhase::Early if self.engine.tries_early() => self.end(CloseReason::Local),
             // The client still receives a server's answer to early data.
-            Phase::Early | Phase::Up => {
+            TunnelPhase::Early | TunnelPhase::Up => {
                 self.engine.send_close_notify();
-                self.life.enter(Phase::Closing, Some(now + CLOSING_TIME));
+                self.life.enter(TunnelPhase::Closing, Some(now + CLOSING_TIME));
                 self.continue_closing();
             }
-            Phase::Closing | Phase::Leaving | Phase::Closed => {}
+            TunnelPhase::Closing | TunnelPhase::Leaving | TunnelPhase::Closed => {}
         }
     }
 

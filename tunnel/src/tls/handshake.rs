@@ -13,7 +13,7 @@ use super::HANDSHAKE_MAX;
 use super::connection::TlsTunnel;
 use super::reason;
 use crate::carrier::{connect_failure, internal};
-use crate::phase::Phase;
+use crate::phase::TunnelPhase;
 use crate::{CloseReason, Early, Established, TunnelEvent};
 
 impl TlsTunnel {
@@ -26,7 +26,7 @@ impl TlsTunnel {
         if self.socket.peer_addr().is_err() {
             return;
         }
-        self.life.enter(Phase::Handshaking, Some(now + self.options.handshake_timeout));
+        self.life.enter(TunnelPhase::Handshaking, Some(now + self.options.handshake_timeout));
         match self.engine.begin() {
             Ok(Some(early)) => self.open_early(early),
             Ok(None) => {}
@@ -78,14 +78,14 @@ impl TlsTunnel {
         // No early data is reported, delivered or answered before the resumed session is judged.
         let peer = self.judge().inspect_err(|_| self.engine.send_close_notify())?;
         let waits = self.engine.take_early().map_err(|error| internal("early data", &error))?;
-        if waits && self.life.phase() == Phase::Handshaking {
+        if waits && self.life.phase() == TunnelPhase::Handshaking {
             self.open_early(peer.into());
         }
         Ok(())
     }
 
     fn open_early(&mut self, early: Early) {
-        self.life.enter(Phase::Early, self.life.deadline());
+        self.life.enter(TunnelPhase::Early, self.life.deadline());
         self.events.push(TunnelEvent::Early(early));
     }
 
@@ -99,7 +99,7 @@ impl TlsTunnel {
             Ok(made) => self.queue.pending += made,
             Err(error) => return self.fail(internal("send early data again", &error)),
         }
-        self.life.enter(Phase::Up, None);
+        self.life.enter(TunnelPhase::Up, None);
         self.unanswered = established.resumed;
         self.events.push(TunnelEvent::Up(established));
         if self.queue.pending > 0 {

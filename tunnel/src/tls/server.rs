@@ -15,7 +15,7 @@ use super::engine::Engine;
 use super::verifier::{TlsTime, Verifier};
 use super::{ALPN, EARLY_DATA_SKIPPED_MAX, TICKETS_MAX, provider};
 use crate::carrier::{apply_options, internal};
-use crate::phase::Phase;
+use crate::phase::TunnelPhase;
 use crate::{CloseReason, SocketOptions, Tunnel};
 
 /// Makes tunnels from accepted connections.
@@ -72,7 +72,7 @@ impl Server {
             .map_err(|error| internal("begin TLS", &std::io::Error::other(error)))?;
         let (verifier, options) = (self.verifier.clone(), self.options.clone());
         let start = Start { socket, engine: Engine::server(tls), verifier, peer, options };
-        Ok(Box::new(TlsTunnel::new(now, Phase::Handshaking, start)))
+        Ok(Box::new(TlsTunnel::new(now, TunnelPhase::Handshaking, start)))
     }
 }
 

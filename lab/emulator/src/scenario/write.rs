@@ -1,4 +1,5 @@
-//! A scenario as the text of its file; parsing the text gives the same scenario.
+//! A scenario as the text of its file; parsing the text gives the same scenario. Times longer than
+//! 97 days may differ by nanoseconds.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +14,7 @@ impl Scenario {
     /// The text of its file. A blackout that never ends is written with a length of a year.
     ///
     /// # Errors
-    /// TOML has no seed above `i64::MAX`.
+    /// A value that TOML cannot express; no scenario has one.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         let mut file = json!({
             "seed": self.seed,

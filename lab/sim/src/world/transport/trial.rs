@@ -47,11 +47,12 @@ pub fn endless(
     length: Duration,
 ) -> Endless {
     let seeds = [seed, seed ^ 0x9e37_79b9_7f4a_7c15];
-    let mut course = Course::over(links, seeds, Duration::ZERO, algorithm);
+    let mut course = Course::over(links, seeds, Duration::ZERO, algorithm, UNSENT_ENDLESS);
+    course.seen = Some(Endless::default());
     course.flowing = true;
     course.fill();
     course.run(length);
-    course.seen
+    course.seen.unwrap_or_default()
 }
 
 /// A running flow.
@@ -66,7 +67,8 @@ pub(super) struct Course {
     pub(super) flowing: bool,
     delivered: u64,
     tag: u64,
-    seen: Endless,
+    /// What an endless flow records.
+    seen: Option<Endless>,
 }
 
 impl Course {
@@ -75,16 +77,22 @@ impl Course {
         // The phase of the clocks' ticks is chance.
         let age = Duration::from_millis(seed.wrapping_mul(397) % 2_048);
         let seeds = [seed.wrapping_mul(2), seed.wrapping_mul(2) + 1];
-        Self::over(&trial.links, seeds, age, algorithm)
+        Self::over(&trial.links, seeds, age, algorithm, UNSENT)
     }
 
-    /// A flow over these links, whose ends have existed for `age`.
-    fn over(links: &[LinkSpec; 2], seeds: [u64; 2], age: Duration, algorithm: Algorithm) -> Self {
+    /// A flow over these links, whose ends have existed for `age` and keep `unsent` bytes.
+    fn over(
+        links: &[LinkSpec; 2],
+        seeds: [u64; 2],
+        age: Duration,
+        algorithm: Algorithm,
+        unsent: usize,
+    ) -> Self {
         // The base of virtual time: only differences from it matter.
         let start = Instant::now();
         let [up, down] = links.clone();
         let born = start - age;
-        let end = || Transport::new(born, 0, true, UNSENT, algorithm);
+        let end = || Transport::new(born, 0, true, unsent, algorithm);
         Self {
             start,
             now: start,
@@ -94,7 +102,7 @@ impl Course {
             flowing: false,
             delivered: 0,
             tag: 0,
-            seen: Endless::default(),
+            seen: None,
         }
     }
 
@@ -129,6 +137,10 @@ impl Course {
         }
         if self.server.sender.next_timeout().is_some_and(|at| at <= self.now) {
             self.server.sender.on_timeout(self.now, Duration::MAX);
+            // The program of a trial writes when an acknowledgement frees memory, as with TCP.
+            if self.seen.is_some() {
+                self.fill();
+            }
         }
         self.pump();
     }
@@ -136,15 +148,18 @@ impl Course {
     /// Records the round-trip time that an acknowledgement shows.
     fn measure(&mut self, packet: &Packet) {
         let PacketKind::Ack { serial, .. } = packet.kind else { return };
-        if let Some(sent_at) = self.server.sender.sent_once(serial) {
-            self.seen.rtts.push((self.now - self.start, self.now - sent_at));
+        if let (Some(seen), Some(sent_at)) = (&mut self.seen, self.server.sender.sent_once(serial))
+        {
+            seen.rtts.push((self.now - self.start, self.now - sent_at));
         }
     }
 
     fn at_client(&mut self, packet: Packet) {
         let PacketKind::Data { serial, order, segment } = packet.kind else { return };
-        if self.client.receiver.is_new(serial) {
-            self.seen.arrivals.push((self.now - self.start, segment.range.len()));
+        if let Some(seen) = &mut self.seen
+            && self.client.receiver.is_new(serial)
+        {
+            seen.arrivals.push((self.now - self.start, segment.range.len()));
         }
         let mut deliveries = Vec::new();
         let kind = self.client.receiver.accept(self.now, serial, order, segment, &mut deliveries);
@@ -204,5 +219,7 @@ impl Course {
 
 /// The bytes that the program keeps in the socket: more than any window here.
 const UNSENT: usize = 512 * 1_024;
+/// The same for an endless flow, also over the fastest link of a trip.
+const UNSENT_ENDLESS: usize = 1 << 20;
 /// Bytes of one write: whole segments.
 const CHUNK: usize = 40 * super::SEGMENT;

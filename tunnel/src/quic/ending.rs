@@ -7,7 +7,7 @@ use super::connection::Engine;
 use super::socket::Udp;
 use super::{reason, verify};
 use crate::carrier::connect_failure;
-use crate::phase::Phase;
+use crate::phase::TunnelPhase;
 use crate::{CloseReason, TunnelEvent};
 
 impl Engine {
@@ -64,7 +64,7 @@ impl Engine {
 
     fn on_deadline(&mut self) {
         match self.life.phase() {
-            Phase::Handshaking | Phase::Early => {
+            TunnelPhase::Handshaking | TunnelPhase::Early => {
                 let reason = if self.was_answered() {
                     CloseReason::HandshakeTimedOut { after: self.options.handshake_timeout }
                 } else {
@@ -73,14 +73,14 @@ impl Engine {
                 };
                 self.fail(reason);
             }
-            Phase::Closing => self.say_goodbye(),
-            Phase::Leaving => self.leave(),
-            Phase::Connecting | Phase::Up | Phase::Closed => {}
+            TunnelPhase::Closing => self.say_goodbye(),
+            TunnelPhase::Leaving => self.leave(),
+            TunnelPhase::Connecting | TunnelPhase::Up | TunnelPhase::Closed => {}
         }
     }
 
     pub(super) fn rearm_keepalive(&mut self, now: Instant) {
-        let wanted = self.life.phase() == Phase::Up && !self.connection.is_server();
+        let wanted = self.life.phase() == TunnelPhase::Up && !self.connection.is_server();
         let interval = self.options.keepalive.min(KEEPALIVE_MAX);
         self.keepalive_at = wanted.then(|| now + interval);
     }
@@ -88,13 +88,13 @@ impl Engine {
     /// Closes: queued units leave first.
     pub(super) fn close(&mut self, now: Instant) {
         match self.life.phase() {
-            Phase::Handshaking => self.say_goodbye(),
-            Phase::Early | Phase::Up => {
-                self.life.enter(Phase::Closing, Some(now + CLOSING_TIME));
+            TunnelPhase::Handshaking => self.say_goodbye(),
+            TunnelPhase::Early | TunnelPhase::Up => {
+                self.life.enter(TunnelPhase::Closing, Some(now + CLOSING_TIME));
                 self.keepalive_at = None;
             }
-            Phase::Leaving => self.leave(),
-            Phase::Connecting | Phase::Closing | Phase::Closed => {}
+            TunnelPhase::Leaving => self.leave(),
+            TunnelPhase::Connecting | TunnelPhase::Closing | TunnelPhase::Closed => {}
         }
     }
 
@@ -120,8 +120,8 @@ impl Engine {
 
     /// The peer closed it: received units can still be read for a while.
     pub(super) fn depart(&mut self, now: Instant, reason: CloseReason) {
-        if self.life.phase() == Phase::Up && self.connection.is_readable() {
-            self.life.enter(Phase::Leaving, Some(now + CLOSING_TIME));
+        if self.life.phase() == TunnelPhase::Up && self.connection.is_readable() {
+            self.life.enter(TunnelPhase::Leaving, Some(now + CLOSING_TIME));
             self.parting = Some(reason);
             self.keepalive_at = None;
             return;
@@ -181,7 +181,7 @@ impl Engine {
             self.admission.forget_ticket();
         }
         tracing::debug!(peer = %self.peer, state = ?self.life.phase(), %reason, "tunnel ended");
-        self.life.enter(Phase::Closed, None);
+        self.life.enter(TunnelPhase::Closed, None);
         self.keepalive_at = None;
         self.outbox.clear();
         self.events.push(TunnelEvent::Closed(reason));
@@ -200,12 +200,12 @@ impl Engine {
     /// The peer's host reports that no process listens there.
     pub(super) fn check_refusals(&mut self) {
         match self.life.phase() {
-            Phase::Handshaking | Phase::Early
+            TunnelPhase::Handshaking | TunnelPhase::Early
                 if self.egress.refusals > 0 && !self.was_answered() =>
             {
                 self.end(CloseReason::Refused { peer: self.peer });
             }
-            Phase::Up if self.egress.refusals >= REFUSALS_MAX => self.end(CloseReason::Reset),
+            TunnelPhase::Up if self.egress.refusals >= REFUSALS_MAX => self.end(CloseReason::Reset),
             _ => {}
         }
     }
