@@ -199,7 +199,7 @@ fn a_flood_of_half_open_handshakes_costs_a_bounded_number_of_connections() {
     // Those who prove their address get in, up to the bound.
     for raw in &mut knocking {
         raw.turn();
-        assert!(raw.knock());
+        raw.knock();
         world.step();
     }
     world.run_for(Duration::from_millis(100));
