@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::alone;
+use crate::{alone, beside_others};
 
 /// Marks every process of a demonstration in its environment.
 const MARK: &str = "POLYRAIL_DEMO_MARK";
@@ -118,8 +118,8 @@ fn the_demo_runs_in_mode_tls_as_well() -> Result<()> {
 /// Runs the demonstration in `mode`. Its tables must show that the carriers used `way`: all of
 /// them, or at least one in mode `auto`.
 fn shown(mode: &str, way: &str) -> Result<()> {
-    alone(|| {
-        let mut demo = Demo::start("whole", mode)?;
+    beside_others(|| {
+        let mut demo = Demo::start(mode, mode)?;
         let output = demo.output_until(None)?;
         ensure!(demo.child.wait()?.success(), "the demo failed:\n{output}");
         for words in [

@@ -35,22 +35,34 @@ fn scenario<F>(plan: &Plan, bound: Duration, work: F) -> Result<()>
 where
     F: FnOnce(&mut World) -> Result<()> + Send,
 {
-    if !namespaces_or_skip()? {
-        return Ok(());
-    }
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-    on_thread(|| in_world(plan, bound, work))
+    beside_others(|| in_world(plan, bound, work))
 }
 
-/// Runs one scenario in mode `quic` and in mode `tls`, side by side, each in a world of its own.
-fn in_both_modes<F>(plan: &Plan, bound: Duration, work: F) -> Result<()>
+/// Runs a test that needs namespaces while other scenarios run.
+fn beside_others<F>(work: F) -> Result<()>
 where
-    F: Fn(&mut World) -> Result<()> + Sync,
+    F: FnOnce() -> Result<()> + Send,
 {
     if !namespaces_or_skip()? {
         return Ok(());
     }
     let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    on_thread(work)
+}
+
+/// Runs one scenario [in both modes](both_modes) while other scenarios run.
+fn in_both_modes<F>(plan: &Plan, bound: Duration, work: F) -> Result<()>
+where
+    F: Fn(&mut World) -> Result<()> + Sync,
+{
+    beside_others(|| both_modes(plan, bound, work))
+}
+
+/// Runs one scenario in both modes at once, on threads of their own.
+fn both_modes<F>(plan: &Plan, bound: Duration, work: F) -> Result<()>
+where
+    F: Fn(&mut World) -> Result<()> + Sync,
+{
     let in_mode = |mode: &str| {
         let plan = plan.clone().gateway("mode", mode).cloud("mode", mode);
         let checked = |world: &mut World| {

@@ -10,7 +10,7 @@ use crate::alone;
 /// CI's machines are slow and shared: a row may take this many times its targets.
 pub const TOLERANCE: u32 = 10;
 /// Rows that run in parallel: they mostly wait.
-const TOGETHER: usize = 4;
+const TOGETHER: usize = 6;
 /// The time limit of all rows of the cover together.
 const COVER_BOUND: Duration = Duration::from_secs(4 * 60);
 /// The time limit of all rows that are refused.

@@ -11,7 +11,7 @@ use polyrail_interop::world::{Plan, World};
 
 use super::journey::{self, FAILURES, FIRST, Journey, SECOND, SPEED};
 use super::{count, wait_for_linkdb};
-use crate::{alone, in_world};
+use crate::{alone, both_modes};
 
 const BOUND: Duration = Duration::from_secs(58);
 /// More than the carriers deliver until the second failure.
@@ -40,39 +40,33 @@ fn both_sides_predict_a_failure_and_empty_the_carrier() -> Result<()> {
         .cloud("linkdb.forecast", false)
         .rail(Rail { records: [records.clone(), records], telemetry: Vec::new() });
     // The test measures bytes in flight at a moment, so the machine must not be busy.
-    alone(|| ["quic", "tls"].into_iter().try_for_each(|mode| predicts(&plan, mode)))
+    alone(|| both_modes(&plan, BOUND, predicts))
 }
 
-fn predicts(plan: &Plan, mode: &str) -> Result<()> {
-    let plan = plan.clone().gateway("mode", mode).cloud("mode", mode);
-    let scenario = |world: &mut World| {
-        let file = world.web.add(SIZE, 21)?;
-        let mut download = world.download(&file).start(&world.lab.passenger)?;
-        download.wait_for_bytes(1_000_000)?;
-        let train = world.train.clone().context("no train")?;
-        let journey = Journey::begin(train, FIRST - APPROACH);
-        let without = fail_at(world, &journey, FIRST, false)?;
-        is_recorded(world, &journey)?;
-        for side in SIDES {
-            let mut file = world.configurations[usize::from(side == Side::Cloud)].clone();
-            file.set("linkdb.forecast", true);
-            file.write(&side.configuration(&world.lab))?;
-            world.ask(side, "reload")?;
-        }
-        let with = fail_at(world, &journey, SECOND, true)?;
-        ensure!(!download.ended(), "the download was over too soon");
-        println!("{with} bytes inside with forecasts, {without} without");
-        // On a stalled machine the carrier is never full; one packet counts as empty.
-        let most = (without / 10.0).max(PACKET);
-        ensure!(with < most, "{with} bytes inside, without forecasts {without}");
-        is_received_after_all_were_dark(world, &journey)?;
-        carries_again(world, "alpha")?;
-        download.verify(&file)?;
-        Ok(())
-    };
-    // A world moves its thread to namespaces of its own.
-    std::thread::scope(|scope| scope.spawn(|| in_world(&plan, BOUND, scenario)).join())
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+fn predicts(world: &mut World) -> Result<()> {
+    let file = world.web.add(SIZE, 21)?;
+    let mut download = world.download(&file).start(&world.lab.passenger)?;
+    download.wait_for_bytes(1_000_000)?;
+    let train = world.train.clone().context("no train")?;
+    let journey = Journey::begin(train, FIRST - APPROACH);
+    let without = fail_at(world, &journey, FIRST, false)?;
+    is_recorded(world, &journey)?;
+    for side in SIDES {
+        let mut file = world.configurations[usize::from(side == Side::Cloud)].clone();
+        file.set("linkdb.forecast", true);
+        file.write(&side.configuration(&world.lab))?;
+        world.ask(side, "reload")?;
+    }
+    let with = fail_at(world, &journey, SECOND, true)?;
+    ensure!(!download.ended(), "the download was over too soon");
+    println!("{with} bytes inside with forecasts, {without} without");
+    // On a stalled machine the carrier is never full; one packet counts as empty.
+    let most = (without / 10.0).max(PACKET);
+    ensure!(with < most, "{with} bytes inside, without forecasts {without}");
+    is_received_after_all_were_dark(world, &journey)?;
+    carries_again(world, "alpha")?;
+    download.verify(&file)?;
+    Ok(())
 }
 
 /// Alpha fails at this place and then has no cell. Returns its bytes in flight just before.
