@@ -55,7 +55,7 @@ fn in_both_modes<F>(plan: &Plan, bound: Duration, work: F) -> Result<()>
 where
     F: Fn(&mut World) -> Result<()> + Sync,
 {
-    beside_others(|| both_modes(plan, bound, work))
+    beside_others(|| both_modes(plan, bound, &work))
 }
 
 /// Runs one scenario in both modes at once, on threads of their own.
