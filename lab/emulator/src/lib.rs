@@ -6,6 +6,7 @@
 //! - [`scenario`] reads the links from a TOML file (`docs/emulation.md`).
 //! - [`driver`] runs a scenario, [`control`] changes it while it runs.
 //! - [`rail`] makes the links of a train from seeds, [`dice`] draws all chance.
+//! - [`record`] is the form in which the rail bench writes its runs.
 //! - [`results`] prints and writes figures, for all programs of the project.
 //! - [`trials`] has the links on which simulator and kernel are compared, [`tcp`] reads `TCP_INFO`.
 //! - [`namespace`] makes network namespaces that leave nothing behind.
@@ -20,6 +21,7 @@ pub mod link;
 pub mod namespace;
 mod packet;
 pub mod rail;
+pub mod record;
 pub mod report;
 pub mod results;
 pub mod scenario;

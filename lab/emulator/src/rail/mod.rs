@@ -5,7 +5,9 @@
 //! links, telemetry and true handovers. [`CarrierProfile`] has the published figures for which the
 //! generator is calibrated; `docs/emulation.md` compares them with the generated ones.
 
+mod course;
 mod files;
+mod fluid;
 mod handover;
 mod profile;
 mod random;
@@ -19,7 +21,9 @@ mod weather;
 #[cfg(test)]
 mod tests;
 
+pub use course::{Bound, Course, Message, Transfer, Workload};
 pub use files::Signal;
+pub use fluid::{Fluid, aggregated, fluids};
 pub use handover::{Handover, HandoverResult};
 pub use profile::{CarrierProfile, Radio, Speed, SpeedError};
 pub use recorded::{RecordedError, trip_of_traces, trips_of_traces};

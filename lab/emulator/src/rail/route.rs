@@ -63,6 +63,16 @@ impl Route {
         });
         Self { seed, speed, metres, cells: cells.collect(), carriers: carriers.to_vec() }
     }
+
+    /// The same track with every handover's failure rate multiplied by `factor`. A rate stays under
+    /// [`FAILS_MAX`].
+    #[must_use]
+    pub fn with_failures(mut self, factor: f64) -> Self {
+        for cell in self.cells.iter_mut().flatten() {
+            cell.border.fails = (cell.border.fails * factor).min(FAILS_MAX);
+        }
+        self
+    }
 }
 
 fn cells(dice: &mut Dice, speed: Speed, metres: f64, carrier: &CarrierProfile) -> Vec<Cell> {
@@ -106,4 +116,6 @@ const SPREAD: [f64; 2] = [40.0, 100.0];
 const RSRP: f64 = -95.0;
 const RSRP_SIGMA: f64 = 3.0;
 const OFTEN: [f64; 2] = [0.22, 0.34];
+/// No handover fails more often.
+const FAILS_MAX: f64 = 0.95;
 const RARELY: [f64; 2] = [0.015, 0.035];

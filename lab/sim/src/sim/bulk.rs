@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use polyrail_emulator::rail::{CarrierTrip, Handover, HandoverResult, Trip};
+use polyrail_emulator::rail::{CarrierTrip, Fluid, Handover, HandoverResult, Trip};
 
-use super::aggregate::Fluid;
 use super::metrics::mean;
 use super::{Contestant, resent, world};
 use crate::world::{Side, World};

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use polyrail_emulator::rail::Trip;
+use polyrail_emulator::rail::{Trip, aggregated};
 use polyrail_scheduler::{ChainSpec, ChainSpecError, chain_names};
 
-use super::{Oracle, aggregated};
+use super::Oracle;
 use crate::congestion::Algorithm;
 
 /// The features of the engine around the scheduler.

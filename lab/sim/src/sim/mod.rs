@@ -3,7 +3,6 @@
 //! A [`Contestant`] drives the [`trips`], once for each workload ([`runs`]). [`compare`] makes
 //! tables and RESULT lines of the outcomes.
 
-mod aggregate;
 pub mod bound;
 mod bulk;
 pub mod calibration;
@@ -31,7 +30,6 @@ use polyrail_session::Settings;
 
 use crate::world::{CarrierSpec, Habits, Side, World};
 
-pub use aggregate::{aggregated, fluids};
 pub(crate) use bulk::failures;
 pub use bulk::{Bulk, bulk, bulk_in};
 pub use contestants::{Carriers, Contestant, Engine, PARTS};

@@ -6,9 +6,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use polyrail_emulator::link::{LinkSpec, Rate, Schedule, ScheduleError};
-use polyrail_emulator::rail::{CarrierTrip, Trip};
 use polyrail_model::{Bitrate, Bytes};
+
+use super::trip::{CarrierTrip, Trip};
+use crate::link::{LinkSpec, Rate, Schedule, ScheduleError};
 
 /// A stretch of time in which nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -171,9 +172,8 @@ const UNLIMITED: f64 = 1e12;
 
 #[cfg(test)]
 mod tests {
-    use polyrail_emulator::link::{Blackout, BlackoutWindow};
-
     use super::*;
+    use crate::link::{Blackout, BlackoutWindow};
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
