@@ -8,10 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use polyrail_emulator::rail::{HandoverResult, Route, Sighting, Trip};
 use serde_json::{Value, json};
 
 use crate::lab::{Lab, Side};
 use crate::programs::Programs;
+
+/// The longest delay until a modem's report is read (POLYCORN, section 3).
+const REPORT: Duration = Duration::from_millis(200);
+/// The time of the first trip of a history, and the interval between trips.
+pub(crate) const EPOCH_MS: u64 = 1_790_000_000_000;
+pub(crate) const DAY_MS: u64 = 86_400_000;
 
 /// The write timeout of a listener that does not read.
 const LISTENER_PATIENCE: Duration = Duration::from_secs(1);
@@ -73,6 +80,51 @@ pub fn records<'a>(records: impl IntoIterator<Item = Record<'a>>) -> String {
     let head = json!({ "linkdb": { "version": 1 } }).to_string();
     let lines = records.into_iter().map(|record| record.line().to_string());
     std::iter::once(head).chain(lines).map(|line| line + "\n").collect()
+}
+
+/// The handovers of a route's earlier trips as a gateway recorded them ([`Trip::sightings`]), one
+/// trip a day, for `polyrail linkdb import`.
+pub fn history(route: &Route, trips: &[Trip]) -> String {
+    records(trips.iter().zip(0_u64..).flat_map(|(trip, number)| {
+        let seen = trip.sightings(REPORT).into_iter().enumerate();
+        seen.map(move |(sequence, sighting)| seen_record(route, number, sequence, &sighting))
+    }))
+}
+
+fn seen_record<'a>(
+    route: &'a Route,
+    number: u64,
+    sequence: usize,
+    sighting: &Sighting,
+) -> Record<'a> {
+    let Sighting { carrier, handover, at, metres } = *sighting;
+    Record {
+        trip: number + 1,
+        sequence,
+        at_ms: EPOCH_MS + number * DAY_MS + at.as_millis() as u64,
+        carrier: route.carriers[carrier].name,
+        metres,
+        metres_per_second: route.speed.metres_per_second(),
+        from: handover.from.into(),
+        to: handover.to.into(),
+        rsrp_dbm: handover.rsrp,
+        outcome: match handover.outcome {
+            HandoverResult::Success => "success",
+            HandoverResult::FailureHeld => "type2",
+            HandoverResult::FailureDropped => "type3",
+        },
+        dark: handover.dark,
+    }
+}
+
+/// The telemetry of a trip: one line per second, each with its time.
+pub fn telemetry(route: &Route, trip: &Trip) -> Vec<(Duration, String)> {
+    let lines = trip.telemetry_lines(route);
+    let at = |line: &str| {
+        let value: Value = serde_json::from_str(line).unwrap_or_default();
+        Duration::from_secs_f64(value["time_s"].as_f64().unwrap_or(0.0))
+    };
+    lines.lines().map(|line| (at(line), line.to_owned())).collect()
 }
 
 /// Fills both databases and starts to send telemetry.

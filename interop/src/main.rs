@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use polyrail_interop::bench::Suite;
-use polyrail_interop::{bench, bench_linkdb, bench_tunnel, demo, matrix, trials};
+use polyrail_interop::{bench, bench_linkdb, bench_tunnel, demo, matrix, rail, trials};
 
 /// Polyrail's programs over emulated carriers; needs root, or user namespaces.
 #[derive(Parser)]
@@ -35,6 +35,8 @@ enum Command {
     BenchTunnel(Selection),
     /// Measure the effect of forecasts on the emulated rail
     BenchLinkdb(Selection),
+    /// Play the same trips with Polyrail and with its rivals, in real time
+    Rail(rail::Options),
     /// Run all three benchmarks briefly, to check that each still measures
     Smoke,
     /// Play the simulator's trials with the kernel's TCP and with the daemons
@@ -75,6 +77,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bench(selection) => measure(&bench::SUITE, selection),
         Command::BenchTunnel(selection) => measure(&bench_tunnel::SUITE, selection),
         Command::BenchLinkdb(selection) => measure(&bench_linkdb::SUITE, selection),
+        Command::Rail(options) => rail::run(&options),
         Command::Smoke => [bench::SUITE, bench_tunnel::SUITE, bench_linkdb::SUITE]
             .iter()
             .map(|suite| suite.measure(true, None))

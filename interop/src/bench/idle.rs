@@ -27,10 +27,8 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     // Debian's default congestion control is cubic; a namespace cannot set it, the daemon can.
     for (name, parameters, control) in [("debian", DEBIAN, "cubic"), ("polyrail", OURS, "bbr")] {
         let plan = Plan::twins().cloud("congestion", control);
-        let plan = assignments(parameters).fold(plan, |plan, (key, value)| {
-            // The list of allowed congestion controls belongs to the machine, not to a namespace.
-            if key.ends_with("allowed_congestion_control") { plan } else { plan.sysctl(key, value) }
-        });
+        let plan =
+            super::assignments(parameters).fold(plan, |plan, (key, value)| plan.sysctl(key, value));
         let pauses = pauses.to_vec();
         let times = super::in_tls(&plan, move |world| {
             pauses.iter().map(|pause| after(world, *pause)).collect::<Result<Vec<_>>>()
@@ -41,12 +39,6 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The lines `key = value` of a sysctl.d file.
-fn assignments(text: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-    lines.filter_map(|line| line.split_once('=')).map(|(key, value)| (key.trim(), value.trim()))
 }
 
 /// The times of downloads, each after a pause, ms.

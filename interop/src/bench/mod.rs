@@ -158,6 +158,18 @@ where
     })
 }
 
+/// The lines `key = value` of a file of sysctl.d that a namespace can have. The list of allowed
+/// congestion controls belongs to the machine.
+pub(crate) fn assignments(
+    text: &'static str,
+) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    lines
+        .filter_map(|line| line.split_once('='))
+        .map(|(key, value)| (key.trim(), value.trim()))
+        .filter(|(key, _)| !key.ends_with("allowed_congestion_control"))
+}
+
 /// A random seed, which is printed; `POLYRAIL_SEED` sets it.
 pub(crate) fn fresh_seed(what: &str) -> u64 {
     let given = std::env::var("POLYRAIL_SEED").ok().and_then(|text| text.parse().ok());

@@ -7,11 +7,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use polyrail_emulator::rail::{
-    CarrierProfile, Handover, HandoverResult, Route, Sighting, Speed, Trip,
-};
+use polyrail_emulator::rail::{CarrierProfile, Handover, HandoverResult, Route, Speed, Trip};
 
-use crate::linkdb::{self, Record};
+use crate::linkdb;
 
 /// A route and its earlier trips.
 pub(super) struct Line {
@@ -77,44 +75,14 @@ impl Line {
         self.learned.iter().filter(failed).count()
     }
 
-    /// The telemetry of a trip: one line per second, each with its time.
+    /// The telemetry of a trip.
     pub(super) fn telemetry(&self, trip: &Trip) -> Vec<(Duration, String)> {
-        let lines = trip.telemetry_lines(&self.route);
-        let at = |line: &str| {
-            let value: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
-            Duration::from_secs_f64(value["time_s"].as_f64().unwrap_or(0.0))
-        };
-        lines.lines().map(|line| (at(line), line.to_owned())).collect()
+        linkdb::telemetry(&self.route, trip)
     }
 
-    /// The handovers of the earlier trips as a gateway recorded them, for `polyrail linkdb import`.
+    /// The handovers of the earlier trips, for `polyrail linkdb import`.
     pub(super) fn records(&self) -> String {
-        let trips = self.learned.iter().zip(0_u64..);
-        linkdb::records(trips.flat_map(|(trip, number)| {
-            let seen = trip.sightings(REPORT).into_iter().enumerate();
-            seen.map(move |(sequence, sighting)| self.record(number, sequence, &sighting))
-        }))
-    }
-
-    fn record(&self, number: u64, sequence: usize, sighting: &Sighting) -> Record<'_> {
-        let Sighting { carrier, handover, at, metres } = *sighting;
-        Record {
-            trip: number + 1,
-            sequence,
-            at_ms: EPOCH_MS + number * DAY_MS + at.as_millis() as u64,
-            carrier: self.route.carriers[carrier].name,
-            metres,
-            metres_per_second: self.route.speed.metres_per_second(),
-            from: handover.from.into(),
-            to: handover.to.into(),
-            rsrp_dbm: handover.rsrp,
-            outcome: match handover.outcome {
-                HandoverResult::Success => "success",
-                HandoverResult::FailureHeld => "type2",
-                HandoverResult::FailureDropped => "type3",
-            },
-            dark: handover.dark,
-        }
+        linkdb::history(&self.route, &self.learned)
     }
 }
 
@@ -125,15 +93,11 @@ const LENGTH: f64 = 50_000.0;
 const LEAD: Duration = Duration::from_secs(20);
 const TRIP: Duration = Duration::from_secs(30);
 const DARK_LEAST: Duration = Duration::from_secs(1);
-/// The longest delay until a modem's report is read (POLYCORN, section 3).
-const REPORT: Duration = Duration::from_millis(200);
-/// The time of the first trip, and the interval between trips.
-const EPOCH_MS: u64 = 1_790_000_000_000;
-const DAY_MS: u64 = 86_400_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linkdb::{DAY_MS, EPOCH_MS};
 
     #[test]
     fn records_are_what_a_gateway_knows_and_not_the_truth() {

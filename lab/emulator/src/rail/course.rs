@@ -29,14 +29,14 @@ pub struct Course {
 }
 
 /// The load of a trip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
     /// Downloads of 256 KB, 1 MB and 4 MB at random moments, one at a time.
     Downloads,
     /// Uploads of 256 KB and 1 MB at random moments, one at a time.
     Uploads,
-    /// One download from [`BEGIN`] until 100 s later, or until the trip ends.
+    /// One download of 100 s, or until the trip ends.
     Bulk,
     /// Messages of 20 users.
     Messages,
@@ -114,6 +114,13 @@ impl Course {
     /// Its length.
     pub fn length(&self) -> Duration {
         Duration::from_secs(self.seconds)
+    }
+
+    /// When the load of a workload begins.
+    pub fn begin(&self, workload: Workload) -> Duration {
+        let transfer = self.transfers(workload).first().map(|one| one.at);
+        let message = self.messages(workload).first().map(|one| one.at);
+        transfer.into_iter().chain(message).min().unwrap_or(BEGIN)
     }
 
     /// The transfers of a workload in their order.

@@ -1,0 +1,113 @@
+//! The contenders of the rail bench and their names.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+
+/// A system under test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Contender {
+    /// Both daemons.
+    Polyrail {
+        /// `quic`, `tls` or `auto`.
+        mode: String,
+        /// The scheduler of both sides; `None`: the default one.
+        chain: Option<String>,
+        /// Both sides have a LinkDB with a learned history.
+        linkdb: bool,
+    },
+    /// The kernel's TCP with bbr over one carrier, given by its index.
+    Single(usize),
+    /// The kernel's TCP with bbr; each flow uses the next carrier.
+    RoundRobin,
+    /// The kernel's MPTCP with this congestion control.
+    Mptcp(String),
+    /// The kernel's TCP with bbr over one link with the sum of the rates and the least delay.
+    Ideal,
+}
+
+impl Contender {
+    /// The kernel's congestion control; the daemons choose their own.
+    pub(super) fn control(&self) -> &str {
+        match self {
+            Contender::Mptcp(control) => control,
+            _ => "bbr",
+        }
+    }
+}
+
+impl FromStr for Contender {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "single-a" => Contender::Single(0),
+            "single-b" => Contender::Single(1),
+            "round-robin" => Contender::RoundRobin,
+            "mptcp-bbr" | "mptcp-cubic" => Contender::Mptcp(text["mptcp-".len()..].to_owned()),
+            "ideal" => Contender::Ideal,
+            _ => {
+                let (rest, linkdb) = match text.strip_suffix("+linkdb") {
+                    Some(rest) => (rest, true),
+                    None => (text, false),
+                };
+                let (mode, chain) = match rest.split_once('/') {
+                    Some((mode, chain)) => (mode, Some(chain.to_owned())),
+                    None => (rest, None),
+                };
+                if !["quic", "tls", "auto"].contains(&mode) {
+                    bail!("{text:?} is no contender; there are {NAMES}");
+                }
+                Contender::Polyrail { mode: mode.to_owned(), chain, linkdb }
+            }
+        })
+    }
+}
+
+impl fmt::Display for Contender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Contender::Polyrail { mode, chain, linkdb } => {
+                let chain = chain.iter().map(|chain| format!("/{chain}")).collect::<String>();
+                write!(f, "{mode}{chain}{}", if *linkdb { "+linkdb" } else { "" })
+            }
+            Contender::Single(0) => f.write_str("single-a"),
+            Contender::Single(_) => f.write_str("single-b"),
+            Contender::RoundRobin => f.write_str("round-robin"),
+            Contender::Mptcp(control) => write!(f, "mptcp-{control}"),
+            Contender::Ideal => f.write_str("ideal"),
+        }
+    }
+}
+
+/// All names, for messages.
+const NAMES: &str = "quic, tls, auto (each with /CHAIN and +linkdb), single-a, single-b, \
+                     round-robin, mptcp-bbr, mptcp-cubic, ideal";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_written() {
+        for name in [
+            "quic",
+            "tls+linkdb",
+            "auto/hsrsch",
+            "quic/min_rtt+linkdb",
+            "single-a",
+            "single-b",
+            "round-robin",
+            "mptcp-bbr",
+            "mptcp-cubic",
+            "ideal",
+        ] {
+            assert_eq!(name.parse::<Contender>().unwrap().to_string(), name);
+        }
+        for wrong in ["", "quick", "mptcp-reno", "+linkdb", "single-c"] {
+            let error = wrong.parse::<Contender>().unwrap_err().to_string();
+            assert!(error.contains("no contender"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! A contender's network: namespaces, carriers, and the daemons if it has them.
+//!
+//! The kernel's contenders use the namespaces of gateway and cloud as client and server: their
+//! packets cross the same emulated carriers without a daemon.
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use polyrail_emulator::namespace::Namespace;
+use polyrail_emulator::rail::{CarrierTrip, Route, Trip, aggregated};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::contender::Contender;
+use crate::addresses::{self, CLOUD, Family, SERVER};
+use crate::carrier::{self, CarrierPlan, Emulator, Medium};
+use crate::lab::{Lab, Side};
+use crate::linkdb::{self, Rail};
+use crate::programs::Programs;
+use crate::world::{Plan, World};
+
+/// The port of the load's server.
+const PORT: u16 = 6_300;
+/// The kernel parameters of Polyrail's package.
+const SYSCTLS: &str = include_str!("../../../packaging/sysctl.d/60-polyrail.conf");
+/// The first address of passengers; each user has one.
+const USERS: u8 = 20;
+
+/// A running network.
+pub(super) struct Stage {
+    network: Network,
+    /// How users connect.
+    pub(super) door: Door,
+}
+
+enum Network {
+    Daemons(Box<World>),
+    Kernel { lab: Lab, emulator: Emulator },
+}
+
+/// How a user's program connects to the server.
+#[derive(Clone, Debug)]
+pub(super) struct Door {
+    contender: Contender,
+    client: Namespace,
+    server: SocketAddr,
+}
+
+impl Stage {
+    /// Starts a contender on a trip. `history` has the records of earlier trips.
+    pub(super) fn start(
+        contender: &Contender,
+        route: &Route,
+        trip: &Trip,
+        history: &str,
+    ) -> Result<Stage> {
+        let network = match contender {
+            Contender::Polyrail { mode, chain, linkdb } => {
+                let mut plan =
+                    Plan::new().gateway("mode", mode.as_str()).cloud("mode", mode.as_str());
+                plan = plan.gateway("users.key", "address");
+                if let Some(chain) = chain {
+                    plan = plan
+                        .gateway("scheduler.chain", chain.as_str())
+                        .cloud("scheduler.chain", chain.as_str());
+                }
+                for (key, value) in crate::bench::assignments(SYSCTLS) {
+                    plan = plan.sysctl(key, value);
+                }
+                for (profile, carrier) in route.carriers.iter().zip(&trip.carriers) {
+                    plan = plan.medium(profile.name, course(carrier));
+                }
+                if *linkdb {
+                    let records = [history.to_owned(), history.to_owned()];
+                    let telemetry = linkdb::telemetry(route, trip);
+                    plan = plan.rail(Rail { records, telemetry });
+                }
+                let world = World::start(&plan)?;
+                for user in 0..=crate::rail::load::USERS {
+                    world
+                        .lab
+                        .passenger
+                        .ip(&format!("addr add {}/24 dev wlan0", user_address(user)))?;
+                }
+                Network::Daemons(Box::new(world))
+            }
+            _ => kernel(contender, route, trip)?,
+        };
+        let (client, server) = match &network {
+            Network::Daemons(world) => (&world.lab.passenger, SERVER),
+            Network::Kernel { lab, .. } => (&lab.gateway, CLOUD),
+        };
+        let server = server.at(Family::V4, PORT);
+        let door = Door { contender: contender.clone(), client: client.clone(), server };
+        Ok(Stage { network, door })
+    }
+
+    /// When the schedules of the links began.
+    pub(super) fn epoch(&self) -> Result<Instant> {
+        match &self.network {
+            Network::Daemons(world) => Ok(world.emulator.as_ref().context("no emulator")?.epoch),
+            Network::Kernel { emulator, .. } => Ok(emulator.epoch),
+        }
+    }
+
+    pub(super) fn lab(&self) -> &Lab {
+        match &self.network {
+            Network::Daemons(world) => &world.lab,
+            Network::Kernel { lab, .. } => lab,
+        }
+    }
+
+    /// The gateway's admin socket, if there is a gateway.
+    pub(super) fn admin(&self) -> Option<std::path::PathBuf> {
+        match &self.network {
+            Network::Daemons(world) => Some(Side::Gateway.admin_socket(&world.lab)),
+            Network::Kernel { .. } => None,
+        }
+    }
+
+    /// A listener for the load's server.
+    pub(super) fn listener(&self) -> Result<Socket> {
+        let namespace = match &self.network {
+            Network::Daemons(world) => &world.lab.server,
+            Network::Kernel { lab, .. } => &lab.cloud,
+        };
+        namespace.run(|| -> Result<Socket> {
+            let socket = self.door.socket()?;
+            socket.bind(&self.door.server.into())?;
+            socket.listen(64)?;
+            Ok(socket)
+        })?
+    }
+
+    /// The last lines of all logs.
+    pub(super) fn tails(&self) -> String {
+        match &self.network {
+            Network::Daemons(world) => world.tails(),
+            Network::Kernel { emulator, .. } => emulator.process.log(),
+        }
+    }
+}
+
+impl Door {
+    /// Runs `work` on a thread in the users' namespace.
+    pub(super) fn thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<std::thread::JoinHandle<T>> {
+        Ok(self.client.run(|| std::thread::spawn(work))?)
+    }
+
+    /// Connects a user's flow; the calling thread is in the users' namespace.
+    pub(super) fn connect(
+        &self,
+        user: usize,
+        flow: usize,
+        patience: Duration,
+    ) -> Result<TcpStream> {
+        let socket = self.socket()?;
+        let from = match self.contender {
+            Contender::Polyrail { .. } => Some(user_address(user)),
+            Contender::RoundRobin => Some(carrier_address(flow % 2)),
+            Contender::Single(_) | Contender::Mptcp(_) | Contender::Ideal => {
+                Some(carrier_address(0))
+            }
+        };
+        if let Some(from) = from {
+            socket.bind(&SocketAddr::new(from, 0).into())?;
+        }
+        socket.connect_timeout(&self.server.into(), patience)?;
+        socket.set_tcp_nodelay(true)?;
+        Ok(socket.into())
+    }
+
+    /// A TCP or MPTCP socket with the contender's congestion control.
+    fn socket(&self) -> Result<Socket> {
+        let protocol = match self.contender {
+            Contender::Mptcp(_) => Protocol::MPTCP,
+            _ => Protocol::TCP,
+        };
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol))
+            .with_context(|| format!("a socket for {}", self.contender))?;
+        socket.set_reuse_address(true)?;
+        self.control(&socket)?;
+        Ok(socket)
+    }
+
+    /// Sets the congestion control of a socket. Passengers and servers of Polyrail keep the
+    /// machine's.
+    pub(super) fn control(&self, socket: &Socket) -> Result<()> {
+        if matches!(self.contender, Contender::Polyrail { .. }) {
+            return Ok(());
+        }
+        let control = self.contender.control();
+        socket
+            .set_tcp_congestion(control.as_bytes())
+            .with_context(|| format!("TCP cannot use {control} here: run `modprobe tcp_{control}`"))
+    }
+}
+
+fn kernel(contender: &Contender, route: &Route, trip: &Trip) -> Result<Network> {
+    let named = |(number, carrier): (usize, &CarrierTrip)| CarrierPlan {
+        name: route.carriers.get(number).map_or("", |profile| profile.name).to_owned(),
+        medium: course(carrier),
+    };
+    let all = || trip.carriers.iter().enumerate();
+    let plans: Vec<CarrierPlan> = match contender {
+        Contender::Single(index) => {
+            all().filter(|(number, _)| number == index).map(named).collect()
+        }
+        Contender::Ideal => {
+            let sum = aggregated(trip)?;
+            let sum = sum.carriers.first().context("no carrier")?;
+            vec![CarrierPlan { name: "ideal".to_owned(), medium: course(sum) }]
+        }
+        _ => all().map(named).collect(),
+    };
+    let lab = Lab::new()?;
+    let programs = Programs::find()?;
+    let (carriers, emulator) = carrier::start(&lab, &programs, &plans)?;
+    if let Contender::Mptcp(_) = contender {
+        for side in [&lab.gateway, &lab.cloud] {
+            side.sysctl("net.mptcp.enabled", "1")?;
+            side.tool("ip", "mptcp limits set subflow 8 add_addr_accepted 8")?;
+        }
+        for index in 0..carriers.len() {
+            let (address, device) = (carrier_address(index), format!("wan{index}"));
+            lab.gateway
+                .tool("ip", &format!("mptcp endpoint add {address} dev {device} subflow"))?;
+        }
+    }
+    Ok(Network::Kernel { lab, emulator: emulator.context("no emulator")? })
+}
+
+fn course(carrier: &CarrierTrip) -> Medium {
+    Medium::Course(Box::new(carrier.links.clone()))
+}
+
+fn carrier_address(index: usize) -> IpAddr {
+    IpAddr::V4(addresses::carrier_gateway(index as u8).v4)
+}
+
+fn user_address(user: usize) -> IpAddr {
+    IpAddr::from([10, 71, 0, USERS + user as u8])
+}
