@@ -14,7 +14,7 @@ export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
-.PHONY: random-million demo matrix bench bench-tunnel bench-linkdb smoke
+.PHONY: random-million demo matrix bench bench-tunnel bench-linkdb bench-rail bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate linkdb-eval
 
 help: ## this list
@@ -86,12 +86,20 @@ bench-linkdb: setup ## what forecasts are worth with real daemons, as RESULT lin
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab bench-linkdb
 
+bench-rail: setup ## Polyrail and its rivals on the same trips, in real time (release; long); RAIL="--held-back"
+	$(CARGO) build --locked --release --workspace --bins
+	target/release/polyrail-lab rail $(RAIL)
+
+bench-rail-smoke: setup build ## the same, one short trip
+	target/$(PROFILE)/polyrail-lab rail --smoke
+
 smoke: setup build ## all benchmarks and evaluations in small: does each still measure?
 	$(CARGO) bench --locked --profile $(PROFILE) -p polyrail-scheduler --bench decision -- \
 		--warm-up-time 0.05 --measurement-time 0.1
 	target/$(PROFILE)/polyrail-emulator bench --seconds 3 --results target/results
 	target/$(PROFILE)/polyrail-sim smoke
 	target/$(PROFILE)/polyrail-lab smoke
+	target/$(PROFILE)/polyrail-lab rail --smoke
 
 sim: setup ## schedulers on the simulated rail, tuning and held-back trips; SIM_TRIPS=24 of each
 	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim

@@ -38,20 +38,7 @@ pub fn get(socket: &Path, place: &str) -> Result<Value> {
     request(socket, "GET", place, "")
 }
 
-/// The events that a daemon has stored.
-pub fn events(socket: &Path) -> Result<Vec<Value>> {
-    let text = exchange(socket, "GET", "/v1/events?follow=false", "")?;
-    let lines = text.lines().filter(|line| !line.is_empty());
-    lines.map(|line| serde_json::from_str(line).context("an event")).collect()
-}
-
 fn request(socket: &Path, method: &str, place: &str, body: &str) -> Result<Value> {
-    let answer = exchange(socket, method, place, body)?;
-    serde_json::from_str(&answer).with_context(|| format!("the daemon answers: {answer}"))
-}
-
-/// Sends a request and returns the body of the answer.
-fn exchange(socket: &Path, method: &str, place: &str, body: &str) -> Result<String> {
     let request = format!(
         "{method} {place} HTTP/1.1\r\nHost: polyrail\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
@@ -65,5 +52,5 @@ fn exchange(socket: &Path, method: &str, place: &str, body: &str) -> Result<Stri
     let (head, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
     let is_ok = head.split_whitespace().nth(1).is_some_and(|status| status.starts_with('2'));
     ensure!(is_ok, "the daemon answers: {answer}");
-    Ok(body.to_owned())
+    serde_json::from_str(body).with_context(|| format!("the daemon answers: {answer}"))
 }

@@ -206,6 +206,7 @@ impl Bench<'_> {
             let begin = stage.epoch()? + course.begin(workload);
             let forecasts = matches!(contender, Contender::Polyrail { linkdb: true, .. });
             let machine = sampler.watch(&load, begin, forecasts)?;
+            sampler.add_events(&stage.events()?)?;
             let (transfers, messages) = load.finish()?;
             Ok(Run {
                 version: VERSION,

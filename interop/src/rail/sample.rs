@@ -71,7 +71,6 @@ impl Sampler {
             machine.emulator_p99_ms = machine.emulator_p99_ms.max(after.late_ms[0]);
             machine.emulator_p999_ms = machine.emulator_p999_ms.max(after.late_ms[1]);
         }
-        self.read_events()?;
         Ok(machine)
     }
 
@@ -133,9 +132,8 @@ impl Sampler {
     }
 
     /// Adds the events that the gateway has stored.
-    fn read_events(&mut self) -> Result<()> {
-        let Some(admin) = &self.admin else { return Ok(()) };
-        for event in admin::events(admin)? {
+    pub(super) fn add_events(&mut self, events: &[Value]) -> Result<()> {
+        for event in events {
             let at = event["at"].as_str().context("an event without a time")?;
             let at = OffsetDateTime::parse(at, &Rfc3339)?;
             self.events.push(Event {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use polyrail_emulator::namespace::Namespace;
 use polyrail_emulator::rail::{CarrierTrip, Route, Trip, aggregated};
+use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::contender::Contender;
@@ -86,6 +87,13 @@ impl Stage {
             }
             _ => kernel(contender, route, trip)?,
         };
+        let lab = match &network {
+            Network::Daemons(world) => &world.lab,
+            Network::Kernel { lab, .. } => lab,
+        };
+        for one in carrier::counters(lab)? {
+            carrier::command(lab, &format!("set {} seed {}", one.carrier, route.seed))?;
+        }
         let (client, server) = match &network {
             Network::Daemons(world) => (&world.lab.passenger, SERVER),
             Network::Kernel { lab, .. } => (&lab.gateway, CLOUD),
@@ -115,6 +123,14 @@ impl Stage {
         match &self.network {
             Network::Daemons(world) => Some(Side::Gateway.admin_socket(&world.lab)),
             Network::Kernel { .. } => None,
+        }
+    }
+
+    /// The events that the gateway has stored.
+    pub(super) fn events(&self) -> Result<Vec<Value>> {
+        match &self.network {
+            Network::Daemons(world) => world.events(Side::Gateway, 0),
+            Network::Kernel { .. } => Ok(Vec::new()),
         }
     }
 
