@@ -33,6 +33,7 @@ pub mod operator;
 pub mod privilege;
 pub mod process;
 pub mod programs;
+pub mod rail;
 pub mod scratch;
 pub mod services;
 pub mod trials;

@@ -1,0 +1,5 @@
+//! The rail bench: contenders that play the same generated train trips in real time.
+
+pub mod diagnosis;
+pub mod paired;
+pub mod statistics;
