@@ -5,3 +5,4 @@ pub mod document;
 pub mod figures;
 pub mod paired;
 pub mod statistics;
+pub mod timeline;
