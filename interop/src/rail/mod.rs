@@ -5,10 +5,16 @@
 //! of these lines, so `--resume` adds to them.
 
 mod contender;
+mod diagnosis;
+mod document;
+mod figures;
 mod load;
 mod machine;
+mod paired;
 mod sample;
 mod stage;
+mod statistics;
+mod timeline;
 
 use std::fs::File;
 use std::io::Write as _;
@@ -24,7 +30,8 @@ use self::load::Load;
 use self::machine::Watch;
 use self::sample::Sampler;
 use self::stage::Stage;
-use crate::report::results_folder;
+use self::statistics::Summary;
+use crate::report::{Report, results_folder};
 use crate::{linkdb, privilege};
 
 /// The trips to play, and the contenders.
@@ -99,7 +106,7 @@ pub fn run(options: &Options) -> Result<()> {
     let started = Instant::now();
     let mut number = 0;
     let mut played = 0_u32;
-    while bench.wants(number, &runs) {
+    while bench.wants(number, &runs)? {
         let stretch = Stretch::new(options.course(number))?;
         for group in bench.groups(number, &stretch.course, &runs) {
             let took = Instant::now();
@@ -132,8 +139,15 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Whether trip `number` is to be played.
-    fn wants(&self, number: u64, _runs: &[Run]) -> bool {
-        number < self.options.trips
+    fn wants(&self, number: u64, runs: &[Run]) -> Result<bool> {
+        let Options { trips, most, until, .. } = self.options;
+        let Some(until) = until.filter(|_| number >= *trips) else { return Ok(number < *trips) };
+        if number >= *most {
+            return Ok(false);
+        }
+        let half = Summary::of(runs)?.half_width();
+        println!("half-width {:.3} after {number} trips", half.unwrap_or(f64::NAN));
+        Ok(half.is_none_or(|half| half > until))
     }
 
     /// The turns that a trip still needs, at most [`TOGETHER`] at once. The order rotates from trip
@@ -247,14 +261,29 @@ impl Bench<'_> {
         Ok(file.write_all(lines(runs)?.as_bytes())?)
     }
 
+    /// Writes the report, the figures and the timeline of the first trip.
     fn report(&self, runs: &[Run]) -> Result<()> {
-        for run in runs {
-            let goodput: Vec<String> =
-                run.transfers.iter().map(|one| format!("{:.1}", one.goodput())).collect();
-            println!("{} {}: {}", run.course.seed, run.contender, goodput.join(" "));
-            println!("{:?}", run.machine);
+        let summary = Summary::of(runs)?;
+        let text = summary.markdown();
+        println!("{text}");
+        let mut report = Report::default();
+        summary.report(&mut report, &self.prefix());
+        report.write(&self.file.with_extension("json"))?;
+        std::fs::write(self.file.with_extension("md"), text)?;
+        let first = runs.iter().map(|run| run.course).min_by_key(|course| course.seed);
+        if let Some(course) = first {
+            let own: Vec<&Run> =
+                runs.iter().filter(|run| run.course == course && run.repeat == 0).collect();
+            let picture = timeline::svg(&course, &own)?;
+            std::fs::write(self.file.with_extension("svg"), picture)?;
         }
+        println!("written to {} and next to it", self.file.display());
         Ok(())
+    }
+
+    /// The prefix of figures.
+    fn prefix(&self) -> String {
+        format!("rail_{}", self.options.name().replace('-', "_"))
     }
 }
 
@@ -276,7 +305,7 @@ impl Options {
 
     /// The name of the results' files.
     fn name(&self) -> String {
-        let workload = format!("{:?}", self.workload).to_lowercase();
+        let workload = document::name_of(self.workload);
         let held = if self.held_back { "-held-back" } else { "" };
         let smoke = if self.smoke { "-smoke" } else { "" };
         format!("{workload}-{}-{}{held}{smoke}", self.speed, self.failures)

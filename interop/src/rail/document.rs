@@ -1,0 +1,270 @@
+//! The report of a summary in Markdown.
+
+use polyrail_emulator::rail::Workload;
+
+use super::diagnosis::EDGES;
+use super::paired::{Paired, Ratio, finite, mean, quantile};
+use super::statistics::{Contender, Outcome, Summary};
+
+impl Summary {
+    /// The report in Markdown.
+    pub fn markdown(&self) -> String {
+        let mut parts = vec![self.introduction()];
+        if !self.sizes.is_empty() {
+            parts.push(self.goodputs());
+        }
+        if !self.sizes.is_empty() && !self.is_endless() {
+            parts.push(self.times());
+        }
+        if self.has_messages() {
+            parts.push(self.messages());
+        }
+        parts.push(self.prices());
+        if self.contenders.iter().any(|one| one.variation.iter().any(Option::is_some)) {
+            parts.push(self.variations());
+        }
+        if self.contenders.iter().any(|one| one.bins.table().iter().any(|bin| bin.1 > 0)) {
+            parts.push(self.shares());
+        }
+        parts.join("\n")
+    }
+
+    /// Whether the transfers never end.
+    pub(super) fn is_endless(&self) -> bool {
+        self.sizes.contains(&u64::MAX)
+    }
+
+    /// Whether the workload has messages.
+    pub(super) fn has_messages(&self) -> bool {
+        matches!(self.workload, Workload::Messages | Workload::MessagesBulk)
+    }
+
+    fn introduction(&self) -> String {
+        let course = self.trips.first();
+        let (speed, failures, seconds) =
+            course.map_or((0, 0.0, 0), |it| (it.speed_kmh, it.failures, it.seconds));
+        let name = name_of(self.workload);
+        let mut lines = vec![
+            format!("# Rail bench: {name}, {speed} km/h, failure factor {failures:.2}\n"),
+            format!("- Trips: {} of {seconds} s", self.trips.len()),
+        ];
+        let seeds: Vec<String> = self.trips.iter().map(|trip| trip.seed.to_string()).collect();
+        let seeds: Vec<String> = seeds.chunks(SEEDS_A_LINE).map(|part| part.join(", ")).collect();
+        lines.push(format!("- Seeds: {}", seeds.join(",\n  ")));
+        lines.push("- Contenders, and their runs that count:".to_owned());
+        lines.extend(self.contenders.iter().map(|one| format!("  - `{}`: {}", one.name, one.runs)));
+        lines.push(format!("- Starved runs, which do not count: {}", self.starved.len()));
+        lines.extend(self.starved.iter().map(|why| format!("  - {why}")));
+        if let Some(half) = self.half_width() {
+            lines.push(format!("- Largest half-width of a ratio over all sizes: {half:.3}"));
+        }
+        lines.push(
+            "\nBehind a ratio is the half-width of its 95 % interval; the column `all` also has \
+             the\ninterval. A ratio counts only the trips that both sides have.\n"
+                .to_owned(),
+        );
+        lines.join("\n")
+    }
+
+    fn goodputs(&self) -> String {
+        let cells = |one: &Contender| {
+            let mean_of =
+                |size: &Vec<Outcome>| mean(&size.iter().map(|it| it.goodput).collect::<Vec<_>>());
+            one.transfers.iter().map(|size| number(mean_of(size), 2)).collect()
+        };
+        let table = self.table(&self.head(&[], &[]), 0, cells);
+        let of = |title: &str, skip: usize, other| {
+            self.ratios(title, skip, |one| self.paired(&one.goodput, other))
+        };
+        let mut text = format!("## Goodput, Mbit/s\n\n{table}");
+        text += &of("Goodput over that of the split bound", 0, &self.split.goodput);
+        text += &of("Goodput over that of the fluid bound", 0, &self.fluid.goodput);
+        if let Some(first) = self.contenders.first() {
+            text += &of(&format!("Goodput over that of `{}`", first.name), 1, &first.goodput);
+        }
+        text
+    }
+
+    fn times(&self) -> String {
+        let mut text = "## Completion time, s\n".to_owned();
+        let head = ["mean", "p95", "worst", "unfinished"].map(str::to_owned);
+        for (place, size) in self.sizes.iter().enumerate() {
+            let cells = |one: &Contender| {
+                let times: Vec<f64> = one.transfers[place].iter().map(|it| it.time).collect();
+                let unfinished = one.unfinished(place);
+                let figures = [mean(&times), quantile(&times, 0.95), quantile(&times, 1.0)];
+                let figures = figures.iter().map(|figure| number(*figure, 2));
+                figures.chain([format!("{unfinished} of {}", times.len())]).collect()
+            };
+            text += &format!("\n### {}\n\n{}", size_name(*size), self.table(&head, 0, cells));
+        }
+        let of = |title: &str, skip: usize, other| {
+            self.ratios(title, skip, |one| self.paired(&one.time, other))
+        };
+        text += &of("Time over that of the split bound", 0, &self.split.time);
+        text += &of("Time over that of the fluid bound", 0, &self.fluid.time);
+        if let Some(first) = self.contenders.first() {
+            text += &of(&format!("Time over that of `{}`", first.name), 1, &first.time);
+        }
+        text
+    }
+
+    fn messages(&self) -> String {
+        let cells = |one: &Contender| {
+            let of = |other| short(self.paired_messages(&one.round_trip, other).ratio(None));
+            let list = &one.round_trips;
+            let figures =
+                [mean(list), quantile(list, 0.5), quantile(list, 0.99), quantile(list, 1.0)];
+            let mut cells: Vec<String> =
+                figures.iter().map(|figure| number(figure * 1e3, 0)).collect();
+            cells.extend([one.unanswered.to_string(), of(&self.message_bound)]);
+            cells.extend(self.contenders.first().map(|first| of(&first.round_trip)));
+            cells
+        };
+        let head = ["mean", "p50", "p99", "worst", "unanswered", "over bound", "over first"];
+        let table = self.table(&head.map(str::to_owned), 0, cells);
+        format!("## Round trips of messages, ms\n\n{table}")
+    }
+
+    fn prices(&self) -> String {
+        let cells = |one: &Contender| one.price.map(|price| number(price, 3)).to_vec();
+        let table = self.table(&["down", "up"].map(str::to_owned), 0, cells);
+        format!("## Bytes offered to the carriers over delivered payload\n\n{table}")
+    }
+
+    fn variations(&self) -> String {
+        let cells = |one: &Contender| {
+            one.variation.iter().map(|it| number(it.unwrap_or(f64::NAN), 3)).collect()
+        };
+        let table = self.table(&self.head(&[], &["all"]), 0, cells);
+        format!("## Coefficient of variation of the goodput of repeats\n\n{table}")
+    }
+
+    fn shares(&self) -> String {
+        let cells = |one: &Contender| {
+            let bins = one.bins.table().into_iter();
+            bins.map(|(share, count)| format!("{} ({count})", number(share, 2))).collect()
+        };
+        let between = EDGES.windows(2).map(|edge| format!("{:.2}-{:.2}", edge[0], edge[1]));
+        let first = [format!("<{:.2}", EDGES[0])].into_iter();
+        let last = format!(">{:.2}", EDGES[EDGES.len() - 1]);
+        let head: Vec<String> = first.chain(between).chain([last]).collect();
+        let table = self.table(&head, 0, cells);
+        format!(
+            "## Use of the carriers in the first 1.5 s of downloads\n\n\
+             A cell has the mean share of the capacity that a carrier delivered, and the \
+             number of\ndownloads and carriers. Columns: the best rate of the carrier in the \
+             12 s before, over\nthe capacity.\n\n{table}"
+        )
+    }
+
+    /// A table of ratios of contenders, without the first ones.
+    fn ratios(&self, title: &str, skip: usize, of: impl Fn(&Contender) -> Paired) -> String {
+        let cells = |one: &Contender| {
+            let paired = of(one);
+            let all = paired.ratio(None);
+            let sizes = (0..self.sizes.len()).map(|size| short(paired.ratio(Some(size))));
+            let trips = all.map_or(0, |ratio| ratio.trips).to_string();
+            [trips].into_iter().chain(sizes).chain([long(all)]).collect()
+        };
+        if self.contenders.len() <= skip {
+            return String::new();
+        }
+        format!("\n### {title}\n\n{}", self.table(&self.head(&["trips"], &["all"]), skip, cells))
+    }
+
+    /// The names of the sizes, between others.
+    fn head(&self, before: &[&str], after: &[&str]) -> Vec<String> {
+        let sizes = self.sizes.iter().map(|size| size_name(*size));
+        let before = before.iter().map(ToString::to_string);
+        before.chain(sizes).chain(after.iter().map(ToString::to_string)).collect()
+    }
+
+    /// A table with a line a contender, without the first ones.
+    fn table(
+        &self,
+        head: &[String],
+        skip: usize,
+        cells: impl Fn(&Contender) -> Vec<String>,
+    ) -> String {
+        let rule = "|---:".repeat(head.len());
+        let mut text = format!("| contender | {} |\n|---{rule}|\n", head.join(" | "));
+        for one in self.contenders.iter().skip(skip) {
+            text += &format!("| `{}` | {} |\n", one.name, cells(one).join(" | "));
+        }
+        text
+    }
+}
+
+/// The name of a workload, as in the records.
+pub fn name_of(workload: Workload) -> &'static str {
+    match workload {
+        Workload::Downloads => "downloads",
+        Workload::Uploads => "uploads",
+        Workload::Bulk => "bulk",
+        Workload::Messages => "messages",
+        Workload::MessagesBulk => "messages-bulk",
+    }
+}
+
+/// The name of a size, such as 256 KB.
+pub fn size_name(bytes: u64) -> String {
+    match bytes {
+        u64::MAX => "bulk".to_owned(),
+        1_000_000.. => format!("{} MB", bytes as f64 / 1e6),
+        _ => format!("{} KB", bytes as f64 / 1e3),
+    }
+}
+
+fn number(value: f64, digits: usize) -> String {
+    finite(value).map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+}
+
+fn short(ratio: Option<Ratio>) -> String {
+    let Some(ratio) = ratio else { return "-".to_owned() };
+    let half = ratio.half_width().map(|half| format!(" ±{half:.3}"));
+    format!("{:.3}{}", ratio.value, half.unwrap_or_default())
+}
+
+fn long(ratio: Option<Ratio>) -> String {
+    let between = ratio.filter(|ratio| ratio.trips >= 2).map(|ratio| ratio.between);
+    let between = between.map(|[low, high]| format!(" ({low:.3} to {high:.3})"));
+    short(ratio) + &between.unwrap_or_default()
+}
+
+const SEEDS_A_LINE: usize = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rail::statistics::tests::{run, seed};
+
+    #[test]
+    fn markdown_has_every_seed_and_every_table() {
+        let seeds = 50_000..50_014;
+        let mut runs: Vec<_> = seeds.clone().map(|it| run(seed(it), "tls", 4.0)).collect();
+        runs.extend(seeds.clone().map(|it| run(seed(it), "quic+linkdb", 6.0)));
+        runs.push(run(seed(50_000), "tls", 4.0));
+        runs[3].starved = Some("processors were busy".to_owned());
+        let text = Summary::of(&runs).unwrap().markdown();
+        for it in seeds {
+            assert!(text.contains(&it.to_string()), "{it}");
+        }
+        for part in [
+            "# Rail bench: downloads, 300 km/h, failure factor 1.00\n",
+            "- Trips: 14 of 60 s\n",
+            "  - tls on seed 50003, repeat 0: processors were busy\n",
+            "| contender | 256 KB | 1 MB | 4 MB |\n|---|---:|---:|---:|\n| `tls` | 4.00 | 4.00 |",
+            "### Goodput over that of `tls`\n\n| contender | trips | 256 KB | 1 MB | 4 MB | all |",
+            "| `quic+linkdb` | 13 | 1.500 ±0.000 | 1.500 ±0.000 | 1.500 ±0.000 | 1.500 ±0.000 (",
+            "### 4 MB\n\n| contender | mean | p95 | worst | unfinished |\n",
+            "| `quic+linkdb` | 5.33 | 5.33 | 5.33 | 0 of ",
+            "| `tls` | 1.250 | 0.050 |\n",
+            "| `tls` | 0.000 | 0.000 | 0.000 | 0.000 |\n| `quic+linkdb` | - | - | - | - |",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        assert!(!text.contains("NaN") && !text.contains("Round trips"));
+    }
+}

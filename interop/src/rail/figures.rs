@@ -1,0 +1,119 @@
+//! The figures of a summary as RESULT lines.
+
+use super::document::size_name;
+use super::paired::{Paired, finite, mean, quantile};
+use super::statistics::{Contender, Summary};
+use crate::report::{Goal, Report};
+
+impl Summary {
+    /// Prints all figures; their names begin with a prefix such as `rail_300_6`.
+    pub fn report(&self, report: &mut Report, prefix: &str) {
+        let mut sink = Sink { report, prefix: prefix.to_owned() };
+        sink.result("trips", Some(self.trips.len() as f64), "");
+        sink.result("starved", Some(self.starved.len() as f64), "");
+        sink.result("half_width", self.half_width(), "x");
+        let first = self.contenders.first();
+        for (place, one) in self.contenders.iter().enumerate() {
+            sink.prefix = format!("{prefix}_{}", key(&one.name));
+            self.of_transfers(&mut sink, one);
+            if self.has_messages() {
+                self.of_messages(&mut sink, one);
+            }
+            if let Some(first) = first.filter(|_| place > 0) {
+                self.over_first(&mut sink, one, first);
+            }
+            sink.result("price_down", finite(one.price[0]), "x");
+            sink.result("price_up", finite(one.price[1]), "x");
+            sink.result("variation", one.variation.last().copied().flatten(), "x");
+        }
+    }
+
+    fn of_transfers(&self, sink: &mut Sink, one: &Contender) {
+        self.ratios_of(sink, "of_split", &self.paired(&one.goodput, &self.split.goodput));
+        self.ratios_of(sink, "of_fluid", &self.paired(&one.goodput, &self.fluid.goodput));
+        for (place, size) in self.sizes.iter().enumerate().filter(|_| !self.is_endless()) {
+            let size = key(&size_name(*size));
+            let times: Vec<f64> = one.transfers[place].iter().map(|it| it.time).collect();
+            sink.result(&format!("time_mean_{size}"), finite(mean(&times)), "s");
+            sink.result(&format!("time_p95_{size}"), finite(quantile(&times, 0.95)), "s");
+            sink.result(&format!("time_worst_{size}"), finite(quantile(&times, 1.0)), "s");
+            let unfinished = one.unfinished(place) as f64;
+            sink.result(&format!("unfinished_{size}"), Some(unfinished), "");
+        }
+    }
+
+    fn of_messages(&self, sink: &mut Sink, one: &Contender) {
+        let milliseconds = |value: f64| finite(value * 1e3);
+        let list = &one.round_trips;
+        sink.result("round_trip_mean", milliseconds(mean(list)), "ms");
+        sink.result("round_trip_p50", milliseconds(quantile(list, 0.5)), "ms");
+        sink.result("round_trip_p99", milliseconds(quantile(list, 0.99)), "ms");
+        sink.result("round_trip_worst", milliseconds(quantile(list, 1.0)), "ms");
+        sink.result("unanswered", Some(one.unanswered as f64), "");
+        let bound = self.paired_messages(&one.round_trip, &self.message_bound).ratio(None);
+        sink.result("round_trip_of_bound", bound.map(|ratio| ratio.value), "x");
+    }
+
+    fn over_first(&self, sink: &mut Sink, one: &Contender, first: &Contender) {
+        let over = format!("over_{}", key(&first.name));
+        let goodput = self.paired(&one.goodput, &first.goodput);
+        self.ratios_of(sink, &format!("{over}_goodput"), &goodput);
+        if !self.is_endless() {
+            let time = self.paired(&one.time, &first.time);
+            self.ratios_of(sink, &format!("{over}_time"), &time);
+        }
+        let messages = self.paired_messages(&one.round_trip, &first.round_trip).ratio(None);
+        sink.result(&format!("{over}_round_trip"), messages.map(|ratio| ratio.value), "x");
+    }
+
+    /// The ratio over all sizes, and if there are several, that of each size.
+    fn ratios_of(&self, sink: &mut Sink, name: &str, paired: &Paired) {
+        let value = |size| paired.ratio(size).map(|ratio| ratio.value);
+        sink.result(name, value(None), "x");
+        for (place, size) in self.sizes.iter().enumerate().filter(|_| self.sizes.len() > 1) {
+            sink.result(&format!("{name}_{}", key(&size_name(*size))), value(Some(place)), "x");
+        }
+    }
+}
+
+/// A report with the beginning of the names.
+struct Sink<'a> {
+    report: &'a mut Report,
+    prefix: String,
+}
+
+impl Sink<'_> {
+    fn result(&mut self, name: &str, value: Option<f64>, unit: &str) {
+        if let Some(value) = value {
+            let name = format!("{}_{name}", self.prefix);
+            self.report.result(&name, value, unit, Goal::None, &[]);
+        }
+    }
+}
+
+/// A name as a part of a figure's: `quic_linkdb` for `quic+linkdb`, `4mb` for `4 MB`.
+fn key(name: &str) -> String {
+    name.to_lowercase().replace(' ', "").replace(|it: char| !it.is_ascii_alphanumeric(), "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rail::statistics::tests::{run, seed};
+
+    #[test]
+    fn figures_are_named_after_contenders_and_sizes() {
+        let runs = [run(seed(7), "tls", 4.0), run(seed(7), "quic+linkdb", 6.0)];
+        let mut report = Report::default();
+        Summary::of(&runs).unwrap().report(&mut report, "rail_300_6");
+        let value = |name: &str| report.value(name).map(|value| (value * 1e3).round() / 1e3);
+        assert_eq!(value("rail_300_6_trips"), Some(1.0));
+        assert_eq!(value("rail_300_6_quic_linkdb_over_tls_goodput"), Some(1.5));
+        assert_eq!(value("rail_300_6_quic_linkdb_over_tls_goodput_256kb"), Some(1.5));
+        assert_eq!(value("rail_300_6_quic_linkdb_over_tls_time_4mb"), Some(0.667));
+        assert_eq!(value("rail_300_6_tls_time_worst_4mb"), Some(8.0));
+        assert!(value("rail_300_6_tls_of_split_1mb").is_some());
+        assert_eq!(value("rail_300_6_tls_over_tls_goodput"), None);
+        assert_eq!(value("rail_300_6_half_width"), None, "one trip");
+    }
+}

@@ -1,0 +1,330 @@
+//! Statistics of the runs of one workload.
+//!
+//! Two contenders are compared only by the transfers and messages of trips on which both have a
+//! run that is not starved. The repeats of a contender on a trip are averaged per transfer first.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use polyrail_emulator::rail::{Bound, Course, Message, Transfer, Workload, fluids};
+use polyrail_emulator::record::{Run, Transferred};
+
+use super::diagnosis::{Bins, Carriers};
+use super::paired::{Paired, Series, averaged, finite, mean, variation};
+
+/// The statistics of the runs of one workload, speed and failure rate.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The workload.
+    pub workload: Workload,
+    /// The trips in the order of their first appearance.
+    pub trips: Vec<Course>,
+    /// The sizes of the transfers in rising order.
+    pub sizes: Vec<u64>,
+    /// The contenders in the order of their first appearance.
+    pub contenders: Vec<Contender>,
+    /// The bound without a split connection.
+    pub fluid: BoundSeries,
+    /// The bound for a gateway that answers the SYN.
+    pub split: BoundSeries,
+    /// The bound of the round trip of each message, in seconds.
+    pub message_bound: Series,
+    /// The runs that do not count, with the reason.
+    pub starved: Vec<String>,
+    /// By trip and transfer: the place of its size in `sizes`.
+    size_of: Vec<Vec<usize>>,
+}
+
+/// A bound of all transfers.
+#[derive(Clone, Debug, Default)]
+pub struct BoundSeries {
+    /// Mbit/s.
+    pub goodput: Series,
+    /// Seconds, at most until the user gives up.
+    pub time: Series,
+}
+
+/// The statistics of one contender over its runs that count.
+#[derive(Clone, Debug)]
+pub struct Contender {
+    /// Its name.
+    pub name: String,
+    /// The number of its runs that count.
+    pub runs: usize,
+    /// Mbit/s of each transfer.
+    pub goodput: Series,
+    /// Seconds of each transfer; an unfinished transfer counts until the user gave up.
+    pub time: Series,
+    /// Seconds of each answered message.
+    pub round_trip: Series,
+    /// By size: Mbit/s, seconds and the finish of all transfers of all runs.
+    pub transfers: Vec<Vec<Outcome>>,
+    /// The seconds of all answered messages of all runs.
+    pub round_trips: Vec<f64>,
+    /// The number of messages without an answer.
+    pub unanswered: usize,
+    /// Bytes offered to the downlinks and to the uplinks, over the payload that was delivered.
+    pub price: [f64; 2],
+    /// By size, and last for all sizes: standard deviation over mean of the mean goodput of the
+    /// repeats of a trip, averaged over the trips with several repeats.
+    pub variation: Vec<Option<f64>>,
+    /// Use of the carriers at the beginning of downloads.
+    pub bins: Bins,
+}
+
+/// The outcome of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// Mbit/s.
+    pub goodput: f64,
+    /// Seconds until the last byte, or until the user gave up.
+    pub time: f64,
+    /// All bytes arrived.
+    pub finished: bool,
+}
+
+impl Summary {
+    /// The statistics of runs of one workload, speed and failure rate.
+    ///
+    /// # Errors
+    /// There are no runs, they differ in these, or a run does not follow the plan of its trip.
+    pub fn of(runs: &[Run]) -> Result<Self> {
+        let first = runs.first().context("there are no runs")?;
+        let group = |run: &Run| (run.workload, run.course.speed_kmh, run.course.failures.to_bits());
+        ensure!(
+            runs.iter().all(|run| group(run) == group(first)),
+            "runs differ in workload, speed or failure rate"
+        );
+        let trips = distinct(runs.iter().map(|run| run.course));
+        let plans: Vec<Plan> = trips.iter().map(|trip| Plan::of(*trip, first.workload)).collect();
+        let bytes = plans.iter().flat_map(|plan| &plan.transfers).map(|one| one.bytes);
+        let sizes: Vec<u64> = bytes.collect::<BTreeSet<_>>().into_iter().collect();
+        let place = |one: &Transfer| sizes.partition_point(|size| *size < one.bytes);
+        let mut summary = Self {
+            workload: first.workload,
+            contenders: Vec::new(),
+            fluid: BoundSeries::default(),
+            split: BoundSeries::default(),
+            message_bound: Vec::new(),
+            starved: runs.iter().filter_map(starved).collect(),
+            size_of: plans.iter().map(|it| it.transfers.iter().map(place).collect()).collect(),
+            trips,
+            sizes,
+        };
+        let carriers: Vec<Carriers> =
+            plans.iter().map(|plan| summary.add_bounds(plan)).collect::<Result<_>>()?;
+        for name in distinct(runs.iter().map(|run| run.contender.as_str())) {
+            let mut by_trip = Vec::new();
+            for (plan, size_of) in plans.iter().zip(&summary.size_of) {
+                let of_trip = |run: &&Run| run.contender == name && run.course == plan.course;
+                let counted = runs.iter().filter(of_trip).filter(|run| run.starved.is_none());
+                let counted: Vec<&Run> = counted.collect();
+                counted.iter().try_for_each(|run| plan.check(run))?;
+                by_trip.push(Played { plan, size_of, runs: counted });
+            }
+            let mut contender = Contender::of(name, &by_trip, summary.sizes.len());
+            for (played, carriers) in by_trip.iter().zip(&carriers) {
+                played.runs.iter().for_each(|run| contender.bins.add(run, carriers));
+            }
+            summary.contenders.push(contender);
+        }
+        Ok(summary)
+    }
+
+    /// Adds the bounds of the next trip.
+    fn add_bounds(&mut self, plan: &Plan) -> Result<Carriers> {
+        let route = plan.course.route()?;
+        let trip = plan.course.trip(&route)?;
+        let fluids = fluids(&trip);
+        let seconds: [fn(Bound) -> f64; 2] = [|bound| bound.fluid, |bound| bound.split];
+        for (series, seconds) in [&mut self.fluid, &mut self.split].into_iter().zip(seconds) {
+            let goodput = |one: &Transfer| match one.bytes {
+                u64::MAX => Some(one.volume(&fluids) * 8e-6 / patience(one)),
+                bytes => Some(bytes as f64 * 8e-6 / seconds(one.bound(&fluids))),
+            };
+            let time = |one: &Transfer| Some(seconds(one.bound(&fluids)).min(patience(one)));
+            series.goodput.push(plan.transfers.iter().map(goodput).collect());
+            series.time.push(plan.transfers.iter().map(time).collect());
+        }
+        let of_message = |one: &Message| finite(one.bound(&fluids));
+        self.message_bound.push(plan.messages.iter().map(of_message).collect());
+        let names: Vec<&str> = route.carriers.iter().map(|carrier| carrier.name).collect();
+        Ok(Carriers::of(&trip, &names)?)
+    }
+
+    /// Pairs two measures of the transfers.
+    pub fn paired(&self, a: &Series, b: &Series) -> Paired {
+        Paired::new(a, b, self.sizes.len(), |trip, place| self.size_of[trip][place])
+    }
+
+    /// Pairs two measures of the messages.
+    pub fn paired_messages(&self, a: &Series, b: &Series) -> Paired {
+        Paired::new(a, b, 1, |_, _| 0)
+    }
+
+    /// The largest half-width of the ratios over all sizes: of each contender's goodput to the
+    /// split bound and to the first contender. Without transfers, of the round trips of messages.
+    /// `None` if a pair has fewer than two trips.
+    pub fn half_width(&self) -> Option<f64> {
+        let first = self.contenders.first()?;
+        let mut largest: f64 = 0.0;
+        for (place, one) in self.contenders.iter().enumerate() {
+            let pairs = if self.sizes.is_empty() {
+                let bound = self.paired_messages(&one.round_trip, &self.message_bound);
+                [bound, self.paired_messages(&one.round_trip, &first.round_trip)]
+            } else {
+                let bound = self.paired(&one.goodput, &self.split.goodput);
+                [bound, self.paired(&one.goodput, &first.goodput)]
+            };
+            // The ratio of the first contender to itself is no result.
+            for pair in pairs.iter().take(if place == 0 { 1 } else { 2 }) {
+                largest = largest.max(pair.ratio(None)?.half_width()?);
+            }
+        }
+        Some(largest)
+    }
+}
+
+impl Contender {
+    /// The number of unfinished transfers of a size, by its place.
+    pub fn unfinished(&self, size: usize) -> usize {
+        self.transfers[size].iter().filter(|one| !one.finished).count()
+    }
+
+    fn of(name: &str, trips: &[Played], sizes: usize) -> Self {
+        let runs = || trips.iter().flat_map(|trip| &trip.runs).copied();
+        let answers = || runs().flat_map(|run| &run.messages);
+        let mut transfers = vec![Vec::new(); sizes];
+        for (size, outcome) in trips.iter().flat_map(|trip| trip.outcomes().concat()) {
+            transfers[size].push(outcome);
+        }
+        let of_outcomes = |value: fn(Outcome) -> f64| -> Series {
+            trips.iter().map(|trip| trip.averaged(value)).collect()
+        };
+        let answered = |trip: &Played| {
+            averaged(&trip.runs.iter().map(|run| run.messages.clone()).collect::<Vec<_>>())
+        };
+        let of_size = |size: usize| {
+            let size = Some(size).filter(|size| *size < sizes);
+            finite(mean(&trips.iter().filter_map(|trip| trip.variation(size)).collect::<Vec<_>>()))
+        };
+        Self {
+            name: name.to_owned(),
+            runs: runs().count(),
+            goodput: of_outcomes(|outcome| outcome.goodput),
+            time: of_outcomes(|outcome| outcome.time),
+            round_trip: trips.iter().map(answered).collect(),
+            transfers,
+            round_trips: answers().flatten().copied().collect(),
+            unanswered: answers().filter(|answer| answer.is_none()).count(),
+            price: price(runs()),
+            variation: (0..=sizes).map(of_size).collect(),
+            bins: Bins::default(),
+        }
+    }
+}
+
+/// Transfers and messages of a trip.
+struct Plan {
+    course: Course,
+    transfers: Vec<Transfer>,
+    messages: Vec<Message>,
+}
+
+impl Plan {
+    fn of(course: Course, workload: Workload) -> Self {
+        let (transfers, messages) = (course.transfers(workload), course.messages(workload));
+        Self { course, transfers, messages }
+    }
+
+    /// Checks that a run has all transfers and messages.
+    fn check(&self, run: &Run) -> Result<()> {
+        let planned = self.transfers.iter().map(|one| (one.bytes, one.up));
+        let follows = planned.eq(run.transfers.iter().map(|one| (one.bytes, one.up)))
+            && self.messages.len() == run.messages.len();
+        let (name, seed) = (&run.contender, run.course.seed);
+        ensure!(follows, "the run of {name} on trip {seed} does not follow the plan of the trip");
+        Ok(())
+    }
+}
+
+/// The runs of a contender on a trip that count.
+struct Played<'a> {
+    plan: &'a Plan,
+    size_of: &'a [usize],
+    runs: Vec<&'a Run>,
+}
+
+impl Played<'_> {
+    /// By run: the transfers with the places of their sizes.
+    fn outcomes(&self) -> Vec<Vec<(usize, Outcome)>> {
+        let of_run = |run: &&Run| {
+            let pairs = self.plan.transfers.iter().zip(&run.transfers);
+            pairs
+                .zip(self.size_of)
+                .map(|((plan, seen), size)| (*size, outcome(plan, seen)))
+                .collect()
+        };
+        self.runs.iter().map(of_run).collect()
+    }
+
+    /// The mean over the runs, by transfer.
+    fn averaged(&self, value: fn(Outcome) -> f64) -> Vec<Option<f64>> {
+        let of_run = |run: &Vec<(usize, Outcome)>| run.iter().map(|it| Some(value(it.1))).collect();
+        averaged(&self.outcomes().iter().map(of_run).collect::<Vec<_>>())
+    }
+
+    /// The coefficient of variation of the mean goodput; for `None` of all sizes.
+    fn variation(&self, size: Option<usize>) -> Option<f64> {
+        let of_run = |run: &Vec<(usize, Outcome)>| {
+            let of_size = run.iter().filter(|it| size.is_none_or(|size| size == it.0));
+            mean(&of_size.map(|it| it.1.goodput).collect::<Vec<_>>())
+        };
+        variation(&self.outcomes().iter().map(of_run).collect::<Vec<_>>())
+    }
+}
+
+/// An endless transfer counts over its planned time.
+fn outcome(plan: &Transfer, seen: &Transferred) -> Outcome {
+    let goodput = match plan.bytes {
+        u64::MAX => seen.received as f64 * 8e-6 / patience(plan),
+        _ => finite(seen.goodput()).unwrap_or_default(),
+    };
+    Outcome { goodput, time: seen.took_s, finished: seen.finished }
+}
+
+/// How long the user waits, in seconds.
+fn patience(plan: &Transfer) -> f64 {
+    (plan.until - plan.at).as_secs_f64()
+}
+
+fn price<'a>(runs: impl Iterator<Item = &'a Run>) -> [f64; 2] {
+    let (mut offered, mut payload) = ([0.0; 2], 0.0);
+    for run in runs {
+        for carrier in &run.carriers {
+            offered = [0, 1].map(|side| offered[side] + carrier.offered[side] as f64);
+        }
+        let answered = run.messages.iter().flatten().count();
+        payload += run.transfers.iter().map(|one| one.received as f64).sum::<f64>()
+            + (answered * (Message::UP + Message::DOWN)) as f64;
+    }
+    offered.map(|bytes| bytes / payload)
+}
+
+fn starved(run: &Run) -> Option<String> {
+    let why = run.starved.as_ref()?;
+    Some(format!("{} on seed {}, repeat {}: {why}", run.contender, run.course.seed, run.repeat))
+}
+
+fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut list = Vec::new();
+    for item in items {
+        if !list.contains(&item) {
+            list.push(item);
+        }
+    }
+    list
+}
+
+#[cfg(test)]
+pub(super) mod tests;
