@@ -15,6 +15,7 @@ mod messaging;
 pub(crate) mod metrics;
 mod oracle;
 mod pages;
+pub mod rail;
 mod report;
 pub mod runs;
 mod special;
