@@ -15,7 +15,7 @@ export PROFILE
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
 .PHONY: random-million demo matrix bench bench-tunnel bench-linkdb bench-rail bench-rail-smoke smoke
-.PHONY: sim sim-calibrate sim-validate linkdb-eval
+.PHONY: sim sim-calibrate sim-validate sim-rail linkdb-eval
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 20
@@ -114,6 +114,10 @@ sim-validate: setup ## the simulator beside the kernel and the daemons, as root;
 	$(CARGO) build --locked --release --workspace --bins
 	nice -n -15 target/release/polyrail-lab trials
 	target/release/polyrail-sim validate
+
+sim-rail: setup ## the simulator on the recorded runs of the rail bench
+	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim
+	target/release/polyrail-sim rail target/results/rail/*.jsonl
 
 linkdb-eval: setup ## LinkDB's forecasts, and bench-linkdb (long); LINKDB="--metro FOLDER"
 	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim

@@ -59,6 +59,7 @@ fn after(world: &mut World, (pause_s, count): (u64, usize)) -> Result<(u64, Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::assignments;
 
     #[test]
     fn both_sets_name_what_they_set() {

@@ -5,7 +5,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use polyrail_sim::linkdb;
-use polyrail_sim::sim::{calibration, compare, validation};
+use polyrail_sim::sim::{calibration, compare, rail, validation};
 
 /// Schedulers and LinkDB's forecasts on the simulated rail.
 #[derive(Parser)]
@@ -23,6 +23,8 @@ enum Command {
     Calibrate(calibration::Options),
     /// Compare the simulated transports with the kernel and the daemons (`make sim-validate`)
     Validate,
+    /// Play recorded runs of the rail bench in virtual time, and compare (`make sim-rail`)
+    Rail(rail::Options),
     /// Evaluate LinkDB's forecasts, each trip predicted from all others
     LinkdbEval(Box<linkdb::Options>),
     /// Run `compare` and `linkdb-eval` briefly, to see that they work
@@ -38,6 +40,7 @@ fn run(command: Command) -> Result<()> {
         Command::Compare(options) => compare::run_all(&options),
         Command::Calibrate(options) => calibration::command(&options),
         Command::Validate => validation::validate(),
+        Command::Rail(options) => rail::command(&options),
         Command::LinkdbEval(options) => linkdb::command(&options),
         Command::Smoke => ["compare", "linkdb-eval"].into_iter().try_for_each(|name| {
             run(Arguments::parse_from(["polyrail-sim", name, "--smoke"]).command)

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use polyrail_emulator::rail::Trip;
+use polyrail_emulator::rail::{Fluid, Trip, fluids};
 
-use super::aggregate::Fluid;
 use super::downloads::{LAST, PAUSE};
-use super::{Bulk, Download, Downloads, Message, START, fluids, messaging};
+use super::{Bulk, Download, Downloads, Message, START, messaging};
 
 /// Downloads in turns: the request's propagation, the server's answer, the fluid's service, and the
 /// propagation back.

@@ -31,6 +31,22 @@ impl Engine {
     }
 }
 
+/// The transport of a contestant's tunnels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tunnels {
+    /// They deliver bytes in order, else whole messages in any order.
+    pub stream: bool,
+    /// The congestion control of both ends.
+    pub congestion: Algorithm,
+}
+
+impl Tunnels {
+    /// TLS over the kernel's TCP.
+    pub const TLS: Self = Self { stream: true, congestion: Algorithm::Bbr };
+    /// QUIC.
+    pub const QUIC: Self = Self { stream: false, congestion: Algorithm::Bbr2 };
+}
+
 /// The carriers of a trip that a contestant has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carriers {
@@ -51,8 +67,8 @@ pub struct Contestant {
     pub chain: ChainSpec,
     /// The engine around it.
     pub engine: Engine,
-    /// The congestion control of all tunnels.
-    pub congestion: Algorithm,
+    /// The transport of all tunnels.
+    pub tunnels: Tunnels,
     /// The oracle of failed handovers, if any.
     pub oracle: Option<Oracle>,
     /// Its carriers.
@@ -161,11 +177,11 @@ impl Contestant {
         };
         let name = format!("{text} {}", engine.name());
         // The paper's tunnels are TCP's, ours QUIC's.
-        let congestion = match engine {
-            Engine::Paper => Algorithm::Bbr,
-            Engine::Full => Algorithm::Bbr2,
+        let tunnels = match engine {
+            Engine::Paper => Tunnels::TLS,
+            Engine::Full => Tunnels::QUIC,
         };
-        Ok(Self { name, chain: spec, engine, congestion, oracle, carriers })
+        Ok(Self { name, chain: spec, engine, tunnels, oracle, carriers })
     }
 
     /// Everything worth comparing on these carriers: all ready-made chains, forecasts of two

@@ -66,9 +66,7 @@ pub fn messaging(mut world: World, trip: &Trip, users: usize) -> Messages {
         world.run_until(left, |world| arrived(world, &chats) != seen);
         chats.iter_mut().for_each(|chat| chat.look(&mut world));
         while let Some((_, user)) = due.next_if(|(at, _)| *at <= world.elapsed()) {
-            let chat = &mut chats[user];
-            chat.sent.push(world.elapsed().as_secs_f64());
-            world.write(chat.flow, Side::Gateway, UP);
+            chats[user].send(&mut world);
         }
     }
     let end = trip.length.as_secs_f64();
@@ -79,7 +77,8 @@ pub fn messaging(mut world: World, trip: &Trip, users: usize) -> Messages {
     }
 }
 
-struct Chat {
+/// The messages of one user.
+pub(super) struct Chat {
     flow: FlowNo,
     sent: Vec<f64>,
     there: Vec<f64>,
@@ -87,12 +86,19 @@ struct Chat {
 }
 
 impl Chat {
-    fn new(flow: FlowNo) -> Self {
+    /// No messages yet.
+    pub(super) fn new(flow: FlowNo) -> Self {
         Self { flow, sent: Vec::new(), there: Vec::new(), back: Vec::new() }
     }
 
+    /// The user sends a message.
+    pub(super) fn send(&mut self, world: &mut World) {
+        self.sent.push(world.elapsed().as_secs_f64());
+        world.write(self.flow, Side::Gateway, UP);
+    }
+
     /// Records arrived messages; the server answers.
-    fn look(&mut self, world: &mut World) {
+    pub(super) fn look(&mut self, world: &mut World) {
         let now = world.elapsed().as_secs_f64();
         let legs = &world.flow(self.flow).legs;
         let (there, back) = (legs[1].read / UP, legs[0].read / DOWN);
@@ -104,7 +110,8 @@ impl Chat {
         }
     }
 
-    fn messages(&self, user: usize, end: f64) -> Vec<Message> {
+    /// All messages in their order; `end` is the end of the trip in seconds.
+    pub(super) fn messages(&self, user: usize, end: f64) -> Vec<Message> {
         let time = |list: &[f64], number: usize| list.get(number).copied().unwrap_or(end);
         let message = |(number, sent): (usize, &f64)| Message {
             user,
@@ -116,7 +123,8 @@ impl Chat {
     }
 }
 
-fn arrived(world: &World, chats: &[Chat]) -> u64 {
+/// All bytes that users and servers have read.
+pub(super) fn arrived(world: &World, chats: &[Chat]) -> u64 {
     let legs = |chat: &Chat| world.flow(chat.flow).legs.iter().map(|leg| leg.read).sum::<u64>();
     chats.iter().map(legs).sum()
 }

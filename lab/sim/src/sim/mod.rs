@@ -15,6 +15,7 @@ mod messaging;
 pub(crate) mod metrics;
 mod oracle;
 mod pages;
+pub mod rail;
 mod report;
 pub mod runs;
 mod special;
@@ -32,7 +33,7 @@ use crate::world::{CarrierSpec, Habits, Side, World};
 
 pub(crate) use bulk::failures;
 pub use bulk::{Bulk, bulk, bulk_in};
-pub use contestants::{Carriers, Contestant, Engine, PARTS};
+pub use contestants::{Carriers, Contestant, Engine, PARTS, Tunnels};
 pub use downloads::{Download, Downloads, downloads};
 pub use messaging::{Message, messaging};
 pub use oracle::Oracle;
@@ -50,10 +51,10 @@ pub fn world_told(trip: &Trip, contestant: &Contestant, tell: impl FnOnce(&mut W
     let carrier = |(number, carrier): (usize, &polyrail_emulator::rail::CarrierTrip)| CarrierSpec {
         name: format!("c{number}"),
         links: carrier.links.clone(),
-        stream: !full,
+        stream: contestant.tunnels.stream,
         backup: false,
         room: ROOM,
-        congestion: contestant.congestion,
+        congestion: contestant.tunnels.congestion,
     };
     let carriers: Vec<CarrierSpec> = trip.carriers.iter().enumerate().map(carrier).collect();
     let settings = Settings { chain: contestant.chain.clone(), stall: full, ..Settings::default() };

@@ -113,10 +113,18 @@ pub fn one(trip: &Trip, contestant: Option<&Contestant>, workload: Workload) -> 
         (None, Workload::Bulk) => Measured::Bulk(bound::bulk(trip)),
         (None, Workload::Pages) => Measured::Pages(Vec::new()),
     };
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+    caught(run).unwrap_or_else(Measured::Broken)
+}
+
+/// Runs a simulated world.
+///
+/// # Errors
+/// The world found a breach: the text of its panic.
+pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Measured::Broken(text.unwrap_or_default())
+        text.unwrap_or_default()
     })
 }
 
