@@ -59,8 +59,9 @@ impl Summary {
             lines.push(format!("- Largest half-width of a ratio over all sizes: {half:.3}"));
         }
         lines.push(
-            "\nBehind a ratio is the half-width of its 95 % interval; the column `all` also has \
-             the\ninterval. A ratio counts only the trips that both sides have.\n"
+            "\nMeans, quantiles and counts are over all runs that count. A ratio is over the trips \
+             that\nboth sides have; behind it is the half-width of its 95 % interval, in the \
+             column `all`\nalso the interval.\n"
                 .to_owned(),
         );
         lines.join("\n")
@@ -123,7 +124,7 @@ impl Summary {
         };
         let head = ["mean", "p50", "p99", "worst", "unanswered", "over bound", "over first"];
         let table = self.table(&head.map(str::to_owned), 0, cells);
-        format!("## Round trips of messages, ms\n\n{table}")
+        format!("## Round trips of answered messages, ms\n\n{table}")
     }
 
     fn prices(&self) -> String {

@@ -11,6 +11,7 @@ use polyrail_emulator::record::{CarrierRun, CarrierSample, Event, Run, SAMPLE_S,
 
 use super::diagnosis::{Capacity, interpolated};
 use super::document::name_of;
+use super::paired::quantile;
 
 /// The picture of a trip: capacities, and the first run of each contender.
 ///
@@ -79,8 +80,8 @@ impl Picture<'_> {
         writeln!(
             text,
             "<text x=\"10\" y=\"40\" class=\"note\">Above: capacity, outages (shaded), handovers \
-             (ticks; red: failed). Below: goodput of the user (filled), rates of the carriers \
-             (lines), forecasts (bars), and</text>"
+             (ticks; red: failed). Below: goodput (filled), carriers (lines), forecasts (bars). \
+             Higher rates are cut.</text>"
         )?;
         let mut x = 10.0;
         for (kind, class) in MARKS {
@@ -114,7 +115,7 @@ impl Picture<'_> {
         let lists: Vec<Vec<(f64, f64)>> = links
             .map(|link| Capacity::of(link).0.iter().map(|(at, rate)| (*at, rate / 1e6)).collect())
             .collect();
-        let scale = largest(lists.iter().flatten());
+        let scale = scale_of(lists.iter().flatten());
         for (place, (list, carrier)) in lists.iter().zip(&trip.carriers).enumerate() {
             let panel = Panel { top: TOP + PITCH * place as f64, scale };
             self.frame(panel, &format!("carrier {}", self.names[place]))?;
@@ -155,7 +156,7 @@ impl Picture<'_> {
         };
         let lines: Vec<_> = rows.iter().map(|run| rates(run)).collect();
         let rates = lines.iter().flatten().flat_map(|line| &line.1);
-        let scale = largest(all.iter().flat_map(|row| &row.1).chain(rates));
+        let scale = scale_of(all.iter().flat_map(|row| &row.1).chain(rates));
         for (place, ((run, goodput), lines)) in all.iter().zip(&lines).enumerate() {
             let top = TOP + PITCH * (self.names.len() + place) as f64;
             let panel = Panel { top, scale };
@@ -263,8 +264,10 @@ fn binned(bins: u32, bytes: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
     times.map(|at| (at, (bytes(at + BIN_S) - bytes(at)) * 8e-6 / BIN_S)).collect()
 }
 
-fn largest<'a>(points: impl Iterator<Item = &'a (f64, f64)>) -> f64 {
-    points.map(|point| point.1).fold(1.0, f64::max)
+/// The rate of the upper edge of a panel. A few high rates would flatten all others: they are cut.
+fn scale_of<'a>(points: impl Iterator<Item = &'a (f64, f64)>) -> f64 {
+    let rates: Vec<f64> = points.map(|point| point.1).filter(|rate| *rate > 0.0).collect();
+    (quantile(&rates, 0.95) * 1.2).max(1.0)
 }
 
 fn class(carrier: usize) -> &'static str {
@@ -277,7 +280,7 @@ fn escaped(text: &str) -> String {
 
 const WIDTH: f64 = 1_000.0;
 const LEFT: f64 = 150.0;
-const RIGHT: f64 = 15.0;
+const RIGHT: f64 = 24.0;
 const TOP: f64 = 84.0;
 /// The height of a panel, and the distance between two.
 const HEIGHT: f64 = 64.0;
@@ -360,8 +363,8 @@ mod tests {
         assert_well_formed(&text);
         assert_eq!(text.matches("class=\"row\"").count(), 2);
         assert_eq!(text.matches("class=\"stalled\"").count(), 2, "a mark and the legend");
-        // 3 s of 60 s on 835 pixels.
-        assert!(text.contains("class=\"b bar\"") && text.contains("width=\"41.8\""), "{text}");
+        // 3 s of 60 s on 826 pixels.
+        assert!(text.contains("class=\"b bar\"") && text.contains("width=\"41.3\""), "{text}");
         assert_well_formed(&svg(&COURSE, &[]).unwrap());
     }
 
