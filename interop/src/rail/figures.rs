@@ -9,8 +9,8 @@ impl Summary {
     /// Prints all figures; their names begin with a prefix such as `rail_300_6`.
     pub fn report(&self, report: &mut Report, prefix: &str) {
         let mut sink = Sink { report, prefix: prefix.to_owned() };
-        sink.result("trips", Some(self.trips.len() as f64), "");
-        sink.result("starved", Some(self.starved.len() as f64), "");
+        sink.result("trips", Some(self.trips.len() as f64), "trips");
+        sink.result("starved", Some(self.starved.len() as f64), "runs");
         sink.result("half_width", self.half_width(), "x");
         let first = self.contenders.first();
         for (place, one) in self.contenders.iter().enumerate() {
@@ -38,7 +38,7 @@ impl Summary {
             sink.result(&format!("time_p95_{size}"), finite(quantile(&times, 0.95)), "s");
             sink.result(&format!("time_worst_{size}"), finite(quantile(&times, 1.0)), "s");
             let unfinished = one.unfinished(place) as f64;
-            sink.result(&format!("unfinished_{size}"), Some(unfinished), "");
+            sink.result(&format!("unfinished_{size}"), Some(unfinished), "transfers");
         }
     }
 
@@ -49,7 +49,7 @@ impl Summary {
         sink.result("round_trip_p50", milliseconds(quantile(list, 0.5)), "ms");
         sink.result("round_trip_p99", milliseconds(quantile(list, 0.99)), "ms");
         sink.result("round_trip_worst", milliseconds(quantile(list, 1.0)), "ms");
-        sink.result("unanswered", Some(one.unanswered as f64), "");
+        sink.result("unanswered", Some(one.unanswered as f64), "messages");
         let bound = self.paired_messages(&one.round_trip, &self.message_bound).ratio(None);
         sink.result("round_trip_of_bound", bound.map(|ratio| ratio.value), "x");
     }

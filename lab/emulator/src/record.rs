@@ -99,7 +99,7 @@ pub struct Event {
 /// The load of the machine during a run, and the accuracy of the emulator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The busy share of all processors.
+    /// The busy share of all processors, without programs of a positive nice value.
     pub busy: f64,
     /// The busy share in the busiest second.
     pub busy_most: f64,
