@@ -83,6 +83,12 @@ impl Summary {
         if let Some(first) = self.contenders.first() {
             text += &of(&format!("Goodput over that of `{}`", first.name), 1, &first.goodput);
         }
+        if let Some(ratio) = self.with_linkdb().and_then(|paired| paired.ratio(None)) {
+            let (trips, ratio) = (ratio.trips, long(Some(ratio)));
+            text += &format!(
+                "\nWith LinkDB over without, {trips} pairs of a trip and a mode: {ratio}\n"
+            );
+        }
         text
     }
 

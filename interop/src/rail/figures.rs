@@ -12,6 +12,9 @@ impl Summary {
         sink.result("trips", Some(self.trips.len() as f64), "trips");
         sink.result("starved", Some(self.starved.len() as f64), "runs");
         sink.result("half_width", self.half_width(), "x");
+        if let Some(paired) = self.with_linkdb() {
+            self.ratios_of(&mut sink, "linkdb_over_without", &paired);
+        }
         let first = self.contenders.first();
         for (place, one) in self.contenders.iter().enumerate() {
             sink.prefix = format!("{prefix}_{}", key(&one.name));
@@ -69,7 +72,10 @@ impl Summary {
     /// The ratio over all sizes, and if there are several, that of each size.
     fn ratios_of(&self, sink: &mut Sink, name: &str, paired: &Paired) {
         let value = |size| paired.ratio(size).map(|ratio| ratio.value);
-        sink.result(name, value(None), "x");
+        let all = paired.ratio(None);
+        sink.result(name, all.map(|ratio| ratio.value), "x");
+        let half = all.and_then(|ratio| ratio.half_width());
+        sink.result(&format!("{name}_half_width"), half, "x");
         for (place, size) in self.sizes.iter().enumerate().filter(|_| self.sizes.len() > 1) {
             sink.result(&format!("{name}_{}", key(&size_name(*size))), value(Some(place)), "x");
         }

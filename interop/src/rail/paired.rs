@@ -46,6 +46,11 @@ impl Paired {
         Self(trips)
     }
 
+    /// All of these pairs; the bootstrap then draws from the trips of each.
+    pub fn joined(parts: impl IntoIterator<Item = Paired>) -> Self {
+        Self(parts.into_iter().flat_map(|part| part.0).collect())
+    }
+
     /// The mean of the first over the mean of the second for transfers of one size; for `None` the
     /// mean of the ratios of all sizes. `None` if there are no pairs.
     pub fn ratio(&self, size: Option<usize>) -> Option<Ratio> {
@@ -136,6 +141,8 @@ mod tests {
         assert_eq!(ratio(Some(1)), Some((0.5, 2)));
         assert_eq!(ratio(None), Some((1.25, 2)));
         assert_eq!(Paired::new(&a, &vec![], 2, |_, place| place).ratio(None), None);
+        let joined = Paired::joined([paired.clone(), paired]).ratio(None).unwrap();
+        assert_eq!((joined.value, joined.trips), (1.25, 4));
     }
 
     #[test]

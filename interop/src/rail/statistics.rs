@@ -162,6 +162,17 @@ impl Summary {
         Paired::new(a, b, 1, |_, _| 0)
     }
 
+    /// The goodput of contenders with LinkDB and of the same ones without it, if there are both.
+    pub fn with_linkdb(&self) -> Option<Paired> {
+        let of = |with: &Contender| {
+            let name = with.name.strip_suffix("+linkdb")?;
+            let without = self.contenders.iter().find(|one| one.name == name)?;
+            Some(self.paired(&with.goodput, &without.goodput))
+        };
+        let pairs: Vec<Paired> = self.contenders.iter().filter_map(of).collect();
+        (!pairs.is_empty()).then(|| Paired::joined(pairs))
+    }
+
     /// The largest half-width of the ratios over all sizes: of each contender's goodput to the
     /// split bound and to the first contender. Without transfers, of the round trips of messages.
     /// `None` if a pair has fewer than two trips.

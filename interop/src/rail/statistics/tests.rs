@@ -184,3 +184,14 @@ fn mixed_groups_and_runs_off_their_plan_are_errors() {
     let faster = Course { speed_kmh: 350, ..COURSE };
     assert!(Summary::of(&[run(COURSE, "quic", 1.0), run(faster, "quic", 1.0)]).is_err());
 }
+
+#[test]
+fn linkdb_is_judged_over_pairs_of_trip_and_mode() {
+    let goodputs = [("quic", 4.0), ("quic+linkdb", 2.0), ("tls", 4.0), ("tls+linkdb", 4.0)];
+    let summary = Summary::of(&goodputs.map(|(name, goodput)| run(COURSE, name, goodput))).unwrap();
+    let ratio = summary.with_linkdb().unwrap().ratio(None).unwrap();
+    close(ratio.value, 0.75);
+    assert_eq!(ratio.trips, 2);
+    let alone = Summary::of(&[run(COURSE, "quic+linkdb", 2.0)]).unwrap();
+    assert_eq!(alone.with_linkdb(), None);
+}
