@@ -197,7 +197,7 @@ fn serve(stage: &Stage, content: &Arc<Content>, uploads: &Uploads) -> Result<()>
         while let Ok((socket, _)) = listener.accept() {
             let (door, content, uploads) = (door.clone(), content.clone(), uploads.clone());
             std::thread::spawn(move || {
-                // Fails when the user gives up; the user's side reports what is missing.
+                // Fails when the user gives up; the user's side reports the missing bytes.
                 let _ =
                     door.control(&socket).and_then(|()| answer(&socket.into(), &content, &uploads));
             });

@@ -61,7 +61,7 @@ pub struct Options {
     /// The maximum number of trips with --until
     #[arg(long, default_value_t = 48)]
     most: u64,
-    /// Keep the runs of an earlier call, and play only those that are missing
+    /// Keep the runs of an earlier call, and play only missing and starved ones
     #[arg(long)]
     resume: bool,
     /// Play trips that nobody tunes on
