@@ -44,6 +44,9 @@ enum Command {
     /// Accept and hold connections: `ADDRESS=COUNT`
     #[command(hide = true)]
     Hold { what: String },
+    /// Play a group of contenders on a trip, described in JSON
+    #[command(hide = true)]
+    RailGroup { what: String },
     /// Measure `MODE=BYTES` without link limits
     #[command(hide = true)]
     Unlimited { what: String },
@@ -84,6 +87,7 @@ fn run(command: Command) -> Result<()> {
             .fold(Ok(()), Result::and),
         Command::Trials(options) => trials::play(&options),
         Command::Hold { what } => bench::hold(&what),
+        Command::RailGroup { what } => rail::play_group(&what),
         Command::Unlimited { what } => bench_tunnel::unlimited(&what),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Effort;
+use super::{DEBIAN, Effort};
 use crate::addresses::{Family, SERVER};
 use crate::report::{Goal, Report, median};
 use crate::world::{Plan, World};
@@ -12,13 +12,6 @@ use crate::world::{Plan, World};
 const SIZE: u64 = 256_000;
 /// The kernel parameters of Polyrail's package.
 const OURS: &str = include_str!("../../../packaging/sysctl.d/60-polyrail.conf");
-/// Debian 12's values of the same parameters.
-const DEBIAN: &str = "
-net.ipv4.tcp_slow_start_after_idle = 1
-net.ipv4.tcp_fastopen = 1
-net.ipv4.tcp_rmem = 4096 131072 6291456
-net.ipv4.tcp_wmem = 4096 16384 4194304
-";
 
 /// Each pause with both sets of parameters.
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {

@@ -158,6 +158,14 @@ where
     })
 }
 
+/// Debian 12's values of the kernel parameters that Polyrail's package sets.
+pub(crate) const DEBIAN: &str = "
+net.ipv4.tcp_slow_start_after_idle = 1
+net.ipv4.tcp_fastopen = 1
+net.ipv4.tcp_rmem = 4096 131072 6291456
+net.ipv4.tcp_wmem = 4096 16384 4194304
+";
+
 /// The lines `key = value` of a file of sysctl.d that a namespace can have. The list of allowed
 /// congestion controls belongs to the machine.
 pub(crate) fn assignments(

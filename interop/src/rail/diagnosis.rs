@@ -45,6 +45,11 @@ impl Bins {
         }
     }
 
+    /// By bin: all shares.
+    pub fn shares(&self) -> &[Vec<f64>] {
+        &self.0
+    }
+
     /// By bin: the mean share, NaN without downloads, and the number of downloads and carriers.
     pub fn table(&self) -> Vec<(f64, usize)> {
         self.0.iter().map(|shares| (mean(shares), shares.len())).collect()
@@ -129,21 +134,22 @@ impl Carrier {
         };
         let served = at + delay(&self.up, at);
         let arrived = served + delay(&self.down, served);
-        if download.took_s < arrived - at + WINDOW_S {
+        let window = (download.took_s - (arrived - at)).min(WINDOW_S);
+        if window < WINDOW_LEAST_S {
             return None;
         }
-        let (bits, dark) = self.capacity.within(served, served + WINDOW_S);
-        if dark > WINDOW_S / 3.0 || bits < CAPACITY_LEAST * WINDOW_S {
+        let (bits, dark) = self.capacity.within(served, served + window);
+        if dark > window / 3.0 || bits < CAPACITY_LEAST * window {
             return None;
         }
         let moved = |from: f64, to: f64| {
             Some((interpolated(delivered, to)? - interpolated(delivered, from)?) * 8.0)
         };
-        let used = moved(arrived, arrived + WINDOW_S)?;
+        let used = moved(arrived, arrived + window)?;
         let steps = ((CONTEXT_S - BEST_S) / STEP_S).round() as u32;
         let ends = (0..=steps).map(|step| at - f64::from(step) * STEP_S);
         let best = ends.filter_map(|end| moved(end - BEST_S, end)).fold(0.0, f64::max) / BEST_S;
-        Some((best / (bits / WINDOW_S), used / bits))
+        Some((best / (bits / window), used / bits))
     }
 }
 
@@ -166,6 +172,8 @@ pub fn interpolated(points: &[(f64, f64)], at: f64) -> Option<f64> {
 const IDEAL: &str = "ideal";
 const BYTES_LEAST: u64 = 1_000_000;
 const WINDOW_S: f64 = 1.5;
+/// Of a faster download the time until its end counts, if it is at least this.
+const WINDOW_LEAST_S: f64 = 0.5;
 /// The best rate over this time, of the time before the download, is its context.
 const BEST_S: f64 = 0.5;
 const CONTEXT_S: f64 = 12.0;
@@ -207,7 +215,7 @@ mod tests {
             let at_s = f64::from(tick) * 0.1;
             let seconds = at_s.clamp(20.0, 50.0) - 20.0 + at_s.clamp(25.0, 26.0) - 25.0;
             let down = (seconds * 500_000.0).round() as u64;
-            CarrierSample { at_s, down, up: 0, queued: 0 }
+            CarrierSample { at_s, down, up: 0 }
         };
         run.carriers[0].name = name.to_owned();
         run.carriers[0].samples = (0..=1_000).map(sample).collect();
@@ -241,9 +249,9 @@ mod tests {
         assert_eq!(count(&half("quic", "c", &[30.0])), 0);
         assert_eq!(bins(&half("ideal", "c", &[30.0]))[4], (0.5, 1));
         let mut short = half("quic", "a", &[30.0]);
-        short.transfers[0].took_s = 1.59;
+        short.transfers[0].took_s = 0.59;
         assert_eq!(count(&short), 0);
-        short.transfers[0].took_s = 1.61;
+        short.transfers[0].took_s = 0.61;
         assert_eq!(count(&short), 1);
     }
 

@@ -4,7 +4,7 @@ use polyrail_emulator::rail::Workload;
 
 use super::diagnosis::EDGES;
 use super::paired::{Paired, Ratio, finite, mean, quantile};
-use super::statistics::{Contender, Outcome, Summary};
+use super::statistics::{ContenderFigures, Outcome, Summary};
 
 impl Summary {
     /// The report in Markdown.
@@ -45,7 +45,7 @@ impl Summary {
             course.map_or((0, 0.0, 0), |it| (it.speed_kmh, it.failures, it.seconds));
         let name = name_of(self.workload);
         let mut lines = vec![
-            format!("# Rail bench: {name}, {speed} km/h, failure factor {failures:.2}\n"),
+            format!("# Rail bench: {name}, {speed} km/h, {failures} % of handovers fail\n"),
             format!("- Trips: {} of {seconds} s", self.trips.len()),
         ];
         let seeds: Vec<String> = self.trips.iter().map(|trip| trip.seed.to_string()).collect();
@@ -68,7 +68,7 @@ impl Summary {
     }
 
     fn goodputs(&self) -> String {
-        let cells = |one: &Contender| {
+        let cells = |one: &ContenderFigures| {
             let mean_of =
                 |size: &Vec<Outcome>| mean(&size.iter().map(|it| it.goodput).collect::<Vec<_>>());
             one.transfers.iter().map(|size| number(mean_of(size), 2)).collect()
@@ -96,7 +96,7 @@ impl Summary {
         let mut text = "## Completion time, s\n".to_owned();
         let head = ["mean", "p95", "worst", "unfinished"].map(str::to_owned);
         for (place, size) in self.sizes.iter().enumerate() {
-            let cells = |one: &Contender| {
+            let cells = |one: &ContenderFigures| {
                 let times: Vec<f64> = one.transfers[place].iter().map(|it| it.time).collect();
                 let unfinished = one.unfinished(place);
                 let figures = [mean(&times), quantile(&times, 0.95), quantile(&times, 1.0)];
@@ -117,7 +117,7 @@ impl Summary {
     }
 
     fn messages(&self) -> String {
-        let cells = |one: &Contender| {
+        let cells = |one: &ContenderFigures| {
             let of = |other| short(self.paired_messages(&one.round_trip, other).ratio(None));
             let list = &one.round_trips;
             let figures =
@@ -130,17 +130,17 @@ impl Summary {
         };
         let head = ["mean", "p50", "p99", "worst", "unanswered", "over bound", "over first"];
         let table = self.table(&head.map(str::to_owned), 0, cells);
-        format!("## Round trips of answered messages, ms\n\n{table}")
+        format!("## Round trips of messages, ms\n\n{table}")
     }
 
     fn prices(&self) -> String {
-        let cells = |one: &Contender| one.price.map(|price| number(price, 3)).to_vec();
+        let cells = |one: &ContenderFigures| one.price.map(|price| number(price, 3)).to_vec();
         let table = self.table(&["down", "up"].map(str::to_owned), 0, cells);
         format!("## Bytes offered to the carriers over delivered payload\n\n{table}")
     }
 
     fn variations(&self) -> String {
-        let cells = |one: &Contender| {
+        let cells = |one: &ContenderFigures| {
             one.variation.iter().map(|it| number(it.unwrap_or(f64::NAN), 3)).collect()
         };
         let table = self.table(&self.head(&[], &["all"]), 0, cells);
@@ -148,7 +148,7 @@ impl Summary {
     }
 
     fn shares(&self) -> String {
-        let cells = |one: &Contender| {
+        let cells = |one: &ContenderFigures| {
             let bins = one.bins.table().into_iter();
             bins.map(|(share, count)| format!("{} ({count})", number(share, 2))).collect()
         };
@@ -166,8 +166,8 @@ impl Summary {
     }
 
     /// A table of ratios of contenders, without the first ones.
-    fn ratios(&self, title: &str, skip: usize, of: impl Fn(&Contender) -> Paired) -> String {
-        let cells = |one: &Contender| {
+    fn ratios(&self, title: &str, skip: usize, of: impl Fn(&ContenderFigures) -> Paired) -> String {
+        let cells = |one: &ContenderFigures| {
             let paired = of(one);
             let all = paired.ratio(None);
             let sizes = (0..self.sizes.len()).map(|size| short(paired.ratio(Some(size))));
@@ -192,7 +192,7 @@ impl Summary {
         &self,
         head: &[String],
         skip: usize,
-        cells: impl Fn(&Contender) -> Vec<String>,
+        cells: impl Fn(&ContenderFigures) -> Vec<String>,
     ) -> String {
         let rule = "|---:".repeat(head.len());
         let mut text = format!("| contender | {} |\n|---{rule}|\n", head.join(" | "));
@@ -258,7 +258,7 @@ mod tests {
             assert!(text.contains(&it.to_string()), "{it}");
         }
         for part in [
-            "# Rail bench: downloads, 300 km/h, failure factor 1.00\n",
+            "# Rail bench: downloads, 300 km/h, 6 % of handovers fail\n",
             "- Trips: 14 of 60 s\n",
             "  - tls on seed 50003, repeat 0: processors were busy\n",
             "| contender | 256 KB | 1 MB | 4 MB |\n|---|---:|---:|---:|\n| `tls` | 4.00 | 4.00 |",

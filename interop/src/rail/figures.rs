@@ -1,8 +1,9 @@
 //! The figures of a summary as RESULT lines.
 
+use super::diagnosis::EDGES;
 use super::document::size_name;
 use super::paired::{Paired, finite, mean, quantile};
-use super::statistics::{Contender, Summary};
+use super::statistics::{ContenderFigures, Summary};
 use crate::report::{Goal, Report};
 
 impl Summary {
@@ -27,13 +28,24 @@ impl Summary {
             }
             sink.result("price_down", finite(one.price[0]), "x");
             sink.result("price_up", finite(one.price[1]), "x");
+            for (bin, shares) in one.bins.shares().iter().enumerate() {
+                let edge = EDGES.get(bin).map_or("more".to_owned(), |edge| format!("{edge:.2}"));
+                let name = format!("{}_share_used_{}", sink.prefix, edge.replace('.', "_"));
+                if let Some(value) = finite(mean(shares)) {
+                    sink.report.result(&name, value, "x", Goal::None, shares);
+                }
+            }
             sink.result("variation", one.variation.last().copied().flatten(), "x");
         }
     }
 
-    fn of_transfers(&self, sink: &mut Sink, one: &Contender) {
+    fn of_transfers(&self, sink: &mut Sink, one: &ContenderFigures) {
         self.ratios_of(sink, "of_split", &self.paired(&one.goodput, &self.split.goodput));
         self.ratios_of(sink, "of_fluid", &self.paired(&one.goodput, &self.fluid.goodput));
+        if !self.is_endless() {
+            self.ratios_of(sink, "time_of_split", &self.paired(&one.time, &self.split.time));
+            self.ratios_of(sink, "time_of_fluid", &self.paired(&one.time, &self.fluid.time));
+        }
         for (place, size) in self.sizes.iter().enumerate().filter(|_| !self.is_endless()) {
             let size = key(&size_name(*size));
             let times: Vec<f64> = one.transfers[place].iter().map(|it| it.time).collect();
@@ -45,7 +57,7 @@ impl Summary {
         }
     }
 
-    fn of_messages(&self, sink: &mut Sink, one: &Contender) {
+    fn of_messages(&self, sink: &mut Sink, one: &ContenderFigures) {
         let milliseconds = |value: f64| finite(value * 1e3);
         let list = &one.round_trips;
         sink.result("round_trip_mean", milliseconds(mean(list)), "ms");
@@ -57,7 +69,7 @@ impl Summary {
         sink.result("round_trip_of_bound", bound.map(|ratio| ratio.value), "x");
     }
 
-    fn over_first(&self, sink: &mut Sink, one: &Contender, first: &Contender) {
+    fn over_first(&self, sink: &mut Sink, one: &ContenderFigures, first: &ContenderFigures) {
         let over = format!("over_{}", key(&first.name));
         let goodput = self.paired(&one.goodput, &first.goodput);
         self.ratios_of(sink, &format!("{over}_goodput"), &goodput);
@@ -74,8 +86,9 @@ impl Summary {
         let value = |size| paired.ratio(size).map(|ratio| ratio.value);
         let all = paired.ratio(None);
         sink.result(name, all.map(|ratio| ratio.value), "x");
-        let half = all.and_then(|ratio| ratio.half_width());
-        sink.result(&format!("{name}_half_width"), half, "x");
+        let between = all.filter(|ratio| ratio.trips >= 2).map(|ratio| ratio.between);
+        sink.result(&format!("{name}_low"), between.map(|between| between[0]), "x");
+        sink.result(&format!("{name}_high"), between.map(|between| between[1]), "x");
         for (place, size) in self.sizes.iter().enumerate().filter(|_| self.sizes.len() > 1) {
             sink.result(&format!("{name}_{}", key(&size_name(*size))), value(Some(place)), "x");
         }

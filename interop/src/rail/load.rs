@@ -27,8 +27,8 @@ const CHUNK: usize = 64 * 1024;
 const PERIOD: usize = 65_521;
 /// How long before their first message users connect.
 const EARLY: Duration = Duration::from_millis(500);
-/// How long a connect and the answers after the last message may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the server waits for bytes, or for room to write some.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The server's answer after an upload.
 const THANKS: u8 = b'k';
 
@@ -37,6 +37,7 @@ pub(super) struct Load {
     transfers: Option<JoinHandle<Result<Vec<Transferred>>>>,
     chats: Vec<JoinHandle<Result<Vec<Option<f64>>>>>,
     plan: Vec<Message>,
+    faults: Faults,
 }
 
 /// The first bytes of a flow.
@@ -72,13 +73,16 @@ struct Received {
 /// The uploads, which the server counts.
 type Uploads = Arc<Mutex<Vec<Arc<Progress>>>>;
 
+/// Wrong bytes that the server received.
+type Faults = Arc<Mutex<Vec<String>>>;
+
 impl Load {
     /// Starts the server and all users of a workload.
     pub(super) fn start(stage: &Stage, course: &Course, workload: Workload) -> Result<Load> {
         let epoch = stage.epoch()?;
         let content = Arc::new(Content::new());
         let uploads = Uploads::default();
-        serve(stage, &content, &uploads)?;
+        let faults = serve(stage, &content, &uploads)?;
         let list = course.transfers(workload);
         let door = stage.door.clone();
         let transfers = (!list.is_empty())
@@ -92,9 +96,9 @@ impl Load {
             let own = plan.iter().filter(|message| message.user == user);
             let times: Vec<Duration> = own.map(|message| message.at).collect();
             let door = stage.door.clone();
-            door.clone().thread(move || Ok(chat(&door, user, epoch, &times, end)))
+            door.clone().thread(move || chat(&door, user, epoch, &times, end))
         });
-        Ok(Load { transfers, chats: chats.collect::<Result<_>>()?, plan })
+        Ok(Load { transfers, chats: chats.collect::<Result<_>>()?, plan, faults })
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -113,6 +117,8 @@ impl Load {
         for thread in self.chats {
             chats.push(thread.join().map_err(joined)??.into_iter());
         }
+        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        ensure!(faults.is_empty(), "the server: {}", faults.join("; "));
         let answer = |message: &Message| chats.get_mut(message.user)?.next()?;
         Ok((transfers, self.plan.iter().map(answer).collect()))
     }
@@ -190,25 +196,39 @@ impl Progress {
     }
 }
 
-fn serve(stage: &Stage, content: &Arc<Content>, uploads: &Uploads) -> Result<()> {
+fn serve(stage: &Stage, content: &Arc<Content>, uploads: &Uploads) -> Result<Faults> {
     let (listener, door) = (stage.listener()?, stage.door.clone());
     let (content, uploads) = (content.clone(), uploads.clone());
+    let all = Faults::default();
+    let faults = all.clone();
     std::thread::spawn(move || {
         while let Ok((socket, _)) = listener.accept() {
             let (door, content, uploads) = (door.clone(), content.clone(), uploads.clone());
+            let faults = faults.clone();
             std::thread::spawn(move || {
-                // Fails when the user gives up; the user's side reports the missing bytes.
-                let _ =
+                let outcome =
                     door.control(&socket).and_then(|()| answer(&socket.into(), &content, &uploads));
+                // A flow breaks when the user gives up; the user's side reports missing bytes.
+                if let Err(error) = outcome.or_else(unless_broken) {
+                    let mut faults = faults.lock().unwrap_or_else(PoisonError::into_inner);
+                    faults.push(format!("{error:#}"));
+                }
             });
         }
     });
-    Ok(())
+    Ok(all)
+}
+
+/// Fails unless the operating system reported the error: the flow broke or took too long.
+fn unless_broken(error: anyhow::Error) -> Result<()> {
+    if error.is::<std::io::Error>() { Ok(()) } else { Err(error) }
 }
 
 /// The server's part of one flow.
 fn answer(mut stream: &TcpStream, content: &Content, uploads: &Uploads) -> Result<()> {
     stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
     let request = Request::read(stream)?;
     match request.kind {
         Kind::Download => {
@@ -220,8 +240,9 @@ fn answer(mut stream: &TcpStream, content: &Content, uploads: &Uploads) -> Resul
             }
         }
         Kind::Upload => {
-            let progress = uploads.lock().unwrap_or_else(PoisonError::into_inner);
-            let progress = progress.last().context("an upload that nobody began")?.clone();
+            let begun = |list: &Vec<Arc<Progress>>| list.get(request.number as usize).cloned();
+            let progress = begun(&uploads.lock().unwrap_or_else(PoisonError::into_inner));
+            let progress = progress.context("an upload that nobody began")?;
             receive(stream, &request, content, &progress)?;
             stream.write_all(&[THANKS])?;
         }
@@ -230,7 +251,10 @@ fn answer(mut stream: &TcpStream, content: &Content, uploads: &Uploads) -> Resul
             let mut number = 0_u32;
             loop {
                 stream.read_exact(&mut message)?;
-                ensure!(message == words(number), "message {number} has other bytes");
+                ensure!(
+                    message == words(request.number, number),
+                    "message {number} has other bytes"
+                );
                 stream.write_all(&number.to_be_bytes())?;
                 number += 1;
             }
@@ -277,12 +301,11 @@ fn transfer_all(
         }
         let outcome = perform(door, number, transfer, deadline, content, &progress);
         let ended = Instant::now().min(deadline);
-        if let Err(error) = &outcome {
-            // The user gave up, or the flow broke.
-            ensure!(error.is::<std::io::Error>(), "transfer {number}: {error:#}");
-            sleep_until(deadline);
-        }
-        let ended = if outcome.is_ok() { ended } else { deadline };
+        let finished = outcome.is_ok();
+        outcome.or_else(unless_broken).with_context(|| format!("transfer {number}"))?;
+        // The user of a broken flow waits in vain.
+        let ended = if finished { ended } else { deadline };
+        sleep_until(ended);
         let received = progress.received();
         Ok(Transferred {
             at_s: (progress.begun - epoch).as_secs_f64(),
@@ -290,7 +313,7 @@ fn transfer_all(
             up: transfer.up,
             received: received.bytes,
             took_s: (ended - progress.begun).as_secs_f64(),
-            finished: outcome.is_ok(),
+            finished,
             progress: received.samples,
         })
     };
@@ -378,13 +401,15 @@ fn chat(
     epoch: Instant,
     times: &[Duration],
     end: Instant,
-) -> Vec<Option<f64>> {
+) -> Result<Vec<Option<f64>>> {
     let mut rounds = vec![None; times.len()];
-    let Some(first) = times.first() else { return rounds };
+    let Some(first) = times.first() else { return Ok(rounds) };
     sleep_until(epoch + *first - EARLY);
     // A broken flow leaves the rest of the messages without answers.
-    let _ = exchange(door, user, epoch, times, end, &mut rounds);
-    rounds
+    exchange(door, user, epoch, times, end, &mut rounds)
+        .or_else(unless_broken)
+        .with_context(|| format!("messages of user {user}"))?;
+    Ok(rounds)
 }
 
 fn exchange(
@@ -395,7 +420,7 @@ fn exchange(
     end: Instant,
     rounds: &mut [Option<f64>],
 ) -> Result<()> {
-    let stream = door.connect(user, user, PATIENCE)?;
+    let stream = door.connect(user, user, left(end)?)?;
     let mut writer = stream.try_clone()?;
     writer.write_all(&Request { kind: Kind::Messages, number: user as u64, bytes: 0 }.encode())?;
     let at: Vec<Instant> = times.iter().map(|time| epoch + *time).collect();
@@ -403,7 +428,7 @@ fn exchange(
     let sender = std::thread::spawn(move || {
         for (number, at) in (0_u32..).zip(due) {
             sleep_until(at);
-            if writer.write_all(&words(number)).is_err() {
+            if writer.write_all(&words(user as u64, number)).is_err() {
                 return;
             }
         }
@@ -420,10 +445,11 @@ fn exchange(
 }
 
 /// The bytes of a message.
-fn words(number: u32) -> [u8; Message::UP] {
+fn words(user: u64, number: u32) -> [u8; Message::UP] {
     let mut message = [0; Message::UP];
     message[..4].copy_from_slice(&number.to_be_bytes());
-    for (place, byte) in message.iter_mut().enumerate().skip(4) {
+    message[4..12].copy_from_slice(&user.to_be_bytes());
+    for (place, byte) in message.iter_mut().enumerate().skip(12) {
         *byte = place as u8 ^ number as u8;
     }
     message

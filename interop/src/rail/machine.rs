@@ -11,22 +11,24 @@ use polyrail_emulator::record::Machine;
 /// A thread that sleeps for this long is awake on time or late.
 const SLEEP: Duration = Duration::from_millis(5);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A second with a higher busy share is full.
+const FULL: f64 = 0.95;
 /// A run with more than this does not count.
-const BUSY_MAX: f64 = 0.85;
+const FULL_MAX: f64 = 0.05;
 const LATE_P99_MAX_MS: f64 = 3.0;
-const EMULATOR_P99_MAX_MS: f64 = 2.0;
+const EMULATOR_P99_MAX_MS: f64 = 4.0;
 
-/// Watches the machine until it is asked for its figures.
+/// Watches the machine from the beginning of the load until it is asked for its figures.
 pub(super) struct Watch {
     over: Arc<AtomicBool>,
     thread: JoinHandle<Result<Machine>>,
 }
 
 impl Watch {
-    pub(super) fn start() -> Self {
+    pub(super) fn start(begin: Instant) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let own = over.clone();
-        Self { over, thread: std::thread::spawn(move || watch(&own)) }
+        Self { over, thread: std::thread::spawn(move || watch(&own, begin)) }
     }
 
     /// The figures without those of an emulator.
@@ -39,7 +41,7 @@ impl Watch {
 /// Why a run does not count, if it does not.
 pub(super) fn starved(machine: &Machine) -> Option<String> {
     for (what, value, most) in [
-        ("busy share of the processors", machine.busy, BUSY_MAX),
+        ("share of seconds without an idle processor", machine.full, FULL_MAX),
         ("99th percentile of late wakes, ms", machine.late_p99_ms, LATE_P99_MAX_MS),
         ("99th percentile of late packets, ms", machine.emulator_p99_ms, EMULATOR_P99_MAX_MS),
     ] {
@@ -50,9 +52,11 @@ pub(super) fn starved(machine: &Machine) -> Option<String> {
     None
 }
 
-fn watch(over: &AtomicBool) -> Result<Machine> {
+fn watch(over: &AtomicBool, begin: Instant) -> Result<Machine> {
+    std::thread::sleep(begin.saturating_duration_since(Instant::now()));
     let mut late = Vec::new();
     let mut machine = Machine::default();
+    let (mut full, mut seconds) = (0.0, 0.0);
     let first = Ticks::read()?;
     let (mut last, mut looked) = (first, Instant::now());
     while !over.load(Ordering::Relaxed) {
@@ -61,12 +65,14 @@ fn watch(over: &AtomicBool) -> Result<Machine> {
         late.push(before.elapsed().saturating_sub(SLEEP).as_secs_f64() * 1e3);
         if looked.elapsed() >= LOOK_EVERY {
             let now = Ticks::read()?;
-            machine.busy_most = machine.busy_most.max(now.busy_since(last));
+            full += f64::from(u8::from(now.busy_since(last) > FULL));
+            seconds += 1.0;
             (last, looked) = (now, Instant::now());
         }
     }
     late.sort_by(f64::total_cmp);
     machine.busy = Ticks::read()?.busy_since(first);
+    machine.full = full / f64::max(seconds, 1.0);
     machine.late_p99_ms = late.get(late.len() * 99 / 100).copied().unwrap_or_default();
     machine.late_most_ms = late.last().copied().unwrap_or_default();
     Ok(machine)
@@ -116,9 +122,9 @@ mod tests {
 
     #[test]
     fn run_on_a_busy_machine_is_starved_with_its_reason() {
-        assert_eq!(starved(&Machine { busy: 0.5, ..Machine::default() }), None);
-        let reason = starved(&Machine { busy: 0.9, ..Machine::default() }).unwrap();
-        assert!(reason.contains("processors: 0.90"), "{reason}");
-        assert!(starved(&Machine { emulator_p99_ms: 2.5, ..Machine::default() }).is_some());
+        assert_eq!(starved(&Machine { busy: 0.9, full: 0.04, ..Machine::default() }), None);
+        let reason = starved(&Machine { full: 0.1, ..Machine::default() }).unwrap();
+        assert!(reason.contains("processor: 0.10"), "{reason}");
+        assert!(starved(&Machine { emulator_p99_ms: 4.5, ..Machine::default() }).is_some());
     }
 }

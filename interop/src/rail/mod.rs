@@ -15,6 +15,7 @@ mod sample;
 mod stage;
 mod statistics;
 mod timeline;
+mod turns;
 
 use std::fs::File;
 use std::io::Write as _;
@@ -22,17 +23,16 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use polyrail_emulator::rail::{Course, Route, Trip, Workload};
-use polyrail_emulator::record::{Machine, Run, VERSION};
+use polyrail_emulator::rail::{Course, Workload};
+use polyrail_emulator::record::{Run, VERSION};
 
 use self::contender::Contender;
-use self::load::Load;
-use self::machine::Watch;
-use self::sample::Sampler;
-use self::stage::Stage;
 use self::statistics::Summary;
+use self::turns::{Group, Turn};
+use crate::privilege;
 use crate::report::{Report, results_folder};
-use crate::{linkdb, privilege};
+
+pub use turns::play_group;
 
 /// The trips to play, and the contenders.
 #[derive(Clone, Debug, clap::Args)]
@@ -72,67 +72,94 @@ pub struct Options {
     smoke: bool,
 }
 
-/// One contender's turn on a trip.
-#[derive(Clone, Debug)]
-struct Turn {
-    contender: Contender,
-    repeat: u32,
-}
-
-/// A trip with all that contenders share.
-struct Stretch {
-    course: Course,
-    route: Route,
-    trip: Trip,
-    /// The records of earlier trips, for LinkDB.
-    history: String,
-}
-
 /// Plays the trips and writes the report.
 ///
 /// # Errors
 /// A contender does not exist or cannot run, or a byte arrived wrong.
 pub fn run(options: &Options) -> Result<()> {
-    let options = if options.smoke { &options.small() } else { options };
-    let contenders: Vec<Contender> =
-        options.contenders.iter().map(|name| name.parse()).collect::<Result<_>>()?;
-    ensure!(!contenders.is_empty() && options.trips > 0 && options.repeats > 0, "nothing to play");
     privilege::become_root()?;
+    if options.smoke { smoke(options) } else { play(options).map(drop) }
+}
+
+/// Plays one short trip with several workloads at once. Each contender must receive something.
+fn smoke(options: &Options) -> Result<()> {
+    let played = std::thread::scope(|scope| {
+        let start = |(workload, names): (Workload, &[&str])| {
+            let contenders = names.iter().map(ToString::to_string).collect();
+            let small = Options { contenders, workload, trips: 1, ..options.clone() };
+            scope.spawn(move || play(&small))
+        };
+        let threads = SMOKE.map(start);
+        threads.map(std::thread::ScopedJoinHandle::join)
+    });
+    for (runs, (workload, names)) in played.into_iter().zip(SMOKE) {
+        let runs = runs.map_err(|_| anyhow!("a smoke run panicked"))??;
+        for name in names {
+            let some = |run: &Run| {
+                run.transfers.iter().all(|one| one.received > 0)
+                    && run.messages.iter().flatten().count() * 2 >= run.messages.len()
+            };
+            let received = runs.iter().any(|run| run.contender == *name && some(run));
+            ensure!(received, "{workload:?}: {name} received nothing");
+        }
+    }
+    Ok(())
+}
+
+/// Plays the trips of one workload, writes the report and returns the runs.
+fn play(options: &Options) -> Result<Vec<Run>> {
+    for name in &options.contenders {
+        name.parse::<Contender>()?;
+    }
+    ensure!(options.trips > 0 && options.repeats > 0, "there is nothing to play");
     let folder = results_folder()?.join("rail");
     std::fs::create_dir_all(&folder)?;
-    let bench = Bench { options, contenders, file: folder.join(options.name() + ".jsonl") };
-    let mut runs = if options.resume { bench.stored()? } else { Vec::new() };
+    let bench = Bench { options, file: folder.join(options.name() + ".jsonl") };
+    let build = turns::build()?;
+    let mut runs = if options.resume { bench.stored(&build)? } else { Vec::new() };
+    if !options.resume && bench.file.exists() {
+        std::fs::rename(&bench.file, bench.file.with_extension("jsonl.old"))?;
+    }
     bench.store(&runs)?;
     let started = Instant::now();
     let mut number = 0;
     let mut played = 0_u32;
     while bench.wants(number, &runs)? {
-        let stretch = Stretch::new(options.course(number))?;
-        for group in bench.groups(number, &stretch.course, &runs) {
+        let course = options.course(number);
+        for group in bench.groups(number, &course, &runs) {
             let took = Instant::now();
-            let new = bench.play(&stretch, &group)?;
+            let together = group.len();
+            let group =
+                Group { course, workload: options.workload, build: build.clone(), turns: group };
+            let new = group.play()?;
+            for run in &new {
+                if let Some(reason) = &run.starved {
+                    println!("{} does not count: {reason}", run.contender);
+                }
+            }
             bench.append(&new)?;
             runs.extend(new);
             played += 1;
             let each = started.elapsed() / played;
-            let left = bench.groups_left(number, &runs, group.len());
+            let left = bench.groups_left(number, &runs, together);
             println!(
                 "trip {} (seed {}), {} contenders: {:.0} s; about {:.0} min left",
                 number + 1,
-                stretch.course.seed,
-                group.len(),
+                course.seed,
+                together,
                 took.elapsed().as_secs_f64(),
                 each.as_secs_f64() * left / 60.0
             );
         }
         number += 1;
     }
-    bench.report(&runs)
+    runs.sort_by_key(|run| bench.place(run));
+    bench.report(&runs)?;
+    Ok(runs)
 }
 
 struct Bench<'a> {
     options: &'a Options,
-    contenders: Vec<Contender>,
     /// The runs, one per line.
     file: PathBuf,
 }
@@ -145,7 +172,9 @@ impl Bench<'_> {
         if number >= *most {
             return Ok(false);
         }
-        let half = Summary::of(runs)?.half_width();
+        let own = |run: &&Run| self.place(run) < self.options.contenders.len();
+        let own: Vec<Run> = runs.iter().filter(own).cloned().collect();
+        let half = Summary::of(&own)?.half_width();
         println!("half-width {:.3} after {number} trips", half.unwrap_or(f64::NAN));
         Ok(half.is_none_or(|half| half > until))
     }
@@ -155,9 +184,8 @@ impl Bench<'_> {
     fn groups(&self, number: u64, course: &Course, runs: &[Run]) -> Vec<Vec<Turn>> {
         let mut turns: Vec<Turn> = (0..self.options.repeats)
             .flat_map(|repeat| {
-                let turn =
-                    move |contender: &Contender| Turn { contender: contender.clone(), repeat };
-                self.contenders.iter().map(turn).collect::<Vec<_>>()
+                let turn = move |name: &String| Turn { contender: name.clone(), repeat };
+                self.options.contenders.iter().map(turn).collect::<Vec<_>>()
             })
             .collect();
         let length = turns.len();
@@ -169,7 +197,7 @@ impl Bench<'_> {
     fn is_run_of(&self, turn: &Turn, course: &Course, run: &Run) -> bool {
         run.course == *course
             && run.workload == self.options.workload
-            && run.contender == turn.contender.to_string()
+            && run.contender == turn.contender
             && run.repeat == turn.repeat
             && run.starved.is_none()
     }
@@ -184,81 +212,35 @@ impl Bench<'_> {
         turns as f64 / together as f64
     }
 
-    /// Plays turns at once.
-    fn play(&self, stretch: &Stretch, turns: &[Turn]) -> Result<Vec<Run>> {
-        let watch = Watch::start();
-        let outcomes = std::thread::scope(|scope| {
-            let turns: Vec<_> =
-                turns.iter().map(|turn| scope.spawn(|| self.turn(stretch, turn))).collect();
-            turns.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
-        });
-        let machine = watch.finish()?;
-        let mut runs = Vec::new();
-        for outcome in outcomes {
-            let mut run = outcome.map_err(|_| anyhow!("a contender's thread panicked"))??;
-            let Machine { emulator_p99_ms, emulator_p999_ms, .. } = run.machine;
-            run.machine = Machine { emulator_p99_ms, emulator_p999_ms, ..machine };
-            run.starved = machine::starved(&run.machine);
-            if let Some(reason) = &run.starved {
-                println!("{} does not count: {reason}", run.contender);
-            }
-            runs.push(run);
-        }
+    /// The runs of earlier calls with the same daemons.
+    fn stored(&self, build: &str) -> Result<Vec<Run>> {
+        let name = || self.file.display().to_string();
+        let text = match std::fs::read_to_string(&self.file) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            text => text.with_context(name)?,
+        };
+        let runs = read_runs(&self.file, &text)?;
+        let same = runs.iter().all(|run| run.build == build);
+        ensure!(same, "{} has runs of other daemons; call without --resume", name());
         Ok(runs)
-    }
-
-    /// Plays one turn on the calling thread, which moves to other namespaces.
-    fn turn(&self, stretch: &Stretch, turn: &Turn) -> Result<Run> {
-        let Stretch { course, route, trip, history } = stretch;
-        let Turn { contender, repeat } = turn;
-        let workload = self.options.workload;
-        let stage = Stage::start(contender, route, trip, history)
-            .with_context(|| format!("starting {contender}"))?;
-        let outcome = (|| {
-            let load = Load::start(&stage, course, workload)?;
-            let mut sampler = Sampler::new(&stage)?;
-            let begin = stage.epoch()? + course.begin(workload);
-            let forecasts = matches!(contender, Contender::Polyrail { linkdb: true, .. });
-            let machine = sampler.watch(&load, begin, forecasts)?;
-            sampler.add_events(&stage.events()?)?;
-            let (transfers, messages) = load.finish()?;
-            Ok(Run {
-                version: VERSION,
-                course: *course,
-                workload,
-                contender: contender.to_string(),
-                repeat: *repeat,
-                transfers,
-                messages,
-                carriers: sampler.carriers,
-                events: sampler.events,
-                machine,
-                starved: None,
-            })
-        })();
-        outcome.map_err(|error: anyhow::Error| {
-            eprintln!("{}", stage.tails());
-            error.context(format!("{contender} on the trip of seed {}", course.seed))
-        })
-    }
-
-    /// The runs of earlier calls.
-    fn stored(&self) -> Result<Vec<Run>> {
-        match std::fs::read_to_string(&self.file) {
-            Ok(text) => read_runs(&self.file, &text),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error).with_context(|| self.file.display().to_string()),
-        }
     }
 
     /// Replaces the file.
     fn store(&self, runs: &[Run]) -> Result<()> {
-        std::fs::write(&self.file, lines(runs)?).with_context(|| self.file.display().to_string())
+        let new = self.file.with_extension("jsonl.new");
+        std::fs::write(&new, lines(runs)?).with_context(|| new.display().to_string())?;
+        std::fs::rename(&new, &self.file).with_context(|| self.file.display().to_string())
     }
 
     fn append(&self, runs: &[Run]) -> Result<()> {
         let mut file = File::options().append(true).open(&self.file)?;
         Ok(file.write_all(lines(runs)?.as_bytes())?)
+    }
+
+    /// The place of a run's contender among those of this call; others are behind them.
+    fn place(&self, run: &Run) -> usize {
+        let names = &self.options.contenders;
+        names.iter().position(|name| *name == run.contender).unwrap_or(names.len())
     }
 
     /// Writes the report, the figures and the timeline of the first trip.
@@ -268,7 +250,17 @@ impl Bench<'_> {
         println!("{text}");
         let mut report = Report::default();
         summary.report(&mut report, &self.prefix());
-        report.write(&self.file.with_extension("json"))?;
+        let seeds: Vec<u64> = summary.trips.iter().map(|trip| trip.seed).collect();
+        let whole = serde_json::json!({
+            "workload": self.options.workload,
+            "speed_kmh": self.options.speed,
+            "failures": self.options.failures,
+            "seeds": seeds,
+            "starved": summary.starved,
+            "figures": report.figures(),
+        });
+        let json = serde_json::to_string_pretty(&whole)?;
+        std::fs::write(self.file.with_extension("json"), json)?;
         std::fs::write(self.file.with_extension("md"), text)?;
         let first = runs.iter().map(|run| run.course).min_by_key(|course| course.seed);
         if let Some(course) = first {
@@ -293,14 +285,10 @@ impl Options {
         let first = if self.held_back { Course::HELD_BACK } else { 1 };
         Course {
             speed_kmh: self.speed,
-            failures: self.failures / GENERATED_FAILURES,
+            failures: self.failures,
             seed: first + number,
             seconds: if self.smoke { SMOKE_SECONDS } else { SECONDS },
         }
-    }
-
-    fn small(&self) -> Options {
-        Options { trips: 1, repeats: 1, until: None, resume: false, ..self.clone() }
     }
 
     /// The name of the results' files.
@@ -312,15 +300,6 @@ impl Options {
     }
 }
 
-impl Stretch {
-    fn new(course: Course) -> Result<Stretch> {
-        let route = course.route()?;
-        let trip = course.trip(&route)?;
-        let history = linkdb::history(&route, &course.earlier(&route, LEARNED)?);
-        Ok(Stretch { course, route, trip, history })
-    }
-}
-
 /// Runs from lines of JSON.
 fn read_runs(path: &Path, text: &str) -> Result<Vec<Run>> {
     let read = |(line, text): (usize, &str)| {
@@ -329,7 +308,9 @@ fn read_runs(path: &Path, text: &str) -> Result<Vec<Run>> {
         ensure!(run.version == VERSION, "{}: version {}", place(), run.version);
         Ok(run)
     };
-    text.lines().enumerate().map(read).collect()
+    // An interrupted call leaves an incomplete last line.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().enumerate().map(read).collect()
 }
 
 fn lines(runs: &[Run]) -> Result<String> {
@@ -339,10 +320,12 @@ fn lines(runs: &[Run]) -> Result<String> {
 
 /// Contenders that play at once.
 const TOGETHER: usize = 4;
-/// The percentage of failing handovers of the generator at 300 km/h.
-const GENERATED_FAILURES: f64 = 6.0;
-/// The earlier trips in LinkDB.
-const LEARNED: u64 = 24;
 /// The length of a trip.
 const SECONDS: u64 = 120;
-const SMOKE_SECONDS: u64 = 40;
+const SMOKE_SECONDS: u64 = 30;
+/// The workloads of a smoke run with their contenders.
+const SMOKE: [(Workload, &[&str]); 3] = [
+    (Workload::Downloads, &["quic+linkdb", "mptcp-bbr", "ideal"]),
+    (Workload::Uploads, &["tls", "round-robin"]),
+    (Workload::MessagesBulk, &["auto", "mptcp-cubic", "single-b"]),
+];

@@ -163,23 +163,22 @@ impl Reading {
             let value = link.pointer(&format!("/{way}/{what}/bytes")).and_then(Value::as_u64);
             value.with_context(|| format!("no {way}.{what}"))
         };
-        let late = |what: &str| {
+        let late = |what: &str| -> Result<f64> {
             let of = |way: &str| link.pointer(&format!("/{way}/timing/{what}"))?.as_f64();
-            of("up").unwrap_or(0.0).max(of("down").unwrap_or(0.0)) / 1e3
+            Ok(of("up").zip(of("down")).map(|(up, down)| up.max(down)).context("no timing")? / 1e3)
         };
         let name = link.get("link").and_then(Value::as_str).context("a link without a name")?;
         let sample = CarrierSample {
             at_s: 0.0,
             down: bytes("down", "delivered")?,
             up: bytes("up", "delivered")?,
-            queued: bytes("down", "queued")?,
         };
         let offered = [bytes("down", "offered")?, bytes("up", "offered")?];
         Ok(Reading {
             name: name.to_owned(),
             sample,
             offered,
-            late_ms: [late("p99_us"), late("p999_us")],
+            late_ms: [late("p99_us")?, late("p999_us")?],
         })
     }
 }

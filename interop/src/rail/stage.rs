@@ -24,8 +24,8 @@ use crate::world::{Plan, World};
 const PORT: u16 = 6_300;
 /// The kernel parameters of Polyrail's package.
 const SYSCTLS: &str = include_str!("../../../packaging/sysctl.d/60-polyrail.conf");
-/// The first address of passengers; each user has one.
-const USERS: u8 = 20;
+/// The last byte of the first user's address.
+const FIRST_USER: u8 = 20;
 
 /// A running network.
 pub(super) struct Stage {
@@ -48,9 +48,11 @@ pub(super) struct Door {
 }
 
 impl Stage {
-    /// Starts a contender on a trip. `history` has the records of earlier trips.
+    /// Starts a contender on a trip. `history` has the records of earlier trips; `repeat` decides
+    /// which packets are lost at random.
     pub(super) fn start(
         contender: &Contender,
+        repeat: u32,
         route: &Route,
         trip: &Trip,
         history: &str,
@@ -69,7 +71,7 @@ impl Stage {
                     plan = plan.sysctl(key, value);
                 }
                 for (profile, carrier) in route.carriers.iter().zip(&trip.carriers) {
-                    plan = plan.medium(profile.name, course(carrier));
+                    plan = plan.medium(profile.name, medium(carrier));
                 }
                 if *linkdb {
                     let records = [history.to_owned(), history.to_owned()];
@@ -91,8 +93,9 @@ impl Stage {
             Network::Daemons(world) => &world.lab,
             Network::Kernel { lab, .. } => lab,
         };
-        for one in carrier::counters(lab)? {
-            carrier::command(lab, &format!("set {} seed {}", one.carrier, route.seed))?;
+        for (one, number) in carrier::counters(lab)?.iter().zip(0..) {
+            let seed = route.seed << 16 | u64::from(repeat) << 8 | number;
+            carrier::command(lab, &format!("set {} seed {seed}", one.carrier))?;
         }
         let (client, server) = match &network {
             Network::Daemons(world) => (&world.lab.passenger, SERVER),
@@ -175,15 +178,12 @@ impl Door {
     ) -> Result<TcpStream> {
         let socket = self.socket()?;
         let from = match self.contender {
-            Contender::Polyrail { .. } => Some(user_address(user)),
-            Contender::RoundRobin => Some(carrier_address(flow % 2)),
-            Contender::Single(_) | Contender::Mptcp(_) | Contender::Ideal => {
-                Some(carrier_address(0))
-            }
+            Contender::Polyrail { .. } => user_address(user),
+            // MPTCP's first subflow uses each carrier in turn.
+            Contender::RoundRobin | Contender::Mptcp(_) => carrier_address(flow % 2),
+            Contender::Single(_) | Contender::Ideal => carrier_address(0),
         };
-        if let Some(from) = from {
-            socket.bind(&SocketAddr::new(from, 0).into())?;
-        }
+        socket.bind(&SocketAddr::new(from, 0).into())?;
         socket.connect_timeout(&self.server.into(), patience)?;
         socket.set_tcp_nodelay(true)?;
         Ok(socket.into())
@@ -218,7 +218,7 @@ impl Door {
 fn kernel(contender: &Contender, route: &Route, trip: &Trip) -> Result<Network> {
     let named = |(number, carrier): (usize, &CarrierTrip)| CarrierPlan {
         name: route.carriers.get(number).map_or("", |profile| profile.name).to_owned(),
-        medium: course(carrier),
+        medium: medium(carrier),
     };
     let all = || trip.carriers.iter().enumerate();
     let plans: Vec<CarrierPlan> = match contender {
@@ -228,11 +228,15 @@ fn kernel(contender: &Contender, route: &Route, trip: &Trip) -> Result<Network> 
         Contender::Ideal => {
             let sum = aggregated(trip)?;
             let sum = sum.carriers.first().context("no carrier")?;
-            vec![CarrierPlan { name: "ideal".to_owned(), medium: course(sum) }]
+            vec![CarrierPlan { name: "ideal".to_owned(), medium: medium(sum) }]
         }
         _ => all().map(named).collect(),
     };
     let lab = Lab::new()?;
+    for (key, value) in crate::bench::assignments(crate::bench::DEBIAN) {
+        lab.gateway.sysctl(key, value)?;
+        lab.cloud.sysctl(key, value)?;
+    }
     let programs = Programs::find()?;
     let (carriers, emulator) = carrier::start(&lab, &programs, &plans)?;
     if let Contender::Mptcp(_) = contender {
@@ -249,7 +253,7 @@ fn kernel(contender: &Contender, route: &Route, trip: &Trip) -> Result<Network> 
     Ok(Network::Kernel { lab, emulator: emulator.context("no emulator")? })
 }
 
-fn course(carrier: &CarrierTrip) -> Medium {
+fn medium(carrier: &CarrierTrip) -> Medium {
     Medium::Course(Box::new(carrier.links.clone()))
 }
 
@@ -258,5 +262,5 @@ fn carrier_address(index: usize) -> IpAddr {
 }
 
 fn user_address(user: usize) -> IpAddr {
-    IpAddr::from([10, 71, 0, USERS + user as u8])
+    IpAddr::from([10, 71, 0, FIRST_USER + user as u8])
 }

@@ -22,7 +22,7 @@ pub struct Summary {
     /// The sizes of the transfers in rising order.
     pub sizes: Vec<u64>,
     /// The contenders in the order of their first appearance.
-    pub contenders: Vec<Contender>,
+    pub contenders: Vec<ContenderFigures>,
     /// The bound without a split connection.
     pub fluid: BoundSeries,
     /// The bound for a gateway that answers the SYN.
@@ -46,7 +46,7 @@ pub struct BoundSeries {
 
 /// The statistics of one contender over its runs that count.
 #[derive(Clone, Debug)]
-pub struct Contender {
+pub struct ContenderFigures {
     /// Its name.
     pub name: String,
     /// The number of its runs that count.
@@ -55,11 +55,11 @@ pub struct Contender {
     pub goodput: Series,
     /// Seconds of each transfer; an unfinished transfer counts until the user gave up.
     pub time: Series,
-    /// Seconds of each answered message.
+    /// Seconds of each message; without an answer, until the end of the trip.
     pub round_trip: Series,
     /// By size: Mbit/s, seconds and the finish of all transfers of all runs.
     pub transfers: Vec<Vec<Outcome>>,
-    /// The seconds of all answered messages of all runs.
+    /// The same of all messages of all runs.
     pub round_trips: Vec<f64>,
     /// The number of messages without an answer.
     pub unanswered: usize,
@@ -122,7 +122,7 @@ impl Summary {
                 counted.iter().try_for_each(|run| plan.check(run))?;
                 by_trip.push(Played { plan, size_of, runs: counted });
             }
-            let mut contender = Contender::of(name, &by_trip, summary.sizes.len());
+            let mut contender = ContenderFigures::of(name, &by_trip, summary.sizes.len());
             for (played, carriers) in by_trip.iter().zip(&carriers) {
                 played.runs.iter().for_each(|run| contender.bins.add(run, carriers));
             }
@@ -139,8 +139,13 @@ impl Summary {
         let seconds: [fn(Bound) -> f64; 2] = [|bound| bound.fluid, |bound| bound.split];
         for (series, seconds) in [&mut self.fluid, &mut self.split].into_iter().zip(seconds) {
             let goodput = |one: &Transfer| match one.bytes {
-                u64::MAX => Some(one.volume(&fluids) * 8e-6 / patience(one)),
-                bytes => Some(bytes as f64 * 8e-6 / seconds(one.bound(&fluids))),
+                bytes if bytes < u64::MAX && seconds(one.bound(&fluids)) <= patience(one) => {
+                    Some(bytes as f64 * 8e-6 / seconds(one.bound(&fluids)))
+                }
+                bytes => {
+                    let volume = one.volume(&fluids).min(bytes as f64);
+                    Some(volume * 8e-6 / patience(one))
+                }
             };
             let time = |one: &Transfer| Some(seconds(one.bound(&fluids)).min(patience(one)));
             series.goodput.push(plan.transfers.iter().map(goodput).collect());
@@ -164,7 +169,7 @@ impl Summary {
 
     /// The goodput of contenders with LinkDB and of the same ones without it, if there are both.
     pub fn with_linkdb(&self) -> Option<Paired> {
-        let of = |with: &Contender| {
+        let of = |with: &ContenderFigures| {
             let name = with.name.strip_suffix("+linkdb")?;
             let without = self.contenders.iter().find(|one| one.name == name)?;
             Some(self.paired(&with.goodput, &without.goodput))
@@ -196,7 +201,7 @@ impl Summary {
     }
 }
 
-impl Contender {
+impl ContenderFigures {
     /// The number of unfinished transfers of a size, by its place.
     pub fn unfinished(&self, size: usize) -> usize {
         self.transfers[size].iter().filter(|one| !one.finished).count()
@@ -212,9 +217,7 @@ impl Contender {
         let of_outcomes = |value: fn(Outcome) -> f64| -> Series {
             trips.iter().map(|trip| trip.averaged(value)).collect()
         };
-        let answered = |trip: &Played| {
-            averaged(&trip.runs.iter().map(|run| run.messages.clone()).collect::<Vec<_>>())
-        };
+        let round_trips = |trip: &Played| averaged(&trip.round_trips());
         let of_size = |size: usize| {
             let size = Some(size).filter(|size| *size < sizes);
             finite(mean(&trips.iter().filter_map(|trip| trip.variation(size)).collect::<Vec<_>>()))
@@ -224,9 +227,9 @@ impl Contender {
             runs: runs().count(),
             goodput: of_outcomes(|outcome| outcome.goodput),
             time: of_outcomes(|outcome| outcome.time),
-            round_trip: trips.iter().map(answered).collect(),
+            round_trip: trips.iter().map(round_trips).collect(),
             transfers,
-            round_trips: answers().flatten().copied().collect(),
+            round_trips: trips.iter().flat_map(Played::round_trips).flatten().flatten().collect(),
             unanswered: answers().filter(|answer| answer.is_none()).count(),
             price: price(runs()),
             variation: (0..=sizes).map(of_size).collect(),
@@ -250,9 +253,12 @@ impl Plan {
 
     /// Checks that a run has all transfers and messages.
     fn check(&self, run: &Run) -> Result<()> {
-        let planned = self.transfers.iter().map(|one| (one.bytes, one.up));
-        let follows = planned.eq(run.transfers.iter().map(|one| (one.bytes, one.up)))
-            && self.messages.len() == run.messages.len();
+        let follows = self.transfers.len() == run.transfers.len()
+            && self.messages.len() == run.messages.len()
+            && self.transfers.iter().zip(&run.transfers).all(|(plan, seen)| {
+                let late = seen.at_s - plan.at.as_secs_f64();
+                (plan.bytes, plan.up) == (seen.bytes, seen.up) && (0.0..LATE_MAX_S).contains(&late)
+            });
         let (name, seed) = (&run.contender, run.course.seed);
         ensure!(follows, "the run of {name} on trip {seed} does not follow the plan of the trip");
         Ok(())
@@ -279,6 +285,16 @@ impl Played<'_> {
         self.runs.iter().map(of_run).collect()
     }
 
+    /// By run: the round trips of all messages.
+    fn round_trips(&self) -> Vec<Vec<Option<f64>>> {
+        let end = self.plan.course.length();
+        let of_run = |run: &&Run| {
+            let pairs = self.plan.messages.iter().zip(&run.messages);
+            pairs.map(|(plan, seen)| seen.or(Some((end - plan.at).as_secs_f64()))).collect()
+        };
+        self.runs.iter().map(of_run).collect()
+    }
+
     /// The mean over the runs, by transfer.
     fn averaged(&self, value: fn(Outcome) -> f64) -> Vec<Option<f64>> {
         let of_run = |run: &Vec<(usize, Outcome)>| run.iter().map(|it| Some(value(it.1))).collect();
@@ -294,6 +310,9 @@ impl Played<'_> {
         variation(&self.outcomes().iter().map(of_run).collect::<Vec<_>>())
     }
 }
+
+/// How late a transfer may begin.
+const LATE_MAX_S: f64 = 0.1;
 
 /// An endless transfer counts over its planned time.
 fn outcome(plan: &Transfer, seen: &Transferred) -> Outcome {

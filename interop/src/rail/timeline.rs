@@ -31,9 +31,9 @@ pub fn svg(course: &Course, runs: &[&Run]) -> Result<String> {
     let height = TOP + PITCH * (names.len() + rows.len()) as f64 + 30.0;
     let mut picture = Picture { text: String::new(), seconds: course.seconds as f64, names };
     let workload = rows.first().map_or("no runs", |run| name_of(run.workload));
-    let (speed, factor) = (course.speed_kmh, course.failures);
+    let (speed, failures) = (course.speed_kmh, course.failures);
     let title = format!(
-        "Seed {}: {workload}, {speed} km/h, failure factor {factor:.2}; Mbit/s",
+        "Seed {}: {workload}, {speed} km/h, {failures} % of handovers fail; Mbit/s",
         course.seed
     );
     picture.head(height, &title)?;

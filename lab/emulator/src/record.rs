@@ -30,8 +30,10 @@ pub struct Run {
     pub messages: Vec<Option<f64>>,
     /// The carriers, in the order of the trip's; the ideal link is a single one.
     pub carriers: Vec<CarrierRun>,
-    /// Reports of the gateway, in the order of their times.
+    /// Events of the gateway and its forecasts, in the order of their times.
     pub events: Vec<Event>,
+    /// A digest of the daemons' programs.
+    pub build: String,
     /// The machine's load.
     pub machine: Machine,
     /// Why the run does not count, if it does not.
@@ -81,16 +83,14 @@ pub struct CarrierSample {
     pub down: u64,
     /// Bytes delivered by the uplink so far.
     pub up: u64,
-    /// Bytes queued before the downlink.
-    pub queued: u64,
 }
 
-/// An event that the gateway reported.
+/// An event that the gateway reported, or the beginning or end of a forecast as the bench saw it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Seconds since the links' epoch.
     pub at_s: f64,
-    /// Its name in the admin API, such as `path_stalled`.
+    /// Its name in the admin API, such as `path_stalled`; `forecast_begin` or `forecast_end`.
     pub kind: String,
     /// The carrier, if it is about one.
     pub carrier: Option<String>,
@@ -101,8 +101,8 @@ pub struct Event {
 pub struct Machine {
     /// The busy share of all processors, without programs of a positive nice value.
     pub busy: f64,
-    /// The busy share in the busiest second.
-    pub busy_most: f64,
+    /// The share of seconds in which this busy share is above 0.95.
+    pub full: f64,
     /// How late a thread that sleeps for 5 ms wakes, 99th percentile, in milliseconds.
     pub late_p99_ms: f64,
     /// The same, maximum.
@@ -111,13 +111,6 @@ pub struct Machine {
     pub emulator_p99_ms: f64,
     /// The same, 99.9th percentile.
     pub emulator_p999_ms: f64,
-}
-
-impl Run {
-    /// Whether `other` is a run of the same trip with the same load.
-    pub fn is_paired_with(&self, other: &Self) -> bool {
-        self.course == other.course && self.workload == other.workload
-    }
 }
 
 impl Transferred {

@@ -77,6 +77,11 @@ impl Report {
         self.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
     }
 
+    /// All figures.
+    pub fn figures(&self) -> &[Figure] {
+        &self.figures
+    }
+
     /// Whether there is no figure.
     pub fn is_empty(&self) -> bool {
         self.figures.is_empty()

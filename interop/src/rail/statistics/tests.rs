@@ -6,7 +6,7 @@ use super::*;
 
 /// A short trip, which has at least one download of each size.
 pub(in crate::rail) const COURSE: Course =
-    Course { speed_kmh: 300, failures: 1.0, seed: 7, seconds: 60 };
+    Course { speed_kmh: 300, failures: 6.0, seed: 7, seconds: 60 };
 
 /// A finished download.
 pub(in crate::rail) fn transfer(at_s: f64, bytes: u64, took_s: f64) -> Transferred {
@@ -32,6 +32,7 @@ pub(in crate::rail) fn run(course: Course, contender: &str, goodput: f64) -> Run
         messages: Vec::new(),
         carriers: vec![CarrierRun { name: "a".to_owned(), offered, samples: Vec::new() }],
         events: Vec::new(),
+        build: String::new(),
         machine: Machine::default(),
         starved: None,
     }
@@ -108,9 +109,9 @@ fn unfinished_transfer_counts_with_the_bytes_received() {
 fn perfect(course: Course) -> Run {
     let trip = course.trip(&course.route().unwrap()).unwrap();
     let mut run = run(course, "perfect", 1.0);
-    let bounds = Bound::all(&trip, &course.transfers(Workload::Downloads));
-    for (one, bound) in run.transfers.iter_mut().zip(bounds) {
-        one.took_s = bound.split;
+    let fluids = fluids(&trip);
+    for (one, plan) in run.transfers.iter_mut().zip(course.transfers(Workload::Downloads)) {
+        one.took_s = plan.bound(&fluids).split;
     }
     run
 }

@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    const COURSE: Course = Course { speed_kmh: 300, failures: 1.0, seed: 7, seconds: 40 };
+    const COURSE: Course = Course { speed_kmh: 300, failures: 6.0, seed: 7, seconds: 40 };
 
     fn line(version: u32, workload: Workload) -> String {
         let transferred = |plan: polyrail_emulator::rail::Transfer| Transferred {
@@ -233,6 +233,7 @@ mod tests {
             events: Vec::new(),
             machine: Machine::default(),
             starved: None,
+            build: String::new(),
         };
         serde_json::to_string(&run).unwrap() + "\n"
     }
