@@ -86,7 +86,7 @@ bench-linkdb: setup ## what forecasts are worth with real daemons, as RESULT lin
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab bench-linkdb
 
-bench-rail: setup ## Polyrail next to its rivals on the same trips (release; long); RAIL="--trips 20"
+bench-rail: setup ## Polyrail next to its rivals on the same trips (release; long); RAIL=OPTIONS
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab rail $(RAIL)
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use polyrail_emulator::namespace::Namespace;
-use polyrail_emulator::rail::{CarrierTrip, Route, Trip, aggregated};
+use polyrail_emulator::rail::{CarrierTrip, Message, Route, Trip, aggregated};
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -79,7 +79,7 @@ impl Stage {
                     plan = plan.rail(Rail { records, telemetry });
                 }
                 let world = World::start(&plan)?;
-                for user in 0..=crate::rail::load::USERS {
+                for user in 0..=Message::USERS {
                     world
                         .lab
                         .passenger
