@@ -197,7 +197,7 @@ impl Message {
 }
 
 impl Transfer {
-    /// Its bounds on a trip, both directions of which [`fluids`] gives. An endless transfer has
+    /// Its bounds on a trip with these uplink and downlink. An endless transfer has
     /// none.
     pub fn bound(&self, [up, down]: &[Fluid; 2]) -> Bound {
         let begin = self.at.as_secs_f64();

@@ -64,8 +64,7 @@ impl Route {
         Self { seed, speed, metres, cells: cells.collect(), carriers: carriers.to_vec() }
     }
 
-    /// The same track with every handover's failure rate multiplied by `factor`. A rate stays under
-    /// [`FAILS_MAX`].
+    /// The same track with every handover's failure rate multiplied by `factor`, up to 0.95.
     #[must_use]
     pub fn with_failures(mut self, factor: f64) -> Self {
         for cell in self.cells.iter_mut().flatten() {
