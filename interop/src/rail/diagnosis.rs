@@ -9,8 +9,7 @@ use std::time::Duration;
 use polyrail_emulator::link::{LinkSpec, Rate, Schedule, ScheduleError};
 use polyrail_emulator::rail::{CarrierTrip, Trip, aggregated};
 use polyrail_emulator::record::{CarrierSample, Run, Transferred};
-
-use super::paired::mean;
+use polyrail_emulator::statistics::mean;
 
 /// The upper edges of the bins of the context; the last bin has none.
 pub const EDGES: [f64; 5] = [0.10, 0.25, 0.50, 0.80, 1.20];
@@ -187,7 +186,7 @@ mod tests {
     use polyrail_model::{Bitrate, Bytes};
 
     use super::*;
-    use crate::rail::statistics::tests::{COURSE, run, transfer};
+    use crate::rail::summary::tests::{COURSE, run, transfer};
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)

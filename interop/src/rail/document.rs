@@ -1,10 +1,11 @@
 //! The report of a summary in Markdown.
 
 use polyrail_emulator::rail::Workload;
+use polyrail_emulator::statistics::{mean, quantile};
 
 use super::diagnosis::EDGES;
-use super::paired::{Paired, Ratio, finite, mean, quantile};
-use super::statistics::{ContenderFigures, Outcome, Summary};
+use super::paired::{Paired, Ratio, finite};
+use super::summary::{ContenderFigures, Outcome, Summary};
 
 impl Summary {
     /// The report in Markdown.
@@ -244,7 +245,7 @@ const SEEDS_A_LINE: usize = 12;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rail::statistics::tests::{run, seed};
+    use crate::rail::summary::tests::{run, seed};
 
     #[test]
     fn markdown_has_every_seed_and_every_table() {

@@ -1,9 +1,11 @@
 //! The figures of a summary as RESULT lines.
 
+use polyrail_emulator::statistics::{mean, quantile};
+
 use super::diagnosis::EDGES;
 use super::document::size_name;
-use super::paired::{Paired, finite, mean, quantile};
-use super::statistics::{ContenderFigures, Summary};
+use super::paired::{Paired, finite};
+use super::summary::{ContenderFigures, Summary};
 use crate::report::{Goal, Report};
 
 impl Summary {
@@ -118,7 +120,7 @@ fn key(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rail::statistics::tests::{run, seed};
+    use crate::rail::summary::tests::{run, seed};
 
     #[test]
     fn figures_are_named_after_contenders_and_sizes() {

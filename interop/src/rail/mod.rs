@@ -13,7 +13,7 @@ mod machine;
 mod paired;
 mod sample;
 mod stage;
-mod statistics;
+mod summary;
 mod timeline;
 mod turns;
 
@@ -27,7 +27,7 @@ use polyrail_emulator::rail::{Course, Workload};
 use polyrail_emulator::record::{Run, VERSION};
 
 use self::contender::Contender;
-use self::statistics::Summary;
+use self::summary::Summary;
 use self::turns::{Group, Turn};
 use crate::privilege;
 use crate::report::{Report, results_folder};
@@ -86,7 +86,15 @@ fn smoke(options: &Options) -> Result<()> {
     let played = std::thread::scope(|scope| {
         let start = |(workload, names): (Workload, &[&str])| {
             let contenders = names.iter().map(ToString::to_string).collect();
-            let small = Options { contenders, workload, trips: 1, ..options.clone() };
+            let small = Options {
+                contenders,
+                workload,
+                trips: 1,
+                repeats: 1,
+                until: None,
+                resume: false,
+                ..options.clone()
+            };
             scope.spawn(move || play(&small))
         };
         let threads = SMOKE.map(start);

@@ -1,6 +1,6 @@
-//! Ratios of paired measures with intervals by the bootstrap, means and quantiles.
+//! Ratios of paired measures with intervals by the bootstrap.
 
-use polyrail_emulator::dice::Dice;
+use polyrail_emulator::statistics::{interval, mean};
 
 /// A measure by trip, and by planned transfer or message of that trip. It is `None` if no run of
 /// the trip counts, or if no answer arrived.
@@ -56,14 +56,7 @@ impl Paired {
     pub fn ratio(&self, size: Option<usize>) -> Option<Ratio> {
         let trips = self.0.len();
         let value = finite(self.over(size, &(0..trips).collect::<Vec<_>>()))?;
-        let mut dice = Dice::new(BOOTSTRAP_SEED);
-        let mut draws = Vec::with_capacity(DRAWS);
-        for _ in 0..DRAWS {
-            let drawn: Vec<usize> =
-                (0..trips).map(|_| dice.between(0, trips as u64) as usize).collect();
-            draws.extend(finite(self.over(size, &drawn)));
-        }
-        Some(Ratio { value, between: [quantile(&draws, 0.025), quantile(&draws, 0.975)], trips })
+        Some(Ratio { value, between: interval(trips, |drawn| self.over(size, drawn)), trips })
     }
 
     /// The ratio over these trips. The counts of a pair are equal, so the ratio of the sums is that
@@ -92,22 +85,8 @@ pub fn averaged(lists: &[Vec<Option<f64>>]) -> Vec<Option<f64>> {
     (0..places).map(|place| finite(mean(&values(place).collect::<Vec<_>>()))).collect()
 }
 
-/// The mean; NaN for an empty list.
-pub fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
-/// The quantile by the nearest rank: the least value that at least this share of the values does
-/// not exceed; NaN for an empty list.
-pub fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let rank = (share * values.len() as f64).ceil().max(1.0) as usize;
-    values.get(rank.min(values.len()).wrapping_sub(1)).copied().unwrap_or(f64::NAN)
-}
-
 /// The standard deviation of a sample over its mean; `None` for fewer than two values.
-pub fn variation(values: &[f64]) -> Option<f64> {
+pub fn repeat_variation(values: &[f64]) -> Option<f64> {
     let (middle, freedom) = (mean(values), values.len().saturating_sub(1) as f64);
     let squares: f64 = values.iter().map(|value| (value - middle).powi(2)).sum();
     finite((squares / freedom).sqrt() / middle)
@@ -117,9 +96,6 @@ pub fn variation(values: &[f64]) -> Option<f64> {
 pub fn finite(value: f64) -> Option<f64> {
     Some(value).filter(|value| value.is_finite())
 }
-
-const BOOTSTRAP_SEED: u64 = 4;
-const DRAWS: usize = 2_000;
 
 #[cfg(test)]
 mod tests {
@@ -164,13 +140,10 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_and_variation() {
-        assert_eq!(quantile(&[3.0, 1.0, 2.0], 0.34), 2.0);
-        assert_eq!(quantile(&[3.0, 1.0, 2.0], 1.0), 3.0);
-        assert!(quantile(&[], 0.5).is_nan());
+    fn repeats_vary_by_the_deviation_of_a_sample() {
         // The mean is 2, the deviation of the sample sqrt(2).
-        assert!((variation(&[1.0, 3.0]).unwrap() - 0.5_f64.sqrt()).abs() < 1e-12);
-        assert_eq!(variation(&[1.0]), None);
+        assert!((repeat_variation(&[1.0, 3.0]).unwrap() - 0.5_f64.sqrt()).abs() < 1e-12);
+        assert_eq!(repeat_variation(&[1.0]), None);
         let lists = [vec![Some(1.0), None], vec![Some(3.0), None], vec![Some(5.0), Some(1.0)]];
         assert_eq!(averaged(&lists), [Some(3.0), Some(1.0)]);
     }

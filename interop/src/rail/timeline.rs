@@ -8,10 +8,10 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use polyrail_emulator::rail::{Course, HandoverResult, Trip, Workload};
 use polyrail_emulator::record::{CarrierRun, CarrierSample, Event, Run, SAMPLE_S, Transferred};
+use polyrail_emulator::statistics::quantile;
 
 use super::diagnosis::{Capacity, interpolated};
 use super::document::name_of;
-use super::paired::quantile;
 
 /// The picture of a trip: capacities, and the first run of each contender.
 ///
@@ -326,7 +326,7 @@ text { font: 13px sans-serif; fill: #24292f; }
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rail::statistics::tests::{COURSE, run, transfer};
+    use crate::rail::summary::tests::{COURSE, run, transfer};
 
     /// Checks that elements are closed in their order, and that text has no bare character.
     fn assert_well_formed(text: &str) {

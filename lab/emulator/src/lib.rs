@@ -8,6 +8,7 @@
 //! - [`rail`] makes the links of a train from seeds, [`dice`] draws all chance.
 //! - [`record`] is the form in which the rail bench writes its runs.
 //! - [`results`] prints and writes figures, for all programs of the project.
+//! - [`statistics`] has means, quantiles and bootstrap intervals, for all programs.
 //! - [`trials`] has the links on which simulator and kernel are compared, [`tcp`] reads `TCP_INFO`.
 //! - [`namespace`] makes network namespaces that leave nothing behind.
 
@@ -25,6 +26,7 @@ pub mod record;
 pub mod report;
 pub mod results;
 pub mod scenario;
+pub mod statistics;
 mod sys;
 pub mod tcp;
 pub mod trials;

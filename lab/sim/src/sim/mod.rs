@@ -12,7 +12,6 @@ mod downloads;
 mod figures;
 mod goals;
 mod messaging;
-pub(crate) mod metrics;
 mod oracle;
 mod pages;
 pub mod rail;
@@ -38,6 +37,7 @@ pub use downloads::{Download, Downloads, downloads};
 pub use messaging::{Message, messaging};
 pub use oracle::Oracle;
 pub use pages::{Page, pages};
+pub(crate) use polyrail_emulator::statistics as metrics;
 
 /// The world of a trip for a contestant, once its carriers are up and [`START`] is over.
 pub fn world(trip: &Trip, contestant: &Contestant) -> World {

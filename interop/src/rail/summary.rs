@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use polyrail_emulator::rail::{Bound, Course, Message, Transfer, Workload, fluids};
 use polyrail_emulator::record::{Run, Transferred};
+use polyrail_emulator::statistics::mean;
 
 use super::diagnosis::{Bins, Carriers};
-use super::paired::{Paired, Series, averaged, finite, mean, variation};
+use super::paired::{Paired, Series, averaged, finite, repeat_variation};
 
 /// The statistics of the runs of one workload, speed and failure rate.
 #[derive(Clone, Debug)]
@@ -307,7 +308,7 @@ impl Played<'_> {
             let of_size = run.iter().filter(|it| size.is_none_or(|size| size == it.0));
             mean(&of_size.map(|it| it.1.goodput).collect::<Vec<_>>())
         };
-        variation(&self.outcomes().iter().map(of_run).collect::<Vec<_>>())
+        repeat_variation(&self.outcomes().iter().map(of_run).collect::<Vec<_>>())
     }
 }
 
