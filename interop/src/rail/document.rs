@@ -5,7 +5,7 @@ use polyrail_emulator::statistics::{mean, quantile};
 
 use super::diagnosis::EDGES;
 use super::paired::{Paired, Ratio, finite};
-use super::summary::{ContenderFigures, Outcome, Summary};
+use super::summary::{ContenderFigures, Outcome, SPEEDS, Summary};
 
 impl Summary {
     /// The report in Markdown.
@@ -81,6 +81,9 @@ impl Summary {
         let mut text = format!("## Goodput, Mbit/s\n\n{table}");
         text += &of("Goodput over that of the split bound", 0, &self.split.goodput);
         text += &of("Goodput over that of the fluid bound", 0, &self.fluid.goodput);
+        if !self.is_endless() {
+            text += &self.by_speed();
+        }
         if let Some(first) = self.contenders.first() {
             text += &of(&format!("Goodput over that of `{}`", first.name), 1, &first.goodput);
         }
@@ -91,6 +94,21 @@ impl Summary {
             );
         }
         text
+    }
+
+    /// The ratios of the largest transfers to the fluid bound, by the goodput of that bound.
+    fn by_speed(&self) -> String {
+        let Some(size) = self.sizes.last() else { return String::new() };
+        let cells = |one: &ContenderFigures| {
+            let paired = self.paired_by_speed(one);
+            (0..=SPEEDS.len()).map(|bin| short(paired.ratio(Some(bin)))).collect()
+        };
+        let between = SPEEDS.windows(2).map(|edge| format!("{}-{}", edge[0], edge[1]));
+        let first = [format!("<{}", SPEEDS[0])].into_iter();
+        let last = format!(">{}", SPEEDS[SPEEDS.len() - 1]);
+        let head: Vec<String> = first.chain(between).chain([last]).collect();
+        let title = format!("The same for {}, by Mbit/s of the fluid bound", size_name(*size));
+        format!("\n### {title}\n\n{}", self.table(&head, 0, cells))
     }
 
     fn times(&self) -> String {
@@ -265,6 +283,7 @@ mod tests {
             "| contender | 256 KB | 1 MB | 4 MB |\n|---|---:|---:|---:|\n| `tls` | 4.00 | 4.00 |",
             "### Goodput over that of `tls`\n\n| contender | trips | 256 KB | 1 MB | 4 MB | all |",
             "| `quic+linkdb` | 13 | 1.500 ±0.000 | 1.500 ±0.000 | 1.500 ±0.000 | 1.500 ±0.000 (",
+            "### The same for 4 MB, by Mbit/s of the fluid bound\n\n| contender | <10 | 10-20 |",
             "### 4 MB\n\n| contender | mean | p95 | worst | unfinished |\n",
             "| `quic+linkdb` | 5.33 | 5.33 | 5.33 | 0 of ",
             "| `tls` | 1.250 | 0.050 |\n",

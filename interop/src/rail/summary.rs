@@ -163,6 +163,19 @@ impl Summary {
         Paired::new(a, b, self.sizes.len(), |trip, place| self.size_of[trip][place])
     }
 
+    /// Pairs the goodput of the largest transfers with the fluid bound's, by the place of the
+    /// bound's goodput in [`SPEEDS`] instead of the size.
+    pub fn paired_by_speed(&self, one: &ContenderFigures) -> Paired {
+        let (others, largest) = (SPEEDS.len() + 1, self.sizes.len().saturating_sub(1));
+        let bound = &self.fluid.goodput;
+        Paired::new(&one.goodput, bound, others + 1, |trip, place| match bound[trip][place] {
+            Some(speed) if self.size_of[trip][place] == largest => {
+                SPEEDS.partition_point(|edge| *edge <= speed)
+            }
+            _ => others,
+        })
+    }
+
     /// Pairs two measures of the messages.
     pub fn paired_messages(&self, a: &Series, b: &Series) -> Paired {
         Paired::new(a, b, 1, |_, _| 0)
@@ -312,6 +325,8 @@ impl Played<'_> {
     }
 }
 
+/// The edges of the bound's goodput, in Mbit/s, by which the report divides transfers.
+pub const SPEEDS: [f64; 3] = [10.0, 20.0, 40.0];
 /// How late a transfer may begin.
 const LATE_MAX_S: f64 = 0.1;
 

@@ -199,3 +199,20 @@ fn linkdb_is_judged_over_pairs_of_trip_and_mode() {
     let alone = Summary::of(&[run(COURSE, "quic+linkdb", 2.0)]).unwrap();
     assert_eq!(alone.with_linkdb(), None);
 }
+
+#[test]
+fn speeds_of_the_bound_divide_the_largest_transfers() {
+    let runs: Vec<Run> = (7..27).map(|it| run(seed(it), "tls", 4.0)).collect();
+    let summary = Summary::of(&runs).unwrap();
+    let paired = summary.paired_by_speed(&summary.contenders[0]);
+    let largest = |(run, bounds): (&Run, &Vec<Option<f64>>)| -> Vec<f64> {
+        let pairs = run.transfers.iter().zip(bounds);
+        pairs.filter(|(one, _)| one.bytes == 4_000_000).filter_map(|(_, bound)| *bound).collect()
+    };
+    let bounds: Vec<f64> = runs.iter().zip(&summary.fluid.goodput).flat_map(largest).collect();
+    for (bin, range) in [0.0..10.0, 10.0..20.0, 20.0..40.0, 40.0..f64::MAX].iter().enumerate() {
+        let within: Vec<f64> = bounds.iter().copied().filter(|it| range.contains(it)).collect();
+        assert!(!within.is_empty(), "no bound in {range:?}");
+        close(paired.ratio(Some(bin)).unwrap().value, 4.0 / mean(&within));
+    }
+}
