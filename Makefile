@@ -14,7 +14,7 @@ export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
-.PHONY: random-million demo matrix bench bench-tunnel bench-linkdb bench-rail bench-rail-smoke smoke
+.PHONY: attack random-million demo matrix bench bench-tunnel bench-linkdb bench-rail bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail linkdb-eval
 
 help: ## this list
@@ -86,6 +86,10 @@ bench-linkdb: setup ## what forecasts are worth with real daemons, as RESULT lin
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab bench-linkdb
 
+attack: setup ## passengers and gateways that misbehave; how others fare (release; long)
+	$(CARGO) build --locked --release --workspace --bins
+	target/release/polyrail-lab attack
+
 bench-rail: setup ## Polyrail next to its rivals on the same trips (release; long); RAIL=OPTIONS
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab rail $(RAIL)
@@ -99,6 +103,7 @@ smoke: setup build ## all benchmarks and evaluations in small: does each still m
 	target/$(PROFILE)/polyrail-emulator bench --seconds 3 --results target/results
 	target/$(PROFILE)/polyrail-sim smoke
 	target/$(PROFILE)/polyrail-lab smoke
+	target/$(PROFILE)/polyrail-lab attack --smoke
 	target/$(PROFILE)/polyrail-lab rail --smoke
 
 sim: setup ## schedulers on the simulated rail, tuning and held-back trips; SIM_TRIPS=24 of each

@@ -14,6 +14,7 @@
 
 pub mod addresses;
 pub mod admin;
+pub mod attack;
 pub mod bench;
 pub mod bench_linkdb;
 pub mod bench_tunnel;

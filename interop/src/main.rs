@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use polyrail_interop::bench::Suite;
-use polyrail_interop::{bench, bench_linkdb, bench_tunnel, demo, matrix, rail, trials};
+use polyrail_interop::{attack, bench, bench_linkdb, bench_tunnel, demo, matrix, rail, trials};
 
 /// Polyrail's programs over emulated carriers; needs root, or user namespaces.
 #[derive(Parser)]
@@ -35,6 +35,8 @@ enum Command {
     BenchTunnel(Selection),
     /// Measure the effect of forecasts on the emulated rail
     BenchLinkdb(Selection),
+    /// Attack the daemons as a passenger and as a gateway, and measure how others fare
+    Attack(Selection),
     /// Play the same trips with Polyrail and with its rivals, in real time
     Rail(rail::Options),
     /// Run all three benchmarks briefly, to check that each still measures
@@ -44,6 +46,9 @@ enum Command {
     /// Accept and hold connections: `ADDRESS=COUNT`
     #[command(hide = true)]
     Hold { what: String },
+    /// Hold idle connections: `SOURCE>ADDRESS=COUNT`
+    #[command(hide = true)]
+    HoldOpen { what: String },
     /// Play a group of contenders on a trip, described in JSON
     #[command(hide = true)]
     RailGroup { what: String },
@@ -80,6 +85,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bench(selection) => measure(&bench::SUITE, selection),
         Command::BenchTunnel(selection) => measure(&bench_tunnel::SUITE, selection),
         Command::BenchLinkdb(selection) => measure(&bench_linkdb::SUITE, selection),
+        Command::Attack(selection) => measure(&attack::SUITE, selection),
         Command::Rail(options) => rail::run(&options),
         Command::Smoke => [bench::SUITE, bench_tunnel::SUITE, bench_linkdb::SUITE]
             .iter()
@@ -87,6 +93,7 @@ fn run(command: Command) -> Result<()> {
             .fold(Ok(()), Result::and),
         Command::Trials(options) => trials::play(&options),
         Command::Hold { what } => bench::hold(&what),
+        Command::HoldOpen { what } => attack::hold_open(&what),
         Command::RailGroup { what } => rail::play_group(&what),
         Command::Unlimited { what } => bench_tunnel::unlimited(&what),
     }

@@ -1,0 +1,63 @@
+//! Attacks of one passenger or one gateway, and how the others fare next to them.
+//!
+//! Each attack is paired with a quiet run of the same world. The carriers have no limits but those
+//! of the machine, unless stated: the daemons are under attack, not the links.
+
+mod dials;
+mod flood;
+mod idle;
+mod probe;
+mod restart;
+mod train;
+mod unread;
+
+use std::net::IpAddr;
+
+use anyhow::Result;
+
+use crate::bench::Suite;
+use crate::carrier::Link;
+use crate::world::{Plan, World};
+
+pub use flood::hold_open;
+
+/// The attacks of `make attack`.
+pub const SUITE: Suite = Suite {
+    file: "attack",
+    check: || Ok(()),
+    benchmarks: &[
+        ("dials", dials::run),
+        ("idle", idle::run),
+        ("unread", unread::run),
+        ("restart", restart::run),
+    ],
+};
+
+/// Two carriers without limits; each source address is a user.
+fn wires() -> Plan {
+    Plan::new().wire("alpha").wire("beta").gateway("users.key", "address")
+}
+
+/// The same with carriers of this rate and 40 ms.
+fn links(mbit_s: f64) -> Plan {
+    let link = Link::new(mbit_s, 40);
+    Plan::new().carrier("alpha", link).carrier("beta", link).gateway("users.key", "address")
+}
+
+/// The passenger who attacks.
+const ATTACKER: u8 = 66;
+/// The other passengers.
+const OTHERS: [u8; 4] = [100, 101, 102, 103];
+
+/// Adds the passengers' addresses.
+fn add_passengers(world: &World) -> Result<()> {
+    for number in OTHERS.into_iter().chain([ATTACKER]) {
+        world.lab.passenger.ip(&format!("addr add {}/24 dev wlan0", address(number)))?;
+    }
+    Ok(())
+}
+
+/// The address of a passenger.
+fn address(number: u8) -> IpAddr {
+    IpAddr::from([10, 71, 0, number])
+}
