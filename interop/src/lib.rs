@@ -26,6 +26,7 @@ pub mod demo;
 pub mod dns;
 pub mod download;
 pub mod exchange;
+pub mod intruder;
 pub mod keys;
 pub mod lab;
 pub mod linkdb;

@@ -5,6 +5,7 @@
 
 mod dials;
 mod flood;
+mod gateway;
 mod idle;
 mod probe;
 mod restart;
@@ -29,6 +30,7 @@ pub const SUITE: Suite = Suite {
         ("dials", dials::run),
         ("idle", idle::run),
         ("unread", unread::run),
+        ("gateway", gateway::run),
         ("restart", restart::run),
     ],
 };

@@ -1,30 +1,23 @@
 //! Misconfigured and hostile peers of the cloud. A healthy flow continues next to each.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use polyrail_interop::addresses::{CLOUD, CLOUD_PORT, Family};
 use polyrail_interop::client;
-use polyrail_interop::configuration::{CLOUD_NAME, Configuration, GATEWAY_NAME, strings};
+use polyrail_interop::configuration::{Configuration, GATEWAY_NAME, strings};
+use polyrail_interop::intruder::{self, ALPN, Tls};
 use polyrail_interop::keys::Keys;
 use polyrail_interop::process::Program;
 use polyrail_interop::world::{Plan, World};
 use polyrail_session::wire::{self, Decoder, Frame, Greeting, Terms, VERSION};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::scenario;
 
 const BOUND: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(5);
-const ALPN: &str = "polyrail/1";
-
-type Tls = StreamOwned<ClientConnection, TcpStream>;
 
 /// Words of one line of the cloud's log, and the attack that must cause the line.
 type Attack = (&'static [&'static str], fn(&World) -> Result<()>);
@@ -162,31 +155,7 @@ fn intruder(world: &World) -> Result<Tls> {
 
 /// A TLS connection to the cloud with a certificate from a folder, after its handshake.
 fn dial(world: &World, identity: Option<(&Path, &str)>, alpn: &str) -> Result<Tls> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(world.keys.folder().join("ca.crt"))?)?;
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_root_certificates(roots);
-    let mut config = match identity {
-        Some((folder, name)) => {
-            let chain = CertificateDer::pem_file_iter(folder.join(format!("{name}.crt")))?
-                .collect::<Result<Vec<_>, _>>()?;
-            let key = PrivateKeyDer::from_pem_file(folder.join(format!("{name}.key")))?;
-            builder.with_client_auth_cert(chain, key)?
-        }
-        None => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
-    let stream = client::connect(&world.lab.gateway, cloud())?;
-    stream.set_read_timeout(Some(SOON))?;
-    let name = ServerName::try_from(CLOUD_NAME)?;
-    let connection = ClientConnection::new(Arc::new(config), name)?;
-    let mut tls = StreamOwned::new(connection, stream);
-    while tls.conn.is_handshaking() {
-        tls.conn.complete_io(&mut tls.sock)?;
-    }
-    Ok(tls)
+    intruder::dial(&world.lab.gateway, cloud(), world.keys.folder(), identity, alpn, SOON)
 }
 
 /// In TLS 1.3 the handshake may be complete for the client before the cloud has checked it.
