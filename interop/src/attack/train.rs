@@ -47,7 +47,7 @@ impl SecondTrain {
             .arg("--config")
             .arg(&path)
             .start(&world.lab.gateway)?;
-        process.wait_for_log("path up", std::time::Duration::from_secs(15))?;
+        process.wait_for_log("carrier up", std::time::Duration::from_secs(15))?;
         Ok(Self { _process: process, way: Way::Proxy(proxy) })
     }
 }
