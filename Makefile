@@ -14,7 +14,8 @@ export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
-.PHONY: attack random-million demo matrix bench bench-tunnel bench-linkdb bench-rail bench-rail-smoke smoke
+.PHONY: attack
+.PHONY: random-million demo matrix bench bench-tunnel bench-linkdb bench-rail bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail linkdb-eval
 
 help: ## this list
