@@ -104,7 +104,6 @@ smoke: setup build ## all benchmarks and evaluations in small: does each still m
 	target/$(PROFILE)/polyrail-emulator bench --seconds 3 --results target/results
 	target/$(PROFILE)/polyrail-sim smoke
 	target/$(PROFILE)/polyrail-lab smoke
-	target/$(PROFILE)/polyrail-lab attack --smoke
 	target/$(PROFILE)/polyrail-lab rail --smoke
 
 sim: setup ## schedulers on the simulated rail, tuning and held-back trips; SIM_TRIPS=24 of each

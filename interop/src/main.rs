@@ -39,7 +39,7 @@ enum Command {
     Attack(Selection),
     /// Play the same trips with Polyrail and with its rivals, in real time
     Rail(rail::Options),
-    /// Run all three benchmarks briefly, to check that each still measures
+    /// Run all benchmarks but the rail briefly, to check that each still measures
     Smoke,
     /// Play the simulator's trials with the kernel's TCP and with the daemons
     Trials(trials::Options),
@@ -87,7 +87,7 @@ fn run(command: Command) -> Result<()> {
         Command::BenchLinkdb(selection) => measure(&bench_linkdb::SUITE, selection),
         Command::Attack(selection) => measure(&attack::SUITE, selection),
         Command::Rail(options) => rail::run(&options),
-        Command::Smoke => [bench::SUITE, bench_tunnel::SUITE, bench_linkdb::SUITE]
+        Command::Smoke => [bench::SUITE, bench_tunnel::SUITE, bench_linkdb::SUITE, attack::SUITE]
             .iter()
             .map(|suite| suite.measure(true, None))
             .fold(Ok(()), Result::and),
