@@ -7,8 +7,10 @@ use polyrail_config::{ChainSpec, Common, Config, Tables};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::{Foresight, Relay, Shutdown};
 use polyrail_session::{SessionKey, Settings};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook_mio::v1_0::Signals;
+
+use crate::Supervisor;
 
 /// The common state of a daemon.
 pub struct Daemon<C: Tables> {
@@ -24,6 +26,8 @@ pub struct Daemon<C: Tables> {
     pub linkdb: Option<Foresight>,
     /// Whether the daemon shuts down, and how far it is.
     pub shutdown: Shutdown,
+    /// The service manager.
+    pub supervisor: Supervisor,
     /// The signals that the daemon handles, registered with its poll.
     pub signals: Signals,
 }
@@ -31,14 +35,33 @@ pub struct Daemon<C: Tables> {
 impl<C: Tables> Daemon<C> {
     /// Handles pending signals: SIGTERM and SIGINT shut down, SIGHUP reloads. `reason` is sent to
     /// the peers.
+    ///
+    /// # Panics
+    /// On SIGUSR1 in builds with debug assertions, for tests of the restart.
     pub fn on_signals(&mut self, now: Instant, relay: &mut Relay, reason: &str) {
         for signal in self.signals.pending() {
             match signal {
-                SIGTERM | SIGINT => self.shutdown.begin(now, relay, reason),
+                SIGTERM | SIGINT => {
+                    self.supervisor.stopping();
+                    self.shutdown.begin(now, relay, reason);
+                }
                 SIGHUP => self.control.request_reload(),
+                SIGUSR1 if cfg!(debug_assertions) => panic!("requested by SIGUSR1"),
                 _ => {}
             }
         }
+    }
+
+    /// Runs due work of the shutdown and of the watchdog; called once a turn.
+    pub fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
+        self.shutdown.on_turn(now, relay);
+        self.supervisor.on_turn(now);
+    }
+
+    /// When [`Daemon::on_turn`] is due.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let timers = [self.shutdown.next_timeout(), self.supervisor.next_timeout()];
+        timers.into_iter().flatten().min()
     }
 
     /// Publishes an event on the admin socket.

@@ -5,6 +5,7 @@ mod dark;
 mod footprint;
 mod idle;
 mod latency;
+mod restart;
 mod stalled;
 pub(crate) mod throughput;
 
@@ -66,6 +67,7 @@ pub const SUITE: Suite = Suite {
         ("stalled", stalled::run),
         ("idle", idle::run),
         ("footprint", footprint::run),
+        ("restart", restart::run),
         ("local", local),
     ],
 };
