@@ -247,8 +247,8 @@ impl Gateway {
             Event::Dialed { flow } | Event::Readable { flow } | Event::Writable { flow } => {
                 self.on_flow(now, relay, flow, &event);
             }
-            Event::PathStalled { tunnel, .. } => self.carriers.set_stalled(tunnel, true),
-            Event::PathRecovered { tunnel } => self.carriers.set_stalled(tunnel, false),
+            Event::PathStalled { tunnel, .. } => self.carriers.on_stall(now, relay, tunnel),
+            Event::PathRecovered { tunnel } => self.carriers.on_recovered(tunnel),
             Event::Reset { flow, reason } => self.on_flow_closed(now, relay, flow, reason),
             Event::Closed { flow } => {
                 self.on_flow_closed(now, relay, flow, ResetReason::PeerReset);

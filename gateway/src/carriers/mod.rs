@@ -152,10 +152,17 @@ impl Carriers {
         }
     }
 
-    /// The session reports that a path stalled, or recovered.
-    pub(crate) fn set_stalled(&mut self, tunnel: TunnelKey, stalled: bool) {
+    /// The session reports that a path stalled.
+    pub(crate) fn on_stall(&mut self, now: Instant, relay: &Relay, tunnel: TunnelKey) {
         if let Some((carrier, id)) = self.of(tunnel) {
-            carrier.policy.set_stalled(id, stalled);
+            carrier.on_stall(now, relay, id, tunnel);
+        }
+    }
+
+    /// The session reports that a stalled path recovered.
+    pub(crate) fn on_recovered(&mut self, tunnel: TunnelKey) {
+        if let Some((carrier, id)) = self.of(tunnel) {
+            carrier.policy.set_stalled(id, false);
         }
     }
 
