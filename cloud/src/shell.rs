@@ -22,7 +22,7 @@ use polyrail_config::{CloudConfig, CloudTables};
 use polyrail_daemon::start::{
     linkdb_probe, linkdb_settings, prepare_process, random, session_settings, signals, start_linkdb,
 };
-use polyrail_daemon::{Daemon, Supervisor, Survey};
+use polyrail_daemon::{Certificates, Daemon, Supervisor, Survey};
 use polyrail_identity::TlsIdentity;
 use polyrail_model::{Bitrate, Destination, Families, Identity, NodeRole, TunnelMode};
 use polyrail_relay::{LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
@@ -78,6 +78,7 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
         control,
         linkdb,
         shutdown: Shutdown::default(),
+        certificates: Certificates::default(),
         supervisor: Supervisor::from_environment(),
         signals,
     };

@@ -8,12 +8,14 @@
 
 #![forbid(unsafe_code)]
 
+mod certificates;
 mod daemon;
 pub mod request;
 pub mod start;
 mod supervisor;
 pub mod survey;
 
+pub use certificates::Certificates;
 pub use daemon::Daemon;
 pub use request::{Operate, serve};
 pub use supervisor::Supervisor;

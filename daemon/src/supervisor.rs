@@ -23,8 +23,8 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// The service manager that the environment names. A socket that cannot be used is logged:
-    /// then systemd ends the start after its own timeout.
+    /// The service manager that the environment names. An unusable socket is logged; systemd then
+    /// ends the start after its own timeout.
     pub fn from_environment() -> Self {
         let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return Self::default() };
         let own = std::process::id().to_string();

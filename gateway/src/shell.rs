@@ -17,7 +17,7 @@ use polyrail_config::{GatewayConfig, GatewayTables, SocksReply};
 use polyrail_daemon::start::{
     linkdb_probe, linkdb_settings, prepare_process, random, session_settings, signals, start_linkdb,
 };
-use polyrail_daemon::{Daemon, Supervisor};
+use polyrail_daemon::{Certificates, Daemon, Supervisor};
 use polyrail_identity::TlsIdentity;
 use polyrail_model::{Destination, InstanceId, NodeRole};
 use polyrail_relay::{AcceptGate, LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
@@ -74,6 +74,7 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
         control,
         linkdb,
         shutdown: Shutdown::default(),
+        certificates: Certificates::default(),
         supervisor: Supervisor::from_environment(),
         signals,
     };

@@ -226,31 +226,16 @@ impl Carriers {
         Ok(())
     }
 
-    /// Uses another certificate for new connections; closes connections to a revoked cloud.
+    /// Uses another certificate for new connections.
     ///
     /// # Errors
     /// TLS rejects it; the old one stays.
     pub(crate) fn set_identity(
         &mut self,
-        now: Instant,
-        relay: &mut Relay,
         old: &TlsIdentity,
         new: &TlsIdentity,
     ) -> Result<(), IdentityError> {
-        self.clients.set_identity(old, new)?;
-        for tunnel in relay.tunnel_keys() {
-            let Some(view) = relay.tunnel(tunnel) else { continue };
-            if let Some(serial) = view.serial.filter(|serial| new.is_revoked(serial)) {
-                let carrier = view.carrier;
-                tracing::warn!(
-                    carrier,
-                    serial,
-                    "closing a tunnel: the cloud's certificate is revoked"
-                );
-                relay.close_tunnel(now, tunnel);
-            }
-        }
-        Ok(())
+        self.clients.set_identity(old, new)
     }
 
     /// Applies a new configuration of the carriers; it cannot fail.
