@@ -75,7 +75,6 @@ impl Operate for Cloud {
             warnings.extend(warned);
         }
         if let Some(identity) = identity {
-            close_revoked(now, relay, &identity);
             self.daemon.identity = identity;
         }
         if (&old.access, &old.dial) != (&config.access, &config.dial) {
@@ -96,6 +95,7 @@ impl Operate for Cloud {
             linkdb.reload(start::linkdb_settings(settings, settings.shares()));
         }
         self.daemon.config = config;
+        self.daemon.check_certificates(now, relay);
         Ok(warnings)
     }
 }
@@ -111,23 +111,6 @@ impl Cloud {
             self.listeners.set_congestion(&self.daemon.identity, congestion)?;
         }
         identity.map_or(Ok(()), |identity| self.listeners.set_identity(identity))
-    }
-}
-
-/// Closes the tunnels of gateways whose certificates are revoked, including tunnels in early data.
-/// Handshakes under way are checked against the new list when they finish.
-fn close_revoked(now: Instant, relay: &mut Relay, identity: &TlsIdentity) {
-    for tunnel in relay.tunnel_keys() {
-        let Some(view) = relay.tunnel(tunnel) else { continue };
-        let revoked = view.serial.is_some_and(|serial| identity.is_revoked(serial));
-        if revoked {
-            tracing::warn!(
-                gateway = view.peer.map(ToString::to_string),
-                serial = view.serial,
-                "closing a tunnel: the gateway's certificate is revoked"
-            );
-            relay.close_tunnel(now, tunnel);
-        }
     }
 }
 

@@ -22,7 +22,7 @@ use polyrail_config::{CloudConfig, CloudTables};
 use polyrail_daemon::start::{
     linkdb_probe, linkdb_settings, prepare_process, random, session_settings, signals, start_linkdb,
 };
-use polyrail_daemon::{Daemon, Survey};
+use polyrail_daemon::{Certificates, Daemon, Supervisor, Survey};
 use polyrail_identity::TlsIdentity;
 use polyrail_model::{Bitrate, Destination, Families, Identity, NodeRole, TunnelMode};
 use polyrail_relay::{LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
@@ -71,8 +71,17 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
         linkdb: probe,
     };
     let control = polyrail_admin::start(options).context("cannot start the control thread")?;
-    let shutdown = Shutdown::default();
-    let daemon = Daemon { config, settings, identity, control, linkdb, shutdown, signals };
+    let daemon = Daemon {
+        config,
+        settings,
+        identity,
+        control,
+        linkdb,
+        shutdown: Shutdown::default(),
+        certificates: Certificates::default(),
+        supervisor: Supervisor::from_environment(),
+        signals,
+    };
     let mut cloud = Cloud::new(daemon, waker, poll.registry())?;
     cloud.descriptors = Descriptors::within(descriptors);
     tracing::info!(
@@ -84,6 +93,7 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
         descriptors,
         "polyrail-cloud started"
     );
+    cloud.daemon.supervisor.ready(Instant::now());
     polyrail_relay::run(&mut poll, &mut relay, &mut cloud).context("the event loop failed")?;
     tracing::info!("polyrail-cloud stopped");
     Ok(())
@@ -353,7 +363,7 @@ impl Shell for Cloud {
         if let Some(linkdb) = &mut self.daemon.linkdb {
             linkdb.on_turn(now, relay, false);
         }
-        self.daemon.shutdown.on_turn(now, relay);
+        self.daemon.on_turn(now, relay);
         if self.paths.is_due(now) {
             self.look_at_paths(now, relay, "");
         }
@@ -361,7 +371,7 @@ impl Shell for Cloud {
 
     fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
         let accepts = self.listeners.next_timeout(now, self.daemon.shutdown.takes_new());
-        let others = [self.dialer.next_timeout(), self.daemon.shutdown.next_timeout(), accepts];
+        let others = [self.dialer.next_timeout(), self.daemon.next_timeout(), accepts];
         others.into_iter().flatten().min()
     }
 

@@ -352,7 +352,7 @@ fn revoked_gateway_is_closed_at_any_stage_of_its_handshake() {
     assert_eq!(code, 200, "{answer}");
     let closed = |cloud: &Cloud| {
         let log = cloud.log();
-        log.matches("closing a tunnel: the gateway's certificate is revoked").count()
+        log.matches("closing a tunnel: the peer's certificate is revoked").count()
     };
     assert_eq!(closed(&cloud), 2, "{}", cloud.log());
     late.until("end", |event| match event {

@@ -4,11 +4,14 @@ use std::time::Instant;
 
 use polyrail_admin::{AdminEvent, AdminHandle};
 use polyrail_config::{ChainSpec, Common, Config, Tables};
-use polyrail_identity::TlsIdentity;
+use polyrail_identity::{Clock, SystemClock, TlsIdentity};
 use polyrail_relay::{Foresight, Relay, Shutdown};
 use polyrail_session::{SessionKey, Settings};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook_mio::v1_0::Signals;
+
+use crate::certificates::Rules;
+use crate::{Certificates, Supervisor};
 
 /// The common state of a daemon.
 pub struct Daemon<C: Tables> {
@@ -24,6 +27,10 @@ pub struct Daemon<C: Tables> {
     pub linkdb: Option<Foresight>,
     /// Whether the daemon shuts down, and how far it is.
     pub shutdown: Shutdown,
+    /// The certificates of the peers.
+    pub certificates: Certificates,
+    /// The service manager.
+    pub supervisor: Supervisor,
     /// The signals that the daemon handles, registered with its poll.
     pub signals: Signals,
 }
@@ -31,14 +38,49 @@ pub struct Daemon<C: Tables> {
 impl<C: Tables> Daemon<C> {
     /// Handles pending signals: SIGTERM and SIGINT shut down, SIGHUP reloads. `reason` is sent to
     /// the peers.
+    ///
+    /// # Panics
+    /// On SIGUSR1 in builds with debug assertions, for tests of the restart.
     pub fn on_signals(&mut self, now: Instant, relay: &mut Relay, reason: &str) {
         for signal in self.signals.pending() {
             match signal {
-                SIGTERM | SIGINT => self.shutdown.begin(now, relay, reason),
+                SIGTERM | SIGINT => {
+                    self.supervisor.stopping();
+                    self.shutdown.begin(now, relay, reason);
+                }
                 SIGHUP => self.control.request_reload(),
+                SIGUSR1 if cfg!(debug_assertions) => panic!("requested by SIGUSR1"),
                 _ => {}
             }
         }
+    }
+
+    /// Runs due work of the shutdown, the watchdog and the check of the peers' certificates; called
+    /// once a turn.
+    pub fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
+        self.shutdown.on_turn(now, relay);
+        self.supervisor.on_turn(now);
+        if self.certificates.is_due(now) {
+            self.check_certificates(now, relay);
+        }
+    }
+
+    /// Ends tunnels and sessions whose peers' certificates are revoked or have expired.
+    pub fn check_certificates(&mut self, now: Instant, relay: &mut Relay) {
+        let Self { config, identity, certificates, .. } = self;
+        let grace = config.common.tls.expiry_grace;
+        let rules = Rules { identity, grace, since_epoch: SystemClock.since_epoch() };
+        certificates.enforce(now, relay, &rules);
+    }
+
+    /// When [`Daemon::on_turn`] is due.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let timers = [
+            self.shutdown.next_timeout(),
+            self.supervisor.next_timeout(),
+            self.certificates.next_timeout(),
+        ];
+        timers.into_iter().flatten().min()
     }
 
     /// Publishes an event on the admin socket.

@@ -1,20 +1,24 @@
 //! The half of a daemon that the gateway and the cloud share.
 //!
 //! [`Daemon`] owns what a reload or an operator may change on either side: configuration, session
-//! settings, identity, the handles of the control thread and of LinkDB, and the shutdown state.
-//! [`start`] builds its parts, [`request`] answers the control thread, and [`survey`] translates
-//! the relay's status into the types of the admin interface. The relay itself does not know that
-//! interface.
+//! settings, identity, the handles of the control thread and of LinkDB, the shutdown state, and
+//! the service manager. [`start`] builds its parts, [`request`] answers the control thread, and
+//! [`survey`] translates the relay's status into the types of the admin interface. The relay itself
+//! does not know that interface.
 
 #![forbid(unsafe_code)]
 
+mod certificates;
 mod daemon;
 pub mod request;
 pub mod start;
+mod supervisor;
 pub mod survey;
 
+pub use certificates::Certificates;
 pub use daemon::Daemon;
 pub use request::{Operate, serve};
+pub use supervisor::Supervisor;
 pub use survey::Survey;
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Builds the parts that both daemons start with.
 
+use std::panic::PanicHookInfo;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use polyrail_relay::Foresight;
 use polyrail_relay::linkdb::{LinkDbSettings, Options, Worker};
 use polyrail_session::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook_mio::v1_0::Signals;
 
 /// Installs the signal handlers and registers them. Call it first: a SIGHUP that arrives earlier
@@ -22,16 +23,39 @@ use signal_hook_mio::v1_0::Signals;
 /// The system refuses a handler or its registration.
 pub fn signals(registry: &Registry, token: Token) -> anyhow::Result<Signals> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    if cfg!(debug_assertions) {
+        // Tests request a panic with it.
+        signals.add_signal(SIGUSR1)?;
+    }
     registry.register(&mut signals, token, Interest::READABLE)?;
     Ok(signals)
 }
 
-/// Raises the limit of open files and logs kernel settings that need attention. Returns the limit.
+/// Logs panics from now on, raises the limit of open files, and logs kernel settings that need
+/// attention. Returns the limit.
 pub fn prepare_process() -> u64 {
+    std::panic::set_hook(Box::new(on_panic));
     for finding in polyrail_config::kernel::findings() {
         tracing::warn!("{finding}");
     }
     polyrail_relay::raise_descriptor_limit()
+}
+
+/// Logs a panic. A panic of the data plane's thread then ends the process, because it unwinds
+/// `main`. The threads in [`VITAL`] serve users' flows as well, so their panics abort the process.
+/// The others report their failure themselves.
+fn on_panic(panic: &PanicHookInfo<'_>) {
+    let payload = panic.payload();
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    let reason = text.unwrap_or("unknown reason");
+    let place = panic.location().map(tracing::field::display);
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("unnamed");
+    tracing::error!(thread = name, place, reason, "thread panicked");
+    if VITAL.iter().any(|vital| name.starts_with(vital)) {
+        std::process::abort();
+    }
 }
 
 /// Random bytes from the system.
@@ -93,4 +117,6 @@ pub fn linkdb_probe(
     })
 }
 
+/// The beginnings of the names of threads without which a daemon does not serve users, besides the main thread.
+const VITAL: [&str; 2] = ["interception", "resolve-"];
 const DAY: Duration = Duration::from_secs(86_400);

@@ -55,7 +55,7 @@ impl Operate for Gateway {
         let old = self.daemon.config.clone();
         check_direct(&old, &config)?;
         if let Some(identity) = identity {
-            let outcome = self.carriers.set_identity(now, relay, &self.daemon.identity, &identity);
+            let outcome = self.carriers.set_identity(&self.daemon.identity, &identity);
             outcome.map_err(|error| {
                 AdminError::new(ErrorCode::InvalidConfig, error.to_string()).about_key("tls")
             })?;
@@ -80,6 +80,7 @@ impl Operate for Gateway {
         self.carriers.reload(now, relay, &config);
         let warnings = congestion_warnings(&old, &config);
         self.daemon.config = config;
+        self.daemon.check_certificates(now, relay);
         Ok(warnings)
     }
 

@@ -14,10 +14,10 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
 use polyrail_admin::{AdminEvent, AdminOptions, StartOptions};
 use polyrail_config::{GatewayConfig, GatewayTables, SocksReply};
-use polyrail_daemon::Daemon;
 use polyrail_daemon::start::{
     linkdb_probe, linkdb_settings, prepare_process, random, session_settings, signals, start_linkdb,
 };
+use polyrail_daemon::{Certificates, Daemon, Supervisor};
 use polyrail_identity::TlsIdentity;
 use polyrail_model::{Destination, InstanceId, NodeRole};
 use polyrail_relay::{AcceptGate, LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
@@ -30,7 +30,7 @@ use crate::dns::{DnsSocket, is_dns};
 use crate::name_service::NameService;
 use crate::socks_clients::SocksClients;
 use crate::users::Users;
-use crate::{telemetry, transparent};
+use crate::{socks_clients, telemetry, transparent};
 
 /// Runs the daemon until a signal ends it.
 ///
@@ -67,11 +67,21 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
     let options =
         AdminOptions { config: config.clone(), start, waker, watch_links: true, linkdb: probe };
     let control = polyrail_admin::start(options).context("cannot start the control thread")?;
-    let shutdown = Shutdown::default();
-    let daemon = Daemon { config, settings, identity, control, linkdb, shutdown, signals };
+    let daemon = Daemon {
+        config,
+        settings,
+        identity,
+        control,
+        linkdb,
+        shutdown: Shutdown::default(),
+        certificates: Certificates::default(),
+        supervisor: Supervisor::from_environment(),
+        signals,
+    };
     let mut gateway = Gateway::new(now, daemon, carriers, telemetry, poll.registry())?;
     gateway.sockets_max = polyrail_relay::flows_within(descriptors);
     tracing::info!(%name, %cloud, descriptors, "polyrail-gateway started");
+    gateway.daemon.supervisor.ready(Instant::now());
     polyrail_relay::run(&mut poll, &mut relay, &mut gateway).context("the event loop failed")?;
     tracing::info!("polyrail-gateway stopped");
     Ok(())
@@ -238,8 +248,8 @@ impl Gateway {
             Event::Dialed { flow } | Event::Readable { flow } | Event::Writable { flow } => {
                 self.on_flow(now, relay, flow, &event);
             }
-            Event::PathStalled { tunnel, .. } => self.carriers.set_stalled(tunnel, true),
-            Event::PathRecovered { tunnel } => self.carriers.set_stalled(tunnel, false),
+            Event::PathStalled { tunnel, .. } => self.carriers.on_stall(now, relay, tunnel),
+            Event::PathRecovered { tunnel } => self.carriers.on_recovered(tunnel),
             Event::Reset { flow, reason } => self.on_flow_closed(now, relay, flow, reason),
             Event::Closed { flow } => {
                 self.on_flow_closed(now, relay, flow, ResetReason::PeerReset);
@@ -355,7 +365,7 @@ impl Shell for Gateway {
         if let Some(linkdb) = &mut self.daemon.linkdb {
             linkdb.on_turn(now, relay, true);
         }
-        self.daemon.shutdown.on_turn(now, relay);
+        self.daemon.on_turn(now, relay);
     }
 
     fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
@@ -370,7 +380,7 @@ impl Shell for Gateway {
             self.clients.next_timeout(),
             self.names.as_ref().and_then(|names| names.next_timeout(now)),
             carriers.flatten(),
-            self.daemon.shutdown.next_timeout(),
+            self.daemon.next_timeout(),
         ];
         gates.chain(others.into_iter().flatten()).min()
     }
@@ -399,7 +409,7 @@ fn listen_transparently(config: &GatewayConfig) -> anyhow::Result<Vec<TcpListene
 fn listen_for_socks(config: &GatewayConfig) -> anyhow::Result<Vec<TcpListener>> {
     let addresses = config.socks5.iter().flat_map(|socks5| &socks5.listen);
     let listen = |address: &SocketAddr| {
-        TcpListener::bind(*address)
+        socks_clients::listen(*address)
             .with_context(|| format!("cannot listen on {address} (socks5.listen)"))
     };
     addresses.map(listen).collect()

@@ -19,13 +19,14 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
 use mio::event::Event as Readiness;
-use mio::net::TcpStream;
+use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use polyrail_config::SocksReply;
 use polyrail_model::{Destination, UserId};
 use polyrail_relay::Relay;
 use polyrail_session::{Event, FlowKey, ResetReason};
 use slab::Slab;
+use socket2::{Domain, Socket, Type};
 
 use crate::socks5::{Negotiation, ReplyCode, SocksEvent};
 
@@ -36,10 +37,37 @@ pub const CLIENTS_MAX: usize = 4096;
 /// Timeout of a client's request.
 pub const NEGOTIATION_MAX: Duration = Duration::from_secs(15);
 
+/// Connections that the kernel queues until they are accepted.
+const BACKLOG: i32 = 1024;
+
 /// How long a client waits for the dial and for its flow to accept its first data. Longer than the
 /// defaults of `session.linger` (120 s) and `dial.timeout` (10 s) together, so that it applies only
 /// if an answer was lost.
 pub const DIAL_MAX: Duration = Duration::from_secs(130);
+
+/// Listens for clients, also on an address that this host does not have yet: an interface towards
+/// users may come up after the daemon. Connections then succeed from that moment on
+/// (`IP_FREEBIND`, ip(7)).
+///
+/// # Errors
+/// The port is taken or needs privileges.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address) {
+        Err(error) if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => {}
+        bound => return bound,
+    }
+    tracing::warn!(%address, "this host does not have the SOCKS5 server's address yet, waiting");
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv4() {
+        socket.set_freebind_v4(true)?;
+    } else {
+        socket.set_freebind_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(TcpListener::from_std(socket.into()))
+}
 
 /// The clients.
 pub(crate) struct SocksClients {

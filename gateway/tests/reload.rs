@@ -1,4 +1,4 @@
-//! Reloads of a running gateway without a cloud.
+//! A running gateway without a cloud: its service manager, its reloads and its end.
 
 #![allow(clippy::unwrap_used)] // also in the helpers
 
@@ -6,18 +6,21 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
+use nix::unistd::Pid;
 use polyrail_identity::{Authority, IssueRequest, Issued, NodeRole};
 use polyrail_model::Identity;
 
 /// The process; it ends with the test.
 struct Gateway {
     process: Child,
+    manager: UnixDatagram,
     authority: Authority,
     folder: tempfile::TempDir,
     text: String,
@@ -30,6 +33,7 @@ impl Drop for Gateway {
     }
 }
 
+const WATCHDOG: Duration = Duration::from_millis(300);
 const TEXT: &str = r#"
 mode = "auto"
 [tls]
@@ -54,26 +58,46 @@ congestion = "reno"
 
 impl Gateway {
     fn start() -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        Self::start_at(&free.to_string())
+    }
+
+    /// With the SOCKS5 server at `socks`, and the socket `notify` as its service manager's.
+    fn start_at(socks: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path();
         let authority = Authority::create(dir, "Test", false).unwrap();
         issue(&authority, dir, "g");
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let text = TEXT.replace("SOCKS", &free.to_string());
+        let text = TEXT.replace("SOCKS", socks);
         fs::write(dir.join("gateway.toml"), &text).unwrap();
+        let manager = UnixDatagram::bind(dir.join("notify")).unwrap();
+        manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let process = Command::new(env!("CARGO_BIN_EXE_polyrail-gateway"))
             .arg("--config")
             .arg(dir.join("gateway.toml"))
+            .env("NOTIFY_SOCKET", dir.join("notify"))
+            .env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string())
             .stderr(File::create(dir.join("log")).unwrap())
             .spawn()
             .unwrap();
-        let gateway = Self { process, authority, folder, text };
+        let gateway = Self { process, manager, authority, folder, text };
         let limit = Instant::now() + Duration::from_secs(20);
         while !gateway.log().contains("polyrail-gateway started") {
             assert!(Instant::now() < limit, "it does not start:\n{}", gateway.log());
             std::thread::sleep(Duration::from_millis(5));
         }
         gateway
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// The next message to the service manager.
+    fn told(&self) -> String {
+        let mut message = [0; 64];
+        let length = self.manager.recv(&mut message).unwrap();
+        String::from_utf8_lossy(&message[..length]).into_owned()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -139,6 +163,42 @@ fn unavailable_congestion_control_causes_a_warning() {
     let answer = gateway.reload();
     assert!(answer.contains("carrier.b.congestion: QUIC has no"), "{answer}");
     assert!(answer.contains("modprobe tcp_weft"), "{answer}");
+}
+
+#[test]
+fn service_manager_is_told_and_an_idle_gateway_stops_within_a_second() {
+    let mut gateway = Gateway::start();
+    assert_eq!(gateway.told(), "READY=1");
+    let ready = Instant::now();
+    assert_eq!([gateway.told(), gateway.told()], ["WATCHDOG=1", "WATCHDOG=1"]);
+    assert!(ready.elapsed() < WATCHDOG * 2, "{:?}", ready.elapsed());
+    let stopped = Instant::now();
+    gateway.signal(Signal::SIGTERM);
+    assert!(gateway.process.wait().unwrap().success());
+    assert!(stopped.elapsed() < Duration::from_secs(1), "{:?}", stopped.elapsed());
+    while gateway.told() != "STOPPING=1" {}
+}
+
+#[test]
+fn panic_ends_the_gateway_with_its_reason_in_the_log() {
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    let mut gateway = Gateway::start();
+    gateway.signal(Signal::SIGUSR1);
+    assert_eq!(gateway.process.wait().unwrap().code(), Some(101));
+    let log = gateway.log();
+    let line = log.lines().find(|line| line.contains("thread panicked")).unwrap();
+    for part in ["ERROR", "thread=\"main\"", "daemon.rs", "requested by SIGUSR1"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+}
+
+#[test]
+fn gateway_waits_for_the_address_of_its_socks5_server() {
+    let gateway = Gateway::start_at("192.0.2.77:1080");
+    assert!(gateway.log().contains("waiting address=192.0.2.77:1080"), "{}", gateway.log());
+    assert_eq!(gateway.told(), "READY=1");
 }
 
 #[test]

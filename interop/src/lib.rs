@@ -22,6 +22,7 @@ mod bulk;
 pub mod carrier;
 pub mod client;
 pub mod configuration;
+pub mod crash;
 pub mod demo;
 pub mod dns;
 pub mod download;

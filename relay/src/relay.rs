@@ -53,6 +53,8 @@ pub struct Relay {
     by_flow: HashMap<FlowKey, usize>,
     /// Legs to serve, each at most once.
     queue: VecDeque<usize>,
+    /// Bytes moved between sockets and flows since the start.
+    moved_bytes: u64,
     pending_resets: PendingResets,
     traffic: TrafficTotals,
     traffic_at: Option<Instant>,
@@ -76,6 +78,7 @@ impl Relay {
             legs: Slab::new(),
             by_flow: HashMap::new(),
             queue: VecDeque::new(),
+            moved_bytes: 0,
             pending_resets: PendingResets::default(),
             traffic: TrafficTotals::default(),
             traffic_at: None,
@@ -173,6 +176,11 @@ impl Relay {
     /// The number of tunnels.
     pub fn tunnel_count(&self) -> usize {
         self.tunnels.len()
+    }
+
+    /// Bytes moved between users' sockets and flows since the start, in both directions.
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes
     }
 
     /// The number of legs.
@@ -309,6 +317,7 @@ impl Relay {
                 Served::Failed(reason) => self.fail_leg(now, index, reason),
             }
         }
+        self.moved_bytes += moved as u64;
     }
 
     fn take_session_events(&mut self, now: Instant) {

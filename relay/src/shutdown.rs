@@ -1,9 +1,12 @@
 //! The orderly shutdown of a daemon.
 //!
 //! ```text
-//!   Serving ──begin()──> Draining ──no flows left, or DRAIN_MAX──> Closing ──> Over
-//!                            └────────── begin() again ───────────────┘
+//!   Serving ──begin()──> Draining ──no flow is busy, or DRAIN_MAX──> Closing ──> Over
+//!                            └─────────── begin() again ────────────────┘
 //! ```
+//!
+//! A flow is busy while the session holds its data, and for [`QUIET`] after bytes moved. So idle
+//! connections, which clients keep open for minutes, do not delay the end.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +14,7 @@ use polyrail_session::SessionStatus;
 
 use crate::Relay;
 
-/// How long open flows may continue after the shutdown began.
+/// How long busy flows may continue after the shutdown began.
 pub const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// The progress of a shutdown.
@@ -27,6 +30,8 @@ enum Stage {
     Draining {
         until: Instant,
         look_at: Instant,
+        /// Bytes that the relay had moved at the last look, and since when.
+        moved: (u64, Instant),
     },
     Closing {
         until: Instant,
@@ -39,9 +44,10 @@ impl Shutdown {
     pub fn begin(&mut self, now: Instant, relay: &mut Relay, reason: &str) {
         match self.stage {
             Stage::Serving => {
-                tracing::info!(legs = relay.leg_count(), "shutting down; open flows may finish");
+                tracing::info!(legs = relay.leg_count(), "shutting down; busy flows may finish");
                 relay.endpoint().go_away(now, reason);
-                self.stage = Stage::Draining { until: now + DRAIN_MAX, look_at: now };
+                let moved = (relay.moved_bytes(), now);
+                self.stage = Stage::Draining { until: now + DRAIN_MAX, look_at: now, moved };
             }
             Stage::Draining { .. } => self.close(now, relay),
             Stage::Closing { .. } | Stage::Over => self.stage = Stage::Over,
@@ -67,7 +73,7 @@ impl Shutdown {
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.stage {
             Stage::Serving | Stage::Over => None,
-            Stage::Draining { until, look_at } => Some(until.min(look_at)),
+            Stage::Draining { until, look_at, .. } => Some(until.min(look_at)),
             Stage::Closing { until } => Some(until),
         }
     }
@@ -76,14 +82,15 @@ impl Shutdown {
     pub fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         match &mut self.stage {
             Stage::Serving | Stage::Over => {}
-            Stage::Draining { until, look_at } => {
+            Stage::Draining { until, look_at, moved } => {
                 if now >= *look_at {
                     *look_at = now + LOOK_EVERY;
+                    if relay.moved_bytes() != moved.0 {
+                        *moved = (relay.moved_bytes(), now);
+                    }
+                    let quiet = now.saturating_duration_since(moved.1) >= QUIET;
                     let sessions = relay.endpoint_ref().status().sessions;
-                    // A session without a path cannot finish its flows.
-                    let open =
-                        |session: &SessionStatus| session.flows > 0 && !session.paths.is_empty();
-                    if !sessions.iter().any(open) || now >= *until {
+                    if !sessions.iter().any(|session| is_busy(session, quiet)) || now >= *until {
                         self.close(now, relay);
                     }
                 }
@@ -111,7 +118,17 @@ impl Shutdown {
     }
 }
 
-/// How long tunnels may take to close.
-const CLOSE_MAX: Duration = Duration::from_secs(2);
+/// Whether flows of a session may still finish. `quiet`: no bytes moved lately.
+fn is_busy(session: &SessionStatus, quiet: bool) -> bool {
+    let held = session.memory_sent.0 + session.memory_received.0 > 0;
+    // A session without a path cannot finish its flows.
+    session.flows > 0 && !session.paths.is_empty() && (held || !quiet)
+}
+
+/// How long after the last byte a flow counts as idle. With [`CLOSE_MAX`], an idle daemon ends
+/// within a second.
+const QUIET: Duration = Duration::from_millis(400);
+/// How long tunnels may take to close: a round trip of a slow carrier.
+const CLOSE_MAX: Duration = Duration::from_millis(500);
 /// How often a drain checks for open flows.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

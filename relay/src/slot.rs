@@ -38,6 +38,8 @@ pub struct TunnelView<'a> {
     pub peer: Option<&'a Identity>,
     /// The serial number of the peer's certificate, once the peer is known.
     pub serial: Option<&'a str>,
+    /// When the peer's certificate expires, since 1970, once the handshake is over.
+    pub expires: Option<Duration>,
     /// The address of the peer.
     pub address: Option<SocketAddr>,
     /// The local address, if known.
@@ -60,6 +62,7 @@ pub(crate) struct Slot {
     pub(crate) stage: Stage,
     pub(crate) peer: Option<Identity>,
     pub(crate) serial: Option<String>,
+    pub(crate) expires: Option<Duration>,
     pub(crate) address: Option<SocketAddr>,
     pub(crate) local: Option<SocketAddr>,
     /// The room last reported to the session.
@@ -123,6 +126,7 @@ impl Slot {
             stage: Stage::Handshaking,
             peer: None,
             serial: None,
+            expires: None,
             address: tunnel.peer_addr(),
             local: tunnel.local_addr(),
             room: 0,
@@ -149,6 +153,7 @@ impl Slot {
             early: self.stage == Stage::Early,
             peer: self.peer.as_ref(),
             serial: self.serial.as_deref(),
+            expires: self.expires,
             address: self.address,
             local: self.local,
             sample: self.sample.as_ref(),

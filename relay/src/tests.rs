@@ -3,6 +3,7 @@
 mod contract;
 mod early;
 mod shared;
+mod shutdown;
 mod traffic;
 
 use std::collections::VecDeque;

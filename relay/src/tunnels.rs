@@ -304,6 +304,7 @@ impl Tunnels {
         slot.stage = Stage::Up;
         slot.update_addresses();
         slot.serial = Some(up.serial.clone());
+        slot.expires = Some(up.expires);
         if stage == Stage::Early {
             endpoint.tunnel_confirmed(now, tunnel, up.exporter);
         } else {

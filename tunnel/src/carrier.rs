@@ -48,6 +48,8 @@ pub struct SocketOptions {
     pub connect_timeout: Duration,
     /// How long to wait for the end of the TLS handshake. Default 10 s.
     pub handshake_timeout: Duration,
+    /// The largest TCP segment in both directions, in bytes (`TCP_MAXSEG`). Default: none.
+    pub segment_max: Option<u32>,
 }
 
 impl Default for SocketOptions {
@@ -58,6 +60,7 @@ impl Default for SocketOptions {
             keepalive: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(10),
+            segment_max: None,
         }
     }
 }
@@ -172,6 +175,7 @@ pub(crate) fn apply_options(
         .and_then(|()| socket.set_tcp_user_timeout(Some(options.user_timeout)))
         .and_then(|()| socket.set_tcp_keepalive(&keepalive))
         .and_then(|()| socket.set_tcp_notsent_lowat(NOTSENT_LOWAT_FIRST))
+        .and_then(|()| options.segment_max.map_or(Ok(()), |bytes| socket.set_tcp_mss(bytes)))
         .map_err(|error| internal("set the options of a TCP socket", &error))
 }
 

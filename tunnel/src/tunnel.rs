@@ -146,7 +146,7 @@ pub struct Early {
 }
 
 impl From<Peer> for Early {
-    fn from(Peer { name, serial }: Peer) -> Self {
+    fn from(Peer { name, serial, .. }: Peer) -> Self {
         Self { peer: name, serial }
     }
 }
@@ -158,6 +158,8 @@ pub struct Established {
     pub peer: Identity,
     /// The serial number of the peer's certificate, in lower-case hexadecimal digits.
     pub serial: String,
+    /// When the peer's certificate, or one above it, expires, since 1970.
+    pub expires: Duration,
     /// A secret of the two ends of this connection (RFC 8446 7.5).
     pub exporter: [u8; 32],
     /// Whether an earlier TLS session was resumed.

@@ -406,3 +406,42 @@ fn pacing_does_not_hold_acknowledgements_and_control_back() {
     // a delay is anything up to 140 ms, so one run in 200 would pass.
     assert!(delays[9] < Duration::from_millis(40), "{delays:?}");
 }
+
+/// Sends data units from `from` to `to` for some time; returns the bytes that arrived.
+fn pump(world: &mut World, [from, to]: [usize; 2], time: Duration) -> u64 {
+    let (begin, before) = (Instant::now(), world.ends[to].bytes);
+    while begin.elapsed() < time {
+        while world.ends[from].tunnel.room() > 0 {
+            let tag = world.tag();
+            world.ends[from].tunnel.send(Unit::Data { tag }, &[7; 8_000]);
+        }
+        world.ends[from].tunnel.flush(Instant::now());
+        world.ends[from].measure();
+        world.step();
+    }
+    world.ends[to].bytes - before
+}
+
+#[test]
+fn path_whose_mtu_shrinks_keeps_most_of_its_rate() {
+    // 20 Mbit/s, 40 ms, and a link of 1,280 bytes less the headers of IPv4 and UDP.
+    let rate = Some((2_500_000, 128 << 10));
+    let fast = Faults { rate, delay: Duration::from_millis(20), ..Faults::default() };
+    let time = Duration::from_secs(5);
+    let run = |longest, later| {
+        let (mut world, tap) = up_with(SocketOptions::default(), Faults { longest, ..fast }, 1);
+        world.ends[0].keeping = false;
+        pump(&mut world, [1, 0], Duration::from_secs(2));
+        tap.set(|faults| faults.longest = later);
+        let mut tenths = Vec::new();
+        for _ in 0..20 {
+            tenths.push(pump(&mut world, [1, 0], time / 20) / 1000);
+        }
+        println!("{tenths:?} kB");
+        tenths.iter().sum::<u64>()
+    };
+    let small = run(1_252, 1_252);
+    let shrunk = run(65_535, 1_252);
+    println!("{small} {shrunk}");
+    assert!(shrunk * 10 >= small * 7, "{shrunk} of {small} kB");
+}

@@ -14,7 +14,7 @@ use common::{TestClock, loopback};
 use polyrail_identity::{CertificateFault, IdentityPaths};
 use polyrail_model::Unit;
 use polyrail_tunnel::CloseReason;
-use polyrail_tunnel::quic::{STREAMS_MAX, ServerOptions};
+use polyrail_tunnel::quic::{Listener, STREAMS_MAX, ServerOptions};
 use quic_world::wire::Tap;
 use quic_world::{World, client};
 
@@ -324,4 +324,28 @@ fn many_small_units_pass_although_streams_are_bounded() {
     let (mut world, address, authority) = serving(ServerOptions::default());
     let [near, far] = world.pair(&mut client(authority.gateway(), &TestClock::new()), address);
     world.transfer(near, far, 2 * STREAMS_MAX as u32 + 1_000, 20);
+}
+
+#[test]
+fn listener_at_another_address_cannot_reset_a_connection() {
+    let authority = Authority::new();
+    let clock = TestClock::new();
+    let identity = authority.cloud();
+    let (mut world, address) = World::serving(identity.clone(), &clock);
+    let tap = Tap::new(address);
+    let [near, far] = world.pair(&mut client(authority.gateway(), &clock), tap.address());
+    world.transfer(near, far, 20, 1_400);
+    let elsewhere = "127.0.0.2:0".parse().unwrap();
+    let mut other = Listener::bind(elsewhere, identity, ServerOptions::default(), clock).unwrap();
+    tap.redirect(other.local_addr());
+    world.ends[near].send(Unit::Data { tag: 1_000_000 }, &[0; 1_000]);
+    for _ in 0..10 {
+        world.run_for(Duration::from_millis(20));
+        other.on_ready(Instant::now(), true, false);
+        other.receive(Instant::now());
+    }
+    assert!(other.counters().resets > 0, "{:?}", other.counters());
+    assert_eq!(world.ends[near].closed, None);
+    tap.redirect(address);
+    world.until("the unit", |ends| ends[far].units.contains(&vec![0; 1_000]));
 }

@@ -286,6 +286,7 @@ mod tests {
             key: dir.join(format!("{name}.key")),
             authority: dir.join("ca.crt"),
             revocations: Some(dir.join("revoked.crl")),
+            expiry_grace: std::time::Duration::ZERO,
         }
     }
 

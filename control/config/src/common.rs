@@ -107,6 +107,17 @@ pub struct TlsConfig {
     /// The authority's revocation list, PEM.
     #[serde(default, deserialize_with = "some_path")]
     pub revocations: Option<PathBuf>,
+    /// How long a tunnel may outlive its peer's certificate; default 1 h, 0 to 1,000 h.
+    #[serde(
+        default = "expiry_grace",
+        deserialize_with = "duration::<_, 0, 3_600_000_000>",
+        serialize_with = "with_unit"
+    )]
+    pub expiry_grace: Duration,
+}
+
+fn expiry_grace() -> Duration {
+    Duration::from_secs(3_600)
 }
 
 /// `[session]`: bounds of a session.
@@ -198,7 +209,7 @@ impl Common {
 
     /// The paths in it.
     pub(crate) fn paths(&mut self) -> Vec<&mut PathBuf> {
-        let Self { tls: TlsConfig { certificate, key, authority, revocations }, .. } = self;
+        let Self { tls: TlsConfig { certificate, key, authority, revocations, .. }, .. } = self;
         let socket = self.admin.as_mut().map(|admin| &mut admin.socket);
         let database = self.linkdb.as_mut().map(|linkdb| &mut linkdb.path);
         [certificate, key, authority]

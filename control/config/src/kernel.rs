@@ -98,6 +98,13 @@ const CHECKS: &[Check] = &[
         remedy: "sysctl -w net.ipv4.tcp_fastopen=3",
     },
     Check {
+        setting: "net.ipv4.tcp_mtu_probing",
+        wanted: "1 (after a black hole) or 2 (always)",
+        good: |found| matches!(found, "1" | "2"),
+        why: "a link that silently drops long packets stops TCP connections",
+        remedy: "sysctl -w net.ipv4.tcp_mtu_probing=1",
+    },
+    Check {
         setting: RP_FILTER,
         wanted: "loose (2) or off (0) on every interface",
         good: |found| !found.starts_with("strict"),
@@ -196,6 +203,7 @@ mod tests {
             ("net.ipv4.tcp_available_congestion_control", "reno cubic", "reno\tcubic bbr"),
             ("net.ipv4.tcp_allowed_congestion_control", "reno cubic bbr2", "bbr"),
             ("net.ipv4.tcp_fastopen", "1", "0x3".trim_start_matches("0x")),
+            ("net.ipv4.tcp_mtu_probing", "0", "1"),
             ("net.ipv4.tcp_rmem", "4096\t131072\t2097152", "4096\t131072\t6291456"),
             ("net.ipv4.tcp_wmem", "garbage", "4096 16384 4194304"),
         ];

@@ -186,6 +186,24 @@ fn both_examples_parse() {
     assert!(config.common.linkdb.unwrap().shares());
 }
 
+#[test]
+fn units_restart_a_failed_or_hanging_daemon_without_limit() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    for unit in ["polyrail-gateway.service", "polyrail-cloud.service"] {
+        let text = std::fs::read_to_string(folder.join(unit)).unwrap();
+        for setting in [
+            "StartLimitIntervalSec=0",
+            "Type=notify",
+            "Restart=always",
+            "RestartSec=1",
+            "WatchdogSec=10",
+            "KillMode=mixed",
+        ] {
+            assert!(text.lines().any(|line| line == setting), "{unit}: {setting}");
+        }
+    }
+}
+
 /// Replaces `from` in the example by `to`; the line at `mark` must be blamed on `key`, with
 /// `reason`.
 fn assert_placed([from, to, mark, key, reason]: &[&str; 5]) {

@@ -24,6 +24,8 @@ pub struct Peer {
     pub name: Identity,
     /// The certificate's serial number, in lower-case hexadecimal digits.
     pub serial: String,
+    /// When the first certificate of its chain expires, since 1970.
+    pub expires: Duration,
 }
 
 impl TlsIdentity {
@@ -63,7 +65,10 @@ impl TlsIdentity {
                 presented: name.to_string(),
             });
         }
-        Ok(Peer { name, serial: leaf.serial.to_string() })
+        let ends = read.iter().map(|link| link.not_after.unix_timestamp());
+        let expires = ends.min().and_then(|end_s| end_s.try_into().ok()).unwrap_or_default();
+        let expires = Duration::from_secs(expires);
+        Ok(Peer { name, serial: leaf.serial.to_string(), expires })
     }
 
     /// Checks signatures, validity and usage from the leaf up to an authority, by webpki.

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use polyrail_admin::AdminEvent;
 use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig, Mode};
-use polyrail_model::TunnelMode;
+use polyrail_model::{LinkSample, TunnelMode};
 use polyrail_relay::{Label, Relay};
 use polyrail_session::TunnelKey;
+use polyrail_tunnel::tls::SEGMENT_SHORT;
 use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions, Tunnel};
 
 use super::Clients;
@@ -29,6 +30,8 @@ pub(super) struct Carrier {
     alive: Vec<(AttemptId, TunnelKey)>,
     /// The configured congestion control is not available over QUIC, or in the kernel.
     without_congestion: [bool; 2],
+    /// Until when new TLS connections use short segments, because long ones seem to be dropped.
+    short_until: Option<Instant>,
     /// The last logged failure, and when it was logged.
     pub(super) told: Option<(String, Instant)>,
     /// Its interface or address was reported before.
@@ -52,6 +55,7 @@ impl Carrier {
             mode,
             alive: Vec::new(),
             without_congestion: [false; 2],
+            short_until: None,
             told: None,
             located: false,
             stalled_at: None,
@@ -112,6 +116,23 @@ impl Carrier {
         self.alive.retain(|(known, _)| *known != id);
         tracing::debug!(carrier = self.name(), attempt = id.0, %reason, "tunnel closed");
         self.policy.on_closed(now, id, &ending(reason));
+    }
+
+    /// One of its paths stalled.
+    pub(super) fn on_stall(&mut self, now: Instant, relay: &Relay, id: AttemptId, key: TunnelKey) {
+        self.policy.set_stalled(id, true);
+        let Some(view) = relay.tunnel(key).filter(|view| view.mode == TunnelMode::Tls) else {
+            return;
+        };
+        if view.sample.is_some_and(drops_long_packets) {
+            if self.short_until.is_none_or(|until| until <= now) {
+                tracing::info!(
+                    carrier = self.name(),
+                    "the link may drop long packets: new TLS connections use short segments"
+                );
+            }
+            self.short_until = Some(now + SHORT_TIME);
+        }
     }
 
     /// Sets an operator's choice to enable or disable it; `None`: the configuration decides.
@@ -203,6 +224,11 @@ impl Carrier {
         rtt: Option<Duration>,
     ) -> Result<Box<dyn Tunnel>, CloseReason> {
         let mut spec = CarrierSpec { early: start.early, rtt, ..self.spec.clone() };
+        // In a race also every second one: a first flight of long packets may have no answer.
+        let is_odd_racer = start.racer && start.attempt.0 % 2 == 1;
+        if is_odd_racer || self.short_until.is_some_and(|until| now < until) {
+            spec.options.segment_max = Some(SEGMENT_SHORT);
+        }
         let place = usize::from(start.mode == TunnelMode::Tls);
         if self.without_congestion[place] {
             spec.options.congestion = None;
@@ -256,6 +282,14 @@ fn read(relay: &Relay, key: TunnelKey) -> Option<Reading> {
     })
 }
 
+/// Whether a stalled TLS path looks as if the link dropped long packets only. Full segments of ours
+/// are in flight, or none: then the cloud's kernel has acknowledged all our data, but the session's
+/// answer waits behind the cloud's own full segments.
+fn drops_long_packets(sample: &LinkSample) -> bool {
+    let in_flight = sample.in_flight.0;
+    in_flight == 0 || in_flight > u64::from(SEGMENT_SHORT)
+}
+
 fn ending(reason: &CloseReason) -> Ending {
     let kind = match reason {
         CloseReason::ConnectTimedOut { .. }
@@ -300,6 +334,8 @@ fn addresses(config: &GatewayConfig, carrier: &CarrierConfig) -> Vec<SocketAddr>
     config.addresses(carrier).iter().filter(fits).copied().collect()
 }
 
+/// How long new connections use short segments (PMTU_RAISE_TIMER, RFC 8899 5.1.1).
+const SHORT_TIME: Duration = Duration::from_secs(600);
 /// Timeout of a connect and of a handshake: longer than the policy waits before it replaces an
 /// attempt.
 const ANSWER_MAX: Duration = Duration::from_secs(6);

@@ -152,10 +152,17 @@ impl Carriers {
         }
     }
 
-    /// The session reports that a path stalled, or recovered.
-    pub(crate) fn set_stalled(&mut self, tunnel: TunnelKey, stalled: bool) {
+    /// The session reports that a path stalled.
+    pub(crate) fn on_stall(&mut self, now: Instant, relay: &Relay, tunnel: TunnelKey) {
         if let Some((carrier, id)) = self.of(tunnel) {
-            carrier.policy.set_stalled(id, stalled);
+            carrier.on_stall(now, relay, id, tunnel);
+        }
+    }
+
+    /// The session reports that a stalled path recovered.
+    pub(crate) fn on_recovered(&mut self, tunnel: TunnelKey) {
+        if let Some((carrier, id)) = self.of(tunnel) {
+            carrier.policy.set_stalled(id, false);
         }
     }
 
@@ -219,31 +226,16 @@ impl Carriers {
         Ok(())
     }
 
-    /// Uses another certificate for new connections; closes connections to a revoked cloud.
+    /// Uses another certificate for new connections.
     ///
     /// # Errors
     /// TLS rejects it; the old one stays.
     pub(crate) fn set_identity(
         &mut self,
-        now: Instant,
-        relay: &mut Relay,
         old: &TlsIdentity,
         new: &TlsIdentity,
     ) -> Result<(), IdentityError> {
-        self.clients.set_identity(old, new)?;
-        for tunnel in relay.tunnel_keys() {
-            let Some(view) = relay.tunnel(tunnel) else { continue };
-            if let Some(serial) = view.serial.filter(|serial| new.is_revoked(serial)) {
-                let carrier = view.carrier;
-                tracing::warn!(
-                    carrier,
-                    serial,
-                    "closing a tunnel: the cloud's certificate is revoked"
-                );
-                relay.close_tunnel(now, tunnel);
-            }
-        }
-        Ok(())
+        self.clients.set_identity(old, new)
     }
 
     /// Applies a new configuration of the carriers; it cannot fail.

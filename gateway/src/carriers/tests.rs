@@ -93,10 +93,10 @@ impl World {
                     self.carriers.on_path(now, tunnel, path.0);
                 }
                 RelayEvent::Session(Event::PathStalled { tunnel, .. }) => {
-                    self.carriers.set_stalled(tunnel, true);
+                    self.carriers.on_stall(now, &self.relay, tunnel);
                 }
                 RelayEvent::Session(Event::PathRecovered { tunnel }) => {
-                    self.carriers.set_stalled(tunnel, false);
+                    self.carriers.on_recovered(tunnel);
                 }
                 RelayEvent::Session(Event::SessionUp { .. }) => {}
                 other => panic!("nobody is there to cause {other:?}"),

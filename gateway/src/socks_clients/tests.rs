@@ -284,3 +284,15 @@ fn data_of_the_server_counts_as_dialed() {
     assert_eq!((&got[..2], got.len(), ended), (&b"\x05\x00"[..], REPLY, false));
     assert_eq!((rig.relay.leg_count(), rig.clients.len()), (1, 0));
 }
+
+#[test]
+fn server_listens_on_an_address_that_the_host_does_not_have_yet() {
+    for address in ["192.0.2.77:0", "[2001:db8::77]:0"] {
+        let address: SocketAddr = address.parse().unwrap();
+        let listener = super::listen(address).unwrap();
+        assert_eq!(listener.local_addr().unwrap().ip(), address.ip());
+    }
+    let taken = super::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let error = super::listen(taken.local_addr().unwrap()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+}

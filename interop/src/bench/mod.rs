@@ -5,6 +5,7 @@ mod dark;
 mod footprint;
 mod idle;
 mod latency;
+mod restart;
 mod stalled;
 pub(crate) mod throughput;
 
@@ -66,6 +67,7 @@ pub const SUITE: Suite = Suite {
         ("stalled", stalled::run),
         ("idle", idle::run),
         ("footprint", footprint::run),
+        ("restart", restart::run),
         ("local", local),
     ],
 };
@@ -162,6 +164,7 @@ where
 pub(crate) const DEBIAN: &str = "
 net.ipv4.tcp_slow_start_after_idle = 1
 net.ipv4.tcp_fastopen = 1
+net.ipv4.tcp_mtu_probing = 0
 net.ipv4.tcp_rmem = 4096 131072 6291456
 net.ipv4.tcp_wmem = 4096 16384 4194304
 ";

@@ -2,6 +2,7 @@
 //!
 //! Compared measurements are of one run, interleaved or at the same time.
 
+mod black_hole;
 mod blackout;
 mod blocking;
 mod congestion;
@@ -31,6 +32,7 @@ pub const SUITE: Suite = Suite {
         ("policed", policed::run),
         ("resent", resent::run),
         ("blackout", blackout::run),
+        ("black_hole", black_hole::run),
         ("unlimited", unlimited::run),
     ],
 };

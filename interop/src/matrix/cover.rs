@@ -5,7 +5,8 @@
 
 use super::Fault::{
     self, AddressChange, BlackoutDrop, BlackoutHold, InterfaceRemoved, LossBursts, Mtu1280,
-    NatRebinding, None, RandomLoss, Reorder, UdpBlocked, UdpBlockedAtStart, UdpPoliced,
+    Mtu1280Silent, NatRebinding, None, RandomLoss, Reorder, UdpBlocked, UdpBlockedAtStart,
+    UdpPoliced,
 };
 use super::GatewayMode::{self, Auto, Mixed, Quic, Tls};
 use super::{CloudMode, Row};
@@ -28,26 +29,26 @@ const ROWS: [Covered; 24] = [
     (Tls, CloudMode::Tls, V6, &[AddressChange, BlackoutDrop(8), BlackoutHold(8)]),
     (Tls, CloudMode::Tls, V4, &[RandomLoss, BlackoutHold(3), LossBursts]),
     (Tls, CloudMode::Tls, V6, &[BlackoutDrop(1), BlackoutHold(1), None]),
-    (Tls, CloudMode::Tls, V6, &[Mtu1280, InterfaceRemoved, NatRebinding]),
-    (Tls, CloudMode::Auto, V6, &[Reorder, BlackoutDrop(3)]),
+    (Tls, CloudMode::Tls, V6, &[Mtu1280, InterfaceRemoved, Mtu1280Silent]),
+    (Tls, CloudMode::Auto, V6, &[Reorder, BlackoutDrop(3), NatRebinding]),
     (Quic, CloudMode::Quic, V6, &[UdpPoliced, BlackoutHold(1), NatRebinding]),
     (Quic, CloudMode::Quic, V6, &[BlackoutHold(3), BlackoutDrop(1), BlackoutHold(8)]),
     (Quic, CloudMode::Auto, V4, &[UdpBlocked, None, BlackoutDrop(8)]),
     (Quic, CloudMode::Quic, V6, &[UdpBlockedAtStart, LossBursts, BlackoutDrop(3)]),
     (Quic, CloudMode::Quic, V6, &[AddressChange, RandomLoss, Reorder]),
-    (Quic, CloudMode::Quic, V4, &[Mtu1280, InterfaceRemoved]),
+    (Quic, CloudMode::Quic, V4, &[Mtu1280, InterfaceRemoved, Mtu1280Silent]),
     (Auto, CloudMode::Auto, V6, &[BlackoutHold(8), AddressChange, BlackoutHold(3)]),
     (Auto, CloudMode::Quic, V4, &[BlackoutHold(1), None, BlackoutDrop(3)]),
     (Auto, CloudMode::Auto, V4, &[BlackoutDrop(8), UdpBlocked, InterfaceRemoved]),
     (Auto, CloudMode::Auto, V4, &[Mtu1280, UdpPoliced, NatRebinding]),
     (Auto, CloudMode::Tls, V6, &[RandomLoss, Reorder, BlackoutDrop(1)]),
-    (Auto, CloudMode::Auto, V4, &[UdpBlockedAtStart, LossBursts]),
+    (Auto, CloudMode::Auto, V4, &[UdpBlockedAtStart, LossBursts, Mtu1280Silent]),
     (Mixed, CloudMode::Tls, V4, &[BlackoutDrop(3), NatRebinding, BlackoutHold(3)]),
     (Mixed, CloudMode::Auto, V4, &[UdpPoliced, InterfaceRemoved, LossBursts]),
     (Mixed, CloudMode::Auto, V4, &[UdpBlockedAtStart, BlackoutHold(8), BlackoutDrop(1)]),
     (Mixed, CloudMode::Quic, V6, &[UdpBlocked, BlackoutDrop(8), Mtu1280]),
     (Mixed, CloudMode::Auto, V6, &[None, RandomLoss, BlackoutHold(1)]),
-    (Mixed, CloudMode::Quic, V4, &[AddressChange, Reorder]),
+    (Mixed, CloudMode::Quic, V4, &[AddressChange, Reorder, Mtu1280Silent]),
     (Auto, CloudMode::Auto, V6, &[UdpBlockedAtStart, UdpBlocked, UdpPoliced]),
 ];
 

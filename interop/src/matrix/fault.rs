@@ -66,6 +66,7 @@ fn steady(fault: Fault) -> Option<(&'static str, &'static str)> {
     match fault {
         Fault::RandomLoss => Some(("loss 0.03", "loss 0")),
         Fault::Mtu1280 => Some(("mtu 1280", "mtu off")),
+        Fault::Mtu1280Silent => Some(("mtu 1280 silent", "mtu off")),
         Fault::Reorder => Some(("reorder 0.05 10 ms", "reorder off")),
         _ => None,
     }
@@ -119,7 +120,9 @@ impl Victim<'_> {
             Fault::AddressChange => self.address_change(),
             Fault::InterfaceRemoved => self.interface_removed(),
             Fault::LossBursts => self.loss_bursts(),
-            Fault::RandomLoss | Fault::Mtu1280 | Fault::Reorder => self.worse(fault, since),
+            Fault::RandomLoss | Fault::Mtu1280 | Fault::Mtu1280Silent | Fault::Reorder => {
+                self.worse(fault, since)
+            }
         }
     }
 

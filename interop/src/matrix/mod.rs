@@ -79,6 +79,8 @@ pub enum Fault {
     LossBursts,
     /// The path carries packets of at most 1280 bytes and reports larger ones by ICMP.
     Mtu1280,
+    /// The path silently drops packets of more than 1280 bytes.
+    Mtu1280Silent,
     /// 5 % of the packets arrive 10 ms late and out of order.
     Reorder,
 }
@@ -155,7 +157,7 @@ impl CloudMode {
 
 impl Fault {
     /// All faults except the step of a clock, which needs a kernel of its own.
-    pub const ALL: [Fault; 17] = [
+    pub const ALL: [Fault; 18] = [
         Fault::None,
         Fault::UdpBlockedAtStart,
         Fault::UdpBlocked,
@@ -172,6 +174,7 @@ impl Fault {
         Fault::RandomLoss,
         Fault::LossBursts,
         Fault::Mtu1280,
+        Fault::Mtu1280Silent,
         Fault::Reorder,
     ];
 
@@ -200,7 +203,7 @@ impl Fault {
             | Fault::AddressChange
             | Fault::InterfaceRemoved
             | Fault::LossBursts => back(Class::Return),
-            Fault::NatRebinding | Fault::Mtu1280 => back(Class::Change),
+            Fault::NatRebinding | Fault::Mtu1280 | Fault::Mtu1280Silent => back(Class::Change),
         })
     }
 }
@@ -319,6 +322,7 @@ impl fmt::Display for Fault {
             Fault::RandomLoss => "loss-3%",
             Fault::LossBursts => "loss-bursts-30%",
             Fault::Mtu1280 => "mtu-1280",
+            Fault::Mtu1280Silent => "mtu-1280-silent",
             Fault::Reorder => "reorder",
         };
         f.write_str(name)

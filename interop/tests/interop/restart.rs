@@ -4,15 +4,20 @@ use std::io::{ErrorKind, Read};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::Signal;
 use polyrail_interop::addresses::{Family, SERVER};
 use polyrail_interop::client;
+use polyrail_interop::crash::Crashes;
+use polyrail_interop::lab::Side;
 use polyrail_interop::services;
 use polyrail_interop::world::{Plan, World};
 
-use crate::in_both_modes;
+use crate::{in_both_modes, scenario};
 
 const BOUND: Duration = Duration::from_secs(30);
 const PORT: u16 = 5000;
+/// How long after the restart of a daemon new flows may fail.
+const SERVES_LIMIT: Duration = Duration::from_secs(2);
 
 #[test]
 fn a_restarted_cloud_resets_old_flows_and_serves_new_ones() -> Result<()> {
@@ -49,6 +54,24 @@ fn a_restarted_gateway_has_the_old_sessions_flows_reset_at_the_servers() -> Resu
         ensure!(end == Some(ErrorKind::ConnectionReset), "the server saw {end:?}, not a reset");
         drop(old);
         new_flows_work(world)
+    })
+}
+
+#[test]
+fn new_flows_succeed_within_two_seconds_of_a_restart_after_a_kill_or_a_panic() -> Result<()> {
+    scenario(&Plan::twins(), Duration::from_secs(60), |world| {
+        let crashes = Crashes::new(world)?;
+        for side in [Side::Gateway, Side::Cloud] {
+            for signal in [Signal::SIGKILL, Signal::SIGUSR1] {
+                world.wait_for_carriers()?;
+                let took = crashes.crash(world, side, signal)?;
+                println!("{} {signal}: {took:?}", side.name());
+                ensure!(took.serves <= SERVES_LIMIT, "{} {signal}: {took:?}", side.name());
+            }
+            let log = if side == Side::Gateway { world.gateway.log() } else { world.cloud.log() };
+            ensure!(log.contains("requested by SIGUSR1"), "the panic is not in the log");
+        }
+        Ok(())
     })
 }
 

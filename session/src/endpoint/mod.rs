@@ -378,6 +378,12 @@ impl Endpoint {
         }
     }
 
+    /// Ends a session at once: its flows are reset on both sides, its tunnels closed. A gateway
+    /// begins the next one.
+    pub fn end(&mut self, now: Instant, session: SessionKey, reason: &str) {
+        self.end_session(now, session, reason, None);
+    }
+
     /// Reports a problem of a path to the peer, over all paths. A cloud reports stalls by itself.
     pub fn report_path(&mut self, _now: Instant, tunnel: TunnelKey, report: PathReport) {
         if let Some(session) = self.session_of(tunnel) {

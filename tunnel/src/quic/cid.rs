@@ -4,7 +4,11 @@
 //! 4 bytes of HMAC-SHA-256 over number and nonce), a random nonce (10 bytes). A load balancer
 //! routes by the first two bytes; with the key, which is derived from the server's private key, it
 //! can also recognise foreign ids. Stateless reset tokens (RFC 9000 10.3) are derived alike, so
-//! that a restarted cloud resets the connections of its predecessor.
+//! that a restarted cloud resets the connections of its predecessor. Their key also depends on the
+//! listener's address: a listener cannot reset the connections of another one, to which a datagram
+//! with a foreign address may have gone astray (RFC 9000 21.11).
+
+use std::net::SocketAddr;
 
 use boring::hash::hmac_sha256;
 use boring::rand::rand_bytes;
@@ -36,12 +40,13 @@ pub(super) struct Mint {
 }
 
 impl Mint {
-    /// Derives the keys from a secret that survives a restart.
-    pub(super) fn new(secret: &[u8], server_id: u16) -> Self {
+    /// Derives the keys from a secret and a listening address that survive a restart.
+    pub(super) fn new(secret: &[u8], server_id: u16, address: SocketAddr) -> Self {
+        let resets = format!("polyrail stateless resets {address}");
         Self {
             server_id,
             cid_key: keyed(secret, b"polyrail connection ids"),
-            reset_key: keyed(secret, b"polyrail stateless resets"),
+            reset_key: keyed(secret, resets.as_bytes()),
         }
     }
 
@@ -145,11 +150,12 @@ mod tests {
 
     #[test]
     fn ids_contain_the_server_number_and_are_recognised() {
-        let mint = Mint::new(b"secret", 0x0102);
+        let at = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
+        let mint = Mint::new(b"secret", 0x0102, at(443));
         let id = mint.cid();
         assert_eq!(id[..2], [1, 2]);
-        assert!(mint.made(&id) && Mint::new(b"secret", 7).made(&id));
-        assert!(!Mint::new(b"other", 0x0102).made(&id));
+        assert!(mint.made(&id) && Mint::new(b"secret", 7, at(444)).made(&id));
+        assert!(!Mint::new(b"other", 0x0102, at(443)).made(&id));
         for at in 0..CID_LENGTH {
             let mut forged = id;
             forged[at] ^= 1;
@@ -157,7 +163,8 @@ mod tests {
         }
         assert!(!mint.made(&id[..15]));
         assert_ne!(mint.cid(), mint.cid());
-        assert_eq!(mint.reset_token(&id), Mint::new(b"secret", 7).reset_token(&id));
+        assert_eq!(mint.reset_token(&id), Mint::new(b"secret", 7, at(443)).reset_token(&id));
+        assert_ne!(mint.reset_token(&id), Mint::new(b"secret", 7, at(444)).reset_token(&id));
         assert_ne!(mint.reset_token(&id), mint.reset_token(&mint.cid()));
     }
 

@@ -171,7 +171,10 @@ impl Egress {
                     return Ok(());
                 }
             }
-            let made = self.make_packet(self.datagram_max, flow, udp, now)?;
+            // Probes after a timeout also pass if the path's MTU has shrunk.
+            let is_probe = !forced && self.free > 0;
+            let longest = if is_probe { PROBE_MAX } else { self.datagram_max };
+            let made = self.make_packet(longest, flow, udp, now)?;
             self.free = if made { self.free.saturating_sub(1) } else { 0 };
             if !made || self.blocked {
                 return Ok(());
@@ -367,6 +370,8 @@ const QUICK_WAIT: Duration = Duration::from_millis(25);
 const QUICK_MAX: usize = 256;
 /// Packets that a probe timeout may send at once (RFC 9002 6.2.4).
 const PROBES: u32 = 2;
+/// The longest probe: every path of QUIC's takes it (RFC 9000 14).
+const PROBE_MAX: usize = quiche::MIN_CLIENT_INITIAL_LEN;
 /// `quiche` receives the next unit when it holds less than this.
 const HELD_MIN: usize = 4_096;
 /// Short header, packet number, tag, and the header of one STREAM frame, rounded down: `held` is

@@ -38,10 +38,6 @@ impl Engine {
             if timed_out {
                 self.egress.on_probe_timeout();
             }
-            if timed_out && self.meter.timeouts() == BLACK_HOLE_TIMEOUTS {
-                // The MTU may have shrunk: fall back and search again.
-                self.connection.revalidate_pmtu();
-            }
             self.check_size(now);
         }
         self.progress(now);
@@ -215,7 +211,5 @@ impl Engine {
 const CLOSING_TIME: Duration = Duration::from_millis(1_500);
 /// Short enough for address translators that forget after 30 s.
 const KEEPALIVE_MAX: Duration = Duration::from_secs(20);
-/// Consecutive timeouts after which the path's MTU is in doubt.
-const BLACK_HOLE_TIMEOUTS: u32 = 2;
 /// Consecutive refusals that end a connection: a single one may be forged or late.
 const REFUSALS_MAX: u32 = 3;

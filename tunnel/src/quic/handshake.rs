@@ -89,6 +89,7 @@ impl Engine {
         Ok(Established {
             peer: peer.name,
             serial: peer.serial,
+            expires: peer.expires,
             exporter,
             resumed: self.connection.is_resumed(),
             handshake: self.life.age(now),

@@ -36,6 +36,8 @@ use crate::Tunnel;
 /// Accepts gateways over QUIC.
 pub struct Listener {
     udp: Rc<Udp>,
+    /// The listening address as configured.
+    address: SocketAddr,
     options: ServerOptions,
     judge: Arc<PeerVerifier>,
     config: Config,
@@ -101,10 +103,11 @@ impl Listener {
         let ticket_key = random();
         let config = context::of_server(&identity, &judge, &options, &ticket_key)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let mint = Rc::new(Mint::new(identity.key_der(), options.server_id));
+        let mint = Rc::new(Mint::new(identity.key_der(), options.server_id, address));
         let udp = Rc::new(Udp::bind(address)?);
         Ok(Self {
             udp,
+            address,
             options,
             judge,
             config,
@@ -133,7 +136,8 @@ impl Listener {
     /// TLS cannot use it; the old one stays.
     pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), IdentityError> {
         self.config = context::of_server(&identity, &self.judge, &self.options, &self.ticket_key)?;
-        self.mint = Rc::new(Mint::new(identity.key_der(), self.options.server_id));
+        let server_id = self.options.server_id;
+        self.mint = Rc::new(Mint::new(identity.key_der(), server_id, self.address));
         self.judge.set_identity(identity);
         Ok(())
     }

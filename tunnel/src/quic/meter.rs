@@ -92,11 +92,6 @@ impl Meter {
         (self.srtt * 2).max(PATIENCE_MIN)
     }
 
-    /// Timeouts since the last progress.
-    pub(super) fn timeouts(&self) -> u32 {
-        self.timeouts
-    }
-
     /// Reads the path's rate, round-trip time and window; cheap enough for every burst.
     pub(super) fn refresh(&mut self, connection: &Connection) {
         let Some(path) = active(connection) else { return };
@@ -169,9 +164,9 @@ impl Meter {
 /// Detects that packets of full size do not pass any more, while shorter ones do (a black hole,
 /// RFC 8899 4.3).
 ///
-/// It compares the bytes lost and acknowledged: in a black hole nearly all lost packets have the
-/// full size, and little is acknowledged. Timeouts alone do not show it, because short packets pass
-/// and reset their count.
+/// It compares the bytes lost and acknowledged since the first of the recent losses: in a black hole
+/// nearly all lost packets have the full size, and little is acknowledged. Timeouts alone do not
+/// show it, because short packets pass and reset their count.
 #[derive(Debug)]
 pub(super) struct SizeWatch {
     /// The longest datagram that passes.
@@ -197,6 +192,10 @@ impl SizeWatch {
 
     fn look(&mut self, now: Instant, acked: u64, lost: usize, lost_bytes: u64) -> bool {
         let packets = lost.saturating_sub(self.lost);
+        if packets == 0 {
+            // Acknowledgements before the first loss are no evidence.
+            (self.acked, self.since) = (acked, Some(now));
+        }
         let bytes = lost_bytes.saturating_sub(self.lost_bytes);
         let passed = acked.saturating_sub(self.acked);
         let black = self.mtu > quiche::MIN_CLIENT_INITIAL_LEN
@@ -215,7 +214,7 @@ impl SizeWatch {
 const LOST_MIN: usize = 6;
 /// Lost bytes must exceed acknowledged bytes so many times.
 const LOST_OVER_ACKED: u64 = 4;
-/// The period over which losses are counted.
+/// The period after a loss over which losses are counted.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The path that data takes now.

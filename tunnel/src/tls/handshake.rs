@@ -112,6 +112,7 @@ impl TlsTunnel {
         Ok(Established {
             peer: peer.name,
             serial: peer.serial,
+            expires: peer.expires,
             exporter: self.engine.exporter()?,
             resumed: self.engine.is_resumed(),
             handshake: self.life.age(now),

@@ -56,6 +56,11 @@ const _: () = assert!(HANDSHAKE_MAX * HANDSHAKE_MAX / 2 <= EARLY_DATA_SKIPPED_MA
 /// a time) before the next success.
 pub const TICKETS_MAX: usize = 8;
 
+/// [`SocketOptions::segment_max`](crate::SocketOptions::segment_max) for paths that silently drop
+/// longer packets: a packet is then no longer than the shortest of a QUIC connection (1,200 bytes
+/// and 8 of UDP's header; TCP's has 20, and IP's is the same).
+pub const SEGMENT_SHORT: u32 = 1_200 + 8 - 20;
+
 /// Label of the exporter that binds a JOIN to its connection.
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-polyrail-join";
 

@@ -34,6 +34,8 @@ pub struct FakeTunnel {
 
 /// The most bytes that the tunnel holds before it is full.
 const QUANTUM: usize = 65_536;
+/// When the certificates of both ends expire, in seconds since 1970: in 2100.
+const EXPIRES_S: u64 = 4_102_444_800;
 
 /// The test's orders to one end, also after the tunnel was boxed and given away.
 #[derive(Clone, Debug)]
@@ -65,6 +67,7 @@ impl FakeTunnel {
         let up = Established {
             peer: peer.clone(),
             serial: "01".to_owned(),
+            expires: Duration::from_secs(EXPIRES_S),
             exporter,
             resumed: false,
             handshake: Duration::ZERO,
