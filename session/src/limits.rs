@@ -89,6 +89,11 @@ pub const FLOWS_REFUSED_MAX: usize = 16_384;
 /// How far flow numbers may skip ahead: flows that end before they send anything leave gaps.
 pub const FLOWS_AHEAD_MAX: u64 = 1 << 20;
 
+/// The maximum overhead of an open flow, in bytes: its state, and the parts of its buffers that no
+/// credit covers. A session allocates at most 1.2 times its memory in each direction, and this for
+/// each open flow.
+pub const FLOW_OVERHEAD: u64 = 4 * 1_024;
+
 /// How long a reset flow continues to deliver data written before the reset.
 pub const RESET_LINGER: Duration = Duration::from_secs(30);
 

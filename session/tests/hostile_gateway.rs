@@ -1,0 +1,185 @@
+//! A gateway with a valid certificate that attacks the cloud: the memory and the work that it can
+//! cause stay within bounds.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
+
+mod endpoints;
+
+use endpoints::{Pair, closes, drain};
+use polyrail_model::{Bytes, Destination, FlowId, HostName, UserId};
+use polyrail_session::limits::{FLOW_OVERHEAD, RESET_LINGER};
+use polyrail_session::wire::{DataMarks, Frame, NUMBER_MAX, Open, Reset, encode};
+use polyrail_session::{Event, FlowKey, ResetReason, Settings, TunnelKey};
+
+const MEMORY: u64 = 2 << 20;
+const TUNNEL: TunnelKey = TunnelKey(0);
+
+/// A cloud, and a gateway whose frames are the test's.
+struct Attack {
+    pair: Pair,
+    frames: Vec<u8>,
+}
+
+impl Attack {
+    fn new() -> Self {
+        let mut pair = Pair::new(Settings { memory: Bytes(MEMORY), ..Settings::default() });
+        pair.up(0, "a");
+        Self { pair, frames: Vec::new() }
+    }
+
+    fn data(&mut self, flow: u64, sequence: u64, data: &[u8]) {
+        let marks = DataMarks::default();
+        let frame = Frame::Data { flow: FlowId(flow), sequence, sent_us: 0, marks, data };
+        encode(&frame, &mut self.frames);
+    }
+
+    fn open(&mut self, flow: u64) {
+        let destination = Destination::Name(HostName::new("a.example").unwrap(), 80);
+        let (user, window, marks) = (UserId(1), 0, DataMarks::default());
+        let open = Open { flow: FlowId(flow), user, window, sent_us: 0, marks, destination };
+        encode(&Frame::Open { open, data: &[] }, &mut self.frames);
+    }
+
+    fn reset(&mut self, flow: u64, last: u64, after: u64) {
+        let (flow, reason) = (FlowId(flow), ResetReason::PeerReset);
+        let reset = Reset { flow, answer: false, reason, last, after };
+        encode(&Frame::Reset(reset), &mut self.frames);
+    }
+
+    /// Delivers the frames. Returns whether the cloud still accepts the tunnel.
+    fn deliver(&mut self) -> bool {
+        let Self { pair, frames } = self;
+        pair.cloud.receive(pair.now, TUNNEL, frames);
+        frames.clear();
+        pair.at_cloud.extend(std::iter::from_fn(|| pair.cloud.poll_event()));
+        pair.cloud.transmit(pair.now, &mut endpoints::Wire::default());
+        !pair.at_cloud.iter().any(|event| closes(event).is_some())
+    }
+
+    /// The flows that the cloud has reported.
+    fn opened(&self) -> Vec<FlowKey> {
+        let opened = |event: &Event| match event {
+            Event::Opened { flow, .. } => Some(*flow),
+            _ => None,
+        };
+        self.pair.at_cloud.iter().filter_map(opened).collect()
+    }
+
+    fn flows(&self) -> u64 {
+        self.pair.cloud.status().sessions.iter().map(|session| session.flows as u64).sum()
+    }
+}
+
+/// The bytes that the cloud has allocated at the end of the attack, and their bound.
+fn allocated(attack: &mut Attack, act: impl FnOnce(&mut Attack)) -> (u64, u64) {
+    let info = allocation_counter::measure(|| {
+        act(attack);
+        attack.frames = Vec::new();
+        attack.pair.at_cloud = Vec::new();
+    });
+    let bound = MEMORY * 12 / 10 + attack.flows() * FLOW_OVERHEAD;
+    (u64::try_from(info.bytes_current).unwrap(), bound)
+}
+
+#[test]
+fn reset_beyond_the_credit_costs_the_tunnel() {
+    for after in [0, 1] {
+        let mut attack = Attack::new();
+        for flow in 1..9 {
+            attack.reset(flow, NUMBER_MAX, after);
+        }
+        assert!(!attack.deliver(), "RESETs with `last` 2^62 and `after` {after}");
+    }
+}
+
+#[test]
+fn data_of_an_ended_flow_beyond_the_credit_costs_the_tunnel() {
+    let mut attack = Attack::new();
+    attack.reset(1, 0, 0);
+    attack.data(1, NUMBER_MAX - 1, b"x");
+    assert!(!attack.deliver());
+}
+
+#[test]
+fn resets_do_not_enlarge_the_memory_of_the_session() {
+    let mut attack = Attack::new();
+    let (bytes, bound) = allocated(&mut attack, |attack| {
+        for flow in 1..9 {
+            attack.reset(flow, NUMBER_MAX, 0);
+        }
+        attack.deliver();
+        // Sixteen times the memory.
+        for flow in 9..(9 + 16 * 8) {
+            attack.open(flow);
+            for at in 0..MEMORY / 8 / 8_192 {
+                attack.data(flow, 1 + at * 8_192, &[7; 8_191]);
+            }
+            attack.deliver();
+        }
+    });
+    println!("resets: {bytes} bytes allocated, bound {bound}");
+    assert!(bytes <= bound, "{bytes} bytes, bound {bound}");
+}
+
+#[test]
+fn sparse_data_costs_no_more_memory_than_credit() {
+    for (step, length) in [(2, 1), (512, 1), (1_025, 513), (3_000, 1_400)] {
+        let mut attack = Attack::new();
+        let (bytes, bound) = allocated(&mut attack, |attack| {
+            for flow in 1..=256 {
+                attack.open(flow);
+                for at in (2..MEMORY / 256).step_by(step) {
+                    attack.data(flow, at, &vec![7; length]);
+                }
+                attack.deliver();
+            }
+        });
+        println!("{length} bytes every {step}: {bytes} bytes allocated, bound {bound}");
+        assert!(bytes <= bound, "{length} bytes every {step}: {bytes} bytes, bound {bound}");
+    }
+}
+
+#[test]
+fn slow_readers_pin_no_more_memory_than_credit() {
+    let mut attack = Attack::new();
+    let (bytes, bound) = allocated(&mut attack, |attack| {
+        for flow in 1..=256 {
+            attack.open(flow);
+            let most = MEMORY / 16;
+            for at in 0..most / 1_024 {
+                attack.data(flow, 1 + at * 1_024, &[7; 1_024]);
+            }
+            attack.deliver();
+            // Its server takes all but the last bytes.
+            let Some(&key) = attack.opened().last() else { continue };
+            let unread = attack.pair.cloud.readable(key).concat().len();
+            attack.pair.cloud.consume(attack.pair.now, key, unread.saturating_sub(10));
+            attack.deliver();
+        }
+    });
+    println!("slow readers: {bytes} bytes allocated, bound {bound}");
+    assert!(bytes <= bound, "{bytes} bytes, bound {bound}");
+}
+
+#[test]
+fn flows_whose_open_never_arrives_expire() {
+    let mut attack = Attack::new();
+    for flow in 1..=100 {
+        attack.data(flow, 2, b"x");
+        attack.reset(100 + flow, 20, 20);
+    }
+    assert!(attack.deliver());
+    assert_eq!(attack.flows(), 200);
+    let linger = Settings::default().linger;
+    attack.pair.advance(linger);
+    assert_eq!(attack.flows(), 200, "the OPEN may be on its way");
+    attack.pair.advance(RESET_LINGER);
+    assert_eq!(attack.flows(), 0);
+    // A flow with an OPEN stays.
+    attack.open(201);
+    attack.deliver();
+    attack.pair.advance(2 * linger);
+    assert_eq!(attack.flows(), 1);
+    let key = attack.pair.opened();
+    assert!(drain(&mut attack.pair.cloud, attack.pair.now, key).is_empty());
+}
