@@ -65,6 +65,13 @@ pub const ACK_REPEAT_MAX: usize = 256;
 /// Out-of-order pieces that a flow may hold; a peer that sends more breaks the protocol.
 pub const FRAGMENTS_MAX: usize = 8_192;
 
+/// All ranges that a session received out of order may take this part of its memory; a run that
+/// adds another one resets its flow. An honest peer needs a tenth of it for segments.
+pub const RANGES_SHARE: u64 = 16;
+
+/// The memory of a range that was received out of order, in bytes: half-full nodes of a B-tree.
+pub const RANGE_BYTES: u64 = 48;
+
 /// Unacknowledged runs of a flow; at the bound nothing new is sent.
 pub const RUNS_MAX: usize = 2_048;
 
@@ -138,6 +145,10 @@ pub const RETIRE_MIN: Duration = Duration::from_millis(100);
 /// Units remembered per run, to withdraw them when the run has arrived; beyond, the oldest is
 /// forgotten and delivered anyway.
 pub const UNITS_MAX: usize = 8;
+
+/// The least time between two reports of the peer about a path that the caller receives; the peer
+/// reports a stall no sooner than [`STALL_MIN`] after the last one.
+pub const REPORT_APART: Duration = Duration::from_millis(250);
 
 /// Notices about paths that wait to be sent; the oldest is dropped.
 pub const NOTICES_MAX: usize = 64;

@@ -3,13 +3,16 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
 
+#[allow(dead_code)] // shared with other tests
 mod endpoints;
 
+use std::time::Duration;
+
 use endpoints::{Pair, closes, drain};
-use polyrail_model::{Bytes, Destination, FlowId, HostName, UserId};
-use polyrail_session::limits::{FLOW_OVERHEAD, RESET_LINGER};
-use polyrail_session::wire::{DataMarks, Frame, NUMBER_MAX, Open, Reset, encode};
-use polyrail_session::{Event, FlowKey, ResetReason, Settings, TunnelKey};
+use polyrail_model::{Bitrate, Bytes, Destination, FlowId, HostName, PathId, UserId};
+use polyrail_session::limits::{FLOW_OVERHEAD, REPORT_APART, RESET_LINGER};
+use polyrail_session::wire::{DataMarks, Frame, NUMBER_MAX, Notice, Open, Reset, Said, encode};
+use polyrail_session::{Event, FlowKey, PathReport, ResetReason, Settings, TunnelKey};
 
 const MEMORY: u64 = 2 << 20;
 const TUNNEL: TunnelKey = TunnelKey(0);
@@ -68,6 +71,59 @@ impl Attack {
     fn flows(&self) -> u64 {
         self.pair.cloud.status().sessions.iter().map(|session| session.flows as u64).sum()
     }
+}
+
+/// The number of events of a kind since the last call.
+fn events(attack: &mut Attack, of: impl Fn(&Event) -> bool) -> usize {
+    std::mem::take(&mut attack.pair.at_cloud).iter().filter(|event| of(event)).count()
+}
+
+#[test]
+fn flood_of_path_statuses_is_reported_once_per_path_and_period() {
+    let mut attack = Attack::new();
+    let reports = |event: &Event| matches!(event, Event::PathReport { .. });
+    let flood = |attack: &mut Attack, serials: std::ops::Range<u64>| {
+        for serial in serials {
+            let said = Said::Policed { rate: Bitrate::from_bps(serial) };
+            let notice = Notice { path: PathId(1), serial, said };
+            encode(&Frame::PathStatus(notice), &mut attack.frames);
+        }
+        attack.deliver();
+    };
+    flood(&mut attack, 1..1_001);
+    assert_eq!(events(&mut attack, reports), 1);
+    for turn in 1..=100 {
+        attack.pair.now += Duration::from_millis(10);
+        flood(&mut attack, turn * 1_001..turn * 1_001 + 1_000);
+    }
+    let passed = events(&mut attack, reports);
+    assert!((3..=4).contains(&passed), "{passed} in a second");
+    // The newest is not lost.
+    attack.pair.advance(REPORT_APART);
+    let newest = PathReport::Policed { rate: Bitrate::from_bps(100 * 1_001 + 999) };
+    let is_newest = |event: &Event| *event == Event::PathReport { tunnel: TUNNEL, report: newest };
+    assert_eq!(events(&mut attack, is_newest), 1);
+}
+
+#[test]
+fn flood_of_goaways_is_reported_once() {
+    let mut attack = Attack::new();
+    for _ in 0..1_000 {
+        encode(&Frame::GoAway { reason: "bye".into() }, &mut attack.frames);
+    }
+    attack.deliver();
+    assert_eq!(events(&mut attack, |event| matches!(event, Event::PeerGoing { .. })), 1);
+}
+
+#[test]
+fn violations_on_flows_raise_one_alarm_in_a_session() {
+    let mut attack = Attack::new();
+    for flow in 1..1_000 {
+        attack.open(flow);
+        attack.data(flow, MEMORY, b"beyond the window");
+    }
+    attack.deliver();
+    assert_eq!(events(&mut attack, |event| matches!(event, Event::Alarm { .. })), 1);
 }
 
 /// The bytes that the cloud has allocated at the end of the attack, and their bound.

@@ -121,13 +121,16 @@ impl Flows {
         self.tombstones.get(&id).map_or(FlowOutcome::Delivered, |tombstone| tombstone.outcome)
     }
 
-    /// The peer has used the sequence numbers of an ended flow up to `end`; returns how many of
-    /// them were not counted yet.
-    pub fn count_ended(&mut self, id: FlowId, end: u64) -> u64 {
-        let Some(tombstone) = self.tombstones.get_mut(&id) else { return 0 };
-        let more = end.saturating_sub(tombstone.counted);
-        tombstone.counted += more;
-        more
+    /// How many of the peer's numbers up to `end` of an ended flow were not counted yet.
+    pub fn uncounted(&self, id: FlowId, end: u64) -> u64 {
+        self.tombstones.get(&id).map_or(0, |tombstone| end.saturating_sub(tombstone.counted))
+    }
+
+    /// Another `more` numbers of an ended flow were counted.
+    pub fn count_ended(&mut self, id: FlowId, more: u64) {
+        if let Some(tombstone) = self.tombstones.get_mut(&id) {
+            tombstone.counted += more;
+        }
     }
 
     /// Removes all open flows.
@@ -159,7 +162,9 @@ mod tests {
         assert!(flows.has_seen(id) && !flows.contains(id) && flows.next_id() > id);
         let reset = FlowOutcome::Reset { reason: ResetReason::Idle, last: 0, after: 0 };
         assert_eq!(flows.outcome(id), reset);
-        assert_eq!((flows.count_ended(id, 5), flows.count_ended(id, 5)), (5, 0));
+        assert_eq!(flows.uncounted(id, 5), 5);
+        flows.count_ended(id, 5);
+        assert_eq!((flows.uncounted(id, 5), flows.uncounted(id, 7)), (0, 2));
     }
 
     #[test]

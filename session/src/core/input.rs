@@ -14,7 +14,7 @@ use super::paths::Progress;
 use super::session::Session;
 use crate::event::{Event, PathReport, TunnelKey};
 use crate::flow::{Flow, Life, Run, Violation};
-use crate::limits::{ACK_EVERY, FLOWS_REFUSED_MAX, SESSION_PATHS_MAX};
+use crate::limits::{ACK_EVERY, FLOWS_REFUSED_MAX, RESET_LINGER, SESSION_PATHS_MAX};
 use crate::path::{Manner, Standing};
 use crate::wire::{Ack, Echo, Frame, Notice, Open, Reset, ResetReason, Said};
 
@@ -53,8 +53,9 @@ impl Session {
             }
             Frame::PathStatus(notice) => self.on_notice(now, notice),
             Frame::GoAway { reason } => {
-                tracing::info!(reason, "peer is going away");
-                self.peer_going = true;
+                if !std::mem::replace(&mut self.peer_going, true) {
+                    self.events.push_back(Event::PeerGoing { session: self.key, reason });
+                }
             }
             Frame::Unknown { kind } => tracing::trace!(kind, "skipped a frame of unknown type"),
             Frame::Hello { .. }
@@ -134,6 +135,7 @@ impl Session {
             return Err(Violation("more flows than the bound"));
         }
         self.flows.insert(Flow::new(now, id, UserId(0), false, 0, self.window_initial()));
+        self.unopened_at.get_or_insert(now + RESET_LINGER);
         Ok(true)
     }
 
@@ -161,22 +163,24 @@ impl Session {
             path.id
         });
         if !self.ensure_flow(now, id)? {
-            self.count_ended(id, run.end());
-            return Ok(());
+            return self.count_ended(id, run.end());
         }
+        let open = self.flows.len();
         let Some(flow) = self.flows.get_mut(id) else { return Ok(()) };
-        let (held, highest) = (flow.recv.held(), flow.recv.highest);
-        let advanced = match flow.recv.accept(run) {
+        let taken = match flow.recv.fresh(run) {
+            Ok(fresh) => {
+                self.flow_control.credit.receive(fresh, open)?;
+                self.flow_control.accept(flow, run)
+            }
+            Err(violation) => Err(violation),
+        };
+        let advanced = match taken {
             Ok(advanced) => advanced,
             Err(Violation(what)) => {
-                tracing::warn!(flow = id.0, what, "peer broke the protocol on a flow");
-                self.break_off(now, id);
+                self.break_off(now, id, what);
                 return Ok(());
             }
         };
-        self.flow_control.held_received += flow.recv.held();
-        self.flow_control.held_received -= held;
-        self.flow_control.credit.receive(flow.recv.highest - highest);
         flow.recv.echo = path.map(|path| Echo { path, sent_us, received_us });
         flow.recv.unacknowledged += 1;
         if flow.recv.unacknowledged >= ACK_EVERY || run.fin || run.open {
@@ -188,12 +192,7 @@ impl Session {
             self.announce(id);
             self.after_drain(now, id);
         }
-        self.check_credit("data beyond the session's credit")
-    }
-
-    fn check_credit(&self, violation: &'static str) -> Result<(), Violation> {
-        let kept = self.flow_control.credit.is_kept(self.flows.len());
-        if kept { Ok(()) } else { Err(Violation(violation)) }
+        Ok(())
     }
 
     /// Reports to the caller that the flow is readable, once until it reads.
@@ -224,8 +223,7 @@ impl Session {
         let ranges = if ack.done { &[] } else { ack.ranges.as_slice() };
         let each = |start, length, live| settled.push((start, length, live));
         if !flow.send.acknowledge(cumulative, ranges, each) {
-            tracing::warn!(flow = ack.flow.0, "peer acknowledged data that was never sent");
-            return self.break_off(now, ack.flow);
+            return self.break_off(now, ack.flow, "an acknowledgement of data that was never sent");
         }
         let freed = before - flow.send.held();
         let spare = flow.send.runs.take_spare();
@@ -324,11 +322,11 @@ impl Session {
         if !self.ensure_flow(now, id)? {
             return Ok(());
         }
+        let open = self.flows.len();
         let Some(flow) = self.flows.get_mut(id) else { return Ok(()) };
-        let highest = flow.recv.highest;
+        let more = reset.last.saturating_sub(flow.recv.highest);
+        self.flow_control.credit.receive(more, open)?;
         flow.recv.raise(reset.last);
-        self.flow_control.credit.receive(flow.recv.highest - highest);
-        self.check_credit("a RESET beyond the session's credit")?;
         if reset.after > 0 {
             // The server has sent bytes: the RESET has overtaken the ACK that says so.
             self.note_dialed(id);
@@ -384,7 +382,7 @@ impl Session {
             let outcome = FlowOutcome::Reset { reason: reset.reason, last: 0, after: 0 };
             self.flows.remember(id, outcome, 0);
         }
-        self.count_ended(id, reset.last);
+        self.count_ended(id, reset.last)?;
         if !reset.answer {
             self.outbox.end(id);
         }
@@ -392,11 +390,13 @@ impl Session {
     }
 
     /// The peer has used numbers of an ended flow: they count, and are released at once.
-    fn count_ended(&mut self, id: FlowId, end: u64) {
-        let more = self.flows.count_ended(id, end);
-        self.flow_control.credit.receive(more);
+    fn count_ended(&mut self, id: FlowId, end: u64) -> Result<(), Violation> {
+        let more = self.flows.uncounted(id, end);
+        self.flow_control.credit.receive(more, self.flows.len())?;
         self.flow_control.credit.release(more);
+        self.flows.count_ended(id, more);
         self.outbox.due_credit |= self.flow_control.credit.wants_update();
+        Ok(())
     }
 
     // Paths.
@@ -499,12 +499,19 @@ impl Session {
             Said::Policed { rate } => PathReport::Policed { rate },
             Said::Backup { backup } => return path.backup = backup,
         };
-        tracing::debug!(path = notice.path.0, ?report, "peer reported on a path");
         if self.role == NodeRole::Gateway {
             // A PING shows whether this side still receives on it, and lets its transport notice.
             path.pings.soon(now);
         }
-        self.events.push_back(Event::PathReport { tunnel: path.tunnel, report });
+        path.reports.add(report);
+        slot.into_iter().for_each(|slot| self.pass_reports(now, slot));
+    }
+
+    /// Passes the peer's reports about a path to the caller.
+    pub(super) fn pass_reports(&mut self, now: Instant, slot: usize) {
+        let Some(path) = self.paths.get_mut(slot) else { return };
+        let (tunnel, reports) = (path.tunnel, path.reports.take(now));
+        self.events.extend(reports.map(|report| Event::PathReport { tunnel, report }));
     }
 
     /// Takes an echoed arrival; returns the slot of its path.

@@ -137,7 +137,7 @@ impl Endpoint {
             Frame::Reject { code, reason } => {
                 let text = format!("refused by the cloud: {code} ({reason})");
                 if *code == RejectCode::Unknown && !greeted.hello {
-                    self.events.push_back(Event::Alarm { text });
+                    self.events.push_back(Event::Alarm { session: Some(session), text });
                     self.restart(now, key, session);
                 } else {
                     self.refuse(now, key, None, &text);
@@ -255,7 +255,8 @@ impl Endpoint {
     ) -> Result<SessionKey, Refusal> {
         if self.instances.greets(now, peer, instance) {
             let text = format!("two processes use the certificate of {peer} at the same time");
-            self.events.push_back(Event::Alarm { text });
+            let session = self.by_peer.get(peer).copied();
+            self.events.push_back(Event::Alarm { session, text });
         }
         if let Some(&key) = self.by_peer.get(peer) {
             let same = self.sessions.get(&key).is_some_and(|entry| entry.instance == instance);

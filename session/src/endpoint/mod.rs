@@ -457,7 +457,19 @@ impl Endpoint {
         Status { sessions: all.collect() }
     }
 
-    fn session_of(&self, key: TunnelKey) -> Option<SessionKey> {
+    /// A snapshot of one session.
+    pub fn status_of(&self, session: SessionKey) -> Option<SessionStatus> {
+        let one = self.sessions.get(&session)?;
+        Some(SessionStatus { peer: one.peer.clone(), ..one.session.status() })
+    }
+
+    /// The session with this peer (cloud).
+    pub fn session_with(&self, peer: &Identity) -> Option<SessionKey> {
+        self.by_peer.get(peer).copied()
+    }
+
+    /// The session of a tunnel.
+    pub fn session_of(&self, key: TunnelKey) -> Option<SessionKey> {
         match self.tunnels.get(&key)?.phase {
             Phase::Bound(session) => Some(session),
             Phase::Greeting | Phase::Refused => None,

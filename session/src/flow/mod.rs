@@ -12,6 +12,8 @@
 //!
 //! A flow whose data arrives before its OPEN is Live without a destination.
 
+mod ahead;
+mod ready;
 mod recv;
 mod runs;
 mod send;
@@ -46,6 +48,8 @@ pub(crate) struct Flow {
     pub told_readable: bool,
     pub due: Due,
     pub dialed: bool,
+    /// When it was opened, or the first of its frames arrived.
+    pub since: Instant,
     /// Bytes sent, with an exponential decay over a second.
     recent: f64,
     recent_at: Instant,
@@ -120,6 +124,7 @@ impl Flow {
             told_readable: false,
             due: Due::default(),
             dialed: false,
+            since: now,
             recent: 0.0,
             recent_at: now,
         }
