@@ -119,6 +119,10 @@ pub const HELLOS_REMEMBERED: usize = 64;
 /// three attempts at another; also the maximum of the scheduler.
 pub const SESSION_PATHS_MAX: usize = polyrail_scheduler::PATHS_MAX;
 
+/// Tunnels of one certificate at a cloud, refused ones included until they are down; further ones
+/// are refused. Twice the paths of a session, because a session may replace another.
+pub const TUNNELS_MAX: usize = 2 * SESSION_PATHS_MAX;
+
 /// A tunnel that does not greet within this time, or is not answered, is closed. For an early
 /// tunnel the time starts over when its handshake is finished.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);

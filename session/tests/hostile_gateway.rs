@@ -9,10 +9,14 @@ mod endpoints;
 use std::time::Duration;
 
 use endpoints::{Pair, closes, drain};
-use polyrail_model::{Bitrate, Bytes, Destination, FlowId, HostName, PathId, UserId};
-use polyrail_session::limits::{FLOW_OVERHEAD, REPORT_APART, RESET_LINGER};
-use polyrail_session::wire::{DataMarks, Frame, NUMBER_MAX, Notice, Open, Reset, Said, encode};
-use polyrail_session::{Event, FlowKey, PathReport, ResetReason, Settings, TunnelKey};
+use polyrail_model::{
+    Bitrate, Bytes, Destination, FlowId, HostName, Identity, PathId, SessionId, TunnelMode, UserId,
+};
+use polyrail_session::limits::{FLOW_OVERHEAD, REPORT_APART, RESET_LINGER, TUNNELS_MAX};
+use polyrail_session::wire::{
+    DataMarks, Frame, Greeting, NUMBER_MAX, Notice, Open, Reset, Said, encode,
+};
+use polyrail_session::{Event, FlowKey, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
 
 const MEMORY: u64 = 2 << 20;
 const TUNNEL: TunnelKey = TunnelKey(0);
@@ -135,6 +139,61 @@ fn allocated(attack: &mut Attack, act: impl FnOnce(&mut Attack)) -> (u64, u64) {
     });
     let bound = MEMORY * 12 / 10 + attack.flows() * FLOW_OVERHEAD;
     (u64::try_from(info.bytes_current).unwrap(), bound)
+}
+
+impl Attack {
+    /// A tunnel of a certificate that has not greeted.
+    fn connect(&mut self, key: usize, name: &str) -> TunnelKey {
+        let (carrier, peer) = (String::new(), Identity::new(name).unwrap());
+        let (exporter, mode) = (Some([7; 32]), TunnelMode::Tls);
+        let info = TunnelInfo { carrier, peer, exporter, mode, backup: false };
+        self.pair.cloud.tunnel_up(self.pair.now, TunnelKey(key), info);
+        TunnelKey(key)
+    }
+}
+
+#[test]
+fn tunnels_of_a_certificate_are_bounded() {
+    let mut attack = Attack::new();
+    let refused = |attack: &mut Attack| {
+        attack.deliver();
+        events(attack, |event| closes(event).is_some())
+    };
+    for key in 1..1_000 {
+        attack.connect(key, "train-7");
+    }
+    assert_eq!(refused(&mut attack), 1_000 - TUNNELS_MAX);
+    attack.connect(1_000, "train-8");
+    assert_eq!(refused(&mut attack), 0, "another gateway");
+    // A tunnel holds its place until it is down, also if it was refused.
+    for key in (TUNNELS_MAX..1_000).chain([1]) {
+        attack.pair.cloud.tunnel_down(attack.pair.now, TunnelKey(key));
+    }
+    attack.connect(1_001, "train-7");
+    assert_eq!(refused(&mut attack), 0);
+    attack.connect(1_002, "train-7");
+    assert_eq!(refused(&mut attack), 1);
+}
+
+#[test]
+fn join_of_an_unknown_session_is_rejected_once_in_a_tunnel() {
+    let mut attack = Attack::new();
+    let tunnel = attack.connect(1, "train-7");
+    let mut closed_after = Vec::new();
+    for turn in 0..20u64 {
+        let greeting = Greeting { counter: 100 + turn, backup: false, carrier: "a".into() };
+        let (session, proof) = (SessionId([9; 16]), [0; 32]);
+        let mut frames = Vec::new();
+        encode(&Frame::Join { session, proof, greeting }, &mut frames);
+        attack.pair.cloud.receive(attack.pair.now, tunnel, &frames);
+        attack.deliver();
+        if events(&mut attack, |event| closes(event) == Some(tunnel)) > 0 {
+            closed_after.push(turn);
+        }
+        attack.pair.now += Duration::from_secs(9);
+        attack.pair.cloud.on_timeout(attack.pair.now);
+    }
+    assert_eq!(closed_after, [1], "the second JOIN costs the tunnel");
 }
 
 #[test]

@@ -231,8 +231,14 @@ impl Endpoint {
         match outcome.and_then(|(session, greeting)| self.admit(now, key, session, greeting)) {
             Ok(()) => {}
             Err((RejectCode::Unknown, reason)) => {
+                let rejected = self.tunnels.get(&key).is_some_and(|tunnel| tunnel.rejected);
+                if rejected {
+                    let reason = "a second JOIN of an unknown session";
+                    return self.refuse(now, key, Some(RejectCode::Protocol), reason);
+                }
                 // The tunnel stays: the gateway greets again over it.
                 if let Some(tunnel) = self.tunnels.get_mut(&key) {
+                    tunnel.rejected = true;
                     let code = RejectCode::Unknown;
                     encode(&Frame::Reject { code, reason: reason.to_owned() }, &mut tunnel.outbox);
                     self.outboxes.insert(key);
