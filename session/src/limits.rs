@@ -89,12 +89,18 @@ pub const WRITABLE_MIN: u64 = 8 * 1024;
 /// first, and then counts as delivered.
 pub const TOMBSTONES_MAX: usize = 16_384;
 
+/// Ended flows whose unconfirmed control frames a path remembers, beyond twice the open flows; then
+/// all of them are forgotten, and their peer asks again.
+pub const UNCONFIRMED_ENDED_MAX: usize = 1_024;
+
 /// Flows beyond the bound of its settings that a cloud keeps until their refusal is answered; a
 /// gateway that opens more breaks the protocol.
 pub const FLOWS_REFUSED_MAX: usize = 16_384;
 
-/// How far flow numbers may skip ahead: flows that end before they send anything leave gaps.
-pub const FLOWS_AHEAD_MAX: u64 = 1 << 20;
+/// Ranges of flow numbers that a cloud remembers: each gap is a flow whose OPEN is late, or that a
+/// gateway of version 0.1 never sent. Beyond, the lowest gap is closed: its flows are reset when
+/// their OPEN arrives. At most about 200 KiB a session.
+pub const FLOW_RANGES_MAX: usize = 4_096;
 
 /// The maximum overhead of an open flow, in bytes: its state, and the parts of its buffers that no
 /// credit covers. A session allocates at most 1.2 times its memory in each direction, and this for

@@ -137,8 +137,9 @@ fn allocated(attack: &mut Attack, act: impl FnOnce(&mut Attack)) -> (u64, u64) {
         attack.frames = Vec::new();
         attack.pair.at_cloud = Vec::new();
     });
+    let bytes = u64::try_from(info.bytes_current.max(0)).unwrap();
     let bound = MEMORY * 12 / 10 + attack.flows() * FLOW_OVERHEAD;
-    (u64::try_from(info.bytes_current).unwrap(), bound)
+    (bytes, bound)
 }
 
 impl Attack {
@@ -274,6 +275,25 @@ fn slow_readers_pin_no_more_memory_than_credit() {
     });
     println!("slow readers: {bytes} bytes allocated, bound {bound}");
     assert!(bytes <= bound, "{bytes} bytes, bound {bound}");
+}
+
+#[test]
+fn flow_numbers_with_gaps_take_bounded_memory() {
+    let mut attack = Attack::new();
+    let use_numbers = |attack: &mut Attack, numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            attack.reset(2 * number, 0, 0);
+            if number % 1_000 == 0 {
+                attack.deliver();
+                attack.pair.at_cloud.clear();
+            }
+        }
+        attack.deliver();
+    };
+    use_numbers(&mut attack, 1..50_000);
+    let (bytes, _) = allocated(&mut attack, |attack| use_numbers(attack, 50_000..150_000));
+    println!("100000 flow numbers with gaps: {bytes} bytes more");
+    assert!(bytes < 64 * 1_024, "{bytes} bytes for 100000 numbers");
 }
 
 #[test]

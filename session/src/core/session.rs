@@ -276,8 +276,9 @@ impl Session {
     /// Removes the flow, returns its credit and shares, and remembers how it ended.
     pub(super) fn bury(&mut self, now: Instant, id: FlowId) {
         let Some(mut flow) = self.flows.bury(id) else { return };
-        if flow.due.ack || flow.due.ack_delayed || flow.due.reset || flow.recv.unacknowledged > 0 {
-            self.outbox.end(id);
+        let due = flow.due.ack || flow.due.ack_delayed || flow.due.reset;
+        if due || flow.recv.unacknowledged > 0 {
+            flow.number.into_iter().for_each(|number| self.outbox.end(number));
         }
         self.turns.forget(&flow);
         self.writers.waiting.remove(&id);
@@ -296,8 +297,9 @@ impl Session {
         match flow.life {
             Life::Resetting { .. } => return,
             Life::Ending { .. } => {
+                let number = flow.number;
                 self.bury(now, id);
-                return self.outbox.end(id);
+                return number.into_iter().for_each(|number| self.outbox.end(number));
             }
             Life::Live => {}
         }

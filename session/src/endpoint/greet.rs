@@ -15,7 +15,7 @@ use super::{Endpoint, Greeted, Phase, SessionEntry, instances};
 use crate::core::Session;
 use crate::counters::Counters;
 use crate::event::{Event, TunnelKey};
-use crate::limits::{HELLOS_REMEMBERED, SESSIONS_MAX};
+use crate::limits::{COUNTER_RANGES_MAX, HELLOS_REMEMBERED, SESSIONS_MAX};
 use crate::path::Manner;
 use crate::proof;
 use crate::wire::{Frame, Greeting, RejectCode, ResetReason, encode};
@@ -50,7 +50,7 @@ impl Endpoint {
         if let Some(reason) = &self.going_away {
             session.go_away(reason);
         }
-        let (counters, hellos, up) = (Counters::default(), VecDeque::new(), false);
+        let (counters, hellos, up) = (Counters::new(COUNTER_RANGES_MAX), VecDeque::new(), false);
         let entry = SessionEntry { session, peer, id, instance, founder, hellos, counters, up };
         self.sessions.insert(key, entry);
     }

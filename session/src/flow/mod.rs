@@ -31,7 +31,10 @@ use crate::wire::ResetReason;
 /// A flow of a session.
 #[derive(Debug)]
 pub(crate) struct Flow {
+    /// Its name on this side.
     pub id: FlowId,
+    /// Its name on the wire; a gateway's flow gets it when its OPEN is first sent.
+    pub number: Option<FlowId>,
     pub user: UserId,
     /// The opener keeps it until the OPEN is acknowledged; the acceptor learns it from the OPEN.
     pub destination: Option<Destination>,
@@ -113,6 +116,7 @@ impl Flow {
     ) -> Self {
         Self {
             id,
+            number: None,
             user,
             destination: None,
             send: SendHalf::new(opens, send_limit),
