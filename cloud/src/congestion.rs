@@ -76,7 +76,8 @@ impl Congestion {
         if self.by_carrier.is_empty() {
             return;
         }
-        let survey = Survey::new(std::time::Instant::now(), relay);
+        let Some(session) = relay.endpoint_ref().session_of(tunnel) else { return };
+        let survey = Survey::of_session(std::time::Instant::now(), relay, session);
         let Some((_, path)) = survey.path(tunnel) else { return };
         if path.mode == TunnelMode::Tls
             && let Some(congestion) = self.by_carrier.get(&path.carrier)
@@ -101,7 +102,8 @@ impl Congestion {
 fn set(relay: &mut Relay, tunnel: TunnelKey, carrier: &str, congestion: &str) {
     match relay.set_congestion(tunnel, congestion) {
         Ok(()) => tracing::debug!(carrier, congestion, "congestion control set"),
-        Err(error) => tracing::warn!(carrier, congestion, %error, "cannot set congestion control"),
+        // A new control was tried when the configuration was read.
+        Err(error) => tracing::debug!(carrier, congestion, %error, "cannot set congestion control"),
     }
 }
 

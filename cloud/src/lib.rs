@@ -12,6 +12,7 @@ mod descriptors;
 #[cfg(test)]
 #[path = "../../tunnel/tests/common/fake.rs"]
 mod fake;
+mod lines;
 mod listeners;
 mod operate;
 mod paths;

@@ -6,6 +6,7 @@
 //! [`PATIENCE`]; until then it waits in the kernel. QUIC requires many concurrent clients to prove
 //! their address first (Retry), and drops handshakes beyond its limit.
 
+use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use polyrail_admin::TunnelCounts;
 use polyrail_config::CloudConfig;
 use polyrail_identity::{SystemClock, TlsIdentity};
 use polyrail_model::TunnelMode;
-use polyrail_relay::{AcceptGate, Label, Relay};
+use polyrail_relay::{AcceptGate, Label, LogLimiter, Relay};
 use polyrail_tunnel::quic::ServerOptions;
 use polyrail_tunnel::{SocketOptions, quic, tls};
 
@@ -32,6 +33,19 @@ pub(crate) struct Listeners {
     congestion: Option<String>,
     udp: Vec<Udp>,
     woken: Vec<Token>,
+    unregistered: Unregistered,
+}
+
+/// The log of connections that cannot be registered with epoll.
+#[derive(Default)]
+struct Unregistered(LogLimiter);
+
+impl Unregistered {
+    fn warn(&mut self, now: Instant, error: &io::Error) {
+        if let Some(suppressed) = self.0.permit(now) {
+            tracing::warn!(%error, suppressed, "cannot register a connection with epoll");
+        }
+    }
 }
 
 struct Udp {
@@ -72,7 +86,8 @@ impl Listeners {
                 udp.push(Udp { listener, more: false });
             }
         }
-        Ok(Self { tcp, server, congestion: usual, udp, woken: Vec::new() })
+        let (woken, unregistered) = (Vec::new(), Unregistered::default());
+        Ok(Self { tcp, server, congestion: usual, udp, woken, unregistered })
     }
 
     /// Handles an event of the poll; returns false if the token is not a listener's.
@@ -106,7 +121,7 @@ impl Listeners {
             udp.more = udp.listener.receive(now);
             while let Some(tunnel) = udp.listener.accept() {
                 if takes_new && let Err(error) = relay.add_tunnel(tunnel, Label::default()) {
-                    tracing::warn!(%error, "cannot register a connection with epoll");
+                    self.unregistered.warn(now, &error);
                 }
             }
             udp.listener.take_woken(&mut self.woken);
@@ -185,7 +200,7 @@ impl Listeners {
                     tracing::debug!(%peer, name, %error, "cannot set congestion control");
                 }
                 if let Err(error) = relay.add_tunnel(tunnel, Label::default()) {
-                    tracing::warn!(%peer, %error, "cannot register a connection with epoll");
+                    self.unregistered.warn(now, &error);
                 }
             }
         }

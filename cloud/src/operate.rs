@@ -28,7 +28,7 @@ impl Operate for Cloud {
 
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState> {
         relay.update_traffic(now);
-        self.look_at_paths(now, relay, "");
+        self.look_at_paths(now, relay);
         self.paths.states(now, relay, self.daemon.config.common.mode)
     }
 

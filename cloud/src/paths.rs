@@ -2,11 +2,12 @@
 //!
 //! A carrier is listed from its first path until its session's end, or until it is evicted: a
 //! session has at most [`SESSION_PATHS_MAX`] carriers, and the one that has been down longest is
-//! evicted first. States are updated when a path changes, on request, and every [`LOOK_EVERY`]
-//! while the loop turns, so that an idle daemon sleeps.
+//! evicted first. The states of a session are updated when one of its paths changes; those of all
+//! sessions on request, and every [`LOOK_EVERY`] while the loop turns, so that an idle daemon
+//! sleeps.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use polyrail_admin::{AdminEvent, PathCounters, PathPhase, PathState, Timestamp};
@@ -57,17 +58,44 @@ impl Paths {
         !self.carriers.is_empty() && self.looked_at.is_none_or(due)
     }
 
-    /// Updates the states of all paths and publishes changes. `reason` is why a path closed, if one
-    /// did.
-    pub(crate) fn look(
+    /// Updates the states of all paths and publishes changes.
+    pub(crate) fn look(&mut self, now: Instant, relay: &Relay, publish: impl FnMut(AdminEvent)) {
+        self.looked_at = Some(now);
+        let survey = Survey::new(now, relay);
+        let open: BTreeSet<SessionKey> = survey.sessions().iter().map(|one| one.session).collect();
+        self.carriers.retain(|(session, _), _| open.contains(session));
+        self.update(now, relay, &survey, "", publish);
+    }
+
+    /// Updates the states of the paths of one session, which may have ended, and publishes changes.
+    /// `reason` is why a path closed, if one did.
+    pub(crate) fn look_at(
         &mut self,
         now: Instant,
         relay: &Relay,
+        session: SessionKey,
+        reason: &str,
+        publish: impl FnMut(AdminEvent),
+    ) {
+        let survey = Survey::of_session(now, relay, session);
+        if survey.sessions().is_empty() {
+            let carriers: Vec<Key> = self.of_session(session).map(|(key, _)| key.clone()).collect();
+            for key in &carriers {
+                self.carriers.remove(key);
+            }
+        }
+        self.update(now, relay, &survey, reason, publish);
+    }
+
+    /// Updates the states of the surveyed sessions.
+    fn update(
+        &mut self,
+        now: Instant,
+        relay: &Relay,
+        survey: &Survey<'_>,
         reason: &str,
         mut publish: impl FnMut(AdminEvent),
     ) {
-        self.looked_at = Some(now);
-        let survey = Survey::new(now, relay);
         let mut seen: BTreeMap<Key, Sight<'_>> = BTreeMap::new();
         let mut names = BTreeMap::new();
         for session in survey.sessions() {
@@ -76,12 +104,14 @@ impl Paths {
                 see(&mut seen, (session.session, path.carrier.clone()), path);
             }
         }
-        self.carriers.retain(|(session, _), _| names.contains_key(session));
-        for ((session, name), carrier) in &mut self.carriers {
-            if !seen.contains_key(&(*session, name.clone())) && carrier.phase != PathPhase::Down {
-                carrier.turn_to(PathPhase::Down, now);
-                let path = full_name(names.get(session).copied().flatten(), name);
-                publish(AdminEvent::PathDown { path, reason: reason.to_owned() });
+        for (&session, &peer) in &names {
+            let listed = self.carriers.range_mut((session, String::new())..);
+            for (key, carrier) in listed.take_while(|((of, _), _)| *of == session) {
+                if !seen.contains_key(key) && carrier.phase != PathPhase::Down {
+                    carrier.turn_to(PathPhase::Down, now);
+                    let path = full_name(peer, &key.1);
+                    publish(AdminEvent::PathDown { path, reason: reason.to_owned() });
+                }
             }
         }
         for (key, sight) in &seen {
@@ -277,7 +307,7 @@ mod tests {
                 for event in cloud.turn() {
                     up |= matches!(event, RelayEvent::Session(Event::PathUp { .. }));
                     down |= matches!(event, RelayEvent::TunnelClosed { .. });
-                    paths.look(Instant::now(), &cloud.relay, "gone", |_| ());
+                    paths.look(Instant::now(), &cloud.relay, |_| ());
                 }
                 if up && !down {
                     gateway.relay.close_tunnel(Instant::now(), near);

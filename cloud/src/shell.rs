@@ -33,6 +33,7 @@ use crate::access::AccessList;
 use crate::congestion::Congestion;
 use crate::descriptors::Descriptors;
 use crate::dial::{DialError, DialSettings, Dialer, Failures};
+use crate::lines::Lines;
 use crate::listeners::Listeners;
 use crate::paths::{Paths, full_name};
 use crate::reach;
@@ -119,6 +120,7 @@ pub(crate) struct Cloud {
     pub(crate) refused: u64,
     /// The gateway of each session.
     gateways: BTreeMap<SessionKey, Identity>,
+    lines: Lines,
     refused_connections: LogLimiter,
     failed_dials: Failures,
     /// Bounds the number of flows; flows beyond it are reset.
@@ -149,6 +151,7 @@ impl Cloud {
             paths: Paths::default(),
             refused: 0,
             gateways: BTreeMap::new(),
+            lines: Lines::default(),
             refused_connections: LogLimiter::default(),
             failed_dials: Failures::default(),
             descriptors: Descriptors::within(u64::MAX),
@@ -200,78 +203,98 @@ impl Cloud {
             }
             // Closed before its dial finished.
             Event::Reset { flow, .. } | Event::Closed { flow } => self.dialer.cancel(flow),
-            Event::SessionUp { session, peer, .. } => self.on_session_up(session, peer),
+            Event::SessionUp { session, peer, .. } => self.on_session_up(now, session, peer),
             Event::SessionEnded { session, reason } => {
                 let gateway = self.gateways.remove(&session);
-                let name = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
-                tracing::info!(gateway = name, %reason, "session ended");
+                if let Some(suppressed) = self.lines.permit(now, gateway.as_ref()) {
+                    let name = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
+                    tracing::info!(gateway = name, %reason, suppressed, "session ended");
+                }
                 let peer = gateway.map(|gateway| gateway.to_string());
                 self.daemon.session_ended(session, peer, reason);
-                self.look_at_paths(now, relay, "the session ended");
+                self.look_at_session(now, relay, session, "");
             }
             Event::PathUp { tunnel, session, path } => {
-                let gateway = self.gateways.get(&session).map(Identity::as_str);
-                let view = relay.tunnel(tunnel);
-                let mode = view.map(|view| view.mode.as_str());
-                let address = view.and_then(|view| view.address).map(tracing::field::display);
-                tracing::info!(gateway, address, mode, %path, "path up");
+                let gateway = self.gateways.get(&session);
+                if let Some(suppressed) = self.lines.permit(now, gateway) {
+                    let view = relay.tunnel(tunnel);
+                    let mode = view.map(|view| view.mode.as_str());
+                    let address = view.and_then(|view| view.address).map(tracing::field::display);
+                    let gateway = gateway.map(Identity::as_str);
+                    tracing::info!(gateway, address, mode, %path, suppressed, "path up");
+                }
                 self.congestion.on_path_up(relay, tunnel);
-                self.look_at_paths(now, relay, "");
+                self.look_at_session(now, relay, session, "");
             }
             Event::PathReport { tunnel, report } => self.on_report(now, relay, tunnel, report),
-            Event::Alarm { text } => {
-                tracing::warn!("{text}");
-                self.daemon.publish(AdminEvent::Alarm { message: text, path: None });
+            Event::PeerGoing { session, reason } => {
+                let gateway = self.gateways.get(&session);
+                if let Some(suppressed) = self.lines.permit(now, gateway) {
+                    let gateway = gateway.map(Identity::as_str);
+                    tracing::info!(gateway, reason, suppressed, "the gateway is going away");
+                }
+            }
+            Event::Alarm { session, text } => {
+                let gateway = session.and_then(|session| self.gateways.get(&session));
+                if let Some(suppressed) = self.lines.permit(now, gateway) {
+                    let gateway = gateway.map(Identity::as_str);
+                    tracing::warn!(gateway, suppressed, "{text}");
+                    self.daemon.publish(AdminEvent::Alarm { message: text, path: None });
+                }
             }
             _ => {}
         }
     }
 
-    fn on_session_up(&mut self, session: SessionKey, peer: Identity) {
-        tracing::info!(gateway = %peer, "session up");
+    fn on_session_up(&mut self, now: Instant, session: SessionKey, peer: Identity) {
+        if let Some(suppressed) = self.lines.permit(now, Some(&peer)) {
+            tracing::info!(gateway = %peer, suppressed, "session up");
+        }
         self.daemon.session_up(session, &peer);
         self.gateways.insert(session, peer);
     }
 
-    /// Logs a gateway's report about its direction of a path; the gateway acts on it itself.
-    fn on_report(
-        &mut self,
-        now: Instant,
-        relay: &mut Relay,
-        tunnel: TunnelKey,
-        report: PathReport,
-    ) {
+    /// Logs a gateway's report about its direction of a path; the gateway acts on it itself. It
+    /// changes no state here.
+    fn on_report(&mut self, now: Instant, relay: &Relay, tunnel: TunnelKey, report: PathReport) {
         match report {
             PathReport::Stalled => {
                 tracing::debug!(?tunnel, "path stalled, reported by the gateway");
             }
             PathReport::Policed { rate } => {
-                self.tell_policed(relay, tunnel, &format!("the gateway sends at most {rate}"));
+                self.tell_policed(now, relay, tunnel, &format!("the gateway sends at most {rate}"));
             }
         }
-        self.look_at_paths(now, relay, "");
     }
 
     /// Reports a policed downlink to the gateway, because only the gateway can demote QUIC to TLS.
     fn on_policed(&mut self, now: Instant, relay: &mut Relay, tunnel: TunnelKey, rate: Bitrate) {
-        self.tell_policed(relay, tunnel, &format!("the cloud sends at most {rate}"));
+        self.tell_policed(now, relay, tunnel, &format!("the cloud sends at most {rate}"));
         relay.endpoint().report_path(now, tunnel, PathReport::Policed { rate });
     }
 
-    fn tell_policed(&self, relay: &Relay, tunnel: TunnelKey, what: &str) {
-        let survey = Survey::new(Instant::now(), relay);
-        let path = survey
-            .path(tunnel)
-            .map(|(session, path)| full_name(session.peer.as_ref(), &path.carrier));
+    fn tell_policed(&mut self, now: Instant, relay: &Relay, tunnel: TunnelKey, what: &str) {
+        let Some(session) = relay.endpoint_ref().session_of(tunnel) else { return };
+        let gateway = self.gateways.get(&session);
+        let Some(suppressed) = self.lines.permit(now, gateway) else { return };
+        let survey = Survey::of_session(now, relay, session);
+        let path = survey.path(tunnel).map(|(_, path)| full_name(gateway, &path.carrier));
         let message = format!("UDP looks policed: {what}");
-        tracing::info!(path, "{message}");
+        tracing::info!(path, suppressed, "{message}");
         self.daemon.publish(AdminEvent::Alarm { message, path });
     }
 
-    /// Updates the states of paths and publishes changes. `reason` is why a path closed.
-    pub(crate) fn look_at_paths(&mut self, now: Instant, relay: &Relay, reason: &str) {
+    /// Updates the states of all paths and publishes changes.
+    pub(crate) fn look_at_paths(&mut self, now: Instant, relay: &Relay) {
         let Self { paths, daemon, .. } = self;
-        paths.look(now, relay, reason, |event| daemon.publish(event));
+        paths.look(now, relay, |event| daemon.publish(event));
+    }
+
+    /// Updates the states of the paths of one session and publishes changes. `reason` is why a path
+    /// closed.
+    fn look_at_session(&mut self, now: Instant, relay: &Relay, key: SessionKey, reason: &str) {
+        let Self { paths, daemon, .. } = self;
+        paths.look_at(now, relay, key, reason, |event| daemon.publish(event));
     }
 
     fn on_tunnel_closed(&mut self, now: Instant, relay: &Relay, event: &RelayEvent) {
@@ -280,24 +303,27 @@ impl Cloud {
             self.refused += 1;
         }
         let address = address.map(tracing::field::display);
-        match (peer, reason) {
-            (Some(peer), CloseReason::Local | CloseReason::PeerClosed) => {
-                tracing::info!(gateway = %peer, address, %reason, "tunnel closed");
+        let Some(peer) = peer else {
+            if let Some(suppressed) = self.refused_connections.permit(now) {
+                tracing::warn!(address, %reason, suppressed, "connection refused");
+                let from = address.map(|address| format!(" from {address:?}"));
+                let from = from.unwrap_or_default();
+                let message =
+                    format!("connection{from} refused: {reason} (and {suppressed} before)");
+                self.daemon.publish(AdminEvent::Alarm { message, path: None });
             }
-            (Some(peer), _) => tracing::warn!(gateway = %peer, address, %reason, "tunnel lost"),
-            (None, _) => {
-                if let Some(suppressed) = self.refused_connections.permit(now) {
-                    tracing::warn!(address, %reason, suppressed, "connection refused");
-                    let from = address.map(|address| format!(" from {address:?}"));
-                    let from = from.unwrap_or_default();
-                    let message =
-                        format!("connection{from} refused: {reason} (and {suppressed} before)");
-                    self.daemon.publish(AdminEvent::Alarm { message, path: None });
-                }
-                return;
+            return;
+        };
+        if let Some(suppressed) = self.lines.permit(now, Some(peer)) {
+            if let CloseReason::Local | CloseReason::PeerClosed = reason {
+                tracing::info!(gateway = %peer, address, %reason, suppressed, "tunnel closed");
+            } else {
+                tracing::warn!(gateway = %peer, address, %reason, suppressed, "tunnel lost");
             }
         }
-        self.look_at_paths(now, relay, &reason.to_string());
+        if let Some(session) = relay.endpoint_ref().session_with(peer) {
+            self.look_at_session(now, relay, session, &reason.to_string());
+        }
     }
 }
 
@@ -346,8 +372,8 @@ impl Shell for Cloud {
                 // Each path restart closes a tunnel this way.
                 if superseded {
                     tracing::debug!(gateway, address, %reason, "closing a tunnel");
-                } else {
-                    tracing::warn!(gateway, address, %reason, "closing a tunnel");
+                } else if let Some(suppressed) = self.lines.permit(now, peer.as_ref()) {
+                    tracing::warn!(gateway, address, %reason, suppressed, "closing a tunnel");
                 }
             }
             closed @ RelayEvent::TunnelClosed { .. } => self.on_tunnel_closed(now, relay, &closed),
@@ -365,7 +391,7 @@ impl Shell for Cloud {
         }
         self.daemon.on_turn(now, relay);
         if self.paths.is_due(now) {
-            self.look_at_paths(now, relay, "");
+            self.look_at_paths(now, relay);
         }
     }
 

@@ -9,7 +9,7 @@ use polyrail_admin::{
     ConnectionPhase, ConnectionState, LinkState, SessionPhase, SessionState, Snapshot, TunnelCounts,
 };
 use polyrail_model::{Bytes, TunnelMode};
-use polyrail_session::{PathStatus, SessionStatus, Status, TunnelKey};
+use polyrail_session::{PathStatus, SessionKey, SessionStatus, Status, TunnelKey};
 
 use polyrail_relay::Relay;
 
@@ -28,7 +28,17 @@ pub struct Survey<'a> {
 impl<'a> Survey<'a> {
     /// Reads the status of the relay.
     pub fn new(now: Instant, relay: &'a Relay) -> Self {
-        let status = relay.endpoint_ref().status();
+        Self::of(now, relay, relay.endpoint_ref().status())
+    }
+
+    /// Reads the status of one session. Its cost does not depend on other sessions, so a peer may
+    /// cause it.
+    pub fn of_session(now: Instant, relay: &'a Relay, session: SessionKey) -> Self {
+        let sessions = relay.endpoint_ref().status_of(session).into_iter().collect();
+        Self::of(now, relay, Status { sessions })
+    }
+
+    fn of(now: Instant, relay: &'a Relay, status: Status) -> Self {
         let mut paths = BTreeMap::new();
         for (at, session) in status.sessions.iter().enumerate() {
             for (place, path) in session.paths.iter().enumerate() {

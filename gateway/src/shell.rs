@@ -254,8 +254,9 @@ impl Gateway {
             Event::Closed { flow } => {
                 self.on_flow_closed(now, relay, flow, ResetReason::PeerReset);
             }
+            Event::PeerGoing { reason, .. } => tracing::info!(reason, "the cloud is going away"),
             Event::PathReport { tunnel, report } => self.carriers.on_report(now, tunnel, report),
-            Event::Alarm { text } => {
+            Event::Alarm { text, .. } => {
                 tracing::warn!("{text}");
                 self.daemon.publish(AdminEvent::Alarm { message: text, path: None });
             }

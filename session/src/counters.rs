@@ -1,31 +1,41 @@
-//! The path counters that a session has accepted, each once.
+//! Numbers that the peer has used, each once: the path counters and the flows of a session.
 //!
-//! A gateway counts up, but greetings get lost, so there are gaps: accepted counters are kept as
-//! ranges. Beyond [`COUNTER_RANGES_MAX`] ranges the lowest is forgotten, and all counters up to its
-//! end count as used: the gateway of such a late greeting sends a new one.
+//! A gateway counts up, but greetings get lost and OPENs are late, so there are gaps: used numbers
+//! are kept as ranges. Beyond a bound the lowest range is forgotten, and all numbers up to its end
+//! count as used. The gateway of such a late greeting sends a new one; such a late flow is reset.
 
-use crate::limits::COUNTER_RANGES_MAX;
 use crate::ranges::RangeSet;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counters {
     /// All counters below count as used.
     floor: u64,
     used: RangeSet,
+    /// The maximum number of ranges.
+    ranges_max: usize,
 }
 
 impl Counters {
+    pub fn new(ranges_max: usize) -> Self {
+        Self { floor: 0, used: RangeSet::default(), ranges_max }
+    }
+
     /// Accepts a counter, at most 2^62 - 1; false when it is used.
     pub fn accept(&mut self, counter: u64) -> bool {
         if self.is_used(counter) {
             return false;
         }
         self.used.insert(counter..counter + 1);
-        if self.used.len() > COUNTER_RANGES_MAX {
+        if self.used.len() > self.ranges_max {
             let lowest = self.used.iter().next().map_or(self.floor, |range| range.start);
             self.floor = self.used.advance(lowest);
         }
         true
+    }
+
+    /// One above the highest number that was accepted.
+    pub fn end(&self) -> u64 {
+        self.used.end()
     }
 
     /// Whether a counter was accepted, or is below the remembered ranges.
@@ -37,10 +47,11 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::COUNTER_RANGES_MAX;
 
     #[test]
     fn counter_is_accepted_once_in_any_order() {
-        let mut counters = Counters::default();
+        let mut counters = Counters::new(COUNTER_RANGES_MAX);
         for counter in [7, 5, 9, 6] {
             assert!(!counters.is_used(counter) && counters.accept(counter), "{counter}");
             assert!(counters.is_used(counter) && !counters.accept(counter), "{counter}");
@@ -50,7 +61,7 @@ mod tests {
 
     #[test]
     fn gaps_are_remembered_up_to_a_bound() {
-        let mut counters = Counters::default();
+        let mut counters = Counters::new(COUNTER_RANGES_MAX);
         let top = 4 * COUNTER_RANGES_MAX as u64;
         // Every second one is lost.
         for counter in (0..top).step_by(2) {

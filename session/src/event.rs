@@ -91,7 +91,15 @@ pub enum Event {
         /// The path's tunnel.
         tunnel: TunnelKey,
     },
-    /// The peer reports a problem of a path; reported once, although each path carries the report.
+    /// The peer opens or accepts no more flows; reported once in a session.
+    PeerGoing {
+        /// The session.
+        session: SessionKey,
+        /// Why, in the words of the peer.
+        reason: String,
+    },
+    /// The peer reports a problem of a path; reported once, although each path carries the report,
+    /// and of many reports the newest.
     PathReport {
         /// The path's tunnel.
         tunnel: TunnelKey,
@@ -156,6 +164,8 @@ pub enum Event {
     },
     /// A condition that needs the operator's attention.
     Alarm {
+        /// The session that it concerns, if there is one.
+        session: Option<SessionKey>,
         /// The condition, in words.
         text: String,
     },

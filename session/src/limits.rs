@@ -65,6 +65,13 @@ pub const ACK_REPEAT_MAX: usize = 256;
 /// Out-of-order pieces that a flow may hold; a peer that sends more breaks the protocol.
 pub const FRAGMENTS_MAX: usize = 8_192;
 
+/// All ranges that a session received out of order may take this part of its memory; a run that
+/// adds another one resets its flow. An honest peer needs a tenth of it for segments.
+pub const RANGES_SHARE: u64 = 16;
+
+/// The memory of a range that was received out of order, in bytes: half-full nodes of a B-tree.
+pub const RANGE_BYTES: u64 = 48;
+
 /// Unacknowledged runs of a flow; at the bound nothing new is sent.
 pub const RUNS_MAX: usize = 2_048;
 
@@ -82,12 +89,23 @@ pub const WRITABLE_MIN: u64 = 8 * 1024;
 /// first, and then counts as delivered.
 pub const TOMBSTONES_MAX: usize = 16_384;
 
+/// Ended flows whose unconfirmed control frames a path remembers, beyond twice the open flows; then
+/// all of them are forgotten, and their peer asks again.
+pub const UNCONFIRMED_ENDED_MAX: usize = 1_024;
+
 /// Flows beyond the bound of its settings that a cloud keeps until their refusal is answered; a
 /// gateway that opens more breaks the protocol.
 pub const FLOWS_REFUSED_MAX: usize = 16_384;
 
-/// How far flow numbers may skip ahead: flows that end before they send anything leave gaps.
-pub const FLOWS_AHEAD_MAX: u64 = 1 << 20;
+/// Ranges of flow numbers that a cloud remembers: each gap is a flow whose OPEN is late, or that a
+/// gateway of version 0.1 never sent. Beyond, the lowest gap is closed: its flows are reset when
+/// their OPEN arrives. At most about 200 KiB a session.
+pub const FLOW_RANGES_MAX: usize = 4_096;
+
+/// The maximum overhead of an open flow, in bytes: its state, and the parts of its buffers that no
+/// credit covers. A session allocates at most 1.2 times its memory in each direction, and this for
+/// each open flow.
+pub const FLOW_OVERHEAD: u64 = 4 * 1_024;
 
 /// How long a reset flow continues to deliver data written before the reset.
 pub const RESET_LINGER: Duration = Duration::from_secs(30);
@@ -106,6 +124,10 @@ pub const HELLOS_REMEMBERED: usize = 64;
 /// Paths of a session; a HELLO or JOIN beyond is refused. Sixteen carriers, each with a path and
 /// three attempts at another; also the maximum of the scheduler.
 pub const SESSION_PATHS_MAX: usize = polyrail_scheduler::PATHS_MAX;
+
+/// Tunnels of one certificate at a cloud, refused ones included until they are down; further ones
+/// are refused. Twice the paths of a session, because a session may replace another.
+pub const TUNNELS_MAX: usize = 2 * SESSION_PATHS_MAX;
 
 /// A tunnel that does not greet within this time, or is not answered, is closed. For an early
 /// tunnel the time starts over when its handshake is finished.
@@ -133,6 +155,10 @@ pub const RETIRE_MIN: Duration = Duration::from_millis(100);
 /// Units remembered per run, to withdraw them when the run has arrived; beyond, the oldest is
 /// forgotten and delivered anyway.
 pub const UNITS_MAX: usize = 8;
+
+/// The least time between two reports of the peer about a path that the caller receives; the peer
+/// reports a stall no sooner than [`STALL_MIN`] after the last one.
+pub const REPORT_APART: Duration = Duration::from_millis(250);
 
 /// Notices about paths that wait to be sent; the oldest is dropped.
 pub const NOTICES_MAX: usize = 64;

@@ -19,6 +19,7 @@
 
 mod link;
 mod pings;
+mod reports;
 mod stall;
 
 use std::collections::VecDeque;
@@ -29,6 +30,7 @@ use polyrail_scheduler::PathView;
 
 use self::link::Link;
 use self::pings::Pings;
+use self::reports::Reports;
 use self::stall::Stall;
 use crate::delay::{Delay, Relative};
 use crate::event::TunnelKey;
@@ -63,6 +65,7 @@ pub(crate) struct Path {
     pub hidden: bool,
     /// The serials of the peer's newest notices about it: of its use as a backup, and of problems.
     pub noticed: [u64; 2],
+    pub reports: Reports,
     pub sent: u64,
     pub received: u64,
 }
@@ -118,6 +121,7 @@ impl Path {
             standing: Standing::Current,
             hidden: false,
             noticed: [0; 2],
+            reports: Reports::default(),
             sent: 0,
             received: 0,
         }
@@ -210,8 +214,8 @@ impl Path {
         let srtt = self.link.srtt();
         let retires = (self.standing == Standing::Relieved && self.stall.outstanding == 0)
             .then(|| self.retire_at());
-        let others =
-            [self.stalls_at(judged), retires, self.pings.pause_at(srtt)].into_iter().flatten();
+        let (paused, reported) = (self.pings.pause_at(srtt), self.reports.next_at());
+        let others = [self.stalls_at(judged), retires, paused, reported].into_iter().flatten();
         others.fold(self.pings.next_at(), Instant::min)
     }
 

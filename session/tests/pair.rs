@@ -62,6 +62,29 @@ fn open_is_sent_without_data_after_five_milliseconds() {
 }
 
 #[test]
+fn flows_that_end_before_their_open_is_sent_use_no_numbers() {
+    let mut pair = Pair::new(Settings::default());
+    pair.up(0, "a");
+    for _ in 0..(1 << 20) + 10 {
+        let flow = pair.open();
+        pair.gateway.reset(pair.now, flow, ResetReason::PeerReset);
+    }
+    let flow = pair.open();
+    pair.gateway.write(pair.now, flow, b"hello");
+    pair.run();
+    let served = pair.opened();
+    assert_eq!((drain(&mut pair.cloud, pair.now, served), served.flow.0), (b"hello".to_vec(), 1));
+    // The ends of both agree about the flow, whatever it is called on board.
+    pair.cloud.write(pair.now, served, b"answer");
+    pair.cloud.reset(pair.now, served, ResetReason::PeerReset);
+    pair.run();
+    assert_eq!(drain(&mut pair.gateway, pair.now, flow), b"answer");
+    let reset = Event::Reset { flow, reason: ResetReason::PeerReset };
+    pair.run();
+    assert!(pair.at_gateway.contains(&reset));
+}
+
+#[test]
 fn data_of_a_dark_path_is_reinjected_on_the_other() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");

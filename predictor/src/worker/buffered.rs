@@ -44,6 +44,9 @@ pub(super) struct BufferedStore {
     sweep_at: Instant,
     /// The clock was implausible at the last sweep, and a warning was logged.
     clock_doubted: bool,
+    /// Rejected records since the last line about them, and when the next one is permitted.
+    refused: usize,
+    refused_at: Instant,
 }
 
 impl BufferedStore {
@@ -67,6 +70,8 @@ impl BufferedStore {
             damaged: None,
             sweep_at: now + SWEEP_FIRST,
             clock_doubted: false,
+            refused: 0,
+            refused_at: now,
         };
         buffered.try_open();
         buffered
@@ -153,13 +158,21 @@ impl BufferedStore {
         append: impl FnOnce(&mut Store) -> Result<Appended, StoreError>,
     ) -> Option<usize> {
         let appended = self.with(append)?;
-        if appended.refused > 0 {
-            tracing::warn!(handovers = appended.refused, "rejected invalid handover records");
-        }
+        self.count_refused(appended.refused);
         if appended.fresh > 0 {
             self.changed.extend(handovers.iter().map(CellKey::of));
         }
         Some(appended.fresh)
+    }
+
+    /// Logs rejected records at most once in [`REFUSED_EVERY`], because a peer can send many.
+    fn count_refused(&mut self, handovers: usize) {
+        self.refused += handovers;
+        if self.refused > 0 && self.now >= self.refused_at {
+            let handovers = std::mem::take(&mut self.refused);
+            tracing::warn!(handovers, "rejected invalid handover records");
+            self.refused_at = self.now + REFUSED_EVERY;
+        }
     }
 
     fn write_places(&mut self) {
@@ -337,6 +350,8 @@ fn limits(settings: LinkDbSettings) -> Limits {
 
 /// Handovers in memory while the database cannot be written.
 const WAITING_MAX: usize = 4_096;
+/// The least time between two log lines about rejected records.
+const REFUSED_EVERY: Duration = Duration::from_secs(10);
 /// Interval of retries after a failure.
 const RETRY: Duration = Duration::from_secs(10);
 /// Interval at which measurements are written, and how many wait.

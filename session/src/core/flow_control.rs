@@ -27,9 +27,10 @@ use polyrail_scheduler::SEGMENT;
 
 use super::credit::Credit;
 use super::flows::Flows;
-use crate::flow::{Flow, SendHalf, Shares};
+use crate::flow::{Flow, Run, SendHalf, Shares, Violation};
 use crate::limits::{
-    FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, SCARCE_SHARE, UNSENT_MAX, USER_SHARE,
+    FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, RANGE_BYTES, RANGES_SHARE, SCARCE_SHARE,
+    UNSENT_MAX, USER_SHARE,
 };
 
 #[derive(Debug, Default)]
@@ -45,6 +46,8 @@ pub(crate) struct FlowControl {
     pub held_sent: u64,
     /// Bytes received and not read.
     pub held_received: u64,
+    /// Ranges received out of order.
+    ranges: usize,
     /// Bytes that a new flow may send before its first acknowledgement.
     pub peer_window: u64,
     /// Flows whose pace is not zero.
@@ -55,6 +58,29 @@ pub(crate) struct FlowControl {
 impl FlowControl {
     pub fn new(memory: u64) -> Self {
         Self { memory, credit: Credit::new(memory), ..Self::default() }
+    }
+
+    /// A flow takes a run that the credit permits. Returns whether its reader has new data.
+    ///
+    /// # Errors
+    /// The run breaks the protocol, or the session has too many ranges out of order.
+    pub fn accept(&mut self, flow: &mut Flow, run: &Run<'_>) -> Result<bool, Violation> {
+        let (held, ranges) = (flow.recv.held(), flow.recv.ranges());
+        let accepted = flow.recv.accept(run);
+        self.held_received = self.held_received + flow.recv.held() - held;
+        self.ranges = self.ranges + flow.recv.ranges() - ranges;
+        let most = self.memory / RANGES_SHARE / RANGE_BYTES;
+        if self.ranges as u64 > most && flow.recv.ranges() > ranges {
+            return Err(Violation("too many pieces out of order in the session"));
+        }
+        accepted
+    }
+
+    /// Discards the received bytes of a flow.
+    pub fn discard(&mut self, flow: &mut Flow) {
+        self.held_received -= flow.recv.held();
+        self.ranges -= flow.recv.ranges();
+        flow.recv.discard();
     }
 
     /// The peer's reader has taken all bytes below `drained`. Returns whether this is progress.
@@ -88,6 +114,7 @@ impl FlowControl {
         self.unsent.set(flow.user, &mut flow.shares.unsent, 0);
         self.held_sent -= flow.send.held();
         self.held_received -= flow.recv.held();
+        self.ranges -= flow.recv.ranges();
         self.credit.release(flow.recv.highest - flow.recv.released);
     }
 
@@ -157,6 +184,7 @@ impl FlowControl {
             && self.unsent.all == sum(|flow| flow.send.unsent())
             && self.held_sent == sum(|flow| flow.send.held())
             && self.held_received == sum(|flow| flow.recv.held())
+            && self.ranges as u64 == sum(|flow| flow.recv.ranges() as u64)
     }
 }
 

@@ -1,5 +1,9 @@
 //! The flows of a session: open ones by id, and how ended ones ended.
 //!
+//! The id of a flow is its name on this side. Its **number** is its name on the wire. In a cloud
+//! both are equal. A gateway numbers a flow when its OPEN is first sent, so that flows that end
+//! before leave no gaps. Ended flows are known by their number.
+//!
 //! Ended flows leave a tombstone, so that a peer that missed the end gets an answer. Of too many
 //! the oldest is evicted, and counts as delivered.
 
@@ -7,16 +11,20 @@ use std::collections::{BTreeMap, VecDeque};
 
 use polyrail_model::FlowId;
 
-use crate::flow::{Flow, Life, Violation};
-use crate::limits::{FLOWS_AHEAD_MAX, TOMBSTONES_MAX};
-use crate::ranges::RangeSet;
+use crate::counters::Counters;
+use crate::flow::{Flow, Life};
+use crate::limits::{FLOW_RANGES_MAX, TOMBSTONES_MAX};
 use crate::wire::ResetReason;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Flows {
     open: BTreeMap<FlowId, Flow>,
-    /// Ids that were ever used.
-    seen: RangeSet,
+    /// The open flows that have a number, by number.
+    numbered: BTreeMap<FlowId, FlowId>,
+    /// Flows that this side has opened.
+    opened: u64,
+    /// Numbers that were ever used.
+    seen: Counters,
     tombstones: BTreeMap<FlowId, Tombstone>,
     /// The flows with a tombstone, the oldest first.
     burials: VecDeque<FlowId>,
@@ -42,6 +50,19 @@ pub(crate) enum FlowOutcome {
     },
 }
 
+impl Default for Flows {
+    fn default() -> Self {
+        Self {
+            open: BTreeMap::new(),
+            numbered: BTreeMap::new(),
+            opened: 0,
+            seen: Counters::new(FLOW_RANGES_MAX),
+            tombstones: BTreeMap::new(),
+            burials: VecDeque::new(),
+        }
+    }
+}
+
 impl Flows {
     pub fn get(&self, id: FlowId) -> Option<&Flow> {
         self.open.get(&id)
@@ -65,42 +86,57 @@ impl Flows {
     }
 
     /// The id of the next flow that this side opens.
-    pub fn next_id(&self) -> FlowId {
-        FlowId(self.seen.end().max(1))
+    pub fn next_id(&mut self) -> FlowId {
+        self.opened += 1;
+        FlowId(self.opened)
     }
 
     pub fn insert(&mut self, flow: Flow) {
-        self.seen.insert(flow.id.0..flow.id.0 + 1);
+        if let Some(number) = flow.number {
+            self.numbered.insert(number, flow.id);
+        }
         self.open.insert(flow.id, flow);
     }
 
-    /// Whether a flow has, or had, this id.
-    pub fn has_seen(&self, id: FlowId) -> bool {
-        self.seen.contains(id.0)
+    /// Gives a flow its number, because its OPEN is sent.
+    pub fn number(&mut self, id: FlowId) {
+        let Some(flow) = self.open.get_mut(&id).filter(|flow| flow.number.is_none()) else {
+            return;
+        };
+        let number = FlowId(self.seen.end().max(1));
+        self.seen.accept(number.0);
+        flow.number = Some(number);
+        self.numbered.insert(number, id);
     }
 
-    /// Notes a new id of the peer.
-    ///
-    /// # Errors
-    /// The id is far ahead of all others.
-    pub fn see(&mut self, id: FlowId) -> Result<(), Violation> {
-        if id.0 > self.seen.end() + FLOWS_AHEAD_MAX {
-            return Err(Violation("a flow far ahead of all others"));
-        }
-        self.seen.insert(id.0..id.0 + 1);
-        Ok(())
+    /// The open flow with this number.
+    pub fn numbered(&self, number: FlowId) -> Option<FlowId> {
+        self.numbered.get(&number).copied()
+    }
+
+    /// Whether a flow has, or had, this number.
+    pub fn has_seen(&self, number: FlowId) -> bool {
+        self.seen.is_used(number.0)
+    }
+
+    /// Notes a new number of the peer.
+    pub fn see(&mut self, number: FlowId) {
+        self.seen.accept(number.0);
     }
 
     /// Removes an open flow and remembers how it ended.
     pub fn bury(&mut self, id: FlowId) -> Option<Flow> {
         let flow = self.open.remove(&id)?;
+        // Without a number the peer does not know it.
+        let Some(number) = flow.number else { return Some(flow) };
+        self.numbered.remove(&number);
         let last = flow.send.next;
         let outcome = match flow.life {
             Life::Live => FlowOutcome::Delivered,
             Life::Ending { reason, .. } => FlowOutcome::Reset { reason, last, after: 0 },
             Life::Resetting { reason, after, .. } => FlowOutcome::Reset { reason, last, after },
         };
-        self.remember(id, outcome, flow.recv.highest);
+        self.remember(number, outcome, flow.recv.highest);
         Some(flow)
     }
 
@@ -121,18 +157,22 @@ impl Flows {
         self.tombstones.get(&id).map_or(FlowOutcome::Delivered, |tombstone| tombstone.outcome)
     }
 
-    /// The peer has used the sequence numbers of an ended flow up to `end`; returns how many of
-    /// them were not counted yet.
-    pub fn count_ended(&mut self, id: FlowId, end: u64) -> u64 {
-        let Some(tombstone) = self.tombstones.get_mut(&id) else { return 0 };
-        let more = end.saturating_sub(tombstone.counted);
-        tombstone.counted += more;
-        more
+    /// How many of the peer's numbers up to `end` of an ended flow were not counted yet.
+    pub fn uncounted(&self, id: FlowId, end: u64) -> u64 {
+        self.tombstones.get(&id).map_or(0, |tombstone| end.saturating_sub(tombstone.counted))
+    }
+
+    /// Another `more` numbers of an ended flow were counted.
+    pub fn count_ended(&mut self, id: FlowId, more: u64) {
+        if let Some(tombstone) = self.tombstones.get_mut(&id) {
+            tombstone.counted += more;
+        }
     }
 
     /// Removes all open flows.
     pub fn clear(&mut self) {
         self.open.clear();
+        self.numbered.clear();
     }
 }
 
@@ -150,16 +190,26 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_used_once_and_ends_are_remembered() {
+    fn numbers_are_used_once_and_ends_are_remembered() {
         let mut flows = Flows::default();
-        let id = flows.next_id();
-        flows.insert(flow(id));
+        let [never, id] = [(); 2].map(|()| {
+            let id = flows.next_id();
+            flows.insert(flow(id));
+            id
+        });
+        assert!(flows.bury(never).is_some() && !flows.has_seen(FlowId(1)), "without a number");
+        flows.number(id);
+        let number = FlowId(1);
+        assert!(id != number && flows.numbered(number) == Some(id) && flows.has_seen(number));
         flows.get_mut(id).unwrap().life = Life::Ending { reason: ResetReason::Idle, after: 7 };
         assert!(flows.bury(id).is_some() && flows.bury(id).is_none());
-        assert!(flows.has_seen(id) && !flows.contains(id) && flows.next_id() > id);
+        assert!(flows.has_seen(number) && flows.numbered(number).is_none());
         let reset = FlowOutcome::Reset { reason: ResetReason::Idle, last: 0, after: 0 };
-        assert_eq!(flows.outcome(id), reset);
-        assert_eq!((flows.count_ended(id, 5), flows.count_ended(id, 5)), (5, 0));
+        assert_eq!(flows.outcome(number), reset);
+        let id = number;
+        assert_eq!(flows.uncounted(id, 5), 5);
+        flows.count_ended(id, 5);
+        assert_eq!((flows.uncounted(id, 5), flows.uncounted(id, 7)), (0, 2));
     }
 
     #[test]
@@ -177,9 +227,15 @@ mod tests {
     }
 
     #[test]
-    fn id_far_ahead_of_all_others_is_rejected() {
+    fn gaps_between_numbers_are_bounded() {
         let mut flows = Flows::default();
-        assert!(flows.see(FlowId(FLOWS_AHEAD_MAX)).is_ok());
-        assert!(flows.see(FlowId(2 * FLOWS_AHEAD_MAX + 2)).is_err());
+        let most = 4 * FLOW_RANGES_MAX as u64;
+        for number in (1..most).step_by(2) {
+            flows.see(FlowId(number));
+        }
+        assert!(flows.has_seen(FlowId(2)), "the oldest gaps are closed");
+        assert!(!flows.has_seen(FlowId(most - 2)), "the newest are open");
+        flows.see(FlowId((1 << 62) - 1));
+        assert!(!flows.has_seen(FlowId(most - 2)), "also after a jump");
     }
 }

@@ -14,7 +14,7 @@ use super::paths::Progress;
 use super::session::Session;
 use crate::event::{Event, PathReport, TunnelKey};
 use crate::flow::{Flow, Life, Run, Violation};
-use crate::limits::{ACK_EVERY, FLOWS_REFUSED_MAX, SESSION_PATHS_MAX};
+use crate::limits::{ACK_EVERY, FLOWS_REFUSED_MAX, RESET_LINGER, SESSION_PATHS_MAX};
 use crate::path::{Manner, Standing};
 use crate::wire::{Ack, Echo, Frame, Notice, Open, Reset, ResetReason, Said};
 
@@ -53,8 +53,9 @@ impl Session {
             }
             Frame::PathStatus(notice) => self.on_notice(now, notice),
             Frame::GoAway { reason } => {
-                tracing::info!(reason, "peer is going away");
-                self.peer_going = true;
+                if !std::mem::replace(&mut self.peer_going, true) {
+                    self.events.push_back(Event::PeerGoing { session: self.key, reason });
+                }
             }
             Frame::Unknown { kind } => tracing::trace!(kind, "skipped a frame of unknown type"),
             Frame::Hello { .. }
@@ -96,12 +97,10 @@ impl Session {
         if self.role == NodeRole::Gateway {
             return Err(Violation("an OPEN from the cloud"));
         }
-        if !self.ensure_flow(now, open.flow)? {
-            return Ok(());
-        }
+        let Some(id) = self.ensure_flow(now, open.flow)? else { return Ok(()) };
         let full = self.flows.len() > self.settings.flows_max;
-        let key = self.flow_key(open.flow);
-        if let Some(flow) = self.flows.get_mut(open.flow)
+        let key = self.flow_key(id);
+        if let Some(flow) = self.flows.get_mut(id)
             && flow.destination.is_none()
             && flow.is_callers()
         {
@@ -109,7 +108,7 @@ impl Session {
             flow.destination = Some(open.destination.clone());
             flow.send.limit = flow.send.limit.max(open.window);
             if full || self.going_away.is_some() {
-                self.reset(now, open.flow, ResetReason::Overload);
+                self.reset(now, id, ResetReason::Overload);
             } else {
                 let (user, destination) = (open.user, open.destination.clone());
                 self.events.push_back(Event::Opened { flow: key, user, destination });
@@ -119,37 +118,41 @@ impl Session {
         self.on_run(now, slot, open.flow, &run, open.sent_us)
     }
 
-    /// Whether the flow is open. An unknown flow is created without a destination; for an ended
-    /// flow, its end is due again.
-    fn ensure_flow(&mut self, now: Instant, id: FlowId) -> Result<bool, Violation> {
-        if self.flows.contains(id) {
-            return Ok(true);
+    /// The open flow with this number. An unknown flow is created without a destination; for an
+    /// ended flow, its end is due again.
+    fn ensure_flow(&mut self, now: Instant, number: FlowId) -> Result<Option<FlowId>, Violation> {
+        if let Some(id) = self.flows.numbered(number) {
+            return Ok(Some(id));
         }
-        if self.flows.has_seen(id) {
-            self.outbox.end(id);
-            return Ok(false);
+        if self.flows.has_seen(number) {
+            self.outbox.end(number);
+            return Ok(None);
         }
-        self.see(id)?;
+        self.see(number)?;
         if self.flows.len() >= self.settings.flows_max + FLOWS_REFUSED_MAX {
             return Err(Violation("more flows than the bound"));
         }
-        self.flows.insert(Flow::new(now, id, UserId(0), false, 0, self.window_initial()));
-        Ok(true)
+        let mut flow = Flow::new(now, number, UserId(0), false, 0, self.window_initial());
+        flow.number = Some(number);
+        self.flows.insert(flow);
+        self.unopened_at.get_or_insert(now + RESET_LINGER);
+        Ok(Some(number))
     }
 
-    /// The peer uses a new flow id.
-    fn see(&mut self, id: FlowId) -> Result<(), Violation> {
+    /// The peer uses a new flow number.
+    fn see(&mut self, number: FlowId) -> Result<(), Violation> {
         if self.role == NodeRole::Gateway {
             return Err(Violation("a flow that was never opened"));
         }
-        self.flows.see(id)
+        self.flows.see(number);
+        Ok(())
     }
 
     fn on_run(
         &mut self,
         now: Instant,
         slot: usize,
-        id: FlowId,
+        number: FlowId,
         run: &Run<'_>,
         sent_us: u64,
     ) -> Result<(), Violation> {
@@ -160,23 +163,25 @@ impl Session {
             path.pings.on_received(now, bytes, self.role == NodeRole::Gateway);
             path.id
         });
-        if !self.ensure_flow(now, id)? {
-            self.count_ended(id, run.end());
-            return Ok(());
-        }
+        let Some(id) = self.ensure_flow(now, number)? else {
+            return self.count_ended(number, run.end());
+        };
+        let open = self.flows.len();
         let Some(flow) = self.flows.get_mut(id) else { return Ok(()) };
-        let (held, highest) = (flow.recv.held(), flow.recv.highest);
-        let advanced = match flow.recv.accept(run) {
+        let taken = match flow.recv.fresh(run) {
+            Ok(fresh) => {
+                self.flow_control.credit.receive(fresh, open)?;
+                self.flow_control.accept(flow, run)
+            }
+            Err(violation) => Err(violation),
+        };
+        let advanced = match taken {
             Ok(advanced) => advanced,
             Err(Violation(what)) => {
-                tracing::warn!(flow = id.0, what, "peer broke the protocol on a flow");
-                self.break_off(now, id);
+                self.break_off(now, id, what);
                 return Ok(());
             }
         };
-        self.flow_control.held_received += flow.recv.held();
-        self.flow_control.held_received -= held;
-        self.flow_control.credit.receive(flow.recv.highest - highest);
         flow.recv.echo = path.map(|path| Echo { path, sent_us, received_us });
         flow.recv.unacknowledged += 1;
         if flow.recv.unacknowledged >= ACK_EVERY || run.fin || run.open {
@@ -188,12 +193,7 @@ impl Session {
             self.announce(id);
             self.after_drain(now, id);
         }
-        self.check_credit("data beyond the session's credit")
-    }
-
-    fn check_credit(&self, violation: &'static str) -> Result<(), Violation> {
-        let kept = self.flow_control.credit.is_kept(self.flows.len());
-        if kept { Ok(()) } else { Err(Violation(violation)) }
+        Ok(())
     }
 
     /// Reports to the caller that the flow is readable, once until it reads.
@@ -211,7 +211,8 @@ impl Session {
     // Acknowledgements and windows.
 
     fn on_ack(&mut self, now: Instant, ack: &Ack) {
-        let Some(flow) = self.flows.get_mut(ack.flow) else { return };
+        let Some(id) = self.flows.numbered(ack.flow) else { return };
+        let Some(flow) = self.flows.get_mut(id) else { return };
         let before = flow.send.held();
         let (cumulative, drained) = if ack.done {
             // The peer needs no more data, not even the skipped numbers.
@@ -224,8 +225,7 @@ impl Session {
         let ranges = if ack.done { &[] } else { ack.ranges.as_slice() };
         let each = |start, length, live| settled.push((start, length, live));
         if !flow.send.acknowledge(cumulative, ranges, each) {
-            tracing::warn!(flow = ack.flow.0, "peer acknowledged data that was never sent");
-            return self.break_off(now, ack.flow);
+            return self.break_off(now, id, "an acknowledgement of data that was never sent");
         }
         let freed = before - flow.send.held();
         let spare = flow.send.runs.take_spare();
@@ -234,31 +234,31 @@ impl Session {
         let progressed = self.flow_control.drained(now, flow, drained);
         self.flow_control.recount(flow);
         if ack.dialed {
-            self.note_dialed(ack.flow);
+            self.note_dialed(id);
         }
-        if let (true, Some(flow)) = (ack.done, self.flows.get_mut(ack.flow))
+        if let (true, Some(flow)) = (ack.done, self.flows.get_mut(id))
             && let Life::Resetting { answered, after, .. } = &mut flow.life
         {
             (*answered, *after) = (true, 0);
         }
-        self.note_acked(now, ack.flow, &settled);
+        self.note_acked(now, id, &settled);
         self.credit_paths(now, &settled);
         self.paths.withdraw(spare);
         let forgotten = |flow: &Flow| ack.done && flow.life == Life::Live && !flow.send.is_done();
-        if let Some(flow) = self.flows.get_mut(ack.flow).filter(|flow| forgotten(flow)) {
+        if let Some(flow) = self.flows.get_mut(id).filter(|flow| forgotten(flow)) {
             // The peer does not know the flow any more, and the flow was not over.
             flow.life = Life::Ending { reason: ResetReason::Internal, after: 0 };
-            return self.end_if_over(now, ack.flow);
+            return self.end_if_over(now, id);
         }
         if freed > 0 {
-            self.relieve_one(ack.flow);
+            self.relieve_one(id);
             self.relieve();
         }
-        self.enqueue(now, ack.flow);
+        self.enqueue(now, id);
         if progressed {
             self.feed_starved(now);
         }
-        self.end_if_over(now, ack.flow);
+        self.end_if_over(now, id);
     }
 
     /// Tells the scheduler. For a run with copies, the first path counts, marked as unsure.
@@ -294,11 +294,12 @@ impl Session {
         }
     }
 
-    fn on_window(&mut self, now: Instant, id: FlowId, limit: u64, drained: u64) {
-        if id == FlowId::default() {
+    fn on_window(&mut self, now: Instant, number: FlowId, limit: u64, drained: u64) {
+        if number == FlowId::default() {
             self.flow_control.credit.raise_limit(limit);
             return self.feed_starved(now);
         }
+        let Some(id) = self.flows.numbered(number) else { return };
         let Some(flow) = self.flows.get_mut(id) else { return };
         flow.send.limit = flow.send.limit.max(limit);
         if self.flow_control.drained(now, flow, drained) {
@@ -312,23 +313,21 @@ impl Session {
     // Resets.
 
     fn on_reset(&mut self, now: Instant, reset: &Reset) -> Result<(), Violation> {
-        let id = reset.flow;
+        let number = reset.flow;
         // A RESET may overtake its OPEN; data before it must still be delivered.
         let overtook = !reset.answer
             && reset.after > 0
             && self.role == NodeRole::Cloud
-            && !self.flows.has_seen(id);
-        if !self.flows.contains(id) && !overtook {
+            && !self.flows.has_seen(number);
+        if self.flows.numbered(number).is_none() && !overtook {
             return self.on_reset_of_ended(reset);
         }
-        if !self.ensure_flow(now, id)? {
-            return Ok(());
-        }
+        let Some(id) = self.ensure_flow(now, number)? else { return Ok(()) };
+        let open = self.flows.len();
         let Some(flow) = self.flows.get_mut(id) else { return Ok(()) };
-        let highest = flow.recv.highest;
+        let more = reset.last.saturating_sub(flow.recv.highest);
+        self.flow_control.credit.receive(more, open)?;
         flow.recv.raise(reset.last);
-        self.flow_control.credit.receive(flow.recv.highest - highest);
-        self.check_credit("a RESET beyond the session's credit")?;
         if reset.after > 0 {
             // The server has sent bytes: the RESET has overtaken the ACK that says so.
             self.note_dialed(id);
@@ -343,7 +342,7 @@ impl Session {
                 self.end_if_over(now, id);
                 if after < before && !self.flows.contains(id) {
                     // The peer must learn how many numbers were used.
-                    self.outbox.end(id);
+                    self.outbox.end(number);
                 }
                 return Ok(());
             }
@@ -384,7 +383,7 @@ impl Session {
             let outcome = FlowOutcome::Reset { reason: reset.reason, last: 0, after: 0 };
             self.flows.remember(id, outcome, 0);
         }
-        self.count_ended(id, reset.last);
+        self.count_ended(id, reset.last)?;
         if !reset.answer {
             self.outbox.end(id);
         }
@@ -392,11 +391,13 @@ impl Session {
     }
 
     /// The peer has used numbers of an ended flow: they count, and are released at once.
-    fn count_ended(&mut self, id: FlowId, end: u64) {
-        let more = self.flows.count_ended(id, end);
-        self.flow_control.credit.receive(more);
+    fn count_ended(&mut self, id: FlowId, end: u64) -> Result<(), Violation> {
+        let more = self.flows.uncounted(id, end);
+        self.flow_control.credit.receive(more, self.flows.len())?;
         self.flow_control.credit.release(more);
+        self.flows.count_ended(id, more);
         self.outbox.due_credit |= self.flow_control.credit.wants_update();
+        Ok(())
     }
 
     // Paths.
@@ -499,12 +500,19 @@ impl Session {
             Said::Policed { rate } => PathReport::Policed { rate },
             Said::Backup { backup } => return path.backup = backup,
         };
-        tracing::debug!(path = notice.path.0, ?report, "peer reported on a path");
         if self.role == NodeRole::Gateway {
             // A PING shows whether this side still receives on it, and lets its transport notice.
             path.pings.soon(now);
         }
-        self.events.push_back(Event::PathReport { tunnel: path.tunnel, report });
+        path.reports.add(report);
+        slot.into_iter().for_each(|slot| self.pass_reports(now, slot));
+    }
+
+    /// Passes the peer's reports about a path to the caller.
+    pub(super) fn pass_reports(&mut self, now: Instant, slot: usize) {
+        let Some(path) = self.paths.get_mut(slot) else { return };
+        let (tunnel, reports) = (path.tunnel, path.reports.take(now));
+        self.events.extend(reports.map(|report| Event::PathReport { tunnel, report }));
     }
 
     /// Takes an echoed arrival; returns the slot of its path.

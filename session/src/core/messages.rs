@@ -18,8 +18,8 @@ use super::paths::Paths;
 use super::turns::Turns;
 use crate::counters::Counters;
 use crate::limits::{
-    BACKGROUND_MAX, BACKGROUND_PAUSE_MAX, BACKGROUND_SHARE, URGENT_BURST, URGENT_KEPT, URGENT_MAX,
-    URGENT_RATE,
+    BACKGROUND_MAX, BACKGROUND_PAUSE_MAX, BACKGROUND_SHARE, COUNTER_RANGES_MAX, URGENT_BURST,
+    URGENT_KEPT, URGENT_MAX, URGENT_RATE,
 };
 use crate::wire::{Frame, MESSAGE_MAX, encode};
 
@@ -76,7 +76,7 @@ impl Messages {
             serial: 0,
             latest: BTreeMap::new(),
             latest_received: BTreeMap::new(),
-            received: Counters::default(),
+            received: Counters::new(COUNTER_RANGES_MAX),
             urgent: VecDeque::new(),
             recent: VecDeque::new(),
             tokens: URGENT_BURST,

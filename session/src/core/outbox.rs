@@ -19,7 +19,7 @@ use super::paths::Paths;
 use crate::flow::{Due, Flow, Life};
 use crate::limits::{
     ACK_DELAY, ACK_DELAY_MAX, ACK_REPEAT_MAX, ACK_UPLINK_SHARE, CONTROL_BATCH, NOTICES_MAX,
-    TOMBSTONES_MAX,
+    TOMBSTONES_MAX, UNCONFIRMED_ENDED_MAX,
 };
 use crate::path::Standing;
 use crate::wire::{ACK_RANGES_MAX, Ack, Frame, NUMBER_MAX, Notice, Reset, Said, encode};
@@ -29,7 +29,7 @@ pub(crate) struct Outbox {
     role: NodeRole,
     /// Flows with control due, in order.
     due: VecDeque<FlowId>,
-    /// Ended flows whose end must be repeated.
+    /// The numbers of ended flows whose end must be repeated.
     due_ended: BTreeSet<FlowId>,
     /// The session's credit is due.
     pub due_credit: bool,
@@ -102,21 +102,23 @@ impl Outbox {
     }
 
     /// The end of an ended flow is due again. Of too many it is dropped: the peer asks again.
-    pub fn end(&mut self, id: FlowId) {
+    pub fn end(&mut self, number: FlowId) {
         if self.due_ended.len() < TOMBSTONES_MAX {
-            self.due_ended.insert(id);
+            self.due_ended.insert(number);
         }
     }
 
-    /// Control frames of this flow may not have arrived. Flow 0 is the session's credit.
-    pub fn repeat(&mut self, id: FlowId, flows: &mut Flows) {
-        if id == FlowId::default() {
+    /// Control frames of the flow with this number may not have arrived. Flow 0 is the session's
+    /// credit.
+    pub fn repeat(&mut self, number: FlowId, flows: &mut Flows) {
+        let open = flows.numbered(number);
+        if number == FlowId::default() {
             self.due_credit = true;
-        } else if let Some(flow) = flows.get_mut(id) {
+        } else if let Some(flow) = open.and_then(|id| flows.get_mut(id)) {
             flow.due.reset = flow.life != Life::Live;
             self.ack(flow);
-        } else if flows.has_seen(id) {
-            self.end(id);
+        } else if flows.has_seen(number) {
+            self.end(number);
         }
     }
 
@@ -253,9 +255,8 @@ impl Outbox {
         while batch.len() < CONTROL_BATCH - FRAME_MAX
             && let Some(id) = self.due.pop_front()
         {
-            if flows.get_mut(id).is_some_and(|flow| put_due(flow, self.role, batch)) {
-                unconfirmed.push(id);
-            }
+            let flow = flows.get_mut(id);
+            unconfirmed.extend(flow.and_then(|flow| put_due(flow, self.role, batch)));
         }
         while batch.len() < CONTROL_BATCH - FRAME_MAX
             && let Some(id) = self.due_ended.pop_first()
@@ -264,42 +265,50 @@ impl Outbox {
             unconfirmed.push(id);
         }
         if let Some(path) = paths.get_mut(slot) {
-            unconfirmed.into_iter().for_each(|id| path.pings.sent_control(now, id));
+            unconfirmed.into_iter().for_each(|number| path.pings.sent_control(now, number));
+            // A peer that does not answer PINGs may end flows without limit.
+            if path.pings.unconfirmed() > 2 * flows.len() + UNCONFIRMED_ENDED_MAX {
+                let open = |&number: &FlowId| flows.numbered(number).is_some();
+                path.pings
+                    .retain_unconfirmed(|number| *number == FlowId::default() || open(number));
+            }
         }
     }
 }
 
-/// Encodes the due frames of one flow into the batch; false if there are none.
-fn put_due(flow: &mut Flow, role: NodeRole, batch: &mut Vec<u8>) -> bool {
+/// Encodes the due frames of one flow into the batch; returns its number, unless there are none.
+fn put_due(flow: &mut Flow, role: NodeRole, batch: &mut Vec<u8>) -> Option<FlowId> {
     let due = std::mem::take(&mut flow.due);
     flow.due = Due { ack_delayed: due.ack_delayed, ..Due::default() };
+    // A flow without a number is unknown to the peer.
+    let number = flow.number?;
     let length = batch.len();
     if due.reset
-        && let Some(reset) = reset_of(flow)
+        && let Some(reset) = reset_of(number, flow)
     {
         encode(&Frame::Reset(reset), batch);
     }
     if due.ack {
-        encode(&Frame::Ack(ack_of(flow, role)), batch);
+        encode(&Frame::Ack(ack_of(number, flow, role)), batch);
     } else if due.window {
         let (told, owes) = (flow.recv.limit, flow.recv.owes_drained());
         let quarter = flow.recv.wants_drained();
         let (limit, drained) = flow.recv.advertise();
         if limit > told || owes || quarter {
-            encode(&Frame::Window { flow: flow.id, limit, drained }, batch);
+            encode(&Frame::Window { flow: number, limit, drained }, batch);
         }
     }
-    batch.len() > length
+    (batch.len() > length).then_some(number)
 }
 
 /// Encodes the end of a flow into the batch.
-fn put_end(id: FlowId, outcome: FlowOutcome, batch: &mut Vec<u8>) {
+fn put_end(number: FlowId, outcome: FlowOutcome, batch: &mut Vec<u8>) {
     let frame = match outcome {
         FlowOutcome::Reset { reason, last, after } => {
-            Frame::Reset(Reset { flow: id, answer: true, reason, last, after })
+            Frame::Reset(Reset { flow: number, answer: true, reason, last, after })
         }
         FlowOutcome::Delivered => Frame::Ack(Ack {
-            flow: id,
+            flow: number,
             done: true,
             cumulative: NUMBER_MAX,
             limit: NUMBER_MAX,
@@ -310,11 +319,11 @@ fn put_end(id: FlowId, outcome: FlowOutcome, batch: &mut Vec<u8>) {
     encode(&frame, batch);
 }
 
-fn ack_of(flow: &mut Flow, role: NodeRole) -> Ack {
+fn ack_of(number: FlowId, flow: &mut Flow, role: NodeRole) -> Ack {
     flow.recv.unacknowledged = 0;
     let (limit, drained) = flow.recv.advertise();
     Ack {
-        flow: flow.id,
+        flow: number,
         done: false,
         dialed: role == NodeRole::Cloud && flow.dialed,
         cumulative: flow.recv.cumulative,
@@ -325,14 +334,14 @@ fn ack_of(flow: &mut Flow, role: NodeRole) -> Ack {
     }
 }
 
-fn reset_of(flow: &Flow) -> Option<Reset> {
+fn reset_of(number: FlowId, flow: &Flow) -> Option<Reset> {
     let (reason, after, answer) = match flow.life {
         Life::Live => return None,
         Life::Resetting { reason, after, .. } => (reason, after, false),
         // The answer states how far this side still reads.
         Life::Ending { reason, after } => (reason, after, true),
     };
-    Some(Reset { flow: flow.id, answer, reason, last: flow.send.next, after })
+    Some(Reset { flow: number, answer, reason, last: flow.send.next, after })
 }
 
 /// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink, if its rate is known; beyond,
@@ -394,13 +403,14 @@ mod tests {
         let now = base();
         let (mut outbox, mut flows) = (Outbox::new(now, NodeRole::Cloud), Flows::default());
         flows.insert(Flow::new(now, FlowId(1), UserId(1), false, 0, 1_000));
+        flows.number(FlowId(1));
         let flow = flows.get_mut(FlowId(1)).unwrap();
         outbox.ack(flow);
         outbox.window(flow);
         assert_eq!((outbox.due.len(), outbox.next_timeout()), (1, None));
         let mut batch = Vec::new();
         let mut put = || put_due(flow, NodeRole::Cloud, &mut batch);
-        assert!(put() && !put());
+        assert_eq!((put(), put()), (Some(FlowId(1)), None));
         outbox.due.clear();
         flow.recv.unacknowledged = 1;
         outbox.ack_later(now, flow);

@@ -45,8 +45,12 @@ pub(crate) struct Session {
     open_line: VecDeque<(Instant, FlowId)>,
     /// Reset flows that may deliver earlier data, and until when.
     reset_line: VecDeque<(Instant, FlowId)>,
+    /// When flows without an OPEN may have expired.
+    pub(super) unopened_at: Option<Instant>,
     pub(super) going_away: Option<String>,
     pub(super) peer_going: bool,
+    /// The caller knows that the peer broke the protocol on a flow.
+    alarmed: bool,
     /// Events for the caller, in order.
     pub events: VecDeque<Event>,
     /// The tag of the next unit of data.
@@ -70,8 +74,10 @@ impl Session {
             writers: Writers::default(),
             open_line: VecDeque::new(),
             reset_line: VecDeque::new(),
+            unopened_at: None,
             going_away: None,
             peer_going: false,
+            alarmed: false,
             events: VecDeque::new(),
             // Unique, because a tunnel may outlive its session.
             next_tag: key.0 << TAG_BITS,
@@ -207,8 +213,7 @@ impl Session {
     /// The reader has taken bytes, or the end was reached: returns credit to the peer.
     pub(super) fn after_drain(&mut self, now: Instant, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id) else { return };
-        let drained = flow.recv.drained();
-        let released = drained - std::mem::replace(&mut flow.recv.released, drained);
+        let released = flow.recv.release();
         if flow.is_callers() {
             if flow.recv.wants_window() || flow.recv.wants_drained() {
                 self.outbox.window(flow);
@@ -271,8 +276,9 @@ impl Session {
     /// Removes the flow, returns its credit and shares, and remembers how it ended.
     pub(super) fn bury(&mut self, now: Instant, id: FlowId) {
         let Some(mut flow) = self.flows.bury(id) else { return };
-        if flow.due.ack || flow.due.ack_delayed || flow.due.reset || flow.recv.unacknowledged > 0 {
-            self.outbox.end(id);
+        let due = flow.due.ack || flow.due.ack_delayed || flow.due.reset;
+        if due || flow.recv.unacknowledged > 0 {
+            flow.number.into_iter().for_each(|number| self.outbox.end(number));
         }
         self.turns.forget(&flow);
         self.writers.waiting.remove(&id);
@@ -291,8 +297,9 @@ impl Session {
         match flow.life {
             Life::Resetting { .. } => return,
             Life::Ending { .. } => {
+                let number = flow.number;
                 self.bury(now, id);
-                return self.outbox.end(id);
+                return number.into_iter().for_each(|number| self.outbox.end(number));
             }
             Life::Live => {}
         }
@@ -313,9 +320,15 @@ impl Session {
         self.after_drain(now, id);
     }
 
-    /// Resets a flow on which the peer broke the protocol. The caller hears of it at once.
-    pub(super) fn break_off(&mut self, now: Instant, id: FlowId) {
+    /// Resets a flow on which the peer broke the protocol, and reports that to the caller at once.
+    /// The session raises one alarm.
+    pub(super) fn break_off(&mut self, now: Instant, id: FlowId, what: &str) {
         let reason = ResetReason::Protocol;
+        tracing::debug!(flow = id.0, what, "peer broke the protocol on a flow");
+        if !std::mem::replace(&mut self.alarmed, true) {
+            let text = format!("the peer broke the protocol on flow {}: {what}", id.0);
+            self.events.push_back(Event::Alarm { session: Some(self.key), text });
+        }
         let Some(flow) = self.flows.get(id) else { return };
         if self.is_known(flow) && flow.is_callers() {
             self.events.push_back(Event::Reset { flow: self.flow_key(id), reason });
@@ -349,8 +362,7 @@ impl Session {
     /// Discards unread bytes.
     pub(super) fn discard_received(&mut self, id: FlowId) {
         if let Some(flow) = self.flows.get_mut(id) {
-            self.flow_control.held_received -= flow.recv.held();
-            flow.recv.discard();
+            self.flow_control.discard(flow);
         }
     }
 
@@ -367,6 +379,26 @@ impl Session {
         }
     }
 
+    /// Removes flows whose OPEN did not arrive within the linger and the time in which an endpoint
+    /// repeats a RESET: an honest peer has delivered it, or has lost its session.
+    fn expire_unopened(&mut self, now: Instant) {
+        if self.unopened_at.is_none_or(|at| now < at) {
+            return;
+        }
+        let patience = self.settings.linger + RESET_LINGER;
+        let unopened = self.flows.iter().filter(|flow| !self.is_known(flow));
+        let (over, waiting): (Vec<_>, Vec<_>) = unopened
+            .map(|flow| (flow.id, now.saturating_duration_since(flow.since) >= patience))
+            .partition(|(_, over)| *over);
+        self.unopened_at = (!waiting.is_empty()).then(|| now + RESET_LINGER);
+        for (id, _) in over {
+            if let Some(flow) = self.flows.get_mut(id) {
+                flow.life = Life::Ending { reason: ResetReason::Idle, after: 0 };
+                self.bury(now, id);
+            }
+        }
+    }
+
     // Timers, and the end of the session.
 
     /// When [`Session::on_timeout`] wants to be called.
@@ -375,7 +407,12 @@ impl Session {
         let lines = lines.into_iter().filter_map(|line| line.front().map(|&(at, _)| at));
         let judged = self.settings.stall;
         let paths = self.paths.iter().map(|path| path.deadline(judged));
-        let parts = [self.outbox.next_timeout(), self.flow_control.next_period, self.turns.wake_at];
+        let parts = [
+            self.outbox.next_timeout(),
+            self.flow_control.next_period,
+            self.turns.wake_at,
+            self.unopened_at,
+        ];
         lines.chain(paths).chain(parts.into_iter().flatten()).min()
     }
 
@@ -390,6 +427,8 @@ impl Session {
             }
         }
         self.hurry_resets(now);
+        self.expire_unopened(now);
+        self.paths.slots().for_each(|slot| self.pass_reports(now, slot));
         let rtt = self.paths.slowest_rtt();
         self.flow_control.on_timeout(now, rtt, &mut self.flows);
         self.paths.ping_paused(now, self.flows.len() > 0);

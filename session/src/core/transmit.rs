@@ -131,6 +131,7 @@ impl Session {
     fn send_run(&mut self, now: Instant, run: &Scheduled, outlet: &mut dyn Outlet) -> u64 {
         let &Scheduled { turn, piece, run_max, primary, copies, copy } = run;
         let mut frame = Vec::new();
+        self.flows.number(turn.flow);
         let (end, bytes) = self.encode_run(now, turn.flow, &piece, run_max, &mut frame);
         let mut on = copies;
         on.insert(primary);
@@ -163,15 +164,16 @@ impl Session {
         let content = flow.send.content(piece, run_max);
         let marks = DataMarks { fin: content.fin, tail: flow.send.fin };
         let bytes = content.data.len() as u64;
+        let number = flow.number.unwrap_or_default();
         match (&flow.destination, content.open) {
             (Some(destination), true) => {
                 let (user, window) = (flow.user, flow.recv.limit);
                 let destination = destination.clone();
-                let open = Open { flow: id, user, window, sent_us, marks, destination };
+                let open = Open { flow: number, user, window, sent_us, marks, destination };
                 encode(&Frame::Open { open, data: content.data }, frame);
             }
             _ => {
-                let (flow, sequence) = (id, piece.start);
+                let (flow, sequence) = (number, piece.start);
                 let data = Frame::Data { flow, sequence, sent_us, marks, data: content.data };
                 encode(&data, frame);
             }

@@ -15,7 +15,7 @@ use super::{Endpoint, Greeted, Phase, SessionEntry, instances};
 use crate::core::Session;
 use crate::counters::Counters;
 use crate::event::{Event, TunnelKey};
-use crate::limits::{HELLOS_REMEMBERED, SESSIONS_MAX};
+use crate::limits::{COUNTER_RANGES_MAX, HELLOS_REMEMBERED, SESSIONS_MAX};
 use crate::path::Manner;
 use crate::proof;
 use crate::wire::{Frame, Greeting, RejectCode, ResetReason, encode};
@@ -50,7 +50,7 @@ impl Endpoint {
         if let Some(reason) = &self.going_away {
             session.go_away(reason);
         }
-        let (counters, hellos, up) = (Counters::default(), VecDeque::new(), false);
+        let (counters, hellos, up) = (Counters::new(COUNTER_RANGES_MAX), VecDeque::new(), false);
         let entry = SessionEntry { session, peer, id, instance, founder, hellos, counters, up };
         self.sessions.insert(key, entry);
     }
@@ -137,7 +137,7 @@ impl Endpoint {
             Frame::Reject { code, reason } => {
                 let text = format!("refused by the cloud: {code} ({reason})");
                 if *code == RejectCode::Unknown && !greeted.hello {
-                    self.events.push_back(Event::Alarm { text });
+                    self.events.push_back(Event::Alarm { session: Some(session), text });
                     self.restart(now, key, session);
                 } else {
                     self.refuse(now, key, None, &text);
@@ -231,8 +231,14 @@ impl Endpoint {
         match outcome.and_then(|(session, greeting)| self.admit(now, key, session, greeting)) {
             Ok(()) => {}
             Err((RejectCode::Unknown, reason)) => {
+                let rejected = self.tunnels.get(&key).is_some_and(|tunnel| tunnel.rejected);
+                if rejected {
+                    let reason = "a second JOIN of an unknown session";
+                    return self.refuse(now, key, Some(RejectCode::Protocol), reason);
+                }
                 // The tunnel stays: the gateway greets again over it.
                 if let Some(tunnel) = self.tunnels.get_mut(&key) {
+                    tunnel.rejected = true;
                     let code = RejectCode::Unknown;
                     encode(&Frame::Reject { code, reason: reason.to_owned() }, &mut tunnel.outbox);
                     self.outboxes.insert(key);
@@ -255,7 +261,8 @@ impl Endpoint {
     ) -> Result<SessionKey, Refusal> {
         if self.instances.greets(now, peer, instance) {
             let text = format!("two processes use the certificate of {peer} at the same time");
-            self.events.push_back(Event::Alarm { text });
+            let session = self.by_peer.get(peer).copied();
+            self.events.push_back(Event::Alarm { session, text });
         }
         if let Some(&key) = self.by_peer.get(peer) {
             let same = self.sessions.get(&key).is_some_and(|entry| entry.instance == instance);

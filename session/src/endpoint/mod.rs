@@ -13,6 +13,7 @@ mod deadlines;
 mod greet;
 mod instances;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
@@ -24,7 +25,7 @@ use polyrail_scheduler::ChainSpec;
 
 use crate::core::{Outlet, Session};
 use crate::event::{Event, FlowKey, OpenError, PathReport, TunnelKey};
-use crate::limits::GREETING_TIMEOUT;
+use crate::limits::{GREETING_TIMEOUT, TUNNELS_MAX};
 use crate::path::Manner;
 use crate::settings::{SessionStatus, Settings, Status, TunnelInfo};
 use crate::wire::{Decoder, Frame, RejectCode, ResetReason, encode};
@@ -35,6 +36,8 @@ pub struct Endpoint {
     role: NodeRole,
     settings: Settings,
     tunnels: BTreeMap<TunnelKey, Tunnel>,
+    /// The number of tunnels of each certificate.
+    tunnels_of: BTreeMap<Identity, usize>,
     sessions: BTreeMap<SessionKey, SessionEntry>,
     by_id: BTreeMap<SessionId, SessionKey>,
     by_peer: BTreeMap<Identity, SessionKey>,
@@ -85,6 +88,8 @@ struct Tunnel {
     greeting: Option<Greeted>,
     /// The room last reported, for when it is bound.
     room: usize,
+    /// Its JOIN was rejected as unknown (cloud).
+    rejected: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +143,7 @@ impl Endpoint {
             role,
             settings,
             tunnels: BTreeMap::new(),
+            tunnels_of: BTreeMap::new(),
             sessions: BTreeMap::new(),
             by_id: BTreeMap::new(),
             by_peer: BTreeMap::new(),
@@ -166,8 +172,16 @@ impl Endpoint {
             outbox: Vec::new(),
             greeting: None,
             room: 0,
+            rejected: false,
         };
+        let of_peer = self.tunnels_of.entry(tunnel.info.peer.clone()).or_default();
+        *of_peer += 1;
+        let too_many = self.role == NodeRole::Cloud && *of_peer > TUNNELS_MAX;
         self.tunnels.insert(key, tunnel);
+        if too_many {
+            let reason = "too many tunnels of this certificate";
+            return self.refuse(now, key, Some(RejectCode::Overload), reason);
+        }
         if self.role == NodeRole::Gateway {
             self.greet(now, key);
         }
@@ -189,6 +203,12 @@ impl Endpoint {
     /// A tunnel is closed, for any reason. Unknown tunnels are ignored.
     pub fn tunnel_down(&mut self, now: Instant, key: TunnelKey) {
         let Some(tunnel) = self.tunnels.remove(&key) else { return };
+        if let Entry::Occupied(mut of_peer) = self.tunnels_of.entry(tunnel.info.peer) {
+            *of_peer.get_mut() -= 1;
+            if *of_peer.get() == 0 {
+                of_peer.remove();
+            }
+        }
         self.greetings.set(key, None);
         self.outboxes.remove(&key);
         if let Phase::Bound(session) = tunnel.phase {
@@ -463,7 +483,19 @@ impl Endpoint {
         Status { sessions: all.collect() }
     }
 
-    fn session_of(&self, key: TunnelKey) -> Option<SessionKey> {
+    /// A snapshot of one session.
+    pub fn status_of(&self, session: SessionKey) -> Option<SessionStatus> {
+        let one = self.sessions.get(&session)?;
+        Some(SessionStatus { peer: one.peer.clone(), ..one.session.status() })
+    }
+
+    /// The session with this peer (cloud).
+    pub fn session_with(&self, peer: &Identity) -> Option<SessionKey> {
+        self.by_peer.get(peer).copied()
+    }
+
+    /// The session of a tunnel.
+    pub fn session_of(&self, key: TunnelKey) -> Option<SessionKey> {
         match self.tunnels.get(&key)?.phase {
             Phase::Bound(session) => Some(session),
             Phase::Greeting | Phase::Refused => None,

@@ -12,6 +12,8 @@
 //!
 //! A flow whose data arrives before its OPEN is Live without a destination.
 
+mod ahead;
+mod ready;
 mod recv;
 mod runs;
 mod send;
@@ -29,7 +31,10 @@ use crate::wire::ResetReason;
 /// A flow of a session.
 #[derive(Debug)]
 pub(crate) struct Flow {
+    /// Its name on this side.
     pub id: FlowId,
+    /// Its name on the wire; a gateway's flow gets it when its OPEN is first sent.
+    pub number: Option<FlowId>,
     pub user: UserId,
     /// The opener keeps it until the OPEN is acknowledged; the acceptor learns it from the OPEN.
     pub destination: Option<Destination>,
@@ -46,6 +51,8 @@ pub(crate) struct Flow {
     pub told_readable: bool,
     pub due: Due,
     pub dialed: bool,
+    /// When it was opened, or the first of its frames arrived.
+    pub since: Instant,
     /// Bytes sent, with an exponential decay over a second.
     recent: f64,
     recent_at: Instant,
@@ -109,6 +116,7 @@ impl Flow {
     ) -> Self {
         Self {
             id,
+            number: None,
             user,
             destination: None,
             send: SendHalf::new(opens, send_limit),
@@ -120,6 +128,7 @@ impl Flow {
             told_readable: false,
             due: Due::default(),
             dialed: false,
+            since: now,
             recent: 0.0,
             recent_at: now,
         }

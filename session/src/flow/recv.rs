@@ -5,12 +5,15 @@
 //!
 //! Invariants: every byte is delivered once and in order; the buffers hold at most the window, and
 //! beyond it single segments at the cumulative number, which the session's credit bounds; a piece
-//! is never dropped for lack of room, because the window limits the sender.
+//! is never dropped for lack of room, because the window limits the sender; the numbers that are
+//! received and not released cover the allocation of the buffers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use super::ahead::Ahead;
+use super::ready::Ready;
 use crate::limits::{FRAGMENTS_MAX, WINDOW_MIN};
 use crate::ranges::RangeSet;
 use crate::wire::Echo;
@@ -50,10 +53,9 @@ pub(crate) struct RecvHalf {
     /// The number of the end mark.
     fin: Option<u64>,
     /// In order and unread.
-    ready: VecDeque<u8>,
-    /// Out of order, by number.
-    ahead: BTreeMap<u64, Box<[u8]>>,
-    ahead_bytes: u64,
+    ready: Ready,
+    /// Out of order.
+    ahead: Ahead,
     /// There is no reader any more: bytes are counted and discarded.
     discarding: bool,
     /// Bytes that the peer may send beyond the drained ones.
@@ -67,7 +69,7 @@ pub(crate) struct RecvHalf {
     pub unacknowledged: u32,
     /// The latest arrival.
     pub echo: Option<Echo>,
-    /// The drained bytes that the session has counted as released.
+    /// The numbers that the session has counted as released.
     pub released: u64,
     /// Where the latest arrivals began; at most [`RECENT_MAX`].
     recent: VecDeque<u64>,
@@ -81,32 +83,46 @@ impl RecvHalf {
         Self { opened, window, limit: window, ..Self::default() }
     }
 
-    /// Takes a run. Returns whether the reader has new data.
-    pub fn accept(&mut self, run: &Run<'_>) -> Result<bool, Violation> {
+    /// How many numbers above the highest the run uses.
+    ///
+    /// # Errors
+    /// The run breaks the protocol.
+    pub fn fresh(&self, run: &Run<'_>) -> Result<u64, Violation> {
         let data_start = run.sequence + u64::from(run.open);
         let data_end = data_start + run.data.len() as u64;
+        self.check(run, data_start, data_end, run.end())?;
+        Ok(run.end().saturating_sub(self.highest))
+    }
+
+    /// Takes a run. Returns whether the reader has new data.
+    pub fn accept(&mut self, run: &Run<'_>) -> Result<bool, Violation> {
+        self.fresh(run)?;
+        let data_start = run.sequence + u64::from(run.open);
         let end = run.end();
-        self.check(run, data_start, data_end, end)?;
         if run.fin {
-            self.fin = Some(data_end);
+            self.fin = Some(end - 1);
         }
         self.highest = self.highest.max(end);
         if end <= self.cumulative {
             return Ok(false);
         }
-        if !self.discarding {
-            self.store(data_start, run.data);
-        }
         let before = self.cumulative;
+        if self.discarding {
+            if run.sequence <= before {
+                self.cumulative = end;
+            }
+            return Ok(self.cumulative > before);
+        }
+        let stored = self.store(run, data_start);
         self.received.insert(run.sequence..end);
-        self.cumulative = self.received.advance(self.cumulative);
+        self.cumulative = self.received.advance(before);
         if run.sequence >= self.cumulative {
             if self.recent.len() >= RECENT_MAX {
                 self.recent.pop_front();
             }
             self.recent.push_back(run.sequence);
         }
-        self.promote();
+        self.promote(stored);
         Ok(self.cumulative > before)
     }
 
@@ -131,53 +147,54 @@ impl RecvHalf {
         if data_end > self.limit && !head {
             return Err(Violation("data beyond the window"));
         }
-        if self.ahead.len() > FRAGMENTS_MAX {
+        if self.received.len() > FRAGMENTS_MAX {
             return Err(Violation("too many pieces out of order"));
         }
         Ok(())
     }
 
-    fn store(&mut self, start: u64, data: &[u8]) {
-        let end = start + data.len() as u64;
-        let fresh_front = start.max(self.cumulative);
-        if self.ahead.is_empty() && start <= self.cumulative && self.received.is_empty() {
-            let skip = (fresh_front - start) as usize;
-            self.ready.extend(data.get(skip..).unwrap_or_default());
-            return;
+    /// Stores the bytes that have not arrived before: those at the cumulative number for the
+    /// reader, others out of order. Returns the number up to which the reader has them.
+    fn store(&mut self, run: &Run<'_>, start: u64) -> u64 {
+        let end = start + run.data.len() as u64;
+        let from = start.max(self.cumulative);
+        let mut stored = self.cumulative.max(u64::from(self.opened));
+        let at = |number: u64| (number - start) as usize;
+        for gap in self.received.missing(from..end.max(from)) {
+            if run.sequence <= self.cumulative && gap.start == stored {
+                self.ready.push(&run.data[at(gap.start)..at(gap.end)]);
+                stored = gap.end;
+            } else {
+                self.ahead.put(gap.start, &run.data[at(gap.start)..at(gap.end)]);
+            }
         }
-        for gap in self.received.missing(fresh_front..end.max(fresh_front)) {
-            let piece = &data[(gap.start - start) as usize..(gap.end - start) as usize];
-            self.ahead_bytes += piece.len() as u64;
-            self.ahead.insert(gap.start, piece.into());
-        }
+        stored
     }
 
-    /// Moves pieces that have become contiguous to the reader.
-    fn promote(&mut self) {
-        while let Some(entry) = self.ahead.first_entry() {
-            if *entry.key() >= self.cumulative {
-                break;
-            }
-            let piece = entry.remove();
-            self.ahead_bytes -= piece.len() as u64;
-            self.ready.extend(piece.iter());
-        }
+    /// Moves bytes from `stored` on that have become contiguous to the reader.
+    fn promote(&mut self, stored: u64) {
+        let end = self.fin.map_or(self.cumulative, |fin| fin.min(self.cumulative));
+        let ready = &mut self.ready;
+        self.ahead.take(stored..end.max(stored), |bytes| ready.push(bytes));
     }
 
     /// The unread bytes.
     pub fn readable(&self) -> [&[u8]; 2] {
-        let (front, back) = self.ready.as_slices();
-        [front, back]
+        self.ready.slices()
     }
 
     /// The reader took `count` bytes, at most all.
     pub fn consume(&mut self, count: usize) -> usize {
-        let count = count.min(self.ready.len());
-        self.ready.drain(..count);
-        if self.ready.is_empty() && self.ready.capacity() > IDLE_CAPACITY {
-            self.ready = VecDeque::new();
-        }
-        count
+        self.ready.consume(count)
+    }
+
+    /// Numbers that became free since the last call: the reader has passed them, and their memory
+    /// is free.
+    pub fn release(&mut self) -> u64 {
+        let free = self.drained().min(self.highest.saturating_sub(self.ready.pinned()));
+        let more = free.saturating_sub(self.released);
+        self.released += more;
+        more
     }
 
     /// The peer has used numbers up to `last`, whether they arrive or not.
@@ -185,12 +202,13 @@ impl RecvHalf {
         self.highest = self.highest.max(last);
     }
 
-    /// Discards all bytes, including those that still arrive.
+    /// Discards all bytes, including those that still arrive, and forgets the ranges out of order:
+    /// the peer stops when it receives the RESET.
     pub fn discard(&mut self) {
         self.discarding = true;
-        self.ready = VecDeque::new();
-        self.ahead = BTreeMap::new();
-        self.ahead_bytes = 0;
+        self.ready.clear();
+        (self.ahead, self.received) = (Ahead::default(), RangeSet::default());
+        self.recent = VecDeque::new();
     }
 
     /// Adapts the window to the reader. A reader that drains half a window within two round trips
@@ -272,7 +290,12 @@ impl RecvHalf {
 
     /// Bytes in the buffers, in order and out of order.
     pub fn held(&self) -> u64 {
-        self.ready.len() as u64 + self.ahead_bytes
+        self.ready.len() as u64 + self.ahead.bytes()
+    }
+
+    /// The number of ranges that arrived out of order.
+    pub fn ranges(&self) -> usize {
+        self.received.len()
     }
 
     /// The end mark has been reached.
@@ -291,8 +314,6 @@ const HEAD_MAX: u64 = polyrail_scheduler::SEGMENT;
 /// Bytes that may be drained before the peer learns of it: more than between two acknowledgements
 /// of arriving data, and few enough that a reader of 64 KiB/s does not seem to stall.
 const DRAINED_STEP_MAX: u64 = WINDOW_MIN / 2;
-/// The largest allocation of an idle flow, in bytes.
-const IDLE_CAPACITY: usize = 2_048;
 
 /// Arrivals that an acknowledgement states before older ones: more than between two of them.
 const RECENT_MAX: usize = 64;
@@ -441,7 +462,8 @@ mod tests {
         half.accept(&run(5, b"fgh", false)).unwrap();
         assert_eq!(half.held(), 6);
         half.discard();
+        half.accept(&run(5, b"fgh", false)).unwrap();
         half.accept(&run(3, b"de", false)).unwrap();
-        assert_eq!((half.held(), half.cumulative, half.drained()), (0, 8, 8));
+        assert_eq!((half.held(), half.ranges(), half.cumulative, half.drained()), (0, 0, 5, 5));
     }
 }

@@ -13,7 +13,7 @@ pub(crate) struct Pings {
     /// The token of the PING in flight, and when it was sent.
     in_flight: Option<(u64, Instant)>,
     next_at: Instant,
-    /// Flows whose control frames were sent here: since the last PING, and before it. Control
+    /// The numbers of flows whose control frames were sent here: since the last PING, and before it. Control
     /// frames that no PONG confirms are repeated when the path stalls or is lost.
     unconfirmed: BTreeSet<FlowId>,
     unconfirmed_before: BTreeSet<FlowId>,
@@ -72,12 +72,23 @@ impl Pings {
 
     // Control frames.
 
-    /// A control frame of this flow was sent here.
+    /// A control frame of the flow with this number was sent here.
     pub fn sent_control(&mut self, now: Instant, flow: FlowId) {
         if self.unconfirmed.is_empty() {
             self.next_at = self.next_at.min(now + PING_ACTIVE);
         }
         self.unconfirmed.insert(flow);
+    }
+
+    /// The number of flows with unconfirmed control frames.
+    pub fn unconfirmed(&self) -> usize {
+        self.unconfirmed.len() + self.unconfirmed_before.len()
+    }
+
+    /// Forgets the control frames of other flows: their peers ask again.
+    pub fn retain_unconfirmed(&mut self, keep: impl Fn(&FlowId) -> bool) {
+        self.unconfirmed.retain(&keep);
+        self.unconfirmed_before.retain(&keep);
     }
 
     pub fn has_unconfirmed(&self) -> bool {

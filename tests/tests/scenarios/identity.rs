@@ -150,7 +150,7 @@ fn one_certificate_in_two_processes_causes_an_alarm_after_ten_seconds() {
         up(&mut cloud, now, key, info("", "train-7", 1));
         cloud.receive(now, TunnelKey(key), &hello);
         for event in events(&mut cloud) {
-            if let Event::Alarm { text } = event {
+            if let Event::Alarm { text, .. } = event {
                 alarms.push((turn, text));
             }
         }

@@ -122,7 +122,7 @@ impl Engine {
             match event {
                 PathEvent::PmtuUpdated { pmtu, .. } => self.size_watch.mtu = pmtu,
                 PathEvent::PeerMigrated(_, peer) => {
-                    tracing::info!(from = %self.peer, to = %peer, "the peer's address changed");
+                    tracing::debug!(from = %self.peer, to = %peer, "the peer's address changed");
                     self.peer = peer;
                     // quiche searches the MTU on a connection's first path only.
                     self.egress.limit_datagrams(self.size_watch.mtu);
@@ -134,7 +134,7 @@ impl Engine {
             }
         }
         if crowded && self.connection.path_stats().count() as u64 >= PATHS_MAX {
-            tracing::info!(peer = %self.peer, "address changed too often: closing the connection");
+            tracing::debug!(peer = %self.peer, "address changed too often: closing the connection");
             self.say_goodbye();
         }
     }

@@ -248,11 +248,11 @@ impl World {
                 self.coverage.dismissed += 1;
                 self.close_tunnel(side, tunnel);
             }
-            Event::Alarm { text } => {
+            Event::Alarm { text, .. } => {
                 self.say(Verbosity::Operations, || format!("{side:?} alarm: {text}"));
                 self.nodes[side as usize].alarms.push(text);
             }
-            Event::PathStalled { .. } | Event::PathRecovered { .. } => {}
+            Event::PathStalled { .. } | Event::PathRecovered { .. } | Event::PeerGoing { .. } => {}
             Event::PathReport { tunnel, report } => {
                 self.trace.note(&[9, side as u64, tunnel.0 as u64]);
                 self.nodes[side as usize].reports.push((self.now, report));

@@ -1,0 +1,320 @@
+//! A gateway with a valid certificate that attacks the cloud: the memory and the work that it can
+//! cause stay within bounds.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
+
+#[allow(dead_code)] // shared with other tests
+mod endpoints;
+
+use std::time::Duration;
+
+use endpoints::{Pair, closes, drain};
+use polyrail_model::{
+    Bitrate, Bytes, Destination, FlowId, HostName, Identity, PathId, SessionId, TunnelMode, UserId,
+};
+use polyrail_session::limits::{FLOW_OVERHEAD, REPORT_APART, RESET_LINGER, TUNNELS_MAX};
+use polyrail_session::wire::{
+    DataMarks, Frame, Greeting, NUMBER_MAX, Notice, Open, Reset, Said, encode,
+};
+use polyrail_session::{Event, FlowKey, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
+
+const MEMORY: u64 = 2 << 20;
+const TUNNEL: TunnelKey = TunnelKey(0);
+
+/// A cloud, and a gateway whose frames are the test's.
+struct Attack {
+    pair: Pair,
+    frames: Vec<u8>,
+}
+
+impl Attack {
+    fn new() -> Self {
+        let mut pair = Pair::new(Settings { memory: Bytes(MEMORY), ..Settings::default() });
+        pair.up(0, "a");
+        Self { pair, frames: Vec::new() }
+    }
+
+    fn data(&mut self, flow: u64, sequence: u64, data: &[u8]) {
+        let marks = DataMarks::default();
+        let frame = Frame::Data { flow: FlowId(flow), sequence, sent_us: 0, marks, data };
+        encode(&frame, &mut self.frames);
+    }
+
+    fn open(&mut self, flow: u64) {
+        let destination = Destination::Name(HostName::new("a.example").unwrap(), 80);
+        let (user, window, marks) = (UserId(1), 0, DataMarks::default());
+        let open = Open { flow: FlowId(flow), user, window, sent_us: 0, marks, destination };
+        encode(&Frame::Open { open, data: &[] }, &mut self.frames);
+    }
+
+    fn reset(&mut self, flow: u64, last: u64, after: u64) {
+        let (flow, reason) = (FlowId(flow), ResetReason::PeerReset);
+        let reset = Reset { flow, answer: false, reason, last, after };
+        encode(&Frame::Reset(reset), &mut self.frames);
+    }
+
+    /// Delivers the frames. Returns whether the cloud still accepts the tunnel.
+    fn deliver(&mut self) -> bool {
+        let Self { pair, frames } = self;
+        pair.cloud.receive(pair.now, TUNNEL, frames);
+        frames.clear();
+        pair.at_cloud.extend(std::iter::from_fn(|| pair.cloud.poll_event()));
+        pair.cloud.transmit(pair.now, &mut endpoints::Wire::default());
+        !pair.at_cloud.iter().any(|event| closes(event).is_some())
+    }
+
+    /// The flows that the cloud has reported.
+    fn opened(&self) -> Vec<FlowKey> {
+        let opened = |event: &Event| match event {
+            Event::Opened { flow, .. } => Some(*flow),
+            _ => None,
+        };
+        self.pair.at_cloud.iter().filter_map(opened).collect()
+    }
+
+    fn flows(&self) -> u64 {
+        self.pair.cloud.status().sessions.iter().map(|session| session.flows as u64).sum()
+    }
+}
+
+/// The number of events of a kind since the last call.
+fn events(attack: &mut Attack, of: impl Fn(&Event) -> bool) -> usize {
+    std::mem::take(&mut attack.pair.at_cloud).iter().filter(|event| of(event)).count()
+}
+
+#[test]
+fn flood_of_path_statuses_is_reported_once_per_path_and_period() {
+    let mut attack = Attack::new();
+    let reports = |event: &Event| matches!(event, Event::PathReport { .. });
+    let flood = |attack: &mut Attack, serials: std::ops::Range<u64>| {
+        for serial in serials {
+            let said = Said::Policed { rate: Bitrate::from_bps(serial) };
+            let notice = Notice { path: PathId(1), serial, said };
+            encode(&Frame::PathStatus(notice), &mut attack.frames);
+        }
+        attack.deliver();
+    };
+    flood(&mut attack, 1..1_001);
+    assert_eq!(events(&mut attack, reports), 1);
+    for turn in 1..=100 {
+        attack.pair.now += Duration::from_millis(10);
+        flood(&mut attack, turn * 1_001..turn * 1_001 + 1_000);
+    }
+    let passed = events(&mut attack, reports);
+    assert!((3..=4).contains(&passed), "{passed} in a second");
+    // The newest is not lost.
+    attack.pair.advance(REPORT_APART);
+    let newest = PathReport::Policed { rate: Bitrate::from_bps(100 * 1_001 + 999) };
+    let is_newest = |event: &Event| *event == Event::PathReport { tunnel: TUNNEL, report: newest };
+    assert_eq!(events(&mut attack, is_newest), 1);
+}
+
+#[test]
+fn flood_of_goaways_is_reported_once() {
+    let mut attack = Attack::new();
+    for _ in 0..1_000 {
+        encode(&Frame::GoAway { reason: "bye".into() }, &mut attack.frames);
+    }
+    attack.deliver();
+    assert_eq!(events(&mut attack, |event| matches!(event, Event::PeerGoing { .. })), 1);
+}
+
+#[test]
+fn violations_on_flows_raise_one_alarm_in_a_session() {
+    let mut attack = Attack::new();
+    for flow in 1..1_000 {
+        attack.open(flow);
+        attack.data(flow, MEMORY, b"beyond the window");
+    }
+    attack.deliver();
+    assert_eq!(events(&mut attack, |event| matches!(event, Event::Alarm { .. })), 1);
+}
+
+/// The bytes that the cloud has allocated at the end of the attack, and their bound.
+fn allocated(attack: &mut Attack, act: impl FnOnce(&mut Attack)) -> (u64, u64) {
+    let info = allocation_counter::measure(|| {
+        act(attack);
+        attack.frames = Vec::new();
+        attack.pair.at_cloud = Vec::new();
+    });
+    let bytes = u64::try_from(info.bytes_current.max(0)).unwrap();
+    let bound = MEMORY * 12 / 10 + attack.flows() * FLOW_OVERHEAD;
+    (bytes, bound)
+}
+
+impl Attack {
+    /// A tunnel of a certificate that has not greeted.
+    fn connect(&mut self, key: usize, name: &str) -> TunnelKey {
+        let (carrier, peer) = (String::new(), Identity::new(name).unwrap());
+        let (exporter, mode) = (Some([7; 32]), TunnelMode::Tls);
+        let info = TunnelInfo { carrier, peer, exporter, mode, backup: false };
+        self.pair.cloud.tunnel_up(self.pair.now, TunnelKey(key), info);
+        TunnelKey(key)
+    }
+}
+
+#[test]
+fn tunnels_of_a_certificate_are_bounded() {
+    let mut attack = Attack::new();
+    let refused = |attack: &mut Attack| {
+        attack.deliver();
+        events(attack, |event| closes(event).is_some())
+    };
+    for key in 1..1_000 {
+        attack.connect(key, "train-7");
+    }
+    assert_eq!(refused(&mut attack), 1_000 - TUNNELS_MAX);
+    attack.connect(1_000, "train-8");
+    assert_eq!(refused(&mut attack), 0, "another gateway");
+    // A tunnel holds its place until it is down, also if it was refused.
+    for key in (TUNNELS_MAX..1_000).chain([1]) {
+        attack.pair.cloud.tunnel_down(attack.pair.now, TunnelKey(key));
+    }
+    attack.connect(1_001, "train-7");
+    assert_eq!(refused(&mut attack), 0);
+    attack.connect(1_002, "train-7");
+    assert_eq!(refused(&mut attack), 1);
+}
+
+#[test]
+fn join_of_an_unknown_session_is_rejected_once_in_a_tunnel() {
+    let mut attack = Attack::new();
+    let tunnel = attack.connect(1, "train-7");
+    let mut closed_after = Vec::new();
+    for turn in 0..20u64 {
+        let greeting = Greeting { counter: 100 + turn, backup: false, carrier: "a".into() };
+        let (session, proof) = (SessionId([9; 16]), [0; 32]);
+        let mut frames = Vec::new();
+        encode(&Frame::Join { session, proof, greeting }, &mut frames);
+        attack.pair.cloud.receive(attack.pair.now, tunnel, &frames);
+        attack.deliver();
+        if events(&mut attack, |event| closes(event) == Some(tunnel)) > 0 {
+            closed_after.push(turn);
+        }
+        attack.pair.now += Duration::from_secs(9);
+        attack.pair.cloud.on_timeout(attack.pair.now);
+    }
+    assert_eq!(closed_after, [1], "the second JOIN costs the tunnel");
+}
+
+#[test]
+fn reset_beyond_the_credit_costs_the_tunnel() {
+    for after in [0, 1] {
+        let mut attack = Attack::new();
+        for flow in 1..9 {
+            attack.reset(flow, NUMBER_MAX, after);
+        }
+        assert!(!attack.deliver(), "RESETs with `last` 2^62 and `after` {after}");
+    }
+}
+
+#[test]
+fn data_of_an_ended_flow_beyond_the_credit_costs_the_tunnel() {
+    let mut attack = Attack::new();
+    attack.reset(1, 0, 0);
+    attack.data(1, NUMBER_MAX - 1, b"x");
+    assert!(!attack.deliver());
+}
+
+#[test]
+fn resets_do_not_enlarge_the_memory_of_the_session() {
+    let mut attack = Attack::new();
+    let (bytes, bound) = allocated(&mut attack, |attack| {
+        for flow in 1..9 {
+            attack.reset(flow, NUMBER_MAX, 0);
+        }
+        attack.deliver();
+        // Sixteen times the memory.
+        for flow in 9..(9 + 16 * 8) {
+            attack.open(flow);
+            for at in 0..MEMORY / 8 / 8_192 {
+                attack.data(flow, 1 + at * 8_192, &[7; 8_191]);
+            }
+            attack.deliver();
+        }
+    });
+    println!("resets: {bytes} bytes allocated, bound {bound}");
+    assert!(bytes <= bound, "{bytes} bytes, bound {bound}");
+}
+
+#[test]
+fn sparse_data_costs_no_more_memory_than_credit() {
+    for (step, length) in [(2, 1), (512, 1), (1_025, 513), (3_000, 1_400)] {
+        let mut attack = Attack::new();
+        let (bytes, bound) = allocated(&mut attack, |attack| {
+            for flow in 1..=256 {
+                attack.open(flow);
+                for at in (2..MEMORY / 256).step_by(step) {
+                    attack.data(flow, at, &vec![7; length]);
+                }
+                attack.deliver();
+            }
+        });
+        println!("{length} bytes every {step}: {bytes} bytes allocated, bound {bound}");
+        assert!(bytes <= bound, "{length} bytes every {step}: {bytes} bytes, bound {bound}");
+    }
+}
+
+#[test]
+fn slow_readers_pin_no_more_memory_than_credit() {
+    let mut attack = Attack::new();
+    let (bytes, bound) = allocated(&mut attack, |attack| {
+        for flow in 1..=256 {
+            attack.open(flow);
+            let most = MEMORY / 16;
+            for at in 0..most / 1_024 {
+                attack.data(flow, 1 + at * 1_024, &[7; 1_024]);
+            }
+            attack.deliver();
+            // Its server takes all but the last bytes.
+            let Some(&key) = attack.opened().last() else { continue };
+            let unread = attack.pair.cloud.readable(key).concat().len();
+            attack.pair.cloud.consume(attack.pair.now, key, unread.saturating_sub(10));
+            attack.deliver();
+        }
+    });
+    println!("slow readers: {bytes} bytes allocated, bound {bound}");
+    assert!(bytes <= bound, "{bytes} bytes, bound {bound}");
+}
+
+#[test]
+fn flow_numbers_with_gaps_take_bounded_memory() {
+    let mut attack = Attack::new();
+    let use_numbers = |attack: &mut Attack, numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            attack.reset(2 * number, 0, 0);
+            if number % 1_000 == 0 {
+                attack.deliver();
+                attack.pair.at_cloud.clear();
+            }
+        }
+        attack.deliver();
+    };
+    use_numbers(&mut attack, 1..50_000);
+    let (bytes, _) = allocated(&mut attack, |attack| use_numbers(attack, 50_000..150_000));
+    println!("100000 flow numbers with gaps: {bytes} bytes more");
+    assert!(bytes < 64 * 1_024, "{bytes} bytes for 100000 numbers");
+}
+
+#[test]
+fn flows_whose_open_never_arrives_expire() {
+    let mut attack = Attack::new();
+    for flow in 1..=100 {
+        attack.data(flow, 2, b"x");
+        attack.reset(100 + flow, 20, 20);
+    }
+    assert!(attack.deliver());
+    assert_eq!(attack.flows(), 200);
+    let linger = Settings::default().linger;
+    attack.pair.advance(linger);
+    assert_eq!(attack.flows(), 200, "the OPEN may be on its way");
+    attack.pair.advance(RESET_LINGER);
+    assert_eq!(attack.flows(), 0);
+    // A flow with an OPEN stays.
+    attack.open(201);
+    attack.deliver();
+    attack.pair.advance(2 * linger);
+    assert_eq!(attack.flows(), 1);
+    let key = attack.pair.opened();
+    assert!(drain(&mut attack.pair.cloud, attack.pair.now, key).is_empty());
+}
