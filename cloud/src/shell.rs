@@ -24,7 +24,7 @@ use polyrail_daemon::start::{
 };
 use polyrail_daemon::{Daemon, Survey};
 use polyrail_identity::TlsIdentity;
-use polyrail_model::{Bitrate, Destination, Families, Identity, NodeRole, TunnelMode};
+use polyrail_model::{Bitrate, Destination, Families, Identity, NodeRole, TunnelMode, UserId};
 use polyrail_relay::{LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
 use polyrail_session::{Endpoint, Event, FlowKey, PathReport, SessionKey, Settings, TunnelKey};
 use polyrail_tunnel::CloseReason;
@@ -32,7 +32,7 @@ use polyrail_tunnel::CloseReason;
 use crate::access::AccessList;
 use crate::congestion::Congestion;
 use crate::descriptors::Descriptors;
-use crate::dial::{DialError, DialSettings, Dialer, Failures};
+use crate::dial::{DIALS_MAX, DialError, DialSettings, Dialer, Failures, PARALLEL_MAX};
 use crate::listeners::Listeners;
 use crate::paths::{Paths, full_name};
 use crate::reach;
@@ -95,7 +95,9 @@ pub(crate) fn access_list(config: &CloudConfig) -> AccessList {
 }
 
 pub(crate) fn dial_settings(config: &CloudConfig, families: Families) -> DialSettings {
-    DialSettings { timeout: config.dial.timeout, families }
+    let dial = &config.dial;
+    let (user_max, gateway_max) = (dial.user_max, dial.gateway_max);
+    DialSettings { timeout: dial.timeout, families, user_max, gateway_max }
 }
 
 /// The cloud around the relay.
@@ -111,7 +113,8 @@ pub(crate) struct Cloud {
     gateways: BTreeMap<SessionKey, Identity>,
     refused_connections: LogLimiter,
     failed_dials: Failures,
-    /// Bounds the number of flows; flows beyond it are reset.
+    full: LogLimiter,
+    /// Bounds the number of sockets; beyond it, dials wait.
     descriptors: Descriptors,
 }
 
@@ -141,6 +144,7 @@ impl Cloud {
             gateways: BTreeMap::new(),
             refused_connections: LogLimiter::default(),
             failed_dials: Failures::default(),
+            full: LogLimiter::default(),
             descriptors: Descriptors::within(u64::MAX),
         })
     }
@@ -153,7 +157,10 @@ impl Cloud {
                     relay.endpoint().dialed(now, dial.key);
                     relay.attach(now, dial.key, stream);
                 }
-                Err(error) => self.fail_dial(now, relay, dial.key, &dial.destination, &error),
+                Err(error) => {
+                    let of = (dial.key, dial.dialing.1);
+                    self.fail_dial(now, relay, of, &dial.destination, &error);
+                }
             }
         }
     }
@@ -162,12 +169,12 @@ impl Cloud {
         &mut self,
         now: Instant,
         relay: &mut Relay,
-        flow: FlowKey,
+        (flow, user): (FlowKey, UserId),
         destination: &Destination,
         error: &DialError,
     ) {
         let gateway = self.gateways.get(&flow.session).map(Identity::as_str).unwrap_or_default();
-        self.failed_dials.log(now, gateway, flow, destination, error);
+        self.failed_dials.log(now, gateway, (flow, user), destination, error);
         relay.endpoint().reset(now, flow, error.reset_reason());
     }
 
@@ -177,19 +184,13 @@ impl Cloud {
             return;
         }
         match event {
-            Event::Opened { flow, destination, .. } => {
+            Event::Opened { flow, user, destination } => {
                 tracing::debug!(?flow, %destination, "opened");
-                // QUIC tunnels share the listener's descriptor.
-                let tunnels = relay.tunnels_of(TunnelMode::Tls);
-                let sockets = relay.leg_count() + relay.pending_reset_count();
-                if !self.descriptors.have_room(tunnels, sockets, self.dialer.descriptors()) {
-                    let error = DialError::Overload("too many open files (LimitNOFILE)".into());
-                    return self.fail_dial(now, relay, flow, &destination, &error);
-                }
-                self.dialer.dial(now, flow, &destination);
+                self.hold_dials(now, relay);
+                self.dialer.dial(now, flow, (flow.session, user), &destination);
             }
             // Closed before its dial finished.
-            Event::Reset { flow, .. } | Event::Closed { flow } => self.dialer.cancel(flow),
+            Event::Reset { flow, .. } | Event::Closed { flow } => self.dialer.cancel(now, flow),
             Event::SessionUp { session, peer, .. } => self.on_session_up(session, peer),
             Event::SessionEnded { session, reason } => {
                 let gateway = self.gateways.remove(&session);
@@ -215,6 +216,18 @@ impl Cloud {
             }
             _ => {}
         }
+    }
+
+    /// Without free descriptors dials wait.
+    fn hold_dials(&mut self, now: Instant, relay: &Relay) {
+        // QUIC tunnels share the listener's descriptor.
+        let tunnels = relay.tunnels_of(TunnelMode::Tls);
+        let sockets = relay.leg_count() + relay.pending_reset_count();
+        let room = self.descriptors.have_room(tunnels, sockets, self.dialer.descriptors());
+        if !room && let Some(left_out) = self.full.permit(now) {
+            tracing::warn!(left_out, "dials wait: too many open files (LimitNOFILE)");
+        }
+        self.dialer.hold(now, !room);
     }
 
     fn on_session_up(&mut self, session: SessionKey, peer: Identity) {
@@ -346,6 +359,9 @@ impl Shell for Cloud {
 
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         self.listeners.on_turn(now, relay, &self.congestion, self.daemon.shutdown.takes_new());
+        if !self.dialer.is_empty() {
+            self.hold_dials(now, relay);
+        }
         if self.dialer.next_timeout().is_some_and(|at| at <= now) {
             self.dialer.on_timeout(now);
         }
@@ -373,5 +389,4 @@ impl Shell for Cloud {
 const SIGNALS: Token = Token(0);
 /// Shared by the resolver, the control thread and LinkDB.
 const WAKER: Token = Token(1);
-/// A dial usually has at most two attempts at a time.
-const DIALS: Range<usize> = 1024..1024 + 2 * crate::dial::DIALS_MAX;
+const DIALS: Range<usize> = 1024..1024 + PARALLEL_MAX * DIALS_MAX;
