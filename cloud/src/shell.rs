@@ -20,13 +20,16 @@ use mio::{Poll, Registry, Token};
 use polyrail_admin::{AdminEvent, AdminOptions, StartOptions};
 use polyrail_config::{CloudConfig, CloudTables};
 use polyrail_daemon::start::{
-    linkdb_probe, linkdb_settings, prepare_process, random, session_settings, signals, start_linkdb,
+    linkdb_probe, linkdb_settings, prepare_process, random, relay_settings, session_settings,
+    signals, start_linkdb,
 };
-use polyrail_daemon::{Daemon, Survey};
+use polyrail_daemon::{Daemon, Refusals, Refused, Survey};
 use polyrail_identity::TlsIdentity;
 use polyrail_model::{Bitrate, Destination, Families, Identity, NodeRole, TunnelMode, UserId};
-use polyrail_relay::{LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
-use polyrail_session::{Endpoint, Event, FlowKey, PathReport, SessionKey, Settings, TunnelKey};
+use polyrail_relay::{LogLimiter, Relay, RelayEvent, Shell, Shutdown};
+use polyrail_session::{
+    Endpoint, Event, FlowKey, PathReport, ResetReason, SessionKey, Settings, TunnelKey,
+};
 use polyrail_tunnel::CloseReason;
 
 use crate::access::AccessList;
@@ -52,7 +55,8 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
     let families = reach::families(config.dial.families());
     let settings = Settings { families, ..session_settings(&config.common) };
     let endpoint = Endpoint::cloud(now, settings.clone(), random()?);
-    let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
+    let relay_settings = relay_settings(&config.common);
+    let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, relay_settings);
     let name = identity.name().clone();
     let (listen, mode) = (config.listen.clone(), config.common.mode);
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
@@ -72,7 +76,10 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
     };
     let control = polyrail_admin::start(options).context("cannot start the control thread")?;
     let shutdown = Shutdown::default();
-    let daemon = Daemon { config, settings, identity, control, linkdb, shutdown, signals };
+    // Without descriptors dials wait, and the heaviest user sheds flows.
+    let flows_within = usize::MAX;
+    let daemon =
+        Daemon { config, settings, flows_within, identity, control, linkdb, shutdown, signals };
     let mut cloud = Cloud::new(daemon, waker, poll.registry())?;
     cloud.descriptors = Descriptors::within(descriptors);
     tracing::info!(
@@ -113,6 +120,8 @@ pub(crate) struct Cloud {
     gateways: BTreeMap<SessionKey, Identity>,
     refused_connections: LogLimiter,
     failed_dials: Failures,
+    /// What was refused to users, because of their quotas or because of bounds of all users.
+    pub(crate) refusals: Refusals,
     full: LogLimiter,
     /// Bounds the number of sockets; beyond it, dials wait.
     descriptors: Descriptors,
@@ -144,6 +153,7 @@ impl Cloud {
             gateways: BTreeMap::new(),
             refused_connections: LogLimiter::default(),
             failed_dials: Failures::default(),
+            refusals: Refusals::default(),
             full: LogLimiter::default(),
             descriptors: Descriptors::within(u64::MAX),
         })
@@ -173,8 +183,22 @@ impl Cloud {
         destination: &Destination,
         error: &DialError,
     ) {
-        let gateway = self.gateways.get(&flow.session).map(Identity::as_str).unwrap_or_default();
-        self.failed_dials.log(now, gateway, (flow, user), destination, error);
+        let gateway = self.gateways.get(&flow.session).map(Identity::as_str);
+        let (reason, who) = (error.reset_reason(), (flow.session, user));
+        let refused = match reason {
+            ResetReason::Quota => Some(Refused::Quota),
+            ResetReason::Overload => Some(Refused::Overload),
+            _ => None,
+        };
+        match refused {
+            Some(refused) => {
+                self.refusals.add(now, who, refused, &error.to_string(), (gateway, None));
+            }
+            None => {
+                let gateway = gateway.unwrap_or_default();
+                self.failed_dials.log(now, gateway, (flow, user), destination, error);
+            }
+        }
         relay.endpoint().reset(now, flow, error.reset_reason());
     }
 
@@ -186,7 +210,10 @@ impl Cloud {
         match event {
             Event::Opened { flow, user, destination } => {
                 tracing::debug!(?flow, %destination, "opened");
-                self.hold_dials(now, relay);
+                if !self.hold_dials(now, relay) && !relay.endpoint().shed_for(now, flow) {
+                    let error = DialError::Overload("too many open files (LimitNOFILE)".into());
+                    return self.fail_dial(now, relay, (flow, user), &destination, &error);
+                }
                 self.dialer.dial(now, flow, (flow.session, user), &destination);
             }
             // Closed before its dial finished.
@@ -194,6 +221,7 @@ impl Cloud {
             Event::SessionUp { session, peer, .. } => self.on_session_up(session, peer),
             Event::SessionEnded { session, reason } => {
                 let gateway = self.gateways.remove(&session);
+                self.refusals.forget(session);
                 let name = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
                 tracing::info!(gateway = name, %reason, "session ended");
                 let peer = gateway.map(|gateway| gateway.to_string());
@@ -218,8 +246,8 @@ impl Cloud {
         }
     }
 
-    /// Without free descriptors dials wait.
-    fn hold_dials(&mut self, now: Instant, relay: &Relay) {
+    /// Without free descriptors dials wait. Returns whether there are some.
+    fn hold_dials(&mut self, now: Instant, relay: &Relay) -> bool {
         // QUIC tunnels share the listener's descriptor.
         let tunnels = relay.tunnels_of(TunnelMode::Tls);
         let sockets = relay.leg_count() + relay.pending_reset_count();
@@ -228,6 +256,12 @@ impl Cloud {
             tracing::warn!(left_out, "dials wait: too many open files (LimitNOFILE)");
         }
         self.dialer.hold(now, !room);
+        room
+    }
+
+    /// The name of a session's gateway.
+    pub(crate) fn gateway_of(&self, session: SessionKey) -> Option<&str> {
+        self.gateways.get(&session).map(Identity::as_str)
     }
 
     fn on_session_up(&mut self, session: SessionKey, peer: Identity) {
@@ -333,6 +367,8 @@ impl Shell for Cloud {
                 let gateway = relay.tunnel(tunnel).and_then(|view| view.peer).map(Identity::as_str);
                 tracing::debug!(gateway, "early data accepted");
             }
+            // The session has shed it; the gateway reports its user.
+            RelayEvent::FlowRefused { .. } => {}
             RelayEvent::TunnelPoliced { tunnel, rate } => self.on_policed(now, relay, tunnel, rate),
             RelayEvent::TunnelUp { established, .. } => {
                 tracing::debug!(

@@ -12,7 +12,7 @@ use common::{Cloud, Gateway, issue};
 use polyrail_identity::{Authority, NodeRole};
 use polyrail_model::{Destination, UserId};
 use polyrail_relay::RelayEvent;
-use polyrail_session::{Event, FlowKey};
+use polyrail_session::{Event, FlowKey, Settings};
 use socket2::{Domain, Socket, Type};
 
 const ATTACKER: UserId = UserId(66);
@@ -112,11 +112,16 @@ fn dials_of_one_user_to_a_silent_server_delay_nobody_else() {
     let dir = folder.path();
     let authority = Authority::create(dir, "Test", false).unwrap();
     issue(&authority, dir, "c", NodeRole::Cloud);
-    let cloud = Cloud::start(dir, "", "[access]\nallow = [\"127.0.0.0/8\"]\n");
+    // Without the cap on the user's flows, so that its dials alone are counted.
+    let session = "[session]\nuser_flows_max = 100000\n";
+    let cloud =
+        Cloud::start(dir, "", &format!("[access]\nallow = [\"127.0.0.0/8\"]\n{session}"));
     let mut gateways: Vec<Gateway> = ["train-7", "train-8"]
         .map(|name| Gateway::new(&issue(&authority, dir, name, NodeRole::Gateway).0))
         .into();
     for gateway in &mut gateways {
+        let settings = Settings { user_flows_max: 100_000, ..Settings::default() };
+        gateway.relay.endpoint().set_settings(Instant::now(), settings);
         let tunnel = gateway.connect_tls("a", cloud.address);
         gateway.until_path(tunnel);
     }
@@ -124,6 +129,7 @@ fn dials_of_one_user_to_a_silent_server_delay_nobody_else() {
     let server = listener.local_addr().unwrap();
     std::thread::spawn(move || for _ in listener.incoming() {});
     let places = (server, silent.address);
+    let number = format!("{:016x}", ATTACKER.0);
     for outcome in connect_under_attack(&mut gateways, places, 2_500, Duration::from_secs(4)) {
         let mut times = outcome.reached;
         times.sort();
@@ -132,4 +138,12 @@ fn dials_of_one_user_to_a_silent_server_delay_nobody_else() {
         assert!(reached > 50 && failed == 0, "{reached} reached, {failed} failed");
         assert!(times[reached * 95 / 100] < Duration::from_millis(250), "{times:?}");
     }
+    let (code, users) = cloud.ask("GET /v1/users", "");
+    assert_eq!(code, 200, "{users}");
+    let attacker = users["users"].as_array().unwrap().iter().find(|user| user["user"] == *number);
+    let attacker = attacker.unwrap_or_else(|| panic!("the attacker is not in {users}"));
+    assert_eq!((&attacker["gateway"], attacker["dials"].as_u64()), (&"train-7".into(), Some(128)));
+    assert!(attacker["refused"]["quota"].as_u64() > Some(1_000), "{attacker}");
+    let line = cloud.until_logged("flow refused");
+    assert!(line.contains(&number) && line.contains("train-7"), "{line}");
 }

@@ -9,11 +9,13 @@
 #![forbid(unsafe_code)]
 
 mod daemon;
+pub mod refusals;
 pub mod request;
 pub mod start;
 pub mod survey;
 
 pub use daemon::Daemon;
+pub use refusals::{Refusals, Refused};
 pub use request::{Operate, serve};
 pub use survey::Survey;
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use polyrail_model::FlowId;
 
+use super::user_flows::UserFlows;
 use crate::flow::{Flow, Life, Violation};
 use crate::limits::{FLOWS_AHEAD_MAX, TOMBSTONES_MAX};
 use crate::ranges::RangeSet;
@@ -15,6 +16,8 @@ use crate::wire::ResetReason;
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
     open: BTreeMap<FlowId, Flow>,
+    /// The flows of each user; those without an OPEN belong to nobody yet.
+    pub users: UserFlows,
     /// Ids that were ever used.
     seen: RangeSet,
     tombstones: BTreeMap<FlowId, Tombstone>,
@@ -71,6 +74,9 @@ impl Flows {
 
     pub fn insert(&mut self, flow: Flow) {
         self.seen.insert(flow.id.0..flow.id.0 + 1);
+        if flow.destination.is_some() {
+            self.users.add(flow.user, flow.id);
+        }
         self.open.insert(flow.id, flow);
     }
 
@@ -94,6 +100,7 @@ impl Flows {
     /// Removes an open flow and remembers how it ended.
     pub fn bury(&mut self, id: FlowId) -> Option<Flow> {
         let flow = self.open.remove(&id)?;
+        self.users.remove(flow.user, id);
         let last = flow.send.next;
         let outcome = match flow.life {
             Life::Live => FlowOutcome::Delivered,
@@ -133,6 +140,7 @@ impl Flows {
     /// Removes all open flows.
     pub fn clear(&mut self) {
         self.open.clear();
+        self.users.clear();
     }
 }
 

@@ -99,7 +99,6 @@ impl Session {
         if !self.ensure_flow(now, open.flow)? {
             return Ok(());
         }
-        let full = self.flows.len() > self.settings.flows_max;
         let key = self.flow_key(open.flow);
         if let Some(flow) = self.flows.get_mut(open.flow)
             && flow.destination.is_none()
@@ -108,11 +107,17 @@ impl Session {
             flow.user = open.user;
             flow.destination = Some(open.destination.clone());
             flow.send.limit = flow.send.limit.max(open.window);
-            if full || self.going_away.is_some() {
-                self.reset(now, open.flow, ResetReason::Overload);
-            } else {
-                let (user, destination) = (open.user, open.destination.clone());
-                self.events.push_back(Event::Opened { flow: key, user, destination });
+            self.flows.users.add(open.user, open.flow);
+            let kept = match self.going_away {
+                Some(_) => Err(ResetReason::Overload),
+                None => self.keep_opened(now, open.user),
+            };
+            match kept {
+                Err(reason) => self.reset(now, open.flow, reason),
+                Ok(()) => {
+                    let (user, destination) = (open.user, open.destination.clone());
+                    self.events.push_back(Event::Opened { flow: key, user, destination });
+                }
             }
         }
         let run = Run { sequence: 0, open: true, data, fin: open.marks.fin };
@@ -170,7 +175,7 @@ impl Session {
             Ok(advanced) => advanced,
             Err(Violation(what)) => {
                 tracing::warn!(flow = id.0, what, "peer broke the protocol on a flow");
-                self.break_off(now, id);
+                self.break_off(now, id, ResetReason::Protocol);
                 return Ok(());
             }
         };
@@ -225,7 +230,7 @@ impl Session {
         let each = |start, length, live| settled.push((start, length, live));
         if !flow.send.acknowledge(cumulative, ranges, each) {
             tracing::warn!(flow = ack.flow.0, "peer acknowledged data that was never sent");
-            return self.break_off(now, ack.flow);
+            return self.break_off(now, ack.flow, ResetReason::Protocol);
         }
         let freed = before - flow.send.held();
         let spare = flow.send.runs.take_spare();

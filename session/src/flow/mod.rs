@@ -46,6 +46,8 @@ pub(crate) struct Flow {
     pub told_readable: bool,
     pub due: Due,
     pub dialed: bool,
+    /// When the caller last wrote or read a byte.
+    pub moved_at: Instant,
     /// Bytes sent, with an exponential decay over a second.
     recent: f64,
     recent_at: Instant,
@@ -120,6 +122,7 @@ impl Flow {
             told_readable: false,
             due: Due::default(),
             dialed: false,
+            moved_at: now,
             recent: 0.0,
             recent_at: now,
         }

@@ -90,7 +90,7 @@ fn every_failure_names_its_destination_and_its_reason() {
         for (line, (_, text, told)) in lines.iter().zip(&rows) {
             assert!(line.contains(" WARN "), "{line}");
             assert!(line.contains(&format!("cannot reach {destination}: {text}")), "{line}");
-            assert!(line.contains("train-7") && line.contains("user=42"), "{line}");
+            assert!(line.contains("train-7") && line.contains("user=000000000000002a"), "{line}");
             assert!(line.contains(&format!("told={told}")), "{line}");
         }
     }
